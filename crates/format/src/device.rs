@@ -1,0 +1,207 @@
+//! Lower-tier devices: header block and group summaries (design 4, 4.5).
+//!
+//! ```text
+//! block 0   header: pool UUID, device UUID, tier, role, capacity
+//! block 1.. chunks of `chunk_blocks` blocks; the last may be short
+//! ```
+//! A summary block follows the data blocks of a group: (inode, generation, block, CRC, LSN) of each.
+//! Summaries are hints for compaction and repair, never rewritten.
+
+use crate::address::{BLOCK_SIZE, DeviceBlock, FileBlock, Ino, Lsn};
+use crate::checksum::crc32c;
+use crate::corrupt::Corrupt;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// First block of the first chunk.
+pub const FIRST_CHUNK_BLOCK: DeviceBlock = DeviceBlock(1);
+/// First bytes of a device.
+pub const DEVICE_MAGIC: [u8; 8] = *b"TERRDEV0";
+/// First bytes of a summary block.
+pub const SUMMARY_MAGIC: [u8; 8] = *b"TERRSUM0";
+
+/// Block 0 of a lower-tier device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DeviceHeader {
+    /// [`DEVICE_MAGIC`].
+    pub magic: [u8; 8],
+    /// 1.
+    pub version: U32,
+    /// Tier number.
+    pub tier: u8,
+    /// 1 data.
+    pub role: u8,
+    /// Index in the superblock's device table.
+    pub index: u8,
+    /// Zero.
+    pub spare: u8,
+    /// The pool it belongs to.
+    pub pool_uuid: [u8; 16],
+    /// Itself.
+    pub device_uuid: [u8; 16],
+    /// Blocks, header included.
+    pub blocks: U64,
+    /// Zero.
+    pub spare1: U32,
+    /// CRC32C of all bytes before it.
+    pub crc: U32,
+}
+
+const _: () = assert!(size_of::<DeviceHeader>() == 64);
+
+impl DeviceHeader {
+    /// The header block as written.
+    pub fn encode(mut self) -> Vec<u8> {
+        self.crc = crc32c(self.as_bytes().split_at(60).0).into();
+        let mut block = vec![0; BLOCK_SIZE as usize];
+        if let Some(place) = block.get_mut(..64) {
+            place.copy_from_slice(self.as_bytes());
+        }
+        block
+    }
+
+    /// Accepts block 0 of a device.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn decode(block: &[u8]) -> Result<DeviceHeader, Corrupt> {
+        let (header, _) = DeviceHeader::read_from_prefix(block)
+            .map_err(|_| Corrupt::new("device header", "64 bytes", block.len().to_string()))?;
+        if header.magic != DEVICE_MAGIC || header.version.get() != 1 {
+            return Err(Corrupt::new(
+                "device header",
+                "magic and version 1",
+                "something else",
+            ));
+        }
+        let crc = crc32c(header.as_bytes().split_at(60).0);
+        if crc != header.crc.get() {
+            let found = format!("{:#x}", header.crc.get());
+            return Err(Corrupt::new("device header", format!("CRC {crc:#x}"), found));
+        }
+        Ok(header)
+    }
+}
+
+/// What a summary says of one block of its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SummaryEntry {
+    /// The file.
+    pub ino: Ino,
+    /// Its generation.
+    pub generation: u32,
+    /// Which block of it.
+    pub block: FileBlock,
+    /// CRC32C of the content.
+    pub crc: u32,
+    /// A newer entry for the same block has a larger one.
+    pub lsn: Lsn,
+}
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawEntry {
+    ino: U32,
+    generation: U32,
+    block: U32,
+    crc: U32,
+    lsn: U64,
+}
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawSummary {
+    magic: [u8; 8],
+    version: U32,
+    count: U32,
+    pool_uuid: [u8; 16],
+    first_block: U64,
+    spare: [u8; 16],
+    entries: [RawEntry; SUMMARY_ENTRIES],
+    spare1: [u8; 4096 - 56 - SUMMARY_ENTRIES * 24 - 8],
+    spare2: U32,
+    crc: U32,
+}
+
+/// Entries of one summary block; a larger group ends with several.
+pub const SUMMARY_ENTRIES: usize = 168;
+const _: () = assert!(size_of::<RawSummary>() == 4096);
+
+/// Encodes a summary of the blocks that start at `first` on the device, in order.
+pub fn encode_summary(pool_uuid: &[u8; 16], first: DeviceBlock, entries: &[SummaryEntry]) -> Vec<u8> {
+    let mut raw = RawSummary::new_zeroed();
+    raw.magic = SUMMARY_MAGIC;
+    raw.version = 1.into();
+    raw.pool_uuid = *pool_uuid;
+    raw.first_block = first.0.into();
+    let mut count = 0u32;
+    for (place, entry) in raw.entries.iter_mut().zip(entries) {
+        place.ino = (entry.ino.0 as u32).into();
+        place.generation = entry.generation.into();
+        place.block = (entry.block.0 as u32).into();
+        place.crc = entry.crc.into();
+        place.lsn = entry.lsn.0.into();
+        count += 1;
+    }
+    raw.count = count.into();
+    raw.crc = crc32c(raw.as_bytes().split_at(4092).0).into();
+    raw.as_bytes().to_vec()
+}
+
+/// Decodes a summary block: the first device block it covers, and its entries.
+///
+/// # Errors
+/// What is wrong with it; a summary is only a hint.
+pub fn decode_summary(
+    block: &[u8],
+    pool_uuid: &[u8; 16],
+) -> Result<(DeviceBlock, Vec<SummaryEntry>), Corrupt> {
+    let wrong = |what: &str| Corrupt::new("group summary", what, "something else");
+    let raw = RawSummary::read_from_bytes(block).map_err(|_| wrong("4096 bytes"))?;
+    if raw.magic != SUMMARY_MAGIC || raw.version.get() != 1 || raw.pool_uuid != *pool_uuid {
+        return Err(wrong("magic, version 1 and this pool"));
+    }
+    if raw.crc.get() != crc32c(raw.as_bytes().split_at(4092).0) {
+        return Err(wrong("a valid CRC"));
+    }
+    let count = raw.count.get() as usize;
+    let used = raw
+        .entries
+        .get(..count)
+        .ok_or_else(|| wrong("at most 168 entries"))?;
+    let entries = used.iter().map(|entry| SummaryEntry {
+        ino: Ino(entry.ino.get().into()),
+        generation: entry.generation.get(),
+        block: FileBlock(entry.block.get().into()),
+        crc: entry.crc.get(),
+        lsn: Lsn(entry.lsn.get()),
+    });
+    Ok((DeviceBlock(raw.first_block.get()), entries.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_and_summary_round_trip() {
+        let mut header = DeviceHeader::new_zeroed();
+        (header.magic, header.version, header.tier) = (DEVICE_MAGIC, 1.into(), 1);
+        let block = header.encode();
+        assert_eq!(DeviceHeader::decode(&block).map(|h| h.tier), Ok(1));
+        let entry = SummaryEntry {
+            ino: Ino(9),
+            generation: 2,
+            block: FileBlock(3),
+            crc: 0xabcd,
+            lsn: Lsn(77),
+        };
+        let block = encode_summary(&[1; 16], DeviceBlock(5), &[entry; 7]);
+        assert_eq!(
+            decode_summary(&block, &[1; 16]),
+            Ok((DeviceBlock(5), vec![entry; 7]))
+        );
+        assert!(decode_summary(&block, &[2; 16]).is_err());
+    }
+}

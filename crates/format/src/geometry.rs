@@ -1,0 +1,196 @@
+//! Where things lie in PM: computed once at mkfs, stored in the superblock.
+//!
+//! ```text
+//! block 0..2   superblock, copy A      block 4  checkpoint, copy A    block 6  roots
+//! block 2..4   superblock, copy B      block 5  checkpoint, copy B    block 7  spare
+//! block 8..    lanes, block table, pool of blocks
+//! ```
+
+use crate::address::{BLOCK_SIZE, PmBlock, PmOffset};
+use crate::corrupt::Corrupt;
+use crate::inode::ORPHAN_LISTS;
+use crate::table::TABLE_ENTRY_SIZE;
+
+/// Blocks of one superblock copy.
+pub const SUPERBLOCK_BLOCKS: u64 = 2;
+/// The two superblock copies.
+pub const SUPERBLOCK_COPIES: [PmBlock; 2] = [PmBlock(0), PmBlock(2)];
+/// The two checkpoint copies.
+pub const CHECKPOINT_COPIES: [PmBlock; 2] = [PmBlock(4), PmBlock(5)];
+/// Roots of the inode file, the catalog shards and the orphan lists.
+pub const ROOTS_BLOCK: PmBlock = PmBlock(6);
+/// First block of the lanes.
+pub const LANES_BLOCK: PmBlock = PmBlock(8);
+
+/// Smallest PM that mkfs accepts.
+pub const MIN_PM_SIZE: u64 = 2 << 20;
+/// Largest number of lanes: their tails must fit in a checkpoint block.
+pub const MAX_LANES: u32 = 256;
+/// Largest number of catalog shards: their roots must fit in the roots block.
+pub const MAX_SHARDS: u32 = 256;
+/// A quarter of a lane must hold the largest record of any single-step operation (docs/format.md
+/// "Largest records"), so no lane is smaller than this.
+pub const MIN_LANE_SIZE: u64 = 16 << 10;
+
+/// The layout of one pool's PM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of PM, a multiple of the block size.
+    pub pm_size: u64,
+    /// Number of lanes.
+    pub lane_count: u32,
+    /// Bytes of each lane, a multiple of the block size.
+    pub lane_size: u64,
+    /// Number of catalog shards.
+    pub catalog_shards: u32,
+    /// Blocks of a chunk, the largest contiguous allocation on a lower tier.
+    pub chunk_blocks: u32,
+}
+
+impl Geometry {
+    /// The geometry that mkfs chooses for `pm_size` bytes: lanes together at most 1/64 of PM, each
+    /// at most 1 MiB, at most 16 of them (design 4).
+    ///
+    /// # Errors
+    /// A sentence when the size is below the minimum.
+    pub fn choose(pm_size: u64, chunk_blocks: u32) -> Result<Geometry, String> {
+        let pm_size = pm_size / BLOCK_SIZE * BLOCK_SIZE;
+        if pm_size < MIN_PM_SIZE {
+            return Err(format!(
+                "persistent memory of {pm_size} bytes is below the minimum of {MIN_PM_SIZE}"
+            ));
+        }
+        let budget = pm_size / 64;
+        let mut lane_count = 16u32;
+        while lane_count > 1 && budget / u64::from(lane_count) < (64 << 10) {
+            lane_count /= 2;
+        }
+        // Tiny test geometries: two small lanes rather than one, so that lanes are exercised.
+        if lane_count == 1 && budget >= 2 * MIN_LANE_SIZE {
+            lane_count = 2;
+        }
+        let lane_size =
+            (budget / u64::from(lane_count)).clamp(MIN_LANE_SIZE, 1 << 20) / BLOCK_SIZE * BLOCK_SIZE;
+        let catalog_shards = if pm_size < (64 << 20) { 4 } else { 64 };
+        let geometry = Geometry {
+            pm_size,
+            lane_count,
+            lane_size,
+            catalog_shards,
+            chunk_blocks,
+        };
+        geometry.verify().map_err(|corrupt| corrupt.to_string())?;
+        Ok(geometry)
+    }
+
+    /// Checks a geometry read from a medium.
+    ///
+    /// # Errors
+    /// The first field that cannot be.
+    pub fn verify(&self) -> Result<(), Corrupt> {
+        let fail = |field: &str, expected: &str, found: u64| {
+            Err(Corrupt::new(
+                format!("superblock geometry, {field}"),
+                expected,
+                found.to_string(),
+            ))
+        };
+        if self.pm_size < MIN_PM_SIZE || !self.pm_size.is_multiple_of(BLOCK_SIZE) || self.pm_size >> 44 != 0 {
+            return fail("PM size", "a multiple of 4096 from 2 MiB to 16 TiB", self.pm_size);
+        }
+        if self.lane_count == 0 || self.lane_count > MAX_LANES {
+            return fail("lane count", "1 to 256", self.lane_count.into());
+        }
+        if self.lane_size < MIN_LANE_SIZE
+            || !self.lane_size.is_multiple_of(BLOCK_SIZE)
+            || self.lane_size > 1 << 30
+        {
+            return fail(
+                "lane size",
+                "a multiple of 4096 from 16 KiB to 1 GiB",
+                self.lane_size,
+            );
+        }
+        if self.catalog_shards == 0 || self.catalog_shards > MAX_SHARDS {
+            return fail("catalog shards", "1 to 256", self.catalog_shards.into());
+        }
+        if self.chunk_blocks < 8 || self.chunk_blocks > 4096 || !self.chunk_blocks.is_multiple_of(8) {
+            return fail(
+                "chunk blocks",
+                "a multiple of 8 from 8 to 4096",
+                self.chunk_blocks.into(),
+            );
+        }
+        if self.first_pool_block().0 + 16 > self.block_count() {
+            return fail(
+                "PM size",
+                "room for blocks after lanes and block table",
+                self.pm_size,
+            );
+        }
+        Ok(())
+    }
+
+    /// All blocks of PM, the fixed area included; also the number of block-table entries.
+    pub fn block_count(&self) -> u64 {
+        self.pm_size / BLOCK_SIZE
+    }
+    /// First byte of a lane.
+    pub fn lane_offset(&self, lane: u32) -> PmOffset {
+        LANES_BLOCK.offset().plus(u64::from(lane) * self.lane_size)
+    }
+    /// First byte of the block table.
+    pub fn table_offset(&self) -> PmOffset {
+        self.lane_offset(self.lane_count)
+    }
+    /// Address of a block's entry in the block table.
+    pub fn table_entry(&self, block: PmBlock) -> PmOffset {
+        self.table_offset().plus(block.0 * TABLE_ENTRY_SIZE)
+    }
+    /// First block that is handed out; everything before it is fixed area.
+    pub fn first_pool_block(&self) -> PmBlock {
+        let end = self.table_offset().0 + self.block_count() * TABLE_ENTRY_SIZE;
+        PmBlock(end.div_ceil(BLOCK_SIZE))
+    }
+    /// Largest record in bytes (design T7).
+    pub fn max_record(&self) -> u64 {
+        self.lane_size / 4
+    }
+    /// Address of the word that holds the root of the inode file's radix tree.
+    pub fn inode_root(&self) -> PmOffset {
+        ROOTS_BLOCK.offset()
+    }
+    /// Address of the word that holds the number of pages of the inode file.
+    pub fn inode_pages(&self) -> PmOffset {
+        ROOTS_BLOCK.offset().plus(8)
+    }
+    /// Address of an orphan list's head word (an inode number, 0 when empty).
+    pub fn orphan_head(&self, list: usize) -> PmOffset {
+        ROOTS_BLOCK.offset().plus(64 + 8 * (list % ORPHAN_LISTS) as u64)
+    }
+    /// Address of a catalog shard's root word (a tagged location).
+    pub fn shard_root(&self, shard: u32) -> PmOffset {
+        ROOTS_BLOCK.offset().plus(1024 + 8 * u64::from(shard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smallest_pool_has_two_lanes_of_16_kib() {
+        let geometry = Geometry::choose(2 << 20, 16).unwrap_or_else(|e| unreachable!("{e}"));
+        assert_eq!((geometry.lane_count, geometry.lane_size), (2, 16 << 10));
+        assert_eq!(geometry.first_pool_block(), PmBlock(18));
+        assert!(Geometry::choose(1 << 20, 16).is_err());
+    }
+
+    #[test]
+    fn lanes_stay_below_a_sixty_fourth() {
+        for shift in 21..44 {
+            let geometry = Geometry::choose(1 << shift, 4096).unwrap_or_else(|e| unreachable!("{e}"));
+            assert!(u64::from(geometry.lane_count) * geometry.lane_size <= geometry.pm_size / 64);
+        }
+    }
+}

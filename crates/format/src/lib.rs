@@ -1,0 +1,30 @@
+//! Every persistent byte of Terrace (docs/format.md), and nothing else.
+//!
+//! Invariants: structs are `#[repr(C)]` of fixed little-endian integers without padding, their
+//! size asserted at compile time; what is read from a medium is unverified until `verify` or
+//! `decode` has accepted it; the same function checks before a write.
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
+
+pub mod address;
+pub mod checkpoint;
+pub mod checksum;
+pub mod corrupt;
+pub mod device;
+pub mod geometry;
+pub mod inode;
+pub mod keys;
+pub mod page;
+pub mod record;
+pub mod superblock;
+pub mod table;
+pub mod version;
+
+pub use address::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, Lsn, PmBlock, PmOffset, TierId};
+pub use corrupt::Corrupt;
+pub use geometry::Geometry;

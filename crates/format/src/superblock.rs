@@ -1,0 +1,254 @@
+//! Superblock: identity, geometry and devices of a pool, in two copies.
+
+use crate::checksum::crc32c;
+use crate::corrupt::Corrupt;
+use crate::geometry::Geometry;
+use crate::version::{FORMAT_VERSION, INCOMPATIBLE, READ_ONLY_COMPATIBLE, known};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// First bytes of PM.
+pub const MAGIC: [u8; 8] = *b"TERRACE0";
+/// Rows of the device table.
+pub const MAX_DEVICES: usize = 24;
+/// Longest device path kept as a hint.
+pub const MAX_PATH: usize = 255;
+
+/// One lower-tier device. `tier` 0 means the row is empty.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DeviceRow {
+    /// Tier number, 1 the fastest.
+    pub tier: u8,
+    /// 1 ssd, 2 hdd.
+    pub class: u8,
+    /// Zero.
+    pub spare: [u8; 5],
+    /// Bytes of the path.
+    pub path_length: u8,
+    /// The device's own UUID, as in its header.
+    pub uuid: [u8; 16],
+    /// Blocks, header included.
+    pub blocks: U64,
+    /// Absolute path at mkfs: where mount looks first.
+    pub path: [u8; 256],
+}
+
+/// The superblock as stored, 8 KiB, CRC in the last word.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Superblock {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`FORMAT_VERSION`].
+    pub version: U32,
+    /// Zero.
+    pub spare0: U32,
+    /// Features that may be ignored.
+    pub compatible: U64,
+    /// Features that a writer must know.
+    pub read_only_compatible: U64,
+    /// Features that a reader must know.
+    pub incompatible: U64,
+    /// Identity of the pool.
+    pub uuid: [u8; 16],
+    /// Key of the directory hash (design C2).
+    pub hash_key: [u8; 16],
+    /// Label, UTF-8, padded with zeros.
+    pub label: [u8; 64],
+    /// See [`Geometry`].
+    pub pm_size: U64,
+    /// See [`Geometry`].
+    pub lane_size: U64,
+    /// See [`Geometry`].
+    pub lane_count: U32,
+    /// See [`Geometry`].
+    pub catalog_shards: U32,
+    /// See [`Geometry`].
+    pub chunk_blocks: U32,
+    /// 1 radix.
+    pub map: u8,
+    /// 1 static, 2 anticache.
+    pub policy: u8,
+    /// 1 atomic, 2 ordered.
+    pub data_mode: u8,
+    /// Rows used in `devices`.
+    pub device_count: u8,
+    /// Creation time, nanoseconds since the epoch.
+    pub created_ns: U64,
+    /// Lower-tier devices; the index is the [`crate::DeviceId`].
+    pub devices: [DeviceRow; MAX_DEVICES],
+    /// Zero.
+    pub spare1: [u8; SPARE],
+    /// Zero.
+    pub spare2: U32,
+    /// CRC32C of all bytes before it.
+    pub crc: U32,
+}
+
+const SPARE: usize = 8192 - 176 - MAX_DEVICES * 288 - 8;
+const _: () = assert!(size_of::<DeviceRow>() == 288);
+const _: () = assert!(size_of::<Superblock>() == 8192);
+
+/// Why a superblock is not usable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// No magic number: not a pool at all.
+    #[error("no Terrace pool")]
+    NotAPool,
+    /// Written by a newer program.
+    #[error(
+        "pool format version {0} is not known to this program (it knows {FORMAT_VERSION}); use a newer terrace"
+    )]
+    Version(u32),
+    /// Uses features that this program does not know.
+    #[error("pool uses unknown incompatible features {0:#x}; use a newer terrace")]
+    Features(u64),
+    /// May be read but not written.
+    #[error(
+        "pool uses unknown features {0:#x} that forbid writing; mount it with -o ro or use a newer terrace"
+    )]
+    ReadOnlyFeatures(u64),
+    /// Damaged.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+}
+
+impl Superblock {
+    /// A superblock of zeros with magic and version, to be filled in by mkfs.
+    pub fn new(geometry: &Geometry) -> Superblock {
+        let mut superblock = Superblock::new_zeroed();
+        superblock.magic = MAGIC;
+        superblock.version = FORMAT_VERSION.into();
+        superblock.incompatible = known(INCOMPATIBLE).into();
+        superblock.pm_size = geometry.pm_size.into();
+        superblock.lane_size = geometry.lane_size.into();
+        superblock.lane_count = geometry.lane_count.into();
+        superblock.catalog_shards = geometry.catalog_shards.into();
+        superblock.chunk_blocks = geometry.chunk_blocks.into();
+        superblock
+    }
+
+    /// Computes the CRC; call last.
+    pub fn seal(&mut self) {
+        let crc = crc32c(self.as_bytes().split_at(8188).0);
+        self.crc = crc.into();
+    }
+
+    /// Accepts a copy read from the medium: magic, then version and features, then CRC, then every
+    /// field, so that a newer pool is called newer and not damaged.
+    ///
+    /// # Errors
+    /// [`Refused`]; `ReadOnlyFeatures` only when `write`.
+    pub fn verify(bytes: &[u8], write: bool) -> Result<Superblock, Refused> {
+        let superblock = Superblock::read_from_bytes(bytes).map_err(|_| Refused::NotAPool)?;
+        if superblock.magic != MAGIC {
+            return Err(Refused::NotAPool);
+        }
+        let crc = crc32c(superblock.as_bytes().split_at(8188).0);
+        let sound = crc == superblock.crc.get();
+        if sound && superblock.version.get() != FORMAT_VERSION {
+            return Err(Refused::Version(superblock.version.get()));
+        }
+        if !sound {
+            let found = format!("{:#x}", superblock.crc.get());
+            return Err(Corrupt::new("superblock", format!("CRC {crc:#x}"), found).into());
+        }
+        let unknown = superblock.incompatible.get() & !known(INCOMPATIBLE);
+        if unknown != 0 {
+            return Err(Refused::Features(unknown));
+        }
+        let unknown = superblock.read_only_compatible.get() & !known(READ_ONLY_COMPATIBLE);
+        if unknown != 0 && write {
+            return Err(Refused::ReadOnlyFeatures(unknown));
+        }
+        superblock.geometry().verify()?;
+        let choice = |field: &str, value: u8, max: u8| match value {
+            v if v >= 1 && v <= max => Ok(()),
+            v => Err(Corrupt::new(
+                format!("superblock {field}"),
+                format!("1 to {max}"),
+                v.to_string(),
+            )),
+        };
+        choice("map", superblock.map, 1)?;
+        choice("policy", superblock.policy, 2)?;
+        choice("data mode", superblock.data_mode, 2)?;
+        if usize::from(superblock.device_count) > MAX_DEVICES {
+            let found = superblock.device_count.to_string();
+            return Err(Corrupt::new("superblock device count", "at most 24", found).into());
+        }
+        Ok(superblock)
+    }
+
+    /// The layout of PM.
+    pub fn geometry(&self) -> Geometry {
+        Geometry {
+            pm_size: self.pm_size.get(),
+            lane_count: self.lane_count.get(),
+            lane_size: self.lane_size.get(),
+            catalog_shards: self.catalog_shards.get(),
+            chunk_blocks: self.chunk_blocks.get(),
+        }
+    }
+
+    /// The used rows of the device table.
+    pub fn device_rows(&self) -> &[DeviceRow] {
+        self.devices.get(..usize::from(self.device_count)).unwrap_or(&[])
+    }
+}
+
+impl DeviceRow {
+    /// The path's bytes.
+    pub fn path(&self) -> &[u8] {
+        self.path.get(..usize::from(self.path_length)).unwrap_or(&[])
+    }
+    /// Stores a path; false when it is too long.
+    pub fn set_path(&mut self, path: &[u8]) -> bool {
+        match self.path.get_mut(..path.len()) {
+            Some(place) if path.len() <= MAX_PATH => {
+                place.copy_from_slice(path);
+                self.path_length = path.len() as u8;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seal_and_verify() -> Result<(), Box<dyn std::error::Error>> {
+        let geometry = Geometry::choose(64 << 20, 4096)?;
+        let mut superblock = Superblock::new(&geometry);
+        (superblock.map, superblock.policy, superblock.data_mode) = (1, 2, 1);
+        superblock.seal();
+        assert_eq!(
+            Superblock::verify(superblock.as_bytes(), true)?.geometry(),
+            geometry
+        );
+        let mut newer = superblock;
+        newer.version = 2.into();
+        newer.seal();
+        assert_eq!(
+            Superblock::verify(newer.as_bytes(), true).err(),
+            Some(Refused::Version(2))
+        );
+        let mut feature = superblock;
+        feature.incompatible = (known(INCOMPATIBLE) | 1 << 40).into();
+        feature.seal();
+        assert_eq!(
+            Superblock::verify(feature.as_bytes(), true).err(),
+            Some(Refused::Features(1 << 40))
+        );
+        superblock.label[0] = 1;
+        assert!(matches!(
+            Superblock::verify(superblock.as_bytes(), true),
+            Err(Refused::Corrupt(_))
+        ));
+        Ok(())
+    }
+}

@@ -1,0 +1,45 @@
+//! Format versions and feature flags: one table each, with stable ids.
+
+/// The version this program writes, and the only one it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// A row of the version table.
+#[derive(Debug)]
+pub struct VersionRow {
+    /// Value of the superblock's version field.
+    pub version: u32,
+    /// What the version brought.
+    pub sentence: &'static str,
+}
+
+/// All format versions.
+pub const VERSIONS: &[VersionRow] = &[VersionRow {
+    version: 1,
+    sentence: "first version: lanes, block table, inode file, catalog, radix map, cold map, group summaries",
+}];
+
+/// A row of the feature table. An unknown incompatible feature refuses the mount, an unknown
+/// read-only-compatible one refuses writing, an unknown compatible one is ignored.
+#[derive(Debug)]
+pub struct FeatureRow {
+    /// Bit in the superblock's field.
+    pub bit: u64,
+    /// Short name.
+    pub name: &'static str,
+    /// What it changes.
+    pub sentence: &'static str,
+}
+
+/// Features that a reader must know (superblock `incompatible`).
+pub const INCOMPATIBLE: &[FeatureRow] = &[FeatureRow {
+    bit: 1,
+    name: "radix-map",
+    sentence: "PM-resident blocks are mapped by a radix tree per file",
+}];
+/// Features that a writer must know (superblock `read_only_compatible`).
+pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
+
+/// The bits of a table.
+pub fn known(rows: &[FeatureRow]) -> u64 {
+    rows.iter().fold(0, |bits, row| bits | row.bit)
+}

@@ -1,0 +1,51 @@
+//! Block devices (design 3).
+
+use crate::MediaError;
+use terrace_format::DeviceBlock;
+
+/// One 4 KiB block, aligned for O_DIRECT.
+#[derive(Clone)]
+#[repr(C, align(4096))]
+pub struct AlignedBlock(pub [u8; 4096]);
+
+impl AlignedBlock {
+    /// A block of zeros.
+    pub fn zeroed() -> AlignedBlock {
+        AlignedBlock([0; 4096])
+    }
+}
+
+/// A buffer of blocks aligned for O_DIRECT.
+pub type Buffer = Vec<AlignedBlock>;
+
+/// A block device or file of 4 KiB blocks. Reads and writes are synchronous for the caller; several
+/// threads may call at once. What `write` did is volatile, and may be torn at 512 bytes or reordered by
+/// a crash, until a `flush` that started after it returned has succeeded. After a failed `flush`
+/// everything written since the last good one is not durable (design M1).
+pub trait BlockMedium: Send + Sync {
+    /// Blocks.
+    fn blocks(&self) -> u64;
+    /// Path or name, for messages.
+    fn name(&self) -> &str;
+    /// Reads `into.len()` blocks.
+    ///
+    /// # Errors
+    /// [`MediaError::Device`].
+    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError>;
+    /// Writes blocks.
+    ///
+    /// # Errors
+    /// [`MediaError::Device`]; any part may have been written.
+    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError>;
+    /// Makes completed writes durable.
+    ///
+    /// # Errors
+    /// [`MediaError::Device`].
+    fn flush(&self) -> Result<(), MediaError>;
+    /// Tells the device that blocks hold nothing (punches a file's hole). Best effort.
+    fn discard(&self, _first: DeviceBlock, _blocks: u64) {}
+    /// Errors returned so far; status shows a device with errors as degraded.
+    fn error_count(&self) -> u64 {
+        0
+    }
+}

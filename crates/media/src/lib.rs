@@ -1,0 +1,15 @@
+//! Media: persistent memory and block devices behind two traits (design 3).
+//!
+//! Invariants: no code outside this crate stores to PM; every PM read is fallible; only
+//! `persist`/`flush` make anything durable, only `order` orders; the traits never hand out a `&[u8]`
+//! over bytes that may change.
+//! `unsafe` lives here because mappings, non-temporal stores, cache-line write-back and io_uring
+//! have no safe form.
+
+pub mod block;
+pub mod error;
+pub mod pm;
+
+pub use block::BlockMedium;
+pub use error::MediaError;
+pub use pm::{PmMedium, Promise};

@@ -1,0 +1,84 @@
+//! Persistent memory (design 3).
+
+use crate::MediaError;
+use terrace_format::PmOffset;
+
+/// What a medium promises about what `persist` or `flush` covered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// Survives loss of power.
+    PowerFail,
+    /// Survives the end of the daemon, not of the machine.
+    ProcessCrash,
+    /// Survives nothing.
+    None,
+}
+
+impl Promise {
+    /// The name used in status and documentation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Promise::PowerFail => "power-fail",
+            Promise::ProcessCrash => "process-crash",
+            Promise::None => "none",
+        }
+    }
+}
+
+/// A persistent-memory medium: reads, explicit writes, ordering.
+///
+/// Aligned 8-byte words are read and stored atomically by all methods. Stores become durable only
+/// through write-back (`write`, `write_streaming` and `write_back` issue it) *and* a later `order` or
+/// `persist` by a thread that happens after. `order` makes everything before it durable before
+/// anything after it; `persist` makes it durable now.
+pub trait PmMedium: Send + Sync {
+    /// Bytes.
+    fn size(&self) -> u64;
+    /// What it survives.
+    fn promise(&self) -> Promise;
+    /// Kind and page size, for status ("ram, 2 MiB pages").
+    fn describe(&self) -> String;
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`MediaError::Pm`] when the range is out of bounds or a page of it is poisoned or missing.
+    fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError>;
+    /// Reads one aligned word.
+    ///
+    /// # Errors
+    /// As `read`; also when not aligned.
+    fn load_u64(&self, offset: PmOffset) -> Result<u64, MediaError>;
+    /// Stores and writes back the touched cache lines. Volatile until `order` or `persist`.
+    ///
+    /// # Errors
+    /// As `read`.
+    fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError>;
+    /// Stores past the cache, for data and records. Volatile until `order` or `persist`. Fastest when
+    /// offset and length are multiples of 64.
+    ///
+    /// # Errors
+    /// As `read`.
+    fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError>;
+    /// Writes back cache lines that any thread stored earlier. Volatile until `order` or `persist`.
+    fn write_back(&self, offset: PmOffset, length: u64);
+    /// Everything written back before is durable before anything after.
+    fn order(&self);
+    /// Everything written back before is durable when this returns.
+    fn persist(&self);
+    /// Fences issued and cache lines written back or streamed so far, for benches. A medium that does
+    /// not count returns zeros.
+    fn counters(&self) -> PmCounters {
+        PmCounters::default()
+    }
+    /// Makes a range quick to access (populates page tables). Bounded work, called in the background.
+    fn prepare(&self, _offset: PmOffset, _length: u64) {}
+}
+
+/// Event counts of a PM medium.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PmCounters {
+    /// `order` and `persist` calls.
+    pub fences: u64,
+    /// Cache lines written back or streamed.
+    pub lines: u64,
+}

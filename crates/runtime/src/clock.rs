@@ -1,0 +1,77 @@
+//! Clocks: wall time for timestamps, monotonic time for intervals.
+#![allow(clippy::disallowed_methods)] // the one place that may ask the operating system
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A source of time. Shared by every layer, injected at mount.
+pub trait Clock: Send + Sync {
+    /// Wall time in nanoseconds since the epoch (negative before 1970).
+    fn wall_ns(&self) -> i64;
+    /// Monotonic time in nanoseconds from an arbitrary start.
+    fn monotonic_ns(&self) -> u64;
+    /// Waits; a manual clock advances itself instead.
+    fn sleep(&self, duration: Duration);
+}
+
+/// The operating system's clocks.
+#[derive(Debug)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        SystemClock {
+            start: Instant::now(),
+        }
+    }
+}
+
+impl Clock for SystemClock {
+    fn wall_ns(&self) -> i64 {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(after) => after.as_nanos() as i64,
+            Err(before) => -(before.duration().as_nanos() as i64),
+        }
+    }
+    fn monotonic_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+    fn sleep(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
+}
+
+/// A clock that moves only when told to: every reading advances it by one microsecond, so that
+/// timestamps of successive operations differ and a run repeats exactly.
+#[derive(Debug)]
+pub struct ManualClock {
+    now_ns: AtomicU64,
+}
+
+impl ManualClock {
+    /// A clock that starts at `wall_ns`.
+    pub fn new(wall_ns: u64) -> Self {
+        ManualClock {
+            now_ns: AtomicU64::new(wall_ns),
+        }
+    }
+    /// Moves the clock forward.
+    pub fn advance(&self, duration: Duration) {
+        self.now_ns
+            .fetch_add(duration.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn wall_ns(&self) -> i64 {
+        self.now_ns.fetch_add(1000, Ordering::Relaxed) as i64
+    }
+    fn monotonic_ns(&self) -> u64 {
+        self.now_ns.load(Ordering::Relaxed)
+    }
+    fn sleep(&self, duration: Duration) {
+        self.advance(duration);
+    }
+}

@@ -1,0 +1,22 @@
+//! Step functions: background work in bounded pieces.
+
+use std::time::Duration;
+
+/// What a step wants next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// There is more to do; call again at once.
+    Again,
+    /// Nothing to do; call again after this time or when woken.
+    After(Duration),
+    /// Finished for good.
+    Done,
+}
+
+/// One kind of background work. `step` does one bounded piece and holds no lock when it returns.
+pub trait Step: Send {
+    /// A short name for logs and thread names.
+    fn name(&self) -> &'static str;
+    /// Does one bounded piece of work and says when to come back.
+    fn step(&mut self) -> Next;
+}
