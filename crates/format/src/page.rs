@@ -9,6 +9,9 @@
 //! Level 0 is a leaf. In an inner page a value is the child's tagged location (u64 LE) and the key a
 //! lower bound of the child's keys; the first cell's key is empty.
 
+// Indices are constants or checked against the page's fixed size first.
+#![allow(clippy::indexing_slicing)]
+
 use crate::address::BLOCK_SIZE;
 use crate::corrupt::Corrupt;
 
@@ -35,13 +38,11 @@ impl Page {
         page
     }
 
-    #[allow(clippy::indexing_slicing)] // callers pass offsets below PAGE_SIZE - 1, masked here
     fn u16_at(&self, at: usize) -> u16 {
         let at = at & (PAGE_SIZE - 2);
         u16::from_le_bytes([self.0[at], self.0[at + 1]])
     }
 
-    #[allow(clippy::indexing_slicing)]
     fn set_u16(&mut self, at: usize, value: u16) {
         let at = at & (PAGE_SIZE - 2);
         self.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
@@ -154,7 +155,6 @@ impl Page {
     /// Inserts a cell before slot `index`. The caller has checked that [`Self::gap`] holds
     /// [`Self::cell_size`]; returns false, changing nothing, when it does not.
     #[must_use]
-    #[allow(clippy::indexing_slicing)] // bounds follow from the check of the gap
     pub fn insert(&mut self, index: usize, key: &[u8], value: &[u8]) -> bool {
         let count = self.count();
         let size = CELL_HEADER + key.len() + value.len();
@@ -178,7 +178,6 @@ impl Page {
     ///
     /// # Errors
     /// A damaged cell; nothing is changed then.
-    #[allow(clippy::indexing_slicing)] // the cell was read, so the slot exists
     pub fn remove(&mut self, index: usize) -> Result<(), Corrupt> {
         let (key, value) = self.cell(index)?;
         let size = CELL_HEADER + key.len() + value.len();

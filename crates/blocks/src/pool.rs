@@ -1,0 +1,366 @@
+//! Claims, frees and the table scan.
+
+use crate::bitmap::Bitmap;
+use crate::descriptor::{Descriptor, State};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_format::table::{MASK_FULL, Owner, TABLE_ENTRY_SIZE};
+use terrace_format::{Corrupt, Lsn, PmBlock};
+use terrace_runtime::sync::Mutex;
+use terrace_wal::{NoSpace, Result, Tx, Wal};
+
+/// Blocks scanned in one step.
+const REGION: u64 = 8192;
+
+/// What a claim is for; decides how far into the reserve it may reach (design P1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// File data and new metadata of user operations: leaves the whole reserve.
+    User,
+    /// Demotion: leaves the reclaimers' half.
+    Demotion,
+    /// Unlink, truncate, punch, intents, page fetches: may take everything.
+    Reclaim,
+}
+
+/// Numbers for status and back-pressure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Blocks that can be handed out at all.
+    pub total: u64,
+    /// Free now.
+    pub free: u64,
+    /// Freed, waiting for the checkpoint or pins.
+    pub quarantined: u64,
+    /// Not yet scanned.
+    pub unknown: u64,
+    /// Kept back for reclaiming and demotion.
+    pub reserve: u64,
+}
+
+struct Space {
+    free: Bitmap,
+    quarantine: VecDeque<(Lsn, PmBlock)>,
+    next_region: u64,
+    reserve: u64,
+}
+
+/// All PM blocks of a pool.
+pub struct BlockPool {
+    wal: Arc<Wal>,
+    first: PmBlock,
+    count: u64,
+    descriptors: Vec<Descriptor>,
+    space: Mutex<Space>,
+    next_version: AtomicU64,
+    unknown: AtomicU64,
+    free: AtomicU64,
+}
+
+/// Blocks taken for one operation. Those not given an owner go back when it is dropped.
+#[must_use]
+pub struct Claim<'a> {
+    pool: &'a BlockPool,
+    /// Ascending within each run; `take` hands them out in this order.
+    blocks: SmallVec<[PmBlock; 4]>,
+    next: usize,
+}
+
+impl Claim<'_> {
+    /// The next claimed block; the caller gives it an owner in its transaction.
+    pub fn take(&mut self) -> Option<PmBlock> {
+        let block = self.blocks.get(self.next).copied()?;
+        self.next += 1;
+        Some(block)
+    }
+    /// Blocks not yet taken.
+    pub fn left(&self) -> usize {
+        self.blocks.len() - self.next
+    }
+    /// Gives taken blocks back as well: call when the transaction that would have owned them was not
+    /// committed.
+    pub fn give_back_all(mut self) {
+        self.next = 0;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let rest = &self.blocks[self.next..];
+        if !rest.is_empty() {
+            let mut space = self.pool.space.lock();
+            for block in rest {
+                self.pool.put_free(&mut space, *block);
+            }
+        }
+    }
+}
+
+impl BlockPool {
+    /// The pool of a just opened log; nothing is known until the table is scanned.
+    pub fn new(wal: Arc<Wal>) -> BlockPool {
+        let geometry = *wal.geometry();
+        let first = geometry.first_pool_block();
+        let count = geometry.block_count();
+        let descriptors: Vec<Descriptor> = (0..count).map(|_| Descriptor::default()).collect();
+        descriptors
+            .iter()
+            .take(first.0 as usize)
+            .for_each(|d| d.set_state(State::Used));
+        let total = count - first.0;
+        let space = Space {
+            free: Bitmap::new(count),
+            quarantine: VecDeque::new(),
+            next_region: first.0,
+            reserve: (total / 64).clamp(24, 4096),
+        };
+        BlockPool {
+            wal,
+            first,
+            count,
+            descriptors,
+            space: Mutex::new(space),
+            next_version: AtomicU64::new(1),
+            unknown: AtomicU64::new(total),
+            free: AtomicU64::new(0),
+        }
+    }
+
+    /// The log.
+    pub fn wal(&self) -> &Arc<Wal> {
+        &self.wal
+    }
+    /// First block that can be handed out.
+    pub fn first_block(&self) -> PmBlock {
+        self.first
+    }
+    /// One past the last block.
+    pub fn end_block(&self) -> PmBlock {
+        PmBlock(self.count)
+    }
+    /// A block's volatile state. A number from a damaged map gives the superblock's, which is always
+    /// used; readers verify ownership elsewhere.
+    pub fn descriptor(&self, block: PmBlock) -> &Descriptor {
+        &self.descriptors[if block.0 < self.count { block.0 as usize } else { 0 }]
+    }
+    /// Checks a block number read from a map or page.
+    ///
+    /// # Errors
+    /// A number outside the pool.
+    pub fn verify(&self, block: PmBlock, site: &str) -> Result<PmBlock> {
+        if block < self.first || block.0 >= self.count {
+            let expected = format!("a block from {} to {}", self.first, self.count - 1);
+            return Err(Corrupt::new(site, expected, block.to_string()).into());
+        }
+        Ok(block)
+    }
+
+    /// A version never given before (design S6).
+    pub fn new_version(&self) -> u64 {
+        self.next_version.fetch_add(1, Ordering::Relaxed)
+    }
+    /// Bumps a block's version; call under the inode lock before the first store in place.
+    pub fn bump(&self, block: PmBlock) {
+        self.descriptor(block).set_version(self.new_version());
+    }
+
+    /// Free blocks, without the lock.
+    pub fn free_hint(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Takes `count` blocks, in as few runs as is cheap. Scans more of the table and empties the
+    /// quarantine when short; a caller that holds no lock then asks for a checkpoint and tries again.
+    ///
+    /// # Errors
+    /// `NoSpace::Pm` when fewer are free for this purpose; the medium's while scanning.
+    pub fn claim(&self, count: usize, purpose: Purpose) -> Result<Claim<'_>> {
+        let mut blocks = SmallVec::with_capacity(count);
+        if count == 0 {
+            return Ok(Claim {
+                pool: self,
+                blocks,
+                next: 0,
+            });
+        }
+        let mut space = self.space.lock();
+        while space.free.count() < count as u64 + kept(&space, purpose) {
+            self.drain(&mut space);
+            if space.free.count() >= count as u64 + kept(&space, purpose) {
+                break;
+            }
+            if !self.scan_region(&mut space)? {
+                return Err(NoSpace::Pm.into());
+            }
+        }
+        while blocks.len() < count {
+            let left = (count - blocks.len()) as u64;
+            let run = if left == 1 {
+                space.free.take_lowest().map(|bit| (bit, 1))
+            } else {
+                space.free.take_run(left, left.min(32))
+            };
+            let Some((start, length)) = run else {
+                blocks.iter().for_each(|block| self.put_free(&mut space, *block));
+                return Err(NoSpace::Pm.into());
+            };
+            blocks.extend((start..start + length).map(PmBlock));
+            self.free.fetch_sub(length, Ordering::Relaxed);
+        }
+        drop(space);
+        for block in &blocks {
+            let descriptor = self.descriptor(*block);
+            descriptor.set_state(State::Used);
+            descriptor.set_clean(false);
+            descriptor.set_version(self.new_version());
+        }
+        Ok(Claim {
+            pool: self,
+            blocks,
+            next: 0,
+        })
+    }
+
+    /// Logs a block's owner.
+    pub fn set_owner(&self, tx: &mut Tx, block: PmBlock, owner: Owner) {
+        let mut entry = [0; TABLE_ENTRY_SIZE as usize];
+        entry[..8].copy_from_slice(&owner.encode().to_le_bytes());
+        if owner != Owner::Free {
+            entry[8..].copy_from_slice(&MASK_FULL.to_le_bytes());
+        }
+        tx.write(self.wal.geometry().table_entry(block), &entry);
+    }
+
+    /// Logs the owners of consecutive blocks in one write.
+    pub fn set_owners(&self, tx: &mut Tx, first: PmBlock, owners: &[Owner]) {
+        let mut entries: SmallVec<[u8; 256]> = SmallVec::new();
+        for owner in owners {
+            entries.extend_from_slice(&owner.encode().to_le_bytes());
+            entries.extend_from_slice(&(if *owner == Owner::Free { 0 } else { MASK_FULL }).to_le_bytes());
+        }
+        tx.write(self.wal.geometry().table_entry(first), &entries);
+    }
+
+    /// Logs that a block becomes free and quarantines it. After the commit call [`Self::freed`]; if the
+    /// transaction is given up instead, [`Self::keep`].
+    pub fn release(&self, tx: &mut Tx, block: PmBlock) {
+        self.quarantine(block);
+        self.set_owner(tx, block, Owner::Free);
+    }
+
+    /// The volatile half of [`Self::release`].
+    pub fn quarantine(&self, block: PmBlock) {
+        let descriptor = self.descriptor(block);
+        if descriptor.state() == State::Unknown {
+            self.unknown.fetch_sub(1, Ordering::Relaxed);
+        }
+        descriptor.set_state(State::Quarantined);
+        descriptor.set_version(self.new_version());
+    }
+
+    /// Notes which record freed the blocks: they become free when the checkpoint has passed it.
+    pub fn freed(&self, lsn: Lsn, blocks: &[PmBlock]) {
+        let mut space = self.space.lock();
+        space.quarantine.extend(blocks.iter().map(|block| (lsn, *block)));
+    }
+
+    /// Undoes [`Self::release`] of a transaction that was not committed.
+    pub fn keep(&self, block: PmBlock) {
+        self.descriptor(block).set_state(State::Used);
+    }
+
+    /// Moves what the checkpoint has passed from quarantine to free.
+    pub fn drain_quarantine(&self) {
+        self.drain(&mut self.space.lock());
+    }
+
+    fn drain(&self, space: &mut Space) {
+        let passed = self.wal.checkpoint_lsn();
+        let mut pinned = Vec::new();
+        while let Some((lsn, block)) = space.quarantine.front().copied() {
+            if lsn >= passed {
+                break;
+            }
+            space.quarantine.pop_front();
+            if self.descriptor(block).is_pinned() {
+                pinned.push((lsn, block));
+            } else {
+                self.put_free(space, block);
+            }
+        }
+        space.quarantine.extend(pinned);
+    }
+
+    fn put_free(&self, space: &mut Space, block: PmBlock) {
+        self.descriptor(block).set_state(State::Free);
+        space.free.insert(block.0);
+        self.free.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Scans one region of the table; false when all of it was scanned before.
+    ///
+    /// # Errors
+    /// The medium's; an owner word that cannot be (the block then counts as used).
+    pub fn scan_step(&self) -> Result<bool> {
+        self.scan_region(&mut self.space.lock())
+    }
+
+    fn scan_region(&self, space: &mut Space) -> Result<bool> {
+        let (start, end) = (space.next_region, (space.next_region + REGION).min(self.count));
+        if start >= end {
+            return Ok(false);
+        }
+        let mut entries = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
+        self.wal
+            .pm()
+            .read(self.wal.geometry().table_entry(PmBlock(start)), &mut entries)?;
+        for (block, entry) in (start..end).zip(entries.as_chunks::<16>().0) {
+            let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
+            let descriptor = self.descriptor(PmBlock(block));
+            if word != 0 {
+                if descriptor.learn(State::Used) {
+                    self.unknown.fetch_sub(1, Ordering::Relaxed);
+                }
+            } else if descriptor.learn(State::Free) {
+                self.unknown.fetch_sub(1, Ordering::Relaxed);
+                self.put_free(space, PmBlock(block));
+            }
+        }
+        space.next_region = end;
+        Ok(true)
+    }
+
+    /// Reads a block's owner from the table.
+    ///
+    /// # Errors
+    /// The medium's; an owner word that cannot be.
+    pub fn owner(&self, block: PmBlock) -> Result<Owner> {
+        let word = self.wal.pm().load_u64(self.wal.geometry().table_entry(block))?;
+        Owner::decode(word).ok_or_else(|| {
+            let site = format!("block table entry {block}");
+            Corrupt::new(site, "a known owner", format!("{word:#x}")).into()
+        })
+    }
+
+    /// Present numbers.
+    pub fn usage(&self) -> Usage {
+        let space = self.space.lock();
+        Usage {
+            total: self.count - self.first.0,
+            free: space.free.count(),
+            quarantined: space.quarantine.len() as u64,
+            unknown: self.unknown.load(Ordering::Relaxed),
+            reserve: space.reserve,
+        }
+    }
+}
+
+fn kept(space: &Space, purpose: Purpose) -> u64 {
+    match purpose {
+        Purpose::User => space.reserve,
+        Purpose::Demotion => space.reserve / 2,
+        Purpose::Reclaim => 0,
+    }
+}

@@ -1,0 +1,49 @@
+//! The engine's error: what transactions, block table, maps and catalog can meet.
+
+use terrace_format::Corrupt;
+use terrace_media::MediaError;
+
+/// Result of an engine operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong below the file system.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// A medium failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+    /// A persistent structure is damaged.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// Space ran out.
+    #[error(transparent)]
+    NoSpace(#[from] NoSpace),
+    /// An earlier failure of PM stopped all changes; reads go on.
+    #[error("the pool takes no changes since persistent memory failed")]
+    Stopped,
+    /// A transaction larger than a quarter lane: our own mistake, reported and not committed.
+    #[error("transaction of {bytes} bytes is larger than the largest record, {limit}")]
+    RecordTooLarge {
+        /// What it would take.
+        bytes: usize,
+        /// A quarter lane.
+        limit: usize,
+    },
+    /// The pool cannot be used.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Where space ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoSpace {
+    /// No PM block for this purpose.
+    #[error("no free block in persistent memory")]
+    Pm,
+    /// No lower tier can take the blocks.
+    #[error("no free space on any lower tier")]
+    Tier,
+    /// Inode numbers or directory cookies ran out.
+    #[error("no free number")]
+    Numbers,
+}

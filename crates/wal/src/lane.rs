@@ -1,0 +1,143 @@
+//! One lane: a ring in PM that holds records (design T3).
+//!
+//! Invariant (room for a confirming record, T4): a reservation takes 64 bytes more than its record and
+//! leaves 64 free; so after every commit at least 64 bytes are free, and a lane whose last record
+//! names data can always take one confirming record.
+
+use crate::error::Result;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_format::record::{DataCheck, HEADER_SIZE, RECORD_ALIGN, padded};
+use terrace_format::{Lsn, PmOffset};
+use terrace_media::PmMedium;
+use terrace_runtime::sync::Mutex;
+
+/// Ranges of data that a lane's last record names; at most this many are kept one by one.
+const NAMED: usize = 4;
+
+pub(crate) struct LaneState {
+    /// Position after the last record.
+    pub head: u64,
+    /// Position of the first record that a recovery would read.
+    pub tail: u64,
+    /// Bytes reserved by transactions that have not committed.
+    pub reserved: u64,
+    /// Records before this position are applied and their in-place stores durable.
+    pub settled: u64,
+    /// Largest LSN of the records before `settled`.
+    pub settled_lsn: Lsn,
+    /// LSN of the last record.
+    pub last_lsn: Lsn,
+    /// Thread that applied every record from `settled` on, if one did it all.
+    pub applier: Option<usize>,
+    /// Scratch space for records.
+    pub scratch: Vec<u8>,
+}
+
+pub(crate) struct Lane {
+    pub index: u32,
+    offset: PmOffset,
+    size: u64,
+    pub state: Mutex<LaneState>,
+    /// Lower bound of the LSN that is drawn and not yet applied; `u64::MAX` when none is (T5).
+    pub pending: AtomicU64,
+    named: [AtomicU64; NAMED],
+}
+
+impl Lane {
+    pub fn new(index: u32, offset: PmOffset, size: u64, position: u64, lsn: Lsn) -> Lane {
+        let state = LaneState {
+            head: position,
+            tail: position,
+            reserved: 0,
+            settled: position,
+            settled_lsn: lsn,
+            last_lsn: lsn,
+            applier: None,
+            scratch: Vec::with_capacity(4096),
+        };
+        Lane {
+            index,
+            offset,
+            size,
+            state: Mutex::new(state),
+            pending: AtomicU64::new(u64::MAX),
+            named: Default::default(),
+        }
+    }
+
+    /// Ring bytes that a reservation for a record of `bytes` takes.
+    pub fn need(bytes: usize) -> u64 {
+        padded(bytes) + RECORD_ALIGN
+    }
+
+    /// Takes room for a record if there is any.
+    pub fn try_reserve(&self, state: &mut LaneState, need: u64) -> bool {
+        if state.head - state.tail + state.reserved + need + RECORD_ALIGN > self.size {
+            return false;
+        }
+        state.reserved += need;
+        true
+    }
+
+    /// Streams a sealed record to the ring at the head; the caller fences.
+    pub fn append(&self, pm: &dyn PmMedium, head: u64, record: &[u8]) -> Result<()> {
+        let at = head % self.size;
+        let first = record.len().min((self.size - at) as usize);
+        let (front, back) = record.split_at(first);
+        pm.write_streaming(self.offset.plus(at), front)?;
+        if !back.is_empty() {
+            pm.write_streaming(self.offset, back)?;
+        }
+        Ok(())
+    }
+
+    /// Reads ring bytes from a position.
+    pub fn read(&self, pm: &dyn PmMedium, position: u64, into: &mut [u8]) -> Result<()> {
+        read_ring(pm, self.offset, self.size, position, into)
+    }
+
+    /// Remembers which data the last record names. More ranges than fit are kept as one range over
+    /// all of PM: a needless confirming record is only slow.
+    pub fn set_named(&self, checks: &[DataCheck]) {
+        for (index, place) in self.named.iter().enumerate() {
+            let packed = match checks.get(index) {
+                Some(check) if checks.len() <= NAMED && check.length <= 0xffff => {
+                    check.offset.0 << 16 | u64::from(check.length)
+                }
+                Some(_) if index == 0 => u64::MAX,
+                _ => 0,
+            };
+            place.store(packed, Ordering::Release);
+        }
+    }
+
+    /// True when the last record names bytes of this range.
+    pub fn names(&self, offset: PmOffset, length: u64) -> bool {
+        self.named.iter().any(|place| {
+            let packed = place.load(Ordering::Acquire);
+            let (start, size) = (packed >> 16, packed & 0xffff);
+            packed == u64::MAX || (packed != 0 && start < offset.0 + length && offset.0 < start + size)
+        })
+    }
+}
+
+/// Reads bytes of a ring that may wrap around its end.
+pub(crate) fn read_ring(
+    pm: &dyn PmMedium,
+    base: PmOffset,
+    size: u64,
+    position: u64,
+    into: &mut [u8],
+) -> Result<()> {
+    let at = position % size;
+    let first = into.len().min((size - at) as usize);
+    let (front, back) = into.split_at_mut(first);
+    pm.read(base.plus(at), front)?;
+    if !back.is_empty() {
+        pm.read(base, back)?;
+    }
+    Ok(())
+}
+
+/// A header's worth of zeros, the start of a record under construction.
+pub(crate) const EMPTY_HEADER: [u8; HEADER_SIZE] = [0; HEADER_SIZE];

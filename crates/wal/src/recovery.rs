@@ -1,0 +1,229 @@
+//! Recovery: find the valid records, replay them in LSN order, raise checkpoint and epoch (design T8).
+//!
+//! Its cost depends on the size of the lanes only. The set of valid records is fixed before the first
+//! write, so a crash inside recovery changes nothing.
+
+use crate::checkpoint::CheckpointState;
+use crate::error::{Error, Result};
+use crate::lane::{Lane, read_ring};
+use crate::wal::Wal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use terrace_format::checkpoint::Checkpoint;
+use terrace_format::checksum::{crc32c, record_seed};
+use terrace_format::geometry::CHECKPOINT_COPIES;
+use terrace_format::record::{HEADER_SIZE, Record, plausible_length};
+use terrace_format::{BLOCK_SIZE, Geometry, Lsn};
+use terrace_media::{MediaError, PmMedium};
+use terrace_runtime::sync::{Condvar, Mutex};
+
+/// What recovery found.
+#[derive(Debug, Clone, Default)]
+pub struct RecoveryReport {
+    /// The pool was unmounted in order.
+    pub clean: bool,
+    /// Records replayed.
+    pub records_replayed: u64,
+    /// What was wrong and could be helped (a damaged checkpoint copy), in sentences.
+    pub warnings: Vec<String>,
+}
+
+/// The records that a mount would replay, and where each lane ends.
+#[derive(Debug)]
+pub struct ValidRecords {
+    /// In LSN order.
+    pub records: Vec<Record>,
+    /// Position after each lane's last valid record.
+    pub ends: Vec<u64>,
+}
+
+/// Reads both checkpoint copies and takes the larger valid one.
+///
+/// # Errors
+/// When neither is valid.
+pub fn read_checkpoint(
+    pm: &dyn PmMedium,
+    pool_uuid: &[u8; 16],
+    geometry: &Geometry,
+) -> Result<(Checkpoint, Vec<String>)> {
+    let mut best: Option<Checkpoint> = None;
+    let mut warnings = Vec::new();
+    for (index, copy) in CHECKPOINT_COPIES.into_iter().enumerate() {
+        let mut block = [0; BLOCK_SIZE as usize];
+        let read = pm.read(copy.offset(), &mut block).map_err(Error::from);
+        let decoded = read.and_then(|()| Ok(Checkpoint::decode(&block, pool_uuid, geometry.lane_count)?));
+        match decoded {
+            Ok(point) if best.as_ref().is_none_or(|b| b.sequence < point.sequence) => best = Some(point),
+            Ok(_) => {}
+            Err(error) => warnings.push(format!("checkpoint copy {index}: {error}; the other is used")),
+        }
+    }
+    let best = best.ok_or_else(|| {
+        Error::Refused(format!(
+            "both checkpoint copies are damaged ({})",
+            warnings.join("; ")
+        ))
+    })?;
+    Ok((best, warnings))
+}
+
+/// Scans all lanes from the checkpoint's tails.
+///
+/// # Errors
+/// An unreadable line in a live lane: it is not the lane's end (design T3).
+pub fn find_records(
+    pm: &dyn PmMedium,
+    pool_uuid: &[u8; 16],
+    geometry: &Geometry,
+    checkpoint: &Checkpoint,
+) -> Result<ValidRecords> {
+    let mut records = Vec::new();
+    let mut ends = Vec::new();
+    for lane in 0..geometry.lane_count {
+        let tail = checkpoint.tails.get(lane as usize).copied().unwrap_or(0);
+        let (mut found, end) = scan_lane(pm, pool_uuid, geometry, checkpoint, lane, tail)?;
+        let mut end = end;
+        if let Some(last) = found.last()
+            && !data_is_sound(pm, last)
+        {
+            end -= last.ring_bytes;
+            found.pop();
+        }
+        records.append(&mut found);
+        ends.push(end);
+    }
+    records.sort_by_key(|record| record.lsn);
+    Ok(ValidRecords { records, ends })
+}
+
+fn scan_lane(
+    pm: &dyn PmMedium,
+    pool_uuid: &[u8; 16],
+    geometry: &Geometry,
+    checkpoint: &Checkpoint,
+    lane: u32,
+    tail: u64,
+) -> Result<(Vec<Record>, u64)> {
+    let (base, size) = (geometry.lane_offset(lane), geometry.lane_size);
+    let mut records = Vec::new();
+    let mut position = tail;
+    let mut last = Lsn(checkpoint.lsn.0.saturating_sub(1));
+    while position - tail < size {
+        let mut header = [0; HEADER_SIZE];
+        read_ring(pm, base, size, position, &mut header)?;
+        let Some(length) = plausible_length(&header, geometry.max_record()) else {
+            break;
+        };
+        let mut bytes = vec![0; length];
+        read_ring(pm, base, size, position, &mut bytes)?;
+        let seed = record_seed(pool_uuid, lane, position, checkpoint.epoch);
+        let Some(record) = Record::verify(bytes, seed, geometry.pm_size) else {
+            break;
+        };
+        if record.lsn <= last {
+            break;
+        }
+        last = record.lsn;
+        position += record.ring_bytes;
+        records.push(record);
+    }
+    Ok((records, position))
+}
+
+/// Judges the data that a lane's last record names (T4). Data that cannot be read keeps its record:
+/// the write may have been acknowledged, and reading the file then tells of the bad range.
+fn data_is_sound(pm: &dyn PmMedium, record: &Record) -> bool {
+    record.checks.iter().all(|check| {
+        let mut data = vec![0; check.length as usize];
+        match pm.read(check.offset, &mut data) {
+            Ok(()) => crc32c(&data) == check.crc,
+            Err(MediaError::Pm { .. } | MediaError::Device { .. }) => true,
+        }
+    })
+}
+
+impl Wal {
+    /// Opens the log of a pool: recovers, then accepts transactions.
+    ///
+    /// # Errors
+    /// Both checkpoint copies damaged, an unreadable lane, the medium's.
+    pub fn open(
+        pm: Arc<dyn PmMedium>,
+        pool_uuid: [u8; 16],
+        geometry: Geometry,
+    ) -> Result<(Wal, RecoveryReport)> {
+        let (old, warnings) = read_checkpoint(&*pm, &pool_uuid, &geometry)?;
+        let valid = find_records(&*pm, &pool_uuid, &geometry, &old)?;
+        for record in &valid.records {
+            for (offset, content) in record.writes() {
+                pm.write(offset, content)?;
+            }
+        }
+        pm.persist();
+        let report = RecoveryReport {
+            clean: old.clean,
+            records_replayed: valid.records.len() as u64,
+            warnings,
+        };
+        let last = valid
+            .records
+            .last()
+            .map_or(old.lsn, |record| record.lsn.max(old.lsn));
+        let next = Checkpoint {
+            lsn: Lsn(last.0 + 1),
+            epoch: old.epoch + 1,
+            sequence: old.sequence + 1,
+            clean: false,
+            tails: valid.ends,
+        };
+        let wal = Wal::with_checkpoint(pm, pool_uuid, geometry, next.clone());
+        wal.write_checkpoint(&next)?;
+        Ok((wal, report))
+    }
+
+    /// Writes the first checkpoint of a new pool (mkfs).
+    ///
+    /// # Errors
+    /// The medium's.
+    pub fn format(pm: Arc<dyn PmMedium>, pool_uuid: [u8; 16], geometry: Geometry) -> Result<()> {
+        let tails = vec![0; geometry.lane_count as usize];
+        let first = Checkpoint {
+            lsn: Lsn(1),
+            epoch: 1,
+            sequence: 1,
+            clean: true,
+            tails,
+        };
+        Wal::with_checkpoint(pm, pool_uuid, geometry, first.clone()).write_checkpoint(&first)
+    }
+
+    fn with_checkpoint(
+        pm: Arc<dyn PmMedium>,
+        pool_uuid: [u8; 16],
+        geometry: Geometry,
+        point: Checkpoint,
+    ) -> Wal {
+        let lanes = (0..geometry.lane_count).map(|index| {
+            let tail = point.tails.get(index as usize).copied().unwrap_or(0);
+            Lane::new(
+                index,
+                geometry.lane_offset(index),
+                geometry.lane_size,
+                tail,
+                Lsn(0),
+            )
+        });
+        Wal {
+            lanes: lanes.collect(),
+            pm,
+            pool_uuid,
+            geometry,
+            epoch: point.epoch,
+            next_lsn: AtomicU64::new(point.lsn.0),
+            checkpoint_lsn: AtomicU64::new(point.lsn.0),
+            checkpoint: Mutex::new(CheckpointState { current: point }),
+            space_freed: (Mutex::new(()), Condvar::new()),
+            stopped: AtomicBool::new(false),
+        }
+    }
+}

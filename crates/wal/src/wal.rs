@@ -1,0 +1,248 @@
+//! Reservation and commit.
+
+use crate::checkpoint::CheckpointState;
+use crate::error::{Error, Result};
+use crate::lane::{EMPTY_HEADER, Lane};
+use crate::transaction::Tx;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use terrace_format::checksum::record_seed;
+use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, padded, seal};
+use terrace_format::{Geometry, Lsn, PmOffset};
+use terrace_media::PmMedium;
+use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::thread;
+
+/// The write-ahead log of a pool.
+pub struct Wal {
+    pub(crate) pm: Arc<dyn PmMedium>,
+    pub(crate) pool_uuid: [u8; 16],
+    pub(crate) geometry: Geometry,
+    pub(crate) epoch: u64,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) next_lsn: AtomicU64,
+    pub(crate) checkpoint_lsn: AtomicU64,
+    pub(crate) checkpoint: Mutex<CheckpointState>,
+    /// Waiters for ring space (only when reservations of others fill all lanes).
+    pub(crate) space_freed: (Mutex<()>, Condvar),
+    pub(crate) stopped: AtomicBool,
+}
+
+/// Room for one record in a lane, taken before any lock (design T7). Dropping it gives the room back.
+#[must_use]
+pub struct Reservation<'a> {
+    wal: &'a Wal,
+    lane: usize,
+    need: u64,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.need > 0 {
+            self.wal.lanes[self.lane].state.lock().reserved -= self.need;
+            self.wal.space_freed.1.notify_all();
+        }
+    }
+}
+
+impl Wal {
+    /// The medium.
+    pub fn pm(&self) -> &Arc<dyn PmMedium> {
+        &self.pm
+    }
+    /// The pool's geometry.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+    /// The pool's identity.
+    pub fn pool_uuid(&self) -> &[u8; 16] {
+        &self.pool_uuid
+    }
+    /// Largest record in bytes.
+    pub fn max_record(&self) -> usize {
+        self.geometry.max_record() as usize
+    }
+    /// The next LSN to be drawn: every later transaction has this one or a larger.
+    pub fn next_lsn(&self) -> Lsn {
+        Lsn(self.next_lsn.load(Ordering::SeqCst))
+    }
+    /// Records below this are applied, durable and never replayed: what they freed may be reused (T6).
+    pub fn checkpoint_lsn(&self) -> Lsn {
+        Lsn(self.checkpoint_lsn.load(Ordering::Acquire))
+    }
+    /// True after a failure of PM: nothing can be committed.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Reserves room for a record of at most `bytes`. Take it before any lock: it may run a
+    /// checkpoint, and waits when other reservations fill all lanes.
+    ///
+    /// # Errors
+    /// `RecordTooLarge` beyond a quarter lane; the medium's.
+    pub fn reserve(&self, bytes: usize) -> Result<Reservation<'_>> {
+        if bytes > self.max_record() {
+            return Err(Error::RecordTooLarge {
+                bytes,
+                limit: self.max_record(),
+            });
+        }
+        let need = Lane::need(bytes);
+        let hint = thread::index() % self.lanes.len();
+        let soft = (64 << 10).min(self.geometry.lane_size / 4);
+        loop {
+            if self.is_stopped() {
+                return Err(Error::Stopped);
+            }
+            for turn in 0..self.lanes.len() {
+                let index = (hint + turn) % self.lanes.len();
+                let lane = &self.lanes[index];
+                let Some(mut state) = lane.state.try_lock() else {
+                    continue;
+                };
+                let due = state.head - state.tail > soft;
+                let taken = lane.try_reserve(&mut state, need);
+                drop(state);
+                if taken {
+                    let reservation = Reservation {
+                        wal: self,
+                        lane: index,
+                        need,
+                    };
+                    if due {
+                        self.checkpoint_if_idle()?;
+                    }
+                    return Ok(reservation);
+                }
+            }
+            self.checkpoint()?;
+            let lane = &self.lanes[hint];
+            let taken = lane.try_reserve(&mut lane.state.lock(), need);
+            if taken {
+                return Ok(Reservation {
+                    wal: self,
+                    lane: hint,
+                    need,
+                });
+            }
+            let mut guard = self.space_freed.0.lock();
+            self.space_freed.1.wait_for(&mut guard, Duration::from_millis(1));
+        }
+    }
+
+    /// Commits: record, fence, stores in place (written back, not waited for). When it returns the
+    /// transaction survives what the medium's `order` survives. The caller still holds every lock
+    /// under which it read what the transaction depends on (design T2).
+    ///
+    /// # Errors
+    /// `RecordTooLarge`; a medium's error stops the log, because a record may be half visible.
+    pub fn commit(&self, mut reservation: Reservation<'_>, tx: &Tx) -> Result<Lsn> {
+        let size = tx.record_size();
+        if Lane::need(size) > reservation.need {
+            return Err(Error::RecordTooLarge {
+                bytes: size,
+                limit: reservation.need as usize,
+            });
+        }
+        if self.is_stopped() {
+            return Err(Error::Stopped);
+        }
+        let lane = &self.lanes[reservation.lane];
+        let need = std::mem::take(&mut reservation.need);
+        let mut state = lane.state.lock();
+        let state = &mut *state;
+        state.reserved -= need;
+        lane.pending
+            .store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
+        let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
+        let done = self.append_and_apply(lane, state, lsn, tx);
+        lane.pending.store(u64::MAX, Ordering::SeqCst);
+        if done.is_err() {
+            self.stopped.store(true, Ordering::SeqCst);
+        }
+        done.map(|()| lsn)
+    }
+
+    fn append_and_apply(
+        &self,
+        lane: &Lane,
+        state: &mut crate::lane::LaneState,
+        lsn: Lsn,
+        tx: &Tx,
+    ) -> Result<()> {
+        self.append(lane, state, lsn, tx)?;
+        for (offset, content) in tx.writes() {
+            self.pm.write(offset, content)?;
+        }
+        Ok(())
+    }
+
+    /// Appends a record and fences. The fence also settles the in-place stores that this thread made
+    /// for earlier records of the lane.
+    fn append(&self, lane: &Lane, state: &mut crate::lane::LaneState, lsn: Lsn, tx: &Tx) -> Result<()> {
+        let (writes, checks) = tx.counts();
+        let mut record = std::mem::take(&mut state.scratch);
+        record.clear();
+        record.extend_from_slice(&EMPTY_HEADER);
+        tx.encode(&mut record);
+        let seed = record_seed(&self.pool_uuid, lane.index, state.head, self.epoch);
+        seal(&mut record, lsn, writes, checks, seed);
+        let ring_bytes = padded(record.len());
+        record.resize(ring_bytes as usize, 0);
+        let streamed = lane.append(&*self.pm, state.head, &record);
+        state.scratch = record;
+        streamed?;
+        self.pm.order();
+        let me = thread::index();
+        if state.applier.is_none_or(|applier| applier == me) {
+            state.settled = state.head;
+            state.settled_lsn = state.last_lsn;
+            state.applier = Some(me);
+        } else {
+            // Another thread's stores lie between: the checkpoint writes them back itself.
+            state.applier = Some(usize::MAX);
+        }
+        state.head += ring_bytes;
+        state.last_lsn = lsn;
+        lane.set_named(tx.checks());
+        Ok(())
+    }
+
+    /// Call before storing in place to bytes outside a transaction: if a lane's last record names them
+    /// by checksum, a confirming record is made durable in that lane first (design T4).
+    ///
+    /// # Errors
+    /// The medium's.
+    pub fn confirm_named(&self, offset: PmOffset, length: u64) -> Result<()> {
+        for lane in &self.lanes {
+            if lane.names(offset, length) {
+                self.confirm_lane(lane, offset, length)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn confirm_lane(&self, lane: &Lane, offset: PmOffset, length: u64) -> Result<()> {
+        let mut state = lane.state.lock();
+        if !lane.names(offset, length) {
+            return Ok(());
+        }
+        assert!(
+            state.head - state.tail + RECORD_ALIGN <= self.geometry.lane_size,
+            "lane {} has no room for a confirming record",
+            lane.index
+        );
+        lane.pending
+            .store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
+        let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
+        let done = self.append(lane, &mut state, lsn, &Tx::new());
+        lane.pending.store(u64::MAX, Ordering::SeqCst);
+        if done.is_err() {
+            self.stopped.store(true, Ordering::SeqCst);
+        }
+        done
+    }
+}
+
+const _: () = assert!(HEADER_SIZE as u64 <= RECORD_ALIGN);
