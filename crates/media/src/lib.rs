@@ -5,11 +5,14 @@
 //! over bytes that may change.
 //! `unsafe` lives here because mappings, non-temporal stores, cache-line write-back and io_uring
 //! have no safe form.
+#![allow(unsafe_code)] // see above; every block says why it is sound
 
 pub mod block;
 pub mod error;
+pub mod open;
 pub mod pm;
 
 pub use block::BlockMedium;
 pub use error::MediaError;
+pub use open::OpenError;
 pub use pm::{PmMedium, Promise};

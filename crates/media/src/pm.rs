@@ -1,5 +1,12 @@
 //! Persistent memory (design 3).
 
+pub(crate) mod fault;
+pub(crate) mod kernels;
+pub(crate) mod mapping;
+pub mod ram;
+
+pub use ram::RamPm;
+
 use crate::MediaError;
 use terrace_format::PmOffset;
 

@@ -1,0 +1,345 @@
+//! `ram`: persistent memory in a shared mapping of a file on tmpfs, hugetlbfs or, mapped MAP_SYNC,
+//! a DAX file system (design 3).
+//!
+//! Invariants: every access is checked against the size first and against poisoned pages after; the
+//! file is fully allocated and exclusively locked; all stores go through [`Kernels`], which never
+//! tear an aligned word. Counters are per thread (by thread index modulo 64, unsynchronised: two
+//! threads that share a shard may lose counts, threads that do not are exact).
+
+use super::fault::FaultGuard;
+use super::kernels::{self, Kernels};
+use super::mapping::{Backing, Mapping, allocate};
+use super::{PmCounters, PmMedium, Promise};
+use crate::MediaError;
+use crate::open::{OpenError, check_size, lock_exclusive};
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_format::{BLOCK_SIZE, PmOffset};
+
+const SHARDS: usize = 64;
+
+/// Counts of one thread, on cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    fences: AtomicU64,
+    lines: AtomicU64,
+}
+
+impl Shard {
+    /// A load and a store instead of a locked add: a locked instruction would wait for streaming stores.
+    #[inline]
+    fn add(counter: &AtomicU64, count: u64) {
+        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+}
+
+/// Persistent memory in a mapped file.
+pub struct RamPm {
+    // dropped in this order: the guard before the mapping before the locked file
+    faults: FaultGuard,
+    mapping: Mapping,
+    base: *mut u8,
+    size: u64,
+    kernels: Kernels,
+    writable: bool,
+    battery_backed: bool,
+    backing: Backing,
+    shards: Box<[Shard; SHARDS]>,
+    path: PathBuf,
+    _file: File,
+}
+
+// SAFETY: `base` points into `mapping`, which is Send and Sync; all accesses through it are atomics
+// or asm! (see Kernels), so concurrent use is defined.
+unsafe impl Send for RamPm {}
+// SAFETY: as above.
+unsafe impl Sync for RamPm {}
+
+impl RamPm {
+    /// Makes a PM file of `size` zero bytes, fully allocated, and opens it. What the file held
+    /// before is lost.
+    ///
+    /// # Errors
+    /// [`OpenError::Busy`] when somebody has it open, [`OpenError::NoSpace`], [`OpenError::InvalidSize`] when
+    /// not a multiple of 4096 bytes, and what the operating system says.
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<RamPm, OpenError> {
+        let path = path.as_ref();
+        check_size(path, size)?;
+        let fresh = !path.exists();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false) // only once the lock is held
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| OpenError::io(path, "create", error))?;
+        refuse_special(&file, path)?;
+        lock_exclusive(&file, path)?;
+        let resize = |bytes| {
+            file.set_len(bytes)
+                .map_err(|error| OpenError::io(path, "set the size", error))
+        };
+        resize(0)?;
+        let allocated = resize(size).and_then(|()| allocate(&file, path, size));
+        if let Err(error) = allocated {
+            // give back what was allocated; the first error is the one to report
+            let _ = file.set_len(0);
+            if fresh {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(error);
+        }
+        Self::map(file, path, true)
+    }
+
+    /// Opens a PM file. Quick: maps it and touches nothing; see [`PmMedium::prepare`]. Takes the exclusive lock
+    /// whether read-only or not.
+    ///
+    /// # Errors
+    /// [`OpenError::Busy`] when somebody else has it open, and what the operating system says.
+    pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<RamPm, OpenError> {
+        let path = path.as_ref();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(!read_only)
+            .open(path)
+            .map_err(|error| OpenError::io(path, "open", error))?;
+        refuse_special(&file, path)?;
+        lock_exclusive(&file, path)?;
+        Self::map(file, path, !read_only)
+    }
+
+    fn map(file: File, path: &Path, writable: bool) -> Result<RamPm, OpenError> {
+        let metadata = file
+            .metadata()
+            .map_err(|error| OpenError::io(path, "size", error))?;
+        let size = metadata.len() / BLOCK_SIZE * BLOCK_SIZE;
+        check_size(path, size)?;
+        let bytes = usize::try_from(size).map_err(|_| OpenError::InvalidSize {
+            path: path.to_path_buf(),
+            size_bytes: size,
+        })?;
+        let mapping = Mapping::new(&file, path, bytes, writable)?;
+        let backing = if mapping.is_dax() {
+            Backing::Dax
+        } else {
+            Backing::of(&file)
+        };
+        Ok(RamPm {
+            faults: FaultGuard::register(path, mapping.base(), mapping.size())?,
+            base: mapping.base(),
+            mapping,
+            size,
+            kernels: Kernels::detect(),
+            writable,
+            battery_backed: false,
+            backing,
+            shards: Box::new(std::array::from_fn(|_| Shard::default())),
+            path: path.to_path_buf(),
+            _file: file,
+        })
+    }
+
+    /// States that the machine's memory survives a loss of power (battery, NVDIMM): the promise becomes
+    /// [`Promise::PowerFail`].
+    #[must_use]
+    pub fn battery_backed(mut self, battery_backed: bool) -> RamPm {
+        self.battery_backed = battery_backed;
+        self
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Ranges found missing or poisoned since open, as byte offsets.
+    pub fn poisoned_ranges(&self) -> Vec<Range<u64>> {
+        self.faults.ranges()
+    }
+
+    #[inline]
+    fn shard(&self) -> &Shard {
+        &self.shards[terrace_runtime::thread::index() % SHARDS]
+    }
+
+    #[inline]
+    fn count_lines(&self, offset: u64, length: u64) {
+        let lines = (offset % 64 + length).div_ceil(64);
+        Shard::add(&self.shard().lines, lines);
+    }
+
+    /// Whether the whole range is inside the medium.
+    #[inline]
+    fn holds(&self, offset: u64, length: u64) -> bool {
+        matches!(offset.checked_add(length), Some(end) if end <= self.size)
+    }
+
+    /// The error for a range, unless nothing in it is poisoned.
+    #[inline]
+    fn verdict(&self, offset: u64, length: u64) -> Result<(), MediaError> {
+        if self.faults.intact(offset, length) {
+            Ok(())
+        } else {
+            Err(unreadable(offset, length))
+        }
+    }
+}
+
+#[cold]
+fn unreadable(offset: u64, length: u64) -> MediaError {
+    MediaError::Pm {
+        offset: PmOffset(offset),
+        length,
+    }
+}
+
+fn refuse_special(file: &File, path: &Path) -> Result<(), OpenError> {
+    let kind = file
+        .metadata()
+        .map_err(|error| OpenError::io(path, "examine", error))?
+        .file_type();
+    if kind.is_file() {
+        return Ok(());
+    }
+    let what = if kind.is_char_device() {
+        "a character device"
+    } else if kind.is_block_device() {
+        "a block device"
+    } else {
+        "not a file"
+    };
+    Err(OpenError::Unsupported {
+        path: path.to_path_buf(),
+        reason: format!("{what}; persistent memory must be a file on tmpfs, hugetlbfs or a DAX file system"),
+    })
+}
+
+impl PmMedium for RamPm {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn promise(&self) -> Promise {
+        if self.battery_backed || self.backing == Backing::Dax {
+            Promise::PowerFail
+        } else {
+            Promise::ProcessCrash
+        }
+    }
+
+    fn describe(&self) -> String {
+        let residency = self.mapping.residency();
+        let percent = |bytes: u64| bytes * 100 / self.size;
+        format!(
+            "ram ({}), {} % mapped, 2 MiB pages {} %, {}",
+            self.backing.name(),
+            percent(residency.mapped),
+            percent(residency.huge),
+            self.kernels.describe()
+        )
+    }
+
+    #[inline]
+    fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
+        let (offset, length) = (offset.0, into.len() as u64);
+        if !self.holds(offset, length) {
+            return Err(unreadable(offset, length));
+        }
+        // SAFETY: in bounds of the mapping, whose size and base are multiples of a word; `into` is ours.
+        unsafe {
+            let from = self.base.add(offset as usize);
+            self.kernels.read(from, into.as_mut_ptr(), into.len());
+        }
+        self.verdict(offset, length)
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: PmOffset) -> Result<u64, MediaError> {
+        let offset = offset.0;
+        if !offset.is_multiple_of(8) || !self.holds(offset, 8) {
+            return Err(unreadable(offset, 8));
+        }
+        // SAFETY: aligned and in bounds; atomic, so that racing stores are defined.
+        let word = unsafe {
+            (*self.base.add(offset as usize).cast::<AtomicU64>()).load(Ordering::Acquire)
+        };
+        self.verdict(offset, 8)?;
+        Ok(word)
+    }
+
+    #[inline]
+    fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        let (offset, length) = (offset.0, bytes.len() as u64);
+        if !self.writable || !self.holds(offset, length) {
+            return Err(unreadable(offset, length));
+        }
+        self.count_lines(offset, length);
+        // SAFETY: in bounds and mapped writable.
+        unsafe {
+            let to = self.base.add(offset as usize);
+            self.kernels.store_back(bytes.as_ptr(), to, bytes.len());
+        }
+        self.verdict(offset, length)
+    }
+
+    #[inline]
+    fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        let (offset, length) = (offset.0, bytes.len() as u64);
+        if !self.writable || !self.holds(offset, length) {
+            return Err(unreadable(offset, length));
+        }
+        self.count_lines(offset, length);
+        // SAFETY: in bounds and mapped writable.
+        unsafe {
+            let to = self.base.add(offset as usize);
+            self.kernels.stream(bytes.as_ptr(), to, bytes.len());
+        }
+        self.verdict(offset, length)
+    }
+
+    fn write_back(&self, offset: PmOffset, length: u64) {
+        if !self.writable || !self.holds(offset.0, length) {
+            return;
+        }
+        self.count_lines(offset.0, length);
+        // SAFETY: in bounds.
+        unsafe {
+            let at = self.base.add(offset.0 as usize);
+            self.kernels.write_back(at, length as usize);
+        }
+    }
+
+    #[inline]
+    fn order(&self) {
+        kernels::fence();
+        Shard::add(&self.shard().fences, 1);
+    }
+
+    #[inline]
+    fn persist(&self) {
+        self.order();
+    }
+
+    fn counters(&self) -> PmCounters {
+        let sum = |field: fn(&Shard) -> &AtomicU64| {
+            let values = self.shards.iter().map(|s| field(s).load(Ordering::Relaxed));
+            values.sum()
+        };
+        PmCounters {
+            fences: sum(|s| &s.fences),
+            lines: sum(|s| &s.lines),
+        }
+    }
+
+    fn prepare(&self, offset: PmOffset, length: u64) {
+        let clamp = |bytes: u64| bytes.min(self.size) as usize;
+        self.mapping
+            .prepare(clamp(offset.0), clamp(length), self.writable);
+    }
+}
