@@ -8,6 +8,7 @@
 #![allow(unsafe_code)] // see above; every block says why it is sound
 
 pub mod block;
+pub mod crash;
 pub mod error;
 pub mod open;
 pub mod pm;

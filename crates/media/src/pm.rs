@@ -1,11 +1,15 @@
 //! Persistent memory (design 3).
 
+mod crash_image;
 pub(crate) mod fault;
 pub(crate) mod kernels;
 pub(crate) mod mapping;
 pub mod ram;
+pub mod recorded;
 
+pub use crash_image::{CrashSnapshot, PendingLine};
 pub use ram::RamPm;
+pub use recorded::RecordedPm;
 
 use crate::MediaError;
 use terrace_format::PmOffset;

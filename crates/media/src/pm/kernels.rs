@@ -347,26 +347,58 @@ mod x86 {
         };
     }
 
-    line_loop!(load_sse2, [],
-        "movdqu xmm0, [{from}]", "movdqu xmm1, [{from} + 16]",
-        "movdqu xmm2, [{from} + 32]", "movdqu xmm3, [{from} + 48]",
-        "movdqu [{to}], xmm0", "movdqu [{to} + 16], xmm1",
-        "movdqu [{to} + 32], xmm2", "movdqu [{to} + 48], xmm3");
-    line_loop!(stream_sse2, [],
-        "movdqu xmm0, [{from}]", "movdqu xmm1, [{from} + 16]",
-        "movdqu xmm2, [{from} + 32]", "movdqu xmm3, [{from} + 48]",
-        "movntdq [{to}], xmm0", "movntdq [{to} + 16], xmm1",
-        "movntdq [{to} + 32], xmm2", "movntdq [{to} + 48], xmm3");
-    line_loop!(load_avx2, ["vzeroupper"],
-        "vmovdqu ymm0, [{from}]", "vmovdqu ymm1, [{from} + 32]",
-        "vmovdqu [{to}], ymm0", "vmovdqu [{to} + 32], ymm1");
-    line_loop!(stream_avx2, ["vzeroupper"],
-        "vmovdqu ymm0, [{from}]", "vmovdqu ymm1, [{from} + 32]",
-        "vmovntdq [{to}], ymm0", "vmovntdq [{to} + 32], ymm1");
-    line_loop!(load_avx512, ["vzeroupper"],
-        "vmovdqu64 zmm0, [{from}]", "vmovdqu64 [{to}], zmm0");
-    line_loop!(stream_avx512, ["vzeroupper"],
-        "vmovdqu64 zmm0, [{from}]", "vmovntdq [{to}], zmm0");
+    line_loop!(
+        load_sse2,
+        [],
+        "movdqu xmm0, [{from}]",
+        "movdqu xmm1, [{from} + 16]",
+        "movdqu xmm2, [{from} + 32]",
+        "movdqu xmm3, [{from} + 48]",
+        "movdqu [{to}], xmm0",
+        "movdqu [{to} + 16], xmm1",
+        "movdqu [{to} + 32], xmm2",
+        "movdqu [{to} + 48], xmm3"
+    );
+    line_loop!(
+        stream_sse2,
+        [],
+        "movdqu xmm0, [{from}]",
+        "movdqu xmm1, [{from} + 16]",
+        "movdqu xmm2, [{from} + 32]",
+        "movdqu xmm3, [{from} + 48]",
+        "movntdq [{to}], xmm0",
+        "movntdq [{to} + 16], xmm1",
+        "movntdq [{to} + 32], xmm2",
+        "movntdq [{to} + 48], xmm3"
+    );
+    line_loop!(
+        load_avx2,
+        ["vzeroupper"],
+        "vmovdqu ymm0, [{from}]",
+        "vmovdqu ymm1, [{from} + 32]",
+        "vmovdqu [{to}], ymm0",
+        "vmovdqu [{to} + 32], ymm1"
+    );
+    line_loop!(
+        stream_avx2,
+        ["vzeroupper"],
+        "vmovdqu ymm0, [{from}]",
+        "vmovdqu ymm1, [{from} + 32]",
+        "vmovntdq [{to}], ymm0",
+        "vmovntdq [{to} + 32], ymm1"
+    );
+    line_loop!(
+        load_avx512,
+        ["vzeroupper"],
+        "vmovdqu64 zmm0, [{from}]",
+        "vmovdqu64 [{to}], zmm0"
+    );
+    line_loop!(
+        stream_avx512,
+        ["vzeroupper"],
+        "vmovdqu64 zmm0, [{from}]",
+        "vmovntdq [{to}], zmm0"
+    );
 }
 
 #[cfg(test)]

@@ -102,12 +102,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `size` bytes of a file. Touches no page.
-    pub(crate) fn new(
-        file: &File,
-        path: &Path,
-        size: usize,
-        writable: bool,
-    ) -> Result<Mapping, OpenError> {
+    pub(crate) fn new(file: &File, path: &Path, size: usize, writable: bool) -> Result<Mapping, OpenError> {
         let failed = || OpenError::io(path, "map", std::io::Error::last_os_error());
         let protection = if writable {
             libc::PROT_READ | libc::PROT_WRITE

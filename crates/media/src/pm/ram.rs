@@ -266,9 +266,7 @@ impl PmMedium for RamPm {
             return Err(unreadable(offset, 8));
         }
         // SAFETY: aligned and in bounds; atomic, so that racing stores are defined.
-        let word = unsafe {
-            (*self.base.add(offset as usize).cast::<AtomicU64>()).load(Ordering::Acquire)
-        };
+        let word = unsafe { (*self.base.add(offset as usize).cast::<AtomicU64>()).load(Ordering::Acquire) };
         self.verdict(offset, 8)?;
         Ok(word)
     }

@@ -1,0 +1,367 @@
+//! `recorded`: PM for tests that knows which of its stores are durable and can produce every crash image
+//! they allow (design 3; the model is stated in `crash_image`).
+//!
+//! Invariants: `visible` is what reads see; `durable` plus all stores of `pending` gives `visible`. A store
+//! leaves `pending` only by a fence after its write-back, so a line that nobody wrote back stays
+//! undecided for ever. All threads count as one: a fence covers what any thread wrote back.
+//! In the mode `persist_only`, `order` ends an epoch and makes nothing durable; `persist` does both.
+//! Lock order: the clock's gate, then the state.
+
+use super::crash_image::{CrashSnapshot, LineStore, PendingLine};
+use super::{PmCounters, PmMedium, Promise};
+use crate::MediaError;
+use crate::crash::{CrashClock, CrashMember, EventKind};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use terrace_format::PmOffset;
+use terrace_format::address::LINE_SIZE;
+use terrace_runtime::sync::Mutex;
+
+/// A store not written back.
+const NEVER: u64 = u64::MAX;
+
+/// Ways to store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Store {
+    Cached,
+    WrittenBack,
+    Streaming,
+}
+
+struct State {
+    visible: Vec<u8>,
+    durable: Arc<Vec<u8>>,
+    /// Stores per line since the line was durable, in order; the written-back ones come first.
+    pending: HashMap<u64, Vec<LineStore>>,
+    /// Lines with stores that the next fence covers.
+    written_back: Vec<u64>,
+    epoch: u64,
+    /// Epoch of the last `persist` (of the last fence, unless `persist_only`).
+    durable_epoch: u64,
+    persist_only: bool,
+    poisoned: Vec<Range<u64>>,
+    counters: PmCounters,
+    kept: Option<CrashSnapshot>,
+}
+
+struct Shared {
+    clock: Arc<CrashClock>,
+    state: Mutex<State>,
+    size: u64,
+}
+
+/// Recorded persistent memory.
+pub struct RecordedPm {
+    shared: Arc<Shared>,
+}
+
+impl RecordedPm {
+    /// A medium of zeros with a clock of its own; `size` is rounded up to a line.
+    pub fn new(size: u64) -> RecordedPm {
+        Self::from_image(vec![0; size as usize])
+    }
+
+    /// A medium that starts from an image, all durable, with a clock of its own.
+    pub fn from_image(image: Vec<u8>) -> RecordedPm {
+        Self::with_clock(image, &CrashClock::new())
+    }
+
+    /// A medium that starts from an image and shares a clock with other media.
+    pub fn with_clock(mut image: Vec<u8>, clock: &Arc<CrashClock>) -> RecordedPm {
+        image.resize(image.len().next_multiple_of(LINE_SIZE as usize), 0);
+        let state = State {
+            visible: image.clone(),
+            durable: Arc::new(image),
+            pending: HashMap::new(),
+            written_back: Vec::new(),
+            epoch: 0,
+            durable_epoch: 0,
+            persist_only: false,
+            poisoned: Vec::new(),
+            counters: PmCounters::default(),
+            kept: None,
+        };
+        let shared = Arc::new(Shared {
+            clock: Arc::clone(clock),
+            size: state.visible.len() as u64,
+            state: Mutex::new(state),
+        });
+        let weak: Weak<Shared> = Arc::downgrade(&shared);
+        clock.join(weak);
+        RecordedPm { shared }
+    }
+
+    /// Switches the mode in which `order` only orders and `persist` alone makes durable. Set it before the
+    /// first store.
+    pub fn set_persist_only(&self, persist_only: bool) {
+        self.shared.state.lock().persist_only = persist_only;
+    }
+
+    /// The clock that numbers its events.
+    pub fn clock(&self) -> &Arc<CrashClock> {
+        &self.shared.clock
+    }
+
+    /// Events of the clock so far (of all media that share it).
+    pub fn event_count(&self) -> u64 {
+        self.shared.clock.now()
+    }
+
+    /// See [`CrashClock::set_crash_at`].
+    pub fn set_crash_at(&self, event: Option<u64>) {
+        self.shared.clock.set_crash_at(event);
+    }
+
+    /// The snapshot that was kept when the clock reached its target, once.
+    pub fn take_snapshot(&self) -> Option<CrashSnapshot> {
+        self.shared.state.lock().kept.take()
+    }
+
+    /// A snapshot of this moment.
+    pub fn snapshot(&self) -> CrashSnapshot {
+        self.shared.photograph(&self.shared.state.lock())
+    }
+
+    /// Makes accesses to a byte range fail, as poisoned PM does.
+    pub fn poison(&self, range: Range<u64>) {
+        self.shared.state.lock().poisoned.push(range);
+    }
+
+    /// Ends all poison.
+    pub fn clear_poison(&self) {
+        self.shared.state.lock().poisoned.clear();
+    }
+
+    /// What reads see, whole.
+    pub fn visible_image(&self) -> Vec<u8> {
+        self.shared.state.lock().visible.clone()
+    }
+
+    /// Stores without write-back, as nobody may: the lines stay undecided until `write_back` and a fence. For
+    /// tests of the model and of harnesses that must notice a missing write-back.
+    ///
+    /// # Errors
+    /// As [`PmMedium::write`].
+    pub fn store_only(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.store(offset, bytes, Store::Cached)
+    }
+
+    fn store(&self, offset: PmOffset, bytes: &[u8], kind: Store) -> Result<(), MediaError> {
+        let _event = self.shared.clock.begin(EventKind::Store);
+        let mut state = self.shared.state.lock();
+        let range = state.range(offset, bytes.len() as u64)?;
+        let start = offset.0;
+        state.counters.lines += lines_of(start, bytes.len() as u64).count() as u64;
+        let Some(target) = state.visible.get_mut(range) else {
+            return Err(error(offset, bytes.len() as u64));
+        };
+        target.copy_from_slice(bytes);
+        for line in lines_of(start, bytes.len() as u64) {
+            let base = line * LINE_SIZE;
+            // whole lines only go past the cache, edges through it (see `ram`)
+            let whole = start <= base && base + LINE_SIZE <= start + bytes.len() as u64;
+            let store = state.line_store(line, start, bytes.len() as u64, kind == Store::Streaming && whole);
+            state.pending.entry(line).or_default().push(store);
+            if kind != Store::Cached {
+                state.mark_written_back(line);
+            }
+        }
+        Ok(())
+    }
+
+    fn fence(&self, kind: EventKind) {
+        let _event = self.shared.clock.begin(kind);
+        let mut state = self.shared.state.lock();
+        state.counters.fences += 1;
+        if kind == EventKind::Persist || !state.persist_only {
+            state.make_durable();
+        }
+        state.epoch += 1;
+        if kind == EventKind::Persist || !state.persist_only {
+            state.durable_epoch = state.epoch;
+        }
+    }
+}
+
+impl Shared {
+    fn photograph(&self, state: &State) -> CrashSnapshot {
+        let mut pending: Vec<PendingLine> = state
+            .pending
+            .iter()
+            .map(|(line, stores)| PendingLine {
+                line: *line,
+                stores: stores.clone(),
+            })
+            .collect();
+        pending.sort_by_key(|line| line.line);
+        CrashSnapshot {
+            event: self.clock.now(),
+            durable: Arc::clone(&state.durable),
+            pending,
+            epochs: state.durable_epoch..=state.epoch,
+        }
+    }
+}
+
+impl CrashMember for Shared {
+    fn keep_snapshot(&self) {
+        let mut state = self.state.lock();
+        let snapshot = self.photograph(&state);
+        state.kept = Some(snapshot);
+    }
+}
+
+impl State {
+    /// The range as indexes, when it is inside and not poisoned.
+    fn range(&self, offset: PmOffset, length: u64) -> Result<Range<usize>, MediaError> {
+        let end = offset.0.checked_add(length);
+        let Some(end) = end.filter(|end| *end <= self.visible.len() as u64) else {
+            return Err(error(offset, length));
+        };
+        let touches = |p: &Range<u64>| p.start < end && offset.0 < p.end;
+        if self.poisoned.iter().any(touches) {
+            return Err(error(offset, length));
+        }
+        Ok(offset.0 as usize..end as usize)
+    }
+
+    /// What a store of `length` bytes at `start` put into `line`, taken from `visible`.
+    fn line_store(&self, line: u64, start: u64, length: u64, streaming: bool) -> LineStore {
+        let mut store = LineStore {
+            mask: 0,
+            words: [0; 8],
+            streaming,
+            stored: self.epoch,
+            written_back: NEVER,
+        };
+        for (index, value) in store.words.iter_mut().enumerate() {
+            let at = line * LINE_SIZE + index as u64 * 8;
+            if at < start + length && start < at + 8 {
+                let bytes = self.visible.get(at as usize..at as usize + 8);
+                let word: Option<[u8; 8]> = bytes.and_then(|b| b.try_into().ok());
+                *value = u64::from_ne_bytes(word.unwrap_or_default());
+                store.mask |= 1 << index;
+            }
+        }
+        store
+    }
+
+    fn mark_written_back(&mut self, line: u64) {
+        let epoch = self.epoch;
+        let mut changed = false;
+        for store in self.pending.get_mut(&line).into_iter().flatten() {
+            if store.written_back == NEVER {
+                store.written_back = epoch;
+                changed = true;
+            }
+        }
+        if changed {
+            self.written_back.push(line);
+        }
+    }
+
+    /// Everything written back becomes durable.
+    fn make_durable(&mut self) {
+        if self.written_back.is_empty() {
+            return;
+        }
+        let durable = Arc::make_mut(&mut self.durable);
+        for line in self.written_back.drain(..) {
+            let Some(stores) = self.pending.get_mut(&line) else {
+                continue; // listed twice
+            };
+            let done = stores.partition_point(|s| s.written_back != NEVER);
+            let start = (line * LINE_SIZE) as usize;
+            if let Some(bytes) = durable.get_mut(start..start + LINE_SIZE as usize) {
+                for store in stores.drain(..done) {
+                    store.apply_all(bytes);
+                }
+            }
+            if stores.is_empty() {
+                self.pending.remove(&line);
+            }
+        }
+    }
+}
+
+fn error(offset: PmOffset, length: u64) -> MediaError {
+    MediaError::Pm { offset, length }
+}
+
+fn lines_of(offset: u64, length: u64) -> Range<u64> {
+    if length == 0 {
+        return 0..0;
+    }
+    offset / LINE_SIZE..(offset + length).div_ceil(LINE_SIZE)
+}
+
+impl PmMedium for RecordedPm {
+    fn size(&self) -> u64 {
+        self.shared.size
+    }
+
+    fn promise(&self) -> Promise {
+        Promise::PowerFail
+    }
+
+    fn describe(&self) -> String {
+        let mode = if self.shared.state.lock().persist_only {
+            "only persist makes durable"
+        } else {
+            "order makes durable"
+        };
+        format!("recorded ({mode})")
+    }
+
+    fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
+        let state = self.shared.state.lock();
+        let range = state.range(offset, into.len() as u64)?;
+        match state.visible.get(range) {
+            Some(bytes) => into.copy_from_slice(bytes),
+            None => return Err(error(offset, into.len() as u64)),
+        }
+        Ok(())
+    }
+
+    fn load_u64(&self, offset: PmOffset) -> Result<u64, MediaError> {
+        if !offset.0.is_multiple_of(8) {
+            return Err(error(offset, 8));
+        }
+        let mut word = [0; 8];
+        self.read(offset, &mut word)?;
+        Ok(u64::from_ne_bytes(word))
+    }
+
+    fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.store(offset, bytes, Store::WrittenBack)
+    }
+
+    fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.store(offset, bytes, Store::Streaming)
+    }
+
+    fn write_back(&self, offset: PmOffset, length: u64) {
+        let _event = self.shared.clock.begin(EventKind::WriteBack);
+        let mut state = self.shared.state.lock();
+        if state.range(offset, length).is_err() {
+            return;
+        }
+        for line in lines_of(offset.0, length) {
+            state.counters.lines += 1;
+            state.mark_written_back(line);
+        }
+    }
+
+    fn order(&self) {
+        self.fence(EventKind::Order);
+    }
+
+    fn persist(&self) {
+        self.fence(EventKind::Persist);
+    }
+
+    fn counters(&self) -> PmCounters {
+        self.shared.state.lock().counters
+    }
+}
