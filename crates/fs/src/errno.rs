@@ -1,0 +1,113 @@
+//! The file system's errors and the one place that maps them to errno.
+
+use terrace_wal::{Error, NoSpace};
+
+/// Result of a file-system operation.
+pub type FsResult<T> = Result<T, FsError>;
+
+/// Why an operation failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum FsError {
+    /// No such name or inode.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The inode number was reused or freed.
+    #[error("stale file handle")]
+    Stale,
+    /// The name exists.
+    #[error("file exists")]
+    Exists,
+    /// A directory was needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// A directory was given.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has entries.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// A name over 255 bytes, a target over 4095.
+    #[error("name too long")]
+    NameTooLong,
+    /// A size over 16 TiB.
+    #[error("file too large")]
+    TooLarge,
+    /// An argument that makes no sense.
+    #[error("invalid argument")]
+    Invalid,
+    /// Not allowed at all.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// Too many links.
+    #[error("too many links")]
+    TooManyLinks,
+    /// No such attribute.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// A buffer that is too small, or a value too large for one.
+    #[error("result too large")]
+    Range,
+    /// Seek past the last data.
+    #[error("no data at or after this offset")]
+    NoDataThere,
+    /// Not supported for this kind of file or not built.
+    #[error("operation not supported")]
+    NotSupported,
+    /// Mounted read-only.
+    #[error("read-only file system")]
+    ReadOnly,
+    /// Would wait, and the caller said not to.
+    #[error("would wait for a lower tier or for space")]
+    WouldBlock,
+    /// Everything below.
+    #[error(transparent)]
+    Engine(#[from] Error),
+}
+
+impl From<NoSpace> for FsError {
+    fn from(error: NoSpace) -> FsError {
+        FsError::Engine(error.into())
+    }
+}
+
+impl From<terrace_media::MediaError> for FsError {
+    fn from(error: terrace_media::MediaError) -> FsError {
+        FsError::Engine(error.into())
+    }
+}
+
+impl From<terrace_format::Corrupt> for FsError {
+    fn from(error: terrace_format::Corrupt) -> FsError {
+        FsError::Engine(error.into())
+    }
+}
+
+impl FsError {
+    /// The errno a caller of the operating system sees.
+    pub fn errno(&self) -> i32 {
+        match self {
+            FsError::NotFound => libc::ENOENT,
+            FsError::Stale => libc::ESTALE,
+            FsError::Exists => libc::EEXIST,
+            FsError::NotDirectory => libc::ENOTDIR,
+            FsError::IsDirectory => libc::EISDIR,
+            FsError::NotEmpty => libc::ENOTEMPTY,
+            FsError::NameTooLong => libc::ENAMETOOLONG,
+            FsError::TooLarge => libc::EFBIG,
+            FsError::Invalid => libc::EINVAL,
+            FsError::NotPermitted => libc::EPERM,
+            FsError::TooManyLinks => libc::EMLINK,
+            FsError::NoAttribute => libc::ENODATA,
+            FsError::Range => libc::ERANGE,
+            FsError::NoDataThere => libc::ENXIO,
+            FsError::NotSupported => libc::EOPNOTSUPP,
+            FsError::ReadOnly => libc::EROFS,
+            FsError::WouldBlock => libc::EAGAIN,
+            FsError::Engine(Error::NoSpace(_)) => libc::ENOSPC,
+            FsError::Engine(Error::Stopped) => libc::EROFS,
+            FsError::Engine(
+                Error::Media(_) | Error::Corrupt(_) | Error::RecordTooLarge { .. } | Error::Refused(_),
+            ) => libc::EIO,
+        }
+    }
+}
