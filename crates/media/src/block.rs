@@ -1,5 +1,10 @@
 //! Block devices (design 3).
 
+pub mod file;
+mod ring;
+
+pub use file::FileDevice;
+
 use crate::MediaError;
 use terrace_format::DeviceBlock;
 

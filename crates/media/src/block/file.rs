@@ -1,0 +1,270 @@
+//! `file`: a block device or a regular file, opened O_DIRECT (design 3).
+//!
+//! Invariants: every transfer is whole blocks at block offsets from memory aligned to a block; a flush is
+//! fdatasync, which returns only when the device's own cache was flushed. Where the file system
+//! refuses O_DIRECT the page cache lies between, and flush covers it too; `describe` says so.
+
+use super::ring::{Direction, Rings};
+use super::{AlignedBlock, BlockMedium};
+use crate::MediaError;
+use crate::open::{OpenError, check_size, lock_exclusive};
+use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_format::{BLOCK_SIZE, DeviceBlock};
+
+/// Size of a block device in bytes.
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+/// Discards {offset, length} of a block device.
+const BLKDISCARD: libc::Ioctl = 0x1277;
+
+/// A block device or regular file.
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    name: String,
+    blocks: u64,
+    block_device: bool,
+    direct: bool,
+    read_only: bool,
+    rings: Rings,
+    errors: AtomicU64,
+}
+
+impl FileDevice {
+    /// Opens a block device or file; a last part that does not fill a block is not used. `lock` takes the
+    /// exclusive lock (for block devices also O_EXCL, which refuses mounted ones).
+    ///
+    /// # Errors
+    /// [`OpenError::Busy`] when somebody else has it, and what the operating system says.
+    pub fn open(path: impl AsRef<Path>, lock: bool, read_only: bool) -> Result<FileDevice, OpenError> {
+        let path = path.as_ref();
+        let metadata = std::fs::metadata(path).map_err(|error| OpenError::io(path, "examine", error))?;
+        let block_device = metadata.file_type().is_block_device();
+        if !block_device && !metadata.file_type().is_file() {
+            return Err(OpenError::Unsupported {
+                path: path.to_path_buf(),
+                reason: "neither a block device nor a file".into(),
+            });
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(!read_only);
+        let exclusive = if block_device && lock { libc::O_EXCL } else { 0 };
+        let (file, direct) = open_direct(&mut options, exclusive, path)?;
+        if lock {
+            lock_exclusive(&file, path)?;
+        }
+        let size = if block_device {
+            device_size(&file, path)?
+        } else {
+            file.metadata()
+                .map_err(|error| OpenError::io(path, "size", error))?
+                .len()
+        };
+        let size = size / BLOCK_SIZE * BLOCK_SIZE;
+        check_size(path, size)?;
+        Ok(FileDevice {
+            file,
+            path: path.to_path_buf(),
+            name: path.display().to_string(),
+            blocks: size / BLOCK_SIZE,
+            block_device,
+            direct,
+            read_only,
+            rings: Rings::new(false),
+            errors: AtomicU64::new(0),
+        })
+    }
+
+    /// Makes a sparse file of `size` zero bytes and opens it locked. What the file held before is lost.
+    ///
+    /// # Errors
+    /// [`OpenError::Busy`] when somebody else has it, [`OpenError::InvalidSize`], and what the
+    /// operating system says.
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<FileDevice, OpenError> {
+        let path = path.as_ref();
+        check_size(path, size)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false) // only once the lock is held
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| OpenError::io(path, "create", error))?;
+        let kind = file
+            .metadata()
+            .map_err(|error| OpenError::io(path, "examine", error))?
+            .file_type();
+        if !kind.is_file() {
+            return Err(OpenError::Unsupported {
+                path: path.to_path_buf(),
+                reason: "not a regular file".into(),
+            });
+        }
+        lock_exclusive(&file, path)?;
+        file.set_len(0)
+            .and_then(|()| file.set_len(size))
+            .map_err(|error| OpenError::io(path, "set the size", error))?;
+        drop(file);
+        Self::open(path, true, false)
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Kind and way of access, for status.
+    pub fn describe(&self) -> String {
+        let kind = if self.block_device { "block device" } else { "file" };
+        let cache = if self.direct {
+            "direct"
+        } else {
+            "through the page cache (O_DIRECT refused)"
+        };
+        let way = if self.rings.in_use() {
+            "io_uring"
+        } else {
+            "preadv and pwritev"
+        };
+        format!("{kind}, {cache}, {way}")
+    }
+
+    /// Uses preadv and pwritev from now on, as where io_uring is refused.
+    #[must_use]
+    pub fn without_io_uring(mut self) -> FileDevice {
+        self.rings = Rings::new(true);
+        self
+    }
+
+    fn error(&self, operation: &'static str, first: DeviceBlock, blocks: u64, errno: i32) -> MediaError {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        let error = MediaError::Device {
+            device: self.name.clone(),
+            operation,
+            offset: first.0.saturating_mul(BLOCK_SIZE),
+            length: blocks.saturating_mul(BLOCK_SIZE),
+            errno,
+        };
+        tracing::warn!(%error, "device error");
+        error
+    }
+
+    /// Whether the device has all these blocks.
+    fn holds(&self, first: DeviceBlock, blocks: u64) -> bool {
+        matches!(first.0.checked_add(blocks), Some(end) if end <= self.blocks)
+    }
+}
+
+fn open_direct(options: &mut OpenOptions, flags: i32, path: &Path) -> Result<(File, bool), OpenError> {
+    match options.custom_flags(flags | libc::O_DIRECT).open(path) {
+        Ok(file) => Ok((file, true)),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let file = options.custom_flags(flags).open(path);
+            let file = file.map_err(|error| OpenError::io(path, "open", error))?;
+            Ok((file, false))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(OpenError::Busy {
+            path: path.to_path_buf(),
+        }),
+        Err(error) => Err(OpenError::io(path, "open", error)),
+    }
+}
+
+fn device_size(file: &File, path: &Path) -> Result<u64, OpenError> {
+    let mut bytes: u64 = 0;
+    // SAFETY: BLKGETSIZE64 writes one u64 through the pointer.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
+    if answer != 0 {
+        return Err(OpenError::io(path, "size", io::Error::last_os_error()));
+    }
+    Ok(bytes)
+}
+
+impl BlockMedium for FileDevice {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
+        let blocks = into.len() as u64;
+        if !self.holds(first, blocks) {
+            return Err(self.error("read", first, blocks, libc::EINVAL));
+        }
+        let (file, length) = (self.file.as_fd(), std::mem::size_of_val(into));
+        let buffer = into.as_mut_ptr().cast::<u8>();
+        // SAFETY: `into` is ours for the whole call and any bytes are a valid block.
+        let result = unsafe {
+            let offset = first.byte_offset();
+            self.rings.transfer(file, Direction::Read, buffer, length, offset)
+        };
+        result.map_err(|errno| self.error("read", first, blocks, errno))
+    }
+
+    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
+        let blocks = from.len() as u64;
+        if self.read_only || !self.holds(first, blocks) {
+            let errno = if self.read_only { libc::EROFS } else { libc::EINVAL };
+            return Err(self.error("write", first, blocks, errno));
+        }
+        let (file, length) = (self.file.as_fd(), std::mem::size_of_val(from));
+        let buffer = from.as_ptr().cast::<u8>().cast_mut();
+        // SAFETY: a write only reads the buffer, which is borrowed for the whole call.
+        let result = unsafe {
+            let offset = first.byte_offset();
+            self.rings
+                .transfer(file, Direction::Write, buffer, length, offset)
+        };
+        result.map_err(|errno| self.error("write", first, blocks, errno))
+    }
+
+    fn flush(&self) -> Result<(), MediaError> {
+        loop {
+            match fdatasync(&self.file) {
+                Ok(()) => return Ok(()),
+                // nothing was reported lost yet, so asking again is sound; no other error is retried,
+                // since the kernel forgets the failed pages (design M1)
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    let errno = error.raw_os_error();
+                    return Err(self.error("flush", DeviceBlock(0), self.blocks, errno));
+                }
+            }
+        }
+    }
+
+    fn discard(&self, first: DeviceBlock, blocks: u64) {
+        if self.read_only || blocks == 0 || !self.holds(first, blocks) {
+            return;
+        }
+        let (offset, length) = (first.byte_offset(), blocks * BLOCK_SIZE);
+        let result = if self.block_device {
+            let range = [offset, length];
+            // SAFETY: BLKDISCARD reads two u64 through the pointer.
+            match unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        } else {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&self.file, flags, offset, length).map_err(io::Error::from)
+        };
+        if let Err(error) = result {
+            // best effort: the space stays allocated, nothing else is wrong
+            tracing::debug!(device = self.name, %error, "discard refused");
+        }
+    }
+
+    fn error_count(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+}

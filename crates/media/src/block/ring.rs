@@ -1,0 +1,295 @@
+//! Transfers between memory and a file through io_uring, split into pieces in flight together.
+//!
+//! Invariants: a transfer returns only when the kernel has finished with every piece of its buffer,
+//! errors included. A ring is used by one transfer at a time and goes back to the pool only when nothing is
+//! in flight on it. Where the kernel refuses io_uring (old kernel, seccomp) preadv and pwritev serve.
+
+use io_uring::{IoUring, opcode, types::Fd};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_runtime::sync::Mutex;
+
+/// Pieces in flight per transfer.
+const DEPTH: usize = 32;
+/// Bytes per piece: large enough for full bandwidth, small enough that 16 MiB fills the queue.
+const PIECE: usize = 512 * 1024;
+/// Rings kept for later transfers.
+const KEPT: usize = 64;
+const BLOCK: usize = 4096;
+
+/// Which way bytes move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// A buffer of a transfer.
+#[derive(Clone, Copy)]
+struct Piece {
+    start: usize,
+    length: usize,
+}
+
+/// The rings of one device, made when first needed.
+#[derive(Default)]
+pub(super) struct Rings {
+    idle: Mutex<Vec<IoUring>>,
+    refused: AtomicBool,
+}
+
+impl Rings {
+    /// Rings, or a promise never to make one (tests of the other path).
+    pub(super) fn new(refused: bool) -> Rings {
+        Rings {
+            idle: Mutex::new(Vec::new()),
+            refused: AtomicBool::new(refused),
+        }
+    }
+
+    /// Whether transfers go through io_uring as far as known.
+    pub(super) fn in_use(&self) -> bool {
+        !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Moves `length` bytes (a multiple of 4096) between `buffer` and the file at `offset`.
+    ///
+    /// # Errors
+    /// The first piece's errno; EIO when the file ends early. Any part may have been moved.
+    ///
+    /// # Safety
+    /// `buffer` is valid for `length` bytes and for a read nobody else uses it.
+    pub(super) unsafe fn transfer(
+        &self,
+        file: BorrowedFd<'_>,
+        direction: Direction,
+        buffer: *mut u8,
+        length: usize,
+        offset: u64,
+    ) -> Result<(), i32> {
+        let ring = self.take();
+        let Some(mut ring) = ring else {
+            // SAFETY: the caller's promise.
+            return unsafe { transfer_by_calls(file, direction, buffer, length, offset) };
+        };
+        let job = Job {
+            file: Fd(file.as_raw_fd()),
+            direction,
+            buffer,
+            offset,
+        };
+        // SAFETY: the caller's promise.
+        let (result, clean) = unsafe { job.run(&mut ring, length) };
+        if clean {
+            let mut idle = self.idle.lock();
+            if idle.len() < KEPT {
+                idle.push(ring);
+            }
+        }
+        result
+    }
+
+    fn take(&self) -> Option<IoUring> {
+        if let Some(ring) = self.idle.lock().pop() {
+            return Some(ring);
+        }
+        if !self.in_use() {
+            return None;
+        }
+        match IoUring::new(DEPTH as u32) {
+            Ok(ring) => Some(ring),
+            Err(error) => {
+                // for want of memory or descriptors: by calls this time; refused: for good
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EPERM | libc::ENOSYS | libc::EACCES)
+                ) {
+                    tracing::info!(%error, "io_uring is refused here; using preadv and pwritev");
+                    self.refused.store(true, Ordering::Relaxed);
+                }
+                None
+            }
+        }
+    }
+}
+
+/// One transfer on one ring.
+struct Job {
+    file: Fd,
+    direction: Direction,
+    buffer: *mut u8,
+    offset: u64,
+}
+
+impl Job {
+    /// Runs to the end. The second value says whether the ring can be used again.
+    ///
+    /// # Safety
+    /// As [`Rings::transfer`].
+    unsafe fn run(&self, ring: &mut IoUring, length: usize) -> (Result<(), i32>, bool) {
+        let mut slots: [Option<Piece>; DEPTH] = [None; DEPTH];
+        let mut again: Vec<Piece> = Vec::new();
+        let mut next = 0;
+        let mut in_flight = 0;
+        let mut failure = None;
+        loop {
+            while failure.is_none() && in_flight < DEPTH {
+                let piece = if let Some(rest) = again.pop() {
+                    rest
+                } else if next < length {
+                    let piece = Piece {
+                        start: next,
+                        length: PIECE.min(length - next),
+                    };
+                    next += piece.length;
+                    piece
+                } else {
+                    break;
+                };
+                // SAFETY: the piece is inside the caller's buffer, which outlives this loop.
+                if !unsafe { self.push(ring, &mut slots, piece) } {
+                    again.push(piece);
+                    break;
+                }
+                in_flight += 1;
+            }
+            if in_flight == 0 {
+                return (failure.map_or(Ok(()), Err), true);
+            }
+            if let Err(error) = ring.submit_and_wait(1) {
+                match error.raw_os_error() {
+                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
+                    code => {
+                        drain(ring, in_flight);
+                        return (Err(code.unwrap_or(libc::EIO)), false);
+                    }
+                }
+            }
+            for entry in ring.completion() {
+                let slot = slots.get_mut(entry.user_data() as usize);
+                let Some(piece) = slot.and_then(Option::take) else {
+                    continue;
+                };
+                in_flight -= 1;
+                match advance(piece, entry.result()) {
+                    Ok(Some(rest)) => again.push(rest),
+                    Ok(None) => {}
+                    Err(code) => failure = failure.or(Some(code)),
+                }
+            }
+        }
+    }
+
+    /// Queues one piece; false when the queue is full.
+    ///
+    /// # Safety
+    /// The piece's memory stays valid until its completion was seen.
+    unsafe fn push(&self, ring: &mut IoUring, slots: &mut [Option<Piece>; DEPTH], piece: Piece) -> bool {
+        let Some(slot) = slots.iter().position(Option::is_none) else {
+            return false;
+        };
+        // SAFETY: inside the caller's buffer.
+        let at = unsafe { self.buffer.add(piece.start) };
+        let position = self.offset + piece.start as u64;
+        let bytes = piece.length as u32;
+        let entry = match self.direction {
+            Direction::Read => opcode::Read::new(self.file, at, bytes).offset(position).build(),
+            Direction::Write => opcode::Write::new(self.file, at, bytes).offset(position).build(),
+        };
+        // SAFETY: the caller keeps the buffer until the completion was seen.
+        let queued = unsafe { ring.submission().push(&entry.user_data(slot as u64)) };
+        if queued.is_ok() {
+            slots[slot] = Some(piece);
+        }
+        queued.is_ok()
+    }
+}
+
+/// Waits, without help from the kernel's wait, until nothing submitted is in flight.
+fn drain(ring: &mut IoUring, in_flight: usize) {
+    let mut submitted = in_flight.saturating_sub(ring.submission().len());
+    while submitted > 0 {
+        let done = ring.completion().count();
+        submitted = submitted.saturating_sub(done);
+        std::thread::yield_now();
+    }
+}
+
+/// What is left of a piece after the kernel answered `result`.
+fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
+    if result == -libc::EINTR || result == -libc::EAGAIN {
+        return Ok(Some(piece));
+    }
+    if result < 0 {
+        return Err(-result);
+    }
+    // direct I/O continues at a block; less than one block is no progress
+    let done = (result as usize).min(piece.length) / BLOCK * BLOCK;
+    if done == 0 {
+        return Err(libc::EIO);
+    }
+    let rest = Piece {
+        start: piece.start + done,
+        length: piece.length - done,
+    };
+    Ok((rest.length != 0).then_some(rest))
+}
+
+/// The same by preadv and pwritev, one piece after the other.
+///
+/// # Safety
+/// As [`Rings::transfer`].
+unsafe fn transfer_by_calls(
+    file: BorrowedFd<'_>,
+    direction: Direction,
+    buffer: *mut u8,
+    length: usize,
+    offset: u64,
+) -> Result<(), i32> {
+    let mut left = Some(Piece { start: 0, length }).filter(|p| p.length != 0);
+    while let Some(piece) = left {
+        let position = (offset + piece.start as u64) as libc::off_t;
+        let fd = file.as_raw_fd();
+        // SAFETY: the rest of the caller's buffer.
+        let moved = unsafe {
+            let vector = libc::iovec {
+                iov_base: buffer.add(piece.start).cast(),
+                iov_len: piece.length.min(PIECE),
+            };
+            match direction {
+                Direction::Read => libc::preadv(fd, &vector, 1, position),
+                Direction::Write => libc::pwritev(fd, &vector, 1, position),
+            }
+        };
+        let result = if moved < 0 {
+            -std::io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EIO)
+        } else {
+            moved as i32
+        };
+        left = advance(piece, result)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_interrupted_pieces_continue_and_an_early_end_is_an_error() {
+        let piece = Piece {
+            start: 4096,
+            length: 8192,
+        };
+        let rest = advance(piece, 4096).unwrap().unwrap();
+        assert_eq!((rest.start, rest.length), (8192, 4096));
+        let rest = advance(piece, 5000).unwrap().unwrap();
+        assert_eq!((rest.start, rest.length), (8192, 4096));
+        assert!(advance(piece, 8192).unwrap().is_none());
+        assert_eq!(advance(piece, -libc::EINTR).unwrap().unwrap().length, 8192);
+        assert_eq!(advance(piece, 0).err(), Some(libc::EIO));
+        assert_eq!(advance(piece, -libc::ENOSPC).err(), Some(libc::ENOSPC));
+    }
+}
