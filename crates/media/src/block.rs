@@ -1,9 +1,13 @@
 //! Block devices (design 3).
 
+mod device_image;
 pub mod file;
 mod ring;
+pub mod simulated;
 
+pub use device_image::{DeviceImage, DeviceSnapshot};
 pub use file::FileDevice;
+pub use simulated::{Operation, SimulatedDevice, Times};
 
 use crate::MediaError;
 use terrace_format::DeviceBlock;

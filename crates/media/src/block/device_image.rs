@@ -1,0 +1,155 @@
+//! Contents of a simulated device: sparse images, and what a crash may leave of them.
+//!
+//! Invariants (the failure model): until flushed, each 512-byte sector of each write independently
+//! survives a crash or not; of several unflushed writes to one sector the last that survives is
+//! found. Flushed sectors always survive.
+
+use super::AlignedBlock;
+use crate::crash::Choice;
+use std::collections::HashMap;
+use std::sync::Arc;
+use terrace_format::{BLOCK_SIZE, DeviceBlock};
+
+/// Bytes that a device writes whole.
+pub(crate) const SECTOR: usize = 512;
+const SECTORS: usize = BLOCK_SIZE as usize / SECTOR;
+
+/// A device's contents; blocks that were never written are zeros. Cheap to clone.
+#[derive(Clone)]
+pub struct DeviceImage {
+    pub(crate) blocks: u64,
+    pub(crate) content: HashMap<u64, Arc<AlignedBlock>>,
+}
+
+impl DeviceImage {
+    /// A device of `blocks` zero blocks.
+    pub fn zeroed(blocks: u64) -> DeviceImage {
+        DeviceImage {
+            blocks,
+            content: HashMap::new(),
+        }
+    }
+
+    /// From bytes, rounded up to a block.
+    pub fn from_bytes(bytes: &[u8]) -> DeviceImage {
+        let mut image = DeviceImage::zeroed((bytes.len() as u64).div_ceil(BLOCK_SIZE));
+        for (number, chunk) in bytes.chunks(BLOCK_SIZE as usize).enumerate() {
+            if chunk.iter().any(|byte| *byte != 0) {
+                let mut block = AlignedBlock::zeroed();
+                block.0[..chunk.len()].copy_from_slice(chunk);
+                image.content.insert(number as u64, Arc::new(block));
+            }
+        }
+        image
+    }
+
+    /// All bytes, the unwritten ones included.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; (self.blocks * BLOCK_SIZE) as usize];
+        for (number, block) in &self.content {
+            let start = (number * BLOCK_SIZE) as usize;
+            if let Some(target) = bytes.get_mut(start..start + BLOCK_SIZE as usize) {
+                target.copy_from_slice(&block.0);
+            }
+        }
+        bytes
+    }
+
+    /// Blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// One block.
+    pub fn block(&self, block: DeviceBlock) -> AlignedBlock {
+        match self.content.get(&block.0) {
+            Some(content) => AlignedBlock::clone(content),
+            None => AlignedBlock::zeroed(),
+        }
+    }
+
+    /// Replaces one block, to damage an image on purpose.
+    pub fn set_block(&mut self, block: DeviceBlock, content: AlignedBlock) {
+        self.content.insert(block.0, Arc::new(content));
+    }
+}
+
+/// A block that was written and not flushed.
+#[derive(Clone)]
+pub(crate) struct Unflushed {
+    pub(crate) block: u64,
+    pub(crate) content: Arc<AlignedBlock>,
+    /// Written before a flush that failed: no later flush covers it (design M1).
+    pub(crate) abandoned: bool,
+}
+
+/// Everything that a crash at one moment can leave on a device.
+#[derive(Clone)]
+pub struct DeviceSnapshot {
+    /// Events of the clock that had begun.
+    pub event: u64,
+    pub(crate) durable: DeviceImage,
+    pub(crate) unflushed: Vec<Unflushed>,
+}
+
+impl DeviceSnapshot {
+    /// Block writes whose fate is undecided.
+    pub fn unflushed_count(&self) -> usize {
+        self.unflushed.len()
+    }
+
+    /// All unflushed writes lost.
+    pub fn image_none(&self) -> DeviceImage {
+        self.durable.clone()
+    }
+
+    /// All unflushed writes kept.
+    pub fn image_all(&self) -> DeviceImage {
+        self.image(&mut |_, _| true)
+    }
+
+    /// Keeps sector `sector` (0 to 7) of unflushed write `index` (oldest first) where `keep` says so.
+    pub fn image(&self, keep: &mut dyn FnMut(usize, usize) -> bool) -> DeviceImage {
+        let mut image = self.durable.clone();
+        for (index, write) in self.unflushed.iter().enumerate() {
+            let mut mask = 0u32;
+            for sector in 0..SECTORS {
+                mask |= u32::from(keep(index, sector)) << sector;
+            }
+            if mask == (1 << SECTORS) - 1 {
+                image
+                    .content
+                    .insert(write.block, Arc::clone(&write.content));
+            } else if mask != 0 {
+                let mut block = image.block(DeviceBlock(write.block));
+                let parts = block.0.chunks_mut(SECTOR).zip(write.content.0.chunks(SECTOR));
+                for (sector, (to, from)) in parts.enumerate() {
+                    if mask & (1 << sector) != 0 {
+                        to.copy_from_slice(from);
+                    }
+                }
+                image.content.insert(write.block, Arc::new(block));
+            }
+        }
+        image
+    }
+
+    /// One possible image; the same seed gives the same one. A third of the seeds tears blocks, the others keep
+    /// or lose them whole.
+    pub fn image_random(&self, seed: u64) -> DeviceImage {
+        let mut choice = Choice::new(seed);
+        let tears = choice.below(3) == 0;
+        // a bias of its own for each image, so that nearly-all and nearly-nothing occur too
+        let kept = choice.below(9);
+        let mut whole = (usize::MAX, false);
+        self.image(&mut |index, _| {
+            if tears {
+                return choice.below(8) < kept;
+            }
+            if whole.0 != index {
+                whole = (index, choice.below(8) < kept);
+            }
+            whole.1
+        })
+    }
+}

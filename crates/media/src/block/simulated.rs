@@ -1,0 +1,419 @@
+//! `simulated`: a block device in memory, for tests, that loses, tears and reorders unflushed writes at a
+//! crash, fails, stalls, lies about flushes and rots on demand (design 3; the model is in `device_image`).
+//!
+//! Invariants: reads see every completed write. A flush that succeeds (and does not lie) makes durable
+//! every write that completed before it, except those that an earlier failed flush abandoned. Lock order:
+//! the clock's gate, then the state; a stalled operation waits before the gate.
+
+use super::device_image::{DeviceImage, DeviceSnapshot, Unflushed};
+use super::{AlignedBlock, BlockMedium};
+use crate::MediaError;
+use crate::crash::{CrashClock, CrashMember, EventKind};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use terrace_format::{BLOCK_SIZE, DeviceBlock};
+use terrace_runtime::sync::{Condvar, Mutex};
+
+/// Operations that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Reads.
+    Read,
+    /// Writes; the first half of a failing write's blocks is written.
+    Write,
+    /// Flushes (of any range).
+    Flush,
+}
+
+/// How often an injected failure occurs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Times {
+    /// So many times.
+    Count(u64),
+    /// Until `clear_failures`.
+    Forever,
+}
+
+/// Calls that reached the device, failed ones included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards.
+    pub discards: u64,
+    /// Blocks written.
+    pub blocks_written: u64,
+}
+
+struct Failure {
+    operation: Operation,
+    blocks: Range<u64>,
+    errno: i32,
+    times: Times,
+}
+
+struct State {
+    visible: HashMap<u64, Arc<AlignedBlock>>,
+    durable: DeviceImage,
+    /// Oldest first.
+    unflushed: Vec<Unflushed>,
+    failures: Vec<Failure>,
+    stalled: bool,
+    stall_limit: Duration,
+    waiting: u64,
+    lies: bool,
+    errors: u64,
+    counters: DeviceCounters,
+    kept: Option<DeviceSnapshot>,
+}
+
+struct Shared {
+    clock: Arc<CrashClock>,
+    name: String,
+    blocks: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// A simulated block device.
+pub struct SimulatedDevice {
+    shared: Arc<Shared>,
+}
+
+impl SimulatedDevice {
+    /// A device of zero blocks with a clock of its own.
+    pub fn new(blocks: u64) -> SimulatedDevice {
+        Self::from_image(DeviceImage::zeroed(blocks))
+    }
+
+    /// A device that starts from an image, all durable, with a clock of its own.
+    pub fn from_image(image: DeviceImage) -> SimulatedDevice {
+        Self::with_clock("simulated", image, &CrashClock::new())
+    }
+
+    /// A named device that starts from an image and shares a clock with other media.
+    pub fn with_clock(name: &str, image: DeviceImage, clock: &Arc<CrashClock>) -> SimulatedDevice {
+        let state = State {
+            visible: image.content.clone(),
+            unflushed: Vec::new(),
+            failures: Vec::new(),
+            stalled: false,
+            stall_limit: Duration::from_secs(30),
+            waiting: 0,
+            lies: false,
+            errors: 0,
+            counters: DeviceCounters::default(),
+            kept: None,
+            durable: image,
+        };
+        let shared = Arc::new(Shared {
+            clock: Arc::clone(clock),
+            name: name.to_string(),
+            blocks: state.durable.blocks,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        let weak: Weak<Shared> = Arc::downgrade(&shared);
+        clock.join(weak);
+        SimulatedDevice { shared }
+    }
+
+    /// The clock that numbers its events.
+    pub fn clock(&self) -> &Arc<CrashClock> {
+        &self.shared.clock
+    }
+
+    /// Makes operations that touch `blocks` fail with `errno`. Flushes ignore the range.
+    pub fn fail_next(&self, operation: Operation, blocks: Range<u64>, errno: i32, times: Times) {
+        self.shared.state.lock().failures.push(Failure {
+            operation,
+            blocks,
+            errno,
+            times,
+        });
+    }
+
+    /// Ends all injected failures.
+    pub fn clear_failures(&self) {
+        self.shared.state.lock().failures.clear();
+    }
+
+    /// Makes reads, writes and flushes wait until `unstall`. One that waits longer than the limit (30 s
+    /// unless set) fails with ETIMEDOUT, so that a broken test ends.
+    pub fn stall(&self) {
+        self.shared.state.lock().stalled = true;
+    }
+
+    /// As `stall`, with another limit.
+    pub fn stall_at_most(&self, limit: Duration) {
+        let mut state = self.shared.state.lock();
+        state.stalled = true;
+        state.stall_limit = limit;
+    }
+
+    /// Lets stalled operations go on.
+    pub fn unstall(&self) {
+        self.shared.state.lock().stalled = false;
+        self.shared.changed.notify_all();
+    }
+
+    /// Operations that wait in a stall now.
+    pub fn waiting(&self) -> u64 {
+        self.shared.state.lock().waiting
+    }
+
+    /// Whether flushes answer without doing anything.
+    pub fn lie_about_flush(&self, lies: bool) {
+        self.shared.state.lock().lies = lies;
+    }
+
+    /// Flips bits of one byte on the medium, as a disk that rots: reads succeed with wrong data.
+    pub fn corrupt(&self, block: DeviceBlock, byte: usize, flip: u8) {
+        let mut state = self.shared.state.lock();
+        let rot = |content: Option<&Arc<AlignedBlock>>| {
+            let mut changed = content.map_or_else(AlignedBlock::zeroed, |c| AlignedBlock::clone(c));
+            if let Some(target) = changed.0.get_mut(byte) {
+                *target ^= flip;
+            }
+            Arc::new(changed)
+        };
+        let visible = rot(state.visible.get(&block.0));
+        state.visible.insert(block.0, visible);
+        let durable = rot(state.durable.content.get(&block.0));
+        state.durable.content.insert(block.0, durable);
+        for write in &mut state.unflushed {
+            if write.block == block.0 {
+                write.content = rot(Some(&write.content));
+            }
+        }
+    }
+
+    /// Calls so far.
+    pub fn counters(&self) -> DeviceCounters {
+        self.shared.state.lock().counters
+    }
+
+    /// A snapshot of this moment.
+    pub fn snapshot(&self) -> DeviceSnapshot {
+        self.shared.photograph(&self.shared.state.lock())
+    }
+
+    /// The snapshot that was kept when the clock reached its target, once.
+    pub fn take_snapshot(&self) -> Option<DeviceSnapshot> {
+        self.shared.state.lock().kept.take()
+    }
+
+    /// What reads see.
+    pub fn visible_image(&self) -> DeviceImage {
+        DeviceImage {
+            blocks: self.shared.blocks,
+            content: self.shared.state.lock().visible.clone(),
+        }
+    }
+}
+
+impl Shared {
+    fn photograph(&self, state: &State) -> DeviceSnapshot {
+        DeviceSnapshot {
+            event: self.clock.now(),
+            durable: state.durable.clone(),
+            unflushed: state.unflushed.clone(),
+        }
+    }
+
+    fn error(
+        &self,
+        state: &mut State,
+        operation: &'static str,
+        blocks: &Range<u64>,
+        errno: i32,
+    ) -> MediaError {
+        state.errors += 1;
+        MediaError::Device {
+            device: self.name.clone(),
+            operation,
+            offset: blocks.start.saturating_mul(BLOCK_SIZE),
+            length: (blocks.end.saturating_sub(blocks.start)).saturating_mul(BLOCK_SIZE),
+            errno,
+        }
+    }
+
+    /// Waits out a stall.
+    fn pass(&self, operation: &'static str, blocks: &Range<u64>) -> Result<(), MediaError> {
+        let mut state = self.state.lock();
+        if !state.stalled {
+            return Ok(());
+        }
+        let limit = state.stall_limit;
+        state.waiting += 1;
+        let waited = self
+            .changed
+            .wait_while_for(&mut state, |state| state.stalled, limit);
+        state.waiting -= 1;
+        if waited.timed_out() && state.stalled {
+            return Err(self.error(&mut state, operation, blocks, libc::ETIMEDOUT));
+        }
+        Ok(())
+    }
+
+    /// The range, when the device has all these blocks.
+    fn range(
+        &self,
+        operation: &'static str,
+        first: DeviceBlock,
+        blocks: u64,
+    ) -> Result<Range<u64>, MediaError> {
+        let end = first.0.saturating_add(blocks);
+        let range = first.0..end;
+        if end > self.blocks {
+            return Err(self.error(&mut self.state.lock(), operation, &range, libc::EINVAL));
+        }
+        Ok(range)
+    }
+}
+
+impl CrashMember for Shared {
+    fn keep_snapshot(&self) {
+        let mut state = self.state.lock();
+        let snapshot = self.photograph(&state);
+        state.kept = Some(snapshot);
+    }
+}
+
+impl State {
+    /// The errno of an injected failure that this operation meets.
+    fn injected(&mut self, operation: Operation, blocks: &Range<u64>) -> Option<i32> {
+        let meets = |f: &Failure| {
+            let touches = f.blocks.start < blocks.end && blocks.start < f.blocks.end;
+            f.operation == operation && (touches || operation == Operation::Flush)
+        };
+        let index = self.failures.iter().position(meets)?;
+        let failure = self.failures.get_mut(index)?;
+        let errno = failure.errno;
+        match &mut failure.times {
+            Times::Forever => {}
+            Times::Count(left) if *left > 1 => *left -= 1,
+            Times::Count(_) => {
+                self.failures.remove(index);
+            }
+        }
+        Some(errno)
+    }
+
+    fn put(&mut self, block: u64, content: Arc<AlignedBlock>) {
+        self.visible.insert(block, Arc::clone(&content));
+        self.unflushed.push(Unflushed {
+            block,
+            content,
+            abandoned: false,
+        });
+    }
+
+    /// Makes durable what no failed flush has abandoned.
+    fn make_durable(&mut self) {
+        let flushed: HashSet<u64> = self
+            .unflushed
+            .iter()
+            .filter(|w| !w.abandoned)
+            .map(|w| w.block)
+            .collect();
+        for write in std::mem::take(&mut self.unflushed) {
+            if !write.abandoned {
+                self.durable.content.insert(write.block, write.content);
+            } else if !flushed.contains(&write.block) {
+                self.unflushed.push(write);
+            }
+        }
+    }
+}
+
+impl BlockMedium for SimulatedDevice {
+    fn blocks(&self) -> u64 {
+        self.shared.blocks
+    }
+
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
+        let range = self.shared.range("read", first, into.len() as u64)?;
+        self.shared.pass("read", &range)?;
+        let mut state = self.shared.state.lock();
+        state.counters.reads += 1;
+        if let Some(errno) = state.injected(Operation::Read, &range) {
+            return Err(self.shared.error(&mut state, "read", &range, errno));
+        }
+        for (number, target) in range.zip(into) {
+            match state.visible.get(&number) {
+                Some(content) => target.0.copy_from_slice(&content.0),
+                None => target.0.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
+        let range = self.shared.range("write", first, from.len() as u64)?;
+        self.shared.pass("write", &range)?;
+        let _event = self.shared.clock.begin(EventKind::DeviceWrite);
+        let mut state = self.shared.state.lock();
+        state.counters.writes += 1;
+        let failure = state.injected(Operation::Write, &range);
+        let written = match failure {
+            Some(_) => from.len() / 2,
+            None => from.len(),
+        };
+        state.counters.blocks_written += written as u64;
+        for (number, content) in range.clone().zip(from.iter().take(written)) {
+            state.put(number, Arc::new(content.clone()));
+        }
+        match failure {
+            Some(errno) => Err(self.shared.error(&mut state, "write", &range, errno)),
+            None => Ok(()),
+        }
+    }
+
+    fn flush(&self) -> Result<(), MediaError> {
+        let whole = 0..self.shared.blocks;
+        self.shared.pass("flush", &whole)?;
+        let _event = self.shared.clock.begin(EventKind::DeviceFlush);
+        let mut state = self.shared.state.lock();
+        state.counters.flushes += 1;
+        if let Some(errno) = state.injected(Operation::Flush, &whole) {
+            for write in &mut state.unflushed {
+                write.abandoned = true;
+            }
+            return Err(self.shared.error(&mut state, "flush", &whole, errno));
+        }
+        if !state.lies {
+            state.make_durable();
+        }
+        Ok(())
+    }
+
+    fn discard(&self, first: DeviceBlock, blocks: u64) {
+        let Ok(range) = self.shared.range("discard", first, blocks) else {
+            return;
+        };
+        let _event = self.shared.clock.begin(EventKind::DeviceDiscard);
+        let mut state = self.shared.state.lock();
+        state.counters.discards += 1;
+        let zeros = Arc::new(AlignedBlock::zeroed());
+        for number in range {
+            if state.visible.contains_key(&number) {
+                state.put(number, Arc::clone(&zeros));
+            }
+        }
+    }
+
+    fn error_count(&self) -> u64 {
+        self.shared.state.lock().errors
+    }
+}
