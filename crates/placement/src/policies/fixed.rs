@@ -1,0 +1,22 @@
+//! `static`: nothing moves unless asked by hand.
+
+use crate::{Observation, Policy};
+
+/// Never migrates.
+#[derive(Debug)]
+pub struct Static;
+
+impl Policy for Static {
+    fn name(&self) -> &'static str {
+        "static"
+    }
+    fn blocks_to_demote(&self, _seen: &Observation) -> u64 {
+        0
+    }
+    fn promotes(&self, _touches: u32) -> bool {
+        false
+    }
+    fn threshold_percent(&self) -> Option<u8> {
+        None
+    }
+}
