@@ -117,9 +117,7 @@ impl DeviceSnapshot {
                 mask |= u32::from(keep(index, sector)) << sector;
             }
             if mask == (1 << SECTORS) - 1 {
-                image
-                    .content
-                    .insert(write.block, Arc::clone(&write.content));
+                image.content.insert(write.block, Arc::clone(&write.content));
             } else if mask != 0 {
                 let mut block = image.block(DeviceBlock(write.block));
                 let parts = block.0.chunks_mut(SECTOR).zip(write.content.0.chunks(SECTOR));

@@ -1,0 +1,158 @@
+//! What only `ram` does: files, locks, missing pages, huge pages.
+
+#![allow(unsafe_code)] // one test faults on purpose
+
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use terrace_format::PmOffset;
+use terrace_media::pm::RamPm;
+use terrace_media::{MediaError, OpenError, PmMedium, Promise};
+
+const MIB: u64 = 1 << 20;
+
+fn shm() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
+#[test]
+fn content_survives_reopening_and_the_lock_excludes_everybody() {
+    let directory = shm();
+    let path = directory.path().join("pm");
+    let pm = RamPm::create(&path, MIB).unwrap();
+    pm.write(PmOffset(100), b"kept").unwrap();
+    pm.persist();
+    for read_only in [false, true] {
+        let refused = RamPm::open(&path, read_only).err().unwrap();
+        assert!(refused.is_busy(), "{refused}");
+    }
+    assert!(RamPm::create(&path, MIB).err().unwrap().is_busy());
+    drop(pm);
+
+    let pm = RamPm::open(&path, true).unwrap();
+    assert!(RamPm::open(&path, true).err().unwrap().is_busy());
+    let mut back = [0; 4];
+    pm.read(PmOffset(100), &mut back).unwrap();
+    assert_eq!(&back, b"kept");
+    pm.prepare(PmOffset(0), MIB);
+    // a read-only medium answers stores with an error, it does not die of them
+    assert!(pm.write(PmOffset(0), b"x").is_err());
+    assert!(pm.write_streaming(PmOffset(0), &[0; 64]).is_err());
+    drop(pm);
+
+    let pm = RamPm::create(&path, 2 * MIB).unwrap();
+    assert_eq!(pm.load_u64(PmOffset(96)).unwrap(), 0, "create empties");
+    assert_eq!(pm.promise(), Promise::ProcessCrash);
+    assert_eq!(pm.battery_backed(true).promise(), Promise::PowerFail);
+}
+
+#[test]
+fn bad_sizes_kinds_and_want_of_space_are_told_apart() {
+    let directory = shm();
+    let path = directory.path().join("pm");
+    for size in [0, 1, 4097] {
+        let error = RamPm::create(&path, size).err().unwrap();
+        assert!(matches!(error, OpenError::InvalidSize { .. }), "{error}");
+    }
+    let error = RamPm::create(&path, 1 << 50).err().unwrap();
+    assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
+    assert!(!path.exists(), "a failed create leaves nothing");
+    let error = RamPm::open("/dev/null", false).err().unwrap();
+    assert!(matches!(error, OpenError::Unsupported { .. }), "{error}");
+    let error = RamPm::open(&path, false).err().unwrap();
+    assert!(matches!(error, OpenError::Io { .. }), "{error}");
+}
+
+#[test]
+fn a_missing_page_is_an_error_for_its_range_only() {
+    let directory = shm();
+    let path = directory.path().join("pm");
+    let pm = RamPm::create(&path, 4 * MIB).unwrap();
+    pm.prepare(PmOffset(0), 4 * MIB);
+    pm.write(PmOffset(0), &[5; 4096]).unwrap();
+    pm.persist();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(MIB).unwrap();
+
+    let mut page = [0; 4096];
+    let lost = 3 * MIB + 4096;
+    for _ in 0..2 {
+        let error = pm.read(PmOffset(lost), &mut page).unwrap_err();
+        assert!(matches!(error, MediaError::Pm { offset, length: 4096 } if offset.0 == lost));
+    }
+    assert!(pm.load_u64(PmOffset(lost + 8)).is_err());
+    assert!(pm.write(PmOffset(2 * MIB), &[1; 64]).is_err());
+    assert!(pm.write_streaming(PmOffset(2 * MIB + 8192), &[1; 64]).is_err());
+    pm.write_back(PmOffset(2 * MIB + 65536), 64);
+    pm.persist();
+    // what is still there stays readable and writable
+    pm.read(PmOffset(0), &mut page).unwrap();
+    assert_eq!(page, [5; 4096]);
+    pm.write(PmOffset(MIB - 64), &[6; 64]).unwrap();
+    let ranges = pm.poisoned_ranges();
+    assert!(ranges.contains(&(lost..lost + 4096)), "{ranges:?}");
+    assert!(ranges.contains(&(2 * MIB..2 * MIB + 4096)), "{ranges:?}");
+    assert!(ranges.iter().all(|r| r.start >= MIB), "{ranges:?}");
+
+    // more pages than can be remembered: everything is an error, nothing dies
+    for page_number in 0..400 {
+        let offset = PmOffset(2 * MIB + page_number * 4096);
+        assert!(pm.read(offset, &mut page).is_err());
+    }
+    assert!(pm.read(PmOffset(0), &mut page).is_err());
+    drop(pm);
+
+    // a later mapping in the same slot starts clean
+    let pm = RamPm::open(&path, false).unwrap();
+    assert!(pm.poisoned_ranges().is_empty());
+    pm.read(PmOffset(0), &mut page).unwrap();
+}
+
+#[test]
+fn opening_is_quick_and_prepare_maps_the_range() {
+    let directory = shm();
+    let path = directory.path().join("pm");
+    drop(RamPm::create(&path, 16 * MIB).unwrap());
+    let pm = RamPm::open(&path, false).unwrap();
+    assert!(pm.describe().contains(" 0 % mapped"), "{}", pm.describe());
+    pm.prepare(PmOffset(0), 16 * MIB);
+    assert!(pm.describe().contains("100 % mapped"), "{}", pm.describe());
+    assert!(pm.describe().starts_with("ram (tmpfs)"), "{}", pm.describe());
+}
+
+/// A SIGBUS outside every registered mapping still ends the process, in the way it would without us. Runs
+/// itself again as the process that dies.
+#[test]
+fn a_foreign_sigbus_goes_to_the_previous_handler() {
+    const VARIABLE: &str = "TERRACE_TEST_DIE_OF_SIGBUS";
+    if std::env::var_os(VARIABLE).is_some() {
+        let directory = shm();
+        let pm = RamPm::create(directory.path().join("pm"), MIB).unwrap();
+        let other = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(directory.path().join("other"))
+            .unwrap();
+        other.set_len(MIB).unwrap();
+        let mapped = std::ptr::null_mut();
+        // SAFETY: a fresh shared mapping, read once after its file was emptied; the fault is the test.
+        unsafe {
+            let (fd, length) = (other.as_raw_fd(), MIB as usize);
+            let mapped = libc::mmap(mapped, length, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
+            assert_ne!(mapped, libc::MAP_FAILED);
+            other.set_len(0).unwrap();
+            pm.persist();
+            drop(directory);
+            mapped.cast::<u8>().read_volatile();
+        }
+        std::process::exit(0);
+    }
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_foreign_sigbus_goes_to_the_previous_handler"])
+        .env(VARIABLE, "1")
+        .output()
+        .unwrap()
+        .status;
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    assert_eq!(signal, Some(libc::SIGBUS), "{status:?}");
+}
