@@ -180,7 +180,7 @@ fn aligned_words_are_never_torn() {
                     value = value.wrapping_add(1);
                     let at = PmOffset(8 * u64::from(value % 8));
                     let data = vec![value; AREA - 64];
-                    if value % 2 == 0 {
+                    if value.is_multiple_of(2) {
                         pm.write(at, &data).unwrap();
                     } else {
                         pm.write_streaming(at, &data).unwrap();

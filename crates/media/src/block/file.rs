@@ -58,6 +58,16 @@ impl FileDevice {
         if lock {
             lock_exclusive(&file, path)?;
         }
+        Self::of_file(file, path, block_device, direct, read_only)
+    }
+
+    fn of_file(
+        file: File,
+        path: &Path,
+        block_device: bool,
+        direct: bool,
+        read_only: bool,
+    ) -> Result<FileDevice, OpenError> {
         let size = if block_device {
             device_size(&file, path)?
         } else {
@@ -88,14 +98,15 @@ impl FileDevice {
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<FileDevice, OpenError> {
         let path = path.as_ref();
         check_size(path, size)?;
-        let file = OpenOptions::new()
+        let mut options = OpenOptions::new();
+        // emptied only once the lock is held
+        options
             .read(true)
             .write(true)
             .create(true)
-            .truncate(false) // only once the lock is held
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| OpenError::io(path, "create", error))?;
+            .truncate(false)
+            .mode(0o600);
+        let (file, direct) = open_direct(&mut options, 0, path)?;
         let kind = file
             .metadata()
             .map_err(|error| OpenError::io(path, "examine", error))?
@@ -110,8 +121,7 @@ impl FileDevice {
         file.set_len(0)
             .and_then(|()| file.set_len(size))
             .map_err(|error| OpenError::io(path, "set the size", error))?;
-        drop(file);
-        Self::open(path, true, false)
+        Self::of_file(file, path, false, direct, false)
     }
 
     /// The path.
