@@ -1,0 +1,28 @@
+//! File maps: which PM block holds block b of file i (design 4.4).
+//!
+//! [`FileMap`] is the contract; [`RadixTree`] is its first implementation and also maps the inode file
+//! ([`InodeFileMap`]).
+//! Invariants: every change is logged in the caller's transaction (T1); every block number read from the
+//! medium is checked; nothing read from a damaged medium panics or loops.
+//! Lock order: the crate has no locks. The caller holds the inode's lock (L1), which is the lock of the
+//! words of its map.
+//! Called by fs and check.
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
+
+pub mod file_map;
+pub mod inode_file;
+pub mod radix_tree;
+
+mod radix_change;
+mod radix_prune;
+mod radix_read;
+
+pub use file_map::{FileMap, MapInode, Mapping};
+pub use inode_file::InodeFileMap;
+pub use radix_tree::RadixTree;
