@@ -1,0 +1,107 @@
+//! Giving room back: empty pages, half-empty neighbours, roots of one child.
+
+use crate::node::CAPACITY;
+use crate::split::{Change, Copied, append, live};
+use crate::tree::{Catalog, Path, Step};
+use terrace_blocks::Purpose;
+use terrace_format::keys::Key;
+use terrace_format::page::Page;
+use terrace_format::PmBlock;
+use terrace_wal::Result;
+
+/// Neighbours are merged when the result leaves a quarter of a page free.
+const MERGED: usize = CAPACITY / 4 * 3;
+
+impl Catalog {
+    /// Frees one page near `key` if it can: an empty leaf, a root of one child, or two neighbours on the
+    /// way to `key` that fit in three quarters of a page. A transaction of its own; call it without
+    /// locks, now and then after removes. True when something was changed (another call may find more).
+    ///
+    /// # Errors
+    /// `NoSpace::Pm`; a damaged page; the medium's.
+    pub fn shrink(&self, key: &Key, purpose: Purpose) -> Result<bool> {
+        let shard = self.shard_of_key(&key.0);
+        self.change(shard, 1, purpose, |change| change.shrink(key))
+    }
+}
+
+impl Change<'_, '_> {
+    fn shrink(&mut self, key: &Key) -> Result<bool> {
+        let Some((path, leaf)) = self.guard.committed().descend(&key.0)? else {
+            return Ok(false);
+        };
+        if leaf.count() == 0 {
+            self.guard
+                .unlink(self.tx, self.freed, self.shard, &path, leaf.block)?;
+            return Ok(true);
+        }
+        if let Some(root) = path.first()
+            && root.count == 1
+        {
+            let reader = self.guard.committed();
+            let child = reader.child(&reader.node(root.block, Some(root.level))?, 0)?;
+            self.guard.release(self.tx, self.freed, self.shard, root.block)?;
+            self.guard.write_root(self.tx, self.shard, Some(child));
+            return Ok(true);
+        }
+        for depth in (0..path.len()).rev() {
+            if self.merge_below(&path, depth)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Merges the child taken at `depth` with a neighbour under the same parent.
+    fn merge_below(&mut self, path: &Path, depth: usize) -> Result<bool> {
+        let (Some(step), above) = (path.get(depth), path.get(..depth).unwrap_or_default()) else {
+            return Ok(false);
+        };
+        for left in [step.index, step.index.wrapping_sub(1)] {
+            if left < step.count && left + 1 < step.count && self.merge(above, step, left)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Merges children `left` and `left + 1` of a page if they fit.
+    fn merge(&mut self, above: &[Step], step: &Step, left: usize) -> Result<bool> {
+        let reader = self.guard.committed();
+        let parent = reader.node(step.block, Some(step.level))?;
+        let blocks = (reader.child(&parent, left)?, reader.child(&parent, left + 1)?);
+        let level = step.level - 1;
+        let pages = (reader.page(blocks.0, level)?, reader.page(blocks.1, level)?);
+        let mut key = smallvec::SmallVec::new();
+        reader.key_of(&parent, &reader.cell(&parent, left + 1)?, &mut key)?;
+        // In an inner page the right half's first key is empty; merged, it is the separator.
+        let separator = (level > 0).then_some(key.as_slice());
+        if live(&pages.0)? + live(&pages.1)? + separator.map_or(0, <[u8]>::len) > MERGED {
+            return Ok(false);
+        }
+        let mut merged = Page::new(level);
+        append(&mut merged, &pages.0, 0..pages.0.count(), None, blocks.0)?;
+        append(&mut merged, &pages.1, 0..pages.1.count(), separator, blocks.1)?;
+        if above.is_empty() && step.count == 2 {
+            return self.replace_root(step.block, blocks, merged);
+        }
+        self.guard.release(self.tx, self.freed, self.shard, blocks.0)?;
+        self.guard.release(self.tx, self.freed, self.shard, blocks.1)?;
+        let merged = self.new_page(&merged)?;
+        self.guard.set_child(self.tx, &parent, left, merged)?;
+        self.guard.remove_cell(self.tx, &parent, left + 1)?;
+        Ok(true)
+    }
+
+    /// The merged page is all that was below the root: it becomes the root.
+    fn replace_root(&mut self, root: PmBlock, old: (PmBlock, PmBlock), merged: Page) -> Result<bool> {
+        self.guard.release(self.tx, self.freed, self.shard, old.0)?;
+        self.guard.release(self.tx, self.freed, self.shard, old.1)?;
+        let copied = Copied {
+            left: merged,
+            right: None,
+        };
+        self.install(&[], root, &copied)?;
+        Ok(true)
+    }
+}

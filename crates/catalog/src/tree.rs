@@ -1,0 +1,488 @@
+//! Shards, their locks, and reading: descent, get, next, previous, scan.
+
+use crate::node::{Node, damaged};
+use smallvec::SmallVec;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use terrace_blocks::BlockPool;
+use terrace_format::geometry::ROOTS_BLOCK;
+use terrace_format::inode::location_tier;
+use terrace_format::keys::Key;
+use terrace_format::{Corrupt, PmBlock, PmOffset};
+use terrace_media::PmMedium;
+use terrace_runtime::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use terrace_wal::{Result, Tx, Wal};
+
+/// A shard's lock, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard(RwLock<()>);
+
+/// The catalog of a pool. Keeps nothing volatile but locks.
+pub struct Catalog {
+    blocks: Arc<BlockPool>,
+    wal: Arc<Wal>,
+    pm: Arc<dyn PmMedium>,
+    shards: Box<[Shard]>,
+}
+
+impl Catalog {
+    /// The catalog of an opened pool. Reads nothing.
+    pub fn new(blocks: Arc<BlockPool>) -> Catalog {
+        let wal = Arc::clone(blocks.wal());
+        let shards = (0..wal.geometry().catalog_shards).map(|_| Shard::default());
+        Catalog {
+            pm: Arc::clone(wal.pm()),
+            shards: shards.collect(),
+            wal,
+            blocks,
+        }
+    }
+
+    /// The block pool.
+    pub fn blocks(&self) -> &Arc<BlockPool> {
+        &self.blocks
+    }
+    /// The log.
+    pub fn wal(&self) -> &Arc<Wal> {
+        &self.wal
+    }
+    pub(crate) fn pm(&self) -> &dyn PmMedium {
+        &*self.pm
+    }
+    /// Number of shards.
+    pub fn shard_count(&self) -> u32 {
+        self.shards.len() as u32
+    }
+    /// The shard of an inode number, or of a chunk number for chunk keys.
+    pub fn shard_of(&self, ino: u64) -> u32 {
+        (ino % self.shards.len() as u64) as u32
+    }
+    /// The shard of a key.
+    pub fn shard_of_key(&self, key: &[u8]) -> u32 {
+        self.shard_of(Key::split(key).map_or(0, |(ino, _, _)| ino))
+    }
+
+    fn lock_of(&self, shard: u32) -> &RwLock<()> {
+        let place = shard as usize % self.shards.len();
+        match self.shards.get(place) {
+            Some(shard) => &shard.0,
+            None => unreachable!("a pool has at least one shard"),
+        }
+    }
+
+    /// Locks a shard shared.
+    pub fn read(&self, shard: u32) -> ShardRead<'_> {
+        ShardRead {
+            _guard: self.lock_of(shard).read(),
+            catalog: self,
+            shard,
+        }
+    }
+
+    /// Locks shards exclusively, in ascending order and each once (L1).
+    pub fn write(&self, shards: &[u32]) -> ShardsWrite<'_> {
+        let mut held: SmallVec<[u32; 4]> = SmallVec::from_slice(shards);
+        held.sort_unstable();
+        held.dedup();
+        let guards = held.iter().map(|shard| self.lock_of(*shard).write());
+        ShardsWrite {
+            _guards: guards.collect(),
+            catalog: self,
+            held,
+            touched: SmallVec::new(),
+            emptied: SmallVec::new(),
+        }
+    }
+}
+
+/// Shared lock of a shard.
+pub struct ShardRead<'a> {
+    catalog: &'a Catalog,
+    shard: u32,
+    _guard: RwLockReadGuard<'a, ()>,
+}
+
+impl ShardRead<'_> {
+    /// Reads the shard.
+    pub fn reader(&self) -> Reader<'_> {
+        Reader {
+            catalog: self.catalog,
+            overlay: None,
+            held: std::slice::from_ref(&self.shard),
+        }
+    }
+}
+
+/// Exclusive locks of some shards. Edits collect in a [`Tx`]; commit it while this is held.
+pub struct ShardsWrite<'a> {
+    pub(crate) catalog: &'a Catalog,
+    held: SmallVec<[u32; 4]>,
+    /// Pages that the transaction writes; all others are read past it.
+    pub(crate) touched: SmallVec<[PmBlock; 8]>,
+    /// A key of each leaf whose last cell was removed.
+    pub(crate) emptied: SmallVec<[Key; 2]>,
+    _guards: SmallVec<[RwLockWriteGuard<'a, ()>; 4]>,
+}
+
+impl ShardsWrite<'_> {
+    /// Reads the locked shards as they will be after `tx`.
+    pub fn reader<'b>(&'b self, tx: &'b Tx) -> Reader<'b> {
+        Reader {
+            catalog: self.catalog,
+            overlay: Some((tx, &self.touched)),
+            held: &self.held,
+        }
+    }
+    /// Reads the locked shards as they are.
+    pub(crate) fn committed(&self) -> Reader<'_> {
+        Reader {
+            catalog: self.catalog,
+            overlay: None,
+            held: &self.held,
+        }
+    }
+    /// The catalog.
+    pub fn catalog(&self) -> &Catalog {
+        self.catalog
+    }
+}
+
+/// Reads locked shards. Cheap to copy.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    pub(crate) catalog: &'a Catalog,
+    overlay: Option<(&'a Tx, &'a [PmBlock])>,
+    held: &'a [u32],
+}
+
+/// A step of a descent: an inner page and which child was taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    pub block: PmBlock,
+    pub level: u8,
+    pub index: usize,
+    pub count: usize,
+}
+
+/// The inner pages from root to leaf.
+pub(crate) type Path = SmallVec<[Step; 4]>;
+
+/// A place in a leaf.
+struct Cursor {
+    path: Path,
+    leaf: Node,
+    index: usize,
+    /// Pages visited: a sound tree has no more than the pool has blocks.
+    visited: u64,
+}
+
+impl<'a> Reader<'a> {
+    #[inline]
+    pub(crate) fn bytes(&self, block: PmBlock, at: usize, into: &mut [u8]) -> Result<()> {
+        let offset = block.offset().plus(at as u64);
+        match self.overlay {
+            Some((tx, touched)) if touched.contains(&block) => tx.read(self.catalog.pm(), offset, into),
+            _ => Ok(self.catalog.pm().read(offset, into)?),
+        }
+    }
+
+    fn word(&self, offset: PmOffset) -> Result<u64> {
+        match self.overlay {
+            Some((tx, touched)) if touched.contains(&offset.block()) => tx.read_u64(self.catalog.pm(), offset),
+            _ => Ok(self.catalog.pm().load_u64(offset)?),
+        }
+    }
+
+    /// Checks a tagged location.
+    pub(crate) fn location(&self, word: u64, site: &str) -> Result<PmBlock> {
+        if location_tier(word) != 0 {
+            let found = format!("tier {}", location_tier(word));
+            return Err(Corrupt::new(site, "a page on tier 0", found).into());
+        }
+        self.catalog.blocks.verify(PmBlock(word), site)
+    }
+
+    /// The shard of a key; it must be locked.
+    pub(crate) fn shard(&self, key: &[u8]) -> u32 {
+        let shard = self.catalog.shard_of_key(key);
+        assert!(
+            self.held.contains(&shard),
+            "catalog shard {shard} is not locked, {:?} are",
+            self.held
+        );
+        shard
+    }
+
+    pub(crate) fn root(&self, shard: u32) -> Result<Option<PmBlock>> {
+        let word = self.word(self.catalog.wal.geometry().shard_root(shard))?;
+        if word == 0 {
+            return Ok(None);
+        }
+        self.location(word, "catalog root").map(Some)
+    }
+
+    /// The leaf that covers `key`.
+    #[inline]
+    fn leaf(&self, key: &[u8]) -> Result<Option<Node>> {
+        let Some(root) = self.root(self.shard(key))? else {
+            return Ok(None);
+        };
+        let mut node = self.node(root, None)?;
+        while node.level() > 0 {
+            let index = self.child_index(&node, key)?;
+            node = self.node(self.child(&node, index)?, Some(node.level() - 1))?;
+        }
+        Ok(Some(node))
+    }
+
+    /// The leaf that covers `key`, and the way to it.
+    pub(crate) fn descend(&self, key: &[u8]) -> Result<Option<(Path, Node)>> {
+        let Some(root) = self.root(self.shard(key))? else {
+            return Ok(None);
+        };
+        let mut path = Path::new();
+        let mut node = self.node(root, None)?;
+        while node.level() > 0 {
+            let index = self.child_index(&node, key)?;
+            path.push(step(&node, index));
+            node = self.node(self.child(&node, index)?, Some(node.level() - 1))?;
+        }
+        Ok(Some((path, node)))
+    }
+
+    /// Where `key` is, or would be inserted.
+    pub(crate) fn locate(&self, key: &[u8]) -> Result<Option<(Node, std::result::Result<usize, usize>)>> {
+        let Some(leaf) = self.leaf(key)? else {
+            return Ok(None);
+        };
+        let place = self.search(&leaf, key)?;
+        Ok(Some((leaf, place)))
+    }
+
+    /// Gives `use_value` the value of `key`. Allocates nothing for values up to 512 bytes.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    #[inline]
+    pub fn get_with<R>(&self, key: &Key, use_value: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        let Some((leaf, Ok(index))) = self.locate(&key.0)? else {
+            return Ok(None);
+        };
+        let cell = self.cell(&leaf, index)?;
+        let mut value = SmallVec::new();
+        self.value_of(&leaf, &cell, &mut value)?;
+        Ok(Some(use_value(&value)))
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
+        self.get_with(key, <[u8]>::to_vec)
+    }
+
+    /// Whether `key` is there.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn contains(&self, key: &Key) -> Result<bool> {
+        Ok(matches!(self.locate(&key.0)?, Some((_, Ok(_)))))
+    }
+
+    /// The first key at or after `from` that starts with `prefix`, and its value.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn next(&self, from: &Key, prefix: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let mut found = None;
+        self.scan(from, prefix, |key, value| {
+            found = Some((key.to_vec(), value.to_vec()));
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    /// Visits keys from `from` on, ascending, as long as they start with `prefix` and `visit` continues.
+    /// `from` is at or after `prefix` and in the same shard.
+    ///
+    /// # Errors
+    /// A damaged page (also keys that do not ascend); the medium's.
+    pub fn scan(
+        &self,
+        from: &Key,
+        prefix: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let Some(mut cursor) = self.cursor(&from.0)? else {
+            return Ok(());
+        };
+        let mut key: SmallVec<[u8; 64]> = SmallVec::new();
+        let mut last: SmallVec<[u8; 64]> = SmallVec::from_slice(&from.0);
+        let mut value = SmallVec::new();
+        let mut first = true;
+        loop {
+            while cursor.index >= cursor.leaf.count() {
+                if !self.next_leaf(&mut cursor)? {
+                    return Ok(());
+                }
+            }
+            let cell = self.cell(&cursor.leaf, cursor.index)?;
+            self.key_of(&cursor.leaf, &cell, &mut key)?;
+            if key < last || (key == last && !first) {
+                return Err(damaged(cursor.leaf.block, "keys", "ascending keys", "a smaller key"));
+            }
+            if !key.starts_with(prefix) {
+                return Ok(());
+            }
+            self.value_of(&cursor.leaf, &cell, &mut value)?;
+            if visit(&key, &value).is_break() {
+                return Ok(());
+            }
+            std::mem::swap(&mut key, &mut last);
+            first = false;
+            cursor.index += 1;
+        }
+    }
+
+    /// The last key at or before `from` that starts with `prefix`, and its value.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn previous(&self, from: &Key, prefix: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        self.previous_with(from, prefix, |key, value| (key.to_vec(), value.to_vec()))
+    }
+
+    /// As [`Self::previous`], without allocation.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn previous_with<R>(
+        &self,
+        from: &Key,
+        prefix: &[u8],
+        use_cell: impl FnOnce(&[u8], &[u8]) -> R,
+    ) -> Result<Option<R>> {
+        let Some((path, leaf)) = self.descend(&from.0)? else {
+            return Ok(None);
+        };
+        let place = self.search(&leaf, &from.0)?;
+        let mut cursor = Cursor {
+            index: place.map_or_else(|after| after, |at| at + 1),
+            path,
+            leaf,
+            visited: 0,
+        };
+        while cursor.index == 0 {
+            if !self.previous_leaf(&mut cursor)? {
+                return Ok(None);
+            }
+        }
+        let cell = self.cell(&cursor.leaf, cursor.index - 1)?;
+        let (mut key, mut value) = (SmallVec::new(), SmallVec::new());
+        self.key_of(&cursor.leaf, &cell, &mut key)?;
+        if key.as_slice() > from.0.as_slice() {
+            return Err(damaged(cursor.leaf.block, "keys", "ascending keys", "a larger key"));
+        }
+        if !key.starts_with(prefix) {
+            return Ok(None);
+        }
+        self.value_of(&cursor.leaf, &cell, &mut value)?;
+        Ok(Some(use_cell(&key, &value)))
+    }
+
+    fn cursor(&self, key: &[u8]) -> Result<Option<Cursor>> {
+        let Some((path, leaf)) = self.descend(key)? else {
+            return Ok(None);
+        };
+        let place = self.search(&leaf, key)?;
+        Ok(Some(Cursor {
+            index: place.unwrap_or_else(|after| after),
+            path,
+            leaf,
+            visited: 0,
+        }))
+    }
+
+    /// Moves to the start of the next leaf; false at the end of the tree.
+    fn next_leaf(&self, cursor: &mut Cursor) -> Result<bool> {
+        self.move_leaf(cursor, |step| {
+            step.index += 1;
+            step.index < step.count
+        }, |_| 0)
+    }
+
+    /// Moves behind the last cell of the previous leaf; false at the start of the tree.
+    fn previous_leaf(&self, cursor: &mut Cursor) -> Result<bool> {
+        let moved = self.move_leaf(cursor, |step| {
+            step.index = step.index.wrapping_sub(1);
+            step.index < step.count
+        }, |node| node.count() - 1)?;
+        cursor.index = cursor.leaf.count();
+        Ok(moved)
+    }
+
+    fn move_leaf(
+        &self,
+        cursor: &mut Cursor,
+        advance: impl Fn(&mut Step) -> bool,
+        enter: impl Fn(&Node) -> usize,
+    ) -> Result<bool> {
+        while let Some(step) = cursor.path.last_mut() {
+            if advance(step) {
+                break;
+            }
+            cursor.path.pop();
+        }
+        let Some(top) = cursor.path.last().copied() else {
+            return Ok(false);
+        };
+        let mut node = self.node(top.block, Some(top.level))?;
+        let mut index = top.index;
+        while node.level() > 0 {
+            cursor.visited += 1;
+            if cursor.visited > self.catalog.blocks.end_block().0 {
+                return Err(damaged(
+                    node.block,
+                    "tree",
+                    "at most as many pages as the pool has",
+                    "a page reached twice",
+                ));
+            }
+            let child = self.child(&node, index)?;
+            node = self.node(child, Some(node.level() - 1))?;
+            if node.level() > 0 {
+                index = enter(&node);
+                cursor.path.push(step(&node, index));
+            }
+        }
+        cursor.leaf = node;
+        cursor.index = 0;
+        Ok(true)
+    }
+}
+
+fn step(node: &Node, index: usize) -> Step {
+    Step {
+        block: node.block,
+        level: node.level(),
+        index,
+        count: node.count(),
+    }
+}
+
+impl ShardsWrite<'_> {
+    pub(crate) fn touch(&mut self, block: PmBlock) {
+        if !self.touched.contains(&block) {
+            self.touched.push(block);
+        }
+    }
+    pub(crate) fn write_root(&mut self, tx: &mut Tx, shard: u32, root: Option<PmBlock>) {
+        tx.write_u64(
+            self.catalog.wal.geometry().shard_root(shard),
+            root.map_or(0, |block| block.0),
+        );
+        self.touch(ROOTS_BLOCK);
+    }
+}
