@@ -1,0 +1,107 @@
+//! The block table: who owns a block, and does its owner reach it (I6).
+
+use crate::checker::Checker;
+use crate::code::Code;
+use std::fmt::Display;
+use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
+use terrace_format::{BLOCK_SIZE, PmBlock};
+
+/// Table entries read at once.
+pub(crate) const REGION: u64 = 8192;
+
+impl Checker<'_> {
+    /// True for a block that may be handed out.
+    pub fn in_pool(&self, block: u64) -> bool {
+        block >= self.geometry.first_pool_block().0 && block < self.geometry.block_count()
+    }
+
+    /// Notes that `site` reaches `block` as `owner`. True when it is in range and reached for the first
+    /// time, so that the caller may descend: every block is descended into at most once.
+    pub fn claim(&mut self, block: u64, owner: Owner, site: &dyn Display) -> bool {
+        if !self.in_pool(block) {
+            self.report(Code::BlockRange, || format!("{site}: block {block:#x}"));
+            return false;
+        }
+        if !self.reached.insert(block) {
+            self.report(Code::BlockTwice, || format!("block {block}: again from {site}"));
+            return false;
+        }
+        let Some(word) = self.word(self.geometry.table_entry(PmBlock(block))) else {
+            return true;
+        };
+        match Owner::decode(word) {
+            None => {} // reported by the scan of the table
+            Some(found) if found == owner => {}
+            Some(found) => {
+                self.report(Code::BlockOwner, || {
+                    format!("block {block}: reached from {site}, the table says {found:?}")
+                });
+            }
+        }
+        true
+    }
+
+    /// Last phase: every entry decodes, and every owned block was reached.
+    pub fn block_table(&mut self) {
+        let (first, count) = (
+            self.geometry.first_pool_block().0,
+            self.geometry.block_count(),
+        );
+        let mut start = 0;
+        while start < count {
+            let end = (start + REGION).min(count);
+            let mut bytes = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
+            if self.read(self.geometry.table_entry(PmBlock(start)), &mut bytes) {
+                for (block, entry) in (start..end).zip(bytes.as_chunks::<16>().0) {
+                    let (word, mask) = (le_word(entry.first_chunk()), le_word(entry.last_chunk()));
+                    self.table_entry(block, block < first, word, mask);
+                }
+            }
+            self.step();
+            start = end;
+        }
+    }
+
+    fn table_entry(&mut self, block: u64, fixed: bool, word: u64, mask: u64) {
+        let Some(owner) = Owner::decode(word) else {
+            self.report(Code::TableOwner, || format!("block {block}: {word:#x}"));
+            return;
+        };
+        let is_fixed = matches!(
+            owner,
+            Owner::Page {
+                kind: PageKind::Fixed,
+                ..
+            }
+        );
+        if fixed != is_fixed {
+            self.report(Code::TableFixed, || format!("block {block}: {owner:?}"));
+        } else if !fixed && owner != Owner::Free && !self.reached.contains(block) {
+            self.report(Code::BlockLeaked, || format!("block {block}: {owner:?}"));
+        }
+        if owner != Owner::Free && mask != MASK_FULL {
+            self.report(Code::TableMask, || format!("block {block}: {mask:#x}"));
+        }
+        let counts = &mut self.summary.pm_blocks;
+        *match owner {
+            Owner::Free => &mut counts.free,
+            Owner::File { unwritten, .. } => {
+                counts.unwritten += u64::from(unwritten);
+                &mut counts.files
+            }
+            Owner::Page { kind, .. } => match kind {
+                PageKind::Fixed => &mut counts.fixed,
+                PageKind::InodePage => &mut counts.inode_pages,
+                PageKind::InodeNode => &mut counts.inode_nodes,
+                PageKind::CatalogPage => &mut counts.catalog_pages,
+                PageKind::MapNode => &mut counts.map_nodes,
+            },
+        } += 1;
+    }
+}
+
+fn le_word(bytes: Option<&[u8; 8]>) -> u64 {
+    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+const _: () = assert!(BLOCK_SIZE.is_multiple_of(TABLE_ENTRY_SIZE));

@@ -1,0 +1,167 @@
+//! Radix trees: the inode file's and the files' (format.md "Radix nodes").
+
+use crate::checker::{Checker, InodeRecord, Node};
+use crate::code::Code;
+use std::fmt;
+use terrace_format::address::{BLOCK_SIZE, MAX_FILE_BLOCK};
+use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
+use terrace_format::table::{Owner, PageKind};
+use terrace_format::{FileBlock, Ino};
+
+/// Bit of a direct pointer: allocated but unwritten.
+const DIRECT_UNWRITTEN: u32 = 1 << 31;
+
+/// Whose tree it is.
+#[derive(Clone, Copy)]
+pub(crate) enum Tree {
+    InodeFile,
+    File(u32),
+}
+
+impl Tree {
+    /// 512^4 leaf entries are more than any index; a higher tree is damaged.
+    pub const MAX_HEIGHT: u64 = 4;
+
+    fn node_owner(self, level: u64) -> Owner {
+        match self {
+            Tree::InodeFile => Owner::Page {
+                kind: PageKind::InodeNode,
+                datum: level as u32,
+            },
+            Tree::File(ino) => Owner::Page {
+                kind: PageKind::MapNode,
+                datum: ino,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tree::InodeFile => f.write_str("inode file"),
+            Tree::File(ino) => write!(f, "map of inode {ino}"),
+        }
+    }
+}
+
+/// Called with each leaf entry that is not 0 and its index, in ascending order.
+type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Checker<'a>, u64, u64);
+
+impl<'a> Checker<'a> {
+    /// Visits all entries of a tree, `height` levels from 1 to [`Tree::MAX_HEIGHT`].
+    pub fn walk_tree(&mut self, tree: Tree, root: u64, height: u64, visit: Visit<'_, 'a>) {
+        self.walk_node(tree, root, height - 1, 0, visit);
+    }
+
+    /// Level 0 is a leaf. Recursion is as deep as the tree is high, at most 4.
+    fn walk_node(&mut self, tree: Tree, block: u64, level: u64, base: u64, visit: Visit<'_, 'a>) {
+        let owner = tree.node_owner(level);
+        if !self.claim(block, owner, &format_args!("{tree}, node of level {level}")) {
+            return;
+        }
+        let Some(node) = self.node(block) else {
+            return;
+        };
+        let span = RADIX_FANOUT.pow(level as u32);
+        for (index, entry) in (0..).zip(node) {
+            let at = base + index * span;
+            match (entry, level) {
+                (0, _) => {}
+                (entry, 0) => visit(self, at, entry),
+                (entry, _) => self.walk_node(tree, entry, level - 1, at, visit),
+            }
+        }
+    }
+
+    /// Walks the map of a file, counts its blocks into the record.
+    pub fn file_map(&mut self, record: &mut InodeRecord) {
+        for (block, pointer) in (0..).zip(record.direct) {
+            if pointer != 0 {
+                let unwritten = pointer & DIRECT_UNWRITTEN != 0;
+                self.file_block(record, block, u64::from(pointer & !DIRECT_UNWRITTEN), unwritten);
+            }
+        }
+        if record.root == 0 {
+            return;
+        }
+        let (height, root) = unpack_root(record.root);
+        if height == 0 || u64::from(height) > Tree::MAX_HEIGHT || root == 0 {
+            let (ino, word) = (record.ino, record.root);
+            self.report(Code::MapRoot, || format!("inode {ino}: {word:#x}"));
+            return;
+        }
+        let tree = Tree::File(record.ino);
+        self.walk_tree(tree, root, u64::from(height), &mut |checker, block, entry| {
+            if block < DIRECT_BLOCKS || block > MAX_FILE_BLOCK.0 {
+                checker.report(Code::MapIndex, || {
+                    format!("{tree}: entry {entry:#x} for block {block}")
+                });
+                return;
+            }
+            let unwritten = entry & ENTRY_UNWRITTEN != 0;
+            checker.file_block(record, block, entry & !ENTRY_UNWRITTEN, unwritten);
+        });
+    }
+
+    fn file_block(&mut self, record: &mut InodeRecord, block: u64, place: u64, unwritten: bool) {
+        let owner = Owner::File {
+            ino: Ino(record.ino.into()),
+            block: FileBlock(block),
+            unwritten,
+        };
+        self.claim(place, owner, &format_args!("inode {}, block {block}", record.ino));
+        record.mapped += 1;
+        if !unwritten {
+            record.written_end = record.written_end.max(block + 1);
+        }
+    }
+
+    /// Which of the (at most 128) blocks from `first` on have a PM mapping.
+    pub fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> u128 {
+        let mut shadows = 0u128;
+        let mut leaf: Option<(u64, Node)> = None;
+        for (bit, block) in (first..first.saturating_add(count.min(128).into())).enumerate() {
+            let entry = match usize::try_from(block).ok().and_then(|at| record.direct.get(at)) {
+                Some(pointer) => u64::from(*pointer),
+                None => {
+                    let number = block / RADIX_FANOUT;
+                    if leaf.as_ref().is_none_or(|(at, _)| *at != number) {
+                        let node = self.leaf(record.root, number).unwrap_or_default();
+                        leaf = Some((number, node));
+                    }
+                    let within = (block % RADIX_FANOUT) as usize;
+                    leaf.as_ref().and_then(|(_, node)| node.get(within)).copied().unwrap_or(0)
+                }
+            };
+            shadows |= u128::from(entry != 0) << bit;
+        }
+        shadows
+    }
+
+    /// The leaf node with the given number (index / 512). The walk has reported what is wrong on the way.
+    fn leaf(&mut self, root: u64, number: u64) -> Option<Node> {
+        let (height, mut block) = unpack_root(root);
+        let height = u64::from(height);
+        if height == 0 || height > Tree::MAX_HEIGHT || number >= RADIX_FANOUT.pow(height as u32 - 1) {
+            return None;
+        }
+        for level in (0..height).rev() {
+            if !self.in_pool(block) {
+                return None;
+            }
+            let node = self.node(block)?;
+            if level == 0 {
+                return Some(node);
+            }
+            let index = number / RADIX_FANOUT.pow(level as u32 - 1) % RADIX_FANOUT;
+            block = *node.get(index as usize)?;
+        }
+        None
+    }
+}
+
+/// Blocks that hold `size` bytes.
+pub(crate) fn blocks_of(size: u64) -> u64 {
+    size.div_ceil(BLOCK_SIZE)
+}

@@ -1,0 +1,167 @@
+//! Names, link counts, the tree of directories, orphan lists: judged when slots and keys were all seen.
+
+use crate::checker::{Checker, InodeRecord, Path};
+use crate::code::Code;
+use crate::file_map::blocks_of;
+use terrace_format::address::ROOT_INO;
+use terrace_format::inode::{ORPHAN_LISTS, flag};
+
+impl Checker<'_> {
+    /// Compares every inode with what names and maps it.
+    pub fn links(&mut self) {
+        for at in 0..self.inodes.len() {
+            let Some(record) = self.inodes.get(at).cloned() else {
+                return;
+            };
+            self.content(&record);
+            if record.is_directory() {
+                self.directory(at, &record);
+            } else if record.nlink != record.names {
+                self.report(Code::LinkCount, || {
+                    format!("inode {}: {} links, {} names", record.ino, record.nlink, record.names)
+                });
+            } else if record.nlink == 0 && !record.has(flag::ORPHAN) {
+                self.report(Code::LinkCount, || format!("inode {}: no name, no orphan", record.ino));
+            }
+        }
+    }
+
+    fn content(&mut self, record: &InodeRecord) {
+        let (ino, orphan) = (record.ino, record.has(flag::ORPHAN));
+        if record.blocks != record.mapped {
+            self.report(Code::MapBlockCount, || {
+                format!("inode {ino}: {} blocks, {} are mapped", record.blocks, record.mapped)
+            });
+        }
+        // An orphan's content, and what an intent covers, waits for removal.
+        let end = blocks_of(record.size).max(record.intent_end);
+        if record.is_regular() && !orphan && record.written_end > end {
+            self.report(Code::MapBeyondSize, || {
+                format!("inode {ino}: {} bytes, last written block {}", record.size, record.written_end - 1)
+            });
+        }
+        if record.is_symlink() && !orphan && record.target_bytes != record.size {
+            self.report(Code::SymlinkTarget, || {
+                format!("inode {ino}: {} bytes of {}", record.target_bytes, record.size)
+            });
+        }
+    }
+
+    fn directory(&mut self, at: usize, record: &InodeRecord) {
+        let ino = record.ino;
+        if record.size != record.entries {
+            self.report(Code::DirectorySize, || {
+                format!("directory {ino}: size {}, {} entries", record.size, record.entries)
+            });
+        }
+        if record.has(flag::ORPHAN) {
+            if record.names > 0 {
+                self.report(Code::DirectoryNames, || format!("orphan directory {ino}: {} names", record.names));
+            }
+            return; // its link count is judged with the orphan lists
+        }
+        let expected = record.subdirectories.saturating_add(2);
+        if record.nlink != expected {
+            self.report(Code::DirectoryLinks, || {
+                format!("directory {ino}: {} links, expected {expected}", record.nlink)
+            });
+        }
+        let root = u64::from(ino) == ROOT_INO.0;
+        if record.names > u32::from(!root) {
+            self.report(Code::DirectoryNames, || format!("directory {ino}: {} names", record.names));
+        }
+        let parent = if root { ino } else { record.named_by };
+        if (root || record.names > 0) && record.parent != parent {
+            self.report(Code::DirectoryParent, || {
+                format!("directory {ino}: parent {}, named by {parent}", record.parent)
+            });
+        }
+        if !self.reaches_root(at) {
+            self.report(Code::DirectoryUnreachable, || format!("directory {ino}"));
+        }
+    }
+
+    /// Follows the directories that name each other up to the root. Each is walked once in all.
+    fn reaches_root(&mut self, start: usize) -> bool {
+        let mut walked = Vec::new();
+        let mut next = Some(start);
+        let verdict = loop {
+            let Some((at, record)) = next.and_then(|at| Some((at, self.inodes.get_mut(at)?))) else {
+                break Path::Bad; // named by nobody, or by something that is no inode
+            };
+            if record.path != Path::Unknown {
+                break if record.path == Path::Good { Path::Good } else { Path::Bad };
+            }
+            if !record.is_directory() {
+                break Path::Bad;
+            }
+            record.path = Path::Walking;
+            walked.push(at);
+            if u64::from(record.ino) == ROOT_INO.0 {
+                break Path::Good;
+            }
+            let (names, parent) = (record.names, record.named_by);
+            next = if names > 0 { self.find(parent.into()) } else { None };
+        };
+        for at in walked {
+            if let Some(record) = self.inodes.get_mut(at) {
+                record.path = verdict;
+            }
+        }
+        verdict == Path::Good
+    }
+
+    /// Follows the orphan lists; then looks for orphans on none.
+    pub fn orphans(&mut self) {
+        for list in 0..ORPHAN_LISTS {
+            if let Some(head) = self.word(self.geometry.orphan_head(list)) {
+                self.orphan_list(list, head);
+            }
+        }
+        for at in 0..self.inodes.len() {
+            let Some(record) = self.inodes.get(at) else {
+                return;
+            };
+            let (ino, orphan, listed) = (record.ino, record.has(flag::ORPHAN), record.listed);
+            self.summary.orphans += u64::from(orphan);
+            if orphan && !listed {
+                self.report(Code::OrphanLost, || format!("inode {ino}"));
+            }
+        }
+    }
+
+    /// Ends: a member is followed only the first time it is seen.
+    fn orphan_list(&mut self, list: usize, head: u64) {
+        let (mut current, mut previous) = (head, 0u32);
+        while current != 0 {
+            let Some(record) = self.inode_mut(current) else {
+                let code = if previous == 0 { Code::OrphanHead } else { Code::OrphanLink };
+                self.report(code, || format!("list {list}: inode {current} after {previous} is not in use"));
+                return;
+            };
+            if record.listed {
+                self.report(Code::OrphanLink, || format!("list {list}: inode {current} again"));
+                return;
+            }
+            record.listed = true;
+            let (ino, nlink, back, next) = (
+                record.ino,
+                record.nlink,
+                record.orphan_previous,
+                record.orphan_next,
+            );
+            let orphan = record.has(flag::ORPHAN);
+            if !orphan || nlink != 0 || current % ORPHAN_LISTS as u64 != list as u64 {
+                self.report(Code::OrphanMember, || {
+                    format!("list {list}: inode {ino}, orphan {orphan}, {nlink} links")
+                });
+            }
+            if back != previous {
+                self.report(Code::OrphanLink, || {
+                    format!("list {list}: inode {ino} has previous {back}, expected {previous}")
+                });
+            }
+            (current, previous) = (next.into(), ino);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Checkpoint and lanes: the set of valid records as recovery will find it (design T3, T4, T5, T8), read
+//! independently of crates/wal.
+
+use crate::code::Code;
+use crate::overlay::Overlay;
+use crate::report::Findings;
+use crc_fast::{CrcAlgorithm, Digest};
+use terrace_format::checkpoint::Checkpoint;
+use terrace_format::checksum::record_seed;
+use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
+use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, plausible_length};
+use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmOffset};
+use terrace_media::{MediaError, PmMedium};
+
+/// The log's content.
+pub(crate) struct Log {
+    pub clean: bool,
+    pub records: u64,
+    pub overlay: Overlay,
+}
+
+/// Reads the log; `None` when a mount would be refused and nothing more can be judged.
+pub(crate) fn read(
+    pm: &dyn PmMedium,
+    uuid: &[u8; 16],
+    geometry: &Geometry,
+    findings: &mut Findings,
+) -> Option<Log> {
+    let point = checkpoint(pm, uuid, geometry, findings)?;
+    let mut records = Vec::new();
+    for (lane, tail) in (0..geometry.lane_count).zip(&point.tails) {
+        let scan = Scan {
+            pm,
+            uuid,
+            geometry,
+            point: &point,
+            lane,
+        };
+        let mut found = scan.run(*tail, findings);
+        if let Some(last) = found.last()
+            && !scan.data_is_sound(last)
+        {
+            findings.add(Code::RecordUnfinished, || format!("lane {lane}, LSN {}", last.lsn));
+            found.pop();
+        }
+        records.append(&mut found);
+    }
+    records.sort_by_key(|record| record.lsn);
+    if point.clean && !records.is_empty() {
+        let count = records.len();
+        findings.add(Code::CheckpointClean, || format!("{count} records"));
+    }
+    let mut overlay = Overlay::default();
+    let mut last = Lsn(0);
+    for record in &records {
+        if record.lsn == last {
+            findings.add(Code::RecordLsn, || format!("LSN {last}"));
+        }
+        last = record.lsn;
+        for (offset, content) in record.writes() {
+            if !may_write(geometry, offset, content.len() as u64) {
+                findings.add(Code::RecordTarget, || {
+                    format!("LSN {last} writes {} bytes at {offset}", content.len())
+                });
+                continue;
+            }
+            overlay.write(offset, content);
+        }
+    }
+    Some(Log {
+        clean: point.clean,
+        records: records.len() as u64,
+        overlay,
+    })
+}
+
+/// Records change the roots, the block table and blocks of the pool, nothing else.
+fn may_write(geometry: &Geometry, offset: PmOffset, length: u64) -> bool {
+    let roots = ROOTS_BLOCK.offset().0;
+    let end = offset.0.saturating_add(length);
+    (offset.0 >= roots && end <= roots + BLOCK_SIZE)
+        || (offset >= geometry.table_offset() && end <= geometry.pm_size)
+}
+
+fn checkpoint(
+    pm: &dyn PmMedium,
+    uuid: &[u8; 16],
+    geometry: &Geometry,
+    findings: &mut Findings,
+) -> Option<Checkpoint> {
+    let mut sound: Vec<Checkpoint> = Vec::new();
+    let mut damaged = Vec::new();
+    for (index, copy) in CHECKPOINT_COPIES.into_iter().enumerate() {
+        let mut block = vec![0; BLOCK_SIZE as usize];
+        if let Err(error) = pm.read(copy.offset(), &mut block) {
+            findings.add(Code::PmUnreadable, || format!("checkpoint copy {index}: {error}"));
+            damaged.push(format!("copy {index}: {error}"));
+            continue;
+        }
+        match Checkpoint::decode(&block, uuid, geometry.lane_count) {
+            Ok(point) => sound.push(point),
+            Err(why) => damaged.push(format!("copy {index}: {why}")),
+        }
+    }
+    if let [first, second] = sound.as_slice()
+        && first.sequence == second.sequence
+        && first != second
+    {
+        let sequence = first.sequence;
+        findings.add(Code::CheckpointsDiffer, || format!("sequence {sequence}"));
+    }
+    // Recovery keeps the first copy when both have the same number.
+    let best = sound.into_iter().reduce(|best, other| {
+        if other.sequence > best.sequence {
+            other
+        } else {
+            best
+        }
+    });
+    if !damaged.is_empty() {
+        let code = if best.is_some() {
+            Code::CheckpointCopy
+        } else {
+            Code::CheckpointLost
+        };
+        findings.add(code, || damaged.join("; "));
+    }
+    best
+}
+
+struct Scan<'a> {
+    pm: &'a dyn PmMedium,
+    uuid: &'a [u8; 16],
+    geometry: &'a Geometry,
+    point: &'a Checkpoint,
+    lane: u32,
+}
+
+impl Scan<'_> {
+    /// The valid records of the lane that are not below the checkpoint.
+    fn run(&self, tail: u64, findings: &mut Findings) -> Vec<Record> {
+        let (lane, size) = (self.lane, self.geometry.lane_size);
+        let mut records = Vec::new();
+        let Some(end) = tail
+            .checked_add(size)
+            .filter(|_| tail.is_multiple_of(RECORD_ALIGN))
+        else {
+            findings.add(Code::LaneTail, || format!("lane {lane}: {tail}"));
+            return records;
+        };
+        let mut position = tail;
+        let mut last = Lsn(0);
+        // Ends: every record takes at least one line.
+        while position < end {
+            let record = match self.record(position) {
+                Ok(Some(record)) if record.lsn > last => record,
+                Ok(_) => break,
+                Err(error) => {
+                    findings.add(Code::LaneUnreadable, || {
+                        format!("lane {lane}, position {position}: {error}")
+                    });
+                    break;
+                }
+            };
+            last = record.lsn;
+            position = position.saturating_add(record.ring_bytes);
+            if record.lsn >= self.point.lsn {
+                records.push(record);
+            }
+        }
+        records
+    }
+
+    fn record(&self, position: u64) -> Result<Option<Record>, MediaError> {
+        let mut header = [0; HEADER_SIZE];
+        self.ring(position, &mut header)?;
+        let Some(length) = plausible_length(&header, self.geometry.max_record()) else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; length];
+        self.ring(position, &mut bytes)?;
+        let seed = record_seed(self.uuid, self.lane, position, self.point.epoch);
+        Ok(Record::verify(bytes, seed, self.geometry.pm_size))
+    }
+
+    fn ring(&self, position: u64, into: &mut [u8]) -> Result<(), MediaError> {
+        let (base, size) = (self.geometry.lane_offset(self.lane), self.geometry.lane_size);
+        let at = position % size;
+        let first = into.len().min((size - at) as usize);
+        let (front, back) = into.split_at_mut(first);
+        self.pm.read(base.plus(at), front)?;
+        if !back.is_empty() {
+            self.pm.read(base, back)?;
+        }
+        Ok(())
+    }
+
+    /// T4, as recovery judges it: on the medium before any replay; what cannot be read keeps its record.
+    fn data_is_sound(&self, record: &Record) -> bool {
+        // No operation names more data than there is PM; a crafted record must not keep us busy.
+        let mut budget = self.geometry.pm_size;
+        let mut piece = vec![0; 64 << 10];
+        for check in &record.checks {
+            let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+            let (mut at, mut left) = (check.offset, u64::from(check.length));
+            let mut readable = true;
+            while left > 0 && readable {
+                let take = left.min(piece.len() as u64).min(budget);
+                let Some(into) = piece.get_mut(..take as usize).filter(|into| !into.is_empty()) else {
+                    return false;
+                };
+                readable = self.pm.read(at, into).is_ok();
+                digest.update(into);
+                (at, left, budget) = (at.plus(take), left - take, budget - take);
+            }
+            if readable && digest.finalize() as u32 != check.crc {
+                return false;
+            }
+        }
+        true
+    }
+}
