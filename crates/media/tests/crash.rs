@@ -115,6 +115,39 @@ fn unaligned_stores_keep_their_neighbours() {
     }
 }
 
+/// The newest image is what reads see, at any moment; after write-back and a fence it is the only one.
+#[test]
+fn nothing_stored_is_forgotten() {
+    for persist_only in [false, true] {
+        let pm = RecordedPm::new(1024);
+        pm.set_persist_only(persist_only);
+        let mut seed = 12345u64;
+        let mut next = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % bound
+        };
+        for step in 0..2000 {
+            let (at, length) = (next(1024), next(150));
+            let length = length.min(1024 - at);
+            let data = vec![next(256) as u8; length as usize];
+            match next(8) {
+                0 | 1 => pm.write(PmOffset(at), &data).unwrap(),
+                2 | 3 => pm.write_streaming(PmOffset(at), &data).unwrap(),
+                4 => pm.store_only(PmOffset(at), &data).unwrap(),
+                5 => pm.write_back(PmOffset(at), length),
+                6 => pm.order(),
+                _ => pm.persist(),
+            }
+            let newest = pm.snapshot().image_newest();
+            assert!(newest == pm.visible_image(), "step {step}");
+        }
+        pm.write_back(PmOffset(0), 1024);
+        pm.persist();
+        assert_eq!(pm.snapshot().pending_count(), 0);
+        assert!(pm.snapshot().image_oldest() == pm.visible_image());
+    }
+}
+
 #[test]
 fn persist_only_orders_epochs_and_makes_nothing_durable_before_persist() {
     let pm = RecordedPm::new(4096);

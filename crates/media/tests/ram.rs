@@ -119,6 +119,19 @@ fn opening_is_quick_and_prepare_maps_the_range() {
     assert!(pm.describe().starts_with("ram (tmpfs)"), "{}", pm.describe());
 }
 
+/// Pages too few for a huge one are mapped as well.
+#[test]
+fn prepare_maps_small_pages() {
+    let directory = shm();
+    let path = directory.path().join("pm");
+    drop(RamPm::create(&path, MIB).unwrap());
+    for read_only in [false, true] {
+        let pm = RamPm::open(&path, read_only).unwrap();
+        pm.prepare(PmOffset(0), MIB);
+        assert!(pm.describe().contains("100 % mapped"), "{}", pm.describe());
+    }
+}
+
 /// A SIGBUS outside every registered mapping still ends the process, in the way it would without us. Runs
 /// itself again as the process that dies.
 #[test]
