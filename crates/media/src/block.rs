@@ -7,7 +7,7 @@ pub mod simulated;
 
 pub use device_image::{DeviceImage, DeviceSnapshot};
 pub use file::FileDevice;
-pub use simulated::{Operation, SimulatedDevice, Times};
+pub use simulated::{DeviceCounters, Operation, SimulatedDevice, Times};
 
 use crate::MediaError;
 use terrace_format::DeviceBlock;
