@@ -7,6 +7,7 @@
 use crate::node::{CAPACITY, Cell, Node, damaged};
 use crate::tree::{Path, Reader, ShardsWrite};
 use smallvec::SmallVec;
+use std::ops::ControlFlow;
 use terrace_blocks::BlockPool;
 use terrace_format::keys::{Key, MAX_KEY, MAX_VALUE};
 use terrace_format::page::{CELL_HEADER, PAGE_HEADER, Page};
@@ -135,6 +136,25 @@ impl ShardsWrite<'_> {
             self.emptied.push(key.clone());
         }
         Ok(true)
+    }
+
+    /// Removes up to `most` keys that start with `prefix`; true when none are left.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn remove_prefix(&mut self, tx: &mut Tx, prefix: &Key, most: usize) -> Result<bool> {
+        let mut keys: Vec<Key> = Vec::new();
+        self.reader(tx).scan(prefix, &prefix.0, |key, _| {
+            keys.push(Key(key.to_vec()));
+            if keys.len() > most {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        for key in keys.iter().take(most) {
+            self.remove(tx, key)?;
+        }
+        Ok(keys.len() <= most)
     }
 
     /// Changes bytes of a value in place; false when the key is not there.
@@ -304,15 +324,7 @@ impl ShardsWrite<'_> {
     }
 
     /// Moves a cell to new place because its value grew. The caller has checked the gap.
-    fn replace_cell(
-        &mut self,
-        tx: &mut Tx,
-        leaf: &Node,
-        index: usize,
-        old: &Cell,
-        key: &[u8],
-        value: &[u8],
-    ) {
+    fn replace_cell(&mut self, tx: &mut Tx, leaf: &Node, index: usize, old: &Cell, key: &[u8], value: &[u8]) {
         let bytes = Self::cell_bytes(key, value);
         let at = leaf.heap() - bytes.len();
         self.write(tx, leaf, at, &bytes);

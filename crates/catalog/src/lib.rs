@@ -20,11 +20,17 @@
     clippy::panic
 )]
 
+pub mod cold_map;
+pub mod dentry;
 pub mod edit;
+pub mod intent;
 mod node;
+mod parts;
 mod shrink;
 mod split;
+pub mod symlink;
 pub mod tree;
+pub mod xattr;
 
 pub use edit::{Edit, Freed, PUT_RECORD_BYTES, REMOVE_RECORD_BYTES, Shortage};
 pub use split::STRUCTURAL_RECORD_BYTES;

@@ -77,7 +77,12 @@ impl Cell {
 
 #[cold]
 #[inline(never)]
-pub(crate) fn damaged(block: PmBlock, what: &str, expected: &str, found: impl ToString) -> terrace_wal::Error {
+pub(crate) fn damaged(
+    block: PmBlock,
+    what: &str,
+    expected: &str,
+    found: impl ToString,
+) -> terrace_wal::Error {
     Corrupt::new(
         format!("catalog page {block}, {what}"),
         expected,

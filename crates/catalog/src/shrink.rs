@@ -4,9 +4,9 @@ use crate::node::CAPACITY;
 use crate::split::{Change, Copied, append, live};
 use crate::tree::{Catalog, Path, Step};
 use terrace_blocks::Purpose;
+use terrace_format::PmBlock;
 use terrace_format::keys::Key;
 use terrace_format::page::Page;
-use terrace_format::PmBlock;
 use terrace_wal::Result;
 
 /// Neighbours are merged when the result leaves a quarter of a page free.

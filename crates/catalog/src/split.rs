@@ -8,10 +8,10 @@ use crate::edit::{Freed, Shortage};
 use crate::node::{CAPACITY, MAX_LEVEL, Node, damaged};
 use crate::tree::{Catalog, Path, Reader, ShardsWrite};
 use terrace_blocks::{Claim, Purpose};
+use terrace_format::PmBlock;
 use terrace_format::keys::Key;
 use terrace_format::page::{CELL_HEADER, Page};
 use terrace_format::table::{Owner, PageKind};
-use terrace_format::PmBlock;
 use terrace_wal::{Error, NoSpace, Result, Tx};
 
 /// Largest record of a structural change: a parent's shifted slots, a separator, a child pointer,
@@ -288,7 +288,9 @@ fn divide_leaf(page: &Page, keys: &[(Key, usize)], block: PmBlock) -> Result<Cop
         while let Some((new, bytes)) = coming.next_if(|(new, _)| new.0.as_slice() < key) {
             items.push((&new.0, *bytes, index));
         }
-        let grows = coming.next_if(|(new, _)| new.0.as_slice() == key).map_or(0, |(_, bytes)| *bytes);
+        let grows = coming
+            .next_if(|(new, _)| new.0.as_slice() == key)
+            .map_or(0, |(_, bytes)| *bytes);
         items.push((key, Page::cell_size(key, value.len()) + grows, index));
     }
     items.extend(coming.map(|(new, bytes)| (new.0.as_slice(), *bytes, page.count())));
@@ -318,7 +320,11 @@ fn divide_inner(page: &Page, needed: usize, block: PmBlock) -> Result<Copied> {
         return Ok(Copied { left, right: None });
     }
     let sizes: Result<Vec<usize>> = (0..page.count())
-        .map(|index| Ok(page.cell(index).map(|(key, value)| Page::cell_size(key, value.len()))?))
+        .map(|index| {
+            Ok(page
+                .cell(index)
+                .map(|(key, value)| Page::cell_size(key, value.len()))?)
+        })
         .collect();
     let at = middle(sizes?.into_iter());
     if at == 0 || at >= page.count() {
@@ -397,7 +403,10 @@ impl Change<'_, '_> {
             None => None,
         };
         let parent = match above.last() {
-            Some(step) => Some((self.guard.committed().node(step.block, Some(step.level))?, step.index)),
+            Some(step) => Some((
+                self.guard.committed().node(step.block, Some(step.level))?,
+                step.index,
+            )),
             None => None,
         };
         self.guard.release(self.tx, self.freed, self.shard, old)?;
@@ -409,8 +418,8 @@ impl Change<'_, '_> {
                     return Err(damaged(old, "level of a root", "at most 15", level));
                 }
                 let mut root = Page::new(level);
-                let whole = root.insert(0, &[], &left.0.to_le_bytes())
-                    && root.insert(1, key, &right.0.to_le_bytes());
+                let whole =
+                    root.insert(0, &[], &left.0.to_le_bytes()) && root.insert(1, key, &right.0.to_le_bytes());
                 assert!(whole, "two children fit an empty page");
                 let root = self.new_page(&root)?;
                 self.guard.write_root(self.tx, self.shard, Some(root));

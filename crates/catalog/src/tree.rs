@@ -58,9 +58,10 @@ impl Catalog {
     pub fn shard_of(&self, ino: u64) -> u32 {
         (ino % self.shards.len() as u64) as u32
     }
-    /// The shard of a key.
+    /// The shard of a key, or of a key's first four bytes.
     pub fn shard_of_key(&self, key: &[u8]) -> u32 {
-        self.shard_of(Key::split(key).map_or(0, |(ino, _, _)| ino))
+        let ino = key.first_chunk::<4>();
+        self.shard_of(ino.map_or(0, |ino| u64::from(u32::from_be_bytes(*ino))))
     }
 
     fn lock_of(&self, shard: u32) -> &RwLock<()> {
@@ -189,7 +190,9 @@ impl<'a> Reader<'a> {
 
     fn word(&self, offset: PmOffset) -> Result<u64> {
         match self.overlay {
-            Some((tx, touched)) if touched.contains(&offset.block()) => tx.read_u64(self.catalog.pm(), offset),
+            Some((tx, touched)) if touched.contains(&offset.block()) => {
+                tx.read_u64(self.catalog.pm(), offset)
+            }
             _ => Ok(self.catalog.pm().load_u64(offset)?),
         }
     }
@@ -331,7 +334,12 @@ impl<'a> Reader<'a> {
             let cell = self.cell(&cursor.leaf, cursor.index)?;
             self.key_of(&cursor.leaf, &cell, &mut key)?;
             if key < last || (key == last && !first) {
-                return Err(damaged(cursor.leaf.block, "keys", "ascending keys", "a smaller key"));
+                return Err(damaged(
+                    cursor.leaf.block,
+                    "keys",
+                    "ascending keys",
+                    "a smaller key",
+                ));
             }
             if !key.starts_with(prefix) {
                 return Ok(());
@@ -383,7 +391,12 @@ impl<'a> Reader<'a> {
         let (mut key, mut value) = (SmallVec::new(), SmallVec::new());
         self.key_of(&cursor.leaf, &cell, &mut key)?;
         if key.as_slice() > from.0.as_slice() {
-            return Err(damaged(cursor.leaf.block, "keys", "ascending keys", "a larger key"));
+            return Err(damaged(
+                cursor.leaf.block,
+                "keys",
+                "ascending keys",
+                "a larger key",
+            ));
         }
         if !key.starts_with(prefix) {
             return Ok(None);
@@ -407,18 +420,26 @@ impl<'a> Reader<'a> {
 
     /// Moves to the start of the next leaf; false at the end of the tree.
     fn next_leaf(&self, cursor: &mut Cursor) -> Result<bool> {
-        self.move_leaf(cursor, |step| {
-            step.index += 1;
-            step.index < step.count
-        }, |_| 0)
+        self.move_leaf(
+            cursor,
+            |step| {
+                step.index += 1;
+                step.index < step.count
+            },
+            |_| 0,
+        )
     }
 
     /// Moves behind the last cell of the previous leaf; false at the start of the tree.
     fn previous_leaf(&self, cursor: &mut Cursor) -> Result<bool> {
-        let moved = self.move_leaf(cursor, |step| {
-            step.index = step.index.wrapping_sub(1);
-            step.index < step.count
-        }, |node| node.count() - 1)?;
+        let moved = self.move_leaf(
+            cursor,
+            |step| {
+                step.index = step.index.wrapping_sub(1);
+                step.index < step.count
+            },
+            |node| node.count() - 1,
+        )?;
         cursor.index = cursor.leaf.count();
         Ok(moved)
     }
