@@ -1,0 +1,656 @@
+//! `fuser::Filesystem` over `Fs`: each handler turns arguments into a call and the result into a reply.
+//!
+//! Every call runs first in the request thread with `Wait::Never`; when it answers `WouldBlock` the
+//! request, its data copied, goes to a thread that may wait (design L2). See [`Adapter::attempt`].
+//!
+//! Kernel caching. The daemon is the only writer, so names (absent ones too) and attributes are valid for
+//! a day; the kernel itself invalidates what its own requests change: size, blocks, mtime and ctime after
+//! writes, atime after reads that reach the daemon, a directory after a change in it. Migration changes
+//! none of them. Left is one case, told explicitly: set-id bits removed by a write or an open that truncates.
+
+use crate::convert::{allocate, attributes, errno, file_type, ino, open_flags, set_time, xattr_mode};
+use crate::session;
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, ForgetOne, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+use terrace_fs::{Attributes, Caller, Fs, FsError, FsResult, OpenMode, Seek, SetAttributes, Wait};
+use terrace_runtime::thread::Pool;
+
+/// Extended attribute, on every inode and listed nowhere, that says where the daemon's control socket is.
+pub const CONTROL_XATTR: &str = "terrace.control";
+
+/// How long the kernel may believe names and attributes.
+pub(crate) const VALID: Duration = Duration::from_secs(24 * 3600);
+
+/// Requests that wait for a lower tier at the same time; more queue.
+const WAITING_THREADS: usize = 64;
+
+thread_local! {
+    /// A request thread's buffer for reads.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The kernel's requests, answered by a file system.
+pub struct Adapter {
+    fs: Arc<Fs>,
+    waiting: Option<Pool>,
+    kernel: Arc<OnceLock<Notifier>>,
+    control: Vec<u8>,
+}
+
+/// Runs a piece of a handler; a panic becomes EIO for that request.
+fn guarded<T>(operation: &'static str, body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        tracing::error!(operation, "request panicked; answered EIO");
+        Err(Errno::EIO)
+    })
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller {
+        uid: request.uid(),
+        gid: request.gid(),
+    }
+}
+
+/// Whether the kernel wants set-id bits removed when this caller changes a file's size. The kernel says so
+/// with a flag that `fuser` 0.18 does not pass on; it means "without CAP_FSETID".
+fn kills_set_id(request: &Request) -> bool {
+    request.uid() != 0
+}
+
+fn generation(attributes: &Attributes) -> Generation {
+    Generation(attributes.generation.into())
+}
+
+/// Replies that can say why not.
+trait Refuse {
+    fn refuse(self, errno: Errno);
+}
+
+macro_rules! refuse {
+    ($($reply:ty),*) => { $(impl Refuse for $reply {
+        fn refuse(self, errno: Errno) {
+            self.error(errno);
+        }
+    })* };
+}
+refuse!(
+    ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr
+);
+
+fn answer<R: Refuse, T>(reply: R, result: Result<T, Errno>, accept: impl FnOnce(R, T)) {
+    match result {
+        Ok(value) => accept(reply, value),
+        Err(errno) => reply.refuse(errno),
+    }
+}
+
+fn entry(reply: ReplyEntry, found: Attributes) {
+    reply.entry(&VALID, &attributes(&found), generation(&found));
+}
+
+fn done(reply: ReplyEmpty, (): ()) {
+    reply.ok();
+}
+
+impl Adapter {
+    /// An adapter over `fs`. `control` is the value of [`CONTROL_XATTR`]; `kernel` is set once the session
+    /// is there.
+    pub fn new(fs: Arc<Fs>, control: Vec<u8>, kernel: Arc<OnceLock<Notifier>>) -> Adapter {
+        Adapter {
+            fs,
+            waiting: Some(Pool::new(WAITING_THREADS)),
+            kernel,
+            control,
+        }
+    }
+
+    /// Runs `call` in this thread, or, when it would have to wait, in a waiting thread with its own copy of
+    /// `payload`; replies from there.
+    fn attempt<R, T, C, A>(&self, operation: &'static str, payload: &[u8], reply: R, call: C, accept: A)
+    where
+        R: Refuse + Send + 'static,
+        C: Fn(&Fs, &[u8], Wait) -> FsResult<T> + Send + 'static,
+        A: FnOnce(R, T) + Send + 'static,
+    {
+        let first = guarded(operation, || match call(&self.fs, payload, Wait::Never) {
+            Ok(value) => Ok(Some(value)),
+            Err(FsError::WouldBlock) => Ok(None),
+            Err(error) => Err(errno(&error)),
+        });
+        match (first, &self.waiting) {
+            (Ok(Some(value)), _) => accept(reply, value),
+            (Err(errno), _) => reply.refuse(errno),
+            (Ok(None), None) => reply.refuse(Errno::EIO),
+            (Ok(None), Some(waiting)) => {
+                let (fs, payload) = (Arc::clone(&self.fs), payload.to_vec());
+                waiting.submit(Box::new(move || {
+                    let result = guarded(operation, || {
+                        call(&fs, &payload, Wait::Allowed).map_err(|error| errno(&error))
+                    });
+                    answer(reply, result, accept);
+                }));
+            }
+        }
+    }
+
+    /// Runs a call that has no form that waits.
+    fn direct<T>(&self, operation: &'static str, call: impl FnOnce(&Fs) -> FsResult<T>) -> Result<T, Errno> {
+        guarded(operation, || call(&self.fs).map_err(|error| errno(&error)))
+    }
+
+    /// What to do once an operation by an unprivileged caller has succeeded: when the file had set-id
+    /// bits the kernel must forget its attributes, because it checks permissions with those it knows.
+    fn forget_set_id(&self, node: INodeNo, kills: bool) -> impl FnOnce() + Send + 'static {
+        let had = kills
+            && self
+                .direct("getattr", |fs| fs.getattr(ino(node)))
+                .is_ok_and(|found| found.mode & (libc::S_ISUID | libc::S_ISGID) != 0);
+        let kernel = had.then(|| Arc::clone(&self.kernel));
+        move || {
+            if let Some(notifier) = kernel.as_ref().and_then(|kernel| kernel.get())
+                && let Err(error) = notifier.inval_inode(node, -1, 0)
+                && error.raw_os_error() != Some(libc::ENOENT)
+            {
+                tracing::warn!(inode = node.0, %error, "kernel did not forget attributes");
+            }
+        }
+    }
+
+    fn forget_one(&self, node: INodeNo, count: u64) {
+        let _ = self.direct("forget", |fs| {
+            fs.forget(ino(node), count);
+            Ok(())
+        });
+    }
+}
+
+fn value_reply(reply: ReplyXattr, size: u32, value: &[u8]) {
+    if size == 0 {
+        reply.size(value.len() as u32);
+    } else if value.len() > size as usize {
+        reply.error(Errno::ERANGE);
+    } else {
+        reply.data(value);
+    }
+}
+
+fn wants_write(flags: OpenFlags) -> bool {
+    flags.acc_mode() != OpenAccMode::O_RDONLY
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        session::negotiate(config)
+    }
+
+    /// After the last request: waits for those that still wait.
+    fn destroy(&mut self) {
+        self.waiting = None;
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.direct("lookup", |fs| fs.lookup(ino(parent), name.as_bytes())) {
+            Ok(found) => entry(reply, found),
+            Err(error) if error.code() == libc::ENOENT => session::absent(reply),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
+        self.forget_one(node, count);
+    }
+
+    fn batch_forget(&self, _request: &Request, nodes: &[ForgetOne]) {
+        for node in nodes {
+            self.forget_one(node.nodeid(), node.nlookup());
+        }
+    }
+
+    fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        let result = self.direct("getattr", |fs| fs.getattr(ino(node)));
+        answer(reply, result, |reply, found| reply.attr(&VALID, &attributes(&found)));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let change = SetAttributes {
+            mode: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            kill_set_id: size.is_some() && kills_set_id(request),
+        };
+        let call = move |fs: &Fs, _: &[u8], wait| fs.setattr(ino(node), &change, wait);
+        self.attempt("setattr", &[], reply, call, |reply, found: Attributes| {
+            reply.attr(&VALID, &attributes(&found));
+        });
+    }
+
+    fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
+        let result = self.direct("readlink", |fs| fs.readlink(ino(node)));
+        answer(reply, result, |reply, target| reply.data(&target));
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let caller = caller(request);
+        let call = move |fs: &Fs, name: &[u8], wait| fs.mknod(ino(parent), name, mode, rdev, caller, wait);
+        self.attempt("mknod", name.as_bytes(), reply, call, entry);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let caller = caller(request);
+        let call = move |fs: &Fs, name: &[u8], wait| fs.mkdir(ino(parent), name, mode & 0o7777, caller, wait);
+        self.attempt("mkdir", name.as_bytes(), reply, call, entry);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let call = move |fs: &Fs, name: &[u8], wait| fs.unlink(ino(parent), name, wait);
+        self.attempt("unlink", name.as_bytes(), reply, call, done);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let call = move |fs: &Fs, name: &[u8], wait| fs.rmdir(ino(parent), name, wait);
+        self.attempt("rmdir", name.as_bytes(), reply, call, done);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (caller, target) = (caller(request), target.as_os_str().as_bytes().to_vec());
+        let call = move |fs: &Fs, name: &[u8], wait| fs.symlink(ino(parent), name, &target, caller, wait);
+        self.attempt("symlink", name.as_bytes(), reply, call, entry);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if !RenameFlags::RENAME_NOREPLACE.contains(flags) {
+            return reply.error(Errno::EINVAL);
+        }
+        let (new_name, no_replace) = (new_name.as_bytes().to_vec(), !flags.is_empty());
+        let call = move |fs: &Fs, name: &[u8], wait| {
+            fs.rename(ino(parent), name, ino(new_parent), &new_name, no_replace, wait)
+        };
+        self.attempt("rename", name.as_bytes(), reply, call, done);
+    }
+
+    fn link(&self, _request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let call = move |fs: &Fs, name: &[u8], wait| fs.link(ino(node), ino(parent), name, wait);
+        self.attempt("link", name.as_bytes(), reply, call, entry);
+    }
+
+    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let truncate = flags.0 & libc::O_TRUNC != 0;
+        let after = self.forget_set_id(node, truncate && kills_set_id(request));
+        let result = self.direct("open", |fs| fs.open(ino(node), truncate, wants_write(flags)));
+        answer(reply, result, |reply, mode| {
+            reply.opened(FileHandle(0), open_flags(mode));
+            after();
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let caller = caller(request);
+        let mode = libc::S_IFREG | (mode & 0o7777);
+        let call = move |fs: &Fs, name: &[u8], wait| {
+            let (found, truncate) = match fs.mknod(ino(parent), name, mode, 0, caller, wait) {
+                Err(FsError::Exists) if flags & libc::O_EXCL == 0 => {
+                    (fs.lookup(ino(parent), name)?, flags & libc::O_TRUNC != 0)
+                }
+                made => (made?, false),
+            };
+            match fs.open(found.ino, truncate, wants_write(OpenFlags(flags))) {
+                Ok(open_mode) => Ok((found, open_mode)),
+                Err(error) => {
+                    fs.forget(found.ino, 1);
+                    Err(error)
+                }
+            }
+        };
+        let accept = |reply: ReplyCreate, (found, open_mode): (Attributes, OpenMode)| {
+            let flags = open_flags(open_mode);
+            reply.created(&VALID, &attributes(&found), generation(&found), FileHandle(0), flags);
+        };
+        self.attempt("create", name.as_bytes(), reply, call, accept);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let size = size as usize;
+        let mut reply = Some(reply);
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let first = guarded("read", || match self.fs.read(ino(node), offset, &mut buffer[..size], Wait::Never) {
+                Ok(count) => Ok(Some(count)),
+                Err(FsError::WouldBlock) => Ok(None),
+                Err(error) => Err(errno(&error)),
+            });
+            match first {
+                Ok(None) => {}
+                Ok(Some(count)) => {
+                    if let Some(reply) = reply.take() {
+                        reply.data(&buffer[..count]);
+                    }
+                }
+                Err(errno) => {
+                    if let Some(reply) = reply.take() {
+                        reply.error(errno);
+                    }
+                }
+            }
+        });
+        let (Some(reply), Some(waiting)) = (reply, &self.waiting) else { return };
+        let fs = Arc::clone(&self.fs);
+        // A buffer of its own: waiting threads are many, and what they keep would count against the daemon.
+        waiting.submit(Box::new(move || {
+            let result = guarded("read", || {
+                let mut buffer = vec![0; size];
+                let read = fs.read(ino(node), offset, &mut buffer, Wait::Allowed);
+                read.map(|count| (buffer, count)).map_err(|error| errno(&error))
+            });
+            answer(reply, result, |reply, (buffer, count)| reply.data(&buffer[..count]));
+        }));
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let after = self.forget_set_id(node, kills);
+        let flags = terrace_fs::WriteFlags {
+            sync: flags.0 & libc::O_DSYNC != 0, // O_SYNC contains it
+            kill_set_id: kills,
+        };
+        let call = move |fs: &Fs, data: &[u8], wait| fs.write(ino(node), offset, data, flags, wait);
+        self.attempt("write", data, reply, call, |reply, count: usize| {
+            reply.written(count as u32);
+            after();
+        });
+    }
+
+    /// Not asked for (FOPEN_NOFLUSH): there is nothing to do on close.
+    fn flush(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let result = self.direct("release", |fs| {
+            fs.release(ino(node));
+            Ok(())
+        });
+        answer(reply, result, done);
+    }
+
+    fn fsync(&self, _request: &Request, node: INodeNo, _handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        let call = move |fs: &Fs, _: &[u8], wait| fs.fsync(ino(node), data_only, wait);
+        self.attempt("fsync", &[], reply, call, done);
+    }
+
+    fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::empty());
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        cookie: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let result = self.direct("readdir", |fs| {
+            fs.readdir(ino(node), cookie, &mut |found| {
+                let kind = file_type(found.file_type);
+                !reply.add(INodeNo(found.ino.0), found.cookie, kind, OsStr::from_bytes(&found.name))
+            })
+        });
+        match result {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        cookie: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let result = self.direct("readdirplus", |fs| {
+            fs.readdir_plus(ino(node), cookie, &mut |found, attr| {
+                let (name, number) = (OsStr::from_bytes(&found.name), INodeNo(found.ino.0));
+                !reply.add(number, found.cookie, name, &VALID, &attributes(attr), generation(attr))
+            })
+        });
+        match result {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let result = self.direct("fsyncdir", |fs| fs.fsyncdir(ino(node)));
+        answer(reply, result, done);
+    }
+
+    fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
+        let result = self.direct("statfs", |fs| Ok(fs.statfs()));
+        answer(reply, result, |reply, space| {
+            let (blocks, free, available) = (space.blocks, space.free, space.available);
+            reply.statfs(blocks, free, available, space.files, space.files_free, 4096, 255, 4096);
+        });
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(mode) = xattr_mode(flags) else {
+            return reply.error(Errno::EINVAL);
+        };
+        let name = name.as_bytes().to_vec();
+        let call = move |fs: &Fs, value: &[u8], wait| fs.setxattr(ino(node), &name, value, mode, wait);
+        self.attempt("setxattr", value, reply, call, done);
+    }
+
+    fn getxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if name.as_bytes() == CONTROL_XATTR.as_bytes() {
+            return value_reply(reply, size, &self.control);
+        }
+        let result = self.direct("getxattr", |fs| fs.getxattr(ino(node), name.as_bytes()));
+        answer(reply, result, |reply, value| value_reply(reply, size, &value));
+    }
+
+    fn listxattr(&self, _request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        let result = self.direct("listxattr", |fs| fs.listxattr(ino(node)));
+        answer(reply, result, |reply, names| value_reply(reply, size, &names));
+    }
+
+    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let call = move |fs: &Fs, name: &[u8], wait| fs.removexattr(ino(node), name, wait);
+        self.attempt("removexattr", name.as_bytes(), reply, call, done);
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(how) = allocate(mode) else {
+            return reply.error(Errno::EOPNOTSUPP);
+        };
+        let call = move |fs: &Fs, _: &[u8], wait| fs.fallocate(ino(node), offset, length, how, wait);
+        self.attempt("fallocate", &[], reply, call, done);
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let what = match whence {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
+        let result = self.direct("lseek", |fs| fs.seek(ino(node), offset, what));
+        answer(reply, result, |reply, found| reply.offset(found as i64));
+    }
+
+    /// ENOSYS: the kernel copies by reads and writes from then on.
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _from: INodeNo,
+        _from_handle: FileHandle,
+        _from_offset: u64,
+        _to: INodeNo,
+        _to_handle: FileHandle,
+        _to_offset: u64,
+        _length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}

@@ -1,0 +1,137 @@
+//! Between the types of the file system and those of `fuser`.
+
+use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, TimeOrNow};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use terrace_format::Ino;
+use terrace_fs::{Allocate, Attributes, FsError, OpenMode, SetTime, XattrMode};
+
+pub(crate) fn ino(node: INodeNo) -> Ino {
+    Ino(node.0)
+}
+
+pub(crate) fn errno(error: &FsError) -> Errno {
+    Errno::from_i32(error.errno())
+}
+
+/// The type of a file from the upper four bits of its mode.
+pub(crate) fn file_type(bits: u8) -> FileType {
+    match u32::from(bits) << 12 {
+        libc::S_IFDIR => FileType::Directory,
+        libc::S_IFLNK => FileType::Symlink,
+        libc::S_IFCHR => FileType::CharDevice,
+        libc::S_IFBLK => FileType::BlockDevice,
+        libc::S_IFIFO => FileType::NamedPipe,
+        libc::S_IFSOCK => FileType::Socket,
+        _ => FileType::RegularFile,
+    }
+}
+
+fn time(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    if ns >= 0 {
+        UNIX_EPOCH + distance
+    } else {
+        UNIX_EPOCH - distance
+    }
+}
+
+/// Nanoseconds since the epoch, saturated. `fuser` 0.18 turns the kernel's (seconds, nanoseconds) of a
+/// time before 1970 into `epoch - (-seconds + nanoseconds)` instead of `epoch - (-seconds) +
+/// nanoseconds`: undone here.
+fn nanoseconds(time: SystemTime) -> i64 {
+    const PER_SECOND: i128 = 1_000_000_000;
+    let ns = match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i128::from(after.as_secs()) * PER_SECOND + i128::from(after.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            i128::from(before.subsec_nanos()) - i128::from(before.as_secs()) * PER_SECOND
+        }
+    };
+    ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(time) => SetTime::At(nanoseconds(time)),
+    }
+}
+
+pub(crate) fn attributes(from: &Attributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(from.ino.0),
+        size: from.size,
+        blocks: from.blocks,
+        atime: time(from.atime_ns),
+        mtime: time(from.mtime_ns),
+        ctime: time(from.ctime_ns),
+        crtime: time(from.btime_ns),
+        kind: file_type((from.mode >> 12) as u8),
+        perm: (from.mode & 0o7777) as u16,
+        nlink: from.nlink,
+        uid: from.uid,
+        gid: from.gid,
+        rdev: from.rdev,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// What the kernel may do with an open file (design 6): nothing on close in both modes; direct I/O with
+/// parallel writes, or its page cache kept from one open to the next. The file system never changes content
+/// behind the kernel, so kept pages stay right; direct writes invalidate them in the kernel.
+pub(crate) fn open_flags(mode: OpenMode) -> FopenFlags {
+    FopenFlags::FOPEN_NOFLUSH
+        | match mode {
+            OpenMode::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+            OpenMode::Cached => FopenFlags::FOPEN_KEEP_CACHE,
+        }
+}
+
+/// What a mode of fallocate(2) asks for; `None` for those not built.
+pub(crate) fn allocate(mode: i32) -> Option<Allocate> {
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    match mode {
+        0 => Some(Allocate::Extend),
+        libc::FALLOC_FL_KEEP_SIZE => Some(Allocate::KeepSize),
+        PUNCH => Some(Allocate::PunchHole),
+        _ => None,
+    }
+}
+
+/// The flags of setxattr(2).
+pub(crate) fn xattr_mode(flags: i32) -> Option<XattrMode> {
+    match flags {
+        0 => Some(XattrMode::Any),
+        libc::XATTR_CREATE => Some(XattrMode::Create),
+        libc::XATTR_REPLACE => Some(XattrMode::Replace),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_round_trip_through_the_kernel_form() {
+        for ns in [0, 1, -1, 1_700_000_000_123_456_789, i64::MAX] {
+            // The kernel's form is floored seconds and non-negative nanoseconds; fuser's reading of it:
+            let (seconds, part) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
+            let read = if seconds >= 0 {
+                UNIX_EPOCH + Duration::new(seconds as u64, part as u32)
+            } else {
+                UNIX_EPOCH - Duration::new(seconds.unsigned_abs(), part as u32)
+            };
+            assert_eq!(nanoseconds(read), ns);
+            assert_eq!(time(ns).duration_since(UNIX_EPOCH).is_ok(), ns >= 0);
+        }
+    }
+
+    #[test]
+    fn modes_of_fallocate() {
+        assert_eq!(allocate(3), Some(Allocate::PunchHole));
+        assert_eq!(allocate(libc::FALLOC_FL_ZERO_RANGE), None);
+        assert_eq!(allocate(libc::FALLOC_FL_PUNCH_HOLE), None);
+    }
+}

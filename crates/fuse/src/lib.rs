@@ -1,0 +1,19 @@
+//! Transport: requests from the kernel in, replies out; no file-system logic (design 2).
+//!
+//! The only crate that knows FUSE. A node id is an inode number (the root is 1 in both), so no table
+//! of nodes is kept. Called by the command line (mount) and by the bench (null server); calls the `fs`
+//! crate alone.
+//!
+//! Invariants: no request can end the daemon (every handler runs under `catch_unwind` and answers EIO
+//! when it panics); every request is answered exactly once; a request thread never waits for a lower
+//! tier (design L2); notifications to the kernel are sent while no lock is held.
+#![forbid(unsafe_code)]
+
+mod adapter;
+mod convert;
+pub mod null;
+pub mod session;
+
+pub use adapter::{Adapter, CONTROL_XATTR};
+pub use null::NullServer;
+pub use session::{MountError, Running, SessionOptions, Unmount, become_io_flusher, start, unmount};

@@ -1,0 +1,390 @@
+//! Sessions: mounting, what is negotiated with the kernel, request threads, unmounting.
+//!
+//! Shared by the adapter and by the null server of the bench, so that both are measured with the same
+//! flags, threads and options. Mounting is done here and not by `fuser`, because only so the type shows as
+//! `fuse.terrace` for root too. Root mounts by itself; an ordinary user through fusermount3.
+
+use crate::adapter::VALID;
+use fuser::{
+    Config, FileAttr, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, Notifier, ReplyEntry,
+    Session, SessionACL,
+};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, FdFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::ffi::{CString, OsString};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, UNIX_EPOCH};
+use terrace_runtime::thread::spawn;
+
+/// Largest write request, also the largest read.
+const MAX_WRITE: u32 = 1 << 20;
+/// Requests that nobody waits for in person (read-ahead, asynchronous I/O) under way at once.
+const MAX_BACKGROUND: u16 = 256;
+/// Program for users who may not mount.
+const FUSERMOUNT: &str = "fusermount3";
+
+/// How a session is mounted and served.
+#[derive(Debug, Clone)]
+pub struct SessionOptions {
+    /// First column of /proc/mounts.
+    pub source: PathBuf,
+    /// Where; must be a directory.
+    pub mountpoint: PathBuf,
+    /// Other users than the one who mounts may use it.
+    pub allow_other: bool,
+    /// Mount flags by their names in mount(8): ro, nosuid, nodev, noexec, noatime, …
+    pub flags: Vec<String>,
+    /// Request threads; `None` chooses.
+    pub threads: Option<usize>,
+    /// One /dev/fuse descriptor per thread.
+    pub clone_fd: bool,
+}
+
+impl SessionOptions {
+    /// The usual options for a mount of `source` at `mountpoint`.
+    pub fn new(source: impl Into<PathBuf>, mountpoint: impl Into<PathBuf>) -> SessionOptions {
+        SessionOptions {
+            source: source.into(),
+            mountpoint: mountpoint.into(),
+            allow_other: rustix::process::geteuid().is_root(),
+            flags: Vec::new(),
+            threads: None,
+            clone_fd: true,
+        }
+    }
+}
+
+/// Why a mount failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The FUSE device cannot be opened.
+    #[error("/dev/fuse: {0}; load the kernel module (modprobe fuse) or allow the device in this container")]
+    NoDevice(io::Error),
+    /// mount(2) refused.
+    #[error("{}: mount: {error}", .path.display())]
+    Refused {
+        /// The directory.
+        path: PathBuf,
+        /// The answer.
+        error: io::Error,
+    },
+    /// An ordinary user without fusermount3.
+    #[error("{FUSERMOUNT}: {0}; install the package fuse3, or mount as root")]
+    NoHelper(io::Error),
+    /// fusermount3 refused.
+    #[error("{0}")]
+    Helper(String),
+    /// The kernel did not agree on a session.
+    #[error("{}: FUSE handshake: {error}", .path.display())]
+    Handshake {
+        /// The directory.
+        path: PathBuf,
+        /// The answer.
+        error: io::Error,
+    },
+}
+
+/// How to unmount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmount {
+    /// Fails with EBUSY while in use.
+    Plain,
+    /// Disappears at once, ends when the last user has gone.
+    Detach,
+    /// Aborts the connection: users get ENOTCONN.
+    Abort,
+}
+
+/// A mounted session whose requests are being served.
+pub struct Running {
+    mountpoint: PathBuf,
+    notifier: Notifier,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+/// Tells the kernel that this process writes back for others, so that its own allocations must not wait for
+/// itself. Inherited by threads started later. False without the privilege (CAP_SYS_RESOURCE).
+pub fn become_io_flusher() -> bool {
+    rustix::process::configure_io_flusher_behavior(true).is_ok()
+}
+
+/// What every session asks of the kernel; capabilities that an older kernel lacks are left out.
+pub(crate) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
+    let wanted = [
+        InitFlags::FUSE_PARALLEL_DIROPS,
+        InitFlags::FUSE_ASYNC_DIO,
+        InitFlags::FUSE_ATOMIC_O_TRUNC,
+        InitFlags::FUSE_DO_READDIRPLUS,
+        InitFlags::FUSE_READDIRPLUS_AUTO,
+        // Shared mappings of files opened for direct I/O (Linux 6.6).
+        InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        // The daemon removes set-id bits; without it buffered writes ask for security.capability each.
+        InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        // Nobody else writes: a changed mtime must not drop cached pages.
+        InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+        InitFlags::FUSE_CACHE_SYMLINKS,
+    ];
+    for flag in wanted {
+        if config.add_capabilities(flag).is_err() {
+            tracing::debug!(?flag, "not offered by the kernel");
+        }
+    }
+    config.set_max_write(MAX_WRITE).map_err(|_| io::Error::from(Errno::INVAL))?;
+    config.set_max_background(MAX_BACKGROUND).map_err(|_| io::Error::from(Errno::INVAL))?;
+    Ok(())
+}
+
+/// Answers a lookup with "no such name", and lets the kernel remember it: names appear only through it.
+pub(crate) fn absent(reply: ReplyEntry) {
+    let nothing = FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    };
+    reply.entry_with_ttls(&Duration::ZERO, &VALID, &nothing, Generation(0));
+}
+
+/// Mounts and serves. `publish` gets the notifier before the first request is answered.
+///
+/// # Errors
+/// [`MountError`]; nothing stays mounted.
+pub fn start<F: Filesystem>(
+    filesystem: F,
+    options: &SessionOptions,
+    publish: impl FnOnce(Notifier),
+) -> Result<Running, MountError> {
+    let device = mount(options)?;
+    let handshake = |error| MountError::Handshake {
+        path: options.mountpoint.clone(),
+        error,
+    };
+    let mut config = Config::default();
+    let cores = std::thread::available_parallelism().map_or(2, |count| count.get());
+    config.n_threads = Some(options.threads.unwrap_or_else(|| (2 * cores).clamp(4, 16)));
+    config.clone_fd = options.clone_fd;
+    // Who may use the mount is the kernel's business (allow_other); fuser's own filter would refuse
+    // set-id programs of the owner.
+    let serve = || {
+        let session = Session::from_fd(filesystem, device, SessionACL::All, config)?;
+        let notifier = session.notifier();
+        publish(session.notifier());
+        let thread = spawn("terrace-session", move || session.run())?;
+        Ok((notifier, thread))
+    };
+    match serve() {
+        Ok((notifier, thread)) => Ok(Running {
+            mountpoint: options.mountpoint.clone(),
+            notifier,
+            thread,
+        }),
+        Err(error) => {
+            let _ = unmount(&options.mountpoint, Unmount::Detach);
+            Err(handshake(error))
+        }
+    }
+}
+
+impl Running {
+    /// Sends notifications to the kernel; only from a thread that holds no lock.
+    pub fn notifier(&self) -> &Notifier {
+        &self.notifier
+    }
+    /// Where it was mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+    /// Whether requests are still being served.
+    pub fn is_running(&self) -> bool {
+        !self.thread.is_finished()
+    }
+    /// Waits until the file system has been unmounted and all requests are answered.
+    ///
+    /// # Errors
+    /// What ended the session, when it was not an unmount.
+    pub fn join(self) -> io::Result<()> {
+        self.thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("request thread panicked")))
+    }
+}
+
+fn mount(options: &SessionOptions) -> Result<OwnedFd, MountError> {
+    match mount_directly(options) {
+        Err(MountError::Refused { error, .. }) if error.raw_os_error() == Some(libc::EPERM) => {
+            mount_by_helper(options)
+        }
+        result => result,
+    }
+}
+
+fn mount_flags(names: &[String]) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    for name in names {
+        flags |= match name.as_str() {
+            "ro" => MountFlags::RDONLY,
+            "nosuid" => MountFlags::NOSUID,
+            "nodev" => MountFlags::NODEV,
+            "noexec" => MountFlags::NOEXEC,
+            "noatime" => MountFlags::NOATIME,
+            "nodiratime" => MountFlags::NODIRATIME,
+            "dirsync" => MountFlags::DIRSYNC,
+            "sync" => MountFlags::SYNCHRONOUS,
+            _ => MountFlags::empty(),
+        };
+    }
+    flags
+}
+
+fn mount_directly(options: &SessionOptions) -> Result<OwnedFd, MountError> {
+    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| MountError::NoDevice(error.into()))?;
+    let refused = |error: io::Error| MountError::Refused {
+        path: options.mountpoint.clone(),
+        error,
+    };
+    let mode = rustix::fs::stat(&options.mountpoint).map_err(|error| refused(error.into()))?.st_mode;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let other = if options.allow_other { ",allow_other" } else { "" };
+    let data = format!(
+        "fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions{other}",
+        device.as_raw_fd()
+    );
+    let data = CString::new(data).map_err(|error| refused(error.into()))?;
+    let flags = mount_flags(&options.flags);
+    rustix::mount::mount(&options.source, &options.mountpoint, "fuse.terrace", flags, data.as_c_str())
+        .map_err(|error| refused(error.into()))?;
+    Ok(device)
+}
+
+/// fusermount3 mounts and sends the device over a socket that it inherits.
+fn mount_by_helper(options: &SessionOptions) -> Result<OwnedFd, MountError> {
+    let helper = |error: io::Error| MountError::Helper(format!("{FUSERMOUNT}: {error}"));
+    let (ours, theirs) = UnixStream::pair().map_err(helper)?;
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|error| helper(error.into()))?;
+    let mut words = OsString::from("subtype=terrace,default_permissions");
+    if options.allow_other {
+        words.push(",allow_other");
+    }
+    for flag in &options.flags {
+        words.push(",");
+        words.push(flag);
+    }
+    words.push(",fsname=");
+    words.push(escaped(&options.source));
+    let child = Command::new(FUSERMOUNT)
+        .arg("-o")
+        .arg(words)
+        .arg("--")
+        .arg(&options.mountpoint)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(MountError::NoHelper)?;
+    drop(theirs);
+    let received = receive_descriptor(&ours);
+    let output = child.wait_with_output().map_err(helper)?;
+    match received {
+        Ok(device) if output.status.success() => {
+            rustix::io::fcntl_setfd(&device, FdFlags::CLOEXEC).map_err(|error| helper(error.into()))?;
+            Ok(device)
+        }
+        _ => Err(MountError::Helper(first_line(&output.stderr))),
+    }
+}
+
+/// In an option a comma ends the value and a backslash keeps it.
+fn escaped(source: &Path) -> OsString {
+    let mut bytes = Vec::new();
+    for &byte in source.as_os_str().as_bytes() {
+        if byte == b',' || byte == b'\\' {
+            bytes.push(b'\\');
+        }
+        bytes.push(byte);
+    }
+    std::ffi::OsStr::from_bytes(&bytes).to_os_string()
+}
+
+fn first_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let line = text.lines().next().unwrap_or("").trim();
+    if line.is_empty() {
+        format!("{FUSERMOUNT} failed without a message")
+    } else {
+        line.to_string()
+    }
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = loop {
+        let mut parts = [IoSliceMut::new(&mut byte)];
+        match rustix::net::recvmsg(socket.as_fd(), &mut parts, &mut ancillary, RecvFlags::empty()) {
+            Err(Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    let _ = message;
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = part
+            && let Some(descriptor) = descriptors.next()
+        {
+            return Ok(descriptor);
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Unmounts what is mounted at `mountpoint`.
+///
+/// # Errors
+/// EBUSY when in use and `how` is plain; otherwise what the operating system or fusermount3 says.
+pub fn unmount(mountpoint: &Path, how: Unmount) -> io::Result<()> {
+    let flags = UnmountFlags::NOFOLLOW
+        | match how {
+            Unmount::Plain => UnmountFlags::empty(),
+            Unmount::Detach => UnmountFlags::DETACH,
+            Unmount::Abort => UnmountFlags::DETACH | UnmountFlags::FORCE,
+        };
+    match rustix::mount::unmount(mountpoint, flags) {
+        Err(Errno::PERM) => {}
+        result => return result.map_err(Into::into),
+    }
+    let mut helper = Command::new(FUSERMOUNT);
+    helper.arg("-u");
+    if how != Unmount::Plain {
+        helper.arg("-z");
+    }
+    let output = helper.arg("--").arg(mountpoint).stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = first_line(&output.stderr);
+    if text.contains("resource busy") {
+        return Err(Errno::BUSY.into());
+    }
+    Err(io::Error::other(text))
+}
