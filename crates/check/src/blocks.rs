@@ -43,10 +43,7 @@ impl Checker<'_> {
 
     /// Last phase: every entry decodes, and every owned block was reached.
     pub fn block_table(&mut self) {
-        let (first, count) = (
-            self.geometry.first_pool_block().0,
-            self.geometry.block_count(),
-        );
+        let (first, count) = (self.geometry.first_pool_block().0, self.geometry.block_count());
         let mut start = 0;
         while start < count {
             let end = (start + REGION).min(count);

@@ -7,6 +7,9 @@ use crate::keys::KeyRun;
 use terrace_format::page::{CELL_HEADER, PAGE_SIZE, Page};
 use terrace_format::table::{Owner, PageKind};
 
+/// Level of the highest root: 15 levels of two children are more than any pool holds.
+const MAX_LEVEL: u8 = 15;
+
 impl Checker<'_> {
     /// Walks all shards.
     pub fn catalog(&mut self) {
@@ -30,7 +33,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Recursion is bounded: a child's level is one below its parent's, which is at most 255.
+    /// Recursion is bounded: a child's level is one below its parent's, which is at most 15.
     fn subtree(&mut self, run: &mut KeyRun, place: &Place) {
         let owner = Owner::Page {
             kind: PageKind::CatalogPage,
@@ -49,7 +52,11 @@ impl Checker<'_> {
             return;
         }
         let level = page.level();
-        if place.level.is_some_and(|expected| expected != level) || (level > 0 && page.count() == 0) {
+        if place
+            .level
+            .map_or(level > MAX_LEVEL, |expected| expected != level)
+            || (level > 0 && page.count() == 0)
+        {
             self.report(Code::CatalogLevel, || {
                 format!("{site}: level {level}, {} cells", page.count())
             });
@@ -83,7 +90,11 @@ impl Checker<'_> {
         let live: usize = cells.iter().map(|(_, size)| size).sum();
         if cells.len() == page.count() && page.heap() + live + page.dead() != PAGE_SIZE {
             self.report(Code::CatalogSpace, || {
-                format!("{site}: heap at {}, {live} live, {} dead", page.heap(), page.dead())
+                format!(
+                    "{site}: heap at {}, {live} live, {} dead",
+                    page.heap(),
+                    page.dead()
+                )
             });
         }
     }
@@ -131,7 +142,11 @@ impl Checker<'_> {
             if index > 0 && !place.bounds(key) {
                 self.report(Code::CatalogBound, || format!("{site}: separator {key:02x?}"));
             }
-            let low = if index == 0 { place.low.clone() } else { key.to_vec() };
+            let low = if index == 0 {
+                place.low.clone()
+            } else {
+                key.to_vec()
+            };
             if let Some(before) = children.last_mut() {
                 if before.low.as_slice() >= key {
                     self.report(Code::CatalogOrder, || format!("{site}: separator {key:02x?}"));

@@ -16,7 +16,10 @@ impl Checker<'_> {
         for (index, row) in rows.iter().enumerate() {
             if row.tier == 0 || !(1..=2).contains(&row.class) || row.blocks.get() < 2 {
                 self.report(Code::DeviceRow, || {
-                    format!("device {index}: tier {}, class {}, {} blocks", row.tier, row.class, row.blocks)
+                    format!(
+                        "device {index}: tier {}, class {}, {} blocks",
+                        row.tier, row.class, row.blocks
+                    )
                 });
             }
             let readable = self.device_header(index, row);
@@ -57,7 +60,12 @@ impl Checker<'_> {
             }
         };
         let ours = header.pool_uuid == self.superblock.uuid && header.device_uuid == row.uuid;
-        let fields = (usize::from(header.index), header.tier, header.role, header.blocks.get());
+        let fields = (
+            usize::from(header.index),
+            header.tier,
+            header.role,
+            header.blocks.get(),
+        );
         if !ours || fields != (index, row.tier, 1, blocks) {
             self.report(Code::DeviceHeader, || format!("{}: {header:?}", medium.name()));
         }
@@ -109,7 +117,13 @@ impl Checker<'_> {
                 continue;
             }
             let place = extent.start.plus(at);
-            let site = || format!("{}, block {place}: inode {ino}, block {}", medium.name(), extent.first.0 + at);
+            let site = || {
+                format!(
+                    "{}, block {place}: inode {ino}, block {}",
+                    medium.name(),
+                    extent.first.0 + at
+                )
+            };
             // One bad block must not hide its neighbours.
             if !together && let Err(error) = medium.read(place, std::slice::from_mut(block)) {
                 self.report(Code::DeviceUnreadable, || format!("{}: {error}", site()));
@@ -130,7 +144,10 @@ impl Checker<'_> {
         let chunk_blocks = u64::from(self.geometry.chunk_blocks);
         if bitmap.is_empty() || bitmap.len() as u64 * 8 > chunk_blocks {
             self.report(Code::KeyValue, || {
-                format!("chunk {chunk} of device {device}: bitmap of {} bytes", bitmap.len())
+                format!(
+                    "chunk {chunk} of device {device}: bitmap of {} bytes",
+                    bitmap.len()
+                )
             });
         }
         let first = FIRST_CHUNK_BLOCK.0 + chunk * chunk_blocks;
@@ -160,13 +177,20 @@ impl Checker<'_> {
     /// must be a group summary.
     pub fn chunks(&mut self) {
         for (index, state) in std::mem::take(&mut self.cold).into_iter().enumerate() {
-            for block in state.extents.iter().filter(|block| !state.marked.contains(*block)) {
+            for block in state
+                .extents
+                .iter()
+                .filter(|block| !state.marked.contains(*block))
+            {
                 self.report(Code::ColdUnmarked, || format!("device {index}, block {block}"));
             }
             let Some(medium) = self.devices.block.get(index).cloned().flatten() else {
                 continue;
             };
-            let rest = state.marked.iter().filter(|block| !state.extents.contains(*block));
+            let rest = state
+                .marked
+                .iter()
+                .filter(|block| !state.extents.contains(*block));
             for block in rest.filter(|block| *block < state.readable) {
                 let mut content = [AlignedBlock::zeroed()];
                 if let Err(error) = medium.read(DeviceBlock(block), &mut content) {

@@ -131,7 +131,10 @@ impl<'a> Checker<'a> {
                         leaf = Some((number, node));
                     }
                     let within = (block % RADIX_FANOUT) as usize;
-                    leaf.as_ref().and_then(|(_, node)| node.get(within)).copied().unwrap_or(0)
+                    leaf.as_ref()
+                        .and_then(|(_, node)| node.get(within))
+                        .copied()
+                        .unwrap_or(0)
                 }
             };
             shadows |= u128::from(entry != 0) << bit;

@@ -125,7 +125,9 @@ impl Checker<'_> {
             directory.entries += 1;
         }
         if cookie < FIRST_COOKIE || cookie >> 63 != 0 {
-            self.report(Code::DentryCookie, || format!("directory {at}: cookie {cookie:#x}"));
+            self.report(Code::DentryCookie, || {
+                format!("directory {at}: cookie {cookie:#x}")
+            });
         }
         let Some(([i0, i1, i2, i3, kind], name)) = value.split_first_chunk::<5>() else {
             self.report(Code::KeyValue, || format!("directory {at}: entry {value:02x?}"));
@@ -153,7 +155,10 @@ impl Checker<'_> {
         let (found, is_directory) = (record.file_type(), record.is_directory());
         if found != u32::from(*kind) {
             self.report(Code::DentryType, || {
-                format!("directory {at}: {:?} says {kind:#o}, inode {target} is {found:#o}", shown())
+                format!(
+                    "directory {at}: {:?} says {kind:#o}, inode {target} is {found:#o}",
+                    shown()
+                )
             });
         }
         if is_directory && let Some(directory) = self.inode_mut(at.into()) {
@@ -204,7 +209,10 @@ impl Checker<'_> {
         {
             let ino = run.ino.unwrap_or(0);
             self.report(Code::XattrParts, || {
-                format!("inode {ino}: {:02x?}: {} of {} bytes", done.name, done.seen, done.total)
+                format!(
+                    "inode {ino}: {:02x?}: {} of {} bytes",
+                    done.name, done.seen, done.total
+                )
             });
         }
     }
@@ -270,7 +278,9 @@ impl Checker<'_> {
             });
         }
         if first >= end || end > MAX_FILE_BLOCK.0 + 1 {
-            self.report(Code::IntentRange, || format!("inode {ino}: blocks {first} to {end}"));
+            self.report(Code::IntentRange, || {
+                format!("inode {ino}: blocks {first} to {end}")
+            });
             return;
         }
         if let Some(record) = self.inode_mut(ino.into()) {

@@ -40,7 +40,9 @@ pub(crate) fn read(
         if let Some(last) = found.last()
             && !scan.data_is_sound(last)
         {
-            findings.add(Code::RecordUnfinished, || format!("lane {lane}, LSN {}", last.lsn));
+            findings.add(Code::RecordUnfinished, || {
+                format!("lane {lane}, LSN {}", last.lsn)
+            });
             found.pop();
         }
         records.append(&mut found);
