@@ -1,0 +1,39 @@
+//! The contract of file maps, run over every implementation: a new map adds one row.
+//!
+//! A random test prints its seed; `TERRACE_SEED=n cargo test -p terrace-map` repeats it.
+
+mod crash;
+mod damage;
+mod model;
+mod unit;
+mod world;
+
+use std::sync::Arc;
+use terrace_blocks::BlockPool;
+use terrace_map::{FileMap, RadixTree};
+
+/// An implementation under test.
+struct Row {
+    name: &'static str,
+    make: fn(Arc<BlockPool>) -> Box<dyn FileMap>,
+}
+
+const MAPS: &[Row] = &[Row {
+    name: "radix",
+    make: |blocks| Box::new(RadixTree::new(blocks)),
+}];
+
+/// Runs a test for every map and seed.
+fn for_each_map(seeds: std::ops::Range<u64>, test: impl Fn(&Row, u64)) {
+    let fixed = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok());
+    let seeds = fixed.map_or(seeds, |seed: u64| seed..seed + 1);
+    for row in MAPS {
+        for seed in seeds.clone() {
+            let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(row, seed)));
+            if let Err(cause) = run {
+                eprintln!("map {}, repeat with TERRACE_SEED={seed}", row.name);
+                std::panic::resume_unwind(cause);
+            }
+        }
+    }
+}
