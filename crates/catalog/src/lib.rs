@@ -20,6 +20,8 @@
     clippy::panic
 )]
 
+pub mod chunk_space;
+pub mod chunks;
 pub mod cold_map;
 pub mod dentry;
 pub mod edit;
@@ -32,6 +34,8 @@ pub mod symlink;
 pub mod tree;
 pub mod xattr;
 
+pub use chunk_space::{ChunkSpace, Pin, SpaceTotals};
+pub use chunks::DeviceRun;
 pub use edit::{Edit, Freed, PUT_RECORD_BYTES, REMOVE_RECORD_BYTES, Shortage};
 pub use split::STRUCTURAL_RECORD_BYTES;
 pub use tree::{Catalog, Reader, ShardRead, ShardsWrite};

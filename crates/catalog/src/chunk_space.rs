@@ -1,0 +1,517 @@
+//! Allocation of lower-tier blocks, the volatile part: claims, holes, pins.
+//!
+//! A block is free for a claim when its bitmap says so, no claim holds it and no pin covers it. A claim
+//! becomes permanent with the transaction that marks it used ([`crate::chunks::mark`]) or is released.
+//! Bitmaps are loaded lazily. Invariant: a chunk remembers the LSN below which its bitmap was loaded, so
+//! that a free reported late, for a record the load has already seen, does not free a new claim.
+//! Lock order: the space lock is an allocator lock (after catalog shards); loading and allocating take
+//! shard locks one at a time and are called without locks.
+
+use crate::chunks::{DeviceRun, Piece, bitmap_size, pieces};
+use crate::tree::Catalog;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use terrace_format::keys::Key;
+use terrace_format::{DeviceBlock, DeviceId, Lsn};
+use terrace_runtime::sync::Mutex;
+use terrace_wal::Result;
+
+/// Chunks loaded in one step.
+const LOAD: usize = 256;
+/// Candidates looked at for one claim.
+const CANDIDATES: usize = 32;
+/// Buckets of chunks by the logarithm of their largest hole; one more for wholly free chunks.
+const WHOLE: usize = 13;
+
+enum Content {
+    Unknown,
+    Free,
+    Full,
+    /// Used bits; bits beyond a short chunk's end are set.
+    Part(Box<[u64]>),
+}
+
+struct Chunk {
+    content: Content,
+    free: u16,
+    largest: u16,
+    /// Records below this were seen when the bitmap was loaded.
+    loaded: Lsn,
+}
+
+struct Device {
+    id: DeviceId,
+    blocks: u64,
+    chunks: Vec<Chunk>,
+    buckets: [BTreeSet<u32>; WHOLE + 1],
+    next_load: usize,
+    free: u64,
+}
+
+#[derive(Default)]
+struct Space {
+    devices: Vec<Device>,
+    pins: Vec<(u64, DeviceRun)>,
+    next_pin: u64,
+    /// Frees reported while a load was under way.
+    early: Vec<(DeviceRun, Lsn)>,
+    loading: bool,
+    damaged: u64,
+}
+
+/// The free space of all lower-tier devices.
+pub struct ChunkSpace {
+    catalog: Arc<Catalog>,
+    chunk_blocks: u32,
+    space: Mutex<Space>,
+    loader: Mutex<()>,
+}
+
+/// Keeps blocks from being claimed while I/O on them is under way (design S7).
+#[must_use]
+pub struct Pin {
+    space: Arc<ChunkSpace>,
+    id: u64,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.space.space.lock().pins.retain(|(id, _)| *id != self.id);
+    }
+}
+
+/// Blocks of some devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SpaceTotals {
+    /// Blocks behind the headers.
+    pub total: u64,
+    /// Neither marked used nor claimed.
+    pub free: u64,
+}
+
+impl ChunkSpace {
+    /// The space of these devices: number and blocks, header included. Loads nothing.
+    pub fn new(catalog: Arc<Catalog>, devices: &[(DeviceId, u64)]) -> Arc<ChunkSpace> {
+        let chunk_blocks = catalog.wal().geometry().chunk_blocks;
+        let device = |(id, blocks): &(DeviceId, u64)| {
+            let chunks = blocks.saturating_sub(1).div_ceil(u64::from(chunk_blocks));
+            Device {
+                id: *id,
+                blocks: *blocks,
+                chunks: (0..chunks).map(|_| Chunk::unknown()).collect(),
+                buckets: Default::default(),
+                next_load: 0,
+                free: 0,
+            }
+        };
+        let space = Space {
+            devices: devices.iter().map(device).collect(),
+            ..Space::default()
+        };
+        Arc::new(ChunkSpace {
+            catalog,
+            chunk_blocks,
+            space: Mutex::new(space),
+            loader: Mutex::new(()),
+        })
+    }
+
+    /// Loads a few more bitmaps; false when all are loaded. Call it without locks. A bitmap that cannot
+    /// be read counts as full (see [`Self::damaged_chunks`]).
+    ///
+    /// # Errors
+    /// None at present; kept for media that must be waited for.
+    pub fn load_step(&self) -> Result<bool> {
+        let _one = self.loader.lock();
+        let (index, id, chunks) = {
+            let mut space = self.space.lock();
+            let Some(index) = space.devices.iter().position(|d| d.next_load < d.chunks.len()) else {
+                return Ok(false);
+            };
+            let Some(device) = space.devices.get(index) else {
+                return Ok(false);
+            };
+            let end = (device.next_load + LOAD).min(device.chunks.len());
+            let work = (index, device.id, device.next_load..end);
+            space.loading = true;
+            work
+        };
+        let loaded: Vec<_> = chunks.clone().map(|chunk| self.read_bitmap(id, chunk)).collect();
+        // A free that a load has seen must have been persisted before its blocks are claimed.
+        self.catalog.wal().pm().persist();
+        let mut space = self.space.lock();
+        let space = &mut *space;
+        let early = std::mem::take(&mut space.early);
+        space.loading = false;
+        let Some(device) = space.devices.get_mut(index) else {
+            return Ok(false);
+        };
+        for (chunk, (lsn, bitmap)) in chunks.clone().zip(loaded) {
+            space.damaged += u64::from(bitmap.is_none());
+            device.publish(chunk, lsn, bitmap, self.chunk_blocks);
+        }
+        device.next_load = chunks.end;
+        for (run, lsn) in early {
+            free_run(&mut space.devices, self.chunk_blocks, run, lsn);
+        }
+        Ok(true)
+    }
+
+    /// LSN below which records were seen, and the used words (empty: wholly free, `None`: damaged).
+    fn read_bitmap(&self, device: DeviceId, chunk: usize) -> (Lsn, Option<Vec<u64>>) {
+        let guard = self.catalog.read(self.catalog.shard_of(chunk as u64));
+        let lsn = self.catalog.wal().next_lsn();
+        let size = bitmap_size(self.chunk_blocks);
+        let words = guard
+            .reader()
+            .get_with(&Key::chunk(chunk as u64, device), |value| {
+                let words = value
+                    .as_chunks::<8>()
+                    .0
+                    .iter()
+                    .map(|word| u64::from_le_bytes(*word));
+                (value.len() == size).then(|| words.collect::<Vec<u64>>())
+            });
+        let words = match words {
+            Ok(Some(words)) => words,
+            Ok(None) => Some(Vec::new()),
+            Err(_) => None,
+        };
+        (lsn, words)
+    }
+
+    /// Claims up to `want` consecutive blocks on one of `devices` (the device with most free space
+    /// first). Small requests fill holes, as the disk manager of [AC-BPFS] does; large ones prefer whole
+    /// chunks. `None` when nothing is free. May load bitmaps: call it without locks.
+    ///
+    /// # Errors
+    /// As [`Self::load_step`].
+    pub fn allocate(&self, devices: &[DeviceId], want: u64) -> Result<Option<DeviceRun>> {
+        let want = want.clamp(1, u64::from(self.chunk_blocks));
+        loop {
+            let run = self.try_allocate(devices, want, want);
+            if run.is_some() {
+                return Ok(run);
+            }
+            if !self.load_step()? {
+                return Ok(self.try_allocate(devices, want, 1));
+            }
+        }
+    }
+
+    fn try_allocate(&self, devices: &[DeviceId], want: u64, enough: u64) -> Option<DeviceRun> {
+        let mut space = self.space.lock();
+        let space = &mut *space;
+        let mut order: Vec<&mut Device> = space
+            .devices
+            .iter_mut()
+            .filter(|device| devices.contains(&device.id))
+            .collect();
+        order.sort_by_key(|device| std::cmp::Reverse(device.free));
+        for device in order {
+            let found = device.find(want, enough, &space.pins, self.chunk_blocks);
+            if let Some((chunk, bit, length)) = found {
+                device.set(chunk, bit, length, true, self.chunk_blocks);
+                let start = 1 + chunk as u64 * u64::from(self.chunk_blocks) + bit;
+                return Some(DeviceRun {
+                    device: device.id,
+                    start: DeviceBlock(start),
+                    length,
+                });
+            }
+        }
+        None
+    }
+
+    /// Gives back a claim, or the end of one, that no committed transaction has marked used.
+    pub fn release_claim(&self, run: DeviceRun) {
+        let mut space = self.space.lock();
+        free_run(&mut space.devices, self.chunk_blocks, run, Lsn(u64::MAX));
+    }
+
+    /// Tells that a record freed the blocks; call it once the record is persisted. Pinned blocks are
+    /// claimed again only when their pins are dropped.
+    pub fn freed(&self, run: DeviceRun, lsn: Lsn) {
+        let mut space = self.space.lock();
+        if space.loading {
+            space.early.push((run, lsn));
+        } else {
+            free_run(&mut space.devices, self.chunk_blocks, run, lsn);
+        }
+    }
+
+    /// Pins blocks on which I/O is about to start. Take it under the inode lock (S7).
+    pub fn pin(self: &Arc<Self>, run: DeviceRun) -> Pin {
+        let mut space = self.space.lock();
+        let id = space.next_pin;
+        space.next_pin += 1;
+        space.pins.push((id, run));
+        Pin {
+            space: Arc::clone(self),
+            id,
+        }
+    }
+
+    /// Totals of some devices. Loads all bitmaps first: call it without locks.
+    ///
+    /// # Errors
+    /// As [`Self::load_step`].
+    pub fn totals(&self, devices: &[DeviceId]) -> Result<SpaceTotals> {
+        while self.load_step()? {}
+        Ok(self.totals_now(devices))
+    }
+
+    /// Totals as far as bitmaps are loaded: `free` is a lower bound.
+    pub fn totals_now(&self, devices: &[DeviceId]) -> SpaceTotals {
+        let space = self.space.lock();
+        let mut totals = SpaceTotals::default();
+        for device in space.devices.iter().filter(|device| devices.contains(&device.id)) {
+            totals.total += device.blocks.saturating_sub(1);
+            totals.free += device.free;
+        }
+        totals
+    }
+
+    /// Bitmaps that could not be read; nothing is claimed from their chunks.
+    pub fn damaged_chunks(&self) -> u64 {
+        self.space.lock().damaged
+    }
+}
+
+fn free_run(devices: &mut [Device], chunk_blocks: u32, run: DeviceRun, lsn: Lsn) {
+    let Some(device) = devices.iter_mut().find(|device| device.id == run.device) else {
+        return;
+    };
+    for Piece { chunk, bit, length } in pieces(chunk_blocks, run) {
+        let chunk = chunk as usize;
+        // An unknown chunk learns of it when it is loaded; one loaded later has seen it.
+        let seen = device.chunks.get(chunk).is_none_or(|c| lsn < c.loaded);
+        if !seen {
+            device.set(chunk, bit, length, false, chunk_blocks);
+        }
+    }
+}
+
+impl Chunk {
+    fn unknown() -> Chunk {
+        Chunk {
+            content: Content::Unknown,
+            free: 0,
+            largest: 0,
+            loaded: Lsn(u64::MAX),
+        }
+    }
+
+    fn bucket(&self) -> Option<usize> {
+        match self.content {
+            Content::Free => Some(WHOLE),
+            _ => self.largest.checked_ilog2().map(|log| log as usize),
+        }
+    }
+}
+
+impl Device {
+    fn capacity(&self, chunk: usize, chunk_blocks: u32) -> u64 {
+        let before = chunk as u64 * u64::from(chunk_blocks);
+        (self.blocks - 1).saturating_sub(before).min(chunk_blocks.into())
+    }
+
+    /// A chunk's used bits, those beyond its end set.
+    fn words(&self, chunk: usize, chunk_blocks: u32) -> Vec<u64> {
+        let count = (chunk_blocks as usize).div_ceil(64);
+        match self.chunks.get(chunk).map(|c| &c.content) {
+            Some(Content::Part(words)) => words.to_vec(),
+            Some(Content::Free) => {
+                let mut words = vec![0; count];
+                let capacity = self.capacity(chunk, chunk_blocks);
+                change(&mut words, capacity, count as u64 * 64 - capacity, true);
+                words
+            }
+            _ => vec![u64::MAX; count],
+        }
+    }
+
+    fn publish(&mut self, chunk: usize, lsn: Lsn, bitmap: Option<Vec<u64>>, chunk_blocks: u32) {
+        let capacity = self.capacity(chunk, chunk_blocks);
+        if let Some(place) = self.chunks.get_mut(chunk) {
+            place.loaded = lsn;
+            place.content = if bitmap.is_some() {
+                Content::Free
+            } else {
+                Content::Full
+            };
+        }
+        let mut words = self.words(chunk, chunk_blocks);
+        for (word, used) in words.iter_mut().zip(bitmap.unwrap_or_default()) {
+            *word |= used;
+        }
+        self.store(chunk, &words, capacity);
+    }
+
+    /// Sets or clears a chunk's bits.
+    fn set(&mut self, chunk: usize, bit: u64, length: u64, used: bool, chunk_blocks: u32) {
+        let capacity = self.capacity(chunk, chunk_blocks);
+        let mut words = self.words(chunk, chunk_blocks);
+        change(&mut words, bit, length.min(capacity.saturating_sub(bit)), used);
+        self.store(chunk, &words, capacity);
+    }
+
+    fn store(&mut self, chunk: usize, words: &[u64], capacity: u64) {
+        let free: u64 = words.iter().map(|word| u64::from(word.count_zeros())).sum();
+        let Some(place) = self.chunks.get_mut(chunk) else {
+            return;
+        };
+        let before = place.bucket();
+        self.free = self.free - u64::from(place.free) + free;
+        place.free = free as u16;
+        place.largest = longest(words, u64::MAX).1 as u16;
+        place.content = match free {
+            0 => Content::Full,
+            _ if free == capacity => Content::Free,
+            _ => Content::Part(words.into()),
+        };
+        let after = place.bucket();
+        if before != after {
+            for (bucket, present) in [(before, false), (after, true)] {
+                let Some(set) = bucket.and_then(|bucket| self.buckets.get_mut(bucket)) else {
+                    continue;
+                };
+                if present {
+                    set.insert(chunk as u32);
+                } else {
+                    set.remove(&(chunk as u32));
+                }
+            }
+        }
+    }
+
+    /// A hole of `enough` to `want` blocks: chunk, bit, length.
+    fn find(
+        &self,
+        want: u64,
+        enough: u64,
+        pins: &[(u64, DeviceRun)],
+        chunk_blocks: u32,
+    ) -> Option<(usize, u64, u64)> {
+        let log = want.ilog2() as usize;
+        let whole = want * 2 >= u64::from(chunk_blocks);
+        let front = if whole { Some(WHOLE) } else { None };
+        let back = if whole { None } else { Some(WHOLE) };
+        let smaller = (0..log).rev().filter(|_| enough < want);
+        let order = front.into_iter().chain(log..WHOLE).chain(back).chain(smaller);
+        let mut best: Option<(usize, u64, u64)> = None;
+        for chunk in order
+            .filter_map(|bucket| self.buckets.get(bucket))
+            .flat_map(|set| set.iter().take(CANDIDATES))
+        {
+            let chunk = *chunk as usize;
+            let place = self.chunks.get(chunk)?;
+            if u64::from(place.largest) < enough {
+                continue;
+            }
+            let mut words = self.words(chunk, chunk_blocks);
+            for (_, run) in pins.iter().filter(|(_, run)| run.device == self.id) {
+                let inside = |piece: &Piece| piece.chunk == chunk as u64;
+                for piece in pieces(chunk_blocks, *run).filter(inside) {
+                    change(&mut words, piece.bit, piece.length, true);
+                }
+            }
+            let (bit, length) = longest(&words, want);
+            // A short last chunk is all that a large request can get from it.
+            let full =
+                length >= want || (whole && enough == want && length == self.capacity(chunk, chunk_blocks));
+            if full {
+                return Some((chunk, bit, length.min(want)));
+            }
+            if length >= enough && best.is_none_or(|(_, _, most)| length > most) {
+                best = Some((chunk, bit, length));
+            }
+        }
+        best
+    }
+}
+
+/// Sets or clears bits.
+fn change(words: &mut [u64], bit: u64, length: u64, used: bool) {
+    let end = bit.saturating_add(length);
+    let (first, last) = ((bit / 64) as usize, end.div_ceil(64) as usize);
+    for (index, word) in words.iter_mut().enumerate().take(last).skip(first) {
+        let base = index as u64 * 64;
+        let (from, to) = (bit.max(base) - base, end.min(base + 64).saturating_sub(base));
+        if from >= to {
+            continue;
+        }
+        let mask = (u64::MAX >> (64 - (to - from))) << from;
+        if used {
+            *word |= mask;
+        } else {
+            *word &= !mask;
+        }
+    }
+}
+
+/// The first hole (run of clear bits) of at least `enough`, else the longest.
+fn longest(words: &[u64], enough: u64) -> (u64, u64) {
+    let (mut best, mut start, mut length) = ((0, 0), 0, 0);
+    for (index, word) in words.iter().enumerate() {
+        let base = index as u64 * 64;
+        let mut bit = 0;
+        while bit < 64 {
+            let rest = word >> bit;
+            let zeros = u64::from(rest.trailing_zeros()).min(64 - bit);
+            if length == 0 {
+                start = base + bit;
+            }
+            length += zeros;
+            bit += zeros;
+            if length > best.1 {
+                best = (start, length);
+                if length >= enough {
+                    return best;
+                }
+            }
+            if bit < 64 {
+                length = 0;
+                bit += u64::from((word >> bit).trailing_ones());
+            }
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_found_across_words() {
+        let mut words = vec![u64::MAX; 4];
+        assert_eq!(longest(&words, 1), (0, 0));
+        change(&mut words, 60, 70, false);
+        change(&mut words, 200, 3, false);
+        assert_eq!(longest(&words, u64::MAX), (60, 70));
+        assert_eq!(longest(&words, 2), (60, 4));
+        change(&mut words, 64, 64, true);
+        assert_eq!(longest(&words, 3), (60, 4));
+        assert_eq!(longest(&words, 5), (60, 4));
+        change(&mut words, 0, 256, false);
+        assert_eq!(longest(&words, u64::MAX), (0, 256));
+    }
+
+    #[test]
+    fn pieces_follow_chunks() {
+        let run = |start, length| DeviceRun {
+            device: DeviceId(0),
+            start: DeviceBlock(start),
+            length,
+        };
+        let found: Vec<_> = pieces(16, run(1, 16))
+            .map(|p| (p.chunk, p.bit, p.length))
+            .collect();
+        assert_eq!(found, [(0, 0, 16)]);
+        let found: Vec<_> = pieces(16, run(15, 20))
+            .map(|p| (p.chunk, p.bit, p.length))
+            .collect();
+        assert_eq!(found, [(0, 14, 2), (1, 0, 16), (2, 0, 2)]);
+    }
+}

@@ -1,0 +1,142 @@
+//! Allocation of lower-tier blocks, the persistent part: a bitmap of used blocks per chunk.
+//!
+//! Chunk `c` of a device covers device blocks from `1 + c · chunk_blocks` (block 0 is the header); the
+//! last chunk may be short. An absent key is a wholly free chunk. Chunk keys lie in the shard of the
+//! chunk number (L1); who marks blocks holds those shards.
+//! Invariant: a block is marked used once and free once; anything else is damage.
+
+use crate::edit::Edit;
+use crate::tree::{Catalog, ShardsWrite};
+use smallvec::SmallVec;
+use terrace_format::keys::Key;
+use terrace_format::{Corrupt, DeviceBlock, DeviceId};
+use terrace_wal::{Error, Tx};
+
+/// Consecutive blocks of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceRun {
+    /// The device.
+    pub device: DeviceId,
+    /// First block.
+    pub start: DeviceBlock,
+    /// Blocks.
+    pub length: u64,
+}
+
+/// The part of a run inside one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub chunk: u64,
+    pub bit: u64,
+    pub length: u64,
+}
+
+/// Bytes of a chunk's bitmap.
+pub fn bitmap_size(chunk_blocks: u32) -> usize {
+    (chunk_blocks as usize).div_ceil(64) * 8
+}
+
+/// The chunks that a run touches. Block 0 is the header: it belongs to none and is left out.
+pub(crate) fn pieces(chunk_blocks: u32, run: DeviceRun) -> impl Iterator<Item = Piece> {
+    let size = u64::from(chunk_blocks);
+    let end = run.start.0.saturating_add(run.length).saturating_sub(1);
+    let mut at = run.start.0.saturating_sub(1);
+    std::iter::from_fn(move || {
+        let piece = Piece {
+            chunk: at / size,
+            bit: at % size,
+            length: end.checked_sub(at)?.min(size - at % size),
+        };
+        at += piece.length;
+        (piece.length > 0).then_some(piece)
+    })
+}
+
+/// The shards to lock for [`mark`]ing a run.
+pub fn shards(catalog: &Catalog, run: DeviceRun) -> SmallVec<[u32; 4]> {
+    let chunk_blocks = catalog.wal().geometry().chunk_blocks;
+    pieces(chunk_blocks, run)
+        .map(|piece| catalog.shard_of(piece.chunk))
+        .collect()
+}
+
+/// The puts that [`mark`] can do, for `make_room_many`.
+pub fn mark_puts(catalog: &Catalog, run: DeviceRun) -> Vec<(Key, usize)> {
+    let chunk_blocks = catalog.wal().geometry().chunk_blocks;
+    let size = bitmap_size(chunk_blocks);
+    pieces(chunk_blocks, run)
+        .map(|piece| (Key::chunk(piece.chunk, run.device), size))
+        .collect()
+}
+
+/// Marks blocks used or free. Logs only the changed words, or a whole bitmap for a chunk's first use.
+///
+/// # Errors
+/// `Full`; `Corrupt` when a block is so marked already; the medium's.
+pub fn mark(
+    guard: &mut ShardsWrite<'_>,
+    tx: &mut Tx,
+    run: DeviceRun,
+    used: bool,
+) -> std::result::Result<(), Edit> {
+    let chunk_blocks = guard.catalog().wal().geometry().chunk_blocks;
+    if run.start.0 == 0 || run.length == 0 || run.start.0.checked_add(run.length).is_none() {
+        return Err(wrong(run, "blocks behind the header", "another range").into());
+    }
+    for piece in pieces(chunk_blocks, run) {
+        mark_piece(guard, tx, run, piece, used, bitmap_size(chunk_blocks))?;
+    }
+    Ok(())
+}
+
+fn wrong(run: DeviceRun, expected: &str, found: impl ToString) -> Error {
+    let site = format!("device {}, {} blocks from {}", run.device, run.length, run.start);
+    Corrupt::new(site, expected, found.to_string()).into()
+}
+
+fn mark_piece(
+    guard: &mut ShardsWrite<'_>,
+    tx: &mut Tx,
+    run: DeviceRun,
+    piece: Piece,
+    used: bool,
+    size: usize,
+) -> std::result::Result<(), Edit> {
+    if piece.chunk > u64::from(u32::MAX) {
+        return Err(wrong(run, "a chunk number of 32 bits", piece.chunk).into());
+    }
+    let key = Key::chunk(piece.chunk, run.device);
+    let old: Option<SmallVec<[u8; 512]>> = guard.reader(tx).get_with(&key, SmallVec::from_slice)?;
+    let absent = old.is_none();
+    let mut bitmap = old.unwrap_or_else(|| SmallVec::from_elem(0, size));
+    if bitmap.len() != size {
+        return Err(wrong(run, &format!("a bitmap of {size} bytes"), bitmap.len()).into());
+    }
+    for bit in piece.bit..piece.bit + piece.length {
+        let mask = 1u8 << (bit % 8);
+        let Some(byte) = bitmap.get_mut((bit / 8) as usize) else {
+            return Err(wrong(run, "a block inside the chunk", bit).into());
+        };
+        if (*byte & mask != 0) == used {
+            let (expected, found) = if used { ("free", "used") } else { ("used", "free") };
+            return Err(wrong(
+                run,
+                expected,
+                format!("{found} bit {bit} of chunk {}", piece.chunk),
+            )
+            .into());
+        }
+        *byte ^= mask;
+    }
+    if absent {
+        return guard.put(tx, &key, &bitmap);
+    }
+    if !used && bitmap.iter().all(|byte| *byte == 0) {
+        guard.remove(tx, &key)?;
+        return Ok(());
+    }
+    let first = (piece.bit / 64 * 8) as usize;
+    let end = ((piece.bit + piece.length).div_ceil(64) * 8) as usize;
+    guard.update_bytes(tx, &key, first, bitmap.get(first..end).unwrap_or_default())?;
+    Ok(())
+}
