@@ -119,7 +119,7 @@ codes! {
     KeyFlag 513 Error "An inode has catalog keys but not the flag that says so.";
     KeyValue 514 Error "A catalog value does not decode or is too long.";
     DentryName 521 Error "A directory entry's name is not possible.";
-    DentryCookie 522 Error "A directory entry's cookie is not a positive 63-bit number.";
+    DentryCookie 522 Error "A directory entry's cookie is not the hash of its name.";
     DentryDuplicate 523 Error "A name occurs twice in a directory.";
     DentryTarget 524 Error "A directory entry names an inode that does not exist.";
     DentryType 525 Error "A directory entry's file type is not its inode's.";

@@ -93,7 +93,7 @@ impl<'a> Checker<'a> {
         }
         let tree = Tree::File(record.ino);
         self.walk_tree(tree, root, u64::from(height), &mut |checker, block, entry| {
-            if block < DIRECT_BLOCKS || block > MAX_FILE_BLOCK.0 {
+            if (block < DIRECT_BLOCKS && checker.has_direct()) || block > MAX_FILE_BLOCK.0 {
                 checker.report(Code::MapIndex, || {
                     format!("{tree}: entry {entry:#x} for block {block}")
                 });
@@ -102,6 +102,11 @@ impl<'a> Checker<'a> {
             let unwritten = entry & ENTRY_UNWRITTEN != 0;
             checker.file_block(record, block, entry & !ENTRY_UNWRITTEN, unwritten);
         });
+    }
+
+    /// Direct pointers hold 31 bits; a larger PM does without them.
+    fn has_direct(&self) -> bool {
+        self.geometry.block_count() <= u64::from(DIRECT_UNWRITTEN)
     }
 
     fn file_block(&mut self, record: &mut InodeRecord, block: u64, place: u64, unwritten: bool) {
@@ -122,7 +127,8 @@ impl<'a> Checker<'a> {
         let mut shadows = 0u128;
         let mut leaf: Option<(u64, Node)> = None;
         for (bit, block) in (first..first.saturating_add(count.min(128).into())).enumerate() {
-            let entry = match usize::try_from(block).ok().and_then(|at| record.direct.get(at)) {
+            let direct = usize::try_from(block).ok().and_then(|at| record.direct.get(at));
+            let entry = match direct.filter(|_| self.has_direct()) {
                 Some(pointer) => u64::from(*pointer),
                 None => {
                     let number = block / RADIX_FANOUT;

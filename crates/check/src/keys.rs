@@ -2,6 +2,7 @@
 
 use crate::checker::{Checker, InodeRecord};
 use crate::code::Code;
+use siphasher::sip::SipHasher13;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use terrace_format::FileBlock;
@@ -13,8 +14,8 @@ use terrace_format::keys::{ColdExtent, Kind, MAX_KEY, MAX_VALUE};
 const MAX_XATTR: u64 = 64 << 10;
 /// Most intents of an inode (design T7).
 const MAX_INTENTS: u32 = 4;
-/// Cookies below it stand for the start, "." and "..".
-const FIRST_COOKIE: u64 = 1;
+/// Bits of the name's hash in a cookie; below them lies the collision number.
+const COOKIE_HASH: u64 = (1 << 55) - 1;
 
 /// Parts of an attribute seen so far.
 struct XattrRun {
@@ -105,7 +106,7 @@ impl Checker<'_> {
             self.report(Code::KeyUnknown, || format!("{key:02x?}"));
             return;
         }
-        if value.len() > MAX_VALUE + 4 {
+        if value.len() > MAX_VALUE {
             self.report(Code::KeyValue, || format!("{key:02x?}: {} bytes", value.len()));
         }
         let number = sub.iter().take(8).fold(0u64, |n, byte| n << 8 | u64::from(*byte));
@@ -124,11 +125,6 @@ impl Checker<'_> {
         if let Some(directory) = self.inode_mut(at.into()) {
             directory.entries += 1;
         }
-        if cookie < FIRST_COOKIE || cookie >> 63 != 0 {
-            self.report(Code::DentryCookie, || {
-                format!("directory {at}: cookie {cookie:#x}")
-            });
-        }
         let Some(([i0, i1, i2, i3, kind], name)) = value.split_first_chunk::<5>() else {
             self.report(Code::KeyValue, || format!("directory {at}: entry {value:02x?}"));
             return;
@@ -138,6 +134,12 @@ impl Checker<'_> {
         let sound = (1..=255).contains(&name.len()) && !name.iter().any(|byte| matches!(byte, 0 | b'/'));
         if !sound || name == b"." || name == b".." {
             self.report(Code::DentryName, || format!("directory {at}: {:?}", shown()));
+        }
+        let hash = SipHasher13::new_with_key(&self.superblock.hash_key).hash(name);
+        if cookie >> 8 != (hash & COOKIE_HASH).max(1) {
+            self.report(Code::DentryCookie, || {
+                format!("directory {at}: {:?} has cookie {cookie:#x}", shown())
+            });
         }
         let [first, second] = &run.hashers;
         let print = u128::from(first.hash_one(name)) << 64 | u128::from(second.hash_one(name));

@@ -28,6 +28,24 @@ fn dentry(target: u64, kind: u8, name: &[u8]) -> Vec<u8> {
     value
 }
 
+/// Adds an entry to a directory whose keys lie in one leaf.
+fn add_name(i: &mut Image, directory: u64, value: &[u8]) {
+    let leaf = i.leaves[directory as usize % 4];
+    i.add_key(leaf, &Key::dentry(Ino(directory), cookie(&value[5..]) + 1), value);
+}
+
+/// Changes the value of the entry "file" of the root directory.
+fn change_file(i: &mut Image, change: impl FnOnce(&mut [u8])) {
+    let index = i.find_name(i.leaves[1], b"file");
+    i.change_value(i.leaves[1], index, change);
+}
+
+/// Removes the entry "directory" of the root directory.
+fn forget_directory(i: &mut Image) {
+    let index = i.find_name(i.leaves[1], b"directory");
+    i.catalog_page(i.leaves[1], |page| page.remove(index).unwrap());
+}
+
 fn other_extent(start: u64) -> ColdExtent {
     ColdExtent {
         first: FileBlock(40),
@@ -208,12 +226,8 @@ const CATALOG: &[Damage] = &[
     (KeyValue, |i| {
         i.change_value(second_leaf(i), 0, |value| value[0] = 200)
     }),
-    (DentryName, |i| {
-        i.add_key(i.leaves[1], &Key::dentry(Ino(1), 9), &dentry(CHILD, 0o10, b"a/b"))
-    }),
-    (DentryName, |i| {
-        i.add_key(i.leaves[1], &Key::dentry(Ino(1), 9), &dentry(CHILD, 0o10, b".."))
-    }),
+    (DentryName, |i| add_name(i, 1, &dentry(CHILD, 0o10, b"a/b"))),
+    (DentryName, |i| add_name(i, 1, &dentry(CHILD, 0o10, b".."))),
     (DentryCookie, |i| {
         i.add_key(
             i.leaves[1],
@@ -222,18 +236,10 @@ const CATALOG: &[Damage] = &[
         )
     }),
     (DentryDuplicate, |i| {
-        i.add_key(
-            i.leaves[1],
-            &Key::dentry(Ino(1), 9),
-            &dentry(CHILD, 0o10, b"child"),
-        )
+        add_name(i, 1, &dentry(CHILD, 0o10, b"child"))
     }),
-    (DentryTarget, |i| {
-        i.change_value(i.leaves[1], 0, |value| value[0] = 33)
-    }),
-    (DentryType, |i| {
-        i.change_value(i.leaves[1], 0, |value| value[4] = 0o04)
-    }),
+    (DentryTarget, |i| change_file(i, |value| value[0] = 33)),
+    (DentryType, |i| change_file(i, |value| value[4] = 0o04)),
     (XattrParts, |i| {
         i.change_value(i.leaves[2], 0, |value| value[0] ^= 1)
     }),
@@ -263,29 +269,19 @@ const LINKS: &[Damage] = &[
     (LinkCount, |i| i.slot(CHILD, |slot| slot.nlink = 3.into())),
     (LinkCount, |i| i.slot(20, |slot| slot.mode = 0o100600.into())),
     (DirectoryLinks, |i| i.slot(1, |slot| slot.nlink = 2.into())),
-    (DirectoryNames, |i| {
-        i.add_key(i.leaves[1], &Key::dentry(Ino(1), 9), &dentry(DIRECTORY, 4, b"x"))
-    }),
-    (DirectoryNames, |i| {
-        i.add_key(i.leaves[1], &Key::dentry(Ino(1), 9), &dentry(1, 4, b"x"))
-    }),
+    (DirectoryNames, |i| add_name(i, 1, &dentry(DIRECTORY, 4, b"x"))),
+    (DirectoryNames, |i| add_name(i, 1, &dentry(1, 4, b"x"))),
     (DirectoryParent, |i| {
         i.slot(DIRECTORY, |slot| slot.parent_or_rdev = 2.into())
     }),
     (DirectoryParent, |i| {
         i.slot(1, |slot| slot.parent_or_rdev = 2.into())
     }),
-    (DirectoryUnreachable, |i| {
-        i.catalog_page(i.leaves[1], |page| page.remove(1).unwrap())
-    }),
+    (DirectoryUnreachable, |i| forget_directory(i)),
     (DirectoryUnreachable, |i| {
         // A cycle: the directory names itself.
-        i.catalog_page(i.leaves[1], |page| page.remove(1).unwrap());
-        i.add_key(
-            i.leaves[3],
-            &Key::dentry(Ino(DIRECTORY), 9),
-            &dentry(DIRECTORY, 4, b"x"),
-        );
+        forget_directory(i);
+        add_name(i, DIRECTORY, &dentry(DIRECTORY, 4, b"x"));
     }),
     (DirectorySize, |i| i.slot(1, |slot| slot.size = 9.into())),
     (OrphanHead, |i| i.put_u64(i.geometry.orphan_head(3), 1 << 40)),

@@ -42,7 +42,7 @@ impl PmMedium for MemPm {
     }
     fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
         let length = into.len() as u64;
-        let end = offset.0.checked_add(length).unwrap_or(u64::MAX);
+        let end = offset.0.saturating_add(length);
         let bytes = self.0.read();
         let Some(from) = bytes.get(offset.0 as usize..end as usize) else {
             return Err(MediaError::Pm { offset, length });
@@ -102,6 +102,12 @@ impl BlockMedium for MemDevice {
     fn flush(&self) -> Result<(), MediaError> {
         Ok(())
     }
+}
+
+/// Cookie of a name that collides with no other; the pools of these tests have a hash key of zeros.
+pub fn cookie(name: &[u8]) -> u64 {
+    let hash = siphasher::sip::SipHasher13::new_with_key(&[0; 16]).hash(name);
+    (hash & ((1 << 55) - 1)).max(1) << 8
 }
 
 /// The bytes of a pool with one device, and where things lie in it.
@@ -242,25 +248,22 @@ impl Image {
             .collect();
         let second = self.take(page(PageKind::CatalogPage, 2));
         self.inner = self.take(page(PageKind::CatalogPage, 2));
-        let dentry = |directory: u64, cookie: u64, target: u64, kind: u8, name: &str| {
+        let dentry = |directory: u64, target: u64, kind: u8, name: &str| {
             let mut value = (target as u32).to_le_bytes().to_vec();
             value.push(kind);
             value.extend_from_slice(name.as_bytes());
-            (Key::dentry(Ino(directory), cookie), value)
+            (Key::dentry(Ino(directory), cookie(name.as_bytes())), value)
         };
         self.leaf(
             self.leaves[1],
             &[
-                dentry(1, 100, FILE, 0o10, "file"),
-                dentry(1, 101, DIRECTORY, 0o04, "directory"),
-                dentry(1, 102, LINK, 0o12, "link"),
-                dentry(1, 103, CHILD, 0o10, "child"),
+                dentry(1, FILE, 0o10, "file"),
+                dentry(1, DIRECTORY, 0o04, "directory"),
+                dentry(1, LINK, 0o12, "link"),
+                dentry(1, CHILD, 0o10, "child"),
             ],
         );
-        self.leaf(
-            self.leaves[3],
-            &[dentry(DIRECTORY, 55, CHILD, 0o10, "other name")],
-        );
+        self.leaf(self.leaves[3], &[dentry(DIRECTORY, CHILD, 0o10, "other name")]);
         let mut attribute = 1100u32.to_le_bytes().to_vec();
         attribute.resize(1024, 1);
         let extent = ColdExtent {
@@ -318,6 +321,8 @@ impl Image {
 
     pub fn leaf(&mut self, block: u64, cells: &[(Key, Vec<u8>)]) {
         let mut page = Page::new(0);
+        let mut cells = cells.to_vec();
+        cells.sort();
         for (index, (key, value)) in cells.iter().enumerate() {
             assert!(page.insert(index, &key.0, value));
         }
@@ -376,6 +381,15 @@ impl Image {
         let mut page = Page(Box::new(self.pm[at..at + 4096].try_into().unwrap()));
         change(&mut page);
         self.pm[at..at + 4096].copy_from_slice(&*page.0);
+    }
+
+    /// Where the entry of a name stands in a leaf.
+    pub fn find_name(&mut self, block: u64, name: &[u8]) -> usize {
+        let mut found = None;
+        self.catalog_page(block, |page| {
+            found = (0..page.count()).find(|index| page.cell(*index).unwrap().1[5..] == *name);
+        });
+        found.unwrap()
     }
 
     /// Adds a cell in key order.
