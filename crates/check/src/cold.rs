@@ -142,7 +142,7 @@ impl Checker<'_> {
     /// Notes the blocks that a chunk's bitmap marks.
     pub fn chunk_key(&mut self, chunk: u64, device: u8, bitmap: &[u8]) {
         let chunk_blocks = u64::from(self.geometry.chunk_blocks);
-        if bitmap.is_empty() || bitmap.len() as u64 * 8 > chunk_blocks {
+        if bitmap.len() as u64 != chunk_blocks.div_ceil(64) * 8 {
             self.report(Code::KeyValue, || {
                 format!(
                     "chunk {chunk} of device {device}: bitmap of {} bytes",
@@ -157,8 +157,10 @@ impl Checker<'_> {
         if let Some(state) = state {
             for (index, byte) in (0u64..).zip(bitmap) {
                 for bit in (0..8u64).filter(|bit| byte >> bit & 1 == 1) {
-                    let block = first + index * 8 + bit;
-                    if block < blocks {
+                    let within = index * 8 + bit;
+                    let block = first + within;
+                    // Beyond the chunk it would be a block of the next one.
+                    if within < chunk_blocks && block < blocks {
                         state.marked.insert(block);
                     } else {
                         beyond = Some(block);

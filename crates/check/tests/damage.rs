@@ -335,6 +335,10 @@ const COLD: &[Damage] = &[
     (ColdChecksum, |i| {
         i.change_value(second_leaf(i), 0, |value| value[16] ^= 1)
     }),
+    // The bitmap is whole words, but the chunk has 16 blocks only.
+    (ChunkRange, |i| {
+        i.change_value(i.leaves[0], 0, |bitmap| bitmap[2] = 1)
+    }),
     (ChunkRange, |i| {
         i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[1])
     }),

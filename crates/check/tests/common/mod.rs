@@ -284,7 +284,7 @@ impl Image {
         self.leaf(self.leaves[2], &[(xattr(0), attribute), (xattr(1), vec![2; 80])]);
         self.leaf(second, &[cold.clone(), intent(6), intent(70)]);
         self.inner_page(self.inner, &[(&[], self.leaves[2]), (&cold.0.0, second)]);
-        let mut bitmap = vec![0; 2];
+        let mut bitmap = vec![0; 8];
         bitmap[0] = 0b0111_1100; // device blocks 3 to 6: the extent, 7: the summary
         self.leaf(
             self.leaves[0],
