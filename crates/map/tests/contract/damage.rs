@@ -120,10 +120,23 @@ fn operations_over_a_damaged_map_free_nothing_twice() {
     for_each_map(0..40, |row, seed| {
         let mut world = populated(row, seed);
         let nodes: Vec<_> = world.nodes().into_iter().collect();
+        // empty nodes, some of which then have two parents
+        for ino in 1..=INODES {
+            for first in [0, 600, 1 << 18, 1 << 27, 1 << 31] {
+                let mut tx = Tx::new();
+                let inode = world.inode(ino);
+                world
+                    .map
+                    .set(&mut tx, &inode, FileBlock(first), &[None; 40])
+                    .unwrap();
+                let reservation = world.wal.reserve(tx.record_size()).unwrap();
+                world.wal.commit(reservation, &tx).unwrap();
+            }
+        }
         for _ in 0..6 {
             let word = nodes[world.rng.random_range(0..nodes.len())].0;
             let node = nodes[world.rng.random_range(0..nodes.len())];
-            let index = world.rng.random_range(300..512);
+            let index = world.rng.random_range(0..20);
             poke(&world, node.offset().plus(8 * index), word);
         }
         for ino in 1..=INODES {

@@ -73,8 +73,10 @@ fn neighbouring_words_are_one_write() {
 #[test]
 fn set_without_a_node_is_an_error_and_clearing_is_not() {
     for_each_map(0..1, |row, seed| {
-        let world = world(row, seed);
+        let mut world = world(row, seed);
         let inode = world.inode(1);
+        // as tall as a tree gets
+        world.ensure_nodes(1, MAX_FILE_BLOCK.0, 1).unwrap();
         for first in [100, 1 << 20, MAX_FILE_BLOCK.0 + 1, u64::MAX - 5] {
             let mut tx = Tx::new();
             world
@@ -95,7 +97,7 @@ fn set_without_a_node_is_an_error_and_clearing_is_not() {
 fn nodes_are_added_up_to_a_full_record() {
     for_each_map(0..1, |row, seed| {
         let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
-        let world = World::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
+        let mut world = World::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
         let inode = world.inode(2);
         let mut claim = world.blocks.claim(300, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
@@ -111,6 +113,10 @@ fn nodes_are_added_up_to_a_full_record() {
         world.wal.commit(reservation, &tx).unwrap();
         let left = world.map.missing_nodes(&inode, FileBlock(0), 250 * 512).unwrap();
         assert_eq!(left, missing - added);
+        // more empty nodes than one call frees
+        drop(claim);
+        world.prune_all(2).unwrap();
+        assert!(world.nodes().is_empty());
     });
 }
 
@@ -165,4 +171,37 @@ fn the_inode_file_maps_pages() {
     .unwrap();
     // leaves of 0, 512, 2^18 and the last page
     assert_eq!(levels, [4, 3, 1, 0]);
+}
+
+/// While a record that grows the tree is stored in place, a reader without a lock finds every older page.
+#[test]
+fn readers_of_the_inode_file_need_no_lock() {
+    let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
+    let pm = Arc::new(RecordedPm::from_image(bytes));
+    let world = World::open(pm.clone(), geometry, &crate::MAPS[0], 0);
+    let map = Arc::new(InodeFileMap::new(Arc::clone(&world.blocks)));
+    let mut known = Vec::new();
+    for page in [0, 600, 1 << 18, (1 << 18) + 600] {
+        let (reader, present) = (Arc::downgrade(&map), known.clone());
+        let hook = move |_| {
+            for (page, block) in &present {
+                let map = reader.upgrade().unwrap();
+                assert_eq!(map.lookup(None, *page).unwrap(), Some(*block), "page {page}");
+                drop(map);
+            }
+        };
+        pm.clock().on_event(Some(Box::new(hook)));
+        let mut claim = world.blocks.claim(5, Purpose::User).unwrap();
+        let mut tx = Tx::new();
+        map.add_nodes(&mut tx, page, &mut claim).unwrap();
+        let reservation = world.wal.reserve(tx.record_size()).unwrap();
+        world.wal.commit(reservation, &tx).unwrap();
+        let block = claim.take().unwrap();
+        let mut tx = Tx::new();
+        map.set(&mut tx, page, Some(block)).unwrap();
+        let reservation = world.wal.reserve(tx.record_size()).unwrap();
+        world.wal.commit(reservation, &tx).unwrap();
+        known.push((page, block));
+    }
+    pm.clock().on_event(None);
 }
