@@ -103,6 +103,8 @@ pub(crate) struct Root {
 pub struct RadixTree {
     pub(crate) blocks: Arc<BlockPool>,
     pub(crate) pm: Arc<dyn PmMedium>,
+    first: u64,
+    count: u64,
     direct: bool,
 }
 
@@ -110,8 +112,23 @@ impl RadixTree {
     /// The radix trees of a pool.
     pub fn new(blocks: Arc<BlockPool>) -> RadixTree {
         let pm = Arc::clone(blocks.wal().pm());
-        let direct = blocks.wal().geometry().block_count() <= 1 << 31;
-        RadixTree { blocks, pm, direct }
+        let (first, end) = (blocks.first_block().0, blocks.end_block().0);
+        RadixTree {
+            blocks,
+            pm,
+            first,
+            count: end - first,
+            direct: end <= 1 << 31,
+        }
+    }
+
+    /// `BlockPool::verify` with the sound case in line.
+    #[inline]
+    fn verify(&self, block: u64, site: &'static str) -> Result<PmBlock> {
+        if block.wrapping_sub(self.first) < self.count {
+            return Ok(PmBlock(block));
+        }
+        self.blocks.verify(PmBlock(block), site)
     }
 
     #[inline]
@@ -150,14 +167,14 @@ impl RadixTree {
         if height == 0 || height > MAX_HEIGHT {
             return Err(bad_height(place, height));
         }
-        let block = self.blocks.verify(PmBlock(block), "radix root word")?;
+        let block = self.verify(block, "radix root word")?;
         Ok(Some(Root { height, block }))
     }
 
     /// A child named by an inner entry, checked.
     #[inline]
     pub(crate) fn child(&self, entry: u64) -> Result<PmBlock> {
-        self.blocks.verify(PmBlock(entry), "radix inner entry")
+        self.verify(entry, "radix inner entry")
     }
 
     /// The mapping that a leaf entry states, checked.
@@ -166,9 +183,8 @@ impl RadixTree {
         if entry == 0 {
             return Ok(None);
         }
-        let block = PmBlock(entry & !ENTRY_UNWRITTEN);
         Ok(Some(Mapping {
-            block: self.blocks.verify(block, "radix leaf entry")?,
+            block: self.verify(entry & !ENTRY_UNWRITTEN, "radix leaf entry")?,
             unwritten: entry & ENTRY_UNWRITTEN != 0,
         }))
     }
