@@ -1,0 +1,169 @@
+//! Cold blocks: finding them in the cold map, reading them with their checksums, keeping them in DRAM.
+//!
+//! A read from a lower tier holds no lock: location, version and a pin on the device range are taken
+//! together under the shared inode lock, and the content is used only if the version is unchanged
+//! afterwards (design S6, S7).
+
+use crate::device::DeviceRead;
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Attempt, Need, Op};
+use crate::slot::Inode;
+use crate::types::{BlockRange, Wait};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrace_cache::{Page, PageKey};
+use terrace_format::checksum::crc32c;
+use terrace_format::inode::flag;
+use terrace_format::keys::ColdExtent;
+use terrace_format::{Corrupt, FileBlock, Ino};
+
+/// Cold blocks read for one operation, with the region version they were read at.
+#[derive(Default)]
+pub(crate) struct Fetched {
+    pages: BTreeMap<FileBlock, (u64, Page)>,
+}
+
+impl Fs {
+    fn page_key(inode: &Inode, block: FileBlock) -> PageKey {
+        PageKey {
+            ino: inode.ino,
+            generation: inode.slot.generation.get(),
+            block,
+        }
+    }
+
+    /// The cold extents that overlap a range, cut to it. The caller holds the inode lock.
+    pub(crate) fn cold_extents(&self, ino: Ino, range: BlockRange) -> FsResult<Vec<ColdExtent>> {
+        let shard = self.catalog.read(self.catalog.shard_of(ino.0));
+        Ok(terrace_catalog::cold_map::range(
+            shard.reader(),
+            ino,
+            range.first,
+            range.end,
+        )?)
+    }
+
+    /// A cold block's content: from this operation's reads, from the cache, or as a need to read
+    /// `block..until`. The caller holds the inode lock.
+    pub(crate) fn cold_page(
+        &self,
+        op: &mut Op,
+        inode: &Inode,
+        block: FileBlock,
+        until: FileBlock,
+    ) -> Attempt<Page> {
+        let version = self.cold_versions.get(inode.ino, block);
+        if let Some((read_at, page)) = op.fetched.pages.get(&block)
+            && *read_at == version
+        {
+            return Ok(page.clone());
+        }
+        let key = Self::page_key(inode, block);
+        if let Some(found) = self.cache.get(key, version, self.clock.monotonic_ns()) {
+            if self.policy.promotes(found.touches) {
+                self.migration.want_promotion(key, version, &found.page);
+            }
+            op.fetched.pages.insert(block, (version, found.page.clone()));
+            return Ok(found.page);
+        }
+        Err(Need::Cold {
+            ino: inode.ino,
+            range: BlockRange::new(block, until),
+        }
+        .into())
+    }
+
+    /// A cold block that a write has to merge.
+    pub(crate) fn fetched_block(&self, op: &mut Op, inode: &Inode, block: FileBlock) -> Attempt<Page> {
+        self.cold_page(op, inode, block, block.plus(1))
+    }
+
+    /// Reads the cold blocks of a range (and prefetches their neighbours).
+    pub(crate) fn fetch_cold(&self, op: &mut Op, ino: Ino, range: BlockRange) -> FsResult<()> {
+        if op.wait == Wait::Never {
+            return Err(FsError::WouldBlock);
+        }
+        let wanted_end = range.end.max(range.first.plus(self.prefetch_blocks));
+        let window = BlockRange::new(range.first, wanted_end);
+        loop {
+            let (inode, reads, versions) = {
+                let _guard = self.locks.read(ino);
+                let inode = self.load(ino)?;
+                if !inode.slot.has(flag::HAS_COLD) {
+                    return Ok(());
+                }
+                let extents = self.cold_extents(ino, window)?;
+                (
+                    inode,
+                    self.devices.plan_reads(extents),
+                    self.region_versions(ino, window),
+                )
+            };
+            let mut pages = Vec::new();
+            for read in reads {
+                self.read_pages(&read, range, &mut pages)?;
+            }
+            let _guard = self.locks.read(ino);
+            let unchanged = self.region_versions(ino, window) == versions
+                && self.load(ino)?.slot.generation == inode.slot.generation;
+            if unchanged {
+                self.keep_pages(op, &inode, range, pages);
+                return Ok(());
+            }
+        }
+    }
+
+    fn region_versions(&self, ino: Ino, range: BlockRange) -> Vec<u64> {
+        let regions = range.first.0 >> 9..=(range.end.0.max(range.first.0 + 1) - 1) >> 9;
+        regions
+            .map(|region| self.cold_versions.get(ino, FileBlock(region << 9)))
+            .collect()
+    }
+
+    /// Reads one device run and checks every block's checksum. A wrong one fails the read only when the
+    /// block was asked for.
+    fn read_pages(
+        &self,
+        read: &DeviceRead<'_>,
+        asked: BlockRange,
+        pages: &mut Vec<(FileBlock, Page)>,
+    ) -> FsResult<()> {
+        let wants = |block: FileBlock| asked.first <= block && block < asked.end;
+        let buffer = match read.read() {
+            Ok(buffer) => Arc::new(buffer),
+            Err(error) if read.blocks.iter().any(|(block, _)| wants(*block)) => return Err(error.into()),
+            Err(_) => return Ok(()),
+        };
+        for (index, (block, crc)) in read.blocks.iter().enumerate() {
+            let Some(page) = Page::new(Arc::clone(&buffer), index) else {
+                break;
+            };
+            let found = crc32c(page.bytes());
+            if found == *crc {
+                pages.push((*block, page));
+            } else if wants(*block) {
+                self.devices.note_damage(read.device);
+                let site = format!("{} block {}", read.name(), read.start.plus(index as u64));
+                return Err(Corrupt::new(site, format!("CRC {crc:#x}"), format!("{found:#x}")).into());
+            }
+        }
+        Ok(())
+    }
+
+    fn keep_pages(&self, op: &mut Op, inode: &Inode, asked: BlockRange, pages: Vec<(FileBlock, Page)>) {
+        let now = self.clock.monotonic_ns();
+        for (block, page) in pages {
+            let version = self.cold_versions.get(inode.ino, block);
+            let key = Self::page_key(inode, block);
+            let wanted = asked.first <= block && block < asked.end;
+            if wanted {
+                if self.policy.promotes(1) {
+                    self.migration.want_promotion(key, version, &page);
+                }
+                op.fetched.pages.insert(block, (version, page.clone()));
+            }
+            self.cache.insert(key, version, page, wanted, now);
+        }
+    }
+}

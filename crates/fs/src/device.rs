@@ -1,0 +1,148 @@
+//! Lower-tier devices: their media, free space and health.
+
+use crate::errno::FsResult;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_catalog::{ChunkSpace, DeviceRun, Pin};
+use terrace_format::keys::ColdExtent;
+use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
+use terrace_media::block::{AlignedBlock, Buffer};
+use terrace_media::{BlockMedium, MediaError, Promise};
+
+/// One device of a lower tier.
+pub(crate) struct Device {
+    pub tier: TierId,
+    pub medium: Arc<dyn BlockMedium>,
+    /// Blocks whose checksum was wrong.
+    pub damaged: AtomicU64,
+}
+
+impl Device {
+    /// False when errors were seen: status calls it degraded.
+    pub fn is_healthy(&self) -> bool {
+        self.medium.error_count() == 0 && self.damaged.load(Ordering::Relaxed) == 0
+    }
+    /// What a flush of it survives.
+    pub fn promise(&self) -> Promise {
+        Promise::PowerFail
+    }
+}
+
+/// All devices; the index is the [`DeviceId`].
+pub(crate) struct Devices {
+    pub list: Vec<Device>,
+    pub space: Arc<ChunkSpace>,
+}
+
+/// Cold blocks that lie side by side on a device, pinned until this is dropped.
+pub(crate) struct DeviceRead<'a> {
+    devices: &'a Devices,
+    pub device: DeviceId,
+    pub start: DeviceBlock,
+    /// File block and expected CRC32C of each.
+    pub blocks: Vec<(FileBlock, u32)>,
+    _pin: Pin,
+}
+
+impl DeviceRead<'_> {
+    /// Reads the run.
+    pub fn read(&self) -> Result<Buffer, MediaError> {
+        let mut buffer = vec![AlignedBlock::zeroed(); self.blocks.len()];
+        self.devices.medium(self.device)?.read(self.start, &mut buffer)?;
+        Ok(buffer)
+    }
+    /// The device's name, for messages.
+    pub fn name(&self) -> String {
+        self.devices.name(self.device)
+    }
+}
+
+impl Devices {
+    /// A device's medium.
+    pub fn medium(&self, device: DeviceId) -> Result<&Arc<dyn BlockMedium>, MediaError> {
+        let missing = || MediaError::Device {
+            device: format!("device {device}"),
+            operation: "find",
+            offset: 0,
+            length: 0,
+            errno: libc::ENODEV,
+        };
+        self.list
+            .get(usize::from(device.0))
+            .map(|device| &device.medium)
+            .ok_or_else(missing)
+    }
+
+    /// A device's name.
+    pub fn name(&self, device: DeviceId) -> String {
+        let found = self.list.get(usize::from(device.0));
+        found.map_or_else(|| format!("device {device}"), |d| d.medium.name().to_string())
+    }
+
+    /// Notes that a block's checksum was wrong.
+    pub fn note_damage(&self, device: DeviceId) {
+        if let Some(device) = self.list.get(usize::from(device.0)) {
+            device.damaged.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("{}: wrong checksum of a cold block", device.medium.name());
+        }
+    }
+
+    /// The devices of a tier.
+    pub fn of_tier(&self, tier: TierId) -> Vec<DeviceId> {
+        let matching = self
+            .list
+            .iter()
+            .enumerate()
+            .filter(|(_, device)| device.tier == tier);
+        matching.map(|(index, _)| DeviceId(index as u8)).collect()
+    }
+
+    /// Lower tiers, fastest first.
+    pub fn tiers(&self) -> Vec<TierId> {
+        let mut tiers: Vec<TierId> = self.list.iter().map(|device| device.tier).collect();
+        tiers.sort_unstable();
+        tiers.dedup();
+        tiers
+    }
+
+    /// Groups written extents into runs that one device read serves, pinned. The caller holds the lock of
+    /// the inode that owns them.
+    pub fn plan_reads(&self, extents: Vec<ColdExtent>) -> Vec<DeviceRead<'_>> {
+        let mut plans: Vec<(DeviceId, DeviceBlock, Vec<(FileBlock, u32)>)> = Vec::new();
+        for extent in extents.into_iter().filter(|extent| !extent.unwritten) {
+            let blocks = extent.crcs.iter().enumerate();
+            let blocks = blocks.map(|(index, crc)| (extent.first.plus(index as u64), *crc));
+            match plans.last_mut() {
+                Some((device, start, list))
+                    if *device == extent.device && start.plus(list.len() as u64) == extent.start =>
+                {
+                    list.extend(blocks);
+                }
+                _ => plans.push((extent.device, extent.start, blocks.collect())),
+            }
+        }
+        let pinned = plans.into_iter().map(|(device, start, blocks)| {
+            let run = DeviceRun {
+                device,
+                start,
+                length: blocks.len() as u64,
+            };
+            DeviceRead {
+                devices: self,
+                device,
+                start,
+                blocks,
+                _pin: self.space.pin(run),
+            }
+        });
+        pinned.collect()
+    }
+
+    /// Flushes every device that was written since its last good flush.
+    pub fn flush_all(&self) -> FsResult<()> {
+        for device in &self.list {
+            device.medium.flush()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,310 @@
+//! fallocate, SEEK_DATA and SEEK_HOLE.
+//!
+//! Allocated ranges take unwritten cold extents where there is a lower tier (a large preallocation must
+//! not take PM), else unwritten PM blocks. Both read as zeros. A range larger than one record holds is
+//! allocated in several transactions, the size last (docs/semantics.md).
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Attempt, Need, Op};
+use crate::slot::Inode;
+use crate::types::{Allocate, BlockRange, Seek, Wait};
+use crate::write::Staged;
+use smallvec::SmallVec;
+use terrace_catalog::chunks;
+use terrace_catalog::cold_map;
+use terrace_format::address::MAX_FILE_SIZE;
+use terrace_format::inode::flag;
+use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
+use terrace_format::table::Owner;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_map::Mapping;
+
+/// PM blocks allocated in one transaction.
+const PM_STEP: u64 = 16;
+
+impl Fs {
+    /// Allocates or deallocates a range.
+    ///
+    /// # Errors
+    /// EINVAL for an empty range, EFBIG, ENOSPC, EISDIR, ENODEV never; EIO.
+    pub fn fallocate(&self, ino: Ino, offset: u64, length: u64, mode: Allocate, wait: Wait) -> FsResult<()> {
+        if length == 0 {
+            return Err(FsError::Invalid);
+        }
+        let end = offset
+            .checked_add(length)
+            .filter(|end| *end <= MAX_FILE_SIZE)
+            .ok_or(FsError::TooLarge)?;
+        if mode == Allocate::PunchHole {
+            return self.punch(ino, offset, length, wait);
+        }
+        let range = BlockRange::new(
+            FileBlock(offset / BLOCK_SIZE),
+            FileBlock(end.div_ceil(BLOCK_SIZE)),
+        );
+        self.refuse_hopeless(range)?;
+        let mut op = Op::new(wait);
+        let mut at = range.first;
+        while at < range.end {
+            let rest = BlockRange::new(at, range.end);
+            at = self.run(&mut op, self.large_record(), |reservation, op| {
+                self.allocate_piece(reservation, op, ino, rest)
+            })?;
+        }
+        if mode == Allocate::Extend {
+            self.extend(ino, end, wait)?;
+        }
+        Ok(())
+    }
+
+    /// ENOSPC before anything is allocated, when the range cannot fit at all.
+    fn refuse_hopeless(&self, range: BlockRange) -> FsResult<()> {
+        if range.count() > self.statfs()?.blocks {
+            return Err(terrace_wal::NoSpace::Tier.into());
+        }
+        Ok(())
+    }
+
+    /// Raises the size to `end` if it is lower.
+    fn extend(&self, ino: Ino, end: u64, wait: Wait) -> FsResult<()> {
+        let mut op = Op::new(wait);
+        self.run(&mut op, self.large_record(), |reservation, op| {
+            let claim = self.blocks.claim(1, op.purpose)?;
+            let _guard = self.locks.write(ino);
+            let inode = self.load_regular(ino)?;
+            let mut slot = inode.slot;
+            let mut staged = Staged::new(self, Some(claim), true);
+            if inode.size() < end {
+                self.stage_tail_zeros(op, &inode, end, &mut staged)?;
+                slot.size = end.into();
+            }
+            self.finish_change(reservation, &inode, slot, staged)?;
+            Ok(())
+        })
+    }
+
+    /// Allocates the first gap of a range, as much as one transaction takes; gives where to go on.
+    fn allocate_piece(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        op: &mut Op,
+        ino: Ino,
+        range: BlockRange,
+    ) -> Attempt<FileBlock> {
+        if self.devices.list.is_empty() {
+            return self.allocate_pm(reservation, op, ino, range);
+        }
+        let _guard = self.locks.write(ino);
+        let inode = self.load_regular(ino)?;
+        self.refuse_intents(&inode, range)?;
+        let gap = self.first_gap(&inode, range, u64::from(MAX_EXTENT_BLOCKS))?;
+        if gap.is_empty() {
+            return Ok(range.end);
+        }
+        let run = self.allocate(gap.count())?;
+        let installed = self.install_unwritten(reservation, &inode, gap.first, run);
+        if installed.is_err() {
+            self.devices.space.release_claim(run);
+        }
+        installed
+    }
+
+    fn install_unwritten(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        inode: &Inode,
+        first: FileBlock,
+        run: terrace_catalog::DeviceRun,
+    ) -> Attempt<FileBlock> {
+        let extent = ColdExtent {
+            first,
+            length: run.length as u32,
+            device: run.device,
+            start: run.start,
+            unwritten: true,
+            crcs: Vec::new(),
+        };
+        let mut locks: SmallVec<[u32; 8]> = smallvec::smallvec![self.catalog.shard_of(inode.ino.0)];
+        locks.extend(chunks::shards(&self.catalog, run));
+        let mut shards = self.catalog.write(&locks);
+        let mut staged = Staged::new(self, None, false);
+        self.cold_versions
+            .bump(inode.ino, BlockRange::new(first, extent.end()));
+        let mut freed = Vec::new();
+        cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
+        chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+        let mut slot = inode.slot;
+        slot.flags = (slot.flags.get() | flag::HAS_COLD).into();
+        staged.blocks_delta += run.length as i64;
+        self.finish_change(reservation, inode, slot, staged)?;
+        Ok(extent.end())
+    }
+
+    /// The first blocks of a range that neither PM nor a lower tier holds, at most `most`.
+    fn first_gap(&self, inode: &Inode, range: BlockRange, most: u64) -> Attempt<BlockRange> {
+        let mut at = range.first;
+        while at < range.end {
+            let window = BlockRange::new(at, at.plus(most).min(range.end));
+            let mapped = self.map.next_mapped(&inode.map(), window.first, window.end)?;
+            let cold = match inode.slot.has(flag::HAS_COLD) {
+                true => self.cold_extents(inode.ino, window)?.into_iter().next(),
+                false => None,
+            };
+            let first_cold = cold.as_ref().map(|extent| extent.first);
+            let first_used = [mapped.map(|(block, _)| block), first_cold]
+                .into_iter()
+                .flatten()
+                .min();
+            match first_used {
+                None => return Ok(window),
+                Some(used) if used > at => return Ok(BlockRange::new(at, used)),
+                Some(_) => {
+                    at = at.plus(1);
+                    if let Some(extent) = cold.filter(|extent| extent.first < at) {
+                        at = at.max(extent.end());
+                    }
+                }
+            }
+        }
+        Ok(BlockRange::new(range.end, range.end))
+    }
+
+    /// Without a lower tier: unwritten PM blocks.
+    fn allocate_pm(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        op: &mut Op,
+        ino: Ino,
+        range: BlockRange,
+    ) -> Attempt<FileBlock> {
+        let claim = self.blocks.claim(PM_STEP as usize, op.purpose)?;
+        let _guard = self.locks.write(ino);
+        let inode = self.load_regular(ino)?;
+        self.refuse_intents(&inode, range)?;
+        let gap = self.first_gap(&inode, range, PM_STEP)?;
+        if gap.is_empty() {
+            return Ok(range.end);
+        }
+        if self
+            .map
+            .missing_nodes(&inode.map(), gap.first, gap.count() as usize)?
+            > 0
+        {
+            return Err(Need::MapNodes {
+                ino,
+                first: gap.first,
+                count: gap.count(),
+            }
+            .into());
+        }
+        let mut staged = Staged::new(self, Some(claim), false);
+        let mut mappings: SmallVec<[Option<Mapping>; 16]> = SmallVec::new();
+        for index in 0..gap.count() {
+            let block = staged.take()?;
+            staged.own(
+                block,
+                Owner::File {
+                    ino,
+                    block: gap.first.plus(index),
+                    unwritten: true,
+                },
+            );
+            mappings.push(Some(Mapping {
+                block,
+                unwritten: true,
+            }));
+        }
+        self.map.set(&mut staged.tx, &inode.map(), gap.first, &mappings)?;
+        staged.blocks_delta += gap.count() as i64;
+        self.finish_change(reservation, &inode, inode.slot, staged)?;
+        Ok(gap.end)
+    }
+
+    /// The next data or hole at or after an offset.
+    ///
+    /// # Errors
+    /// ENXIO at or past the end (and for data, when none follows), EISDIR, EIO.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        let _guard = self.locks.read(ino);
+        let inode = self.load_regular(ino)?;
+        let size = inode.size();
+        if offset >= size {
+            return Err(FsError::NoDataThere);
+        }
+        let intents = self.intents_of(&inode)?;
+        let end = FileBlock(size.div_ceil(BLOCK_SIZE));
+        let mut at = FileBlock(offset / BLOCK_SIZE);
+        loop {
+            let data = self.next_data(&inode, at, end, &intents)?;
+            match (what, data) {
+                (Seek::Data, None) => return Err(FsError::NoDataThere),
+                (Seek::Data, Some(block)) => return Ok(offset.max(block.0 * BLOCK_SIZE)),
+                (Seek::Hole, Some(block)) if block == at => {
+                    at = self.data_end(&inode, at, end, &intents)?;
+                    if at >= end {
+                        return Ok(size);
+                    }
+                }
+                (Seek::Hole, _) => return Ok(offset.max(at.0 * BLOCK_SIZE).min(size)),
+            }
+        }
+    }
+
+    /// The first block from `at` that holds data.
+    fn next_data(
+        &self,
+        inode: &Inode,
+        at: FileBlock,
+        end: FileBlock,
+        intents: &[BlockRange],
+    ) -> FsResult<Option<FileBlock>> {
+        let mut best: Option<FileBlock> = None;
+        let mut from = at;
+        while let Some((block, mapping)) = self.map.next_mapped(&inode.map(), from, end)? {
+            let gone = intents.iter().find(|r| r.first <= block && block < r.end);
+            if !mapping.unwritten && gone.is_none() {
+                best = Some(block);
+                break;
+            }
+            from = gone.map_or(block.plus(1), |range| range.end);
+        }
+        if inode.slot.has(flag::HAS_COLD) {
+            let limit = best.unwrap_or(end);
+            let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
+            cold_map::scan(shard.reader(), inode.ino, at, limit, |extent| {
+                let mut block = extent.first.max(at);
+                for range in intents {
+                    if range.first <= block && block < range.end {
+                        block = range.end;
+                    }
+                }
+                // Unwritten blocks shadowed by written ones were found in PM above.
+                if extent.unwritten || block >= extent.end() || block >= limit {
+                    return std::ops::ControlFlow::Continue(());
+                }
+                best = Some(block);
+                std::ops::ControlFlow::Break(())
+            })?;
+        }
+        Ok(best)
+    }
+
+    /// One past the data that starts at `at`.
+    fn data_end(
+        &self,
+        inode: &Inode,
+        at: FileBlock,
+        end: FileBlock,
+        intents: &[BlockRange],
+    ) -> FsResult<FileBlock> {
+        let mut block = at;
+        while block < end {
+            match self.next_data(inode, block, block.plus(1), intents)? {
+                Some(found) if found == block => block = block.plus(1),
+                _ => break,
+            }
+        }
+        Ok(block)
+    }
+}

@@ -1,0 +1,105 @@
+//! The mounted file system and its parts.
+
+use crate::device::Devices;
+use crate::locks::InodeLocks;
+use crate::migration::Migration;
+use crate::numbers::InodeNumbers;
+use crate::reclaim::ReclaimQueue;
+use crate::references::References;
+use crate::types::Atime;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use terrace_blocks::BlockPool;
+use terrace_cache::PageCache;
+use terrace_catalog::Catalog;
+use terrace_catalog::dentry::NameHash;
+use terrace_format::superblock::Superblock;
+use terrace_format::{FileBlock, Ino};
+use terrace_map::{FileMap, InodeFileMap};
+use terrace_media::PmMedium;
+use terrace_placement::Policy;
+use terrace_runtime::Clock;
+use terrace_runtime::sync::Mutex;
+use terrace_wal::{RecoveryReport, Wal};
+
+/// A mounted pool.
+pub struct Fs {
+    pub(crate) pm: Arc<dyn PmMedium>,
+    pub(crate) wal: Arc<Wal>,
+    pub(crate) blocks: Arc<BlockPool>,
+    pub(crate) map: Box<dyn FileMap>,
+    pub(crate) inode_map: InodeFileMap,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) names: NameHash,
+    pub(crate) devices: Devices,
+    pub(crate) cache: PageCache,
+    pub(crate) cold_versions: ColdVersions,
+    pub(crate) locks: InodeLocks,
+    pub(crate) rename_lock: Mutex<()>,
+    pub(crate) orphan_locks: Vec<Mutex<()>>,
+    pub(crate) numbers: Mutex<InodeNumbers>,
+    pub(crate) references: References,
+    pub(crate) reclaim: ReclaimQueue,
+    pub(crate) migration: Migration,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Coarse time for the use of PM blocks: one tick each 10 ms.
+    pub(crate) tick: AtomicU32,
+    /// Writers wait a little while fewer PM blocks are free.
+    pub(crate) slow_below: AtomicU64,
+    pub(crate) superblock: Superblock,
+    pub(crate) read_only: bool,
+    pub(crate) data_ordered: bool,
+    pub(crate) atime: Atime,
+    pub(crate) prefetch_blocks: u64,
+    pub(crate) group_blocks: u64,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) recovery_ns: u64,
+}
+
+/// Versions of cold blocks and holes, in a hashed table over (inode, 2 MiB) (design S6). Sharing a word
+/// by two regions costs a needless second look, nothing else.
+pub(crate) struct ColdVersions {
+    words: Vec<AtomicU64>,
+}
+
+const REGION_SHIFT: u32 = 9;
+const WORDS: usize = 1 << 14;
+
+impl ColdVersions {
+    pub fn new() -> ColdVersions {
+        ColdVersions {
+            words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn word(&self, ino: Ino, region: u64) -> &AtomicU64 {
+        let mix = (ino.0 << 23 ^ region).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.words[(mix >> 50) as usize % WORDS]
+    }
+
+    /// The region's version.
+    pub fn get(&self, ino: Ino, block: FileBlock) -> u64 {
+        self.word(ino, block.0 >> REGION_SHIFT)
+            .load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Bumps the versions of all regions of a range. Call under the exclusive inode lock, before the
+    /// change can be seen.
+    pub fn bump(&self, ino: Ino, range: crate::types::BlockRange) {
+        if range.is_empty() {
+            return;
+        }
+        let (first, last) = (range.first.0 >> REGION_SHIFT, (range.end.0 - 1) >> REGION_SHIFT);
+        if last - first >= WORDS as u64 {
+            for word in &self.words {
+                word.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+            }
+            return;
+        }
+        for region in first..=last {
+            self.word(ino, region)
+                .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        }
+    }
+}

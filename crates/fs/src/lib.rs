@@ -1,0 +1,48 @@
+//! The file system: inodes, directories, attributes, open files, POSIX rules, locks, and the migration
+//! that moves blocks between tiers beside them (design 2, 6, 7).
+//!
+//! Entry points take `&self` on [`Fs`] and may be called by any number of threads.
+//! Every operation that changes something runs as *attempts* (op.rs): room in a lane is reserved and PM
+//! blocks are claimed before any lock; if an attempt finds that it needs something it cannot get under
+//! its locks (a cold block, a map node, room in a catalog page, space), it drops everything, the need
+//! is provided, and it starts again.
+//! Lock order (design L1): rename, inode stripes by index, catalog shards by number, orphan lists,
+//! inode numbers, allocator, lanes.
+#![forbid(unsafe_code)]
+
+mod cold;
+mod device;
+mod errno;
+mod fallocate;
+mod fs;
+mod intent;
+mod locks;
+mod migration;
+mod mkfs;
+mod mount;
+mod namei;
+mod numbers;
+mod op;
+mod orphan;
+mod read;
+mod readdir;
+mod reclaim;
+mod references;
+mod rename;
+mod setattr;
+mod slot;
+mod status;
+mod sync;
+mod truncate;
+mod types;
+mod write;
+mod xattr;
+
+pub use errno::{FsError, FsResult};
+pub use fs::Fs;
+pub use migration::MigrationReport;
+pub use mkfs::{DeviceClass, FormatOptions, NewDevice, format};
+pub use mount::{Background, MountOptions, PolicyKind, PoolMedia, read_superblock};
+pub use references::OpenMode;
+pub use status::FsStatus;
+pub use types::*;

@@ -1,0 +1,246 @@
+//! Installing what was copied: the cold extent goes in and the PM entries whose version is unchanged go
+//! out in one transaction per piece (design S3, M2). Blocks that changed meanwhile are skipped and the
+//! extent is cut around them.
+
+use super::copy::{Candidate, Copied};
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Attempt, Op};
+use crate::slot::{Inode, log_slot};
+use crate::types::{BlockRange, Wait};
+use crate::write::Staged;
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
+use terrace_blocks::Purpose;
+use terrace_catalog::DeviceRun;
+use terrace_catalog::chunks;
+use terrace_catalog::cold_map;
+use terrace_format::inode::flag;
+use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
+use terrace_map::Mapping;
+use terrace_map::file_map::Freed;
+
+fn demoting() -> Op {
+    Op {
+        purpose: Purpose::Demotion,
+        ..Op::new(Wait::Allowed)
+    }
+}
+
+impl Fs {
+    /// Blocks installed in one transaction: on the smallest lanes 32, at 48 bytes a block.
+    fn install_limit(&self) -> usize {
+        (self.wal.max_record() / 128).clamp(8, MAX_EXTENT_BLOCKS as usize)
+    }
+
+    /// Installs copied blocks; returns how many PM blocks were freed.
+    pub(super) fn install(&self, copied: Vec<Copied<'_>>) -> FsResult<u64> {
+        let mut freed = 0;
+        let mut failed = None;
+        let limit = self.install_limit();
+        for run in copied.chunk_by(|a, b| follows(a, b)) {
+            for piece in run.chunks(limit) {
+                if failed.is_some() {
+                    self.release_places(piece);
+                    continue;
+                }
+                match self.install_piece(piece) {
+                    Ok(count) => freed += count,
+                    Err(error) => failed = Some(error),
+                }
+            }
+        }
+        match failed {
+            None => Ok(freed),
+            Some(error) => Err(error),
+        }
+    }
+
+    fn release_places(&self, piece: &[Copied<'_>]) {
+        piece
+            .iter()
+            .for_each(|copied| self.devices.space.release_claim(copied.place));
+    }
+
+    /// Installs the unchanged part of a piece, in as many transactions as it has gaps.
+    fn install_piece(&self, piece: &[Copied<'_>]) -> FsResult<u64> {
+        let mut freed = 0;
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let mut op = demoting();
+            let done = self.run(&mut op, self.large_record(), |reservation, _op| {
+                self.install_first(reservation, rest)
+            });
+            match done {
+                Ok((skipped, installed)) => {
+                    let (gone, tail) = rest.split_at(skipped);
+                    self.release_places(gone);
+                    self.migration
+                        .skipped_blocks
+                        .fetch_add(skipped as u64, Ordering::Relaxed);
+                    freed += installed as u64;
+                    rest = &tail[installed..];
+                }
+                Err(error) => {
+                    self.release_places(rest);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Skips changed blocks and installs the unchanged ones that follow: (skipped, installed).
+    fn install_first(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        piece: &[Copied<'_>],
+    ) -> Attempt<(usize, usize)> {
+        let first = &piece[0].candidate;
+        let _guard = self.locks.write(first.ino);
+        let inode = match self.load(first.ino) {
+            Ok(inode) if inode.slot.generation.get() == first.generation => inode,
+            Ok(_) | Err(FsError::Stale) => return Ok((piece.len(), 0)),
+            Err(error) => return Err(error.into()),
+        };
+        let unchanged = self.unchanged(&inode, piece.iter().map(|copied| &copied.candidate))?;
+        let skipped = unchanged.iter().take_while(|same| !**same).count();
+        let count = unchanged[skipped..].iter().take_while(|same| **same).count();
+        if count == 0 {
+            return Ok((piece.len(), 0));
+        }
+        let part = &piece[skipped..skipped + count];
+        let (start, place) = (part[0].candidate.block, part[0].place);
+        let extent = ColdExtent {
+            first: start,
+            length: count as u32,
+            device: place.device,
+            start: place.start,
+            unwritten: false,
+            crcs: part.iter().map(|copied| copied.crc).collect(),
+        };
+        let range = BlockRange::new(start, extent.end());
+        let run = DeviceRun {
+            length: count as u64,
+            ..place
+        };
+        let mut shards: SmallVec<[u32; 8]> = smallvec::smallvec![self.catalog.shard_of(inode.ino.0)];
+        shards.extend(chunks::shards(&self.catalog, run));
+        if inode.slot.has(flag::HAS_COLD) {
+            for old in self.cold_extents(inode.ino, range)? {
+                let old = DeviceRun {
+                    device: old.device,
+                    start: old.start,
+                    length: u64::from(old.length),
+                };
+                shards.extend(chunks::shards(&self.catalog, old));
+            }
+        }
+        let mut shards = self.catalog.write(&shards);
+        let mut staged = Staged::new(self, None, false);
+        self.cold_versions.bump(inode.ino, range);
+        let mut freed = Vec::new();
+        cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
+        for (device, start, length) in freed {
+            let old = DeviceRun {
+                device,
+                start,
+                length,
+            };
+            self.stage_device_free(old, &mut shards, &mut staged)?;
+        }
+        chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+        self.stage_unmap(&inode, part.iter().map(|copied| &copied.candidate), &mut staged)?;
+        staged.unlink_emptied(&mut shards)?;
+        let mut slot = inode.slot;
+        slot.flags = (slot.flags.get() | flag::HAS_COLD).into();
+        log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+        staged.commit(reservation)?;
+        Ok((skipped, count))
+    }
+
+    /// Which candidates still are where and what they were when they were pinned.
+    fn unchanged<'b, 'c: 'b>(
+        &self,
+        inode: &Inode,
+        candidates: impl Iterator<Item = &'b Candidate<'c>>,
+    ) -> Attempt<SmallVec<[bool; 32]>> {
+        let intents = self.intents_of(inode)?;
+        let mut same = SmallVec::new();
+        for candidate in candidates {
+            let block = candidate.block;
+            let gone = intents.iter().any(|r| r.first <= block && block < r.end);
+            let mapping = self.map.lookup(None, &inode.map(), block)?;
+            let there = mapping.is_some_and(|m| m.block == candidate.pm && !m.unwritten);
+            let version = self.blocks.descriptor(candidate.pm).version();
+            same.push(there && !gone && version == candidate.version);
+        }
+        Ok(same)
+    }
+
+    /// Drops the PM entries of consecutive blocks.
+    fn stage_unmap<'b, 'c: 'b>(
+        &self,
+        inode: &Inode,
+        candidates: impl Iterator<Item = &'b Candidate<'c>>,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<()> {
+        let mut first = None;
+        let mut none: SmallVec<[Option<Mapping>; 32]> = SmallVec::new();
+        for candidate in candidates {
+            first.get_or_insert(candidate.block);
+            none.push(None);
+            staged.release(candidate.pm);
+        }
+        let Some(first) = first else { return Ok(()) };
+        self.map.set(&mut staged.tx, &inode.map(), first, &none)?;
+        let mut nodes = Freed::new();
+        let pruned = self
+            .map
+            .prune(&mut staged.tx, &inode.map(), first, none.len(), &mut nodes);
+        staged.released.extend(nodes);
+        pruned?;
+        Ok(())
+    }
+
+    /// Gives up PM copies whose cold copy is still good; no write (design S2). Rechecked under the lock.
+    pub(super) fn evict_clean(&self, candidates: Vec<Candidate<'_>>) -> FsResult<u64> {
+        let mut evicted = 0;
+        let limit = self.install_limit();
+        for run in candidates.chunk_by(|a, b| a.ino == b.ino && b.block == a.block.plus(1)) {
+            for piece in run.chunks(limit) {
+                let mut op = demoting();
+                let count = self.run(&mut op, self.large_record(), |reservation, _op| {
+                    let _guard = self.locks.write(piece[0].ino);
+                    let inode = match self.load(piece[0].ino) {
+                        Ok(inode) if inode.slot.generation.get() == piece[0].generation => inode,
+                        Ok(_) | Err(FsError::Stale) => return Ok(0),
+                        Err(error) => return Err(error.into()),
+                    };
+                    let same = self.unchanged(&inode, piece.iter())?;
+                    let clean = piece.iter().all(|c| self.blocks.descriptor(c.pm).is_clean());
+                    if !clean || same.iter().any(|same| !same) {
+                        return Ok(0);
+                    }
+                    let mut staged = Staged::new(self, None, false);
+                    self.stage_unmap(&inode, piece.iter(), &mut staged)?;
+                    staged.commit(reservation)?;
+                    Ok(piece.len() as u64)
+                })?;
+                evicted += count;
+            }
+        }
+        self.migration
+            .evicted_clean_blocks
+            .fetch_add(evicted, Ordering::Relaxed);
+        Ok(evicted)
+    }
+}
+
+/// True when `b` continues `a` in the file and on the device.
+fn follows(a: &Copied<'_>, b: &Copied<'_>) -> bool {
+    a.candidate.ino == b.candidate.ino
+        && b.candidate.block == a.candidate.block.plus(1)
+        && b.place.device == a.place.device
+        && b.place.start == a.place.start.plus(1)
+}

@@ -1,0 +1,333 @@
+//! Migration between PM and the lower tiers (design 7).
+//!
+//! Demotion: [`plan`] picks victims and pins them with their versions, [`copy`] writes them in groups and
+//! flushes, [`commit`] installs the cold extents and drops the PM entries whose version is unchanged.
+//! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no
+//! inode lock is held while copying. M6: a move that cannot run has a reason and backs off.
+//! Promotion: [`promote`] puts a clean copy of a cold block into PM.
+
+mod commit;
+mod copy;
+mod plan;
+mod promote;
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::types::Wait;
+use plan::Victim;
+use promote::Promotion;
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use terrace_format::BLOCK_SIZE;
+use terrace_placement::Observation;
+use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::thread::Waker;
+use terrace_runtime::{Next, Step};
+use terrace_wal::{Error, NoSpace};
+
+/// How often the policy is asked ([AC-BPFS] section 3.1).
+const POLL: Duration = Duration::from_millis(10);
+/// Pause after a failure.
+const BACK_OFF: Duration = Duration::from_secs(1);
+/// Workers, so that two groups are in flight.
+pub(crate) const WORKERS: usize = 2;
+
+/// Migration's state.
+pub(crate) struct Migration {
+    /// Victims picked and not yet taken by a worker, sorted by file and block.
+    queue: Mutex<VecDeque<Victim>>,
+    /// Blocks taken by workers and not yet done.
+    in_flight: AtomicU64,
+    promotions: Mutex<VecDeque<Promotion>>,
+    wakers: Vec<Waker>,
+    /// Rises with every group done; waiters for space sleep on it.
+    rounds: (Mutex<u64>, Condvar),
+    threads: AtomicU32,
+    /// Set while `sync_to` wants PM emptied.
+    pub(crate) drain: AtomicU32,
+    /// Why the last attempt could not run; cleared by success.
+    reason: Mutex<Option<String>>,
+    not_before_ns: AtomicU64,
+    demoted_blocks: AtomicU64,
+    evicted_clean_blocks: AtomicU64,
+    promoted_blocks: AtomicU64,
+    skipped_blocks: AtomicU64,
+    busy: AtomicBool,
+}
+
+/// What status shows.
+#[derive(Debug, Clone, Serialize)]
+pub struct MigrationReport {
+    /// idle, demoting, waiting.
+    pub state: &'static str,
+    /// Why something is stuck.
+    pub reason: Option<String>,
+    /// Bytes written to lower tiers since mount.
+    pub demoted_bytes: u64,
+    /// Bytes brought into PM since mount.
+    pub promoted_bytes: u64,
+    /// Bytes of PM given up without a write, because the cold copy was still good.
+    pub clean_evicted_bytes: u64,
+    /// Bytes copied in vain, because they changed meanwhile.
+    pub skipped_bytes: u64,
+}
+
+/// What one round of demotion did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// Freed PM blocks.
+    Progress,
+    /// Another worker has all victims.
+    InFlight,
+    /// There is nothing that could be demoted.
+    Nothing,
+}
+
+impl Migration {
+    pub fn new() -> Migration {
+        Migration {
+            queue: Mutex::default(),
+            in_flight: AtomicU64::new(0),
+            promotions: Mutex::default(),
+            wakers: (0..WORKERS).map(|_| Waker::new()).collect(),
+            rounds: (Mutex::new(0), Condvar::new()),
+            threads: AtomicU32::new(0),
+            drain: AtomicU32::new(0),
+            reason: Mutex::new(None),
+            not_before_ns: AtomicU64::new(0),
+            demoted_blocks: AtomicU64::new(0),
+            evicted_clean_blocks: AtomicU64::new(0),
+            promoted_blocks: AtomicU64::new(0),
+            skipped_blocks: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
+        }
+    }
+
+    pub fn waker(&self, worker: usize) -> Waker {
+        self.wakers.get(worker).cloned().unwrap_or_default()
+    }
+
+    fn wake(&self) {
+        self.wakers.iter().for_each(Waker::wake);
+    }
+
+    fn round_done(&self) {
+        *self.rounds.0.lock() += 1;
+        self.rounds.1.notify_all();
+    }
+
+    /// Waits until another round is done, at most `limit`.
+    pub(crate) fn wait_round(&self, limit: Duration) {
+        let mut rounds = self.rounds.0.lock();
+        self.rounds.1.wait_for(&mut rounds, limit);
+    }
+
+    pub fn report(&self) -> MigrationReport {
+        let reason = self.reason.lock().clone();
+        let busy = self.in_flight.load(Ordering::Relaxed) > 0 || self.busy.load(Ordering::Relaxed);
+        MigrationReport {
+            state: if reason.is_some() {
+                "waiting"
+            } else if busy {
+                "demoting"
+            } else {
+                "idle"
+            },
+            reason,
+            demoted_bytes: self.demoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            promoted_bytes: self.promoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            clean_evicted_bytes: self.evicted_clean_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            skipped_bytes: self.skipped_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+        }
+    }
+}
+
+impl Fs {
+    /// What the policy sees.
+    pub(crate) fn observe(&self) -> Observation {
+        let usage = self.blocks.usage();
+        // Victims already taken will be free soon.
+        let leaving = self.migration.in_flight.load(Ordering::Relaxed);
+        let free = usage.free + usage.quarantined + usage.unknown + leaving;
+        Observation {
+            total_blocks: usage.total,
+            free_blocks: free.min(usage.total),
+        }
+    }
+
+    /// One round: takes a group of victims and demotes it. `wanted` is how many blocks to pick when the
+    /// queue is empty.
+    pub(crate) fn demotion_round(&self, wanted: u64) -> FsResult<Round> {
+        if self.devices.list.is_empty() || self.read_only {
+            return Ok(Round::Nothing);
+        }
+        let victims = self.take_victims(wanted)?;
+        if victims.is_empty() {
+            let others = self.migration.in_flight.load(Ordering::Acquire) > 0;
+            return Ok(if others { Round::InFlight } else { Round::Nothing });
+        }
+        let count = victims.len() as u64;
+        let done = self.demote(victims);
+        self.migration.in_flight.fetch_sub(count, Ordering::AcqRel);
+        let result = match done {
+            Ok(freed) => {
+                *self.migration.reason.lock() = None;
+                // Freed blocks become usable when the checkpoint has passed them (T6).
+                self.wal.checkpoint_if_idle()?;
+                self.blocks.drain_quarantine();
+                Ok(if freed > 0 {
+                    Round::Progress
+                } else {
+                    Round::InFlight
+                })
+            }
+            Err(error) => {
+                self.note_stuck(&error);
+                Err(error)
+            }
+        };
+        self.migration.round_done();
+        result
+    }
+
+    fn note_stuck(&self, error: &FsError) {
+        let text = error.to_string();
+        let mut reason = self.migration.reason.lock();
+        if reason.as_deref() != Some(&text) {
+            tracing::warn!("demotion cannot run: {text}");
+        }
+        *reason = Some(text);
+        let until = self.clock.monotonic_ns() + BACK_OFF.as_nanos() as u64;
+        self.migration.not_before_ns.store(until, Ordering::Relaxed);
+    }
+
+    /// Gets PM blocks for an operation that found none: the checkpoint frees what waits for it, else this
+    /// thread demotes, or waits for those that do. Called without locks.
+    ///
+    /// # Errors
+    /// ENOSPC when nothing can be moved down; `WouldBlock`.
+    pub(crate) fn make_pm_space(&self, wait: Wait) -> FsResult<()> {
+        let before = self.blocks.usage().free;
+        self.wal.checkpoint()?;
+        while self.blocks.scan_step()? {}
+        self.blocks.drain_quarantine();
+        if self.blocks.usage().free > before {
+            return Ok(());
+        }
+        if wait == Wait::Never {
+            return Err(FsError::WouldBlock);
+        }
+        match self.demotion_round(self.group_blocks) {
+            Ok(Round::Progress) => Ok(()),
+            Ok(Round::InFlight) => {
+                self.migration.wait_round(Duration::from_millis(10));
+                Ok(())
+            }
+            Ok(Round::Nothing) => {
+                // Another thread may just have finished the last round.
+                self.wal.checkpoint()?;
+                self.blocks.drain_quarantine();
+                if self.blocks.usage().free > before {
+                    Ok(())
+                } else {
+                    Err(NoSpace::Pm.into()).map_err(final_no_space)
+                }
+            }
+            Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space(NoSpace::Tier.into())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Back-pressure: a writer waits a little for demotion before PM is full.
+    pub(crate) fn wait_for_demotion(&self, wait: Wait) -> FsResult<()> {
+        self.wal.checkpoint_if_idle()?;
+        self.blocks.drain_quarantine();
+        let (free, low) = (self.blocks.free_hint(), self.slow_below.load(Ordering::Relaxed));
+        let threads = self.migration.threads.load(Ordering::Relaxed) > 0;
+        let stuck = self.migration.reason.lock().is_some();
+        if free >= low || !threads || stuck {
+            return Ok(());
+        }
+        if wait == Wait::Never {
+            return Err(FsError::WouldBlock);
+        }
+        self.migration.wake();
+        // The emptier PM is of free blocks, the longer the pause, up to 20 ms.
+        let missing = (low - free) * 20 / low.max(1);
+        self.migration.wait_round(Duration::from_millis(1 + missing));
+        Ok(())
+    }
+}
+
+/// ENOSPC that is final: `provide` would take `NoSpace::Pm` as a reason to try once more.
+fn final_no_space(_error: FsError) -> FsError {
+    NoSpace::Tier.into()
+}
+
+/// Background: one round of promotion or demotion per step. Worker 0 also keeps the coarse clock.
+pub(crate) struct MigrationStep {
+    fs: Weak<Fs>,
+    worker: usize,
+    start_ns: u64,
+}
+
+impl MigrationStep {
+    pub fn new(fs: &Arc<Fs>, worker: usize) -> MigrationStep {
+        fs.migration.threads.fetch_add(1, Ordering::Relaxed);
+        MigrationStep {
+            fs: Arc::downgrade(fs),
+            worker,
+            start_ns: fs.clock.monotonic_ns(),
+        }
+    }
+}
+
+impl Drop for MigrationStep {
+    fn drop(&mut self) {
+        if let Some(fs) = self.fs.upgrade() {
+            fs.migration.threads.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Step for MigrationStep {
+    fn name(&self) -> &'static str {
+        if self.worker == 0 {
+            "terrace-move-0"
+        } else {
+            "terrace-move-1"
+        }
+    }
+
+    fn step(&mut self) -> Next {
+        let Some(fs) = self.fs.upgrade() else {
+            return Next::Done;
+        };
+        let now = fs.clock.monotonic_ns();
+        if self.worker == 0 {
+            let ticks = (now - self.start_ns) / POLL.as_nanos() as u64;
+            fs.tick
+                .store(1 + ticks.min(u64::from(u32::MAX - 2)) as u32, Ordering::Relaxed);
+            if let Err(error) = fs.promotion_round() {
+                tracing::debug!("promotion: {error}");
+            }
+        }
+        if now < fs.migration.not_before_ns.load(Ordering::Relaxed) || fs.wal.is_stopped() {
+            return Next::After(POLL);
+        }
+        let wanted = match fs.migration.drain.load(Ordering::Acquire) {
+            0 => fs.policy.blocks_to_demote(&fs.observe()),
+            _ => u64::MAX,
+        };
+        if wanted == 0 && fs.migration.queue.lock().is_empty() {
+            return Next::After(POLL);
+        }
+        match fs.demotion_round(wanted) {
+            Ok(Round::Progress) => Next::Again,
+            _ => Next::After(POLL),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Which blocks to demote: the least recently used, by the tick of their last use.
+//!
+//! No list is kept: the ticks (4 bytes a block) are scanned when blocks are wanted. The result is that of
+//! an LRU list at a grain of 10 ms, without a lock or a store per access.
+
+use super::Migration;
+use crate::errno::FsResult;
+use crate::fs::Fs;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use terrace_blocks::State;
+use terrace_format::table::Owner;
+use terrace_format::{FileBlock, Ino, PmBlock};
+
+/// A PM block of a file that is to be demoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Victim {
+    pub ino: Ino,
+    pub block: FileBlock,
+    pub pm: PmBlock,
+}
+
+/// Tick of blocks that are no victims: metadata. A block that gets a new owner gets a new tick.
+const NEVER: u32 = u32::MAX;
+/// Most blocks picked at once.
+const MOST: u64 = 1 << 16;
+
+impl Migration {
+    fn pop_group(&self, most: usize) -> Vec<Victim> {
+        let mut queue = self.queue.lock();
+        let count = queue.len().min(most);
+        let group: Vec<Victim> = queue.drain(..count).collect();
+        self.in_flight.fetch_add(count as u64, Ordering::AcqRel);
+        group
+    }
+}
+
+impl Fs {
+    /// Takes the next group of victims, picking `wanted` new ones when none are queued.
+    pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Vec<Victim>> {
+        let group = self.migration.pop_group(self.group_blocks as usize);
+        if !group.is_empty() || wanted == 0 {
+            return Ok(group);
+        }
+        {
+            let mut queue = self.migration.queue.lock();
+            if queue.is_empty() && self.migration.in_flight.load(Ordering::Acquire) == 0 {
+                while self.blocks.scan_step()? {}
+                *queue = self.pick(wanted.clamp(self.group_blocks.min(64), MOST))?;
+            }
+        }
+        Ok(self.migration.pop_group(self.group_blocks as usize))
+    }
+
+    /// The `wanted` least recently used file blocks, sorted by file and block.
+    fn pick(&self, wanted: u64) -> FsResult<VecDeque<Victim>> {
+        let now = self.tick.load(Ordering::Relaxed);
+        let age = |touched: u32| (now.saturating_sub(touched) + 1).ilog2() as usize;
+        let mut histogram = [0u64; 33];
+        let range = self.blocks.first_block().0..self.blocks.end_block().0;
+        for block in range.clone() {
+            let descriptor = self.blocks.descriptor(PmBlock(block));
+            if descriptor.state() == State::Used && descriptor.touched() != NEVER {
+                histogram[age(descriptor.touched())] += 1;
+            }
+        }
+        let (mut cut, mut older) = (32, histogram[32]);
+        while cut > 0 && older < wanted {
+            cut -= 1;
+            older += histogram[cut];
+        }
+        let mut found = Vec::new();
+        for block in range.map(PmBlock) {
+            let descriptor = self.blocks.descriptor(block);
+            let touched = descriptor.touched();
+            if descriptor.state() != State::Used || touched == NEVER || age(touched) < cut {
+                continue;
+            }
+            match self.blocks.owner(block)? {
+                Owner::File {
+                    ino,
+                    block: file_block,
+                    unwritten: false,
+                } => {
+                    found.push((
+                        touched,
+                        Victim {
+                            ino,
+                            block: file_block,
+                            pm: block,
+                        },
+                    ));
+                }
+                Owner::File { .. } => {}
+                // Claimed and not yet owned blocks are young again when they are.
+                Owner::Free => {}
+                Owner::Page { .. } => descriptor.touch(NEVER),
+            }
+        }
+        found.sort_unstable();
+        found.truncate(wanted as usize);
+        let mut victims: Vec<Victim> = found.into_iter().map(|(_, victim)| victim).collect();
+        victims.sort_unstable();
+        Ok(victims.into())
+    }
+}

@@ -1,0 +1,107 @@
+//! Promotion: a cold block that is read again comes into PM; its cold copy stays and is clean (S2).
+
+use super::Migration;
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Need, Op, SMALL_RECORD};
+use crate::types::Wait;
+use crate::write::Staged;
+use std::sync::atomic::Ordering;
+use terrace_cache::{Page, PageKey};
+use terrace_format::BLOCK_SIZE;
+use terrace_format::table::Owner;
+use terrace_map::Mapping;
+
+/// Promotions that wait; more are dropped: the block will be read again if it matters.
+const QUEUE: usize = 1024;
+/// Promotions done in one step.
+const BATCH: usize = 64;
+
+/// A block to bring into PM.
+pub(crate) struct Promotion {
+    key: PageKey,
+    version: u64,
+    page: Page,
+}
+
+impl Migration {
+    /// Asks for a block to come into PM; `version` is its region's when the page was read.
+    pub(crate) fn want_promotion(&self, key: PageKey, version: u64, page: &Page) {
+        let mut queue = self.promotions.lock();
+        if queue.len() < QUEUE {
+            queue.push_back(Promotion {
+                key,
+                version,
+                page: page.clone(),
+            });
+        }
+    }
+}
+
+impl Fs {
+    /// Does some of the queued promotions, as long as PM has room above the back-pressure mark.
+    pub(super) fn promotion_round(&self) -> FsResult<()> {
+        for _ in 0..BATCH {
+            if self.blocks.free_hint() < 2 * self.slow_below.load(Ordering::Relaxed) {
+                self.migration.promotions.lock().clear();
+                return Ok(());
+            }
+            let Some(promotion) = self.migration.promotions.lock().pop_front() else {
+                return Ok(());
+            };
+            match self.promote(&promotion) {
+                Ok(true) => {
+                    self.migration.promoted_blocks.fetch_add(1, Ordering::Relaxed);
+                    self.cache.remove(promotion.key);
+                }
+                Ok(false) | Err(FsError::Stale | FsError::WouldBlock) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn promote(&self, promotion: &Promotion) -> FsResult<bool> {
+        let (ino, block) = (promotion.key.ino, promotion.key.block);
+        let mut op = Op::new(Wait::Never);
+        self.run(&mut op, SMALL_RECORD, |reservation, op| {
+            let claim = self.blocks.claim(1, op.purpose)?;
+            let _guard = self.locks.write(ino);
+            let inode = self.load_regular(ino)?;
+            let mapped = self.map.lookup(None, &inode.map(), block)?.is_some();
+            let same = inode.slot.generation.get() == promotion.key.generation
+                && self.cold_versions.get(ino, block) == promotion.version;
+            if mapped || !same || block.0 * BLOCK_SIZE >= inode.size() {
+                return Ok(false);
+            }
+            if self.map.missing_nodes(&inode.map(), block, 1)? > 0 {
+                return Err(Need::MapNodes {
+                    ino,
+                    first: block,
+                    count: 1,
+                }
+                .into());
+            }
+            let mut staged = Staged::new(self, Some(claim), true);
+            let new = staged.take()?;
+            staged.store(new, 0, promotion.page.bytes())?;
+            self.map.set(
+                &mut staged.tx,
+                &inode.map(),
+                block,
+                &[Some(Mapping::written(new))],
+            )?;
+            staged.own(
+                new,
+                Owner::File {
+                    ino,
+                    block,
+                    unwritten: false,
+                },
+            );
+            staged.commit(reservation)?;
+            self.blocks.descriptor(new).set_clean(true);
+            Ok(true)
+        })
+    }
+}

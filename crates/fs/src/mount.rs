@@ -1,0 +1,240 @@
+//! Mount and unmount.
+
+use crate::device::{Device, Devices};
+use crate::errno::{FsError, FsResult};
+use crate::fs::{ColdVersions, Fs};
+use crate::locks::InodeLocks;
+use crate::migration::Migration;
+use crate::numbers::InodeNumbers;
+use crate::reclaim::ReclaimQueue;
+use crate::references::References;
+use crate::types::Atime;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use terrace_blocks::BlockPool;
+use terrace_cache::PageCache;
+use terrace_catalog::Catalog;
+use terrace_catalog::ChunkSpace;
+use terrace_catalog::dentry::NameHash;
+use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::inode::ORPHAN_LISTS;
+use terrace_format::superblock::{Refused, Superblock};
+use terrace_format::{BLOCK_SIZE, DeviceId, TierId};
+use terrace_map::{InodeFileMap, RadixTree};
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::Clock;
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::thread::Driver;
+use terrace_wal::{Error, Wal};
+
+/// The media of a pool. `block[i]` is the device of row `i` of the superblock.
+pub struct PoolMedia {
+    /// Tier 0.
+    pub pm: Arc<dyn PmMedium>,
+    /// Lower-tier devices.
+    pub block: Vec<Arc<dyn BlockMedium>>,
+}
+
+/// Placement policies that can be chosen. The number is the superblock's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// Never migrates.
+    Static = 1,
+    /// LRU above a threshold.
+    Anticache = 2,
+}
+
+/// What a mount may override.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// Access times.
+    pub atime: Atime,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Instead of the superblock's.
+    pub policy: Option<PolicyKind>,
+    /// Instead of the superblock's.
+    pub data_ordered: Option<bool>,
+    /// Anticache: demote above this PM use.
+    pub threshold_percent: Option<u8>,
+    /// Largest group of a migration, in bytes.
+    pub group_bytes: u64,
+    /// DRAM for clean pages, in bytes.
+    pub cache_bytes: u64,
+    /// Window read around a missing cold block, in bytes.
+    pub prefetch_bytes: u64,
+    /// Lifetime of a prefetched page.
+    pub prefetch_ms: u64,
+    /// Bring every block read from below into PM at once ([AC-BPFS]).
+    pub promote_first_touch: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            atime: Atime::Relative,
+            read_only: false,
+            policy: None,
+            data_ordered: None,
+            threshold_percent: None,
+            group_bytes: 16 << 20,
+            cache_bytes: 64 << 20,
+            prefetch_bytes: 128 << 10,
+            prefetch_ms: 1000,
+            promote_first_touch: false,
+        }
+    }
+}
+
+/// Reads the superblock; the second copy when the first is damaged, with a sentence that says so.
+///
+/// # Errors
+/// See [`Refused`].
+pub fn read_superblock(pm: &dyn PmMedium, write: bool) -> Result<(Superblock, Option<String>), Refused> {
+    let read = |index: usize| -> Result<Superblock, Refused> {
+        let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
+        let copy = SUPERBLOCK_COPIES[index];
+        if pm.read(copy.offset(), &mut bytes).is_err() {
+            let expected = "a readable copy";
+            return Err(terrace_format::Corrupt::new("superblock", expected, "an unreadable one").into());
+        }
+        let superblock = Superblock::verify(&bytes, write)?;
+        if superblock.geometry().pm_size > pm.size() {
+            let found = format!("{} bytes", pm.size());
+            let expected = format!("persistent memory of {} bytes", superblock.geometry().pm_size);
+            return Err(terrace_format::Corrupt::new("tier 0", expected, found).into());
+        }
+        Ok(superblock)
+    };
+    match read(0) {
+        Ok(superblock) => Ok((superblock, None)),
+        Err(first @ (Refused::Corrupt(_) | Refused::NotAPool)) => match read(1) {
+            Ok(superblock) => {
+                let warning = format!("superblock copy 0 is damaged ({first}); copy 1 is used");
+                Ok((superblock, Some(warning)))
+            }
+            Err(second @ (Refused::Version(_) | Refused::Features(_))) => Err(second),
+            Err(_) => Err(first),
+        },
+        Err(other) => Err(other),
+    }
+}
+
+/// The threads that drive background work; dropping it stops and joins them.
+pub struct Background {
+    _drivers: Vec<Driver>,
+}
+
+impl Fs {
+    /// Mounts: recovers the log and prepares volatile state. Its time depends on the size of the lanes,
+    /// not on the number of files. Starts no thread.
+    ///
+    /// # Errors
+    /// A pool that cannot be used; the media's.
+    pub fn mount(
+        media: PoolMedia,
+        superblock: Superblock,
+        options: MountOptions,
+        clock: Arc<dyn Clock>,
+    ) -> FsResult<Arc<Fs>> {
+        let begin = clock.monotonic_ns();
+        let refuse = |text: String| FsError::Engine(Error::Refused(text));
+        let rows = superblock.device_rows();
+        if rows.len() != media.block.len() {
+            return Err(refuse(format!(
+                "the pool has {} devices, {} given",
+                rows.len(),
+                media.block.len()
+            )));
+        }
+        let geometry = superblock.geometry();
+        let (wal, recovery) = Wal::open(Arc::clone(&media.pm), superblock.uuid, geometry)?;
+        let wal = Arc::new(wal);
+        let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
+        let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
+        let sizes = media.block.iter().enumerate();
+        let sizes: Vec<(DeviceId, u64)> = sizes
+            .map(|(index, medium)| (DeviceId(index as u8), medium.blocks()))
+            .collect();
+        let list = rows.iter().zip(media.block).map(|(row, medium)| Device {
+            tier: TierId(row.tier),
+            medium,
+            damaged: AtomicU64::new(0),
+        });
+        let devices = Devices {
+            list: list.collect(),
+            space: ChunkSpace::new(Arc::clone(&catalog), &sizes),
+        };
+        let policy_id = options.policy.map_or(superblock.policy, |kind| kind as u8);
+        let threshold = options.threshold_percent.unwrap_or(80);
+        let policy = terrace_placement::make(policy_id, threshold, options.promote_first_touch)
+            .ok_or_else(|| refuse(format!("unknown policy {policy_id}")))?;
+        let usable = geometry.block_count() - geometry.first_pool_block().0;
+        let slow = if devices.list.is_empty() || policy_id == PolicyKind::Static as u8 {
+            0
+        } else {
+            usable / 16
+        };
+        let numbers = InodeNumbers::new(media.pm.load_u64(geometry.inode_pages())?);
+        if numbers.pages > usable {
+            let found = numbers.pages.to_string();
+            return Err(terrace_format::Corrupt::new("inode pages", "fewer than PM blocks", found).into());
+        }
+        let fs = Fs {
+            map: Box::new(RadixTree::new(Arc::clone(&blocks))),
+            inode_map: InodeFileMap::new(Arc::clone(&blocks)),
+            catalog,
+            names: NameHash::new(&superblock.hash_key),
+            devices,
+            cache: PageCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000),
+            cold_versions: ColdVersions::new(),
+            locks: InodeLocks::new(),
+            rename_lock: Mutex::new(()),
+            orphan_locks: (0..ORPHAN_LISTS).map(|_| Mutex::new(())).collect(),
+            numbers: Mutex::new(numbers),
+            references: References::new(),
+            reclaim: ReclaimQueue::new(),
+            migration: Migration::new(),
+            policy,
+            tick: AtomicU32::new(1),
+            slow_below: AtomicU64::new(slow),
+            read_only: options.read_only,
+            data_ordered: options.data_ordered.unwrap_or(superblock.data_mode == 2),
+            atime: options.atime,
+            prefetch_blocks: options.prefetch_bytes / BLOCK_SIZE,
+            group_blocks: (options.group_bytes / BLOCK_SIZE).clamp(1, 1 << 16),
+            recovery,
+            recovery_ns: clock.monotonic_ns() - begin,
+            pm: media.pm,
+            wal,
+            blocks,
+            clock,
+            superblock,
+        };
+        Ok(Arc::new(fs))
+    }
+
+    /// Starts the threads of migration, reclaiming and scanning.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn start_background(self: &Arc<Fs>) -> io::Result<Background> {
+        let mut drivers = Vec::new();
+        for (step, waker) in self.background_steps() {
+            drivers.push(Driver::start(step, waker)?);
+        }
+        Ok(Background { _drivers: drivers })
+    }
+
+    /// Ends a mount: devices flushed, the last checkpoint written, the pool marked clean. Drop
+    /// [`Background`] first; no operation may follow.
+    ///
+    /// # Errors
+    /// The media's; the pool then is not marked clean and recovers at the next mount.
+    pub fn unmount(&self) -> FsResult<()> {
+        self.devices.flush_all()?;
+        self.pm.persist();
+        Ok(self.wal.close()?)
+    }
+}

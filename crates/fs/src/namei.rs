@@ -1,0 +1,508 @@
+//! Names: lookup, create, link, unlink. Each change is one transaction.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Attempt, Op, SMALL_RECORD};
+use crate::reclaim::log_freed_slot;
+use crate::references::OpenMode;
+use crate::slot::{Inode, log_slot, log_whole_slot};
+use crate::types::{Attributes, Caller, SetAttributes, Wait};
+use crate::write::{Staged, USER};
+use smallvec::SmallVec;
+use terrace_catalog::dentry::{self, Dentry};
+use terrace_catalog::symlink;
+use terrace_format::Ino;
+use terrace_format::inode::{InodeSlot, flag};
+
+/// Longest name.
+const NAME_MAX: usize = 255;
+/// Longest symlink target.
+const TARGET_MAX: usize = 4095;
+/// Most links of a file, as ext4 has it.
+const LINK_MAX: u32 = 65_000;
+
+pub(crate) const S_IFMT: u32 = 0o170000;
+pub(crate) const S_IFDIR: u32 = 0o040000;
+const S_IFREG: u32 = 0o100000;
+const S_IFLNK: u32 = 0o120000;
+const S_ISGID: u32 = 0o2000;
+
+/// Checks a name that a directory is to hold.
+pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}
+
+/// What a new inode is.
+struct NewInode<'a> {
+    mode: u32,
+    rdev: u32,
+    target: Option<&'a [u8]>,
+}
+
+impl Fs {
+    /// The entry of a name. The caller holds the directory's lock.
+    pub(crate) fn find(&self, directory: Ino, name: &[u8]) -> FsResult<Option<Dentry>> {
+        let shard = self.catalog.read(self.catalog.shard_of(directory.0));
+        Ok(dentry::lookup(shard.reader(), &self.names, directory, name)?)
+    }
+
+    /// Finds a name and takes a lookup reference.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENAMETOOLONG, EIO.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attributes> {
+        if name.len() > NAME_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let ino = {
+            let _guard = self.locks.read(parent);
+            let directory = self.load_directory(parent)?;
+            let ino = match name {
+                b"." => parent,
+                b".." => Ino(u64::from(directory.slot.parent_or_rdev.get())),
+                _ => self.find(parent, name)?.ok_or(FsError::NotFound)?.ino,
+            };
+            // Under the directory's lock: nobody can remove the last name before the reference counts.
+            self.references.looked_up(ino);
+            ino
+        };
+        self.attributes_or_forget(ino)
+    }
+
+    /// Attributes of an inode whose reference was just taken; gives the reference back on failure.
+    pub(crate) fn attributes_or_forget(&self, ino: Ino) -> FsResult<Attributes> {
+        let found = {
+            let _guard = self.locks.read(ino);
+            self.load(ino)
+        };
+        match found {
+            Ok(inode) => Ok(inode.attributes()),
+            Err(error) => {
+                self.forget(ino, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives lookup references back.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        if self.references.forget(ino, count) {
+            self.queue_if_orphan(ino);
+        }
+    }
+
+    /// Queues an inode for removal when it has no name left.
+    fn queue_if_orphan(&self, ino: Ino) {
+        // Without the lock: the flag is set before the last reference goes, or nobody needs it.
+        if self.load_any(ino).is_ok_and(|inode| inode.slot.has(flag::ORPHAN)) {
+            self.reclaim.push(ino);
+        }
+    }
+
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// ESTALE, EIO.
+    pub fn getattr(&self, ino: Ino) -> FsResult<Attributes> {
+        let _guard = self.locks.read(ino);
+        Ok(self.load(ino)?.attributes())
+    }
+
+    /// Opens; `truncate` as O_TRUNC. The mode is that of the first open until the last close.
+    ///
+    /// # Errors
+    /// ESTALE, EIO, and truncate's.
+    pub fn open(&self, ino: Ino, truncate: bool, write: bool, wait: Wait) -> FsResult<OpenMode> {
+        if write && self.read_only {
+            return Err(FsError::ReadOnly);
+        }
+        if truncate {
+            let change = SetAttributes {
+                size: Some(0),
+                kill_set_id: true,
+                ..Default::default()
+            };
+            self.setattr(ino, &change, wait)?;
+        }
+        let _guard = self.locks.read(ino);
+        let inode = self.load(ino)?;
+        let cached = !write && inode.slot.has(flag::HAS_COLD) && !truncate && self.mostly_cold(&inode)?;
+        Ok(self.references.open(
+            ino,
+            if cached {
+                OpenMode::Cached
+            } else {
+                OpenMode::Direct
+            },
+        ))
+    }
+
+    /// A file none of whose first blocks is in PM is read through the kernel's cache.
+    fn mostly_cold(&self, inode: &Inode) -> FsResult<bool> {
+        let end = terrace_format::FileBlock(inode.size().div_ceil(terrace_format::BLOCK_SIZE));
+        Ok(self
+            .map
+            .next_mapped(&inode.map(), terrace_format::FileBlock(0), end)?
+            .is_none())
+    }
+
+    /// Closes.
+    pub fn release(&self, ino: Ino) {
+        if self.references.release(ino) {
+            self.queue_if_orphan(ino);
+        }
+    }
+
+    /// Makes a file of any type but directory and symlink. Takes a lookup reference.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT and ENOTDIR of the directory, ENAMETOOLONG, ENOSPC, EIO.
+    pub fn mknod(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+        caller: Caller,
+        wait: Wait,
+    ) -> FsResult<Attributes> {
+        let mode = if mode & S_IFMT == 0 { mode | S_IFREG } else { mode };
+        if mode & S_IFMT == S_IFDIR || mode & S_IFMT == S_IFLNK {
+            return Err(FsError::Invalid);
+        }
+        self.make(
+            parent,
+            name,
+            &NewInode {
+                mode,
+                rdev,
+                target: None,
+            },
+            caller,
+            wait,
+        )
+    }
+
+    /// Makes a directory. Takes a lookup reference.
+    ///
+    /// # Errors
+    /// As [`Self::mknod`]; EMLINK.
+    pub fn mkdir(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        caller: Caller,
+        wait: Wait,
+    ) -> FsResult<Attributes> {
+        let mode = S_IFDIR | mode & 0o7777;
+        self.make(
+            parent,
+            name,
+            &NewInode {
+                mode,
+                rdev: 0,
+                target: None,
+            },
+            caller,
+            wait,
+        )
+    }
+
+    /// Makes a symbolic link. Takes a lookup reference.
+    ///
+    /// # Errors
+    /// As [`Self::mknod`]; ENAMETOOLONG for a target over 4095 bytes.
+    pub fn symlink(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        caller: Caller,
+        wait: Wait,
+    ) -> FsResult<Attributes> {
+        // The smallest lanes cannot record the longest targets.
+        if target.len() > TARGET_MAX.min(self.wal.max_record() / 2) {
+            return Err(FsError::NameTooLong);
+        }
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        let new = NewInode {
+            mode: S_IFLNK | 0o777,
+            rdev: 0,
+            target: Some(target),
+        };
+        self.make(parent, name, &new, caller, wait)
+    }
+
+    fn make(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        caller: Caller,
+        wait: Wait,
+    ) -> FsResult<Attributes> {
+        check_name(name)?;
+        let mut op = Op::new(wait);
+        let record = if new.target.is_some() {
+            self.large_record()
+        } else {
+            SMALL_RECORD
+        };
+        self.run(&mut op, record, |reservation, _op| {
+            // Pages and slots exist already, but metadata alone must not take the reserve either.
+            drop(self.blocks.claim(1, USER)?);
+            let mut number = self.new_number()?;
+            let _guards = self.locks.write_many(&[parent, number.ino]);
+            let directory = self.load_directory(parent)?;
+            if directory.slot.nlink.get() == 0 {
+                return Err(FsError::NotFound.into());
+            }
+            let mut staged = Staged::new(self, None, false);
+            let is_directory = new.mode & S_IFMT == S_IFDIR;
+            if is_directory && directory.slot.nlink.get() >= LINK_MAX {
+                return Err(FsError::TooManyLinks.into());
+            }
+            let inode = self.load_any(number.ino)?;
+            assert!(
+                inode.slot.is_free(),
+                "inode {} was handed out but is in use",
+                number.ino
+            );
+            let slot = self.new_slot(&inode, &directory, new, caller);
+            let shards = [
+                self.catalog.shard_of(parent.0),
+                self.catalog.shard_of(number.ino.0),
+            ];
+            let mut shards = self
+                .catalog
+                .write(&shards[..if new.target.is_some() { 2 } else { 1 }]);
+            let file_type = (new.mode >> 12) as u8;
+            dentry::insert(
+                &mut shards,
+                &mut staged.tx,
+                &self.names,
+                parent,
+                name,
+                number.ino,
+                file_type,
+            )?;
+            if let Some(target) = new.target {
+                symlink::create(&mut shards, &mut staged.tx, number.ino, target)?;
+            }
+            log_whole_slot(&mut staged.tx, inode.place, &slot);
+            self.stage_directory_change(&mut staged, &directory, 1, i32::from(is_directory));
+            staged.commit(reservation)?;
+            number.kept = true;
+            self.references.looked_up(number.ino);
+            Ok(Inode {
+                ino: number.ino,
+                place: inode.place,
+                slot,
+            }
+            .attributes())
+        })
+    }
+
+    fn new_slot(&self, free: &Inode, directory: &Inode, new: &NewInode<'_>, caller: Caller) -> InodeSlot {
+        let now = self.now();
+        let is_directory = new.mode & S_IFMT == S_IFDIR;
+        let mut slot = InodeSlot::zeroed();
+        let mut mode = new.mode;
+        slot.uid = caller.uid.into();
+        slot.gid = caller.gid.into();
+        if directory.slot.mode.get() & S_ISGID != 0 {
+            slot.gid = directory.slot.gid;
+            if is_directory {
+                mode |= S_ISGID;
+            }
+        }
+        slot.mode = mode.into();
+        slot.nlink = if is_directory { 2 } else { 1 }.into();
+        slot.generation = free.slot.generation.get().max(1).into();
+        for time in [&mut slot.atime, &mut slot.mtime, &mut slot.ctime, &mut slot.btime] {
+            *time = now.into();
+        }
+        slot.parent_or_rdev = if is_directory {
+            directory.ino.0 as u32
+        } else {
+            new.rdev
+        }
+        .into();
+        if let Some(target) = new.target {
+            slot.size = (target.len() as u64).into();
+            slot.flags = flag::HAS_SYMLINK.into();
+        }
+        slot
+    }
+
+    /// Logs a directory's entry count, link count and times.
+    pub(crate) fn stage_directory_change(
+        &self,
+        staged: &mut Staged<'_>,
+        directory: &Inode,
+        entries: i64,
+        links: i32,
+    ) {
+        let mut slot = directory.slot;
+        slot.size = slot.size.get().saturating_add_signed(entries).into();
+        slot.nlink = slot.nlink.get().saturating_add_signed(links).into();
+        let now = self.now();
+        slot.mtime = now.into();
+        slot.ctime = now.into();
+        log_slot(&mut staged.tx, directory.place, &directory.slot, &slot);
+    }
+
+    /// Gives a file another name. Takes a lookup reference.
+    ///
+    /// # Errors
+    /// EPERM for a directory, EMLINK, EEXIST, ENOENT, ENOSPC, EIO.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8], wait: Wait) -> FsResult<Attributes> {
+        check_name(name)?;
+        let mut op = Op::new(wait);
+        self.run(&mut op, SMALL_RECORD, |reservation, _op| {
+            drop(self.blocks.claim(1, USER)?);
+            let _guards = self.locks.write_many(&[parent, ino]);
+            let directory = self.load_directory(parent)?;
+            let inode = self.load(ino)?;
+            if inode.slot.is_directory() {
+                return Err(FsError::NotPermitted.into());
+            }
+            if inode.slot.nlink.get() == 0 || directory.slot.nlink.get() == 0 {
+                return Err(FsError::NotFound.into());
+            }
+            if inode.slot.nlink.get() >= LINK_MAX {
+                return Err(FsError::TooManyLinks.into());
+            }
+            let mut staged = Staged::new(self, None, false);
+            let mut shards = self.catalog.write(&[self.catalog.shard_of(parent.0)]);
+            let file_type = (inode.slot.mode.get() >> 12) as u8;
+            dentry::insert(
+                &mut shards,
+                &mut staged.tx,
+                &self.names,
+                parent,
+                name,
+                ino,
+                file_type,
+            )?;
+            let mut slot = inode.slot;
+            slot.nlink = (slot.nlink.get() + 1).into();
+            slot.ctime = self.now().into();
+            log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            self.stage_directory_change(&mut staged, &directory, 1, 0);
+            staged.commit(reservation)?;
+            self.references.looked_up(ino);
+            Ok(Inode { slot, ..inode }.attributes())
+        })
+    }
+
+    /// Removes a name of anything but a directory.
+    ///
+    /// # Errors
+    /// ENOENT, EISDIR, EIO. Never ENOSPC.
+    pub fn unlink(&self, parent: Ino, name: &[u8], wait: Wait) -> FsResult<()> {
+        self.remove_name(parent, name, false, wait)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENOTEMPTY, EIO.
+    pub fn rmdir(&self, parent: Ino, name: &[u8], wait: Wait) -> FsResult<()> {
+        self.remove_name(parent, name, true, wait)
+    }
+
+    fn remove_name(&self, parent: Ino, name: &[u8], directory: bool, wait: Wait) -> FsResult<()> {
+        check_name(name)?;
+        let mut op = Op::reclaiming(wait);
+        self.run(&mut op, SMALL_RECORD, |reservation, _op| {
+            let child = {
+                let _guard = self.locks.read(parent);
+                self.load_directory(parent)?;
+                self.find(parent, name)?.ok_or(FsError::NotFound)?.ino
+            };
+            let _guards = self.locks.write_many(&[parent, child]);
+            let parent_inode = self.load_directory(parent)?;
+            let entry = self.find(parent, name)?.ok_or(FsError::NotFound)?;
+            if entry.ino != child {
+                return Err(crate::op::Need::Again.into());
+            }
+            let inode = self.load(child)?;
+            check_removable(&inode, directory)?;
+            let mut staged = Staged::new(self, None, false);
+            let mut shards = self.catalog.write(&[self.catalog.shard_of(parent.0)]);
+            dentry::remove(&mut shards, &mut staged.tx, parent, entry.cookie)?;
+            staged.unlink_emptied(&mut shards)?;
+            self.stage_directory_change(&mut staged, &parent_inode, -1, -i32::from(directory));
+            self.drop_link(reservation, staged, &inode)
+        })
+    }
+
+    /// Takes one link (for a directory both) from an inode and commits. The last one frees a bare inode
+    /// that nobody refers to, and makes any other an orphan.
+    pub(crate) fn drop_link(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        mut staged: Staged<'_>,
+        inode: &Inode,
+    ) -> Attempt<()> {
+        let mut slot = inode.slot;
+        let left = if slot.is_directory() {
+            0
+        } else {
+            slot.nlink.get().saturating_sub(1)
+        };
+        slot.nlink = left.into();
+        slot.ctime = self.now().into();
+        if left > 0 {
+            log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            staged.commit(reservation)?;
+            return Ok(());
+        }
+        if self.is_bare(&slot) && !self.references.is_referenced(inode.ino) {
+            self.begin_free(inode.ino);
+            log_freed_slot(&mut staged, inode);
+            let freed = staged.commit(reservation);
+            self.end_free(inode.ino, freed.is_ok());
+            return freed.map(|_| ());
+        }
+        slot.flags = (slot.flags.get() | flag::ORPHAN).into();
+        log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+        let list = self.lock_orphans(inode.ino);
+        self.link_orphan(&mut staged.tx, inode)?;
+        staged.commit(reservation)?;
+        drop(list);
+        if !self.references.is_referenced(inode.ino) {
+            self.reclaim.push(inode.ino);
+        }
+        Ok(())
+    }
+
+    /// Target of a symlink. The caller holds the inode's lock.
+    pub(crate) fn symlink_target(&self, inode: &Inode) -> FsResult<Vec<u8>> {
+        let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
+        Ok(symlink::read(shard.reader(), inode.ino)?)
+    }
+}
+
+/// Whether a name may be removed by unlink or rmdir.
+pub(crate) fn check_removable(inode: &Inode, as_directory: bool) -> FsResult<()> {
+    match (inode.slot.is_directory(), as_directory) {
+        (true, false) => Err(FsError::IsDirectory),
+        (false, true) => Err(FsError::NotDirectory),
+        (true, true) if inode.size() > 0 => Err(FsError::NotEmpty),
+        _ => Ok(()),
+    }
+}
+
+/// Inodes of one operation, for locking.
+pub(crate) type InodeList = SmallVec<[Ino; 4]>;

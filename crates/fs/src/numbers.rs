@@ -1,0 +1,194 @@
+//! Inode numbers: which slots of the inode file are free (volatile, found by scanning pages after mount).
+//!
+//! Invariant: a number is handed out only when its page was scanned (or just added), its slot is free on
+//! the medium and no transaction that frees it is under way.
+
+use crate::errno::FsResult;
+use crate::fs::Fs;
+use crate::op::{Attempt, Need};
+use std::collections::HashSet;
+use terrace_blocks::Purpose;
+use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, flag};
+use terrace_format::table::{Owner, PageKind};
+use terrace_format::{BLOCK_SIZE, Ino};
+use terrace_wal::{NoSpace, Tx};
+use zerocopy::FromBytes;
+
+/// Free slots of the scanned pages.
+#[derive(Default)]
+pub(crate) struct InodeNumbers {
+    /// One bit per slot, 1 is free; the index is the page.
+    free: Vec<u32>,
+    /// Pages that may have a free slot.
+    candidates: Vec<u32>,
+    /// Pages of the inode file.
+    pub pages: u64,
+    /// Numbers whose freeing transaction is not yet applied.
+    freeing: HashSet<u64>,
+    /// Inodes found with intents while scanning, for the reclaimer.
+    pub with_intents: Vec<Ino>,
+}
+
+impl InodeNumbers {
+    /// Nothing is known of the `pages` pages yet.
+    pub fn new(pages: u64) -> InodeNumbers {
+        InodeNumbers {
+            pages,
+            ..Default::default()
+        }
+    }
+
+    fn scanned(&self) -> u64 {
+        self.free.len() as u64
+    }
+
+    fn insert(&mut self, ino: Ino) {
+        let (page, bit) = (ino.0 / SLOTS_PER_PAGE, ino.0 % SLOTS_PER_PAGE);
+        if let Some(word) = self.free.get_mut(page as usize) {
+            if *word == 0 {
+                self.candidates.push(page as u32);
+            }
+            *word |= 1 << bit;
+        }
+    }
+
+    fn take(&mut self) -> Option<Ino> {
+        while let Some(page) = self.candidates.last().copied() {
+            let word = self.free.get_mut(page as usize)?;
+            if *word == 0 {
+                self.candidates.pop();
+                continue;
+            }
+            let bit = word.trailing_zeros();
+            *word &= *word - 1;
+            if *word == 0 {
+                self.candidates.pop();
+            }
+            return Some(Ino(u64::from(page) * SLOTS_PER_PAGE + u64::from(bit)));
+        }
+        None
+    }
+}
+
+/// A number taken for a new inode; goes back unless the inode was committed.
+pub(crate) struct NewNumber<'a> {
+    fs: &'a Fs,
+    pub ino: Ino,
+    pub kept: bool,
+}
+
+impl Drop for NewNumber<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.fs.numbers.lock().insert(self.ino);
+        }
+    }
+}
+
+impl Fs {
+    /// Takes a free inode number.
+    pub(crate) fn new_number(&self) -> Attempt<NewNumber<'_>> {
+        let mut numbers = self.numbers.lock();
+        loop {
+            if let Some(ino) = numbers.take() {
+                return Ok(NewNumber {
+                    fs: self,
+                    ino,
+                    kept: false,
+                });
+            }
+            if !self.scan_inode_page(&mut numbers)? {
+                return Err(Need::InodePage.into());
+            }
+        }
+    }
+
+    /// Call before the transaction that frees a slot.
+    pub(crate) fn begin_free(&self, ino: Ino) {
+        self.numbers.lock().freeing.insert(ino.0);
+    }
+
+    /// Call after it; `freed` says whether it was committed.
+    pub(crate) fn end_free(&self, ino: Ino, freed: bool) {
+        let mut numbers = self.numbers.lock();
+        numbers.freeing.remove(&ino.0);
+        if freed {
+            numbers.insert(ino);
+        }
+    }
+
+    /// Scans one page; false when all are scanned.
+    pub(crate) fn scan_inode_page(&self, numbers: &mut InodeNumbers) -> FsResult<bool> {
+        let index = numbers.scanned();
+        if index >= numbers.pages {
+            return Ok(false);
+        }
+        let mut word = 0;
+        if let Some(page) = self.inode_map.lookup(None, index)? {
+            let mut bytes = [0; BLOCK_SIZE as usize];
+            self.pm.read(page.offset(), &mut bytes)?;
+            for (bit, raw) in bytes.as_chunks::<{ SLOT_SIZE as usize }>().0.iter().enumerate() {
+                let ino = index * SLOTS_PER_PAGE + bit as u64;
+                let Ok(slot) = InodeSlot::read_from_bytes(raw) else {
+                    continue;
+                };
+                if slot.is_free() && ino > 1 && !numbers.freeing.contains(&ino) {
+                    word |= 1 << bit;
+                } else if slot.has(flag::HAS_INTENT) && !slot.has(flag::ORPHAN) {
+                    numbers.with_intents.push(Ino(ino));
+                }
+            }
+        }
+        numbers.free.push(word);
+        if word != 0 {
+            numbers.candidates.push(index as u32);
+        }
+        Ok(true)
+    }
+
+    /// Adds a page to the inode file, a transaction of its own (design T7).
+    pub(crate) fn add_inode_page(&self, purpose: Purpose) -> FsResult<()> {
+        let reservation = self
+            .wal
+            .reserve(crate::op::SMALL_RECORD.min(self.wal.max_record()))?;
+        let mut claim = self.blocks.claim(6, purpose)?;
+        let mut numbers = self.numbers.lock();
+        if !numbers.candidates.is_empty() || numbers.scanned() < numbers.pages {
+            return Ok(());
+        }
+        let index = numbers.pages;
+        if (index + 1) * SLOTS_PER_PAGE > terrace_format::address::MAX_INO.0 {
+            return Err(NoSpace::Numbers.into());
+        }
+        let mut tx = Tx::new();
+        let grow = || -> FsResult<()> {
+            let page = claim.take().ok_or(NoSpace::Pm)?;
+            self.pm
+                .write_streaming(page.offset(), &[0; BLOCK_SIZE as usize])?;
+            self.pm.order();
+            self.inode_map.add_nodes(&mut tx, index, &mut claim)?;
+            self.inode_map.set(&mut tx, index, Some(page))?;
+            self.blocks.set_owner(
+                &mut tx,
+                page,
+                Owner::Page {
+                    kind: PageKind::InodePage,
+                    datum: index as u32,
+                },
+            );
+            tx.write_u64(self.wal.geometry().inode_pages(), index + 1);
+            self.wal.commit(reservation, &tx)?;
+            Ok(())
+        };
+        if let Err(error) = grow() {
+            claim.give_back_all();
+            return Err(error);
+        }
+        numbers.pages = index + 1;
+        numbers
+            .free
+            .push(if index == 0 { u32::MAX << 2 } else { u32::MAX });
+        numbers.candidates.push(index as u32);
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! Attempts: how an operation gets what it needs without waiting under locks (design T7, L2, P1).
+
+use crate::cold::Fetched;
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::types::{BlockRange, Wait};
+use terrace_blocks::Purpose;
+use terrace_catalog::{Edit, Shortage};
+use terrace_format::{FileBlock, Ino};
+use terrace_wal::{Error, NoSpace, Reservation};
+
+/// One operation under way.
+pub(crate) struct Op {
+    pub wait: Wait,
+    pub purpose: Purpose,
+    /// Cold blocks that were read for it.
+    pub fetched: Fetched,
+}
+
+impl Op {
+    pub fn new(wait: Wait) -> Op {
+        Op {
+            wait,
+            purpose: Purpose::User,
+            fetched: Fetched::default(),
+        }
+    }
+    /// An operation that gives space back and may therefore use the reserve.
+    pub fn reclaiming(wait: Wait) -> Op {
+        Op {
+            wait,
+            purpose: Purpose::Reclaim,
+            fetched: Fetched::default(),
+        }
+    }
+}
+
+/// What an attempt lacks.
+#[derive(Debug)]
+pub(crate) enum Need {
+    /// Map nodes below a range of a file.
+    MapNodes { ino: Ino, first: FileBlock, count: u64 },
+    /// Room in a catalog page.
+    CatalogRoom(Shortage),
+    /// Content of cold blocks.
+    Cold { ino: Ino, range: BlockRange },
+    /// An intent overlaps a range that is to be used again.
+    ClearIntent { ino: Ino, range: BlockRange },
+    /// A new page of the inode file.
+    InodePage,
+    /// Free PM blocks.
+    PmSpace,
+    /// Something changed between two looks; start again.
+    Again,
+}
+
+/// Why an attempt ended without a result.
+#[derive(Debug)]
+pub(crate) enum Fail {
+    Error(FsError),
+    Need(Need),
+}
+
+pub(crate) type Attempt<T> = Result<T, Fail>;
+
+impl From<FsError> for Fail {
+    fn from(error: FsError) -> Fail {
+        match error {
+            FsError::Engine(Error::NoSpace(NoSpace::Pm)) => Fail::Need(Need::PmSpace),
+            error => Fail::Error(error),
+        }
+    }
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Fail {
+        FsError::from(error).into()
+    }
+}
+
+impl From<Edit> for Fail {
+    fn from(edit: Edit) -> Fail {
+        match edit {
+            Edit::Full(shortage) => Fail::Need(Need::CatalogRoom(shortage)),
+            Edit::Exists => FsError::Exists.into(),
+            Edit::Missing => FsError::NotFound.into(),
+            Edit::TooLarge => FsError::TooLarge.into(),
+            Edit::Failed(error) => error.into(),
+        }
+    }
+}
+
+impl From<terrace_media::MediaError> for Fail {
+    fn from(error: terrace_media::MediaError) -> Fail {
+        FsError::from(error).into()
+    }
+}
+
+impl From<Need> for Fail {
+    fn from(need: Need) -> Fail {
+        Fail::Need(need)
+    }
+}
+
+/// Record room for an operation on names or a few blocks.
+pub(crate) const SMALL_RECORD: usize = 2048;
+
+impl Fs {
+    /// Record room for anything: a quarter lane.
+    pub(crate) fn large_record(&self) -> usize {
+        self.wal.max_record()
+    }
+
+    /// Runs attempts until one succeeds or fails for good.
+    pub(crate) fn run<T>(
+        &self,
+        op: &mut Op,
+        record: usize,
+        mut attempt: impl FnMut(Reservation<'_>, &mut Op) -> Attempt<T>,
+    ) -> FsResult<T> {
+        if self.read_only {
+            return Err(FsError::ReadOnly);
+        }
+        loop {
+            let reservation = self.wal.reserve(record.min(self.wal.max_record()))?;
+            match attempt(reservation, op) {
+                Ok(value) => return Ok(value),
+                Err(Fail::Error(error)) => return Err(error),
+                Err(Fail::Need(need)) => self.provide(op, need)?,
+            }
+        }
+    }
+
+    /// Provides what an attempt lacked. Holds no lock when called and when it returns.
+    pub(crate) fn provide(&self, op: &mut Op, need: Need) -> FsResult<()> {
+        let done = match need {
+            Need::MapNodes { ino, first, count } => self.add_map_nodes(op, ino, first, count),
+            Need::CatalogRoom(shortage) => self
+                .catalog
+                .make_room_for(&shortage, op.purpose)
+                .map_err(FsError::from),
+            Need::Cold { ino, range } => self.fetch_cold(op, ino, range),
+            Need::ClearIntent { ino, range } => self.clear_intent(op.wait, ino, range),
+            Need::InodePage => self.add_inode_page(op.purpose),
+            Need::PmSpace => Err(NoSpace::Pm.into()),
+            Need::Again => Ok(()),
+        };
+        match done {
+            Err(FsError::Engine(Error::NoSpace(NoSpace::Pm))) => self.make_pm_space(op.wait),
+            other => other,
+        }
+    }
+
+    /// Adds the map nodes below a range, as transactions of their own.
+    fn add_map_nodes(&self, op: &Op, ino: Ino, first: FileBlock, count: u64) -> FsResult<()> {
+        loop {
+            let reservation = self
+                .wal
+                .reserve(crate::op::SMALL_RECORD.min(self.wal.max_record()))?;
+            let mut claim = self.blocks.claim(6, op.purpose)?;
+            let _guard = self.locks.write(ino);
+            let inode = self.load(ino)?;
+            let missing = self.map.missing_nodes(&inode.map(), first, count as usize)?;
+            if missing == 0 {
+                return Ok(());
+            }
+            let mut tx = terrace_wal::Tx::new();
+            let added = self
+                .map
+                .add_nodes(&mut tx, &inode.map(), first, count as usize, &mut claim);
+            let committed = added.and_then(|_| self.wal.commit(reservation, &tx));
+            if let Err(error) = committed {
+                claim.give_back_all();
+                return Err(error.into());
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Reads (design 6): PM, then cold blocks through the page cache, holes as zeros.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Attempt, Fail, Op};
+use crate::slot::Inode;
+use crate::types::{Atime, BlockRange, Wait};
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
+use terrace_format::inode::flag;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_map::Mapping;
+
+/// Blocks looked up at once.
+const RUN: usize = 64;
+const DAY_NS: i64 = 86_400_000_000_000;
+
+impl Fs {
+    /// Reads up to `into.len()` bytes; fewer at the end of the file. With `Wait::Never` it returns
+    /// `WouldBlock` when a lower tier has to be read.
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL, EIO when a medium fails or a cold block's checksum is wrong.
+    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8], wait: Wait) -> FsResult<usize> {
+        let mut op = Op::new(wait);
+        loop {
+            match self.try_read(&mut op, ino, offset, into) {
+                Ok((count, atime_due)) => {
+                    if atime_due {
+                        self.touch_atime(ino);
+                    }
+                    return Ok(count);
+                }
+                Err(Fail::Error(error)) => return Err(error),
+                Err(Fail::Need(need)) => self.provide(&mut op, need)?,
+            }
+        }
+    }
+
+    fn try_read(&self, op: &mut Op, ino: Ino, offset: u64, into: &mut [u8]) -> Attempt<(usize, bool)> {
+        let _guard = self.locks.read(ino);
+        let inode = self.load_regular(ino)?;
+        let count = (inode.size().saturating_sub(offset)).min(into.len() as u64) as usize;
+        let atime_due = self.atime_due(&inode);
+        if count == 0 {
+            return Ok((0, atime_due));
+        }
+        let into = &mut into[..count];
+        let first = FileBlock(offset / BLOCK_SIZE);
+        let end = FileBlock((offset + count as u64).div_ceil(BLOCK_SIZE));
+        let intents = self.intents_of(&inode)?;
+        let mut at = first;
+        while at < end {
+            let run = ((end.0 - at.0) as usize).min(RUN);
+            let mut mappings: SmallVec<[Option<Mapping>; RUN]> = SmallVec::new();
+            mappings.resize(run, None);
+            self.map.lookup_run(None, &inode.map(), at, &mut mappings)?;
+            self.read_run(op, &inode, offset, into, (at, end), &mappings, &intents)?;
+            at = at.plus(run as u64);
+        }
+        Ok((count, atime_due))
+    }
+
+    /// Copies one run of blocks to where they belong in the caller's buffer.
+    #[allow(clippy::too_many_arguments)]
+    fn read_run(
+        &self,
+        op: &mut Op,
+        inode: &Inode,
+        offset: u64,
+        into: &mut [u8],
+        (first, until): (FileBlock, FileBlock),
+        mappings: &[Option<Mapping>],
+        intents: &[BlockRange],
+    ) -> Attempt<()> {
+        let tick = self.tick.load(Ordering::Relaxed);
+        let gone = |block: FileBlock| {
+            intents
+                .iter()
+                .any(|range| range.first <= block && block < range.end)
+        };
+        let mut cold = None;
+        let mut index = 0;
+        while index < mappings.len() {
+            let block = first.plus(index as u64);
+            let start = (block.0 * BLOCK_SIZE).max(offset);
+            let mut length = 1;
+            match mappings[index] {
+                Some(mapping) if !mapping.unwritten && !gone(block) => {
+                    // Consecutive PM blocks are one copy.
+                    self.blocks.descriptor(mapping.block).touch(tick);
+                    while let Some(Some(next)) = mappings.get(index + length) {
+                        let follows = next.block.0 == mapping.block.0 + length as u64;
+                        if !follows || next.unwritten || gone(block.plus(length as u64)) {
+                            break;
+                        }
+                        self.blocks.descriptor(next.block).touch(tick);
+                        length += 1;
+                    }
+                    let target = part(into, offset, block, length);
+                    let skip = start - block.0 * BLOCK_SIZE;
+                    self.pm.read(mapping.block.offset().plus(skip), target)?;
+                }
+                None if inode.slot.has(flag::HAS_COLD) && !gone(block) => {
+                    if cold.is_none() {
+                        let range = BlockRange::new(first, first.plus(mappings.len() as u64));
+                        cold = Some(self.cold_extents(inode.ino, range)?);
+                    }
+                    let extents = cold.as_deref().unwrap_or(&[]);
+                    let extent = extents.iter().find(|e| e.first <= block && block < e.end());
+                    let target = part(into, offset, block, 1);
+                    match extent {
+                        Some(extent) if !extent.unwritten => {
+                            let page = self.cold_page(op, inode, block, until)?;
+                            let skip = (start - block.0 * BLOCK_SIZE) as usize;
+                            target.copy_from_slice(&page.bytes()[skip..skip + target.len()]);
+                        }
+                        _ => target.fill(0),
+                    }
+                }
+                _ => part(into, offset, block, 1).fill(0),
+            }
+            index += length;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn atime_due(&self, inode: &Inode) -> bool {
+        if self.read_only || self.atime == Atime::Never {
+            return false;
+        }
+        let slot = &inode.slot;
+        let atime = slot.atime.get();
+        atime <= slot.mtime.get() || atime <= slot.ctime.get() || self.now().saturating_sub(atime) >= DAY_NS
+    }
+
+    /// Relative access time: a transaction of its own; a failure to record it is not the reader's.
+    pub(crate) fn touch_atime(&self, ino: Ino) {
+        let update = || -> FsResult<()> {
+            let reservation = self.wal.reserve(128)?;
+            let _guard = self.locks.write(ino);
+            let inode = self.load(ino)?;
+            if !self.atime_due(&inode) {
+                return Ok(());
+            }
+            let mut slot = inode.slot;
+            // Later than what it is compared with, however coarse the clock is.
+            let newest = slot.mtime.get().max(slot.ctime.get()) + 1;
+            slot.atime = self.now().max(newest).into();
+            let mut tx = terrace_wal::Tx::new();
+            crate::slot::log_slot(&mut tx, inode.place, &inode.slot, &slot);
+            self.wal.commit(reservation, &tx)?;
+            Ok(())
+        };
+        if let Err(error) = update() {
+            tracing::debug!("atime of inode {ino}: {error}");
+        }
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// EINVAL for other inodes, EIO.
+    pub fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        let (target, atime_due) = {
+            let _guard = self.locks.read(ino);
+            let inode = self.load(ino)?;
+            if !inode.slot.is_symlink() {
+                return Err(FsError::Invalid);
+            }
+            (self.symlink_target(&inode)?, self.atime_due(&inode))
+        };
+        if atime_due {
+            self.touch_atime(ino);
+        }
+        Ok(target)
+    }
+}
+
+/// The part of the caller's buffer that `length` blocks from `block` fill.
+fn part(into: &mut [u8], offset: u64, block: FileBlock, length: usize) -> &mut [u8] {
+    let start = (block.0 * BLOCK_SIZE).max(offset) - offset;
+    let end = ((block.0 + length as u64) * BLOCK_SIZE - offset).min(into.len() as u64);
+    &mut into[start as usize..end as usize]
+}

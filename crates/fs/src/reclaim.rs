@@ -1,0 +1,243 @@
+//! The reclaimer: removes orphans nobody refers to, finishes intents after a crash, scans the block table
+//! and the inode file, empties the quarantine.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::migration::MigrationStep;
+use crate::op::{Attempt, Op};
+use crate::slot::{Inode, log_whole_slot};
+use crate::truncate::FILE_END;
+use crate::types::{BlockRange, Wait};
+use crate::write::Staged;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_format::inode::{InodeSlot, ORPHAN_LISTS, flag};
+use terrace_format::keys::Kind;
+use terrace_format::{FileBlock, Ino};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::thread::Waker;
+use terrace_runtime::{Next, Step};
+
+/// Inodes to remove.
+pub(crate) struct ReclaimQueue {
+    inos: Mutex<VecDeque<Ino>>,
+    waker: Waker,
+}
+
+impl ReclaimQueue {
+    pub fn new() -> ReclaimQueue {
+        ReclaimQueue {
+            inos: Mutex::default(),
+            waker: Waker::new(),
+        }
+    }
+    /// Queues an orphan that nobody refers to any more.
+    pub fn push(&self, ino: Ino) {
+        self.inos.lock().push_back(ino);
+        self.waker.wake();
+    }
+}
+
+/// Keys of an orphan removed in one transaction.
+const KEYS_PER_PIECE: usize = 2;
+
+impl Fs {
+    /// Removes an orphan: pieces of its content, its keys, at last its slot. Does nothing when somebody
+    /// refers to it or it is no orphan (any more).
+    pub(crate) fn reclaim_orphan(&self, ino: Ino) -> FsResult<()> {
+        let mut op = Op::reclaiming(Wait::Allowed);
+        while self.run(&mut op, self.large_record(), |reservation, _op| {
+            let _guard = self.locks.write(ino);
+            let inode = self.load_any(ino)?;
+            if !inode.slot.has(flag::ORPHAN) || inode.slot.is_free() || self.references.is_referenced(ino) {
+                return Ok(false);
+            }
+            self.reclaim_piece(reservation, &inode)
+        })? {}
+        Ok(())
+    }
+
+    fn reclaim_piece(&self, reservation: terrace_wal::Reservation<'_>, inode: &Inode) -> Attempt<bool> {
+        let all = BlockRange::new(FileBlock(0), FILE_END);
+        let mut staged = Staged::new(self, None, false);
+        let piece = self.next_piece(inode, all)?;
+        let mut shards = self.lock_piece(inode.ino, &piece);
+        self.stage_piece(inode, &piece, &mut shards, &mut staged)?;
+        let keys = match piece.complete && piece.is_empty() {
+            true => self.stage_key_removal(inode, &mut shards, &mut staged)?,
+            false => true,
+        };
+        staged.unlink_emptied(&mut shards)?;
+        if keys {
+            let mut slot = inode.slot;
+            slot.blocks = slot
+                .blocks
+                .get()
+                .saturating_add_signed(staged.blocks_delta)
+                .into();
+            crate::slot::log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            staged.commit(reservation)?;
+            return Ok(true);
+        }
+        // Nothing is left but the slot: it becomes free in the same transaction as the last change.
+        self.begin_free(inode.ino);
+        let _list = self.lock_orphans(inode.ino);
+        let freed = self
+            .unlink_orphan(&mut staged.tx, inode)
+            .map(|()| log_freed_slot(&mut staged, inode))
+            .and_then(|()| staged.commit(reservation));
+        self.end_free(inode.ino, freed.is_ok());
+        freed.map(|_| false)
+    }
+
+    /// Removes some keys of an inode; true when it removed any.
+    fn stage_key_removal(
+        &self,
+        inode: &Inode,
+        shards: &mut terrace_catalog::ShardsWrite<'_>,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<bool> {
+        let mut keys = Vec::new();
+        for kind in [Kind::Xattr, Kind::Symlink, Kind::Intent] {
+            let from = terrace_format::keys::Key::new(inode.ino.0, kind, &[]);
+            let prefix = from.0.clone();
+            shards.reader(&staged.tx).scan(&from, &prefix, |key, _| {
+                keys.push(terrace_format::keys::Key(key.to_vec()));
+                if keys.len() < KEYS_PER_PIECE {
+                    std::ops::ControlFlow::Continue(())
+                } else {
+                    std::ops::ControlFlow::Break(())
+                }
+            })?;
+        }
+        keys.truncate(KEYS_PER_PIECE);
+        for key in &keys {
+            shards.remove(&mut staged.tx, key)?;
+        }
+        Ok(!keys.is_empty())
+    }
+
+    /// True when an inode has nothing but its slot, so that it can be freed at once.
+    pub(crate) fn is_bare(&self, slot: &InodeSlot) -> bool {
+        let keys = flag::HAS_XATTR | flag::HAS_COLD | flag::HAS_INTENT | flag::HAS_SYMLINK;
+        slot.flags.get() & keys == 0
+            && slot.root.get() == 0
+            && slot.direct.iter().all(|pointer| pointer.get() == 0)
+    }
+
+    /// The steps that background threads drive, with their wakers.
+    pub(crate) fn background_steps(self: &Arc<Fs>) -> Vec<(Box<dyn Step>, Waker)> {
+        let reclaim = ReclaimStep {
+            fs: Arc::clone(self),
+            list: 0,
+            scanned: false,
+            idle_checks: 0,
+        };
+        let mut steps: Vec<(Box<dyn Step>, Waker)> = vec![(Box::new(reclaim), self.reclaim.waker.clone())];
+        if !self.read_only {
+            for worker in 0..2 {
+                steps.push((
+                    Box::new(MigrationStep::new(self, worker)),
+                    self.migration.waker(worker),
+                ));
+            }
+        }
+        steps
+    }
+
+    /// Drives all background work by hand until nothing is left to do, at most `limit` pieces. For tests
+    /// and simulators.
+    pub fn run_background(self: &Arc<Fs>, limit: usize) {
+        let mut steps = self.background_steps();
+        for _ in 0..limit {
+            let mut again = false;
+            for (step, _) in &mut steps {
+                again |= step.step() == Next::Again;
+            }
+            if !again {
+                return;
+            }
+        }
+    }
+}
+
+/// Logs a slot as free: all zeros but the generation, which rises.
+pub(crate) fn log_freed_slot(staged: &mut Staged<'_>, inode: &Inode) {
+    let mut slot = InodeSlot::zeroed();
+    slot.generation = inode.slot.generation.get().wrapping_add(1).into();
+    log_whole_slot(&mut staged.tx, inode.place, &slot);
+}
+
+/// Background: one bounded piece of reclaiming or scanning per step.
+struct ReclaimStep {
+    fs: Arc<Fs>,
+    /// Next orphan list to look at after mount.
+    list: usize,
+    scanned: bool,
+    idle_checks: u32,
+}
+
+impl ReclaimStep {
+    fn piece(&mut self) -> FsResult<bool> {
+        let fs = &self.fs;
+        if !self.scanned {
+            let more_table = fs.blocks.scan_step()?;
+            let more_inodes = fs.scan_inode_page(&mut fs.numbers.lock())?;
+            let more_chunks = fs.devices.space.load_step()?;
+            self.scanned = !(more_table || more_inodes || more_chunks);
+            return Ok(true);
+        }
+        if fs.read_only {
+            return Ok(false);
+        }
+        if self.list < ORPHAN_LISTS {
+            for ino in fs.orphans_of(self.list)? {
+                if !fs.references.is_referenced(ino) {
+                    fs.reclaim.push(ino);
+                }
+            }
+            self.list += 1;
+            return Ok(true);
+        }
+        let intent = fs.numbers.lock().with_intents.pop();
+        if let Some(ino) = intent {
+            fs.clear_intent(Wait::Allowed, ino, BlockRange::new(FileBlock(0), FILE_END))?;
+            return Ok(true);
+        }
+        let orphan = fs.reclaim.inos.lock().pop_front();
+        if let Some(ino) = orphan {
+            fs.reclaim_orphan(ino)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}
+
+impl Step for ReclaimStep {
+    fn name(&self) -> &'static str {
+        "terrace-reclaim"
+    }
+
+    fn step(&mut self) -> Next {
+        match self.piece() {
+            Ok(true) => return Next::Again,
+            Ok(false) => {}
+            Err(FsError::Stale) => return Next::Again,
+            Err(error) => {
+                tracing::warn!("reclaiming: {error}");
+                return Next::After(Duration::from_secs(1));
+            }
+        }
+        // Idle: let what was freed become free, and what is cached expire.
+        self.idle_checks = self.idle_checks.wrapping_add(1);
+        if !self.fs.read_only && !self.fs.wal.is_stopped() && self.fs.blocks.usage().quarantined > 0 {
+            if let Err(error) = self.fs.wal.checkpoint_if_idle() {
+                tracing::warn!("checkpoint: {error}");
+            }
+            self.fs.blocks.drain_quarantine();
+        }
+        self.fs.cache.expire(self.fs.clock.monotonic_ns());
+        Next::After(Duration::from_millis(100))
+    }
+}

@@ -1,0 +1,128 @@
+//! Who knows an inode: the kernel's lookup counts and open files. Volatile; a crash drops them all.
+//!
+//! An inode whose last name is gone is removed only when nobody refers to it (design C3). New references
+//! are taken under the lock of the directory or of the inode itself, so that a count of zero under the
+//! exclusive locks of both cannot rise again.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use terrace_format::Ino;
+use terrace_runtime::sync::Mutex;
+
+/// How the kernel treats an open file (design 6): one mode from first open to last close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Every read and write reaches the file system.
+    Direct,
+    /// The kernel caches pages: cold files that are only read.
+    Cached,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Count {
+    lookups: u32,
+    opens: u16,
+    cached: bool,
+}
+
+/// Multiplicative hash: keys are inode numbers, not attacker-chosen strings.
+#[derive(Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 29;
+    }
+}
+
+type Counts = HashMap<u32, Count, BuildHasherDefault<NumberHasher>>;
+const SHARDS: usize = 64;
+
+/// All references. 12 bytes and a byte of hash table per inode that the kernel knows.
+pub(crate) struct References {
+    shards: Vec<Mutex<Counts>>,
+}
+
+impl References {
+    pub fn new() -> References {
+        References {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<Counts> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// One more lookup.
+    pub fn looked_up(&self, ino: Ino) {
+        let mut counts = self.shard(ino).lock();
+        let count = counts.entry(ino.0 as u32).or_default();
+        count.lookups = count.lookups.saturating_add(1);
+    }
+
+    /// Fewer lookups; true when nobody refers to the inode any more.
+    pub fn forget(&self, ino: Ino, lookups: u64) -> bool {
+        let mut counts = self.shard(ino).lock();
+        let Some(count) = counts.get_mut(&(ino.0 as u32)) else {
+            return true;
+        };
+        count.lookups = count
+            .lookups
+            .saturating_sub(lookups.min(u64::from(u32::MAX)) as u32);
+        if count.lookups > 0 || count.opens > 0 {
+            return false;
+        }
+        counts.remove(&(ino.0 as u32));
+        if counts.capacity() > 1024 && counts.len() < counts.capacity() / 8 {
+            counts.shrink_to_fit();
+        }
+        true
+    }
+
+    /// Opens; `prefer` decides the mode of the first open, later ones keep it.
+    pub fn open(&self, ino: Ino, prefer: OpenMode) -> OpenMode {
+        let mut counts = self.shard(ino).lock();
+        let count = counts.entry(ino.0 as u32).or_default();
+        if count.opens == 0 {
+            count.cached = prefer == OpenMode::Cached;
+        }
+        count.opens = count.opens.saturating_add(1);
+        if count.cached {
+            OpenMode::Cached
+        } else {
+            OpenMode::Direct
+        }
+    }
+
+    /// Closes; true when nobody refers to the inode any more.
+    pub fn release(&self, ino: Ino) -> bool {
+        let mut counts = self.shard(ino).lock();
+        let Some(count) = counts.get_mut(&(ino.0 as u32)) else {
+            return true;
+        };
+        count.opens = count.opens.saturating_sub(1);
+        if count.lookups > 0 || count.opens > 0 {
+            return false;
+        }
+        counts.remove(&(ino.0 as u32));
+        true
+    }
+
+    /// True when somebody refers to the inode.
+    pub fn is_referenced(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().contains_key(&(ino.0 as u32))
+    }
+}

@@ -1,0 +1,191 @@
+//! Rename: one transaction for both directories, the moved inode and what it replaces.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::namei::{InodeList, check_name, check_removable};
+use crate::op::{Attempt, Need, Op};
+use crate::slot::{Inode, log_slot};
+use crate::types::Wait;
+use crate::write::{Staged, USER};
+use terrace_catalog::dentry::{self, Dentry};
+use terrace_format::Ino;
+
+/// A rename's arguments.
+#[derive(Clone, Copy)]
+struct Names<'a> {
+    parent: Ino,
+    name: &'a [u8],
+    new_parent: Ino,
+    new_name: &'a [u8],
+}
+
+impl Fs {
+    /// Renames; what `new_name` named is replaced, or EEXIST with `no_replace`.
+    ///
+    /// # Errors
+    /// ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL (a directory into itself), EMLINK, ENOSPC, EIO.
+    pub fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        no_replace: bool,
+        wait: Wait,
+    ) -> FsResult<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        let names = Names {
+            parent,
+            name,
+            new_parent,
+            new_name,
+        };
+        let mut op = Op::new(wait);
+        self.run(&mut op, self.large_record(), |reservation, _op| {
+            drop(self.blocks.claim(1, USER)?);
+            // Between two directories: no other rename may change who is whose ancestor meanwhile.
+            let _tree = (parent != new_parent).then(|| self.rename_lock.lock());
+            let (source, target) = self.find_both(&names)?;
+            if no_replace && target.is_some() {
+                return Err(FsError::Exists.into());
+            }
+            if target.as_ref().is_some_and(|target| target.ino == source.ino) {
+                return Ok(());
+            }
+            if parent != new_parent {
+                self.refuse_loop(source.ino, new_parent)?;
+            }
+            let mut inos: InodeList = smallvec::smallvec![parent, new_parent, source.ino];
+            inos.extend(target.as_ref().map(|target| target.ino));
+            let _guards = self.locks.write_many(&inos);
+            self.rename_locked(reservation, &names, &source, target.as_ref())
+        })
+    }
+
+    fn find_both(&self, names: &Names<'_>) -> Attempt<(Dentry, Option<Dentry>)> {
+        let source = {
+            let _guard = self.locks.read(names.parent);
+            self.load_directory(names.parent)?;
+            self.find(names.parent, names.name)?.ok_or(FsError::NotFound)?
+        };
+        let _guard = self.locks.read(names.new_parent);
+        self.load_directory(names.new_parent)?;
+        Ok((source, self.find(names.new_parent, names.new_name)?))
+    }
+
+    /// A directory must not become its own descendant. The rename lock keeps ancestors as they are.
+    fn refuse_loop(&self, moved: Ino, new_parent: Ino) -> Attempt<()> {
+        let mut at = new_parent;
+        let mut depth = 0u32;
+        while at != terrace_format::address::ROOT_INO {
+            if at == moved {
+                return Err(FsError::Invalid.into());
+            }
+            let _guard = self.locks.read(at);
+            let directory = self.load_directory(at)?;
+            at = Ino(u64::from(directory.slot.parent_or_rdev.get()));
+            depth += 1;
+            if depth > 1 << 20 {
+                let site = format!("ancestors of directory {new_parent}");
+                return Err(FsError::from(terrace_format::Corrupt::new(site, "the root", "a circle")).into());
+            }
+        }
+        if moved == at {
+            Err(FsError::Invalid.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn rename_locked(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        names: &Names<'_>,
+        source: &Dentry,
+        target: Option<&Dentry>,
+    ) -> Attempt<()> {
+        let old_parent = self.load_directory(names.parent)?;
+        let new_parent = self.load_directory(names.new_parent)?;
+        let same = |now: Option<&Dentry>, then: Option<&Dentry>| now.map(|d| d.ino) == then.map(|d| d.ino);
+        let source_now = self.find(names.parent, names.name)?;
+        let target_now = self.find(names.new_parent, names.new_name)?;
+        if !same(source_now.as_ref(), Some(source)) || !same(target_now.as_ref(), target) {
+            return Err(Need::Again.into());
+        }
+        if new_parent.slot.nlink.get() == 0 {
+            return Err(FsError::NotFound.into());
+        }
+        let moved = self.load(source.ino)?;
+        let replaced = target.map(|target| self.load(target.ino)).transpose()?;
+        if let Some(replaced) = &replaced {
+            check_removable(replaced, moved.slot.is_directory())?;
+        }
+        let mut staged = Staged::new(self, None, false);
+        let shards = [
+            self.catalog.shard_of(names.parent.0),
+            self.catalog.shard_of(names.new_parent.0),
+        ];
+        let mut shards = self.catalog.write(&shards);
+        // The new name first: a slot shift of the removal must not move what a Full would abandon.
+        if let Some(target) = &target_now {
+            dentry::replace(
+                &mut shards,
+                &mut staged.tx,
+                names.new_parent,
+                target.cookie,
+                source.ino,
+                source.file_type,
+            )?;
+        } else {
+            let (ino, file_type) = (source.ino, source.file_type);
+            dentry::insert(
+                &mut shards,
+                &mut staged.tx,
+                &self.names,
+                names.new_parent,
+                names.new_name,
+                ino,
+                file_type,
+            )?;
+        }
+        let cookie = source_now.map_or(source.cookie, |source| source.cookie);
+        dentry::remove(&mut shards, &mut staged.tx, names.parent, cookie)?;
+        staged.unlink_emptied(&mut shards)?;
+        self.stage_parents(&mut staged, &old_parent, &new_parent, &moved, replaced.as_ref());
+        self.stage_moved(&mut staged, &moved, names.new_parent);
+        match &replaced {
+            Some(replaced) => self.drop_link(reservation, staged, replaced),
+            None => staged.commit(reservation).map(|_| ()),
+        }
+    }
+
+    /// Entry counts and link counts of the two directories (or the one).
+    fn stage_parents(
+        &self,
+        staged: &mut Staged<'_>,
+        old_parent: &Inode,
+        new_parent: &Inode,
+        moved: &Inode,
+        replaced: Option<&Inode>,
+    ) {
+        let moves_directory = i32::from(moved.slot.is_directory());
+        let loses_directory = i32::from(replaced.is_some_and(|inode| inode.slot.is_directory()));
+        let gained = i64::from(replaced.is_none());
+        if old_parent.ino == new_parent.ino {
+            self.stage_directory_change(staged, old_parent, gained - 1, -loses_directory);
+        } else {
+            self.stage_directory_change(staged, old_parent, -1, -moves_directory);
+            self.stage_directory_change(staged, new_parent, gained, moves_directory - loses_directory);
+        }
+    }
+
+    fn stage_moved(&self, staged: &mut Staged<'_>, moved: &Inode, new_parent: Ino) {
+        let mut slot = moved.slot;
+        slot.ctime = self.now().into();
+        if slot.is_directory() {
+            slot.parent_or_rdev = (new_parent.0 as u32).into();
+        }
+        log_slot(&mut staged.tx, moved.place, &moved.slot, &slot);
+    }
+}

@@ -1,0 +1,73 @@
+//! Attributes: chmod, chown with set-id rules, utimensat, truncate.
+
+use crate::errno::FsResult;
+use crate::fs::Fs;
+use crate::op::Op;
+use crate::slot::{Inode, log_slot};
+use crate::types::{Attributes, SetAttributes, SetTime, Wait};
+use crate::write::{Staged, kill_set_id};
+use terrace_format::Ino;
+
+impl Fs {
+    /// Changes attributes; a size first, in a transaction of its own, the rest in one.
+    ///
+    /// # Errors
+    /// EFBIG, EISDIR, EINVAL, ENOSPC when extending, EIO.
+    pub fn setattr(&self, ino: Ino, change: &SetAttributes, wait: Wait) -> FsResult<Attributes> {
+        if let Some(size) = change.size {
+            self.truncate(ino, size, change.kill_set_id, wait)?;
+        }
+        let rest = SetAttributes {
+            size: None,
+            ..*change
+        };
+        if rest
+            == (SetAttributes {
+                kill_set_id: rest.kill_set_id,
+                ..Default::default()
+            })
+        {
+            return self.getattr(ino);
+        }
+        let mut op = Op::reclaiming(wait);
+        self.run(&mut op, 256, |reservation, _op| {
+            let _guard = self.locks.write(ino);
+            let inode = self.load(ino)?;
+            let slot = self.changed(&inode, &rest);
+            let mut staged = Staged::new(self, None, false);
+            log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            staged.commit(reservation)?;
+            Ok(Inode { slot, ..inode }.attributes())
+        })
+    }
+
+    fn changed(&self, inode: &Inode, change: &SetAttributes) -> terrace_format::inode::InodeSlot {
+        let mut slot = inode.slot;
+        let now = self.now();
+        if let Some(uid) = change.uid {
+            slot.uid = uid.into();
+        }
+        if let Some(gid) = change.gid {
+            slot.gid = gid.into();
+        }
+        let chown = change.uid.is_some() || change.gid.is_some();
+        if (chown || change.kill_set_id) && !slot.is_directory() {
+            kill_set_id(&mut slot);
+        }
+        if let Some(mode) = change.mode {
+            slot.mode = (slot.mode.get() & !0o7777 | mode & 0o7777).into();
+        }
+        let time = |set: SetTime| match set {
+            SetTime::Now => now,
+            SetTime::At(ns) => ns,
+        };
+        if let Some(atime) = change.atime {
+            slot.atime = time(atime).into();
+        }
+        if let Some(mtime) = change.mtime {
+            slot.mtime = time(mtime).into();
+        }
+        slot.ctime = now.into();
+        slot
+    }
+}

@@ -1,0 +1,133 @@
+//! Inodes as the operations see them: a copy of the slot and its address.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::types::Attributes;
+use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, slot_offset};
+use terrace_format::{Corrupt, Ino, PmOffset};
+use terrace_map::MapInode;
+use terrace_wal::Tx;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A loaded inode; valid while its lock is held.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inode {
+    pub ino: Ino,
+    pub place: PmOffset,
+    pub slot: InodeSlot,
+}
+
+impl Inode {
+    /// What the file map needs.
+    pub fn map(&self) -> MapInode {
+        MapInode {
+            ino: self.ino,
+            slot: self.place,
+        }
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.slot.size.get()
+    }
+
+    /// Attributes for callers.
+    pub fn attributes(&self) -> Attributes {
+        let slot = &self.slot;
+        Attributes {
+            ino: self.ino,
+            generation: slot.generation.get(),
+            mode: slot.mode.get(),
+            nlink: slot.nlink.get(),
+            uid: slot.uid.get(),
+            gid: slot.gid.get(),
+            rdev: if slot.is_directory() {
+                0
+            } else {
+                slot.parent_or_rdev.get()
+            },
+            size: slot.size.get(),
+            blocks: slot.blocks.get() * 8,
+            atime_ns: slot.atime.get(),
+            mtime_ns: slot.mtime.get(),
+            ctime_ns: slot.ctime.get(),
+            btime_ns: slot.btime.get(),
+        }
+    }
+}
+
+impl Fs {
+    /// Address of an inode's slot.
+    pub(crate) fn slot_place(&self, ino: Ino) -> FsResult<PmOffset> {
+        if ino.0 == 0 || ino > terrace_format::address::MAX_INO {
+            return Err(FsError::Stale);
+        }
+        match self.inode_map.lookup(None, ino.0 / SLOTS_PER_PAGE)? {
+            Some(page) => Ok(slot_offset(page.offset(), ino.0)),
+            None => Err(FsError::Stale),
+        }
+    }
+
+    /// Loads an inode that must exist. The caller holds its lock.
+    pub(crate) fn load(&self, ino: Ino) -> FsResult<Inode> {
+        let inode = self.load_any(ino)?;
+        if inode.slot.is_free() {
+            Err(FsError::Stale)
+        } else {
+            Ok(inode)
+        }
+    }
+
+    /// Loads a slot, free or not.
+    pub(crate) fn load_any(&self, ino: Ino) -> FsResult<Inode> {
+        let place = self.slot_place(ino)?;
+        let mut bytes = [0; SLOT_SIZE as usize];
+        self.pm.read(place, &mut bytes)?;
+        let slot = InodeSlot::read_from_bytes(&bytes)
+            .map_err(|_| Corrupt::new("inode slot", "128 bytes", "another size"))?;
+        if slot.flags.get() & !terrace_format::inode::flag::ALL != 0 {
+            let found = format!("{:#x}", slot.flags.get());
+            return Err(Corrupt::new(format!("inode {ino} flags"), "known flags", found).into());
+        }
+        Ok(Inode { ino, place, slot })
+    }
+
+    /// Loads a directory.
+    pub(crate) fn load_directory(&self, ino: Ino) -> FsResult<Inode> {
+        let inode = self.load(ino)?;
+        if inode.slot.is_directory() {
+            Ok(inode)
+        } else {
+            Err(FsError::NotDirectory)
+        }
+    }
+
+    /// Now, in nanoseconds since the epoch.
+    pub(crate) fn now(&self) -> i64 {
+        self.clock.wall_ns()
+    }
+}
+
+/// Logs the words that differ between `before` and `after`, neighbours as one write.
+pub(crate) fn log_slot(tx: &mut Tx, place: PmOffset, before: &InodeSlot, after: &InodeSlot) {
+    let (before, after) = (before.as_bytes(), after.as_bytes());
+    let mut word = 0;
+    let words = SLOT_SIZE as usize / 8;
+    let differs = |word: usize| before[word * 8..word * 8 + 8] != after[word * 8..word * 8 + 8];
+    while word < words {
+        if !differs(word) {
+            word += 1;
+            continue;
+        }
+        let start = word;
+        while word < words && differs(word) {
+            word += 1;
+        }
+        tx.write(place.plus(start as u64 * 8), &after[start * 8..word * 8]);
+    }
+}
+
+/// Logs a whole slot (a new inode).
+pub(crate) fn log_whole_slot(tx: &mut Tx, place: PmOffset, slot: &InodeSlot) {
+    tx.write(place, slot.as_bytes());
+}

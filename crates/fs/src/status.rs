@@ -1,0 +1,279 @@
+//! What `terrace status`, `terrace where` and statfs tell.
+
+use crate::errno::FsResult;
+use crate::fs::Fs;
+use crate::migration::MigrationReport;
+use crate::types::{Space, Whereabouts};
+use serde::Serialize;
+use terrace_catalog::SpaceTotals;
+use terrace_format::inode::{SLOTS_PER_PAGE, flag};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+
+/// One device of a tier.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeviceStatus {
+    /// Path or name.
+    pub path: String,
+    /// Bytes.
+    pub capacity_bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// ok or degraded.
+    pub health: &'static str,
+}
+
+/// One tier.
+#[derive(Debug, Clone, Serialize)]
+pub struct TierStatus {
+    /// 0 is PM.
+    pub id: u8,
+    /// ram, ssd, hdd.
+    pub kind: &'static str,
+    /// What `persist` or `flush` survives.
+    pub promise: &'static str,
+    /// Its devices.
+    pub devices: Vec<DeviceStatus>,
+    /// Bytes.
+    pub capacity_bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: u64,
+}
+
+/// What the last mount found.
+#[derive(Debug, Clone, Serialize)]
+pub struct RecoveryStatus {
+    /// Time to replay.
+    pub duration_seconds: f64,
+    /// Records replayed.
+    pub records_replayed: u64,
+    /// The pool had been unmounted in order.
+    pub clean: bool,
+    /// What was wrong and could be helped.
+    pub warnings: Vec<String>,
+}
+
+/// DRAM in use.
+#[derive(Debug, Clone, Serialize)]
+pub struct DramStatus {
+    /// Clean pages of lower tiers.
+    pub cache_bytes: u64,
+    /// Write buffer (not built yet: 0).
+    pub buffer_bytes: u64,
+    /// Dirty bytes (0: every write is in PM when it returns).
+    pub dirty_bytes: u64,
+}
+
+/// The state of a mounted pool.
+#[derive(Debug, Clone, Serialize)]
+pub struct FsStatus {
+    /// Label given at mkfs.
+    pub label: String,
+    /// Tier 0 first.
+    pub tiers: Vec<TierStatus>,
+    /// File map.
+    pub map: &'static str,
+    /// Policy in force.
+    pub policy: &'static str,
+    /// atomic or ordered.
+    pub data_mode: &'static str,
+    /// PM use in percent above which the policy demotes.
+    pub threshold: Option<u8>,
+    /// Migration.
+    pub migration: MigrationReport,
+    /// The last mount.
+    pub recovery: RecoveryStatus,
+    /// DRAM.
+    pub dram: DramStatus,
+    /// Bytes acknowledged and not yet durable (0: PM is written before a write returns).
+    pub bytes_not_yet_durable: u64,
+    /// Medium of tier 0 and its page size.
+    pub pm: String,
+    /// False when a device had errors or PM takes no changes.
+    pub healthy: bool,
+}
+
+fn health(ok: bool) -> &'static str {
+    if ok { "ok" } else { "degraded" }
+}
+
+impl Fs {
+    /// Present state.
+    ///
+    /// # Errors
+    /// EIO when the tiers' use cannot be read.
+    pub fn status(&self) -> FsResult<FsStatus> {
+        let tiers = self.tier_status()?;
+        let healthy = !self.wal.is_stopped() && self.devices.list.iter().all(|device| device.is_healthy());
+        let label = self
+            .superblock
+            .label
+            .iter()
+            .take_while(|byte| **byte != 0)
+            .copied()
+            .collect::<Vec<u8>>();
+        Ok(FsStatus {
+            label: String::from_utf8_lossy(&label).into_owned(),
+            tiers,
+            map: "radix",
+            policy: self.policy.name(),
+            data_mode: if self.data_ordered { "ordered" } else { "atomic" },
+            threshold: self.policy.threshold_percent(),
+            migration: self.migration.report(),
+            recovery: RecoveryStatus {
+                duration_seconds: self.recovery_ns as f64 / 1e9,
+                records_replayed: self.recovery.records_replayed,
+                clean: self.recovery.clean,
+                warnings: self.recovery.warnings.clone(),
+            },
+            dram: DramStatus {
+                cache_bytes: self.cache.bytes(),
+                buffer_bytes: 0,
+                dirty_bytes: 0,
+            },
+            bytes_not_yet_durable: 0,
+            pm: self.pm.describe(),
+            healthy,
+        })
+    }
+
+    fn tier_status(&self) -> FsResult<Vec<TierStatus>> {
+        while self.blocks.scan_step()? {}
+        let usage = self.blocks.usage();
+        let capacity = usage.total * BLOCK_SIZE;
+        let used = (usage.total - usage.free - usage.quarantined) * BLOCK_SIZE;
+        let pm = DeviceStatus {
+            path: self.pm.describe(),
+            capacity_bytes: capacity,
+            used_bytes: used,
+            health: health(!self.wal.is_stopped()),
+        };
+        let mut tiers = vec![TierStatus {
+            id: 0,
+            kind: "ram",
+            promise: self.pm.promise().name(),
+            devices: vec![pm],
+            capacity_bytes: capacity,
+            used_bytes: used,
+        }];
+        for tier in self.devices.tiers() {
+            let mut devices = Vec::new();
+            for id in self.devices.of_tier(tier) {
+                let device = &self.devices.list[usize::from(id.0)];
+                let SpaceTotals { total, free } = self.devices.space.totals(&[id])?;
+                devices.push(DeviceStatus {
+                    path: device.medium.name().to_string(),
+                    capacity_bytes: total * BLOCK_SIZE,
+                    used_bytes: (total - free) * BLOCK_SIZE,
+                    health: health(device.is_healthy()),
+                });
+            }
+            let row = self
+                .superblock
+                .device_rows()
+                .iter()
+                .find(|row| row.tier == tier.0);
+            let first = self
+                .devices
+                .of_tier(tier)
+                .first()
+                .map(|id| usize::from(id.0))
+                .unwrap_or(0);
+            tiers.push(TierStatus {
+                id: tier.0,
+                kind: if row.is_some_and(|row| row.class == 2) {
+                    "hdd"
+                } else {
+                    "ssd"
+                },
+                promise: self.devices.list[first].promise().name(),
+                capacity_bytes: devices.iter().map(|device| device.capacity_bytes).sum(),
+                used_bytes: devices.iter().map(|device| device.used_bytes).sum(),
+                devices,
+            });
+        }
+        Ok(tiers)
+    }
+
+    /// Space of all tiers together.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn statfs(&self) -> FsResult<Space> {
+        while self.blocks.scan_step()? {}
+        let usage = self.blocks.usage();
+        let mut space = Space {
+            blocks: usage.total,
+            free: usage.free + usage.quarantined,
+            available: (usage.free + usage.quarantined).saturating_sub(usage.reserve),
+            files: 0,
+            files_free: 0,
+        };
+        for index in 0..self.devices.list.len() {
+            let id = terrace_format::DeviceId(index as u8);
+            let SpaceTotals { total, free } = self.devices.space.totals(&[id])?;
+            space.blocks += total;
+            space.free += free;
+            space.available += free;
+        }
+        // Inodes take PM blocks: as many more as pages fit.
+        let pages = self.numbers.lock().pages;
+        let room = usage.free.saturating_sub(usage.reserve) * SLOTS_PER_PAGE;
+        space.files_free = room.min(terrace_format::address::MAX_INO.0 - pages * SLOTS_PER_PAGE);
+        space.files = pages * SLOTS_PER_PAGE + space.files_free;
+        Ok(space)
+    }
+
+    /// Where a file's blocks are.
+    ///
+    /// # Errors
+    /// ESTALE, EIO.
+    pub fn whereabouts(&self, ino: Ino) -> FsResult<Whereabouts> {
+        let _guard = self.locks.read(ino);
+        let inode = self.load(ino)?;
+        let mut found = Whereabouts {
+            size_bytes: inode.size(),
+            ..Default::default()
+        };
+        let mut bytes =
+            vec![0u64; 1 + self.devices.tiers().iter().map(|tier| tier.0).max().unwrap_or(0) as usize];
+        if inode.slot.is_regular() {
+            let end = crate::truncate::FILE_END;
+            let intents = self.intents_of(&inode)?;
+            let gone = |block: FileBlock| intents.iter().any(|r| r.first <= block && block < r.end);
+            if inode.slot.has(flag::HAS_COLD) {
+                let range = crate::types::BlockRange::new(FileBlock(0), end);
+                for extent in self.cold_extents(ino, range)? {
+                    let tier = self
+                        .devices
+                        .list
+                        .get(usize::from(extent.device.0))
+                        .map_or(1, |device| device.tier.0);
+                    for index in 0..u64::from(extent.length) {
+                        let block = extent.first.plus(index);
+                        if gone(block) {
+                            continue;
+                        }
+                        match self.map.lookup(None, &inode.map(), block)? {
+                            Some(_) => found.clean_bytes += BLOCK_SIZE,
+                            None => bytes[usize::from(tier)] += BLOCK_SIZE,
+                        }
+                    }
+                }
+            }
+            let mut at = FileBlock(0);
+            while let Some((block, _)) = self.map.next_mapped(&inode.map(), at, end)? {
+                if !gone(block) {
+                    bytes[0] += BLOCK_SIZE;
+                }
+                at = block.plus(1);
+            }
+        }
+        found.tiers = bytes
+            .into_iter()
+            .enumerate()
+            .map(|(tier, bytes)| (tier as u8, bytes))
+            .collect();
+        found.dram_bytes = self.cache.count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
+        Ok(found)
+    }
+}

@@ -1,0 +1,298 @@
+//! Removing blocks from files: truncate, punch hole, and the bounded pieces that both and the reclaimer
+//! are made of (design T7, S4).
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Attempt, Op};
+use crate::slot::Inode;
+use crate::types::{BlockRange, Wait};
+use crate::write::{Segment, Staged, kill_set_id};
+use smallvec::SmallVec;
+use terrace_catalog::DeviceRun;
+use terrace_catalog::chunks;
+use terrace_catalog::intent::{self, Intent};
+use terrace_catalog::{ShardsWrite, cold_map};
+use terrace_format::address::{MAX_FILE_BLOCK, MAX_FILE_SIZE};
+use terrace_format::inode::flag;
+use terrace_format::keys::ColdExtent;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
+use terrace_map::file_map::Freed;
+
+/// One past the last block that a file can have.
+pub(crate) const FILE_END: FileBlock = FileBlock(MAX_FILE_BLOCK.0 + 1);
+
+/// What one piece will remove: looked up under the inode lock before the shards are locked, so that all
+/// shards it touches are known.
+pub(crate) struct Piece {
+    range: BlockRange,
+    pm: Vec<(FileBlock, PmBlock)>,
+    cold: Vec<ColdExtent>,
+    /// The range is empty after this piece.
+    pub complete: bool,
+}
+
+impl Piece {
+    /// True when it removes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.pm.is_empty() && self.cold.is_empty()
+    }
+    /// Where the next piece starts.
+    pub fn end(&self) -> FileBlock {
+        self.range.end
+    }
+    /// The device blocks that become free.
+    pub fn device_runs(&self) -> impl Iterator<Item = DeviceRun> {
+        self.cold.iter().map(|extent| DeviceRun {
+            device: extent.device,
+            start: extent.start,
+            length: u64::from(extent.length),
+        })
+    }
+}
+
+impl Fs {
+    /// PM blocks and cold extents that one record can remove. On the smallest lanes (4 KiB records) 32
+    /// and 2: 48 bytes a block, 600 an extent, the rest for the slot, the intent and empty map nodes.
+    fn piece_limits(&self) -> (usize, usize) {
+        let record = self.wal.max_record();
+        ((record / 128).clamp(16, 512), (record / 2048).clamp(1, 32))
+    }
+
+    /// Looks up the next piece of a range. The caller holds the inode's exclusive lock.
+    pub(crate) fn next_piece(&self, inode: &Inode, range: BlockRange) -> Attempt<Piece> {
+        let (most_pm, most_cold) = self.piece_limits();
+        let mut end = range.end;
+        let mut cold = Vec::new();
+        if inode.slot.has(flag::HAS_COLD) {
+            let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
+            cold_map::scan(shard.reader(), inode.ino, range.first, range.end, |extent| {
+                if cold.len() == most_cold {
+                    end = extent.first;
+                    return std::ops::ControlFlow::Break(());
+                }
+                cold.push(extent);
+                std::ops::ControlFlow::Continue(())
+            })?;
+        }
+        let mut pm = Vec::new();
+        let mut at = range.first;
+        while let Some((block, mapping)) = self.map.next_mapped(&inode.map(), at, end)? {
+            if pm.len() == most_pm {
+                end = block;
+                break;
+            }
+            pm.push((block, mapping.block));
+            at = block.plus(1);
+        }
+        let cold = cold
+            .into_iter()
+            .filter_map(|extent| extent.slice(range.first, end))
+            .collect();
+        Ok(Piece {
+            range: BlockRange::new(range.first, end),
+            pm,
+            cold,
+            complete: end == range.end,
+        })
+    }
+
+    /// Locks the shards that a piece changes.
+    pub(crate) fn lock_piece(&self, ino: Ino, piece: &Piece) -> ShardsWrite<'_> {
+        let mut shards: SmallVec<[u32; 8]> = SmallVec::new();
+        shards.push(self.catalog.shard_of(ino.0));
+        for run in piece.device_runs() {
+            shards.extend(chunks::shards(&self.catalog, run));
+        }
+        self.catalog.write(&shards)
+    }
+
+    /// Adds the removal of a piece to a transaction: cold extents, then PM entries, in one record (S4).
+    pub(crate) fn stage_piece(
+        &self,
+        inode: &Inode,
+        piece: &Piece,
+        shards: &mut ShardsWrite<'_>,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<()> {
+        self.cold_versions.bump(inode.ino, piece.range);
+        if !piece.cold.is_empty() {
+            let mut freed = Vec::new();
+            let (first, end) = (piece.range.first, piece.range.end);
+            cold_map::cut(shards, &mut staged.tx, inode.ino, first, end, &mut freed)?;
+            for (device, start, length) in freed {
+                self.stage_device_free(
+                    DeviceRun {
+                        device,
+                        start,
+                        length,
+                    },
+                    shards,
+                    staged,
+                )?;
+            }
+        }
+        let mut index = 0;
+        while index < piece.pm.len() {
+            let first = piece.pm[index].0;
+            let mut count = 0;
+            while index < piece.pm.len() && piece.pm[index].0 == first.plus(count as u64) {
+                staged.release(piece.pm[index].1);
+                count += 1;
+                index += 1;
+            }
+            let none: SmallVec<[Option<terrace_map::Mapping>; 16]> = SmallVec::from_elem(None, count);
+            self.map.set(&mut staged.tx, &inode.map(), first, &none)?;
+        }
+        if let (Some(first), Some(last)) = (piece.pm.first(), piece.pm.last()) {
+            let mut nodes = Freed::new();
+            let count = (last.0.0 - first.0.0 + 1) as usize;
+            let pruned = self
+                .map
+                .prune(&mut staged.tx, &inode.map(), first.0, count, &mut nodes);
+            staged.released.extend(nodes);
+            pruned?;
+        }
+        staged.blocks_delta -= self.union_count(piece) as i64;
+        Ok(())
+    }
+
+    /// File blocks that a piece removes, each once.
+    fn union_count(&self, piece: &Piece) -> u64 {
+        let covered = |block: FileBlock| piece.cold.iter().any(|e| e.first <= block && block < e.end());
+        let cold: u64 = piece.cold.iter().map(|extent| u64::from(extent.length)).sum();
+        cold + piece.pm.iter().filter(|(block, _)| !covered(*block)).count() as u64
+    }
+
+    /// Frees device blocks in this transaction; after the commit the staging hands them to the space map.
+    pub(crate) fn stage_device_free(
+        &self,
+        run: DeviceRun,
+        shards: &mut ShardsWrite<'_>,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<()> {
+        chunks::mark(shards, &mut staged.tx, run, false)?;
+        staged.device_freed.push(run);
+        Ok(())
+    }
+
+    /// Sets a file's size.
+    ///
+    /// # Errors
+    /// EFBIG, EISDIR, EINVAL, ENOSPC (extending), EIO.
+    pub(crate) fn truncate(&self, ino: Ino, size: u64, kill: bool, wait: Wait) -> FsResult<()> {
+        if size > MAX_FILE_SIZE {
+            return Err(FsError::TooLarge);
+        }
+        let mut op = Op::reclaiming(wait);
+        let left = self.run(&mut op, self.large_record(), |reservation, op| {
+            // The old last block may need zeros in a new block when the file grows.
+            let claim = self.blocks.claim(1, op.purpose)?;
+            let _guard = self.locks.write(ino);
+            let inode = self.load_regular(ino)?;
+            let mut staged = Staged::new(self, Some(claim), true);
+            let mut slot = inode.slot;
+            slot.size = size.into();
+            if kill {
+                kill_set_id(&mut slot);
+            }
+            if size >= inode.size() {
+                self.stage_tail_zeros(op, &inode, size, &mut staged)?;
+                self.finish_change(reservation, &inode, slot, staged)?;
+                return Ok(false);
+            }
+            let range = BlockRange::new(FileBlock(size.div_ceil(BLOCK_SIZE)), FILE_END);
+            self.refuse_intents(&inode, range)?;
+            // The block that the new end cuts keeps its bytes past the end: whoever raises the size
+            // again clears them (S5).
+            self.remove_range(reservation, &inode, slot, range, staged)
+        })?;
+        if left {
+            self.clear_intent(wait, ino, BlockRange::new(FileBlock(0), FILE_END))?;
+        }
+        Ok(())
+    }
+
+    /// Commits a removal: whole if one record holds it, else as an intent. True when pieces are left.
+    fn remove_range(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        inode: &Inode,
+        mut slot: terrace_format::inode::InodeSlot,
+        range: BlockRange,
+        mut staged: Staged<'_>,
+    ) -> Attempt<bool> {
+        let piece = self.next_piece(inode, range)?;
+        let mut shards = self.lock_piece(inode.ino, &piece);
+        if piece.complete {
+            self.stage_piece(inode, &piece, &mut shards, &mut staged)?;
+            staged.unlink_emptied(&mut shards)?;
+            self.finish_change(reservation, inode, slot, staged)?;
+            return Ok(false);
+        }
+        // Reads treat the range as gone from now on.
+        self.cold_versions.bump(inode.ino, range);
+        slot.flags = (slot.flags.get() | flag::HAS_INTENT).into();
+        let generation = slot.generation.get();
+        intent::put(
+            &mut shards,
+            &mut staged.tx,
+            inode.ino,
+            Intent {
+                first: range.first,
+                end: range.end,
+                generation,
+            },
+        )?;
+        self.finish_change(reservation, inode, slot, staged)?;
+        Ok(true)
+    }
+
+    /// Makes a hole: whole blocks are removed, the edges become zeros.
+    pub(crate) fn punch(&self, ino: Ino, offset: u64, length: u64, wait: Wait) -> FsResult<()> {
+        let mut op = Op::reclaiming(wait);
+        let left = self.run(&mut op, self.large_record(), |reservation, op| {
+            let claim = self.blocks.claim(2, op.purpose)?;
+            let _guard = self.locks.write(ino);
+            let inode = self.load_regular(ino)?;
+            let mut staged = Staged::new(self, Some(claim), true);
+            let end = offset + length;
+            let first = offset.next_multiple_of(BLOCK_SIZE);
+            let last = if end >= inode.size() {
+                end.next_multiple_of(BLOCK_SIZE)
+            } else {
+                end / BLOCK_SIZE * BLOCK_SIZE
+            };
+            let edges = if first > last || end <= first {
+                [(offset, end), (end, end)]
+            } else {
+                [(offset, first), (last.max(first), end.max(last))]
+            };
+            for (from, to) in edges {
+                // Past the end nothing needs zeros.
+                let to = to.min(inode.size());
+                if from < to {
+                    let zeros = Segment {
+                        offset: from,
+                        length: to - from,
+                        data: None,
+                    };
+                    self.stage(op, &inode, zeros, &mut staged)?;
+                }
+            }
+            let range = BlockRange::new(
+                FileBlock(first / BLOCK_SIZE),
+                FileBlock(last / BLOCK_SIZE).min(FILE_END),
+            );
+            if range.is_empty() {
+                self.finish_change(reservation, &inode, inode.slot, staged)?;
+                return Ok(false);
+            }
+            self.refuse_intents(&inode, range)?;
+            self.remove_range(reservation, &inode, inode.slot, range, staged)
+        })?;
+        if left {
+            self.clear_intent(wait, ino, BlockRange::new(FileBlock(0), FILE_END))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,574 @@
+//! Writes (design 5): new blocks by streaming stores, one transaction for map, block table, size and
+//! times, one fence in all.
+//!
+//! `data=atomic`: every written block is a new one, so a request is all or nothing (I4). The exception
+//! stores bytes past the end of the file into its last block in place: nobody can see them before the
+//! record raises the size. `data=ordered`: blocks that exist are overwritten in place.
+//! T4: up to [`CHECKED_BYTES`] of new data are named by checksum and share the record's fence; more gets
+//! a fence of its own, which is cheaper than the checksums.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
+use crate::slot::{Inode, log_slot};
+use crate::types::{BlockRange, Wait, WriteFlags};
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
+use terrace_blocks::{Claim, Purpose};
+use terrace_catalog::DeviceRun;
+use terrace_catalog::{Freed, ShardsWrite};
+use terrace_format::address::{MAX_FILE_BLOCK, MAX_FILE_SIZE};
+use terrace_format::checksum::crc32c;
+use terrace_format::inode::{InodeSlot, flag};
+use terrace_format::keys::ColdExtent;
+use terrace_format::table::Owner;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino, Lsn, PmBlock};
+use terrace_map::Mapping;
+use terrace_wal::{Reservation, Tx};
+
+/// New data up to this many bytes is named by checksum in the record.
+const CHECKED_BYTES: u64 = 8192;
+/// Record bytes per written block, in the worst case: map word, new table entry, old table entry, each
+/// a write of its own.
+const RECORD_PER_BLOCK: usize = 16 + 24 + 24;
+/// Record bytes besides: header, slot, data checks, leaf boundaries.
+const RECORD_FIXED: usize = 512;
+
+const BLOCK: usize = BLOCK_SIZE as usize;
+
+/// Bytes to put into a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Segment<'a> {
+    pub offset: u64,
+    pub length: u64,
+    /// `None`: zeros, and only where something else would be read.
+    pub data: Option<&'a [u8]>,
+}
+
+impl Segment<'_> {
+    /// The blocks it touches.
+    pub fn blocks(&self) -> BlockRange {
+        let end = self.offset + self.length;
+        BlockRange::new(
+            FileBlock(self.offset / BLOCK_SIZE),
+            FileBlock(end.div_ceil(BLOCK_SIZE)),
+        )
+    }
+}
+
+/// A change of a file's content under construction. Dropped without [`Staged::committed`], it gives
+/// back what it claimed.
+pub(crate) struct Staged<'a> {
+    fs: &'a Fs,
+    pub tx: Tx,
+    claim: Option<Claim<'a>>,
+    /// PM blocks that lose their owner in this transaction.
+    pub released: SmallVec<[PmBlock; 8]>,
+    /// Device blocks that become free with it.
+    pub device_freed: SmallVec<[DeviceRun; 2]>,
+    /// New blocks and their owners, for the table, in claim order.
+    owners: SmallVec<[(PmBlock, Owner); 4]>,
+    /// Blocks newly allocated (positive) or freed, for st_blocks.
+    pub blocks_delta: i64,
+    streamed: u64,
+    /// A block stored in place must be fenced before the record unless its bytes are named.
+    unnamed: bool,
+    checked: bool,
+    done: bool,
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.released.iter().for_each(|block| self.fs.blocks.keep(*block));
+            if let Some(claim) = self.claim.take() {
+                claim.give_back_all();
+            }
+        }
+    }
+}
+
+impl<'a> Staged<'a> {
+    /// A change that may use the blocks of `claim`; `checked` when its data is little enough to be named.
+    pub fn new(fs: &'a Fs, claim: Option<Claim<'a>>, checked: bool) -> Staged<'a> {
+        Staged {
+            fs,
+            tx: Tx::new(),
+            claim,
+            released: SmallVec::new(),
+            device_freed: SmallVec::new(),
+            owners: SmallVec::new(),
+            blocks_delta: 0,
+            streamed: 0,
+            unnamed: false,
+            checked,
+            done: false,
+        }
+    }
+
+    pub fn take(&mut self) -> Attempt<PmBlock> {
+        self.claim
+            .as_mut()
+            .and_then(Claim::take)
+            .ok_or(Fail::Need(Need::PmSpace))
+    }
+
+    /// Streams bytes to a block that nobody can see yet.
+    pub fn store(&mut self, block: PmBlock, at: u64, bytes: &[u8]) -> Attempt<()> {
+        let offset = block.offset().plus(at);
+        self.fs.pm.write_streaming(offset, bytes)?;
+        self.streamed += bytes.len() as u64;
+        if self.checked {
+            self.tx.name_data(offset, bytes.len() as u32, crc32c(bytes));
+        } else {
+            self.unnamed = true;
+        }
+        Ok(())
+    }
+
+    /// Gives a new block an owner; logged with the others by [`Self::log_owners`].
+    pub fn own(&mut self, block: PmBlock, owner: Owner) {
+        self.owners.push((block, owner));
+    }
+
+    /// Frees a block in this transaction.
+    pub fn release(&mut self, block: PmBlock) {
+        self.fs.blocks.release(&mut self.tx, block);
+        self.released.push(block);
+    }
+
+    /// Unlinks catalog leaves that this transaction emptied. Call last, before the commit.
+    pub fn unlink_emptied(&mut self, shards: &mut ShardsWrite<'_>) -> Attempt<()> {
+        let mut freed = Freed::default();
+        let done = shards.unlink_emptied(&mut self.tx, &mut freed);
+        self.released.extend(freed.0);
+        Ok(done?)
+    }
+
+    /// Logs new owners, consecutive blocks as one write.
+    fn log_owners(&mut self) {
+        let mut at = 0;
+        while at < self.owners.len() {
+            let first = self.owners[at].0;
+            let mut run: SmallVec<[Owner; 8]> = SmallVec::new();
+            while at < self.owners.len() && self.owners[at].0.0 == first.0 + run.len() as u64 {
+                run.push(self.owners[at].1);
+                at += 1;
+            }
+            self.fs.blocks.set_owners(&mut self.tx, first, &run);
+        }
+    }
+
+    /// Commits; afterwards the freed blocks wait for the checkpoint.
+    pub fn commit(&mut self, reservation: Reservation<'_>) -> Attempt<Lsn> {
+        self.log_owners();
+        if self.unnamed {
+            self.fs.pm.order();
+        }
+        let lsn = self.fs.wal.commit(reservation, &self.tx)?;
+        self.done = true;
+        if !self.released.is_empty() {
+            self.fs.blocks.freed(lsn, &self.released);
+        }
+        if !self.device_freed.is_empty() {
+            // Before another medium's blocks are reused the freeing record is persisted (design 3, T6).
+            self.fs.pm.persist();
+            self.device_freed
+                .iter()
+                .for_each(|run| self.fs.devices.space.freed(*run, lsn));
+        }
+        let tick = self.fs.tick.load(Ordering::Relaxed);
+        for (block, _) in &self.owners {
+            self.fs.blocks.descriptor(*block).touch(tick);
+        }
+        Ok(lsn)
+    }
+}
+
+/// What lies under the blocks of a segment.
+struct Under {
+    mappings: SmallVec<[Option<Mapping>; 8]>,
+    cold: Vec<ColdExtent>,
+}
+
+impl Under {
+    fn cold_at(&self, block: FileBlock) -> Option<&ColdExtent> {
+        self.cold
+            .iter()
+            .find(|extent| extent.first <= block && block < extent.end())
+    }
+}
+
+impl Fs {
+    /// Most blocks of one write transaction: what a quarter lane records, at most 1 MiB (design I4).
+    pub(crate) fn atomic_blocks(&self) -> u64 {
+        let fit = (self.wal.max_record() - RECORD_FIXED) / RECORD_PER_BLOCK;
+        (fit as u64).min((1 << 20) / BLOCK_SIZE)
+    }
+
+    /// Writes `data` at `offset`; all of it or an error. A request of up to the atomic write size
+    /// (min(1 MiB, what a quarter lane records)) is all or nothing after a crash under data=atomic.
+    ///
+    /// # Errors
+    /// EFBIG beyond 16 TiB, ENOSPC when no tier can take it, EISDIR and EINVAL for other inodes, EIO.
+    pub fn write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        wait: Wait,
+    ) -> FsResult<usize> {
+        let end = offset.checked_add(data.len() as u64).ok_or(FsError::TooLarge)?;
+        if end > MAX_FILE_SIZE {
+            return Err(FsError::TooLarge);
+        }
+        let mut op = Op::new(wait);
+        self.slow_down(wait)?;
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let room = (self.atomic_blocks() * BLOCK_SIZE - at % BLOCK_SIZE) as usize;
+            let (piece, tail) = rest.split_at(rest.len().min(room));
+            // A later piece may wait: the caller was promised all of it or an error.
+            if at != offset {
+                op.wait = Wait::Allowed;
+            }
+            let segment = Segment {
+                offset: at,
+                length: piece.len() as u64,
+                data: Some(piece),
+            };
+            self.write_piece(&mut op, ino, segment, flags)?;
+            at += piece.len() as u64;
+            rest = tail;
+        }
+        if flags.sync {
+            self.pm.persist();
+        }
+        Ok(data.len())
+    }
+
+    fn write_piece(&self, op: &mut Op, ino: Ino, segment: Segment<'_>, flags: WriteFlags) -> FsResult<()> {
+        let blocks = segment.blocks().count() as usize;
+        let record = (RECORD_FIXED + RECORD_PER_BLOCK * (blocks + 1)).max(SMALL_RECORD);
+        self.run(op, record, |reservation, op| {
+            // One more for the old last block, whose tail may have to become zeros.
+            let extra = usize::from(blocks > 1 || segment.offset % BLOCK_SIZE != 0);
+            let claim = self.blocks.claim(blocks + extra, op.purpose)?;
+            let _guard = self.locks.write(ino);
+            let inode = self.load_regular(ino)?;
+            let mut staged = Staged::new(self, Some(claim), segment.length <= CHECKED_BYTES);
+            let end = segment.offset + segment.length;
+            self.stage_tail_zeros(op, &inode, segment.offset, &mut staged)?;
+            self.stage(op, &inode, segment, &mut staged)?;
+            let mut slot = inode.slot;
+            slot.size = inode.size().max(end).into();
+            if flags.kill_set_id {
+                kill_set_id(&mut slot);
+            }
+            self.finish_change(reservation, &inode, slot, staged)?;
+            Ok(())
+        })
+    }
+
+    /// Loads an inode that must be a regular file.
+    pub(crate) fn load_regular(&self, ino: Ino) -> FsResult<Inode> {
+        let inode = self.load(ino)?;
+        if inode.slot.is_directory() {
+            Err(FsError::IsDirectory)
+        } else if !inode.slot.is_regular() {
+            Err(FsError::Invalid)
+        } else {
+            Ok(inode)
+        }
+    }
+
+    /// Logs times and st_blocks besides what the caller changed in `slot`, and commits.
+    pub(crate) fn finish_change(
+        &self,
+        reservation: Reservation<'_>,
+        inode: &Inode,
+        mut slot: InodeSlot,
+        mut staged: Staged<'_>,
+    ) -> Attempt<Lsn> {
+        let now = self.now();
+        slot.mtime = now.into();
+        slot.ctime = now.into();
+        slot.blocks = slot
+            .blocks
+            .get()
+            .saturating_add_signed(staged.blocks_delta)
+            .into();
+        log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+        staged.commit(reservation)
+    }
+
+    /// A size raised over the end of the last block exposes that block's bytes past the old end: they
+    /// become zeros in the same transaction (design S5).
+    pub(crate) fn stage_tail_zeros(
+        &self,
+        op: &mut Op,
+        inode: &Inode,
+        from: u64,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<()> {
+        let size = inode.size();
+        let block_end = size.next_multiple_of(BLOCK_SIZE);
+        if size == block_end || from < block_end {
+            return Ok(());
+        }
+        let zeros = Segment {
+            offset: size,
+            length: block_end - size,
+            data: None,
+        };
+        self.stage(op, inode, zeros, staged)
+    }
+
+    /// Puts a segment's bytes into new blocks, or past the end of the last one in place, and logs the map.
+    pub(crate) fn stage(
+        &self,
+        op: &mut Op,
+        inode: &Inode,
+        segment: Segment<'_>,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<()> {
+        let range = segment.blocks();
+        if range.is_empty() {
+            return Ok(());
+        }
+        if range.end.0 > MAX_FILE_BLOCK.0 + 1 {
+            return Err(FsError::TooLarge.into());
+        }
+        self.refuse_intents(inode, range)?;
+        let under = self.look_under(inode, range)?;
+        let mut mappings: SmallVec<[Option<Mapping>; 8]> = under.mappings.clone();
+        let mut changed = false;
+        for index in 0..range.count() as usize {
+            let block = range.first.plus(index as u64);
+            if let Some(new) = self.stage_block(op, inode, &segment, block, &under, index, staged)? {
+                mappings[index] = Some(new);
+                changed = true;
+            }
+        }
+        if changed {
+            let missing = self
+                .map
+                .missing_nodes(&inode.map(), range.first, mappings.len())?;
+            if missing > 0 {
+                let count = range.count();
+                return Err(Need::MapNodes {
+                    ino: inode.ino,
+                    first: range.first,
+                    count,
+                }
+                .into());
+            }
+            self.map
+                .set(&mut staged.tx, &inode.map(), range.first, &mappings)?;
+        }
+        Ok(())
+    }
+
+    fn look_under(&self, inode: &Inode, range: BlockRange) -> Attempt<Under> {
+        let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::new();
+        mappings.resize(range.count() as usize, None);
+        self.map
+            .lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+        let cold = if inode.slot.has(flag::HAS_COLD) {
+            self.cold_extents(inode.ino, range)?
+        } else {
+            Vec::new()
+        };
+        Ok(Under { mappings, cold })
+    }
+
+    /// One block of a segment. Gives the new mapping, or `None` when the block stays where it is.
+    #[allow(clippy::too_many_arguments)] // one step of `stage`, split off for its length
+    fn stage_block(
+        &self,
+        op: &mut Op,
+        inode: &Inode,
+        segment: &Segment<'_>,
+        block: FileBlock,
+        under: &Under,
+        index: usize,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<Option<Mapping>> {
+        let start = block.0 * BLOCK_SIZE;
+        let from = segment.offset.max(start) - start;
+        let to = (segment.offset + segment.length).min(start + BLOCK_SIZE) - start;
+        let (from, to) = (from as usize, to as usize);
+        let data = segment.data.map(|data| {
+            let skip = (start + from as u64 - segment.offset) as usize;
+            &data[skip..skip + (to - from)]
+        });
+        let old = under.mappings[index];
+        let cold = under.cold_at(block);
+        let whole = to - from == BLOCK;
+        let valid = inode.size().saturating_sub(start).min(BLOCK_SIZE) as usize;
+        if let Some(old) = old.filter(|old| !old.unwritten) {
+            let beyond_end = from >= valid && !whole;
+            if beyond_end || self.data_ordered {
+                self.store_in_place(old.block, valid.min(from), from, to, data, staged)?;
+                return Ok(None);
+            }
+        }
+        let nothing_there = match old {
+            Some(old) => old.unwritten,
+            None => cold.is_none_or(|extent| extent.unwritten),
+        };
+        let Some(data) = data else {
+            if nothing_there {
+                return Ok(None);
+            }
+            return self.merge_block(
+                op,
+                inode,
+                block,
+                old,
+                nothing_there,
+                from,
+                to,
+                None,
+                valid,
+                staged,
+            );
+        };
+        if old.is_none() && cold.is_none() {
+            staged.blocks_delta += 1;
+        }
+        if whole {
+            let new = staged.take()?;
+            staged.store(new, 0, data)?;
+            return Ok(Some(self.replace(inode, block, old, new, staged)));
+        }
+        self.merge_block(
+            op,
+            inode,
+            block,
+            old,
+            nothing_there,
+            from,
+            to,
+            Some(data),
+            valid,
+            staged,
+        )
+    }
+
+    /// A new block from the old content and the segment's part of it.
+    #[allow(clippy::too_many_arguments)]
+    fn merge_block(
+        &self,
+        op: &mut Op,
+        inode: &Inode,
+        block: FileBlock,
+        old: Option<Mapping>,
+        nothing_there: bool,
+        from: usize,
+        to: usize,
+        data: Option<&[u8]>,
+        valid: usize,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<Option<Mapping>> {
+        let mut content = [0; BLOCK];
+        if !nothing_there && valid > 0 {
+            match old {
+                Some(old) => self.pm.read(old.block.offset(), &mut content)?,
+                None => content.copy_from_slice(self.fetched_block(op, inode, block)?.bytes()),
+            }
+            // Bytes past the end are undefined on media (S5).
+            content[valid..].fill(0);
+        }
+        match data {
+            Some(data) => content[from..to].copy_from_slice(data),
+            None => content[from..to].fill(0),
+        }
+        let new = staged.take()?;
+        staged.store(new, 0, &content)?;
+        Ok(Some(self.replace(inode, block, old, new, staged)))
+    }
+
+    fn replace(
+        &self,
+        inode: &Inode,
+        block: FileBlock,
+        old: Option<Mapping>,
+        new: PmBlock,
+        staged: &mut Staged<'_>,
+    ) -> Mapping {
+        staged.own(
+            new,
+            Owner::File {
+                ino: inode.ino,
+                block,
+                unwritten: false,
+            },
+        );
+        if let Some(old) = old {
+            staged.release(old.block);
+        }
+        Mapping {
+            block: new,
+            unwritten: false,
+        }
+    }
+
+    /// Stores into a block that stays: past the end of the file (`zeros_from` < `from` clears the gap
+    /// between), or anywhere under data=ordered.
+    fn store_in_place(
+        &self,
+        block: PmBlock,
+        zeros_from: usize,
+        from: usize,
+        to: usize,
+        data: Option<&[u8]>,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<()> {
+        let first = if zeros_from < from { zeros_from } else { from };
+        // The bytes may be named by the checksum of a lane's last record (T4).
+        self.wal
+            .confirm_named(block.offset().plus(first as u64), (to - first) as u64)?;
+        let descriptor = self.blocks.descriptor(block);
+        descriptor.set_clean(false);
+        self.blocks.bump(block);
+        descriptor.touch(self.tick.load(Ordering::Relaxed));
+        let mut content: SmallVec<[u8; 512]> = SmallVec::new();
+        let bytes = match data {
+            Some(data) if first == from => data,
+            Some(data) => {
+                content.resize(from - first, 0);
+                content.extend_from_slice(data);
+                &content
+            }
+            None => {
+                content.resize(to - first, 0);
+                &content
+            }
+        };
+        staged.store(block, first as u64, bytes)
+    }
+
+    /// Tells a writer that comes too fast to wait a little, before PM is full (design 5).
+    fn slow_down(&self, wait: Wait) -> FsResult<()> {
+        if self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.wait_for_demotion(wait)
+    }
+}
+
+/// Removes set-id bits as a write by somebody without the privilege does.
+pub(crate) fn kill_set_id(slot: &mut InodeSlot) {
+    let mut mode = slot.mode.get();
+    mode &= !0o4000;
+    if mode & 0o010 != 0 {
+        mode &= !0o2000;
+    }
+    slot.mode = mode.into();
+}
+
+/// What a claim of user data is for.
+pub(crate) const USER: Purpose = Purpose::User;

@@ -1,0 +1,98 @@
+//! Pools on simulated media for tests.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::sync::Arc;
+use terrace_check::{Devices, Options, Report, check};
+use terrace_format::Ino;
+use terrace_fs::{
+    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, format,
+    read_superblock,
+};
+use terrace_media::block::SimulatedDevice;
+use terrace_media::pm::RecordedPm;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::{Clock, ManualClock};
+
+/// Root directory.
+pub const ROOT: Ino = Ino(1);
+/// Who asks in tests.
+pub const CALLER: Caller = Caller { uid: 0, gid: 0 };
+
+/// A pool on simulated media.
+pub struct Pool {
+    pub pm: Arc<RecordedPm>,
+    pub device: Arc<SimulatedDevice>,
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Pool {
+    /// A new pool: PM of `pm_bytes`, one tier of `blocks` blocks, 64 KiB chunks.
+    pub fn new(pm_bytes: u64, blocks: u64) -> Pool {
+        let pool = Pool {
+            pm: Arc::new(RecordedPm::new(pm_bytes)),
+            device: Arc::new(SimulatedDevice::new(blocks)),
+            clock: Arc::new(ManualClock::new(1_700_000_000_000_000_000)),
+        };
+        format(&pool.media(), &format_options(1)).unwrap();
+        pool
+    }
+
+    pub fn media(&self) -> PoolMedia {
+        let pm: Arc<dyn PmMedium> = self.pm.clone();
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        PoolMedia {
+            pm,
+            block: vec![device],
+        }
+    }
+
+    pub fn mount(&self) -> Arc<Fs> {
+        self.mount_with(MountOptions::default())
+    }
+
+    pub fn mount_with(&self, options: MountOptions) -> Arc<Fs> {
+        let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
+        Fs::mount(self.media(), superblock, options, Arc::clone(&self.clock)).unwrap()
+    }
+
+    pub fn check(&self) -> Report {
+        let pm: Arc<dyn PmMedium> = self.pm.clone();
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        check(
+            &Devices {
+                pm,
+                block: vec![Some(device)],
+            },
+            &Options {
+                read_cold: true,
+                ..Default::default()
+            },
+        )
+    }
+
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        let report = self.check();
+        assert!(report.is_clean(), "check: {:#?}", report.findings);
+    }
+}
+
+pub fn format_options(devices: usize) -> FormatOptions {
+    FormatOptions {
+        label: "test".into(),
+        uuid: [7; 16],
+        hash_key: [9; 16],
+        policy: PolicyKind::Anticache,
+        data_ordered: false,
+        chunk_blocks: 16,
+        created_ns: 1_700_000_000_000_000_000,
+        devices: (0..devices)
+            .map(|index| NewDevice {
+                tier: 1,
+                class: DeviceClass::Ssd,
+                uuid: [index as u8 + 1; 16],
+                path: format!("/tier{index}").into(),
+            })
+            .collect(),
+    }
+}
