@@ -13,8 +13,11 @@ use terrace_wal::Result;
 
 /// Bytes of a page read at once: the header and 120 slots.
 const HEAD: usize = 256;
-/// Bytes of a cell read at once: header, a dentry's key and some of its value.
-const CELL_HEAD: usize = 32;
+/// Cells are read by whole cache lines, one or two: the medium copies a line with one load and one
+/// store, and later loads from a buffer that was stored in pieces would stall.
+const LINE: usize = 64;
+/// Bytes of a cell that must be in the buffer for a search: header, and a dentry's key or separator.
+const CELL_HEAD: usize = CELL_HEADER + 16;
 /// Deepest tree: 15 levels of two children are more than any pool holds.
 pub(crate) const MAX_LEVEL: u8 = 15;
 /// Bytes of a page for slots and cells.
@@ -30,13 +33,21 @@ pub(crate) fn u16_at(bytes: &[u8], at: usize) -> usize {
 }
 
 /// A verified page header with the first slots.
-#[derive(Clone)]
+#[repr(align(64))]
 pub(crate) struct Node {
-    pub block: PmBlock,
     head: [u8; HEAD],
+    pub block: PmBlock,
 }
 
 impl Node {
+    /// Nothing yet, to be read into.
+    #[inline]
+    pub fn empty() -> Node {
+        Node {
+            head: [0; HEAD],
+            block: PmBlock(0),
+        }
+    }
     pub fn level(&self) -> u8 {
         self.head.get(3).copied().unwrap_or(0)
     }
@@ -55,12 +66,15 @@ impl Node {
     }
 }
 
-/// A cell: where it lies, and its first bytes.
+/// A cell: where it lies, and the lines it starts in.
+#[repr(align(64))]
 pub(crate) struct Cell {
+    lines: [u8; 2 * LINE],
+    /// Bytes of `lines` that were read.
+    read: usize,
     pub at: usize,
     pub key_length: usize,
     pub value_length: usize,
-    head: [u8; CELL_HEAD],
 }
 
 impl Cell {
@@ -70,9 +84,27 @@ impl Cell {
     pub fn size(&self) -> usize {
         CELL_HEADER + self.key_length + self.value_length
     }
+    /// Bytes from the cell's start, if they were read.
+    #[inline]
     fn inline(&self, from: usize, length: usize) -> Option<&[u8]> {
-        self.head.get(from..from + length)
+        let start = self.at % LINE + from;
+        if start + length > self.read {
+            return None;
+        }
+        self.lines.get(start..start + length)
     }
+}
+
+/// The order of two keys, by their first 8 bytes where these differ.
+#[inline]
+fn order(a: &[u8], b: &[u8]) -> Ordering {
+    if let (Some((a0, _)), Some((b0, _))) = (a.split_first_chunk::<8>(), b.split_first_chunk::<8>()) {
+        let (a0, b0) = (u64::from_be_bytes(*a0), u64::from_be_bytes(*b0));
+        if a0 != b0 {
+            return a0.cmp(&b0);
+        }
+    }
+    a.cmp(b)
 }
 
 #[cold]
@@ -94,10 +126,15 @@ pub(crate) fn damaged(
 impl Reader<'_> {
     /// Reads a page's head; `level` is what its parent demands.
     pub(crate) fn node(&self, block: PmBlock, level: Option<u8>) -> Result<Node> {
-        let mut node = Node {
-            block,
-            head: [0; HEAD],
-        };
+        let mut node = Node::empty();
+        self.node_into(block, level, &mut node)?;
+        Ok(node)
+    }
+
+    /// As [`Self::node`], into an existing one: a move would copy it.
+    #[inline]
+    pub(crate) fn node_into(&self, block: PmBlock, level: Option<u8>, node: &mut Node) -> Result<()> {
+        node.block = block;
         self.bytes(block, 0, &mut node.head)?;
         if !node.head.starts_with(&MAGIC) {
             return Err(damaged(
@@ -128,9 +165,10 @@ impl Reader<'_> {
         if node.count() == 0 && node.level() > 0 {
             return Err(damaged(block, "inner page", "at least one child", "none"));
         }
-        Ok(node)
+        Ok(())
     }
 
+    #[inline]
     fn slot(&self, node: &Node, index: usize) -> Result<usize> {
         let at = PAGE_HEADER + 2 * index;
         if at + 2 <= HEAD {
@@ -153,21 +191,28 @@ impl Reader<'_> {
     #[inline]
     pub(crate) fn cell(&self, node: &Node, index: usize) -> Result<Cell> {
         let at = self.slot(node, index)?;
-        let mut head = [0; CELL_HEAD];
-        let length = CELL_HEAD.min(PAGE_SIZE.saturating_sub(at));
-        if index >= node.count() || at < node.heap() || length < CELL_HEADER {
+        if index >= node.count() || at < node.heap() || at + CELL_HEADER > PAGE_SIZE {
             return Err(damaged(node.block, "slot", "a cell inside the heap", at));
         }
-        match head.get_mut(..length) {
-            Some(part) if length < CELL_HEAD => self.bytes(node.block, at, part)?,
-            _ => self.bytes(node.block, at, &mut head)?,
-        }
-        let cell = Cell {
+        let mut cell = Cell {
+            lines: [0; 2 * LINE],
+            read: LINE,
             at,
-            key_length: u16_at(&head, 0),
-            value_length: u16_at(&head, 2),
-            head,
+            key_length: 0,
+            value_length: 0,
         };
+        let start = at / LINE * LINE;
+        match cell.lines.first_chunk_mut::<LINE>() {
+            Some(line) if at - start + CELL_HEAD <= LINE || start + LINE >= PAGE_SIZE => {
+                self.bytes(node.block, start, line)?;
+            }
+            _ => {
+                cell.read = 2 * LINE;
+                self.bytes(node.block, start, &mut cell.lines)?;
+            }
+        }
+        cell.key_length = u16_at(&cell.lines, at - start);
+        cell.value_length = u16_at(&cell.lines, at - start + 2);
         if cell.key_length > MAX_KEY || at + cell.size() > PAGE_SIZE {
             let found = format!(
                 "key of {} and value of {} at {at}",
@@ -204,11 +249,11 @@ impl Reader<'_> {
     #[inline]
     fn compare(&self, node: &Node, cell: &Cell, key: &[u8]) -> Result<Ordering> {
         if let Some(found) = cell.inline(CELL_HEADER, cell.key_length) {
-            return Ok(found.cmp(key));
+            return Ok(order(found, key));
         }
         let mut found = SmallVec::new();
         self.key_of(node, cell, &mut found)?;
-        Ok(found.as_slice().cmp(key))
+        Ok(order(&found, key))
     }
 
     /// Where `key` is in a leaf (`Ok`), or where it would be inserted (`Err`).

@@ -234,7 +234,7 @@ impl<'a> Reader<'a> {
         let mut node = self.node(root, None)?;
         while node.level() > 0 {
             let index = self.child_index(&node, key)?;
-            node = self.node(self.child(&node, index)?, Some(node.level() - 1))?;
+            self.node_into(self.child(&node, index)?, Some(node.level() - 1), &mut node)?;
         }
         Ok(Some(node))
     }
@@ -249,7 +249,7 @@ impl<'a> Reader<'a> {
         while node.level() > 0 {
             let index = self.child_index(&node, key)?;
             path.push(step(&node, index));
-            node = self.node(self.child(&node, index)?, Some(node.level() - 1))?;
+            self.node_into(self.child(&node, index)?, Some(node.level() - 1), &mut node)?;
         }
         Ok(Some((path, node)))
     }
