@@ -1,4 +1,5 @@
-//! Crashes: at every persistence event, images of what may be left are recovered and compared (I1, I2, I6).
+//! Crashes: before every fence, and every fourth other event, three images of what may be left are recovered
+//! and compared (I1, I2, I6). Where only persist is durable, any earlier committed state is accepted.
 
 use crate::model::step;
 use crate::world::{World, image};
