@@ -39,10 +39,7 @@ pub struct Mapping {
 impl Mapping {
     /// A block with content.
     pub fn written(block: PmBlock) -> Mapping {
-        Mapping {
-            block,
-            unwritten: false,
-        }
+        Mapping { block, unwritten: false }
     }
 }
 

@@ -26,10 +26,7 @@ impl InodeFileMap {
             direct: None,
             nodes: NodeOwner::InodeFile,
         };
-        InodeFileMap {
-            tree: RadixTree::new(blocks),
-            place,
-        }
+        InodeFileMap { tree: RadixTree::new(blocks), place }
     }
 
     /// The PM block of a page.
@@ -76,8 +73,7 @@ impl InodeFileMap {
     /// # Errors
     /// The medium's; `Corrupt`, also when a node is missing.
     pub fn set(&self, tx: &mut Tx, page: u64, block: Option<PmBlock>) -> Result<()> {
-        self.tree
-            .set_at(tx, &self.place, FileBlock(page), &[block.map(Mapping::written)])
+        self.tree.set_at(tx, &self.place, FileBlock(page), &[block.map(Mapping::written)])
     }
 
     /// The first page from `from` on that exists.

@@ -52,26 +52,19 @@ impl Growth<'_, '_, '_> {
             let Some(block) = self.new_node(needed - 1)? else {
                 return Ok(None);
             };
-            let root = Root {
-                height: needed,
-                block,
-            };
+            let root = Root { height: needed, block };
             self.set_root(root);
             return Ok(Some(root));
         };
         while root.height < needed {
             // Owner of the old root first: a damaged root word must not be buried in a sound node.
-            self.tree
-                .check_owner(self.tx, self.place, root.block, root.height - 1)?;
+            self.tree.check_owner(self.tx, self.place, root.block, root.height - 1)?;
             let Some(block) = self.new_node(root.height)? else {
                 return Ok(None);
             };
             // Entry before root word: readers without a lock see either root complete.
             self.tx.write_u64(entry_at(block, 0), root.block.0);
-            root = Root {
-                height: root.height + 1,
-                block,
-            };
+            root = Root { height: root.height + 1, block };
             self.set_root(root);
         }
         Ok(Some(root))
@@ -124,14 +117,8 @@ impl RadixTree {
         let Some((first, last)) = place.tree_range(first, count) else {
             return Ok(0);
         };
-        let mut growth = Growth {
-            tree: self,
-            place,
-            tx,
-            claim,
-            limit: self.blocks.wal().max_record(),
-            added: 0,
-        };
+        let mut growth =
+            Growth { tree: self, place, tx, claim, limit: self.blocks.wal().max_record(), added: 0 };
         if let Some(root) = growth.root(last)? {
             growth.fill(root.block, root.height - 1, 0, first, last)?;
         }

@@ -87,17 +87,8 @@ impl RadixTree {
         if position(first, root.height - 1) != 0 {
             return Ok(None);
         }
-        let mut prune = Prune {
-            tree: self,
-            place,
-            tx,
-            freed,
-            first,
-            last,
-            pruned: 0,
-            visits: 0,
-            resume: None,
-        };
+        let mut prune =
+            Prune { tree: self, place, tx, freed, first, last, pruned: 0, visits: 0, resume: None };
         if prune.empty(root.block, root.height - 1, 0)? {
             prune.free(root.block, root.height - 1)?;
             prune.tx.write_u64(place.root_word, 0);

@@ -19,22 +19,13 @@ const DIRECT_UNWRITTEN: u32 = 1 << 31;
 
 /// A leaf entry as a direct pointer.
 pub(crate) fn to_direct(entry: u64) -> u32 {
-    (entry & !ENTRY_UNWRITTEN) as u32
-        | if entry & ENTRY_UNWRITTEN == 0 {
-            0
-        } else {
-            DIRECT_UNWRITTEN
-        }
+    (entry & !ENTRY_UNWRITTEN) as u32 | if entry & ENTRY_UNWRITTEN == 0 { 0 } else { DIRECT_UNWRITTEN }
 }
 
 /// A direct pointer as a leaf entry.
 #[inline]
 fn from_direct(pointer: u32) -> u64 {
-    let unwritten = if pointer & DIRECT_UNWRITTEN == 0 {
-        0
-    } else {
-        ENTRY_UNWRITTEN
-    };
+    let unwritten = if pointer & DIRECT_UNWRITTEN == 0 { 0 } else { ENTRY_UNWRITTEN };
     u64::from(pointer & !DIRECT_UNWRITTEN) | unwritten
 }
 
@@ -313,11 +304,7 @@ impl RadixTree {
 
 /// Blocks from `block` on, at most `most`, whose entries lie side by side.
 pub(crate) fn piece(block: u64, direct: bool, most: usize) -> usize {
-    let end = if direct {
-        DIRECT_BLOCKS
-    } else {
-        (block | (FANOUT as u64 - 1)) + 1
-    };
+    let end = if direct { DIRECT_BLOCKS } else { (block | (FANOUT as u64 - 1)) + 1 };
     most.min((end - block) as usize)
 }
 

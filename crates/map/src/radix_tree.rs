@@ -68,14 +68,8 @@ impl RootPlace {
     /// Owner of a node of this tree.
     pub fn node_owner(&self, level: u8) -> Owner {
         match self.nodes {
-            NodeOwner::File(ino) => Owner::Page {
-                kind: PageKind::MapNode,
-                datum: ino.0 as u32,
-            },
-            NodeOwner::InodeFile => Owner::Page {
-                kind: PageKind::InodeNode,
-                datum: u32::from(level),
-            },
+            NodeOwner::File(ino) => Owner::Page { kind: PageKind::MapNode, datum: ino.0 as u32 },
+            NodeOwner::InodeFile => Owner::Page { kind: PageKind::InodeNode, datum: u32::from(level) },
         }
     }
 
@@ -113,13 +107,7 @@ impl RadixTree {
     pub fn new(blocks: Arc<BlockPool>) -> RadixTree {
         let pm = Arc::clone(blocks.wal().pm());
         let (first, end) = (blocks.first_block().0, blocks.end_block().0);
-        RadixTree {
-            blocks,
-            pm,
-            first,
-            count: end - first,
-            direct: end <= 1 << 31,
-        }
+        RadixTree { blocks, pm, first, count: end - first, direct: end <= 1 << 31 }
     }
 
     /// `BlockPool::verify` with the sound case in line.
@@ -232,9 +220,7 @@ pub(crate) fn position(block: u64, level: u8) -> u64 {
 
 /// Smallest height of a tree that maps a block.
 pub(crate) fn height_for(block: u64) -> u8 {
-    (1..MAX_HEIGHT)
-        .find(|height| position(block, height - 1) == 0)
-        .unwrap_or(MAX_HEIGHT)
+    (1..MAX_HEIGHT).find(|height| position(block, height - 1) == 0).unwrap_or(MAX_HEIGHT)
 }
 
 impl FileMap for RadixTree {

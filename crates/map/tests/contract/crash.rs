@@ -59,10 +59,7 @@ fn explore(row: usize, seed: u64, persist_only: bool, steps: usize) -> u64 {
                 1 => snapshot.image_newest(),
                 _ => snapshot.image_random(seed << 32 | event.number << 4 | number),
             };
-            let what = format!(
-                "seed {seed}, event {} ({:?}), image {number}",
-                event.number, event.kind
-            );
+            let what = format!("seed {seed}, event {} ({:?}), image {number}", event.number, event.kind);
             judge(image, geometry, row, &allowed, &what);
             count.fetch_add(1, Ordering::Relaxed);
         }

@@ -59,11 +59,7 @@ fn touch_everything(world: &mut World) {
         let mut seen = vec![None; count];
         tolerated(world.map.lookup(None, &inode, FileBlock(first)));
         tolerated(world.map.lookup_run(None, &inode, FileBlock(first), &mut seen));
-        tolerated(
-            world
-                .map
-                .next_mapped(&inode, FileBlock(first), FileBlock(u64::MAX)),
-        );
+        tolerated(world.map.next_mapped(&inode, FileBlock(first), FileBlock(u64::MAX)));
         tolerated(world.map.missing_nodes(&inode, FileBlock(first), 1 << 33));
         tolerated(world.map.visit_nodes(&inode, &mut |_, _| {}));
         let mut tx = Tx::new();
@@ -71,18 +67,10 @@ fn touch_everything(world: &mut World) {
         tolerated(world.map.set(&mut tx, &inode, FileBlock(first), &new));
         let mut claim = world.blocks.claim(5, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        tolerated(
-            world
-                .map
-                .add_nodes(&mut tx, &inode, FileBlock(first), count, &mut claim),
-        );
+        tolerated(world.map.add_nodes(&mut tx, &inode, FileBlock(first), count, &mut claim));
         claim.give_back_all();
         let (mut tx, mut freed) = (Tx::new(), Default::default());
-        tolerated(
-            world
-                .map
-                .prune(&mut tx, &inode, FileBlock(0), 1 << 33, &mut freed),
-        );
+        tolerated(world.map.prune(&mut tx, &inode, FileBlock(0), 1 << 33, &mut freed));
         freed.iter().for_each(|block| world.blocks.keep(*block));
     }
 }
@@ -125,10 +113,7 @@ fn operations_over_a_damaged_map_free_nothing_twice() {
             for first in [0, 600, 1 << 18, 1 << 27, 1 << 31] {
                 let mut tx = Tx::new();
                 let inode = world.inode(ino);
-                world
-                    .map
-                    .set(&mut tx, &inode, FileBlock(first), &[None; 40])
-                    .unwrap();
+                world.map.set(&mut tx, &inode, FileBlock(first), &[None; 40]).unwrap();
                 let reservation = world.wal.reserve(tx.record_size()).unwrap();
                 world.wal.commit(reservation, &tx).unwrap();
             }
@@ -143,9 +128,7 @@ fn operations_over_a_damaged_map_free_nothing_twice() {
             let inode = world.inode(ino);
             for _ in 0..4 {
                 let (mut tx, mut freed) = (Tx::new(), Default::default());
-                let done = world
-                    .map
-                    .prune(&mut tx, &inode, FileBlock(0), 1 << 33, &mut freed);
+                let done = world.map.prune(&mut tx, &inode, FileBlock(0), 1 << 33, &mut freed);
                 let distinct: std::collections::BTreeSet<_> = freed.iter().collect();
                 assert_eq!(distinct.len(), freed.len(), "freed twice");
                 tolerated(done.clone());
@@ -181,19 +164,11 @@ fn what_no_sound_radix_tree_holds_is_named() {
         nodes
     };
     // root word
-    for word in [
-        pack_root(0, 50),
-        pack_root(5, 50),
-        pack_root(1, 3),
-        pack_root(1, 1 << 40),
-    ] {
+    for word in [pack_root(0, 50), pack_root(5, 50), pack_root(1, 3), pack_root(1, 1 << 40)] {
         let world = populated(row, 0);
         poke(&world, world.inode(1).slot.plus(InodeSlot::ROOT), word);
         corrupt(lookup(&world, 600), "radix root word");
-        corrupt(
-            world.map.visit_nodes(&world.inode(1), &mut |_, _| {}),
-            "radix root word",
-        );
+        corrupt(world.map.visit_nodes(&world.inode(1), &mut |_, _| {}), "radix root word");
     }
     // direct pointer, inner entry, leaf entry
     let world = populated(row, 0);
@@ -210,18 +185,10 @@ fn what_no_sound_radix_tree_holds_is_named() {
     let world = populated(row, 0);
     let root = top(&world)[0].0;
     (0..512).for_each(|index| poke(&world, root.offset().plus(8 * index), root.0));
-    corrupt(
-        world.map.visit_nodes(&world.inode(1), &mut |_, _| {}),
-        "radix node",
-    );
+    corrupt(world.map.visit_nodes(&world.inode(1), &mut |_, _| {}), "radix node");
     // an inner entry that names somebody's data: read as it is, but never changed or freed
     let world = populated(row, 0);
-    let data = world
-        .map
-        .lookup(None, &world.inode(2), FileBlock(600))
-        .unwrap()
-        .unwrap()
-        .block;
+    let data = world.map.lookup(None, &world.inode(2), FileBlock(600)).unwrap().unwrap().block;
     let (parent, _) = *top(&world).iter().find(|(_, level)| *level == 1).unwrap();
     poke(&world, parent.offset().plus(8), data.0);
     let mut tx = Tx::new();

@@ -18,10 +18,7 @@ struct Row {
     make: fn(Arc<BlockPool>) -> Box<dyn FileMap>,
 }
 
-const MAPS: &[Row] = &[Row {
-    name: "radix",
-    make: |blocks| Box::new(RadixTree::new(blocks)),
-}];
+const MAPS: &[Row] = &[Row { name: "radix", make: |blocks| Box::new(RadixTree::new(blocks)) }];
 
 /// Runs a test for every map and seed.
 fn for_each_map(seeds: std::ops::Range<u64>, test: impl Fn(&Row, u64)) {

@@ -10,26 +10,14 @@ use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
 
 /// Where interesting things happen: direct pointers, ends of leaves and of every height, the last block.
-const PLACES: [u64; 9] = [
-    0,
-    8,
-    512,
-    5 * 512,
-    1 << 18,
-    (1 << 18) + 512,
-    1 << 27,
-    3 << 27,
-    MAX_FILE_BLOCK.0,
-];
+const PLACES: [u64; 9] = [0, 8, 512, 5 * 512, 1 << 18, (1 << 18) + 512, 1 << 27, 3 << 27, MAX_FILE_BLOCK.0];
 
 /// A range near such a place.
 pub fn range(world: &mut World) -> (u64, u64, usize) {
     let rng = &mut world.rng;
     let ino = rng.random_range(1..=INODES);
     let place = PLACES[rng.random_range(0..PLACES.len())];
-    let first = (place + rng.random_range(0..20))
-        .saturating_sub(10)
-        .min(MAX_FILE_BLOCK.0);
+    let first = (place + rng.random_range(0..20)).saturating_sub(10).min(MAX_FILE_BLOCK.0);
     let most = (MAX_FILE_BLOCK.0 + 1 - first).min(if rng.random_bool(0.1) { 60 } else { 12 });
     (ino, first, rng.random_range(1..=most as usize))
 }
@@ -54,10 +42,7 @@ fn compare(world: &mut World) {
     let (ino, first, count) = range(world);
     let (inode, model) = (world.inode(ino), &world.model);
     let mut seen = vec![None; count + 20];
-    world
-        .map
-        .lookup_run(None, &inode, FileBlock(first), &mut seen)
-        .unwrap();
+    world.map.lookup_run(None, &inode, FileBlock(first), &mut seen).unwrap();
     for (block, seen) in (first..).zip(seen) {
         let expected = model.get(&(ino, block)).copied();
         assert_eq!(seen, expected, "lookup_run at {block} of {ino}");
@@ -69,10 +54,7 @@ fn compare(world: &mut World) {
         .range((ino, first)..(ino, to))
         .next()
         .map(|((_, block), mapping)| (FileBlock(*block), *mapping));
-    let found = world
-        .map
-        .next_mapped(&inode, FileBlock(first), FileBlock(to))
-        .unwrap();
+    let found = world.map.next_mapped(&inode, FileBlock(first), FileBlock(to)).unwrap();
     assert_eq!(found, expected, "next_mapped {first}..{to} of {ino}");
 }
 
@@ -117,11 +99,7 @@ fn empty(world: &mut World) {
     while world.blocks.scan_step().unwrap() {}
     world.blocks.drain_quarantine();
     let usage = world.blocks.usage();
-    assert_eq!(
-        (usage.free, usage.unknown),
-        (usage.total - 1, 0),
-        "not all blocks came back"
-    );
+    assert_eq!((usage.free, usage.unknown), (usage.total - 1, 0), "not all blocks came back");
 }
 
 #[test]

@@ -45,28 +45,20 @@ fn neighbouring_words_are_one_write() {
         let mut world = world(row, seed);
         let inode = world.inode(1);
         world.ensure_nodes(1, 512, 400).unwrap();
-        let mappings: Vec<_> = (0..400)
-            .map(|b| Some(Mapping::written(PmBlock(50 + b))))
-            .collect();
+        let mappings: Vec<_> = (0..400).map(|b| Some(Mapping::written(PmBlock(50 + b)))).collect();
         let mut tx = Tx::new();
         let before = tx.record_size();
         world.map.set(&mut tx, &inode, FileBlock(512), &mappings).unwrap();
         assert_eq!(tx.record_size() - before, 8 + 8 * 400);
         let mut direct = Tx::new();
-        world
-            .map
-            .set(&mut direct, &inode, FileBlock(3), &mappings[..1])
-            .unwrap();
+        world.map.set(&mut direct, &inode, FileBlock(3), &mappings[..1]).unwrap();
         assert_eq!(direct.record_size() - before, 16);
         let pair = [mappings[1]; 2];
         world.map.set(&mut direct, &inode, FileBlock(6), &pair).unwrap();
         assert_eq!(direct.record_size() - before, 32);
         let seen = world.map.lookup(Some(&direct), &inode, FileBlock(3)).unwrap();
         assert_eq!(seen, mappings[0]);
-        assert_eq!(
-            world.map.lookup(Some(&direct), &inode, FileBlock(2)).unwrap(),
-            None
-        );
+        assert_eq!(world.map.lookup(Some(&direct), &inode, FileBlock(2)).unwrap(), None);
     });
 }
 
@@ -79,10 +71,7 @@ fn set_without_a_node_is_an_error_and_clearing_is_not() {
         world.ensure_nodes(1, MAX_FILE_BLOCK.0, 1).unwrap();
         for first in [100, 1 << 20, MAX_FILE_BLOCK.0 + 1, u64::MAX - 5] {
             let mut tx = Tx::new();
-            world
-                .map
-                .set(&mut tx, &inode, FileBlock(first), &[None; 100])
-                .unwrap();
+            world.map.set(&mut tx, &inode, FileBlock(first), &[None; 100]).unwrap();
             assert!(tx.is_empty());
             let some = [Some(Mapping::written(PmBlock(50)))];
             let done = world.map.set(&mut tx, &inode, FileBlock(first), &some);
@@ -101,10 +90,7 @@ fn nodes_are_added_up_to_a_full_record() {
         let inode = world.inode(2);
         let mut claim = world.blocks.claim(300, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        let added = world
-            .map
-            .add_nodes(&mut tx, &inode, FileBlock(0), 250 * 512, &mut claim)
-            .unwrap();
+        let added = world.map.add_nodes(&mut tx, &inode, FileBlock(0), 250 * 512, &mut claim).unwrap();
         let missing = world.map.missing_nodes(&inode, FileBlock(0), 250 * 512).unwrap();
         assert!(added == missing || added > 50, "{added}");
         assert_eq!(claim.left(), 300 - added);

@@ -40,10 +40,7 @@ pub fn slot_page(geometry: &Geometry) -> PmBlock {
 }
 
 pub fn inode(geometry: &Geometry, ino: u64) -> MapInode {
-    MapInode {
-        ino: Ino(ino),
-        slot: slot_page(geometry).offset().plus(ino % 32 * 128),
-    }
+    MapInode { ino: Ino(ino), slot: slot_page(geometry).offset().plus(ino % 32 * 128) }
 }
 
 /// An image of `size` bytes with `free` blocks, all of garbage, and zeroed slots.
@@ -147,9 +144,8 @@ impl World {
         let inode = self.inode(ino);
         let reservation = self.wal.reserve(self.wal.max_record())?;
         let mut claim = self.freeing(|| self.map.claim(&inode, FileBlock(first), count, Purpose::Reclaim))?;
-        let new: Vec<_> = (0..count)
-            .map(|_| claim.take().map(|block| Mapping { block, unwritten }))
-            .collect();
+        let new: Vec<_> =
+            (0..count).map(|_| claim.take().map(|block| Mapping { block, unwritten })).collect();
         let mut tx = Tx::new();
         let freed = match self.change(&mut tx, ino, first, &new) {
             Ok(freed) => freed,
@@ -181,14 +177,9 @@ impl World {
         let post = self.after(ino, first, &new);
         let mut freed = data.into_iter().collect();
         let before = tx.record_size();
-        let next = self
-            .map
-            .prune(&mut tx, &inode, FileBlock(first), count, &mut freed);
+        let next = self.map.prune(&mut tx, &inode, FileBlock(first), count, &mut freed);
         let next = next.inspect_err(|_| freed.iter().for_each(|b| self.blocks.keep(*b)))?;
-        assert!(
-            next.is_none() || count > 512,
-            "a range of up to 512 blocks is pruned in one call"
-        );
+        assert!(next.is_none() || count > 512, "a range of up to 512 blocks is pruned in one call");
         assert!(tx.record_size() - before <= self.map.prune_record_bytes());
         self.allow(&post);
         let lsn = self.wal.commit(reservation, &tx)?;
@@ -253,8 +244,7 @@ impl World {
         );
         assert!(old != new || cost == 0, "unchanged words were logged");
         let mut seen = vec![None; new.len()];
-        self.map
-            .lookup_run(Some(tx), &inode, FileBlock(first), &mut seen)?;
+        self.map.lookup_run(Some(tx), &inode, FileBlock(first), &mut seen)?;
         assert_eq!(seen, new, "the transaction does not see its own writes");
         self.map.lookup_run(None, &inode, FileBlock(first), &mut seen)?;
         assert_eq!(seen, old, "a change is visible before its commit");
@@ -263,11 +253,7 @@ impl World {
             if let Some(new) = new
                 && Some(new) != old.as_ref()
             {
-                let owner = Owner::File {
-                    ino: Ino(ino),
-                    block: FileBlock(block),
-                    unwritten: new.unwritten,
-                };
+                let owner = Owner::File { ino: Ino(ino), block: FileBlock(block), unwritten: new.unwritten };
                 self.blocks.set_owner(tx, new.block, owner);
             }
             if let Some(old) = old
@@ -340,18 +326,13 @@ impl World {
             let block = PmBlock(block);
             match self.blocks.owner(block).unwrap() {
                 Owner::Free => assert!(!nodes.contains(&block), "node {block} is free"),
-                Owner::File {
-                    ino,
-                    block: at,
-                    unwritten,
-                } => {
+                Owner::File { ino, block: at, unwritten } => {
                     let twice = files.insert((ino.0, at.0), Mapping { block, unwritten });
                     assert_eq!(twice, None, "two blocks for {at} of {ino}");
                 }
-                Owner::Page {
-                    kind: PageKind::MapNode,
-                    ..
-                } => assert!(nodes.contains(&block), "node {block} leaked"),
+                Owner::Page { kind: PageKind::MapNode, .. } => {
+                    assert!(nodes.contains(&block), "node {block} leaked")
+                }
                 Owner::Page { .. } => {}
             }
         }
