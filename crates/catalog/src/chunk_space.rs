@@ -342,6 +342,10 @@ impl Device {
             };
         }
         let mut words = self.words(chunk, chunk_blocks);
+        // Still in no bucket: `store` compares with what the chunk was before it was known.
+        if let Some(place) = self.chunks.get_mut(chunk) {
+            place.content = Content::Unknown;
+        }
         for (word, used) in words.iter_mut().zip(bitmap.unwrap_or_default()) {
             *word |= used;
         }
