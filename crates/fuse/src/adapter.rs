@@ -11,10 +11,10 @@
 use crate::convert::{allocate, attributes, errno, file_type, ino, open_flags, set_time, xattr_mode};
 use crate::session;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, ForgetOne, Generation, INodeNo,
-    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -58,10 +58,7 @@ fn guarded<T>(operation: &'static str, body: impl FnOnce() -> Result<T, Errno>) 
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller {
-        uid: request.uid(),
-        gid: request.gid(),
-    }
+    Caller { uid: request.uid(), gid: request.gid() }
 }
 
 /// Whether the kernel wants set-id bits removed when this caller changes a file's size. The kernel says so
@@ -87,7 +84,15 @@ macro_rules! refuse {
     })* };
 }
 refuse!(
-    ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyLseek,
+    ReplyOpen,
+    ReplyStatfs,
+    ReplyWrite,
     ReplyXattr
 );
 
@@ -110,12 +115,7 @@ impl Adapter {
     /// An adapter over `fs`. `control` is the value of [`CONTROL_XATTR`]; `kernel` is set once the session
     /// is there.
     pub fn new(fs: Arc<Fs>, control: Vec<u8>, kernel: Arc<OnceLock<Notifier>>) -> Adapter {
-        Adapter {
-            fs,
-            waiting: Some(Pool::new(WAITING_THREADS)),
-            kernel,
-            control,
-        }
+        Adapter { fs, waiting: Some(Pool::new(WAITING_THREADS)), kernel, control }
     }
 
     /// Runs `call` in this thread, or, when it would have to wait, in a waiting thread with its own copy of
@@ -169,13 +169,6 @@ impl Adapter {
             }
         }
     }
-
-    fn forget_one(&self, node: INodeNo, count: u64) {
-        let _ = self.direct("forget", |fs| {
-            fs.forget(ino(node), count);
-            Ok(())
-        });
-    }
 }
 
 fn value_reply(reply: ReplyXattr, size: u32, value: &[u8]) {
@@ -211,13 +204,10 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
-        self.forget_one(node, count);
-    }
-
-    fn batch_forget(&self, _request: &Request, nodes: &[ForgetOne]) {
-        for node in nodes {
-            self.forget_one(node.nodeid(), node.nlookup());
-        }
+        let _ = self.direct("forget", |fs| {
+            fs.forget(ino(node), count);
+            Ok(())
+        });
     }
 
     fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -333,11 +323,11 @@ impl Filesystem for Adapter {
         self.attempt("link", name.as_bytes(), reply, call, entry);
     }
 
-    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let truncate = flags.0 & libc::O_TRUNC != 0;
-        let after = self.forget_set_id(node, truncate && kills_set_id(request));
-        let result = self.direct("open", |fs| fs.open(ino(node), truncate, wants_write(flags)));
-        answer(reply, result, |reply, mode| {
+        let after = self.forget_set_id(node, truncate);
+        let call = move |fs: &Fs, _: &[u8], wait| fs.open(ino(node), truncate, wants_write(flags), wait);
+        self.attempt("open", &[], reply, call, |reply, mode| {
             reply.opened(FileHandle(0), open_flags(mode));
             after();
         });
@@ -362,7 +352,7 @@ impl Filesystem for Adapter {
                 }
                 made => (made?, false),
             };
-            match fs.open(found.ino, truncate, wants_write(OpenFlags(flags))) {
+            match fs.open(found.ino, truncate, wants_write(OpenFlags(flags)), wait) {
                 Ok(open_mode) => Ok((found, open_mode)),
                 Err(error) => {
                     fs.forget(found.ino, 1);
@@ -394,11 +384,12 @@ impl Filesystem for Adapter {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            let first = guarded("read", || match self.fs.read(ino(node), offset, &mut buffer[..size], Wait::Never) {
-                Ok(count) => Ok(Some(count)),
-                Err(FsError::WouldBlock) => Ok(None),
-                Err(error) => Err(errno(&error)),
-            });
+            let first =
+                guarded("read", || match self.fs.read(ino(node), offset, &mut buffer[..size], Wait::Never) {
+                    Ok(count) => Ok(Some(count)),
+                    Err(FsError::WouldBlock) => Ok(None),
+                    Err(error) => Err(errno(&error)),
+                });
             match first {
                 Ok(None) => {}
                 Ok(Some(count)) => {
@@ -413,7 +404,9 @@ impl Filesystem for Adapter {
                 }
             }
         });
-        let (Some(reply), Some(waiting)) = (reply, &self.waiting) else { return };
+        let (Some(reply), Some(waiting)) = (reply, &self.waiting) else {
+            return;
+        };
         let fs = Arc::clone(&self.fs);
         // A buffer of its own: waiting threads are many, and what they keep would count against the daemon.
         waiting.submit(Box::new(move || {
@@ -480,9 +473,16 @@ impl Filesystem for Adapter {
         answer(reply, result, done);
     }
 
-    fn fsync(&self, _request: &Request, node: INodeNo, _handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        let call = move |fs: &Fs, _: &[u8], wait| fs.fsync(ino(node), data_only, wait);
-        self.attempt("fsync", &[], reply, call, done);
+    fn fsync(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let result = self.direct("fsync", |fs| fs.fsync(ino(node), data_only));
+        answer(reply, result, done);
     }
 
     fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -542,7 +542,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
-        let result = self.direct("statfs", |fs| Ok(fs.statfs()));
+        let result = self.direct("statfs", |fs| fs.statfs());
         answer(reply, result, |reply, space| {
             let (blocks, free, available) = (space.blocks, space.free, space.available);
             reply.statfs(blocks, free, available, space.files, space.files_free, 4096, 255, 4096);

@@ -28,11 +28,7 @@ pub(crate) fn file_type(bits: u8) -> FileType {
 
 fn time(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
-    if ns >= 0 {
-        UNIX_EPOCH + distance
-    } else {
-        UNIX_EPOCH - distance
-    }
+    if ns >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
 }
 
 /// Nanoseconds since the epoch, saturated. `fuser` 0.18 turns the kernel's (seconds, nanoseconds) of a

@@ -7,7 +7,7 @@
 //! Invariants: no request can end the daemon (every handler runs under `catch_unwind` and answers EIO
 //! when it panics); every request is answered exactly once; a request thread never waits for a lower
 //! tier (design L2); notifications to the kernel are sent while no lock is held.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod adapter;
 mod convert;
@@ -16,4 +16,7 @@ pub mod session;
 
 pub use adapter::{Adapter, CONTROL_XATTR};
 pub use null::NullServer;
-pub use session::{MountError, Running, SessionOptions, Unmount, become_io_flusher, start, unmount};
+pub use session::{
+    Connection, MountError, Running, SessionOptions, Unmount, become_io_flusher, keep_descriptors_private,
+    start, unmount,
+};

@@ -6,8 +6,8 @@
 
 use crate::adapter::VALID;
 use fuser::{
-    Config, FileAttr, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, Notifier, ReplyEntry,
-    Session, SessionACL,
+    Config, FileAttr, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, Notifier,
+    ReplyEntry, Session, SessionACL,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
@@ -20,6 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 use terrace_runtime::thread::spawn;
@@ -106,14 +107,42 @@ pub enum Unmount {
 /// A mounted session whose requests are being served.
 pub struct Running {
     mountpoint: PathBuf,
+    connection: Connection,
     notifier: Notifier,
-    thread: JoinHandle<io::Result<()>>,
+    thread: JoinHandle<()>,
+    end: Receiver<io::Result<()>>,
 }
 
 /// Tells the kernel that this process writes back for others, so that its own allocations must not wait for
 /// itself. Inherited by threads started later. False without the privilege (CAP_SYS_RESOURCE).
 pub fn become_io_flusher() -> bool {
     rustix::process::configure_io_flusher_behavior(true).is_ok()
+}
+
+/// Programs started from now on inherit standard input, output and error only: a daemon must not keep its
+/// starter's locks and pipes open.
+pub fn keep_descriptors_private() {
+    // SAFETY: CLOSE_RANGE_CLOEXEC closes nothing, it sets a flag on descriptors that exist.
+    #[allow(unsafe_code)] // rustix has no safe form for descriptors one does not own
+    let _ = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
+}
+
+/// The kernel's side of a session, by its number in /sys/fs/fuse/connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connection(u32);
+
+impl Connection {
+    fn of(mountpoint: &Path) -> io::Result<Connection> {
+        let device = rustix::fs::stat(mountpoint)?.st_dev;
+        Ok(Connection(rustix::fs::minor(device)))
+    }
+    /// Ends the session whoever still uses it: they get ENOTCONN.
+    ///
+    /// # Errors
+    /// Where fusectl is not mounted.
+    pub fn abort(self) -> io::Result<()> {
+        std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", self.0), "1")
+    }
 }
 
 /// What every session asks of the kernel; capabilities that an older kernel lacks are left out.
@@ -174,10 +203,7 @@ pub fn start<F: Filesystem>(
     publish: impl FnOnce(Notifier),
 ) -> Result<Running, MountError> {
     let device = mount(options)?;
-    let handshake = |error| MountError::Handshake {
-        path: options.mountpoint.clone(),
-        error,
-    };
+    let handshake = |error| MountError::Handshake { path: options.mountpoint.clone(), error };
     let mut config = Config::default();
     let cores = std::thread::available_parallelism().map_or(2, |count| count.get());
     config.n_threads = Some(options.threads.unwrap_or_else(|| (2 * cores).clamp(4, 16)));
@@ -188,15 +214,18 @@ pub fn start<F: Filesystem>(
         let session = Session::from_fd(filesystem, device, SessionACL::All, config)?;
         let notifier = session.notifier();
         publish(session.notifier());
-        let thread = spawn("terrace-session", move || session.run())?;
-        Ok((notifier, thread))
+        let (tell, end) = channel();
+        let thread = spawn("terrace-session", move || {
+            let _ = tell.send(session.run());
+        })?;
+        // The first request of all: the mount answers.
+        let connection = Connection::of(&options.mountpoint)?;
+        Ok((connection, notifier, thread, end))
     };
     match serve() {
-        Ok((notifier, thread)) => Ok(Running {
-            mountpoint: options.mountpoint.clone(),
-            notifier,
-            thread,
-        }),
+        Ok((connection, notifier, thread, end)) => {
+            Ok(Running { mountpoint: options.mountpoint.clone(), connection, notifier, thread, end })
+        }
         Err(error) => {
             let _ = unmount(&options.mountpoint, Unmount::Detach);
             Err(handshake(error))
@@ -208,6 +237,10 @@ impl Running {
     /// Sends notifications to the kernel; only from a thread that holds no lock.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
+    }
+    /// The kernel's side.
+    pub fn connection(&self) -> Connection {
+        self.connection
     }
     /// Where it was mounted.
     pub fn mountpoint(&self) -> &Path {
@@ -222,9 +255,9 @@ impl Running {
     /// # Errors
     /// What ended the session, when it was not an unmount.
     pub fn join(self) -> io::Result<()> {
-        self.thread
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("request thread panicked")))
+        let panicked = || io::Error::other("session thread panicked");
+        self.thread.join().map_err(|_| panicked())?;
+        self.end.recv().map_err(|_| panicked())?
     }
 }
 
@@ -258,10 +291,7 @@ fn mount_flags(names: &[String]) -> MountFlags {
 fn mount_directly(options: &SessionOptions) -> Result<OwnedFd, MountError> {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| MountError::NoDevice(error.into()))?;
-    let refused = |error: io::Error| MountError::Refused {
-        path: options.mountpoint.clone(),
-        error,
-    };
+    let refused = |error: io::Error| MountError::Refused { path: options.mountpoint.clone(), error };
     let mode = rustix::fs::stat(&options.mountpoint).map_err(|error| refused(error.into()))?.st_mode;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let other = if options.allow_other { ",allow_other" } else { "" };
@@ -329,25 +359,23 @@ fn escaped(source: &Path) -> OsString {
 fn first_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().next().unwrap_or("").trim();
-    if line.is_empty() {
-        format!("{FUSERMOUNT} failed without a message")
-    } else {
-        line.to_string()
-    }
+    if line.is_empty() { format!("{FUSERMOUNT} failed without a message") } else { line.to_string() }
 }
 
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let message = loop {
+    loop {
         let mut parts = [IoSliceMut::new(&mut byte)];
         match rustix::net::recvmsg(socket.as_fd(), &mut parts, &mut ancillary, RecvFlags::empty()) {
             Err(Errno::INTR) => {}
-            result => break result?,
+            result => {
+                result?;
+                break;
+            }
         }
-    };
-    let _ = message;
+    }
     for part in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(mut descriptors) = part
             && let Some(descriptor) = descriptors.next()

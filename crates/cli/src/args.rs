@@ -1,0 +1,277 @@
+//! The command line (cli.md).
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// A tiered file system in user space.
+#[derive(Debug, Parser)]
+#[command(name = "terrace", version = version(), disable_help_subcommand = true)]
+#[command(
+    after_help = "Example: terrace mkfs --pm /dev/shm/pool --pm-size 512M --tier disk.img,size=8G\n         \
+                        terrace mount /dev/shm/pool /mnt\n         terrace status /mnt"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+fn version() -> &'static str {
+    use std::sync::OnceLock;
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        format!("{} (format version {})", env!("CARGO_PKG_VERSION"), terrace_format::version::FORMAT_VERSION)
+    })
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a pool
+    #[command(after_help = "Example: terrace mkfs --pm /dev/pmem0.img --pm-size 4G --tier /dev/nvme1n1 \
+                            --tier /srv/cold.img,size=1T,class=hdd")]
+    Mkfs(Mkfs),
+    /// Mount a pool; returns when the mount answers
+    #[command(after_help = "Example: terrace mount /dev/shm/pool /mnt -o noatime,cache=256M")]
+    Mount(Mount),
+    /// Unmount, and wait until the pool is marked clean
+    #[command(after_help = "Example: terrace umount /mnt")]
+    Umount(Umount),
+    /// Show tiers, devices, policy and migration
+    #[command(after_help = "Example: terrace status /mnt --json")]
+    Status(Status),
+    /// Show on which tiers the bytes of files are
+    #[command(after_help = "Example: terrace where /mnt/database.sqlite")]
+    Where(Where),
+    /// Make everything written so far durable, on a tier or below it
+    #[command(after_help = "Example: terrace sync /mnt --to 1")]
+    Sync(Sync),
+    /// Check an unmounted pool; writes nothing
+    #[command(after_help = "Example: terrace check /dev/shm/pool")]
+    Check(Check),
+    /// Print a completion script
+    #[command(after_help = "Example: terrace completions bash > /etc/bash_completion.d/terrace")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Not built yet
+    #[command(hide = true, disable_help_flag = true)]
+    Iostat(Later),
+    /// Not built yet
+    #[command(hide = true, disable_help_flag = true)]
+    Migrate(Later),
+    /// Not built yet
+    #[command(hide = true, disable_help_flag = true)]
+    Pin(Later),
+    /// Not built yet
+    #[command(hide = true, disable_help_flag = true)]
+    Unpin(Later),
+    /// Not built yet
+    #[command(hide = true, disable_help_flag = true)]
+    Inspect(Later),
+}
+
+/// Arguments of a command that is not built yet.
+#[derive(Debug, Args)]
+pub struct Later {
+    /// Anything.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub anything: Vec<OsString>,
+}
+
+/// File maps of cli.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Map {
+    /// A radix tree per file.
+    Radix,
+    /// Not built yet.
+    #[value(hide = true)]
+    Extent,
+    /// Not built yet.
+    #[value(hide = true)]
+    Cuckoo,
+    /// Not built yet.
+    #[value(hide = true)]
+    Hashfs,
+}
+
+/// Policies of cli.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// Never migrates.
+    Static,
+    /// Least recently used blocks go down above a threshold.
+    Anticache,
+    /// Not built yet.
+    #[value(hide = true)]
+    Predictive,
+    /// Not built yet.
+    #[value(hide = true)]
+    WriteOnly,
+}
+
+/// Data modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Data {
+    /// A write is all or nothing after a crash.
+    Atomic,
+    /// Overwrites happen in place.
+    Ordered,
+}
+
+/// `terrace mkfs`
+#[derive(Debug, Args)]
+pub struct Mkfs {
+    /// Persistent memory: a file on tmpfs, hugetlbfs or a DAX file system; made when it does not exist
+    #[arg(long, value_name = "PATH")]
+    pub pm: PathBuf,
+    /// Size of the persistent memory file to make
+    #[arg(long, value_name = "SIZE")]
+    pub pm_size: Option<String>,
+    /// A lower tier, fastest first: a block device or file
+    #[arg(long = "tier", value_name = "PATH[,size=SIZE][,class=ssd|hdd]")]
+    pub tiers: Vec<OsString>,
+    /// File map
+    #[arg(long, value_enum, default_value = "radix")]
+    pub map: Map,
+    /// Placement policy
+    #[arg(long, value_enum, default_value = "anticache")]
+    pub policy: Policy,
+    /// What a crash may leave of a write
+    #[arg(long, value_enum, default_value = "atomic")]
+    pub data: Data,
+    /// Name of the pool, at most 64 bytes
+    #[arg(long, default_value = "")]
+    pub label: String,
+    /// Overwrite whatever is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `terrace mount`
+#[derive(Debug, Args)]
+pub struct Mount {
+    /// The pool's tier-0 path
+    pub pool: PathBuf,
+    /// Where to mount it
+    pub dir: PathBuf,
+    /// Options as in mount(8): ro, noatime, allow_other, cache=SIZE, policy=NAME, data=MODE,
+    /// threshold=PERCENT, group=SIZE, prefetch=SIZE, prefetch_ms=N, first_touch, log=PATH
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<OsString>,
+    /// Stay in the foreground and log to standard error
+    #[arg(long)]
+    pub foreground: bool,
+    /// The daemon itself: reports readiness on standard output, then detaches.
+    #[arg(long, hide = true)]
+    pub daemon: bool,
+    /// mount(8) passes these on.
+    #[arg(short = 's', hide = true)]
+    pub sloppy: bool,
+    /// mount(8): do everything but mounting.
+    #[arg(short = 'f', hide = true)]
+    pub fake: bool,
+    /// mount(8): no mtab.
+    #[arg(short = 'n', hide = true)]
+    pub no_mtab: bool,
+    /// mount(8): more words.
+    #[arg(short = 'v', hide = true)]
+    pub verbose: bool,
+    /// mount(8): read-only.
+    #[arg(short = 'r', hide = true)]
+    pub read_only: bool,
+    /// mount(8): read-write.
+    #[arg(short = 'w', hide = true)]
+    pub read_write: bool,
+    /// mount(8): type.
+    #[arg(short = 't', hide = true)]
+    pub fs_type: Option<String>,
+}
+
+/// `terrace umount`
+#[derive(Debug, Args)]
+pub struct Umount {
+    /// Where the pool is mounted
+    pub dir: PathBuf,
+}
+
+/// `terrace status`
+#[derive(Debug, Args)]
+pub struct Status {
+    /// A mounted directory or a pool's tier-0 path
+    #[arg(value_name = "DIR|POOL")]
+    pub path: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace where`
+#[derive(Debug, Args)]
+pub struct Where {
+    /// Files in a mounted pool
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// A JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace sync`
+#[derive(Debug, Args)]
+pub struct Sync {
+    /// A mounted directory
+    pub dir: PathBuf,
+    /// Tier number (0 is persistent memory), or class when only one tier has it
+    #[arg(long, value_name = "TIER")]
+    pub to: Option<String>,
+}
+
+/// `terrace check`
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The pool's tier-0 path
+    pub pool: PathBuf,
+    /// Repair what can be repaired
+    #[arg(long)]
+    pub repair: bool,
+    /// Also read every block of the lower tiers and compare checksums
+    #[arg(long)]
+    pub data: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// fsck(8): repair by yourself.
+    #[arg(short = 'a', hide = true)]
+    pub automatic: bool,
+    /// fsck(8): repair by yourself.
+    #[arg(short = 'p', hide = true)]
+    pub preen: bool,
+    /// fsck(8): answer yes.
+    #[arg(short = 'y', hide = true)]
+    pub yes: bool,
+    /// fsck(8): change nothing.
+    #[arg(short = 'n', hide = true)]
+    pub no: bool,
+    /// fsck(8): even if clean.
+    #[arg(short = 'f', hide = true)]
+    pub full: bool,
+    /// fsck(8): more words.
+    #[arg(short = 'V', short_alias = 'v', hide = true)]
+    pub verbose: bool,
+    /// fsck(8): no title.
+    #[arg(short = 'T', hide = true)]
+    pub no_title: bool,
+    /// fsck(8): progress descriptor.
+    #[arg(short = 'C', hide = true, num_args = 0..=1, require_equals = false)]
+    pub progress: Option<Option<i32>>,
+}
+
+impl Later {
+    /// The refusal.
+    pub fn refuse(&self, name: &str) -> crate::failure::Failure {
+        crate::failure::Failure::not_built(name)
+    }
+}

@@ -1,0 +1,365 @@
+//! `terrace mkfs`, mkfs.terrace
+//!
+//! Everything is checked before anything is changed; files made by a run that fails are removed.
+
+use crate::args::{Data, Map, Mkfs, Policy};
+use crate::failure::{Failure, Outcome, plain};
+use crate::output::{self, human, parse_size};
+use crate::{pool, signature};
+use rustix::fs::{FlockOperation, flock};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use terrace_format::superblock::{MAX_DEVICES, MAX_PATH, Superblock};
+use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry};
+use terrace_fs::{DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia};
+use terrace_media::block::{AlignedBlock, FileDevice};
+use terrace_media::pm::RamPm;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::{Clock, SystemClock};
+
+/// Blocks of a chunk: 16 MiB.
+const CHUNK_BLOCKS: u32 = 4096;
+/// Smallest tier: the header and two chunks.
+const MIN_TIER: u64 = (1 + 2 * CHUNK_BLOCKS as u64) * BLOCK_SIZE;
+
+/// A path that becomes a medium.
+#[derive(Debug)]
+struct Target {
+    path: PathBuf,
+    /// `None`: the file is made.
+    existing: Option<Existing>,
+    /// Bytes it will have, whole blocks.
+    size: u64,
+    class: DeviceClass,
+}
+
+#[derive(Debug)]
+struct Existing {
+    block_device: bool,
+    size: u64,
+    allocated: u64,
+    identity: (u64, u64),
+}
+
+pub fn run(args: &Mkfs) -> Outcome<u8> {
+    let options = options(args)?;
+    let pm = target(&args.pm, args.pm_size.as_deref(), "--pm-size SIZE", DeviceClass::Ssd)?;
+    let mut tiers = Vec::new();
+    for text in &args.tiers {
+        tiers.push(tier(text)?);
+    }
+    check_shape(&pm, &tiers)?;
+    for one in std::iter::once(&pm).chain(&tiers) {
+        check_content(one, args.force)?;
+    }
+    check_space(&pm)?;
+    let mut made = Vec::new();
+    let result = make(&pm, &tiers, options, args.force, &mut made);
+    if result.is_err() {
+        for path in &made {
+            let _ = fs::remove_file(path);
+        }
+    }
+    let superblock = result?;
+    report(&pm, &tiers, &superblock);
+    Ok(0)
+}
+
+fn options(args: &Mkfs) -> Outcome<FormatOptions> {
+    match args.map {
+        Map::Radix => {}
+        Map::Extent => return Err(Failure::not_built("--map extent")),
+        Map::Cuckoo => return Err(Failure::not_built("--map cuckoo")),
+        Map::Hashfs => return Err(Failure::not_built("--map hashfs")),
+    }
+    let policy = match args.policy {
+        Policy::Static => PolicyKind::Static,
+        Policy::Anticache => PolicyKind::Anticache,
+        Policy::Predictive => return Err(Failure::not_built("--policy predictive")),
+        Policy::WriteOnly => return Err(Failure::not_built("--policy write-only")),
+    };
+    if args.label.len() > 64 {
+        return Err(Failure::new(format!("--label: {} bytes; use at most 64", args.label.len())));
+    }
+    Ok(FormatOptions {
+        label: args.label.clone(),
+        uuid: uuid::Uuid::new_v4().into_bytes(),
+        hash_key: uuid::Uuid::new_v4().into_bytes(),
+        policy,
+        data_ordered: args.data == Data::Ordered,
+        chunk_blocks: CHUNK_BLOCKS,
+        created_ns: SystemClock::default().wall_ns(),
+        devices: Vec::new(),
+    })
+}
+
+/// `PATH[,size=SIZE][,class=ssd|hdd]`
+fn tier(text: &OsStr) -> Outcome<Target> {
+    let mut words = text.as_bytes().split(|&byte| byte == b',');
+    let path = Path::new(OsStr::from_bytes(words.next().unwrap_or(&[])));
+    let (mut size, mut class) = (None, DeviceClass::Ssd);
+    for word in words {
+        let word = String::from_utf8_lossy(word).into_owned();
+        match word.split_once('=') {
+            Some(("size", value)) => size = Some(value.to_string()),
+            Some(("class", "ssd")) => class = DeviceClass::Ssd,
+            Some(("class", "hdd")) => class = DeviceClass::Hdd,
+            _ => return Err(Failure::at(path, format!("'{word}': use size=SIZE or class=ssd|hdd"))),
+        }
+    }
+    target(path, size.as_deref(), "size=SIZE", class)
+}
+
+fn target(path: &Path, size: Option<&str>, option: &str, class: DeviceClass) -> Outcome<Target> {
+    let asked = match size {
+        Some(text) => {
+            Some(parse_size(text).map_err(|error| Failure::at(path, error))? / BLOCK_SIZE * BLOCK_SIZE)
+        }
+        None => None,
+    };
+    let path = match fs::canonicalize(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => new_path(path)?,
+        Err(error) => return Err(Failure::at(path, plain(&error))),
+    };
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(Failure::at(&path, format!("longer than {MAX_PATH} bytes; use a shorter path")));
+    }
+    let existing = examine(&path)?;
+    let size = match (&existing, asked) {
+        (Some(found), Some(asked)) if found.block_device && asked > found.size => {
+            return Err(Failure::at(&path, format!("has only {}", human(found.size))));
+        }
+        (Some(found), _) if found.block_device => found.size / BLOCK_SIZE * BLOCK_SIZE,
+        (_, Some(asked)) => asked,
+        (Some(found), None) if found.size > 0 => found.size / BLOCK_SIZE * BLOCK_SIZE,
+        _ => {
+            return Err(Failure::at(&path, format!("does not exist; say how large to make it with {option}")));
+        }
+    };
+    Ok(Target { path, existing, size, class })
+}
+
+/// The absolute path of a file to make.
+fn new_path(path: &Path) -> Outcome<PathBuf> {
+    let absolute = std::path::absolute(path).map_err(|error| Failure::at(path, plain(&error)))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(Failure::at(path, "not a file name"));
+    };
+    let parent = fs::canonicalize(parent).map_err(|error| Failure::at(parent, plain(&error)))?;
+    Ok(parent.join(name))
+}
+
+fn examine(path: &Path) -> Outcome<Option<Existing>> {
+    let found = match fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::at(path, plain(&error))),
+    };
+    let kind = found.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(Failure::at(path, "neither a file nor a block device"));
+    }
+    let identity = match kind.is_block_device() {
+        true => (u64::MAX, found.rdev()),
+        false => (found.dev(), found.ino()),
+    };
+    let size = match kind.is_block_device() {
+        true => {
+            let mut file = File::open(path).map_err(|error| Failure::at(path, plain(&error)))?;
+            io::Seek::seek(&mut file, io::SeekFrom::End(0))
+                .map_err(|error| Failure::at(path, plain(&error)))?
+        }
+        false => found.len(),
+    };
+    Ok(Some(Existing {
+        block_device: kind.is_block_device(),
+        size,
+        allocated: found.blocks() * 512,
+        identity,
+    }))
+}
+
+/// Sizes, number, and every medium once.
+fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
+    if pm.existing.as_ref().is_some_and(|found| found.block_device) {
+        let what =
+            "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system";
+        return Err(Failure::at(&pm.path, what));
+    }
+    Geometry::choose(pm.size, CHUNK_BLOCKS).map_err(|error| Failure::at(&pm.path, error))?;
+    if tiers.len() > MAX_DEVICES {
+        return Err(Failure::new(format!("{} tiers given; use at most {MAX_DEVICES}", tiers.len())));
+    }
+    for tier in tiers {
+        if tier.size < MIN_TIER {
+            let (size, minimum) = (human(tier.size), human(MIN_TIER));
+            let what = format!("{size} is below the minimum of a tier, {minimum} ({MIN_TIER} bytes)");
+            return Err(Failure::at(&tier.path, what));
+        }
+    }
+    let all: Vec<&Target> = std::iter::once(pm).chain(tiers).collect();
+    for (index, one) in all.iter().enumerate() {
+        for other in &all[..index] {
+            let same_file = match (&one.existing, &other.existing) {
+                (Some(one), Some(other)) => one.identity == other.identity,
+                _ => false,
+            };
+            if one.path == other.path || same_file {
+                return Err(Failure::at(&one.path, "given twice; every tier needs a device of its own"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nobody uses it, and it holds nothing.
+fn check_content(target: &Target, force: bool) -> Outcome<()> {
+    let Some(existing) = &target.existing else { return Ok(()) };
+    let path = &target.path;
+    let exclusive = if existing.block_device { libc::O_EXCL } else { 0 };
+    let file = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path);
+    let file = file.map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => Failure::at(path, "mounted or in use; unmount it first"),
+        _ => Failure::at(path, plain(&error)),
+    })?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Err(Failure::at(path, "in use by another process; is the pool mounted?"));
+    }
+    if let Some(device) = loop_device(path) {
+        return Err(Failure::at(path, format!("in use by {device}; detach it with 'losetup -d' first")));
+    }
+    if force {
+        return Ok(());
+    }
+    match signature::find(&file, existing.size).map_err(|error| Failure::at(path, plain(&error)))? {
+        Some(what) => Err(Failure::at(path, format!("holds {what}; use --force to overwrite it"))),
+        None => Ok(()),
+    }
+}
+
+/// The loop device that is backed by this file.
+fn loop_device(path: &Path) -> Option<String> {
+    for device in fs::read_dir("/sys/block").ok()?.flatten() {
+        let backing = fs::read(device.path().join("loop/backing_file"));
+        if backing.is_ok_and(|backing| backing.trim_ascii_end() == path.as_os_str().as_bytes()) {
+            return Some(format!("/dev/{}", device.file_name().to_string_lossy()));
+        }
+    }
+    None
+}
+
+/// Persistent memory is allocated in full, so it must fit now.
+fn check_space(pm: &Target) -> Outcome<()> {
+    let directory = pm.path.parent().unwrap_or(Path::new("/"));
+    let space =
+        rustix::fs::statvfs(directory).map_err(|error| Failure::at(directory, plain(&error.into())))?;
+    let freed = pm.existing.as_ref().map_or(0, |found| found.allocated);
+    let mut room = space.f_bavail * space.f_frsize + freed;
+    if rustix::fs::statfs(directory).is_ok_and(|found| found.f_type as u64 == libc::TMPFS_MAGIC as u64) {
+        room = room.min(available_memory().unwrap_or(u64::MAX).saturating_add(freed));
+    }
+    if pm.size > room {
+        let what =
+            format!("no space for {}: only {} is free; use a smaller size", human(pm.size), human(room));
+        return Err(Failure::at(&pm.path, what));
+    }
+    Ok(())
+}
+
+fn available_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Makes and opens the media, locked from here on, and writes the pool.
+fn make(
+    pm: &Target,
+    tiers: &[Target],
+    mut options: FormatOptions,
+    force: bool,
+    made: &mut Vec<PathBuf>,
+) -> Outcome<Superblock> {
+    let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
+    for (target, number) in tiers.iter().zip(1u8..) {
+        let device = open_tier(target, made).map_err(|error| pool::open_failure(&error))?;
+        if force && target.existing.is_some() {
+            wipe(&device).map_err(|error| Failure::new(error.to_string()))?;
+        }
+        options.devices.push(NewDevice {
+            tier: number,
+            class: target.class,
+            uuid: uuid::Uuid::new_v4().into_bytes(),
+            path: target.path.clone(),
+        });
+        block.push(Arc::new(device));
+    }
+    if pm.existing.is_none() {
+        made.push(pm.path.clone());
+    }
+    let memory = RamPm::create(&pm.path, pm.size).map_err(|error| pool::open_failure(&error))?;
+    let media = PoolMedia { pm: Arc::new(memory) as Arc<dyn PmMedium>, block };
+    terrace_fs::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
+}
+
+fn open_tier(target: &Target, made: &mut Vec<PathBuf>) -> Result<FileDevice, terrace_media::OpenError> {
+    match &target.existing {
+        Some(found) if found.block_device || found.size / BLOCK_SIZE * BLOCK_SIZE == target.size => {
+            FileDevice::open(&target.path, true, false)
+        }
+        Some(_) => FileDevice::create(&target.path, target.size),
+        None => {
+            made.push(target.path.clone());
+            FileDevice::create(&target.path, target.size)
+        }
+    }
+}
+
+/// So that nothing recognises what was there before.
+fn wipe(device: &FileDevice) -> Result<(), terrace_media::MediaError> {
+    let ends = (signature::END_BYTES / BLOCK_SIZE).min(device.blocks());
+    let zeros = vec![AlignedBlock::zeroed(); ends as usize];
+    device.write(DeviceBlock(0), &zeros)?;
+    device.write(DeviceBlock(device.blocks() - ends), &zeros)
+}
+
+fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
+    let geometry = superblock.geometry();
+    let table = geometry.block_count() * 16;
+    output::print(format!("pool {} made, uuid {}", pm.path.display(), pool::uuid_text(superblock)));
+    output::print(format!(
+        "tier 0: {}, {}: {} lanes of {}, block table {}, {} blocks of 4 KiB to use",
+        pm.path.display(),
+        human(geometry.pm_size),
+        geometry.lane_count,
+        human(geometry.lane_size),
+        human(table),
+        geometry.block_count() - geometry.first_pool_block().0,
+    ));
+    for (tier, number) in tiers.iter().zip(1..) {
+        let class = if tier.class == DeviceClass::Hdd { "hdd" } else { "ssd" };
+        let chunks = (tier.size / BLOCK_SIZE - 1).div_ceil(u64::from(CHUNK_BLOCKS));
+        output::print(format!(
+            "tier {number}: {}, {}: {class}, {chunks} chunks of 16 MiB",
+            tier.path.display(),
+            human(tier.size)
+        ));
+        if tier.existing.is_none() {
+            output::warn(sparse(tier));
+        }
+    }
+}
+
+/// A sparse file can meet a full host later.
+fn sparse(tier: &Target) -> String {
+    let directory = tier.path.parent().unwrap_or(Path::new("/"));
+    let free = rustix::fs::statvfs(directory).map_or(0, |space| space.f_bavail * space.f_frsize);
+    let path = tier.path.display();
+    format!("{path}: sparse file; its file system has {} free and must not run full", human(free))
+}

@@ -1,0 +1,37 @@
+//! One file per command. A new command is a row in `args::Command`, a file here and a line in `run`.
+
+mod check;
+mod mkfs;
+mod mount;
+mod status;
+mod sync;
+mod umount;
+mod whereabouts;
+
+use crate::args::{Cli, Command};
+use crate::failure::Outcome;
+use clap::CommandFactory;
+
+/// Runs a command; the result is the exit status.
+pub fn run(command: Command) -> Outcome<u8> {
+    match command {
+        Command::Mkfs(args) => mkfs::run(&args),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Where(args) => whereabouts::run(&args),
+        Command::Sync(args) => sync::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "terrace", &mut script);
+            crate::output::print(String::from_utf8_lossy(&script).trim_end());
+            Ok(0)
+        }
+        Command::Iostat(later) => Err(later.refuse("iostat")),
+        Command::Migrate(later) => Err(later.refuse("migrate")),
+        Command::Pin(later) => Err(later.refuse("pin")),
+        Command::Unpin(later) => Err(later.refuse("unpin")),
+        Command::Inspect(later) => Err(later.refuse("inspect")),
+    }
+}

@@ -1,0 +1,87 @@
+//! `terrace mount`, mount.terrace
+
+use crate::args::Mount;
+use crate::daemon::{self, Plan, launch};
+use crate::failure::{Failure, Outcome, plain, status};
+use crate::options::Options;
+use crate::{mounts, output, pool};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use terrace_fuse::Unmount;
+
+pub fn run(args: &Mount) -> Outcome<u8> {
+    let failed = |failure: Failure| failure.with_status(status::MOUNT_FAILED);
+    let mut lists = args.options.clone();
+    if args.read_only {
+        lists.push(OsString::from("ro"));
+    }
+    let root = rustix::process::geteuid().is_root();
+    let mut options = Options::parse(&lists, root, args.sloppy)?;
+    if let Some(log) = &options.log {
+        let absolute = std::path::absolute(log);
+        options.log = Some(absolute.map_err(|error| Failure::at(log, plain(&error)))?);
+    }
+    if !args.daemon {
+        clear_dead(&args.dir).map_err(failed)?;
+    }
+    let pool = pool::canonical(&args.pool).map_err(failed)?;
+    let dir = directory(&args.dir).map_err(failed)?;
+    if args.fake {
+        return Ok(0);
+    }
+    if args.foreground || args.daemon {
+        let plan = Plan { pool, dir, options, foreground: args.foreground };
+        daemon::run(&plan)?;
+    } else {
+        if let Some(log) = options.log {
+            lists.push([OsString::from("log="), log.into()].into_iter().collect());
+        }
+        if args.sloppy {
+            lists = vec![known(&lists, root)];
+        }
+        launch::launch(&pool, &dir, &lists)?;
+    }
+    Ok(0)
+}
+
+/// The options of a sloppy mount that are known.
+fn known(lists: &[OsString], root: bool) -> OsString {
+    let mut known = OsString::new();
+    for list in lists {
+        for word in list.to_string_lossy().split(',') {
+            if Options::parse(&[OsString::from(word)], root, false).is_ok() {
+                known.push(word);
+                known.push(",");
+            }
+        }
+    }
+    known
+}
+
+fn directory(path: &Path) -> Outcome<PathBuf> {
+    let dir = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Failure::at(path, "mount point does not exist; make the directory"),
+        _ => Failure::at(path, plain(&error)),
+    })?;
+    if !dir.is_dir() {
+        return Err(Failure::at(path, "mount point is not a directory"));
+    }
+    Ok(dir)
+}
+
+/// Removes the mount that a killed daemon left at the directory.
+fn clear_dead(path: &Path) -> Outcome<()> {
+    match std::fs::metadata(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
+        _ => return Ok(()),
+    }
+    let dir = mounts::absolute(path)?;
+    match mounts::at(&dir)? {
+        Some(mount) if mount.fs_type == mounts::FS_TYPE => {
+            terrace_fuse::unmount(&dir, Unmount::Detach).map_err(|error| Failure::at(path, plain(&error)))?;
+            output::warn(format!("{}: removed the mount of a daemon that was killed", path.display()));
+            Ok(())
+        }
+        _ => Err(Failure::at(path, "lies in a mount whose daemon has ended; unmount that first")),
+    }
+}

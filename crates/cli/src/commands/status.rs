@@ -1,0 +1,143 @@
+//! `terrace status`
+
+use crate::args::Status;
+use crate::control::{Located, Request, locate};
+use crate::failure::{Failure, Outcome, status};
+use crate::output::{self, OUTPUT_VERSION, human};
+use crate::pool;
+use serde_json::{Value, json};
+use std::path::Path;
+use terrace_format::BLOCK_SIZE;
+use terrace_format::superblock::Superblock;
+
+pub fn run(args: &Status) -> Outcome<u8> {
+    let mut found = match locate(&args.path)? {
+        Located::Mounted(daemon) => daemon.ask(&Request::Status, |_| {})?,
+        Located::Dead => {
+            return Err(Failure::at(&args.path, "the daemon was killed; unmount and mount it again"));
+        }
+        Located::NotMounted => {
+            let superblock = pool::peek(&args.path)?;
+            unmounted(&pool::canonical(&args.path)?, &superblock)
+        }
+    };
+    found["output_version"] = json!(OUTPUT_VERSION);
+    let degraded = is_degraded(&found);
+    found["degraded"] = json!(degraded);
+    if args.json {
+        output::print_json(&found);
+    } else {
+        show(&found);
+    }
+    Ok(if degraded { status::FAILED } else { 0 })
+}
+
+/// A device that is not healthy makes the pool degraded.
+fn is_degraded(found: &Value) -> bool {
+    let healthy = |device: &Value| device["health"].as_str().is_none_or(|health| health == "ok");
+    let devices = |tier: &Value| tier["devices"].as_array().is_none_or(|devices| devices.iter().all(healthy));
+    !found["tiers"].as_array().is_none_or(|tiers| tiers.iter().all(devices))
+}
+
+/// What the superblock says of a pool that is not mounted.
+fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
+    let size = superblock.pm_size.get();
+    let mut tiers = vec![json!({
+        "id": 0, "kind": "pm", "promise": null, "capacity_bytes": size, "used_bytes": null,
+        "devices": [{ "path": pool, "capacity_bytes": size, "used_bytes": null, "health": "ok" }],
+    })];
+    for row in superblock.device_rows() {
+        let path = pool::locate(pool, row);
+        let health = if path.exists() { "ok" } else { "missing" };
+        let size = row.blocks.get() * BLOCK_SIZE;
+        let device = json!({ "path": path, "capacity_bytes": size, "used_bytes": null, "health": health });
+        match tiers.iter_mut().find(|tier| tier["id"] == row.tier) {
+            Some(tier) => {
+                tier["capacity_bytes"] = json!(tier["capacity_bytes"].as_u64().unwrap_or(0) + size);
+                if let Some(devices) = tier["devices"].as_array_mut() {
+                    devices.push(device);
+                }
+            }
+            None => tiers.push(json!({
+                "id": row.tier, "kind": pool::class_name(row.class), "promise": null, "capacity_bytes": size,
+                "used_bytes": null, "devices": [device],
+            })),
+        }
+    }
+    json!({
+        "pool": pool, "uuid": pool::uuid_text(superblock), "label": pool::label(superblock), "mounted": false,
+        "clean": pool::is_clean(pool, superblock), "tiers": tiers, "map": "radix",
+        "policy": if superblock.policy == 1 { "static" } else { "anticache" },
+        "data_mode": if superblock.data_mode == 2 { "ordered" } else { "atomic" },
+    })
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_string(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64() {
+            Some(real) if number.as_u64().is_none() => format!("{real:.3}"),
+            _ => number.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+fn size(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".to_string(), human)
+}
+
+fn show(found: &Value) {
+    let mounted = match found["mountpoint"].as_str() {
+        Some(dir) => format!("mounted at {dir} (daemon {})", text(&found["pid"])),
+        None if found["clean"] == true => "not mounted, clean".to_string(),
+        None => "not mounted, not clean: the next mount recovers it".to_string(),
+    };
+    output::print(format!("pool {}  {mounted}", text(&found["pool"])));
+    let label = found["label"].as_str().filter(|label| !label.is_empty());
+    output::print(format!("uuid {}  label {}", text(&found["uuid"]), label.unwrap_or("-")));
+    let line = |cells: [&str; 6]| {
+        let [id, kind, promise, capacity, used, rest] = cells;
+        output::print(format!("{id:<5} {kind:<5} {promise:<14} {capacity:>10} {used:>10}  {rest}"));
+    };
+    line(["tier", "kind", "promise", "capacity", "used", "devices"]);
+    for tier in found["tiers"].as_array().unwrap_or(&Vec::new()) {
+        let name = |device: &Value| format!("{} [{}]", text(&device["path"]), text(&device["health"]));
+        let devices = tier["devices"].as_array();
+        let devices: Vec<String> = devices.map(|list| list.iter().map(name).collect()).unwrap_or_default();
+        let (capacity, used) = (size(&tier["capacity_bytes"]), size(&tier["used_bytes"]));
+        let (id, kind, promise) = (text(&tier["id"]), text(&tier["kind"]), text(&tier["promise"]));
+        line([&id, &kind, &promise, &capacity, &used, &devices.join(", ")]);
+    }
+    let words = [("map", &found["map"]), ("policy", &found["policy"]), ("data", &found["data_mode"])];
+    let mut parts: Vec<String> =
+        words.iter().map(|(name, value)| format!("{name} {}", text(value))).collect();
+    if !found["threshold"].is_null() {
+        parts.push(format!("threshold {} %", text(&found["threshold"])));
+    }
+    output::print(parts.join("  "));
+    show_live(found);
+}
+
+/// What only a mounted pool has.
+fn show_live(found: &Value) {
+    let migration = &found["migration"];
+    if !migration.is_null() {
+        let reason = migration["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let (down, up) = (size(&migration["demoted_bytes"]), size(&migration["promoted_bytes"]));
+        output::print(format!("migration {}{reason}  down {down}  up {up}", text(&migration["state"])));
+    }
+    let recovery = &found["recovery"];
+    if !recovery.is_null() {
+        let (time, records) = (text(&recovery["duration_seconds"]), text(&recovery["records_replayed"]));
+        let clean = if recovery["clean"] == true { "after a clean unmount" } else { "after a crash" };
+        output::print(format!("mounted {clean}: {time} s, {records} records replayed"));
+    }
+    let dram = &found["dram"];
+    if !dram.is_null() {
+        let (cache, dirty) = (size(&dram["cache_bytes"]), size(&dram["dirty_bytes"]));
+        let pending = size(&found["bytes_not_yet_durable"]);
+        output::print(format!("DRAM cache {cache}, dirty {dirty}; not yet durable {pending}"));
+    }
+}

@@ -1,0 +1,65 @@
+//! `terrace where`
+
+use crate::args::Where;
+use crate::control::{Located, Request, locate};
+use crate::failure::{Failure, Outcome, plain, status};
+use crate::output::{self, OUTPUT_VERSION, human};
+use serde_json::{Value, json};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+pub fn run(args: &Where) -> Outcome<u8> {
+    let mut found = Vec::new();
+    let mut exit = 0;
+    for path in &args.paths {
+        match ask(path) {
+            Ok(value) => found.push(value),
+            Err(failure) => {
+                output::warn(&failure.text);
+                exit = status::FAILED;
+            }
+        }
+    }
+    if args.json {
+        output::print_json(&found);
+    } else {
+        found.iter().for_each(show);
+    }
+    Ok(exit)
+}
+
+fn ask(path: &Path) -> Outcome<Value> {
+    let attributes = std::fs::metadata(path).map_err(|error| Failure::at(path, plain(&error)))?;
+    let daemon = match locate(path)? {
+        Located::Mounted(daemon) if daemon.contact.pid != 0 => daemon,
+        _ => return Err(Failure::at(path, "not in a mounted pool")),
+    };
+    let found = daemon
+        .ask(&Request::Where { ino: attributes.ino() }, |_| {})
+        .map_err(|failure| Failure::at(path, failure.text))?;
+    let tiers: Vec<Value> = found["tiers"]
+        .as_array()
+        .map(|tiers| tiers.iter().map(|tier| json!({ "id": tier[0], "bytes": tier[1] })).collect())
+        .unwrap_or_default();
+    // What the predictors say comes with them; until then it is not known.
+    Ok(json!({
+        "output_version": OUTPUT_VERSION, "path": path, "inode": attributes.ino(),
+        "size_bytes": found["size_bytes"], "tiers": tiers, "dram_bytes": found["dram_bytes"],
+        "clean_bytes": found["clean_bytes"], "dirty_bytes": 0, "sync_predicted": null, "large_predicted": null,
+        "read_dominated": null, "average_mtime": null, "average_rtime": null, "pinned": false,
+    }))
+}
+
+fn show(found: &Value) {
+    let size = human(found["size_bytes"].as_u64().unwrap_or(0));
+    let mut parts = vec![format!("{}: {size}", found["path"].as_str().unwrap_or(""))];
+    for tier in found["tiers"].as_array().unwrap_or(&Vec::new()) {
+        let name = match tier["id"].as_u64() {
+            Some(0) => "PM".to_string(),
+            id => format!("tier {}", id.unwrap_or(0)),
+        };
+        parts.push(format!("{name} {}", human(tier["bytes"].as_u64().unwrap_or(0))));
+    }
+    parts.push(format!("DRAM {}", human(found["dram_bytes"].as_u64().unwrap_or(0))));
+    output::print(parts.join("  "));
+}

@@ -1,0 +1,155 @@
+//! Commands' side of the control socket.
+
+use super::{Answer, Contact, Request, state};
+use crate::failure::{Failure, Outcome, plain};
+use crate::mounts;
+use crate::pool;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A daemon that can be asked.
+#[derive(Debug, Clone)]
+pub struct Daemon {
+    socket: PathBuf,
+    /// What it said of itself.
+    pub contact: Contact,
+}
+
+/// What a path leads to.
+pub enum Located {
+    /// A file or directory of a mount that is served.
+    Mounted(Daemon),
+    /// A mount whose daemon has died.
+    Dead,
+    /// Anything else; a pool perhaps.
+    NotMounted,
+}
+
+/// Finds the daemon behind a path of a mount, or behind a pool's path.
+pub fn locate(path: &Path) -> Outcome<Located> {
+    let mut value = vec![0; 4096];
+    match rustix::fs::getxattr(path, terrace_fuse::CONTROL_XATTR, &mut value[..]) {
+        Ok(length) => {
+            let contact = serde_json::from_slice(&value[..length])
+                .map_err(|error| Failure::at(path, format!("control attribute: {error}")))?;
+            return reach(contact).map(Located::Mounted);
+        }
+        Err(rustix::io::Errno::NOTCONN) => {
+            let directory = mounts::absolute(path)?;
+            if mounts::at(&directory)?.is_some() {
+                return Ok(Located::Dead);
+            }
+            return Err(Failure::at(path, "lies in a mount whose daemon has ended; 'terrace umount' it"));
+        }
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+            return Err(Failure::at(path, "no such file or directory"));
+        }
+        Err(_) => {}
+    }
+    let Ok(superblock) = pool::peek(path) else { return Ok(Located::NotMounted) };
+    let uuid = pool::uuid_text(&superblock);
+    for socket in state::sockets(&uuid) {
+        if UnixStream::connect(&socket).is_ok() {
+            let contact = Contact { socket: socket.display().to_string(), pid: 0, uuid };
+            return Ok(Located::Mounted(Daemon { socket, contact }));
+        }
+    }
+    match mounts::of_pool(&pool::canonical(path)?)? {
+        Some(mount) => match locate_mount(&mount.mountpoint) {
+            Some(daemon) => Ok(Located::Mounted(daemon)),
+            None => Ok(Located::NotMounted),
+        },
+        None => Ok(Located::NotMounted),
+    }
+}
+
+fn locate_mount(mountpoint: &Path) -> Option<Daemon> {
+    let mut value = vec![0; 4096];
+    let length = rustix::fs::getxattr(mountpoint, terrace_fuse::CONTROL_XATTR, &mut value[..]).ok()?;
+    reach(serde_json::from_slice(&value[..length]).ok()?).ok()
+}
+
+fn reach(contact: Contact) -> Outcome<Daemon> {
+    let own = PathBuf::from(&contact.socket);
+    let through = PathBuf::from(format!("/proc/{}/root{}", contact.pid, contact.socket));
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for socket in [own, through] {
+        match UnixStream::connect(&socket) {
+            Ok(_) => return Ok(Daemon { socket, contact }),
+            Err(error) => last = error,
+        }
+    }
+    let what = match last.kind() {
+        io::ErrorKind::PermissionDenied => "only root and the user who mounted it may ask".to_string(),
+        _ => plain(&last),
+    };
+    Err(Failure::new(format!("control socket {}: {what}", contact.socket)))
+}
+
+impl Daemon {
+    /// Asks; `progress` gets the blocks left.
+    pub fn ask(&self, request: &Request, progress: impl FnMut(u64)) -> Outcome<serde_json::Value> {
+        self.begin(request)?.finish(progress)
+    }
+
+    /// Sends a request.
+    pub fn begin(&self, request: &Request) -> Outcome<Pending> {
+        let broken = |error: io::Error| Failure::new(format!("daemon: {}", plain(&error)));
+        let mut stream = UnixStream::connect(&self.socket).map_err(broken)?;
+        let mut line = serde_json::to_vec(request).map_err(|error| Failure::new(error.to_string()))?;
+        line.push(b'\n');
+        stream.write_all(&line).map_err(broken)?;
+        let pid = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid).ok();
+        let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Pending { reader: BufReader::new(stream), process, pid })
+    }
+}
+
+/// A request under way.
+pub struct Pending {
+    reader: BufReader<UnixStream>,
+    process: Option<OwnedFd>,
+    /// The daemon's process.
+    pub pid: Option<Pid>,
+}
+
+impl Pending {
+    /// Waits for the result.
+    pub fn finish(&mut self, mut progress: impl FnMut(u64)) -> Outcome<serde_json::Value> {
+        loop {
+            let mut line = String::new();
+            let ended = || Failure::new("daemon: ended without an answer; see its log");
+            match self.reader.read_line(&mut line) {
+                Ok(0) => return Err(ended()),
+                Ok(_) => {}
+                Err(error) => return Err(Failure::new(format!("daemon: {}", plain(&error)))),
+            }
+            match serde_json::from_str(&line).map_err(|_| ended())? {
+                Answer::Progress(left) => progress(left),
+                Answer::Ok(value) => return Ok(value),
+                Answer::Error(text) => return Err(Failure::new(text)),
+            }
+        }
+    }
+
+    /// Whether the answer, or the end of the daemon, has come within this time.
+    pub fn wait(&self, time: Duration) -> bool {
+        ready(self.reader.get_ref(), time)
+    }
+
+    /// Waits until the daemon's process has ended; false when it takes longer.
+    pub fn wait_for_exit(&self, time: Duration) -> bool {
+        self.process.as_ref().is_none_or(|process| ready(process, time))
+    }
+}
+
+fn ready(descriptor: &impl std::os::fd::AsFd, time: Duration) -> bool {
+    let limit = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+    let mut set = [PollFd::new(descriptor, PollFlags::IN)];
+    matches!(poll(&mut set, Some(&limit)), Ok(count) if count > 0)
+}

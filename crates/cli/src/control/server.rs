@@ -1,0 +1,208 @@
+//! The daemon's side of the control socket: a thread that accepts and a thread per request.
+//!
+//! Invariant: no call into the file system runs once `end` has begun: requests hold the gate for reading,
+//! `end` takes it for writing.
+
+use super::{Answer, Request};
+use crate::failure::{Failure, Outcome, plain};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use terrace_format::Ino;
+use terrace_format::superblock::Superblock;
+use terrace_fs::Fs;
+use terrace_runtime::sync::{Condvar, Mutex, RwLock};
+use terrace_runtime::thread::spawn;
+
+/// What requests work on.
+pub struct Shared {
+    fs: RwLock<Option<Arc<Fs>>>,
+    superblock: Superblock,
+    describe: serde_json::Value,
+    stop: Box<dyn Fn() + Send + Sync>,
+    closing: AtomicBool,
+    /// Whether the pool ended clean; requests that have not been answered yet.
+    end: Mutex<(Option<Result<(), String>>, usize)>,
+    changed: Condvar,
+}
+
+/// A listening control socket.
+pub struct Server {
+    shared: Arc<Shared>,
+    path: PathBuf,
+}
+
+impl Shared {
+    /// `describe` is merged into the status; `stop` asks the daemon to end.
+    pub fn new(
+        fs: Arc<Fs>,
+        superblock: Superblock,
+        describe: serde_json::Value,
+        stop: impl Fn() + Send + Sync + 'static,
+    ) -> Arc<Shared> {
+        Arc::new(Shared {
+            fs: RwLock::new(Some(fs)),
+            superblock,
+            describe,
+            stop: Box::new(stop),
+            closing: AtomicBool::new(false),
+            end: Mutex::new((None, 0)),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Tier by number or by a class that only one tier has.
+    fn tier(&self, name: &str) -> Result<u8, String> {
+        let rows = self.superblock.device_rows();
+        if let Ok(number) = name.parse::<u8>() {
+            return match number == 0 || rows.iter().any(|row| row.tier == number) {
+                true => Ok(number),
+                false => Err(format!("no tier {number}; see 'terrace status'")),
+            };
+        }
+        if name == "pm" {
+            return Ok(0);
+        }
+        let mut tiers: Vec<u8> = rows
+            .iter()
+            .filter(|row| crate::pool::class_name(row.class) == name)
+            .map(|row| row.tier)
+            .collect();
+        tiers.dedup();
+        match tiers.as_slice() {
+            [tier] => Ok(*tier),
+            [] => Err(format!("no tier '{name}'; see 'terrace status'")),
+            _ => Err(format!("more than one tier of class {name}; give its number")),
+        }
+    }
+
+    fn answer(&self, request: &Request, progress: &mut dyn FnMut(u64)) -> Result<serde_json::Value, String> {
+        if matches!(request, Request::End) {
+            return self.wait_for_end();
+        }
+        if matches!(request, Request::Stop) {
+            (self.stop)();
+            return Ok(serde_json::Value::Null);
+        }
+        let gate = self.fs.read();
+        let Some(fs) = gate.as_ref() else { return Err("the mount is ending".to_string()) };
+        let text = |error: terrace_fs::FsError| error.to_string();
+        match request {
+            Request::Status => {
+                let status = fs.status().map_err(text)?;
+                let mut status = serde_json::to_value(status).map_err(|error| error.to_string())?;
+                if let (Some(status), Some(describe)) = (status.as_object_mut(), self.describe.as_object()) {
+                    status.extend(describe.clone());
+                }
+                Ok(status)
+            }
+            Request::Where { ino } => {
+                let found = fs.whereabouts(Ino(*ino)).map_err(text)?;
+                serde_json::to_value(found).map_err(|error| error.to_string())
+            }
+            Request::Sync => fs.sync().map(|()| serde_json::Value::Null).map_err(text),
+            Request::SyncTo { tier } => {
+                let tier = self.tier(tier)?;
+                fs.sync_to(tier, progress).map(|()| serde_json::Value::Null).map_err(text)
+            }
+            Request::End | Request::Stop => Ok(serde_json::Value::Null),
+        }
+    }
+
+    fn wait_for_end(&self) -> Result<serde_json::Value, String> {
+        let mut end = self.end.lock();
+        while end.0.is_none() {
+            self.changed.wait(&mut end);
+        }
+        match end.0.clone() {
+            Some(Err(text)) => Err(text),
+            _ => Ok(serde_json::Value::Null),
+        }
+    }
+
+    fn serve(&self, stream: UnixStream) -> io::Result<()> {
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        let allowed = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line)?;
+        let send = |answer: &Answer| -> io::Result<()> {
+            let mut line = serde_json::to_vec(answer)?;
+            line.push(b'\n');
+            (&stream).write_all(&line)
+        };
+        if !allowed {
+            return send(&Answer::Error("only root and the user who mounted it may ask".to_string()));
+        }
+        let answer = match serde_json::from_str(&line) {
+            Ok(request) => self.answer(&request, &mut |left| {
+                let _ = send(&Answer::Progress(left));
+            }),
+            Err(_) => Err(format!("unknown request {}; is the daemon of another version?", line.trim())),
+        };
+        send(&answer.map_or_else(Answer::Error, Answer::Ok))
+    }
+}
+
+impl Server {
+    /// Listens. A socket left by a killed daemon is replaced: the pool's lock says that it is dead.
+    pub fn start(shared: Arc<Shared>, path: &Path) -> Outcome<Server> {
+        let failed = |error: io::Error| Failure::at(path, format!("control socket: {}", plain(&error)));
+        if let Err(error) = fs::remove_file(path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(failed(error));
+        }
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let server = Arc::clone(&shared);
+        spawn("terrace-control", move || server.accept(&listener)).map_err(failed)?;
+        Ok(Server { shared, path: path.to_path_buf() })
+    }
+
+    /// Takes no more requests for the file system and waits for those under way.
+    pub fn close_gate(&self) {
+        *self.shared.fs.write() = None;
+    }
+
+    /// Tells those who wait for the end, removes the socket.
+    pub fn end(self, result: Result<(), String>) {
+        let _ = fs::remove_file(&self.path);
+        self.shared.closing.store(true, Ordering::Relaxed);
+        let mut end = self.shared.end.lock();
+        end.0 = Some(result);
+        self.shared.changed.notify_all();
+        while end.1 > 0 {
+            if self.shared.changed.wait_for(&mut end, Duration::from_secs(1)).timed_out() {
+                break;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn accept(self: Arc<Shared>, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            if self.closing.load(Ordering::Relaxed) {
+                return;
+            }
+            let Ok(stream) = stream else { continue };
+            let shared = Arc::clone(&self);
+            shared.end.lock().1 += 1;
+            let handler = spawn("terrace-request", move || {
+                if let Err(error) = shared.serve(stream) {
+                    tracing::debug!(%error, "control connection");
+                }
+                shared.end.lock().1 -= 1;
+                shared.changed.notify_all();
+            });
+            if handler.is_err() {
+                self.end.lock().1 -= 1;
+            }
+        }
+    }
+}

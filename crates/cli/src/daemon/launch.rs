@@ -1,0 +1,86 @@
+//! Starting the daemon in the background: this program once more, with a pipe as its standard output.
+//!
+//! The child checks everything, mounts, writes "ready" into the pipe and only then lets go of standard
+//! error, so that its errors and warnings reach the user. Exec instead of a bare fork: the child starts
+//! without the threads and locks of its parent.
+
+use crate::failure::{Failure, Outcome, plain, status};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_runtime::thread::spawn;
+
+const READY: &str = "ready";
+
+/// Runs `terrace mount --daemon …` and waits until the mount answers.
+pub fn launch(pool: &Path, dir: &Path, options: &[OsString]) -> Outcome<()> {
+    let system = |error: std::io::Error| {
+        Failure::new(format!("cannot start the daemon: {}", plain(&error))).with_status(status::MOUNT_SYSTEM)
+    };
+    terrace_fuse::keep_descriptors_private();
+    let mut command = Command::new(std::env::current_exe().map_err(system)?);
+    command.arg("mount").arg("--daemon");
+    for list in options {
+        command.arg("-o").arg(list);
+    }
+    command.arg("--").arg(pool).arg(dir);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(system)?;
+    let interrupted = pass_on_interrupts(&child).map_err(system)?;
+    let mut line = String::new();
+    if let Some(pipe) = child.stdout.take() {
+        BufReader::new(pipe).read_line(&mut line).map_err(system)?;
+    }
+    if line.trim() == READY {
+        return Ok(());
+    }
+    Err(died(&mut child, &interrupted))
+}
+
+/// The child has said on standard error why; its status is ours.
+fn died(child: &mut Child, interrupted: &AtomicBool) -> Failure {
+    let code = child.wait().ok().and_then(|ended| ended.code());
+    let (status, text) = match code {
+        _ if interrupted.load(Ordering::Relaxed) => (status::MOUNT_INTERRUPTED, "interrupted".to_string()),
+        Some(code @ 1..=255) => (code as u8, String::new()),
+        _ => (status::MOUNT_INTERNAL, "the daemon died while starting; see its log".to_string()),
+    };
+    Failure { status, text }
+}
+
+/// The child is a session of its own: what interrupts us must end it.
+fn pass_on_interrupts(child: &Child) -> std::io::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let (flag, pid) = (Arc::clone(&interrupted), rustix::process::Pid::from_child(child));
+    let mut signals =
+        signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+    spawn("terrace-signals", move || {
+        for _ in signals.forever() {
+            flag.store(true, Ordering::Relaxed);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    })?;
+    Ok(interrupted)
+}
+
+/// First thing in the child: leaves the terminal and the caller's directory.
+pub fn detach() -> Outcome<()> {
+    let system = |error: std::io::Error| Failure::new(plain(&error)).with_status(status::MOUNT_SYSTEM);
+    rustix::process::setsid().map_err(|error| system(error.into()))?;
+    std::env::set_current_dir("/").map_err(system)
+}
+
+/// Last thing before serving: tells the parent, lets go of its terminal.
+pub fn ready() {
+    let _ = writeln!(std::io::stdout(), "{READY}");
+    let _ = std::io::stdout().flush();
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(null.as_fd());
+        let _ = rustix::stdio::dup2_stdout(null.as_fd());
+        let _ = rustix::stdio::dup2_stderr(null.as_fd());
+    }
+}

@@ -1,0 +1,244 @@
+//! The daemon: opens a pool, serves its mount, ends it in order.
+//!
+//! Order of the end: no more requests from the kernel (the session is over), none over the control socket
+//! (its gate is closed), background work stopped, then `Fs::unmount` marks the pool clean.
+
+pub mod launch;
+mod log;
+mod notify;
+
+use crate::control::{Contact, Server, Shared, state};
+use crate::failure::{Failure, Outcome, plain, status};
+use crate::mounts::is_inside;
+use crate::options::Options;
+use crate::output;
+use crate::pool::{self, OpenPool};
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use terrace_fs::{Background, Fs};
+use terrace_fuse::{Adapter, Connection, Running, SessionOptions, Unmount};
+use terrace_runtime::thread::spawn;
+use terrace_runtime::{Clock, SystemClock};
+
+/// How long SIGTERM waits for users of the mount before it cuts them off.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What to mount where; paths absolute.
+#[derive(Debug)]
+pub struct Plan {
+    /// Tier 0.
+    pub pool: PathBuf,
+    /// The directory.
+    pub dir: PathBuf,
+    /// Options.
+    pub options: Options,
+    /// Stay attached to the terminal.
+    pub foreground: bool,
+}
+
+/// Serves until the mount ends. Returns an error only before the mount answers, or when the end was not clean.
+pub fn run(plan: &Plan) -> Outcome<()> {
+    let failed = |failure: Failure| match failure.status {
+        status::FAILED => failure.with_status(status::MOUNT_FAILED),
+        _ => failure,
+    };
+    if !plan.foreground {
+        launch::detach()?;
+    }
+    let opened = pool::open(&plan.pool, !plan.options.fs.read_only).map_err(failed)?;
+    refuse_inside(plan, &opened).map_err(failed)?;
+    let uuid = pool::uuid_text(&opened.superblock);
+    let directory = state::make(&uuid).map_err(failed)?;
+    log::start(plan.options.log.as_deref(), plan.foreground, &directory).map_err(failed)?;
+    log_panics();
+    for warning in &opened.warnings {
+        tracing::warn!("{warning}");
+        if !plan.foreground {
+            output::warn(warning);
+        }
+    }
+    // Before any thread: threads inherit it.
+    let flusher = terrace_fuse::become_io_flusher();
+    let result = serve(plan, opened, &uuid, &directory, flusher).map_err(failed);
+    let _ = std::fs::remove_dir(&directory); // stays when a log lies in it
+    if let Err(failure) = &result
+        && plan.options.log.is_some()
+    {
+        tracing::error!("{}", failure.text);
+    }
+    result
+}
+
+fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: bool) -> Outcome<()> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let OpenPool { media, superblock, .. } = opened;
+    let medium = media.pm.describe();
+    let fs = Fs::mount(media, superblock, plan.options.fs.clone(), Arc::clone(&clock))
+        .map_err(|error| Failure::at(&plan.pool, error))?;
+    let socket = directory.join("control");
+    let contact =
+        Contact { socket: socket.display().to_string(), pid: std::process::id(), uuid: uuid.to_string() };
+    let running = start_session(plan, &fs, &contact)?;
+    let background = match fs.start_background() {
+        Ok(background) => background,
+        Err(error) => {
+            let _ = terrace_fuse::unmount(&plan.dir, Unmount::Abort);
+            return Err(Failure::new(format!("cannot start threads: {}", plain(&error))));
+        }
+    };
+    let describe = json!({
+        "pool": plan.pool, "mountpoint": plan.dir, "uuid": uuid, "label": pool::label(&superblock),
+        "mounted": true, "pid": contact.pid, "pm": medium, "version": env!("CARGO_PKG_VERSION"),
+        "io_flusher": flusher,
+    });
+    let session_over = Arc::new(AtomicBool::new(false));
+    let stop = {
+        let stopper = Stopper {
+            dir: plan.dir.clone(),
+            connection: running.connection(),
+            fs: Arc::clone(&fs),
+            clock: Arc::clone(&clock),
+            session_over: Arc::clone(&session_over),
+        };
+        let stopper = Arc::new(stopper);
+        move || {
+            let stopper = Arc::clone(&stopper);
+            if let Err(error) = spawn("terrace-stop", move || stopper.stop()) {
+                tracing::error!(%error, "cannot stop");
+            }
+        }
+    };
+    let shared = Shared::new(Arc::clone(&fs), superblock, describe, stop.clone());
+    let started = Server::start(shared, &socket).and_then(|server| {
+        handle_signals(plan.foreground, stop).map_err(|error| Failure::new(plain(&error)))?;
+        Ok(server)
+    });
+    let server = match started {
+        Ok(server) => server,
+        Err(failure) => {
+            let _ = terrace_fuse::unmount(&plan.dir, Unmount::Abort);
+            return Err(failure);
+        }
+    };
+    tracing::info!(pool = %plan.pool.display(), dir = %plan.dir.display(), "mounted");
+    notify::notify("READY=1");
+    if !plan.foreground {
+        launch::ready();
+    }
+    if let Err(error) = running.join() {
+        tracing::error!(%error, "session ended");
+    }
+    session_over.store(true, Ordering::Relaxed);
+    finish(&fs, server, background)
+}
+
+fn start_session(plan: &Plan, fs: &Arc<Fs>, contact: &Contact) -> Outcome<Running> {
+    let control = serde_json::to_vec(contact).map_err(|error| Failure::new(error.to_string()))?;
+    let kernel = Arc::new(OnceLock::new());
+    let adapter = Adapter::new(Arc::clone(fs), control, Arc::clone(&kernel));
+    let mut session = SessionOptions::new(&plan.pool, &plan.dir);
+    session.allow_other = plan.options.allow_other;
+    session.flags.clone_from(&plan.options.flags);
+    terrace_fuse::start(adapter, &session, |notifier| {
+        let _ = kernel.set(notifier);
+    })
+    .map_err(|error| Failure::new(error.to_string()))
+}
+
+/// Ends the pool after the session.
+fn finish(fs: &Arc<Fs>, server: Server, background: Background) -> Outcome<()> {
+    notify::notify("STOPPING=1");
+    server.close_gate();
+    drop(background);
+    let result = fs.unmount().map_err(|error| error.to_string());
+    match &result {
+        Ok(()) => tracing::info!("unmounted, pool is clean"),
+        Err(error) => tracing::error!(%error, "unmounted, pool is not clean: the next mount recovers it"),
+    }
+    server.end(result.clone());
+    result.map_err(|error| Failure::new(format!("unmount: {error}")))
+}
+
+/// A pool whose files lie below the directory would hide behind its own mount.
+fn refuse_inside(plan: &Plan, opened: &OpenPool) -> Outcome<()> {
+    let files = std::iter::once(&plan.pool).chain(&opened.tier_paths);
+    for file in files {
+        if is_inside(file, &plan.dir) {
+            let text = format!("lies inside the mount point {}; mount it elsewhere", plan.dir.display());
+            return Err(Failure::at(file, text));
+        }
+    }
+    Ok(())
+}
+
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or_else(String::new, |at| format!("{}:{}", at.file(), at.line()));
+        let text = panic.payload_as_str().unwrap_or("panic");
+        tracing::error!(place, thread = std::thread::current().name(), "{text}");
+    }));
+}
+
+/// Ends the mount on request.
+struct Stopper {
+    dir: PathBuf,
+    connection: Connection,
+    fs: Arc<Fs>,
+    clock: Arc<dyn Clock>,
+    session_over: Arc<AtomicBool>,
+}
+
+impl Stopper {
+    fn stop(&self) {
+        if let Err(error) = self.fs.sync() {
+            tracing::error!(%error, "sync before the end");
+        }
+        let begin = self.clock.monotonic_ns();
+        loop {
+            let busy = match terrace_fuse::unmount(&self.dir, Unmount::Plain) {
+                Ok(()) => break,
+                Err(error) => error.raw_os_error() == Some(libc::EBUSY),
+            };
+            if !busy {
+                break;
+            }
+            if self.clock.monotonic_ns() - begin > PATIENCE.as_nanos() as u64 {
+                tracing::warn!(dir = %self.dir.display(), "still in use; users are cut off");
+                if let Err(error) = terrace_fuse::unmount(&self.dir, Unmount::Abort) {
+                    tracing::warn!(%error, "detach");
+                }
+                break;
+            }
+            self.clock.sleep(Duration::from_millis(50));
+        }
+        // Normally the process ends before this: it is for copies of the mount in other namespaces, and
+        // for users of a detached one.
+        self.clock.sleep(PATIENCE);
+        if self.session_over.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.connection.abort() {
+            tracing::error!(%error, "the mount is still in use and cannot be aborted; ending without it");
+            std::process::exit(0);
+        }
+    }
+}
+
+fn handle_signals(foreground: bool, stop: impl Fn() + Send + 'static) -> io::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    spawn("terrace-signals", move || {
+        for signal in signals.forever() {
+            // Without a terminal a hang-up means nothing.
+            if signal != SIGHUP || foreground {
+                tracing::info!(signal, "ending");
+                stop();
+            }
+        }
+    })?;
+    Ok(())
+}

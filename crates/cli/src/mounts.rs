@@ -1,0 +1,173 @@
+//! /proc/self/mountinfo, and who uses a mount.
+
+use crate::failure::{Failure, Outcome, plain};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// File-system type of our mounts.
+pub const FS_TYPE: &str = "fuse.terrace";
+
+/// One line of mountinfo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Identity of the mount.
+    pub id: u32,
+    /// The mount it lies on.
+    pub parent: u32,
+    /// "major:minor" of the file system.
+    pub device: String,
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// "fuse.terrace" for ours.
+    pub fs_type: String,
+    /// The pool.
+    pub source: PathBuf,
+}
+
+/// The octal escapes of mountinfo.
+fn unescape(word: &[u8]) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = word;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let text = |word: Option<&[u8]>| word.and_then(|word| std::str::from_utf8(word).ok()).map(str::to_string);
+    let id = text(words.next())?.parse().ok()?;
+    let parent = text(words.next())?.parse().ok()?;
+    let device = text(words.next())?;
+    let mountpoint = unescape(words.nth(1)?);
+    words.find(|word| *word == b"-")?;
+    let fs_type = text(words.next())?;
+    let source = unescape(words.next()?);
+    Some(Mount { id, parent, device, mountpoint, fs_type, source })
+}
+
+/// All mounts of this mount namespace, in the order of mounting.
+pub fn all() -> Outcome<Vec<Mount>> {
+    let path = "/proc/self/mountinfo";
+    let text = fs::read(path).map_err(|error| Failure::at(path, plain(&error)))?;
+    Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
+}
+
+/// The mount on top at exactly this directory.
+pub fn at(mountpoint: &Path) -> Outcome<Option<Mount>> {
+    Ok(all()?.into_iter().rev().find(|mount| mount.mountpoint == mountpoint))
+}
+
+/// A mount of the pool with this path.
+pub fn of_pool(pool: &Path) -> Outcome<Option<Mount>> {
+    Ok(all()?.into_iter().rev().find(|mount| mount.fs_type == FS_TYPE && mount.source == pool))
+}
+
+/// The absolute path of a directory that may be a dead mount, on which stat(2) fails.
+pub fn absolute(path: &Path) -> Outcome<PathBuf> {
+    let error = match fs::canonicalize(path) {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    if error.raw_os_error() != Some(libc::ENOTCONN) {
+        return Err(Failure::at(path, plain(&error)));
+    }
+    let absolute = std::path::absolute(path).map_err(|error| Failure::at(path, plain(&error)))?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => match fs::canonicalize(parent) {
+            Ok(parent) => Ok(parent.join(name)),
+            Err(_) => Ok(absolute),
+        },
+        _ => Ok(absolute),
+    }
+}
+
+/// Processes that keep a mount busy, and mounts below it, as "name (pid): what".
+pub fn holders(mount: &Mount, device: u64) -> Vec<String> {
+    let mut found = Vec::new();
+    for below in all().unwrap_or_default() {
+        if below.parent == mount.id {
+            found.push(format!("mount at {}", below.mountpoint.display()));
+        }
+    }
+    let Ok(processes) = fs::read_dir("/proc") else { return found };
+    for process in processes.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        if let Some(what) = use_by(&process.path(), mount, device) {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            found.push(format!("{} ({pid}): {what}", name.trim()));
+        }
+    }
+    found
+}
+
+/// How one process uses the mount.
+fn use_by(process: &Path, mount: &Mount, device: u64) -> Option<String> {
+    let uses = |path: &Path| fs::metadata(path).is_ok_and(|found| found.dev() == device);
+    for (link, what) in
+        [("cwd", "works in it"), ("root", "has its root in it"), ("exe", "runs a program from it")]
+    {
+        if uses(&process.join(link)) {
+            return Some(what.to_string());
+        }
+    }
+    for descriptor in fs::read_dir(process.join("fd")).ok()?.flatten() {
+        if uses(&descriptor.path()) {
+            let target = fs::read_link(descriptor.path()).unwrap_or_default();
+            return Some(format!("has {} open", target.display()));
+        }
+    }
+    let maps = fs::read(process.join("maps")).unwrap_or_default();
+    let (major, minor) = mount.device.split_once(':')?;
+    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    let device = format!(" {major:02x}:{minor:02x} ");
+    let mapped = maps
+        .split(|&byte| byte == b'\n')
+        .any(|line| line.windows(device.len()).any(|window| window == device.as_bytes()));
+    mapped.then(|| "has a file of it mapped".to_string())
+}
+
+/// Whether `path` is `directory` or lies below it.
+pub fn is_inside(path: &Path, directory: &Path) -> bool {
+    path.as_os_str().as_bytes().starts_with(directory.as_os_str().as_bytes()) && path.starts_with(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_with_escapes() {
+        let line =
+            br"36 35 0:52 / /mnt/a\040b rw,noatime shared:1 - fuse.terrace /dev/shm/p\134x rw,user_id=0";
+        let mount = parse(line);
+        let expected = Mount {
+            id: 36,
+            parent: 35,
+            device: "0:52".into(),
+            mountpoint: "/mnt/a b".into(),
+            fs_type: FS_TYPE.into(),
+            source: r"/dev/shm/p\x".into(),
+        };
+        assert_eq!(mount, Some(expected));
+        assert_eq!(parse(b"36 35 0:52 / /mnt"), None);
+        assert!(is_inside(Path::new("/a/b"), Path::new("/a")));
+        assert!(!is_inside(Path::new("/ab"), Path::new("/a")));
+    }
+}

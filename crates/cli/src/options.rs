@@ -1,0 +1,204 @@
+//! The options of `terrace mount -o`.
+
+use crate::failure::{Failure, Outcome, status};
+use crate::output::parse_size;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use terrace_fs::{Atime, MountOptions, PolicyKind};
+
+/// Options, sorted by who takes them.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// For the file system.
+    pub fs: MountOptions,
+    /// For the kernel.
+    pub flags: Vec<String>,
+    /// Other users may use the mount.
+    pub allow_other: bool,
+    /// Log file instead of syslog.
+    pub log: Option<PathBuf>,
+}
+
+/// For fstab, mount(8) and systemd; nothing to do here.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "rw",
+    "nofail",
+    "_netdev",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "suid",
+    "dev",
+    "exec",
+    "async",
+    "atime",
+    "diratime",
+    "relatime",
+    "nostrictatime",
+    "nolazytime",
+    "noiversion",
+    "silent",
+    "loud",
+];
+/// The kernel's.
+const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
+/// In cli.md or in mount(8), but not here yet.
+const LATER: &[&str] = &[
+    "buffer",
+    "emulate-pm",
+    "emulate-tier",
+    "large_after",
+    "large_min",
+    "lazytime",
+    "metrics",
+    "remount",
+    "strictatime",
+    "sync_blocks",
+];
+
+impl Options {
+    /// Understands the words of all `-o`. `sloppy` ignores unknown ones, as mount -s asks.
+    pub fn parse(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
+        let mut options =
+            Options { fs: MountOptions::default(), flags: Vec::new(), allow_other: root, log: None };
+        for list in lists {
+            for word in list.as_bytes().split(|&byte| byte == b',').filter(|word| !word.is_empty()) {
+                match options.take(word) {
+                    Err(failure) if failure.text.contains("unknown option") && sloppy => {}
+                    result => result.map_err(|failure| failure.with_status(status::MOUNT_USAGE))?,
+                }
+            }
+        }
+        Ok(options)
+    }
+
+    fn take(&mut self, word: &[u8]) -> Outcome<()> {
+        let (name, value) = match word.iter().position(|&byte| byte == b'=') {
+            Some(at) => (&word[..at], Some(&word[at + 1..])),
+            None => (word, None),
+        };
+        let name = String::from_utf8_lossy(name).into_owned();
+        if name.starts_with("x-") || name.starts_with("X-") || IGNORED.contains(&name.as_str()) {
+            return Ok(());
+        }
+        if LATER.contains(&name.as_str()) {
+            return Err(Failure::not_built(format!("mount option {name}")));
+        }
+        let Some(value) = value else { return self.take_plain(&name) };
+        if name == "log" {
+            self.log = Some(PathBuf::from(OsString::from_vec(value.to_vec())));
+            return Ok(());
+        }
+        self.take_value(&name, &OsStr::from_bytes(value).to_string_lossy())
+    }
+
+    fn take_plain(&mut self, name: &str) -> Outcome<()> {
+        match name {
+            "allow_other" => self.allow_other = true,
+            "first_touch" => self.fs.promote_first_touch = true,
+            "noatime" => self.fs.atime = Atime::Never,
+            "ro" => self.fs.read_only = true,
+            flag if FLAGS.contains(&flag) => {}
+            "cache" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms" | "log" => {
+                return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
+            }
+            _ => return Err(unknown(name)),
+        }
+        if name == "ro" || name == "noatime" || FLAGS.contains(&name) {
+            self.flags.push(name.to_string());
+        }
+        Ok(())
+    }
+
+    fn take_value(&mut self, name: &str, value: &str) -> Outcome<()> {
+        let wrong = |what: &str| Failure::new(format!("mount option {name}={value}: {what}"));
+        let size = || parse_size(value).map_err(|error| wrong(&error));
+        match name {
+            "cache" => self.fs.cache_bytes = size()?,
+            "prefetch" => self.fs.prefetch_bytes = size()?,
+            "group" => {
+                self.fs.group_bytes = match size()? {
+                    bytes if (4096..=256 << 20).contains(&bytes) => bytes,
+                    _ => return Err(wrong("must be from 4K to 256M")),
+                }
+            }
+            "prefetch_ms" => {
+                self.fs.prefetch_ms = value.parse().map_err(|_| wrong("must be milliseconds"))?
+            }
+            "threshold" => {
+                self.fs.threshold_percent = match value.trim_end_matches('%').parse() {
+                    Ok(percent @ 1..=99) => Some(percent),
+                    _ => return Err(wrong("must be a percentage from 1 to 99")),
+                }
+            }
+            "policy" => {
+                self.fs.policy = Some(match value {
+                    "static" => PolicyKind::Static,
+                    "anticache" => PolicyKind::Anticache,
+                    "predictive" | "write-only" => return Err(Failure::not_built(format!("policy {value}"))),
+                    _ => return Err(wrong("no such policy; use static or anticache")),
+                });
+            }
+            "data" => {
+                self.fs.data_ordered = Some(match value {
+                    "atomic" => false,
+                    "ordered" => true,
+                    _ => return Err(wrong("must be atomic or ordered")),
+                });
+            }
+            "user" | "uhelper" | "comment" | "helper" => {}
+            _ => return Err(unknown(name)),
+        }
+        Ok(())
+    }
+}
+
+fn unknown(name: &str) -> Failure {
+    Failure::new(format!("mount option {name}: unknown option; see 'terrace mount --help'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Outcome<Options> {
+        Options::parse(&[OsString::from(text)], false, false)
+    }
+
+    #[test]
+    fn sorts_options() {
+        let options =
+            parse("defaults,nofail,x-systemd.automount,ro,noatime,nosuid,cache=1G,threshold=50,log=/a b");
+        let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
+        assert!(options.fs.read_only && !options.allow_other);
+        assert_eq!(options.fs.atime, Atime::Never);
+        assert_eq!((options.fs.cache_bytes, options.fs.threshold_percent), (1 << 30, Some(50)));
+        assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);
+        assert_eq!(options.log, Some(PathBuf::from("/a b")));
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_know() {
+        for (text, words) in [
+            ("bogus", "unknown option"),
+            ("bogus=1", "unknown option"),
+            ("emulate-pm=1:2", "not built yet"),
+            ("policy=predictive", "not built yet"),
+            ("policy=best", "no such policy"),
+            ("threshold=0", "from 1 to 99"),
+            ("cache=lots", "not a size"),
+            ("cache", "needs a value"),
+        ] {
+            let failure = parse(text).err().unwrap_or_else(|| unreachable!("{text}"));
+            assert!(failure.text.contains(words), "{}", failure.text);
+            assert_eq!(failure.status, status::MOUNT_USAGE);
+        }
+        assert!(Options::parse(&[OsString::from("bogus")], false, true).is_ok());
+    }
+}

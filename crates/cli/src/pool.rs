@@ -1,0 +1,192 @@
+//! Finding and opening the media of a pool.
+
+use crate::failure::{Failure, Outcome, plain};
+use crate::output::human;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use terrace_format::checkpoint::Checkpoint;
+use terrace_format::device::DeviceHeader;
+use terrace_format::geometry::{CHECKPOINT_COPIES, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::superblock::{DeviceRow, Refused, Superblock};
+use terrace_format::{BLOCK_SIZE, DeviceBlock, PmBlock};
+use terrace_fs::PoolMedia;
+use terrace_media::block::{AlignedBlock, FileDevice};
+use terrace_media::pm::RamPm;
+use terrace_media::{BlockMedium, OpenError, PmMedium};
+
+/// A medium that could not be opened, in the user's words.
+pub fn open_failure(error: &OpenError) -> Failure {
+    match error {
+        OpenError::Busy { path } => {
+            Failure::at(path, "in use by another process; is it mounted? see /proc/mounts")
+        }
+        OpenError::Io { path, source, .. } if source.raw_os_error() == Some(libc::EBUSY) => {
+            Failure::at(path, "in use; unmount it first")
+        }
+        OpenError::Io { path, source, .. } => Failure::at(path, plain(source)),
+        OpenError::NoSpace { path, size_bytes, reason } => {
+            Failure::at(path, format!("no space for {}: {reason}", human(*size_bytes)))
+        }
+        other => Failure::new(other.to_string()),
+    }
+}
+
+/// A pool that cannot be used, in the user's words.
+pub fn refusal(pool: &Path, refused: &Refused) -> Failure {
+    match refused {
+        Refused::NotAPool => Failure::at(pool, "no Terrace pool; make one with 'terrace mkfs'"),
+        Refused::Corrupt(corrupt) => Failure::at(pool, format!("{corrupt}; see 'terrace check'")),
+        other => Failure::at(pool, other),
+    }
+}
+
+/// The absolute path of an existing file.
+pub fn canonical(path: &Path) -> Outcome<PathBuf> {
+    fs::canonicalize(path).map_err(|error| Failure::at(path, plain(&error)))
+}
+
+/// Reads the superblock without opening the pool (it may be in use), the second copy when the first is damaged.
+pub fn peek(pool: &Path) -> Outcome<Superblock> {
+    let file = File::open(pool).map_err(|error| Failure::at(pool, plain(&error)))?;
+    if file.metadata().is_ok_and(|found| found.is_dir()) {
+        return Err(Failure::at(pool, "is a directory and no Terrace mount"));
+    }
+    let read = |copy: PmBlock| {
+        let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
+        match file.read_exact_at(&mut bytes, copy.offset().0) {
+            Ok(()) => Superblock::verify(&bytes, false),
+            Err(_) => Err(Refused::NotAPool),
+        }
+    };
+    match read(SUPERBLOCK_COPIES[0]) {
+        Err(first @ (Refused::Corrupt(_) | Refused::NotAPool)) => {
+            read(SUPERBLOCK_COPIES[1]).map_err(|_| refusal(pool, &first))
+        }
+        other => other.map_err(|refused| refusal(pool, &refused)),
+    }
+}
+
+/// Whether the pool was unmounted in order; `None` when no checkpoint is readable.
+pub fn is_clean(pool: &Path, superblock: &Superblock) -> Option<bool> {
+    let file = File::open(pool).ok()?;
+    let read = |copy: PmBlock| {
+        let mut bytes = vec![0; BLOCK_SIZE as usize];
+        file.read_exact_at(&mut bytes, copy.offset().0).ok()?;
+        Checkpoint::decode(&bytes, &superblock.uuid, superblock.geometry().lane_count).ok()
+    };
+    let copies = CHECKPOINT_COPIES.into_iter().filter_map(read);
+    copies.max_by_key(|checkpoint| checkpoint.sequence).map(|checkpoint| checkpoint.clean)
+}
+
+/// The pool's UUID as text.
+pub fn uuid_text(superblock: &Superblock) -> String {
+    uuid::Uuid::from_bytes(superblock.uuid).to_string()
+}
+
+/// The pool's label.
+pub fn label(superblock: &Superblock) -> String {
+    let end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(superblock.label.len());
+    String::from_utf8_lossy(superblock.label.get(..end).unwrap_or(&[])).into_owned()
+}
+
+/// Class of a device, by the number in the superblock.
+pub fn class_name(class: u8) -> &'static str {
+    if class == 2 { "hdd" } else { "ssd" }
+}
+
+/// Where a tier device is: at its path, or beside a pool that was moved with its files.
+pub fn locate(pool: &Path, row: &DeviceRow) -> PathBuf {
+    let hint = Path::new(OsStr::from_bytes(row.path()));
+    if fs::symlink_metadata(hint).is_err()
+        && let (Some(directory), Some(name)) = (pool.parent(), hint.file_name())
+        && directory.join(name).exists()
+    {
+        return directory.join(name);
+    }
+    hint.to_path_buf()
+}
+
+/// Opens a tier device and makes sure that it is the one the pool means.
+pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: bool) -> Outcome<FileDevice> {
+    let Some(row) = superblock.device_rows().get(index) else {
+        return Err(Failure::at(pool, format!("no device {index}")));
+    };
+    let path = locate(pool, row);
+    let tier = row.tier;
+    let device = FileDevice::open(&path, true, read_only).map_err(|error| match &error {
+        OpenError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Failure::new(format!("missing tier {tier}: {}: {}", path.display(), plain(source)))
+        }
+        OpenError::InvalidSize { size_bytes, .. } => resized(tier, &path, row, *size_bytes),
+        _ => open_failure(&error),
+    })?;
+    let mut first = [AlignedBlock::zeroed()];
+    device.read(DeviceBlock(0), &mut first).map_err(|error| Failure::new(format!("tier {tier}: {error}")))?;
+    let header = DeviceHeader::decode(&first[0].0)
+        .map_err(|_| Failure::new(format!("foreign tier {tier}: {}: no Terrace device", path.display())))?;
+    if header.pool_uuid != superblock.uuid {
+        let text = format!("foreign tier {tier}: {}: belongs to another pool", path.display());
+        return Err(Failure::new(text));
+    }
+    if header.device_uuid != row.uuid || usize::from(header.index) != index || header.tier != row.tier {
+        let found = format!("is device {} (tier {})", header.index, header.tier);
+        return Err(Failure::new(format!("foreign tier {tier}: {}: {found} of this pool", path.display())));
+    }
+    if device.blocks() != row.blocks.get() || header.blocks != row.blocks {
+        return Err(resized(tier, &path, row, device.blocks() * BLOCK_SIZE));
+    }
+    Ok(device)
+}
+
+fn resized(tier: u8, path: &Path, row: &DeviceRow, now: u64) -> Failure {
+    let was = row.blocks.get() * BLOCK_SIZE;
+    Failure::new(format!(
+        "resized tier {tier}: {}: was {was} bytes, is {now}; bring back its size",
+        path.display()
+    ))
+}
+
+/// An opened pool, its media locked.
+pub struct OpenPool {
+    /// What to give to the file system.
+    pub media: PoolMedia,
+    /// The superblock used.
+    pub superblock: Superblock,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+    /// The tier files, canonical.
+    pub tier_paths: Vec<PathBuf>,
+}
+
+/// Opens tier 0, verifies the superblock and opens all tiers.
+pub fn open(pool: &Path, write: bool) -> Outcome<OpenPool> {
+    let pm = RamPm::open(pool, false).map_err(|error| match &error {
+        OpenError::InvalidSize { .. } => refusal(pool, &Refused::NotAPool),
+        _ => open_failure(&error),
+    })?;
+    if let Ok(superblock) = peek(pool)
+        && superblock.pm_size.get() != pm.size()
+    {
+        let (was, is) = (superblock.pm_size.get(), pm.size());
+        return Err(Failure::at(
+            pool,
+            format!("resized tier 0: was {was} bytes, is {is}; bring back its size"),
+        ));
+    }
+    let (superblock, warning) =
+        terrace_fs::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
+    let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
+    let mut tier_paths = Vec::new();
+    for index in 0..superblock.device_rows().len() {
+        let device = open_tier(pool, &superblock, index, false)?;
+        tier_paths.push(canonical(device.path())?);
+        block.push(Arc::new(device));
+    }
+    let warnings = warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
+    Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, tier_paths })
+}
