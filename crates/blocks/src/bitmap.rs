@@ -14,12 +14,7 @@ impl Bitmap {
     /// An empty set over `0..bits`.
     pub fn new(bits: u64) -> Bitmap {
         let words = bits.div_ceil(64) as usize;
-        Bitmap {
-            words: vec![0; words],
-            summary: vec![0; words.div_ceil(64)],
-            hint: 0,
-            count: 0,
-        }
+        Bitmap { words: vec![0; words], summary: vec![0; words.div_ceil(64)], hint: 0, count: 0 }
     }
 
     /// Number of members.
@@ -30,10 +25,7 @@ impl Bitmap {
     /// Adds a member.
     pub fn insert(&mut self, bit: u64) {
         let word = (bit / 64) as usize;
-        debug_assert!(
-            self.words[word] & (1 << (bit % 64)) == 0,
-            "block {bit} is already free"
-        );
+        debug_assert!(self.words[word] & (1 << (bit % 64)) == 0, "block {bit} is already free");
         self.words[word] |= 1 << (bit % 64);
         self.summary[word / 64] |= 1 << (word % 64);
         self.hint = self.hint.min(word / 64);
@@ -97,9 +89,7 @@ impl Bitmap {
     }
 
     fn contains(&self, bit: u64) -> bool {
-        self.words
-            .get((bit / 64) as usize)
-            .is_some_and(|word| word & (1 << (bit % 64)) != 0)
+        self.words.get((bit / 64) as usize).is_some_and(|word| word & (1 << (bit % 64)) != 0)
     }
 
     fn remove(&mut self, bit: u64) {

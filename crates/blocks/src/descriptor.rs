@@ -44,9 +44,7 @@ impl Descriptor {
     /// Moves an unknown block only.
     pub(crate) fn learn(&self, state: State) -> bool {
         let unknown = State::Unknown as u8;
-        self.state
-            .compare_exchange(unknown, state as u8, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        self.state.compare_exchange(unknown, state as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Version of the content and ownership (design S6).

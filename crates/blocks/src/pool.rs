@@ -105,10 +105,7 @@ impl BlockPool {
         let first = geometry.first_pool_block();
         let count = geometry.block_count();
         let descriptors: Vec<Descriptor> = (0..count).map(|_| Descriptor::default()).collect();
-        descriptors
-            .iter()
-            .take(first.0 as usize)
-            .for_each(|d| d.set_state(State::Used));
+        descriptors.iter().take(first.0 as usize).for_each(|d| d.set_state(State::Used));
         let total = count - first.0;
         let space = Space {
             free: Bitmap::new(count),
@@ -179,11 +176,7 @@ impl BlockPool {
     pub fn claim(&self, count: usize, purpose: Purpose) -> Result<Claim<'_>> {
         let mut blocks = SmallVec::with_capacity(count);
         if count == 0 {
-            return Ok(Claim {
-                pool: self,
-                blocks,
-                next: 0,
-            });
+            return Ok(Claim { pool: self, blocks, next: 0 });
         }
         let mut space = self.space.lock();
         while space.free.count() < count as u64 + kept(&space, purpose) {
@@ -216,11 +209,7 @@ impl BlockPool {
             descriptor.set_clean(false);
             descriptor.set_version(self.new_version());
         }
-        Ok(Claim {
-            pool: self,
-            blocks,
-            next: 0,
-        })
+        Ok(Claim { pool: self, blocks, next: 0 })
     }
 
     /// Logs a block's owner.
@@ -313,9 +302,7 @@ impl BlockPool {
             return Ok(false);
         }
         let mut entries = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
-        self.wal
-            .pm()
-            .read(self.wal.geometry().table_entry(PmBlock(start)), &mut entries)?;
+        self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(start)), &mut entries)?;
         for (block, entry) in (start..end).zip(entries.as_chunks::<16>().0) {
             let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
             let descriptor = self.descriptor(PmBlock(block));

@@ -83,12 +83,7 @@ impl PageCache {
     pub fn new(budget_bytes: u64, lifetime_ns: u64) -> PageCache {
         let pages_per_shard = (budget_bytes / BLOCK_SIZE) as usize / SHARDS;
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        PageCache {
-            shards,
-            pages_per_shard,
-            lifetime_ns,
-            pages: AtomicU64::new(0),
-        }
+        PageCache { shards, pages_per_shard, lifetime_ns, pages: AtomicU64::new(0) }
     }
 
     fn shard(&self, key: &PageKey) -> &Mutex<Shard> {
@@ -107,10 +102,7 @@ impl PageCache {
             return None;
         }
         entry.touches += 1;
-        let found = Found {
-            page: entry.page.clone(),
-            touches: entry.touches,
-        };
+        let found = Found { page: entry.page.clone(), touches: entry.touches };
         Some(found)
     }
 
@@ -124,13 +116,7 @@ impl PageCache {
         let serial = shard.serial;
         let touches = u32::from(asked);
         let expires_ns = now_ns + self.lifetime_ns;
-        let entry = Entry {
-            page,
-            version,
-            expires_ns,
-            touches,
-            serial,
-        };
+        let entry = Entry { page, version, expires_ns, touches, serial };
         if shard.pages.insert(key, entry).is_none() {
             self.pages.fetch_add(1, Ordering::Relaxed);
         }
@@ -176,10 +162,7 @@ impl PageCache {
     /// Pages of one file among `blocks`, for `terrace where`.
     pub fn count_file(&self, ino: Ino, generation: u32) -> u64 {
         let mine = |key: &&PageKey| key.ino == ino && key.generation == generation;
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().pages.keys().filter(mine).count() as u64)
-            .sum()
+        self.shards.iter().map(|shard| shard.lock().pages.keys().filter(mine).count() as u64).sum()
     }
 }
 
@@ -188,11 +171,7 @@ mod tests {
     use super::*;
 
     fn key(block: u64) -> PageKey {
-        PageKey {
-            ino: Ino(2),
-            generation: 1,
-            block: FileBlock(block),
-        }
+        PageKey { ino: Ino(2), generation: 1, block: FileBlock(block) }
     }
 
     fn page(byte: u8) -> Option<Page> {
@@ -204,14 +183,8 @@ mod tests {
         let cache = PageCache::new(16 * 4096 * 4, 100);
         cache.insert(key(1), 7, page(1).ok_or("page")?, true, 0);
         cache.insert(key(2), 7, page(2).ok_or("page")?, false, 0);
-        assert_eq!(
-            cache.get(key(1), 7, 1000).map(|f| (f.touches, f.page.bytes()[0])),
-            Some((2, 1))
-        );
-        assert!(
-            cache.get(key(2), 7, 1000).is_none(),
-            "prefetched page outlived its lifetime"
-        );
+        assert_eq!(cache.get(key(1), 7, 1000).map(|f| (f.touches, f.page.bytes()[0])), Some((2, 1)));
+        assert!(cache.get(key(2), 7, 1000).is_none(), "prefetched page outlived its lifetime");
         assert!(cache.get(key(1), 8, 0).is_none(), "older version was used");
         for block in 0..1000 {
             cache.insert(key(block * 32), 1, page(0).ok_or("page")?, true, 0);

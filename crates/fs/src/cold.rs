@@ -26,22 +26,13 @@ pub(crate) struct Fetched {
 
 impl Fs {
     fn page_key(inode: &Inode, block: FileBlock) -> PageKey {
-        PageKey {
-            ino: inode.ino,
-            generation: inode.slot.generation.get(),
-            block,
-        }
+        PageKey { ino: inode.ino, generation: inode.slot.generation.get(), block }
     }
 
     /// The cold extents that overlap a range, cut to it. The caller holds the inode lock.
     pub(crate) fn cold_extents(&self, ino: Ino, range: BlockRange) -> FsResult<Vec<ColdExtent>> {
         let shard = self.catalog.read(self.catalog.shard_of(ino.0));
-        Ok(terrace_catalog::cold_map::range(
-            shard.reader(),
-            ino,
-            range.first,
-            range.end,
-        )?)
+        Ok(terrace_catalog::cold_map::range(shard.reader(), ino, range.first, range.end)?)
     }
 
     /// A cold block's content: from this operation's reads, from the cache, or as a need to read
@@ -67,11 +58,7 @@ impl Fs {
             op.fetched.pages.insert(block, (version, found.page.clone()));
             return Ok(found.page);
         }
-        Err(Need::Cold {
-            ino: inode.ino,
-            range: BlockRange::new(block, until),
-        }
-        .into())
+        Err(Need::Cold { ino: inode.ino, range: BlockRange::new(block, until) }.into())
     }
 
     /// A cold block that a write has to merge.
@@ -94,11 +81,7 @@ impl Fs {
                     return Ok(());
                 }
                 let extents = self.cold_extents(ino, window)?;
-                (
-                    inode,
-                    self.devices.plan_reads(extents),
-                    self.region_versions(ino, window),
-                )
+                (inode, self.devices.plan_reads(extents), self.region_versions(ino, window))
             };
             let mut pages = Vec::new();
             for read in reads {
@@ -116,9 +99,7 @@ impl Fs {
 
     fn region_versions(&self, ino: Ino, range: BlockRange) -> Vec<u64> {
         let regions = range.first.0 >> 9..=(range.end.0.max(range.first.0 + 1) - 1) >> 9;
-        regions
-            .map(|region| self.cold_versions.get(ino, FileBlock(region << 9)))
-            .collect()
+        regions.map(|region| self.cold_versions.get(ino, FileBlock(region << 9))).collect()
     }
 
     /// Reads one device run and checks every block's checksum. A wrong one fails the read only when the

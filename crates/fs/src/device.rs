@@ -67,10 +67,7 @@ impl Devices {
             length: 0,
             errno: libc::ENODEV,
         };
-        self.list
-            .get(usize::from(device.0))
-            .map(|device| &device.medium)
-            .ok_or_else(missing)
+        self.list.get(usize::from(device.0)).map(|device| &device.medium).ok_or_else(missing)
     }
 
     /// A device's name.
@@ -89,11 +86,7 @@ impl Devices {
 
     /// The devices of a tier.
     pub fn of_tier(&self, tier: TierId) -> Vec<DeviceId> {
-        let matching = self
-            .list
-            .iter()
-            .enumerate()
-            .filter(|(_, device)| device.tier == tier);
+        let matching = self.list.iter().enumerate().filter(|(_, device)| device.tier == tier);
         matching.map(|(index, _)| DeviceId(index as u8)).collect()
     }
 
@@ -122,18 +115,8 @@ impl Devices {
             }
         }
         let pinned = plans.into_iter().map(|(device, start, blocks)| {
-            let run = DeviceRun {
-                device,
-                start,
-                length: blocks.len() as u64,
-            };
-            DeviceRead {
-                devices: self,
-                device,
-                start,
-                blocks,
-                _pin: self.space.pin(run),
-            }
+            let run = DeviceRun { device, start, length: blocks.len() as u64 };
+            DeviceRead { devices: self, device, start, blocks, _pin: self.space.pin(run) }
         });
         pinned.collect()
     }

@@ -32,17 +32,11 @@ impl Fs {
         if length == 0 {
             return Err(FsError::Invalid);
         }
-        let end = offset
-            .checked_add(length)
-            .filter(|end| *end <= MAX_FILE_SIZE)
-            .ok_or(FsError::TooLarge)?;
+        let end = offset.checked_add(length).filter(|end| *end <= MAX_FILE_SIZE).ok_or(FsError::TooLarge)?;
         if mode == Allocate::PunchHole {
             return self.punch(ino, offset, length, wait);
         }
-        let range = BlockRange::new(
-            FileBlock(offset / BLOCK_SIZE),
-            FileBlock(end.div_ceil(BLOCK_SIZE)),
-        );
+        let range = BlockRange::new(FileBlock(offset / BLOCK_SIZE), FileBlock(end.div_ceil(BLOCK_SIZE)));
         self.refuse_hopeless(range)?;
         let mut op = Op::new(wait);
         let mut at = range.first;
@@ -129,8 +123,7 @@ impl Fs {
         locks.extend(chunks::shards(&self.catalog, run));
         let mut shards = self.catalog.write(&locks);
         let mut staged = Staged::new(self, None, false);
-        self.cold_versions
-            .bump(inode.ino, BlockRange::new(first, extent.end()));
+        self.cold_versions.bump(inode.ino, BlockRange::new(first, extent.end()));
         let mut freed = Vec::new();
         cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
         chunks::mark(&mut shards, &mut staged.tx, run, true)?;
@@ -152,10 +145,7 @@ impl Fs {
                 false => None,
             };
             let first_cold = cold.as_ref().map(|extent| extent.first);
-            let first_used = [mapped.map(|(block, _)| block), first_cold]
-                .into_iter()
-                .flatten()
-                .min();
+            let first_used = [mapped.map(|(block, _)| block), first_cold].into_iter().flatten().min();
             match first_used {
                 None => return Ok(window),
                 Some(used) if used > at => return Ok(BlockRange::new(at, used)),
@@ -186,34 +176,15 @@ impl Fs {
         if gap.is_empty() {
             return Ok(range.end);
         }
-        if self
-            .map
-            .missing_nodes(&inode.map(), gap.first, gap.count() as usize)?
-            > 0
-        {
-            return Err(Need::MapNodes {
-                ino,
-                first: gap.first,
-                count: gap.count(),
-            }
-            .into());
+        if self.map.missing_nodes(&inode.map(), gap.first, gap.count() as usize)? > 0 {
+            return Err(Need::MapNodes { ino, first: gap.first, count: gap.count() }.into());
         }
         let mut staged = Staged::new(self, Some(claim), false);
         let mut mappings: SmallVec<[Option<Mapping>; 16]> = SmallVec::new();
         for index in 0..gap.count() {
             let block = staged.take()?;
-            staged.own(
-                block,
-                Owner::File {
-                    ino,
-                    block: gap.first.plus(index),
-                    unwritten: true,
-                },
-            );
-            mappings.push(Some(Mapping {
-                block,
-                unwritten: true,
-            }));
+            staged.own(block, Owner::File { ino, block: gap.first.plus(index), unwritten: true });
+            mappings.push(Some(Mapping { block, unwritten: true }));
         }
         self.map.set(&mut staged.tx, &inode.map(), gap.first, &mappings)?;
         staged.blocks_delta += gap.count() as i64;

@@ -68,9 +68,7 @@ const WORDS: usize = 1 << 14;
 
 impl ColdVersions {
     pub fn new() -> ColdVersions {
-        ColdVersions {
-            words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
-        }
+        ColdVersions { words: (0..WORDS).map(|_| AtomicU64::new(0)).collect() }
     }
 
     fn word(&self, ino: Ino, region: u64) -> &AtomicU64 {
@@ -80,8 +78,7 @@ impl ColdVersions {
 
     /// The region's version.
     pub fn get(&self, ino: Ino, block: FileBlock) -> u64 {
-        self.word(ino, block.0 >> REGION_SHIFT)
-            .load(std::sync::atomic::Ordering::Acquire)
+        self.word(ino, block.0 >> REGION_SHIFT).load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Bumps the versions of all regions of a range. Call under the exclusive inode lock, before the
@@ -98,8 +95,7 @@ impl ColdVersions {
             return;
         }
         for region in first..=last {
-            self.word(ino, region)
-                .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+            self.word(ino, region).fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         }
     }
 }

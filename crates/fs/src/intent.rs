@@ -22,24 +22,13 @@ impl Fs {
         }
         let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
         let found = intent::list(shard.reader(), inode.ino)?;
-        Ok(found
-            .iter()
-            .map(|intent| BlockRange::new(intent.first, intent.end))
-            .collect())
+        Ok(found.iter().map(|intent| BlockRange::new(intent.first, intent.end)).collect())
     }
 
     /// Fails with a need when an intent overlaps a range that is to be used.
     pub(crate) fn refuse_intents(&self, inode: &Inode, range: BlockRange) -> Attempt<()> {
-        match self
-            .intents_of(inode)?
-            .iter()
-            .any(|intent| intent.overlaps(&range))
-        {
-            true => Err(Need::ClearIntent {
-                ino: inode.ino,
-                range,
-            }
-            .into()),
+        match self.intents_of(inode)?.iter().any(|intent| intent.overlaps(&range)) {
+            true => Err(Need::ClearIntent { ino: inode.ino, range }.into()),
             false => Ok(()),
         }
     }
@@ -75,21 +64,13 @@ impl Fs {
                     &mut shards,
                     &mut staged.tx,
                     ino,
-                    Intent {
-                        first: piece.end(),
-                        end: intent.end,
-                        generation,
-                    },
+                    Intent { first: piece.end(), end: intent.end, generation },
                 )?;
             } else if intents.len() == 1 {
                 slot.flags = (slot.flags.get() & !flag::HAS_INTENT).into();
             }
             staged.unlink_emptied(&mut shards)?;
-            slot.blocks = slot
-                .blocks
-                .get()
-                .saturating_add_signed(staged.blocks_delta)
-                .into();
+            slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
             log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
             staged.commit(reservation)?;
             Ok(true)

@@ -19,9 +19,7 @@ pub(crate) type InodeGuards<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 4]>;
 
 impl InodeLocks {
     pub fn new() -> InodeLocks {
-        InodeLocks {
-            stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
-        }
+        InodeLocks { stripes: (0..STRIPES).map(|_| RwLock::new(())).collect() }
     }
 
     fn stripe(ino: Ino) -> usize {
@@ -44,9 +42,6 @@ impl InodeLocks {
         let mut indices: SmallVec<[usize; 4]> = inos.iter().map(|ino| Self::stripe(*ino)).collect();
         indices.sort_unstable();
         indices.dedup();
-        indices
-            .into_iter()
-            .map(|index| self.stripes[index].write())
-            .collect()
+        indices.into_iter().map(|index| self.stripes[index].write()).collect()
     }
 }

@@ -116,19 +116,13 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
     superblock.hash_key = options.hash_key;
     let label = options.label.as_bytes();
     let place = superblock.label.get_mut(..label.len());
-    place
-        .ok_or_else(|| refuse("the label is longer than 64 bytes".into()))?
-        .copy_from_slice(label);
+    place.ok_or_else(|| refuse("the label is longer than 64 bytes".into()))?.copy_from_slice(label);
     superblock.map = 1;
     superblock.policy = options.policy as u8;
     superblock.data_mode = if options.data_ordered { 2 } else { 1 };
     superblock.created_ns = (options.created_ns as u64).into();
     superblock.device_count = options.devices.len() as u8;
-    let rows = superblock
-        .devices
-        .iter_mut()
-        .zip(&options.devices)
-        .zip(&media.block);
+    let rows = superblock.devices.iter_mut().zip(&options.devices).zip(&media.block);
     for ((row, device), medium) in rows {
         *row = DeviceRow::new_zeroed();
         row.tier = device.tier;
@@ -137,10 +131,7 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
         row.blocks = medium.blocks().into();
         let path = std::os::unix::ffi::OsStrExt::as_bytes(device.path.as_os_str());
         if !row.set_path(path) {
-            return Err(refuse(format!(
-                "{}: path longer than 255 bytes",
-                device.path.display()
-            )));
+            return Err(refuse(format!("{}: path longer than 255 bytes", device.path.display())));
         }
     }
     superblock.seal();
@@ -179,22 +170,13 @@ fn write_table(media: &PoolMedia, geometry: &Geometry, root: (PmBlock, PmBlock))
         bytes[8..].copy_from_slice(&MASK_FULL.to_le_bytes());
         bytes
     };
-    let fixed = entry(Owner::Page {
-        kind: PageKind::Fixed,
-        datum: 0,
-    });
+    let fixed = entry(Owner::Page { kind: PageKind::Fixed, datum: 0 });
     for block in 0..geometry.first_pool_block().0 {
         media.pm.write(geometry.table_entry(PmBlock(block)), &fixed)?;
     }
-    let node = entry(Owner::Page {
-        kind: PageKind::InodeNode,
-        datum: 0,
-    });
+    let node = entry(Owner::Page { kind: PageKind::InodeNode, datum: 0 });
     media.pm.write(geometry.table_entry(root.0), &node)?;
-    let page = entry(Owner::Page {
-        kind: PageKind::InodePage,
-        datum: 0,
-    });
+    let page = entry(Owner::Page { kind: PageKind::InodePage, datum: 0 });
     media.pm.write(geometry.table_entry(root.1), &page)?;
     Ok(())
 }

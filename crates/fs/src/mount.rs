@@ -142,11 +142,7 @@ impl Fs {
         let refuse = |text: String| FsError::Engine(Error::Refused(text));
         let rows = superblock.device_rows();
         if rows.len() != media.block.len() {
-            return Err(refuse(format!(
-                "the pool has {} devices, {} given",
-                rows.len(),
-                media.block.len()
-            )));
+            return Err(refuse(format!("the pool has {} devices, {} given", rows.len(), media.block.len())));
         }
         let geometry = superblock.geometry();
         let (wal, recovery) = Wal::open(Arc::clone(&media.pm), superblock.uuid, geometry)?;
@@ -154,28 +150,21 @@ impl Fs {
         let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
         let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
         let sizes = media.block.iter().enumerate();
-        let sizes: Vec<(DeviceId, u64)> = sizes
-            .map(|(index, medium)| (DeviceId(index as u8), medium.blocks()))
-            .collect();
+        let sizes: Vec<(DeviceId, u64)> =
+            sizes.map(|(index, medium)| (DeviceId(index as u8), medium.blocks())).collect();
         let list = rows.iter().zip(media.block).map(|(row, medium)| Device {
             tier: TierId(row.tier),
             medium,
             damaged: AtomicU64::new(0),
         });
-        let devices = Devices {
-            list: list.collect(),
-            space: ChunkSpace::new(Arc::clone(&catalog), &sizes),
-        };
+        let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };
         let policy_id = options.policy.map_or(superblock.policy, |kind| kind as u8);
         let threshold = options.threshold_percent.unwrap_or(80);
         let policy = terrace_placement::make(policy_id, threshold, options.promote_first_touch)
             .ok_or_else(|| refuse(format!("unknown policy {policy_id}")))?;
         let usable = geometry.block_count() - geometry.first_pool_block().0;
-        let slow = if devices.list.is_empty() || policy_id == PolicyKind::Static as u8 {
-            0
-        } else {
-            usable / 16
-        };
+        let slow =
+            if devices.list.is_empty() || policy_id == PolicyKind::Static as u8 { 0 } else { usable / 16 };
         let numbers = InodeNumbers::new(media.pm.load_u64(geometry.inode_pages())?);
         if numbers.pages > usable {
             let found = numbers.pages.to_string();

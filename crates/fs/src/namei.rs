@@ -123,33 +123,19 @@ impl Fs {
             return Err(FsError::ReadOnly);
         }
         if truncate {
-            let change = SetAttributes {
-                size: Some(0),
-                kill_set_id: true,
-                ..Default::default()
-            };
+            let change = SetAttributes { size: Some(0), kill_set_id: true, ..Default::default() };
             self.setattr(ino, &change, wait)?;
         }
         let _guard = self.locks.read(ino);
         let inode = self.load(ino)?;
         let cached = !write && inode.slot.has(flag::HAS_COLD) && !truncate && self.mostly_cold(&inode)?;
-        Ok(self.references.open(
-            ino,
-            if cached {
-                OpenMode::Cached
-            } else {
-                OpenMode::Direct
-            },
-        ))
+        Ok(self.references.open(ino, if cached { OpenMode::Cached } else { OpenMode::Direct }))
     }
 
     /// A file none of whose first blocks is in PM is read through the kernel's cache.
     fn mostly_cold(&self, inode: &Inode) -> FsResult<bool> {
         let end = terrace_format::FileBlock(inode.size().div_ceil(terrace_format::BLOCK_SIZE));
-        Ok(self
-            .map
-            .next_mapped(&inode.map(), terrace_format::FileBlock(0), end)?
-            .is_none())
+        Ok(self.map.next_mapped(&inode.map(), terrace_format::FileBlock(0), end)?.is_none())
     }
 
     /// Closes.
@@ -176,17 +162,7 @@ impl Fs {
         if mode & S_IFMT == S_IFDIR || mode & S_IFMT == S_IFLNK {
             return Err(FsError::Invalid);
         }
-        self.make(
-            parent,
-            name,
-            &NewInode {
-                mode,
-                rdev,
-                target: None,
-            },
-            caller,
-            wait,
-        )
+        self.make(parent, name, &NewInode { mode, rdev, target: None }, caller, wait)
     }
 
     /// Makes a directory. Takes a lookup reference.
@@ -202,17 +178,7 @@ impl Fs {
         wait: Wait,
     ) -> FsResult<Attributes> {
         let mode = S_IFDIR | mode & 0o7777;
-        self.make(
-            parent,
-            name,
-            &NewInode {
-                mode,
-                rdev: 0,
-                target: None,
-            },
-            caller,
-            wait,
-        )
+        self.make(parent, name, &NewInode { mode, rdev: 0, target: None }, caller, wait)
     }
 
     /// Makes a symbolic link. Takes a lookup reference.
@@ -234,11 +200,7 @@ impl Fs {
         if target.is_empty() {
             return Err(FsError::NotFound);
         }
-        let new = NewInode {
-            mode: S_IFLNK | 0o777,
-            rdev: 0,
-            target: Some(target),
-        };
+        let new = NewInode { mode: S_IFLNK | 0o777, rdev: 0, target: Some(target) };
         self.make(parent, name, &new, caller, wait)
     }
 
@@ -252,11 +214,7 @@ impl Fs {
     ) -> FsResult<Attributes> {
         check_name(name)?;
         let mut op = Op::new(wait);
-        let record = if new.target.is_some() {
-            self.large_record()
-        } else {
-            SMALL_RECORD
-        };
+        let record = if new.target.is_some() { self.large_record() } else { SMALL_RECORD };
         self.run(&mut op, record, |reservation, _op| {
             // Pages and slots exist already, but metadata alone must not take the reserve either.
             drop(self.blocks.claim(1, USER)?);
@@ -272,29 +230,12 @@ impl Fs {
                 return Err(FsError::TooManyLinks.into());
             }
             let inode = self.load_any(number.ino)?;
-            assert!(
-                inode.slot.is_free(),
-                "inode {} was handed out but is in use",
-                number.ino
-            );
+            assert!(inode.slot.is_free(), "inode {} was handed out but is in use", number.ino);
             let slot = self.new_slot(&inode, &directory, new, caller);
-            let shards = [
-                self.catalog.shard_of(parent.0),
-                self.catalog.shard_of(number.ino.0),
-            ];
-            let mut shards = self
-                .catalog
-                .write(&shards[..if new.target.is_some() { 2 } else { 1 }]);
+            let shards = [self.catalog.shard_of(parent.0), self.catalog.shard_of(number.ino.0)];
+            let mut shards = self.catalog.write(&shards[..if new.target.is_some() { 2 } else { 1 }]);
             let file_type = (new.mode >> 12) as u8;
-            dentry::insert(
-                &mut shards,
-                &mut staged.tx,
-                &self.names,
-                parent,
-                name,
-                number.ino,
-                file_type,
-            )?;
+            dentry::insert(&mut shards, &mut staged.tx, &self.names, parent, name, number.ino, file_type)?;
             if let Some(target) = new.target {
                 symlink::create(&mut shards, &mut staged.tx, number.ino, target)?;
             }
@@ -303,12 +244,7 @@ impl Fs {
             staged.commit(reservation)?;
             number.kept = true;
             self.references.looked_up(number.ino);
-            Ok(Inode {
-                ino: number.ino,
-                place: inode.place,
-                slot,
-            }
-            .attributes())
+            Ok(Inode { ino: number.ino, place: inode.place, slot }.attributes())
         })
     }
 
@@ -331,12 +267,7 @@ impl Fs {
         for time in [&mut slot.atime, &mut slot.mtime, &mut slot.ctime, &mut slot.btime] {
             *time = now.into();
         }
-        slot.parent_or_rdev = if is_directory {
-            directory.ino.0 as u32
-        } else {
-            new.rdev
-        }
-        .into();
+        slot.parent_or_rdev = if is_directory { directory.ino.0 as u32 } else { new.rdev }.into();
         if let Some(target) = new.target {
             slot.size = (target.len() as u64).into();
             slot.flags = flag::HAS_SYMLINK.into();
@@ -385,15 +316,7 @@ impl Fs {
             let mut staged = Staged::new(self, None, false);
             let mut shards = self.catalog.write(&[self.catalog.shard_of(parent.0)]);
             let file_type = (inode.slot.mode.get() >> 12) as u8;
-            dentry::insert(
-                &mut shards,
-                &mut staged.tx,
-                &self.names,
-                parent,
-                name,
-                ino,
-                file_type,
-            )?;
+            dentry::insert(&mut shards, &mut staged.tx, &self.names, parent, name, ino, file_type)?;
             let mut slot = inode.slot;
             slot.nlink = (slot.nlink.get() + 1).into();
             slot.ctime = self.now().into();
@@ -456,11 +379,7 @@ impl Fs {
         inode: &Inode,
     ) -> Attempt<()> {
         let mut slot = inode.slot;
-        let left = if slot.is_directory() {
-            0
-        } else {
-            slot.nlink.get().saturating_sub(1)
-        };
+        let left = if slot.is_directory() { 0 } else { slot.nlink.get().saturating_sub(1) };
         slot.nlink = left.into();
         slot.ctime = self.now().into();
         if left > 0 {

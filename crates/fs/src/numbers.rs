@@ -32,10 +32,7 @@ pub(crate) struct InodeNumbers {
 impl InodeNumbers {
     /// Nothing is known of the `pages` pages yet.
     pub fn new(pages: u64) -> InodeNumbers {
-        InodeNumbers {
-            pages,
-            ..Default::default()
-        }
+        InodeNumbers { pages, ..Default::default() }
     }
 
     fn scanned(&self) -> u64 {
@@ -91,11 +88,7 @@ impl Fs {
         let mut numbers = self.numbers.lock();
         loop {
             if let Some(ino) = numbers.take() {
-                return Ok(NewNumber {
-                    fs: self,
-                    ino,
-                    kept: false,
-                });
+                return Ok(NewNumber { fs: self, ino, kept: false });
             }
             if !self.scan_inode_page(&mut numbers)? {
                 return Err(Need::InodePage.into());
@@ -148,9 +141,7 @@ impl Fs {
 
     /// Adds a page to the inode file, a transaction of its own (design T7).
     pub(crate) fn add_inode_page(&self, purpose: Purpose) -> FsResult<()> {
-        let reservation = self
-            .wal
-            .reserve(crate::op::SMALL_RECORD.min(self.wal.max_record()))?;
+        let reservation = self.wal.reserve(crate::op::SMALL_RECORD.min(self.wal.max_record()))?;
         let mut claim = self.blocks.claim(6, purpose)?;
         let mut numbers = self.numbers.lock();
         if !numbers.candidates.is_empty() || numbers.scanned() < numbers.pages {
@@ -163,18 +154,14 @@ impl Fs {
         let mut tx = Tx::new();
         let grow = || -> FsResult<()> {
             let page = claim.take().ok_or(NoSpace::Pm)?;
-            self.pm
-                .write_streaming(page.offset(), &[0; BLOCK_SIZE as usize])?;
+            self.pm.write_streaming(page.offset(), &[0; BLOCK_SIZE as usize])?;
             self.pm.order();
             self.inode_map.add_nodes(&mut tx, index, &mut claim)?;
             self.inode_map.set(&mut tx, index, Some(page))?;
             self.blocks.set_owner(
                 &mut tx,
                 page,
-                Owner::Page {
-                    kind: PageKind::InodePage,
-                    datum: index as u32,
-                },
+                Owner::Page { kind: PageKind::InodePage, datum: index as u32 },
             );
             tx.write_u64(self.wal.geometry().inode_pages(), index + 1);
             self.wal.commit(reservation, &tx)?;
@@ -185,9 +172,7 @@ impl Fs {
             return Err(error);
         }
         numbers.pages = index + 1;
-        numbers
-            .free
-            .push(if index == 0 { u32::MAX << 2 } else { u32::MAX });
+        numbers.free.push(if index == 0 { u32::MAX << 2 } else { u32::MAX });
         numbers.candidates.push(index as u32);
         Ok(())
     }

@@ -19,19 +19,11 @@ pub(crate) struct Op {
 
 impl Op {
     pub fn new(wait: Wait) -> Op {
-        Op {
-            wait,
-            purpose: Purpose::User,
-            fetched: Fetched::default(),
-        }
+        Op { wait, purpose: Purpose::User, fetched: Fetched::default() }
     }
     /// An operation that gives space back and may therefore use the reserve.
     pub fn reclaiming(wait: Wait) -> Op {
-        Op {
-            wait,
-            purpose: Purpose::Reclaim,
-            fetched: Fetched::default(),
-        }
+        Op { wait, purpose: Purpose::Reclaim, fetched: Fetched::default() }
     }
 }
 
@@ -135,10 +127,9 @@ impl Fs {
     pub(crate) fn provide(&self, op: &mut Op, need: Need) -> FsResult<()> {
         let done = match need {
             Need::MapNodes { ino, first, count } => self.add_map_nodes(op, ino, first, count),
-            Need::CatalogRoom(shortage) => self
-                .catalog
-                .make_room_for(&shortage, op.purpose)
-                .map_err(FsError::from),
+            Need::CatalogRoom(shortage) => {
+                self.catalog.make_room_for(&shortage, op.purpose).map_err(FsError::from)
+            }
             Need::Cold { ino, range } => self.fetch_cold(op, ino, range),
             Need::ClearIntent { ino, range } => self.clear_intent(op.wait, ino, range),
             Need::InodePage => self.add_inode_page(op.purpose),
@@ -146,7 +137,7 @@ impl Fs {
             Need::Again => Ok(()),
         };
         match done {
-            Err(FsError::Engine(Error::NoSpace(NoSpace::Pm))) => self.make_pm_space(op.wait),
+            Err(FsError::Engine(Error::NoSpace(NoSpace::Pm))) => self.make_pm_space(op.purpose, op.wait),
             other => other,
         }
     }
@@ -154,9 +145,7 @@ impl Fs {
     /// Adds the map nodes below a range, as transactions of their own.
     fn add_map_nodes(&self, op: &Op, ino: Ino, first: FileBlock, count: u64) -> FsResult<()> {
         loop {
-            let reservation = self
-                .wal
-                .reserve(crate::op::SMALL_RECORD.min(self.wal.max_record()))?;
+            let reservation = self.wal.reserve(crate::op::SMALL_RECORD.min(self.wal.max_record()))?;
             let mut claim = self.blocks.claim(6, op.purpose)?;
             let _guard = self.locks.write(ino);
             let inode = self.load(ino)?;
@@ -165,9 +154,7 @@ impl Fs {
                 return Ok(());
             }
             let mut tx = terrace_wal::Tx::new();
-            let added = self
-                .map
-                .add_nodes(&mut tx, &inode.map(), first, count as usize, &mut claim);
+            let added = self.map.add_nodes(&mut tx, &inode.map(), first, count as usize, &mut claim);
             let committed = added.and_then(|_| self.wal.commit(reservation, &tx));
             if let Err(error) = committed {
                 claim.give_back_all();

@@ -74,11 +74,7 @@ impl Fs {
         intents: &[BlockRange],
     ) -> Attempt<()> {
         let tick = self.tick.load(Ordering::Relaxed);
-        let gone = |block: FileBlock| {
-            intents
-                .iter()
-                .any(|range| range.first <= block && block < range.end)
-        };
+        let gone = |block: FileBlock| intents.iter().any(|range| range.first <= block && block < range.end);
         let mut cold = None;
         let mut index = 0;
         while index < mappings.len() {

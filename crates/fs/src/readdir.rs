@@ -56,11 +56,8 @@ impl Fs {
             after = last.cookie;
             for entry in &batch {
                 let dots = entry.cookie <= DOT_DOT;
-                let attributes = if dots {
-                    self.getattr(entry.ino)
-                } else {
-                    self.attributes_or_forget(entry.ino)
-                };
+                let attributes =
+                    if dots { self.getattr(entry.ino) } else { self.attributes_or_forget(entry.ino) };
                 // Gone since the names were read: leave it out, as a later read of the names would.
                 let Ok(attributes) = attributes else { continue };
                 if !full {
@@ -87,12 +84,7 @@ impl Fs {
         for (cookie, target, name) in [(DOT, ino, "."), (DOT_DOT, parent, "..")] {
             if after < cookie {
                 let name = name.as_bytes().to_vec();
-                entries.push(DirectoryEntry {
-                    ino: target,
-                    file_type: DIRECTORY_TYPE,
-                    cookie,
-                    name,
-                });
+                entries.push(DirectoryEntry { ino: target, file_type: DIRECTORY_TYPE, cookie, name });
             }
         }
         let shard = self.catalog.read(self.catalog.shard_of(ino.0));
@@ -104,11 +96,7 @@ impl Fs {
                 name: name.to_vec(),
             };
             entries.push(entry);
-            if entries.len() < BATCH {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            if entries.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         if refer {
             let named = entries.iter().filter(|entry| entry.cookie > DOT_DOT);

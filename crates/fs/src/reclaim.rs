@@ -27,10 +27,7 @@ pub(crate) struct ReclaimQueue {
 
 impl ReclaimQueue {
     pub fn new() -> ReclaimQueue {
-        ReclaimQueue {
-            inos: Mutex::default(),
-            waker: Waker::new(),
-        }
+        ReclaimQueue { inos: Mutex::default(), waker: Waker::new() }
     }
     /// Queues an orphan that nobody refers to any more.
     pub fn push(&self, ino: Ino) {
@@ -65,17 +62,17 @@ impl Fs {
         let mut shards = self.lock_piece(inode.ino, &piece);
         self.stage_piece(inode, &piece, &mut shards, &mut staged)?;
         let keys = match piece.complete && piece.is_empty() {
-            true => self.stage_key_removal(inode, &mut shards, &mut staged)?,
+            true => {
+                // A crash between node transactions can leave empty map nodes.
+                self.stage_prune(inode, all, &mut staged)?
+                    || self.stage_key_removal(inode, &mut shards, &mut staged)?
+            }
             false => true,
         };
         staged.unlink_emptied(&mut shards)?;
         if keys {
             let mut slot = inode.slot;
-            slot.blocks = slot
-                .blocks
-                .get()
-                .saturating_add_signed(staged.blocks_delta)
-                .into();
+            slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
             crate::slot::log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
             staged.commit(reservation)?;
             return Ok(true);
@@ -128,19 +125,11 @@ impl Fs {
 
     /// The steps that background threads drive, with their wakers.
     pub(crate) fn background_steps(self: &Arc<Fs>) -> Vec<(Box<dyn Step>, Waker)> {
-        let reclaim = ReclaimStep {
-            fs: Arc::clone(self),
-            list: 0,
-            scanned: false,
-            idle_checks: 0,
-        };
+        let reclaim = ReclaimStep { fs: Arc::clone(self), list: 0, scanned: false, idle_checks: 0 };
         let mut steps: Vec<(Box<dyn Step>, Waker)> = vec![(Box::new(reclaim), self.reclaim.waker.clone())];
         if !self.read_only {
             for worker in 0..2 {
-                steps.push((
-                    Box::new(MigrationStep::new(self, worker)),
-                    self.migration.waker(worker),
-                ));
+                steps.push((Box::new(MigrationStep::new(self, worker)), self.migration.waker(worker)));
             }
         }
         steps

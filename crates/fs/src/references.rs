@@ -57,9 +57,7 @@ pub(crate) struct References {
 
 impl References {
     pub fn new() -> References {
-        References {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-        }
+        References { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Counts> {
@@ -79,9 +77,7 @@ impl References {
         let Some(count) = counts.get_mut(&(ino.0 as u32)) else {
             return true;
         };
-        count.lookups = count
-            .lookups
-            .saturating_sub(lookups.min(u64::from(u32::MAX)) as u32);
+        count.lookups = count.lookups.saturating_sub(lookups.min(u64::from(u32::MAX)) as u32);
         if count.lookups > 0 || count.opens > 0 {
             return false;
         }
@@ -100,11 +96,7 @@ impl References {
             count.cached = prefer == OpenMode::Cached;
         }
         count.opens = count.opens.saturating_add(1);
-        if count.cached {
-            OpenMode::Cached
-        } else {
-            OpenMode::Direct
-        }
+        if count.cached { OpenMode::Cached } else { OpenMode::Direct }
     }
 
     /// Closes; true when nobody refers to the inode any more.

@@ -35,12 +35,7 @@ impl Fs {
     ) -> FsResult<()> {
         check_name(name)?;
         check_name(new_name)?;
-        let names = Names {
-            parent,
-            name,
-            new_parent,
-            new_name,
-        };
+        let names = Names { parent, name, new_parent, new_name };
         let mut op = Op::new(wait);
         self.run(&mut op, self.large_record(), |reservation, _op| {
             drop(self.blocks.claim(1, USER)?);
@@ -91,11 +86,7 @@ impl Fs {
                 return Err(FsError::from(terrace_format::Corrupt::new(site, "the root", "a circle")).into());
             }
         }
-        if moved == at {
-            Err(FsError::Invalid.into())
-        } else {
-            Ok(())
-        }
+        if moved == at { Err(FsError::Invalid.into()) } else { Ok(()) }
     }
 
     fn rename_locked(
@@ -122,10 +113,7 @@ impl Fs {
             check_removable(replaced, moved.slot.is_directory())?;
         }
         let mut staged = Staged::new(self, None, false);
-        let shards = [
-            self.catalog.shard_of(names.parent.0),
-            self.catalog.shard_of(names.new_parent.0),
-        ];
+        let shards = [self.catalog.shard_of(names.parent.0), self.catalog.shard_of(names.new_parent.0)];
         let mut shards = self.catalog.write(&shards);
         // The new name first: a slot shift of the removal must not move what a Full would abandon.
         if let Some(target) = &target_now {

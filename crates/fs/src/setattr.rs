@@ -17,16 +17,8 @@ impl Fs {
         if let Some(size) = change.size {
             self.truncate(ino, size, change.kill_set_id, wait)?;
         }
-        let rest = SetAttributes {
-            size: None,
-            ..*change
-        };
-        if rest
-            == (SetAttributes {
-                kill_set_id: rest.kill_set_id,
-                ..Default::default()
-            })
-        {
+        let rest = SetAttributes { size: None, ..*change };
+        if rest == (SetAttributes { kill_set_id: rest.kill_set_id, ..Default::default() }) {
             return self.getattr(ino);
         }
         let mut op = Op::reclaiming(wait);

@@ -20,10 +20,7 @@ pub(crate) struct Inode {
 impl Inode {
     /// What the file map needs.
     pub fn map(&self) -> MapInode {
-        MapInode {
-            ino: self.ino,
-            slot: self.place,
-        }
+        MapInode { ino: self.ino, slot: self.place }
     }
 
     /// Size in bytes.
@@ -41,11 +38,7 @@ impl Inode {
             nlink: slot.nlink.get(),
             uid: slot.uid.get(),
             gid: slot.gid.get(),
-            rdev: if slot.is_directory() {
-                0
-            } else {
-                slot.parent_or_rdev.get()
-            },
+            rdev: if slot.is_directory() { 0 } else { slot.parent_or_rdev.get() },
             size: slot.size.get(),
             blocks: slot.blocks.get() * 8,
             atime_ns: slot.atime.get(),
@@ -71,11 +64,7 @@ impl Fs {
     /// Loads an inode that must exist. The caller holds its lock.
     pub(crate) fn load(&self, ino: Ino) -> FsResult<Inode> {
         let inode = self.load_any(ino)?;
-        if inode.slot.is_free() {
-            Err(FsError::Stale)
-        } else {
-            Ok(inode)
-        }
+        if inode.slot.is_free() { Err(FsError::Stale) } else { Ok(inode) }
     }
 
     /// Loads a slot, free or not.
@@ -95,11 +84,7 @@ impl Fs {
     /// Loads a directory.
     pub(crate) fn load_directory(&self, ino: Ino) -> FsResult<Inode> {
         let inode = self.load(ino)?;
-        if inode.slot.is_directory() {
-            Ok(inode)
-        } else {
-            Err(FsError::NotDirectory)
-        }
+        if inode.slot.is_directory() { Ok(inode) } else { Err(FsError::NotDirectory) }
     }
 
     /// Now, in nanoseconds since the epoch.

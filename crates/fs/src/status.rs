@@ -104,13 +104,7 @@ impl Fs {
     pub fn status(&self) -> FsResult<FsStatus> {
         let tiers = self.tier_status()?;
         let healthy = !self.wal.is_stopped() && self.devices.list.iter().all(|device| device.is_healthy());
-        let label = self
-            .superblock
-            .label
-            .iter()
-            .take_while(|byte| **byte != 0)
-            .copied()
-            .collect::<Vec<u8>>();
+        let label = self.superblock.label.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<u8>>();
         Ok(FsStatus {
             label: String::from_utf8_lossy(&label).into_owned(),
             tiers,
@@ -125,11 +119,7 @@ impl Fs {
                 clean: self.recovery.clean,
                 warnings: self.recovery.warnings.clone(),
             },
-            dram: DramStatus {
-                cache_bytes: self.cache.bytes(),
-                buffer_bytes: 0,
-                dirty_bytes: 0,
-            },
+            dram: DramStatus { cache_bytes: self.cache.bytes(), buffer_bytes: 0, dirty_bytes: 0 },
             bytes_not_yet_durable: 0,
             pm: self.pm.describe(),
             healthy,
@@ -167,24 +157,11 @@ impl Fs {
                     health: health(device.is_healthy()),
                 });
             }
-            let row = self
-                .superblock
-                .device_rows()
-                .iter()
-                .find(|row| row.tier == tier.0);
-            let first = self
-                .devices
-                .of_tier(tier)
-                .first()
-                .map(|id| usize::from(id.0))
-                .unwrap_or(0);
+            let row = self.superblock.device_rows().iter().find(|row| row.tier == tier.0);
+            let first = self.devices.of_tier(tier).first().map(|id| usize::from(id.0)).unwrap_or(0);
             tiers.push(TierStatus {
                 id: tier.0,
-                kind: if row.is_some_and(|row| row.class == 2) {
-                    "hdd"
-                } else {
-                    "ssd"
-                },
+                kind: if row.is_some_and(|row| row.class == 2) { "hdd" } else { "ssd" },
                 promise: self.devices.list[first].promise().name(),
                 capacity_bytes: devices.iter().map(|device| device.capacity_bytes).sum(),
                 used_bytes: devices.iter().map(|device| device.used_bytes).sum(),
@@ -230,10 +207,7 @@ impl Fs {
     pub fn whereabouts(&self, ino: Ino) -> FsResult<Whereabouts> {
         let _guard = self.locks.read(ino);
         let inode = self.load(ino)?;
-        let mut found = Whereabouts {
-            size_bytes: inode.size(),
-            ..Default::default()
-        };
+        let mut found = Whereabouts { size_bytes: inode.size(), ..Default::default() };
         let mut bytes =
             vec![0u64; 1 + self.devices.tiers().iter().map(|tier| tier.0).max().unwrap_or(0) as usize];
         if inode.slot.is_regular() {
@@ -243,11 +217,8 @@ impl Fs {
             if inode.slot.has(flag::HAS_COLD) {
                 let range = crate::types::BlockRange::new(FileBlock(0), end);
                 for extent in self.cold_extents(ino, range)? {
-                    let tier = self
-                        .devices
-                        .list
-                        .get(usize::from(extent.device.0))
-                        .map_or(1, |device| device.tier.0);
+                    let tier =
+                        self.devices.list.get(usize::from(extent.device.0)).map_or(1, |device| device.tier.0);
                     for index in 0..u64::from(extent.length) {
                         let block = extent.first.plus(index);
                         if gone(block) {
@@ -268,11 +239,7 @@ impl Fs {
                 at = block.plus(1);
             }
         }
-        found.tiers = bytes
-            .into_iter()
-            .enumerate()
-            .map(|(tier, bytes)| (tier as u8, bytes))
-            .collect();
+        found.tiers = bytes.into_iter().enumerate().map(|(tier, bytes)| (tier as u8, bytes)).collect();
         found.dram_bytes = self.cache.count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
         Ok(found)
     }

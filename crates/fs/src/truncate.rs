@@ -84,16 +84,8 @@ impl Fs {
             pm.push((block, mapping.block));
             at = block.plus(1);
         }
-        let cold = cold
-            .into_iter()
-            .filter_map(|extent| extent.slice(range.first, end))
-            .collect();
-        Ok(Piece {
-            range: BlockRange::new(range.first, end),
-            pm,
-            cold,
-            complete: end == range.end,
-        })
+        let cold = cold.into_iter().filter_map(|extent| extent.slice(range.first, end)).collect();
+        Ok(Piece { range: BlockRange::new(range.first, end), pm, cold, complete: end == range.end })
     }
 
     /// Locks the shards that a piece changes.
@@ -120,15 +112,7 @@ impl Fs {
             let (first, end) = (piece.range.first, piece.range.end);
             cold_map::cut(shards, &mut staged.tx, inode.ino, first, end, &mut freed)?;
             for (device, start, length) in freed {
-                self.stage_device_free(
-                    DeviceRun {
-                        device,
-                        start,
-                        length,
-                    },
-                    shards,
-                    staged,
-                )?;
+                self.stage_device_free(DeviceRun { device, start, length }, shards, staged)?;
             }
         }
         let mut index = 0;
@@ -144,16 +128,26 @@ impl Fs {
             self.map.set(&mut staged.tx, &inode.map(), first, &none)?;
         }
         if let (Some(first), Some(last)) = (piece.pm.first(), piece.pm.last()) {
-            let mut nodes = Freed::new();
-            let count = (last.0.0 - first.0.0 + 1) as usize;
-            let pruned = self
-                .map
-                .prune(&mut staged.tx, &inode.map(), first.0, count, &mut nodes);
-            staged.released.extend(nodes);
-            pruned?;
+            self.stage_prune(inode, BlockRange::new(first.0, last.0.plus(1)), staged)?;
         }
         staged.blocks_delta -= self.union_count(piece) as i64;
         Ok(())
+    }
+
+    /// Frees map nodes of a range that hold nothing any more; true when it freed any.
+    pub(crate) fn stage_prune(
+        &self,
+        inode: &Inode,
+        range: BlockRange,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<bool> {
+        let mut nodes = Freed::new();
+        let count = range.count() as usize;
+        let pruned = self.map.prune(&mut staged.tx, &inode.map(), range.first, count, &mut nodes);
+        let freed = !nodes.is_empty();
+        staged.released.extend(nodes);
+        pruned?;
+        Ok(freed)
     }
 
     /// File blocks that a piece removes, each once.
@@ -237,11 +231,7 @@ impl Fs {
             &mut shards,
             &mut staged.tx,
             inode.ino,
-            Intent {
-                first: range.first,
-                end: range.end,
-                generation,
-            },
+            Intent { first: range.first, end: range.end, generation },
         )?;
         self.finish_change(reservation, inode, slot, staged)?;
         Ok(true)
@@ -271,18 +261,12 @@ impl Fs {
                 // Past the end nothing needs zeros.
                 let to = to.min(inode.size());
                 if from < to {
-                    let zeros = Segment {
-                        offset: from,
-                        length: to - from,
-                        data: None,
-                    };
+                    let zeros = Segment { offset: from, length: to - from, data: None };
                     self.stage(op, &inode, zeros, &mut staged)?;
                 }
             }
-            let range = BlockRange::new(
-                FileBlock(first / BLOCK_SIZE),
-                FileBlock(last / BLOCK_SIZE).min(FILE_END),
-            );
+            let range =
+                BlockRange::new(FileBlock(first / BLOCK_SIZE), FileBlock(last / BLOCK_SIZE).min(FILE_END));
             if range.is_empty() {
                 self.finish_change(reservation, &inode, inode.slot, staged)?;
                 return Ok(false);

@@ -49,10 +49,7 @@ impl Segment<'_> {
     /// The blocks it touches.
     pub fn blocks(&self) -> BlockRange {
         let end = self.offset + self.length;
-        BlockRange::new(
-            FileBlock(self.offset / BLOCK_SIZE),
-            FileBlock(end.div_ceil(BLOCK_SIZE)),
-        )
+        BlockRange::new(FileBlock(self.offset / BLOCK_SIZE), FileBlock(end.div_ceil(BLOCK_SIZE)))
     }
 }
 
@@ -107,10 +104,7 @@ impl<'a> Staged<'a> {
     }
 
     pub fn take(&mut self) -> Attempt<PmBlock> {
-        self.claim
-            .as_mut()
-            .and_then(Claim::take)
-            .ok_or(Fail::Need(Need::PmSpace))
+        self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::PmSpace))
     }
 
     /// Streams bytes to a block that nobody can see yet.
@@ -173,9 +167,7 @@ impl<'a> Staged<'a> {
         if !self.device_freed.is_empty() {
             // Before another medium's blocks are reused the freeing record is persisted (design 3, T6).
             self.fs.pm.persist();
-            self.device_freed
-                .iter()
-                .for_each(|run| self.fs.devices.space.freed(*run, lsn));
+            self.device_freed.iter().for_each(|run| self.fs.devices.space.freed(*run, lsn));
         }
         let tick = self.fs.tick.load(Ordering::Relaxed);
         for (block, _) in &self.owners {
@@ -193,9 +185,7 @@ struct Under {
 
 impl Under {
     fn cold_at(&self, block: FileBlock) -> Option<&ColdExtent> {
-        self.cold
-            .iter()
-            .find(|extent| extent.first <= block && block < extent.end())
+        self.cold.iter().find(|extent| extent.first <= block && block < extent.end())
     }
 }
 
@@ -234,11 +224,7 @@ impl Fs {
             if at != offset {
                 op.wait = Wait::Allowed;
             }
-            let segment = Segment {
-                offset: at,
-                length: piece.len() as u64,
-                data: Some(piece),
-            };
+            let segment = Segment { offset: at, length: piece.len() as u64, data: Some(piece) };
             self.write_piece(&mut op, ino, segment, flags)?;
             at += piece.len() as u64;
             rest = tail;
@@ -295,11 +281,7 @@ impl Fs {
         let now = self.now();
         slot.mtime = now.into();
         slot.ctime = now.into();
-        slot.blocks = slot
-            .blocks
-            .get()
-            .saturating_add_signed(staged.blocks_delta)
-            .into();
+        slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
         log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
         staged.commit(reservation)
     }
@@ -318,11 +300,7 @@ impl Fs {
         if size == block_end || from < block_end {
             return Ok(());
         }
-        let zeros = Segment {
-            offset: size,
-            length: block_end - size,
-            data: None,
-        };
+        let zeros = Segment { offset: size, length: block_end - size, data: None };
         self.stage(op, inode, zeros, staged)
     }
 
@@ -353,20 +331,12 @@ impl Fs {
             }
         }
         if changed {
-            let missing = self
-                .map
-                .missing_nodes(&inode.map(), range.first, mappings.len())?;
+            let missing = self.map.missing_nodes(&inode.map(), range.first, mappings.len())?;
             if missing > 0 {
                 let count = range.count();
-                return Err(Need::MapNodes {
-                    ino: inode.ino,
-                    first: range.first,
-                    count,
-                }
-                .into());
+                return Err(Need::MapNodes { ino: inode.ino, first: range.first, count }.into());
             }
-            self.map
-                .set(&mut staged.tx, &inode.map(), range.first, &mappings)?;
+            self.map.set(&mut staged.tx, &inode.map(), range.first, &mappings)?;
         }
         Ok(())
     }
@@ -374,13 +344,9 @@ impl Fs {
     fn look_under(&self, inode: &Inode, range: BlockRange) -> Attempt<Under> {
         let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::new();
         mappings.resize(range.count() as usize, None);
-        self.map
-            .lookup_run(None, &inode.map(), range.first, &mut mappings)?;
-        let cold = if inode.slot.has(flag::HAS_COLD) {
-            self.cold_extents(inode.ino, range)?
-        } else {
-            Vec::new()
-        };
+        self.map.lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+        let cold =
+            if inode.slot.has(flag::HAS_COLD) { self.cold_extents(inode.ino, range)? } else { Vec::new() };
         Ok(Under { mappings, cold })
     }
 
@@ -423,18 +389,7 @@ impl Fs {
             if nothing_there {
                 return Ok(None);
             }
-            return self.merge_block(
-                op,
-                inode,
-                block,
-                old,
-                nothing_there,
-                from,
-                to,
-                None,
-                valid,
-                staged,
-            );
+            return self.merge_block(op, inode, block, old, nothing_there, from, to, None, valid, staged);
         };
         if old.is_none() && cold.is_none() {
             staged.blocks_delta += 1;
@@ -444,18 +399,7 @@ impl Fs {
             staged.store(new, 0, data)?;
             return Ok(Some(self.replace(inode, block, old, new, staged)));
         }
-        self.merge_block(
-            op,
-            inode,
-            block,
-            old,
-            nothing_there,
-            from,
-            to,
-            Some(data),
-            valid,
-            staged,
-        )
+        self.merge_block(op, inode, block, old, nothing_there, from, to, Some(data), valid, staged)
     }
 
     /// A new block from the old content and the segment's part of it.
@@ -499,21 +443,11 @@ impl Fs {
         new: PmBlock,
         staged: &mut Staged<'_>,
     ) -> Mapping {
-        staged.own(
-            new,
-            Owner::File {
-                ino: inode.ino,
-                block,
-                unwritten: false,
-            },
-        );
+        staged.own(new, Owner::File { ino: inode.ino, block, unwritten: false });
         if let Some(old) = old {
             staged.release(old.block);
         }
-        Mapping {
-            block: new,
-            unwritten: false,
-        }
+        Mapping { block: new, unwritten: false }
     }
 
     /// Stores into a block that stays: past the end of the file (`zeros_from` < `from` clears the gap
@@ -529,8 +463,7 @@ impl Fs {
     ) -> Attempt<()> {
         let first = if zeros_from < from { zeros_from } else { from };
         // The bytes may be named by the checksum of a lane's last record (T4).
-        self.wal
-            .confirm_named(block.offset().plus(first as u64), (to - first) as u64)?;
+        self.wal.confirm_named(block.offset().plus(first as u64), (to - first) as u64)?;
         let descriptor = self.blocks.descriptor(block);
         descriptor.set_clean(false);
         self.blocks.bump(block);

@@ -22,10 +22,7 @@ fn check(name: &[u8]) -> FsResult<()> {
     if name.len() > NAME_MAX {
         return Err(FsError::Range);
     }
-    match known
-        .iter()
-        .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len())
-    {
+    match known.iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len()) {
         true => Ok(()),
         false => Err(FsError::NotSupported),
     }

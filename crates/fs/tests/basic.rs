@@ -20,9 +20,7 @@ fn read_all(fs: &Fs, ino: Ino) -> FsResult<Vec<u8>> {
 }
 
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
-    (0..length)
-        .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed)
-        .collect()
+    (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed).collect()
 }
 
 #[test]
@@ -67,10 +65,7 @@ fn names_links_directories() -> FsResult<()> {
     assert_eq!(fs.getattr(file)?.nlink, 2);
     fs.rename(dir, b"file7", ROOT, b"moved", false, W)?;
     assert!(fs.lookup(dir, b"file7").is_err());
-    assert_eq!(
-        fs.rename(ROOT, b"d", dir, b"x", false, W).map_err(|e| e.errno()),
-        Err(libc_einval())
-    );
+    assert_eq!(fs.rename(ROOT, b"d", dir, b"x", false, W).map_err(|e| e.errno()), Err(libc_einval()));
     fs.symlink(ROOT, b"s", b"target/of/link", CALLER, W)?;
     let link = fs.lookup(ROOT, b"s")?.ino;
     assert_eq!(fs.readlink(link)?, b"target/of/link");
@@ -122,24 +117,10 @@ fn larger_than_pm_and_back() -> FsResult<()> {
     pool.assert_clean();
     let fs = pool.mount();
     assert_eq!(read_all(&fs, ino)?, expected);
-    fs.setattr(
-        ino,
-        &SetAttributes {
-            size: Some(1_000_000),
-            ..Default::default()
-        },
-        W,
-    )?;
+    fs.setattr(ino, &SetAttributes { size: Some(1_000_000), ..Default::default() }, W)?;
     expected.truncate(1_000_000);
     assert_eq!(read_all(&fs, ino)?, expected);
-    fs.setattr(
-        ino,
-        &SetAttributes {
-            size: Some(1_010_000),
-            ..Default::default()
-        },
-        W,
-    )?;
+    fs.setattr(ino, &SetAttributes { size: Some(1_010_000), ..Default::default() }, W)?;
     expected.resize(1_010_000, 0);
     assert_eq!(read_all(&fs, ino)?, expected);
     fs.fallocate(ino, 10_000, 50_000, Allocate::PunchHole, W)?;
@@ -167,10 +148,7 @@ fn full_of_metadata_gives_enospc_and_unlink_works() -> FsResult<()> {
     let fs = pool.mount_with(MountOptions::default());
     let mut made = 0;
     let error = loop {
-        match create(
-            &fs,
-            &format!("a-rather-long-name-so-that-pages-fill-quickly-{made}"),
-        ) {
+        match create(&fs, &format!("a-rather-long-name-so-that-pages-fill-quickly-{made}")) {
             Ok(ino) => fs.forget(ino, 1),
             Err(error) => break error,
         }
@@ -180,11 +158,7 @@ fn full_of_metadata_gives_enospc_and_unlink_works() -> FsResult<()> {
     assert_eq!(error.errno(), 28);
     assert!(made > 1000, "only {made} files");
     for index in 0..made {
-        fs.unlink(
-            ROOT,
-            format!("a-rather-long-name-so-that-pages-fill-quickly-{index}").as_bytes(),
-            W,
-        )?;
+        fs.unlink(ROOT, format!("a-rather-long-name-so-that-pages-fill-quickly-{index}").as_bytes(), W)?;
     }
     create(&fs, "again")?;
     fs.unmount()?;

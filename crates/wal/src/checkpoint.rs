@@ -64,13 +64,7 @@ impl Wal {
         }
         self.pm.persist();
         let sequence = state.current.sequence + 1;
-        let next = Checkpoint {
-            lsn,
-            epoch: self.epoch,
-            sequence,
-            clean,
-            tails,
-        };
+        let next = Checkpoint { lsn, epoch: self.epoch, sequence, clean, tails };
         self.write_checkpoint(&next)?;
         for (lane, tail) in self.lanes.iter().zip(&next.tails) {
             let mut state = lane.state.lock();
@@ -136,8 +130,5 @@ impl Wal {
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes
-        .get(at..at + 8)
-        .and_then(|s| s.first_chunk::<8>())
-        .map_or(0, |b| u64::from_le_bytes(*b))
+    bytes.get(at..at + 8).and_then(|s| s.first_chunk::<8>()).map_or(0, |b| u64::from_le_bytes(*b))
 }

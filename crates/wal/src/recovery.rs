@@ -59,10 +59,7 @@ pub fn read_checkpoint(
         }
     }
     let best = best.ok_or_else(|| {
-        Error::Refused(format!(
-            "both checkpoint copies are damaged ({})",
-            warnings.join("; ")
-        ))
+        Error::Refused(format!("both checkpoint copies are damaged ({})", warnings.join("; ")))
     })?;
     Ok((best, warnings))
 }
@@ -160,15 +157,9 @@ impl Wal {
             }
         }
         pm.persist();
-        let report = RecoveryReport {
-            clean: old.clean,
-            records_replayed: valid.records.len() as u64,
-            warnings,
-        };
-        let last = valid
-            .records
-            .last()
-            .map_or(old.lsn, |record| record.lsn.max(old.lsn));
+        let report =
+            RecoveryReport { clean: old.clean, records_replayed: valid.records.len() as u64, warnings };
+        let last = valid.records.last().map_or(old.lsn, |record| record.lsn.max(old.lsn));
         let next = Checkpoint {
             lsn: Lsn(last.0 + 1),
             epoch: old.epoch + 1,
@@ -187,13 +178,7 @@ impl Wal {
     /// The medium's.
     pub fn format(pm: Arc<dyn PmMedium>, pool_uuid: [u8; 16], geometry: Geometry) -> Result<()> {
         let tails = vec![0; geometry.lane_count as usize];
-        let first = Checkpoint {
-            lsn: Lsn(1),
-            epoch: 1,
-            sequence: 1,
-            clean: true,
-            tails,
-        };
+        let first = Checkpoint { lsn: Lsn(1), epoch: 1, sequence: 1, clean: true, tails };
         Wal::with_checkpoint(pm, pool_uuid, geometry, first.clone()).write_checkpoint(&first)
     }
 
@@ -205,13 +190,7 @@ impl Wal {
     ) -> Wal {
         let lanes = (0..geometry.lane_count).map(|index| {
             let tail = point.tails.get(index as usize).copied().unwrap_or(0);
-            Lane::new(
-                index,
-                geometry.lane_offset(index),
-                geometry.lane_size,
-                tail,
-                Lsn(0),
-            )
+            Lane::new(index, geometry.lane_offset(index), geometry.lane_size, tail, Lsn(0))
         });
         Wal {
             lanes: lanes.collect(),

@@ -35,11 +35,7 @@ impl Tx {
         for piece in bytes.chunks(MAX_WRITE) {
             let at = self.bytes.len() as u32;
             self.bytes.extend_from_slice(piece);
-            self.places.push(Place {
-                offset,
-                length: piece.len() as u32,
-                at,
-            });
+            self.places.push(Place { offset, length: piece.len() as u32, at });
             self.encoded += write_size(piece.len());
             offset += piece.len() as u64;
         }
@@ -65,10 +61,7 @@ impl Tx {
         pm.read(offset, into)?;
         let (start, end) = (offset.0, offset.0 + into.len() as u64);
         for place in &self.places {
-            let (from, to) = (
-                place.offset.max(start),
-                (place.offset + u64::from(place.length)).min(end),
-            );
+            let (from, to) = (place.offset.max(start), (place.offset + u64::from(place.length)).min(end));
             if from < to {
                 let source = place.at as usize + (from - place.offset) as usize;
                 let length = (to - from) as usize;
@@ -121,10 +114,7 @@ impl Tx {
     pub(crate) fn writes(&self) -> impl Iterator<Item = (PmOffset, &[u8])> {
         self.places.iter().map(|place| {
             let at = place.at as usize;
-            (
-                PmOffset(place.offset),
-                &self.bytes[at..at + place.length as usize],
-            )
+            (PmOffset(place.offset), &self.bytes[at..at + place.length as usize])
         })
     }
 

@@ -83,10 +83,7 @@ impl Wal {
     /// `RecordTooLarge` beyond a quarter lane; the medium's.
     pub fn reserve(&self, bytes: usize) -> Result<Reservation<'_>> {
         if bytes > self.max_record() {
-            return Err(Error::RecordTooLarge {
-                bytes,
-                limit: self.max_record(),
-            });
+            return Err(Error::RecordTooLarge { bytes, limit: self.max_record() });
         }
         let need = Lane::need(bytes);
         let hint = thread::index() % self.lanes.len();
@@ -105,11 +102,7 @@ impl Wal {
                 let taken = lane.try_reserve(&mut state, need);
                 drop(state);
                 if taken {
-                    let reservation = Reservation {
-                        wal: self,
-                        lane: index,
-                        need,
-                    };
+                    let reservation = Reservation { wal: self, lane: index, need };
                     if due {
                         self.checkpoint_if_idle()?;
                     }
@@ -120,11 +113,7 @@ impl Wal {
             let lane = &self.lanes[hint];
             let taken = lane.try_reserve(&mut lane.state.lock(), need);
             if taken {
-                return Ok(Reservation {
-                    wal: self,
-                    lane: hint,
-                    need,
-                });
+                return Ok(Reservation { wal: self, lane: hint, need });
             }
             let mut guard = self.space_freed.0.lock();
             self.space_freed.1.wait_for(&mut guard, Duration::from_millis(1));
@@ -140,10 +129,7 @@ impl Wal {
     pub fn commit(&self, mut reservation: Reservation<'_>, tx: &Tx) -> Result<Lsn> {
         let size = tx.record_size();
         if Lane::need(size) > reservation.need {
-            return Err(Error::RecordTooLarge {
-                bytes: size,
-                limit: reservation.need as usize,
-            });
+            return Err(Error::RecordTooLarge { bytes: size, limit: reservation.need as usize });
         }
         if self.is_stopped() {
             return Err(Error::Stopped);
@@ -153,8 +139,7 @@ impl Wal {
         let mut state = lane.state.lock();
         let state = &mut *state;
         state.reserved -= need;
-        lane.pending
-            .store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
+        lane.pending.store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
         let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
         let done = self.append_and_apply(lane, state, lsn, tx);
         lane.pending.store(u64::MAX, Ordering::SeqCst);
@@ -233,8 +218,7 @@ impl Wal {
             "lane {} has no room for a confirming record",
             lane.index
         );
-        lane.pending
-            .store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
+        lane.pending.store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
         let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
         let done = self.append(lane, &mut state, lsn, &Tx::new());
         lane.pending.store(u64::MAX, Ordering::SeqCst);

@@ -18,13 +18,9 @@ use terrace_catalog::cold_map;
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_map::Mapping;
-use terrace_map::file_map::Freed;
 
 fn demoting() -> Op {
-    Op {
-        purpose: Purpose::Demotion,
-        ..Op::new(Wait::Allowed)
-    }
+    Op { purpose: Purpose::Demotion, ..Op::new(Wait::Allowed) }
 }
 
 impl Fs {
@@ -57,9 +53,7 @@ impl Fs {
     }
 
     fn release_places(&self, piece: &[Copied<'_>]) {
-        piece
-            .iter()
-            .for_each(|copied| self.devices.space.release_claim(copied.place));
+        piece.iter().for_each(|copied| self.devices.space.release_claim(copied.place));
     }
 
     /// Installs the unchanged part of a piece, in as many transactions as it has gaps.
@@ -68,16 +62,13 @@ impl Fs {
         let mut rest = piece;
         while !rest.is_empty() {
             let mut op = demoting();
-            let done = self.run(&mut op, self.large_record(), |reservation, _op| {
-                self.install_first(reservation, rest)
-            });
+            let done = self
+                .run(&mut op, self.large_record(), |reservation, _op| self.install_first(reservation, rest));
             match done {
                 Ok((skipped, installed)) => {
                     let (gone, tail) = rest.split_at(skipped);
                     self.release_places(gone);
-                    self.migration
-                        .skipped_blocks
-                        .fetch_add(skipped as u64, Ordering::Relaxed);
+                    self.migration.skipped_blocks.fetch_add(skipped as u64, Ordering::Relaxed);
                     freed += installed as u64;
                     rest = &tail[installed..];
                 }
@@ -120,19 +111,12 @@ impl Fs {
             crcs: part.iter().map(|copied| copied.crc).collect(),
         };
         let range = BlockRange::new(start, extent.end());
-        let run = DeviceRun {
-            length: count as u64,
-            ..place
-        };
+        let run = DeviceRun { length: count as u64, ..place };
         let mut shards: SmallVec<[u32; 8]> = smallvec::smallvec![self.catalog.shard_of(inode.ino.0)];
         shards.extend(chunks::shards(&self.catalog, run));
         if inode.slot.has(flag::HAS_COLD) {
             for old in self.cold_extents(inode.ino, range)? {
-                let old = DeviceRun {
-                    device: old.device,
-                    start: old.start,
-                    length: u64::from(old.length),
-                };
+                let old = DeviceRun { device: old.device, start: old.start, length: u64::from(old.length) };
                 shards.extend(chunks::shards(&self.catalog, old));
             }
         }
@@ -142,11 +126,7 @@ impl Fs {
         let mut freed = Vec::new();
         cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
         for (device, start, length) in freed {
-            let old = DeviceRun {
-                device,
-                start,
-                length,
-            };
+            let old = DeviceRun { device, start, length };
             self.stage_device_free(old, &mut shards, &mut staged)?;
         }
         chunks::mark(&mut shards, &mut staged.tx, run, true)?;
@@ -194,12 +174,8 @@ impl Fs {
         }
         let Some(first) = first else { return Ok(()) };
         self.map.set(&mut staged.tx, &inode.map(), first, &none)?;
-        let mut nodes = Freed::new();
-        let pruned = self
-            .map
-            .prune(&mut staged.tx, &inode.map(), first, none.len(), &mut nodes);
-        staged.released.extend(nodes);
-        pruned?;
+        let range = BlockRange::new(first, first.plus(none.len() as u64));
+        self.stage_prune(inode, range, staged)?;
         Ok(())
     }
 
@@ -230,9 +206,7 @@ impl Fs {
                 evicted += count;
             }
         }
-        self.migration
-            .evicted_clean_blocks
-            .fetch_add(evicted, Ordering::Relaxed);
+        self.migration.evicted_clean_blocks.fetch_add(evicted, Ordering::Relaxed);
         Ok(evicted)
     }
 }

@@ -14,7 +14,7 @@ use terrace_wal::NoSpace;
 /// Runs shorter than this get no summary: small hole fills (design 4.5).
 const SUMMARY_FROM: usize = 8;
 
-/// A victim that was looked at under its inode's lock. Pinned until it is dropped.
+/// A victim that was looked at under its inode's lock. Pinned until it was copied or is dropped.
 pub(super) struct Candidate<'a> {
     fs: &'a Fs,
     pub ino: Ino,
@@ -24,11 +24,21 @@ pub(super) struct Candidate<'a> {
     pub version: u64,
     /// The cold copy is still good: nothing need be written.
     pub clean: bool,
+    pinned: bool,
+}
+
+impl Candidate<'_> {
+    /// Lets the block be reused once it is freed: its content was copied.
+    fn unpin(&mut self) {
+        if std::mem::take(&mut self.pinned) {
+            self.fs.blocks.descriptor(self.pm).unpin();
+        }
+    }
 }
 
 impl Drop for Candidate<'_> {
     fn drop(&mut self) {
-        self.fs.blocks.descriptor(self.pm).unpin();
+        self.unpin();
     }
 }
 
@@ -64,9 +74,7 @@ impl Fs {
             let Ok(inode) = self.load(ino) else { continue };
             let intents = self.intents_of(&inode)?;
             for victim in group {
-                let gone = intents
-                    .iter()
-                    .any(|r| r.first <= victim.block && victim.block < r.end);
+                let gone = intents.iter().any(|r| r.first <= victim.block && victim.block < r.end);
                 let mapping = self.map.lookup(None, &inode.map(), victim.block)?;
                 if gone || mapping.is_none_or(|m| m.block != victim.pm || m.unwritten) {
                     continue;
@@ -81,6 +89,7 @@ impl Fs {
                     pm: victim.pm,
                     version: descriptor.version(),
                     clean: descriptor.is_clean(),
+                    pinned: true,
                 });
             }
         }
@@ -95,11 +104,7 @@ impl Fs {
     ) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
         let wanted = candidates.len();
         let summaries = |blocks: usize| {
-            if blocks < SUMMARY_FROM {
-                0
-            } else {
-                blocks.div_ceil(SUMMARY_ENTRIES)
-            }
+            if blocks < SUMMARY_FROM { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES) }
         };
         let run = self.allocate((wanted + summaries(wanted)) as u64)?;
         let mut data = (run.length as usize).min(wanted);
@@ -109,43 +114,26 @@ impl Fs {
         let left = candidates.split_off(data);
         let mut buffer = vec![AlignedBlock::zeroed(); data + summaries(data)];
         let mut crcs = Vec::with_capacity(data);
-        let written = self
-            .fill(&candidates, run, &mut buffer, &mut crcs)
-            .and_then(|()| {
-                let medium = self.devices.medium(run.device)?;
-                medium.write(run.start, &buffer)?;
-                Ok(medium.flush()?)
-            });
+        let filled = self.fill(&candidates, run, &mut buffer, &mut crcs);
+        candidates.iter_mut().for_each(Candidate::unpin);
+        let written = filled.and_then(|()| {
+            let medium = self.devices.medium(run.device)?;
+            medium.write(run.start, &buffer)?;
+            Ok(medium.flush()?)
+        });
         // The summary blocks are hints in space that counts as free; see docs/format.md.
-        let spare = DeviceRun {
-            start: run.start.plus(data as u64),
-            length: run.length - data as u64,
-            ..run
-        };
+        let spare = DeviceRun { start: run.start.plus(data as u64), length: run.length - data as u64, ..run };
         self.devices.space.release_claim(spare);
         if let Err(error) = written {
-            self.devices.space.release_claim(DeviceRun {
-                length: data as u64,
-                ..run
-            });
+            self.devices.space.release_claim(DeviceRun { length: data as u64, ..run });
             return Err(error);
         }
-        self.migration
-            .demoted_blocks
-            .fetch_add(data as u64, Ordering::Relaxed);
-        let copied = candidates
-            .into_iter()
-            .zip(crcs)
-            .enumerate()
-            .map(|(index, (candidate, crc))| Copied {
-                candidate,
-                place: DeviceRun {
-                    device: run.device,
-                    start: run.start.plus(index as u64),
-                    length: 1,
-                },
-                crc,
-            });
+        self.migration.demoted_blocks.fetch_add(data as u64, Ordering::Relaxed);
+        let copied = candidates.into_iter().zip(crcs).enumerate().map(|(index, (candidate, crc))| Copied {
+            candidate,
+            place: DeviceRun { device: run.device, start: run.start.plus(index as u64), length: 1 },
+            crc,
+        });
         Ok((copied.collect(), left))
     }
 

@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use terrace_blocks::Purpose;
 use terrace_format::BLOCK_SIZE;
 use terrace_placement::Observation;
 use terrace_runtime::sync::{Condvar, Mutex};
@@ -152,10 +153,7 @@ impl Fs {
         // Victims already taken will be free soon.
         let leaving = self.migration.in_flight.load(Ordering::Relaxed);
         let free = usage.free + usage.quarantined + usage.unknown + leaving;
-        Observation {
-            total_blocks: usage.total,
-            free_blocks: free.min(usage.total),
-        }
+        Observation { total_blocks: usage.total, free_blocks: free.min(usage.total) }
     }
 
     /// One round: takes a group of victims and demotes it. `wanted` is how many blocks to pick when the
@@ -178,11 +176,7 @@ impl Fs {
                 // Freed blocks become usable when the checkpoint has passed them (T6).
                 self.wal.checkpoint_if_idle()?;
                 self.blocks.drain_quarantine();
-                Ok(if freed > 0 {
-                    Round::Progress
-                } else {
-                    Round::InFlight
-                })
+                Ok(if freed > 0 { Round::Progress } else { Round::InFlight })
             }
             Err(error) => {
                 self.note_stuck(&error);
@@ -209,13 +203,17 @@ impl Fs {
     ///
     /// # Errors
     /// ENOSPC when nothing can be moved down; `WouldBlock`.
-    pub(crate) fn make_pm_space(&self, wait: Wait) -> FsResult<()> {
+    pub(crate) fn make_pm_space(&self, purpose: Purpose, wait: Wait) -> FsResult<()> {
         let before = self.blocks.usage().free;
         self.wal.checkpoint()?;
         while self.blocks.scan_step()? {}
         self.blocks.drain_quarantine();
         if self.blocks.usage().free > before {
             return Ok(());
+        }
+        // Demotion has its own share of the reserve (P1) and must not wait for itself.
+        if purpose == Purpose::Demotion {
+            return Err(final_no_space());
         }
         if wait == Wait::Never {
             return Err(FsError::WouldBlock);
@@ -230,13 +228,9 @@ impl Fs {
                 // Another thread may just have finished the last round.
                 self.wal.checkpoint()?;
                 self.blocks.drain_quarantine();
-                if self.blocks.usage().free > before {
-                    Ok(())
-                } else {
-                    Err(NoSpace::Pm.into()).map_err(final_no_space)
-                }
+                if self.blocks.usage().free > before { Ok(()) } else { Err(final_no_space()) }
             }
-            Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space(NoSpace::Tier.into())),
+            Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
             Err(error) => Err(error),
         }
     }
@@ -263,7 +257,7 @@ impl Fs {
 }
 
 /// ENOSPC that is final: `provide` would take `NoSpace::Pm` as a reason to try once more.
-fn final_no_space(_error: FsError) -> FsError {
+fn final_no_space() -> FsError {
     NoSpace::Tier.into()
 }
 
@@ -277,11 +271,7 @@ pub(crate) struct MigrationStep {
 impl MigrationStep {
     pub fn new(fs: &Arc<Fs>, worker: usize) -> MigrationStep {
         fs.migration.threads.fetch_add(1, Ordering::Relaxed);
-        MigrationStep {
-            fs: Arc::downgrade(fs),
-            worker,
-            start_ns: fs.clock.monotonic_ns(),
-        }
+        MigrationStep { fs: Arc::downgrade(fs), worker, start_ns: fs.clock.monotonic_ns() }
     }
 }
 
@@ -295,11 +285,7 @@ impl Drop for MigrationStep {
 
 impl Step for MigrationStep {
     fn name(&self) -> &'static str {
-        if self.worker == 0 {
-            "terrace-move-0"
-        } else {
-            "terrace-move-1"
-        }
+        if self.worker == 0 { "terrace-move-0" } else { "terrace-move-1" }
     }
 
     fn step(&mut self) -> Next {
@@ -309,8 +295,7 @@ impl Step for MigrationStep {
         let now = fs.clock.monotonic_ns();
         if self.worker == 0 {
             let ticks = (now - self.start_ns) / POLL.as_nanos() as u64;
-            fs.tick
-                .store(1 + ticks.min(u64::from(u32::MAX - 2)) as u32, Ordering::Relaxed);
+            fs.tick.store(1 + ticks.min(u64::from(u32::MAX - 2)) as u32, Ordering::Relaxed);
             if let Err(error) = fs.promotion_round() {
                 tracing::debug!("promotion: {error}");
             }

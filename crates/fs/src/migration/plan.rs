@@ -77,19 +77,8 @@ impl Fs {
                 continue;
             }
             match self.blocks.owner(block)? {
-                Owner::File {
-                    ino,
-                    block: file_block,
-                    unwritten: false,
-                } => {
-                    found.push((
-                        touched,
-                        Victim {
-                            ino,
-                            block: file_block,
-                            pm: block,
-                        },
-                    ));
+                Owner::File { ino, block: file_block, unwritten: false } => {
+                    found.push((touched, Victim { ino, block: file_block, pm: block }));
                 }
                 Owner::File { .. } => {}
                 // Claimed and not yet owned blocks are young again when they are.

@@ -29,11 +29,7 @@ impl Migration {
     pub(crate) fn want_promotion(&self, key: PageKey, version: u64, page: &Page) {
         let mut queue = self.promotions.lock();
         if queue.len() < QUEUE {
-            queue.push_back(Promotion {
-                key,
-                version,
-                page: page.clone(),
-            });
+            queue.push_back(Promotion { key, version, page: page.clone() });
         }
     }
 }
@@ -75,30 +71,13 @@ impl Fs {
                 return Ok(false);
             }
             if self.map.missing_nodes(&inode.map(), block, 1)? > 0 {
-                return Err(Need::MapNodes {
-                    ino,
-                    first: block,
-                    count: 1,
-                }
-                .into());
+                return Err(Need::MapNodes { ino, first: block, count: 1 }.into());
             }
             let mut staged = Staged::new(self, Some(claim), true);
             let new = staged.take()?;
             staged.store(new, 0, promotion.page.bytes())?;
-            self.map.set(
-                &mut staged.tx,
-                &inode.map(),
-                block,
-                &[Some(Mapping::written(new))],
-            )?;
-            staged.own(
-                new,
-                Owner::File {
-                    ino,
-                    block,
-                    unwritten: false,
-                },
-            );
+            self.map.set(&mut staged.tx, &inode.map(), block, &[Some(Mapping::written(new))])?;
+            staged.own(new, Owner::File { ino, block, unwritten: false });
             staged.commit(reservation)?;
             self.blocks.descriptor(new).set_clean(true);
             Ok(true)

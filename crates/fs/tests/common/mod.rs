@@ -40,10 +40,7 @@ impl Pool {
     pub fn media(&self) -> PoolMedia {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
-        PoolMedia {
-            pm,
-            block: vec![device],
-        }
+        PoolMedia { pm, block: vec![device] }
     }
 
     pub fn mount(&self) -> Arc<Fs> {
@@ -58,16 +55,7 @@ impl Pool {
     pub fn check(&self) -> Report {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
-        check(
-            &Devices {
-                pm,
-                block: vec![Some(device)],
-            },
-            &Options {
-                read_cold: true,
-                ..Default::default()
-            },
-        )
+        check(&Devices { pm, block: vec![Some(device)] }, &Options { read_cold: true, ..Default::default() })
     }
 
     #[track_caller]

@@ -37,14 +37,8 @@ mod tests {
 
     #[test]
     fn evicts_down_to_the_threshold() {
-        let policy = AntiCache {
-            threshold_percent: 80,
-            first_touch: false,
-        };
-        let seen = |free| Observation {
-            total_blocks: 1000,
-            free_blocks: free,
-        };
+        let policy = AntiCache { threshold_percent: 80, first_touch: false };
+        let seen = |free| Observation { total_blocks: 1000, free_blocks: free };
         assert_eq!(policy.blocks_to_demote(&seen(200)), 0);
         assert_eq!(policy.blocks_to_demote(&seen(150)), 50);
         assert!(!policy.promotes(1) && policy.promotes(2));

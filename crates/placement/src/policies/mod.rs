@@ -20,11 +20,7 @@ pub struct PolicyRow {
 
 /// All policies.
 pub const POLICIES: &[PolicyRow] = &[
-    PolicyRow {
-        id: 1,
-        name: "static",
-        sentence: "never moves anything by itself",
-    },
+    PolicyRow { id: 1, name: "static", sentence: "never moves anything by itself" },
     PolicyRow {
         id: 2,
         name: "anticache",
@@ -36,10 +32,7 @@ pub const POLICIES: &[PolicyRow] = &[
 pub fn make(id: u8, threshold_percent: u8, first_touch: bool) -> Option<Box<dyn Policy>> {
     match id {
         1 => Some(Box::new(Static)),
-        2 => Some(Box::new(AntiCache {
-            threshold_percent,
-            first_touch,
-        })),
+        2 => Some(Box::new(AntiCache { threshold_percent, first_touch })),
         _ => None,
     }
 }
