@@ -104,16 +104,8 @@ impl ChunkSpace {
                 free: 0,
             }
         };
-        let space = Space {
-            devices: devices.iter().map(device).collect(),
-            ..Space::default()
-        };
-        Arc::new(ChunkSpace {
-            catalog,
-            chunk_blocks,
-            space: Mutex::new(space),
-            loader: Mutex::new(()),
-        })
+        let space = Space { devices: devices.iter().map(device).collect(), ..Space::default() };
+        Arc::new(ChunkSpace { catalog, chunk_blocks, space: Mutex::new(space), loader: Mutex::new(()) })
     }
 
     /// Loads a few more bitmaps; false when all are loaded. Call it without locks. A bitmap that cannot
@@ -162,16 +154,10 @@ impl ChunkSpace {
         let guard = self.catalog.read(self.catalog.shard_of(chunk as u64));
         let lsn = self.catalog.wal().next_lsn();
         let size = bitmap_size(self.chunk_blocks);
-        let words = guard
-            .reader()
-            .get_with(&Key::chunk(chunk as u64, device), |value| {
-                let words = value
-                    .as_chunks::<8>()
-                    .0
-                    .iter()
-                    .map(|word| u64::from_le_bytes(*word));
-                (value.len() == size).then(|| words.collect::<Vec<u64>>())
-            });
+        let words = guard.reader().get_with(&Key::chunk(chunk as u64, device), |value| {
+            let words = value.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+            (value.len() == size).then(|| words.collect::<Vec<u64>>())
+        });
         let words = match words {
             Ok(Some(words)) => words,
             Ok(None) => Some(Vec::new()),
@@ -202,22 +188,15 @@ impl ChunkSpace {
     fn try_allocate(&self, devices: &[DeviceId], want: u64, enough: u64) -> Option<DeviceRun> {
         let mut space = self.space.lock();
         let space = &mut *space;
-        let mut order: Vec<&mut Device> = space
-            .devices
-            .iter_mut()
-            .filter(|device| devices.contains(&device.id))
-            .collect();
+        let mut order: Vec<&mut Device> =
+            space.devices.iter_mut().filter(|device| devices.contains(&device.id)).collect();
         order.sort_by_key(|device| std::cmp::Reverse(device.free));
         for device in order {
             let found = device.find(want, enough, &space.pins, self.chunk_blocks);
             if let Some((chunk, bit, length)) = found {
                 device.set(chunk, bit, length, true, self.chunk_blocks);
                 let start = 1 + chunk as u64 * u64::from(self.chunk_blocks) + bit;
-                return Some(DeviceRun {
-                    device: device.id,
-                    start: DeviceBlock(start),
-                    length,
-                });
+                return Some(DeviceRun { device: device.id, start: DeviceBlock(start), length });
             }
         }
         None
@@ -246,10 +225,7 @@ impl ChunkSpace {
         let id = space.next_pin;
         space.next_pin += 1;
         space.pins.push((id, run));
-        Pin {
-            space: Arc::clone(self),
-            id,
-        }
+        Pin { space: Arc::clone(self), id }
     }
 
     /// Totals of some devices. Loads all bitmaps first: call it without locks.
@@ -294,12 +270,7 @@ fn free_run(devices: &mut [Device], chunk_blocks: u32, run: DeviceRun, lsn: Lsn)
 
 impl Chunk {
     fn unknown() -> Chunk {
-        Chunk {
-            content: Content::Unknown,
-            free: 0,
-            largest: 0,
-            loaded: Lsn(u64::MAX),
-        }
+        Chunk { content: Content::Unknown, free: 0, largest: 0, loaded: Lsn(u64::MAX) }
     }
 
     fn bucket(&self) -> Option<usize> {
@@ -335,11 +306,7 @@ impl Device {
         let capacity = self.capacity(chunk, chunk_blocks);
         if let Some(place) = self.chunks.get_mut(chunk) {
             place.loaded = lsn;
-            place.content = if bitmap.is_some() {
-                Content::Free
-            } else {
-                Content::Full
-            };
+            place.content = if bitmap.is_some() { Content::Free } else { Content::Full };
         }
         let mut words = self.words(chunk, chunk_blocks);
         // Still in no bucket: `store` compares with what the chunk was before it was known.
@@ -404,9 +371,8 @@ impl Device {
         let smaller = (0..log).rev().filter(|_| enough < want);
         let order = front.into_iter().chain(log..WHOLE).chain(back).chain(smaller);
         let mut best: Option<(usize, u64, u64)> = None;
-        for chunk in order
-            .filter_map(|bucket| self.buckets.get(bucket))
-            .flat_map(|set| set.iter().take(CANDIDATES))
+        for chunk in
+            order.filter_map(|bucket| self.buckets.get(bucket)).flat_map(|set| set.iter().take(CANDIDATES))
         {
             let chunk = *chunk as usize;
             let place = self.chunks.get(chunk)?;
@@ -504,18 +470,10 @@ mod tests {
 
     #[test]
     fn pieces_follow_chunks() {
-        let run = |start, length| DeviceRun {
-            device: DeviceId(0),
-            start: DeviceBlock(start),
-            length,
-        };
-        let found: Vec<_> = pieces(16, run(1, 16))
-            .map(|p| (p.chunk, p.bit, p.length))
-            .collect();
+        let run = |start, length| DeviceRun { device: DeviceId(0), start: DeviceBlock(start), length };
+        let found: Vec<_> = pieces(16, run(1, 16)).map(|p| (p.chunk, p.bit, p.length)).collect();
         assert_eq!(found, [(0, 0, 16)]);
-        let found: Vec<_> = pieces(16, run(15, 20))
-            .map(|p| (p.chunk, p.bit, p.length))
-            .collect();
+        let found: Vec<_> = pieces(16, run(15, 20)).map(|p| (p.chunk, p.bit, p.length)).collect();
         assert_eq!(found, [(0, 14, 2), (1, 0, 16), (2, 0, 2)]);
     }
 }

@@ -42,11 +42,8 @@ pub(crate) fn pieces(chunk_blocks: u32, run: DeviceRun) -> impl Iterator<Item = 
     let end = run.start.0.saturating_add(run.length).saturating_sub(1);
     let mut at = run.start.0.saturating_sub(1);
     std::iter::from_fn(move || {
-        let piece = Piece {
-            chunk: at / size,
-            bit: at % size,
-            length: end.checked_sub(at)?.min(size - at % size),
-        };
+        let piece =
+            Piece { chunk: at / size, bit: at % size, length: end.checked_sub(at)?.min(size - at % size) };
         at += piece.length;
         (piece.length > 0).then_some(piece)
     })
@@ -55,18 +52,14 @@ pub(crate) fn pieces(chunk_blocks: u32, run: DeviceRun) -> impl Iterator<Item = 
 /// The shards to lock for [`mark`]ing a run.
 pub fn shards(catalog: &Catalog, run: DeviceRun) -> SmallVec<[u32; 4]> {
     let chunk_blocks = catalog.wal().geometry().chunk_blocks;
-    pieces(chunk_blocks, run)
-        .map(|piece| catalog.shard_of(piece.chunk))
-        .collect()
+    pieces(chunk_blocks, run).map(|piece| catalog.shard_of(piece.chunk)).collect()
 }
 
 /// The puts that [`mark`] can do, for `make_room_many`.
 pub fn mark_puts(catalog: &Catalog, run: DeviceRun) -> Vec<(Key, usize)> {
     let chunk_blocks = catalog.wal().geometry().chunk_blocks;
     let size = bitmap_size(chunk_blocks);
-    pieces(chunk_blocks, run)
-        .map(|piece| (Key::chunk(piece.chunk, run.device), size))
-        .collect()
+    pieces(chunk_blocks, run).map(|piece| (Key::chunk(piece.chunk, run.device), size)).collect()
 }
 
 /// Marks blocks used or free. Logs only the changed words, or a whole bitmap for a chunk's first use.
@@ -119,12 +112,7 @@ fn mark_piece(
         };
         if (*byte & mask != 0) == used {
             let (expected, found) = if used { ("free", "used") } else { ("used", "free") };
-            return Err(wrong(
-                run,
-                expected,
-                format!("{found} bit {bit} of chunk {}", piece.chunk),
-            )
-            .into());
+            return Err(wrong(run, expected, format!("{found} bit {bit} of chunk {}", piece.chunk)).into());
         }
         *byte ^= mask;
     }

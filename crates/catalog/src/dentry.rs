@@ -32,17 +32,11 @@ pub struct NameHash {
 impl NameHash {
     /// The hash of a pool; `key` is the superblock's.
     pub fn new(key: &[u8; 16]) -> NameHash {
-        NameHash {
-            hasher: SipHasher13::new_with_key(key),
-            mask: (1 << 55) - 1,
-        }
+        NameHash { hasher: SipHasher13::new_with_key(key), mask: (1 << 55) - 1 }
     }
     /// For tests: only `bits` bits of hash, so that names collide.
     pub fn weak(key: &[u8; 16], bits: u32) -> NameHash {
-        NameHash {
-            mask: (1 << bits.min(55)) - 1,
-            ..NameHash::new(key)
-        }
+        NameHash { mask: (1 << bits.min(55)) - 1, ..NameHash::new(key) }
     }
     /// Cookie of a name without its collision number.
     pub fn base(&self, name: &[u8]) -> u64 {
@@ -96,18 +90,14 @@ fn same_hash(
     let from = Key::dentry(directory, base);
     let shared = from.0.len() - 1;
     let mut sound = true;
-    reader.scan(
-        &from,
-        from.0.get(..shared).unwrap_or_default(),
-        |key, value| match decode(key, value) {
-            Some((dentry, name)) if visit(dentry, name) => ControlFlow::Continue(()),
-            Some(_) => ControlFlow::Break(()),
-            None => {
-                sound = false;
-                ControlFlow::Break(())
-            }
-        },
-    )?;
+    reader.scan(&from, from.0.get(..shared).unwrap_or_default(), |key, value| match decode(key, value) {
+        Some((dentry, name)) if visit(dentry, name) => ControlFlow::Continue(()),
+        Some(_) => ControlFlow::Break(()),
+        None => {
+            sound = false;
+            ControlFlow::Break(())
+        }
+    })?;
     if sound { Ok(()) } else { Err(unreadable(directory)) }
 }
 
@@ -144,11 +134,7 @@ pub fn insert(
     ino: Ino,
     file_type: u8,
 ) -> std::result::Result<u64, Edit> {
-    assert!(
-        !name.is_empty() && name.len() <= MAX_NAME,
-        "a name of {} bytes",
-        name.len()
-    );
+    assert!(!name.is_empty() && name.len() <= MAX_NAME, "a name of {} bytes", name.len());
     let base = hash.base(name);
     let (mut cookie, mut exists) = (base, false);
     same_hash(guard.reader(tx), directory, base, |dentry, other| {
@@ -207,17 +193,15 @@ pub fn read_from(
         return Ok(());
     };
     let mut sound = true;
-    reader.scan(
-        &Key::dentry(directory, from),
-        &prefix(directory).0,
-        |key, value| match decode(key, value) {
+    reader.scan(&Key::dentry(directory, from), &prefix(directory).0, |key, value| {
+        match decode(key, value) {
             Some((dentry, name)) => visit(dentry, name),
             None => {
                 sound = false;
                 ControlFlow::Break(())
             }
-        },
-    )?;
+        }
+    })?;
     if sound { Ok(()) } else { Err(unreadable(directory)) }
 }
 

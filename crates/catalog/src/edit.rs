@@ -5,7 +5,7 @@
 //! put after a remove in one transaction finds the leaf that the committed tree has.
 
 use crate::node::{CAPACITY, Cell, Node, damaged};
-use crate::tree::{Path, Reader, ShardsWrite};
+use crate::tree::{Path, ShardsWrite};
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
 use terrace_blocks::BlockPool;
@@ -89,20 +89,17 @@ impl ShardsWrite<'_> {
         );
         let reader = self.reader(tx);
         let size = Page::cell_size(&key.0, value.len());
-        let Some((leaf, place)) = reader.locate(&key.0)? else {
-            return Err(Edit::Full(Shortage {
-                shard: reader.shard(&key.0),
-                key: key.clone(),
-                room: size,
-            }));
+        let mut leaf = Node::empty();
+        let Some(place) = reader.locate(&key.0, &mut leaf)? else {
+            return Err(Edit::Full(Shortage { shard: reader.shard(&key.0), key: key.clone(), room: size }));
         };
         let (index, old) = match place {
-            Ok(index) => (index, Some(reader.cell(&leaf, index)?)),
+            Ok(index) => (index, Some(leaf.cell(index)?)),
             Err(index) => (index, None),
         };
         match old {
             Some(cell) if cell.value_length >= value.len() => {
-                self.overwrite(tx, &leaf, &cell, value)?;
+                self.overwrite(tx, &leaf, &cell, value);
                 return Ok(());
             }
             _ => {}
@@ -118,7 +115,7 @@ impl ShardsWrite<'_> {
         }
         match old {
             Some(cell) => self.replace_cell(tx, &leaf, index, &cell, &key.0, value),
-            None => self.insert_cell(tx, &leaf, index, &key.0, value)?,
+            None => self.insert_cell(tx, &leaf, index, &key.0, value),
         }
         Ok(())
     }
@@ -128,7 +125,8 @@ impl ShardsWrite<'_> {
     /// # Errors
     /// A damaged page; the medium's.
     pub fn remove(&mut self, tx: &mut Tx, key: &Key) -> Result<bool> {
-        let Some((leaf, Ok(index))) = self.reader(tx).locate(&key.0)? else {
+        let mut leaf = Node::empty();
+        let Some(Ok(index)) = self.reader(tx).locate(&key.0, &mut leaf)? else {
             return Ok(false);
         };
         self.remove_cell(tx, &leaf, index)?;
@@ -162,18 +160,14 @@ impl ShardsWrite<'_> {
     /// # Errors
     /// A value too short for that is damaged; the medium's.
     pub fn update_bytes(&mut self, tx: &mut Tx, key: &Key, offset: usize, bytes: &[u8]) -> Result<bool> {
-        let Some((leaf, Ok(index))) = self.reader(tx).locate(&key.0)? else {
+        let mut leaf = Node::empty();
+        let Some(Ok(index)) = self.reader(tx).locate(&key.0, &mut leaf)? else {
             return Ok(false);
         };
-        let cell = self.reader(tx).cell(&leaf, index)?;
+        let cell = leaf.cell(index)?;
         if offset + bytes.len() > cell.value_length {
             let expected = format!("at least {} bytes", offset + bytes.len());
-            return Err(damaged(
-                leaf.block,
-                "value to change",
-                &expected,
-                cell.value_length,
-            ));
+            return Err(damaged(leaf.block, "value to change", &expected, cell.value_length));
         }
         self.write(tx, &leaf, cell.value_at() + offset, bytes);
         Ok(true)
@@ -187,8 +181,9 @@ impl ShardsWrite<'_> {
     /// A damaged page; the medium's.
     pub fn unlink_emptied(&mut self, tx: &mut Tx, freed: &mut Freed) -> Result<()> {
         for key in std::mem::take(&mut self.emptied) {
-            let found = self.reader(tx).descend(&key.0)?;
-            if let Some((path, leaf)) = found
+            let mut leaf = Node::empty();
+            let found = self.reader(tx).descend(&key.0, &mut leaf)?;
+            if let Some(path) = found
                 && leaf.count() == 0
             {
                 let shard = self.catalog.shard_of_key(&key.0);
@@ -246,7 +241,7 @@ impl ShardsWrite<'_> {
         index: usize,
         child: PmBlock,
     ) -> Result<()> {
-        let cell = self.reader(tx).cell(parent, index)?;
+        let cell = parent.cell(index)?;
         self.write(tx, parent, cell.value_at(), &child.0.to_le_bytes());
         Ok(())
     }
@@ -260,10 +255,7 @@ impl ShardsWrite<'_> {
         block: PmBlock,
     ) -> Result<()> {
         let blocks = self.catalog.blocks();
-        let expected = Owner::Page {
-            kind: PageKind::CatalogPage,
-            datum: shard,
-        };
+        let expected = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
         let owner = blocks.owner(block)?;
         if owner != expected || freed.0.contains(&block) {
             return Err(damaged(
@@ -292,9 +284,8 @@ impl ShardsWrite<'_> {
     }
 
     /// Replaces a value by one that is not longer.
-    fn overwrite(&mut self, tx: &mut Tx, leaf: &Node, cell: &Cell, value: &[u8]) -> Result<()> {
-        let mut old = SmallVec::new();
-        self.reader(tx).value_of(leaf, cell, &mut old)?;
+    fn overwrite(&mut self, tx: &mut Tx, leaf: &Node, cell: &Cell, value: &[u8]) {
+        let old = leaf.value(cell);
         let shrunk = cell.value_length - value.len();
         if shrunk > 0 {
             self.write(tx, leaf, cell.at + 2, &(value.len() as u16).to_le_bytes());
@@ -302,16 +293,11 @@ impl ShardsWrite<'_> {
         }
         let differs = |(a, b): (&u8, &u8)| a != b;
         let Some(start) = old.iter().zip(value).position(differs) else {
-            return Ok(());
+            return;
         };
-        let end = old
-            .iter()
-            .zip(value)
-            .rposition(differs)
-            .map_or(value.len(), |last| last + 1);
+        let end = old.iter().zip(value).rposition(differs).map_or(value.len(), |last| last + 1);
         let changed = value.get(start..end).unwrap_or_default();
         self.write(tx, leaf, cell.value_at() + start, changed);
-        Ok(())
     }
 
     fn cell_bytes(key: &[u8], value: &[u8]) -> SmallVec<[u8; 512]> {
@@ -333,32 +319,23 @@ impl ShardsWrite<'_> {
     }
 
     /// Inserts a cell before slot `index`. The caller has checked the gap.
-    pub(crate) fn insert_cell(
-        &mut self,
-        tx: &mut Tx,
-        node: &Node,
-        index: usize,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<()> {
+    pub(crate) fn insert_cell(&mut self, tx: &mut Tx, node: &Node, index: usize, key: &[u8], value: &[u8]) {
         let bytes = Self::cell_bytes(key, value);
         let at = node.heap() - bytes.len();
         let mut slots: SmallVec<[u8; 512]> = SmallVec::new();
         slots.extend_from_slice(&(at as u16).to_le_bytes());
-        slots.extend_from_slice(&self.reader(tx).slots(node, index)?);
+        slots.extend_from_slice(node.slots(index));
         self.write(tx, node, at, &bytes);
         self.write(tx, node, PAGE_HEADER + 2 * index, &slots);
         self.write_header(tx, node, node.count() + 1, at, node.dead());
-        Ok(())
     }
 
     /// Removes a cell.
     pub(crate) fn remove_cell(&mut self, tx: &mut Tx, node: &Node, index: usize) -> Result<()> {
-        let reader = self.reader(tx);
-        let cell = reader.cell(node, index)?;
-        let slots = reader.slots(node, index + 1)?;
+        let cell = node.cell(index)?;
+        let slots = node.slots(index + 1);
         if !slots.is_empty() {
-            self.write(tx, node, PAGE_HEADER + 2 * index, &slots);
+            self.write(tx, node, PAGE_HEADER + 2 * index, slots);
         }
         let (heap, dead) = if cell.at == node.heap() {
             (cell.at + cell.size(), node.dead())
@@ -370,12 +347,12 @@ impl ShardsWrite<'_> {
     }
 }
 
-impl Reader<'_> {
-    /// Bytes that a put of this value would take in its leaf: 0 when it fits in place.
-    pub(crate) fn growth(&self, leaf: &Node, key: &[u8], value_length: usize) -> Result<usize> {
+impl Node {
+    /// Bytes that a put of this value would take in this leaf: 0 when it fits in place.
+    pub(crate) fn growth(&self, key: &[u8], value_length: usize) -> Result<usize> {
         let size = Page::cell_size(key, value_length);
-        match self.search(leaf, key)? {
-            Ok(index) if self.cell(leaf, index)?.value_length >= value_length => Ok(0),
+        match self.search(key)? {
+            Ok(index) if self.cell(index)?.value_length >= value_length => Ok(0),
             Ok(_) => Ok(size - 2),
             Err(_) => Ok(size),
         }

@@ -67,22 +67,13 @@ pub fn list(reader: Reader<'_>, ino: Ino) -> Result<Vec<Intent>> {
             }
             _ => sound = false,
         }
-        if sound {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
+        if sound { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     if sound {
         return Ok(intents);
     }
     let site = format!("intents of inode {ino}");
-    Err(Corrupt::new(
-        site,
-        "a generation and ranges that do not overlap",
-        "something else",
-    )
-    .into())
+    Err(Corrupt::new(site, "a generation and ranges that do not overlap", "something else").into())
 }
 
 fn decode(key: &[u8], value: &[u8]) -> Option<Intent> {

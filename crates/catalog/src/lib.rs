@@ -13,12 +13,7 @@
 //! room reserves and claims before it locks.
 //! Called by fs, migration and check.
 #![forbid(unsafe_code)]
-#![deny(
-    clippy::indexing_slicing,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic
-)]
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod chunk_space;
 pub mod chunks;

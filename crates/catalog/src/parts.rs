@@ -9,9 +9,7 @@ use terrace_wal::{Result, Tx};
 pub(crate) fn puts(key: impl Fn(u16) -> Key, head: usize, length: usize) -> Vec<(Key, usize)> {
     let total = head + length;
     let count = total.div_ceil(MAX_VALUE).max(1);
-    (0..count)
-        .map(|part| (key(part as u16), (total - part * MAX_VALUE).min(MAX_VALUE)))
-        .collect()
+    (0..count).map(|part| (key(part as u16), (total - part * MAX_VALUE).min(MAX_VALUE))).collect()
 }
 
 /// Stores `content` (head included) and removes parts that an older, longer content had.
@@ -41,10 +39,7 @@ pub(crate) fn load(
     into: &mut Vec<u8>,
 ) -> Result<bool> {
     for part in parts {
-        if reader
-            .get_with(&key(part as u16), |bytes| into.extend_from_slice(bytes))?
-            .is_none()
-        {
+        if reader.get_with(&key(part as u16), |bytes| into.extend_from_slice(bytes))?.is_none() {
             return Ok(false);
         }
     }

@@ -1,6 +1,6 @@
 //! Giving room back: empty pages, half-empty neighbours, roots of one child.
 
-use crate::node::CAPACITY;
+use crate::node::{CAPACITY, Node};
 use crate::split::{Change, Copied, append, live};
 use crate::tree::{Catalog, Path, Step};
 use terrace_blocks::Purpose;
@@ -27,12 +27,12 @@ impl Catalog {
 
 impl Change<'_, '_> {
     fn shrink(&mut self, key: &Key) -> Result<bool> {
-        let Some((path, leaf)) = self.guard.committed().descend(&key.0)? else {
+        let mut leaf = Node::empty();
+        let Some(path) = self.guard.committed().descend(&key.0, &mut leaf)? else {
             return Ok(false);
         };
         if leaf.count() == 0 {
-            self.guard
-                .unlink(self.tx, self.freed, self.shard, &path, leaf.block)?;
+            self.guard.unlink(self.tx, self.freed, self.shard, &path, leaf.block)?;
             return Ok(true);
         }
         if let Some(root) = path.first()
@@ -72,10 +72,9 @@ impl Change<'_, '_> {
         let blocks = (reader.child(&parent, left)?, reader.child(&parent, left + 1)?);
         let level = step.level - 1;
         let pages = (reader.page(blocks.0, level)?, reader.page(blocks.1, level)?);
-        let mut key = smallvec::SmallVec::new();
-        reader.key_of(&parent, &reader.cell(&parent, left + 1)?, &mut key)?;
+        let key = parent.key(&parent.cell(left + 1)?);
         // In an inner page the right half's first key is empty; merged, it is the separator.
-        let separator = (level > 0).then_some(key.as_slice());
+        let separator = (level > 0).then_some(key);
         if live(&pages.0)? + live(&pages.1)? + separator.map_or(0, <[u8]>::len) > MERGED {
             return Ok(false);
         }
@@ -97,10 +96,7 @@ impl Change<'_, '_> {
     fn replace_root(&mut self, root: PmBlock, old: (PmBlock, PmBlock), merged: Page) -> Result<bool> {
         self.guard.release(self.tx, self.freed, self.shard, old.0)?;
         self.guard.release(self.tx, self.freed, self.shard, old.1)?;
-        let copied = Copied {
-            left: merged,
-            right: None,
-        };
+        let copied = Copied { left: merged, right: None };
         self.install(&[], root, &copied)?;
         Ok(true)
     }

@@ -38,11 +38,7 @@ enum Lack {
     /// The tree is empty.
     Tree,
     /// A leaf, and how much each key takes in it.
-    Leaf {
-        path: Path,
-        leaf: PmBlock,
-        keys: Vec<(Key, usize)>,
-    },
+    Leaf { path: Path, leaf: PmBlock, keys: Vec<(Key, usize)> },
 }
 
 /// A page's new contents.
@@ -81,10 +77,7 @@ impl Catalog {
                 "a transaction puts more into one catalog leaf than a page holds".into(),
             ));
         }
-        let want = Want {
-            key: shortage.key.clone(),
-            need: Need::Room(shortage.room),
-        };
+        let want = Want { key: shortage.key.clone(), need: Need::Room(shortage.room) };
         self.ensure(vec![want], purpose)
     }
 
@@ -93,10 +86,7 @@ impl Catalog {
     /// # Errors
     /// As [`Self::make_room`].
     pub fn make_room_many(&self, puts: &[(Key, usize)], purpose: Purpose) -> Result<()> {
-        let want = |(key, length): &(Key, usize)| Want {
-            key: key.clone(),
-            need: Need::Put(*length),
-        };
+        let want = |(key, length): &(Key, usize)| Want { key: key.clone(), need: Need::Put(*length) };
         self.ensure(puts.iter().map(want).collect(), purpose)
     }
 
@@ -176,8 +166,9 @@ impl Reader<'_> {
             return Ok(Some(Lack::Tree));
         }
         let mut rest = wants;
+        let mut leaf = Node::empty();
         while let Some(first) = rest.first() {
-            let Some((path, leaf)) = self.descend(&first.key.0)? else {
+            let Some(path) = self.descend(&first.key.0, &mut leaf)? else {
                 return Ok(Some(Lack::Tree));
             };
             let end = self.upper_bound(&path)?;
@@ -186,7 +177,7 @@ impl Reader<'_> {
             let mut keys: Vec<(Key, usize)> = Vec::with_capacity(inside.len());
             for want in inside {
                 let bytes = match want.need {
-                    Need::Put(length) => self.growth(&leaf, &want.key.0, length)?,
+                    Need::Put(length) => leaf.growth(&want.key.0, length)?,
                     Need::Room(bytes) => bytes,
                 };
                 match keys.last_mut() {
@@ -208,10 +199,7 @@ impl Reader<'_> {
         for step in path.iter().rev() {
             if step.index + 1 < step.count {
                 let node = self.node(step.block, Some(step.level))?;
-                let cell = self.cell(&node, step.index + 1)?;
-                let mut key = smallvec::SmallVec::new();
-                self.key_of(&node, &cell, &mut key)?;
-                return Ok(Some(key.to_vec()));
+                return Ok(Some(node.key(&node.cell(step.index + 1)?).to_vec()));
             }
         }
         Ok(None)
@@ -221,7 +209,7 @@ impl Reader<'_> {
     pub(crate) fn page(&self, block: PmBlock, level: u8) -> Result<Page> {
         let node = self.node(block, Some(level))?;
         let mut page = Page::new(level);
-        self.bytes(block, 0, page.0.as_mut_slice())?;
+        page.0.copy_from_slice(node.bytes());
         page.verify_header(&format!("catalog page {block}"))?;
         let mut last: Option<&[u8]> = None;
         for index in 0..node.count() {
@@ -288,9 +276,7 @@ fn divide_leaf(page: &Page, keys: &[(Key, usize)], block: PmBlock) -> Result<Cop
         while let Some((new, bytes)) = coming.next_if(|(new, _)| new.0.as_slice() < key) {
             items.push((&new.0, *bytes, index));
         }
-        let grows = coming
-            .next_if(|(new, _)| new.0.as_slice() == key)
-            .map_or(0, |(_, bytes)| *bytes);
+        let grows = coming.next_if(|(new, _)| new.0.as_slice() == key).map_or(0, |(_, bytes)| *bytes);
         items.push((key, Page::cell_size(key, value.len()) + grows, index));
     }
     items.extend(coming.map(|(new, bytes)| (new.0.as_slice(), *bytes, page.count())));
@@ -306,10 +292,7 @@ fn divide_leaf(page: &Page, keys: &[(Key, usize)], block: PmBlock) -> Result<Cop
     let mut right = Page::new(0);
     append(&mut left, page, 0..after.2, None, block)?;
     append(&mut right, page, after.2..page.count(), None, block)?;
-    Ok(Copied {
-        left,
-        right: Some((separator(before.0, after.0), right)),
-    })
+    Ok(Copied { left, right: Some((separator(before.0, after.0), right)) })
 }
 
 /// New contents for an inner page that must take `needed` more bytes.
@@ -320,11 +303,7 @@ fn divide_inner(page: &Page, needed: usize, block: PmBlock) -> Result<Copied> {
         return Ok(Copied { left, right: None });
     }
     let sizes: Result<Vec<usize>> = (0..page.count())
-        .map(|index| {
-            Ok(page
-                .cell(index)
-                .map(|(key, value)| Page::cell_size(key, value.len()))?)
-        })
+        .map(|index| Ok(page.cell(index).map(|(key, value)| Page::cell_size(key, value.len()))?))
         .collect();
     let at = middle(sizes?.into_iter());
     if at == 0 || at >= page.count() {
@@ -333,10 +312,7 @@ fn divide_inner(page: &Page, needed: usize, block: PmBlock) -> Result<Copied> {
     let mut right = Page::new(page.level());
     append(&mut left, page, 0..at, None, block)?;
     append(&mut right, page, at..page.count(), Some(&[]), block)?;
-    Ok(Copied {
-        left,
-        right: Some((page.cell(at)?.0.to_vec(), right)),
-    })
+    Ok(Copied { left, right: Some((page.cell(at)?.0.to_vec(), right)) })
 }
 
 /// Where to part items so that both sides are as equal as can be; neither side is empty when there
@@ -403,10 +379,7 @@ impl Change<'_, '_> {
             None => None,
         };
         let parent = match above.last() {
-            Some(step) => Some((
-                self.guard.committed().node(step.block, Some(step.level))?,
-                step.index,
-            )),
+            Some(step) => Some((self.guard.committed().node(step.block, Some(step.level))?, step.index)),
             None => None,
         };
         self.guard.release(self.tx, self.freed, self.shard, old)?;
@@ -427,20 +400,16 @@ impl Change<'_, '_> {
             (Some((parent, index)), right) => {
                 self.guard.set_child(self.tx, &parent, index, left)?;
                 if let Some((key, right)) = right {
-                    self.insert_child(&parent, index + 1, key, right)?;
+                    self.insert_child(&parent, index + 1, key, right);
                 }
             }
         }
         Ok(())
     }
 
-    fn insert_child(&mut self, parent: &Node, index: usize, key: &[u8], child: PmBlock) -> Result<()> {
-        assert!(
-            parent.gap() >= 2 + CELL_HEADER + key.len() + 8,
-            "room in the parent was checked"
-        );
-        self.guard
-            .insert_cell(self.tx, parent, index, key, &child.0.to_le_bytes())
+    fn insert_child(&mut self, parent: &Node, index: usize, key: &[u8], child: PmBlock) {
+        assert!(parent.gap() >= 2 + CELL_HEADER + key.len() + 8, "room in the parent was checked");
+        self.guard.insert_cell(self.tx, parent, index, key, &child.0.to_le_bytes());
     }
 
     /// Streams a page to a claimed block and logs its owner.
@@ -448,10 +417,7 @@ impl Change<'_, '_> {
         let block = self.claim.take().ok_or(NoSpace::Pm)?;
         let catalog = self.guard.catalog;
         catalog.pm().write_streaming(block.offset(), page.0.as_slice())?;
-        let owner = Owner::Page {
-            kind: PageKind::CatalogPage,
-            datum: self.shard,
-        };
+        let owner = Owner::Page { kind: PageKind::CatalogPage, datum: self.shard };
         catalog.blocks().set_owner(self.tx, block, owner);
         Ok(block)
     }

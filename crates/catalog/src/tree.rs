@@ -31,12 +31,7 @@ impl Catalog {
     pub fn new(blocks: Arc<BlockPool>) -> Catalog {
         let wal = Arc::clone(blocks.wal());
         let shards = (0..wal.geometry().catalog_shards).map(|_| Shard::default());
-        Catalog {
-            pm: Arc::clone(wal.pm()),
-            shards: shards.collect(),
-            wal,
-            blocks,
-        }
+        Catalog { pm: Arc::clone(wal.pm()), shards: shards.collect(), wal, blocks }
     }
 
     /// The block pool.
@@ -74,11 +69,7 @@ impl Catalog {
 
     /// Locks a shard shared.
     pub fn read(&self, shard: u32) -> ShardRead<'_> {
-        ShardRead {
-            _guard: self.lock_of(shard).read(),
-            catalog: self,
-            shard,
-        }
+        ShardRead { _guard: self.lock_of(shard).read(), catalog: self, shard }
     }
 
     /// Locks shards exclusively, in ascending order and each once (L1).
@@ -107,11 +98,7 @@ pub struct ShardRead<'a> {
 impl ShardRead<'_> {
     /// Reads the shard.
     pub fn reader(&self) -> Reader<'_> {
-        Reader {
-            catalog: self.catalog,
-            overlay: None,
-            held: std::slice::from_ref(&self.shard),
-        }
+        Reader { catalog: self.catalog, overlay: None, held: std::slice::from_ref(&self.shard) }
     }
 }
 
@@ -129,19 +116,11 @@ pub struct ShardsWrite<'a> {
 impl ShardsWrite<'_> {
     /// Reads the locked shards as they will be after `tx`.
     pub fn reader<'b>(&'b self, tx: &'b Tx) -> Reader<'b> {
-        Reader {
-            catalog: self.catalog,
-            overlay: Some((tx, &self.touched)),
-            held: &self.held,
-        }
+        Reader { catalog: self.catalog, overlay: Some((tx, &self.touched)), held: &self.held }
     }
     /// Reads the locked shards as they are.
     pub(crate) fn committed(&self) -> Reader<'_> {
-        Reader {
-            catalog: self.catalog,
-            overlay: None,
-            held: &self.held,
-        }
+        Reader { catalog: self.catalog, overlay: None, held: &self.held }
     }
     /// The catalog.
     pub fn catalog(&self) -> &Catalog {
@@ -178,13 +157,22 @@ struct Cursor {
     visited: u64,
 }
 
-impl<'a> Reader<'a> {
+impl Cursor {
     #[inline]
-    pub(crate) fn bytes(&self, block: PmBlock, at: usize, into: &mut [u8]) -> Result<()> {
-        let offset = block.offset().plus(at as u64);
+    fn new() -> Cursor {
+        Cursor { path: Path::new(), leaf: Node::empty(), index: 0, visited: 0 }
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// Reads a whole page.
+    #[inline]
+    pub(crate) fn bytes(&self, block: PmBlock, into: &mut [u8]) -> Result<()> {
         match self.overlay {
-            Some((tx, touched)) if touched.contains(&block) => tx.read(self.catalog.pm(), offset, into),
-            _ => Ok(self.catalog.pm().read(offset, into)?),
+            Some((tx, touched)) if touched.contains(&block) => {
+                tx.read(self.catalog.pm(), block.offset(), into)
+            }
+            _ => Ok(self.catalog.pm().read(block.offset(), into)?),
         }
     }
 
@@ -209,11 +197,7 @@ impl<'a> Reader<'a> {
     /// The shard of a key; it must be locked.
     pub(crate) fn shard(&self, key: &[u8]) -> u32 {
         let shard = self.catalog.shard_of_key(key);
-        assert!(
-            self.held.contains(&shard),
-            "catalog shard {shard} is not locked, {:?} are",
-            self.held
-        );
+        assert!(self.held.contains(&shard), "catalog shard {shard} is not locked, {:?} are", self.held);
         shard
     }
 
@@ -225,57 +209,50 @@ impl<'a> Reader<'a> {
         self.location(word, "catalog root").map(Some)
     }
 
-    /// The leaf that covers `key`.
+    /// Reads the leaf that covers `key` into `node`, each page on the way too, and tells `visit` of
+    /// the inner ones; false when the tree is empty.
     #[inline]
-    fn leaf(&self, key: &[u8]) -> Result<Option<Node>> {
+    fn walk(&self, key: &[u8], node: &mut Node, mut visit: impl FnMut(Step)) -> Result<bool> {
         let Some(root) = self.root(self.shard(key))? else {
-            return Ok(None);
+            return Ok(false);
         };
-        let mut node = self.node(root, None)?;
+        self.node_into(root, None, node)?;
         while node.level() > 0 {
-            let index = self.child_index(&node, key)?;
-            self.node_into(self.child(&node, index)?, Some(node.level() - 1), &mut node)?;
+            let index = node.child_index(key)?;
+            visit(step(node, index));
+            self.node_into(self.child(node, index)?, Some(node.level() - 1), node)?;
         }
-        Ok(Some(node))
+        Ok(true)
     }
 
-    /// The leaf that covers `key`, and the way to it.
-    pub(crate) fn descend(&self, key: &[u8]) -> Result<Option<(Path, Node)>> {
-        let Some(root) = self.root(self.shard(key))? else {
-            return Ok(None);
-        };
+    /// Reads the leaf that covers `key`; the way to it, or `None` when the tree is empty.
+    #[inline]
+    pub(crate) fn descend(&self, key: &[u8], leaf: &mut Node) -> Result<Option<Path>> {
         let mut path = Path::new();
-        let mut node = self.node(root, None)?;
-        while node.level() > 0 {
-            let index = self.child_index(&node, key)?;
-            path.push(step(&node, index));
-            self.node_into(self.child(&node, index)?, Some(node.level() - 1), &mut node)?;
-        }
-        Ok(Some((path, node)))
+        Ok(self.walk(key, leaf, |step| path.push(step))?.then_some(path))
     }
 
-    /// Where `key` is, or would be inserted.
-    pub(crate) fn locate(&self, key: &[u8]) -> Result<Option<(Node, std::result::Result<usize, usize>)>> {
-        let Some(leaf) = self.leaf(key)? else {
-            return Ok(None);
-        };
-        let place = self.search(&leaf, key)?;
-        Ok(Some((leaf, place)))
+    /// Reads the leaf that covers `key`; where `key` is in it, or would be inserted.
+    #[inline]
+    pub(crate) fn locate(
+        &self,
+        key: &[u8],
+        leaf: &mut Node,
+    ) -> Result<Option<std::result::Result<usize, usize>>> {
+        if self.walk(key, leaf, |_| ())? { leaf.search(key).map(Some) } else { Ok(None) }
     }
 
-    /// Gives `use_value` the value of `key`. Allocates nothing for values up to 512 bytes.
+    /// Gives `use_value` the value of `key`. Allocates nothing.
     ///
     /// # Errors
     /// A damaged page; the medium's.
     #[inline]
     pub fn get_with<R>(&self, key: &Key, use_value: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        let Some((leaf, Ok(index))) = self.locate(&key.0)? else {
+        let mut leaf = Node::empty();
+        let Some(Ok(index)) = self.locate(&key.0, &mut leaf)? else {
             return Ok(None);
         };
-        let cell = self.cell(&leaf, index)?;
-        let mut value = SmallVec::new();
-        self.value_of(&leaf, &cell, &mut value)?;
-        Ok(Some(use_value(&value)))
+        Ok(Some(use_value(leaf.value(&leaf.cell(index)?))))
     }
 
     /// The value of `key`.
@@ -291,7 +268,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// A damaged page; the medium's.
     pub fn contains(&self, key: &Key) -> Result<bool> {
-        Ok(matches!(self.locate(&key.0)?, Some((_, Ok(_)))))
+        Ok(matches!(self.locate(&key.0, &mut Node::empty())?, Some(Ok(_))))
     }
 
     /// The first key at or after `from` that starts with `prefix`, and its value.
@@ -318,39 +295,31 @@ impl<'a> Reader<'a> {
         prefix: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let Some(mut cursor) = self.cursor(&from.0)? else {
+        let mut cursor = Cursor::new();
+        let Some(place) = self.start(&from.0, &mut cursor)? else {
             return Ok(());
         };
-        let mut key: SmallVec<[u8; 64]> = SmallVec::new();
+        cursor.index = place.unwrap_or_else(|after| after);
+        // The last key of the leaf before; the first key to come may be `from` itself.
         let mut last: SmallVec<[u8; 64]> = SmallVec::from_slice(&from.0);
-        let mut value = SmallVec::new();
         let mut first = true;
         loop {
-            while cursor.index >= cursor.leaf.count() {
-                if !self.next_leaf(&mut cursor)? {
+            let (leaf, mut before) = (&cursor.leaf, last.as_slice());
+            for index in cursor.index..leaf.count() {
+                let cell = leaf.cell(index)?;
+                let key = leaf.key(&cell);
+                if key < before || (key == before && !first) {
+                    return Err(damaged(leaf.block, "keys", "ascending keys", "a smaller key"));
+                }
+                if !key.starts_with(prefix) || visit(key, leaf.value(&cell)).is_break() {
                     return Ok(());
                 }
+                (before, first) = (key, false);
             }
-            let cell = self.cell(&cursor.leaf, cursor.index)?;
-            self.key_of(&cursor.leaf, &cell, &mut key)?;
-            if key < last || (key == last && !first) {
-                return Err(damaged(
-                    cursor.leaf.block,
-                    "keys",
-                    "ascending keys",
-                    "a smaller key",
-                ));
-            }
-            if !key.starts_with(prefix) {
+            last = SmallVec::from_slice(before);
+            if !self.next_leaf(&mut cursor)? {
                 return Ok(());
             }
-            self.value_of(&cursor.leaf, &cell, &mut value)?;
-            if visit(&key, &value).is_break() {
-                return Ok(());
-            }
-            std::mem::swap(&mut key, &mut last);
-            first = false;
-            cursor.index += 1;
         }
     }
 
@@ -372,50 +341,30 @@ impl<'a> Reader<'a> {
         prefix: &[u8],
         use_cell: impl FnOnce(&[u8], &[u8]) -> R,
     ) -> Result<Option<R>> {
-        let Some((path, leaf)) = self.descend(&from.0)? else {
+        let mut cursor = Cursor::new();
+        let Some(place) = self.start(&from.0, &mut cursor)? else {
             return Ok(None);
         };
-        let place = self.search(&leaf, &from.0)?;
-        let mut cursor = Cursor {
-            index: place.map_or_else(|after| after, |at| at + 1),
-            path,
-            leaf,
-            visited: 0,
-        };
+        cursor.index = place.map_or_else(|after| after, |at| at + 1);
         while cursor.index == 0 {
             if !self.previous_leaf(&mut cursor)? {
                 return Ok(None);
             }
         }
-        let cell = self.cell(&cursor.leaf, cursor.index - 1)?;
-        let (mut key, mut value) = (SmallVec::new(), SmallVec::new());
-        self.key_of(&cursor.leaf, &cell, &mut key)?;
-        if key.as_slice() > from.0.as_slice() {
-            return Err(damaged(
-                cursor.leaf.block,
-                "keys",
-                "ascending keys",
-                "a larger key",
-            ));
+        let leaf = &cursor.leaf;
+        let cell = leaf.cell(cursor.index - 1)?;
+        let key = leaf.key(&cell);
+        if key > from.0.as_slice() {
+            return Err(damaged(leaf.block, "keys", "ascending keys", "a larger key"));
         }
-        if !key.starts_with(prefix) {
-            return Ok(None);
-        }
-        self.value_of(&cursor.leaf, &cell, &mut value)?;
-        Ok(Some(use_cell(&key, &value)))
+        Ok(key.starts_with(prefix).then(|| use_cell(key, leaf.value(&cell))))
     }
 
-    fn cursor(&self, key: &[u8]) -> Result<Option<Cursor>> {
-        let Some((path, leaf)) = self.descend(key)? else {
-            return Ok(None);
-        };
-        let place = self.search(&leaf, key)?;
-        Ok(Some(Cursor {
-            index: place.unwrap_or_else(|after| after),
-            path,
-            leaf,
-            visited: 0,
-        }))
+    /// Moves a cursor to the leaf that covers `key`.
+    #[inline]
+    fn start(&self, key: &[u8], cursor: &mut Cursor) -> Result<Option<std::result::Result<usize, usize>>> {
+        let (path, leaf) = (&mut cursor.path, &mut cursor.leaf);
+        if self.walk(key, leaf, |step| path.push(step))? { leaf.search(key).map(Some) } else { Ok(None) }
     }
 
     /// Moves to the start of the next leaf; false at the end of the tree.
@@ -459,38 +408,28 @@ impl<'a> Reader<'a> {
         let Some(top) = cursor.path.last().copied() else {
             return Ok(false);
         };
-        let mut node = self.node(top.block, Some(top.level))?;
+        let node = &mut cursor.leaf;
+        self.node_into(top.block, Some(top.level), node)?;
         let mut index = top.index;
         while node.level() > 0 {
             cursor.visited += 1;
             if cursor.visited > self.catalog.blocks.end_block().0 {
-                return Err(damaged(
-                    node.block,
-                    "tree",
-                    "at most as many pages as the pool has",
-                    "a page reached twice",
-                ));
+                let expected = "at most as many pages as the pool has";
+                return Err(damaged(node.block, "tree", expected, "a page reached twice"));
             }
-            let child = self.child(&node, index)?;
-            node = self.node(child, Some(node.level() - 1))?;
+            self.node_into(self.child(node, index)?, Some(node.level() - 1), node)?;
             if node.level() > 0 {
-                index = enter(&node);
-                cursor.path.push(step(&node, index));
+                index = enter(node);
+                cursor.path.push(step(node, index));
             }
         }
-        cursor.leaf = node;
         cursor.index = 0;
         Ok(true)
     }
 }
 
 fn step(node: &Node, index: usize) -> Step {
-    Step {
-        block: node.block,
-        level: node.level(),
-        index,
-        count: node.count(),
-    }
+    Step { block: node.block, level: node.level(), index, count: node.count() }
 }
 
 impl ShardsWrite<'_> {
@@ -500,10 +439,7 @@ impl ShardsWrite<'_> {
         }
     }
     pub(crate) fn write_root(&mut self, tx: &mut Tx, shard: u32, root: Option<PmBlock>) {
-        tx.write_u64(
-            self.catalog.wal.geometry().shard_root(shard),
-            root.map_or(0, |block| block.0),
-        );
+        tx.write_u64(self.catalog.wal.geometry().shard_root(shard), root.map_or(0, |block| block.0));
         self.touch(ROOTS_BLOCK);
     }
 }

@@ -41,19 +41,12 @@ fn damaged(ino: Ino, name: &[u8], expected: &str, found: impl ToString) -> Error
 /// A damaged page or value; the medium's.
 pub fn length(reader: Reader<'_>, ino: Ino, name: &[u8]) -> Result<Option<usize>> {
     let head = reader.get_with(&Key::xattr(ino, name, 0), |value| {
-        value
-            .first_chunk::<HEAD>()
-            .map(|head| u32::from_le_bytes(*head) as usize)
+        value.first_chunk::<HEAD>().map(|head| u32::from_le_bytes(*head) as usize)
     })?;
     match head {
         None => Ok(None),
         Some(Some(total)) if total <= MAX_SIZE => Ok(Some(total)),
-        Some(found) => Err(damaged(
-            ino,
-            name,
-            "a length of at most 64 KiB",
-            format!("{found:?}"),
-        )),
+        Some(found) => Err(damaged(ino, name, "a length of at most 64 KiB", format!("{found:?}"))),
     }
 }
 
@@ -94,11 +87,7 @@ pub fn list(reader: Reader<'_>, ino: Ino, mut visit: impl FnMut(&[u8])) -> Resul
         }
         ControlFlow::Continue(())
     })?;
-    if sound {
-        Ok(())
-    } else {
-        Err(damaged(ino, b"?", "a name, a zero and a part", "another key"))
-    }
+    if sound { Ok(()) } else { Err(damaged(ino, b"?", "a name, a zero and a part", "another key")) }
 }
 
 /// The puts that [`set`] will do, for `make_room_many` (needed beyond 2 KiB) and the size of the record.
@@ -119,10 +108,7 @@ pub fn set(
     mode: SetMode,
     limit: usize,
 ) -> std::result::Result<(), Edit> {
-    assert!(
-        !name.is_empty() && name.len() <= MAX_NAME && !name.contains(&0),
-        "an xattr name"
-    );
+    assert!(!name.is_empty() && name.len() <= MAX_NAME && !name.contains(&0), "an xattr name");
     if value.len() > limit.min(MAX_SIZE) {
         return Err(Edit::TooLarge);
     }
