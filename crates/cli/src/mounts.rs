@@ -77,13 +77,25 @@ pub fn of_pool(pool: &Path) -> Outcome<Option<Mount>> {
     Ok(all()?.into_iter().rev().find(|mount| mount.fs_type == FS_TYPE && mount.source == pool))
 }
 
+/// Whether an errno says that the daemon behind a mount is gone.
+pub fn means_dead(error: rustix::io::Errno) -> bool {
+    error == rustix::io::Errno::NOTCONN || error == rustix::io::Errno::CONNABORTED
+}
+
+/// Whether a path lies in a mount whose daemon is gone. Asks for something that the kernel does not cache:
+/// attributes it may still know.
+pub fn is_dead(path: &Path) -> bool {
+    let asked = rustix::fs::getxattr(path, terrace_fuse::CONTROL_XATTR, &mut [0u8; 0][..]);
+    asked.is_err_and(means_dead)
+}
+
 /// The absolute path of a directory that may be a dead mount, on which stat(2) fails.
 pub fn absolute(path: &Path) -> Outcome<PathBuf> {
     let error = match fs::canonicalize(path) {
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
-    if error.raw_os_error() != Some(libc::ENOTCONN) {
+    if !rustix::io::Errno::from_io_error(&error).is_some_and(means_dead) {
         return Err(Failure::at(path, plain(&error)));
     }
     let absolute = std::path::absolute(path).map_err(|error| Failure::at(path, plain(&error)))?;

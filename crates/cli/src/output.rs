@@ -33,14 +33,14 @@ pub fn human(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";
     for next in UNITS {
-        if value < 1024.0 {
+        if value < 1023.95 {
             break;
         }
         value /= 1024.0;
         unit = next;
     }
-    let digits = usize::from(value < 100.0 && value.fract() > 0.04);
-    format!("{value:.digits$} {unit}")
+    let text = if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") };
+    format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 /// A size from people: a number with K, M, G or T, base 1024.
@@ -81,5 +81,6 @@ mod tests {
         assert_eq!(human(1 << 30), "1 GiB");
         assert_eq!(human(1536), "1.5 KiB");
         assert_eq!(human(17), "17 B");
+        assert_eq!(human((1 << 30) - 4096), "1 GiB");
     }
 }

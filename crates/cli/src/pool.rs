@@ -1,6 +1,7 @@
 //! Finding and opening the media of a pool.
 
 use crate::failure::{Failure, Outcome, plain};
+use crate::mounts;
 use crate::output::human;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -22,9 +23,12 @@ use terrace_media::{BlockMedium, OpenError, PmMedium};
 /// A medium that could not be opened, in the user's words.
 pub fn open_failure(error: &OpenError) -> Failure {
     match error {
-        OpenError::Busy { path } => {
-            Failure::at(path, "in use by another process; is it mounted? see /proc/mounts")
-        }
+        OpenError::Busy { path } => match mounts::of_pool(path) {
+            Ok(Some(mount)) => {
+                Failure::at(path, format!("busy: already mounted at {}", mount.mountpoint.display()))
+            }
+            _ => Failure::at(path, "busy: in use by another process"),
+        },
         OpenError::Io { path, source, .. } if source.raw_os_error() == Some(libc::EBUSY) => {
             Failure::at(path, "in use; unmount it first")
         }

@@ -139,7 +139,10 @@ fn target(path: &Path, size: Option<&str>, option: &str, class: DeviceClass) -> 
         (_, Some(asked)) => asked,
         (Some(found), None) if found.size > 0 => found.size / BLOCK_SIZE * BLOCK_SIZE,
         _ => {
-            return Err(Failure::at(&path, format!("does not exist; say how large to make it with {option}")));
+            return Err(Failure::at(
+                &path,
+                format!("does not exist; say how large to make it with {option}"),
+            ));
         }
     };
     Ok(Target { path, existing, size, class })

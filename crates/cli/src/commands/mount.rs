@@ -71,9 +71,8 @@ fn directory(path: &Path) -> Outcome<PathBuf> {
 
 /// Removes the mount that a killed daemon left at the directory.
 fn clear_dead(path: &Path) -> Outcome<()> {
-    match std::fs::metadata(path) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
-        _ => return Ok(()),
+    if !mounts::is_dead(path) {
+        return Ok(());
     }
     let dir = mounts::absolute(path)?;
     match mounts::at(&dir)? {

@@ -39,7 +39,7 @@ pub fn locate(path: &Path) -> Outcome<Located> {
                 .map_err(|error| Failure::at(path, format!("control attribute: {error}")))?;
             return reach(contact).map(Located::Mounted);
         }
-        Err(rustix::io::Errno::NOTCONN) => {
+        Err(error) if mounts::means_dead(error) => {
             let directory = mounts::absolute(path)?;
             if mounts::at(&directory)?.is_some() {
                 return Ok(Located::Dead);

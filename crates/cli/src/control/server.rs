@@ -99,6 +99,11 @@ impl Shared {
                 if let (Some(status), Some(describe)) = (status.as_object_mut(), self.describe.as_object()) {
                     status.extend(describe.clone());
                 }
+                // The file system knows the medium of tier 0, not its path.
+                let pool = self.describe["pool"].clone();
+                if let Some(device) = status.pointer_mut("/tiers/0/devices/0") {
+                    device["path"] = pool;
+                }
                 Ok(status)
             }
             Request::Where { ino } => {
