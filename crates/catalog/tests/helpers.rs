@@ -52,10 +52,7 @@ fn colliding_names_keep_their_cookies() {
         let all: Vec<u64> = cookies.keys().copied().collect();
         let cookie = *all.choose(&mut rng).unwrap();
         let name = cookies.remove(&cookie).unwrap();
-        apply(&catalog, &[shard], |guard, tx| {
-            Ok(dentry::remove(guard, tx, directory, cookie)?)
-        })
-        .unwrap();
+        apply(&catalog, &[shard], |guard, tx| Ok(dentry::remove(guard, tx, directory, cookie)?)).unwrap();
         assert_eq!(lookup(&name), None);
     }
     for (cookie, name) in &cookies {
@@ -69,11 +66,7 @@ fn colliding_names_keep_their_cookies() {
         dentry::read_from(read.reader(), directory, after, |dentry, name| {
             seen.push((dentry.cookie, String::from_utf8(name.to_vec()).unwrap()));
             after = dentry.cookie;
-            if seen.len() - before < 7 {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            if seen.len() - before < 7 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })
         .unwrap();
         if seen.len() == before {
@@ -82,10 +75,7 @@ fn colliding_names_keep_their_cookies() {
     }
     assert_eq!(seen, cookies.into_iter().collect::<Vec<_>>());
     let full = (0..2000).find_map(|number| insert(&format!("more{number}")).err());
-    assert!(matches!(
-        full,
-        Some(Edit::Failed(Error::NoSpace(NoSpace::Numbers)))
-    ));
+    assert!(matches!(full, Some(Edit::Failed(Error::NoSpace(NoSpace::Numbers)))));
 }
 
 #[test]
@@ -118,23 +108,13 @@ fn xattrs_symlinks_intents() {
     let catalog = pool();
     let ino = Ino(6);
     let shard = catalog.shard_of(6);
-    for (turn, length) in [0usize, 10, 1020, 1021, 9000, 60_000, 300]
-        .into_iter()
-        .enumerate()
-    {
+    for (turn, length) in [0usize, 10, 1020, 1021, 9000, 60_000, 300].into_iter().enumerate() {
         let value: Vec<u8> = (0..length).map(|i| (i * 7 + turn) as u8).collect();
-        catalog
-            .make_room_many(&xattr::set_puts(ino, b"user.x", length), Purpose::User)
-            .unwrap();
-        let mode = if turn == 0 {
-            SetMode::Create
-        } else {
-            SetMode::Replace
-        };
+        catalog.make_room_many(&xattr::set_puts(ino, b"user.x", length), Purpose::User).unwrap();
+        let mode = if turn == 0 { SetMode::Create } else { SetMode::Replace };
         let limit = catalog.wal().max_record() / 2;
-        let set = apply(&catalog, &[shard], |guard, tx| {
-            xattr::set(guard, tx, ino, b"user.x", &value, mode, limit)
-        });
+        let set =
+            apply(&catalog, &[shard], |guard, tx| xattr::set(guard, tx, ino, b"user.x", &value, mode, limit));
         if length > limit {
             assert!(matches!(set, Err(Edit::TooLarge)));
             continue;
@@ -144,34 +124,18 @@ fn xattrs_symlinks_intents() {
         assert_eq!(xattr::get(read.reader(), ino, b"user.x").unwrap(), Some(value));
         assert_eq!(xattr::get(read.reader(), ino, b"user.").unwrap(), None);
     }
-    let set = |mode| {
-        apply(&catalog, &[shard], |guard, tx| {
-            xattr::set(guard, tx, ino, b"user.x", b"1", mode, 9)
-        })
-    };
+    let set =
+        |mode| apply(&catalog, &[shard], |guard, tx| xattr::set(guard, tx, ino, b"user.x", b"1", mode, 9));
     assert!(matches!(set(SetMode::Create), Err(Edit::Exists)));
     let mut names = Vec::new();
-    xattr::list(catalog.read(shard).reader(), ino, |name| {
-        names.push(name.to_vec())
-    })
-    .unwrap();
+    xattr::list(catalog.read(shard).reader(), ino, |name| names.push(name.to_vec())).unwrap();
     assert_eq!(names, [b"user.x"]);
-    assert!(
-        apply(&catalog, &[shard], |guard, tx| Ok(xattr::remove(
-            guard, tx, ino, b"user.x"
-        )?))
-        .unwrap()
-    );
+    assert!(apply(&catalog, &[shard], |guard, tx| Ok(xattr::remove(guard, tx, ino, b"user.x")?)).unwrap());
     assert!(matches!(set(SetMode::Replace), Err(Edit::Missing)));
 
     let target = vec![b't'; symlink::MAX_TARGET];
-    catalog
-        .make_room_many(&symlink::create_puts(ino, target.len()), Purpose::User)
-        .unwrap();
-    apply(&catalog, &[shard], |guard, tx| {
-        symlink::create(guard, tx, ino, &target)
-    })
-    .unwrap();
+    catalog.make_room_many(&symlink::create_puts(ino, target.len()), Purpose::User).unwrap();
+    apply(&catalog, &[shard], |guard, tx| symlink::create(guard, tx, ino, &target)).unwrap();
     assert_eq!(symlink::read(catalog.read(shard).reader(), ino).unwrap(), target);
 
     let intents = [(5u64, 9u64), (20, 1 << 32)].map(|(first, end)| intent::Intent {
@@ -179,10 +143,8 @@ fn xattrs_symlinks_intents() {
         end: FileBlock(end),
         generation: 3,
     });
-    apply(&catalog, &[shard], |guard, tx| {
-        intents.iter().try_for_each(|i| intent::put(guard, tx, ino, *i))
-    })
-    .unwrap();
+    apply(&catalog, &[shard], |guard, tx| intents.iter().try_for_each(|i| intent::put(guard, tx, ino, *i)))
+        .unwrap();
     assert_eq!(intent::list(catalog.read(shard).reader(), ino).unwrap(), intents);
     apply(&catalog, &[shard], |guard, tx| {
         symlink::remove(guard, tx, ino)?;
@@ -204,11 +166,8 @@ fn cold_extents_match_an_array() {
         let from = rng.random_range(0..1900u64);
         let length = rng.random_range(1..100u64);
         let to = from + length;
-        let mut expected: Vec<u64> = model[from as usize..to as usize]
-            .iter()
-            .flatten()
-            .map(|b| b.0)
-            .collect();
+        let mut expected: Vec<u64> =
+            model[from as usize..to as usize].iter().flatten().map(|b| b.0).collect();
         let mut freed = Vec::new();
         if step % 3 == 0 {
             apply(&catalog, &[shard], |guard, tx| {
@@ -226,9 +185,7 @@ fn cold_extents_match_an_array() {
                 unwritten: false,
                 crcs: (0..length as u32).map(|i| i ^ step).collect(),
             };
-            catalog
-                .make_room_many(&cold_map::install_puts(ino, &extent), Purpose::Demotion)
-                .unwrap();
+            catalog.make_room_many(&cold_map::install_puts(ino, &extent), Purpose::Demotion).unwrap();
             apply(&catalog, &[shard], |guard, tx| {
                 freed.clear();
                 cold_map::install(guard, tx, ino, &extent, &mut freed)
@@ -245,12 +202,10 @@ fn cold_extents_match_an_array() {
         assert_eq!(found, expected);
         let block = rng.random_range(0..2000u64);
         let read = catalog.read(shard);
-        let found = cold_map::lookup(read.reader(), ino, FileBlock(block))
-            .unwrap()
-            .map(|e| {
-                let skip = block - e.first.0;
-                (e.start.0 + skip, e.crcs[skip as usize])
-            });
+        let found = cold_map::lookup(read.reader(), ino, FileBlock(block)).unwrap().map(|e| {
+            let skip = block - e.first.0;
+            (e.start.0 + skip, e.crcs[skip as usize])
+        });
         assert_eq!(found, model[block as usize]);
     }
 }
@@ -264,7 +219,7 @@ fn chunk_space_agrees_with_the_bitmaps() {
     let mut catalog = Arc::new(mount(&pm).unwrap());
     let mut space = ChunkSpace::new(Arc::clone(&catalog), &sizes);
     let mut rng = StdRng::seed_from_u64(2);
-    let mut used: BTreeSet<DeviceRun> = BTreeSet::new();
+    let (mut used, mut claims): (BTreeSet<DeviceRun>, u32) = Default::default();
     let mark = |catalog: &Catalog, run: DeviceRun, value: bool| {
         let shards = chunks::shards(catalog, run);
         let mut lsn = terrace_format::Lsn(0);
@@ -279,13 +234,10 @@ fn chunk_space_agrees_with_the_bitmaps() {
             let want = *[1u64, 2, 5, 8, 16, 16].choose(&mut rng).unwrap();
             let device = devices[rng.random_range(0..2)];
             if let Some(run) = space.allocate(&[device], want).unwrap() {
+                claims += 1;
                 assert!(run.length <= want && run.start.0 > 0);
                 assert!(run.start.0 + run.length <= sizes[device.0 as usize].1);
-                assert_eq!(
-                    (run.start.0 - 1) / 16,
-                    (run.start.0 + run.length - 2) / 16,
-                    "one chunk"
-                );
+                assert_eq!((run.start.0 - 1) / 16, (run.start.0 + run.length - 2) / 16, "one chunk");
                 if step % 9 == 0 {
                     space.release_claim(run);
                 } else {
@@ -296,10 +248,7 @@ fn chunk_space_agrees_with_the_bitmaps() {
         } else if let Some(run) = used.iter().nth(rng.random_range(0..used.len().max(1))).copied() {
             let pin = space.pin(run);
             let lsn = mark(&catalog, run, false).unwrap();
-            assert!(matches!(
-                mark(&catalog, run, false),
-                Err(Edit::Failed(Error::Corrupt(_)))
-            ));
+            assert!(matches!(mark(&catalog, run, false), Err(Edit::Failed(Error::Corrupt(_)))));
             if rng.random_range(0..2) == 0 {
                 // Reported late: a load may have seen the record already.
                 space.load_step().unwrap();
@@ -330,4 +279,32 @@ fn chunk_space_agrees_with_the_bitmaps() {
         }
     }
     assert_eq!(space.damaged_chunks(), 0);
+    assert!(claims > 3000, "{claims} claims");
+    // What is left can be claimed to the last block.
+    let mut left = 0;
+    while let Some(run) = space.allocate(&devices, 16).unwrap() {
+        left += run.length;
+    }
+    let totals = space.totals(&devices).unwrap();
+    assert_eq!((totals.free, left), (0, totals.total - used.iter().map(|r| r.length).sum::<u64>()));
+}
+
+#[test]
+fn claims_fill_holes_and_prefer_whole_chunks() {
+    let pm: Arc<dyn PmMedium> = VecPm::new(4 << 20);
+    format(&pm);
+    let device = DeviceId(0);
+    let space = ChunkSpace::new(Arc::new(mount(&pm).unwrap()), &[(device, 1 + 16 * 4)]);
+    let claim = |want| space.allocate(&[device], want).unwrap().map(|run| (run.start.0, run.length));
+    assert_eq!(claim(3), Some((1, 3)));
+    assert_eq!(claim(16), Some((17, 16)), "a whole chunk for a large request");
+    assert_eq!(claim(2), Some((4, 2)), "the hole behind the first for a small one");
+    assert_eq!(claim(8), Some((33, 8)));
+    assert_eq!(claim(4), Some((6, 4)));
+    let run = DeviceRun { device, start: DeviceBlock(17), length: 16 };
+    let pin = space.pin(run);
+    space.release_claim(run);
+    assert_eq!(claim(16), Some((49, 16)), "pinned blocks wait");
+    drop(pin);
+    assert_eq!(claim(16), Some((17, 16)));
 }
