@@ -12,7 +12,7 @@ use terrace_format::geometry::{ROOTS_BLOCK, SUPERBLOCK_COPIES};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, pack_root};
 use terrace_format::superblock::{DeviceRow, MAX_DEVICES, Superblock};
 use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
-use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, PmBlock};
+use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, PmBlock, PmOffset};
 use terrace_media::block::AlignedBlock;
 use terrace_wal::{Error, Wal};
 use zerocopy::{FromZeros, IntoBytes};
@@ -80,6 +80,8 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
         pm.write_streaming(PmBlock(block).offset(), &zeros)?;
     }
     pm.persist();
+    // Large pages and a populated mapping from the first mount on.
+    pm.prepare(PmOffset(0), pm.size());
     Wal::format(Arc::clone(&media.pm), options.uuid, geometry)?;
     let root = root_pages(media, &geometry, options.created_ns)?;
     write_table(media, &geometry, root)?;

@@ -17,6 +17,7 @@ use terrace_cache::PageCache;
 use terrace_catalog::Catalog;
 use terrace_catalog::ChunkSpace;
 use terrace_catalog::dentry::NameHash;
+use terrace_format::device::SUMMARY_ENTRIES;
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::inode::ORPHAN_LISTS;
 use terrace_format::superblock::{Refused, Superblock};
@@ -121,6 +122,12 @@ pub fn read_superblock(pm: &dyn PmMedium, write: bool) -> Result<(Superblock, Op
     }
 }
 
+/// Blocks of a group: with its summaries it fits one chunk, the largest contiguous allocation.
+fn group_blocks(group_bytes: u64, geometry: &terrace_format::Geometry) -> u64 {
+    let blocks = (group_bytes / BLOCK_SIZE).clamp(1, u64::from(geometry.chunk_blocks));
+    blocks - if blocks < 16 { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES as u64 + 1) }
+}
+
 /// The threads that drive background work; dropping it stops and joins them.
 pub struct Background {
     _drivers: Vec<Driver>,
@@ -192,7 +199,7 @@ impl Fs {
             data_ordered: options.data_ordered.unwrap_or(superblock.data_mode == 2),
             atime: options.atime,
             prefetch_blocks: options.prefetch_bytes / BLOCK_SIZE,
-            group_blocks: (options.group_bytes / BLOCK_SIZE).clamp(1, 1 << 16),
+            group_blocks: group_blocks(options.group_bytes, &geometry),
             recovery,
             recovery_ns: clock.monotonic_ns() - begin,
             pm: media.pm,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrace_format::inode::{InodeSlot, ORPHAN_LISTS, flag};
 use terrace_format::keys::Kind;
-use terrace_format::{FileBlock, Ino};
+use terrace_format::{FileBlock, Ino, PmOffset};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step};
@@ -126,7 +126,9 @@ impl Fs {
     /// The steps that background threads drive, with their wakers.
     pub(crate) fn background_steps(self: &Arc<Fs>) -> Vec<(Box<dyn Step>, Waker)> {
         let reclaim = ReclaimStep { fs: Arc::clone(self), list: 0, scanned: false, idle_checks: 0 };
-        let mut steps: Vec<(Box<dyn Step>, Waker)> = vec![(Box::new(reclaim), self.reclaim.waker.clone())];
+        let prepare = PrepareStep { fs: Arc::clone(self), next: PmOffset(0) };
+        let mut steps: Vec<(Box<dyn Step>, Waker)> =
+            vec![(Box::new(reclaim), self.reclaim.waker.clone()), (Box::new(prepare), Waker::new())];
         if !self.read_only {
             for worker in 0..2 {
                 steps.push((Box::new(MigrationStep::new(self, worker)), self.migration.waker(worker)));
@@ -156,6 +158,31 @@ pub(crate) fn log_freed_slot(staged: &mut Staged<'_>, inode: &Inode) {
     let mut slot = InodeSlot::zeroed();
     slot.generation = inode.slot.generation.get().wrapping_add(1).into();
     log_whole_slot(&mut staged.tx, inode.place, &slot);
+}
+
+/// PM prepared in one step.
+const PREPARE_BYTES: u64 = 8 << 20;
+
+/// Background: populates the mapping of PM, so that writes meet no page fault. Once after mount.
+struct PrepareStep {
+    fs: Arc<Fs>,
+    next: PmOffset,
+}
+
+impl Step for PrepareStep {
+    fn name(&self) -> &'static str {
+        "terrace-prepare"
+    }
+
+    fn step(&mut self) -> Next {
+        let left = self.fs.pm.size().saturating_sub(self.next.0);
+        if left == 0 {
+            return Next::Done;
+        }
+        self.fs.pm.prepare(self.next, left.min(PREPARE_BYTES));
+        self.next = self.next.plus(left.min(PREPARE_BYTES));
+        Next::Again
+    }
 }
 
 /// Background: one bounded piece of reclaiming or scanning per step.

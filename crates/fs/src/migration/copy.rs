@@ -1,6 +1,7 @@
 //! Copying a group: victims pinned with their versions, one sequential write per device run, a flush.
 
 use super::plan::Victim;
+use super::{Migration, WORKERS};
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use std::sync::atomic::Ordering;
@@ -8,11 +9,32 @@ use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
 use terrace_format::{FileBlock, Ino, PmBlock};
-use terrace_media::block::AlignedBlock;
+use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_wal::NoSpace;
 
 /// Runs shorter than this get no summary: small hole fills (design 4.5).
 const SUMMARY_FROM: usize = 8;
+
+/// Blocks copied through DRAM at once: large enough for the device, small enough to keep.
+const SLICE: usize = 512;
+
+/// Summary blocks of a run.
+fn summaries(blocks: usize) -> usize {
+    if blocks < SUMMARY_FROM { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES) }
+}
+
+impl Migration {
+    fn take_buffer(&self) -> Buffer {
+        self.buffers.lock().pop().unwrap_or_else(|| vec![AlignedBlock::zeroed(); SLICE])
+    }
+
+    fn put_buffer(&self, buffer: Buffer) {
+        let mut buffers = self.buffers.lock();
+        if buffers.len() < WORKERS {
+            buffers.push(buffer);
+        }
+    }
+}
 
 /// A victim that was looked at under its inode's lock. Pinned until it was copied or is dropped.
 pub(super) struct Candidate<'a> {
@@ -103,27 +125,21 @@ impl Fs {
         mut candidates: Vec<Candidate<'a>>,
     ) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
         let wanted = candidates.len();
-        let summaries = |blocks: usize| {
-            if blocks < SUMMARY_FROM { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES) }
-        };
         let run = self.allocate((wanted + summaries(wanted)) as u64)?;
         let mut data = (run.length as usize).min(wanted);
         while data + summaries(data) > run.length as usize {
             data -= 1;
         }
         let left = candidates.split_off(data);
-        let mut buffer = vec![AlignedBlock::zeroed(); data + summaries(data)];
         let mut crcs = Vec::with_capacity(data);
-        let filled = self.fill(&candidates, run, &mut buffer, &mut crcs);
-        candidates.iter_mut().for_each(Candidate::unpin);
-        let written = filled.and_then(|()| {
-            let medium = self.devices.medium(run.device)?;
-            medium.write(run.start, &buffer)?;
-            Ok(medium.flush()?)
-        });
+        let mut buffer = self.migration.take_buffer();
+        let written = self.write_blocks(&mut candidates, run, &mut buffer, &mut crcs);
+        self.migration.put_buffer(buffer);
         // The summary blocks are hints in space that counts as free; see docs/format.md.
         let spare = DeviceRun { start: run.start.plus(data as u64), length: run.length - data as u64, ..run };
-        self.devices.space.release_claim(spare);
+        if spare.length > 0 {
+            self.devices.space.release_claim(spare);
+        }
         if let Err(error) = written {
             self.devices.space.release_claim(DeviceRun { length: data as u64, ..run });
             return Err(error);
@@ -137,35 +153,40 @@ impl Fs {
         Ok((copied.collect(), left))
     }
 
-    fn fill(
+    /// Copies the blocks to the device through a small buffer, then the summaries, then flushes.
+    fn write_blocks(
         &self,
-        candidates: &[Candidate<'_>],
+        candidates: &mut [Candidate<'_>],
         run: DeviceRun,
-        buffer: &mut [AlignedBlock],
+        buffer: &mut Buffer,
         crcs: &mut Vec<u32>,
     ) -> FsResult<()> {
-        let mut entries = Vec::with_capacity(candidates.len());
+        let medium = self.devices.medium(run.device)?;
         let lsn = self.wal.next_lsn();
-        let (data, summaries) = buffer.split_at_mut(candidates.len());
-        for (candidate, target) in candidates.iter().zip(data) {
-            self.pm.read(candidate.pm.offset(), &mut target.0)?;
-            let crc = crc32c(&target.0);
-            crcs.push(crc);
-            entries.push(SummaryEntry {
-                ino: candidate.ino,
-                generation: candidate.generation,
-                block: candidate.block,
-                crc,
-                lsn,
-            });
+        let mut entries = Vec::with_capacity(candidates.len());
+        let mut at = run.start;
+        for slice in candidates.chunks_mut(SLICE) {
+            let part = buffer.get_mut(..slice.len()).unwrap_or(&mut []);
+            for (candidate, target) in slice.iter_mut().zip(part.iter_mut()) {
+                self.pm.read(candidate.pm.offset(), &mut target.0)?;
+                candidate.unpin();
+                let crc = crc32c(&target.0);
+                crcs.push(crc);
+                let Candidate { ino, generation, block, .. } = *candidate;
+                entries.push(SummaryEntry { ino, generation, block, crc, lsn });
+            }
+            medium.write(at, part)?;
+            at = at.plus(part.len() as u64);
         }
-        for (index, target) in summaries.iter_mut().enumerate() {
-            let first = index * SUMMARY_ENTRIES;
-            let part = &entries[first..entries.len().min(first + SUMMARY_ENTRIES)];
-            let block = encode_summary(self.wal.pool_uuid(), run.start.plus(first as u64), part);
-            target.0.copy_from_slice(&block);
+        if summaries(entries.len()) > 0 {
+            let mut first = run.start;
+            for (part, target) in entries.chunks(SUMMARY_ENTRIES).zip(buffer.iter_mut()) {
+                target.0.copy_from_slice(&encode_summary(self.wal.pool_uuid(), first, part));
+                first = first.plus(part.len() as u64);
+            }
+            medium.write(at, buffer.get(..summaries(entries.len())).unwrap_or(&[]))?;
         }
-        Ok(())
+        Ok(medium.flush()?)
     }
 
     /// Space for a group on the fastest lower tier that has any.

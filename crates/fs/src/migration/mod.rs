@@ -23,6 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_blocks::Purpose;
 use terrace_format::BLOCK_SIZE;
+use terrace_media::block::Buffer;
 use terrace_placement::Observation;
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
@@ -43,6 +44,8 @@ pub(crate) struct Migration {
     /// Blocks taken by workers and not yet done.
     in_flight: AtomicU64,
     promotions: Mutex<VecDeque<Promotion>>,
+    /// Copy buffers to use again.
+    buffers: Mutex<Vec<Buffer>>,
     wakers: Vec<Waker>,
     /// Rises with every group done; waiters for space sleep on it.
     rounds: (Mutex<u64>, Condvar),
@@ -93,6 +96,7 @@ impl Migration {
             queue: Mutex::default(),
             in_flight: AtomicU64::new(0),
             promotions: Mutex::default(),
+            buffers: Mutex::default(),
             wakers: (0..WORKERS).map(|_| Waker::new()).collect(),
             rounds: (Mutex::new(0), Condvar::new()),
             threads: AtomicU32::new(0),
