@@ -45,12 +45,14 @@ fn check_pages(catalog: &Catalog) {
         while let Some(block) = queue.pop().filter(|block| *block != 0) {
             assert!(reachable.insert((block, shard)), "page {block} twice");
             let mut page = terrace_format::page::Page::new(0);
-            catalog
-                .wal()
-                .pm()
-                .read(PmBlock(block).offset(), page.0.as_mut_slice())
-                .unwrap();
+            catalog.wal().pm().read(PmBlock(block).offset(), page.0.as_mut_slice()).unwrap();
             page.verify_header("page").unwrap();
+            let cell_bytes = |index| {
+                let (key, value) = page.cell(index).unwrap();
+                key.len() + value.len() + 4
+            };
+            let live: usize = (0..page.count()).map(cell_bytes).sum();
+            assert_eq!(page.heap() + live + page.dead(), 4096, "dead bytes of page {block}");
             if page.level() > 0 {
                 for index in 0..page.count() {
                     let (_, value) = page.cell(index).unwrap();
@@ -63,10 +65,7 @@ fn check_pages(catalog: &Catalog) {
     for block in catalog.blocks().first_block().0..catalog.blocks().end_block().0 {
         match catalog.blocks().owner(PmBlock(block)).unwrap() {
             Owner::Free => {}
-            Owner::Page {
-                kind: PageKind::CatalogPage,
-                datum,
-            } => drop(owned.insert((block, datum))),
+            Owner::Page { kind: PageKind::CatalogPage, datum } => drop(owned.insert((block, datum))),
             other => unreachable!("{other:?}"),
         }
     }

@@ -95,9 +95,7 @@ fn random_damage_is_reported_or_harmless() {
                         Ok(dentry::remove(guard, tx, ino, cookie)?)
                     }))
                 }
-                4 => catalog
-                    .shrink(&Key::dentry(ino, rng.random()), Purpose::Reclaim)
-                    .is_err(),
+                4 => catalog.shrink(&Key::dentry(ino, rng.random()), Purpose::Reclaim).is_err(),
                 _ => {
                     let read = catalog.read(shard);
                     let reader = read.reader();
@@ -118,4 +116,30 @@ fn random_damage_is_reported_or_harmless() {
 
 fn outcome<R>(result: Result<R, Edit>) -> bool {
     result.is_err()
+}
+
+#[test]
+fn a_child_that_is_its_own_parent_is_reported() {
+    let pm: Arc<dyn PmMedium> = VecPm::new(2 << 20);
+    format(&pm);
+    let catalog = mount(&pm).unwrap();
+    for number in 0..400u64 {
+        apply(&catalog, &[1], |guard, tx| guard.put(tx, &Key::dentry(Ino(1), number << 40), &[1; 30]))
+            .unwrap();
+    }
+    let root = pm.load_u64(catalog.wal().geometry().shard_root(1)).unwrap();
+    let mut page = terrace_format::page::Page::new(0);
+    pm.read(PmBlock(root).offset(), page.0.as_mut_slice()).unwrap();
+    assert_eq!(page.level(), 1);
+    for index in 0..page.count() {
+        let (at, length) = page.value_place(index).unwrap();
+        assert_eq!(length, 8);
+        pm.write(PmBlock(root).offset().plus(at as u64), &root.to_le_bytes()).unwrap();
+    }
+    let read = catalog.read(1);
+    let reader = read.reader();
+    let key = Key::dentry(Ino(1), 7);
+    assert!(reader.get(&key).is_err());
+    assert!(reader.next(&key, &[]).is_err());
+    assert!(reader.previous(&key, &[]).is_err());
 }

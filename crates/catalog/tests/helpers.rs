@@ -308,3 +308,33 @@ fn claims_fill_holes_and_prefer_whole_chunks() {
     drop(pin);
     assert_eq!(claim(16), Some((17, 16)));
 }
+
+/// A load that has already seen the freeing record must not let the late report free a new claim.
+#[test]
+fn a_free_reported_after_its_load_frees_no_claim() {
+    let pm: Arc<dyn PmMedium> = VecPm::new(4 << 20);
+    format(&pm);
+    let catalog = Arc::new(mount(&pm).unwrap());
+    let devices = [(DeviceId(0), 1 + 16)];
+    let run = DeviceRun { device: DeviceId(0), start: DeviceBlock(1), length: 16 };
+    let mark = |used| {
+        let mut lsn = terrace_format::Lsn(0);
+        apply(&catalog, &chunks::shards(&catalog, run), |guard, tx| {
+            lsn = catalog.wal().next_lsn();
+            chunks::mark(guard, tx, run, used)
+        })
+        .unwrap();
+        lsn
+    };
+    mark(true);
+    let space = ChunkSpace::new(Arc::clone(&catalog), &devices);
+    let lsn = mark(false);
+    assert_eq!(space.allocate(&[DeviceId(0)], 16).unwrap(), Some(run), "the load saw the record");
+    space.freed(run, lsn);
+    assert_eq!(space.allocate(&[DeviceId(0)], 1).unwrap(), None, "claimed once");
+    // The other order: loaded, then freed.
+    mark(true);
+    let lsn = mark(false);
+    space.freed(run, lsn);
+    assert_eq!(space.allocate(&[DeviceId(0)], 16).unwrap(), Some(run));
+}

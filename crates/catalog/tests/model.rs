@@ -87,16 +87,10 @@ fn run(seed: u64, inodes: u64, names: u32, steps: u32) {
             let reader = read.reader();
             assert_eq!(reader.get(&key).unwrap().as_ref(), model.get(&key));
             let prefix = &key.0[..5];
-            let next = model
-                .range(&key..)
-                .next()
-                .filter(|(k, _)| k.0.starts_with(prefix));
+            let next = model.range(&key..).next().filter(|(k, _)| k.0.starts_with(prefix));
             let found = reader.next(&key, prefix).unwrap();
             assert_eq!(found, next.map(|(k, v)| (k.0.clone(), v.clone())));
-            let before = model
-                .range(..=&key)
-                .next_back()
-                .filter(|(k, _)| k.0.starts_with(prefix));
+            let before = model.range(..=&key).next_back().filter(|(k, _)| k.0.starts_with(prefix));
             let found = reader.previous(&key, prefix).unwrap();
             assert_eq!(found, before.map(|(k, v)| (k.0.clone(), v.clone())));
         }
@@ -143,9 +137,7 @@ fn many_large_puts_into_one_gap_find_room_together() {
     format(&pm);
     let catalog = mount(&pm).unwrap();
     let ino = terrace_format::Ino(5);
-    let puts: Vec<(Key, usize)> = (0..12)
-        .map(|part| (Key::xattr(ino, b"large", part), 1024))
-        .collect();
+    let puts: Vec<(Key, usize)> = (0..12).map(|part| (Key::xattr(ino, b"large", part), 1024)).collect();
     catalog.make_room_many(&puts, Purpose::User).unwrap();
     let shard = catalog.shard_of(5);
     let reservation = catalog.wal().reserve(catalog.wal().max_record()).unwrap();
@@ -157,9 +149,44 @@ fn many_large_puts_into_one_gap_find_room_together() {
     catalog.wal().commit(reservation, &tx).unwrap();
     drop(guard);
     for (key, length) in &puts {
-        assert_eq!(
-            catalog.read(shard).reader().get(key).unwrap().unwrap().len(),
-            *length
-        );
+        assert_eq!(catalog.read(shard).reader().get(key).unwrap().unwrap().len(), *length);
     }
+}
+
+/// Merging inner pages: the right half's first
+/// key is empty and must become the separator.
+#[test]
+fn a_deep_tree_shrinks_level_by_level() {
+    let pm: Arc<dyn PmMedium> = VecPm::new(16 << 20);
+    format(&pm);
+    let catalog = mount(&pm).unwrap();
+    let shard = catalog.shard_of(1);
+    // Keys that differ late have long separators, so that inner pages hold few.
+    let key = |number: u32| {
+        let mut sub = vec![b'x'; 240];
+        sub.extend_from_slice(&number.to_be_bytes());
+        Key::new(1, Kind::Xattr, &sub)
+    };
+    for number in 0..4000 {
+        apply(&catalog, &[shard], |guard, tx| guard.put(tx, &key(number), &number.to_be_bytes())).unwrap();
+    }
+    let level = || {
+        let root = pm.load_u64(catalog.wal().geometry().shard_root(shard)).unwrap();
+        let mut head = [0; 4];
+        pm.read(terrace_format::PmBlock(root).offset(), &mut head).unwrap();
+        head[3]
+    };
+    assert!(level() >= 2, "level {}", level());
+    let kept: Vec<u32> = (0..4000).filter(|number| number % 9 == 0).collect();
+    for number in (0..4000).filter(|number| number % 9 != 0) {
+        apply(&catalog, &[shard], |guard, tx| Ok(guard.remove(tx, &key(number))?)).unwrap();
+    }
+    let before = level();
+    while kept.iter().any(|number| catalog.shrink(&key(*number), Purpose::Reclaim).unwrap()) {
+        for number in &kept {
+            let value = catalog.read(shard).reader().get(&key(*number)).unwrap();
+            assert_eq!(value, Some(number.to_be_bytes().to_vec()), "{number}");
+        }
+    }
+    assert!(level() < before, "level {} was {before}", level());
 }
