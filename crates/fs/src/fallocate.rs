@@ -70,7 +70,7 @@ impl Fs {
             let mut slot = inode.slot;
             let mut staged = Staged::new(self, Some(claim), true);
             if inode.size() < end {
-                self.stage_tail_zeros(op, &inode, end, &mut staged)?;
+                self.stage_raised(op, &inode, end, &mut staged)?;
                 slot.size = end.into();
             }
             self.finish_change(reservation, &inode, slot, staged)?;

@@ -190,7 +190,7 @@ impl Fs {
                 kill_set_id(&mut slot);
             }
             if size >= inode.size() {
-                self.stage_tail_zeros(op, &inode, size, &mut staged)?;
+                self.stage_raised(op, &inode, size, &mut staged)?;
                 self.finish_change(reservation, &inode, slot, staged)?;
                 return Ok(false);
             }

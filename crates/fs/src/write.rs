@@ -286,8 +286,8 @@ impl Fs {
         staged.commit(reservation)
     }
 
-    /// A size raised over the end of the last block exposes that block's bytes past the old end: they
-    /// become zeros in the same transaction (design S5).
+    /// A size raised to or past `from` exposes bytes of the old last block past the old end: they become
+    /// zeros in the same transaction (design S5). A write that starts in that block clears them itself.
     pub(crate) fn stage_tail_zeros(
         &self,
         op: &mut Op,
@@ -295,13 +295,24 @@ impl Fs {
         from: u64,
         staged: &mut Staged<'_>,
     ) -> Attempt<()> {
-        let size = inode.size();
-        let block_end = size.next_multiple_of(BLOCK_SIZE);
-        if size == block_end || from < block_end {
+        let block_end = inode.size().next_multiple_of(BLOCK_SIZE);
+        if from < block_end { Ok(()) } else { self.stage_raised(op, inode, from, staged) }
+    }
+
+    /// As [`Self::stage_tail_zeros`] when the size is raised to `size` without a write.
+    pub(crate) fn stage_raised(
+        &self,
+        op: &mut Op,
+        inode: &Inode,
+        size: u64,
+        staged: &mut Staged<'_>,
+    ) -> Attempt<()> {
+        let old = inode.size();
+        let end = old.next_multiple_of(BLOCK_SIZE).min(size);
+        if old >= end {
             return Ok(());
         }
-        let zeros = Segment { offset: size, length: block_end - size, data: None };
-        self.stage(op, inode, zeros, staged)
+        self.stage(op, inode, Segment { offset: old, length: end - old, data: None }, staged)
     }
 
     /// Puts a segment's bytes into new blocks, or past the end of the last one in place, and logs the map.

@@ -166,3 +166,27 @@ fn full_of_metadata_gives_enospc_and_unlink_works() -> FsResult<()> {
     pool.assert_clean();
     Ok(())
 }
+
+/// Broke: a file extended by truncate within its last block showed the bytes that an earlier truncate
+/// had cut off, because only writes and extensions past the block cleared them (design S5).
+#[test]
+fn extending_within_the_last_block_reads_zeros() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 4096);
+    let fs = pool.mount();
+    for cold in [false, true] {
+        let ino = create(&fs, if cold { "cold" } else { "pm" })?;
+        fs.write(ino, 0, &[7; 3000], WriteFlags::default(), W)?;
+        if cold {
+            fs.sync_to(1, &mut |_| {})?;
+        }
+        fs.setattr(ino, &SetAttributes { size: Some(100), ..Default::default() }, W)?;
+        fs.setattr(ino, &SetAttributes { size: Some(200), ..Default::default() }, W)?;
+        let mut expected = vec![7; 100];
+        expected.resize(200, 0);
+        assert_eq!(read_all(&fs, ino)?, expected);
+        fs.fallocate(ino, 0, 2000, Allocate::Extend, W)?;
+        expected.resize(2000, 0);
+        assert_eq!(read_all(&fs, ino)?, expected);
+    }
+    Ok(())
+}

@@ -195,6 +195,11 @@ impl Fs {
                     };
                     let same = self.unchanged(&inode, piece.iter())?;
                     let clean = piece.iter().all(|c| self.blocks.descriptor(c.pm).is_clean());
+                    let range = BlockRange::new(piece[0].block, piece[0].block.plus(piece.len() as u64));
+                    let cold = self.cold_extents(piece[0].ino, range)?;
+                    let covered: u64 =
+                        cold.iter().filter(|e| !e.unwritten).map(|e| u64::from(e.length)).sum();
+                    let clean = clean && covered == range.count();
                     if !clean || same.iter().any(|same| !same) {
                         return Ok(0);
                     }
