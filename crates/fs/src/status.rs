@@ -3,7 +3,7 @@
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use crate::migration::MigrationReport;
-use crate::types::{Space, Whereabouts};
+use crate::types::{BlockRange, Space, Whereabouts};
 use serde::Serialize;
 use terrace_catalog::SpaceTotals;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
@@ -205,17 +205,23 @@ impl Fs {
     /// # Errors
     /// ESTALE, EIO.
     pub fn whereabouts(&self, ino: Ino) -> FsResult<Whereabouts> {
+        self.whereabouts_in(ino, BlockRange::new(FileBlock(0), crate::truncate::FILE_END))
+    }
+
+    /// Where the blocks of a part of a file are.
+    ///
+    /// # Errors
+    /// ESTALE, EIO.
+    pub fn whereabouts_in(&self, ino: Ino, range: BlockRange) -> FsResult<Whereabouts> {
         let _guard = self.locks.read(ino);
         let inode = self.load(ino)?;
         let mut found = Whereabouts { size_bytes: inode.size(), ..Default::default() };
         let mut bytes =
             vec![0u64; 1 + self.devices.tiers().iter().map(|tier| tier.0).max().unwrap_or(0) as usize];
         if inode.slot.is_regular() {
-            let end = crate::truncate::FILE_END;
             let intents = self.intents_of(&inode)?;
             let gone = |block: FileBlock| intents.iter().any(|r| r.first <= block && block < r.end);
             if inode.slot.has(flag::HAS_COLD) {
-                let range = crate::types::BlockRange::new(FileBlock(0), end);
                 for extent in self.cold_extents(ino, range)? {
                     let tier =
                         self.devices.list.get(usize::from(extent.device.0)).map_or(1, |device| device.tier.0);
@@ -231,8 +237,8 @@ impl Fs {
                     }
                 }
             }
-            let mut at = FileBlock(0);
-            while let Some((block, _)) = self.map.next_mapped(&inode.map(), at, end)? {
+            let mut at = range.first;
+            while let Some((block, _)) = self.map.next_mapped(&inode.map(), at, range.end)? {
                 if !gone(block) {
                     bytes[0] += BLOCK_SIZE;
                 }

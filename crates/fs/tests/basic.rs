@@ -190,3 +190,25 @@ fn extending_within_the_last_block_reads_zeros() -> FsResult<()> {
     }
     Ok(())
 }
+
+/// A tier that is full of old copies of blocks that are in PM again still takes the new ones.
+#[test]
+fn overwriting_on_a_full_tier_finds_space() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 561);
+    let fs = pool.mount();
+    let ino = create(&fs, "a")?;
+    let size = 560 * 4096;
+    fs.write(ino, 0, &pattern(size, 1), WriteFlags::default(), W)?;
+    fs.sync_to(1, &mut |_| {})?;
+    for round in 2..6 {
+        let expected = pattern(size, round);
+        for (index, piece) in expected.chunks(40_000).enumerate() {
+            fs.write(ino, index as u64 * 40_000, piece, WriteFlags::default(), W)?;
+        }
+        assert_eq!(read_all(&fs, ino)?, expected);
+    }
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}

@@ -19,13 +19,13 @@ use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_map::Mapping;
 
-fn demoting() -> Op {
+pub(super) fn demoting() -> Op {
     Op { purpose: Purpose::Demotion, ..Op::new(Wait::Allowed) }
 }
 
 impl Fs {
     /// Blocks installed in one transaction: on the smallest lanes 32, at 48 bytes a block.
-    fn install_limit(&self) -> usize {
+    pub(super) fn install_limit(&self) -> usize {
         (self.wal.max_record() / 128).clamp(8, MAX_EXTENT_BLOCKS as usize)
     }
 
@@ -140,7 +140,7 @@ impl Fs {
     }
 
     /// Which candidates still are where and what they were when they were pinned.
-    fn unchanged<'b, 'c: 'b>(
+    pub(super) fn unchanged<'b, 'c: 'b>(
         &self,
         inode: &Inode,
         candidates: impl Iterator<Item = &'b Candidate<'c>>,

@@ -2,7 +2,7 @@
 
 use super::plan::Victim;
 use super::{Migration, WORKERS};
-use crate::errno::FsResult;
+use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use std::sync::atomic::Ordering;
 use terrace_catalog::DeviceRun;
@@ -10,7 +10,7 @@ use terrace_format::checksum::crc32c;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_media::block::{AlignedBlock, Buffer};
-use terrace_wal::NoSpace;
+use terrace_wal::{Error, NoSpace};
 
 /// Runs shorter than this get no summary: small hole fills (design 4.5).
 const SUMMARY_FROM: usize = 8;
@@ -125,7 +125,13 @@ impl Fs {
         mut candidates: Vec<Candidate<'a>>,
     ) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
         let wanted = candidates.len();
-        let run = self.allocate((wanted + summaries(wanted)) as u64)?;
+        let blocks = (wanted + summaries(wanted)) as u64;
+        let run = match self.allocate(blocks) {
+            Err(FsError::Engine(Error::NoSpace(_))) if self.drop_shadowed(&candidates)? > 0 => {
+                self.allocate(blocks)?
+            }
+            other => other?,
+        };
         let mut data = (run.length as usize).min(wanted);
         while data + summaries(data) > run.length as usize {
             data -= 1;

@@ -10,6 +10,7 @@ mod commit;
 mod copy;
 mod plan;
 mod promote;
+mod shadow;
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
