@@ -2,7 +2,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::op::{Attempt, Op, SMALL_RECORD};
+use crate::op::{Attempt, Need, Op, SMALL_RECORD};
 use crate::reclaim::log_freed_slot;
 use crate::references::OpenMode;
 use crate::slot::{Inode, log_slot, log_whole_slot};
@@ -10,7 +10,7 @@ use crate::types::{Attributes, Caller, SetAttributes, Wait};
 use crate::write::{Staged, USER};
 use smallvec::SmallVec;
 use terrace_catalog::dentry::{self, Dentry};
-use terrace_catalog::symlink;
+use terrace_catalog::{Edit, symlink};
 use terrace_format::Ino;
 use terrace_format::inode::{InodeSlot, flag};
 
@@ -215,10 +215,15 @@ impl Fs {
         check_name(name)?;
         let mut op = Op::new(wait);
         let record = if new.target.is_some() { self.large_record() } else { SMALL_RECORD };
+        let mut number = None;
         self.run(&mut op, record, |reservation, _op| {
             // Pages and slots exist already, but metadata alone must not take the reserve either.
             drop(self.blocks.claim(1, USER)?);
-            let mut number = self.new_number()?;
+            // Kept between attempts, because room is made for its keys.
+            if number.is_none() {
+                number = Some(self.new_number()?);
+            }
+            let Some(number) = number.as_mut() else { return Err(Need::Again.into()) };
             let _guards = self.locks.write_many(&[parent, number.ino]);
             let directory = self.load_directory(parent)?;
             if directory.slot.nlink.get() == 0 {
@@ -237,7 +242,11 @@ impl Fs {
             let file_type = (new.mode >> 12) as u8;
             dentry::insert(&mut shards, &mut staged.tx, &self.names, parent, name, number.ino, file_type)?;
             if let Some(target) = new.target {
-                symlink::create(&mut shards, &mut staged.tx, number.ino, target)?;
+                let made = symlink::create(&mut shards, &mut staged.tx, number.ino, target);
+                if matches!(made, Err(Edit::Full(_))) {
+                    return Err(Need::CatalogRooms(symlink::create_puts(number.ino, target.len())).into());
+                }
+                made?;
             }
             log_whole_slot(&mut staged.tx, inode.place, &slot);
             self.stage_directory_change(&mut staged, &directory, 1, i32::from(is_directory));

@@ -6,6 +6,7 @@ use crate::fs::Fs;
 use crate::types::{BlockRange, Wait};
 use terrace_blocks::Purpose;
 use terrace_catalog::{Edit, Shortage};
+use terrace_format::keys::Key;
 use terrace_format::{FileBlock, Ino};
 use terrace_wal::{Error, NoSpace, Reservation};
 
@@ -34,6 +35,8 @@ pub(crate) enum Need {
     MapNodes { ino: Ino, first: FileBlock, count: u64 },
     /// Room in a catalog page.
     CatalogRoom(Shortage),
+    /// Room in catalog pages for several keys (with value lengths) at once.
+    CatalogRooms(Vec<(Key, usize)>),
     /// Content of cold blocks.
     Cold { ino: Ino, range: BlockRange },
     /// An intent overlaps a range that is to be used again.
@@ -130,6 +133,7 @@ impl Fs {
             Need::CatalogRoom(shortage) => {
                 self.catalog.make_room_for(&shortage, op.purpose).map_err(FsError::from)
             }
+            Need::CatalogRooms(puts) => self.catalog.make_room_many(&puts, op.purpose).map_err(FsError::from),
             Need::Cold { ino, range } => self.fetch_cold(op, ino, range),
             Need::ClearIntent { ino, range } => self.clear_intent(op.wait, ino, range),
             Need::InodePage => self.add_inode_page(op.purpose),

@@ -3,14 +3,13 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::op::{Attempt, Op};
+use crate::op::{Attempt, Need, Op};
 use crate::slot::{Inode, log_slot};
 use crate::types::{Wait, XattrMode};
 use crate::write::{Staged, USER};
 use terrace_catalog::xattr::{self, SetMode};
 use terrace_format::Ino;
 use terrace_format::inode::flag;
-use terrace_format::keys::MAX_VALUE;
 
 /// Longest name with its namespace.
 const NAME_MAX: usize = 255;
@@ -30,9 +29,9 @@ fn check(name: &[u8]) -> FsResult<()> {
 
 impl Fs {
     /// Longest value: what one record holds beside a page's shift, at most 64 KiB. On large pools 64 KiB,
-    /// on the smallest lanes one part.
+    /// on the smallest lanes 2 KiB.
     fn xattr_limit(&self) -> usize {
-        (self.wal.max_record() / 4).clamp(MAX_VALUE - 4, VALUE_MAX)
+        (self.wal.max_record() / 2).min(VALUE_MAX)
     }
 
     /// Value of an attribute.
@@ -84,6 +83,9 @@ impl Fs {
             drop(self.blocks.claim(1, USER)?);
             xattr::set(shards, &mut staged.tx, ino, name, value, mode, self.xattr_limit()).map_err(|edit| {
                 match edit {
+                    terrace_catalog::Edit::Full(_) => {
+                        Need::CatalogRooms(xattr::set_puts(ino, name, value.len())).into()
+                    }
                     terrace_catalog::Edit::Missing => FsError::NoAttribute.into(),
                     terrace_catalog::Edit::TooLarge => FsError::from(terrace_wal::NoSpace::Tier).into(),
                     other => other.into(),

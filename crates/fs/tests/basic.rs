@@ -212,3 +212,28 @@ fn overwriting_on_a_full_tier_finds_space() -> FsResult<()> {
     pool.assert_clean();
     Ok(())
 }
+
+/// Broke: values of several parts that land in one catalog leaf were refused with EIO, because room was
+/// made for one key at a time.
+#[test]
+fn large_xattrs_and_symlink_targets() -> FsResult<()> {
+    let pool = Pool::new(64 << 20, 4096);
+    let fs = pool.mount();
+    for index in 0..40u8 {
+        let name = format!("link{index}");
+        let target = vec![b'a' + index % 26; 4095];
+        let link = fs.symlink(ROOT, name.as_bytes(), &target, CALLER, W)?.ino;
+        assert_eq!(fs.readlink(link)?, target);
+        let file = create(&fs, &format!("file{index}"))?;
+        for size in [100, 5000, 8000] {
+            fs.setxattr(file, format!("user.{size}").as_bytes(), &vec![index; size], XattrMode::Any, W)?;
+        }
+        fs.setxattr(file, b"user.5000", &[index + 1; 7000], XattrMode::Replace, W)?;
+        assert_eq!(fs.getxattr(file, b"user.5000")?, [index + 1; 7000]);
+        assert_eq!(fs.getxattr(file, b"user.8000")?, vec![index; 8000]);
+    }
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
