@@ -1,0 +1,160 @@
+//! Child processes: programs that end by themselves, and servers that are killed by their id.
+
+use crate::Outcome;
+use crate::args::Args;
+use crate::scratch::Scratch;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Longest wait for a mount to answer or a daemon to end.
+const PATIENCE_NS: u64 = 60_000_000_000;
+
+/// Runs a program to its end; its complaint when it fails.
+pub(crate) fn run<I, S>(program: impl AsRef<OsStr>, args: I) -> Outcome<String>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let name = program.as_ref().display().to_string();
+    let output = Command::new(program.as_ref())
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{name}: {error}"))?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{name}: {}: {}", output.status, complaint.trim()).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A server in its own process that mounts something; killed and unmounted when dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub mount: PathBuf,
+}
+
+impl Server {
+    /// Starts a program and waits until something is mounted at `mount`.
+    pub fn start(scratch: &Scratch, mut command: Command, mount: &Path) -> Outcome<Server> {
+        let outside = std::fs::metadata(mount)?.dev();
+        let log = scratch.disk.join("server.log");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log)?)
+            .spawn()?;
+        let mut server = Server { child, mount: mount.to_path_buf() };
+        let begin = scratch.now_ns();
+        loop {
+            if std::fs::metadata(mount).is_ok_and(|found| found.dev() != outside) {
+                return Ok(server);
+            }
+            let ended = server.child.try_wait()?.is_some();
+            if ended || scratch.now_ns() - begin > PATIENCE_NS {
+                let text = std::fs::read_to_string(&log).unwrap_or_default();
+                return Err(format!("server did not mount: {}", text.trim()).into());
+            }
+            scratch.clock.sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, then the dead mount is removed.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = rustix::mount::unmount(&self.mount, rustix::mount::UnmountFlags::DETACH);
+    }
+
+    /// Unmounts and waits for the end of the process.
+    pub fn stop(mut self, scratch: &Scratch) -> Outcome<()> {
+        rustix::mount::unmount(&self.mount, rustix::mount::UnmountFlags::empty())?;
+        let begin = scratch.now_ns();
+        while self.child.try_wait()?.is_none() {
+            if scratch.now_ns() - begin > PATIENCE_NS {
+                return Err("server did not end after unmount".into());
+            }
+            scratch.clock.sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.kill();
+        }
+    }
+}
+
+/// The null server: this program again.
+pub(crate) fn null_server(scratch: &Scratch, mount: &Path) -> Outcome<Server> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let own: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let to = own.iter().position(|arg| arg == "smoke").map_or(0, |at| at + 1);
+    command.args(own.iter().take(to)).arg("--null-server").arg(mount);
+    Server::start(scratch, command, mount)
+}
+
+/// A pool made by `terrace mkfs`: its PM file and tier file. Deleted when dropped.
+pub(crate) struct Pool {
+    pub pm: PathBuf,
+    pub tier: PathBuf,
+    terrace: PathBuf,
+}
+
+impl Pool {
+    /// Names the files of a pool; makes nothing.
+    pub fn name(args: &Args, scratch: &Scratch, name: &str) -> Pool {
+        Pool {
+            pm: scratch.memory.join(name),
+            tier: scratch.disk.join(format!("{name}.tier")),
+            terrace: args.terrace.clone(),
+        }
+    }
+
+    /// `terrace mkfs`; sizes in bytes.
+    pub fn make(args: &Args, scratch: &Scratch, name: &str, pm: u64, tier: u64) -> Outcome<Pool> {
+        let pool = Pool::name(args, scratch, name);
+        let tier = format!("{},size={tier}", pool.tier.display());
+        let size = pm.to_string();
+        let (path, command) = (pool.pm.as_os_str(), OsStr::new("mkfs"));
+        let rest = [
+            OsStr::new("--pm"),
+            path,
+            OsStr::new("--pm-size"),
+            size.as_ref(),
+            OsStr::new("--tier"),
+            tier.as_ref(),
+        ];
+        run(&pool.terrace, std::iter::once(command).chain(rest))?;
+        Ok(pool)
+    }
+
+    /// Mounts with the daemon as child of this process.
+    pub fn mount(&self, scratch: &Scratch, mount: &Path) -> Outcome<Server> {
+        let mut command = Command::new(&self.terrace);
+        command.arg("mount").arg("--foreground").arg(&self.pm).arg(mount);
+        Server::start(scratch, command, mount)
+    }
+
+    /// Runs a command of `terrace`.
+    pub fn terrace<S: AsRef<OsStr>>(&self, args: &[S]) -> Outcome<String> {
+        run(&self.terrace, args)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.pm);
+        let _ = std::fs::remove_file(&self.tier);
+    }
+}
