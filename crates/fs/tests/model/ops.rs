@@ -1,0 +1,416 @@
+//! Random operations: what they are and how they are chosen.
+
+use crate::world::World;
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use terrace_reference::{Allocate, BLOCK, Change, Id, Kind, New, ROOT, Seek, SetTime, XattrMode};
+
+const B: u64 = BLOCK as u64;
+
+/// An operation on the file system, by the reference's names.
+#[derive(Debug, Clone)]
+pub enum Op {
+    Make { directory: Id, name: Vec<u8>, new: New, owner: (u32, u32) },
+    Link { id: Id, directory: Id, name: Vec<u8> },
+    Remove { directory: Id, name: Vec<u8>, as_directory: bool },
+    Rename { from: (Id, Vec<u8>), to: (Id, Vec<u8>), no_replace: bool },
+    Lookup { directory: Id, name: Vec<u8> },
+    Open { id: Id, truncate: bool },
+    Release { id: Id },
+    Forget { id: Id, count: u64 },
+    GetAttributes { id: Id },
+    Read { id: Id, offset: u64, length: usize },
+    Write { id: Id, offset: u64, length: usize, seed: u64, kill_set_id: bool, sync: bool },
+    SetAttributes { id: Id, change: Change },
+    Fallocate { id: Id, offset: u64, length: u64, mode: Allocate },
+    Seek { id: Id, offset: u64, what: Seek },
+    SetXattr { id: Id, name: Vec<u8>, length: usize, seed: u64, mode: XattrMode },
+    GetXattr { id: Id, name: Vec<u8> },
+    RemoveXattr { id: Id, name: Vec<u8> },
+    ListXattr { id: Id },
+    ReadDirectory { id: Id, after: After, limit: usize, plus: bool },
+    ReadLink { id: Id },
+    Fsync { id: Id },
+}
+
+/// Where reading a directory resumes.
+#[derive(Debug, Clone)]
+pub enum After {
+    Start,
+    /// After the cookie of this entry, which may be gone.
+    Name(Vec<u8>),
+    Cookie(u64),
+}
+
+impl Op {
+    /// The file blocks it touches, when it works on a file's content.
+    pub fn blocks(&self, world: &World) -> Option<(Id, u64, u64)> {
+        let span = |id: Id, offset: u64, length: u64| {
+            Some((id, offset / B, offset.saturating_add(length).div_ceil(B)))
+        };
+        match *self {
+            Op::Read { id, offset, length } | Op::Write { id, offset, length, .. } => {
+                span(id, offset, length as u64)
+            }
+            Op::Fallocate { id, offset, length, .. } => span(id, offset, length),
+            Op::Seek { id, offset, .. } => span(id, offset, 1),
+            Op::SetAttributes { id, change: Change { size: Some(size), .. } } => {
+                let old = world.size_of(id);
+                span(id, size.min(old), old.abs_diff(size).max(1))
+            }
+            Op::Open { id, truncate: true } => span(id, 0, world.size_of(id)),
+            _ => None,
+        }
+    }
+}
+
+impl World {
+    /// Size of a regular file, else 0.
+    pub fn size_of(&self, id: Id) -> u64 {
+        let content = self.model.node(id).ok().and_then(|node| node.content());
+        content.map_or(0, |content| content.size())
+    }
+
+    fn pick(&mut self, wanted: impl Fn(&Kind, u32) -> bool) -> Option<Id> {
+        let matching = self.model.nodes().filter(|(_, node)| wanted(&node.kind, node.links));
+        let ids: Vec<Id> = matching.map(|(id, _)| id).collect();
+        ids.choose(&mut self.rng).copied()
+    }
+
+    fn any(&mut self) -> Id {
+        self.pick(|_, _| true).unwrap_or(ROOT)
+    }
+
+    /// A regular file mostly; sometimes anything, for the errors.
+    fn file(&mut self) -> Id {
+        if self.rng.random_ratio(1, 100) {
+            return self.any();
+        }
+        // Some files are touched more than others.
+        if let Some(hot) = self.hot.filter(|hot| self.model.node(*hot).is_ok())
+            && self.rng.random_ratio(1, 3)
+        {
+            return hot;
+        }
+        let found = self.pick(|kind, _| matches!(kind, Kind::Regular(_)));
+        if self.rng.random_ratio(1, 20) {
+            self.hot = found;
+        }
+        found.unwrap_or(ROOT)
+    }
+
+    fn directory(&mut self) -> Id {
+        match self.rng.random_range(0..100) {
+            0 => self.any(),
+            1..=35 => ROOT,
+            _ => self.pick(|kind, _| matches!(kind, Kind::Directory { .. })).unwrap_or(ROOT),
+        }
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        match self.rng.random_range(0..200) {
+            0 => b".".to_vec(),
+            1 => b"..".to_vec(),
+            2 => vec![b'x'; 256],
+            3 => Vec::new(),
+            4 => b"a/b".to_vec(),
+            5..=15 => vec![b'a' + self.rng.random_range(0..4); 255],
+            16..=30 => vec![0xff, 0xfe, self.rng.random_range(0x80..0x88)],
+            _ => format!("n{}", self.rng.random_range(0..self.config.names)).into_bytes(),
+        }
+    }
+
+    /// A directory and a name in it that exists, most of the time.
+    fn entry(&mut self) -> (Id, Vec<u8>) {
+        if self.rng.random_ratio(1, 12) {
+            return (self.directory(), self.name());
+        }
+        let filled = |kind: &Kind, _| matches!(kind, Kind::Directory { entries, .. } if !entries.is_empty());
+        let Some(directory) = self.pick(filled) else { return (ROOT, self.name()) };
+        let entries = self.model.node(directory).ok().and_then(|node| node.entries());
+        let count = entries.map_or(1, |entries| entries.len());
+        let index = self.rng.random_range(0..count);
+        let name = entries_nth(self, directory, index);
+        (directory, name)
+    }
+
+    fn offset(&mut self, size: u64) -> u64 {
+        match self.rng.random_range(0..20) {
+            0..=4 => size,
+            5 => size + self.rng.random_range(0..64 * B),
+            6 if self.rng.random_ratio(1, 10) => self.far_offset(),
+            7..=11 => self.rng.random_range(0..=size) / B * B,
+            12..=13 => 0,
+            _ => self.rng.random_range(0..=size),
+        }
+    }
+
+    /// Far beyond what is written: deep maps. Only for few files, since map nodes take PM.
+    fn far_offset(&mut self) -> u64 {
+        let far = self.model.nodes().filter(|(_, node)| node.content().is_some_and(|c| c.size() > 1 << 26));
+        if far.count() >= 3 {
+            return 0;
+        }
+        let exponent = self.rng.random_range(22..44);
+        self.rng.random_range(0..1u64 << exponent)
+    }
+
+    fn length(&mut self) -> u64 {
+        match self.rng.random_range(0..100) {
+            0 => 0,
+            1..=29 => self.rng.random_range(1..200),
+            30..=64 => B * self.rng.random_range(1..5),
+            65..=84 => self.rng.random_range(1..5 * B),
+            85..=96 => self.rng.random_range(1..20 * B),
+            // Beyond the atomic write size of the tiny lanes (56 blocks).
+            _ => self.rng.random_range(50 * B..80 * B),
+        }
+    }
+
+    /// Chooses the next operation.
+    pub fn choose(&mut self) -> Op {
+        if self.model.allocated_blocks() > self.config.most_blocks {
+            if let Some(op) = self.shrink() {
+                return op;
+            }
+        }
+        match self.rng.random_range(0..1000) {
+            0..=89 => self.choose_make(),
+            90..=109 => {
+                let (directory, name) = (self.directory(), self.name());
+                Op::Link { id: self.any(), directory, name }
+            }
+            110..=159 => {
+                let (directory, name) = self.entry();
+                let ratio = self.rng.random_ratio(1, 10);
+                let target = self.model.lookup(directory, &name).and_then(|id| self.model.node(id).cloned());
+                let as_directory = target.is_ok_and(|node| node.is_directory()) ^ ratio;
+                Op::Remove { directory, name, as_directory }
+            }
+            160..=209 => {
+                let from = self.entry();
+                let to = if self.rng.random_ratio(1, 3) {
+                    self.entry()
+                } else {
+                    (self.directory(), self.name())
+                };
+                Op::Rename { from, to, no_replace: self.rng.random_ratio(1, 5) }
+            }
+            210..=239 => {
+                let (directory, name) = self.entry();
+                let dots = self.rng.random_range(0..20);
+                let name = [b"..".to_vec(), b".".to_vec()].get(dots).cloned().unwrap_or(name);
+                Op::Lookup { directory, name }
+            }
+            240..=259 => Op::Open { id: self.file(), truncate: self.rng.random_ratio(1, 8) },
+            260..=329 => self.choose_release(),
+            330..=339 => Op::GetAttributes { id: self.any() },
+            340..=519 => self.choose_read(),
+            520..=739 => self.choose_write(),
+            740..=819 => self.choose_attributes(),
+            820..=859 => self.choose_fallocate(),
+            860..=889 => {
+                let id = self.file();
+                let size = self.size_of(id);
+                let offset = self.rng.random_range(0..=size.saturating_add(size / 8 + 1));
+                let what = if self.rng.random() { Seek::Data } else { Seek::Hole };
+                Op::Seek { id, offset, what }
+            }
+            890..=939 => self.choose_xattr(),
+            940..=979 => self.choose_read_directory(),
+            980..=989 => {
+                let link = self.pick(|kind, _| matches!(kind, Kind::Symlink(_)));
+                Op::ReadLink { id: link.unwrap_or(ROOT) }
+            }
+            _ => Op::Fsync { id: self.any() },
+        }
+    }
+
+    fn count(&self, wanted: impl Fn(&Kind) -> bool) -> usize {
+        self.model.nodes().filter(|(_, node)| wanted(&node.kind)).count()
+    }
+
+    fn choose_make(&mut self) -> Op {
+        let (directory, name) = (self.directory(), self.name());
+        let owner = (self.rng.random_range(0..3), self.rng.random_range(0..3));
+        let mode = self.rng.random_range(0..0o10000);
+        let new = match self.rng.random_range(0..100) {
+            0..=14 if self.count(|kind| matches!(kind, Kind::Directory { .. })) < self.config.directories => {
+                New::Directory(mode)
+            }
+            15..=24 => {
+                let length = *[0, 1, 20, 60, 500, 1500, 2048, 2049].choose(&mut self.rng).unwrap_or(&1);
+                New::Symlink((0..length).map(|index| b'a' + (index % 26) as u8).collect())
+            }
+            25..=28 => New::Special(0o010000 | mode, 0),
+            29..=31 => New::Special(0o020000 | mode, self.rng.random()),
+            _ => New::Regular(mode),
+        };
+        let files = self.count(|kind| !matches!(kind, Kind::Directory { .. }));
+        if files > self.config.files && !matches!(new, New::Directory(_)) {
+            let (directory, name) = self.entry();
+            return Op::Remove { directory, name, as_directory: false };
+        }
+        Op::Make { directory, name, new, owner }
+    }
+
+    fn choose_release(&mut self) -> Op {
+        let opened: Vec<Id> = self.opens.keys().copied().collect();
+        let looked: Vec<(Id, u64)> = self.lookups.iter().map(|(id, count)| (*id, *count)).collect();
+        if self.rng.random_ratio(1, 3)
+            && let Some(id) = opened.choose(&mut self.rng)
+        {
+            return Op::Release { id: *id };
+        }
+        match looked.choose(&mut self.rng) {
+            Some((id, count)) => {
+                let all = self.rng.random_ratio(3, 4);
+                Op::Forget { id: *id, count: if all { *count } else { 1 } }
+            }
+            None => Op::GetAttributes { id: ROOT },
+        }
+    }
+
+    fn choose_read(&mut self) -> Op {
+        let id = self.file();
+        let size = self.size_of(id);
+        let (offset, length) = (self.offset(size), self.length());
+        Op::Read { id, offset, length: length as usize }
+    }
+
+    fn choose_write(&mut self) -> Op {
+        let id = self.file();
+        let size = self.size_of(id);
+        let (offset, length) = (self.offset(size), self.length());
+        // Around the limit of a file's size, now and then.
+        let offset = if self.rng.random_ratio(1, 2000) { 0xffff_ffff * B - 100 } else { offset };
+        let regular = self.model.node(id).is_ok_and(|node| node.content().is_some());
+        Op::Write {
+            id,
+            offset,
+            length: if regular { length as usize } else { length.max(1) as usize },
+            seed: self.rng.random(),
+            kill_set_id: self.rng.random_ratio(1, 6),
+            sync: self.rng.random_ratio(1, 6),
+        }
+    }
+
+    fn time(&mut self) -> SetTime {
+        match self.rng.random_range(0..4) {
+            0 => SetTime::Now,
+            1 => SetTime::At(-self.rng.random_range(0..1i64 << 60)),
+            2 => SetTime::At(self.rng.random_range(0..1i64 << 60)),
+            // Later than the test's clock ever gets.
+            _ => SetTime::At((2 << 60) + self.rng.random_range(0..1i64 << 60)),
+        }
+    }
+
+    fn choose_attributes(&mut self) -> Op {
+        let mut change = Change::default();
+        if self.rng.random_ratio(1, 2) {
+            let id = self.file();
+            let size = self.size_of(id);
+            change.size = Some(match self.rng.random_range(0..8) {
+                0 => 0,
+                1 => size + self.rng.random_range(0..20 * B),
+                2 => size,
+                3 => self.rng.random_range(0..=size) / B * B,
+                4 if self.rng.random_ratio(1, 4) => self.far_offset(),
+                _ => self.rng.random_range(0..=size),
+            });
+            change.kill_set_id = self.rng.random_ratio(1, 4);
+            if self.rng.random_ratio(1, 10) {
+                change.mtime = Some(self.time());
+            }
+            return Op::SetAttributes { id, change };
+        }
+        match self.rng.random_range(0..4) {
+            0 => change.mode = Some(self.rng.random_range(0..0o10000)),
+            1 => {
+                change.uid = self.rng.random_ratio(2, 3).then(|| self.rng.random_range(0..5));
+                change.gid = self.rng.random_ratio(2, 3).then(|| self.rng.random_range(0..5));
+                change.mode = self.rng.random_ratio(1, 4).then(|| self.rng.random_range(0..0o10000));
+            }
+            _ => {
+                change.atime = self.rng.random_ratio(2, 3).then(|| self.time());
+                change.mtime = self.rng.random_ratio(2, 3).then(|| self.time());
+            }
+        }
+        Op::SetAttributes { id: self.any(), change }
+    }
+
+    fn choose_fallocate(&mut self) -> Op {
+        let id = self.file();
+        let size = self.size_of(id);
+        let mode = match self.rng.random_range(0..5) {
+            0 => Allocate::Extend,
+            1 => Allocate::KeepSize,
+            _ => Allocate::PunchHole,
+        };
+        let (offset, length) = (self.offset(size), self.length());
+        let whole = mode == Allocate::PunchHole && self.rng.random_ratio(1, 12);
+        let (offset, length) = if whole { (offset, size + 1) } else { (offset, length) };
+        Op::Fallocate { id, offset, length, mode }
+    }
+
+    fn choose_xattr(&mut self) -> Op {
+        let id = if self.rng.random() { self.any() } else { self.file() };
+        let name: &[u8] = match self.rng.random_range(0..60) {
+            0 => b"system.posix_acl_access",
+            1 => b"user.",
+            2 => &[b'u'; 256],
+            3..=8 => b"trusted.overlay",
+            9..=14 => b"security.capability",
+            index => [&b"user.a"[..], b"user.b", b"user.b2", b"user.long-name-of-an-attribute"][index % 4],
+        };
+        let name = name.to_vec();
+        match self.rng.random_range(0..10) {
+            0..=4 => {
+                let length = *[0, 1, 10, 100, 600, 1020, 1024, 1025].choose(&mut self.rng).unwrap_or(&0);
+                // Large values only on few inodes: they take PM.
+                let length = if id.0 % 8 == 0 { length } else { length.min(100) };
+                let mode =
+                    [XattrMode::Any, XattrMode::Any, XattrMode::Create, XattrMode::Replace]
+                        [self.rng.random_range(0..4)];
+                Op::SetXattr { id, name, length, seed: self.rng.random(), mode }
+            }
+            5..=6 => Op::RemoveXattr { id, name },
+            7..=8 => Op::GetXattr { id, name },
+            _ => Op::ListXattr { id },
+        }
+    }
+
+    fn choose_read_directory(&mut self) -> Op {
+        let id = self.directory();
+        let after = match self.rng.random_range(0..5) {
+            0 => After::Cookie(self.rng.random::<u64>() >> 1),
+            1..=2 => After::Name(self.name()),
+            _ => After::Start,
+        };
+        let limit = if self.rng.random() { usize::MAX } else { self.rng.random_range(0..12) };
+        Op::ReadDirectory { id, after, limit, plus: self.rng.random() }
+    }
+
+    /// Gives space back: the test must not fill the pool unless it means to.
+    fn shrink(&mut self) -> Option<Op> {
+        let large = self.model.nodes().filter(|(_, node)| {
+            node.content().is_some_and(|content| content.allocated_blocks() > 4)
+        });
+        let ids: Vec<Id> = large.map(|(id, _)| id).collect();
+        let id = *ids.choose(&mut self.rng)?;
+        let size = self.size_of(id);
+        Some(match self.rng.random_range(0..3) {
+            0 => Op::Fallocate { id, offset: 0, length: size.max(1), mode: Allocate::PunchHole },
+            1 => {
+                let size = self.rng.random_range(0..=size / 2);
+                Op::SetAttributes { id, change: Change { size: Some(size), ..Default::default() } }
+            }
+            _ => Op::SetAttributes { id, change: Change { size: Some(0), ..Default::default() } },
+        })
+    }
+}
+
+fn entries_nth(world: &World, directory: Id, index: usize) -> Vec<u8> {
+    let entries = world.model.node(directory).ok().and_then(|node| node.entries());
+    entries.and_then(|entries| entries.keys().nth(index)).cloned().unwrap_or_default()
+}
