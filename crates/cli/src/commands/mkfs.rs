@@ -14,9 +14,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use terrace_format::address::ROOT_INO;
 use terrace_format::superblock::{MAX_DEVICES, MAX_PATH, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry};
-use terrace_fs::{DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia};
+use terrace_fs::{
+    DeviceClass, FormatOptions, Fs, FsError, FsResult, MountOptions, NewDevice, PolicyKind, PoolMedia,
+    SetAttributes, Wait,
+};
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::RamPm;
 use terrace_media::{BlockMedium, PmMedium};
@@ -308,7 +312,25 @@ fn make(
     }
     let memory = RamPm::create(&pm.path, pm.size).map_err(|error| pool::open_failure(&error))?;
     let media = PoolMedia { pm: Arc::new(memory) as Arc<dyn PmMedium>, block };
-    terrace_fs::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
+    let failed = |error: FsError| Failure::at(&pm.path, error);
+    let superblock = terrace_fs::format(&media, &options).map_err(failed)?;
+    if !rustix::process::geteuid().is_root() {
+        own_root(media, &superblock).map_err(failed)?;
+    }
+    Ok(superblock)
+}
+
+/// The root directory belongs to the user who makes the pool.
+fn own_root(media: PoolMedia, superblock: &Superblock) -> FsResult<()> {
+    let clock = Arc::new(SystemClock::default());
+    let fs = Fs::mount(media, *superblock, MountOptions::default(), clock)?;
+    let owner = SetAttributes {
+        uid: Some(rustix::process::geteuid().as_raw()),
+        gid: Some(rustix::process::getegid().as_raw()),
+        ..Default::default()
+    };
+    fs.setattr(ROOT_INO, &owner, Wait::Allowed)?;
+    fs.unmount()
 }
 
 fn open_tier(target: &Target, made: &mut Vec<PathBuf>) -> Result<FileDevice, terrace_media::OpenError> {

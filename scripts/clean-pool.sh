@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Unmounts and deletes the pool of `make up`.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+if is_mounted; then
+    "$terrace" umount "$mountpoint"
+fi
+rm -f "$pm"
+rm -rf "$state"
+[ ! -d "$mountpoint" ] || rmdir "$mountpoint"
+say "deleted $pm and $state"

@@ -1,0 +1,32 @@
+# Shared by the scripts of this folder: where things are. Sourced, not run.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+target=${CARGO_TARGET_DIR:-$root/target}
+terrace=${TERRACE:-$target/release/terrace}
+# The pool of `make up`: one per user and checkout.
+checkout=$(printf %s "$root" | sha256sum | cut -c1-8)
+pm=/dev/shm/terrace-$(id -u)-$checkout.pm
+state=$root/.state
+tier=$state/tier1.img
+mountpoint=$root/mnt
+
+say() { printf '%s\n' "$*"; }
+die() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+
+# True when something is mounted at ./mnt, a daemon that died included.
+is_mounted() { awk -v dir="$mountpoint" '$5 == dir { found = 1 } END { exit !found }' /proc/self/mountinfo; }
+
+# Installs Debian packages where that is possible; else says which are missing. Arguments: packages.
+install_packages() {
+    [ $# -gt 0 ] || return 0
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "installing $*"
+        apt-get install -y --no-install-recommends "$@" >/dev/null 2>&1 ||
+            { apt-get update >/dev/null && apt-get install -y --no-install-recommends "$@" >/dev/null; } ||
+            die "could not install $*"
+    else
+        die "missing: $*; install them as root (apt-get install $*)"
+    fi
+}

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Every check of the project: format, lints, Rust tests, then each executable scripts/tests/*.sh in a mount
+# namespace of its own. Cleans up after itself. Ends with the line "N passed, N failed".
+# Arguments: names of scripts to run alone (10-cli).
+set -uo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+
+# Programs that the checks call, and the Debian packages they come in.
+missing=()
+need() { command -v "$1" >/dev/null || missing+=("$2"); }
+need cc gcc
+need fusermount3 fuse3
+need mkfs.ext4 e2fsprogs
+need losetup mount
+need unshare util-linux
+need python3 python3
+need sqlite3 sqlite3
+need git git
+need make make
+need setpriv util-linux
+install_packages "${missing[@]}"
+
+passed=0
+failed=0
+report() { # status name
+    if [ "$1" = 0 ]; then
+        passed=$((passed + 1))
+        say "ok      $2"
+    else
+        failed=$((failed + 1))
+        say "FAILED  $2"
+    fi
+}
+finish() {
+    say "$passed passed, $failed failed"
+    [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+    exit
+}
+
+if [ $# = 0 ]; then
+    cargo fmt --all --check
+    report $? "cargo fmt --check"
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+    report $? "cargo clippy"
+    log=$(mktemp)
+    cargo test --locked --workspace --no-fail-fast 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    counts=$(awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0, failed + 0 }' "$log")
+    rm -f "$log"
+    passed=$((passed + ${counts% *}))
+    failed=$((failed + ${counts#* }))
+    [ "$status" = 0 ] || [ "${counts#* }" != 0 ] || report "$status" "cargo test"
+fi
+
+scripts/build.sh || {
+    report 1 "cargo build"
+    finish
+}
+
+if [ "$(id -u)" != 0 ]; then
+    say "not root: scripts/tests need mount namespaces and loop devices; skipped"
+    finish
+fi
+for script in scripts/tests/*.sh; do
+    [ -x "$script" ] || continue
+    name=$(basename "$script" .sh)
+    if [ $# -gt 0 ] && [[ " $* " != *" $name "* ]]; then continue; fi
+    say "== $name"
+    TERRACE="$terrace" unshare --mount --propagation private scripts/tests/run-one "$script"
+    report $? "$name"
+done
+finish

@@ -1,0 +1,319 @@
+#!/usr/bin/env bash
+# The command line end to end: every kind of bad input with its exit status and without a change to any file,
+# then mount, umount, status, where, sync, check, and a daemon that is killed.
+. "$(dirname "$0")/lib.sh"
+t=$TERRACE
+pm=$SHM-a.pm
+tier=$WORK/tier.img
+mnt=$WORK/mnt
+mkdir mnt
+
+# Rewrites a field of both superblock copies and seals them: superblock FILE OFFSET BYTES-IN-HEX.
+superblock() {
+    python3 - "$@" <<'PY'
+import sys
+path, offset, patch = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
+table = []
+for n in range(256):
+    for _ in range(8):
+        n = (n >> 1) ^ (0x82F63B78 if n & 1 else 0)
+    table.append(n)
+with open(path, "r+b") as file:
+    for copy in (0, 8192):
+        file.seek(copy)
+        block = bytearray(file.read(8192))
+        block[offset:offset + len(patch)] = patch
+        crc = 0xFFFFFFFF
+        for byte in block[:8188]:
+            crc = table[(crc ^ byte) & 255] ^ (crc >> 8)
+        block[8188:] = (crc ^ 0xFFFFFFFF).to_bytes(4, "little")
+        file.seek(copy)
+        file.write(block)
+PY
+}
+
+## usage
+expect 1 "unrecognized subcommand" "$t" frobnicate
+expect 1 "unexpected argument '--frob'" "$t" mkfs --frob
+expect 1 "required arguments" "$t" mkfs
+for name in iostat migrate pin unpin inspect; do expect 1 "$name: not built yet" "$t" $name; done
+expect 16 "unexpected argument" "$t" check --frob x
+check "version" grep -qE '^terrace [0-9.]+ \(format version [0-9]+\)$' <("$t" --version)
+check "help with example" grep -q '^Example:' <("$t" mkfs --help)
+for shell in bash zsh fish; do check "completions $shell" test "$("$t" completions $shell | wc -l)" -gt 20; done
+
+## mkfs refuses and changes nothing
+files=("$pm" "$tier" "$WORK/content" "$WORK/tail" "$WORK/blank" "$WORK/ext4.img")
+head -c 1M /dev/urandom >content
+truncate -s 64M tail && printf x | dd of=tail bs=1 seek=$((64 * 1024 * 1024 - 1)) conv=notrunc status=none
+truncate -s 64M blank
+truncate -s 64M ext4.img && mkfs.ext4 -q ext4.img
+unchanged expect 1 "content: holds data in its first MiB; use --force" "$t" mkfs --pm content --pm-size 64M
+unchanged expect 1 "tail: holds data in its last MiB" "$t" mkfs --pm "$pm" --pm-size 64M --tier tail
+unchanged expect 1 "ext4.img: holds an ext2, ext3 or ext4 file system" "$t" mkfs --pm "$pm" --pm-size 64M --tier ext4.img
+unchanged expect 1 "below the minimum" "$t" mkfs --pm "$pm" --pm-size 1M
+unchanged expect 1 "below the minimum of a tier" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier,size=16M"
+unchanged expect 1 "say how large to make it with --pm-size" "$t" mkfs --pm "$pm"
+unchanged expect 1 "say how large to make it with size=SIZE" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier"
+unchanged expect 1 "'lots' is not a size" "$t" mkfs --pm "$pm" --pm-size lots
+unchanged expect 1 "'speed=9': use size=SIZE or class" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier,speed=9"
+unchanged expect 1 "no space for 15 TiB" "$t" mkfs --pm "$pm" --pm-size 15T
+unchanged expect 1 "16 TiB" "$t" mkfs --pm "$pm" --pm-size 1023T
+unchanged expect 1 "given twice" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier,size=64M" --tier "$tier,size=64M"
+ln blank blank2
+unchanged expect 1 "given twice" "$t" mkfs --pm "$pm" --pm-size 64M --tier blank --tier blank2
+rm blank2
+unchanged expect 1 "nowhere: No such file" "$t" mkfs --pm /nowhere/pm --pm-size 64M
+unchanged expect 1 "neither a file nor a block device" "$t" mkfs --pm "$WORK" --pm-size 64M
+for map in extent cuckoo hashfs; do
+    unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 64M --map $map
+done
+for policy in predictive write-only; do
+    unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 64M --policy $policy
+done
+unchanged expect 1 "label" "$t" mkfs --pm "$pm" --pm-size 64M --label "$(printf 'x%.0s' {1..65})"
+mount -t tmpfs -o size=32M none mnt
+unchanged expect 1 "no space for 64 MiB" "$t" mkfs --pm mnt/pm --pm-size 64M
+check "nothing left behind" test ! -e mnt/pm
+umount mnt
+if loop=$(losetup --find --show ext4.img 2>/dev/null); then
+    unchanged expect 1 "holds an ext2, ext3 or ext4" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$loop"
+    unchanged expect 1 "in use by /dev/loop" "$t" mkfs --pm "$pm" --pm-size 64M --tier ext4.img
+    mount -o ro "$loop" mnt
+    unchanged expect 1 "mounted or in use" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$loop" --force
+    umount mnt
+    unchanged expect 1 "a block device cannot be persistent memory" "$t" mkfs --pm "$loop"
+    losetup -d "$loop"
+fi
+
+## mkfs makes a pool, and says what
+check "mkfs" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier,size=256M" --label test >out 2>err
+check "geometry" grep -q "tier 0: .* 64 MiB: .* lanes" out
+check "sparse file warned of" grep -q "tier.img: sparse file" err
+check "PM fully allocated" test "$(stat -c %b "$pm")" -ge $((64 * 2048))
+files+=("$SHM-b.pm" "$WORK/tier-b.img")
+unchanged expect 1 "holds a Terrace pool; use --force" "$t" mkfs --pm "$pm" --pm-size 64M
+unchanged expect 1 "holds a tier of a Terrace pool" "$t" mkfs --pm "$SHM-b.pm" --pm-size 64M --tier "$tier"
+check "--force" "$t" mkfs --pm "$pm" --tier "$tier" --label test --force >/dev/null
+check "mkfs.terrace" env -i ln -s "$t" mkfs.terrace
+check "second pool" ./mkfs.terrace --pm "$SHM-b.pm" --pm-size 64M --tier "$WORK/tier-b.img,size=256M" >/dev/null 2>&1
+
+## mount refuses and changes nothing
+touch plain
+unchanged expect 32 "no Terrace pool" "$t" mount content mnt
+unchanged expect 32 "no Terrace pool" "$t" mount plain mnt
+unchanged expect 32 "No such file" "$t" mount "$SHM-none" mnt
+unchanged expect 32 "mount point does not exist" "$t" mount "$pm" nowhere
+unchanged expect 32 "not a directory" "$t" mount "$pm" plain
+unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus
+unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus=1
+unchanged expect 1 "threshold=0: must be" "$t" mount "$pm" mnt -o threshold=0
+for option in buffer=1M sync_blocks=9 large_after=4 large_min=64K emulate-pm=1:2 emulate-tier=1:hdd metrics=:1 \
+    policy=predictive policy=write-only remount; do
+    unchanged expect 1 "not built yet" "$t" mount "$pm" mnt -o "$option"
+done
+unchanged expect 1 "required arguments" "$t" mount "$pm"
+cp --sparse=always "$pm" "$SHM-b.pm.save"
+superblock "$SHM-b.pm" 8 63000000
+unchanged expect 32 "format version 99 is not known" "$t" mount "$SHM-b.pm" mnt
+superblock "$SHM-b.pm" 8 01000000
+superblock "$SHM-b.pm" 32 0100000000010000
+unchanged expect 32 "unknown incompatible features 0x10000000000" "$t" mount "$SHM-b.pm" mnt
+superblock "$SHM-b.pm" 32 0100000000000000
+superblock "$SHM-b.pm" 24 0100000000000000
+unchanged expect 32 "mount it with -o ro" "$t" mount "$SHM-b.pm" mnt
+superblock "$SHM-b.pm" 24 0000000000000000
+mv tier.img moved.img
+unchanged expect 32 "missing tier 1: .*tier.img: No such file" "$t" mount "$pm" mnt
+cp --sparse=always tier-b.img tier.img
+unchanged expect 32 "foreign tier 1: .*belongs to another pool" "$t" mount "$pm" mnt
+head -c 256M /dev/zero >tier.img
+unchanged expect 32 "foreign tier 1: .*no Terrace device" "$t" mount "$pm" mnt
+cp --sparse=always moved.img tier.img && truncate -s 128M tier.img
+unchanged expect 32 "resized tier 1" "$t" mount "$pm" mnt
+cp --sparse=always moved.img tier.img && truncate -s 512M tier.img
+unchanged expect 32 "resized tier 1" "$t" mount "$pm" mnt
+mv moved.img tier.img
+truncate -s 65M "$pm"
+unchanged expect 32 "resized tier 0" "$t" mount "$pm" mnt
+truncate -s 64M "$pm"
+mkdir -p inside
+check "pool on a disk" "$t" mkfs --pm inside/pm --pm-size 16M >/dev/null 2>&1
+files+=("$WORK/inside/pm")
+unchanged expect 32 "lies inside the mount point" "$t" mount inside/pm inside
+check "nothing is mounted" test -z "$(awk -v dir="$WORK" 'index($5, dir) == 1' /proc/self/mountinfo)"
+
+## mount, and what works in it
+check "mount" "$t" mount "$pm" mnt -o noatime,nofail,x-systemd.automount,nosuid,cache=32M
+check "entry" grep -q "^$pm $mnt fuse.terrace rw,nosuid.*noatime" /proc/mounts
+expect 32 "busy: already mounted at $mnt" "$t" mount "$pm" mnt
+expect 1 "in use by another process" "$t" mkfs --pm "$pm" --force
+expect 1 "in use by another process" "$t" mkfs --pm "$SHM-c.pm" --pm-size 64M --tier "$tier" --force
+check "nothing left behind" test ! -e "$SHM-c.pm"
+expect 8 "busy: already mounted" "$t" check "$pm"
+head -c 100M /dev/urandom >data
+check "write more than PM" cp data mnt/data
+check "read" cmp data mnt/data
+for what in mnt "$pm"; do
+    check "status of $what" "$t" status $what >out
+    check "status --json of $what" python3 - <<PY
+import json, subprocess
+status = json.loads(subprocess.check_output(["$t", "status", "--json", "$what"]))
+assert status["output_version"] == 1 and status["mounted"] and status["mountpoint"] == "$mnt"
+assert [tier["id"] for tier in status["tiers"]] == [0, 1]
+for tier in status["tiers"]:
+    assert {"id", "kind", "promise", "devices", "capacity_bytes", "used_bytes"} <= set(tier)
+    for device in tier["devices"]:
+        assert {"path", "capacity_bytes", "used_bytes", "health"} <= set(device) and device["health"] == "ok"
+assert status["tiers"][0]["promise"] == "process-crash"
+assert {"state", "reason", "demoted_bytes", "promoted_bytes"} <= set(status["migration"])
+assert {"duration_seconds", "records_replayed", "clean"} <= set(status["recovery"])
+assert {"cache_bytes", "buffer_bytes", "dirty_bytes"} <= set(status["dram"])
+assert status["map"] == "radix" and status["policy"] == "anticache" and status["threshold"] == 80
+PY
+done
+check "sync" "$t" sync mnt
+expect 1 "no tier 7" "$t" sync mnt --to 7
+expect 1 "no tier 'tape'" "$t" sync mnt --to tape
+check "sync --to 1" "$t" sync mnt --to 1
+check "sync --to ssd" "$t" sync mnt --to ssd
+check "where" "$t" where mnt/data mnt >out
+check "where --json" python3 - <<PY
+import json, subprocess
+[file] = json.loads(subprocess.check_output(["$t", "where", "--json", "$mnt/data"]))
+assert file["path"] == "$mnt/data" and file["size_bytes"] == 100 << 20, file
+tiers = {tier["id"]: tier["bytes"] for tier in file["tiers"]}
+assert tiers == {0: 0, 1: 100 << 20}, file
+PY
+expect 1 "No such file" "$t" where mnt/nothing
+expect 1 "not in a mounted pool" "$t" where data
+expect 1 "not a mounted pool" "$t" sync "$WORK"
+expect 1 "no Terrace" "$t" status "$WORK"
+
+## umount
+sleep 1000 <mnt/data &
+holder=$!
+expect 1 "busy: sleep \($holder\): has $mnt/data open" "$t" umount mnt
+kill $holder && wait $holder 2>/dev/null
+pid=$(daemon_of mnt)
+check "umount" "$t" umount mnt
+check "the daemon has ended" test ! -e /proc/$pid/exe
+expect 1 "not mounted" "$t" umount mnt
+check "clean" grep -q "not mounted, clean" <("$t" status "$pm")
+check "check" "$t" check "$pm"
+check "check --data" "$t" check --data "$pm"
+check "check --json" python3 -c 'import json, subprocess, sys; json.loads(subprocess.check_output(sys.argv[1:]))' "$t" check --json "$pm"
+expect 8 "not built yet" "$t" check --repair "$pm"
+ln -s "$t" fsck.terrace
+expect 0 "repair is not built yet" ./fsck.terrace -a "$pm"
+check "fsck -n" ./fsck.terrace -n "$pm"
+expect 8 "no Terrace pool" "$t" check content
+check "umount(8) ends the daemon too" bash -c "'$t' mount '$pm' mnt && pid=\$('$t' status mnt --json |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)[\"pid\"])') && umount mnt &&
+    for i in \$(seq 50); do [ -e /proc/\$pid/exe ] || exit 0; sleep 0.1; done; exit 1"
+check "clean after umount(8)" grep -q "not mounted, clean" <("$t" status "$pm")
+
+## a damaged superblock: the second copy is used, and said so
+cp --sparse=always "$pm" "$SHM-keep.pm"
+printf x | dd of="$pm" bs=1 seek=200 conv=notrunc status=none
+expect 0 "superblock copy 0 is damaged.*copy 1 is used" "$t" mount "$pm" mnt
+check "content" cmp data mnt/data
+check "umount" "$t" umount mnt
+printf x | dd of="$pm" bs=1 seek=$((8192 + 200)) conv=notrunc status=none
+files=("$pm" "$tier")
+unchanged expect 32 "superblock" "$t" mount "$pm" mnt
+cp --sparse=always "$SHM-keep.pm" "$pm"
+
+## the tier file moved together with the pool's file
+mkdir other && cp --sparse=always "$pm" other/pm && mv tier.img other/tier.img
+check "mount of a moved pool" "$t" mount other/pm mnt
+check "content" cmp data mnt/data
+check "umount" "$t" umount mnt
+mv other/tier.img tier.img && cp --sparse=always other/pm "$pm"
+
+## killed daemon
+check "mount" "$t" mount "$pm" mnt
+check "write" cp content mnt/content
+exec 7<mnt/content
+kill -KILL "$(daemon_of mnt)"
+sleep 0.3
+checks=$((checks + 1))
+text=$(cat <&7 2>&1) && fail "read after kill -9 succeeded"
+grep -qE "not connected|connection abort" <<<"$text" || fail "no ENOTCONN: $text"
+exec 7<&-
+expect 1 "daemon was killed" "$t" status mnt
+check "not clean" grep -q "not clean" <("$t" status "$pm")
+expect 0 "removed the mount of a daemon that was killed" "$t" mount "$pm" mnt
+check "acknowledged data" cmp content mnt/content
+check "recovered" grep -q "after a crash" <("$t" status mnt)
+kill -KILL "$(daemon_of mnt)"
+sleep 0.3
+expect 0 "removed the mount of a daemon that was killed" "$t" umount mnt
+check "nothing is mounted" test -z "$(awk -v dir="$WORK" 'index($5, dir) == 1' /proc/self/mountinfo)"
+check "check after kill" "$t" check "$pm"
+
+## SIGTERM: flushes, unmounts, clean; users are cut off
+check "mount" "$t" mount "$pm" mnt -o "log=$WORK/log"
+pid=$(daemon_of mnt)
+sleep 1000 <mnt/content &
+holder=$!
+sleep 0.3
+kill -TERM "$pid"
+for _ in $(seq 80); do [ -e /proc/$pid/exe ] || break; sleep 0.1; done
+check "ended" test ! -e /proc/$pid/exe
+check "unmounted" test -z "$(awk -v dir="$WORK" 'index($5, dir) == 1' /proc/self/mountinfo)"
+check "clean" grep -q "not mounted, clean" <("$t" status "$pm")
+check "log" grep -q "unmounted, pool is clean" log
+kill $holder && wait $holder 2>/dev/null
+
+## read-only; foreground; systemd; mount(8)
+check "ro" "$t" mount "$pm" mnt -o ro
+check "no writes" bash -c '! touch mnt/x 2>/dev/null'
+check "reads" cmp content mnt/content
+check "umount" "$t" umount mnt
+python3 - "$t" "$pm" mnt <<'PY'
+import os, signal, socket, subprocess, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+listener.bind("notify")
+listener.settimeout(20)
+daemon = subprocess.Popen([sys.argv[1], "mount", "--foreground", sys.argv[2], sys.argv[3]],
+                          env={**os.environ, "NOTIFY_SOCKET": os.path.abspath("notify")}, stderr=subprocess.DEVNULL)
+assert listener.recv(100) == b"READY=1"
+assert os.path.ismount(sys.argv[3])
+daemon.send_signal(signal.SIGINT)
+assert listener.recv(100) == b"STOPPING=1"
+assert daemon.wait(20) == 0
+PY
+check "foreground with NOTIFY_SOCKET" test $? = 0
+ln -s "$t" mount.terrace
+check "mount.terrace as mount(8) calls it" ./mount.terrace "$pm" mnt -o rw,nodev -v -n
+check "umount" "$t" umount mnt
+
+## another mount namespace reaches the daemon, and a mount that lives on there is not reported as ended
+check "mount" "$t" mount "$pm" mnt
+check "status from another namespace" unshare -m --propagation private bash -c \
+    "mount -t tmpfs none /run && '$t' status mnt >/dev/null && '$t' sync mnt"
+check "umount" "$t" umount mnt
+
+## an ordinary user
+if command -v fusermount3 >/dev/null && command -v setpriv >/dev/null; then
+    mkdir user && chown 65534 user
+    cp "$t" user/terrace
+    as_user() { HOME=$WORK/user setpriv --reuid 65534 --regid 65534 --clear-groups env -u XDG_RUNTIME_DIR "$@"; }
+    check "mkfs as a user" as_user user/terrace mkfs --pm "$SHM-user.pm" --pm-size 16M >/dev/null 2>&1
+    mkdir user/mnt && chown 65534 user/mnt
+    if ! as_user test -w /dev/fuse; then # only in this mount namespace
+        mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse
+    fi
+    if as_user test -w /dev/fuse; then
+        check "mount as a user" as_user user/terrace mount "$SHM-user.pm" user/mnt
+        check "write as a user" as_user cp user/terrace user/mnt/x
+        check "status as a user" as_user user/terrace status user/mnt >/dev/null
+        check "umount as a user" as_user user/terrace umount user/mnt
+        check "clean" grep -q "not mounted, clean" <("$t" status "$SHM-user.pm")
+    else
+        echo "/dev/fuse is closed to ordinary users: skipped"
+    fi
+    rm -rf /tmp/terrace-65534
+fi
+finish

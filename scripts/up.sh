@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Makes an embedded pool and mounts it at ./mnt; mounts it again when it is there already.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+
+if [ ! -e /dev/fuse ]; then
+    [ "$(id -u)" = 0 ] && modprobe fuse 2>/dev/null || true
+    [ -e /dev/fuse ] || die "/dev/fuse is missing; load the kernel module fuse, or allow the device in this container"
+fi
+[ -r /dev/fuse ] && [ -w /dev/fuse ] || die "/dev/fuse cannot be opened by this user; ask for read and write access"
+if [ "$(id -u)" != 0 ]; then
+    command -v fusermount3 >/dev/null || install_packages fuse3
+fi
+scripts/build.sh
+
+if is_mounted && "$terrace" status "$mountpoint" >/dev/null 2>&1; then
+    say "already mounted at $mountpoint"
+    exit 0
+fi
+
+if [ -e "$tier" ] && [ ! -e "$pm" ]; then
+    die "$pm is gone (tmpfs after a reboot?) and with it the pool; nothing was changed
+'make clean-pool' deletes what is left, then 'make up' makes a new one"
+fi
+if [ -e "$pm" ] && [ ! -e "$tier" ]; then
+    die "$tier is gone and with it the pool in $pm; nothing was changed
+'make clean-pool' deletes what is left, then 'make up' makes a new one"
+fi
+
+if [ ! -e "$pm" ]; then
+    # An eighth of the memory that is free, from 64 to 512 MiB, and never more than half of /dev/shm.
+    available=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
+    shm=$(df --output=avail -m /dev/shm | tail -1 | tr -d ' ')
+    size=$((available / 8))
+    [ "$size" -le $((shm / 2)) ] || size=$((shm / 2))
+    [ "$size" -le 512 ] || size=512
+    [ "$size" -ge 64 ] || size=64
+    [ "$available" -ge 256 ] && [ "$shm" -ge 80 ] ||
+        die "only $available MiB of memory and $shm MiB of /dev/shm are free; 256 and 80 are needed"
+    mkdir -p "$state"
+    "$terrace" mkfs --pm "$pm" --pm-size "${size}M" --tier "$tier,size=8G"
+fi
+
+mkdir -p "$mountpoint"
+"$terrace" mount "$pm" "$mountpoint"
+cat <<TEXT
+
+Mounted at $mountpoint. Try:
+  cp -r crates mnt/                      ordinary programs work in it
+  ${terrace#"$root"/} status mnt         tiers, their use, migration
+  dd if=/dev/urandom of=mnt/big bs=1M count=1024
+  ${terrace#"$root"/} where mnt/big      which tier holds it now
+  ${terrace#"$root"/} sync mnt --to 1    everything down to tier 1
+  make down                              unmount; 'make up' mounts it again
+  make clean-pool                        delete it
+TEXT
