@@ -34,6 +34,9 @@ pub(crate) struct Devices {
     pub space: Arc<ChunkSpace>,
 }
 
+/// Device, first block there, and the file blocks with their checksums.
+type Plan = (DeviceId, DeviceBlock, Vec<(FileBlock, u32)>);
+
 /// Cold blocks that lie side by side on a device, pinned until this is dropped.
 pub(crate) struct DeviceRead<'a> {
     devices: &'a Devices,
@@ -101,7 +104,7 @@ impl Devices {
     /// Groups written extents into runs that one device read serves, pinned. The caller holds the lock of
     /// the inode that owns them.
     pub fn plan_reads(&self, extents: Vec<ColdExtent>) -> Vec<DeviceRead<'_>> {
-        let mut plans: Vec<(DeviceId, DeviceBlock, Vec<(FileBlock, u32)>)> = Vec::new();
+        let mut plans: Vec<Plan> = Vec::new();
         for extent in extents.into_iter().filter(|extent| !extent.unwritten) {
             let blocks = extent.crcs.iter().enumerate();
             let blocks = blocks.map(|(index, crc)| (extent.first.plus(index as u64), *crc));

@@ -42,7 +42,7 @@ impl Fs {
 
     /// Removes one piece of one intent; false when none overlaps the range any more.
     fn intent_piece(&self, op: &mut Op, ino: Ino, range: BlockRange) -> FsResult<bool> {
-        self.run(op, self.large_record(), |reservation, _op| {
+        self.run(op, self.large_record(), |reservation, op| {
             let _guard = self.locks.write(ino);
             let inode = match self.load(ino) {
                 Err(FsError::Stale) => return Ok(false),
@@ -52,7 +52,7 @@ impl Fs {
             let Some(intent) = intents.iter().find(|intent| intent.overlaps(&range)) else {
                 return Ok(false);
             };
-            let piece = self.next_piece(&inode, *intent)?;
+            let piece = self.next_piece(op, &inode, *intent)?;
             let mut shards = self.lock_piece(ino, &piece);
             let mut staged = Staged::new(self, None, false);
             let mut slot = inode.slot;

@@ -16,15 +16,19 @@ pub(crate) struct Op {
     pub purpose: Purpose,
     /// Cold blocks that were read for it.
     pub fetched: Fetched,
+    /// PM blocks to claim beyond the usual number.
+    pub extra: usize,
+    /// How often its pieces were halved because a record would have been too large.
+    pub halved: u32,
 }
 
 impl Op {
     pub fn new(wait: Wait) -> Op {
-        Op { wait, purpose: Purpose::User, fetched: Fetched::default() }
+        Op { wait, purpose: Purpose::User, fetched: Fetched::default(), extra: 0, halved: 0 }
     }
     /// An operation that gives space back and may therefore use the reserve.
     pub fn reclaiming(wait: Wait) -> Op {
-        Op { wait, purpose: Purpose::Reclaim, fetched: Fetched::default() }
+        Op { purpose: Purpose::Reclaim, ..Op::new(wait) }
     }
 }
 
@@ -45,6 +49,8 @@ pub(crate) enum Need {
     InodePage,
     /// Free PM blocks.
     PmSpace,
+    /// A claim of one block more.
+    LargerClaim,
     /// Something changed between two looks; start again.
     Again,
 }
@@ -120,6 +126,10 @@ impl Fs {
             let reservation = self.wal.reserve(record.min(self.wal.max_record()))?;
             match attempt(reservation, op) {
                 Ok(value) => return Ok(value),
+                // Piece sizes are chosen for usual pages; the worst pages make larger records (T7).
+                Err(Fail::Error(FsError::Engine(Error::RecordTooLarge { .. }))) if op.halved < 9 => {
+                    op.halved += 1;
+                }
                 Err(Fail::Error(error)) => return Err(error),
                 Err(Fail::Need(need)) => self.provide(op, need)?,
             }
@@ -138,6 +148,10 @@ impl Fs {
             Need::ClearIntent { ino, range } => self.clear_intent(op.wait, ino, range),
             Need::InodePage => self.add_inode_page(op.purpose),
             Need::PmSpace => Err(NoSpace::Pm.into()),
+            Need::LargerClaim => {
+                op.extra += 1;
+                Ok(())
+            }
             Need::Again => Ok(()),
         };
         match done {

@@ -44,21 +44,26 @@ impl Fs {
     /// refers to it or it is no orphan (any more).
     pub(crate) fn reclaim_orphan(&self, ino: Ino) -> FsResult<()> {
         let mut op = Op::reclaiming(Wait::Allowed);
-        while self.run(&mut op, self.large_record(), |reservation, _op| {
+        while self.run(&mut op, self.large_record(), |reservation, op| {
             let _guard = self.locks.write(ino);
             let inode = self.load_any(ino)?;
             if !inode.slot.has(flag::ORPHAN) || inode.slot.is_free() || self.references.is_referenced(ino) {
                 return Ok(false);
             }
-            self.reclaim_piece(reservation, &inode)
+            self.reclaim_piece(op, reservation, &inode)
         })? {}
         Ok(())
     }
 
-    fn reclaim_piece(&self, reservation: terrace_wal::Reservation<'_>, inode: &Inode) -> Attempt<bool> {
+    fn reclaim_piece(
+        &self,
+        op: &Op,
+        reservation: terrace_wal::Reservation<'_>,
+        inode: &Inode,
+    ) -> Attempt<bool> {
         let all = BlockRange::new(FileBlock(0), FILE_END);
         let mut staged = Staged::new(self, None, false);
-        let piece = self.next_piece(inode, all)?;
+        let piece = self.next_piece(op, inode, all)?;
         let mut shards = self.lock_piece(inode.ino, &piece);
         self.stage_piece(inode, &piece, &mut shards, &mut staged)?;
         let keys = match piece.complete && piece.is_empty() {

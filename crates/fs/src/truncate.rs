@@ -53,14 +53,14 @@ impl Piece {
 impl Fs {
     /// PM blocks and cold extents that one record can remove. On the smallest lanes (4 KiB records) 32
     /// and 2: 48 bytes a block, 600 an extent, the rest for the slot, the intent and empty map nodes.
-    fn piece_limits(&self) -> (usize, usize) {
-        let record = self.wal.max_record();
-        ((record / 128).clamp(16, 512), (record / 2048).clamp(1, 32))
+    fn piece_limits(&self, op: &Op) -> (usize, usize) {
+        let record = self.wal.max_record() >> op.halved;
+        ((record / 128).clamp(1, 512), (record / 2048).clamp(1, 32))
     }
 
     /// Looks up the next piece of a range. The caller holds the inode's exclusive lock.
-    pub(crate) fn next_piece(&self, inode: &Inode, range: BlockRange) -> Attempt<Piece> {
-        let (most_pm, most_cold) = self.piece_limits();
+    pub(crate) fn next_piece(&self, op: &Op, inode: &Inode, range: BlockRange) -> Attempt<Piece> {
+        let (most_pm, most_cold) = self.piece_limits(op);
         let mut end = range.end;
         let mut cold = Vec::new();
         if inode.slot.has(flag::HAS_COLD) {
@@ -198,7 +198,7 @@ impl Fs {
             self.refuse_intents(&inode, range)?;
             // The block that the new end cuts keeps its bytes past the end: whoever raises the size
             // again clears them (S5).
-            self.remove_range(reservation, &inode, slot, range, staged)
+            self.remove_range(op, reservation, &inode, slot, range, staged)
         })?;
         if left {
             self.clear_intent(wait, ino, BlockRange::new(FileBlock(0), FILE_END))?;
@@ -209,13 +209,14 @@ impl Fs {
     /// Commits a removal: whole if one record holds it, else as an intent. True when pieces are left.
     fn remove_range(
         &self,
+        op: &Op,
         reservation: terrace_wal::Reservation<'_>,
         inode: &Inode,
         mut slot: terrace_format::inode::InodeSlot,
         range: BlockRange,
         mut staged: Staged<'_>,
     ) -> Attempt<bool> {
-        let piece = self.next_piece(inode, range)?;
+        let piece = self.next_piece(op, inode, range)?;
         let mut shards = self.lock_piece(inode.ino, &piece);
         if piece.complete {
             self.stage_piece(inode, &piece, &mut shards, &mut staged)?;
@@ -272,7 +273,7 @@ impl Fs {
                 return Ok(false);
             }
             self.refuse_intents(&inode, range)?;
-            self.remove_range(reservation, &inode, inode.slot, range, staged)
+            self.remove_range(op, reservation, &inode, inode.slot, range, staged)
         })?;
         if left {
             self.clear_intent(wait, ino, BlockRange::new(FileBlock(0), FILE_END))?;

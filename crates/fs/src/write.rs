@@ -104,7 +104,7 @@ impl<'a> Staged<'a> {
     }
 
     pub fn take(&mut self) -> Attempt<PmBlock> {
-        self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::PmSpace))
+        self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::LargerClaim))
     }
 
     /// Streams bytes to a block that nobody can see yet.
@@ -239,9 +239,8 @@ impl Fs {
         let blocks = segment.blocks().count() as usize;
         let record = (RECORD_FIXED + RECORD_PER_BLOCK * (blocks + 1)).max(SMALL_RECORD);
         self.run(op, record, |reservation, op| {
-            // One more for the old last block, whose tail may have to become zeros.
-            let extra = usize::from(blocks > 1 || segment.offset % BLOCK_SIZE != 0);
-            let claim = self.blocks.claim(blocks + extra, op.purpose)?;
+            // The old last block, whose tail may have to become zeros, rarely needs one more.
+            let claim = self.blocks.claim(blocks + op.extra, op.purpose)?;
             let _guard = self.locks.write(ino);
             let inode = self.load_regular(ino)?;
             let mut staged = Staged::new(self, Some(claim), segment.length <= CHECKED_BYTES);

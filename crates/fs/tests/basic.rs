@@ -237,3 +237,20 @@ fn large_xattrs_and_symlink_targets() -> FsResult<()> {
     pool.assert_clean();
     Ok(())
 }
+
+/// Broke: an aligned one-block write past a cold partial last block claimed one block too few for the zeros
+/// behind the old end, and asked for space for ever.
+#[test]
+fn sparse_write_behind_a_cold_partial_block() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 4096);
+    let fs = pool.mount();
+    let ino = create(&fs, "a")?;
+    fs.write(ino, 0, &[3; 5000], WriteFlags::default(), W)?;
+    fs.sync_to(1, &mut |_| {})?;
+    fs.write(ino, 16_384, &[4; 4096], WriteFlags::default(), W)?;
+    let mut expected = vec![3; 5000];
+    expected.resize(16_384, 0);
+    expected.resize(20_480, 4);
+    assert_eq!(read_all(&fs, ino)?, expected);
+    Ok(())
+}

@@ -62,8 +62,10 @@ impl Fs {
         let mut rest = piece;
         while !rest.is_empty() {
             let mut op = demoting();
-            let done = self
-                .run(&mut op, self.large_record(), |reservation, _op| self.install_first(reservation, rest));
+            let done = self.run(&mut op, self.large_record(), |reservation, op| {
+                let most = rest.len().min((self.install_limit() >> op.halved).max(1));
+                self.install_first(reservation, &rest[..most])
+            });
             match done {
                 Ok((skipped, installed)) => {
                     let (gone, tail) = rest.split_at(skipped);
