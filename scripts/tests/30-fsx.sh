@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# fsx 0.3.2: 20,000 operations on a file of 4 x PM, mapped reads and writes, holes, fallocate and truncation
+# among them, while migration runs. SEEDS="1 2": these seeds instead of random ones; OPERATIONS: other than 20,000.
+. "$(dirname "$0")/suites.sh"
+cargo_tool fsx 0.3.2
+operations=${OPERATIONS:-20000}
+seeds=${SEEDS:-"$RANDOM$RANDOM $RANDOM$RANDOM"}
+
+make_config() { # FILE LARGEST_OPERATION TRUNCATE
+    cat >"$1" <<TOML
+flen = $((64 << 20))
+[opsize]
+min = 1
+max = $2
+[weights]
+close_open = 2
+invalidate = 1
+mapread = 10
+mapwrite = 10
+read = 10
+write = 10
+truncate = $3
+fsync = 2
+fdatasync = 2
+posix_fallocate = 1
+punch_hole = 4
+sendfile = 5
+posix_fadvise = 1
+copy_file_range = 4
+TOML
+}
+# Mostly a large file that stays; and one that is cut often, with short and unaligned operations.
+make_config large.toml 262144 0.05
+make_config small.toml 20000 0.5
+
+make_pool 16M 512M
+mount_pool -o cache=8M
+total=0
+for seed in $seeds; do
+    config=large.toml
+    [ "$total" = 0 ] || config=small.toml
+    say "seed $seed, $config"
+    "$tools/bin/fsx" -q -f $config -N "$operations" -S "$seed" -P "$WORK" mnt/file.$seed >fsx.out 2>&1 || {
+        tail -n 60 fsx.out >&2
+        fail "seed $seed, $config, after $total operations; $(grep -m1 -iE 'error|panicked|bad' fsx.out)"
+    }
+    total=$((total + operations))
+done
+expect_demotion
+figures="$total operations, seeds $seeds, $(($(demoted_bytes) >> 20)) MiB demoted"
+umount_pool
+check_pool --data
+pass "$figures"
