@@ -65,7 +65,7 @@ impl Wal {
         self.pm.persist();
         let sequence = state.current.sequence + 1;
         let next = Checkpoint { lsn, epoch: self.epoch, sequence, clean, tails };
-        self.write_checkpoint(&next)?;
+        self.write_checkpoint(&next, 0)?;
         for (lane, tail) in self.lanes.iter().zip(&next.tails) {
             let mut state = lane.state.lock();
             state.tail = *tail;
@@ -83,9 +83,12 @@ impl Wal {
         Ok(())
     }
 
-    pub(crate) fn write_checkpoint(&self, next: &Checkpoint) -> Result<()> {
+    /// Writes both copies, copy `first` first. While one is being written the other must be sound: a
+    /// running log's copies both are, recovery may have only the one it started from.
+    pub(crate) fn write_checkpoint(&self, next: &Checkpoint, first: usize) -> Result<()> {
         let bytes = next.encode(&self.pool_uuid);
-        for copy in CHECKPOINT_COPIES {
+        let [a, b] = CHECKPOINT_COPIES;
+        for copy in if first == 0 { [a, b] } else { [b, a] } {
             self.pm.write(copy.offset(), &bytes)?;
             self.pm.persist();
         }

@@ -37,6 +37,17 @@ pub struct ValidRecords {
     pub ends: Vec<u64>,
 }
 
+/// The checkpoint from which recovery starts.
+#[derive(Debug)]
+pub struct FoundCheckpoint {
+    /// The larger valid one.
+    pub point: Checkpoint,
+    /// Index of the copy that holds it.
+    pub copy: usize,
+    /// What was wrong with the other, in sentences.
+    pub warnings: Vec<String>,
+}
+
 /// Reads both checkpoint copies and takes the larger valid one.
 ///
 /// # Errors
@@ -45,23 +56,25 @@ pub fn read_checkpoint(
     pm: &dyn PmMedium,
     pool_uuid: &[u8; 16],
     geometry: &Geometry,
-) -> Result<(Checkpoint, Vec<String>)> {
-    let mut best: Option<Checkpoint> = None;
+) -> Result<FoundCheckpoint> {
+    let mut best: Option<(usize, Checkpoint)> = None;
     let mut warnings = Vec::new();
     for (index, copy) in CHECKPOINT_COPIES.into_iter().enumerate() {
         let mut block = [0; BLOCK_SIZE as usize];
         let read = pm.read(copy.offset(), &mut block).map_err(Error::from);
         let decoded = read.and_then(|()| Ok(Checkpoint::decode(&block, pool_uuid, geometry.lane_count)?));
         match decoded {
-            Ok(point) if best.as_ref().is_none_or(|b| b.sequence < point.sequence) => best = Some(point),
+            Ok(point) if best.as_ref().is_none_or(|(_, b)| b.sequence < point.sequence) => {
+                best = Some((index, point));
+            }
             Ok(_) => {}
             Err(error) => warnings.push(format!("checkpoint copy {index}: {error}; the other is used")),
         }
     }
-    let best = best.ok_or_else(|| {
+    let (copy, point) = best.ok_or_else(|| {
         Error::Refused(format!("both checkpoint copies are damaged ({})", warnings.join("; ")))
     })?;
-    Ok((best, warnings))
+    Ok(FoundCheckpoint { point, copy, warnings })
 }
 
 /// Scans all lanes from the checkpoint's tails.
@@ -149,7 +162,7 @@ impl Wal {
         pool_uuid: [u8; 16],
         geometry: Geometry,
     ) -> Result<(Wal, RecoveryReport)> {
-        let (old, warnings) = read_checkpoint(&*pm, &pool_uuid, &geometry)?;
+        let FoundCheckpoint { point: old, copy, warnings } = read_checkpoint(&*pm, &pool_uuid, &geometry)?;
         let valid = find_records(&*pm, &pool_uuid, &geometry, &old)?;
         for record in &valid.records {
             for (offset, content) in record.writes() {
@@ -168,7 +181,8 @@ impl Wal {
             tails: valid.ends,
         };
         let wal = Wal::with_checkpoint(pm, pool_uuid, geometry, next.clone());
-        wal.write_checkpoint(&next)?;
+        // The copy that was read from is overwritten last: the other may be torn, and this is all there is.
+        wal.write_checkpoint(&next, 1 - copy)?;
         Ok((wal, report))
     }
 
@@ -179,7 +193,7 @@ impl Wal {
     pub fn format(pm: Arc<dyn PmMedium>, pool_uuid: [u8; 16], geometry: Geometry) -> Result<()> {
         let tails = vec![0; geometry.lane_count as usize];
         let first = Checkpoint { lsn: Lsn(1), epoch: 1, sequence: 1, clean: true, tails };
-        Wal::with_checkpoint(pm, pool_uuid, geometry, first.clone()).write_checkpoint(&first)
+        Wal::with_checkpoint(pm, pool_uuid, geometry, first.clone()).write_checkpoint(&first, 0)
     }
 
     fn with_checkpoint(
