@@ -12,6 +12,7 @@ Usage: terrace bench smoke [OPTIONS]
   --rows LIST       rows to measure, of a,b,c,d,e,f,g (default all)
   --rounds N        interleaved rounds (default 5, at least 5 for figures that are to be shown)
   --hot-only        row a without its cold column (1 M files, 4 GiB of memory)
+  --only WORD       of row a only operations whose name contains this (for profiling)
   --dir DIR         directory on the disk for tier files (default target/bench)
   --json PATH       where the figures go (default target/bench/smoke.json)
   --docs PATH       replaces the table between the marks in this page
@@ -23,6 +24,7 @@ pub(crate) struct Args {
     pub rows: Vec<char>,
     pub rounds: usize,
     pub hot_only: bool,
+    pub only: String,
     pub dir: PathBuf,
     pub json: PathBuf,
     pub docs: Option<PathBuf>,
@@ -38,6 +40,7 @@ impl Args {
             rows: "abcdefg".chars().collect(),
             rounds: 5,
             hot_only: false,
+            only: String::new(),
             dir: PathBuf::from("target/bench"),
             json: PathBuf::from("target/bench/smoke.json"),
             docs: None,
@@ -62,6 +65,7 @@ impl Args {
                     args.rounds = args.rounds.max(1);
                 }
                 "--hot-only" => args.hot_only = true,
+                "--only" => args.only = value()?.to_string_lossy().into_owned(),
                 "--dir" => args.dir = value()?.into(),
                 "--json" => args.json = value()?.into(),
                 "--docs" => args.docs = Some(value()?.into()),

@@ -263,12 +263,15 @@ fn column(
     let mut series: [Series; 4] = Default::default();
     for _ in 0..args.rounds * BATCHES {
         for (operation, samples) in Operation::ALL.into_iter().zip(&mut series) {
+            if !operation.name().contains(&args.only) {
+                continue;
+            }
             samples.push(subject.batch(scratch, operation)? / 1000.0);
         }
     }
     for (operation, samples) in Operation::ALL.into_iter().zip(&series) {
         let must = if column == "hot" { Must::AtMost(operation.must_us()) } else { Must::Nothing };
-        if args.rows.contains(&'a') {
+        if args.rows.contains(&'a') && !samples.is_empty() {
             report.figure('a', format!("{}, {column}", operation.name()), "µs", samples, must);
         }
     }

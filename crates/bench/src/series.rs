@@ -8,6 +8,9 @@ impl Series {
     pub fn push(&mut self, sample: f64) {
         self.0.push(sample);
     }
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
     fn sorted(&self) -> Vec<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_unstable_by(f64::total_cmp);

@@ -13,6 +13,7 @@ use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
 use crate::slot::{Inode, log_slot};
 use crate::types::{BlockRange, Wait, WriteFlags};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use terrace_blocks::{Claim, Purpose};
 use terrace_catalog::DeviceRun;
@@ -22,7 +23,7 @@ use terrace_format::checksum::crc32c;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::ColdExtent;
 use terrace_format::table::Owner;
-use terrace_format::{BLOCK_SIZE, FileBlock, Ino, Lsn, PmBlock};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_map::Mapping;
 use terrace_wal::{Reservation, Tx};
 
@@ -67,7 +68,8 @@ pub(crate) struct Staged<'a> {
     owners: SmallVec<[(PmBlock, Owner); 4]>,
     /// Blocks newly allocated (positive) or freed, for st_blocks.
     pub blocks_delta: i64,
-    streamed: u64,
+    /// Content that the record names, streamed with it.
+    data: SmallVec<[(PmOffset, Cow<'a, [u8]>); 2]>,
     /// A block stored in place must be fenced before the record unless its bytes are named.
     unnamed: bool,
     checked: bool,
@@ -96,7 +98,7 @@ impl<'a> Staged<'a> {
             device_freed: SmallVec::new(),
             owners: SmallVec::new(),
             blocks_delta: 0,
-            streamed: 0,
+            data: SmallVec::new(),
             unnamed: false,
             checked,
             done: false,
@@ -107,14 +109,15 @@ impl<'a> Staged<'a> {
         self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::LargerClaim))
     }
 
-    /// Streams bytes to a block that nobody can see yet.
-    pub fn store(&mut self, block: PmBlock, at: u64, bytes: &[u8]) -> Attempt<()> {
-        let offset = block.offset().plus(at);
-        self.fs.pm.write_streaming(offset, bytes)?;
-        self.streamed += bytes.len() as u64;
+    /// Streams bytes to a block that nobody can see yet: named ones at the commit, so that nothing comes
+    /// between their stream and the fence.
+    pub fn store(&mut self, block: PmBlock, at: u64, bytes: impl Into<Cow<'a, [u8]>>) -> Attempt<()> {
+        let (offset, bytes) = (block.offset().plus(at), bytes.into());
         if self.checked {
-            self.tx.name_data(offset, bytes.len() as u32, crc32c(bytes));
+            self.tx.name_data(offset, bytes.len() as u32, crc32c(&bytes));
+            self.data.push((offset, bytes));
         } else {
+            self.fs.pm.write_streaming(offset, &bytes)?;
             self.unnamed = true;
         }
         Ok(())
@@ -159,7 +162,7 @@ impl<'a> Staged<'a> {
         if self.unnamed {
             self.fs.pm.order();
         }
-        let lsn = self.fs.wal.commit(reservation, &self.tx)?;
+        let lsn = self.fs.wal.commit_with_data(reservation, &self.tx, &self.data)?;
         self.done = true;
         if !self.released.is_empty() {
             self.fs.blocks.freed(lsn, &self.released);
@@ -315,12 +318,12 @@ impl Fs {
     }
 
     /// Puts a segment's bytes into new blocks, or past the end of the last one in place, and logs the map.
-    pub(crate) fn stage(
+    pub(crate) fn stage<'a>(
         &self,
         op: &mut Op,
         inode: &Inode,
-        segment: Segment<'_>,
-        staged: &mut Staged<'_>,
+        segment: Segment<'a>,
+        staged: &mut Staged<'a>,
     ) -> Attempt<()> {
         let range = segment.blocks();
         if range.is_empty() {
@@ -362,15 +365,15 @@ impl Fs {
 
     /// One block of a segment. Gives the new mapping, or `None` when the block stays where it is.
     #[allow(clippy::too_many_arguments)] // one step of `stage`, split off for its length
-    fn stage_block(
+    fn stage_block<'a>(
         &self,
         op: &mut Op,
         inode: &Inode,
-        segment: &Segment<'_>,
+        segment: &Segment<'a>,
         block: FileBlock,
         under: &Under,
         index: usize,
-        staged: &mut Staged<'_>,
+        staged: &mut Staged<'a>,
     ) -> Attempt<Option<Mapping>> {
         let start = block.0 * BLOCK_SIZE;
         let from = segment.offset.max(start) - start;
@@ -427,7 +430,7 @@ impl Fs {
         valid: usize,
         staged: &mut Staged<'_>,
     ) -> Attempt<Option<Mapping>> {
-        let mut content = [0; BLOCK];
+        let mut content = vec![0; BLOCK];
         if !nothing_there && valid > 0 {
             match old {
                 Some(old) => self.pm.read(old.block.offset(), &mut content)?,
@@ -441,7 +444,7 @@ impl Fs {
             None => content[from..to].fill(0),
         }
         let new = staged.take()?;
-        staged.store(new, 0, &content)?;
+        staged.store(new, 0, content)?;
         Ok(Some(self.replace(inode, block, old, new, staged)))
     }
 
@@ -462,14 +465,14 @@ impl Fs {
 
     /// Stores into a block that stays: past the end of the file (`zeros_from` < `from` clears the gap
     /// between), or anywhere under data=ordered.
-    fn store_in_place(
+    fn store_in_place<'a>(
         &self,
         block: PmBlock,
         zeros_from: usize,
         from: usize,
         to: usize,
-        data: Option<&[u8]>,
-        staged: &mut Staged<'_>,
+        data: Option<&'a [u8]>,
+        staged: &mut Staged<'a>,
     ) -> Attempt<()> {
         let first = if zeros_from < from { zeros_from } else { from };
         // The bytes may be named by the checksum of a lane's last record (T4).
@@ -478,17 +481,14 @@ impl Fs {
         descriptor.set_clean(false);
         self.blocks.bump(block);
         descriptor.touch(self.tick.load(Ordering::Relaxed));
-        let mut content: SmallVec<[u8; 512]> = SmallVec::new();
-        let bytes = match data {
-            Some(data) if first == from => data,
-            Some(data) => {
-                content.resize(from - first, 0);
-                content.extend_from_slice(data);
-                &content
-            }
-            None => {
-                content.resize(to - first, 0);
-                &content
+        let bytes: Cow<'a, [u8]> = match data {
+            Some(data) if first == from => data.into(),
+            data => {
+                let mut content = vec![0; to - first];
+                if let Some(data) = data {
+                    content[from - first..].copy_from_slice(data);
+                }
+                content.into()
             }
         };
         staged.store(block, first as u64, bytes)

@@ -64,6 +64,14 @@ pub trait PmMedium: Send + Sync {
     /// # Errors
     /// As `read`.
     fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError>;
+    /// Stores and leaves the lines in the cache: undecided until [`Self::write_back`] of the range and a fence.
+    /// For in-place stores of a record, which are written back by the fence of the record that follows.
+    ///
+    /// # Errors
+    /// As `read`.
+    fn store(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.write(offset, bytes)
+    }
     /// Stores past the cache, for data and records. Volatile until `order` or `persist`. Fastest when
     /// offset and length are multiples of 64.
     ///

@@ -73,9 +73,6 @@ impl Wal {
                 state.settled = *tail;
                 state.settled_lsn = Lsn(lsn.0 - 1);
             }
-            if state.head == *tail {
-                state.applier = None;
-            }
         }
         state.current = next;
         self.checkpoint_lsn.store(lsn.0, Ordering::Release);

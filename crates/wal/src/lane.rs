@@ -27,8 +27,8 @@ pub(crate) struct LaneState {
     pub settled_lsn: Lsn,
     /// LSN of the last record.
     pub last_lsn: Lsn,
-    /// Thread that applied every record from `settled` on, if one did it all.
-    pub applier: Option<usize>,
+    /// Ranges that the last record stored in place and nobody has written back.
+    pub applied: Vec<(PmOffset, u32)>,
     /// Scratch space for records.
     pub scratch: Vec<u8>,
 }
@@ -52,7 +52,7 @@ impl Lane {
             settled: position,
             settled_lsn: lsn,
             last_lsn: lsn,
-            applier: None,
+            applied: Vec::with_capacity(64),
             scratch: Vec::with_capacity(4096),
         };
         Lane {

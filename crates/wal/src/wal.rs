@@ -4,6 +4,7 @@ use crate::checkpoint::CheckpointState;
 use crate::error::{Error, Result};
 use crate::lane::{EMPTY_HEADER, Lane};
 use crate::transaction::Tx;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -120,13 +121,28 @@ impl Wal {
         }
     }
 
-    /// Commits: record, fence, stores in place (written back, not waited for). When it returns the
-    /// transaction survives what the medium's `order` survives. The caller still holds every lock
-    /// under which it read what the transaction depends on (design T2).
+    /// Commits: record, fence, stores in place. When it returns the transaction survives what the medium's
+    /// `order` survives. The caller still holds every lock under which it read what the transaction depends on
+    /// (design T2). The stores in place are written back by the lane's next record, or by the checkpoint.
     ///
     /// # Errors
     /// `RecordTooLarge`; a medium's error stops the log, because a record may be half visible.
-    pub fn commit(&self, mut reservation: Reservation<'_>, tx: &Tx) -> Result<Lsn> {
+    pub fn commit(&self, reservation: Reservation<'_>, tx: &Tx) -> Result<Lsn> {
+        self.commit_with_data(reservation, tx, &[])
+    }
+
+    /// As [`Self::commit`], streaming `data` just before the record, so that one fence serves both: any locked
+    /// instruction between them would wait for the stream as a fence does. The transaction names the data (T4)
+    /// and nobody else can see the bytes yet.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn commit_with_data(
+        &self,
+        mut reservation: Reservation<'_>,
+        tx: &Tx,
+        data: &[(PmOffset, Cow<'_, [u8]>)],
+    ) -> Result<Lsn> {
         let size = tx.record_size();
         if Lane::need(size) > reservation.need {
             return Err(Error::RecordTooLarge { bytes: size, limit: reservation.need as usize });
@@ -141,7 +157,7 @@ impl Wal {
         state.reserved -= need;
         lane.pending.store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
         let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
-        let done = self.append_and_apply(lane, state, lsn, tx);
+        let done = self.append_and_apply(lane, state, lsn, tx, data);
         lane.pending.store(u64::MAX, Ordering::SeqCst);
         if done.is_err() {
             self.stopped.store(true, Ordering::SeqCst);
@@ -155,17 +171,27 @@ impl Wal {
         state: &mut crate::lane::LaneState,
         lsn: Lsn,
         tx: &Tx,
+        data: &[(PmOffset, Cow<'_, [u8]>)],
     ) -> Result<()> {
-        self.append(lane, state, lsn, tx)?;
+        self.append(lane, state, lsn, tx, data)?;
         for (offset, content) in tx.writes() {
-            self.pm.write(offset, content)?;
+            // Not written back at once: locked instructions, which follow soon, would wait for it.
+            self.pm.store(offset, content)?;
+            state.applied.push((offset, content.len() as u32));
         }
         Ok(())
     }
 
-    /// Appends a record and fences. The fence also settles the in-place stores that this thread made
-    /// for earlier records of the lane.
-    fn append(&self, lane: &Lane, state: &mut crate::lane::LaneState, lsn: Lsn, tx: &Tx) -> Result<()> {
+    /// Streams data and a record, and fences. The fence also settles the in-place stores of the lane's record
+    /// before, which are written back here.
+    fn append(
+        &self,
+        lane: &Lane,
+        state: &mut crate::lane::LaneState,
+        lsn: Lsn,
+        tx: &Tx,
+        data: &[(PmOffset, Cow<'_, [u8]>)],
+    ) -> Result<()> {
         let (writes, checks) = tx.counts();
         let mut record = std::mem::take(&mut state.scratch);
         record.clear();
@@ -175,19 +201,17 @@ impl Wal {
         seal(&mut record, lsn, writes, checks, seed);
         let ring_bytes = padded(record.len());
         record.resize(ring_bytes as usize, 0);
-        let streamed = lane.append(&*self.pm, state.head, &record);
+        let streamed = data.iter().try_for_each(|(at, bytes)| self.pm.write_streaming(*at, bytes));
+        let streamed =
+            streamed.map_err(Error::from).and_then(|()| lane.append(&*self.pm, state.head, &record));
         state.scratch = record;
         streamed?;
-        self.pm.order();
-        let me = thread::index();
-        if state.applier.is_none_or(|applier| applier == me) {
-            state.settled = state.head;
-            state.settled_lsn = state.last_lsn;
-            state.applier = Some(me);
-        } else {
-            // Another thread's stores lie between: the checkpoint writes them back itself.
-            state.applier = Some(usize::MAX);
+        for (offset, length) in state.applied.drain(..) {
+            self.pm.write_back(offset, u64::from(length));
         }
+        self.pm.order();
+        state.settled = state.head;
+        state.settled_lsn = state.last_lsn;
         state.head += ring_bytes;
         state.last_lsn = lsn;
         lane.set_named(tx.checks());
@@ -220,7 +244,7 @@ impl Wal {
         );
         lane.pending.store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
         let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
-        let done = self.append(lane, &mut state, lsn, &Tx::new());
+        let done = self.append(lane, &mut state, lsn, &Tx::new(), &[]);
         lane.pending.store(u64::MAX, Ordering::SeqCst);
         if done.is_err() {
             self.stopped.store(true, Ordering::SeqCst);

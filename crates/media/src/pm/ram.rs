@@ -287,6 +287,20 @@ impl PmMedium for RamPm {
     }
 
     #[inline]
+    fn store(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        let (offset, length) = (offset.0, bytes.len() as u64);
+        if !self.writable || !self.holds(offset, length) {
+            return Err(unreadable(offset, length));
+        }
+        // SAFETY: in bounds and mapped writable.
+        unsafe {
+            let to = self.base.add(offset as usize);
+            self.kernels.store(bytes.as_ptr(), to, bytes.len());
+        }
+        self.verdict(offset, length)
+    }
+
+    #[inline]
     fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
         let (offset, length) = (offset.0, bytes.len() as u64);
         if !self.writable || !self.holds(offset, length) {

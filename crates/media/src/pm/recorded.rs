@@ -138,21 +138,22 @@ impl RecordedPm {
         self.shared.state.lock().visible.clone()
     }
 
-    /// Stores without write-back, as nobody may: the lines stay undecided until `write_back` and a fence. For
-    /// tests of the model and of harnesses that must notice a missing write-back.
+    /// [`PmMedium::store`], for tests of the model and of harnesses that must notice a missing write-back.
     ///
     /// # Errors
     /// As [`PmMedium::write`].
     pub fn store_only(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
-        self.store(offset, bytes, Store::Cached)
+        self.record(offset, bytes, Store::Cached)
     }
 
-    fn store(&self, offset: PmOffset, bytes: &[u8], kind: Store) -> Result<(), MediaError> {
+    fn record(&self, offset: PmOffset, bytes: &[u8], kind: Store) -> Result<(), MediaError> {
         let _event = self.shared.clock.begin(EventKind::Store);
         let mut state = self.shared.state.lock();
         let range = state.range(offset, bytes.len() as u64)?;
         let start = offset.0;
-        state.counters.lines += lines_of(start, bytes.len() as u64).count() as u64;
+        if kind != Store::Cached {
+            state.counters.lines += lines_of(start, bytes.len() as u64).count() as u64;
+        }
         let Some(target) = state.visible.get_mut(range) else {
             return Err(error(offset, bytes.len() as u64));
         };
@@ -334,11 +335,15 @@ impl PmMedium for RecordedPm {
     }
 
     fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
-        self.store(offset, bytes, Store::WrittenBack)
+        self.record(offset, bytes, Store::WrittenBack)
+    }
+
+    fn store(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.store_only(offset, bytes)
     }
 
     fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
-        self.store(offset, bytes, Store::Streaming)
+        self.record(offset, bytes, Store::Streaming)
     }
 
     fn write_back(&self, offset: PmOffset, length: u64) {
