@@ -37,6 +37,7 @@ expect 1 "unrecognized subcommand" "$t" frobnicate
 expect 1 "unexpected argument '--frob'" "$t" mkfs --frob
 expect 1 "required arguments" "$t" mkfs
 for name in iostat migrate pin unpin inspect; do expect 1 "$name: not built yet" "$t" $name; done
+for name in run paper; do expect 1 "bench $name: not built yet" "$t" bench $name; done
 expect 16 "unexpected argument" "$t" check --frob x
 check "version" grep -qE '^terrace [0-9.]+ \(format version [0-9]+\)$' <("$t" --version)
 check "help with example" grep -q '^Example:' <("$t" mkfs --help)
@@ -307,7 +308,7 @@ if command -v fusermount3 >/dev/null && command -v setpriv >/dev/null; then
     fi
     if as_user test -w /dev/fuse; then
         check "mount as a user" as_user user/terrace mount "$SHM-user.pm" user/mnt
-        check "write as a user" as_user cp user/terrace user/mnt/x
+        check "write as a user" as_user cp content user/mnt/x
         check "status as a user" as_user user/terrace status user/mnt >/dev/null
         check "umount as a user" as_user user/terrace umount user/mnt
         check "clean" grep -q "not mounted, clean" <("$t" status "$SHM-user.pm")

@@ -2,12 +2,13 @@
 set -uo pipefail
 : "${WORK:?run through scripts/tests/run-one}" "${SHM:?}" "${TERRACE:?}"
 cd "$WORK" || exit 1
+exec 9>&2 # messages reach the user though a check's output is redirected
 checks=0
 wrong=0
 
 fail() {
     wrong=$((wrong + 1))
-    printf 'line %s: %s\n' "${BASH_LINENO[1]}" "$*" >&2
+    printf 'line %s: %s\n' "${BASH_LINENO[1]}" "$*" >&9
 }
 # check WHAT COMMAND…: the command succeeds.
 check() {

@@ -50,6 +50,13 @@ pub enum Command {
     /// Check an unmounted pool; writes nothing
     #[command(after_help = "Example: terrace check /dev/shm/pool")]
     Check(Check),
+    /// Measure
+    #[command(after_help = "Example: terrace bench smoke --rows a,b")]
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        what: Bench,
+    },
     /// Print a completion script
     #[command(after_help = "Example: terrace completions bash > /etc/bash_completion.d/terrace")]
     Completions {
@@ -71,6 +78,24 @@ pub enum Command {
     /// Not built yet
     #[command(hide = true, disable_help_flag = true)]
     Inspect(Later),
+}
+
+/// `terrace bench`
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Measure the tables of docs/benchmarks.md
+    #[command(disable_help_flag = true)]
+    Smoke {
+        /// Options; `--help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
+    /// Not built yet
+    #[command(hide = true, disable_help_flag = true)]
+    Run(Later),
+    /// Not built yet
+    #[command(hide = true, disable_help_flag = true)]
+    Paper(Later),
 }
 
 /// Arguments of a command that is not built yet.

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error, words.get(1).map(OsString::as_os_str)),
     };
     match commands::run(parsed.command) {
-        Ok(status) => ExitCode::from(status),
+        Ok(status) => status,
         Err(failure) => {
             if !failure.text.is_empty() {
                 output::warn(&failure.text);

@@ -8,13 +8,14 @@ mod sync;
 mod umount;
 mod whereabouts;
 
-use crate::args::{Cli, Command};
+use crate::args::{Bench, Cli, Command};
 use crate::failure::Outcome;
 use clap::CommandFactory;
+use std::process::ExitCode;
 
-/// Runs a command; the result is the exit status.
-pub fn run(command: Command) -> Outcome<u8> {
-    match command {
+/// Runs a command; the result is its exit status.
+pub fn run(command: Command) -> Outcome<ExitCode> {
+    let status = match command {
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
@@ -28,10 +29,14 @@ pub fn run(command: Command) -> Outcome<u8> {
             crate::output::print(String::from_utf8_lossy(&script).trim_end());
             Ok(0)
         }
+        Command::Bench { what: Bench::Smoke { options } } => return Ok(terrace_bench::main_smoke(&options)),
+        Command::Bench { what: Bench::Run(later) } => Err(later.refuse("bench run")),
+        Command::Bench { what: Bench::Paper(later) } => Err(later.refuse("bench paper")),
         Command::Iostat(later) => Err(later.refuse("iostat")),
         Command::Migrate(later) => Err(later.refuse("migrate")),
         Command::Pin(later) => Err(later.refuse("pin")),
         Command::Unpin(later) => Err(later.refuse("unpin")),
         Command::Inspect(later) => Err(later.refuse("inspect")),
-    }
+    };
+    status.map(ExitCode::from)
 }

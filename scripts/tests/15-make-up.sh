@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# make up, down, up, clean-pool as a newcomer types them, on top of the checkout: an overlay at its own path takes
+# all changes, so that nothing is built twice, and /dev/shm is one of our own.
+. "$(dirname "$0")/lib.sh"
+checkout=$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd -P)
+while is_mounted "$checkout/mnt"; do umount -l "$checkout/mnt"; done # only in this mount namespace
+mkdir changes work
+mount -t tmpfs -o size=2G none changes # an overlay's upper layer may not lie on every file system
+mkdir changes/upper changes/work
+mount -t overlay -o "lowerdir=$checkout,upperdir=$WORK/changes/upper,workdir=$WORK/changes/work" none "$checkout" || exit 1
+mount -t tmpfs -o size=2G,mode=1777 none /dev/shm
+cd "$checkout" || exit 1
+rm -rf .state mnt
+unset MAKEFLAGS MFLAGS MAKELEVEL
+terrace=${CARGO_TARGET_DIR:-$checkout/target}/release/terrace
+unset TERRACE
+pm=/dev/shm/terrace-$(id -u)-$(printf %s "$checkout" | sha256sum | cut -c1-8).pm
+daemon() { "$terrace" status mnt --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])'; }
+# The cleaner knows processes by WORK: this daemon has another path in its arguments.
+trap '[ ! -e "$pm" ] || make clean-pool >/dev/null 2>&1 || kill -KILL "$(daemon)"; cd /' EXIT
+
+check "make up" make up >"$WORK/out" 2>"$WORK/err"
+check "says what to try" grep -q "make down" "$WORK/out"
+check "mounted" is_mounted "$checkout/mnt"
+check "PM at most 512 MiB" test "$(stat -c %s "$pm")" -le $((512 << 20))
+check "PM at least 64 MiB" test "$(stat -c %s "$pm")" -ge $((64 << 20))
+check "tier 1 is 8 GiB" test "$(stat -c %s .state/tier1.img)" = $((8 << 30))
+check "tier 1 is sparse" test "$(stat -c %b .state/tier1.img)" -lt 1000000
+check "programs work in it" cp -r crates mnt/
+check "same content" diff -r crates mnt/crates
+check "a program runs from it" bash -c 'cp /bin/true mnt/true && mnt/true'
+check "make up again" make up >"$WORK/out" 2>"$WORK/err"
+check "says so" grep -q "already mounted" "$WORK/out"
+check "make down" make down >"$WORK/out"
+check "unmounted" bash -c '! grep -q " '"$checkout"'/mnt " /proc/self/mountinfo'
+check "make down again" make down >"$WORK/out"
+check "make up remounts" make up >"$WORK/out" 2>"$WORK/err"
+check "kept" diff -r crates mnt/crates
+kill -KILL "$(daemon)"
+sleep 0.3
+check "make up after the daemon was killed" make up >"$WORK/out" 2>"$WORK/err"
+check "recovered" diff -r crates mnt/crates
+check "make down" make down >"$WORK/out"
+
+mv "$pm" "$pm.gone"
+before=$(sha256sum .state/tier1.img)
+checks=$((checks + 1))
+make up >"$WORK/out" 2>"$WORK/err" && fail "make up without PM succeeded"
+check "says that PM is gone" grep -q "is gone" "$WORK/err"
+check "changes nothing" test "$before" = "$(sha256sum .state/tier1.img)" -a ! -e "$pm"
+mv "$pm.gone" "$pm"
+check "make up" make up >"$WORK/out" 2>"$WORK/err"
+check "make clean-pool" make clean-pool >"$WORK/out"
+check "all deleted" test ! -e "$pm" -a ! -e .state -a ! -e mnt
+finish
