@@ -65,6 +65,8 @@ mount_pool() { # OPTIONS of mount
 umount_pool() {
     "$TERRACE" umount "$mnt" >umount.out 2>&1 || fail "umount: $(cat umount.out)"
 }
+# step WHAT: a heading with the time since the start.
+step() { say "== $((SECONDS - started)) s: $*"; }
 # status_number NAME [SECTION]: a number of the mounted pool's status.
 status_number() {
     "$TERRACE" status "$mnt" --json | awk -v name="\"$1\":" -v section="\"${2:-}\":" '

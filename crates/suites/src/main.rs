@@ -1,0 +1,58 @@
+//! Programs that the suites in scripts/tests run on a mounted pool: what no program of the distribution does.
+//! They know the mount only as a directory: no crate of the file system is linked.
+
+mod content;
+mod journal;
+mod model;
+mod programs;
+mod stall;
+mod system;
+mod verify;
+mod writer;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+/// What went wrong, as a sentence.
+pub(crate) type Failure = String;
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+const USAGE: &str = "usage:
+  terrace-suites writer DIR JOURNAL SEED     write and fsync until the mount fails, keeping JOURNAL
+  terrace-suites verify DIR JOURNAL          compare DIR with what JOURNAL says was acknowledged
+  terrace-suites programs DIR                system calls that programs rely on, checked one by one
+  terrace-suites append FILE COUNT LETTER    append COUNT lines with O_APPEND
+  terrace-suites hold FILE KIND              hold a lock (flock, fcntl, ofd) until standard input ends
+  terrace-suites stall-fill DIR              make the files of the stall test: hot and cold
+  terrace-suites stall-run DIR SECONDS READERS   measure writes to hot files beside readers of cold ones";
+
+fn number(text: &str) -> Outcome<u64> {
+    text.parse().map_err(|_| format!("'{text}' is not a number"))
+}
+
+fn run(arguments: &[String]) -> Outcome<()> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["writer", dir, journal, seed] => writer::run(Path::new(dir), Path::new(journal), number(seed)?),
+        ["verify", dir, journal] => verify::run(Path::new(dir), Path::new(journal)),
+        ["programs", dir] => programs::run(Path::new(dir)),
+        ["append", file, count, letter] => programs::append(Path::new(file), number(count)?, letter),
+        ["hold", file, kind] => programs::hold(Path::new(file), kind),
+        ["stall-fill", dir] => stall::fill(Path::new(dir)),
+        ["stall-run", dir, seconds, readers] => {
+            stall::run(Path::new(dir), number(seconds)?, number(readers)?)
+        }
+        _ => Err(USAGE.to_string()),
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The few system calls that the standard library lacks.
+#![allow(unsafe_code)] // a test program: mappings and locks as C programs use them
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+fn result(status: libc::c_int) -> io::Result<()> {
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// fallocate(2).
+pub(crate) fn fallocate(file: &File, mode: i32, offset: u64, length: u64) -> io::Result<()> {
+    // SAFETY: takes a descriptor and numbers.
+    result(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, length as i64) })
+}
+
+/// Makes a hole.
+pub(crate) fn punch(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length)
+}
+
+/// lseek(2) with SEEK_HOLE or SEEK_DATA.
+pub(crate) fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
+    // SAFETY: takes a descriptor and numbers.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+    if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
+}
+
+/// Drops what the kernel caches of a file.
+pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
+    // SAFETY: takes a descriptor and numbers.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// flock(2).
+pub(crate) fn flock(file: &File, operation: i32) -> io::Result<()> {
+    // SAFETY: takes a descriptor and a number.
+    result(unsafe { libc::flock(file.as_raw_fd(), operation) })
+}
+
+/// fcntl(2) locks of a range: `command` F_SETLK or F_OFD_SETLK, `kind` F_WRLCK, F_RDLCK or F_UNLCK.
+pub(crate) fn range_lock(file: &File, command: i32, kind: i32, start: i64, length: i64) -> io::Result<()> {
+    // SAFETY: all zeros is a valid flock.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (start, length);
+    // SAFETY: the pointer is to a flock that lives through the call.
+    result(unsafe { libc::fcntl(file.as_raw_fd(), command, &mut lock) })
+}
+
+/// A mapping of a file from its start.
+pub(crate) struct Mapping {
+    address: *mut u8,
+    length: usize,
+}
+
+impl Mapping {
+    pub fn new(file: &File, length: usize, flags: i32) -> io::Result<Mapping> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { address: address.cast(), length })
+    }
+    pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+        assert!(offset + length <= self.length);
+        // SAFETY: within the mapping; others may change the bytes, each of which is copied once.
+        (0..length).map(|at| unsafe { self.address.add(offset + at).read_volatile() }).collect()
+    }
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.length);
+        // SAFETY: within the mapping, which is writable.
+        bytes.iter().enumerate().for_each(|(at, byte)| unsafe {
+            self.address.add(offset + at).write_volatile(*byte);
+        });
+    }
+    pub fn sync(&self) -> io::Result<()> {
+        // SAFETY: the range is the mapping.
+        result(unsafe { libc::msync(self.address.cast(), self.length, libc::MS_SYNC) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping, and nothing points into it any more.
+        unsafe { libc::munmap(self.address.cast(), self.length) };
+    }
+}
+
+/// A zeroed buffer aligned for O_DIRECT.
+pub(crate) fn aligned(length: usize) -> &'static mut [u8] {
+    let layout = std::alloc::Layout::from_size_align(length, 4096).unwrap_or(std::alloc::Layout::new::<u8>());
+    // SAFETY: the layout's size is not zero for our callers; the memory is initialised and never freed.
+    unsafe {
+        let address = std::alloc::alloc_zeroed(layout);
+        assert!(!address.is_null() && length > 0);
+        std::slice::from_raw_parts_mut(address, length)
+    }
+}
+
+/// statvfs-like figures of a file system: (block size, blocks, free blocks, files, free files).
+pub(crate) fn space(file: &File) -> io::Result<(u64, u64, u64)> {
+    // SAFETY: all zeros is a valid statfs, and the pointer is to one that lives through the call.
+    let mut space: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    result(unsafe { libc::fstatfs(file.as_raw_fd(), &mut space) })?;
+    Ok((space.f_bsize as u64, space.f_blocks, space.f_bfree))
+}
+
+/// renameat2(2) with flags.
+pub(crate) fn rename(from: &std::ffi::CStr, to: &std::ffi::CStr, flags: u32) -> io::Result<()> {
+    // SAFETY: both strings live through the call and end with a zero.
+    result(unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) })
+}

@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Real programs on a pool whose PM is smaller than the data: git, cargo and what it built, copies of a tree of
+# 10,000 files, and the system calls that programs rely on (crates/suites, programs).
+. "$(dirname "$0")/suites.sh"
+build_helper
+need git git
+need setfattr attr
+need cc gcc libc6-dev
+
+make_pool 32M 2G
+mount_pool -o cache=16M
+step "system calls"
+mkdir mnt/calls
+"$helper" programs mnt/calls || fail "system calls: see above"
+
+step "extended attributes"
+touch mnt/attributes
+setfattr -n user.text -v "some text" mnt/attributes
+setfattr -n user.binary -v 0x00ff10 mnt/attributes
+setfattr -n user.large -v "$(head -c 1500 /dev/zero | tr '\0' x)" mnt/attributes
+setfattr -n user.gone -v x mnt/attributes && setfattr -x user.gone mnt/attributes
+attributes() { getfattr -d -e hex mnt/attributes | sort; }
+attributes >attributes.before
+[ "$(grep -c '^user' attributes.before)" = 3 ] || fail "xattrs: $(cat attributes.before)"
+! getfattr -n user.gone mnt/attributes 2>/dev/null || fail "a removed xattr is still there"
+
+step "sparse copies"
+truncate -s 64M sparse
+head -c 1M /dev/urandom | dd of=sparse bs=1M seek=20 conv=notrunc status=none
+cp --sparse=always sparse mnt/sparse
+cp --sparse=auto mnt/sparse mnt/sparse.2
+cp --reflink=auto mnt/sparse sparse.back
+cmp sparse mnt/sparse && cmp sparse mnt/sparse.2 && cmp sparse sparse.back || fail "sparse copies differ"
+[ "$(stat -c %b mnt/sparse.2)" -le 2064 ] || fail "a copy of a sparse file takes $(stat -c %b mnt/sparse.2) blocks"
+
+step "git clone and fsck"
+# Of the present commit; a bundle, so that it works in a shallow or linked checkout too.
+git -C "$root" bundle create -q "$WORK/project.bundle" HEAD 2>/dev/null || fail "cannot bundle the project"
+git clone -q -c advice.detachedHead=false project.bundle mnt/project
+git -C mnt/project fsck --full --strict >git.out 2>&1 || fail "git fsck: $(tail -n 3 git.out)"
+[ -z "$(git -C mnt/project status --porcelain)" ] || fail "git status: not clean after the clone"
+git -C mnt/project gc -q
+git -C mnt/project fsck --full >git.out 2>&1 || fail "git fsck after gc: $(tail -n 3 git.out)"
+
+step "cargo build, and what it built"
+mkdir -p mnt/crate/src
+cat >mnt/crate/Cargo.toml <<'TOML'
+[package]
+name = "hello"
+version = "0.1.0"
+edition = "2024"
+[workspace]
+TOML
+cat >mnt/crate/src/main.rs <<'RUST'
+fn main() {
+    let squares: std::collections::BTreeMap<u64, u64> = (0..1000).map(|n| (n, n * n)).collect();
+    println!("{}", squares.values().sum::<u64>());
+}
+RUST
+(cd mnt/crate && env -u CARGO_TARGET_DIR cargo build --quiet --offline --release) || fail "cargo build"
+[ "$(mnt/crate/target/release/hello)" = 332833500 ] || fail "the program built on the mount gives a wrong answer"
+(cd mnt/crate && touch src/main.rs && env -u CARGO_TARGET_DIR cargo build --quiet --offline) || fail "cargo build again"
+[ "$(mnt/crate/target/debug/hello)" = 332833500 ] || fail "the second program gives a wrong answer"
+
+step "a tree of 10,000 files"
+mkdir tree
+for a in $(seq -w 100); do
+    mkdir -p "tree/d$a/sub"
+    head -c 1200000 /dev/urandom | split -a 2 -b 12000 - "tree/d$a/sub/f"
+done
+[ "$(find tree -type f | wc -l)" = 10000 ] || fail "the tree has $(find tree -type f | wc -l) files"
+ln -s ../d001/sub/faa tree/d002/link
+chmod 640 tree/d003/sub/faa
+cp -a tree mnt/tree
+diff -r --no-dereference tree mnt/tree || fail "the copied tree differs"
+expect_demotion
+moved=$(($(demoted_bytes) >> 20))
+[ "$(du -s --block-size=1 mnt/tree | cut -f1)" -ge $((10000 * 12288)) ] || fail "du counts too little"
+
+step "after a remount"
+umount_pool
+check_pool --data
+mount_pool -o noatime
+list() { # every entry: type, mode, owner, size (but of directories), times, target
+    find "$1" -mindepth 1 -printf '%P %y %m %U %G %s %T@ %l\n' | awk '$2 == "d" { $6 = "" } { print }' | sort
+}
+diff <(list tree) <(list mnt/tree) >&2 || fail "attributes of the tree differ after a remount"
+diff -r --no-dereference tree mnt/tree || fail "the tree differs after a remount"
+attributes >attributes.after
+cmp attributes.before attributes.after || fail "xattrs differ after a remount"
+cmp sparse mnt/sparse.2 || fail "the sparse copy differs after a remount"
+git -C mnt/project fsck --full >git.out 2>&1 || fail "git fsck after a remount: $(tail -n 3 git.out)"
+[ "$(mnt/crate/target/release/hello)" = 332833500 ] || fail "the program differs after a remount"
+
+step "access times"
+atime() { stat -c %x "$1"; }
+cat mnt/tree/d004/sub/faa >/dev/null
+before=$(atime mnt/tree/d004/sub/faa)
+touch -m mnt/tree/d004/sub/faa
+cat mnt/tree/d004/sub/faa >/dev/null
+[ "$(atime mnt/tree/d004/sub/faa)" = "$before" ] || fail "noatime: a read changed the access time"
+umount_pool
+mount_pool
+touch -a -d 2001-01-01 mnt/tree/d004/sub/fab
+cat mnt/tree/d004/sub/fab >/dev/null
+first=$(atime mnt/tree/d004/sub/fab)
+[ "${first%%-*}" -gt 2001 ] || fail "relatime: an old access time was not renewed"
+sleep 0.02
+cat mnt/tree/d004/sub/fab >/dev/null
+[ "$(atime mnt/tree/d004/sub/fab)" = "$first" ] || fail "relatime: a new access time was renewed"
+
+step "removal gives everything back"
+rm -rf mnt/* || fail "rm -rf"
+for _ in $(seq 100); do
+    left=$(status_number used_bytes tiers)
+    [ "$(df --output=used -B1M mnt | tail -n 1)" -le 2 ] && break
+    sleep 0.1
+done
+[ "$(df --output=used -B1M mnt | tail -n 1)" -le 2 ] || fail "$(df --output=used -B1M mnt | tail -n 1) MiB used after rm -rf"
+umount_pool
+check_pool --data
+pass "git, cargo, 10,000 files, $moved MiB demoted"
