@@ -7,15 +7,19 @@ use crate::checkpoint::CheckpointState;
 use crate::error::{Error, Result};
 use crate::lane::{Lane, read_ring};
 use crate::wal::Wal;
+use crc_fast::{CrcAlgorithm, Digest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use terrace_format::checkpoint::Checkpoint;
-use terrace_format::checksum::{crc32c, record_seed};
-use terrace_format::geometry::CHECKPOINT_COPIES;
-use terrace_format::record::{HEADER_SIZE, Record, plausible_length};
-use terrace_format::{BLOCK_SIZE, Geometry, Lsn};
-use terrace_media::{MediaError, PmMedium};
+use terrace_format::checksum::record_seed;
+use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
+use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, plausible_length};
+use terrace_format::{BLOCK_SIZE, Corrupt, Geometry, Lsn};
+use terrace_media::PmMedium;
 use terrace_runtime::sync::{Condvar, Mutex};
+
+/// LSNs, epochs and ring positions from here on are damage: a pool would need centuries to reach them.
+const FAR: u64 = 1 << 62;
 
 /// What recovery found.
 #[derive(Debug, Clone, Default)]
@@ -89,12 +93,13 @@ pub fn find_records(
 ) -> Result<ValidRecords> {
     let mut records = Vec::new();
     let mut ends = Vec::new();
+    verify(checkpoint)?;
     for lane in 0..geometry.lane_count {
         let tail = checkpoint.tails.get(lane as usize).copied().unwrap_or(0);
         let (mut found, end) = scan_lane(pm, pool_uuid, geometry, checkpoint, lane, tail)?;
         let mut end = end;
         if let Some(last) = found.last()
-            && !data_is_sound(pm, last)
+            && !data_is_sound(pm, geometry, last)
         {
             end -= last.ring_bytes;
             found.pop();
@@ -103,7 +108,43 @@ pub fn find_records(
         ends.push(end);
     }
     records.sort_by_key(|record| record.lsn);
+    for record in &records {
+        verify_targets(geometry, record)?;
+    }
     Ok(ValidRecords { records, ends })
+}
+
+/// Refuses numbers that no pool reaches: recovery and the mount count on from them.
+fn verify(checkpoint: &Checkpoint) -> Result<()> {
+    let numbers = [checkpoint.lsn.0, checkpoint.epoch, checkpoint.sequence];
+    if numbers.iter().chain(&checkpoint.tails).any(|number| *number >= FAR) {
+        return Err(Corrupt::new("checkpoint", "numbers below 2^62", format!("{checkpoint:?}")).into());
+    }
+    if checkpoint.tails.iter().any(|tail| !tail.is_multiple_of(RECORD_ALIGN)) {
+        let found = format!("{:?}", checkpoint.tails);
+        return Err(Corrupt::new("checkpoint", "tails at multiples of 64", found).into());
+    }
+    Ok(())
+}
+
+/// Records change the roots, the block table and blocks of the pool: anything else is damage, and
+/// replaying it would spread it.
+fn verify_targets(geometry: &Geometry, record: &Record) -> Result<()> {
+    let roots = ROOTS_BLOCK.offset().0..ROOTS_BLOCK.offset().0 + BLOCK_SIZE;
+    let pool = geometry.table_offset().0..geometry.pm_size;
+    for (offset, content) in record.writes() {
+        let end = offset.0 + content.len() as u64;
+        if ![&roots, &pool].iter().any(|area| area.start <= offset.0 && end <= area.end) {
+            let site = format!("record of LSN {}", record.lsn);
+            let found = format!("{} bytes at {offset}", content.len());
+            return Err(Corrupt::new(site, "writes to roots, block table and pool", found).into());
+        }
+    }
+    if record.lsn.0 >= FAR {
+        let site = format!("record of LSN {}", record.lsn);
+        return Err(Corrupt::new(site, "a number below 2^62", "a larger one").into());
+    }
+    Ok(())
 }
 
 fn scan_lane(
@@ -141,14 +182,30 @@ fn scan_lane(
 }
 
 /// Judges the data that a lane's last record names (T4). Data that cannot be read keeps its record:
-/// the write may have been acknowledged, and reading the file then tells of the bad range.
-fn data_is_sound(pm: &dyn PmMedium, record: &Record) -> bool {
+/// the write may have been acknowledged, and reading the file then tells of the bad range. No operation
+/// names more data than there is PM, so that a crafted record does not keep us busy.
+fn data_is_sound(pm: &dyn PmMedium, geometry: &Geometry, record: &Record) -> bool {
+    let mut budget = geometry.pm_size;
+    let mut piece = vec![0; 64 << 10];
     record.checks.iter().all(|check| {
-        let mut data = vec![0; check.length as usize];
-        match pm.read(check.offset, &mut data) {
-            Ok(()) => crc32c(&data) == check.crc,
-            Err(MediaError::Pm { .. } | MediaError::Device { .. }) => true,
+        let Some(left) = budget.checked_sub(u64::from(check.length)) else {
+            return false;
+        };
+        budget = left;
+        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        let (mut at, mut left) = (check.offset, check.length as usize);
+        while left > 0 {
+            let Some(into) = piece.get_mut(..left.min(64 << 10)) else {
+                return false;
+            };
+            if pm.read(at, into).is_err() {
+                return true;
+            }
+            digest.update(into);
+            at = at.plus(into.len() as u64);
+            left -= into.len();
         }
+        digest.finalize() as u32 == check.crc
     })
 }
 
