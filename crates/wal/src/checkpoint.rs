@@ -1,6 +1,6 @@
 //! Moving the checkpoint (design T5).
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lane::Lane;
 use crate::wal::Wal;
 use std::sync::atomic::Ordering;
@@ -49,6 +49,10 @@ impl Wal {
     }
 
     fn advance(&self, state: &mut CheckpointState, clean: bool) -> Result<()> {
+        if self.is_stopped() {
+            // A record may be half applied: the log as it is on the medium is what the next mount needs.
+            return Err(Error::Stopped);
+        }
         // The counter first, then the bounds: a transaction that drew an LSN below the counter had
         // published its bound before it drew.
         let mut lsn = Lsn(self.next_lsn.load(Ordering::SeqCst));

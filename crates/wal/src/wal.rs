@@ -147,22 +147,20 @@ impl Wal {
         if Lane::need(size) > reservation.need {
             return Err(Error::RecordTooLarge { bytes: size, limit: reservation.need as usize });
         }
+        let lane = &self.lanes[reservation.lane];
+        let mut state = lane.state.lock();
+        // Under the lane's lock: after a failure in this lane its bound must not be replaced.
         if self.is_stopped() {
+            drop(state);
             return Err(Error::Stopped);
         }
-        let lane = &self.lanes[reservation.lane];
         let need = std::mem::take(&mut reservation.need);
-        let mut state = lane.state.lock();
         let state = &mut *state;
         state.reserved -= need;
         lane.pending.store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
         let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
         let done = self.append_and_apply(lane, state, lsn, tx, data);
-        lane.pending.store(u64::MAX, Ordering::SeqCst);
-        if done.is_err() {
-            self.stopped.store(true, Ordering::SeqCst);
-        }
-        done.map(|()| lsn)
+        self.conclude(lane, done).map(|()| lsn)
     }
 
     fn append_and_apply(
@@ -237,6 +235,9 @@ impl Wal {
         if !lane.names(offset, length) {
             return Ok(());
         }
+        if self.is_stopped() {
+            return Err(Error::Stopped);
+        }
         assert!(
             state.head - state.tail + RECORD_ALIGN <= self.geometry.lane_size,
             "lane {} has no room for a confirming record",
@@ -245,9 +246,16 @@ impl Wal {
         lane.pending.store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
         let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
         let done = self.append(lane, &mut state, lsn, &Tx::new(), &[]);
-        lane.pending.store(u64::MAX, Ordering::SeqCst);
-        if done.is_err() {
-            self.stopped.store(true, Ordering::SeqCst);
+        self.conclude(lane, done)
+    }
+
+    /// Ends a record: its lane holds the checkpoint back no more. One that failed may be valid in its
+    /// lane and half applied: then the bound stays, so that no checkpoint ever passes it and the next
+    /// mount replays it whole or not at all.
+    fn conclude(&self, lane: &Lane, done: Result<()>) -> Result<()> {
+        match &done {
+            Ok(()) => lane.pending.store(u64::MAX, Ordering::SeqCst),
+            Err(_) => self.stopped.store(true, Ordering::SeqCst),
         }
         done
     }
