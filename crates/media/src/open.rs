@@ -8,6 +8,8 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use terrace_runtime::{Clock, SystemClock};
 
 /// A medium that could not be opened or made.
 #[derive(Debug, thiserror::Error)]
@@ -63,11 +65,7 @@ impl OpenError {
     }
 
     pub(crate) fn io(path: &Path, operation: &'static str, source: impl Into<io::Error>) -> Self {
-        OpenError::Io {
-            path: path.to_path_buf(),
-            operation,
-            source: source.into(),
-        }
+        OpenError::Io { path: path.to_path_buf(), operation, source: source.into() }
     }
 }
 
@@ -84,29 +82,44 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// Takes the exclusive lock of an open medium without waiting; it lasts as long as the file is open.
-pub(crate) fn lock_exclusive(file: &File, path: &Path) -> Result<(), OpenError> {
+/// How long an opener waits for a holder that is going away.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Tries again for a while as long as somebody else holds the medium. A process that was killed lets go
+/// only after its end: the kernel closes what an io_uring used in the background.
+pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    let clock = SystemClock::default();
     loop {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) => {
-                return Err(OpenError::Busy {
-                    path: path.to_path_buf(),
-                });
+        match attempt() {
+            Err(error) if error.is_busy() && clock.monotonic_ns() < PATIENCE.as_nanos() as u64 => {
+                clock.sleep(PAUSE);
             }
-            Err(error) => return Err(OpenError::io(path, "lock", error)),
+            result => return result,
         }
     }
+}
+
+/// Takes the exclusive lock of an open medium; it lasts as long as the file is open.
+pub(crate) fn lock_exclusive(file: &File, path: &Path) -> Result<(), OpenError> {
+    patiently(|| {
+        loop {
+            match flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(OpenError::Busy { path: path.to_path_buf() });
+                }
+                Err(error) => return Err(OpenError::io(path, "lock", error)),
+            }
+        }
+    })
 }
 
 /// A size that a medium can have.
 pub(crate) fn check_size(path: &Path, size_bytes: u64) -> Result<(), OpenError> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(terrace_format::BLOCK_SIZE) {
-        return Err(OpenError::InvalidSize {
-            path: path.to_path_buf(),
-            size_bytes,
-        });
+        return Err(OpenError::InvalidSize { path: path.to_path_buf(), size_bytes });
     }
     Ok(())
 }

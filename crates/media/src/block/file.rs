@@ -7,7 +7,7 @@
 use super::ring::{Direction, Rings};
 use super::{AlignedBlock, BlockMedium};
 use crate::MediaError;
-use crate::open::{OpenError, check_size, lock_exclusive};
+use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -54,7 +54,7 @@ impl FileDevice {
         let mut options = OpenOptions::new();
         options.read(true).write(!read_only);
         let exclusive = if block_device && lock { libc::O_EXCL } else { 0 };
-        let (file, direct) = open_direct(&mut options, exclusive, path)?;
+        let (file, direct) = patiently(|| open_direct(&mut options, exclusive, path))?;
         if lock {
             lock_exclusive(&file, path)?;
         }
