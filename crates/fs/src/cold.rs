@@ -29,7 +29,7 @@ impl Fs {
         PageKey { ino: inode.ino, generation: inode.slot.generation.get(), block }
     }
 
-    /// The cold extents that overlap a range, cut to it. The caller holds the inode lock.
+    /// The cold extents that overlap a range, whole. The caller holds the inode lock.
     pub(crate) fn cold_extents(&self, ino: Ino, range: BlockRange) -> FsResult<Vec<ColdExtent>> {
         let shard = self.catalog.read(self.catalog.shard_of(ino.0));
         Ok(terrace_catalog::cold_map::range(shard.reader(), ino, range.first, range.end)?)

@@ -199,9 +199,14 @@ impl Fs {
                     let clean = piece.iter().all(|c| self.blocks.descriptor(c.pm).is_clean());
                     let range = BlockRange::new(piece[0].block, piece[0].block.plus(piece.len() as u64));
                     let cold = self.cold_extents(piece[0].ino, range)?;
-                    let covered: u64 =
-                        cold.iter().filter(|e| !e.unwritten).map(|e| u64::from(e.length)).sum();
-                    let clean = clean && covered == range.count();
+                    let written = cold.iter().filter(|extent| !extent.unwritten);
+                    let inside = written.filter_map(|extent| extent.slice(range.first, range.end));
+                    let covered: u64 = inside.map(|extent| u64::from(extent.length)).sum();
+                    if clean && covered < range.count() {
+                        // Not below after all: they are written the next time, or nothing would ever move.
+                        piece.iter().for_each(|c| self.blocks.descriptor(c.pm).set_clean(false));
+                        return Ok(0);
+                    }
                     if !clean || same.iter().any(|same| !same) {
                         return Ok(0);
                     }
