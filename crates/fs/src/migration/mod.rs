@@ -178,6 +178,7 @@ impl Fs {
         let result = match done {
             Ok(freed) => {
                 *self.migration.reason.lock() = None;
+                self.migration.not_before_ns.store(0, Ordering::Relaxed);
                 // Freed blocks become usable when the checkpoint has passed them (T6).
                 self.wal.checkpoint_if_idle()?;
                 self.blocks.drain_quarantine();
