@@ -244,7 +244,10 @@ impl Fs {
             if let Some(target) = new.target {
                 let made = symlink::create(&mut shards, &mut staged.tx, number.ino, target);
                 if matches!(made, Err(Edit::Full(_))) {
-                    return Err(Need::CatalogRooms(symlink::create_puts(number.ino, target.len())).into());
+                    // Both in one: the name may take the room in a leaf that they share.
+                    let mut puts = symlink::create_puts(number.ino, target.len());
+                    puts.push(dentry::insert_put(&self.names, parent, name));
+                    return Err(Need::CatalogRooms(puts).into());
                 }
                 made?;
             }
