@@ -336,7 +336,12 @@ impl Fs {
         let under = self.look_under(inode, range)?;
         let mut mappings: SmallVec<[Option<Mapping>; 8]> = under.mappings.clone();
         let mut changed = false;
-        for index in 0..range.count() as usize {
+        // What is overwritten in place comes last, when nothing is lacking any more: an attempt that ends
+        // with a need must have changed nothing.
+        let in_place = |index: usize| {
+            self.data_ordered && under.mappings[index].is_some_and(|mapping| !mapping.unwritten)
+        };
+        for index in (0..range.count() as usize).filter(|index| !in_place(*index)) {
             let block = range.first.plus(index as u64);
             if let Some(new) = self.stage_block(op, inode, &segment, block, &under, index, staged)? {
                 mappings[index] = Some(new);
@@ -350,6 +355,11 @@ impl Fs {
                 return Err(Need::MapNodes { ino: inode.ino, first: range.first, count }.into());
             }
             self.map.set(&mut staged.tx, &inode.map(), range.first, &mappings)?;
+        }
+        for index in (0..range.count() as usize).filter(|index| in_place(*index)) {
+            let block = range.first.plus(index as u64);
+            let moved = self.stage_block(op, inode, &segment, block, &under, index, staged)?;
+            assert!(moved.is_none(), "data=ordered moved block {block} of inode {}", inode.ino);
         }
         Ok(())
     }
