@@ -227,7 +227,7 @@ impl Fs {
                         self.devices.list.get(usize::from(extent.device.0)).map_or(1, |device| device.tier.0);
                     for index in 0..u64::from(extent.length) {
                         let block = extent.first.plus(index);
-                        if gone(block) {
+                        if block < range.first || block >= range.end || gone(block) {
                             continue;
                         }
                         match self.map.lookup(None, &inode.map(), block)? {
