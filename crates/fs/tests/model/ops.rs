@@ -189,11 +189,8 @@ impl World {
             }
             160..=209 => {
                 let from = self.entry();
-                let to = if self.rng.random_ratio(1, 3) {
-                    self.entry()
-                } else {
-                    (self.directory(), self.name())
-                };
+                let to =
+                    if self.rng.random_ratio(1, 3) { self.entry() } else { (self.directory(), self.name()) };
                 Op::Rename { from, to, no_replace: self.rng.random_ratio(1, 5) }
             }
             210..=239 => {
@@ -366,12 +363,11 @@ impl World {
         let name = name.to_vec();
         match self.rng.random_range(0..10) {
             0..=4 => {
-                let length = *[0, 1, 10, 100, 600, 1020, 1024, 1025].choose(&mut self.rng).unwrap_or(&0);
+                let length = *[0, 1, 10, 600, 1024, 1025, 2048, 2049].choose(&mut self.rng).unwrap_or(&0);
                 // Large values only on few inodes: they take PM.
                 let length = if id.0 % 8 == 0 { length } else { length.min(100) };
-                let mode =
-                    [XattrMode::Any, XattrMode::Any, XattrMode::Create, XattrMode::Replace]
-                        [self.rng.random_range(0..4)];
+                let mode = [XattrMode::Any, XattrMode::Any, XattrMode::Create, XattrMode::Replace]
+                    [self.rng.random_range(0..4)];
                 Op::SetXattr { id, name, length, seed: self.rng.random(), mode }
             }
             5..=6 => Op::RemoveXattr { id, name },
@@ -393,9 +389,10 @@ impl World {
 
     /// Gives space back: the test must not fill the pool unless it means to.
     fn shrink(&mut self) -> Option<Op> {
-        let large = self.model.nodes().filter(|(_, node)| {
-            node.content().is_some_and(|content| content.allocated_blocks() > 4)
-        });
+        let large = self
+            .model
+            .nodes()
+            .filter(|(_, node)| node.content().is_some_and(|content| content.allocated_blocks() > 4));
         let ids: Vec<Id> = large.map(|(id, _)| id).collect();
         let id = *ids.choose(&mut self.rng)?;
         let size = self.size_of(id);

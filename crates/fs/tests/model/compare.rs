@@ -1,0 +1,203 @@
+//! Comparing the pool with the reference.
+
+use crate::world::World;
+use std::collections::BTreeMap;
+use terrace_fs::{Attributes, Seek, Wait};
+use terrace_reference::{BLOCK, Id, Kind, ROOT, Stamp};
+use terrace_runtime::Clock;
+
+const B: u64 = BLOCK as u64;
+
+impl World {
+    /// Allocated blocks of a file that were never written.
+    pub fn unwritten_blocks(&mut self, id: Id) -> u64 {
+        self.unwritten_in(id, 0, u64::MAX / B)
+    }
+
+    /// Of them, those in a range of blocks.
+    pub fn unwritten_in(&mut self, id: Id, first: u64, end: u64) -> u64 {
+        let content = self.model.node(id).ok().and_then(|node| node.content());
+        content.map_or(0, |content| content.unwritten(first, end))
+    }
+
+    /// The engine's attributes of an inode against the reference's.
+    #[track_caller]
+    pub fn assert_attributes(&mut self, id: Id, found: &Attributes) {
+        let expected = self.model.attributes(id).unwrap();
+        let (ino, generation) = self.numbers[&id];
+        let seen = (found.ino, found.generation, found.mode, found.nlink, found.uid, found.gid, found.rdev);
+        let wanted =
+            (ino, generation, expected.mode, expected.links, expected.uid, expected.gid, expected.rdev);
+        // A directory keeps its parent where others keep a device number.
+        let is_directory = self.model.node(id).unwrap().is_directory();
+        let seen = if is_directory { (seen.0, seen.1, seen.2, seen.3, seen.4, seen.5, 0) } else { seen };
+        assert_eq!(seen, wanted, "{id:?}: ino, generation, mode, nlink, uid, gid, rdev");
+        assert_eq!((found.size, found.blocks), (expected.size, expected.blocks), "{id:?}: size, blocks");
+        let times = [
+            ("atime", found.atime_ns, expected.atime),
+            ("mtime", found.mtime_ns, expected.mtime),
+            ("ctime", found.ctime_ns, expected.ctime),
+            ("btime", found.btime_ns, expected.btime),
+        ];
+        for (name, ns, stamp) in times {
+            assert!(stamp.allows(ns), "{id:?} {name}: {ns}, expected {stamp:?}");
+        }
+        if expected.mtime == expected.ctime {
+            assert_eq!(found.mtime_ns, found.ctime_ns, "{id:?}: mtime and ctime of one change");
+        }
+    }
+
+    /// As [`Self::assert_attributes`], asking the engine.
+    #[track_caller]
+    pub fn compare_attributes(&mut self, id: Id) {
+        if self.model.node(id).is_err() {
+            return;
+        }
+        let found = self.fs().getattr(self.ino(id)).unwrap_or_else(|error| panic!("getattr {id:?}: {error}"));
+        self.assert_attributes(id, &found);
+    }
+
+    pub fn now(&self) -> i64 {
+        self.clock.monotonic_ns() as i64
+    }
+
+    /// Everything: the tree from the root, directories, contents, attributes, xattrs, free space.
+    pub fn compare_all(&mut self) {
+        let mut order = vec![ROOT];
+        let mut at = 0;
+        // After a mount only the names tell which number an inode has; the numbers must not change.
+        while let Some(id) = order.get(at).copied() {
+            at += 1;
+            self.compare_directory(id);
+            let entries = self.model.node(id).unwrap().entries().cloned().unwrap_or_default();
+            let directories = entries.values().filter(|id| self.model.node(**id).unwrap().is_directory());
+            order.extend(directories.copied());
+        }
+        let ids: Vec<Id> = self.model.nodes().map(|(id, _)| id).collect();
+        for id in ids {
+            self.compare_attributes(id);
+            self.compare_xattrs(id);
+            self.compare_content(id);
+            self.compare_attributes(id);
+        }
+        let space = self.fs().statfs().unwrap();
+        let used = space.blocks - space.free;
+        assert!(used >= self.model.allocated_blocks(), "statfs: {used} blocks used, st_blocks say more");
+        assert!(space.available <= space.free && space.free <= space.blocks);
+    }
+
+    fn compare_directory(&mut self, id: Id) {
+        let from = self.now();
+        let mut found = BTreeMap::new();
+        let (ino, parent) = (self.ino(id), self.ino(self.model.parent(id).unwrap()));
+        let mut cookies = Vec::new();
+        let read = self.fs().readdir(ino, 0, &mut |entry| {
+            cookies.push(entry.cookie);
+            let old = found.insert(entry.name.clone(), (entry.ino, entry.file_type, entry.cookie));
+            assert!(old.is_none(), "{id:?}: {:?} twice", entry.name);
+            true
+        });
+        read.unwrap();
+        assert!(cookies.is_sorted_by(|a, b| a < b), "{id:?}: cookies {cookies:?}");
+        let dots = [found.remove(&b"."[..]), found.remove(&b".."[..])];
+        assert_eq!(
+            dots.map(|dot| dot.map(|(ino, kind, _)| (ino, kind))),
+            [Some((ino, 4)), Some((parent, 4))]
+        );
+        let expected = self.model.read_directory(id, Stamp { from, to: self.now() }).unwrap();
+        assert_eq!(found.len(), expected.len(), "{id:?}: {:?}, expected {expected:?}", found.keys());
+        for entry in expected {
+            let (ino, kind, cookie) = found[&entry.name];
+            assert_eq!((ino, kind), (self.ino(entry.id), entry.file_type), "{id:?}: {:?}", entry.name);
+            self.assert_cookie(id, &entry.name, cookie);
+        }
+    }
+
+    /// A cookie never changes while the name exists (C2).
+    pub fn assert_cookie(&mut self, id: Id, name: &[u8], cookie: u64) {
+        let known = *self.cookies.entry((id, name.to_vec())).or_insert(cookie);
+        assert_eq!(known, cookie, "{id:?}: cookie of {name:?} changed");
+    }
+
+    fn compare_xattrs(&mut self, id: Id) {
+        let node = self.model.node(id).unwrap();
+        let expected: Vec<(Vec<u8>, Vec<u8>)> =
+            node.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let list = self.fs().listxattr(self.ino(id)).unwrap();
+        let mut names: Vec<&[u8]> = list.split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+        names.sort_unstable();
+        let wanted: Vec<&[u8]> = expected.iter().map(|(name, _)| &name[..]).collect();
+        assert_eq!(names, wanted, "{id:?}: names of attributes");
+        for (name, value) in &expected {
+            let found = self.fs().getxattr(self.ino(id), name).unwrap();
+            assert_eq!(&found, value, "{id:?}: attribute {name:?}");
+        }
+    }
+
+    fn compare_content(&mut self, id: Id) {
+        let ino = self.ino(id);
+        match &self.model.node(id).unwrap().kind {
+            Kind::Symlink(target) => {
+                let target = target.clone();
+                let from = self.now();
+                assert_eq!(self.fs().readlink(ino).unwrap(), target, "{id:?}: target");
+                let when = Stamp { from, to: self.now() };
+                self.model.read_link(id, when).unwrap();
+            }
+            Kind::Regular(content) => {
+                let content = content.clone();
+                self.compare_holes(id, &content);
+                let end = content.size().div_ceil(B);
+                // Runs of allocated blocks, whole; holes were compared by seeking, their edges by reading.
+                let mut blocks = content.allocated(0, end).peekable();
+                while let Some(first) = blocks.next() {
+                    let mut last = first;
+                    while blocks.next_if(|next| *next == last + 1 && next - first < 64).is_some() {
+                        last += 1;
+                    }
+                    let from = first.saturating_sub(1) * B;
+                    self.compare_range(id, from, ((last + 2) * B - from) as usize);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub fn compare_range(&mut self, id: Id, offset: u64, length: usize) {
+        let from = self.now();
+        let mut found = vec![0xaa; length];
+        let count = self.fs().read(self.ino(id), offset, &mut found, Wait::Allowed).unwrap();
+        let mut expected = vec![0xaa; length];
+        let when = Stamp { from, to: self.now() };
+        assert_eq!(self.model.read(id, offset, &mut expected, when), Ok(count), "{id:?}: read at {offset}");
+        if found != expected {
+            let differs = found.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or(0);
+            let many = found.iter().zip(&expected).filter(|(a, b)| a != b).count();
+            panic!(
+                "{id:?} (size {}) differs at byte {} (block {}): {:#x}, expected {:#x}; {many} bytes differ",
+                self.size_of(id),
+                offset + differs as u64,
+                (offset + differs as u64) / B,
+                found[differs],
+                expected[differs]
+            );
+        }
+    }
+
+    /// Walks both by SEEK_DATA and SEEK_HOLE.
+    fn compare_holes(&mut self, id: Id, content: &terrace_reference::Content) {
+        let (mut at, ino) = (0, self.ino(id));
+        while at < content.size() {
+            let data = self.fs().seek(ino, at, Seek::Data).map_err(|error| error.errno());
+            assert_eq!(data, self.model.seek(id, at, terrace_reference::Seek::Data), "{id:?}: data at {at}");
+            let Ok(data) = data else { break };
+            let hole = self.fs().seek(ino, data, Seek::Hole).map_err(|error| error.errno());
+            assert_eq!(
+                hole,
+                self.model.seek(id, data, terrace_reference::Seek::Hole),
+                "{id:?}: hole at {data}"
+            );
+            at = hole.unwrap_or(u64::MAX);
+        }
+    }
+}

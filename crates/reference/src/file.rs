@@ -1,0 +1,160 @@
+//! Content of files: read, write, truncate, fallocate, seek.
+
+use crate::content::Content;
+use crate::node::{Id, Kind, Node};
+use crate::stamp::Stamp;
+use crate::{Outcome, Reference};
+
+/// What fallocate does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocate {
+    /// Mode 0.
+    Extend,
+    /// FALLOC_FL_KEEP_SIZE.
+    KeepSize,
+    /// FALLOC_FL_PUNCH_HOLE.
+    PunchHole,
+}
+
+/// SEEK_DATA or SEEK_HOLE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// The next data.
+    Data,
+    /// The next hole.
+    Hole,
+}
+
+impl Node {
+    /// The content, or why there is none: EISDIR, EINVAL.
+    fn regular(&mut self) -> Outcome<&mut Content> {
+        match &mut self.kind {
+            Kind::Regular(content) => Ok(content),
+            Kind::Directory { .. } => Err(libc::EISDIR),
+            _ => Err(libc::EINVAL),
+        }
+    }
+
+    /// A write of at least one byte; see [`Reference::write`].
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL.
+    pub fn write(&mut self, offset: u64, data: &[u8], kill_set_id: bool, when: Stamp) -> Outcome<()> {
+        self.regular()?.write(offset, data);
+        if kill_set_id {
+            self.kill_set_id();
+        }
+        self.modified(when);
+        Ok(())
+    }
+
+    /// Sets a range's blocks aside without changing the size; see [`Reference::fallocate`].
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL.
+    pub fn allocate(&mut self, offset: u64, length: u64, when: Stamp) -> Outcome<()> {
+        if self.regular()?.allocate(offset, length) > 0 {
+            self.modified(when);
+        }
+        Ok(())
+    }
+}
+
+impl Reference {
+    /// Reads up to `into.len()` bytes; fewer at the end of the file.
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL.
+    pub fn read(&mut self, id: Id, offset: u64, into: &mut [u8], when: Stamp) -> Outcome<usize> {
+        let count = self.node_mut(id)?.regular()?.read(offset, into);
+        self.accessed(id, when);
+        Ok(count)
+    }
+
+    /// Writes all of `data`. No byte changes nothing, not even times.
+    ///
+    /// # Errors
+    /// EFBIG, EISDIR, EINVAL.
+    pub fn write(
+        &mut self,
+        id: Id,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+        when: Stamp,
+    ) -> Outcome<usize> {
+        let end = offset.checked_add(data.len() as u64).ok_or(libc::EFBIG)?;
+        if end > self.limits.file_bytes {
+            return Err(libc::EFBIG);
+        }
+        if !data.is_empty() {
+            self.node_mut(id)?.write(offset, data, kill_set_id, when)?;
+        }
+        Ok(data.len())
+    }
+
+    /// Sets the size.
+    ///
+    /// # Errors
+    /// EFBIG, EISDIR, EINVAL.
+    pub fn truncate(&mut self, id: Id, size: u64, kill_set_id: bool, when: Stamp) -> Outcome<()> {
+        if size > self.limits.file_bytes {
+            return Err(libc::EFBIG);
+        }
+        let node = self.node_mut(id)?;
+        node.regular()?.truncate(size);
+        if kill_set_id {
+            node.kill_set_id();
+        }
+        node.modified(when);
+        Ok(())
+    }
+
+    /// Allocates, or makes a hole. Setting aside what is there already changes no times.
+    ///
+    /// # Errors
+    /// EINVAL for an empty range, EFBIG, EISDIR, EINVAL.
+    pub fn fallocate(
+        &mut self,
+        id: Id,
+        offset: u64,
+        length: u64,
+        mode: Allocate,
+        when: Stamp,
+    ) -> Outcome<()> {
+        if length == 0 {
+            return Err(libc::EINVAL);
+        }
+        let end = offset.checked_add(length).filter(|end| *end <= self.limits.file_bytes);
+        let end = end.ok_or(libc::EFBIG)?;
+        let node = self.node_mut(id)?;
+        match mode {
+            Allocate::PunchHole => {
+                node.regular()?.punch(offset, length);
+                node.modified(when);
+            }
+            Allocate::KeepSize => node.allocate(offset, length, when)?,
+            Allocate::Extend => {
+                node.allocate(offset, length, when)?;
+                node.regular()?.raise_size(end);
+                node.modified(when);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next data or hole. A block is data once it was written, whatever its bytes are.
+    ///
+    /// # Errors
+    /// ENXIO at or past the end, and when no data follows; EISDIR, EINVAL.
+    pub fn seek(&mut self, id: Id, offset: u64, what: Seek) -> Outcome<u64> {
+        let content = self.node_mut(id)?.regular()?;
+        if offset >= content.size() {
+            return Err(libc::ENXIO);
+        }
+        match what {
+            Seek::Data => content.next_data(offset).ok_or(libc::ENXIO),
+            Seek::Hole => Ok(content.next_hole(offset)),
+        }
+    }
+}

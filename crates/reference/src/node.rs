@@ -1,0 +1,171 @@
+//! Inodes.
+
+use crate::content::Content;
+use crate::stamp::Stamp;
+use std::collections::BTreeMap;
+
+const DAY_NS: i64 = 86_400_000_000_000;
+
+/// Names an inode of the reference; never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u64);
+
+/// What an inode is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    Regular(Content),
+    /// A directory.
+    Directory {
+        /// Names and what they name.
+        entries: BTreeMap<Vec<u8>, Id>,
+        /// What ".." is.
+        parent: Id,
+    },
+    /// A symbolic link and its target.
+    Symlink(Vec<u8>),
+    /// A FIFO, socket or device node.
+    Special {
+        /// Device number.
+        rdev: u32,
+    },
+}
+
+/// One inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Type and what belongs to it.
+    pub kind: Kind,
+    /// st_mode.
+    pub mode: u32,
+    /// Names; for a directory 2 and one for each subdirectory.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last access.
+    pub atime: Stamp,
+    /// Last change of content.
+    pub mtime: Stamp,
+    /// Last change of anything.
+    pub ctime: Stamp,
+    /// When it was made.
+    pub btime: Stamp,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Lookups and opens that nobody gave back.
+    pub references: u64,
+}
+
+/// What stat tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// st_mode.
+    pub mode: u32,
+    /// Links.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u32,
+    /// Bytes; for a symlink of its target, for a directory the number of its entries.
+    pub size: u64,
+    /// Units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Stamp,
+    /// Last change of content.
+    pub mtime: Stamp,
+    /// Last change of anything.
+    pub ctime: Stamp,
+    /// When it was made.
+    pub btime: Stamp,
+}
+
+impl Node {
+    pub(crate) fn new(kind: Kind, mode: u32, links: u32, (uid, gid): (u32, u32), when: Stamp) -> Node {
+        Node {
+            kind,
+            mode,
+            links,
+            uid,
+            gid,
+            atime: when,
+            mtime: when,
+            ctime: when,
+            btime: when,
+            xattrs: BTreeMap::new(),
+            references: 0,
+        }
+    }
+
+    /// Content of a regular file.
+    pub fn content(&self) -> Option<&Content> {
+        match &self.kind {
+            Kind::Regular(content) => Some(content),
+            _ => None,
+        }
+    }
+
+    /// Entries of a directory.
+    pub fn entries(&self) -> Option<&BTreeMap<Vec<u8>, Id>> {
+        match &self.kind {
+            Kind::Directory { entries, .. } => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// True for a directory.
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory { .. })
+    }
+
+    /// What stat tells.
+    pub fn attributes(&self) -> Attributes {
+        let (size, blocks, rdev) = match &self.kind {
+            Kind::Regular(content) => (content.size(), content.allocated_blocks() * 8, 0),
+            Kind::Directory { entries, .. } => (entries.len() as u64, 0, 0),
+            Kind::Symlink(target) => (target.len() as u64, 0, 0),
+            Kind::Special { rdev } => (0, 0, *rdev),
+        };
+        Attributes {
+            mode: self.mode,
+            links: self.links,
+            uid: self.uid,
+            gid: self.gid,
+            rdev,
+            size,
+            blocks,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+        }
+    }
+
+    /// Content or entries changed.
+    pub(crate) fn modified(&mut self, when: Stamp) {
+        self.mtime = when;
+        self.ctime = when;
+    }
+
+    /// See [`crate::Reference`]: relative access times.
+    pub(crate) fn accessed(&mut self, when: Stamp) {
+        let old = when.from.saturating_sub(self.atime.from) >= DAY_NS;
+        if self.atime.not_after(self.mtime) || self.atime.not_after(self.ctime) || old {
+            self.atime = when.max(self.mtime.max(self.ctime).plus(1));
+        }
+    }
+
+    /// Removes the set-id bits that a change by somebody without privilege removes: set-uid, and set-gid
+    /// where the group may execute.
+    pub(crate) fn kill_set_id(&mut self) {
+        self.mode &= !0o4000;
+        if self.mode & 0o010 != 0 {
+            self.mode &= !0o2000;
+        }
+    }
+}
