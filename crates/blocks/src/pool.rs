@@ -200,7 +200,7 @@ impl BlockPool {
                 return Err(NoSpace::Pm.into());
             };
             blocks.extend((start..start + length).map(PmBlock));
-            self.free.fetch_sub(length, Ordering::Relaxed);
+            self.free.store(space.free.count(), Ordering::Relaxed);
         }
         drop(space);
         for block in &blocks {
@@ -285,7 +285,7 @@ impl BlockPool {
     fn put_free(&self, space: &mut Space, block: PmBlock) {
         self.descriptor(block).set_state(State::Free);
         space.free.insert(block.0);
-        self.free.fetch_add(1, Ordering::Relaxed);
+        self.free.store(space.free.count(), Ordering::Relaxed);
     }
 
     /// Scans one region of the table; false when all of it was scanned before.

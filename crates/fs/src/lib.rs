@@ -36,6 +36,7 @@ mod sync;
 mod truncate;
 mod types;
 mod write;
+mod write_block;
 mod xattr;
 
 pub use errno::{FsError, FsResult};

@@ -216,8 +216,17 @@ impl Fs {
         if end > MAX_FILE_SIZE {
             return Err(FsError::TooLarge);
         }
-        let mut op = Op::new(wait);
         self.slow_down(wait)?;
+        if data.len() == BLOCK
+            && offset.is_multiple_of(BLOCK_SIZE)
+            && self.write_whole_block(ino, FileBlock(offset / BLOCK_SIZE), data, flags)?
+        {
+            if flags.sync {
+                self.pm.persist();
+            }
+            return Ok(data.len());
+        }
+        let mut op = Op::new(wait);
         let mut at = offset;
         let mut rest = data;
         while !rest.is_empty() {

@@ -258,6 +258,9 @@ impl RadixTree {
         let Some((first, last)) = place.tree_range(first, count) else {
             return Ok(0);
         };
+        if position(first, 0) == position(last, 0) && self.leaf(None, place, first)?.is_some() {
+            return Ok(0);
+        }
         let root = self.root(None, place)?;
         let height = root.map_or(0, |root| root.height);
         let needed = (0..height_for(last).max(height)).map(|level| {

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub trait Clock: Send + Sync {
     /// Wall time in nanoseconds since the epoch (negative before 1970).
     fn wall_ns(&self) -> i64;
+    /// Wall time that may lag by some milliseconds, for comparisons that need no better.
+    fn wall_coarse_ns(&self) -> i64 {
+        self.wall_ns()
+    }
     /// Monotonic time in nanoseconds from an arbitrary start.
     fn monotonic_ns(&self) -> u64;
     /// Waits; a manual clock advances itself instead.
@@ -34,6 +38,10 @@ impl Clock for SystemClock {
             Ok(after) => after.as_nanos() as i64,
             Err(before) => -(before.duration().as_nanos() as i64),
         }
+    }
+    fn wall_coarse_ns(&self) -> i64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        now.tv_sec * 1_000_000_000 + now.tv_nsec
     }
     fn monotonic_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64

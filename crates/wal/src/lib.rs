@@ -19,4 +19,4 @@ pub mod wal;
 pub use error::{Error, NoSpace, Result};
 pub use recovery::RecoveryReport;
 pub use transaction::Tx;
-pub use wal::{Reservation, Wal};
+pub use wal::{Open, Reservation, Wal};

@@ -4,9 +4,12 @@
 use crate::error::Result;
 use smallvec::SmallVec;
 use terrace_format::PmOffset;
-use terrace_format::record::{DATA_CHECK_SIZE, DataCheck, HEADER_SIZE, MAX_WRITE, write_size};
+use terrace_format::record::{DATA_CHECK_SIZE, DataCheck, HEADER_SIZE, MAX_WRITE};
 use terrace_media::PmMedium;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U64;
 
+/// One write: its content begins at word `at`.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     offset: u64,
@@ -18,9 +21,9 @@ struct Place {
 #[derive(Debug, Default)]
 pub struct Tx {
     places: SmallVec<[Place; 16]>,
-    bytes: SmallVec<[u8; 512]>,
+    /// The writes as the record will hold them.
+    words: SmallVec<[U64; 64]>,
     checks: SmallVec<[DataCheck; 2]>,
-    encoded: usize,
 }
 
 impl Tx {
@@ -33,10 +36,16 @@ impl Tx {
     pub fn write(&mut self, offset: PmOffset, bytes: &[u8]) {
         let mut offset = offset.0;
         for piece in bytes.chunks(MAX_WRITE) {
-            let at = self.bytes.len() as u32;
-            self.bytes.extend_from_slice(piece);
+            let at = self.words.len() as u32 + 1;
+            self.words.push(U64::new(offset | (piece.len() as u64) << 48));
+            let (whole, rest) = piece.as_chunks::<8>();
+            self.words.extend(whole.iter().map(|word| U64::from_bytes(*word)));
+            if !rest.is_empty() {
+                let mut last = [0; 8];
+                last[..rest.len()].copy_from_slice(rest);
+                self.words.push(U64::from_bytes(last));
+            }
             self.places.push(Place { offset, length: piece.len() as u32, at });
-            self.encoded += write_size(piece.len());
             offset += piece.len() as u64;
         }
     }
@@ -50,7 +59,6 @@ impl Tx {
     /// is judged by its checksum if the record is its lane's last (design T4).
     pub fn name_data(&mut self, offset: PmOffset, length: u32, crc: u32) {
         self.checks.push(DataCheck { offset, length, crc });
-        self.encoded += DATA_CHECK_SIZE;
     }
 
     /// Reads PM as it will be after this transaction.
@@ -63,10 +71,10 @@ impl Tx {
         for place in &self.places {
             let (from, to) = (place.offset.max(start), (place.offset + u64::from(place.length)).min(end));
             if from < to {
-                let source = place.at as usize + (from - place.offset) as usize;
+                let source = (from - place.offset) as usize;
                 let length = (to - from) as usize;
                 let target = (from - start) as usize;
-                into[target..target + length].copy_from_slice(&self.bytes[source..source + length]);
+                into[target..target + length].copy_from_slice(&self.content(place)[source..source + length]);
             }
         }
         Ok(())
@@ -92,15 +100,19 @@ impl Tx {
 
     /// Bytes of the record it will make.
     pub fn record_size(&self) -> usize {
-        HEADER_SIZE + self.encoded
+        HEADER_SIZE + DATA_CHECK_SIZE * self.checks.len() + 8 * self.words.len()
     }
 
     /// Forgets everything, keeping the buffers.
     pub fn clear(&mut self) {
         self.places.clear();
-        self.bytes.clear();
+        self.words.clear();
         self.checks.clear();
-        self.encoded = 0;
+    }
+
+    fn content(&self, place: &Place) -> &[u8] {
+        let at = 8 * place.at as usize;
+        &self.words.as_bytes()[at..at + place.length as usize]
     }
 
     pub(crate) fn counts(&self) -> (u16, u16) {
@@ -112,10 +124,7 @@ impl Tx {
     }
 
     pub(crate) fn writes(&self) -> impl Iterator<Item = (PmOffset, &[u8])> {
-        self.places.iter().map(|place| {
-            let at = place.at as usize;
-            (PmOffset(place.offset), &self.bytes[at..at + place.length as usize])
-        })
+        self.places.iter().map(|place| (PmOffset(place.offset), self.content(place)))
     }
 
     /// Appends the record's body (checks and writes) behind an already reserved header.
@@ -125,10 +134,6 @@ impl Tx {
             into.extend_from_slice(&check.length.to_le_bytes());
             into.extend_from_slice(&check.crc.to_le_bytes());
         }
-        for (offset, content) in self.writes() {
-            into.extend_from_slice(&(offset.0 | (content.len() as u64) << 48).to_le_bytes());
-            into.extend_from_slice(content);
-            into.resize(into.len().next_multiple_of(8), 0);
-        }
+        into.extend_from_slice(self.words.as_bytes());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::CheckpointState;
 use crate::error::{Error, Result};
-use crate::lane::{EMPTY_HEADER, Lane};
+use crate::lane::{EMPTY_HEADER, Lane, LaneState};
 use crate::transaction::Tx;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use terrace_format::checksum::record_seed;
 use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, padded, seal};
 use terrace_format::{Geometry, Lsn, PmOffset};
 use terrace_media::PmMedium;
-use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
 use terrace_runtime::thread;
 
 /// The write-ahead log of a pool.
@@ -136,17 +136,26 @@ impl Wal {
     /// and nobody else can see the bytes yet.
     ///
     /// # Errors
-    /// As [`Self::commit`].
+    /// As [`Self::commit`]; an error of the data alone does not stop the log.
     pub fn commit_with_data(
         &self,
-        mut reservation: Reservation<'_>,
+        reservation: Reservation<'_>,
         tx: &Tx,
         data: &[(PmOffset, Cow<'_, [u8]>)],
     ) -> Result<Lsn> {
-        let size = tx.record_size();
-        if Lane::need(size) > reservation.need {
-            return Err(Error::RecordTooLarge { bytes: size, limit: reservation.need as usize });
-        }
+        let open = self.begin(reservation)?;
+        data.iter().try_for_each(|(at, bytes)| open.stream(*at, bytes))?;
+        open.commit(tx)
+    }
+
+    /// Takes the lane and draws the LSN, so that data can be streamed while the transaction is still being
+    /// written: the processor then stores the one while it computes the other. Call it with every lock held
+    /// (lanes come last, L1); until the commit take none, and change nothing volatile by locked instructions,
+    /// which would wait for the stream. Dropping it gives up; the LSN stays unused.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub fn begin<'a>(&'a self, mut reservation: Reservation<'a>) -> Result<Open<'a>> {
         let lane = &self.lanes[reservation.lane];
         let mut state = lane.state.lock();
         // Under the lane's lock: after a failure in this lane its bound must not be replaced.
@@ -155,65 +164,15 @@ impl Wal {
             return Err(Error::Stopped);
         }
         let need = std::mem::take(&mut reservation.need);
-        let state = &mut *state;
         state.reserved -= need;
-        lane.pending.store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
-        let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
-        let done = self.append_and_apply(lane, state, lsn, tx, data);
-        self.conclude(lane, done).map(|()| lsn)
+        Ok(Open { wal: self, lane, lsn: self.draw(lane), state, need, failed: false })
     }
 
-    fn append_and_apply(
-        &self,
-        lane: &Lane,
-        state: &mut crate::lane::LaneState,
-        lsn: Lsn,
-        tx: &Tx,
-        data: &[(PmOffset, Cow<'_, [u8]>)],
-    ) -> Result<()> {
-        self.append(lane, state, lsn, tx, data)?;
-        for (offset, content) in tx.writes() {
-            // Not written back at once: locked instructions, which follow soon, would wait for it.
-            self.pm.store(offset, content)?;
-            state.applied.push((offset, content.len() as u32));
-        }
-        Ok(())
-    }
-
-    /// Streams data and a record, and fences. The fence also settles the in-place stores of the lane's record
-    /// before, which are written back here.
-    fn append(
-        &self,
-        lane: &Lane,
-        state: &mut crate::lane::LaneState,
-        lsn: Lsn,
-        tx: &Tx,
-        data: &[(PmOffset, Cow<'_, [u8]>)],
-    ) -> Result<()> {
-        let (writes, checks) = tx.counts();
-        let mut record = std::mem::take(&mut state.scratch);
-        record.clear();
-        record.extend_from_slice(&EMPTY_HEADER);
-        tx.encode(&mut record);
-        let seed = record_seed(&self.pool_uuid, lane.index, state.head, self.epoch);
-        seal(&mut record, lsn, writes, checks, seed);
-        let ring_bytes = padded(record.len());
-        record.resize(ring_bytes as usize, 0);
-        let streamed = data.iter().try_for_each(|(at, bytes)| self.pm.write_streaming(*at, bytes));
-        let streamed =
-            streamed.map_err(Error::from).and_then(|()| lane.append(&*self.pm, state.head, &record));
-        state.scratch = record;
-        streamed?;
-        for (offset, length) in state.applied.drain(..) {
-            self.pm.write_back(offset, u64::from(length));
-        }
-        self.pm.order();
-        state.settled = state.head;
-        state.settled_lsn = state.last_lsn;
-        state.head += ring_bytes;
-        state.last_lsn = lsn;
-        lane.set_named(tx.checks());
-        Ok(())
+    /// Draws an LSN for a lane that is held. The bound is published before: whoever reads the counter past this
+    /// LSN has synchronised with the draw and sees the bound, or that the record is applied (T5).
+    fn draw(&self, lane: &Lane) -> Lsn {
+        lane.pending.store(self.next_lsn.load(Ordering::Relaxed), Ordering::Release);
+        Lsn(self.next_lsn.fetch_add(1, Ordering::AcqRel))
     }
 
     /// Call before storing in place to bytes outside a transaction: if a lane's last record names them
@@ -231,7 +190,7 @@ impl Wal {
     }
 
     fn confirm_lane(&self, lane: &Lane, offset: PmOffset, length: u64) -> Result<()> {
-        let mut state = lane.state.lock();
+        let state = lane.state.lock();
         if !lane.names(offset, length) {
             return Ok(());
         }
@@ -243,21 +202,97 @@ impl Wal {
             "lane {} has no room for a confirming record",
             lane.index
         );
-        lane.pending.store(self.next_lsn.load(Ordering::SeqCst), Ordering::SeqCst);
-        let lsn = Lsn(self.next_lsn.fetch_add(1, Ordering::SeqCst));
-        let done = self.append(lane, &mut state, lsn, &Tx::new(), &[]);
-        self.conclude(lane, done)
+        let need = RECORD_ALIGN * 2;
+        let open = Open { wal: self, lane, lsn: self.draw(lane), state, need, failed: false };
+        open.commit(&Tx::new()).map(|_| ())
+    }
+}
+
+/// A commit under way: the lane is held, the LSN drawn. See [`Wal::begin`].
+#[must_use]
+pub struct Open<'a> {
+    wal: &'a Wal,
+    lane: &'a Lane,
+    state: MutexGuard<'a, LaneState>,
+    lsn: Lsn,
+    need: u64,
+    /// The record may be valid in its lane and half applied.
+    failed: bool,
+}
+
+impl Open<'_> {
+    /// Streams data that the transaction will name (T4), to bytes that nobody can see yet.
+    ///
+    /// # Errors
+    /// The medium's; give up then.
+    pub fn stream(&self, offset: PmOffset, bytes: &[u8]) -> Result<()> {
+        Ok(self.wal.pm.write_streaming(offset, bytes)?)
     }
 
-    /// Ends a record: its lane holds the checkpoint back no more. One that failed may be valid in its
-    /// lane and half applied: then the bound stays, so that no checkpoint ever passes it and the next
-    /// mount replays it whole or not at all.
-    fn conclude(&self, lane: &Lane, done: Result<()>) -> Result<()> {
-        match &done {
-            Ok(()) => lane.pending.store(u64::MAX, Ordering::SeqCst),
-            Err(_) => self.stopped.store(true, Ordering::SeqCst),
+    /// Record, fence, stores in place; see [`Wal::commit`].
+    ///
+    /// # Errors
+    /// As [`Wal::commit`].
+    pub fn commit(mut self, tx: &Tx) -> Result<Lsn> {
+        let size = tx.record_size();
+        if Lane::need(size) > self.need {
+            return Err(Error::RecordTooLarge { bytes: size, limit: self.need as usize });
         }
-        done
+        let done = self.append(tx).and_then(|()| self.apply(tx));
+        if let Err(error) = done {
+            self.failed = true;
+            self.wal.stopped.store(true, Ordering::SeqCst);
+            return Err(error);
+        }
+        Ok(self.lsn)
+    }
+
+    /// Streams the record and fences. The fence also settles the in-place stores of the lane's record before,
+    /// which are written back here.
+    fn append(&mut self, tx: &Tx) -> Result<()> {
+        let (wal, lane, state) = (self.wal, self.lane, &mut *self.state);
+        let (writes, checks) = tx.counts();
+        let mut record = std::mem::take(&mut state.scratch);
+        record.clear();
+        record.extend_from_slice(&EMPTY_HEADER);
+        tx.encode(&mut record);
+        let seed = record_seed(&wal.pool_uuid, lane.index, state.head, wal.epoch);
+        seal(&mut record, self.lsn, writes, checks, seed);
+        let ring_bytes = padded(record.len());
+        record.resize(ring_bytes as usize, 0);
+        let streamed = lane.append(&*wal.pm, state.head, &record);
+        state.scratch = record;
+        streamed?;
+        for (offset, length) in state.applied.drain(..) {
+            wal.pm.write_back(offset, u64::from(length));
+        }
+        wal.pm.order();
+        state.settled = state.head;
+        state.settled_lsn = state.last_lsn;
+        state.head += ring_bytes;
+        state.last_lsn = self.lsn;
+        lane.set_named(tx.checks());
+        Ok(())
+    }
+
+    fn apply(&mut self, tx: &Tx) -> Result<()> {
+        for (offset, content) in tx.writes() {
+            // Not written back at once: locked instructions, which follow soon, would wait for it.
+            self.wal.pm.store(offset, content)?;
+            self.state.applied.push((offset, content.len() as u32));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        // The lane holds the checkpoint back no more; what was applied is seen by whoever sees this. After a
+        // failure the bound stays, so that no checkpoint ever passes the record and the next mount replays
+        // it whole or not at all.
+        if !self.failed {
+            self.lane.pending.store(u64::MAX, Ordering::Release);
+        }
     }
 }
 
