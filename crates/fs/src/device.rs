@@ -8,6 +8,7 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
 use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_media::{BlockMedium, MediaError, Promise};
+use terrace_runtime::sync::Mutex;
 
 /// One device of a lower tier.
 pub(crate) struct Device {
@@ -15,9 +16,38 @@ pub(crate) struct Device {
     pub medium: Arc<dyn BlockMedium>,
     /// Blocks whose checksum was wrong.
     pub damaged: AtomicU64,
+    /// Flushes that failed so far.
+    pub failed_flushes: AtomicU64,
+    /// Held while one is under way.
+    pub flushing: Mutex<()>,
 }
 
 impl Device {
+    /// Flushes that failed so far. Ask before the first write that a flush is to cover.
+    pub fn failed_flushes(&self) -> u64 {
+        self.failed_flushes.load(Ordering::Acquire)
+    }
+
+    /// Makes the writes since `failed_before` was asked durable. A flush that failed meanwhile, for
+    /// whomever, may have dropped them: devices report a loss once, so a later success says nothing (M1).
+    pub fn flush(&self, failed_before: u64) -> Result<(), MediaError> {
+        // One at a time: the count is up to date when the next one begins.
+        let _one = self.flushing.lock();
+        if let Err(error) = self.medium.flush() {
+            self.failed_flushes.fetch_add(1, Ordering::AcqRel);
+            return Err(error);
+        }
+        if self.failed_flushes() == failed_before {
+            return Ok(());
+        }
+        Err(MediaError::Device {
+            device: self.medium.name().to_string(),
+            operation: "flush",
+            offset: 0,
+            length: 0,
+            errno: libc::EIO,
+        })
+    }
     /// False when errors were seen: status calls it degraded.
     pub fn is_healthy(&self) -> bool {
         self.medium.error_count() == 0 && self.damaged.load(Ordering::Relaxed) == 0
@@ -63,6 +93,11 @@ impl DeviceRead<'_> {
 impl Devices {
     /// A device's medium.
     pub fn medium(&self, device: DeviceId) -> Result<&Arc<dyn BlockMedium>, MediaError> {
+        Ok(&self.device(device)?.medium)
+    }
+
+    /// A device.
+    pub fn device(&self, device: DeviceId) -> Result<&Device, MediaError> {
         let missing = || MediaError::Device {
             device: format!("device {device}"),
             operation: "find",
@@ -70,7 +105,7 @@ impl Devices {
             length: 0,
             errno: libc::ENODEV,
         };
-        self.list.get(usize::from(device.0)).map(|device| &device.medium).ok_or_else(missing)
+        self.list.get(usize::from(device.0)).ok_or_else(missing)
     }
 
     /// A device's name.
@@ -127,7 +162,7 @@ impl Devices {
     /// Flushes every device that was written since its last good flush.
     pub fn flush_all(&self) -> FsResult<()> {
         for device in &self.list {
-            device.medium.flush()?;
+            device.flush(device.failed_flushes())?;
         }
         Ok(())
     }

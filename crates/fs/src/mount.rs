@@ -163,6 +163,8 @@ impl Fs {
             tier: TierId(row.tier),
             medium,
             damaged: AtomicU64::new(0),
+            failed_flushes: AtomicU64::new(0),
+            flushing: Mutex::new(()),
         });
         let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };
         let policy_id = options.policy.map_or(superblock.policy, |kind| kind as u8);

@@ -167,7 +167,8 @@ impl Fs {
         buffer: &mut Buffer,
         crcs: &mut Vec<u32>,
     ) -> FsResult<()> {
-        let medium = self.devices.medium(run.device)?;
+        let device = self.devices.device(run.device)?;
+        let (medium, failed_before) = (&device.medium, device.failed_flushes());
         let lsn = self.wal.next_lsn();
         let mut entries = Vec::with_capacity(candidates.len());
         let mut at = run.start;
@@ -192,7 +193,7 @@ impl Fs {
             }
             medium.write(at, buffer.get(..summaries(entries.len())).unwrap_or(&[]))?;
         }
-        Ok(medium.flush()?)
+        Ok(device.flush(failed_before)?)
     }
 
     /// Space for a group on the fastest lower tier that has any.
