@@ -13,25 +13,13 @@ fn main() {
     pm.prepare(PmOffset(0), pm.size());
     let clock = SystemClock::default();
     let mut buffer = vec![0u8; 4096];
-    for (length, skew) in [
-        (2, 2),
-        (8, 0),
-        (16, 0),
-        (32, 0),
-        (32, 5),
-        (64, 0),
-        (256, 0),
-        (1024, 0),
-        (4096, 0),
-    ] {
+    for (length, skew) in [(2, 2), (8, 0), (16, 0), (32, 0), (32, 5), (64, 0), (256, 0), (1024, 0), (4096, 0)]
+    {
         let start = clock.monotonic_ns();
         let count = 2_000_000u64;
         for i in 0..count {
-            pm.read(
-                PmOffset((i % 8) * 4096 * u64::from(skew != 2) + skew),
-                black_box(&mut buffer[..length]),
-            )
-            .unwrap();
+            pm.read(PmOffset((i % 8) * 4096 * u64::from(skew != 2) + skew), black_box(&mut buffer[..length]))
+                .unwrap();
         }
         let ns = (clock.monotonic_ns() - start) as f64 / count as f64;
         println!("read {length:5} at +{skew}: {ns:.1} ns");

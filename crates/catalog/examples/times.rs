@@ -40,15 +40,7 @@ fn main() {
                 let reservation = catalog.wal().reserve(2048).unwrap();
                 let mut guard = catalog.write(&[shard]);
                 let mut tx = Tx::new();
-                match dentry::insert(
-                    &mut guard,
-                    &mut tx,
-                    &hash,
-                    directory,
-                    &list[i as usize],
-                    Ino(5),
-                    8,
-                ) {
+                match dentry::insert(&mut guard, &mut tx, &hash, directory, &list[i as usize], Ino(5), 8) {
                     Ok(_) => {
                         black_box(catalog.wal().commit(reservation, &tx).unwrap());
                         break;
@@ -81,32 +73,14 @@ fn main() {
             let cookie = hash.base(spread(i));
             dentry::remove(&mut guard, &mut tx, directory, cookie).unwrap();
             guard.unlink_emptied(&mut tx, &mut freed).unwrap();
-            black_box(dentry::insert(
-                &mut guard,
-                &mut tx,
-                &hash,
-                directory,
-                b"another name",
-                Ino(5),
-                8,
-            ))
-            .ok();
+            black_box(dentry::insert(&mut guard, &mut tx, &hash, directory, b"another name", Ino(5), 8)).ok();
             freed.abandoned(catalog.blocks());
         });
         time("insert in a tx, not committed", 200_000, &mut |i| {
             let mut guard = catalog.write(&[shard]);
             let mut tx = Tx::new();
             let name = i.to_le_bytes();
-            black_box(dentry::insert(
-                &mut guard,
-                &mut tx,
-                &hash,
-                directory,
-                &name,
-                Ino(5),
-                8,
-            ))
-            .ok();
+            black_box(dentry::insert(&mut guard, &mut tx, &hash, directory, &name, Ino(5), 8)).ok();
         });
         let mut entries = 0u64;
         let start = clock.monotonic_ns();
@@ -116,11 +90,7 @@ fn main() {
             ControlFlow::Continue(())
         })
         .unwrap();
-        println!(
-            "{:40} {:6} ns",
-            "read directory, per entry",
-            (clock.monotonic_ns() - start) / entries
-        );
+        println!("{:40} {:6} ns", "read directory, per entry", (clock.monotonic_ns() - start) / entries);
     }
     let ino = Ino(3);
     let shard = catalog.shard_of(3);

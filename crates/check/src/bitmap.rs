@@ -9,9 +9,7 @@ pub(crate) struct Dense {
 
 impl Dense {
     pub fn new(count: u64) -> Dense {
-        Dense {
-            words: vec![0; count.div_ceil(64) as usize],
-        }
+        Dense { words: vec![0; count.div_ceil(64) as usize] }
     }
 
     /// Adds a number; false when it was in already or is out of bounds.
@@ -40,10 +38,7 @@ pub(crate) struct Sparse {
 impl Sparse {
     /// Adds a number; false when it was in already.
     pub fn insert(&mut self, number: u64) -> bool {
-        let page = self
-            .pages
-            .entry(number >> 12)
-            .or_insert_with(|| Box::new([0; 64]));
+        let page = self.pages.entry(number >> 12).or_insert_with(|| Box::new([0; 64]));
         let Some(word) = page.get_mut((number >> 6 & 63) as usize) else {
             return false;
         };
@@ -54,10 +49,7 @@ impl Sparse {
     }
 
     pub fn contains(&self, number: u64) -> bool {
-        let word = self
-            .pages
-            .get(&(number >> 12))
-            .and_then(|page| page.get((number >> 6 & 63) as usize));
+        let word = self.pages.get(&(number >> 12)).and_then(|page| page.get((number >> 6 & 63) as usize));
         word.is_some_and(|word| word >> (number & 63) & 1 == 1)
     }
 

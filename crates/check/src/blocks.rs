@@ -64,13 +64,7 @@ impl Checker<'_> {
             self.report(Code::TableOwner, || format!("block {block}: {word:#x}"));
             return;
         };
-        let is_fixed = matches!(
-            owner,
-            Owner::Page {
-                kind: PageKind::Fixed,
-                ..
-            }
-        );
+        let is_fixed = matches!(owner, Owner::Page { kind: PageKind::Fixed, .. });
         if fixed != is_fixed {
             self.report(Code::TableFixed, || format!("block {block}: {owner:?}"));
         } else if !fixed && owner != Owner::Free && !self.reached.contains(block) {

@@ -18,12 +18,7 @@ impl Checker<'_> {
             match self.word(self.geometry.shard_root(shard)) {
                 None | Some(0) => {}
                 Some(root) if self.in_pool(root) => {
-                    let place = Place {
-                        block: root,
-                        level: None,
-                        low: Vec::new(),
-                        high: None,
-                    };
+                    let place = Place { block: root, level: None, low: Vec::new(), high: None };
                     self.subtree(&mut run, &place);
                 }
                 Some(root) => self.report(Code::CatalogRoot, || format!("shard {shard}: {root:#x}")),
@@ -35,10 +30,7 @@ impl Checker<'_> {
 
     /// Recursion is bounded: a child's level is one below its parent's, which is at most 15.
     fn subtree(&mut self, run: &mut KeyRun, place: &Place) {
-        let owner = Owner::Page {
-            kind: PageKind::CatalogPage,
-            datum: run.shard,
-        };
+        let owner = Owner::Page { kind: PageKind::CatalogPage, datum: run.shard };
         let site = format!("catalog shard {}, page at block {}", run.shard, place.block);
         if !self.claim(place.block, owner, &site) {
             return;
@@ -52,14 +44,10 @@ impl Checker<'_> {
             return;
         }
         let level = page.level();
-        if place
-            .level
-            .map_or(level > MAX_LEVEL, |expected| expected != level)
+        if place.level.map_or(level > MAX_LEVEL, |expected| expected != level)
             || (level > 0 && page.count() == 0)
         {
-            self.report(Code::CatalogLevel, || {
-                format!("{site}: level {level}, {} cells", page.count())
-            });
+            self.report(Code::CatalogLevel, || format!("{site}: level {level}, {} cells", page.count()));
             return;
         }
         self.page_space(&page, &site);
@@ -90,11 +78,7 @@ impl Checker<'_> {
         let live: usize = cells.iter().map(|(_, size)| size).sum();
         if cells.len() == page.count() && page.heap() + live + page.dead() != PAGE_SIZE {
             self.report(Code::CatalogSpace, || {
-                format!(
-                    "{site}: heap at {}, {live} live, {} dead",
-                    page.heap(),
-                    page.dead()
-                )
+                format!("{site}: heap at {}, {live} live, {} dead", page.heap(), page.dead())
             });
         }
     }
@@ -142,11 +126,7 @@ impl Checker<'_> {
             if index > 0 && !place.bounds(key) {
                 self.report(Code::CatalogBound, || format!("{site}: separator {key:02x?}"));
             }
-            let low = if index == 0 {
-                place.low.clone()
-            } else {
-                key.to_vec()
-            };
+            let low = if index == 0 { place.low.clone() } else { key.to_vec() };
             if let Some(before) = children.last_mut() {
                 if before.low.as_slice() >= key {
                     self.report(Code::CatalogOrder, || format!("{site}: separator {key:02x?}"));

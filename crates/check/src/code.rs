@@ -175,10 +175,7 @@ mod tests {
         let text = std::fs::read_to_string(path).unwrap();
         for row in CODES {
             let severity = format!("{:?}", row.severity).to_lowercase();
-            let line = format!(
-                "| {} | {} | {severity} | {} |",
-                row.number, row.name, row.sentence
-            );
+            let line = format!("| {} | {} | {severity} | {} |", row.number, row.name, row.sentence);
             assert!(text.contains(&line), "docs/format.md misses\n{line}");
         }
     }

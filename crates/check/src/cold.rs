@@ -16,18 +16,11 @@ impl Checker<'_> {
         for (index, row) in rows.iter().enumerate() {
             if row.tier == 0 || !(1..=2).contains(&row.class) || row.blocks.get() < 2 {
                 self.report(Code::DeviceRow, || {
-                    format!(
-                        "device {index}: tier {}, class {}, {} blocks",
-                        row.tier, row.class, row.blocks
-                    )
+                    format!("device {index}: tier {}, class {}, {} blocks", row.tier, row.class, row.blocks)
                 });
             }
             let readable = self.device_header(index, row);
-            self.cold.push(DeviceState {
-                blocks: row.blocks.get(),
-                readable,
-                ..DeviceState::default()
-            });
+            self.cold.push(DeviceState { blocks: row.blocks.get(), readable, ..DeviceState::default() });
         }
     }
 
@@ -60,12 +53,7 @@ impl Checker<'_> {
             }
         };
         let ours = header.pool_uuid == self.superblock.uuid && header.device_uuid == row.uuid;
-        let fields = (
-            usize::from(header.index),
-            header.tier,
-            header.role,
-            header.blocks.get(),
-        );
+        let fields = (usize::from(header.index), header.tier, header.role, header.blocks.get());
         if !ours || fields != (index, row.tier, 1, blocks) {
             self.report(Code::DeviceHeader, || format!("{}: {header:?}", medium.name()));
         }
@@ -91,9 +79,7 @@ impl Checker<'_> {
         let shared = (start..start + length).filter(|block| !state.extents.insert(*block));
         let shared: Vec<u64> = shared.collect();
         for block in shared {
-            self.report(Code::ColdShared, || {
-                format!("device {device}, block {block}: again inode {ino}")
-            });
+            self.report(Code::ColdShared, || format!("device {device}, block {block}: again inode {ino}"));
         }
         if self.options.read_cold && !extent.unwritten {
             self.verify_extent(ino, extent, shadows);
@@ -117,13 +103,8 @@ impl Checker<'_> {
                 continue;
             }
             let place = extent.start.plus(at);
-            let site = || {
-                format!(
-                    "{}, block {place}: inode {ino}, block {}",
-                    medium.name(),
-                    extent.first.0 + at
-                )
-            };
+            let site =
+                || format!("{}, block {place}: inode {ino}, block {}", medium.name(), extent.first.0 + at);
             // One bad block must not hide its neighbours.
             if !together && let Err(error) = medium.read(place, std::slice::from_mut(block)) {
                 self.report(Code::DeviceUnreadable, || format!("{}: {error}", site()));
@@ -132,9 +113,7 @@ impl Checker<'_> {
             self.summary.cold_blocks_read += 1;
             let found = crc32c(&block.0);
             if found != *crc {
-                self.report(Code::ColdChecksum, || {
-                    format!("{}: CRC {found:#x}, expected {crc:#x}", site())
-                });
+                self.report(Code::ColdChecksum, || format!("{}: CRC {found:#x}, expected {crc:#x}", site()));
             }
         }
     }
@@ -144,10 +123,7 @@ impl Checker<'_> {
         let chunk_blocks = u64::from(self.geometry.chunk_blocks);
         if bitmap.len() as u64 != chunk_blocks.div_ceil(64) * 8 {
             self.report(Code::KeyValue, || {
-                format!(
-                    "chunk {chunk} of device {device}: bitmap of {} bytes",
-                    bitmap.len()
-                )
+                format!("chunk {chunk} of device {device}: bitmap of {} bytes", bitmap.len())
             });
         }
         let first = FIRST_CHUNK_BLOCK.0 + chunk * chunk_blocks;
@@ -179,20 +155,13 @@ impl Checker<'_> {
     /// must be a group summary.
     pub fn chunks(&mut self) {
         for (index, state) in std::mem::take(&mut self.cold).into_iter().enumerate() {
-            for block in state
-                .extents
-                .iter()
-                .filter(|block| !state.marked.contains(*block))
-            {
+            for block in state.extents.iter().filter(|block| !state.marked.contains(*block)) {
                 self.report(Code::ColdUnmarked, || format!("device {index}, block {block}"));
             }
             let Some(medium) = self.devices.block.get(index).cloned().flatten() else {
                 continue;
             };
-            let rest = state
-                .marked
-                .iter()
-                .filter(|block| !state.extents.contains(*block));
+            let rest = state.marked.iter().filter(|block| !state.extents.contains(*block));
             for block in rest.filter(|block| *block < state.readable) {
                 let mut content = [AlignedBlock::zeroed()];
                 if let Err(error) = medium.read(DeviceBlock(block), &mut content) {

@@ -24,14 +24,8 @@ impl Tree {
 
     fn node_owner(self, level: u64) -> Owner {
         match self {
-            Tree::InodeFile => Owner::Page {
-                kind: PageKind::InodeNode,
-                datum: level as u32,
-            },
-            Tree::File(ino) => Owner::Page {
-                kind: PageKind::MapNode,
-                datum: ino,
-            },
+            Tree::InodeFile => Owner::Page { kind: PageKind::InodeNode, datum: level as u32 },
+            Tree::File(ino) => Owner::Page { kind: PageKind::MapNode, datum: ino },
         }
     }
 }
@@ -94,9 +88,7 @@ impl<'a> Checker<'a> {
         let tree = Tree::File(record.ino);
         self.walk_tree(tree, root, u64::from(height), &mut |checker, block, entry| {
             if (block < DIRECT_BLOCKS && checker.has_direct()) || block > MAX_FILE_BLOCK.0 {
-                checker.report(Code::MapIndex, || {
-                    format!("{tree}: entry {entry:#x} for block {block}")
-                });
+                checker.report(Code::MapIndex, || format!("{tree}: entry {entry:#x} for block {block}"));
                 return;
             }
             let unwritten = entry & ENTRY_UNWRITTEN != 0;
@@ -110,11 +102,7 @@ impl<'a> Checker<'a> {
     }
 
     fn file_block(&mut self, record: &mut InodeRecord, block: u64, place: u64, unwritten: bool) {
-        let owner = Owner::File {
-            ino: Ino(record.ino.into()),
-            block: FileBlock(block),
-            unwritten,
-        };
+        let owner = Owner::File { ino: Ino(record.ino.into()), block: FileBlock(block), unwritten };
         self.claim(place, owner, &format_args!("inode {}, block {block}", record.ino));
         record.mapped += 1;
         if !unwritten {
@@ -137,10 +125,7 @@ impl<'a> Checker<'a> {
                         leaf = Some((number, node));
                     }
                     let within = (block % RADIX_FANOUT) as usize;
-                    leaf.as_ref()
-                        .and_then(|(_, node)| node.get(within))
-                        .copied()
-                        .unwrap_or(0)
+                    leaf.as_ref().and_then(|(_, node)| node.get(within)).copied().unwrap_or(0)
                 }
             };
             shadows |= u128::from(entry != 0) << bit;

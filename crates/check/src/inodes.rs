@@ -30,9 +30,7 @@ impl Checker<'_> {
         let tree = Tree::InodeFile;
         self.walk_tree(tree, root, u64::from(height), &mut |checker, index, entry| {
             if index >= count {
-                checker.report(Code::InodePageExtra, || {
-                    format!("page {index} of {count}: {entry:#x}")
-                });
+                checker.report(Code::InodePageExtra, || format!("page {index} of {count}: {entry:#x}"));
             } else if index > next {
                 checker.missing_pages(next, index);
             }
@@ -60,10 +58,7 @@ impl Checker<'_> {
         let Ok(datum) = u32::try_from(index) else {
             return; // the height bounds it, but nothing rests on that
         };
-        let owner = Owner::Page {
-            kind: PageKind::InodePage,
-            datum,
-        };
+        let owner = Owner::Page { kind: PageKind::InodePage, datum };
         if !self.claim(entry, owner, &format_args!("inode page {index}")) {
             return;
         }
@@ -90,9 +85,7 @@ impl Checker<'_> {
             return;
         }
         if ino > MAX_INO.0 {
-            self.report(Code::SlotMode, || {
-                format!("inode {ino}: in use beyond the largest number")
-            });
+            self.report(Code::SlotMode, || format!("inode {ino}: in use beyond the largest number"));
             return;
         }
         let known_type = matches!(mode >> 12, 0o01 | 0o02 | 0o04 | 0o06 | 0o10 | 0o12 | 0o14);

@@ -147,9 +147,7 @@ impl Checker<'_> {
             self.report(Code::DentryDuplicate, || format!("directory {at}: {:?}", shown()));
         }
         let Some(record) = self.inode_mut(target.into()) else {
-            self.report(Code::DentryTarget, || {
-                format!("directory {at}: {:?} names inode {target}", shown())
-            });
+            self.report(Code::DentryTarget, || format!("directory {at}: {:?} names inode {target}", shown()));
             return;
         };
         record.names = record.names.saturating_add(1);
@@ -157,10 +155,7 @@ impl Checker<'_> {
         let (found, is_directory) = (record.file_type(), record.is_directory());
         if found != u32::from(*kind) {
             self.report(Code::DentryType, || {
-                format!(
-                    "directory {at}: {:?} says {kind:#o}, inode {target} is {found:#o}",
-                    shown()
-                )
+                format!("directory {at}: {:?} says {kind:#o}, inode {target} is {found:#o}", shown())
             });
         }
         if is_directory && let Some(directory) = self.inode_mut(at.into()) {
@@ -192,9 +187,7 @@ impl Checker<'_> {
         self.end_of_xattr(run);
         let total = value.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes));
         if part != 0 || total.is_none_or(|total| u64::from(total) > MAX_XATTR) {
-            self.report(Code::XattrParts, || {
-                format!("inode {ino}: {sub:02x?}, total {total:?}")
-            });
+            self.report(Code::XattrParts, || format!("inode {ino}: {sub:02x?}, total {total:?}"));
             return;
         }
         run.xattr = Some(XattrRun {
@@ -211,10 +204,7 @@ impl Checker<'_> {
         {
             let ino = run.ino.unwrap_or(0);
             self.report(Code::XattrParts, || {
-                format!(
-                    "inode {ino}: {:02x?}: {} of {} bytes",
-                    done.name, done.seen, done.total
-                )
+                format!("inode {ino}: {:02x?}: {} of {} bytes", done.name, done.seen, done.total)
             });
         }
     }
@@ -280,9 +270,7 @@ impl Checker<'_> {
             });
         }
         if first >= end || end > MAX_FILE_BLOCK.0 + 1 {
-            self.report(Code::IntentRange, || {
-                format!("inode {ino}: blocks {first} to {end}")
-            });
+            self.report(Code::IntentRange, || format!("inode {ino}: blocks {first} to {end}"));
             return;
         }
         if let Some(record) = self.inode_mut(ino.into()) {

@@ -18,15 +18,10 @@ impl Checker<'_> {
                 self.directory(at, &record);
             } else if record.nlink != record.names {
                 self.report(Code::LinkCount, || {
-                    format!(
-                        "inode {}: {} links, {} names",
-                        record.ino, record.nlink, record.names
-                    )
+                    format!("inode {}: {} links, {} names", record.ino, record.nlink, record.names)
                 });
             } else if record.nlink == 0 && !record.has(flag::ORPHAN) {
-                self.report(Code::LinkCount, || {
-                    format!("inode {}: no name, no orphan", record.ino)
-                });
+                self.report(Code::LinkCount, || format!("inode {}: no name, no orphan", record.ino));
             }
         }
     }
@@ -35,21 +30,14 @@ impl Checker<'_> {
         let (ino, orphan) = (record.ino, record.has(flag::ORPHAN));
         if record.blocks != record.mapped {
             self.report(Code::MapBlockCount, || {
-                format!(
-                    "inode {ino}: {} blocks, {} are mapped",
-                    record.blocks, record.mapped
-                )
+                format!("inode {ino}: {} blocks, {} are mapped", record.blocks, record.mapped)
             });
         }
         // An orphan's content, and what an intent covers, waits for removal.
         let end = blocks_of(record.size).max(record.intent_end);
         if record.is_regular() && !orphan && record.written_end > end {
             self.report(Code::MapBeyondSize, || {
-                format!(
-                    "inode {ino}: {} bytes, last written block {}",
-                    record.size,
-                    record.written_end - 1
-                )
+                format!("inode {ino}: {} bytes, last written block {}", record.size, record.written_end - 1)
             });
         }
         if record.is_symlink() && !orphan && record.target_bytes != record.size {
@@ -63,10 +51,7 @@ impl Checker<'_> {
         let ino = record.ino;
         if record.size != record.entries {
             self.report(Code::DirectorySize, || {
-                format!(
-                    "directory {ino}: size {}, {} entries",
-                    record.size, record.entries
-                )
+                format!("directory {ino}: size {}, {} entries", record.size, record.entries)
             });
         }
         if record.has(flag::ORPHAN) {
@@ -85,9 +70,7 @@ impl Checker<'_> {
         }
         let root = u64::from(ino) == ROOT_INO.0;
         if record.names > u32::from(!root) {
-            self.report(Code::DirectoryNames, || {
-                format!("directory {ino}: {} names", record.names)
-            });
+            self.report(Code::DirectoryNames, || format!("directory {ino}: {} names", record.names));
         }
         let parent = if root { ino } else { record.named_by };
         if (root || record.names > 0) && record.parent != parent {
@@ -109,11 +92,7 @@ impl Checker<'_> {
                 break Path::Bad; // named by nobody, or by something that is no inode
             };
             if record.path != Path::Unknown {
-                break if record.path == Path::Good {
-                    Path::Good
-                } else {
-                    Path::Bad
-                };
+                break if record.path == Path::Good { Path::Good } else { Path::Bad };
             }
             if !record.is_directory() {
                 break Path::Bad;
@@ -158,14 +137,8 @@ impl Checker<'_> {
         let (mut current, mut previous) = (head, 0u32);
         while current != 0 {
             let Some(record) = self.inode_mut(current) else {
-                let code = if previous == 0 {
-                    Code::OrphanHead
-                } else {
-                    Code::OrphanLink
-                };
-                self.report(code, || {
-                    format!("list {list}: inode {current} after {previous} is not in use")
-                });
+                let code = if previous == 0 { Code::OrphanHead } else { Code::OrphanLink };
+                self.report(code, || format!("list {list}: inode {current} after {previous} is not in use"));
                 return;
             };
             if record.listed {
@@ -173,12 +146,8 @@ impl Checker<'_> {
                 return;
             }
             record.listed = true;
-            let (ino, nlink, back, next) = (
-                record.ino,
-                record.nlink,
-                record.orphan_previous,
-                record.orphan_next,
-            );
+            let (ino, nlink, back, next) =
+                (record.ino, record.nlink, record.orphan_previous, record.orphan_next);
             let orphan = record.has(flag::ORPHAN);
             if !orphan || nlink != 0 || current % ORPHAN_LISTS as u64 != list as u64 {
                 self.report(Code::OrphanMember, || {

@@ -29,20 +29,12 @@ pub(crate) fn read(
     let point = checkpoint(pm, uuid, geometry, findings)?;
     let mut records = Vec::new();
     for (lane, tail) in (0..geometry.lane_count).zip(&point.tails) {
-        let scan = Scan {
-            pm,
-            uuid,
-            geometry,
-            point: &point,
-            lane,
-        };
+        let scan = Scan { pm, uuid, geometry, point: &point, lane };
         let mut found = scan.run(*tail, findings);
         if let Some(last) = found.last()
             && !scan.data_is_sound(last)
         {
-            findings.add(Code::RecordUnfinished, || {
-                format!("lane {lane}, LSN {}", last.lsn)
-            });
+            findings.add(Code::RecordUnfinished, || format!("lane {lane}, LSN {}", last.lsn));
             found.pop();
         }
         records.append(&mut found);
@@ -69,11 +61,7 @@ pub(crate) fn read(
             overlay.write(offset, content);
         }
     }
-    Some(Log {
-        clean: point.clean,
-        records: records.len() as u64,
-        overlay,
-    })
+    Some(Log { clean: point.clean, records: records.len() as u64, overlay })
 }
 
 /// Records change the roots, the block table and blocks of the pool, nothing else.
@@ -112,19 +100,10 @@ fn checkpoint(
         findings.add(Code::CheckpointsDiffer, || format!("sequence {sequence}"));
     }
     // Recovery keeps the first copy when both have the same number.
-    let best = sound.into_iter().reduce(|best, other| {
-        if other.sequence > best.sequence {
-            other
-        } else {
-            best
-        }
-    });
+    let best =
+        sound.into_iter().reduce(|best, other| if other.sequence > best.sequence { other } else { best });
     if !damaged.is_empty() {
-        let code = if best.is_some() {
-            Code::CheckpointCopy
-        } else {
-            Code::CheckpointLost
-        };
+        let code = if best.is_some() { Code::CheckpointCopy } else { Code::CheckpointLost };
         findings.add(code, || damaged.join("; "));
     }
     best
@@ -143,10 +122,7 @@ impl Scan<'_> {
     fn run(&self, tail: u64, findings: &mut Findings) -> Vec<Record> {
         let (lane, size) = (self.lane, self.geometry.lane_size);
         let mut records = Vec::new();
-        let Some(end) = tail
-            .checked_add(size)
-            .filter(|_| tail.is_multiple_of(RECORD_ALIGN))
-        else {
+        let Some(end) = tail.checked_add(size).filter(|_| tail.is_multiple_of(RECORD_ALIGN)) else {
             findings.add(Code::LaneTail, || format!("lane {lane}: {tail}"));
             return records;
         };
@@ -158,9 +134,8 @@ impl Scan<'_> {
                 Ok(Some(record)) if record.lsn > last => record,
                 Ok(_) => break,
                 Err(error) => {
-                    findings.add(Code::LaneUnreadable, || {
-                        format!("lane {lane}, position {position}: {error}")
-                    });
+                    findings
+                        .add(Code::LaneUnreadable, || format!("lane {lane}, position {position}: {error}"));
                     break;
                 }
             };

@@ -21,10 +21,10 @@ impl Overlay {
     /// Stores bytes in memory.
     pub fn write(&mut self, offset: PmOffset, bytes: &[u8]) {
         for (at, byte) in (offset.0..).zip(bytes) {
-            let line = self.lines.entry(at / LINE_SIZE).or_insert(Line {
-                bytes: [0; LINE_SIZE as usize],
-                written: 0,
-            });
+            let line = self
+                .lines
+                .entry(at / LINE_SIZE)
+                .or_insert(Line { bytes: [0; LINE_SIZE as usize], written: 0 });
             let within = (at % LINE_SIZE) as usize;
             line.written |= 1 << within;
             if let Some(place) = line.bytes.get_mut(within) {

@@ -48,9 +48,7 @@ pub(crate) fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superbl
     }
     let (stored, found) = (first.pm_size.get(), pm.size());
     if stored > found {
-        findings.add(Code::PmTooSmall, || {
-            format!("{stored} bytes in the superblock, {found} in the medium")
-        });
+        findings.add(Code::PmTooSmall, || format!("{stored} bytes in the superblock, {found} in the medium"));
         return None;
     }
     Some(*first)

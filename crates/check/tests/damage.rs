@@ -65,12 +65,8 @@ fn second_leaf(i: &Image) -> u64 {
 const LOG: &[Damage] = &[
     (NotAPool, |i| i.pm[..4 * BLOCK_SIZE as usize].fill(0)),
     (Unsupported, |i| i.superblock(|s| s.version = 2.into())),
-    (Unsupported, |i| {
-        i.superblock(|s| s.incompatible = (1 << 40).into())
-    }),
-    (SuperblockCopy, |i| {
-        i.put(SUPERBLOCK_COPIES[1].offset().plus(50), b"damage")
-    }),
+    (Unsupported, |i| i.superblock(|s| s.incompatible = (1 << 40).into())),
+    (SuperblockCopy, |i| i.put(SUPERBLOCK_COPIES[1].offset().plus(50), b"damage")),
     (SuperblockLost, |i| {
         i.put(SUPERBLOCK_COPIES[0].offset().plus(50), b"damage");
         i.put(SUPERBLOCK_COPIES[1].offset(), b"damage");
@@ -82,15 +78,8 @@ const LOG: &[Damage] = &[
     }),
     (PmTooSmall, |i| i.pm.truncate(1 << 20)),
     (DeviceRow, |i| i.superblock(|s| s.devices[0].tier = 0)),
-    (CheckpointCopy, |i| {
-        i.put(CHECKPOINT_COPIES[0].offset().plus(32), b"x")
-    }),
-    (CheckpointLost, |i| {
-        CHECKPOINT_COPIES
-            .map(|copy| i.put(copy.offset(), b"x"))
-            .into_iter()
-            .collect()
-    }),
+    (CheckpointCopy, |i| i.put(CHECKPOINT_COPIES[0].offset().plus(32), b"x")),
+    (CheckpointLost, |i| CHECKPOINT_COPIES.map(|copy| i.put(copy.offset(), b"x")).into_iter().collect()),
     (CheckpointsDiffer, |i| {
         let second = i.pm[5 * 4096..6 * 4096].to_vec();
         i.checkpoint(|point| point.epoch = 9);
@@ -102,9 +91,7 @@ const LOG: &[Damage] = &[
     }),
     (LaneTail, |i| i.checkpoint(|point| point.tails[0] = u64::MAX)),
     (LaneTail, |i| i.checkpoint(|point| point.tails[0] = 3)),
-    (RecordTarget, |i| {
-        _ = i.record(0, 0, 20, &[], &[(PmOffset(0), &[0; 8])])
-    }),
+    (RecordTarget, |i| _ = i.record(0, 0, 20, &[], &[(PmOffset(0), &[0; 8])])),
     (RecordLsn, |i| {
         i.record(0, 0, 20, &[], &[]);
         i.record(1, 0, 20, &[], &[]);
@@ -113,34 +100,26 @@ const LOG: &[Damage] = &[
 
 const BLOCKS: &[Damage] = &[
     (TableOwner, |i| i.put_u64(i.geometry.table_entry(PmBlock(400)), 1)),
-    (TableMask, |i| {
-        i.put_u64(i.geometry.table_entry(PmBlock(i.data[0])).plus(8), 1)
-    }),
+    (TableMask, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.data[0])).plus(8), 1)),
     (TableFixed, |i| i.own(9, Owner::Free)),
     (TableFixed, |i| i.own(400, page(PageKind::Fixed, 0))),
     (BlockRange, |i| i.slot(FILE, |slot| slot.direct[2] = 5.into())),
     (BlockRange, |i| i.entry(i.nodes[0], 7, 1 << 60)),
-    (BlockTwice, |i| {
-        i.slot(FILE, |slot| slot.direct[2] = slot.direct[0])
-    }),
+    (BlockTwice, |i| i.slot(FILE, |slot| slot.direct[2] = slot.direct[0])),
     (BlockTwice, |i| i.entry(i.nodes[0], 7, i.nodes[0])),
     (BlockOwner, |i| i.own(i.data[2], file(FILE, 9, false))),
     (BlockOwner, |i| i.own(i.data[4], file(FILE, 600, false))),
     (BlockOwner, |i| i.own(i.data[0], Owner::Free)),
     (BlockOwner, |i| i.own(i.nodes[1], page(PageKind::MapNode, 3))),
     (BlockOwner, |i| i.own(i.leaves[2], page(PageKind::CatalogPage, 3))),
-    (BlockOwner, |i| {
-        i.own(i.inode_pages[1], page(PageKind::InodePage, 2))
-    }),
+    (BlockOwner, |i| i.own(i.inode_pages[1], page(PageKind::InodePage, 2))),
     (BlockLeaked, |i| i.own(400, file(FILE, 30, false))),
     (BlockLeaked, |i| i.own(400, page(PageKind::CatalogPage, 0))),
     (BlockLeaked, |i| i.entry(i.nodes[1], 8, 0)),
 ];
 
 const INODES: &[Damage] = &[
-    (InodeRoot, |i| {
-        i.put_u64(i.geometry.inode_root(), pack_root(5, i.inode_node))
-    }),
+    (InodeRoot, |i| i.put_u64(i.geometry.inode_root(), pack_root(5, i.inode_node))),
     (InodeRoot, |i| i.put_u64(i.geometry.inode_root(), 0)),
     (InodePageCount, |i| i.put_u64(i.geometry.inode_pages(), u64::MAX)),
     (InodePageMissing, |i| i.put_u64(i.geometry.inode_pages(), 4)),
@@ -154,39 +133,21 @@ const INODES: &[Damage] = &[
     (SlotSize, |i| i.slot(CHILD, |slot| slot.size = u64::MAX.into())),
     (SlotMap, |i| i.slot(LINK, |slot| slot.direct[0] = 99.into())),
     (SlotSpare, |i| i.slot(CHILD, |slot| slot.spare = 1.into())),
-    (MapRoot, |i| {
-        i.slot(FILE, |slot| slot.root = pack_root(9, 100).into())
-    }),
-    (MapRoot, |i| {
-        i.slot(FILE, |slot| slot.root = pack_root(0, 100).into())
-    }),
+    (MapRoot, |i| i.slot(FILE, |slot| slot.root = pack_root(9, 100).into())),
+    (MapRoot, |i| i.slot(FILE, |slot| slot.root = pack_root(0, 100).into())),
     (MapIndex, |i| i.entry(i.nodes[1], 3, i.data[0])),
-    (MapBeyondSize, |i| {
-        i.slot(FILE, |slot| slot.size = (21 * BLOCK_SIZE).into())
-    }),
+    (MapBeyondSize, |i| i.slot(FILE, |slot| slot.size = (21 * BLOCK_SIZE).into())),
     (MapBlockCount, |i| i.slot(FILE, |slot| slot.blocks = 9.into())),
 ];
 
 const CATALOG: &[Damage] = &[
-    (CatalogRoot, |i| {
-        i.put_u64(i.geometry.shard_root(1), 1 << 56 | i.leaves[1])
-    }),
+    (CatalogRoot, |i| i.put_u64(i.geometry.shard_root(1), 1 << 56 | i.leaves[1])),
     (CatalogPage, |i| i.put(PmBlock(i.leaves[1]).offset(), b"no")),
-    (CatalogLevel, |i| {
-        i.catalog_page(i.leaves[2], |page| page.0[3] = 1)
-    }),
-    (CatalogLevel, |i| {
-        i.catalog_page(i.inner, |page| *page = Page::new(1))
-    }),
-    (CatalogCell, |i| {
-        i.catalog_page(i.leaves[1], |page| page.0[16..18].fill(0xff))
-    }),
-    (CatalogCell, |i| {
-        i.catalog_page(i.leaves[1], |page| page.0.copy_within(16..18, 18))
-    }),
-    (CatalogSpace, |i| {
-        i.catalog_page(i.leaves[1], |page| page.0[8] = 1)
-    }),
+    (CatalogLevel, |i| i.catalog_page(i.leaves[2], |page| page.0[3] = 1)),
+    (CatalogLevel, |i| i.catalog_page(i.inner, |page| *page = Page::new(1))),
+    (CatalogCell, |i| i.catalog_page(i.leaves[1], |page| page.0[16..18].fill(0xff))),
+    (CatalogCell, |i| i.catalog_page(i.leaves[1], |page| page.0.copy_within(16..18, 18))),
+    (CatalogSpace, |i| i.catalog_page(i.leaves[1], |page| page.0[8] = 1)),
     (CatalogOrder, |i| {
         i.catalog_page(i.leaves[1], |page| {
             let first = [page.0[16], page.0[17]];
@@ -194,68 +155,32 @@ const CATALOG: &[Damage] = &[
             page.0[18..20].copy_from_slice(&first);
         })
     }),
-    (CatalogBound, |i| {
-        i.inner_page(i.inner, &[(&[], i.leaves[2]), (&[9; 5], second_leaf(i))])
-    }),
+    (CatalogBound, |i| i.inner_page(i.inner, &[(&[], i.leaves[2]), (&[9; 5], second_leaf(i))])),
     (CatalogFirstKey, |i| {
         let key = Key::cold(Ino(FILE), FileBlock(20)).0;
         i.inner_page(i.inner, &[(&[0], i.leaves[2]), (&key, second_leaf(i))]);
     }),
-    (CatalogShard, |i| {
-        i.add_key(i.leaves[1], &Key::symlink(Ino(LINK), 2), b"")
-    }),
-    (KeyUnknown, |i| {
-        i.add_key(i.leaves[1], &Key(vec![0, 0, 0, 1, 9]), b"")
-    }),
-    (KeyUnknown, |i| {
-        i.add_key(i.leaves[1], &Key(vec![0, 0, 0, 1, 1, 5]), b"")
-    }),
-    (KeyInode, |i| {
-        i.add_key(i.leaves[1], &Key::symlink(Ino(1), 0), b"target")
-    }),
-    (KeyInode, |i| {
-        i.add_key(i.leaves[1], &Key::xattr(Ino(33), b"user.x", 0), &[0; 4])
-    }),
-    (KeyFlag, |i| {
-        i.slot(FILE, |slot| slot.flags = flag::HAS_XATTR.into())
-    }),
+    (CatalogShard, |i| i.add_key(i.leaves[1], &Key::symlink(Ino(LINK), 2), b"")),
+    (KeyUnknown, |i| i.add_key(i.leaves[1], &Key(vec![0, 0, 0, 1, 9]), b"")),
+    (KeyUnknown, |i| i.add_key(i.leaves[1], &Key(vec![0, 0, 0, 1, 1, 5]), b"")),
+    (KeyInode, |i| i.add_key(i.leaves[1], &Key::symlink(Ino(1), 0), b"target")),
+    (KeyInode, |i| i.add_key(i.leaves[1], &Key::xattr(Ino(33), b"user.x", 0), &[0; 4])),
+    (KeyFlag, |i| i.slot(FILE, |slot| slot.flags = flag::HAS_XATTR.into())),
     (KeyFlag, |i| i.slot(LINK, |slot| slot.flags = 0.into())),
-    (KeyValue, |i| {
-        i.add_key(i.leaves[1], &Key::dentry(Ino(1), 9), b"abc")
-    }),
-    (KeyValue, |i| {
-        i.change_value(second_leaf(i), 0, |value| value[0] = 200)
-    }),
+    (KeyValue, |i| i.add_key(i.leaves[1], &Key::dentry(Ino(1), 9), b"abc")),
+    (KeyValue, |i| i.change_value(second_leaf(i), 0, |value| value[0] = 200)),
     (DentryName, |i| add_name(i, 1, &dentry(CHILD, 0o10, b"a/b"))),
     (DentryName, |i| add_name(i, 1, &dentry(CHILD, 0o10, b".."))),
-    (DentryCookie, |i| {
-        i.add_key(
-            i.leaves[1],
-            &Key::dentry(Ino(1), 1 << 63),
-            &dentry(CHILD, 0o10, b"x"),
-        )
-    }),
-    (DentryDuplicate, |i| {
-        add_name(i, 1, &dentry(CHILD, 0o10, b"child"))
-    }),
+    (DentryCookie, |i| i.add_key(i.leaves[1], &Key::dentry(Ino(1), 1 << 63), &dentry(CHILD, 0o10, b"x"))),
+    (DentryDuplicate, |i| add_name(i, 1, &dentry(CHILD, 0o10, b"child"))),
     (DentryTarget, |i| change_file(i, |value| value[0] = 33)),
     (DentryType, |i| change_file(i, |value| value[4] = 0o04)),
-    (XattrParts, |i| {
-        i.change_value(i.leaves[2], 0, |value| value[0] ^= 1)
-    }),
-    (XattrParts, |i| {
-        i.catalog_page(i.leaves[2], |page| page.remove(0).unwrap())
-    }),
-    (SymlinkTarget, |i| {
-        i.catalog_page(i.leaves[0], |page| page.remove(1).unwrap())
-    }),
+    (XattrParts, |i| i.change_value(i.leaves[2], 0, |value| value[0] ^= 1)),
+    (XattrParts, |i| i.catalog_page(i.leaves[2], |page| page.remove(0).unwrap())),
+    (SymlinkTarget, |i| i.catalog_page(i.leaves[0], |page| page.remove(1).unwrap())),
     (SymlinkTarget, |i| i.slot(LINK, |slot| slot.size = 9.into())),
-    (IntentRange, |i| {
-        i.change_value(second_leaf(i), 1, |value| value[4] = 1)
-    }),
-    (IntentGeneration, |i| {
-        i.slot(70, |slot| slot.generation = 8.into())
-    }),
+    (IntentRange, |i| i.change_value(second_leaf(i), 1, |value| value[4] = 1)),
+    (IntentGeneration, |i| i.slot(70, |slot| slot.generation = 8.into())),
     (IntentCount, |i| {
         for first in 10..14 {
             let mut value = 9u32.to_le_bytes().to_vec();
@@ -271,12 +196,8 @@ const LINKS: &[Damage] = &[
     (DirectoryLinks, |i| i.slot(1, |slot| slot.nlink = 2.into())),
     (DirectoryNames, |i| add_name(i, 1, &dentry(DIRECTORY, 4, b"x"))),
     (DirectoryNames, |i| add_name(i, 1, &dentry(1, 4, b"x"))),
-    (DirectoryParent, |i| {
-        i.slot(DIRECTORY, |slot| slot.parent_or_rdev = 2.into())
-    }),
-    (DirectoryParent, |i| {
-        i.slot(1, |slot| slot.parent_or_rdev = 2.into())
-    }),
+    (DirectoryParent, |i| i.slot(DIRECTORY, |slot| slot.parent_or_rdev = 2.into())),
+    (DirectoryParent, |i| i.slot(1, |slot| slot.parent_or_rdev = 2.into())),
     (DirectoryUnreachable, |i| forget_directory(i)),
     (DirectoryUnreachable, |i| {
         // A cycle: the directory names itself.
@@ -296,78 +217,37 @@ const LINKS: &[Damage] = &[
 const COLD: &[Damage] = &[
     (DeviceHeader, |i| i.put_device(0, b"x")),
     (DeviceHeader, |i| i.device_header(|header| header.index = 1)),
-    (DeviceHeader, |i| {
-        i.device_header(|header| header.pool_uuid = [1; 16])
-    }),
+    (DeviceHeader, |i| i.device_header(|header| header.pool_uuid = [1; 16])),
     (DeviceTooSmall, |i| i.device.truncate(30 * BLOCK_SIZE as usize)),
     (ColdRange, |i| {
-        i.add_key(
-            second_leaf(i),
-            &Key::cold(Ino(FILE), FileBlock(40)),
-            &other_extent(40).encode(),
-        )
+        i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(40)), &other_extent(40).encode())
     }),
     (ColdRange, |i| {
-        i.add_key(
-            second_leaf(i),
-            &Key::cold(Ino(FILE), FileBlock(40)),
-            &other_extent(u64::MAX).encode(),
-        )
+        i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(40)), &other_extent(u64::MAX).encode())
     }),
     (ColdOverlap, |i| {
-        i.add_key(
-            second_leaf(i),
-            &Key::cold(Ino(FILE), FileBlock(22)),
-            &other_extent(30).encode(),
-        )
+        i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(22)), &other_extent(30).encode())
     }),
     (ColdShared, |i| {
-        i.add_key(
-            second_leaf(i),
-            &Key::cold(Ino(FILE), FileBlock(40)),
-            &other_extent(6).encode(),
-        )
+        i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(40)), &other_extent(6).encode())
     }),
-    (ColdUnmarked, |i| {
-        i.change_value(i.leaves[0], 0, |bitmap| bitmap[0] = 0b0111_1000)
-    }),
+    (ColdUnmarked, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[0] = 0b0111_1000)),
     (ColdChecksum, |i| i.put_device(5, b"x")),
-    (ColdChecksum, |i| {
-        i.change_value(second_leaf(i), 0, |value| value[16] ^= 1)
-    }),
+    (ColdChecksum, |i| i.change_value(second_leaf(i), 0, |value| value[16] ^= 1)),
     // The bitmap is whole words, but the chunk has 16 blocks only.
-    (ChunkRange, |i| {
-        i.change_value(i.leaves[0], 0, |bitmap| bitmap[2] = 1)
-    }),
-    (ChunkRange, |i| {
-        i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[1])
-    }),
-    (ChunkRange, |i| {
-        i.add_key(i.leaves[0], &Key::chunk(0, DeviceId(7)), &[1])
-    }),
-    (KeyValue, |i| {
-        i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[0; 3])
-    }),
-    (ChunkLeaked, |i| {
-        i.change_value(i.leaves[0], 0, |bitmap| bitmap[1] = 1)
-    }),
+    (ChunkRange, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[2] = 1)),
+    (ChunkRange, |i| i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[1])),
+    (ChunkRange, |i| i.add_key(i.leaves[0], &Key::chunk(0, DeviceId(7)), &[1])),
+    (KeyValue, |i| i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[0; 3])),
+    (ChunkLeaked, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[1] = 1)),
     (ChunkLeaked, |i| i.put_device(7, b"x")),
 ];
 
 #[test]
 fn single_damages_give_their_code() {
     let sound = Image::full();
-    let mut seen = vec![
-        PmUnreadable,
-        LaneUnreadable,
-        DeviceAbsent,
-        DeviceUnreadable,
-        RecordUnfinished,
-    ];
-    for (table, damages) in [LOG, BLOCKS, INODES, CATALOG, LINKS, COLD]
-        .into_iter()
-        .enumerate()
-    {
+    let mut seen = vec![PmUnreadable, LaneUnreadable, DeviceAbsent, DeviceUnreadable, RecordUnfinished];
+    for (table, damages) in [LOG, BLOCKS, INODES, CATALOG, LINKS, COLD].into_iter().enumerate() {
         for (row, (code, damage)) in damages.iter().enumerate() {
             let mut image = sound.clone();
             damage(&mut image);
@@ -414,26 +294,12 @@ fn absent_and_bad_devices() {
     let report = check(&devices, &Options::default());
     assert!(report.has(DeviceAbsent));
     assert_eq!((report.exit_status(), report.findings.len()), (8, 1));
-    devices.block = vec![Some(Arc::new(MemDevice {
-        bytes: image.device.clone(),
-        bad: vec![3, 7],
-    }))];
-    let options = Options {
-        read_cold: true,
-        progress: None,
-    };
+    devices.block = vec![Some(Arc::new(MemDevice { bytes: image.device.clone(), bad: vec![3, 7] }))];
+    let options = Options { read_cold: true, progress: None };
     let report = check(&devices, &options);
-    assert!(
-        report
-            .findings
-            .iter()
-            .all(|finding| finding.code == DeviceUnreadable)
-    );
+    assert!(report.findings.iter().all(|finding| finding.code == DeviceUnreadable));
     assert_eq!((report.findings.len(), report.exit_status()), (2, 4));
-    assert_eq!(
-        report.summary.cold_blocks_read, 2,
-        "one bad block does not hide its neighbours"
-    );
+    assert_eq!(report.summary.cold_blocks_read, 2, "one bad block does not hide its neighbours");
 }
 
 /// A PM medium with a poisoned page.
@@ -478,10 +344,7 @@ fn poisoned_pages() {
     let pointer = image.slot_place(70).plus(InodeSlot::DIRECT + 4 * 3).0 as usize;
     let orphan_data = u64::from(u32::from_le_bytes(image.pm[pointer..][..4].try_into().unwrap()));
     for block in 0..image.next {
-        let devices = Devices {
-            pm: Arc::new(Poisoned(image.clone(), block)),
-            block: image.devices().block,
-        };
+        let devices = Devices { pm: Arc::new(Poisoned(image.clone(), block)), block: image.devices().block };
         let report = check(&devices, &Options::default());
         let lane = (8..image.geometry.table_offset().0 / BLOCK_SIZE).contains(&block);
         let lane_start = (block.max(8) - 8).is_multiple_of(image.geometry.lane_size / BLOCK_SIZE);
@@ -496,10 +359,7 @@ fn poisoned_pages() {
 }
 
 fn seed() -> u64 {
-    std::env::var("TERRACE_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(20_261_120)
+    std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_120)
 }
 
 /// A value that tends to break things.
@@ -520,14 +380,8 @@ fn random_damage_never_panics() {
     let sound = Image::full();
     let mut random = SmallRng::seed_from_u64(seed());
     let pm = Arc::new(MemPm(RwLock::new(sound.pm.clone())));
-    let devices = Devices {
-        pm: pm.clone(),
-        block: sound.devices().block,
-    };
-    let options = Options {
-        read_cold: true,
-        progress: None,
-    };
+    let devices = Devices { pm: pm.clone(), block: sound.devices().block };
+    let options = Options { read_cold: true, progress: None };
     let pool = sound.geometry.first_pool_block().0;
     let mut found = 0;
     for round in 0..10_000 {
@@ -592,9 +446,7 @@ fn random_damage_behind_checksums() {
                         PmOffset(random.random_range(0..(1 << 21) - 8))
                     } else {
                         let ino = random.random_range(0..80);
-                        image
-                            .slot_place(ino)
-                            .plus(InodeSlot::SIZE + random.random_range(0..100))
+                        image.slot_place(ino).plus(InodeSlot::SIZE + random.random_range(0..100))
                     };
                     let check = [(PmOffset(value % (1 << 22)), value as u32, 1)];
                     let checks = if random.random() { &check[..] } else { &[] };

@@ -28,10 +28,7 @@ fn pool_with_everything() {
     assert_eq!((summary.cold_blocks, summary.summary_blocks), (4, 1));
     assert_eq!(summary.cold_blocks_read, 3, "the shadowed block is not judged");
     assert_eq!((summary.pm_blocks.files, summary.pm_blocks.unwritten), (6, 2));
-    assert_eq!(
-        (summary.pm_blocks.map_nodes, summary.pm_blocks.catalog_pages),
-        (3, 6)
-    );
+    assert_eq!((summary.pm_blocks.map_nodes, summary.pm_blocks.catalog_pages), (3, 6));
     assert_eq!(summary.bytes, 24 * BLOCK_SIZE);
 }
 
@@ -47,23 +44,11 @@ fn records_are_replayed() {
     image.record(0, 0, 20, &[], &[(blocks, &8u64.to_le_bytes())]);
     let long = [0u8; 100];
     let scratch = PmBlock(image.geometry.block_count() - 1).offset();
-    let next = image.record(
-        1,
-        start,
-        11,
-        &[],
-        &[(blocks, &5u64.to_le_bytes()), (scratch, &long)],
-    );
+    let next = image.record(1, start, 11, &[], &[(blocks, &5u64.to_le_bytes()), (scratch, &long)]);
     let next = image.record(1, next, 12, &[], &[(blocks, &6u64.to_le_bytes())]);
     // Data that the last record names does not match: a write that the crash cut off.
     let crc = crc32c(&[1; 64]);
-    image.record(
-        1,
-        next,
-        21,
-        &[(scratch, 64, crc)],
-        &[(blocks, &9u64.to_le_bytes())],
-    );
+    image.record(1, next, 21, &[(scratch, 64, crc)], &[(blocks, &9u64.to_le_bytes())]);
     let report = image.check();
     assert!(report.is_clean(), "{:?}", report.findings);
     assert!(report.has(Code::RecordUnfinished));
@@ -92,10 +77,7 @@ fn only_the_last_record_is_judged() {
 fn progress_and_json() {
     let seen = std::cell::Cell::new((0, 0));
     let tell = |done, total| seen.set((done, total));
-    let options = Options {
-        read_cold: false,
-        progress: Some(&tell),
-    };
+    let options = Options { read_cold: false, progress: Some(&tell) };
     let report = check(&Image::full().devices(), &options);
     assert_eq!(seen.get(), (8, 8));
     let json = serde_json::to_value(&report).unwrap();

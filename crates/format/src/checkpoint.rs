@@ -53,10 +53,7 @@ impl Checkpoint {
         let site = "checkpoint";
         let short = || Corrupt::new(site, "a whole block", format!("{} bytes", block.len()));
         let word = |at: usize| -> Result<u64, Corrupt> {
-            let bytes = block
-                .get(at..at + 8)
-                .and_then(|s| s.first_chunk::<8>())
-                .ok_or_else(short)?;
+            let bytes = block.get(at..at + 8).and_then(|s| s.first_chunk::<8>()).ok_or_else(short)?;
             Ok(u64::from_le_bytes(*bytes))
         };
         let first = word(0)?;
@@ -76,11 +73,7 @@ impl Checkpoint {
         let found = word(end)?;
         let expected = u64::from(crc32c(covered));
         if found != expected {
-            return Err(Corrupt::new(
-                site,
-                format!("CRC {expected:#x}"),
-                format!("{found:#x}"),
-            ));
+            return Err(Corrupt::new(site, format!("CRC {expected:#x}"), format!("{found:#x}")));
         }
         let mut tails = Vec::with_capacity(count as usize);
         for lane in 0..count as usize {
@@ -102,13 +95,8 @@ mod tests {
 
     #[test]
     fn round_trip_and_damage() {
-        let point = Checkpoint {
-            lsn: Lsn(7),
-            epoch: 3,
-            sequence: 9,
-            clean: true,
-            tails: vec![0, 64, u64::MAX],
-        };
+        let point =
+            Checkpoint { lsn: Lsn(7), epoch: 3, sequence: 9, clean: true, tails: vec![0, 64, u64::MAX] };
         let uuid = [5; 16];
         let bytes = point.encode(&uuid);
         assert_eq!(Checkpoint::decode(&bytes, &uuid, 3).ok(), Some(point));

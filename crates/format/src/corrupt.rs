@@ -17,10 +17,6 @@ pub struct Corrupt {
 impl Corrupt {
     /// A corruption at `site`.
     pub fn new(site: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Corrupt {
-        Corrupt {
-            site: site.into(),
-            expected: expected.into(),
-            found: found.into(),
-        }
+        Corrupt { site: site.into(), expected: expected.into(), found: found.into() }
     }
 }

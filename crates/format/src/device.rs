@@ -69,11 +69,7 @@ impl DeviceHeader {
         let (header, _) = DeviceHeader::read_from_prefix(block)
             .map_err(|_| Corrupt::new("device header", "64 bytes", block.len().to_string()))?;
         if header.magic != DEVICE_MAGIC || header.version.get() != 1 {
-            return Err(Corrupt::new(
-                "device header",
-                "magic and version 1",
-                "something else",
-            ));
+            return Err(Corrupt::new("device header", "magic and version 1", "something else"));
         }
         let crc = crc32c(header.as_bytes().split_at(60).0);
         if crc != header.crc.get() {
@@ -166,10 +162,7 @@ pub fn decode_summary(
         return Err(wrong("a valid CRC"));
     }
     let count = raw.count.get() as usize;
-    let used = raw
-        .entries
-        .get(..count)
-        .ok_or_else(|| wrong("at most 168 entries"))?;
+    let used = raw.entries.get(..count).ok_or_else(|| wrong("at most 168 entries"))?;
     let entries = used.iter().map(|entry| SummaryEntry {
         ino: Ino(entry.ino.get().into()),
         generation: entry.generation.get(),
@@ -190,18 +183,10 @@ mod tests {
         (header.magic, header.version, header.tier) = (DEVICE_MAGIC, 1.into(), 1);
         let block = header.encode();
         assert_eq!(DeviceHeader::decode(&block).map(|h| h.tier), Ok(1));
-        let entry = SummaryEntry {
-            ino: Ino(9),
-            generation: 2,
-            block: FileBlock(3),
-            crc: 0xabcd,
-            lsn: Lsn(77),
-        };
+        let entry =
+            SummaryEntry { ino: Ino(9), generation: 2, block: FileBlock(3), crc: 0xabcd, lsn: Lsn(77) };
         let block = encode_summary(&[1; 16], DeviceBlock(5), &[entry; 7]);
-        assert_eq!(
-            decode_summary(&block, &[1; 16]),
-            Ok((DeviceBlock(5), vec![entry; 7]))
-        );
+        assert_eq!(decode_summary(&block, &[1; 16]), Ok((DeviceBlock(5), vec![entry; 7])));
         assert!(decode_summary(&block, &[2; 16]).is_err());
     }
 }

@@ -72,13 +72,7 @@ impl Geometry {
         let lane_size =
             (budget / u64::from(lane_count)).clamp(MIN_LANE_SIZE, 1 << 20) / BLOCK_SIZE * BLOCK_SIZE;
         let catalog_shards = if pm_size < (64 << 20) { 4 } else { 64 };
-        let geometry = Geometry {
-            pm_size,
-            lane_count,
-            lane_size,
-            catalog_shards,
-            chunk_blocks,
-        };
+        let geometry = Geometry { pm_size, lane_count, lane_size, catalog_shards, chunk_blocks };
         geometry.verify().map_err(|corrupt| corrupt.to_string())?;
         Ok(geometry)
     }
@@ -89,11 +83,7 @@ impl Geometry {
     /// The first field that cannot be.
     pub fn verify(&self) -> Result<(), Corrupt> {
         let fail = |field: &str, expected: &str, found: u64| {
-            Err(Corrupt::new(
-                format!("superblock geometry, {field}"),
-                expected,
-                found.to_string(),
-            ))
+            Err(Corrupt::new(format!("superblock geometry, {field}"), expected, found.to_string()))
         };
         if self.pm_size < MIN_PM_SIZE || !self.pm_size.is_multiple_of(BLOCK_SIZE) || self.pm_size >> 44 != 0 {
             return fail("PM size", "a multiple of 4096 from 2 MiB to 16 TiB", self.pm_size);
@@ -105,28 +95,16 @@ impl Geometry {
             || !self.lane_size.is_multiple_of(BLOCK_SIZE)
             || self.lane_size > 1 << 30
         {
-            return fail(
-                "lane size",
-                "a multiple of 4096 from 16 KiB to 1 GiB",
-                self.lane_size,
-            );
+            return fail("lane size", "a multiple of 4096 from 16 KiB to 1 GiB", self.lane_size);
         }
         if self.catalog_shards == 0 || self.catalog_shards > MAX_SHARDS {
             return fail("catalog shards", "1 to 256", self.catalog_shards.into());
         }
         if self.chunk_blocks < 8 || self.chunk_blocks > 4096 || !self.chunk_blocks.is_multiple_of(8) {
-            return fail(
-                "chunk blocks",
-                "a multiple of 8 from 8 to 4096",
-                self.chunk_blocks.into(),
-            );
+            return fail("chunk blocks", "a multiple of 8 from 8 to 4096", self.chunk_blocks.into());
         }
         if self.first_pool_block().0 + 16 > self.block_count() {
-            return fail(
-                "PM size",
-                "room for blocks after lanes and block table",
-                self.pm_size,
-            );
+            return fail("PM size", "room for blocks after lanes and block table", self.pm_size);
         }
         Ok(())
     }

@@ -154,20 +154,13 @@ impl ColdExtent {
         let wrong =
             |what: &str| Corrupt::new(format!("cold extent {key:02x?}"), what, format!("{value:02x?}"));
         let first = Key::sub_number(key).ok_or_else(|| wrong("a file block as sub-key"))?;
-        let (head, crcs) = value
-            .split_first_chunk::<16>()
-            .ok_or_else(|| wrong("at least 16 bytes"))?;
+        let (head, crcs) = value.split_first_chunk::<16>().ok_or_else(|| wrong("at least 16 bytes"))?;
         let [l0, l1, device, flags, _, _, _, _, start @ ..] = *head;
         let length = u32::from(u16::from_le_bytes([l0, l1]));
         if length == 0 || length > MAX_EXTENT_BLOCKS || flags > 1 {
             return Err(wrong("1 to 128 blocks and known flags"));
         }
-        let crcs: Vec<u32> = crcs
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|c| u32::from_le_bytes(*c))
-            .collect();
+        let crcs: Vec<u32> = crcs.as_chunks::<4>().0.iter().map(|c| u32::from_le_bytes(*c)).collect();
         if crcs.len() != if flags == 1 { 0 } else { length as usize } {
             return Err(wrong("a checksum per written block"));
         }
@@ -199,10 +192,7 @@ mod tests {
         let key = Key::cold(Ino(3), extent.first);
         assert_eq!(ColdExtent::decode(&key.0, &extent.encode()), Ok(extent.clone()));
         let middle = extent.slice(FileBlock(11), FileBlock(13));
-        assert_eq!(
-            middle.as_ref().map(|m| (m.start, m.crcs.clone())),
-            Some((DeviceBlock(101), vec![2, 3]))
-        );
+        assert_eq!(middle.as_ref().map(|m| (m.start, m.crcs.clone())), Some((DeviceBlock(101), vec![2, 3])));
         assert_eq!(extent.slice(FileBlock(14), FileBlock(20)), None);
     }
 

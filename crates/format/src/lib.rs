@@ -4,12 +4,7 @@
 //! size asserted at compile time; what is read from a medium is unverified until `verify` or
 //! `decode` has accepted it; the same function checks before a write.
 #![forbid(unsafe_code)]
-#![deny(
-    clippy::indexing_slicing,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic
-)]
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod address;
 pub mod checkpoint;

@@ -101,28 +101,18 @@ impl Page {
     /// # Errors
     /// A cell that reaches out of the page.
     pub fn cell(&self, index: usize) -> Result<(&[u8], &[u8]), Corrupt> {
-        let wrong = || {
-            Corrupt::new(
-                format!("catalog cell {index}"),
-                "a cell inside the page",
-                "another offset",
-            )
-        };
+        let wrong =
+            || Corrupt::new(format!("catalog cell {index}"), "a cell inside the page", "another offset");
         if index >= self.count() {
             return Err(wrong());
         }
         let at = self.cell_offset(index);
-        let (head, rest) = self
-            .0
-            .get(at..)
-            .and_then(|c| c.split_first_chunk::<CELL_HEADER>())
-            .ok_or_else(wrong)?;
+        let (head, rest) =
+            self.0.get(at..).and_then(|c| c.split_first_chunk::<CELL_HEADER>()).ok_or_else(wrong)?;
         let key_length = usize::from(u16::from_le_bytes([head[0], head[1]]));
         let value_length = usize::from(u16::from_le_bytes([head[2], head[3]]));
         let key = rest.get(..key_length).ok_or_else(wrong)?;
-        let value = rest
-            .get(key_length..key_length + value_length)
-            .ok_or_else(wrong)?;
+        let value = rest.get(key_length..key_length + value_length).ok_or_else(wrong)?;
         Ok((key, value))
     }
 
@@ -203,9 +193,7 @@ mod tests {
     fn insert_search_remove() -> Result<(), Corrupt> {
         let mut page = Page::new(0);
         for key in [5u8, 1, 9, 3] {
-            let Err(place) = page.search(&[key])? else {
-                unreachable!()
-            };
+            let Err(place) = page.search(&[key])? else { unreachable!() };
             assert!(page.insert(place, &[key], &[key; 10]));
         }
         page.verify_header("test")?;

@@ -109,21 +109,11 @@ impl Record {
             if offset.checked_add(u64::from(length))? > pm_size {
                 return None;
             }
-            checks.push(DataCheck {
-                offset: PmOffset(offset),
-                length,
-                crc,
-            });
+            checks.push(DataCheck { offset: PmOffset(offset), length, crc });
         }
         let ring_bytes = padded(bytes.len());
         let writes_at = HEADER_SIZE + DATA_CHECK_SIZE * check_count;
-        let record = Record {
-            lsn,
-            ring_bytes,
-            checks,
-            bytes,
-            writes_at,
-        };
+        let record = Record { lsn, ring_bytes, checks, bytes, writes_at };
         let mut seen = 0;
         let mut end = writes_at;
         for (offset, content) in record.writes() {

@@ -165,11 +165,7 @@ impl Superblock {
         superblock.geometry().verify()?;
         let choice = |field: &str, value: u8, max: u8| match value {
             v if v >= 1 && v <= max => Ok(()),
-            v => Err(Corrupt::new(
-                format!("superblock {field}"),
-                format!("1 to {max}"),
-                v.to_string(),
-            )),
+            v => Err(Corrupt::new(format!("superblock {field}"), format!("1 to {max}"), v.to_string())),
         };
         choice("map", superblock.map, 1)?;
         choice("policy", superblock.policy, 2)?;
@@ -226,29 +222,17 @@ mod tests {
         let mut superblock = Superblock::new(&geometry);
         (superblock.map, superblock.policy, superblock.data_mode) = (1, 2, 1);
         superblock.seal();
-        assert_eq!(
-            Superblock::verify(superblock.as_bytes(), true)?.geometry(),
-            geometry
-        );
+        assert_eq!(Superblock::verify(superblock.as_bytes(), true)?.geometry(), geometry);
         let mut newer = superblock;
         newer.version = 2.into();
         newer.seal();
-        assert_eq!(
-            Superblock::verify(newer.as_bytes(), true).err(),
-            Some(Refused::Version(2))
-        );
+        assert_eq!(Superblock::verify(newer.as_bytes(), true).err(), Some(Refused::Version(2)));
         let mut feature = superblock;
         feature.incompatible = (known(INCOMPATIBLE) | 1 << 40).into();
         feature.seal();
-        assert_eq!(
-            Superblock::verify(feature.as_bytes(), true).err(),
-            Some(Refused::Features(1 << 40))
-        );
+        assert_eq!(Superblock::verify(feature.as_bytes(), true).err(), Some(Refused::Features(1 << 40)));
         superblock.label[0] = 1;
-        assert!(matches!(
-            Superblock::verify(superblock.as_bytes(), true),
-            Err(Refused::Corrupt(_))
-        ));
+        assert!(matches!(Superblock::verify(superblock.as_bytes(), true), Err(Refused::Corrupt(_))));
         Ok(())
     }
 }

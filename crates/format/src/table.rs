@@ -29,15 +29,9 @@ pub enum PageKind {
 
 impl PageKind {
     fn from_number(number: u64) -> Option<PageKind> {
-        [
-            Self::Fixed,
-            Self::InodePage,
-            Self::InodeNode,
-            Self::CatalogPage,
-            Self::MapNode,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u64 == number)
+        [Self::Fixed, Self::InodePage, Self::InodeNode, Self::CatalogPage, Self::MapNode]
+            .into_iter()
+            .find(|kind| *kind as u64 == number)
     }
 }
 
@@ -70,11 +64,7 @@ impl Owner {
         match self {
             Owner::Free => 0,
             Owner::Page { kind, datum } => ((kind as u64) << 33) | (u64::from(datum) << 1),
-            Owner::File {
-                ino,
-                block,
-                unwritten,
-            } => {
+            Owner::File { ino, block, unwritten } => {
                 debug_assert!(ino.0 != 0 && ino <= MAX_INO && block.0 <= u64::from(u32::MAX));
                 (ino.0 << 33) | (block.0 << 1) | u64::from(unwritten)
             }
@@ -89,16 +79,9 @@ impl Owner {
         } else if high == 0 {
             None
         } else if high <= MAX_INO.0 {
-            Some(Owner::File {
-                ino: Ino(high),
-                block: FileBlock(datum),
-                unwritten,
-            })
+            Some(Owner::File { ino: Ino(high), block: FileBlock(datum), unwritten })
         } else {
-            PageKind::from_number(high).map(|kind| Owner::Page {
-                kind,
-                datum: datum as u32,
-            })
+            PageKind::from_number(high).map(|kind| Owner::Page { kind, datum: datum as u32 })
         }
     }
 }
@@ -111,24 +94,10 @@ mod tests {
     fn owner_words_round_trip() {
         let owners = [
             Owner::Free,
-            Owner::Page {
-                kind: PageKind::Fixed,
-                datum: 0,
-            },
-            Owner::Page {
-                kind: PageKind::MapNode,
-                datum: u32::MAX,
-            },
-            Owner::File {
-                ino: Ino(1),
-                block: FileBlock(0),
-                unwritten: false,
-            },
-            Owner::File {
-                ino: MAX_INO,
-                block: FileBlock(0xffff_fffe),
-                unwritten: true,
-            },
+            Owner::Page { kind: PageKind::Fixed, datum: 0 },
+            Owner::Page { kind: PageKind::MapNode, datum: u32::MAX },
+            Owner::File { ino: Ino(1), block: FileBlock(0), unwritten: false },
+            Owner::File { ino: MAX_INO, block: FileBlock(0xffff_fffe), unwritten: true },
         ];
         for owner in owners {
             assert_eq!(Owner::decode(owner.encode()), Some(owner));

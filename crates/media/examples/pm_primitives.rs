@@ -86,10 +86,7 @@ fn persistent_memory(bench: &Bench, directory: &Path) -> Result<(), Box<dyn std:
         row(&format!("{length} B write + order"), ns);
     }
     let block = &data[..4096];
-    for (name, position) in [
-        ("hot", (|_| PmOffset(8192)) as fn(u64) -> PmOffset),
-        ("cold", scattered),
-    ] {
+    for (name, position) in [("hot", (|_| PmOffset(8192)) as fn(u64) -> PmOffset), ("cold", scattered)] {
         let ns = bench.time(100_000, |call| {
             pm.write_streaming(position(call), block)?;
             pm.order();
@@ -119,9 +116,7 @@ fn persistent_memory(bench: &Bench, directory: &Path) -> Result<(), Box<dyn std:
     })?;
     row("load_u64, hot", ns);
     let mut line = [0; 64];
-    let ns = bench.time(1_000_000, |call| {
-        pm.read(PmOffset(call % 64 * 64), black_box(&mut line))
-    })?;
+    let ns = bench.time(1_000_000, |call| pm.read(PmOffset(call % 64 * 64), black_box(&mut line)))?;
     row("64 B read, hot", ns);
     let ns = bench.time(100, |call| {
         pm.write_streaming(PmOffset((call % 200) << 20), &data)?;
@@ -173,9 +168,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let pm_parent = arguments.next().unwrap_or_else(|| "/dev/shm".into());
     let device_parent = arguments.next().unwrap_or_else(|| "/var/tmp".into());
-    let bench = Bench {
-        clock: SystemClock::default(),
-    };
+    let bench = Bench { clock: SystemClock::default() };
     let directory = tempfile::tempdir_in(pm_parent)?;
     persistent_memory(&bench, directory.path())?;
     let directory = tempfile::tempdir_in(device_parent)?;

@@ -20,22 +20,14 @@ fn media() -> Vec<Case> {
         if by_calls {
             device = device.without_io_uring();
         }
-        Case {
-            name,
-            medium: Arc::new(device),
-            _directory: Some(directory),
-        }
+        Case { name, medium: Arc::new(device), _directory: Some(directory) }
     };
     let disk = env!("CARGO_TARGET_TMPDIR");
     vec![
         file("file on disk", disk, false),
         file("file on disk by calls", disk, true),
         file("file on tmpfs", "/dev/shm", false),
-        Case {
-            name: "simulated",
-            medium: Arc::new(SimulatedDevice::new(BLOCKS)),
-            _directory: None,
-        },
+        Case { name: "simulated", medium: Arc::new(SimulatedDevice::new(BLOCKS)), _directory: None },
     ]
 }
 
@@ -101,13 +93,7 @@ fn out_of_bounds_is_a_counted_error() {
                 device.write(DeviceBlock(first), &buffer.clone()),
             ] {
                 assert!(
-                    matches!(
-                        result,
-                        Err(MediaError::Device {
-                            errno: libc::EINVAL,
-                            ..
-                        })
-                    ),
+                    matches!(result, Err(MediaError::Device { errno: libc::EINVAL, .. })),
                     "{}",
                     case.name
                 );
@@ -172,10 +158,7 @@ fn files_are_locked_and_read_only_is_kept() {
     assert!(same(&back, &blocks(1, 9)));
     assert!(matches!(
         unlocked.write(DeviceBlock(3), &back),
-        Err(MediaError::Device {
-            errno: libc::EROFS,
-            ..
-        })
+        Err(MediaError::Device { errno: libc::EROFS, .. })
     ));
     assert!(device.describe().contains("direct"), "{}", device.describe());
     drop(device);

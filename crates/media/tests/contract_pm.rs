@@ -19,20 +19,12 @@ fn media() -> Vec<Case> {
     let ram = |name, parent: &str| {
         let directory = tempfile::tempdir_in(parent).unwrap();
         let medium = RamPm::create(directory.path().join("pm"), SIZE).unwrap();
-        Case {
-            name,
-            medium: Arc::new(medium),
-            _directory: Some(directory),
-        }
+        Case { name, medium: Arc::new(medium), _directory: Some(directory) }
     };
     let recorded = |name, persist_only| {
         let medium = RecordedPm::new(SIZE);
         medium.set_persist_only(persist_only);
-        Case {
-            name,
-            medium: Arc::new(medium),
-            _directory: None,
-        }
+        Case { name, medium: Arc::new(medium), _directory: None }
     };
     vec![
         ram("ram on tmpfs", "/dev/shm"),
@@ -43,19 +35,14 @@ fn media() -> Vec<Case> {
 }
 
 fn pattern(length: usize, salt: u8) -> Vec<u8> {
-    (0..length)
-        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(salt))
-        .collect()
+    (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add(salt)).collect()
 }
 
 #[test]
 fn reads_see_what_was_stored_at_any_alignment() {
     for case in media() {
         let pm = &case.medium;
-        for (round, offset) in [0u64, 1, 7, 8, 63, 64, 65, 4095, 4096, 70_001]
-            .into_iter()
-            .enumerate()
-        {
+        for (round, offset) in [0u64, 1, 7, 8, 63, 64, 65, 4095, 4096, 70_001].into_iter().enumerate() {
             for length in [0usize, 1, 7, 8, 9, 63, 64, 65, 127, 128, 200, 4096, 4097] {
                 let data = pattern(length, round as u8 + length as u8);
                 if length % 2 == 0 {
@@ -92,8 +79,7 @@ fn stores_touch_only_their_range() {
 fn words_are_native_endian_and_must_be_aligned() {
     for case in media() {
         let pm = &case.medium;
-        pm.write(PmOffset(16), &0x0102_0304_0506_0708u64.to_ne_bytes())
-            .unwrap();
+        pm.write(PmOffset(16), &0x0102_0304_0506_0708u64.to_ne_bytes()).unwrap();
         assert_eq!(pm.load_u64(PmOffset(16)).unwrap(), 0x0102_0304_0506_0708);
         for offset in [1, 4, 17] {
             assert!(pm.load_u64(PmOffset(offset)).is_err(), "{}", case.name);
@@ -116,13 +102,7 @@ fn out_of_bounds_is_an_error_and_changes_nothing() {
     for case in media() {
         let pm = &case.medium;
         pm.write(PmOffset(SIZE - 64), &[7; 64]).unwrap();
-        let beyond = [
-            (SIZE, 1),
-            (SIZE - 1, 2),
-            (SIZE - 64, 65),
-            (u64::MAX, 8),
-            (u64::MAX - 7, 8),
-        ];
+        let beyond = [(SIZE, 1), (SIZE - 1, 2), (SIZE - 64, 65), (u64::MAX, 8), (u64::MAX - 7, 8)];
         for (offset, length) in beyond {
             let mut buffer = vec![9; length];
             for result in [
@@ -142,10 +122,7 @@ fn out_of_bounds_is_an_error_and_changes_nothing() {
         }
         assert!(pm.load_u64(PmOffset(SIZE)).is_err(), "{}", case.name);
         assert!(pm.load_u64(PmOffset(u64::MAX - 7)).is_err());
-        assert_eq!(
-            pm.load_u64(PmOffset(SIZE - 8)).unwrap(),
-            u64::from_ne_bytes([7; 8])
-        );
+        assert_eq!(pm.load_u64(PmOffset(SIZE - 8)).unwrap(), u64::from_ne_bytes([7; 8]));
     }
 }
 

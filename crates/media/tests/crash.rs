@@ -20,9 +20,7 @@ fn put(pm: &RecordedPm, offset: u64, value: u64) {
 /// All combinations of the words at `offsets` over all images.
 fn outcomes(pm: &RecordedPm, offsets: &[usize]) -> HashSet<Vec<u64>> {
     let images = pm.snapshot().images_exhaustive(16).unwrap();
-    images
-        .map(|image| offsets.iter().map(|o| word(&image, *o)).collect())
-        .collect()
+    images.map(|image| offsets.iter().map(|o| word(&image, *o)).collect()).collect()
 }
 
 fn set(rows: &[&[u64]]) -> HashSet<Vec<u64>> {
@@ -192,10 +190,7 @@ fn poison_fails_reads_of_its_range_only() {
     put(&pm, 64, 7);
     pm.poison(64..128);
     let mut byte = [0];
-    assert!(matches!(
-        pm.read(PmOffset(127), &mut byte),
-        Err(MediaError::Pm { .. })
-    ));
+    assert!(matches!(pm.read(PmOffset(127), &mut byte), Err(MediaError::Pm { .. })));
     assert!(pm.load_u64(PmOffset(64)).is_err());
     pm.read(PmOffset(63), &mut byte).unwrap();
     pm.read(PmOffset(128), &mut byte).unwrap();
@@ -266,9 +261,7 @@ fn failures_lies_and_rot_happen_as_ordered() {
     for _ in 0..3 {
         assert!(device.read(DeviceBlock(4), &mut buffer).is_err());
     }
-    let answers: Vec<bool> = (0..3)
-        .map(|_| device.write(DeviceBlock(8), &block(2)).is_ok())
-        .collect();
+    let answers: Vec<bool> = (0..3).map(|_| device.write(DeviceBlock(8), &block(2)).is_ok()).collect();
     assert_eq!(answers, [false, false, true]);
     assert_eq!(device.error_count(), 5);
     device.clear_failures();
@@ -306,13 +299,7 @@ fn a_stalled_device_holds_operations_until_released_and_pm_goes_on() {
     device.unstall();
     writer.join().unwrap();
     device.stall_at_most(Duration::from_millis(5));
-    assert!(matches!(
-        device.flush(),
-        Err(MediaError::Device {
-            errno: libc::ETIMEDOUT,
-            ..
-        })
-    ));
+    assert!(matches!(device.flush(), Err(MediaError::Device { errno: libc::ETIMEDOUT, .. })));
 }
 
 /// One workload over PM and a device, crashed at every event: at each moment both snapshots agree with
@@ -378,10 +365,6 @@ fn a_hook_sees_every_event_before_it_takes_effect() {
     let seen: Vec<_> = receiver.iter().collect();
     assert_eq!(
         seen,
-        [
-            (0, EventKind::Store, Some(0)),
-            (1, EventKind::Order, Some(1)),
-            (2, EventKind::Persist, Some(0)),
-        ]
+        [(0, EventKind::Store, Some(0)), (1, EventKind::Order, Some(1)), (2, EventKind::Persist, Some(0)),]
     );
 }

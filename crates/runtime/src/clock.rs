@@ -26,9 +26,7 @@ pub struct SystemClock {
 
 impl Default for SystemClock {
     fn default() -> Self {
-        SystemClock {
-            start: Instant::now(),
-        }
+        SystemClock { start: Instant::now() }
     }
 }
 
@@ -61,14 +59,11 @@ pub struct ManualClock {
 impl ManualClock {
     /// A clock that starts at `wall_ns`.
     pub fn new(wall_ns: u64) -> Self {
-        ManualClock {
-            now_ns: AtomicU64::new(wall_ns),
-        }
+        ManualClock { now_ns: AtomicU64::new(wall_ns) }
     }
     /// Moves the clock forward.
     pub fn advance(&self, duration: Duration) {
-        self.now_ns
-            .fetch_add(duration.as_nanos() as u64, Ordering::Relaxed);
+        self.now_ns.fetch_add(duration.as_nanos() as u64, Ordering::Relaxed);
     }
 }
 

@@ -86,10 +86,7 @@ impl Driver {
                 state.woken = false;
             }
         })?;
-        Ok(Driver {
-            waker,
-            thread: Some(thread),
-        })
+        Ok(Driver { waker, thread: Some(thread) })
     }
 }
 
@@ -128,21 +125,9 @@ pub struct Pool {
 impl Pool {
     /// A pool of at most `limit` threads, started on demand.
     pub fn new(limit: usize) -> Pool {
-        let state = PoolState {
-            jobs: VecDeque::new(),
-            idle: 0,
-            threads: 0,
-            stop: false,
-        };
-        let shared = PoolShared {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            limit,
-        };
-        Pool {
-            shared: Arc::new(shared),
-            joins: Mutex::new(Vec::new()),
-        }
+        let state = PoolState { jobs: VecDeque::new(), idle: 0, threads: 0, stop: false };
+        let shared = PoolShared { state: Mutex::new(state), changed: Condvar::new(), limit };
+        Pool { shared: Arc::new(shared), joins: Mutex::new(Vec::new()) }
     }
 
     /// Queues a job. When no thread can be started and none exists, the job runs in the caller.
@@ -162,11 +147,7 @@ impl Pool {
             Err(_) => {
                 let mut state = self.shared.state.lock();
                 state.threads -= 1;
-                let orphan = if state.threads == 0 {
-                    state.jobs.pop_back()
-                } else {
-                    None
-                };
+                let orphan = if state.threads == 0 { state.jobs.pop_back() } else { None };
                 drop(state);
                 if let Some(job) = orphan {
                     job();

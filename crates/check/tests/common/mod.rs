@@ -130,18 +130,11 @@ pub struct Image {
 }
 
 pub fn page(kind: PageKind, datum: u64) -> Owner {
-    Owner::Page {
-        kind,
-        datum: datum as u32,
-    }
+    Owner::Page { kind, datum: datum as u32 }
 }
 
 pub fn file(ino: u64, block: u64, unwritten: bool) -> Owner {
-    Owner::File {
-        ino: Ino(ino),
-        block: FileBlock(block),
-        unwritten,
-    }
+    Owner::File { ino: Ino(ino), block: FileBlock(block), unwritten }
 }
 
 impl Image {
@@ -190,9 +183,7 @@ impl Image {
             (slot.mode, slot.nlink, slot.size) = (0o120777.into(), 1.into(), 1030.into());
             slot.flags = flag::HAS_SYMLINK.into();
         });
-        image.slot(CHILD, |slot| {
-            (slot.mode, slot.nlink) = (0o100600.into(), 2.into())
-        });
+        image.slot(CHILD, |slot| (slot.mode, slot.nlink) = (0o100600.into(), 2.into()));
         let orphan_block = image.take(file(70, 3, false));
         for (at, ino) in ORPHANS.into_iter().enumerate() {
             image.slot(ino, |slot| {
@@ -243,9 +234,7 @@ impl Image {
     }
 
     fn add_catalog(&mut self) {
-        self.leaves = (0..4)
-            .map(|shard| self.take(page(PageKind::CatalogPage, shard)))
-            .collect();
+        self.leaves = (0..4).map(|shard| self.take(page(PageKind::CatalogPage, shard))).collect();
         let second = self.take(page(PageKind::CatalogPage, 2));
         self.inner = self.take(page(PageKind::CatalogPage, 2));
         let dentry = |directory: u64, target: u64, kind: u8, name: &str| {
@@ -304,13 +293,7 @@ impl Image {
         for at in 0..4u8 {
             self.put_device(3 + u64::from(at), &[at + 1; BLOCK_SIZE as usize]);
         }
-        let entry = SummaryEntry {
-            ino: Ino(FILE),
-            generation: 0,
-            block: FileBlock(20),
-            crc: 0,
-            lsn: Lsn(1),
-        };
+        let entry = SummaryEntry { ino: Ino(FILE), generation: 0, block: FileBlock(20), crc: 0, lsn: Lsn(1) };
         self.put_device(7, &encode_summary(&UUID, DeviceBlock(3), &[entry; 4]));
     }
 
@@ -363,9 +346,7 @@ impl Image {
     }
 
     pub fn slot_place(&self, ino: u64) -> PmOffset {
-        PmBlock(self.inode_pages[(ino / 32) as usize])
-            .offset()
-            .plus(ino % 32 * SLOT_SIZE)
+        PmBlock(self.inode_pages[(ino / 32) as usize]).offset().plus(ino % 32 * SLOT_SIZE)
     }
 
     pub fn slot(&mut self, ino: u64, change: impl FnOnce(&mut InodeSlot)) {
@@ -465,13 +446,7 @@ impl Image {
             record.resize(record.len().next_multiple_of(8), 0);
         }
         let seed = record_seed(&UUID, lane, position, 3);
-        seal(
-            &mut record,
-            Lsn(lsn),
-            writes.len() as u16,
-            checks.len() as u16,
-            seed,
-        );
+        seal(&mut record, Lsn(lsn), writes.len() as u16, checks.len() as u16, seed);
         for (at, byte) in (position..).zip(&record) {
             let place = self.geometry.lane_offset(lane).plus(at % self.geometry.lane_size);
             self.pm[place.0 as usize] = *byte;
@@ -490,18 +465,12 @@ impl Image {
     pub fn devices(&self) -> Devices {
         Devices {
             pm: Arc::new(MemPm(RwLock::new(self.pm.clone()))),
-            block: vec![Some(Arc::new(MemDevice {
-                bytes: self.device.clone(),
-                bad: Vec::new(),
-            }))],
+            block: vec![Some(Arc::new(MemDevice { bytes: self.device.clone(), bad: Vec::new() }))],
         }
     }
 
     pub fn check(&self) -> Report {
-        let options = Options {
-            read_cold: true,
-            progress: None,
-        };
+        let options = Options { read_cold: true, progress: None };
         check(&self.devices(), &options)
     }
 }

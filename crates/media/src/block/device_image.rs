@@ -24,10 +24,7 @@ pub struct DeviceImage {
 impl DeviceImage {
     /// A device of `blocks` zero blocks.
     pub fn zeroed(blocks: u64) -> DeviceImage {
-        DeviceImage {
-            blocks,
-            content: HashMap::new(),
-        }
+        DeviceImage { blocks, content: HashMap::new() }
     }
 
     /// From bytes, rounded up to a block.

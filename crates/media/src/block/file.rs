@@ -71,9 +71,7 @@ impl FileDevice {
         let size = if block_device {
             device_size(&file, path)?
         } else {
-            file.metadata()
-                .map_err(|error| OpenError::io(path, "size", error))?
-                .len()
+            file.metadata().map_err(|error| OpenError::io(path, "size", error))?.len()
         };
         let size = size / BLOCK_SIZE * BLOCK_SIZE;
         check_size(path, size)?;
@@ -100,17 +98,9 @@ impl FileDevice {
         check_size(path, size)?;
         let mut options = OpenOptions::new();
         // emptied only once the lock is held
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600);
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let (file, direct) = open_direct(&mut options, 0, path)?;
-        let kind = file
-            .metadata()
-            .map_err(|error| OpenError::io(path, "examine", error))?
-            .file_type();
+        let kind = file.metadata().map_err(|error| OpenError::io(path, "examine", error))?.file_type();
         if !kind.is_file() {
             return Err(OpenError::Unsupported {
                 path: path.to_path_buf(),
@@ -132,16 +122,8 @@ impl FileDevice {
     /// Kind and way of access, for status.
     pub fn describe(&self) -> String {
         let kind = if self.block_device { "block device" } else { "file" };
-        let cache = if self.direct {
-            "direct"
-        } else {
-            "through the page cache (O_DIRECT refused)"
-        };
-        let way = if self.rings.in_use() {
-            "io_uring"
-        } else {
-            "preadv and pwritev"
-        };
+        let cache = if self.direct { "direct" } else { "through the page cache (O_DIRECT refused)" };
+        let way = if self.rings.in_use() { "io_uring" } else { "preadv and pwritev" };
         format!("{kind}, {cache}, {way}")
     }
 
@@ -179,9 +161,9 @@ fn open_direct(options: &mut OpenOptions, flags: i32, path: &Path) -> Result<(Fi
             let file = file.map_err(|error| OpenError::io(path, "open", error))?;
             Ok((file, false))
         }
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(OpenError::Busy {
-            path: path.to_path_buf(),
-        }),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            Err(OpenError::Busy { path: path.to_path_buf() })
+        }
         Err(error) => Err(OpenError::io(path, "open", error)),
     }
 }
@@ -231,8 +213,7 @@ impl BlockMedium for FileDevice {
         // SAFETY: a write only reads the buffer, which is borrowed for the whole call.
         let result = unsafe {
             let offset = first.byte_offset();
-            self.rings
-                .transfer(file, Direction::Write, buffer, length, offset)
+            self.rings.transfer(file, Direction::Write, buffer, length, offset)
         };
         result.map_err(|errno| self.error("write", first, blocks, errno))
     }

@@ -41,10 +41,7 @@ pub(super) struct Rings {
 impl Rings {
     /// Rings, or a promise never to make one (tests of the other path).
     pub(super) fn new(refused: bool) -> Rings {
-        Rings {
-            idle: Mutex::new(Vec::new()),
-            refused: AtomicBool::new(refused),
-        }
+        Rings { idle: Mutex::new(Vec::new()), refused: AtomicBool::new(refused) }
     }
 
     /// Whether transfers go through io_uring as far as known.
@@ -72,12 +69,7 @@ impl Rings {
             // SAFETY: the caller's promise.
             return unsafe { transfer_by_calls(file, direction, buffer, length, offset) };
         };
-        let job = Job {
-            file: Fd(file.as_raw_fd()),
-            direction,
-            buffer,
-            offset,
-        };
+        let job = Job { file: Fd(file.as_raw_fd()), direction, buffer, offset };
         // SAFETY: the caller's promise.
         let (result, clean) = unsafe { job.run(&mut ring, length) };
         if clean {
@@ -100,10 +92,7 @@ impl Rings {
             Ok(ring) => Some(ring),
             Err(error) => {
                 // for want of memory or descriptors: by calls this time; refused: for good
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EPERM | libc::ENOSYS | libc::EACCES)
-                ) {
+                if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EACCES)) {
                     tracing::info!(%error, "io_uring is refused here; using preadv and pwritev");
                     self.refused.store(true, Ordering::Relaxed);
                 }
@@ -137,10 +126,7 @@ impl Job {
                 let piece = if let Some(rest) = again.pop() {
                     rest
                 } else if next < length {
-                    let piece = Piece {
-                        start: next,
-                        length: PIECE.min(length - next),
-                    };
+                    let piece = Piece { start: next, length: PIECE.min(length - next) };
                     next += piece.length;
                     piece
                 } else {
@@ -228,10 +214,7 @@ fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
     if done == 0 {
         return Err(libc::EIO);
     }
-    let rest = Piece {
-        start: piece.start + done,
-        length: piece.length - done,
-    };
+    let rest = Piece { start: piece.start + done, length: piece.length - done };
     Ok((rest.length != 0).then_some(rest))
 }
 
@@ -252,19 +235,15 @@ unsafe fn transfer_by_calls(
         let fd = file.as_raw_fd();
         // SAFETY: the rest of the caller's buffer.
         let moved = unsafe {
-            let vector = libc::iovec {
-                iov_base: buffer.add(piece.start).cast(),
-                iov_len: piece.length.min(PIECE),
-            };
+            let vector =
+                libc::iovec { iov_base: buffer.add(piece.start).cast(), iov_len: piece.length.min(PIECE) };
             match direction {
                 Direction::Read => libc::preadv(fd, &vector, 1, position),
                 Direction::Write => libc::pwritev(fd, &vector, 1, position),
             }
         };
         let result = if moved < 0 {
-            -std::io::Error::last_os_error()
-                .raw_os_error()
-                .unwrap_or(libc::EIO)
+            -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
         } else {
             moved as i32
         };
@@ -279,10 +258,7 @@ mod tests {
 
     #[test]
     fn short_and_interrupted_pieces_continue_and_an_early_end_is_an_error() {
-        let piece = Piece {
-            start: 4096,
-            length: 8192,
-        };
+        let piece = Piece { start: 4096, length: 8192 };
         let rest = advance(piece, 4096).unwrap().unwrap();
         assert_eq!((rest.start, rest.length), (8192, 4096));
         let rest = advance(piece, 5000).unwrap().unwrap();

@@ -131,12 +131,7 @@ impl SimulatedDevice {
 
     /// Makes operations that touch `blocks` fail with `errno`. Flushes ignore the range.
     pub fn fail_next(&self, operation: Operation, blocks: Range<u64>, errno: i32, times: Times) {
-        self.shared.state.lock().failures.push(Failure {
-            operation,
-            blocks,
-            errno,
-            times,
-        });
+        self.shared.state.lock().failures.push(Failure { operation, blocks, errno, times });
     }
 
     /// Ends all injected failures.
@@ -211,10 +206,7 @@ impl SimulatedDevice {
 
     /// What reads see.
     pub fn visible_image(&self) -> DeviceImage {
-        DeviceImage {
-            blocks: self.shared.blocks,
-            content: self.shared.state.lock().visible.clone(),
-        }
+        DeviceImage { blocks: self.shared.blocks, content: self.shared.state.lock().visible.clone() }
     }
 }
 
@@ -252,9 +244,7 @@ impl Shared {
         }
         let limit = state.stall_limit;
         state.waiting += 1;
-        let waited = self
-            .changed
-            .wait_while_for(&mut state, |state| state.stalled, limit);
+        let waited = self.changed.wait_while_for(&mut state, |state| state.stalled, limit);
         state.waiting -= 1;
         if waited.timed_out() && state.stalled {
             return Err(self.error(&mut state, operation, blocks, libc::ETIMEDOUT));
@@ -308,21 +298,12 @@ impl State {
 
     fn put(&mut self, block: u64, content: Arc<AlignedBlock>) {
         self.visible.insert(block, Arc::clone(&content));
-        self.unflushed.push(Unflushed {
-            block,
-            content,
-            abandoned: false,
-        });
+        self.unflushed.push(Unflushed { block, content, abandoned: false });
     }
 
     /// Makes durable what no failed flush has abandoned.
     fn make_durable(&mut self) {
-        let flushed: HashSet<u64> = self
-            .unflushed
-            .iter()
-            .filter(|w| !w.abandoned)
-            .map(|w| w.block)
-            .collect();
+        let flushed: HashSet<u64> = self.unflushed.iter().filter(|w| !w.abandoned).map(|w| w.block).collect();
         for write in std::mem::take(&mut self.unflushed) {
             if !write.abandoned {
                 self.durable.content.insert(write.block, write.content);

@@ -29,11 +29,7 @@ pub(crate) struct LineStore {
 impl LineStore {
     /// States this store leads to: each leaves some of its words in place, the last all.
     fn states(&self) -> usize {
-        if self.streaming {
-            (1 << self.mask.count_ones()) - 1
-        } else {
-            self.mask.count_ones() as usize
-        }
+        if self.streaming { (1 << self.mask.count_ones()) - 1 } else { self.mask.count_ones() as usize }
     }
 
     /// Puts its words into `line`, restricted to state `state` (1 ..= `states()`).
@@ -43,11 +39,7 @@ impl LineStore {
             if self.mask & (1 << word) == 0 {
                 continue;
             }
-            let there = if self.streaming {
-                state & (1 << rank) != 0
-            } else {
-                rank < state
-            };
+            let there = if self.streaming { state & (1 << rank) != 0 } else { rank < state };
             if there && let Some(bytes) = line.get_mut(word * 8..word * 8 + 8) {
                 bytes.copy_from_slice(&value.to_ne_bytes());
             }
@@ -140,18 +132,10 @@ impl CrashSnapshot {
             let open = line.stores.iter().skip(forced);
             let stores: Vec<LineStore> = open.take_while(|s| s.stored <= epoch).copied().collect();
             if !stores.is_empty() {
-                pending.push(PendingLine {
-                    line: line.line,
-                    stores,
-                });
+                pending.push(PendingLine { line: line.line, stores });
             }
         }
-        CrashSnapshot {
-            event: self.event,
-            durable,
-            pending,
-            epochs: epoch..=epoch,
-        }
+        CrashSnapshot { event: self.event, durable, pending, epochs: epoch..=epoch }
     }
 
     /// The image in which pending line `i` is in state `choice(i)` (0 durable, `usize::MAX` newest),
@@ -204,11 +188,7 @@ impl CrashSnapshot {
         let mut plans = Vec::new();
         for epoch in 0..self.epoch_count() {
             let narrow = self.in_epoch(epoch);
-            let radixes: Vec<u64> = narrow
-                .pending
-                .iter()
-                .map(|line| line.state_count() as u64)
-                .collect();
+            let radixes: Vec<u64> = narrow.pending.iter().map(|line| line.state_count() as u64).collect();
             let all = radixes.iter().try_fold(1u64, |n, r| n.checked_mul(*r));
             let binary = radixes.len() as u32 <= max_pending.min(20);
             match all {
@@ -244,11 +224,7 @@ impl CrashSnapshot {
         }
         let snapshot = self.clone();
         let random = (0..samples).map(move |i| snapshot.image_random(seed.wrapping_add(i)));
-        Box::new(
-            [self.image_oldest(), self.image_newest()]
-                .into_iter()
-                .chain(random),
-        )
+        Box::new([self.image_oldest(), self.image_newest()].into_iter().chain(random))
     }
 
     fn image_here(&self, choice: &dyn Fn(usize) -> usize) -> Vec<u8> {

@@ -67,10 +67,7 @@ impl Kernels {
                 sets.insert(0, x86("avx2", x86::load_avx2, x86::load_avx2, x86::stream_avx2));
             }
             if is_x86_feature_detected!("avx512f") {
-                sets.insert(
-                    0,
-                    x86("avx512", x86::load_avx512, x86::load_avx512, x86::stream_avx512),
-                );
+                sets.insert(0, x86("avx512", x86::load_avx512, x86::load_avx512, x86::stream_avx512));
             }
         }
         sets
@@ -263,11 +260,7 @@ fn detect_write_back() -> WriteBack {
     #[cfg(target_arch = "x86_64")]
     {
         let leaves = std::arch::x86_64::__cpuid(0).eax;
-        let features = if leaves >= 7 {
-            std::arch::x86_64::__cpuid_count(7, 0).ebx
-        } else {
-            0
-        };
+        let features = if leaves >= 7 { std::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
         if features & (1 << 24) != 0 {
             WriteBack::Clwb
         } else if features & (1 << 23) != 0 {
@@ -387,18 +380,8 @@ mod x86 {
         "vmovntdq [{to}], ymm0",
         "vmovntdq [{to} + 32], ymm1"
     );
-    line_loop!(
-        load_avx512,
-        ["vzeroupper"],
-        "vmovdqu64 zmm0, [{from}]",
-        "vmovdqu64 [{to}], zmm0"
-    );
-    line_loop!(
-        stream_avx512,
-        ["vzeroupper"],
-        "vmovdqu64 zmm0, [{from}]",
-        "vmovntdq [{to}], zmm0"
-    );
+    line_loop!(load_avx512, ["vzeroupper"], "vmovdqu64 zmm0, [{from}]", "vmovdqu64 [{to}], zmm0");
+    line_loop!(stream_avx512, ["vzeroupper"], "vmovdqu64 zmm0, [{from}]", "vmovntdq [{to}], zmm0");
 }
 
 #[cfg(test)]

@@ -49,11 +49,7 @@ impl Backing {
 
 /// Gives every byte of the file its space, so that no store can fail for want of it.
 pub(crate) fn allocate(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
-    let no_space = |reason: String| OpenError::NoSpace {
-        path: path.to_path_buf(),
-        size_bytes: size,
-        reason,
-    };
+    let no_space = |reason: String| OpenError::NoSpace { path: path.to_path_buf(), size_bytes: size, reason };
     if Backing::of(file) == Backing::Tmpfs
         && let Some(available) = memory_available()
         && size.saturating_add(MEMORY_RESERVE) > available
@@ -104,11 +100,7 @@ impl Mapping {
     /// Maps `size` bytes of a file. Touches no page.
     pub(crate) fn new(file: &File, path: &Path, size: usize, writable: bool) -> Result<Mapping, OpenError> {
         let failed = || OpenError::io(path, "map", std::io::Error::last_os_error());
-        let protection = if writable {
-            libc::PROT_READ | libc::PROT_WRITE
-        } else {
-            libc::PROT_READ
-        };
+        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         // SAFETY: a fresh reservation chosen by the kernel; the file is mapped inside it, at an
         // aligned address, and what is left of the reservation on both sides is returned.
         unsafe {
@@ -164,17 +156,11 @@ impl Mapping {
     /// tables. Best effort: a missing page shows at its access.
     pub(crate) fn prepare(&self, offset: usize, length: usize, writable: bool) {
         let start = (offset.min(self.size)) & !(HUGE_PAGE - 1);
-        let end = (offset.saturating_add(length))
-            .next_multiple_of(HUGE_PAGE)
-            .min(self.size);
+        let end = (offset.saturating_add(length)).next_multiple_of(HUGE_PAGE).min(self.size);
         if start >= end {
             return;
         }
-        let populate = if writable {
-            libc::MADV_POPULATE_WRITE
-        } else {
-            libc::MADV_POPULATE_READ
-        };
+        let populate = if writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
         // SAFETY: the range is inside the mapping; both kinds of advice keep its contents.
         unsafe {
             let at = self.base.add(start).cast();

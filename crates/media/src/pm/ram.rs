@@ -80,10 +80,7 @@ impl RamPm {
             .map_err(|error| OpenError::io(path, "create", error))?;
         refuse_special(&file, path)?;
         lock_exclusive(&file, path)?;
-        let resize = |bytes| {
-            file.set_len(bytes)
-                .map_err(|error| OpenError::io(path, "set the size", error))
-        };
+        let resize = |bytes| file.set_len(bytes).map_err(|error| OpenError::io(path, "set the size", error));
         resize(0)?;
         let allocated = resize(size).and_then(|()| allocate(&file, path, size));
         if let Err(error) = allocated {
@@ -115,21 +112,13 @@ impl RamPm {
     }
 
     fn map(file: File, path: &Path, writable: bool) -> Result<RamPm, OpenError> {
-        let metadata = file
-            .metadata()
-            .map_err(|error| OpenError::io(path, "size", error))?;
+        let metadata = file.metadata().map_err(|error| OpenError::io(path, "size", error))?;
         let size = metadata.len() / BLOCK_SIZE * BLOCK_SIZE;
         check_size(path, size)?;
-        let bytes = usize::try_from(size).map_err(|_| OpenError::InvalidSize {
-            path: path.to_path_buf(),
-            size_bytes: size,
-        })?;
+        let bytes = usize::try_from(size)
+            .map_err(|_| OpenError::InvalidSize { path: path.to_path_buf(), size_bytes: size })?;
         let mapping = Mapping::new(&file, path, bytes, writable)?;
-        let backing = if mapping.is_dax() {
-            Backing::Dax
-        } else {
-            Backing::of(&file)
-        };
+        let backing = if mapping.is_dax() { Backing::Dax } else { Backing::of(&file) };
         Ok(RamPm {
             faults: FaultGuard::register(path, mapping.base(), mapping.size())?,
             base: mapping.base(),
@@ -183,27 +172,17 @@ impl RamPm {
     /// The error for a range, unless nothing in it is poisoned.
     #[inline]
     fn verdict(&self, offset: u64, length: u64) -> Result<(), MediaError> {
-        if self.faults.intact(offset, length) {
-            Ok(())
-        } else {
-            Err(unreadable(offset, length))
-        }
+        if self.faults.intact(offset, length) { Ok(()) } else { Err(unreadable(offset, length)) }
     }
 }
 
 #[cold]
 fn unreadable(offset: u64, length: u64) -> MediaError {
-    MediaError::Pm {
-        offset: PmOffset(offset),
-        length,
-    }
+    MediaError::Pm { offset: PmOffset(offset), length }
 }
 
 fn refuse_special(file: &File, path: &Path) -> Result<(), OpenError> {
-    let kind = file
-        .metadata()
-        .map_err(|error| OpenError::io(path, "examine", error))?
-        .file_type();
+    let kind = file.metadata().map_err(|error| OpenError::io(path, "examine", error))?.file_type();
     if kind.is_file() {
         return Ok(());
     }
@@ -343,15 +322,11 @@ impl PmMedium for RamPm {
             let values = self.shards.iter().map(|s| field(s).load(Ordering::Relaxed));
             values.sum()
         };
-        PmCounters {
-            fences: sum(|s| &s.fences),
-            lines: sum(|s| &s.lines),
-        }
+        PmCounters { fences: sum(|s| &s.fences), lines: sum(|s| &s.lines) }
     }
 
     fn prepare(&self, offset: PmOffset, length: u64) {
         let clamp = |bytes: u64| bytes.min(self.size) as usize;
-        self.mapping
-            .prepare(clamp(offset.0), clamp(length), self.writable);
+        self.mapping.prepare(clamp(offset.0), clamp(length), self.writable);
     }
 }

@@ -190,10 +190,7 @@ impl Shared {
         let mut pending: Vec<PendingLine> = state
             .pending
             .iter()
-            .map(|(line, stores)| PendingLine {
-                line: *line,
-                stores: stores.clone(),
-            })
+            .map(|(line, stores)| PendingLine { line: *line, stores: stores.clone() })
             .collect();
         pending.sort_by_key(|line| line.line);
         CrashSnapshot {
@@ -229,13 +226,8 @@ impl State {
 
     /// What a store of `length` bytes at `start` put into `line`, taken from `visible`.
     fn line_store(&self, line: u64, start: u64, length: u64, streaming: bool) -> LineStore {
-        let mut store = LineStore {
-            mask: 0,
-            words: [0; 8],
-            streaming,
-            stored: self.epoch,
-            written_back: NEVER,
-        };
+        let mut store =
+            LineStore { mask: 0, words: [0; 8], streaming, stored: self.epoch, written_back: NEVER };
         for (index, value) in store.words.iter_mut().enumerate() {
             let at = line * LINE_SIZE + index as u64 * 8;
             if at < start + length && start < at + 8 {
