@@ -8,7 +8,7 @@ use crate::mount::{PolicyKind, PoolMedia};
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader};
-use terrace_format::geometry::{ROOTS_BLOCK, SUPERBLOCK_COPIES};
+use terrace_format::geometry::{LANES_BLOCK, ROOTS_BLOCK, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, pack_root};
 use terrace_format::superblock::{DeviceRow, MAX_DEVICES, Superblock};
 use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
@@ -76,7 +76,14 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
     let superblock = make_superblock(media, options, &geometry)?;
     let pm = &*media.pm;
     let zeros = [0; BLOCK_SIZE as usize];
-    for block in 0..geometry.first_pool_block().0 {
+    // The superblocks of an old pool first: a crash below must not leave one over a half cleared table.
+    for block in 0..LANES_BLOCK.0 {
+        pm.write_streaming(PmBlock(block).offset(), &zeros)?;
+        if SUPERBLOCK_COPIES.iter().any(|copy| block + 1 == copy.0 + SUPERBLOCK_BLOCKS) {
+            pm.persist();
+        }
+    }
+    for block in LANES_BLOCK.0..geometry.first_pool_block().0 {
         pm.write_streaming(PmBlock(block).offset(), &zeros)?;
     }
     pm.persist();
