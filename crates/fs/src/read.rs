@@ -161,7 +161,7 @@ impl Fs {
             }
             let mut slot = inode.slot;
             // Later than what it is compared with, however coarse the clock is.
-            let newest = slot.mtime.get().max(slot.ctime.get()) + 1;
+            let newest = slot.mtime.get().max(slot.ctime.get()).saturating_add(1);
             slot.atime = self.now().max(newest).into();
             let mut tx = terrace_wal::Tx::new();
             crate::slot::log_slot(&mut tx, inode.place, &inode.slot, &slot);

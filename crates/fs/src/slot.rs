@@ -78,6 +78,10 @@ impl Fs {
             let found = format!("{:#x}", slot.flags.get());
             return Err(Corrupt::new(format!("inode {ino} flags"), "known flags", found).into());
         }
+        if slot.size.get() > terrace_format::address::MAX_FILE_SIZE || slot.blocks.get() > u64::MAX / 8 {
+            let found = format!("{} bytes, {} blocks", slot.size, slot.blocks);
+            return Err(Corrupt::new(format!("inode {ino} size"), "one that a file can have", found).into());
+        }
         Ok(Inode { ino, place, slot })
     }
 
