@@ -152,7 +152,7 @@ impl Fs {
             return Err(NoSpace::Numbers.into());
         }
         let mut tx = Tx::new();
-        let grow = || -> FsResult<()> {
+        let mut grow = || -> FsResult<()> {
             let page = claim.take().ok_or(NoSpace::Pm)?;
             self.pm.write_streaming(page.offset(), &[0; BLOCK_SIZE as usize])?;
             self.pm.order();
@@ -164,13 +164,14 @@ impl Fs {
                 Owner::Page { kind: PageKind::InodePage, datum: index as u32 },
             );
             tx.write_u64(self.wal.geometry().inode_pages(), index + 1);
-            self.wal.commit(reservation, &tx)?;
             Ok(())
         };
         if let Err(error) = grow() {
             claim.give_back_all();
             return Err(error);
         }
+        // After a failure the page stays taken: the record may be valid.
+        self.wal.commit(reservation, &tx)?;
         numbers.pages = index + 1;
         numbers.free.push(if index == 0 { u32::MAX << 2 } else { u32::MAX });
         numbers.candidates.push(index as u32);

@@ -172,12 +172,12 @@ impl Fs {
                 return Ok(());
             }
             let mut tx = terrace_wal::Tx::new();
-            let added = self.map.add_nodes(&mut tx, &inode.map(), first, count as usize, &mut claim);
-            let committed = added.and_then(|_| self.wal.commit(reservation, &tx));
-            if let Err(error) = committed {
+            if let Err(error) = self.map.add_nodes(&mut tx, &inode.map(), first, count as usize, &mut claim) {
                 claim.give_back_all();
                 return Err(error.into());
             }
+            // After a failure the nodes stay taken: the record may be valid.
+            self.wal.commit(reservation, &tx)?;
         }
     }
 }

@@ -162,8 +162,10 @@ impl<'a> Staged<'a> {
         if self.unnamed {
             self.fs.pm.order();
         }
-        let lsn = self.fs.wal.commit_with_data(reservation, &self.tx, &self.data)?;
-        self.done = true;
+        let committed = self.fs.wal.commit_with_data(reservation, &self.tx, &self.data);
+        // A record that failed on the way may be valid: what it gives to files must not be handed out again.
+        self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
+        let lsn = committed?;
         if !self.released.is_empty() {
             self.fs.blocks.freed(lsn, &self.released);
         }
