@@ -77,6 +77,12 @@ pub fn of_pool(pool: &Path) -> Outcome<Option<Mount>> {
     Ok(all()?.into_iter().rev().find(|mount| mount.fs_type == FS_TYPE && mount.source == pool))
 }
 
+/// A mount of ours with this device number.
+pub fn of_device(device: u64) -> Outcome<Option<Mount>> {
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    Ok(all()?.into_iter().find(|mount| mount.fs_type == FS_TYPE && mount.device == device))
+}
+
 /// Whether an errno says that the daemon behind a mount is gone.
 pub fn means_dead(error: rustix::io::Errno) -> bool {
     error == rustix::io::Errno::NOTCONN || error == rustix::io::Errno::CONNABORTED

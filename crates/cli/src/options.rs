@@ -84,7 +84,8 @@ impl Options {
             None => (word, None),
         };
         let name = String::from_utf8_lossy(name).into_owned();
-        if name.starts_with("x-") || name.starts_with("X-") || IGNORED.contains(&name.as_str()) {
+        let ignored = value.is_none() && IGNORED.contains(&name.as_str());
+        if ignored || name.starts_with("x-") || name.starts_with("X-") {
             return Ok(());
         }
         if LATER.contains(&name.as_str()) {
@@ -152,7 +153,7 @@ impl Options {
                     _ => return Err(wrong("must be atomic or ordered")),
                 });
             }
-            "user" | "uhelper" | "comment" | "helper" => {}
+            "user" | "uhelper" | "comment" | "helper" => {} // mount(8)'s notes to itself
             _ => return Err(unknown(name)),
         }
         Ok(())
@@ -173,12 +174,14 @@ mod tests {
 
     #[test]
     fn sorts_options() {
-        let options =
-            parse("defaults,nofail,x-systemd.automount,ro,noatime,nosuid,cache=1G,threshold=50,log=/a b");
+        let options = parse(
+            "defaults,nofail,x-systemd.automount,ro,noatime,nosuid,cache=1G,threshold=50,group,group=1M,log=/a b",
+        );
         let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert!(options.fs.read_only && !options.allow_other);
         assert_eq!(options.fs.atime, Atime::Never);
         assert_eq!((options.fs.cache_bytes, options.fs.threshold_percent), (1 << 30, Some(50)));
+        assert_eq!(options.fs.group_bytes, 1 << 20);
         assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);
         assert_eq!(options.log, Some(PathBuf::from("/a b")));
     }

@@ -654,3 +654,15 @@ impl Filesystem for Adapter {
         reply.error(Errno::ENOSYS);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_eio() {
+        let result = guarded("test", || -> Result<(), Errno> { panic!("on purpose") });
+        assert_eq!(result.map_err(Errno::code), Err(libc::EIO));
+        assert_eq!(guarded("test", || Ok(7)).ok(), Some(7));
+    }
+}

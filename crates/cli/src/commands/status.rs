@@ -36,7 +36,7 @@ pub fn run(args: &Status) -> Outcome<u8> {
 fn is_degraded(found: &Value) -> bool {
     let healthy = |device: &Value| device["health"].as_str().is_none_or(|health| health == "ok");
     let devices = |tier: &Value| tier["devices"].as_array().is_none_or(|devices| devices.iter().all(healthy));
-    !found["tiers"].as_array().is_none_or(|tiers| tiers.iter().all(devices))
+    found["healthy"] == false || !found["tiers"].as_array().is_none_or(|tiers| tiers.iter().all(devices))
 }
 
 /// What the superblock says of a pool that is not mounted.

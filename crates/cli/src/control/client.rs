@@ -51,6 +51,13 @@ pub fn locate(path: &Path) -> Outcome<Located> {
         }
         Err(_) => {}
     }
+    // A file that we may not read can still be told from its file system.
+    if let Ok(found) = rustix::fs::stat(path)
+        && let Some(mount) = mounts::of_device(found.st_dev)?
+        && let Some(daemon) = locate_mount(&mount.mountpoint)
+    {
+        return Ok(Located::Mounted(daemon));
+    }
     let Ok(superblock) = pool::peek(path) else { return Ok(Located::NotMounted) };
     let uuid = pool::uuid_text(&superblock);
     for socket in state::sockets(&uuid) {

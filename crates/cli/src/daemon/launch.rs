@@ -35,7 +35,7 @@ pub fn launch(pool: &Path, dir: &Path, options: &[OsString]) -> Outcome<()> {
     if let Some(pipe) = child.stdout.take() {
         BufReader::new(pipe).read_line(&mut line).map_err(system)?;
     }
-    if line.trim() == READY {
+    if line.trim() == READY && !interrupted.load(Ordering::Relaxed) {
         return Ok(());
     }
     Err(died(&mut child, &interrupted))

@@ -15,6 +15,7 @@ use crate::output;
 use crate::pool::{self, OpenPool};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +78,8 @@ pub fn run(plan: &Plan) -> Outcome<()> {
 fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: bool) -> Outcome<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let OpenPool { media, superblock, .. } = opened;
+    // From here on signals wait until the mount can be ended in order.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new(plain(&error)))?;
     let medium = media.pm.describe();
     let fs = Fs::mount(media, superblock, plan.options.fs.clone(), Arc::clone(&clock))
         .map_err(|error| Failure::at(&plan.pool, error))?;
@@ -115,7 +118,7 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
     };
     let shared = Shared::new(Arc::clone(&fs), superblock, describe, stop.clone());
     let started = Server::start(shared, &socket).and_then(|server| {
-        handle_signals(plan.foreground, stop).map_err(|error| Failure::new(plain(&error)))?;
+        handle_signals(signals, plan.foreground, stop).map_err(|error| Failure::new(plain(&error)))?;
         Ok(server)
     });
     let server = match started {
@@ -229,8 +232,11 @@ impl Stopper {
     }
 }
 
-fn handle_signals(foreground: bool, stop: impl Fn() + Send + 'static) -> io::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+fn handle_signals(
+    mut signals: Signals,
+    foreground: bool,
+    stop: impl Fn() + Send + 'static,
+) -> io::Result<()> {
     spawn("terrace-signals", move || {
         for signal in signals.forever() {
             // Without a terminal a hang-up means nothing.
