@@ -60,6 +60,8 @@ impl Fs {
                 self.blocks.descriptor(new).touch(self.tick.load(Ordering::Relaxed));
                 Ok(true)
             }
+            // A record that failed on the way may be valid: its blocks must not be handed out again.
+            Err(error) if self.wal.is_stopped() => Err(error),
             Err(error) => {
                 if let Some(old) = old {
                     self.blocks.keep(old.block);
@@ -74,15 +76,15 @@ impl Fs {
     /// of an old last block to clear, no map node to add.
     fn is_simple(&self, inode: &Inode, block: FileBlock, old: Option<Mapping>) -> FsResult<bool> {
         let size = inode.size();
-        if inode.slot.has(flag::HAS_INTENT) {
+        // Also over a preallocated block past the end (S5).
+        let clears_tail = !size.is_multiple_of(BLOCK_SIZE) && block.0 > size / BLOCK_SIZE;
+        if inode.slot.has(flag::HAS_INTENT) || clears_tail {
             return Ok(false);
         }
         if old.is_some() {
             return Ok(true);
         }
-        let clears_tail = !size.is_multiple_of(BLOCK_SIZE) && block.0 > size / BLOCK_SIZE;
-        Ok(!clears_tail
-            && !inode.slot.has(flag::HAS_COLD)
+        Ok(!inode.slot.has(flag::HAS_COLD)
             && self.map.missing_nodes(&inode.map(), block, 1)? == 0)
     }
 

@@ -715,6 +715,27 @@ fn s5_raised_sizes_show_zeros() {
     }
 }
 
+/// Broke: a whole block written over a preallocated one past the end raised the size without clearing
+/// the old last block's tail, when the pool has no lower tier (preallocated blocks are mapped in PM then).
+#[test]
+fn s5_preallocated_blocks_past_the_end_without_a_tier() {
+    let pm = Arc::new(terrace_media::pm::RecordedPm::new(2 << 20));
+    let media = || terrace_fs::PoolMedia { pm: pm.clone(), block: Vec::new() };
+    let mut bare = format_options(false);
+    bare.devices.clear();
+    let superblock = format(&media(), &bare).unwrap();
+    let time = Arc::new(terrace_runtime::ManualClock::new(1));
+    let fs = Fs::mount(media(), superblock, options(), time).unwrap();
+    let f = create(&fs, ROOT, "f");
+    write(&fs, f, 0, &[7; 3000]);
+    set_size(&fs, f, 100);
+    fs.fallocate(f, 0, 20_000, Allocate::KeepSize, W).unwrap();
+    write(&fs, f, 8192, &[9; 4096]);
+    let found = read(&fs, f);
+    assert!(found[..100] == [7; 100] && found[8192..] == [9; 4096]);
+    assert!(found[100..8192].iter().all(|byte| *byte == 0), "bytes that were cut off are back");
+}
+
 // ---- M1, M5, I8, I9 ------------------------------------------------------------------------------
 
 /// A flush that fails, a write that fails: nothing is dropped from PM, nothing refers to what was not

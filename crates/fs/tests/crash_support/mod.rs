@@ -354,8 +354,10 @@ pub struct Effort {
     /// fewer.
     pub per_event: usize,
     pub lines: u32,
-    /// Images of one case at most.
+    /// Images of one case at most, about.
     pub per_case: usize,
+    /// Images of a crash inside one recovery, about; three recoveries of a case are crashed.
+    pub recoveries: usize,
 }
 
 impl Effort {
@@ -364,9 +366,10 @@ impl Effort {
         let samples = std::env::var("TERRACE_CRASH_SAMPLES").ok().and_then(|s| s.parse::<f64>().ok());
         let factor = factor * samples.unwrap_or(1.0);
         Effort {
-            per_event: (24.0 * factor).clamp(6.0, 512.0) as usize,
+            per_event: (24.0 * factor).clamp(6.0, 256.0) as usize,
             lines: 8,
-            per_case: (300.0 * factor).max(40.0) as usize,
+            per_case: (150.0 * factor).max(40.0) as usize,
+            recoveries: (20.0 * factor).max(4.0) as usize,
         }
     }
 }
@@ -391,12 +394,13 @@ pub fn images_of(
     }
     let mut images = Vec::new();
     let many = moment.pm.images_exhaustive(effort.lines);
-    let all = many.map(|images| images.take(4 * effort.per_event).collect::<Vec<_>>());
+    let all = many.map(|images| images.take(effort.per_event + 1).collect::<Vec<_>>());
     let few = match all {
         Some(all) if all.len() <= effort.per_event => all,
         _ => {
             let mut few = vec![moment.pm.image_oldest(), moment.pm.image_newest()];
-            few.extend((0..effort.per_event as u64).map(|i| moment.pm.image_random(seed * 1000 + i)));
+            let random = effort.per_event.saturating_sub(2).max(1) as u64;
+            few.extend((0..random).map(|i| moment.pm.image_random(seed * 1000 + i)));
             few
         }
     };
@@ -495,7 +499,7 @@ impl Case {
             allowed.prefixes.push(self.state_now(&world, true).without_times());
         }
         // Second run: photographs at every event, or evenly spread ones.
-        let most = (effort.per_case as u64 / 3).max(1);
+        let most = (effort.per_case as u64 / 2).max(1);
         let stride = events.div_ceil(most).max(1);
         let (world, fs) = self.prepared();
         let begin = world.clock.now();
@@ -503,11 +507,12 @@ impl Case {
         let (pm, device) = (Arc::downgrade(&world.pm), Arc::downgrade(&world.device));
         let kept = Arc::clone(&moments);
         world.clock.on_event(Some(Box::new(move |event| {
-            // Fences are where most is undecided: they are always taken.
+            // Before a fence most is undecided: these moments are preferred.
             let fence = !matches!(
                 event.kind,
                 terrace_media::crash::EventKind::Store | terrace_media::crash::EventKind::WriteBack
             );
+            let fence = fence && (stride == 1 || event.number % 3 == 0);
             if (event.number - begin) % stride == 0 || fence {
                 let (Some(pm), Some(device)) = (pm.upgrade(), device.upgrade()) else { return };
                 kept.lock().push(Moment { pm: pm.snapshot(), device: device.snapshot() });
@@ -521,15 +526,16 @@ impl Case {
         let moments = std::mem::take(&mut *moments.lock());
         let count = moments.len();
         let share = Effort {
-            per_event: effort.per_event.min((effort.per_case / count.max(1)).max(3)),
+            per_event: effort.per_event.min((2 * effort.per_case / count.max(1)).max(3)),
             ..effort
         };
         let (mut states, mut recoveries) = (0, 0);
         for (index, moment) in moments.iter().enumerate() {
             let images = images_of(moment, share, index as u64, &mut seen);
             for (number, (pm, device)) in images.into_iter().enumerate() {
-                if number == 1 && index % (count / 4).max(1) == 0 {
-                    recoveries += crash_recovery(self.shape, &pm, &device, &allowed, 24).map_err(fail)?;
+                if number == 1 && index % (count / 3).max(1) == 0 {
+                    let most = effort.recoveries;
+                    recoveries += crash_recovery(self.shape, &pm, &device, &allowed, most).map_err(fail)?;
                 }
                 judge(self.shape, pm, device, &allowed)
                     .map_err(|error| fail(format!("crash at event {} of {events}, image {number}: {error}", moment.pm.event - begin)))?;
@@ -575,7 +581,7 @@ pub fn crash_recovery(
         if index % stride != 0 && index + 1 != moments.len() {
             continue;
         }
-        let effort = Effort { per_event, lines: 4, per_case: most };
+        let effort = Effort { per_event, lines: 4, per_case: most, recoveries: 0 };
         for (pm, device) in images_of(moment, effort, index as u64, &mut seen) {
             RECOVERY_STATES.fetch_add(1, Ordering::Relaxed);
             count += 1;

@@ -1,0 +1,431 @@
+//! Every operation crashed at every persistence event (docs/semantics.md): PM and device lose power at the
+//! same instant, all subsets of few undecided lines and samples of many, recovery crashed as well, check
+//! clean before and after the next mount, the tree in one of the states the semantics allow.
+//!
+//! `TERRACE_CRASH_SAMPLES=10 cargo test -p terrace-fs --test crash` looks ten times as hard.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+mod crash_support;
+
+use crash_support::*;
+use std::sync::atomic::Ordering;
+use terrace_fs::{Allocate, SetAttributes, SetTime, WriteFlags};
+
+/// A tree with something of everything; records of two lanes above the checkpoint.
+fn populate(_: &World, fs: &std::sync::Arc<terrace_fs::Fs>) {
+    let d = mkdir(fs, ROOT, "d");
+    mkdir(fs, ROOT, "empty");
+    mkdir(fs, d, "sub");
+    let cold = create(fs, ROOT, "cold");
+    write(fs, cold, 0, &pattern(20_000, 1));
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let f = create(fs, ROOT, "f");
+    in_lane(0, 2, || write(fs, f, 0, &pattern(10_000, 2)));
+    let g = create(fs, d, "g");
+    in_lane(1, 2, || write(fs, g, 0, &pattern(5000, 3)));
+    fs.link(g, ROOT, b"hard", W).unwrap();
+    fs.forget(g, 1);
+    let h = create(fs, d, "h");
+    set_xattr(fs, h, "user.a", b"value");
+    let link = fs.symlink(ROOT, b"link", b"d/g", CALLER, W).unwrap().ino;
+    fs.forget(link, 1);
+}
+
+fn case(
+    name: &'static str,
+    act: impl Fn(&std::sync::Arc<terrace_fs::Fs>) + Send + Sync + 'static,
+) -> Case {
+    Case::new(name, populate, move |_, fs| act(fs))
+}
+
+/// Runs cases, prints what was explored, fails with the first error of each case.
+fn run(cases: Vec<Case>, factor: f64) {
+    let effort = Effort::default_times(factor);
+    let mut failed = Vec::new();
+    for case in cases {
+        match case.run(effort) {
+            Ok(text) => println!("{text}"),
+            Err(error) => failed.push(error),
+        }
+    }
+    let (states, recoveries) = (STATES.load(Ordering::Relaxed), RECOVERY_STATES.load(Ordering::Relaxed));
+    println!("states so far: {states}, of these {recoveries} after a crash inside recovery");
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+fn names() -> Vec<Case> {
+    vec![
+        case("create", |fs| {
+            create(fs, ROOT, "new");
+        }),
+        case("mkdir", |fs| {
+            mkdir(fs, find(fs, "d"), "new");
+        }),
+        case("mknod", |fs| {
+            let ino = fs.mknod(ROOT, b"pipe", 0o010600, 0, CALLER, W).unwrap().ino;
+            fs.forget(ino, 1);
+        }),
+        case("symlink", |fs| {
+            let ino = fs.symlink(ROOT, b"s", &[b'x'; 1500], CALLER, W).unwrap().ino;
+            fs.forget(ino, 1);
+        }),
+        case("link", |fs| {
+            let ino = find(fs, "f");
+            fs.link(ino, find(fs, "d"), b"f2", W).unwrap();
+            fs.forget(ino, 1);
+        }),
+        case("unlink one of two", |fs| fs.unlink(ROOT, b"hard", W).unwrap()),
+        case("unlink the last, with data", |fs| fs.unlink(ROOT, b"f", W).unwrap()),
+        case("unlink the last, cold", |fs| {
+            fs.unlink(ROOT, b"cold", W).unwrap();
+            fs.run_background(200);
+        }),
+        case("unlink with xattr", |fs| {
+            fs.unlink(find(fs, "d"), b"h", W).unwrap();
+            fs.run_background(200);
+        }),
+        case("unlink symlink", |fs| {
+            fs.unlink(ROOT, b"link", W).unwrap();
+            fs.run_background(200);
+        }),
+        case("rmdir", |fs| fs.rmdir(ROOT, b"empty", W).unwrap()),
+        case("rename in one directory", |fs| fs.rename(ROOT, b"f", ROOT, b"z", false, W).unwrap()),
+        case("rename across", |fs| fs.rename(ROOT, b"f", find(fs, "d"), b"z", true, W).unwrap()),
+        case("rename over a file", |fs| fs.rename(ROOT, b"f", find(fs, "d"), b"h", false, W).unwrap()),
+        case("rename over a linked file", |fs| fs.rename(ROOT, b"f", ROOT, b"hard", false, W).unwrap()),
+        case("rename a directory", |fs| {
+            fs.rename(find(fs, "d"), b"sub", ROOT, b"moved", false, W).unwrap();
+        }),
+        case("rename over a directory", |fs| {
+            fs.rename(find(fs, "d"), b"sub", ROOT, b"empty", false, W).unwrap();
+        }),
+    ]
+}
+
+#[test]
+fn names_are_all_or_nothing() {
+    run(names(), 1.0);
+}
+
+fn attributes() -> Vec<Case> {
+    vec![
+        case("chmod", |fs| {
+            let change = SetAttributes { mode: Some(0o4711), ..Default::default() };
+            fs.setattr(find(fs, "f"), &change, W).unwrap();
+        }),
+        case("chown", |fs| {
+            let change = SetAttributes { uid: Some(7), gid: Some(8), ..Default::default() };
+            fs.setattr(find(fs, "d"), &change, W).unwrap();
+        }),
+        case("utimens", |fs| {
+            let (a, m) = (Some(SetTime::At(5)), Some(SetTime::At(-7)));
+            let change = SetAttributes { atime: a, mtime: m, ..Default::default() };
+            fs.setattr(find(fs, "d/g"), &change, W).unwrap();
+        }),
+        case("setxattr new", |fs| set_xattr(fs, find(fs, "f"), "user.n", &pattern(2000, 9))),
+        case("setxattr longer", |fs| set_xattr(fs, find(fs, "d/h"), "user.a", &pattern(1400, 9))),
+        case("setxattr shorter", |fs| set_xattr(fs, find(fs, "d/h"), "user.a", b"v")),
+        case("removexattr", |fs| fs.removexattr(find(fs, "d/h"), b"user.a", W).unwrap()),
+    ]
+}
+
+#[test]
+fn attributes_are_all_or_nothing() {
+    run(attributes(), 1.0);
+}
+
+fn writes() -> Vec<Case> {
+    let large = |pieces: usize| {
+        move |fs: &std::sync::Arc<terrace_fs::Fs>| {
+            // 56 blocks are what a quarter of a 16 KiB lane records.
+            let ino = find(fs, "f");
+            write(fs, ino, 0, &pattern(140 * 4096, 9)[..pieces * 56 * 4096]);
+        }
+    };
+    vec![
+        case("write a new block", |fs| write(fs, find(fs, "f"), 40_960, &pattern(4096, 9))),
+        case("overwrite a block", |fs| write(fs, find(fs, "f"), 4096, &pattern(4096, 9))),
+        case("overwrite two blocks", |fs| write(fs, find(fs, "f"), 0, &pattern(8192, 9))),
+        case("overwrite many blocks", |fs| write(fs, find(fs, "f"), 0, &pattern(80_000, 9))),
+        case("append in the last block", |fs| write(fs, find(fs, "f"), 10_000, &pattern(100, 9))),
+        case("append across blocks", |fs| write(fs, find(fs, "f"), 10_000, &pattern(9000, 9))),
+        case("unaligned overwrite", |fs| write(fs, find(fs, "f"), 4000, &pattern(200, 9))),
+        case("sparse, past a partial block", |fs| write(fs, find(fs, "f"), 100_000, &pattern(10, 9))),
+        case("over a cold block, whole", |fs| write(fs, find(fs, "cold"), 4096, &pattern(4096, 9))),
+        case("over a cold block, part", |fs| write(fs, find(fs, "cold"), 5000, &pattern(100, 9))),
+        case("append to a cold block", |fs| write(fs, find(fs, "cold"), 20_000, &pattern(3000, 9))),
+        case("write with O_SYNC and set-id", |fs| {
+            let flags = WriteFlags { sync: true, kill_set_id: true };
+            fs.write(find(fs, "f"), 1, b"abc", flags, W).unwrap();
+        }),
+        Case::new("write in three pieces", populate, move |_, fs| {
+            write(fs, find(fs, "f"), 0, &pattern(140 * 4096, 9));
+        })
+        .or(move |_, fs| large(1)(fs))
+        .or(move |_, fs| large(2)(fs)),
+    ]
+}
+
+#[test]
+fn writes_are_all_or_nothing() {
+    run(writes(), 1.0);
+}
+
+fn sizes() -> Vec<Case> {
+    let filled = |blocks: usize| {
+        move |w: &World, fs: &std::sync::Arc<terrace_fs::Fs>| {
+            populate(w, fs);
+            let big = create(fs, ROOT, "big");
+            write(fs, big, 0, &pattern(blocks * 4096 + 10, 4));
+        }
+    };
+    vec![
+        case("truncate down", |fs| set_size(fs, find(fs, "f"), 4500)),
+        case("truncate to nothing", |fs| set_size(fs, find(fs, "f"), 0)),
+        case("truncate cold", |fs| set_size(fs, find(fs, "cold"), 4500)),
+        case("truncate up in the block", |fs| set_size(fs, find(fs, "f"), 11_000)),
+        case("truncate up, cold", |fs| set_size(fs, find(fs, "cold"), 100_000)),
+        case("truncate down and up", |fs| {
+            set_size(fs, find(fs, "f"), 4500);
+            set_size(fs, find(fs, "f"), 9000);
+        })
+        .or(|_, fs| set_size(fs, find(fs, "f"), 4500)),
+        case("punch inside", |fs| punch(fs, find(fs, "f"), 1000, 7000)),
+        case("punch in one block", |fs| punch(fs, find(fs, "f"), 1000, 70)),
+        case("punch cold", |fs| punch(fs, find(fs, "cold"), 1000, 9000)),
+        case("allocate in the file", |fs| {
+            fs.fallocate(find(fs, "f"), 0, 60_000, Allocate::KeepSize, W).unwrap();
+        }),
+        case("allocate and extend", |fs| {
+            fs.fallocate(find(fs, "f"), 5000, 200_000, Allocate::Extend, W).unwrap();
+        })
+        .or(|_, fs| fs.fallocate(find(fs, "f"), 5000, 200_000, Allocate::KeepSize, W).unwrap()),
+        Case::new("truncate by intent", filled(120), |_, fs| set_size(fs, find(fs, "big"), 5000)),
+        Case::new("punch by intent", filled(120), |_, fs| punch(fs, find(fs, "big"), 5000, 440_000)),
+        Case::new(
+            "truncate cold by intent",
+            move |w, fs| {
+                filled(120)(w, fs);
+                fs.sync_to(1, &mut |_| {}).unwrap();
+                // Every third block is in PM too, over a stale cold copy.
+                for block in (0..120).step_by(3) {
+                    write(fs, find(fs, "big"), block * 4096, &pattern(4096, 5));
+                }
+            },
+            |_, fs| set_size(fs, find(fs, "big"), 5000),
+        ),
+        Case::new("unlink of many blocks", filled(120), |_, fs| {
+            fs.unlink(ROOT, b"big", W).unwrap();
+            fs.run_background(500);
+        }),
+        Case::new("write into an intent", filled(120), |_, fs| {
+            set_size(fs, find(fs, "big"), 5000);
+            write(fs, find(fs, "big"), 100_000, b"here");
+        })
+        .or(|_, fs| set_size(fs, find(fs, "big"), 5000)),
+    ]
+}
+
+#[test]
+fn sizes_are_all_or_nothing() {
+    run(sizes(), 1.0);
+}
+
+fn moves() -> Vec<Case> {
+    let promoted = |w: &World, fs: &std::sync::Arc<terrace_fs::Fs>| {
+        populate(w, fs);
+        let cold = find(fs, "cold");
+        for _ in 0..3 {
+            read(fs, cold);
+        }
+    };
+    let in_pm = move |w: &World, fs: &std::sync::Arc<terrace_fs::Fs>| {
+        promoted(w, fs);
+        fs.run_background(50);
+        assert!(fs.status().unwrap().migration.promoted_bytes > 0);
+    };
+    vec![
+        case("demotion", |fs| fs.sync_to(1, &mut |_| {}).unwrap()),
+        case("demotion over old copies", |fs| {
+            let cold = find(fs, "cold");
+            write(fs, cold, 0, &pattern(9000, 8));
+            fs.sync_to(1, &mut |_| {}).unwrap();
+        })
+        .or(|_, fs| write(fs, find(fs, "cold"), 0, &pattern(9000, 8))),
+        Case::new("promotion", promoted, |_, fs| {
+            fs.run_background(50);
+            assert!(fs.status().unwrap().migration.promoted_bytes > 0);
+        }),
+        Case::new("clean eviction", in_pm, |_, fs| {
+            // PM is far below the threshold, so the drain drives it; what is clean goes without a write.
+            write(fs, find(fs, "d/g"), 0, b"dirty");
+            fs.sync_to(1, &mut |_| {}).unwrap();
+            assert!(fs.status().unwrap().migration.clean_evicted_bytes > 0);
+        })
+        .or(|_, fs| write(fs, find(fs, "d/g"), 0, b"dirty")),
+        Case::new("overwrite of a clean copy", in_pm, |_, fs| {
+            write(fs, find(fs, "cold"), 100, b"new");
+            fs.sync_to(1, &mut |_| {}).unwrap();
+        })
+        .or(|_, fs| write(fs, find(fs, "cold"), 100, b"new")),
+        Case::new(
+            "reclaim of an orphan",
+            |w, fs| {
+                populate(w, fs);
+                let f = fs.lookup(ROOT, b"f").unwrap().ino;
+                fs.unlink(ROOT, b"f", W).unwrap();
+                fs.forget(f, 1);
+            },
+            |_, fs| fs.run_background(200),
+        ),
+        case("fsync, sync", |fs| {
+            fs.fsync(find(fs, "f"), false).unwrap();
+            fs.sync().unwrap();
+        }),
+        Case::new(
+            "many small changes, checkpoints",
+            populate,
+            |_, fs| {
+                for index in 0..40u8 {
+                    write(fs, find(fs, "f"), 0, &[index; 64]);
+                }
+            },
+        )
+        .or_if(|dump| dump.0.get("/f").is_some_and(|f| f.size == 10_000 && f.content[..64].iter().all(|b| *b == f.content[0]))),
+        Case::new("unmount", populate, |_, fs| fs.unmount().unwrap()),
+    ]
+}
+
+#[test]
+fn moves_change_nothing() {
+    run(moves(), 1.0);
+}
+
+fn growth() -> Vec<Case> {
+    let prefix_of_names = |count: usize| {
+        move |dump: &Dump| {
+            // Names appear in the order of their creation.
+            let made = (0..count).take_while(|i| dump.0.contains_key(&format!("/d/{}", long(*i)))).count();
+            (made..count).all(|i| !dump.0.contains_key(&format!("/d/{}", long(i))))
+        }
+    };
+    vec![
+        case("inode page growth", |fs| {
+            let d = find(fs, "d");
+            (0..30).for_each(|i| { create(fs, d, &long(i)); });
+        })
+        .or_if(prefix_of_names(30)),
+        Case::new(
+            "catalog splits",
+            |w, fs| {
+                populate(w, fs);
+                let d = find(fs, "d");
+                (100..160).for_each(|i| { create(fs, d, &long(i)); });
+            },
+            |_, fs| {
+                let d = find(fs, "d");
+                (0..20).for_each(|i| { create(fs, d, &long(i)); });
+            },
+        )
+        .or_if(prefix_of_names(20)),
+        Case::new(
+            "map node growth",
+            |w, fs| populate(w, fs),
+            |_, fs| write(fs, find(fs, "f"), 600 * 4096, &pattern(9000, 8)),
+        ),
+        Case::new(
+            "map nodes pruned",
+            |w, fs| {
+                populate(w, fs);
+                write(fs, find(fs, "f"), 600 * 4096, &pattern(9000, 8));
+            },
+            |_, fs| set_size(fs, find(fs, "f"), 100),
+        ),
+        Case::new(
+            "leaves emptied",
+            |w, fs| {
+                populate(w, fs);
+                let d = find(fs, "d");
+                (0..40).for_each(|i| { create(fs, d, &long(i)); });
+            },
+            |_, fs| {
+                let d = find(fs, "d");
+                (0..40).for_each(|i| fs.unlink(d, long(i).as_bytes(), W).unwrap());
+            },
+        )
+        .or_if(|dump| {
+            let there: Vec<bool> = (0..40).map(|i| dump.0.contains_key(&format!("/d/{}", long(i)))).collect();
+            there.windows(2).all(|pair| !pair[0] || pair[1])
+        }),
+    ]
+}
+
+fn long(index: usize) -> String {
+    format!("{index:03}-a-name-long-enough-to-fill-the-pages-of-the-catalog-quickly-{}", "x".repeat(150))
+}
+
+#[test]
+fn growth_is_invisible() {
+    run(growth(), 1.0);
+}
+
+#[test]
+fn ordered_overwrites_in_place() {
+    let ordered = Shape { ordered: true, ..SMALL };
+    let mixed = |path: &'static str, from: usize, new: Vec<u8>, old: Vec<u8>| {
+        move |dump: &Dump| {
+            let Some(file) = dump.0.get(path) else { return false };
+            file.content.len() == old.len()
+                && file.content.chunks(8).zip(old.chunks(8)).enumerate().all(|(word, (found, old))| {
+                    let range = word * 8..word * 8 + found.len();
+                    let mut after = old.to_vec();
+                    for (at, byte) in range.clone().zip(after.iter_mut()) {
+                        if at >= from && at < from + new.len() {
+                            *byte = new[at - from];
+                        }
+                    }
+                    found == old || found == after
+                })
+        }
+    };
+    let old = pattern(10_000, 2);
+    run(
+        vec![
+            case("ordered: overwrite", |fs| write(fs, find(fs, "f"), 4096, &pattern(4096, 9)))
+                .shape(ordered)
+                .or_if(mixed("/f", 4096, pattern(4096, 9), old.clone())),
+            case("ordered: unaligned", |fs| write(fs, find(fs, "f"), 1001, &pattern(50, 9)))
+                .shape(ordered)
+                .or_if(mixed("/f", 1001, pattern(50, 9), old.clone())),
+            case("ordered: twice, two lanes", |fs| {
+                in_lane(0, 2, || write(fs, find(fs, "f"), 0, &pattern(64, 9)));
+                in_lane(1, 2, || write(fs, find(fs, "f"), 0, &pattern(64, 10)));
+            })
+            .shape(ordered)
+            .or_if(move |dump| {
+                let f = &dump.0["/f"].content;
+                let of = |seed| pattern(64, seed);
+                f[64..] == old[64..]
+                    && (0..8).all(|w| {
+                        let r = w * 8..w * 8 + 8;
+                        f[r.clone()] == old[r.clone()] || f[r.clone()] == of(9)[r.clone()] || f[r.clone()] == of(10)[r]
+                    })
+            }),
+            case("ordered: append", |fs| write(fs, find(fs, "f"), 10_000, &pattern(3000, 9))).shape(ordered),
+            case("ordered: new block", |fs| write(fs, find(fs, "f"), 40_960, &pattern(3000, 9))).shape(ordered),
+        ],
+        1.0,
+    );
+}
+
+#[test]
+fn where_only_persist_makes_durable() {
+    let persist_only = Shape { persist_only: true, ..SMALL };
+    let mut cases = names();
+    cases.extend(attributes());
+    cases.extend(writes());
+    cases.extend(sizes());
+    cases.extend(moves());
+    cases.extend(growth());
+    run(cases.into_iter().map(|case| case.shape(persist_only)).collect(), 0.25);
+}
