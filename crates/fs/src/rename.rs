@@ -65,7 +65,10 @@ impl Fs {
             self.find(names.parent, names.name)?.ok_or(FsError::NotFound)?
         };
         let _guard = self.locks.read(names.new_parent);
-        self.load_directory(names.new_parent)?;
+        if self.load_directory(names.new_parent)?.slot.nlink.get() == 0 {
+            // Removed: what it calls its parent may be another inode by now.
+            return Err(FsError::NotFound.into());
+        }
         Ok((source, self.find(names.new_parent, names.new_name)?))
     }
 

@@ -108,3 +108,21 @@ fn refused_write_changes_nothing() -> FsResult<()> {
     fs.setattr(ino, &SetAttributes { size: Some(0), ..Default::default() }, W)?;
     Ok(())
 }
+
+/// A rename into a removed directory walked up from it over an inode number that another file had got
+/// meanwhile, and answered EINVAL, ENOTDIR or ESTALE for ENOENT.
+#[test]
+fn rename_into_a_removed_directory() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 4096);
+    let fs = pool.mount();
+    let parent = fs.mkdir(ROOT, b"parent", 0o755, CALLER, W)?.ino;
+    let removed = fs.mkdir(parent, b"removed", 0o755, CALLER, W)?.ino;
+    fs.rmdir(parent, b"removed", W)?;
+    fs.forget(parent, 1);
+    fs.rmdir(ROOT, b"parent", W)?;
+    fs.run_background(100);
+    assert_eq!(create(&fs, "a")?, parent, "the number is not used again");
+    let renamed = fs.rename(ROOT, b"a", removed, b"b", false, W);
+    assert_eq!(renamed.map_err(|error| error.errno()), Err(2));
+    Ok(())
+}

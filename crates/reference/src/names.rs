@@ -219,6 +219,9 @@ impl Reference {
         check_name(to.1)?;
         let moved = self.directory(from.0)?.get(from.1).copied().ok_or(libc::ENOENT)?;
         let replaced = self.directory(to.0)?.get(to.1).copied();
+        if self.node(to.0)?.links == 0 {
+            return Err(libc::ENOENT);
+        }
         if no_replace && replaced.is_some() {
             return Err(libc::EEXIST);
         }
@@ -227,9 +230,6 @@ impl Reference {
         }
         if from.0 != to.0 {
             self.refuse_loop(moved, to.0)?;
-        }
-        if self.node(to.0)?.links == 0 {
-            return Err(libc::ENOENT);
         }
         let is_directory = self.node(moved)?.is_directory();
         if let Some(replaced) = replaced {
