@@ -55,7 +55,7 @@ fn new_seed() -> u64 {
 /// Runs `body` on a thread whose index is even: the index chooses the lane.
 fn on_even_thread<T: Send>(body: impl Fn() -> T + Sync) -> T {
     loop {
-        let run = || (thread::index() % 2 == 0).then(&body);
+        let run = || thread::index().is_multiple_of(2).then(&body);
         match std::thread::scope(|scope| scope.spawn(run).join()) {
             Ok(Some(result)) => return result,
             Ok(None) => {}

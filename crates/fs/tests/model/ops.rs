@@ -169,10 +169,10 @@ impl World {
 
     /// Chooses the next operation.
     pub fn choose(&mut self) -> Op {
-        if self.model.allocated_blocks() > self.config.most_blocks {
-            if let Some(op) = self.shrink() {
-                return op;
-            }
+        if self.model.allocated_blocks() > self.config.most_blocks
+            && let Some(op) = self.shrink()
+        {
+            return op;
         }
         match self.rng.random_range(0..1000) {
             0..=89 => self.choose_make(),

@@ -1,5 +1,5 @@
 //! What a commit costs beside its medium: 4 KiB of data streamed with a record of four writes.
-//! `cargo run --release -p terrace-wal --example times`
+//! `cargo run --release -p terrace-wal --example commit_times`
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

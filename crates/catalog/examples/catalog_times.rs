@@ -1,4 +1,4 @@
-//! Times of catalog operations on hot PM: `cargo run --release -p terrace-catalog --example times`.
+//! Times of catalog operations on hot PM: `cargo run --release -p terrace-catalog --example catalog_times`.
 //! Needs 256 MiB in /dev/shm; deletes its file.
 #![allow(clippy::unwrap_used, missing_docs)]
 
