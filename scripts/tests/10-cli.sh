@@ -46,58 +46,58 @@ for shell in bash zsh fish; do check "completions $shell" test "$("$t" completio
 ## mkfs refuses and changes nothing
 files=("$pm" "$tier" "$WORK/content" "$WORK/tail" "$WORK/blank" "$WORK/ext4.img")
 head -c 1M /dev/urandom >content
-truncate -s 64M tail && printf x | dd of=tail bs=1 seek=$((64 * 1024 * 1024 - 1)) conv=notrunc status=none
-truncate -s 64M blank
-truncate -s 64M ext4.img && mkfs.ext4 -q ext4.img
-unchanged expect 1 "content: holds data in its first MiB; use --force" "$t" mkfs --pm content --pm-size 64M
-unchanged expect 1 "tail: holds data in its last MiB" "$t" mkfs --pm "$pm" --pm-size 64M --tier tail
-unchanged expect 1 "ext4.img: holds an ext2, ext3 or ext4 file system" "$t" mkfs --pm "$pm" --pm-size 64M --tier ext4.img
+truncate -s 40M tail && printf x | dd of=tail bs=1 seek=$((40 * 1024 * 1024 - 1)) conv=notrunc status=none
+truncate -s 40M blank
+truncate -s 40M ext4.img && mkfs.ext4 -q ext4.img
+unchanged expect 1 "content: holds data in its first MiB; use --force" "$t" mkfs --pm content --pm-size 16M
+unchanged expect 1 "tail: holds data in its last MiB" "$t" mkfs --pm "$pm" --pm-size 16M --tier tail
+unchanged expect 1 "ext4.img: holds an ext2, ext3 or ext4 file system" "$t" mkfs --pm "$pm" --pm-size 16M --tier ext4.img
 unchanged expect 1 "below the minimum" "$t" mkfs --pm "$pm" --pm-size 1M
-unchanged expect 1 "below the minimum of a tier" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier,size=16M"
+unchanged expect 1 "below the minimum of a tier" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=16M"
 unchanged expect 1 "say how large to make it with --pm-size" "$t" mkfs --pm "$pm"
-unchanged expect 1 "say how large to make it with size=SIZE" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier"
+unchanged expect 1 "say how large to make it with size=SIZE" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier"
 unchanged expect 1 "'lots' is not a size" "$t" mkfs --pm "$pm" --pm-size lots
-unchanged expect 1 "'speed=9': use size=SIZE or class" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier,speed=9"
+unchanged expect 1 "'speed=9': use size=SIZE or class" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,speed=9"
 unchanged expect 1 "no space for 15 TiB" "$t" mkfs --pm "$pm" --pm-size 15T
 unchanged expect 1 "16 TiB" "$t" mkfs --pm "$pm" --pm-size 1023T
-unchanged expect 1 "given twice" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier,size=64M" --tier "$tier,size=64M"
+unchanged expect 1 "given twice" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=64M" --tier "$tier,size=64M"
 ln blank blank2
-unchanged expect 1 "given twice" "$t" mkfs --pm "$pm" --pm-size 64M --tier blank --tier blank2
+unchanged expect 1 "given twice" "$t" mkfs --pm "$pm" --pm-size 16M --tier blank --tier blank2
 rm blank2
-unchanged expect 1 "nowhere: No such file" "$t" mkfs --pm /nowhere/pm --pm-size 64M
-unchanged expect 1 "neither a file nor a block device" "$t" mkfs --pm "$WORK" --pm-size 64M
+unchanged expect 1 "nowhere: No such file" "$t" mkfs --pm /nowhere/pm --pm-size 16M
+unchanged expect 1 "neither a file nor a block device" "$t" mkfs --pm "$WORK" --pm-size 16M
 for map in extent cuckoo hashfs; do
-    unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 64M --map $map
+    unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 16M --map $map
 done
 for policy in predictive write-only; do
-    unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 64M --policy $policy
+    unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 16M --policy $policy
 done
-unchanged expect 1 "label" "$t" mkfs --pm "$pm" --pm-size 64M --label "$(printf 'x%.0s' {1..65})"
-mount -t tmpfs -o size=32M none mnt
-unchanged expect 1 "no space for 64 MiB" "$t" mkfs --pm mnt/pm --pm-size 64M
+unchanged expect 1 "label" "$t" mkfs --pm "$pm" --pm-size 16M --label "$(printf 'x%.0s' {1..65})"
+mount -t tmpfs -o size=8M none mnt
+unchanged expect 1 "no space for 16 MiB" "$t" mkfs --pm mnt/pm --pm-size 16M
 check "nothing left behind" test ! -e mnt/pm
 umount mnt
 if loop=$(losetup --find --show ext4.img 2>/dev/null); then
-    unchanged expect 1 "holds an ext2, ext3 or ext4" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$loop"
-    unchanged expect 1 "in use by /dev/loop" "$t" mkfs --pm "$pm" --pm-size 64M --tier ext4.img
+    unchanged expect 1 "holds an ext2, ext3 or ext4" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$loop"
+    unchanged expect 1 "in use by /dev/loop" "$t" mkfs --pm "$pm" --pm-size 16M --tier ext4.img
     mount -o ro "$loop" mnt
-    unchanged expect 1 "mounted or in use" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$loop" --force
+    unchanged expect 1 "mounted or in use" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$loop" --force
     umount mnt
     unchanged expect 1 "a block device cannot be persistent memory" "$t" mkfs --pm "$loop"
     losetup -d "$loop"
 fi
 
 ## mkfs makes a pool, and says what
-check "mkfs" "$t" mkfs --pm "$pm" --pm-size 64M --tier "$tier,size=256M" --label test >out 2>err
-check "geometry" grep -q "tier 0: .* 64 MiB: .* lanes" out
+check "mkfs" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=96M" --label test >out 2>err
+check "geometry" grep -q "tier 0: .* 16 MiB: .* lanes" out
 check "sparse file warned of" grep -q "tier.img: sparse file" err
-check "PM fully allocated" test "$(stat -c %b "$pm")" -ge $((64 * 2048))
+check "PM fully allocated" test "$(stat -c %b "$pm")" -ge $((16 * 2048))
 files+=("$SHM-b.pm" "$WORK/tier-b.img")
-unchanged expect 1 "holds a Terrace pool; use --force" "$t" mkfs --pm "$pm" --pm-size 64M
-unchanged expect 1 "holds a tier of a Terrace pool" "$t" mkfs --pm "$SHM-b.pm" --pm-size 64M --tier "$tier"
+unchanged expect 1 "holds a Terrace pool; use --force" "$t" mkfs --pm "$pm" --pm-size 16M
+unchanged expect 1 "holds a tier of a Terrace pool" "$t" mkfs --pm "$SHM-b.pm" --pm-size 16M --tier "$tier"
 check "--force" "$t" mkfs --pm "$pm" --tier "$tier" --label test --force >/dev/null
 check "mkfs.terrace" env -i ln -s "$t" mkfs.terrace
-check "second pool" ./mkfs.terrace --pm "$SHM-b.pm" --pm-size 64M --tier "$WORK/tier-b.img,size=256M" >/dev/null 2>&1
+check "second pool" ./mkfs.terrace --pm "$SHM-b.pm" --pm-size 16M --tier "$WORK/tier-b.img,size=96M" >/dev/null 2>&1
 
 ## mount refuses and changes nothing
 touch plain
@@ -128,16 +128,16 @@ mv tier.img moved.img
 unchanged expect 32 "missing tier 1: .*tier.img: No such file" "$t" mount "$pm" mnt
 cp --sparse=always tier-b.img tier.img
 unchanged expect 32 "foreign tier 1: .*belongs to another pool" "$t" mount "$pm" mnt
-head -c 256M /dev/zero >tier.img
+head -c 96M /dev/zero >tier.img
 unchanged expect 32 "foreign tier 1: .*no Terrace device" "$t" mount "$pm" mnt
-cp --sparse=always moved.img tier.img && truncate -s 128M tier.img
+cp --sparse=always moved.img tier.img && truncate -s 64M tier.img
 unchanged expect 32 "resized tier 1" "$t" mount "$pm" mnt
 cp --sparse=always moved.img tier.img && truncate -s 512M tier.img
 unchanged expect 32 "resized tier 1" "$t" mount "$pm" mnt
 mv moved.img tier.img
-truncate -s 65M "$pm"
+truncate -s 17M "$pm"
 unchanged expect 32 "resized tier 0" "$t" mount "$pm" mnt
-truncate -s 64M "$pm"
+truncate -s 16M "$pm"
 mkdir -p inside
 check "pool on a disk" "$t" mkfs --pm inside/pm --pm-size 16M >/dev/null 2>&1
 files+=("$WORK/inside/pm")
@@ -149,10 +149,10 @@ check "mount" "$t" mount "$pm" mnt -o noatime,nofail,x-systemd.automount,nosuid,
 check "entry" grep -q "^$pm $mnt fuse.terrace rw,nosuid.*noatime" /proc/mounts
 expect 32 "busy: already mounted at $mnt" "$t" mount "$pm" mnt
 expect 1 "in use by another process" "$t" mkfs --pm "$pm" --force
-expect 1 "in use by another process" "$t" mkfs --pm "$SHM-c.pm" --pm-size 64M --tier "$tier" --force
+expect 1 "in use by another process" "$t" mkfs --pm "$SHM-c.pm" --pm-size 16M --tier "$tier" --force
 check "nothing left behind" test ! -e "$SHM-c.pm"
 expect 8 "busy: already mounted" "$t" check "$pm"
-head -c 100M /dev/urandom >data
+head -c 50M /dev/urandom >data
 check "write more than PM" cp data mnt/data
 check "read" cmp data mnt/data
 for what in mnt "$pm"; do
@@ -182,9 +182,9 @@ check "where" "$t" where mnt/data mnt >out
 check "where --json" python3 - <<PY
 import json, subprocess
 [file] = json.loads(subprocess.check_output(["$t", "where", "--json", "$mnt/data"]))
-assert file["path"] == "$mnt/data" and file["size_bytes"] == 100 << 20, file
+assert file["path"] == "$mnt/data" and file["size_bytes"] == 50 << 20, file
 tiers = {tier["id"]: tier["bytes"] for tier in file["tiers"]}
-assert tiers == {0: 0, 1: 100 << 20}, file
+assert tiers == {0: 0, 1: 50 << 20}, file
 PY
 expect 1 "No such file" "$t" where mnt/nothing
 expect 1 "not in a mounted pool" "$t" where data
