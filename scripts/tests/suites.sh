@@ -27,6 +27,9 @@ pass() {
 }
 fail() {
     verdict=given
+    # What the daemon says of it.
+    [ ! -s daemon.log ] || { echo "-- daemon.log"; tail -n 15 daemon.log; } >&2
+    timeout 5 "$TERRACE" status "$mnt" >&2 || true
     say "FAIL $suite: $*"
     exit 1
 }
@@ -60,7 +63,7 @@ make_pool() { # PM_SIZE TIER_SIZE
         fail "mkfs: $(cat mkfs.out)"
 }
 mount_pool() { # OPTIONS of mount
-    "$TERRACE" mount "$pool" "$mnt" "$@" >mount.out 2>&1 || fail "mount: $(cat mount.out)"
+    "$TERRACE" mount "$pool" "$mnt" -o "log=$WORK/daemon.log" "$@" >mount.out 2>&1 || fail "mount: $(cat mount.out)"
 }
 umount_pool() {
     "$TERRACE" umount "$mnt" >umount.out 2>&1 || fail "umount: $(cat umount.out)"

@@ -141,7 +141,10 @@ pub(crate) fn run(dir: &Path, path: &Path, seed: u64) -> Outcome<()> {
     let mut journal = Journal::open(path)?;
     let mut numbers = Numbers::new(seed ^ model.next.wrapping_mul(31));
     let mut files = match Files::open(dir) {
-        Err(error) if daemon_gone(&error) => return Ok(()),
+        // What the standard library makes of ENOTCONN while it creates directories is another error.
+        Err(error) if daemon_gone(&error) || fs::metadata(dir).is_err_and(|error| daemon_gone(&error)) => {
+            return Ok(());
+        }
         files => files.map_err(|error| format!("{}: {error}", dir.display()))?,
     };
     let first = model.next;

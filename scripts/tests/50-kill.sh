@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# kill -9 of the daemon, 20 times: while sqlite3 (WAL and DELETE, synchronous=FULL) and two recording writers
+# keep a PM of 32 MiB demoting, during checkpoints and `terrace sync`, while it mounts and recovers. Nothing
+# that was acknowledged is lost, the databases are whole, `terrace check` finds nothing.
+. "$(dirname "$0")/suites.sh"
+build_helper
+need sqlite3 sqlite3
+need stdbuf coreutils
+kills=${KILLS:-20}
+pm_mib=32
+# What was acknowledged is kept in memory: the machine goes on.
+log=$SHM.log
+mkdir "$log"
+
+RANDOM=${SEED:-$$}
+say "SEED=${SEED:-$$}"
+
+# Transactions without end: each a row with its own number, content of random size and its checksum, and now and
+# then an update of older rows; what sqlite3 says after a commit is the acknowledgement.
+transactions() { # FIRST
+    local number=$1
+    while :; do
+        cat <<SQL
+begin;
+with x as materialized (select randomblob(500 + abs(random()) % 20000) as b)
+    insert into t select $number, b, sha3(b) from x;
+with x as materialized (select randomblob(500 + abs(random()) % 9000) as b)
+    update t set b = x.b, sum = sha3(x.b) from x where n = abs(random()) % $number;
+delete from t where n = $((number - 1500));
+commit;
+select $number;
+SQL
+        number=$((number + 1))
+    done
+}
+acknowledged() { # MODE: the last number acknowledged
+    tail -n 1 "$log/$1" 2>/dev/null || echo 0
+}
+start_sqlite() { # MODE
+    local next=$(($(acknowledged "$1") + 2))
+    transactions $next 2>/dev/null | stdbuf -oL sqlite3 -bail \
+        -cmd "pragma journal_mode=$1; pragma synchronous=full;" \
+        -cmd "create table if not exists t(n integer primary key, b blob, sum blob);" \
+        "mnt/$1.db" 2>"$log/$1.error" | stdbuf -oL grep -xE '[0-9]+' >>"$log/$1" &
+    users+=($!)
+}
+start_writer() { # NUMBER
+    mkdir -p "mnt/writer-$1"
+    "$helper" writer "mnt/writer-$1" "$log/writer-$1" "$RANDOM" >>"$log/writer-$1.out" 2>"$log/writer-$1.error" &
+    writers+=($!)
+}
+start_all() {
+    users=() writers=()
+    start_sqlite wal
+    start_sqlite delete
+    start_writer 1
+    start_writer 2
+}
+# All end by themselves when the daemon has gone.
+wait_all() {
+    local pid
+    for pid in "${writers[@]}"; do
+        wait "$pid" || fail "a writer: $(cat "$log"/writer-*.error)"
+    done
+    for pid in "${users[@]}"; do wait "$pid" || true; done
+}
+# The daemon by its own word; during a mount, the process that holds the pool.
+kill_daemon() {
+    kill -KILL "$1"
+    while [ -e "/proc/$1/exe" ]; do sleep 0.01; done
+}
+
+verify_database() { # MODE
+    local db=mnt/$1.db last found
+    last=$(acknowledged "$1")
+    [ -e "$db" ] || { [ "$last" = 0 ] && return; fail "$db is gone"; }
+    found=$(sqlite3 "$db" "pragma integrity_check") || fail "$db: $found"
+    [ "$found" = ok ] || fail "$db: integrity_check: $found"
+    [ "$last" != 0 ] || return 0
+    # The last acknowledged row is there; of the rows after it at most the one under way.
+    found=$(sqlite3 "$db" "select count(*) from t where n = $last")
+    [ "$found" = 1 ] || fail "$db: acknowledged row $last is lost"
+    found=$(sqlite3 "$db" "select count(*) from t where n > $last + 1")
+    [ "$found" = 0 ] || fail "$db: $found rows after the one under way"
+    found=$(sqlite3 "$db" "select count(*) from t where sum <> sha3(b)")
+    [ "$found" = 0 ] || fail "$db: $found rows with wrong content"
+    # No acknowledged row is missing in between: rows are deleted 1,500 later and no sooner.
+    grep -E . "$log/$1" | tail -n 1400 | sed 's/.*/insert into a values(&);/' >rows.sql
+    found=$(sqlite3 "$db" "create temp table a(n)" ".read rows.sql" "select count(*) from a where n not in (select n from t)")
+    [ "$found" = 0 ] || fail "$db: $found acknowledged rows are lost"
+}
+verify_all() {
+    local number
+    verify_database wal
+    verify_database delete
+    for number in 1 2; do
+        "$helper" verify "mnt/writer-$number" "$log/writer-$number" || fail "writer $number: see above"
+    done
+}
+
+make_pool ${pm_mib}M 3G
+mount_pool -o cache=16M
+start_all
+
+# At least 3 x PM before the first kill.
+while [ "$(demoted_bytes)" -lt $((3 * pm_mib << 20)) ] ||
+    [ "$(du -s --block-size=1M --apparent-size mnt | cut -f1)" -lt $((3 * pm_mib)) ]; do
+    sleep 0.2
+    [ $((SECONDS - started)) -lt 120 ] || fail "no $((3 * pm_mib)) MiB in two minutes"
+done
+step "$((3 * pm_mib)) MiB written, $(($(demoted_bytes) >> 20)) MiB demoted"
+
+killed=0 during_mount=0 replayed=0 remounted=0
+while [ "$killed" -lt "$kills" ]; do
+    # Under load: demotion and checkpoints go on all the time; every fourth time a sync to tier 1 as well.
+    [ $((killed % 4)) != 3 ] || "$TERRACE" sync mnt --to 1 >/dev/null 2>&1 &
+    sleep "0.$((RANDOM % 900 + 100))"
+    for _ in $(seq 100); do
+        moved=$(demoted_bytes)
+        [ "${moved:-0}" = 0 ] || break
+        sleep 0.1
+    done
+    [ "${moved:-0}" -gt 0 ] || fail "kill $killed: nothing demoted in this mount"
+    kill_daemon "$(daemon_pid)"
+    killed=$((killed + 1))
+    wait_all
+    check_pool
+    # Recovery killed too, at another moment each time, and again in the one that follows.
+    while [ $((killed % 3)) = 0 ] && [ "$killed" -lt "$kills" ]; do
+        "$TERRACE" umount mnt >/dev/null 2>&1 || true
+        "$TERRACE" mount --foreground "$pool" mnt -o "cache=16M,log=$WORK/daemon.log" >foreground.out 2>&1 &
+        daemon=$!
+        sleep "0.0$((RANDOM % 5))$((RANDOM % 10))"
+        kill_daemon "$daemon" 2>/dev/null
+        wait "$daemon" 2>/dev/null || true
+        killed=$((killed + 1)) during_mount=$((during_mount + 1))
+        check_pool
+        [ $((RANDOM % 2)) = 0 ] || break
+    done
+    mount_pool -o cache=16M
+    remounted=$((remounted + 1))
+    replayed=$((replayed + $(status_number records_replayed recovery)))
+    [ "$(status_number used_bytes tiers)" -gt 0 ] || fail "tier 1 is empty"
+    verify_all
+    say "kill $killed: $((moved >> 20)) MiB demoted before, $(grep -c ^A "$log/writer-1") and $(grep -c ^A "$log/writer-2") operations, $(acknowledged wal) and $(acknowledged delete) transactions"
+    start_all
+done
+kill_daemon "$(daemon_pid)"
+wait_all
+check_pool --data
+mount_pool
+verify_all
+umount_pool
+check_pool --data
+grep -q clean <("$TERRACE" status "$pool") || fail "not clean after umount"
+pass "$killed kills ($during_mount while mounting), $replayed records replayed, $(cat "$log"/writer-[12] | grep -c ^A) operations and $(($(acknowledged wal) + $(acknowledged delete))) transactions acknowledged"
