@@ -31,10 +31,7 @@ fn populate(_: &World, fs: &std::sync::Arc<terrace_fs::Fs>) {
     fs.forget(link, 1);
 }
 
-fn case(
-    name: &'static str,
-    act: impl Fn(&std::sync::Arc<terrace_fs::Fs>) + Send + Sync + 'static,
-) -> Case {
+fn case(name: &'static str, act: impl Fn(&std::sync::Arc<terrace_fs::Fs>) + Send + Sync + 'static) -> Case {
     Case::new(name, populate, move |_, fs| act(fs))
 }
 
@@ -282,16 +279,16 @@ fn moves() -> Vec<Case> {
             fs.fsync(find(fs, "f"), false).unwrap();
             fs.sync().unwrap();
         }),
-        Case::new(
-            "many small changes, checkpoints",
-            populate,
-            |_, fs| {
-                for index in 0..40u8 {
-                    write(fs, find(fs, "f"), 0, &[index; 64]);
-                }
-            },
-        )
-        .or_if(|dump| dump.0.get("/f").is_some_and(|f| f.size == 10_000 && f.content[..64].iter().all(|b| *b == f.content[0]))),
+        Case::new("many small changes, checkpoints", populate, |_, fs| {
+            for index in 0..40u8 {
+                write(fs, find(fs, "f"), 0, &[index; 64]);
+            }
+        })
+        .or_if(|dump| {
+            dump.0
+                .get("/f")
+                .is_some_and(|f| f.size == 10_000 && f.content[..64].iter().all(|b| *b == f.content[0]))
+        }),
         Case::new("unmount", populate, |_, fs| fs.unmount().unwrap()),
     ]
 }
@@ -312,7 +309,9 @@ fn growth() -> Vec<Case> {
     vec![
         case("inode page growth", |fs| {
             let d = find(fs, "d");
-            (0..30).for_each(|i| { create(fs, d, &long(i)); });
+            (0..30).for_each(|i| {
+                create(fs, d, &long(i));
+            });
         })
         .or_if(prefix_of_names(30)),
         Case::new(
@@ -320,19 +319,21 @@ fn growth() -> Vec<Case> {
             |w, fs| {
                 populate(w, fs);
                 let d = find(fs, "d");
-                (100..160).for_each(|i| { create(fs, d, &long(i)); });
+                (100..160).for_each(|i| {
+                    create(fs, d, &long(i));
+                });
             },
             |_, fs| {
                 let d = find(fs, "d");
-                (0..20).for_each(|i| { create(fs, d, &long(i)); });
+                (0..20).for_each(|i| {
+                    create(fs, d, &long(i));
+                });
             },
         )
         .or_if(prefix_of_names(20)),
-        Case::new(
-            "map node growth",
-            |w, fs| populate(w, fs),
-            |_, fs| write(fs, find(fs, "f"), 600 * 4096, &pattern(9000, 8)),
-        ),
+        Case::new("map node growth", populate, |_, fs| {
+            write(fs, find(fs, "f"), 600 * 4096, &pattern(9000, 8))
+        }),
         Case::new(
             "map nodes pruned",
             |w, fs| {
@@ -346,7 +347,9 @@ fn growth() -> Vec<Case> {
             |w, fs| {
                 populate(w, fs);
                 let d = find(fs, "d");
-                (0..40).for_each(|i| { create(fs, d, &long(i)); });
+                (0..40).for_each(|i| {
+                    create(fs, d, &long(i));
+                });
             },
             |_, fs| {
                 let d = find(fs, "d");
@@ -408,11 +411,14 @@ fn ordered_overwrites_in_place() {
                 f[64..] == old[64..]
                     && (0..8).all(|w| {
                         let r = w * 8..w * 8 + 8;
-                        f[r.clone()] == old[r.clone()] || f[r.clone()] == of(9)[r.clone()] || f[r.clone()] == of(10)[r]
+                        f[r.clone()] == old[r.clone()]
+                            || f[r.clone()] == of(9)[r.clone()]
+                            || f[r.clone()] == of(10)[r]
                     })
             }),
             case("ordered: append", |fs| write(fs, find(fs, "f"), 10_000, &pattern(3000, 9))).shape(ordered),
-            case("ordered: new block", |fs| write(fs, find(fs, "f"), 40_960, &pattern(3000, 9))).shape(ordered),
+            case("ordered: new block", |fs| write(fs, find(fs, "f"), 40_960, &pattern(3000, 9)))
+                .shape(ordered),
         ],
         1.0,
     );

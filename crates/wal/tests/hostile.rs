@@ -113,7 +113,8 @@ fn data_checks_are_read_in_pieces_and_bounded() {
 #[test]
 fn records_write_only_what_records_may() {
     let g = geometry();
-    let bad = [0, PmBlock(4).offset().0, PmBlock(7).offset().0 - 8, g.lane_offset(1).0, g.table_offset().0 - 8];
+    let bad =
+        [0, PmBlock(4).offset().0, PmBlock(7).offset().0 - 8, g.lane_offset(1).0, g.table_offset().0 - 8];
     for offset in bad {
         let pm = with_checkpoint(&sound());
         record(&pm, (0, 0), 6, &[], &[(offset, &[1; 16])]);
@@ -161,7 +162,8 @@ fn random_lanes_and_checkpoints() {
                 let check = (number(g.pm_size), number(1 << 20) as u32, number(7) as u32);
                 let checks: &[_] = if number(3) == 0 { &[check] } else { &[] };
                 let lsn = number(20);
-                position = position.wrapping_add(record(&pm, (lane, position), lsn, checks, &[(offset, &[7; 8])]));
+                position =
+                    position.wrapping_add(record(&pm, (lane, position), lsn, checks, &[(offset, &[7; 8])]));
             }
         }
         if let Ok((wal, _)) = open(&pm) {

@@ -1,6 +1,6 @@
 //! Crash tests: a pool whose media crash at one instant, a canonical dump of a tree, and the judge of a
 //! crash image (check, mount, compare, background, check again). docs/semantics.md says what may be left.
-#![allow(dead_code, clippy::unwrap_used, clippy::disallowed_methods, clippy::panic)]
+#![allow(dead_code, clippy::unwrap_used, clippy::disallowed_methods, clippy::panic, clippy::type_complexity)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -134,12 +134,7 @@ pub fn format_options(ordered: bool) -> FormatOptions {
         data_ordered: ordered,
         chunk_blocks: 16,
         created_ns: EPOCH_NS as i64,
-        devices: vec![NewDevice {
-            tier: 1,
-            class: DeviceClass::Ssd,
-            uuid: [1; 16],
-            path: "/tier0".into(),
-        }],
+        devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [1; 16], path: "/tier0".into() }],
     }
 }
 
@@ -199,7 +194,9 @@ impl Dump {
                     let at = a.content.iter().zip(&b.content).position(|(x, y)| x != y);
                     text += &format!(" [{name}: {} / {}, content differs at {at:?}]", a.short(), b.short());
                 }
-                (a, _) => text += &format!(" [{name} only in the {}]", if a.is_some() { "first" } else { "second" }),
+                (a, _) => {
+                    text += &format!(" [{name} only in the {}]", if a.is_some() { "first" } else { "second" })
+                }
             }
         }
         text
@@ -491,7 +488,8 @@ impl Case {
         let events = world.clock.now() - first_event;
         let after = self.state_now(&world, true);
         drop(fs);
-        let mut allowed = Allowed { states: vec![before, after], prefixes: Vec::new(), other: self.other.clone() };
+        let mut allowed =
+            Allowed { states: vec![before, after], prefixes: Vec::new(), other: self.other.clone() };
         allowed.states.iter_mut().for_each(|state| *state = state.clone().without_blocks());
         for prefix in &self.prefixes {
             let (world, fs) = self.prepared();
@@ -525,10 +523,8 @@ impl Case {
         let mut seen = std::collections::HashSet::new();
         let moments = std::mem::take(&mut *moments.lock());
         let count = moments.len();
-        let share = Effort {
-            per_event: effort.per_event.min((2 * effort.per_case / count.max(1)).max(3)),
-            ..effort
-        };
+        let share =
+            Effort { per_event: effort.per_event.min((2 * effort.per_case / count.max(1)).max(3)), ..effort };
         let (mut states, mut recoveries) = (0, 0);
         for (index, moment) in moments.iter().enumerate() {
             let images = images_of(moment, share, index as u64, &mut seen);
@@ -537,8 +533,12 @@ impl Case {
                     let most = effort.recoveries;
                     recoveries += crash_recovery(self.shape, &pm, &device, &allowed, most).map_err(fail)?;
                 }
-                judge(self.shape, pm, device, &allowed)
-                    .map_err(|error| fail(format!("crash at event {} of {events}, image {number}: {error}", moment.pm.event - begin)))?;
+                judge(self.shape, pm, device, &allowed).map_err(|error| {
+                    fail(format!(
+                        "crash at event {} of {events}, image {number}: {error}",
+                        moment.pm.event - begin
+                    ))
+                })?;
                 states += 1;
             }
         }
@@ -546,7 +546,8 @@ impl Case {
         let strict = Allowed { states: vec![allowed.states[1].clone()], ..Allowed::default() };
         let last_allowed = if self.shape.persist_only { &allowed } else { &strict };
         for (pm, device) in images_of(&last, effort, 99, &mut std::collections::HashSet::new()) {
-            judge(self.shape, pm, device, last_allowed).map_err(|error| fail(format!("crash after the call: {error}")))?;
+            judge(self.shape, pm, device, last_allowed)
+                .map_err(|error| fail(format!("crash after the call: {error}")))?;
             states += 1;
         }
         Ok(format!("{:<28} {events:>5} events {states:>5} states {recoveries:>4} in recovery", self.name))
@@ -656,6 +657,8 @@ pub fn set_xattr(fs: &Fs, ino: Ino, name: &str, value: &[u8]) {
 /// Bytes that say where they are.
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length)
-        .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed.wrapping_mul(97)) | 1)
+        .map(|i| {
+            (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed.wrapping_mul(97)) | 1
+        })
         .collect()
 }
