@@ -167,10 +167,11 @@ impl Fs {
         if self.devices.list.is_empty() || self.read_only {
             return Ok(Round::Nothing);
         }
-        let victims = self.take_victims(wanted)?;
+        let Some(victims) = self.take_victims(wanted)? else {
+            return Ok(Round::Nothing);
+        };
         if victims.is_empty() {
-            let others = self.migration.in_flight.load(Ordering::Acquire) > 0;
-            return Ok(if others { Round::InFlight } else { Round::Nothing });
+            return Ok(Round::InFlight);
         }
         let count = victims.len() as u64;
         let done = self.demote(victims);

@@ -36,20 +36,26 @@ impl Migration {
 }
 
 impl Fs {
-    /// Takes the next group of victims, picking `wanted` new ones when none are queued.
-    pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Vec<Victim>> {
+    /// Takes the next group of victims, picking `wanted` new ones when none are queued. An empty group:
+    /// others have them all. `None`: there are none.
+    pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Option<Vec<Victim>>> {
         let group = self.migration.pop_group(self.group_blocks as usize);
-        if !group.is_empty() || wanted == 0 {
-            return Ok(group);
+        if !group.is_empty() {
+            return Ok(Some(group));
         }
         {
             let mut queue = self.migration.queue.lock();
             if queue.is_empty() && self.migration.in_flight.load(Ordering::Acquire) == 0 {
-                while self.blocks.scan_step()? {}
-                *queue = self.pick(wanted.clamp(self.group_blocks.min(64), MOST))?;
+                if wanted > 0 {
+                    while self.blocks.scan_step()? {}
+                    *queue = self.pick(wanted.clamp(self.group_blocks.min(64), MOST))?;
+                }
+                if queue.is_empty() {
+                    return Ok(None);
+                }
             }
         }
-        Ok(self.migration.pop_group(self.group_blocks as usize))
+        Ok(Some(self.migration.pop_group(self.group_blocks as usize)))
     }
 
     /// The `wanted` least recently used file blocks, sorted by file and block.
