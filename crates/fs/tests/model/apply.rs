@@ -21,6 +21,19 @@ enum Answer {
     Entries(Vec<(Vec<u8>, Ino, u8)>),
 }
 
+/// Long contents are not printed whole.
+#[track_caller]
+fn assert_same(op: &Op, seen: &Answer, expected: &Answer) {
+    if let (Answer::Bytes(seen), Answer::Bytes(expected)) = (seen, expected) {
+        assert_eq!(seen.len(), expected.len(), "{op:?}: length");
+        if let Some(at) = seen.iter().zip(expected).position(|(a, b)| a != b) {
+            let many = seen.iter().zip(expected).filter(|(a, b)| a != b).count();
+            panic!("{op:?}: byte {at} is {:#x}, expected {:#x}; {many} differ", seen[at], expected[at]);
+        }
+    }
+    assert_eq!(seen, expected, "{op:?}");
+}
+
 type Result<T> = std::result::Result<T, i32>;
 
 fn data(length: usize, seed: u64) -> Vec<u8> {
@@ -93,7 +106,7 @@ impl World {
         };
         match (seen, id) {
             (Ok(seen), Ok((expected, id))) => {
-                assert_eq!(seen, expected, "{op:?}");
+                assert_same(&op, &seen, &expected);
                 if let (Some(id), Some(found)) = (id, found) {
                     self.note_found(id, &found);
                 }

@@ -123,7 +123,7 @@ fn ordered() {
 /// Nothing moves unless `sync_to` or a shortage of PM asks for it.
 #[test]
 fn fixed() {
-    let config = Config { name: "fixed", operations: 100_000, policy: PolicyKind::Static, ..BASE };
+    let config = Config { name: "fixed", operations: 50_000, policy: PolicyKind::Static, ..BASE };
     assert_meets_cold(&run(config));
 }
 
@@ -147,7 +147,7 @@ fn no_tier() {
 fn full() {
     let config = Config {
         name: "full",
-        operations: 100_000,
+        operations: 50_000,
         device_blocks: 512,
         most_blocks: 860,
         files: 60,
