@@ -84,8 +84,7 @@ impl Fs {
         if old.is_some() {
             return Ok(true);
         }
-        Ok(!inode.slot.has(flag::HAS_COLD)
-            && self.map.missing_nodes(&inode.map(), block, 1)? == 0)
+        Ok(!inode.slot.has(flag::HAS_COLD) && self.map.missing_nodes(&inode.map(), block, 1)? == 0)
     }
 
     #[allow(clippy::too_many_arguments)] // one step of `write_whole_block`, split off for its failures
