@@ -1,6 +1,7 @@
 //! Rows a and b: operations through `Fs`, in this process, on one thread, PM on /dev/shm.
 //!
-//! hot: one file of 4 MiB, a directory of a hundred entries. cold: random blocks of a file of 2 GiB, files
+//! hot: a file of 4 MiB to overwrite, one of 1 MiB to read (streaming stores evict what they write), a directory
+//! of a hundred entries. cold: random blocks of a file of 2 GiB, files
 //! and directories picked at random among a million. A sample is the mean of one batch; batches of the
 //! operations take turns. Checkpoints, map nodes and draining of freed blocks happen inside the batches and
 //! count; emptying the appended file and background steps happen between them and do not.
@@ -20,6 +21,8 @@ use terrace_media::pm::{PmCounters, RamPm};
 const ROOT: Ino = Ino(1);
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const BLOCK: usize = BLOCK_SIZE as usize;
+/// Blocks of the file that the hot column overwrites.
+const HOT_BLOCKS: u64 = 1024;
 /// Batches of each operation in a round: many short ones, so that most are not interrupted on a busy machine.
 const BATCHES: usize = 60;
 
@@ -117,6 +120,7 @@ struct Subject<'a> {
     local: &'a Local,
     file: Ino,
     blocks: u64,
+    read: (Ino, u64),
     directories: Vec<Ino>,
     /// Appended to in turn, each at its end.
     appended: Vec<(Ino, u64)>,
@@ -137,17 +141,25 @@ impl<'a> Subject<'a> {
         let make = |name: String| -> Outcome<Ino> {
             Ok(fs.mknod(ROOT, name.as_bytes(), 0o644, 0, CALLER, Wait::Allowed)?.ino)
         };
-        let file = make(format!("{name}-data"))?;
         let chunk = vec![0x5a; 256 * BLOCK];
-        for at in (0..blocks).step_by(256) {
-            fs.write(file, at * BLOCK_SIZE, &chunk, WriteFlags::default(), Wait::Allowed)?;
-        }
+        let fill = |file: Ino, blocks: u64| -> Outcome<Ino> {
+            for at in (0..blocks).step_by(256) {
+                fs.write(file, at * BLOCK_SIZE, &chunk, WriteFlags::default(), Wait::Allowed)?;
+            }
+            Ok(file)
+        };
+        let file = fill(make(format!("{name}-data"))?, blocks)?;
+        let read = match blocks > HOT_BLOCKS {
+            true => (file, blocks),
+            false => (fill(make(format!("{name}-read"))?, 256)?, 256),
+        };
         let files: Outcome<Vec<_>> =
             (0..appended).map(|number| Ok((make(format!("{name}-append-{number}"))?, 0))).collect();
         Ok(Subject {
             local,
             file,
             blocks,
+            read,
             directories,
             appended: files?,
             picks: Picks(7),
@@ -183,8 +195,8 @@ impl<'a> Subject<'a> {
                 fs.unlink(directory, &name, Wait::Allowed)?;
             }
             Operation::Read => {
-                let at = self.picks.below(self.blocks) * BLOCK_SIZE;
-                fs.read(self.file, at, &mut self.buffer, Wait::Allowed)?;
+                let at = self.picks.below(self.read.1) * BLOCK_SIZE;
+                fs.read(self.read.0, at, &mut self.buffer, Wait::Allowed)?;
             }
         }
         Ok(())
@@ -194,7 +206,7 @@ impl<'a> Subject<'a> {
     fn batch(&mut self, scratch: &Scratch, operation: Operation) -> Outcome<f64> {
         let count = operation.batch();
         // Not measured: the caches as the operation itself leaves them.
-        for _ in 0..32 {
+        for _ in 0..operation.batch() / 2 {
             self.once(operation)?;
         }
         let begin = scratch.now_ns();
@@ -331,7 +343,7 @@ fn hot(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcome<()> {
     let local = Local::mount(scratch, &pool)?;
     floor(args, scratch, report, &local)?;
     let directories = local.populate(100)?;
-    let mut subject = Subject::new(&local, "hot", 1024, directories, 1)?;
+    let mut subject = Subject::new(&local, "hot", HOT_BLOCKS, directories, 1)?;
     column(args, scratch, report, &mut subject, "hot")
 }
 

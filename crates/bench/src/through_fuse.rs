@@ -11,8 +11,8 @@ use crate::scratch::Scratch;
 use crate::series::{Series, paired};
 use std::time::Duration;
 
-const BATCHES: usize = 8;
-const TURNS: u64 = 1000;
+const BATCHES: usize = 40;
+const TURNS: u64 = 200;
 const MUST_US: f64 = 1.0;
 
 pub(crate) fn run(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcome<()> {

@@ -6,6 +6,7 @@ use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
 use crate::reclaim::ReclaimQueue;
 use crate::references::References;
+use crate::slot::InodePages;
 use crate::types::Atime;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -29,6 +30,7 @@ pub struct Fs {
     pub(crate) blocks: Arc<BlockPool>,
     pub(crate) map: Box<dyn FileMap>,
     pub(crate) inode_map: InodeFileMap,
+    pub(crate) inode_pages: InodePages,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) names: NameHash,
     pub(crate) devices: Devices,

@@ -8,6 +8,7 @@ use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
 use crate::reclaim::ReclaimQueue;
 use crate::references::References;
+use crate::slot::InodePages;
 use crate::types::Atime;
 use std::io;
 use std::sync::Arc;
@@ -182,6 +183,7 @@ impl Fs {
         let fs = Fs {
             map: Box::new(RadixTree::new(Arc::clone(&blocks))),
             inode_map: InodeFileMap::new(Arc::clone(&blocks)),
+            inode_pages: InodePages::new(),
             catalog,
             names: NameHash::new(&superblock.hash_key),
             devices,

@@ -3,8 +3,9 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::types::Attributes;
+use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, slot_offset};
-use terrace_format::{Corrupt, Ino, PmOffset};
+use terrace_format::{Corrupt, Ino, PmBlock, PmOffset};
 use terrace_map::MapInode;
 use terrace_wal::Tx;
 use zerocopy::{FromBytes, IntoBytes};
@@ -49,16 +50,45 @@ impl Inode {
     }
 }
 
+/// Where pages of the inode file lie, as found last: a word each, by the low bits of the index. Pages do not move.
+pub(crate) struct InodePages(Vec<AtomicU64>);
+
+const CACHED_PAGES: u64 = 1 << 12;
+
+impl InodePages {
+    pub fn new() -> InodePages {
+        InodePages((0..CACHED_PAGES).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn word(&self, index: u64) -> &AtomicU64 {
+        &self.0[(index % CACHED_PAGES) as usize]
+    }
+
+    fn get(&self, index: u64) -> Option<PmBlock> {
+        let word = self.word(index).load(Ordering::Relaxed);
+        (word != 0 && word >> 32 == index).then_some(PmBlock(word & 0xffff_ffff))
+    }
+
+    fn put(&self, index: u64, page: PmBlock) {
+        if page.0 <= u64::from(u32::MAX) {
+            self.word(index).store(index << 32 | page.0, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Fs {
     /// Address of an inode's slot.
     pub(crate) fn slot_place(&self, ino: Ino) -> FsResult<PmOffset> {
         if ino.0 == 0 || ino > terrace_format::address::MAX_INO {
             return Err(FsError::Stale);
         }
-        match self.inode_map.lookup(None, ino.0 / SLOTS_PER_PAGE)? {
-            Some(page) => Ok(slot_offset(page.offset(), ino.0)),
-            None => Err(FsError::Stale),
+        let index = ino.0 / SLOTS_PER_PAGE;
+        if let Some(page) = self.inode_pages.get(index) {
+            return Ok(slot_offset(page.offset(), ino.0));
         }
+        let page = self.inode_map.lookup(None, index)?.ok_or(FsError::Stale)?;
+        self.inode_pages.put(index, page);
+        Ok(slot_offset(page.offset(), ino.0))
     }
 
     /// Loads an inode that must exist. The caller holds its lock.
@@ -91,9 +121,9 @@ impl Fs {
         if inode.slot.is_directory() { Ok(inode) } else { Err(FsError::NotDirectory) }
     }
 
-    /// Now, in nanoseconds since the epoch.
+    /// Now, in nanoseconds since the epoch, as coarse as the kernel's own file systems take it.
     pub(crate) fn now(&self) -> i64 {
-        self.clock.wall_ns()
+        self.clock.wall_coarse_ns()
     }
 }
 
@@ -114,6 +144,12 @@ pub(crate) fn log_slot(tx: &mut Tx, place: PmOffset, before: &InodeSlot, after: 
         }
         tx.write(place.plus(start as u64 * 8), &after[start * 8..word * 8]);
     }
+}
+
+/// Logs what a write changes: size, blocks, mtime and ctime.
+pub(crate) fn log_size_and_times(tx: &mut Tx, place: PmOffset, slot: &InodeSlot) {
+    let words = InodeSlot::SIZE as usize..InodeSlot::ATIME as usize;
+    tx.write(place.plus(InodeSlot::SIZE), &slot.as_bytes()[words]);
 }
 
 /// Logs a whole slot (a new inode).

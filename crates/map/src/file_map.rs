@@ -136,6 +136,26 @@ pub trait FileMap: Send + Sync {
         mappings: &[Option<Mapping>],
     ) -> Result<()>;
 
+    /// Maps one block to new content and tells what it was mapped to; `None`, with nothing logged, when a node is
+    /// missing. `tx` has written nothing of the map yet.
+    ///
+    /// # Errors
+    /// See [`FileMap`].
+    fn exchange(
+        &self,
+        tx: &mut Tx,
+        inode: &MapInode,
+        block: FileBlock,
+        new: Mapping,
+    ) -> Result<Option<Option<Mapping>>> {
+        let old = self.lookup(None, inode, block)?;
+        if old.is_none() && self.missing_nodes(inode, block, 1)? > 0 {
+            return Ok(None);
+        }
+        self.set(tx, inode, block, &[Some(new)])?;
+        Ok(Some(old))
+    }
+
     /// Bytes by which one `prune` lets a record grow at most.
     fn prune_record_bytes(&self) -> usize;
 

@@ -1,7 +1,7 @@
 //! Radix tree: adding nodes, setting and clearing entries.
 
 use crate::file_map::Mapping;
-use crate::radix_read::{piece, span, to_direct};
+use crate::radix_read::{half, piece, span, to_direct};
 use crate::radix_tree::{BITS, FANOUT, NODE_BYTES, RadixTree, Root, RootPlace, entry_at, height_for, index};
 use smallvec::SmallVec;
 use terrace_blocks::Claim;
@@ -156,6 +156,33 @@ impl RadixTree {
         Ok(())
     }
 
+    pub(crate) fn exchange_at(
+        &self,
+        tx: &mut Tx,
+        place: &RootPlace,
+        block: u64,
+        new: Mapping,
+    ) -> Result<Option<Option<Mapping>>> {
+        let new = encode(Some(new));
+        if let Some(direct) = place.direct
+            && block < DIRECT_BLOCKS
+        {
+            let at = direct.plus(block / 2 * 8);
+            let word = self.word(None, at)?;
+            let shift = 32 * (block % 2);
+            tx.write_u64(at, word & !(0xffff_ffff << shift) | u64::from(to_direct(new)) << shift);
+            return self.decode(half(word, block)).map(Some);
+        }
+        let Some(leaf) = self.leaf(None, place, block)? else {
+            return Ok(None);
+        };
+        self.check_owner(tx, place, leaf, 0)?;
+        let at = entry_at(leaf, index(block, 0));
+        let old = self.decode(self.word(None, at)?)?;
+        tx.write_u64(at, new);
+        Ok(Some(old))
+    }
+
     fn set_in_leaf(
         &self,
         tx: &mut Tx,
@@ -173,6 +200,13 @@ impl RadixTree {
         };
         self.check_owner(tx, place, leaf, 0)?;
         let at = entry_at(leaf, index(block, 0));
+        if let [mapping] = mappings {
+            let new = encode(*mapping);
+            if self.word(Some(tx), at)? != new {
+                tx.write_u64(at, new);
+            }
+            return Ok(());
+        }
         let mut old: SmallVec<[U64; 32]> = SmallVec::from_elem(U64::ZERO, mappings.len());
         self.words(Some(tx), at, &mut old)?;
         let new: SmallVec<[U64; 32]> = mappings.iter().map(|m| U64::new(encode(*m))).collect();

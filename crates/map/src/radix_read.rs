@@ -31,7 +31,7 @@ fn from_direct(pointer: u32) -> u64 {
 
 /// The half of a word of two direct pointers that is `block`'s.
 #[inline]
-fn half(word: u64, block: u64) -> u64 {
+pub(crate) fn half(word: u64, block: u64) -> u64 {
     from_direct((word >> (32 * (block % 2))) as u32)
 }
 

@@ -286,6 +286,16 @@ impl FileMap for RadixTree {
         self.set_at(tx, &self.place(inode), first, mappings)
     }
 
+    fn exchange(
+        &self,
+        tx: &mut Tx,
+        inode: &MapInode,
+        block: FileBlock,
+        new: Mapping,
+    ) -> Result<Option<Option<Mapping>>> {
+        self.exchange_at(tx, &self.place(inode), block.0, new)
+    }
+
     fn prune_record_bytes(&self) -> usize {
         MAX_PRUNED * (OWNER_BYTES + WORD_BYTES)
     }

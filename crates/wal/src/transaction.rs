@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use terrace_format::PmOffset;
 use terrace_format::record::{DATA_CHECK_SIZE, DataCheck, HEADER_SIZE, MAX_WRITE};
 use terrace_media::PmMedium;
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// One write: its content begins at word `at`.
 #[derive(Debug, Clone, Copy)]
@@ -38,8 +38,8 @@ impl Tx {
         for piece in bytes.chunks(MAX_WRITE) {
             let at = self.words.len() as u32 + 1;
             self.words.push(U64::new(offset | (piece.len() as u64) << 48));
-            let (whole, rest) = piece.as_chunks::<8>();
-            self.words.extend(whole.iter().map(|word| U64::from_bytes(*word)));
+            let (whole, rest) = piece.split_at(piece.len() & !7);
+            self.words.extend_from_slice(<[U64]>::ref_from_bytes(whole).unwrap_or_default());
             if !rest.is_empty() {
                 let mut last = [0; 8];
                 last[..rest.len()].copy_from_slice(rest);
@@ -67,6 +67,12 @@ impl Tx {
     /// The medium's.
     pub fn read(&self, pm: &dyn PmMedium, offset: PmOffset, into: &mut [u8]) -> Result<()> {
         pm.read(offset, into)?;
+        self.overlay(offset, into);
+        Ok(())
+    }
+
+    /// Puts what was written over bytes read from PM.
+    fn overlay(&self, offset: PmOffset, into: &mut [u8]) {
         let (start, end) = (offset.0, offset.0 + into.len() as u64);
         for place in &self.places {
             let (from, to) = (place.offset.max(start), (place.offset + u64::from(place.length)).min(end));
@@ -77,7 +83,6 @@ impl Tx {
                 into[target..target + length].copy_from_slice(&self.content(place)[source..source + length]);
             }
         }
-        Ok(())
     }
 
     /// Reads one word as it will be after this transaction.
@@ -85,11 +90,14 @@ impl Tx {
     /// # Errors
     /// The medium's.
     pub fn read_u64(&self, pm: &dyn PmMedium, offset: PmOffset) -> Result<u64> {
-        if self.places.is_empty() {
-            return Ok(pm.load_u64(offset)?);
+        let word = pm.load_u64(offset)?;
+        let (start, end) = (offset.0, offset.0 + 8);
+        let touches = |place: &Place| place.offset < end && start < place.offset + u64::from(place.length);
+        if !self.places.iter().any(touches) {
+            return Ok(word);
         }
-        let mut word = [0; 8];
-        self.read(pm, offset, &mut word)?;
+        let mut word = word.to_le_bytes();
+        self.overlay(offset, &mut word);
         Ok(u64::from_le_bytes(word))
     }
 

@@ -94,7 +94,8 @@ impl Wal {
                 return Err(Error::Stopped);
             }
             for turn in 0..self.lanes.len() {
-                let index = (hint + turn) % self.lanes.len();
+                let turned = hint + turn;
+                let index = if turned < self.lanes.len() { turned } else { turned - self.lanes.len() };
                 let lane = &self.lanes[index];
                 let Some(mut state) = lane.state.try_lock() else {
                     continue;
