@@ -41,6 +41,14 @@ for name in run paper; do expect 1 "bench $name: not built yet" "$t" bench $name
 expect 16 "unexpected argument" "$t" check --frob x
 check "version" grep -qE '^terrace [0-9.]+ \(format version [0-9]+\)$' <("$t" --version)
 check "help with example" grep -q '^Example:' <("$t" mkfs --help)
+check "repair is not offered" grep -q -- '--repair *Not built yet' <("$t" check --help)
+for name in mount mkfs fsck; do
+    ln -s "$t" $name.terrace
+    check "usage of $name.terrace" grep -qE "^Usage: $name\\.terrace (\\[OPTIONS\\]|--pm)" <(./$name.terrace --help)
+done
+expect 1 "required arguments.*see 'mount.terrace --help'" ./mount.terrace
+expect 1 "unexpected argument.*see 'mkfs.terrace --help'" ./mkfs.terrace --frob
+expect 16 "unexpected argument.*see 'fsck.terrace --help'" ./fsck.terrace --frob
 for shell in bash zsh fish; do check "completions $shell" test "$("$t" completions $shell | wc -l)" -gt 20; done
 
 ## mkfs refuses and changes nothing
@@ -52,7 +60,8 @@ truncate -s 40M ext4.img && mkfs.ext4 -q ext4.img
 unchanged expect 1 "content: holds data in its first MiB; use --force" "$t" mkfs --pm content --pm-size 16M
 unchanged expect 1 "tail: holds data in its last MiB" "$t" mkfs --pm "$pm" --pm-size 16M --tier tail
 unchanged expect 1 "ext4.img: holds an ext2, ext3 or ext4 file system" "$t" mkfs --pm "$pm" --pm-size 16M --tier ext4.img
-unchanged expect 1 "below the minimum" "$t" mkfs --pm "$pm" --pm-size 1M
+unchanged expect 1 ": 1 MiB is below the minimum of persistent memory, 2 MiB" "$t" mkfs --pm "$pm" --pm-size 1M
+unchanged expect 1 ": 64 B is below the minimum of persistent memory, 2 MiB" "$t" mkfs --pm "$pm" --pm-size 64
 unchanged expect 1 "below the minimum of a tier" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=16M"
 unchanged expect 1 "say how large to make it with --pm-size" "$t" mkfs --pm "$pm"
 unchanged expect 1 "say how large to make it with size=SIZE" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier"
@@ -90,13 +99,14 @@ fi
 ## mkfs makes a pool, and says what
 check "mkfs" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=96M" --label test >out 2>err
 check "geometry" grep -q "tier 0: .* 16 MiB: .* lanes" out
+check "promises" eval 'grep -q "tier 0: .*promise process-crash" out && grep -q "tier 1: .*promise power-fail" out'
+check "tmpfs is memory" eval '! grep -q "not on tmpfs" err'
 check "sparse file warned of" grep -q "tier.img: sparse file" err
 check "PM fully allocated" test "$(stat -c %b "$pm")" -ge $((16 * 2048))
 files+=("$SHM-b.pm" "$WORK/tier-b.img")
 unchanged expect 1 "holds a Terrace pool; use --force" "$t" mkfs --pm "$pm" --pm-size 16M
 unchanged expect 1 "holds a tier of a Terrace pool" "$t" mkfs --pm "$SHM-b.pm" --pm-size 16M --tier "$tier"
 check "--force" "$t" mkfs --pm "$pm" --tier "$tier" --label test --force >/dev/null
-check "mkfs.terrace" env -i ln -s "$t" mkfs.terrace
 check "second pool" ./mkfs.terrace --pm "$SHM-b.pm" --pm-size 16M --tier "$WORK/tier-b.img,size=96M" >/dev/null 2>&1
 
 ## mount refuses and changes nothing
@@ -139,7 +149,8 @@ truncate -s 17M "$pm"
 unchanged expect 32 "resized tier 0" "$t" mount "$pm" mnt
 truncate -s 16M "$pm"
 mkdir -p inside
-check "pool on a disk" "$t" mkfs --pm inside/pm --pm-size 16M >/dev/null 2>&1
+check "pool on a disk" "$t" mkfs --pm inside/pm --pm-size 16M >/dev/null 2>err
+[ "$(stat -f -c %T inside)" = tmpfs ] || check "a disk is no memory" grep -q "not on tmpfs, hugetlbfs or DAX" err
 files+=("$WORK/inside/pm")
 unchanged expect 32 "lies inside the mount point" "$t" mount inside/pm inside
 check "nothing is mounted" test -z "$(awk -v dir="$WORK" 'index($5, dir) == 1' /proc/self/mountinfo)"
@@ -194,6 +205,8 @@ expect 1 "no Terrace" "$t" status "$WORK"
 ## umount
 sleep 1000 <mnt/data &
 holder=$!
+# It has opened the file once it is that program.
+until [ "$(cat /proc/$holder/comm)" = sleep ]; do sleep 0.01; done
 expect 1 "busy: sleep \($holder\): has $mnt/data open" "$t" umount mnt
 kill $holder && wait $holder 2>/dev/null
 pid=$(daemon_of mnt)
@@ -201,11 +214,10 @@ check "umount" "$t" umount mnt
 check "the daemon has ended" test ! -e /proc/$pid/exe
 expect 1 "not mounted" "$t" umount mnt
 check "clean" grep -q "not mounted, clean" <("$t" status "$pm")
-check "check" "$t" check "$pm"
-check "check --data" "$t" check --data "$pm"
+check "check" grep -q ": clean; .*cold data not read" <("$t" check "$pm")
+check "check --data" grep -q ": clean; .*cold data read" <("$t" check --data "$pm")
 check "check --json" python3 -c 'import json, subprocess, sys; json.loads(subprocess.check_output(sys.argv[1:]))' "$t" check --json "$pm"
 expect 8 "not built yet" "$t" check --repair "$pm"
-ln -s "$t" fsck.terrace
 expect 0 "repair is not built yet" ./fsck.terrace -a "$pm"
 check "fsck -n" ./fsck.terrace -n "$pm"
 expect 8 "no Terrace pool" "$t" check content
@@ -217,13 +229,65 @@ check "clean after umount(8)" grep -q "not mounted, clean" <("$t" status "$pm")
 ## a damaged superblock: the second copy is used, and said so
 cp --sparse=always "$pm" "$SHM-keep.pm"
 printf x | dd of="$pm" bs=1 seek=200 conv=notrunc status=none
-expect 0 "superblock copy 0 is damaged.*copy 1 is used" "$t" mount "$pm" mnt
+check "status warns" grep -q "^warning: superblock copy 0 is damaged" <("$t" status "$pm")
+expect 0 "superblock copy 0 is damaged.*copy 1 is used" "$t" mount "$pm" mnt -o ro
 check "content" cmp data mnt/data
+"$t" status mnt >out
+check "status of a mount warns" grep -q "^warning: .*superblock copy 0 is damaged.*copy 1 is used" out
+check "status says read-only" grep -q "mounted read-only at $mnt" out
 check "umount" "$t" umount mnt
-printf x | dd of="$pm" bs=1 seek=$((8192 + 200)) conv=notrunc status=none
+check "nothing is mended read-only" eval '! cmp -s <(head -c 8192 "$pm") <(tail -c +8193 "$pm" | head -c 8192)'
+expect 0 "superblock copy 0 is damaged.*copy 1 is used" "$t" mount "$pm" mnt
+check "status --json warns" python3 - <<PY
+import json, subprocess
+status = json.loads(subprocess.check_output(["$t", "status", "--json", "mnt"]))
+assert not status["read_only"]
+first, second = status["warnings"]
+assert "superblock copy 0 is damaged" in first and "was rewritten" in second, status["warnings"]
+PY
+check "umount" "$t" umount mnt
+check "the damaged copy is mended" cmp <(head -c 8192 "$pm") <(tail -c +8193 "$pm" | head -c 8192)
+check "no warning any more" eval '! grep -q warning <("$t" status "$pm")'
+for copy in 0 8192; do printf x | dd of="$pm" bs=1 seek=$((copy + 200)) conv=notrunc status=none; done
 files=("$pm" "$tier")
 unchanged expect 32 "superblock" "$t" mount "$pm" mnt
 cp --sparse=always "$SHM-keep.pm" "$pm"
+
+## a block of the tier that rots: status counts it and says why the pool is degraded
+cp --sparse=always tier.img rotten.img
+python3 - <<PY
+with open("$WORK/data", "rb") as file:
+    block = file.read(4096)
+with open("$tier", "r+b") as tier:
+    at = tier.read().find(block)
+    assert at > 0
+    tier.seek(at)
+    tier.write(bytes([block[0] ^ 1]))
+PY
+check "a block is damaged" test $? = 0
+check "mount" "$t" mount "$pm" mnt
+check "status is healthy before" "$t" status mnt >/dev/null
+expect 1 "Input/output error" dd if=mnt/data of=/dev/null bs=4k count=1 status=none
+"$t" status mnt >out && fail "status of a degraded pool is 0"
+check "count and reason" grep -qE "\\[degraded\\] \\(wrong checksums since mount: [1-9]" out
+check "umount" "$t" umount mnt
+mv rotten.img tier.img
+
+## the host of a tier file is full: ENOSPC, nothing is lost, and status says why
+mkdir host && mount -t tmpfs -o size=40M none host
+check "mkfs" "$t" mkfs --pm "$SHM-full.pm" --pm-size 16M --tier host/tier,size=96M >/dev/null 2>&1
+check "mount" "$t" mount "$SHM-full.pm" mnt
+check "write" eval 'head -c 20M data >mnt/first'
+expect 1 "No space left on device" dd if=data of=mnt/second bs=1M status=none
+check "data from before" cmp -n $((20 << 20)) data mnt/first
+length=$(stat -c %s mnt/second)
+check "data up to there" cmp -n "$length" data mnt/second
+"$t" status mnt >out && fail "status of a degraded pool is 0"
+check "reason" grep -q "\\[degraded\\] (device errors since mount: .*No space left on device" out
+rm mnt/second
+check "umount" "$t" umount mnt
+check "check" "$t" check --data "$SHM-full.pm"
+umount host
 
 ## the tier file moved together with the pool's file
 mkdir other && cp --sparse=always "$pm" other/pm && mv tier.img other/tier.img
@@ -251,7 +315,8 @@ kill -KILL "$(daemon_of mnt)"
 sleep 0.3
 expect 0 "removed the mount of a daemon that was killed" "$t" umount mnt
 check "nothing is mounted" test -z "$(awk -v dir="$WORK" 'index($5, dir) == 1' /proc/self/mountinfo)"
-check "check after kill" "$t" check "$pm"
+check "check after kill" "$t" check "$pm" >out
+check "verdict after kill" grep -q ": sound; was not unmounted: " out
 
 ## SIGTERM: flushes, unmounts, clean; users are cut off
 check "mount" "$t" mount "$pm" mnt -o "log=$WORK/log"
@@ -286,14 +351,54 @@ assert listener.recv(100) == b"STOPPING=1"
 assert daemon.wait(20) == 0
 PY
 check "foreground with NOTIFY_SOCKET" test $? = 0
-ln -s "$t" mount.terrace
 check "mount.terrace as mount(8) calls it" ./mount.terrace "$pm" mnt -o rw,nodev -v -n
 check "umount" "$t" umount mnt
+
+## names of any bytes
+odd=$WORK/$'\xff name'
+mkdir "$odd"
+check "mkfs of any bytes" "$t" mkfs --pm "$odd/pm" --pm-size 16M --tier "$odd/tier,size=64M" >/dev/null 2>&1
+mkdir "$odd/mnt"
+is_json() { python3 -c 'import json, sys; json.load(sys.stdin)'; }
+check "status of any bytes" is_json < <("$t" status --json "$odd/pm")
+check "mount of any bytes" "$t" mount "$odd/pm" "$odd/mnt" -o "log=$odd/log"
+check "write" cp content "$odd/mnt/"$'\xfe'
+check "where of any bytes" is_json < <("$t" where --json "$odd/mnt/"$'\xfe')
+check "where of any bytes, for people" grep -q "PM 1 MiB" <("$t" where "$odd/mnt/"$'\xfe')
+for what in "$odd/pm" "$odd/mnt"; do
+    check "status of any bytes" "$t" status "$what" >/dev/null
+    check "status --json of any bytes" is_json < <("$t" status --json "$what")
+done
+expect 1 "No such file" "$t" where "$odd/mnt/"$'\xfd'
+expect 32 "busy: already mounted" "$t" mount "$odd/pm" "$odd/mnt"
+check "umount of any bytes" "$t" umount "$odd/mnt"
+check "mount -s of any bytes" "$t" mount -s "$odd/pm" "$odd/mnt" -o "bogus,log=$odd/log2"
+check "log of any bytes" test -s "$odd/log2"
+check "umount of any bytes" "$t" umount "$odd/mnt"
+check "check of any bytes" "$t" check "$odd/pm" >/dev/null
+check "check --json of any bytes" is_json < <("$t" check --json "$odd/pm")
 
 ## another mount namespace reaches the daemon, and a mount that lives on there is not reported as ended
 check "mount" "$t" mount "$pm" mnt
 check "status from another namespace" unshare -m --propagation private bash -c \
     "mount -t tmpfs none /run && '$t' status mnt >/dev/null && '$t' sync mnt"
+check "umount" "$t" umount mnt
+
+## a copy of the mount in another mount namespace is named, and not waited for without end
+check "mount" "$t" mount "$pm" mnt
+pid=$(daemon_of mnt)
+unshare -m --propagation private sleep 1000 &
+holder=$!
+until [ "$(cat /proc/$holder/comm)" = sleep ]; do sleep 0.01; done
+expect 1 "in use there by sleep \($holder\).*kill $pid" timeout 20 "$t" umount mnt
+check "unmounted here" eval '! is_mounted "$mnt"'
+expect 32 "busy: in use by another process: terrace \($pid\)" "$t" mount "$pm" mnt
+kill $holder && wait $holder 2>/dev/null
+for _ in $(seq 80); do [ -e /proc/$pid/exe ] || break; sleep 0.1; done
+check "clean when the copy is gone" grep -q "not mounted, clean" <("$t" status "$pm")
+check "mount" "$t" mount "$pm" mnt
+(cd mnt && "$t" umount . 2>"$WORK/err")
+check "names the shell, not itself" eval 'grep -q "busy: " err && ! grep -q "terrace (" err'
 check "umount" "$t" umount mnt
 
 ## an ordinary user
@@ -310,11 +415,21 @@ if command -v fusermount3 >/dev/null && command -v setpriv >/dev/null; then
         check "mount as a user" as_user user/terrace mount "$SHM-user.pm" user/mnt
         check "write as a user" as_user cp content user/mnt/x
         check "status as a user" as_user user/terrace status user/mnt >/dev/null
+        expect 1 "fusermount3 is missing; install the package fuse3" as_user env PATH=/nowhere \
+            "$WORK/user/terrace" umount user/mnt
         check "umount as a user" as_user user/terrace umount user/mnt
+        mkdir "user/"$'\xff' && chown 65534 "user/"$'\xff'
+        check "mount as a user with a state directory of any bytes" as_user env XDG_RUNTIME_DIR="$WORK/user/"$'\xff' \
+            "$WORK/user/terrace" mount "$SHM-user.pm" user/mnt
+        check "status of it" as_user user/terrace status user/mnt >/dev/null
+        check "umount of it" as_user user/terrace umount user/mnt
         check "clean" grep -q "not mounted, clean" <("$t" status "$SHM-user.pm")
     else
         echo "/dev/fuse is closed to ordinary users: skipped"
     fi
+    mknod closed c 10 229 && chmod 600 closed && mount --bind closed /dev/fuse
+    expect 32 "/dev/fuse: Permission denied.*this user may not open it" as_user user/terrace mount "$SHM-user.pm" user/mnt
+    umount /dev/fuse
     rm -rf /tmp/terrace-65534
 fi
 finish

@@ -341,7 +341,9 @@ fn hot(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcome<()> {
     scratch.need(256 << 20, 0)?;
     let pool = crate::process::Pool::make(args, scratch, "hot", 256 << 20, 1 << 30)?;
     let local = Local::mount(scratch, &pool)?;
-    floor(args, scratch, report, &local)?;
+    if args.only.is_empty() {
+        floor(args, scratch, report, &local)?;
+    }
     let directories = local.populate(100)?;
     let mut subject = Subject::new(&local, "hot", HOT_BLOCKS, directories, 1)?;
     column(args, scratch, report, &mut subject, "hot")

@@ -141,8 +141,13 @@ impl Pool {
 
     /// Mounts with the daemon as child of this process.
     pub fn mount(&self, scratch: &Scratch, mount: &Path) -> Outcome<Server> {
+        self.mount_with(scratch, mount, "defaults")
+    }
+
+    /// As [`Self::mount`] with options as for `-o`.
+    pub fn mount_with(&self, scratch: &Scratch, mount: &Path, options: &str) -> Outcome<Server> {
         let mut command = Command::new(&self.terrace);
-        command.arg("mount").arg("--foreground").arg(&self.pm).arg(mount);
+        command.arg("mount").arg("--foreground").args(["-o", options]).arg(&self.pm).arg(mount);
         Server::start(scratch, command, mount)
     }
 

@@ -27,8 +27,8 @@ struct Figure {
     max: f64,
     must: Option<String>,
     met: Option<bool>,
-    /// What the samples looked like without disturbance: of latencies the lower tenth.
-    quiet: f64,
+    /// A tenth of the samples are below: of latencies, what an undisturbed run looks like.
+    lower_tenth: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -85,7 +85,7 @@ impl Report {
             median,
             min: samples.min(),
             max: samples.max(),
-            quiet: samples.quantile(0.1),
+            lower_tenth: samples.quantile(0.1),
             must,
             met,
         };
@@ -127,7 +127,7 @@ impl Report {
     fn table(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(text, "{}; {} rounds\n", self.machine, self.rounds);
-        text += "| row | what | unit | median | quiet | lowest | highest | must | |\n|---|---|---|---|---|---|---|---|---|\n";
+        text += "| row | what | unit | median | lower tenth | lowest | highest | must | |\n|---|---|---|---|---|---|---|---|---|\n";
         for figure in &self.figures {
             let met = figure.met.map_or("", |met| if met { "met" } else { "**missed**" });
             let _ = writeln!(
@@ -137,7 +137,7 @@ impl Report {
                 figure.what,
                 figure.unit,
                 number(figure.median),
-                number(figure.quiet),
+                number(figure.lower_tenth),
                 number(figure.min),
                 number(figure.max),
                 figure.must.as_deref().unwrap_or("reported")
@@ -159,11 +159,11 @@ fn line(figure: &Figure) -> String {
         _ => "",
     };
     format!(
-        "{}: {} {} (quiet {}, {} to {}){}{met}",
+        "{}: {} {} (lower tenth {}, {} to {}){}{met}",
         figure.what,
         number(figure.median),
         figure.unit,
-        number(figure.quiet),
+        number(figure.lower_tenth),
         number(figure.min),
         number(figure.max),
         figure.must.as_ref().map(|must| format!(", must {must}")).unwrap_or_default()

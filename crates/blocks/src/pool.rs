@@ -10,6 +10,7 @@ use terrace_format::table::{MASK_FULL, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, Lsn, PmBlock};
 use terrace_runtime::sync::Mutex;
 use terrace_wal::{NoSpace, Result, Tx, Wal};
+use zerocopy::little_endian::U64;
 
 /// Blocks scanned in one step.
 const REGION: u64 = 8192;
@@ -44,7 +45,6 @@ struct Space {
     free: Bitmap,
     quarantine: VecDeque<(Lsn, PmBlock)>,
     next_region: u64,
-    reserve: u64,
 }
 
 /// All PM blocks of a pool.
@@ -54,6 +54,7 @@ pub struct BlockPool {
     count: u64,
     descriptors: Vec<Descriptor>,
     space: Mutex<Space>,
+    reserve: u64,
     next_version: AtomicU64,
     unknown: AtomicU64,
     free: AtomicU64,
@@ -107,18 +108,14 @@ impl BlockPool {
         let descriptors: Vec<Descriptor> = (0..count).map(|_| Descriptor::default()).collect();
         descriptors.iter().take(first.0 as usize).for_each(|d| d.set_state(State::Used));
         let total = count - first.0;
-        let space = Space {
-            free: Bitmap::new(count),
-            quarantine: VecDeque::new(),
-            next_region: first.0,
-            reserve: (total / 64).clamp(24, 4096),
-        };
+        let space = Space { free: Bitmap::new(count), quarantine: VecDeque::new(), next_region: first.0 };
         BlockPool {
             wal,
             first,
             count,
             descriptors,
             space: Mutex::new(space),
+            reserve: (total / 64).clamp(24, 4096),
             next_version: AtomicU64::new(1),
             unknown: AtomicU64::new(total),
             free: AtomicU64::new(0),
@@ -168,6 +165,25 @@ impl BlockPool {
         self.free.load(Ordering::Relaxed)
     }
 
+    fn kept(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            Purpose::User => self.reserve,
+            Purpose::Demotion => self.reserve / 2,
+            Purpose::Reclaim => 0,
+        }
+    }
+
+    /// Whether one block could be claimed for a user's operation; scans and drains as [`Self::claim`] does.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub fn probe(&self) -> Result<()> {
+        if self.free_hint() > self.reserve {
+            return Ok(());
+        }
+        self.claim(1, Purpose::User).map(drop)
+    }
+
     /// Takes `count` blocks, in as few runs as is cheap. Scans more of the table and empties the
     /// quarantine when short; a caller that holds no lock then asks for a checkpoint and tries again.
     ///
@@ -179,9 +195,9 @@ impl BlockPool {
             return Ok(Claim { pool: self, blocks, next: 0 });
         }
         let mut space = self.space.lock();
-        while space.free.count() < count as u64 + kept(&space, purpose) {
+        while space.free.count() < count as u64 + self.kept(purpose) {
             self.drain(&mut space);
-            if space.free.count() >= count as u64 + kept(&space, purpose) {
+            if space.free.count() >= count as u64 + self.kept(purpose) {
                 break;
             }
             if !self.scan_region(&mut space)? {
@@ -214,12 +230,8 @@ impl BlockPool {
 
     /// Logs a block's owner.
     pub fn set_owner(&self, tx: &mut Tx, block: PmBlock, owner: Owner) {
-        let mut entry = [0; TABLE_ENTRY_SIZE as usize];
-        entry[..8].copy_from_slice(&owner.encode().to_le_bytes());
-        if owner != Owner::Free {
-            entry[8..].copy_from_slice(&MASK_FULL.to_le_bytes());
-        }
-        tx.write(self.wal.geometry().table_entry(block), &entry);
+        let mask = if owner == Owner::Free { 0 } else { MASK_FULL };
+        tx.write_words(self.wal.geometry().table_entry(block), [U64::new(owner.encode()), U64::new(mask)]);
     }
 
     /// Logs the owners of consecutive blocks in one write.
@@ -241,12 +253,22 @@ impl BlockPool {
 
     /// The volatile half of [`Self::release`].
     pub fn quarantine(&self, block: PmBlock) {
+        self.quarantine_as(block, self.new_version());
+    }
+
+    /// As [`Self::quarantine`], of a block whose place `new`, just claimed, takes: its version, which no block had
+    /// before, serves both.
+    pub fn quarantine_for(&self, block: PmBlock, new: PmBlock) {
+        self.quarantine_as(block, self.descriptor(new).version());
+    }
+
+    fn quarantine_as(&self, block: PmBlock, version: u64) {
         let descriptor = self.descriptor(block);
         if descriptor.state() == State::Unknown {
             self.unknown.fetch_sub(1, Ordering::Relaxed);
         }
         descriptor.set_state(State::Quarantined);
-        descriptor.set_version(self.new_version());
+        descriptor.set_version(version);
     }
 
     /// Notes which record freed the blocks: they become free when the checkpoint has passed it.
@@ -339,15 +361,7 @@ impl BlockPool {
             free: space.free.count(),
             quarantined: space.quarantine.len() as u64,
             unknown: self.unknown.load(Ordering::Relaxed),
-            reserve: space.reserve,
+            reserve: self.reserve,
         }
-    }
-}
-
-fn kept(space: &Space, purpose: Purpose) -> u64 {
-    match purpose {
-        Purpose::User => space.reserve,
-        Purpose::Demotion => space.reserve / 2,
-        Purpose::Reclaim => 0,
     }
 }

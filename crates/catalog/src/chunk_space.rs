@@ -149,6 +149,11 @@ impl ChunkSpace {
         Ok(true)
     }
 
+    /// Whether all bitmaps are loaded.
+    pub fn is_loaded(&self) -> bool {
+        self.space.lock().devices.iter().all(|device| device.next_load >= device.chunks.len())
+    }
+
     /// LSN below which records were seen, and the used words (empty: wholly free, `None`: damaged).
     fn read_bitmap(&self, device: DeviceId, chunk: usize) -> (Lsn, Option<Vec<u64>>) {
         let guard = self.catalog.read(self.catalog.shard_of(chunk as u64));

@@ -8,7 +8,7 @@
 use crate::edit::Edit;
 use crate::tree::{Catalog, ShardsWrite};
 use smallvec::SmallVec;
-use terrace_format::keys::Key;
+use terrace_format::keys::{ColdExtent, Key};
 use terrace_format::{Corrupt, DeviceBlock, DeviceId};
 use terrace_wal::{Error, Tx};
 
@@ -21,6 +21,13 @@ pub struct DeviceRun {
     pub start: DeviceBlock,
     /// Blocks.
     pub length: u64,
+}
+
+impl From<&ColdExtent> for DeviceRun {
+    /// Where an extent lies.
+    fn from(extent: &ColdExtent) -> DeviceRun {
+        DeviceRun { device: extent.device, start: extent.start, length: extent.length.into() }
+    }
 }
 
 /// The part of a run inside one chunk.

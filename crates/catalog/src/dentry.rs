@@ -179,6 +179,23 @@ pub fn remove(guard: &mut ShardsWrite<'_>, tx: &mut Tx, directory: Ino, cookie: 
     guard.remove(tx, &Key::dentry(directory, cookie))
 }
 
+/// As [`remove`], only if the cookie still belongs to that name of that inode.
+///
+/// # Errors
+/// A damaged page; the medium's.
+pub fn remove_same(
+    guard: &mut ShardsWrite<'_>,
+    tx: &mut Tx,
+    directory: Ino,
+    entry: &Dentry,
+    name: &[u8],
+) -> Result<bool> {
+    let key = Key::dentry(directory, entry.cookie);
+    guard.remove_if(tx, &key, |value| {
+        decode(&key.0, value).is_some_and(|(found, other)| found == *entry && other == name)
+    })
+}
+
 /// Visits entries with cookies strictly after `after`, ascending.
 ///
 /// # Errors

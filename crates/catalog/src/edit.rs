@@ -125,10 +125,26 @@ impl ShardsWrite<'_> {
     /// # Errors
     /// A damaged page; the medium's.
     pub fn remove(&mut self, tx: &mut Tx, key: &Key) -> Result<bool> {
+        self.remove_if(tx, key, |_| true)
+    }
+
+    /// As [`Self::remove`], if the value is as expected; false also when it is not.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn remove_if(
+        &mut self,
+        tx: &mut Tx,
+        key: &Key,
+        expected: impl FnOnce(&[u8]) -> bool,
+    ) -> Result<bool> {
         let mut leaf = Node::empty();
         let Some(Ok(index)) = self.reader(tx).locate(&key.0, &mut leaf)? else {
             return Ok(false);
         };
+        if !expected(leaf.value(&leaf.cell(index)?)) {
+            return Ok(false);
+        }
         self.remove_cell(tx, &leaf, index)?;
         if leaf.count() == 1 {
             self.emptied.push(key.clone());

@@ -77,10 +77,11 @@ codes! {
     CheckpointLost 112 Error "Both checkpoint copies are damaged; mount refuses the pool.";
     CheckpointsDiffer 113 Error "Two checkpoint copies with the same sequence number differ.";
     CheckpointClean 114 Error "The checkpoint says clean, but lanes hold valid records.";
-    LaneTail 121 Error "A lane's tail in the checkpoint is not a possible record position.";
+    CheckpointNumber 115 Error "An LSN, epoch or sequence number of the checkpoint is one that no pool reaches; mount refuses the pool.";
+    LaneTail 121 Error "A lane's tail in the checkpoint is not a possible record position; mount refuses the pool.";
     LaneUnreadable 122 Error "A line inside a live lane cannot be read; mount refuses the pool.";
     RecordTarget 123 Error "A valid record writes outside the roots, the block table and the pool of blocks.";
-    RecordLsn 124 Error "Two valid records have the same LSN.";
+    RecordLsn 124 Error "Two valid records have the same LSN, or one has an LSN that no pool reaches.";
     RecordUnfinished 125 Note "The data named by a lane's last record does not match it: a write cut off by a crash, undone.";
     PmUnreadable 131 Error "A range of PM cannot be read.";
     TableOwner 201 Error "An owner word of the block table does not decode.";

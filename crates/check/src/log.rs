@@ -5,11 +5,11 @@ use crate::code::Code;
 use crate::overlay::Overlay;
 use crate::report::Findings;
 use crc_fast::{CrcAlgorithm, Digest};
-use terrace_format::checkpoint::Checkpoint;
+use terrace_format::checkpoint::{Checkpoint, FAR};
 use terrace_format::checksum::record_seed;
-use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
-use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, plausible_length};
-use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmOffset};
+use terrace_format::geometry::CHECKPOINT_COPIES;
+use terrace_format::record::{HEADER_SIZE, Record, plausible_length};
+use terrace_format::{BLOCK_SIZE, Geometry, Lsn};
 use terrace_media::{MediaError, PmMedium};
 
 /// The log's content.
@@ -27,6 +27,16 @@ pub(crate) fn read(
     findings: &mut Findings,
 ) -> Option<Log> {
     let point = checkpoint(pm, uuid, geometry, findings)?;
+    if !point.has_possible_numbers() {
+        findings.add(Code::CheckpointNumber, || {
+            format!("LSN {}, epoch {}, sequence {}", point.lsn, point.epoch, point.sequence)
+        });
+        return None;
+    }
+    if let Some(lane) = point.impossible_tail() {
+        findings.add(Code::LaneTail, || format!("lane {lane}: {:?}", point.tails.get(lane)));
+        return None;
+    }
     let mut records = Vec::new();
     for (lane, tail) in (0..geometry.lane_count).zip(&point.tails) {
         let scan = Scan { pm, uuid, geometry, point: &point, lane };
@@ -47,12 +57,12 @@ pub(crate) fn read(
     let mut overlay = Overlay::default();
     let mut last = Lsn(0);
     for record in &records {
-        if record.lsn == last {
-            findings.add(Code::RecordLsn, || format!("LSN {last}"));
+        if record.lsn == last || record.lsn.0 >= FAR {
+            findings.add(Code::RecordLsn, || format!("LSN {}", record.lsn));
         }
         last = record.lsn;
         for (offset, content) in record.writes() {
-            if !may_write(geometry, offset, content.len() as u64) {
+            if !geometry.may_log(offset, content.len() as u64) {
                 findings.add(Code::RecordTarget, || {
                     format!("LSN {last} writes {} bytes at {offset}", content.len())
                 });
@@ -62,14 +72,6 @@ pub(crate) fn read(
         }
     }
     Some(Log { clean: point.clean, records: records.len() as u64, overlay })
-}
-
-/// Records change the roots, the block table and blocks of the pool, nothing else.
-fn may_write(geometry: &Geometry, offset: PmOffset, length: u64) -> bool {
-    let roots = ROOTS_BLOCK.offset().0;
-    let end = offset.0.saturating_add(length);
-    (offset.0 >= roots && end <= roots + BLOCK_SIZE)
-        || (offset >= geometry.table_offset() && end <= geometry.pm_size)
 }
 
 fn checkpoint(
@@ -118,16 +120,13 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// The valid records of the lane that are not below the checkpoint.
+    /// The valid records of the lane, none below the checkpoint, from a possible tail.
     fn run(&self, tail: u64, findings: &mut Findings) -> Vec<Record> {
         let (lane, size) = (self.lane, self.geometry.lane_size);
         let mut records = Vec::new();
-        let Some(end) = tail.checked_add(size).filter(|_| tail.is_multiple_of(RECORD_ALIGN)) else {
-            findings.add(Code::LaneTail, || format!("lane {lane}: {tail}"));
-            return records;
-        };
+        let end = tail.saturating_add(size);
         let mut position = tail;
-        let mut last = Lsn(0);
+        let mut last = Lsn(self.point.lsn.0.saturating_sub(1));
         // Ends: every record takes at least one line.
         while position < end {
             let record = match self.record(position) {
@@ -141,9 +140,7 @@ impl Scan<'_> {
             };
             last = record.lsn;
             position = position.saturating_add(record.ring_bytes);
-            if record.lsn >= self.point.lsn {
-                records.push(record);
-            }
+            records.push(record);
         }
         records
     }

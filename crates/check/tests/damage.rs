@@ -11,12 +11,13 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use terrace_check::Code::{self, *};
 use terrace_check::{CODES, Devices, Options, check};
+use terrace_format::checkpoint::FAR;
 use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK, SUPERBLOCK_COPIES};
 use terrace_format::inode::{InodeSlot, flag, pack_root};
 use terrace_format::keys::{ColdExtent, Key};
 use terrace_format::page::Page;
 use terrace_format::table::{Owner, PageKind};
-use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, PmBlock, PmOffset};
+use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_runtime::sync::RwLock;
 
 type Damage = (Code, fn(&mut Image));
@@ -89,9 +90,15 @@ const LOG: &[Damage] = &[
         i.checkpoint(|point| point.clean = true);
         i.record(0, 0, 20, &[], &[]);
     }),
-    (LaneTail, |i| i.checkpoint(|point| point.tails[0] = u64::MAX)),
+    // Check accepted these far numbers, which mount refuses.
+    (CheckpointNumber, |i| i.checkpoint(|point| point.lsn = Lsn(FAR))),
+    (CheckpointNumber, |i| i.checkpoint(|point| point.epoch = FAR)),
+    (CheckpointNumber, |i| i.checkpoint(|point| point.sequence = FAR)),
+    (LaneTail, |i| i.checkpoint(|point| point.tails[0] = FAR)),
+    (LaneTail, |i| i.checkpoint(|point| point.tails[0] = u64::MAX - 63)),
     (LaneTail, |i| i.checkpoint(|point| point.tails[0] = 3)),
     (RecordTarget, |i| _ = i.record(0, 0, 20, &[], &[(PmOffset(0), &[0; 8])])),
+    (RecordLsn, |i| _ = i.record(0, 0, FAR, &[], &[])),
     (RecordLsn, |i| {
         i.record(0, 0, 20, &[], &[]);
         i.record(1, 0, 20, &[], &[]);

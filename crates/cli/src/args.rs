@@ -259,7 +259,7 @@ pub struct Sync {
 pub struct Check {
     /// The pool's tier-0 path
     pub pool: PathBuf,
-    /// Repair what can be repaired
+    /// Not built yet: repair what can be repaired
     #[arg(long)]
     pub repair: bool,
     /// Also read every block of the lower tiers and compare checksums

@@ -15,21 +15,26 @@ mod output;
 mod pool;
 mod signature;
 
-use args::Cli;
-use clap::Parser;
+use args::{Check, Cli, Command, Mkfs, Mount};
 use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use failure::status;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let words = rewrite(std::env::args_os().collect());
-    let parsed = match Cli::try_parse_from(&words) {
-        Ok(cli) => cli,
-        Err(error) => return usage(&error, words.get(1).map(OsString::as_os_str)),
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let helper = words.first().and_then(|word| helper(Path::new(word)));
+    let parsed = match helper {
+        Some((name, command)) => parse_helper(name, command, &words),
+        None => Cli::try_parse_from(&words).map(|cli| cli.command),
     };
-    match commands::run(parsed.command) {
+    let command = match parsed {
+        Ok(command) => command,
+        Err(error) => return usage(&error, helper, words.get(1).map(OsString::as_os_str)),
+    };
+    match commands::run(command) {
         Ok(status) => status,
         Err(failure) => {
             if !failure.text.is_empty() {
@@ -40,21 +45,29 @@ fn main() -> ExitCode {
     }
 }
 
-/// mkfs.terrace, mount.terrace and fsck.terrace become the commands.
-fn rewrite(mut words: Vec<OsString>) -> Vec<OsString> {
-    let name = words.first().map(|word| Path::new(word).file_name().unwrap_or_default().to_os_string());
-    let command = match name.as_deref().and_then(OsStr::to_str) {
-        Some("mkfs.terrace") => "mkfs",
-        Some("mount.terrace") => "mount",
-        Some("fsck.terrace") => "check",
-        _ => return words,
-    };
-    words.splice(1..1, [OsString::from(command)]);
-    words
+/// A name that the binary is called with, and the command it stands for.
+type Helper = (&'static str, &'static str);
+
+/// mkfs.terrace, mount.terrace and fsck.terrace are commands.
+fn helper(called: &Path) -> Option<Helper> {
+    let helpers = [("mkfs.terrace", "mkfs"), ("mount.terrace", "mount"), ("fsck.terrace", "check")];
+    helpers.into_iter().find(|(name, _)| called.file_name() == Some(OsStr::new(name)))
+}
+
+/// Parses the words of a helper, whose usage does not show the command.
+fn parse_helper(name: &'static str, command: &str, words: &[OsString]) -> Result<Command, clap::Error> {
+    let whole = Cli::command();
+    let arguments = whole.find_subcommand(command).unwrap_or(&whole).clone().name(name);
+    let found = arguments.bin_name(name).display_name(name).try_get_matches_from(words)?;
+    Ok(match command {
+        "mkfs" => Command::Mkfs(Mkfs::from_arg_matches(&found)?),
+        "mount" => Command::Mount(Mount::from_arg_matches(&found)?),
+        _ => Command::Check(Check::from_arg_matches(&found)?),
+    })
 }
 
 /// Help and version go out as they are; of an error the first lines, without clap's advice and usage.
-fn usage(error: &clap::Error, command: Option<&OsStr>) -> ExitCode {
+fn usage(error: &clap::Error, helper: Option<Helper>, first: Option<&OsStr>) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         output::print(error.render().to_string().trim_end());
         return ExitCode::SUCCESS;
@@ -67,11 +80,14 @@ fn usage(error: &clap::Error, command: Option<&OsStr>) -> ExitCode {
     let paragraph: Vec<&str> =
         text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     let what = paragraph.join(" ");
-    let command = command.and_then(OsStr::to_str).unwrap_or("").to_string();
-    let known = <Cli as clap::CommandFactory>::command().find_subcommand(&command).is_some();
-    let help = if known { format!("terrace {command} --help") } else { "terrace --help".to_string() };
+    let first = first.and_then(OsStr::to_str).unwrap_or("");
+    let (help, command) = match helper {
+        Some((name, command)) => (format!("{name} --help"), command),
+        None if Cli::command().find_subcommand(first).is_some() => (format!("terrace {first} --help"), first),
+        None => ("terrace --help".to_string(), first),
+    };
     output::warn(format!("{}; see '{help}'", what.strip_prefix("error: ").unwrap_or(&what)));
-    ExitCode::from(match command.as_str() {
+    ExitCode::from(match command {
         "check" => status::FSCK_USAGE,
         "mount" => status::MOUNT_USAGE,
         _ => status::FAILED,

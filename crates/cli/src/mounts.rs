@@ -114,7 +114,50 @@ pub fn absolute(path: &Path) -> Outcome<PathBuf> {
     }
 }
 
-/// Processes that keep a mount busy, and mounts below it, as "name (pid): what".
+/// The processes that can be seen.
+fn processes() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut found: Vec<u32> =
+        entries.flatten().filter_map(|one| one.file_name().to_str()?.parse().ok()).collect();
+    found.sort_unstable();
+    found
+}
+
+/// A process as "name (pid)".
+pub fn process_name(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    match name.trim() {
+        "" => format!("process {pid}"),
+        name => format!("{name} ({pid})"),
+    }
+}
+
+/// Other mount namespaces that have the mount of ours with this device, as one process of each,
+/// "name (pid)": the oldest, and only if there is no other the `daemon` itself.
+pub fn elsewhere(device: &str, daemon: Option<u32>) -> Vec<String> {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let here = namespace("self");
+    let mut pids = processes();
+    pids.sort_by_key(|pid| Some(*pid) == daemon);
+    let mut seen = Vec::new();
+    let mut found = Vec::new();
+    for pid in pids {
+        let Some(its) = namespace(&pid.to_string()) else { continue };
+        if Some(&its) == here.as_ref() || seen.contains(&its) {
+            continue;
+        }
+        let text = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        let mut mounts = text.split(|&byte| byte == b'\n').filter_map(parse);
+        if mounts.any(|mount| mount.fs_type == FS_TYPE && mount.device == device) {
+            found.push(process_name(pid));
+        }
+        seen.push(its);
+    }
+    found
+}
+
+/// Processes that keep a mount busy, and mounts below it, as "name (pid): what". This process is not
+/// among them.
 pub fn holders(mount: &Mount, device: u64) -> Vec<String> {
     let mut found = Vec::new();
     for below in all().unwrap_or_default() {
@@ -122,17 +165,17 @@ pub fn holders(mount: &Mount, device: u64) -> Vec<String> {
             found.push(format!("mount at {}", below.mountpoint.display()));
         }
     }
-    let Ok(processes) = fs::read_dir("/proc") else { return found };
-    for process in processes.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        if let Some(what) = use_by(&process.path(), mount, device) {
-            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            found.push(format!("{} ({pid}): {what}", name.trim()));
+    for pid in processes().into_iter().filter(|pid| *pid != std::process::id()) {
+        if let Some(what) = use_by(Path::new(&format!("/proc/{pid}")), mount, device) {
+            found.push(format!("{}: {what}", process_name(pid)));
         }
     }
     found
+}
+
+/// How this process itself keeps a mount busy: through a descriptor that it was started with.
+pub fn own_use(mount: &Mount, device: u64) -> Option<String> {
+    use_by(Path::new("/proc/self"), mount, device)
 }
 
 /// How one process uses the mount.

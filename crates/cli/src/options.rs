@@ -62,6 +62,9 @@ const LATER: &[&str] = &[
     "sync_blocks",
 ];
 
+/// An hour.
+const MAX_PREFETCH_MS: u64 = 3_600_000;
+
 impl Options {
     /// Understands the words of all `-o`. `sloppy` ignores unknown ones, as mount -s asks.
     pub fn parse(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
@@ -130,7 +133,10 @@ impl Options {
                 }
             }
             "prefetch_ms" => {
-                self.fs.prefetch_ms = value.parse().map_err(|_| wrong("must be milliseconds"))?
+                self.fs.prefetch_ms = match value.parse() {
+                    Ok(time @ 0..=MAX_PREFETCH_MS) => time,
+                    _ => return Err(wrong("must be milliseconds, at most 3600000")),
+                }
             }
             "threshold" => {
                 self.fs.threshold_percent = match value.trim_end_matches('%').parse() {
@@ -146,6 +152,11 @@ impl Options {
                     _ => return Err(wrong("no such policy; use static or anticache")),
                 });
             }
+            // Not in the help: it makes a mount after a crash slow, to measure how slow.
+            "checkpoint" => match value {
+                "full" => self.fs.checkpoint_when_full = true,
+                _ => return Err(wrong("must be full")),
+            },
             "data" => {
                 self.fs.data_ordered = Some(match value {
                     "atomic" => false,
@@ -184,6 +195,7 @@ mod tests {
         assert_eq!(options.fs.group_bytes, 1 << 20);
         assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);
         assert_eq!(options.log, Some(PathBuf::from("/a b")));
+        assert!(!options.fs.checkpoint_when_full);
     }
 
     #[test]
@@ -197,6 +209,8 @@ mod tests {
             ("threshold=0", "from 1 to 99"),
             ("cache=lots", "not a size"),
             ("cache", "needs a value"),
+            ("prefetch_ms=18446744073709551615", "at most 3600000"),
+            ("checkpoint=soon", "must be full"),
         ] {
             let failure = parse(text).err().unwrap_or_else(|| unreachable!("{text}"));
             assert!(failure.text.contains(words), "{}", failure.text);

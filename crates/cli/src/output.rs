@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::io::Write;
+use std::path::Path;
 
 /// Version of the `--json` output; rises when a field changes its meaning or goes away.
 pub const OUTPUT_VERSION: u32 = 1;
@@ -14,6 +15,11 @@ pub fn print(text: impl AsRef<str>) {
 /// Writes a line to standard error.
 pub fn warn(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stderr().lock(), "terrace: {}", text.as_ref());
+}
+
+/// A path for people and for JSON: bytes that are not UTF-8 become U+FFFD.
+pub fn path_text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 /// Prints a value as JSON.

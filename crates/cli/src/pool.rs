@@ -1,5 +1,6 @@
 //! Finding and opening the media of a pool.
 
+use crate::control;
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts;
 use crate::output::human;
@@ -27,7 +28,13 @@ pub fn open_failure(error: &OpenError) -> Failure {
             Ok(Some(mount)) => {
                 Failure::at(path, format!("busy: already mounted at {}", mount.mountpoint.display()))
             }
-            _ => Failure::at(path, "busy: in use by another process"),
+            _ => {
+                let owner = peek(path).ok().and_then(|found| control::owner(&uuid_text(&found)));
+                let who = owner.map_or_else(String::new, |pid| {
+                    format!(": {}", mounts::process_name(pid.as_raw_nonzero().get().unsigned_abs()))
+                });
+                Failure::at(path, format!("busy: in use by another process{who}"))
+            }
         },
         OpenError::Io { path, source, .. } if source.raw_os_error() == Some(libc::EBUSY) => {
             Failure::at(path, "in use; unmount it first")
@@ -73,6 +80,20 @@ pub fn peek(pool: &Path) -> Outcome<Superblock> {
         }
         other => other.map_err(|refused| refusal(pool, &refused)),
     }
+}
+
+/// What is wrong with the copies of the superblock of a pool that is not mounted.
+pub fn warnings(pool: &Path) -> Vec<String> {
+    let Ok(file) = File::open(pool) else { return Vec::new() };
+    let damage = |(index, copy): (usize, PmBlock)| {
+        let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
+        let read = file.read_exact_at(&mut bytes, copy.offset().0);
+        let refused = read.map_or(Some(Refused::NotAPool), |()| Superblock::verify(&bytes, false).err())?;
+        let damaged = matches!(refused, Refused::Corrupt(_) | Refused::NotAPool);
+        damaged
+            .then(|| format!("superblock copy {index} is damaged ({refused}); a mount for writing mends it"))
+    };
+    SUPERBLOCK_COPIES.into_iter().enumerate().filter_map(damage).collect()
 }
 
 /// Whether the pool was unmounted in order; `None` when no checkpoint is readable.

@@ -4,10 +4,15 @@ use crate::address::{BLOCK_SIZE, Lsn};
 use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::geometry::MAX_LANES;
+use crate::record::RECORD_ALIGN;
 
 const MAGIC: u32 = 0x5443_4b50; // "PKCT"
 const VERSION: u32 = 1;
 const HEADER: usize = 56;
+
+/// LSNs, epochs, sequence numbers and ring positions from here on are damage: a pool would need centuries
+/// to reach them, and whoever counts on from one would overflow.
+pub const FAR: u64 = 1 << 62;
 
 /// The durable point from which recovery starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +91,16 @@ impl Checkpoint {
             clean: flags as u32 & 1 == 1,
             tails,
         })
+    }
+
+    /// False when LSN, epoch or sequence number is one that no pool reaches: mount refuses it.
+    pub fn has_possible_numbers(&self) -> bool {
+        [self.lsn.0, self.epoch, self.sequence].iter().all(|number| *number < FAR)
+    }
+
+    /// The first lane whose tail no record can start at: mount refuses it.
+    pub fn impossible_tail(&self) -> Option<usize> {
+        self.tails.iter().position(|tail| *tail >= FAR || !tail.is_multiple_of(RECORD_ALIGN))
     }
 }
 

@@ -134,6 +134,14 @@ impl Geometry {
     pub fn max_record(&self) -> u64 {
         self.lane_size / 4
     }
+    /// Whether a record may write here: it changes the roots, the block table and blocks of the pool,
+    /// nothing else.
+    pub fn may_log(&self, offset: PmOffset, length: u64) -> bool {
+        let end = offset.0.saturating_add(length);
+        let roots = ROOTS_BLOCK.offset();
+        (offset >= roots && end <= roots.0 + BLOCK_SIZE)
+            || (offset >= self.table_offset() && end <= self.pm_size)
+    }
     /// Address of the word that holds the root of the inode file's radix tree.
     pub fn inode_root(&self) -> PmOffset {
         ROOTS_BLOCK.offset()

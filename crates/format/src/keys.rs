@@ -88,6 +88,9 @@ impl Key {
     }
 }
 
+/// Most truncation intents of an inode (design T7).
+pub const MAX_INTENTS: usize = 4;
+
 /// Longest cold extent in blocks, so that its value fits [`MAX_VALUE`].
 pub const MAX_EXTENT_BLOCKS: u32 = 128;
 

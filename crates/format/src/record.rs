@@ -38,19 +38,16 @@ pub fn seal(record: &mut [u8], lsn: Lsn, writes: u16, checks: u16, seed: u32) {
     let Some((header, _)) = record.split_first_chunk_mut::<HEADER_SIZE>() else {
         return;
     };
-    let mut fields = [0u8; HEADER_SIZE];
-    let mut put = |at: usize, bytes: &[u8]| {
-        if let Some(place) = fields.get_mut(at..at + bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
-    };
-    put(0, &MAGIC.to_le_bytes());
-    put(4, &length.to_le_bytes());
-    put(8, &lsn.0.to_le_bytes());
-    put(16, &seed.to_le_bytes());
-    put(20, &writes.to_le_bytes());
-    put(22, &checks.to_le_bytes());
-    *header = fields;
+    // Word by word: the checksum reads words, and one made of two stores would have to wait for both.
+    let words = [
+        u64::from(MAGIC) | u64::from(length) << 32,
+        lsn.0,
+        u64::from(seed) | u64::from(writes) << 32 | u64::from(checks) << 48,
+        0,
+    ];
+    for (place, word) in header.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
     let crc = crc32c(record);
     if let Some(place) = record.get_mut(16..20) {
         place.copy_from_slice(&crc.to_le_bytes());
@@ -62,6 +59,11 @@ pub fn plausible_length(header: &[u8; HEADER_SIZE], max_record: u64) -> Option<u
     let magic = u32::from_le_bytes(*header.first_chunk::<4>()?);
     let length = u32::from_le_bytes(*header.get(4..8)?.first_chunk::<4>()?) as usize;
     (magic == MAGIC && (HEADER_SIZE..=max_record as usize).contains(&length)).then_some(length)
+}
+
+/// The LSN in a header.
+pub fn header_lsn(header: &[u8; HEADER_SIZE]) -> Lsn {
+    Lsn(header.get(8..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word)))
 }
 
 /// Checksum of data that a record names (design T4).

@@ -80,8 +80,10 @@ impl Fs {
                 if !inode.slot.has(flag::HAS_COLD) {
                     return Ok(());
                 }
+                // Only what the versions below speak for (S6): extents may reach out of the window.
                 let extents = self.cold_extents(ino, window)?;
-                (inode, self.devices.plan_reads(extents), self.region_versions(ino, window))
+                let inside = extents.iter().filter_map(|extent| extent.slice(window.first, window.end));
+                (inode, self.devices.plan_reads(inside.collect()), self.region_versions(ino, window))
             };
             let mut pages = Vec::new();
             for read in reads {

@@ -7,7 +7,7 @@ use terrace_catalog::{ChunkSpace, DeviceRun, Pin};
 use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
 use terrace_media::block::{AlignedBlock, Buffer};
-use terrace_media::{BlockMedium, MediaError, Promise};
+use terrace_media::{BlockMedium, DeviceError, MediaError, Promise};
 use terrace_runtime::sync::Mutex;
 
 /// One device of a lower tier.
@@ -40,17 +40,31 @@ impl Device {
         if self.failed_flushes() == failed_before {
             return Ok(());
         }
-        Err(MediaError::Device {
+        Err(MediaError::from(DeviceError {
             device: self.medium.name().to_string(),
             operation: "flush",
             offset: 0,
             length: 0,
             errno: libc::EIO,
-        })
+        }))
     }
     /// False when errors were seen: status calls it degraded.
     pub fn is_healthy(&self) -> bool {
         self.medium.error_count() == 0 && self.damaged.load(Ordering::Relaxed) == 0
+    }
+    /// Why it is not healthy: how many errors, and the last of them.
+    pub fn reason(&self) -> Option<String> {
+        let (errors, damaged) = (self.medium.error_count(), self.damaged.load(Ordering::Relaxed));
+        let mut reasons = Vec::new();
+        if errors > 0 {
+            let last =
+                self.medium.last_error().map_or_else(String::new, |error| format!(", the last: {error}"));
+            reasons.push(format!("device errors since mount: {errors}{last}"));
+        }
+        if damaged > 0 {
+            reasons.push(format!("wrong checksums since mount: {damaged}"));
+        }
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
     /// What a flush of it survives.
     pub fn promise(&self) -> Promise {
@@ -98,12 +112,14 @@ impl Devices {
 
     /// A device.
     pub fn device(&self, device: DeviceId) -> Result<&Device, MediaError> {
-        let missing = || MediaError::Device {
-            device: format!("device {device}"),
-            operation: "find",
-            offset: 0,
-            length: 0,
-            errno: libc::ENODEV,
+        let missing = || {
+            MediaError::from(DeviceError {
+                device: format!("device {device}"),
+                operation: "find",
+                offset: 0,
+                length: 0,
+                errno: libc::ENODEV,
+            })
         };
         self.list.get(usize::from(device.0)).ok_or_else(missing)
     }

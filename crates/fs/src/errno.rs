@@ -1,5 +1,6 @@
 //! The file system's errors and the one place that maps them to errno.
 
+use terrace_media::MediaError;
 use terrace_wal::{Error, NoSpace};
 
 /// Result of a file-system operation.
@@ -105,6 +106,10 @@ impl FsError {
             FsError::WouldBlock => libc::EAGAIN,
             FsError::Engine(Error::NoSpace(_)) => libc::ENOSPC,
             FsError::Engine(Error::Stopped) => libc::EROFS,
+            // The file system that a tier's file lies on is full: the data stays where it was.
+            FsError::Engine(Error::Media(MediaError::Device(error))) if error.errno == libc::ENOSPC => {
+                libc::ENOSPC
+            }
             FsError::Engine(
                 Error::Media(_) | Error::Corrupt(_) | Error::RecordTooLarge { .. } | Error::Refused(_),
             ) => libc::EIO,

@@ -1,7 +1,7 @@
 //! fallocate, SEEK_DATA and SEEK_HOLE.
 //!
-//! Allocated ranges take unwritten cold extents where there is a lower tier (a large preallocation must
-//! not take PM), else unwritten PM blocks. Both read as zeros. A range larger than one record holds is
+//! Allocated ranges take unwritten cold extents where a lower tier has room (a large preallocation should
+//! not take PM), else unwritten PM blocks, which migration moves down later. Both read as zeros. A range larger than one record holds is
 //! allocated in several transactions, the size last (docs/semantics.md).
 
 use crate::errno::{FsError, FsResult};
@@ -11,14 +11,14 @@ use crate::slot::Inode;
 use crate::types::{Allocate, BlockRange, Seek, Wait};
 use crate::write::Staged;
 use smallvec::SmallVec;
-use terrace_catalog::chunks;
-use terrace_catalog::cold_map;
+use terrace_catalog::{DeviceRun, chunks, cold_map};
 use terrace_format::address::MAX_FILE_SIZE;
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
+use terrace_wal::{Error, NoSpace};
 
 /// PM blocks allocated in one transaction.
 const PM_STEP: u64 = 16;
@@ -37,6 +37,7 @@ impl Fs {
             return self.punch(ino, offset, length, wait);
         }
         let range = BlockRange::new(FileBlock(offset / BLOCK_SIZE), FileBlock(end.div_ceil(BLOCK_SIZE)));
+        self.wait_for_scan(wait)?;
         self.refuse_hopeless(range)?;
         let mut op = Op::new(wait);
         let mut at = range.first;
@@ -54,8 +55,8 @@ impl Fs {
 
     /// ENOSPC before anything is allocated, when the range cannot fit at all.
     fn refuse_hopeless(&self, range: BlockRange) -> FsResult<()> {
-        if range.count() > self.statfs()?.blocks {
-            return Err(terrace_wal::NoSpace::Tier.into());
+        if range.count() > self.capacity() {
+            return Err(NoSpace::Tier.into());
         }
         Ok(())
     }
@@ -64,7 +65,8 @@ impl Fs {
     fn extend(&self, ino: Ino, end: u64, wait: Wait) -> FsResult<()> {
         let mut op = Op::new(wait);
         self.run(&mut op, self.large_record(), |reservation, op| {
-            let claim = self.blocks.claim(1, op.purpose)?;
+            // The old last block rarely needs zeros in a new one.
+            let claim = self.blocks.claim(op.extra, op.purpose)?;
             let _guard = self.locks.write(ino);
             let inode = self.load_regular(ino)?;
             let mut slot = inode.slot;
@@ -78,6 +80,26 @@ impl Fs {
         })
     }
 
+    /// Space for some blocks, before any lock: on a lower tier if any has room, else in PM (I9).
+    fn claim_room(&self, op: &Op, blocks: u64) -> Attempt<Staged<'_>> {
+        match self.allocate(blocks.min(MAX_EXTENT_BLOCKS.into())) {
+            Ok(run) => {
+                let mut staged = Staged::new(self, None, false);
+                staged.device_claimed = Some(run);
+                return Ok(staged);
+            }
+            Err(FsError::Engine(Error::NoSpace(_))) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut count = blocks.min(PM_STEP) as usize;
+        loop {
+            match self.blocks.claim(count, op.purpose) {
+                Err(Error::NoSpace(_)) if count > 1 => count /= 2,
+                claim => return Ok(Staged::new(self, Some(claim?), false)),
+            }
+        }
+    }
+
     /// Allocates the first gap of a range, as much as one transaction takes; gives where to go on.
     fn allocate_piece(
         &self,
@@ -86,52 +108,88 @@ impl Fs {
         ino: Ino,
         range: BlockRange,
     ) -> Attempt<FileBlock> {
-        if self.devices.list.is_empty() {
-            return self.allocate_pm(reservation, op, ino, range);
+        // What is missing, before anything is claimed for it: a full pool can have all of it.
+        let missing = {
+            let _guard = self.locks.read(ino);
+            let inode = self.load_regular(ino)?;
+            self.refuse_intents(&inode, range)?;
+            self.first_gap(&inode, range, MAX_EXTENT_BLOCKS.into())?
+        };
+        if missing.is_empty() {
+            return Ok(range.end);
         }
+        let mut staged = self.claim_room(op, missing.count())?;
+        let room = staged.device_claimed.map_or(staged.claimed() as u64, |run| run.length);
         let _guard = self.locks.write(ino);
         let inode = self.load_regular(ino)?;
         self.refuse_intents(&inode, range)?;
-        let gap = self.first_gap(&inode, range, u64::from(MAX_EXTENT_BLOCKS))?;
+        let gap = self.first_gap(&inode, range, room)?;
         if gap.is_empty() {
             return Ok(range.end);
         }
-        let run = self.allocate(gap.count())?;
-        let installed = self.install_unwritten(reservation, &inode, gap.first, run);
-        if installed.is_err() {
-            self.devices.space.release_claim(run);
+        staged.blocks_delta += gap.count() as i64;
+        match staged.device_claimed {
+            Some(run) => self.allocate_below(reservation, &inode, gap, run, staged),
+            None => self.allocate_pm(reservation, &inode, gap, staged),
         }
-        installed
     }
 
-    fn install_unwritten(
+    /// An unwritten extent of as much of the claimed run as the gap takes.
+    fn allocate_below(
         &self,
         reservation: terrace_wal::Reservation<'_>,
         inode: &Inode,
-        first: FileBlock,
-        run: terrace_catalog::DeviceRun,
+        gap: BlockRange,
+        claimed: DeviceRun,
+        mut staged: Staged<'_>,
     ) -> Attempt<FileBlock> {
+        let length = gap.count();
+        let run = DeviceRun { length, ..claimed };
+        let spare = DeviceRun { start: run.start.plus(length), length: claimed.length - length, ..run };
+        staged.device_claimed = Some(run);
+        if spare.length > 0 {
+            self.devices.space.release_claim(spare);
+        }
         let extent = ColdExtent {
-            first,
-            length: run.length as u32,
+            first: gap.first,
+            length: length as u32,
             device: run.device,
             start: run.start,
             unwritten: true,
             crcs: Vec::new(),
         };
-        let mut locks: SmallVec<[u32; 8]> = smallvec::smallvec![self.catalog.shard_of(inode.ino.0)];
-        locks.extend(chunks::shards(&self.catalog, run));
-        let mut shards = self.catalog.write(&locks);
-        let mut staged = Staged::new(self, None, false);
-        self.cold_versions.bump(inode.ino, BlockRange::new(first, extent.end()));
+        let mut shards = self.lock_shards(inode.ino, [run]);
+        self.cold_versions.bump(inode.ino, gap);
         let mut freed = Vec::new();
         cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
         chunks::mark(&mut shards, &mut staged.tx, run, true)?;
         let mut slot = inode.slot;
         slot.flags = (slot.flags.get() | flag::HAS_COLD).into();
-        staged.blocks_delta += run.length as i64;
         self.finish_change(reservation, inode, slot, staged)?;
-        Ok(extent.end())
+        Ok(gap.end)
+    }
+
+    /// Unwritten PM blocks.
+    fn allocate_pm(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        inode: &Inode,
+        gap: BlockRange,
+        mut staged: Staged<'_>,
+    ) -> Attempt<FileBlock> {
+        let (ino, first, count) = (inode.ino, gap.first, gap.count());
+        if self.map.missing_nodes(&inode.map(), first, count as usize)? > 0 {
+            return Err(Need::MapNodes { ino, first, count }.into());
+        }
+        let mut mappings: SmallVec<[Option<Mapping>; 16]> = SmallVec::new();
+        for index in 0..count {
+            let block = staged.take()?;
+            staged.own(block, Owner::File { ino, block: first.plus(index), unwritten: true });
+            mappings.push(Some(Mapping { block, unwritten: true }));
+        }
+        self.map.set(&mut staged.tx, &inode.map(), first, &mappings)?;
+        self.finish_change(reservation, inode, inode.slot, staged)?;
+        Ok(gap.end)
     }
 
     /// The first blocks of a range that neither PM nor a lower tier holds, at most `most`.
@@ -158,38 +216,6 @@ impl Fs {
             }
         }
         Ok(BlockRange::new(range.end, range.end))
-    }
-
-    /// Without a lower tier: unwritten PM blocks.
-    fn allocate_pm(
-        &self,
-        reservation: terrace_wal::Reservation<'_>,
-        op: &mut Op,
-        ino: Ino,
-        range: BlockRange,
-    ) -> Attempt<FileBlock> {
-        let claim = self.blocks.claim(PM_STEP as usize, op.purpose)?;
-        let _guard = self.locks.write(ino);
-        let inode = self.load_regular(ino)?;
-        self.refuse_intents(&inode, range)?;
-        let gap = self.first_gap(&inode, range, PM_STEP)?;
-        if gap.is_empty() {
-            return Ok(range.end);
-        }
-        if self.map.missing_nodes(&inode.map(), gap.first, gap.count() as usize)? > 0 {
-            return Err(Need::MapNodes { ino, first: gap.first, count: gap.count() }.into());
-        }
-        let mut staged = Staged::new(self, Some(claim), false);
-        let mut mappings: SmallVec<[Option<Mapping>; 16]> = SmallVec::new();
-        for index in 0..gap.count() {
-            let block = staged.take()?;
-            staged.own(block, Owner::File { ino, block: gap.first.plus(index), unwritten: true });
-            mappings.push(Some(Mapping { block, unwritten: true }));
-        }
-        self.map.set(&mut staged.tx, &inode.map(), gap.first, &mappings)?;
-        staged.blocks_delta += gap.count() as i64;
-        self.finish_change(reservation, &inode, inode.slot, staged)?;
-        Ok(gap.end)
     }
 
     /// The next data or hole at or after an offset.

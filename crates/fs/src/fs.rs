@@ -4,7 +4,7 @@ use crate::device::Devices;
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
-use crate::reclaim::ReclaimQueue;
+use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
 use crate::slot::InodePages;
 use crate::types::Atime;

@@ -7,7 +7,9 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Need, Op};
+use crate::reclaim_queue::Job;
 use crate::slot::{Inode, log_slot};
+use crate::truncate::WHOLE_FILE;
 use crate::types::{BlockRange, Wait};
 use crate::write::Staged;
 use terrace_catalog::intent::{self, Intent};
@@ -38,6 +40,15 @@ impl Fs {
         let mut op = Op::reclaiming(wait);
         while self.intent_piece(&mut op, ino, range)? {}
         Ok(())
+    }
+
+    /// Removes what an operation that has succeeded left behind an intent. What fails is the reclaimer's: the
+    /// range is gone for everybody already.
+    pub(crate) fn drain_intents(&self, wait: Wait, ino: Ino) {
+        if let Err(error) = self.clear_intent(wait, ino, WHOLE_FILE) {
+            tracing::debug!("removing a cut off range of inode {ino} is left to the reclaimer: {error}");
+            self.reclaim.push(Job::Intents(ino));
+        }
     }
 
     /// Removes one piece of one intent; false when none overlaps the range any more.

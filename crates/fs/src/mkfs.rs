@@ -39,6 +39,24 @@ pub struct NewDevice {
     pub path: PathBuf,
 }
 
+/// The root directory of a new pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RootDirectory {
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Permission bits (07777).
+    pub mode: u32,
+}
+
+impl Default for RootDirectory {
+    /// root's, and nobody else may write.
+    fn default() -> Self {
+        RootDirectory { uid: 0, gid: 0, mode: 0o755 }
+    }
+}
+
 /// What mkfs decides.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
@@ -56,6 +74,8 @@ pub struct FormatOptions {
     pub chunk_blocks: u32,
     /// Creation time, nanoseconds since the epoch.
     pub created_ns: i64,
+    /// The root directory.
+    pub root: RootDirectory,
     /// In the order of [`PoolMedia::block`].
     pub devices: Vec<NewDevice>,
 }
@@ -65,7 +85,7 @@ pub struct FormatOptions {
 /// # Errors
 /// `Refused` for sizes that cannot be; the media's.
 pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock> {
-    let refuse = |text: String| FsError::Engine(Error::Refused(text));
+    let refuse = |text: String| FsError::Engine(Error::Refused(text.into()));
     let geometry = Geometry::choose(media.pm.size(), options.chunk_blocks).map_err(refuse)?;
     if options.devices.len() != media.block.len() || options.devices.len() > MAX_DEVICES {
         return Err(refuse(format!(
@@ -90,7 +110,7 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
     // Large pages and a populated mapping from the first mount on.
     pm.prepare(PmOffset(0), pm.size());
     Wal::format(Arc::clone(&media.pm), options.uuid, geometry)?;
-    let root = root_pages(media, &geometry, options.created_ns)?;
+    let root = root_pages(media, &geometry, options)?;
     write_table(media, &geometry, root)?;
     for (index, (device, medium)) in options.devices.iter().zip(&media.block).enumerate() {
         let mut header = DeviceHeader::new_zeroed();
@@ -119,7 +139,7 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
 }
 
 fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geometry) -> FsResult<Superblock> {
-    let refuse = |text: String| FsError::Engine(Error::Refused(text));
+    let refuse = |text: String| FsError::Engine(Error::Refused(text.into()));
     let mut superblock = Superblock::new(geometry);
     superblock.uuid = options.uuid;
     superblock.hash_key = options.hash_key;
@@ -148,7 +168,11 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
 }
 
 /// The inode file's first node and page with the root directory: (node, page).
-fn root_pages(media: &PoolMedia, geometry: &Geometry, created_ns: i64) -> FsResult<(PmBlock, PmBlock)> {
+fn root_pages(
+    media: &PoolMedia,
+    geometry: &Geometry,
+    options: &FormatOptions,
+) -> FsResult<(PmBlock, PmBlock)> {
     let node = geometry.first_pool_block();
     let page = PmBlock(node.0 + 1);
     let pm = &*media.pm;
@@ -156,12 +180,14 @@ fn root_pages(media: &PoolMedia, geometry: &Geometry, created_ns: i64) -> FsResu
     bytes[..8].copy_from_slice(&page.0.to_le_bytes());
     pm.write_streaming(node.offset(), &bytes)?;
     let mut root = InodeSlot::zeroed();
-    root.mode = 0o040755.into();
+    root.mode = (0o040000 | (options.root.mode & 0o7777)).into();
+    root.uid = options.root.uid.into();
+    root.gid = options.root.gid.into();
     root.nlink = 2.into();
     root.generation = 1.into();
     root.parent_or_rdev = 1.into();
     for time in [&mut root.atime, &mut root.mtime, &mut root.ctime, &mut root.btime] {
-        *time = created_ns.into();
+        *time = options.created_ns.into();
     }
     bytes.fill(0);
     bytes[SLOT_SIZE as usize..2 * SLOT_SIZE as usize].copy_from_slice(root.as_bytes());

@@ -6,7 +6,7 @@ use crate::fs::{ColdVersions, Fs};
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
-use crate::reclaim::ReclaimQueue;
+use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
 use crate::slot::InodePages;
 use crate::types::Atime;
@@ -29,6 +29,7 @@ use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::thread::Driver;
 use terrace_wal::{Error, Wal};
+use zerocopy::IntoBytes;
 
 /// The media of a pool. `block[i]` is the device of row `i` of the superblock.
 pub struct PoolMedia {
@@ -70,6 +71,9 @@ pub struct MountOptions {
     pub prefetch_ms: u64,
     /// Bring every block read from below into PM at once ([AC-BPFS]).
     pub promote_first_touch: bool,
+    /// Move the checkpoint only when space is short, so that a crash leaves as much to replay as there can be:
+    /// for measuring recovery.
+    pub checkpoint_when_full: bool,
 }
 
 impl Default for MountOptions {
@@ -85,6 +89,7 @@ impl Default for MountOptions {
             prefetch_bytes: 128 << 10,
             prefetch_ms: 1000,
             promote_first_touch: false,
+            checkpoint_when_full: false,
         }
     }
 }
@@ -110,7 +115,7 @@ pub fn read_superblock(pm: &dyn PmMedium, write: bool) -> Result<(Superblock, Op
         Ok(superblock)
     };
     match read(0) {
-        Ok(superblock) => Ok((superblock, None)),
+        Ok(superblock) => Ok((superblock, second_copy_warning(pm, read(1)))),
         Err(first @ (Refused::Corrupt(_) | Refused::NotAPool)) => match read(1) {
             Ok(superblock) => {
                 let warning = format!("superblock copy 0 is damaged ({first}); copy 1 is used");
@@ -121,6 +126,42 @@ pub fn read_superblock(pm: &dyn PmMedium, write: bool) -> Result<(Superblock, Op
         },
         Err(other) => Err(other),
     }
+}
+
+/// What there is to say of copy 1 when copy 0 is used.
+fn second_copy_warning(pm: &dyn PmMedium, second: Result<Superblock, Refused>) -> Option<String> {
+    let Err(error @ (Refused::Corrupt(_) | Refused::NotAPool)) = second else { return None };
+    // A size that does not fit is not damage.
+    (!is_sound(pm, 1)).then(|| format!("superblock copy 1 is damaged ({error}); copy 0 is used"))
+}
+
+/// Whether a copy of the superblock is one: of whatever version.
+fn is_sound(pm: &dyn PmMedium, index: usize) -> bool {
+    let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
+    let read = pm.read(SUPERBLOCK_COPIES[index].offset(), &mut bytes);
+    let damaged = |refused: &Refused| matches!(refused, Refused::Corrupt(_) | Refused::NotAPool);
+    read.is_ok() && Superblock::verify(&bytes, false).err().is_none_or(|refused| !damaged(&refused))
+}
+
+/// Rewrites a damaged copy of the superblock from the one in use; true when there was one. The sound copy
+/// is not touched, so a crash meanwhile leaves the pool as usable as before.
+///
+/// # Errors
+/// The medium's; also when the copy does not read back sound.
+pub fn mend_superblock(
+    pm: &dyn PmMedium,
+    superblock: &Superblock,
+) -> Result<bool, terrace_media::MediaError> {
+    let damaged: Vec<usize> = (0..SUPERBLOCK_COPIES.len()).filter(|index| !is_sound(pm, *index)).collect();
+    let &[index] = damaged.as_slice() else { return Ok(false) };
+    let place = SUPERBLOCK_COPIES[index].offset();
+    pm.write(place, superblock.as_bytes())?;
+    pm.persist();
+    if !is_sound(pm, index) {
+        let length = SUPERBLOCK_BLOCKS * BLOCK_SIZE;
+        return Err(terrace_media::MediaError::Pm { offset: place, length });
+    }
+    Ok(true)
 }
 
 /// Blocks of a group: with its summaries it fits one chunk, the largest contiguous allocation.
@@ -147,13 +188,16 @@ impl Fs {
         clock: Arc<dyn Clock>,
     ) -> FsResult<Arc<Fs>> {
         let begin = clock.monotonic_ns();
-        let refuse = |text: String| FsError::Engine(Error::Refused(text));
+        let refuse = |text: String| FsError::Engine(Error::Refused(text.into()));
         let rows = superblock.device_rows();
         if rows.len() != media.block.len() {
             return Err(refuse(format!("the pool has {} devices, {} given", rows.len(), media.block.len())));
         }
         let geometry = superblock.geometry();
         let (wal, recovery) = Wal::open(Arc::clone(&media.pm), superblock.uuid, geometry)?;
+        if options.checkpoint_when_full {
+            wal.checkpoint_only_when_full();
+        }
         let wal = Arc::new(wal);
         let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
         let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));

@@ -4,15 +4,16 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Need, Op, SMALL_RECORD};
 use crate::reclaim::log_freed_slot;
+use crate::reclaim_queue::Job;
 use crate::references::OpenMode;
 use crate::slot::{Inode, log_slot, log_whole_slot};
 use crate::types::{Attributes, Caller, SetAttributes, Wait};
-use crate::write::{Staged, USER};
+use crate::write::Staged;
 use smallvec::SmallVec;
 use terrace_catalog::dentry::{self, Dentry};
 use terrace_catalog::{Edit, symlink};
-use terrace_format::Ino;
 use terrace_format::inode::{InodeSlot, flag};
+use terrace_format::{Corrupt, Ino};
 
 /// Longest name.
 const NAME_MAX: usize = 255;
@@ -100,8 +101,10 @@ impl Fs {
     /// Queues an inode for removal when it has no name left.
     fn queue_if_orphan(&self, ino: Ino) {
         // Without the lock: the flag is set before the last reference goes, or nobody needs it.
-        if self.load_any(ino).is_ok_and(|inode| inode.slot.has(flag::ORPHAN)) {
-            self.reclaim.push(ino);
+        match self.load_any(ino) {
+            Ok(inode) if !inode.slot.has(flag::ORPHAN) => {}
+            // What cannot be read now is looked at again by the reclaimer.
+            _ => self.reclaim.push(Job::Orphan(ino)),
         }
     }
 
@@ -218,7 +221,7 @@ impl Fs {
         let mut number = None;
         self.run(&mut op, record, |reservation, _op| {
             // Pages and slots exist already, but metadata alone must not take the reserve either.
-            drop(self.blocks.claim(1, USER)?);
+            self.blocks.probe()?;
             // Kept between attempts, because room is made for its keys.
             if number.is_none() {
                 number = Some(self.new_number()?);
@@ -235,7 +238,13 @@ impl Fs {
                 return Err(FsError::TooManyLinks.into());
             }
             let inode = self.load_any(number.ino)?;
-            assert!(inode.slot.is_free(), "inode {} was handed out but is in use", number.ino);
+            if !inode.slot.is_free() {
+                // Two pages of the inode file lie in one block; this number is not handed out again.
+                number.kept = true;
+                let site = format!("inode {}", number.ino);
+                let error = Corrupt::new(site, "the free slot that was found", "one in use");
+                return Err(FsError::from(error).into());
+            }
             let slot = self.new_slot(&inode, &directory, new, caller);
             let shards = [self.catalog.shard_of(parent.0), self.catalog.shard_of(number.ino.0)];
             let mut shards = self.catalog.write(&shards[..if new.target.is_some() { 2 } else { 1 }]);
@@ -312,7 +321,7 @@ impl Fs {
         check_name(name)?;
         let mut op = Op::new(wait);
         self.run(&mut op, SMALL_RECORD, |reservation, _op| {
-            drop(self.blocks.claim(1, USER)?);
+            self.blocks.probe()?;
             let _guards = self.locks.write_many(&[parent, ino]);
             let directory = self.load_directory(parent)?;
             let inode = self.load(ino)?;
@@ -360,22 +369,28 @@ impl Fs {
         check_name(name)?;
         let mut op = Op::reclaiming(wait);
         self.run(&mut op, SMALL_RECORD, |reservation, _op| {
-            let child = {
+            let entry = {
                 let _guard = self.locks.read(parent);
                 self.load_directory(parent)?;
-                self.find(parent, name)?.ok_or(FsError::NotFound)?.ino
+                self.find(parent, name)?.ok_or(FsError::NotFound)?
             };
-            let _guards = self.locks.write_many(&[parent, child]);
+            let _guards = self.locks.write_many(&[parent, entry.ino]);
             let parent_inode = self.load_directory(parent)?;
-            let entry = self.find(parent, name)?.ok_or(FsError::NotFound)?;
-            if entry.ino != child {
-                return Err(crate::op::Need::Again.into());
-            }
-            let inode = self.load(child)?;
-            check_removable(&inode, directory)?;
             let mut staged = Staged::new(self, None, false);
             let mut shards = self.catalog.write(&[self.catalog.shard_of(parent.0)]);
-            dentry::remove(&mut shards, &mut staged.tx, parent, entry.cookie)?;
+            if !dentry::remove_same(&mut shards, &mut staged.tx, parent, &entry, name)? {
+                drop(shards);
+                // Between the locks somebody else was faster; or the page is damaged and would be so for ever.
+                return Err(match self.find(parent, name)? {
+                    Some(now) if now == entry => {
+                        let site = format!("entry {:#x} of directory {parent}", entry.cookie);
+                        FsError::from(Corrupt::new(site, "in its place in the leaf", "elsewhere")).into()
+                    }
+                    _ => Need::Again.into(),
+                });
+            }
+            let inode = self.load(entry.ino)?;
+            check_removable(&inode, directory)?;
             staged.unlink_emptied(&mut shards)?;
             self.stage_directory_change(&mut staged, &parent_inode, -1, -i32::from(directory));
             self.drop_link(reservation, staged, &inode)
@@ -413,7 +428,7 @@ impl Fs {
         staged.commit(reservation)?;
         drop(list);
         if !self.references.is_referenced(inode.ino) {
-            self.reclaim.push(inode.ino);
+            self.reclaim.push(Job::Orphan(inode.ino));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use crate::op::{Attempt, Need};
-use std::collections::HashSet;
+use crate::reclaim_queue::Job;
 use terrace_blocks::Purpose;
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, flag};
 use terrace_format::table::{Owner, PageKind};
@@ -23,10 +23,8 @@ pub(crate) struct InodeNumbers {
     candidates: Vec<u32>,
     /// Pages of the inode file.
     pub pages: u64,
-    /// Numbers whose freeing transaction is not yet applied.
-    freeing: HashSet<u64>,
-    /// Inodes found with intents while scanning, for the reclaimer.
-    pub with_intents: Vec<Ino>,
+    /// Numbers whose freeing transaction is not yet applied: as many as threads that free.
+    freeing: Vec<u64>,
 }
 
 impl InodeNumbers {
@@ -98,13 +96,13 @@ impl Fs {
 
     /// Call before the transaction that frees a slot.
     pub(crate) fn begin_free(&self, ino: Ino) {
-        self.numbers.lock().freeing.insert(ino.0);
+        self.numbers.lock().freeing.push(ino.0);
     }
 
     /// Call after it; `freed` says whether it was committed.
     pub(crate) fn end_free(&self, ino: Ino, freed: bool) {
         let mut numbers = self.numbers.lock();
-        numbers.freeing.remove(&ino.0);
+        numbers.freeing.retain(|freeing| *freeing != ino.0);
         if freed {
             numbers.insert(ino);
         }
@@ -128,7 +126,7 @@ impl Fs {
                 if slot.is_free() && ino > 1 && !numbers.freeing.contains(&ino) {
                     word |= 1 << bit;
                 } else if slot.has(flag::HAS_INTENT) && !slot.has(flag::ORPHAN) {
-                    numbers.with_intents.push(Ino(ino));
+                    self.reclaim.push(Job::Intents(Ino(ino)));
                 }
             }
         }

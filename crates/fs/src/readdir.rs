@@ -6,6 +6,7 @@ use crate::types::{Attributes, DirectoryEntry};
 use std::ops::ControlFlow;
 use terrace_catalog::dentry;
 use terrace_format::Ino;
+use terrace_format::inode::flag;
 
 /// Cookies of "." and "..".
 const DOT: u64 = 1;
@@ -80,7 +81,11 @@ impl Fs {
         let _guard = self.locks.read(ino);
         let directory = self.load_directory(ino)?;
         let mut entries = Vec::new();
-        let parent = Ino(u64::from(directory.slot.parent_or_rdev.get()));
+        // A removed directory's parent may be gone too, and its number another file's.
+        let parent = match directory.slot.has(flag::ORPHAN) {
+            true => ino,
+            false => Ino(u64::from(directory.slot.parent_or_rdev.get())),
+        };
         for (cookie, target, name) in [(DOT, ino, "."), (DOT_DOT, parent, "..")] {
             if after < cookie {
                 let name = name.as_bytes().to_vec();

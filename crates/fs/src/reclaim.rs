@@ -5,44 +5,39 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::MigrationStep;
 use crate::op::{Attempt, Op};
+use crate::reclaim_queue::Job;
 use crate::slot::{Inode, log_whole_slot};
-use crate::truncate::FILE_END;
-use crate::types::{BlockRange, Wait};
+use crate::truncate::WHOLE_FILE;
+use crate::types::Wait;
 use crate::write::Staged;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_format::inode::{InodeSlot, ORPHAN_LISTS, flag};
+use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::Kind;
-use terrace_format::{FileBlock, Ino, PmOffset};
-use terrace_runtime::sync::Mutex;
+use terrace_format::{Ino, PmOffset};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step};
-
-/// Inodes to remove.
-pub(crate) struct ReclaimQueue {
-    inos: Mutex<VecDeque<Ino>>,
-    waker: Waker,
-}
-
-impl ReclaimQueue {
-    pub fn new() -> ReclaimQueue {
-        ReclaimQueue { inos: Mutex::default(), waker: Waker::new() }
-    }
-    /// Queues an orphan that nobody refers to any more.
-    pub fn push(&self, ino: Ino) {
-        self.inos.lock().push_back(ino);
-        self.waker.wake();
-    }
-}
 
 /// Keys of an orphan removed in one transaction.
 const KEYS_PER_PIECE: usize = 2;
 
 impl Fs {
+    fn reclaim_job(&self, job: Job) -> FsResult<()> {
+        match job {
+            Job::OrphanList(list) => {
+                let unreferenced = |ino: &Ino| !self.references.is_referenced(*ino);
+                let members = self.orphans_of(list)?;
+                members.into_iter().filter(unreferenced).for_each(|ino| self.reclaim.push(Job::Orphan(ino)));
+                Ok(())
+            }
+            Job::Intents(ino) => self.clear_intent(Wait::Allowed, ino, WHOLE_FILE),
+            Job::Orphan(ino) => self.reclaim_orphan(ino),
+        }
+    }
+
     /// Removes an orphan: pieces of its content, its keys, at last its slot. Does nothing when somebody
     /// refers to it or it is no orphan (any more).
-    pub(crate) fn reclaim_orphan(&self, ino: Ino) -> FsResult<()> {
+    fn reclaim_orphan(&self, ino: Ino) -> FsResult<()> {
         let mut op = Op::reclaiming(Wait::Allowed);
         while self.run(&mut op, self.large_record(), |reservation, op| {
             let _guard = self.locks.write(ino);
@@ -61,15 +56,14 @@ impl Fs {
         reservation: terrace_wal::Reservation<'_>,
         inode: &Inode,
     ) -> Attempt<bool> {
-        let all = BlockRange::new(FileBlock(0), FILE_END);
         let mut staged = Staged::new(self, None, false);
-        let piece = self.next_piece(op, inode, all)?;
+        let piece = self.next_piece(op, inode, WHOLE_FILE)?;
         let mut shards = self.lock_piece(inode.ino, &piece);
         self.stage_piece(inode, &piece, &mut shards, &mut staged)?;
         let keys = match piece.complete && piece.is_empty() {
             true => {
                 // A crash between node transactions can leave empty map nodes.
-                self.stage_prune(inode, all, &mut staged)?
+                self.stage_prune(inode, WHOLE_FILE, &mut staged)?
                     || self.stage_key_removal(inode, &mut shards, &mut staged)?
             }
             false => true,
@@ -130,7 +124,8 @@ impl Fs {
 
     /// The steps that background threads drive, with their wakers.
     pub(crate) fn background_steps(self: &Arc<Fs>) -> Vec<(Box<dyn Step>, Waker)> {
-        let reclaim = ReclaimStep { fs: Arc::clone(self), list: 0, scanned: false, idle_checks: 0 };
+        let reclaim =
+            ReclaimStep { fs: Arc::clone(self), scanned: false, scan_not_before_ns: 0, idle_checks: 0 };
         let prepare = PrepareStep { fs: Arc::clone(self), next: PmOffset(0) };
         let mut steps: Vec<(Box<dyn Step>, Waker)> =
             vec![(Box::new(reclaim), self.reclaim.waker.clone()), (Box::new(prepare), Waker::new())];
@@ -190,48 +185,54 @@ impl Step for PrepareStep {
     }
 }
 
+/// Pause after a failure of the scan.
+const SCAN_AGAIN: Duration = Duration::from_secs(1);
+
 /// Background: one bounded piece of reclaiming or scanning per step.
 struct ReclaimStep {
     fs: Arc<Fs>,
-    /// Next orphan list to look at after mount.
-    list: usize,
     scanned: bool,
+    scan_not_before_ns: u64,
     idle_checks: u32,
 }
 
 impl ReclaimStep {
-    fn piece(&mut self) -> FsResult<bool> {
+    /// Scans a piece of the block table, the inode file and the chunk bitmaps; false when that is done.
+    fn scan(&mut self) -> FsResult<bool> {
         let fs = &self.fs;
-        if !self.scanned {
-            let more_table = fs.blocks.scan_step()?;
-            let more_inodes = fs.scan_inode_page(&mut fs.numbers.lock())?;
-            let more_chunks = fs.devices.space.load_step()?;
-            self.scanned = !(more_table || more_inodes || more_chunks);
-            return Ok(true);
-        }
-        if fs.read_only {
-            return Ok(false);
-        }
-        if self.list < ORPHAN_LISTS {
-            for ino in fs.orphans_of(self.list)? {
-                if !fs.references.is_referenced(ino) {
-                    fs.reclaim.push(ino);
+        let more_table = fs.blocks.scan_step()?;
+        let more_inodes = fs.scan_inode_page(&mut fs.numbers.lock())?;
+        let more_chunks = fs.devices.space.load_step()?;
+        self.scanned = !(more_table || more_inodes || more_chunks);
+        Ok(!self.scanned)
+    }
+
+    /// Does what is most urgent; false when nothing is due.
+    fn piece(&mut self) -> bool {
+        let now = self.fs.clock.monotonic_ns();
+        if !self.scanned && now >= self.scan_not_before_ns {
+            match self.scan() {
+                Ok(_) => return true,
+                Err(error) => {
+                    tracing::warn!("scanning after mount: {error}");
+                    self.scan_not_before_ns = now + SCAN_AGAIN.as_nanos() as u64;
                 }
             }
-            self.list += 1;
-            return Ok(true);
         }
-        let intent = fs.numbers.lock().with_intents.pop();
-        if let Some(ino) = intent {
-            fs.clear_intent(Wait::Allowed, ino, BlockRange::new(FileBlock(0), FILE_END))?;
-            return Ok(true);
+        if self.fs.read_only || self.fs.wal.is_stopped() {
+            return false;
         }
-        let orphan = fs.reclaim.inos.lock().pop_front();
-        if let Some(ino) = orphan {
-            fs.reclaim_orphan(ino)?;
-            return Ok(true);
+        let Some(task) = self.fs.reclaim.take(now) else {
+            return false;
+        };
+        match self.fs.reclaim_job(task.job) {
+            Ok(()) | Err(FsError::Stale) => {}
+            Err(error) => {
+                tracing::warn!("reclaiming, {:?}: {error}; tried again later", task.job);
+                self.fs.reclaim.retry(task, now);
+            }
         }
-        Ok(false)
+        true
     }
 }
 
@@ -241,19 +242,13 @@ impl Step for ReclaimStep {
     }
 
     fn step(&mut self) -> Next {
-        match self.piece() {
-            Ok(true) => return Next::Again,
-            Ok(false) => {}
-            Err(FsError::Stale) => return Next::Again,
-            Err(error) => {
-                tracing::warn!("reclaiming: {error}");
-                return Next::After(Duration::from_secs(1));
-            }
+        if self.piece() {
+            return Next::Again;
         }
         // Idle: let what was freed become free, and what is cached expire.
         self.idle_checks = self.idle_checks.wrapping_add(1);
         if !self.fs.read_only && !self.fs.wal.is_stopped() && self.fs.blocks.usage().quarantined > 0 {
-            if let Err(error) = self.fs.wal.checkpoint_if_idle() {
+            if let Err(error) = self.fs.wal.checkpoint_at_leisure() {
                 tracing::warn!("checkpoint: {error}");
             }
             self.fs.blocks.drain_quarantine();

@@ -6,7 +6,7 @@ use crate::namei::{InodeList, check_name, check_removable};
 use crate::op::{Attempt, Need, Op};
 use crate::slot::{Inode, log_slot};
 use crate::types::Wait;
-use crate::write::{Staged, USER};
+use crate::write::Staged;
 use terrace_catalog::dentry::{self, Dentry};
 use terrace_format::Ino;
 
@@ -38,7 +38,7 @@ impl Fs {
         let names = Names { parent, name, new_parent, new_name };
         let mut op = Op::new(wait);
         self.run(&mut op, self.large_record(), |reservation, _op| {
-            drop(self.blocks.claim(1, USER)?);
+            self.blocks.probe()?;
             // Between two directories: no other rename may change who is whose ancestor meanwhile.
             let _tree = (parent != new_parent).then(|| self.rename_lock.lock());
             let (source, target) = self.find_both(&names)?;
@@ -101,10 +101,13 @@ impl Fs {
     ) -> Attempt<()> {
         let old_parent = self.load_directory(names.parent)?;
         let new_parent = self.load_directory(names.new_parent)?;
-        let same = |now: Option<&Dentry>, then: Option<&Dentry>| now.map(|d| d.ino) == then.map(|d| d.ino);
-        let source_now = self.find(names.parent, names.name)?;
+        // The entries as they are now: the number may be another file's, of another type.
+        let source_now = self.find(names.parent, names.name)?.filter(|now| now.ino == source.ino);
         let target_now = self.find(names.new_parent, names.new_name)?;
-        if !same(source_now.as_ref(), Some(source)) || !same(target_now.as_ref(), target) {
+        let Some(source) = source_now else {
+            return Err(Need::Again.into());
+        };
+        if target_now.as_ref().map(|now| now.ino) != target.map(|target| target.ino) {
             return Err(Need::Again.into());
         }
         if new_parent.slot.nlink.get() == 0 {
@@ -140,8 +143,7 @@ impl Fs {
                 file_type,
             )?;
         }
-        let cookie = source_now.map_or(source.cookie, |source| source.cookie);
-        dentry::remove(&mut shards, &mut staged.tx, names.parent, cookie)?;
+        dentry::remove(&mut shards, &mut staged.tx, names.parent, source.cookie)?;
         staged.unlink_emptied(&mut shards)?;
         self.stage_parents(&mut staged, &old_parent, &new_parent, &moved, replaced.as_ref());
         self.stage_moved(&mut staged, &moved, names.new_parent);

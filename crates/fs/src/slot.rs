@@ -8,7 +8,8 @@ use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, slot_offset};
 use terrace_format::{Corrupt, Ino, PmBlock, PmOffset};
 use terrace_map::MapInode;
 use terrace_wal::Tx;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::little_endian::U64;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// A loaded inode; valid while its lock is held.
 #[derive(Debug, Clone, Copy)]
@@ -100,10 +101,8 @@ impl Fs {
     /// Loads a slot, free or not.
     pub(crate) fn load_any(&self, ino: Ino) -> FsResult<Inode> {
         let place = self.slot_place(ino)?;
-        let mut bytes = [0; SLOT_SIZE as usize];
-        self.pm.read(place, &mut bytes)?;
-        let slot = InodeSlot::read_from_bytes(&bytes)
-            .map_err(|_| Corrupt::new("inode slot", "128 bytes", "another size"))?;
+        let mut slot = InodeSlot::new_zeroed();
+        self.pm.read(place, slot.as_mut_bytes())?;
         if slot.flags.get() & !terrace_format::inode::flag::ALL != 0 {
             let found = format!("{:#x}", slot.flags.get());
             return Err(Corrupt::new(format!("inode {ino} flags"), "known flags", found).into());
@@ -146,10 +145,11 @@ pub(crate) fn log_slot(tx: &mut Tx, place: PmOffset, before: &InodeSlot, after: 
     }
 }
 
-/// Logs what a write changes: size, blocks, mtime and ctime.
-pub(crate) fn log_size_and_times(tx: &mut Tx, place: PmOffset, slot: &InodeSlot) {
-    let words = InodeSlot::SIZE as usize..InodeSlot::ATIME as usize;
-    tx.write(place.plus(InodeSlot::SIZE), &slot.as_bytes()[words]);
+/// Logs what a write changes: size in bytes, blocks, and mtime and ctime, both `now`.
+pub(crate) fn log_size_and_times(tx: &mut Tx, place: PmOffset, size: u64, blocks: u64, now: i64) {
+    const _: () = assert!(InodeSlot::ATIME - InodeSlot::SIZE == 4 * 8);
+    let now = now as u64;
+    tx.write_words(place.plus(InodeSlot::SIZE), [size, blocks, now, now].map(U64::new));
 }
 
 /// Logs a whole slot (a new inode).

@@ -1,10 +1,11 @@
 //! What `terrace status`, `terrace where` and statfs tell.
 
-use crate::errno::FsResult;
+use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::MigrationReport;
-use crate::types::{BlockRange, Space, Whereabouts};
+use crate::types::{BlockRange, Space, Wait, Whereabouts};
 use serde::Serialize;
+use std::sync::atomic::Ordering;
 use terrace_catalog::SpaceTotals;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -20,6 +21,12 @@ pub struct DeviceStatus {
     pub used_bytes: u64,
     /// ok or degraded.
     pub health: &'static str,
+    /// Why it is degraded.
+    pub reason: Option<String>,
+    /// Errors that it answered with since mount.
+    pub errors: u64,
+    /// Blocks read with a wrong checksum since mount.
+    pub checksum_errors: u64,
 }
 
 /// One tier.
@@ -46,10 +53,21 @@ pub struct RecoveryStatus {
     pub duration_seconds: f64,
     /// Records replayed.
     pub records_replayed: u64,
+    /// Bytes they took in the log.
+    pub bytes_replayed: u64,
     /// The pool had been unmounted in order.
     pub clean: bool,
     /// What was wrong and could be helped.
     pub warnings: Vec<String>,
+}
+
+/// The write-ahead log.
+#[derive(Debug, Clone, Serialize)]
+pub struct LogStatus {
+    /// Bytes of all lanes.
+    pub capacity_bytes: u64,
+    /// Bytes that a mount would replay if the daemon died now.
+    pub used_bytes: u64,
 }
 
 /// DRAM in use.
@@ -82,12 +100,16 @@ pub struct FsStatus {
     pub migration: MigrationReport,
     /// The last mount.
     pub recovery: RecoveryStatus,
+    /// The log.
+    pub log: LogStatus,
     /// DRAM.
     pub dram: DramStatus,
     /// Bytes acknowledged and not yet durable (0: PM is written before a write returns).
     pub bytes_not_yet_durable: u64,
     /// Medium of tier 0 and its page size.
     pub pm: String,
+    /// Mounted with -o ro.
+    pub read_only: bool,
     /// False when a device had errors or PM takes no changes.
     pub healthy: bool,
 }
@@ -97,7 +119,7 @@ fn health(ok: bool) -> &'static str {
 }
 
 impl Fs {
-    /// Present state.
+    /// Present state. Waits for the scan after mount: not for a request thread.
     ///
     /// # Errors
     /// EIO when the tiers' use cannot be read.
@@ -112,22 +134,33 @@ impl Fs {
             policy: self.policy.name(),
             data_mode: if self.data_ordered { "ordered" } else { "atomic" },
             threshold: self.policy.threshold_percent(),
-            migration: self.migration.report(),
+            migration: self.migration.report(self.clock.monotonic_ns()),
             recovery: RecoveryStatus {
                 duration_seconds: self.recovery_ns as f64 / 1e9,
                 records_replayed: self.recovery.records_replayed,
+                bytes_replayed: self.recovery.bytes_replayed,
                 clean: self.recovery.clean,
                 warnings: self.recovery.warnings.clone(),
             },
+            log: self.log_status(),
             dram: DramStatus { cache_bytes: self.cache.bytes(), buffer_bytes: 0, dirty_bytes: 0 },
             bytes_not_yet_durable: 0,
             pm: self.pm.describe(),
+            read_only: self.read_only,
             healthy,
         })
     }
 
+    fn log_status(&self) -> LogStatus {
+        let geometry = self.wal.geometry();
+        LogStatus {
+            capacity_bytes: u64::from(geometry.lane_count) * geometry.lane_size,
+            used_bytes: self.wal.used_bytes(),
+        }
+    }
+
     fn tier_status(&self) -> FsResult<Vec<TierStatus>> {
-        while self.blocks.scan_step()? {}
+        self.wait_for_scan(Wait::Allowed)?;
         let usage = self.blocks.usage();
         let capacity = usage.total * BLOCK_SIZE;
         let used = (usage.total - usage.free - usage.quarantined) * BLOCK_SIZE;
@@ -136,6 +169,9 @@ impl Fs {
             capacity_bytes: capacity,
             used_bytes: used,
             health: health(!self.wal.is_stopped()),
+            reason: self.wal.is_stopped().then(|| "takes no more changes after an error".to_string()),
+            errors: 0,
+            checksum_errors: 0,
         };
         let mut tiers = vec![TierStatus {
             id: 0,
@@ -149,12 +185,15 @@ impl Fs {
             let mut devices = Vec::new();
             for id in self.devices.of_tier(tier) {
                 let device = &self.devices.list[usize::from(id.0)];
-                let SpaceTotals { total, free } = self.devices.space.totals(&[id])?;
+                let SpaceTotals { total, free } = self.devices.space.totals_now(&[id]);
                 devices.push(DeviceStatus {
                     path: device.medium.name().to_string(),
                     capacity_bytes: total * BLOCK_SIZE,
                     used_bytes: (total - free) * BLOCK_SIZE,
                     health: health(device.is_healthy()),
+                    reason: device.reason(),
+                    errors: device.medium.error_count(),
+                    checksum_errors: device.damaged.load(Ordering::Relaxed),
                 });
             }
             let row = self.superblock.device_rows().iter().find(|row| row.tier == tier.0);
@@ -171,12 +210,34 @@ impl Fs {
         Ok(tiers)
     }
 
-    /// Space of all tiers together.
+    /// Blocks of all tiers together, used or not.
+    pub(crate) fn capacity(&self) -> u64 {
+        let below = self.devices.list.iter().map(|device| device.medium.blocks().saturating_sub(1));
+        self.blocks.usage().total + below.sum::<u64>()
+    }
+
+    /// Waits for the end of the scan after mount, which shortage, statfs and ENOSPC need (design 4.2), and
+    /// helps with it.
     ///
     /// # Errors
-    /// EIO.
-    pub fn statfs(&self) -> FsResult<Space> {
-        while self.blocks.scan_step()? {}
+    /// `WouldBlock` when it is under way and the caller may not wait; EIO.
+    pub(crate) fn wait_for_scan(&self, wait: Wait) -> FsResult<()> {
+        if self.blocks.usage().unknown == 0 && self.devices.space.is_loaded() {
+            return Ok(());
+        }
+        if wait == Wait::Never {
+            return Err(FsError::WouldBlock);
+        }
+        while self.blocks.scan_step()? || self.devices.space.load_step()? {}
+        Ok(())
+    }
+
+    /// Space of all tiers together, when the scan after mount has counted it.
+    ///
+    /// # Errors
+    /// `WouldBlock` when it has not and the caller may not wait; EIO.
+    pub fn statfs(&self, wait: Wait) -> FsResult<Space> {
+        self.wait_for_scan(wait)?;
         let usage = self.blocks.usage();
         let mut space = Space {
             blocks: usage.total,
@@ -187,7 +248,7 @@ impl Fs {
         };
         for index in 0..self.devices.list.len() {
             let id = terrace_format::DeviceId(index as u8);
-            let SpaceTotals { total, free } = self.devices.space.totals(&[id])?;
+            let SpaceTotals { total, free } = self.devices.space.totals_now(&[id]);
             space.blocks += total;
             space.free += free;
             space.available += free;
@@ -205,7 +266,7 @@ impl Fs {
     /// # Errors
     /// ESTALE, EIO.
     pub fn whereabouts(&self, ino: Ino) -> FsResult<Whereabouts> {
-        self.whereabouts_in(ino, BlockRange::new(FileBlock(0), crate::truncate::FILE_END))
+        self.whereabouts_in(ino, crate::truncate::WHOLE_FILE)
     }
 
     /// Where the blocks of a part of a file are.

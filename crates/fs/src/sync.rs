@@ -2,27 +2,24 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::migration::MigrationStep;
+use crate::migration::{MigrationStep, Victim};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use terrace_format::Ino;
+use terrace_blocks::State;
 use terrace_format::table::Owner;
+use terrace_format::{Ino, PmBlock};
 use terrace_runtime::{Next, Step};
 
 impl Fs {
     /// Makes an inode's data and metadata durable. Every write was committed when it returned, so only the
-    /// medium is asked (design 5).
+    /// medium is asked, whichever inode it is (design 5).
     ///
     /// # Errors
-    /// ESTALE; EIO when PM has failed since.
-    pub fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
-        if self.wal.is_stopped() {
-            return Err(FsError::Engine(terrace_wal::Error::Stopped));
-        }
-        self.slot_place(ino)?;
-        self.pm.persist();
-        Ok(())
+    /// EIO when PM has failed since.
+    pub fn fsync(&self, _ino: Ino, _data_only: bool) -> FsResult<()> {
+        self.sync()
     }
 
     /// As [`Self::fsync`], for a directory.
@@ -72,44 +69,74 @@ impl Fs {
         let mut step = MigrationStep::new(self, 1);
         let mut failures = 0;
         loop {
-            let left = self.dirty_before(before)?;
+            if self.wal.is_stopped() {
+                return Err(FsError::Engine(terrace_wal::Error::Stopped));
+            }
+            let mut left = 0;
+            self.dirty_before(before, |_| {
+                left += 1;
+                Ok(ControlFlow::Continue(()))
+            })?;
             progress(left);
             if left == 0 {
                 return Ok(());
             }
-            let begun = self.migration.report();
+            let begun = self.migration.report(self.clock.monotonic_ns());
             if step.step() == Next::Again {
                 failures = 0;
                 continue;
             }
-            if let Some(reason) = self.migration.report().reason {
+            if let Some(reason) = self.migration.reason() {
                 failures += 1;
                 if failures > 3 {
                     tracing::warn!("sync to a lower tier gives up: {reason}");
-                    return Err(terrace_wal::NoSpace::Tier.into());
+                    return Err(reason);
                 }
                 self.clock.sleep(Duration::from_millis(500));
-            } else if begun.demoted_bytes == self.migration.report().demoted_bytes {
+            } else if begun.demoted_bytes == self.migration.report(self.clock.monotonic_ns()).demoted_bytes {
+                if !self.is_any_left(before)? {
+                    return Ok(());
+                }
                 self.migration.wait_round(Duration::from_millis(10));
             }
         }
     }
 
-    /// File blocks whose newest copy is only in PM and was written before a version.
-    fn dirty_before(&self, before: u64) -> FsResult<u64> {
+    /// Visits the file blocks that the block table says are only in PM and were written before a version.
+    fn dirty_before(
+        &self,
+        before: u64,
+        mut visit: impl FnMut(Victim) -> FsResult<ControlFlow<()>>,
+    ) -> FsResult<()> {
         while self.blocks.scan_step()? {}
-        let mut count = 0;
-        for block in self.blocks.first_block().0..self.blocks.end_block().0 {
-            let block = terrace_format::PmBlock(block);
-            let descriptor = self.blocks.descriptor(block);
-            if descriptor.state() == terrace_blocks::State::Used
+        for pm in (self.blocks.first_block().0..self.blocks.end_block().0).map(PmBlock) {
+            let descriptor = self.blocks.descriptor(pm);
+            if descriptor.state() == State::Used
                 && descriptor.version() < before
                 && !descriptor.is_clean()
-                && matches!(self.blocks.owner(block)?, Owner::File { unwritten: false, .. })
+                && let Owner::File { ino, block, unwritten: false } = self.blocks.owner(pm)?
+                && visit(Victim { ino, block, pm })?.is_break()
             {
-                count += 1;
+                return Ok(());
             }
         }
-        Ok(count)
+        Ok(())
+    }
+
+    /// Whether any of those still holds bytes of a file. Those that an intent has taken away and the reclaimer
+    /// has not yet removed do not: waiting for them would be waiting for the reclaimer.
+    fn is_any_left(&self, before: u64) -> FsResult<bool> {
+        let mut found = false;
+        self.dirty_before(before, |Victim { ino, block, pm }| {
+            let _guard = self.locks.read(ino);
+            let inode = match self.load(ino) {
+                Err(FsError::Stale) => return Ok(ControlFlow::Continue(())),
+                inode => inode?,
+            };
+            let intents = self.intents_of(&inode)?;
+            found = self.mapped_to(&inode, &intents, block, pm)?.is_some();
+            Ok(if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(found)
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::op::{Attempt, Op};
+use crate::op::{Attempt, Need, Op};
 use crate::slot::Inode;
 use crate::types::{BlockRange, Wait};
 use crate::write::{Segment, Staged, kill_set_id};
@@ -14,12 +14,14 @@ use terrace_catalog::intent::{self, Intent};
 use terrace_catalog::{ShardsWrite, cold_map};
 use terrace_format::address::{MAX_FILE_BLOCK, MAX_FILE_SIZE};
 use terrace_format::inode::flag;
-use terrace_format::keys::ColdExtent;
+use terrace_format::keys::{ColdExtent, MAX_INTENTS};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_map::file_map::Freed;
 
 /// One past the last block that a file can have.
 pub(crate) const FILE_END: FileBlock = FileBlock(MAX_FILE_BLOCK.0 + 1);
+/// All blocks that a file can have.
+pub(crate) const WHOLE_FILE: BlockRange = BlockRange { first: FileBlock(0), end: FILE_END };
 
 /// What one piece will remove: looked up under the inode lock before the shards are locked, so that all
 /// shards it touches are known.
@@ -42,11 +44,7 @@ impl Piece {
     }
     /// The device blocks that become free.
     pub fn device_runs(&self) -> impl Iterator<Item = DeviceRun> {
-        self.cold.iter().map(|extent| DeviceRun {
-            device: extent.device,
-            start: extent.start,
-            length: u64::from(extent.length),
-        })
+        self.cold.iter().map(DeviceRun::from)
     }
 }
 
@@ -90,11 +88,14 @@ impl Fs {
 
     /// Locks the shards that a piece changes.
     pub(crate) fn lock_piece(&self, ino: Ino, piece: &Piece) -> ShardsWrite<'_> {
+        self.lock_shards(ino, piece.device_runs())
+    }
+
+    /// Locks the shards of an inode and of the chunks of device runs.
+    pub(crate) fn lock_shards(&self, ino: Ino, runs: impl IntoIterator<Item = DeviceRun>) -> ShardsWrite<'_> {
         let mut shards: SmallVec<[u32; 8]> = SmallVec::new();
         shards.push(self.catalog.shard_of(ino.0));
-        for run in piece.device_runs() {
-            shards.extend(chunks::shards(&self.catalog, run));
-        }
+        runs.into_iter().for_each(|run| shards.extend(chunks::shards(&self.catalog, run)));
         self.catalog.write(&shards)
     }
 
@@ -201,7 +202,7 @@ impl Fs {
             self.remove_range(op, reservation, &inode, slot, range, staged)
         })?;
         if left {
-            self.clear_intent(wait, ino, BlockRange::new(FileBlock(0), FILE_END))?;
+            self.drain_intents(wait, ino);
         }
         Ok(())
     }
@@ -223,6 +224,10 @@ impl Fs {
             staged.unlink_emptied(&mut shards)?;
             self.finish_change(reservation, inode, slot, staged)?;
             return Ok(false);
+        }
+        // Each other one is waiting for the reclaimer, which had an error.
+        if self.intents_of(inode)?.len() >= MAX_INTENTS {
+            return Err(Need::ClearIntent { ino: inode.ino, range: WHOLE_FILE }.into());
         }
         // Reads treat the range as gone from now on.
         self.cold_versions.bump(inode.ino, range);
@@ -276,7 +281,7 @@ impl Fs {
             self.remove_range(op, reservation, &inode, inode.slot, range, staged)
         })?;
         if left {
-            self.clear_intent(wait, ino, BlockRange::new(FileBlock(0), FILE_END))?;
+            self.drain_intents(wait, ino);
         }
         Ok(())
     }

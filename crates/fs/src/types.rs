@@ -17,8 +17,8 @@ pub struct Caller {
 /// `Never` and hands the request to a waiting thread when it gets [`crate::FsError::WouldBlock`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Return `WouldBlock` instead of waiting. Nothing has changed then, but that truncate, punch and
-    /// fallocate may have done a part, which the repeated request completes.
+    /// Return `WouldBlock` instead of waiting. Nothing has changed then, but that fallocate may have done a
+    /// part, which the repeated request completes. A write of several pieces gives what it has written.
     Never,
     /// Wait as long as it takes.
     Allowed,

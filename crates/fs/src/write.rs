@@ -54,6 +54,14 @@ impl Segment<'_> {
     }
 }
 
+/// Bytes for a block that stays where it is.
+struct InPlace<'a> {
+    block: PmBlock,
+    /// First byte in it.
+    at: u64,
+    bytes: Cow<'a, [u8]>,
+}
+
 /// A change of a file's content under construction. Dropped without [`Staged::committed`], it gives
 /// back what it claimed.
 pub(crate) struct Staged<'a> {
@@ -64,12 +72,17 @@ pub(crate) struct Staged<'a> {
     pub released: SmallVec<[PmBlock; 8]>,
     /// Device blocks that become free with it.
     pub device_freed: SmallVec<[DeviceRun; 2]>,
+    /// Device blocks claimed for it.
+    pub device_claimed: Option<DeviceRun>,
     /// New blocks and their owners, for the table, in claim order.
     owners: SmallVec<[(PmBlock, Owner); 4]>,
     /// Blocks newly allocated (positive) or freed, for st_blocks.
     pub blocks_delta: i64,
     /// Content that the record names, streamed with it.
     data: SmallVec<[(PmOffset, Cow<'a, [u8]>); 2]>,
+    /// What is overwritten in place: stored by the commit, when nothing is lacking any more, because an
+    /// attempt that ends with a need must have changed nothing.
+    in_place: SmallVec<[InPlace<'a>; 1]>,
     /// A block stored in place must be fenced before the record unless its bytes are named.
     unnamed: bool,
     checked: bool,
@@ -82,6 +95,9 @@ impl Drop for Staged<'_> {
             self.released.iter().for_each(|block| self.fs.blocks.keep(*block));
             if let Some(claim) = self.claim.take() {
                 claim.give_back_all();
+            }
+            if let Some(run) = self.device_claimed {
+                self.fs.devices.space.release_claim(run);
             }
         }
     }
@@ -96,13 +112,20 @@ impl<'a> Staged<'a> {
             claim,
             released: SmallVec::new(),
             device_freed: SmallVec::new(),
+            device_claimed: None,
             owners: SmallVec::new(),
             blocks_delta: 0,
             data: SmallVec::new(),
+            in_place: SmallVec::new(),
             unnamed: false,
             checked,
             done: false,
         }
+    }
+
+    /// PM blocks claimed and not yet taken.
+    pub fn claimed(&self) -> usize {
+        self.claim.as_ref().map_or(0, Claim::left)
     }
 
     pub fn take(&mut self) -> Attempt<PmBlock> {
@@ -119,6 +142,20 @@ impl<'a> Staged<'a> {
         } else {
             self.fs.pm.write_streaming(offset, &bytes)?;
             self.unnamed = true;
+        }
+        Ok(())
+    }
+
+    /// Stores what stays in its block.
+    fn overwrite(&mut self) -> Attempt<()> {
+        for InPlace { block, at, bytes } in std::mem::take(&mut self.in_place) {
+            // The bytes may be named by the checksum of a lane's last record (T4).
+            self.fs.wal.confirm_named(block.offset().plus(at), bytes.len() as u64)?;
+            let descriptor = self.fs.blocks.descriptor(block);
+            descriptor.set_clean(false);
+            self.fs.blocks.bump(block);
+            descriptor.touch(self.fs.tick.load(Ordering::Relaxed));
+            self.store(block, at, bytes)?;
         }
         Ok(())
     }
@@ -159,6 +196,7 @@ impl<'a> Staged<'a> {
     /// Commits; afterwards the freed blocks wait for the checkpoint.
     pub fn commit(&mut self, reservation: Reservation<'_>) -> Attempt<Lsn> {
         self.log_owners();
+        self.overwrite()?;
         if self.unnamed {
             self.fs.pm.order();
         }
@@ -201,8 +239,10 @@ impl Fs {
         (fit as u64).min((1 << 20) / BLOCK_SIZE)
     }
 
-    /// Writes `data` at `offset`; all of it or an error. A request of up to the atomic write size
-    /// (min(1 MiB, what a quarter lane records)) is all or nothing after a crash under data=atomic.
+    /// Writes `data` at `offset` and gives the bytes written: all of them, or the pieces before the one that
+    /// failed, or that would have to wait when the caller may not (the rest is for a waiting thread, L2). A request of
+    /// up to the atomic write size (min(1 MiB, what a quarter lane records)) is one piece, all or nothing
+    /// after a crash under data=atomic.
     ///
     /// # Errors
     /// EFBIG beyond 16 TiB, ENOSPC when no tier can take it, EISDIR and EINVAL for other inodes, EIO.
@@ -234,19 +274,19 @@ impl Fs {
         while !rest.is_empty() {
             let room = (self.atomic_blocks() * BLOCK_SIZE - at % BLOCK_SIZE) as usize;
             let (piece, tail) = rest.split_at(rest.len().min(room));
-            // A later piece may wait: the caller was promised all of it or an error.
-            if at != offset {
-                op.wait = Wait::Allowed;
-            }
             let segment = Segment { offset: at, length: piece.len() as u64, data: Some(piece) };
-            self.write_piece(&mut op, ino, segment, flags)?;
+            match self.write_piece(&mut op, ino, segment, flags) {
+                // What is in the file was written, whatever became of the rest.
+                Err(_) if at != offset => break,
+                written => written?,
+            }
             at += piece.len() as u64;
             rest = tail;
         }
         if flags.sync {
             self.pm.persist();
         }
-        Ok(data.len())
+        Ok(data.len() - rest.len())
     }
 
     fn write_piece(&self, op: &mut Op, ino: Ino, segment: Segment<'_>, flags: WriteFlags) -> FsResult<()> {
@@ -347,12 +387,7 @@ impl Fs {
         let under = self.look_under(inode, range)?;
         let mut mappings: SmallVec<[Option<Mapping>; 8]> = under.mappings.clone();
         let mut changed = false;
-        // What is overwritten in place comes last, when nothing is lacking any more: an attempt that ends
-        // with a need must have changed nothing.
-        let in_place = |index: usize| {
-            self.data_ordered && under.mappings[index].is_some_and(|mapping| !mapping.unwritten)
-        };
-        for index in (0..range.count() as usize).filter(|index| !in_place(*index)) {
+        for index in 0..range.count() as usize {
             let block = range.first.plus(index as u64);
             if let Some(new) = self.stage_block(op, inode, &segment, block, &under, index, staged)? {
                 mappings[index] = Some(new);
@@ -366,11 +401,6 @@ impl Fs {
                 return Err(Need::MapNodes { ino: inode.ino, first: range.first, count }.into());
             }
             self.map.set(&mut staged.tx, &inode.map(), range.first, &mappings)?;
-        }
-        for index in (0..range.count() as usize).filter(|index| in_place(*index)) {
-            let block = range.first.plus(index as u64);
-            let moved = self.stage_block(op, inode, &segment, block, &under, index, staged)?;
-            assert!(moved.is_none(), "data=ordered moved block {block} of inode {}", inode.ino);
         }
         Ok(())
     }
@@ -411,7 +441,7 @@ impl Fs {
         if let Some(old) = old.filter(|old| !old.unwritten) {
             let beyond_end = from >= valid && !whole;
             if beyond_end || self.data_ordered {
-                self.store_in_place(old.block, valid.min(from), from, to, data, staged)?;
+                store_in_place(old.block, valid.min(from), from, to, data, staged);
                 return Ok(None);
             }
         }
@@ -484,37 +514,6 @@ impl Fs {
         Mapping { block: new, unwritten: false }
     }
 
-    /// Stores into a block that stays: past the end of the file (`zeros_from` < `from` clears the gap
-    /// between), or anywhere under data=ordered.
-    fn store_in_place<'a>(
-        &self,
-        block: PmBlock,
-        zeros_from: usize,
-        from: usize,
-        to: usize,
-        data: Option<&'a [u8]>,
-        staged: &mut Staged<'a>,
-    ) -> Attempt<()> {
-        let first = if zeros_from < from { zeros_from } else { from };
-        // The bytes may be named by the checksum of a lane's last record (T4).
-        self.wal.confirm_named(block.offset().plus(first as u64), (to - first) as u64)?;
-        let descriptor = self.blocks.descriptor(block);
-        descriptor.set_clean(false);
-        self.blocks.bump(block);
-        descriptor.touch(self.tick.load(Ordering::Relaxed));
-        let bytes: Cow<'a, [u8]> = match data {
-            Some(data) if first == from => data.into(),
-            data => {
-                let mut content = vec![0; to - first];
-                if let Some(data) = data {
-                    content[from - first..].copy_from_slice(data);
-                }
-                content.into()
-            }
-        };
-        staged.store(block, first as u64, bytes)
-    }
-
     /// Tells a writer that comes too fast to wait a little, before PM is full (design 5).
     fn slow_down(&self, wait: Wait) -> FsResult<()> {
         if self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed) {
@@ -522,6 +521,30 @@ impl Fs {
         }
         self.wait_for_demotion(wait)
     }
+}
+
+/// Stores into a block that stays: past the end of the file (`zeros_from` < `from` clears the gap
+/// between), or anywhere under data=ordered.
+fn store_in_place<'a>(
+    block: PmBlock,
+    zeros_from: usize,
+    from: usize,
+    to: usize,
+    data: Option<&'a [u8]>,
+    staged: &mut Staged<'a>,
+) {
+    let first = zeros_from.min(from);
+    let bytes: Cow<'a, [u8]> = match data {
+        Some(data) if first == from => data.into(),
+        data => {
+            let mut content = vec![0; to - first];
+            if let Some(data) = data {
+                content[from - first..].copy_from_slice(data);
+            }
+            content.into()
+        }
+    };
+    staged.in_place.push(InPlace { block, at: first as u64, bytes });
 }
 
 /// Removes set-id bits as a write by somebody without the privilege does.

@@ -6,11 +6,10 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::slot::{log_size_and_times, log_slot};
+use crate::slot::{Inode, log_size_and_times, log_slot};
 use crate::types::WriteFlags;
 use crate::write::{USER, kill_set_id};
 use std::sync::atomic::Ordering;
-use terrace_format::checksum::crc32c;
 use terrace_format::inode::flag;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
@@ -32,30 +31,36 @@ impl Fs {
         if self.read_only || self.data_ordered {
             return Ok(false);
         }
-        let reservation = self.wal.reserve(RECORD)?;
         let mut claim = match self.blocks.claim(1, USER) {
             Err(Error::NoSpace(NoSpace::Pm)) => return Ok(false),
             claim => claim?,
         };
+        let guard = self.locks.write(ino);
+        let inode = self.load_regular(ino)?;
         let new = claim.take().ok_or(FsError::Engine(NoSpace::Pm.into()))?;
-        let _guard = self.locks.write(ino);
         let mut tx = Tx::new();
-        let old = match self.stage_whole_block(&mut tx, ino, block, new, flags) {
-            Ok(Some(old)) => old,
+        let old = match self.stage_whole_block(&mut tx, &inode, block, new) {
+            Ok(Some(staged)) => staged,
             other => {
                 claim.give_back_all();
                 return other.map(|_| false);
             }
         };
         let keep_old = || old.iter().for_each(|old| self.blocks.keep(*old));
-        let open = self.wal.begin(reservation)?;
+        self.log_whole_block(&mut tx, &inode, block, new, old, flags);
+        let open = self.wal.try_begin(RECORD).inspect_err(|_| keep_old())?;
+        let Some(open) = open else {
+            keep_old();
+            claim.give_back_all();
+            return Ok(false);
+        };
+        let due = open.is_due();
         // From here to the fence no lock and no locked instruction.
-        if let Err(error) = open.stream(new.offset(), data) {
+        if let Err(error) = open.stream_named(&mut tx, new.offset(), data) {
             // The new block stays taken: it cannot be stored to.
             keep_old();
             return Err(error.into());
         }
-        tx.name_data(new.offset(), data.len() as u32, crc32c(data));
         let lsn = open.commit(&tx).inspect_err(|_| {
             // A record that failed on the way may be valid: what it names must not be handed out again.
             if !self.wal.is_stopped() {
@@ -66,21 +71,23 @@ impl Fs {
             self.blocks.freed(lsn, &[old]);
         }
         self.blocks.descriptor(new).touch(self.tick.load(Ordering::Relaxed));
+        drop(guard);
+        if due {
+            self.wal.checkpoint_if_idle()?;
+        }
         Ok(true)
     }
 
-    /// Everything but the data: the block that loses its owner, quarantined. `None`, with nothing changed, unless
+    /// The map's part, and the block that loses its owner, quarantined. `None`, with nothing changed, unless
     /// only the block itself is concerned: no intent, no cold block that becomes shadowed, no tail of an
     /// old last block to clear, no map node to add.
     fn stage_whole_block(
         &self,
         tx: &mut Tx,
-        ino: Ino,
+        inode: &Inode,
         block: FileBlock,
         new: PmBlock,
-        flags: WriteFlags,
     ) -> FsResult<Option<Option<PmBlock>>> {
-        let inode = self.load_regular(ino)?;
         let size = inode.size();
         // Also over a preallocated block past the end (S5).
         let clears_tail = !size.is_multiple_of(BLOCK_SIZE) && block.0 > size / BLOCK_SIZE;
@@ -93,22 +100,38 @@ impl Fs {
         if old.is_none() && inode.slot.has(flag::HAS_COLD) {
             return Ok(None);
         }
-        let mut slot = inode.slot;
+        let old = old.map(|old| old.block);
+        if let Some(old) = old {
+            self.blocks.quarantine_for(old, new);
+        }
+        Ok(Some(old))
+    }
+
+    /// The rest of the transaction: size, times and owners.
+    fn log_whole_block(
+        &self,
+        tx: &mut Tx,
+        inode: &Inode,
+        block: FileBlock,
+        new: PmBlock,
+        old: Option<PmBlock>,
+        flags: WriteFlags,
+    ) {
+        let size = inode.size().max((block.0 + 1) * BLOCK_SIZE);
+        let blocks = inode.slot.blocks.get() + u64::from(old.is_none());
         let now = self.now();
-        slot.mtime = now.into();
-        slot.ctime = now.into();
-        slot.size = size.max((block.0 + 1) * BLOCK_SIZE).into();
-        slot.blocks = (slot.blocks.get() + u64::from(old.is_none())).into();
         if flags.kill_set_id {
+            let mut slot = inode.slot;
+            (slot.size, slot.blocks) = (size.into(), blocks.into());
+            (slot.mtime, slot.ctime) = (now.into(), now.into());
             kill_set_id(&mut slot);
             log_slot(tx, inode.place, &inode.slot, &slot);
         } else {
-            log_size_and_times(tx, inode.place, &slot);
+            log_size_and_times(tx, inode.place, size, blocks, now);
         }
-        self.blocks.set_owner(tx, new, Owner::File { ino, block, unwritten: false });
+        self.blocks.set_owner(tx, new, Owner::File { ino: inode.ino, block, unwritten: false });
         if let Some(old) = old {
-            self.blocks.release(tx, old.block);
+            self.blocks.set_owner(tx, old, Owner::Free);
         }
-        Ok(Some(old.map(|old| old.block)))
     }
 }

@@ -6,7 +6,7 @@ use crate::fs::Fs;
 use crate::op::{Attempt, Need, Op};
 use crate::slot::{Inode, log_slot};
 use crate::types::{Wait, XattrMode};
-use crate::write::{Staged, USER};
+use crate::write::Staged;
 use terrace_catalog::xattr::{self, SetMode};
 use terrace_format::Ino;
 use terrace_format::inode::flag;
@@ -20,6 +20,9 @@ fn check(name: &[u8]) -> FsResult<()> {
     let known: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     if name.len() > NAME_MAX {
         return Err(FsError::Range);
+    }
+    if name.contains(&0) {
+        return Err(FsError::Invalid);
     }
     match known.iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len()) {
         true => Ok(()),
@@ -80,7 +83,7 @@ impl Fs {
         };
         let mut op = Op::new(wait);
         self.change_xattrs(&mut op, ino, |staged, shards, _| {
-            drop(self.blocks.claim(1, USER)?);
+            self.blocks.probe()?;
             xattr::set(shards, &mut staged.tx, ino, name, value, mode, self.xattr_limit()).map_err(|edit| {
                 match edit {
                     terrace_catalog::Edit::Full(_) => {

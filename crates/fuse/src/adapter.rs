@@ -22,9 +22,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
-use terrace_fs::{Attributes, Caller, Fs, FsError, FsResult, OpenMode, Seek, SetAttributes, Wait};
+use terrace_fs::{Attributes, Caller, Fs, FsError, FsResult, OpenMode, Seek, SetAttributes, Space, Wait};
 use terrace_runtime::thread::Pool;
 
 /// Extended attribute, on every inode and listed nowhere, that says where the daemon's control socket is.
@@ -33,7 +34,7 @@ pub const CONTROL_XATTR: &str = "terrace.control";
 /// How long the kernel may believe names and attributes.
 pub(crate) const VALID: Duration = Duration::from_secs(24 * 3600);
 
-/// Requests that wait for a lower tier at the same time; more queue.
+/// Reads, and changes, that wait for a lower tier at the same time; more queue.
 const WAITING_THREADS: usize = 64;
 
 thread_local! {
@@ -41,10 +42,23 @@ thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Threads that may wait. Reads have their own: however many of them a stuck tier holds, a write that is only slowed
+/// because PM is nearly full goes on when it has waited (I10).
+struct Waiting {
+    reads: Pool,
+    changes: Pool,
+}
+
+impl Waiting {
+    fn new() -> Waiting {
+        Waiting { reads: Pool::new(WAITING_THREADS), changes: Pool::new(WAITING_THREADS) }
+    }
+}
+
 /// The kernel's requests, answered by a file system.
 pub struct Adapter {
     fs: Arc<Fs>,
-    waiting: Option<Pool>,
+    waiting: Option<Waiting>,
     kernel: Arc<OnceLock<Notifier>>,
     control: Vec<u8>,
 }
@@ -115,7 +129,7 @@ impl Adapter {
     /// An adapter over `fs`. `control` is the value of [`CONTROL_XATTR`]; `kernel` is set once the session
     /// is there.
     pub fn new(fs: Arc<Fs>, control: Vec<u8>, kernel: Arc<OnceLock<Notifier>>) -> Adapter {
-        Adapter { fs, waiting: Some(Pool::new(WAITING_THREADS)), kernel, control }
+        Adapter { fs, waiting: Some(Waiting::new()), kernel, control }
     }
 
     /// Runs `call` in this thread, or, when it would have to wait, in a waiting thread with its own copy of
@@ -137,7 +151,7 @@ impl Adapter {
             (Ok(None), None) => reply.refuse(Errno::EIO),
             (Ok(None), Some(waiting)) => {
                 let (fs, payload) = (Arc::clone(&self.fs), payload.to_vec());
-                waiting.submit(Box::new(move || {
+                waiting.changes.submit(Box::new(move || {
                     let result = guarded(operation, || {
                         call(&fs, &payload, Wait::Allowed).map_err(|error| errno(&error))
                     });
@@ -416,7 +430,7 @@ impl Filesystem for Adapter {
         };
         let fs = Arc::clone(&self.fs);
         // A buffer of its own: waiting threads are many, and what they keep would count against the daemon.
-        waiting.submit(Box::new(move || {
+        waiting.reads.submit(Box::new(move || {
             let result = guarded("read", || {
                 let mut buffer = vec![0; size];
                 let read = fs.read(ino(node), offset, &mut buffer, Wait::Allowed);
@@ -444,7 +458,21 @@ impl Filesystem for Adapter {
             sync: flags.0 & libc::O_DSYNC != 0, // O_SYNC contains it
             kill_set_id: kills,
         };
-        let call = move |fs: &Fs, data: &[u8], wait| fs.write(ino(node), offset, data, flags, wait);
+        // What was written when the request left the request thread is not written again.
+        let written = AtomicUsize::new(0);
+        let call = move |fs: &Fs, data: &[u8], wait| {
+            let before = written.load(Ordering::Relaxed);
+            let rest = data.get(before..).unwrap_or_default();
+            let done = match fs.write(ino(node), offset + before as u64, rest, flags, wait) {
+                Ok(count) => before + count,
+                Err(FsError::WouldBlock) => return Err(FsError::WouldBlock),
+                // A short write; the caller meets the error when it writes the rest.
+                Err(_) if before > 0 => return Ok(before),
+                Err(error) => return Err(error),
+            };
+            written.store(done, Ordering::Relaxed);
+            if done < data.len() && wait == Wait::Never { Err(FsError::WouldBlock) } else { Ok(done) }
+        };
         self.attempt("write", data, reply, call, |reply, count: usize| {
             reply.written(count as u32);
             after();
@@ -549,8 +577,8 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
-        let result = self.direct("statfs", |fs| fs.statfs());
-        answer(reply, result, |reply, space| {
+        let call = |fs: &Fs, _: &[u8], wait| fs.statfs(wait);
+        self.attempt("statfs", &[], reply, call, |reply, space: Space| {
             let (blocks, free, available) = (space.blocks, space.free, space.available);
             reply.statfs(blocks, free, available, space.files, space.files_free, 4096, 255, 4096);
         });

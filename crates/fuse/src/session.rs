@@ -69,6 +69,11 @@ pub enum MountError {
     /// The FUSE device cannot be opened.
     #[error("/dev/fuse: {0}; load the kernel module (modprobe fuse) or allow the device in this container")]
     NoDevice(io::Error),
+    /// This user may not open the FUSE device.
+    #[error(
+        "/dev/fuse: {0}; this user may not open it: let the user (chmod 666 /dev/fuse), or mount as root"
+    )]
+    Forbidden(io::Error),
     /// mount(2) refused.
     #[error("{}: mount: {error}", .path.display())]
     Refused {
@@ -289,8 +294,13 @@ fn mount_flags(names: &[String]) -> MountFlags {
 }
 
 fn mount_directly(options: &SessionOptions) -> Result<OwnedFd, MountError> {
-    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|error| MountError::NoDevice(error.into()))?;
+    let device =
+        rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
+            match error {
+                Errno::ACCESS => MountError::Forbidden(error.into()),
+                _ => MountError::NoDevice(error.into()),
+            }
+        })?;
     let refused = |error: io::Error| MountError::Refused { path: options.mountpoint.clone(), error };
     let mode = rustix::fs::stat(&options.mountpoint).map_err(|error| refused(error.into()))?.st_mode;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
@@ -386,6 +396,17 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::UnexpectedEof.into())
 }
 
+/// fusermount3 could not be run: its name must be in the message, or it reads as one about the mount point.
+fn no_helper(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            let what = "is missing; install the package fuse3, or unmount as root";
+            io::Error::other(format!("{FUSERMOUNT} {what}"))
+        }
+        _ => io::Error::other(format!("{FUSERMOUNT}: {error}")),
+    }
+}
+
 /// Unmounts what is mounted at `mountpoint`.
 ///
 /// # Errors
@@ -406,7 +427,7 @@ pub fn unmount(mountpoint: &Path, how: Unmount) -> io::Result<()> {
     if how != Unmount::Plain {
         helper.arg("-z");
     }
-    let output = helper.arg("--").arg(mountpoint).stdin(Stdio::null()).output()?;
+    let output = helper.arg("--").arg(mountpoint).stdin(Stdio::null()).output().map_err(no_helper)?;
     if output.status.success() {
         return Ok(());
     }

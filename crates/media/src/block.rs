@@ -57,4 +57,8 @@ pub trait BlockMedium: Send + Sync {
     fn error_count(&self) -> u64 {
         0
     }
+    /// The last of them.
+    fn last_error(&self) -> Option<MediaError> {
+        None
+    }
 }

@@ -14,6 +14,6 @@ pub mod open;
 pub mod pm;
 
 pub use block::BlockMedium;
-pub use error::MediaError;
+pub use error::{DeviceError, MediaError};
 pub use open::OpenError;
 pub use pm::{PmMedium, Promise};

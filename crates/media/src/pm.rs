@@ -1,13 +1,16 @@
 //! Persistent memory (design 3).
 
+mod checked;
 mod crash_image;
 pub(crate) mod fault;
+mod image;
 pub(crate) mod kernels;
 pub(crate) mod mapping;
 pub mod ram;
 pub mod recorded;
 
 pub use crash_image::{CrashSnapshot, PendingLine};
+pub use image::PmImage;
 pub use ram::RamPm;
 pub use recorded::RecordedPm;
 
@@ -65,7 +68,7 @@ pub trait PmMedium: Send + Sync {
     /// As `read`.
     fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError>;
     /// Stores and leaves the lines in the cache: undecided until [`Self::write_back`] of the range and a fence.
-    /// For in-place stores of a record, which are written back by the fence of the record that follows.
+    /// For in-place stores of a record, which are written back by the checkpoint (decision 0005).
     ///
     /// # Errors
     /// As `read`.
@@ -78,6 +81,16 @@ pub trait PmMedium: Send + Sync {
     /// # Errors
     /// As `read`.
     fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError>;
+    /// As [`Self::write_streaming`]; gives the CRC32C of the bytes, which costs less on the way than on its own.
+    ///
+    /// # Errors
+    /// As `read`.
+    fn write_streaming_checked(&self, offset: PmOffset, bytes: &[u8]) -> Result<u32, MediaError> {
+        self.write_streaming(offset, bytes)?;
+        Ok(terrace_format::checksum::crc32c(bytes))
+    }
+    /// Announces a store to the line of an offset, so that the processor fetches it meanwhile. No effect but speed.
+    fn expect_store(&self, _offset: PmOffset) {}
     /// Writes back cache lines that any thread stored earlier. Volatile until `order` or `persist`.
     fn write_back(&self, offset: PmOffset, length: u64);
     /// Everything written back before is durable before anything after.

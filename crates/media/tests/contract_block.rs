@@ -93,7 +93,7 @@ fn out_of_bounds_is_a_counted_error() {
                 device.write(DeviceBlock(first), &buffer.clone()),
             ] {
                 assert!(
-                    matches!(result, Err(MediaError::Device { errno: libc::EINVAL, .. })),
+                    matches!(result, Err(MediaError::Device(error)) if error.errno == libc::EINVAL),
                     "{}",
                     case.name
                 );
@@ -158,7 +158,7 @@ fn files_are_locked_and_read_only_is_kept() {
     assert!(same(&back, &blocks(1, 9)));
     assert!(matches!(
         unlocked.write(DeviceBlock(3), &back),
-        Err(MediaError::Device { errno: libc::EROFS, .. })
+        Err(MediaError::Device(error)) if error.errno == libc::EROFS
     ));
     assert!(device.describe().contains("direct"), "{}", device.describe());
     drop(device);

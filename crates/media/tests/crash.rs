@@ -6,11 +6,13 @@ use std::time::Duration;
 use terrace_format::{DeviceBlock, PmOffset};
 use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::crash::{CrashClock, EventKind};
-use terrace_media::pm::RecordedPm;
+use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_media::{BlockMedium, MediaError, PmMedium};
 
-fn word(image: &[u8], offset: usize) -> u64 {
-    u64::from_ne_bytes(image[offset..offset + 8].try_into().unwrap())
+fn word(image: &PmImage, offset: usize) -> u64 {
+    let mut bytes = [0; 8];
+    assert!(image.read(offset as u64, &mut bytes));
+    u64::from_le_bytes(bytes)
 }
 
 fn put(pm: &RecordedPm, offset: u64, value: u64) {
@@ -107,6 +109,7 @@ fn unaligned_stores_keep_their_neighbours() {
     let pm = RecordedPm::from_image(vec![0xff; 256]);
     pm.write(PmOffset(3), &[1; 10]).unwrap();
     for image in pm.snapshot().images_exhaustive(8).unwrap() {
+        let image = image.to_vec();
         assert_eq!(&image[..3], [0xff; 3]);
         assert!(image[3..13].iter().all(|b| *b == 1 || *b == 0xff));
         assert!(image[13..].iter().all(|b| *b == 0xff));
@@ -299,7 +302,7 @@ fn a_stalled_device_holds_operations_until_released_and_pm_goes_on() {
     device.unstall();
     writer.join().unwrap();
     device.stall_at_most(Duration::from_millis(5));
-    assert!(matches!(device.flush(), Err(MediaError::Device { errno: libc::ETIMEDOUT, .. })));
+    assert!(matches!(device.flush(), Err(MediaError::Device(error)) if error.errno == libc::ETIMEDOUT));
 }
 
 /// One workload over PM and a device, crashed at every event: at each moment both snapshots agree with

@@ -15,6 +15,8 @@ pub struct Observation {
     pub total_blocks: u64,
     /// Of them free or waiting for the checkpoint.
     pub free_blocks: u64,
+    /// Blocks by which use will have grown when a group that begins now has been moved, if writers go on as they do.
+    pub arriving_blocks: u64,
 }
 
 impl Observation {

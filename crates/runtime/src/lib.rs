@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod pause;
 pub mod step;
 pub mod sync;
 pub mod thread;

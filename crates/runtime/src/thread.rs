@@ -3,6 +3,7 @@
 
 use crate::step::{Next, Step};
 use crate::sync::{Condvar, Mutex};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -10,13 +11,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 static NEXT_INDEX: AtomicUsize = AtomicUsize::new(0);
+const NO_INDEX: usize = usize::MAX;
 thread_local! {
-    static INDEX: usize = NEXT_INDEX.fetch_add(1, Ordering::Relaxed);
+    static INDEX: Cell<usize> = const { Cell::new(NO_INDEX) };
 }
 
 /// A small number that identifies the calling thread; used to spread threads over lanes.
+#[inline]
 pub fn index() -> usize {
-    INDEX.with(|index| *index)
+    match INDEX.get() {
+        NO_INDEX => first_index(),
+        index => index,
+    }
+}
+
+#[cold]
+fn first_index() -> usize {
+    let index = NEXT_INDEX.fetch_add(1, Ordering::Relaxed);
+    INDEX.set(index);
+    index
 }
 
 /// Starts a named thread.

@@ -42,10 +42,10 @@ fn main() {
     let slot = PmBlock(base - 1).offset();
     let map = |index: u64| PmBlock(base - 2).offset().plus(index * 37 % 512 * 8);
     let fill = |tx: &mut Tx, index: u64| {
-        tx.write(map(index), &[1; 8]);
-        tx.write(slot.plus(32), &[1; 16]);
-        tx.write(table(index), &[1; 16]);
-        tx.write(table(index + 500), &[1; 16]);
+        tx.write_u64(map(index), 1);
+        tx.write_words(slot.plus(32), [1.into(), 1.into(), 1.into(), 1.into()]);
+        tx.write_words(table(index), [1.into(), 1.into()]);
+        tx.write_words(table(index + 500), [1.into(), 1.into()]);
     };
     time(&clock, "stream 4 KiB, fence", |index| {
         medium.write_streaming(block(index), &data).unwrap();
@@ -55,6 +55,34 @@ fn main() {
         medium.write_streaming(block(index), &data).unwrap();
         medium.write_streaming(slot.plus(512 + index % 8 * 256), &data[..256]).unwrap();
         medium.order();
+    });
+    time(&clock, "stream 4 KiB with its checksum and 256 B, fence", |index| {
+        std::hint::black_box(medium.write_streaming_checked(block(index), &data).unwrap());
+        medium.write_streaming(slot.plus(512 + index % 8 * 256), &data[..256]).unwrap();
+        medium.order();
+    });
+    let lock = terrace_runtime::sync::Mutex::new(0u64);
+    time(&clock, "same, locked", |index| {
+        let mut g = lock.lock();
+        std::hint::black_box(medium.write_streaming_checked(block(index), &data).unwrap());
+        medium.write_streaming(slot.plus(512 + index % 8 * 256), &data[..256]).unwrap();
+        medium.order();
+        *g += 1;
+    });
+    time(&clock, "try_begin and drop", |_| drop(wal.try_begin(512).unwrap()));
+    time(&clock, "try_begin, stream, commit", |index| {
+        let mut tx = Tx::new();
+        fill(&mut tx, index);
+        let Some(open) = wal.try_begin(512).unwrap() else {
+            drop(wal.checkpoint());
+            return;
+        };
+        let due = open.is_due();
+        open.stream_named(&mut tx, block(index), &data).unwrap();
+        open.commit(&tx).unwrap();
+        if due {
+            wal.checkpoint_if_idle().unwrap();
+        }
     });
     time(&clock, "checksum of 4 KiB", |_| {
         std::hint::black_box(crc32c(std::hint::black_box(&data)));

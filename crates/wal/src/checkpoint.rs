@@ -1,17 +1,21 @@
 //! Moving the checkpoint (design T5).
 
+use crate::dirty_lines::LINE;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
 use crate::wal::Wal;
 use std::sync::atomic::Ordering;
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::geometry::CHECKPOINT_COPIES;
-use terrace_format::record::{DATA_CHECK_SIZE, HEADER_SIZE, padded, plausible_length};
+use terrace_format::record::{HEADER_SIZE, header_lsn, padded, plausible_length};
 use terrace_format::{Corrupt, Lsn, PmOffset};
+use terrace_runtime::pause;
 
 /// The checkpoint as last written.
 pub(crate) struct CheckpointState {
     pub current: Checkpoint,
+    /// Lines of the lane being settled; kept for its memory.
+    pub lines: Vec<PmOffset>,
 }
 
 impl Wal {
@@ -34,6 +38,14 @@ impl Wal {
             Some(mut state) => self.advance(&mut state, false),
             None => Ok(()),
         }
+    }
+
+    /// Moves the checkpoint for the sake of what waits for it, when nothing is short of space.
+    ///
+    /// # Errors
+    /// The medium's.
+    pub fn checkpoint_at_leisure(&self) -> Result<()> {
+        if self.due_above.load(Ordering::Relaxed) == u64::MAX { Ok(()) } else { self.checkpoint_if_idle() }
     }
 
     /// The last checkpoint of an orderly unmount: all records passed, the pool marked clean. No
@@ -64,19 +76,15 @@ impl Wal {
         }
         let mut tails = Vec::with_capacity(self.lanes.len());
         for lane in &self.lanes {
-            tails.push(self.settle(lane, lsn)?);
+            tails.push(self.settle(lane, lsn, &mut state.lines)?);
         }
         self.pm.persist();
+        pause::at("checkpoint:settled");
         let sequence = state.current.sequence + 1;
         let next = Checkpoint { lsn, epoch: self.epoch, sequence, clean, tails };
         self.write_checkpoint(&next, 0)?;
         for (lane, tail) in self.lanes.iter().zip(&next.tails) {
-            let mut state = lane.state.lock();
-            state.tail = *tail;
-            if state.settled < *tail {
-                state.settled = *tail;
-                state.settled_lsn = Lsn(lsn.0 - 1);
-            }
+            lane.state.lock().tail = *tail;
         }
         state.current = next;
         self.checkpoint_lsn.store(lsn.0, Ordering::Release);
@@ -89,24 +97,28 @@ impl Wal {
     pub(crate) fn write_checkpoint(&self, next: &Checkpoint, first: usize) -> Result<()> {
         let bytes = next.encode(&self.pool_uuid);
         let [a, b] = CHECKPOINT_COPIES;
-        for copy in if first == 0 { [a, b] } else { [b, a] } {
-            self.pm.write(copy.offset(), &bytes)?;
-            self.pm.persist();
-        }
+        let [one, other] = if first == 0 { [a, b] } else { [b, a] };
+        self.pm.write(one.offset(), &bytes)?;
+        self.pm.persist();
+        pause::at("checkpoint:copy");
+        self.pm.write(other.offset(), &bytes)?;
+        self.pm.persist();
         Ok(())
     }
 
-    /// Writes back the in-place lines of a lane's records below `lsn` that no fence is known to have
-    /// covered, and returns the position of the first record that is not below it.
-    fn settle(&self, lane: &Lane, lsn: Lsn) -> Result<u64> {
-        let (mut position, settled, settled_lsn, head) = {
-            let state = lane.state.lock();
-            (state.tail, state.settled, state.settled_lsn, state.head)
+    /// Writes back the lines that a lane's records stored in place; the caller's fence settles them. Gives the
+    /// position of the first record that is not below `lsn`.
+    fn settle(&self, lane: &Lane, lsn: Lsn, lines: &mut Vec<PmOffset>) -> Result<u64> {
+        let (mut position, head, last_lsn) = {
+            let mut state = lane.state.lock();
+            state.dirty.take(lines);
+            (state.tail, state.head, state.last_lsn)
         };
-        if settled > position && settled_lsn < lsn {
-            position = settled;
+        // Before anything that can fail: nobody else knows these lines any more.
+        lines.iter().for_each(|line| self.pm.write_back(*line, LINE));
+        if last_lsn < lsn {
+            return Ok(head);
         }
-        let mut record = Vec::new();
         while position < head {
             let mut header = [0; HEADER_SIZE];
             lane.read(&*self.pm, position, &mut header)?;
@@ -114,25 +126,11 @@ impl Wal {
                 let site = format!("lane {} at position {position}", lane.index);
                 Corrupt::new(site, "a record written by this mount", "something else")
             })?;
-            record.resize(length, 0);
-            lane.read(&*self.pm, position, &mut record)?;
-            let (found, checks) = (word(&record, 8), word(&record, 16) >> 48);
-            if found >= lsn.0 {
+            if header_lsn(&header) >= lsn {
                 break;
-            }
-            let mut at = HEADER_SIZE + DATA_CHECK_SIZE * checks as usize;
-            while at < length {
-                let place = word(&record, at);
-                let (offset, bytes) = (place & ((1 << 48) - 1), place >> 48);
-                self.pm.write_back(PmOffset(offset), bytes);
-                at += 8 + (bytes as usize).next_multiple_of(8);
             }
             position += padded(length);
         }
         Ok(position)
     }
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|s| s.first_chunk::<8>()).map_or(0, |b| u64::from_le_bytes(*b))
 }

@@ -31,8 +31,11 @@ pub enum Error {
     },
     /// The pool cannot be used.
     #[error("{0}")]
-    Refused(String),
+    Refused(Box<str>),
 }
+
+// Results are moved on every path: what is large in an error is boxed.
+const _: () = assert!(size_of::<Error>() <= 24);
 
 /// Where space ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -4,6 +4,7 @@
 //! leaves 64 free; so after every commit at least 64 bytes are free, and a lane whose last record
 //! names data can always take one confirming record.
 
+use crate::dirty_lines::DirtyLines;
 use crate::error::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::record::{DataCheck, HEADER_SIZE, RECORD_ALIGN, padded};
@@ -21,14 +22,10 @@ pub(crate) struct LaneState {
     pub tail: u64,
     /// Bytes reserved by transactions that have not committed.
     pub reserved: u64,
-    /// Records before this position are applied and their in-place stores durable.
-    pub settled: u64,
-    /// Largest LSN of the records before `settled`.
-    pub settled_lsn: Lsn,
     /// LSN of the last record.
     pub last_lsn: Lsn,
-    /// Ranges that the last record stored in place and nobody has written back.
-    pub applied: Vec<(PmOffset, u32)>,
+    /// Cache lines that records stored in place and nobody has written back.
+    pub dirty: DirtyLines,
     /// Scratch space for records.
     pub scratch: Vec<u8>,
 }
@@ -49,10 +46,8 @@ impl Lane {
             head: position,
             tail: position,
             reserved: 0,
-            settled: position,
-            settled_lsn: lsn,
             last_lsn: lsn,
-            applied: Vec::with_capacity(64),
+            dirty: DirtyLines::default(),
             scratch: Vec::with_capacity(4096),
         };
         Lane {

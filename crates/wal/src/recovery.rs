@@ -10,16 +10,14 @@ use crate::wal::Wal;
 use crc_fast::{CrcAlgorithm, Digest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use terrace_format::checkpoint::Checkpoint;
+use terrace_format::checkpoint::{Checkpoint, FAR};
 use terrace_format::checksum::record_seed;
-use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
-use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, plausible_length};
+use terrace_format::geometry::CHECKPOINT_COPIES;
+use terrace_format::record::{HEADER_SIZE, Record, plausible_length};
 use terrace_format::{BLOCK_SIZE, Corrupt, Geometry, Lsn};
 use terrace_media::PmMedium;
+use terrace_runtime::pause;
 use terrace_runtime::sync::{Condvar, Mutex};
-
-/// LSNs, epochs and ring positions from here on are damage: a pool would need centuries to reach them.
-const FAR: u64 = 1 << 62;
 
 /// What recovery found.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +26,8 @@ pub struct RecoveryReport {
     pub clean: bool,
     /// Records replayed.
     pub records_replayed: u64,
+    /// Bytes they took in the lanes.
+    pub bytes_replayed: u64,
     /// What was wrong and could be helped (a damaged checkpoint copy), in sentences.
     pub warnings: Vec<String>,
 }
@@ -76,7 +76,7 @@ pub fn read_checkpoint(
         }
     }
     let (copy, point) = best.ok_or_else(|| {
-        Error::Refused(format!("both checkpoint copies are damaged ({})", warnings.join("; ")))
+        Error::Refused(format!("both checkpoint copies are damaged ({})", warnings.join("; ")).into())
     })?;
     Ok(FoundCheckpoint { point, copy, warnings })
 }
@@ -109,40 +109,31 @@ pub fn find_records(
     }
     records.sort_by_key(|record| record.lsn);
     for record in &records {
-        verify_targets(geometry, record)?;
+        verify_record(geometry, record)?;
     }
     Ok(ValidRecords { records, ends })
 }
 
 /// Refuses numbers that no pool reaches: recovery and the mount count on from them.
 fn verify(checkpoint: &Checkpoint) -> Result<()> {
-    let numbers = [checkpoint.lsn.0, checkpoint.epoch, checkpoint.sequence];
-    if numbers.iter().chain(&checkpoint.tails).any(|number| *number >= FAR) {
-        return Err(Corrupt::new("checkpoint", "numbers below 2^62", format!("{checkpoint:?}")).into());
-    }
-    if checkpoint.tails.iter().any(|tail| !tail.is_multiple_of(RECORD_ALIGN)) {
-        let found = format!("{:?}", checkpoint.tails);
-        return Err(Corrupt::new("checkpoint", "tails at multiples of 64", found).into());
+    if !checkpoint.has_possible_numbers() || checkpoint.impossible_tail().is_some() {
+        let expected = "numbers below 2^62 and tails at multiples of 64";
+        return Err(Corrupt::new("checkpoint", expected, format!("{checkpoint:?}")).into());
     }
     Ok(())
 }
 
-/// Records change the roots, the block table and blocks of the pool: anything else is damage, and
-/// replaying it would spread it.
-fn verify_targets(geometry: &Geometry, record: &Record) -> Result<()> {
-    let roots = ROOTS_BLOCK.offset().0..ROOTS_BLOCK.offset().0 + BLOCK_SIZE;
-    let pool = geometry.table_offset().0..geometry.pm_size;
+/// Refuses what no operation writes: replaying it would spread the damage.
+fn verify_record(geometry: &Geometry, record: &Record) -> Result<()> {
+    let site = || format!("record of LSN {}", record.lsn);
     for (offset, content) in record.writes() {
-        let end = offset.0 + content.len() as u64;
-        if ![&roots, &pool].iter().any(|area| area.start <= offset.0 && end <= area.end) {
-            let site = format!("record of LSN {}", record.lsn);
+        if !geometry.may_log(offset, content.len() as u64) {
             let found = format!("{} bytes at {offset}", content.len());
-            return Err(Corrupt::new(site, "writes to roots, block table and pool", found).into());
+            return Err(Corrupt::new(site(), "writes to roots, block table and pool", found).into());
         }
     }
     if record.lsn.0 >= FAR {
-        let site = format!("record of LSN {}", record.lsn);
-        return Err(Corrupt::new(site, "a number below 2^62", "a larger one").into());
+        return Err(Corrupt::new(site(), "a number below 2^62", "a larger one").into());
     }
     Ok(())
 }
@@ -209,6 +200,16 @@ fn data_is_sound(pm: &dyn PmMedium, geometry: &Geometry, record: &Record) -> boo
     })
 }
 
+/// Stores what records say in place.
+fn replay(pm: &dyn PmMedium, records: &[Record]) -> Result<()> {
+    for record in records {
+        for (offset, content) in record.writes() {
+            pm.write(offset, content)?;
+        }
+    }
+    Ok(())
+}
+
 impl Wal {
     /// Opens the log of a pool: recovers, then accepts transactions.
     ///
@@ -221,14 +222,19 @@ impl Wal {
     ) -> Result<(Wal, RecoveryReport)> {
         let FoundCheckpoint { point: old, copy, warnings } = read_checkpoint(&*pm, &pool_uuid, &geometry)?;
         let valid = find_records(&*pm, &pool_uuid, &geometry, &old)?;
-        for record in &valid.records {
-            for (offset, content) in record.writes() {
-                pm.write(offset, content)?;
-            }
-        }
+        pause::at("recovery:read");
+        let (first, second) = valid.records.split_at(valid.records.len() / 2);
+        replay(&*pm, first)?;
+        pause::at("recovery:replay");
+        replay(&*pm, second)?;
         pm.persist();
-        let report =
-            RecoveryReport { clean: old.clean, records_replayed: valid.records.len() as u64, warnings };
+        pause::at("recovery:replayed");
+        let report = RecoveryReport {
+            clean: old.clean,
+            records_replayed: valid.records.len() as u64,
+            bytes_replayed: valid.records.iter().map(|record| record.ring_bytes).sum(),
+            warnings,
+        };
         let last = valid.records.last().map_or(old.lsn, |record| record.lsn.max(old.lsn));
         let next = Checkpoint {
             lsn: Lsn(last.0 + 1),
@@ -240,6 +246,7 @@ impl Wal {
         let wal = Wal::with_checkpoint(pm, pool_uuid, geometry, next.clone());
         // The copy that was read from is overwritten last: the other may be torn, and this is all there is.
         wal.write_checkpoint(&next, 1 - copy)?;
+        pause::at("recovery:raised");
         Ok((wal, report))
     }
 
@@ -271,9 +278,10 @@ impl Wal {
             epoch: point.epoch,
             next_lsn: AtomicU64::new(point.lsn.0),
             checkpoint_lsn: AtomicU64::new(point.lsn.0),
-            checkpoint: Mutex::new(CheckpointState { current: point }),
+            checkpoint: Mutex::new(CheckpointState { current: point, lines: Vec::new() }),
             space_freed: (Mutex::new(()), Condvar::new()),
             stopped: AtomicBool::new(false),
+            due_above: AtomicU64::new((64 << 10).min(geometry.lane_size / 4)),
         }
     }
 }

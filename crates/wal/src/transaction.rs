@@ -50,9 +50,20 @@ impl Tx {
         }
     }
 
+    /// Stores consecutive words.
+    #[inline]
+    pub fn write_words<const N: usize>(&mut self, offset: PmOffset, words: [U64; N]) {
+        const { assert!(N > 0 && 8 * N <= MAX_WRITE) };
+        let at = self.words.len() as u32 + 1;
+        self.words.push(U64::new(offset.0 | (8 * N as u64) << 48));
+        self.words.extend_from_slice(&words);
+        self.places.push(Place { offset: offset.0, length: 8 * N as u32, at });
+    }
+
     /// Stores one word.
+    #[inline]
     pub fn write_u64(&mut self, offset: PmOffset, value: u64) {
-        self.write(offset, &value.to_le_bytes());
+        self.write_words(offset, [U64::new(value)]);
     }
 
     /// Names data that was streamed to PM before and is durable by the same fence as the record: it
@@ -139,8 +150,8 @@ impl Tx {
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         for check in &self.checks {
             into.extend_from_slice(&check.offset.0.to_le_bytes());
-            into.extend_from_slice(&check.length.to_le_bytes());
-            into.extend_from_slice(&check.crc.to_le_bytes());
+            // One word: its checksum, next, would have to wait for two halves.
+            into.extend_from_slice(&(u64::from(check.length) | u64::from(check.crc) << 32).to_le_bytes());
         }
         into.extend_from_slice(self.words.as_bytes());
     }

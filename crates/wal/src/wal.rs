@@ -28,6 +28,8 @@ pub struct Wal {
     /// Waiters for ring space (only when reservations of others fill all lanes).
     pub(crate) space_freed: (Mutex<()>, Condvar),
     pub(crate) stopped: AtomicBool,
+    /// A lane that holds more bytes than this wants the checkpoint moved (T5).
+    pub(crate) due_above: AtomicU64,
 }
 
 /// Room for one record in a lane, taken before any lock (design T7). Dropping it gives the room back.
@@ -72,6 +74,19 @@ impl Wal {
     pub fn checkpoint_lsn(&self) -> Lsn {
         Lsn(self.checkpoint_lsn.load(Ordering::Acquire))
     }
+    /// Leaves the checkpoint where it is until a lane or PM is short of space: every lane fills, and a mount after a
+    /// crash has as much to replay as there can be. For measuring that.
+    pub fn checkpoint_only_when_full(&self) {
+        self.due_above.store(u64::MAX, Ordering::Relaxed);
+    }
+    /// Bytes of records above the checkpoint, in all lanes.
+    pub fn used_bytes(&self) -> u64 {
+        let used = |lane: &Lane| {
+            let state = lane.state.lock();
+            state.head - state.tail
+        };
+        self.lanes.iter().map(used).sum()
+    }
     /// True after a failure of PM: nothing can be committed.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
@@ -88,7 +103,7 @@ impl Wal {
         }
         let need = Lane::need(bytes);
         let hint = thread::index() % self.lanes.len();
-        let soft = (64 << 10).min(self.geometry.lane_size / 4);
+        let due_above = self.due_above.load(Ordering::Relaxed);
         loop {
             if self.is_stopped() {
                 return Err(Error::Stopped);
@@ -100,7 +115,7 @@ impl Wal {
                 let Some(mut state) = lane.state.try_lock() else {
                     continue;
                 };
-                let due = state.head - state.tail > soft;
+                let due = state.head - state.tail > due_above;
                 let taken = lane.try_reserve(&mut state, need);
                 drop(state);
                 if taken {
@@ -124,7 +139,7 @@ impl Wal {
 
     /// Commits: record, fence, stores in place. When it returns the transaction survives what the medium's
     /// `order` survives. The caller still holds every lock under which it read what the transaction depends on
-    /// (design T2). The stores in place are written back by the lane's next record, or by the checkpoint.
+    /// (design T2). The stores in place are written back by the checkpoint, each line once however often it was stored to.
     ///
     /// # Errors
     /// `RecordTooLarge`; a medium's error stops the log, because a record may be half visible.
@@ -145,6 +160,7 @@ impl Wal {
         data: &[(PmOffset, Cow<'_, [u8]>)],
     ) -> Result<Lsn> {
         let open = self.begin(reservation)?;
+        open.announce(tx);
         data.iter().try_for_each(|(at, bytes)| open.stream(*at, bytes))?;
         open.commit(tx)
     }
@@ -167,6 +183,30 @@ impl Wal {
         let need = std::mem::take(&mut reservation.need);
         state.reserved -= need;
         Ok(Open { wal: self, lane, lsn: self.draw(lane), state, need, failed: false })
+    }
+
+    /// Reserves room and begins in one, without waiting: `None` when the calling thread's lane is taken or has no
+    /// room, and the caller then gives up and reserves before its locks (T7). When [`Open::is_due`], the caller
+    /// runs a checkpoint once it has let go of its locks.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub fn try_begin(&self, bytes: usize) -> Result<Option<Open<'_>>> {
+        let lane = &self.lanes[thread::index() % self.lanes.len()];
+        let Some(mut state) = lane.state.try_lock() else {
+            return Ok(None);
+        };
+        // Under the lane's lock, as in `begin`.
+        if self.is_stopped() {
+            drop(state);
+            return Err(Error::Stopped);
+        }
+        let need = Lane::need(bytes);
+        if bytes > self.max_record() || !lane.try_reserve(&mut state, need) {
+            return Ok(None);
+        }
+        state.reserved -= need;
+        Ok(Some(Open { wal: self, lane, lsn: self.draw(lane), state, need, failed: false }))
     }
 
     /// Draws an LSN for a lane that is held. The bound is published before: whoever reads the counter past this
@@ -222,12 +262,33 @@ pub struct Open<'a> {
 }
 
 impl Open<'_> {
+    /// Whether the lane holds so much that a checkpoint should run soon (T5).
+    pub fn is_due(&self) -> bool {
+        self.state.head - self.state.tail > self.wal.due_above.load(Ordering::Relaxed)
+    }
+
     /// Streams data that the transaction will name (T4), to bytes that nobody can see yet.
     ///
     /// # Errors
     /// The medium's; give up then.
     pub fn stream(&self, offset: PmOffset, bytes: &[u8]) -> Result<()> {
         Ok(self.wal.pm.write_streaming(offset, bytes)?)
+    }
+
+    /// As [`Self::stream`], and names the data in the transaction.
+    ///
+    /// # Errors
+    /// As [`Self::stream`].
+    pub fn stream_named(&self, tx: &mut Tx, offset: PmOffset, bytes: &[u8]) -> Result<()> {
+        self.announce(tx);
+        let crc = self.wal.pm.write_streaming_checked(offset, bytes)?;
+        tx.name_data(offset, bytes.len() as u32, crc);
+        Ok(())
+    }
+
+    /// Has the lines fetched that the stores in place will need, while data and record are on their way.
+    fn announce(&self, tx: &Tx) {
+        tx.writes().for_each(|(place, _)| self.wal.pm.expect_store(place));
     }
 
     /// Record, fence, stores in place; see [`Wal::commit`].
@@ -248,8 +309,7 @@ impl Open<'_> {
         Ok(self.lsn)
     }
 
-    /// Streams the record and fences. The fence also settles the in-place stores of the lane's record before,
-    /// which are written back here.
+    /// Streams the record and fences.
     fn append(&mut self, tx: &Tx) -> Result<()> {
         let (wal, lane, state) = (self.wal, self.lane, &mut *self.state);
         let (writes, checks) = tx.counts();
@@ -264,12 +324,7 @@ impl Open<'_> {
         let streamed = lane.append(&*wal.pm, state.head, &record);
         state.scratch = record;
         streamed?;
-        for (offset, length) in state.applied.drain(..) {
-            wal.pm.write_back(offset, u64::from(length));
-        }
         wal.pm.order();
-        state.settled = state.head;
-        state.settled_lsn = state.last_lsn;
         state.head += ring_bytes;
         state.last_lsn = self.lsn;
         lane.set_named(tx.checks());
@@ -278,9 +333,8 @@ impl Open<'_> {
 
     fn apply(&mut self, tx: &Tx) -> Result<()> {
         for (offset, content) in tx.writes() {
-            // Not written back at once: locked instructions, which follow soon, would wait for it.
             self.wal.pm.store(offset, content)?;
-            self.state.applied.push((offset, content.len() as u32));
+            self.state.dirty.note(offset, content.len());
         }
         Ok(())
     }

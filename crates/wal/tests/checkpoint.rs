@@ -45,7 +45,7 @@ fn recovery_spares_the_copy_it_started_from() {
         let wal = open(&pm);
         store(&wal, 7);
         drop(wal);
-        let mut image = pm.snapshot().image_newest();
+        let mut image = pm.snapshot().image_newest().to_vec();
         image[CHECKPOINT_COPIES[torn].offset().0 as usize + 24] ^= 1;
         let pm = Arc::new(RecordedPm::from_image(image));
         // Every moment inside the recovery, every state of the lines of a checkpoint.

@@ -15,7 +15,7 @@ use terrace_format::superblock::Superblock;
 use terrace_format::table::{MASK_FULL, Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Geometry, Ino, Lsn, PmBlock, PmOffset};
 use terrace_media::block::AlignedBlock;
-use terrace_media::{BlockMedium, MediaError, PmMedium, Promise};
+use terrace_media::{BlockMedium, DeviceError, MediaError, PmMedium, Promise};
 use terrace_runtime::sync::RwLock;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -81,12 +81,14 @@ impl BlockMedium for MemDevice {
     }
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         for (block, place) in (first.0..).zip(into) {
-            let error = || MediaError::Device {
-                device: "memory".into(),
-                operation: "read",
-                offset: block * BLOCK_SIZE,
-                length: BLOCK_SIZE,
-                errno: 5,
+            let error = || {
+                MediaError::from(DeviceError {
+                    device: "memory".into(),
+                    operation: "read",
+                    offset: block * BLOCK_SIZE,
+                    length: BLOCK_SIZE,
+                    errno: 5,
+                })
             };
             if self.bad.contains(&block) {
                 return Err(error());

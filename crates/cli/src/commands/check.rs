@@ -33,7 +33,7 @@ pub fn run(args: &Check) -> Outcome<u8> {
     if args.json {
         output::print_json(&report);
     } else {
-        show(args, &report);
+        show(args, &report, read_cold);
     }
     Ok(report.exit_status() as u8)
 }
@@ -66,7 +66,7 @@ fn open(args: &Check) -> Outcome<Devices> {
     Ok(Devices { pm: Arc::new(pm), block })
 }
 
-fn show(args: &Check, report: &Report) {
+fn show(args: &Check, report: &Report, read_cold: bool) {
     for finding in &report.findings {
         let row = finding.code.row();
         output::print(format!("{}: {}", row.name, finding.detail));
@@ -75,10 +75,15 @@ fn show(args: &Check, report: &Report) {
         output::print(format!("{}: {count} more", code.row().name));
     }
     let summary = &report.summary;
-    let verdict = if report.is_clean() { "clean" } else { "NOT clean" };
-    let crash = if summary.clean_unmount { "" } else { ", not unmounted: records were replayed in memory" };
+    let verdict = match (report.is_clean(), summary.clean_unmount) {
+        (true, true) => "clean",
+        (true, false) => "sound; was not unmounted: its records were replayed in memory",
+        (false, true) => "NOT sound",
+        (false, false) => "NOT sound; was not unmounted: its records were replayed in memory",
+    };
+    let data = if read_cold { "read" } else { "not read (--data reads it)" };
     output::print(format!(
-        "{}: {verdict}{crash}; {} inodes, {} names, {} in files, {} cold blocks",
+        "{}: {verdict}; {} inodes, {} names, {} in files, {} cold blocks; cold data {data}",
         args.pool.display(),
         summary.inodes,
         summary.dentries,

@@ -14,16 +14,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrace_format::address::ROOT_INO;
+use terrace_format::geometry::MIN_PM_SIZE;
 use terrace_format::superblock::{MAX_DEVICES, MAX_PATH, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry};
-use terrace_fs::{
-    DeviceClass, FormatOptions, Fs, FsError, FsResult, MountOptions, NewDevice, PolicyKind, PoolMedia,
-    SetAttributes, Wait,
-};
+use terrace_fs::{DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia, RootDirectory};
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::RamPm;
-use terrace_media::{BlockMedium, PmMedium};
+use terrace_media::{BlockMedium, PmMedium, Promise};
 use terrace_runtime::{Clock, SystemClock};
 
 /// Blocks of a chunk: 16 MiB.
@@ -39,6 +36,8 @@ struct Target {
     existing: Option<Existing>,
     /// Bytes it will have, whole blocks.
     size: u64,
+    /// Bytes given, or found.
+    given: u64,
     class: DeviceClass,
 }
 
@@ -98,6 +97,12 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
         data_ordered: args.data == Data::Ordered,
         chunk_blocks: CHUNK_BLOCKS,
         created_ns: SystemClock::default().wall_ns(),
+        // The root directory belongs to the user who makes the pool.
+        root: RootDirectory {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            ..RootDirectory::default()
+        },
         devices: Vec::new(),
     })
 }
@@ -121,9 +126,7 @@ fn tier(text: &OsStr) -> Outcome<Target> {
 
 fn target(path: &Path, size: Option<&str>, option: &str, class: DeviceClass) -> Outcome<Target> {
     let asked = match size {
-        Some(text) => {
-            Some(parse_size(text).map_err(|error| Failure::at(path, error))? / BLOCK_SIZE * BLOCK_SIZE)
-        }
+        Some(text) => Some(parse_size(text).map_err(|error| Failure::at(path, error))?),
         None => None,
     };
     let path = match fs::canonicalize(path) {
@@ -135,13 +138,13 @@ fn target(path: &Path, size: Option<&str>, option: &str, class: DeviceClass) -> 
         return Err(Failure::at(&path, format!("longer than {MAX_PATH} bytes; use a shorter path")));
     }
     let existing = examine(&path)?;
-    let size = match (&existing, asked) {
+    let given = match (&existing, asked) {
         (Some(found), Some(asked)) if found.block_device && asked > found.size => {
             return Err(Failure::at(&path, format!("has only {}", human(found.size))));
         }
-        (Some(found), _) if found.block_device => found.size / BLOCK_SIZE * BLOCK_SIZE,
+        (Some(found), _) if found.block_device => found.size,
         (_, Some(asked)) => asked,
-        (Some(found), None) if found.size > 0 => found.size / BLOCK_SIZE * BLOCK_SIZE,
+        (Some(found), None) if found.size > 0 => found.size,
         _ => {
             return Err(Failure::at(
                 &path,
@@ -149,7 +152,7 @@ fn target(path: &Path, size: Option<&str>, option: &str, class: DeviceClass) -> 
             ));
         }
     };
-    Ok(Target { path, existing, size, class })
+    Ok(Target { path, existing, size: given / BLOCK_SIZE * BLOCK_SIZE, given, class })
 }
 
 /// The absolute path of a file to make.
@@ -199,16 +202,13 @@ fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
             "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system";
         return Err(Failure::at(&pm.path, what));
     }
+    check_minimum(pm, "persistent memory", MIN_PM_SIZE)?;
     Geometry::choose(pm.size, CHUNK_BLOCKS).map_err(|error| Failure::at(&pm.path, error))?;
     if tiers.len() > MAX_DEVICES {
         return Err(Failure::new(format!("{} tiers given; use at most {MAX_DEVICES}", tiers.len())));
     }
     for tier in tiers {
-        if tier.size < MIN_TIER {
-            let (size, minimum) = (human(tier.size), human(MIN_TIER));
-            let what = format!("{size} is below the minimum of a tier, {minimum} ({MIN_TIER} bytes)");
-            return Err(Failure::at(&tier.path, what));
-        }
+        check_minimum(tier, "a tier", MIN_TIER)?;
     }
     let all: Vec<&Target> = std::iter::once(pm).chain(tiers).collect();
     for (index, one) in all.iter().enumerate() {
@@ -223,6 +223,15 @@ fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
         }
     }
     Ok(())
+}
+
+fn check_minimum(target: &Target, what: &str, minimum: u64) -> Outcome<()> {
+    if target.size >= minimum {
+        return Ok(());
+    }
+    let (given, least) = (human(target.given), human(minimum));
+    let text = format!("{given} is below the minimum of {what}, {least} ({minimum} bytes)");
+    Err(Failure::at(&target.path, text))
 }
 
 /// Nobody uses it, and it holds nothing.
@@ -312,25 +321,7 @@ fn make(
     }
     let memory = RamPm::create(&pm.path, pm.size).map_err(|error| pool::open_failure(&error))?;
     let media = PoolMedia { pm: Arc::new(memory) as Arc<dyn PmMedium>, block };
-    let failed = |error: FsError| Failure::at(&pm.path, error);
-    let superblock = terrace_fs::format(&media, &options).map_err(failed)?;
-    if !rustix::process::geteuid().is_root() {
-        own_root(media, &superblock).map_err(failed)?;
-    }
-    Ok(superblock)
-}
-
-/// The root directory belongs to the user who makes the pool.
-fn own_root(media: PoolMedia, superblock: &Superblock) -> FsResult<()> {
-    let clock = Arc::new(SystemClock::default());
-    let fs = Fs::mount(media, *superblock, MountOptions::default(), clock)?;
-    let owner = SetAttributes {
-        uid: Some(rustix::process::geteuid().as_raw()),
-        gid: Some(rustix::process::getegid().as_raw()),
-        ..Default::default()
-    };
-    fs.setattr(ROOT_INO, &owner, Wait::Allowed)?;
-    fs.unmount()
+    terrace_fs::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
 }
 
 fn open_tier(target: &Target, made: &mut Vec<PathBuf>) -> Result<FileDevice, terrace_media::OpenError> {
@@ -359,26 +350,51 @@ fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
     let table = geometry.block_count() * 16;
     output::print(format!("pool {} made, uuid {}", pm.path.display(), pool::uuid_text(superblock)));
     output::print(format!(
-        "tier 0: {}, {}: {} lanes of {}, block table {}, {} blocks of 4 KiB to use",
+        "tier 0: {}, {}: {} lanes of {}, block table {}, {} blocks of 4 KiB to use; promise {}",
         pm.path.display(),
         human(geometry.pm_size),
         geometry.lane_count,
         human(geometry.lane_size),
         human(table),
         geometry.block_count() - geometry.first_pool_block().0,
+        Promise::ProcessCrash.name(),
     ));
+    if !is_memory(&pm.path) {
+        output::warn(ordinary(&pm.path));
+    }
     for (tier, number) in tiers.iter().zip(1..) {
         let class = if tier.class == DeviceClass::Hdd { "hdd" } else { "ssd" };
         let chunks = (tier.size / BLOCK_SIZE - 1).div_ceil(u64::from(CHUNK_BLOCKS));
         output::print(format!(
-            "tier {number}: {}, {}: {class}, {chunks} chunks of 16 MiB",
+            "tier {number}: {}, {}: {class}, {chunks} chunks of 16 MiB; promise {}",
             tier.path.display(),
-            human(tier.size)
+            human(tier.size),
+            Promise::PowerFail.name(),
         ));
         if tier.existing.is_none() {
             output::warn(sparse(tier));
         }
     }
+}
+
+/// Whether a file is memory: on tmpfs, ramfs, hugetlbfs, or mapped without a page cache (DAX).
+fn is_memory(path: &Path) -> bool {
+    const MEMORY: [u64; 3] =
+        [libc::TMPFS_MAGIC as u64, libc::HUGETLBFS_MAGIC as u64, 0x8584_58f6 /* ramfs */];
+    let kind = rustix::fs::statfs(path).map(|found| found.f_type as u64 & 0xffff_ffff);
+    let flags = rustix::fs::AtFlags::empty();
+    let dax = rustix::fs::statx(rustix::fs::CWD, path, flags, rustix::fs::StatxFlags::empty())
+        .is_ok_and(|found| found.stx_attributes.contains(rustix::fs::StatxAttributes::DAX));
+    dax || kind.is_ok_and(|kind| MEMORY.contains(&kind))
+}
+
+/// Persistent memory in a page cache.
+fn ordinary(path: &Path) -> String {
+    let what = "not on tmpfs, hugetlbfs or DAX: its file system writes pages back in an order of its own";
+    format!(
+        "{}: {what}, so the pool survives the end of the daemon (process-crash), not of the machine",
+        path.display()
+    )
 }
 
 /// A sparse file can meet a full host later.

@@ -5,7 +5,8 @@ use crate::daemon::{self, Plan, launch};
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::options::Options;
 use crate::{mounts, output, pool};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use terrace_fuse::Unmount;
 
@@ -48,7 +49,8 @@ pub fn run(args: &Mount) -> Outcome<u8> {
 fn known(lists: &[OsString], root: bool) -> OsString {
     let mut known = OsString::new();
     for list in lists {
-        for word in list.to_string_lossy().split(',') {
+        for word in list.as_bytes().split(|&byte| byte == b',') {
+            let word = OsStr::from_bytes(word);
             if Options::parse(&[OsString::from(word)], root, false).is_ok() {
                 known.push(word);
                 known.push(",");

@@ -21,9 +21,11 @@ pub fn run(args: &Status) -> Outcome<u8> {
             unmounted(&pool::canonical(&args.path)?, &superblock)
         }
     };
-    found["output_version"] = json!(OUTPUT_VERSION);
     let degraded = is_degraded(&found);
-    found["degraded"] = json!(degraded);
+    if let Some(found) = found.as_object_mut() {
+        found.insert("output_version".to_string(), json!(OUTPUT_VERSION));
+        found.insert("degraded".to_string(), json!(degraded));
+    }
     if args.json {
         output::print_json(&found);
     } else {
@@ -44,12 +46,13 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
     let size = superblock.pm_size.get();
     let mut tiers = vec![json!({
         "id": 0, "kind": "pm", "promise": null, "capacity_bytes": size, "used_bytes": null,
-        "devices": [{ "path": pool, "capacity_bytes": size, "used_bytes": null, "health": "ok" }],
+        "devices": [{ "path": output::path_text(pool), "capacity_bytes": size, "used_bytes": null, "health": "ok" }],
     })];
     for row in superblock.device_rows() {
         let path = pool::locate(pool, row);
         let health = if path.exists() { "ok" } else { "missing" };
         let size = row.blocks.get() * BLOCK_SIZE;
+        let path = output::path_text(&path);
         let device = json!({ "path": path, "capacity_bytes": size, "used_bytes": null, "health": health });
         match tiers.iter_mut().find(|tier| tier["id"] == row.tier) {
             Some(tier) => {
@@ -65,8 +68,8 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
         }
     }
     json!({
-        "pool": pool, "uuid": pool::uuid_text(superblock), "label": pool::label(superblock), "mounted": false,
-        "clean": pool::is_clean(pool, superblock), "tiers": tiers, "map": "radix",
+        "pool": output::path_text(pool), "uuid": pool::uuid_text(superblock), "label": pool::label(superblock), "mounted": false,
+        "clean": pool::is_clean(pool, superblock), "warnings": pool::warnings(pool), "tiers": tiers, "map": "radix",
         "policy": if superblock.policy == 1 { "static" } else { "anticache" },
         "data_mode": if superblock.data_mode == 2 { "ordered" } else { "atomic" },
     })
@@ -88,9 +91,18 @@ fn size(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_string(), human)
 }
 
+/// A device with its health, and why it is not healthy.
+fn device_text(device: &Value) -> String {
+    let reason = device["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    format!("{} [{}]{reason}", text(&device["path"]), text(&device["health"]))
+}
+
 fn show(found: &Value) {
     let mounted = match found["mountpoint"].as_str() {
-        Some(dir) => format!("mounted at {dir} (daemon {})", text(&found["pid"])),
+        Some(dir) => {
+            let how = if found["read_only"] == true { " read-only" } else { "" };
+            format!("mounted{how} at {dir} (daemon {})", text(&found["pid"]))
+        }
         None if found["clean"] == true => "not mounted, clean".to_string(),
         None => "not mounted, not clean: the next mount recovers it".to_string(),
     };
@@ -103,9 +115,9 @@ fn show(found: &Value) {
     };
     line(["tier", "kind", "promise", "capacity", "used", "devices"]);
     for tier in found["tiers"].as_array().unwrap_or(&Vec::new()) {
-        let name = |device: &Value| format!("{} [{}]", text(&device["path"]), text(&device["health"]));
         let devices = tier["devices"].as_array();
-        let devices: Vec<String> = devices.map(|list| list.iter().map(name).collect()).unwrap_or_default();
+        let devices: Vec<String> =
+            devices.map(|list| list.iter().map(device_text).collect()).unwrap_or_default();
         let (capacity, used) = (size(&tier["capacity_bytes"]), size(&tier["used_bytes"]));
         let (id, kind, promise) = (text(&tier["id"]), text(&tier["kind"]), text(&tier["promise"]));
         line([&id, &kind, &promise, &capacity, &used, &devices.join(", ")]);
@@ -117,6 +129,9 @@ fn show(found: &Value) {
         parts.push(format!("threshold {} %", text(&found["threshold"])));
     }
     output::print(parts.join("  "));
+    for warning in found["warnings"].as_array().unwrap_or(&Vec::new()) {
+        output::print(format!("warning: {}", text(warning)));
+    }
     show_live(found);
 }
 

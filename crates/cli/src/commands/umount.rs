@@ -1,13 +1,18 @@
 //! `terrace umount`
 
 use crate::args::Umount;
-use crate::control::{Located, Request, locate};
+use crate::control::{Daemon, Located, Pending, Request, locate};
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts::{self, Mount};
 use crate::output;
 use std::path::Path;
 use std::time::Duration;
 use terrace_fuse::Unmount;
+
+/// How long the end of a mount that lives on elsewhere is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an ordinary end takes.
+const SOON: Duration = Duration::from_millis(300);
 
 pub fn run(args: &Umount) -> Outcome<u8> {
     let dir = mounts::absolute(&args.dir)?;
@@ -16,19 +21,15 @@ pub fn run(args: &Umount) -> Outcome<u8> {
         Some(_) => return Err(Failure::at(&args.dir, "is mounted, but not by Terrace; use umount(8)")),
         None => return Err(Failure::at(&args.dir, "not mounted")),
     };
+    // Our own working directory must not keep it busy.
+    let _ = std::env::set_current_dir("/");
     match locate(&dir) {
         Ok(Located::Mounted(daemon)) => {
             let device = rustix::fs::stat(&dir).map(|found| found.st_dev).unwrap_or_default();
             // Asked before, answered when the pool is marked clean.
             let mut end = daemon.begin(&Request::End)?;
             detach(&args.dir, &mount, device)?;
-            if !end.wait(Duration::from_secs(10)) {
-                let hint =
-                    "unmounted here, but still in use: a copy of the mount in another mount namespace?";
-                let pid =
-                    end.pid.map_or_else(String::new, |pid| format!(" (daemon {})", pid.as_raw_nonzero()));
-                output::warn(format!("{}: {hint}{pid}; waiting", args.dir.display()));
-            }
+            wait_for_end(&args.dir, &mount, &daemon, &end)?;
             let clean = end.finish(|_| {});
             end.wait_for_exit(Duration::from_secs(60));
             clean.map_err(|failure| Failure::at(&args.dir, format!("not clean: {}", failure.text)))?;
@@ -49,20 +50,57 @@ pub fn run(args: &Umount) -> Outcome<u8> {
     Ok(0)
 }
 
+/// Waits while the daemon ends the pool, however long it flushes, but not for ever for a copy of the mount
+/// in another mount namespace. Such a copy is not cut off: its files may be in use.
+fn wait_for_end(shown: &Path, mount: &Mount, daemon: &Daemon, end: &Pending) -> Outcome<()> {
+    if end.wait(SOON) || is_ending(daemon) {
+        return Ok(());
+    }
+    let pid = end.pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+    let server = pid.map_or_else(|| "its daemon".to_string(), |pid| format!("daemon {pid}"));
+    let holders = || match mounts::elsewhere(&mount.device, pid) {
+        found if found.is_empty() => "a process that cannot be seen from here".to_string(),
+        found => list(found),
+    };
+    let (shown, wait) = (shown.display(), PATIENCE.as_secs());
+    output::warn(format!(
+        "{shown}: unmounted here, but in use in another mount namespace by {}; waiting {wait} s",
+        holders()
+    ));
+    if end.wait(PATIENCE) || is_ending(daemon) {
+        return Ok(());
+    }
+    let kill = pid.map_or_else(String::new, |pid| format!(", or cut it off in order with 'kill {pid}'"));
+    let what = format!("still in use there by {}, and {server} serves it", holders());
+    Err(Failure::new(format!("{shown}: {what}; end that process{kill}")))
+}
+
+/// Whether the session is over and the daemon flushes; it answers no more questions then.
+fn is_ending(daemon: &Daemon) -> bool {
+    daemon.ask(&Request::Ping, |_| {}).is_err()
+}
+
+/// Names with commas, not too many.
+fn list(mut names: Vec<String>) -> String {
+    let more = names.len().saturating_sub(8);
+    names.truncate(8);
+    let mut text = names.join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
 fn detach(shown: &Path, mount: &Mount, device: u64) -> Outcome<()> {
     match terrace_fuse::unmount(&mount.mountpoint, Unmount::Plain) {
         Ok(()) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            let mut holders = mounts::holders(mount, device);
-            let more = holders.len().saturating_sub(8);
-            holders.truncate(8);
-            let mut text = match holders.is_empty() {
-                true => "by a process that cannot be seen from here".to_string(),
-                false => holders.join(", "),
+            let holders = mounts::holders(mount, device);
+            let text = match (holders.is_empty(), mounts::own_use(mount, device)) {
+                (false, _) => list(holders),
+                (true, Some(what)) => format!("this command itself {what}"),
+                (true, None) => "by a process that cannot be seen from here".to_string(),
             };
-            if more > 0 {
-                text.push_str(&format!(" and {more} more"));
-            }
             Err(Failure::at(shown, format!("busy: {text}; end its use and try again")))
         }
         Err(error) => Err(Failure::at(shown, plain(&error))),

@@ -43,7 +43,7 @@ fn ask(path: &Path) -> Outcome<Value> {
         .unwrap_or_default();
     // What the predictors say comes with them; until then it is not known.
     Ok(json!({
-        "output_version": OUTPUT_VERSION, "path": path, "inode": attributes.ino(),
+        "output_version": OUTPUT_VERSION, "path": output::path_text(path), "inode": attributes.ino(),
         "size_bytes": found["size_bytes"], "tiers": tiers, "dram_bytes": found["dram_bytes"],
         "clean_bytes": found["clean_bytes"], "dirty_bytes": 0, "sync_predicted": null, "large_predicted": null,
         "read_dominated": null, "average_mtime": null, "average_rtime": null, "pinned": false,

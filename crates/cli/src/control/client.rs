@@ -6,6 +6,7 @@ use crate::mounts;
 use crate::pool;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -62,7 +63,7 @@ pub fn locate(path: &Path) -> Outcome<Located> {
     let uuid = pool::uuid_text(&superblock);
     for socket in state::sockets(&uuid) {
         if UnixStream::connect(&socket).is_ok() {
-            let contact = Contact { socket: socket.display().to_string(), pid: 0, uuid };
+            let contact = Contact { socket: socket.clone(), pid: 0, uuid };
             return Ok(Located::Mounted(Daemon { socket, contact }));
         }
     }
@@ -75,6 +76,13 @@ pub fn locate(path: &Path) -> Outcome<Located> {
     }
 }
 
+/// The daemon that has the pool with this UUID mounted, wherever that is.
+pub fn owner(uuid: &str) -> Option<Pid> {
+    let streams = state::sockets(uuid).into_iter().filter_map(|socket| UnixStream::connect(socket).ok());
+    let mut peers = streams.filter_map(|stream| rustix::net::sockopt::socket_peercred(&stream).ok());
+    peers.next().map(|peer| peer.pid)
+}
+
 fn locate_mount(mountpoint: &Path) -> Option<Daemon> {
     let mut value = vec![0; 4096];
     let length = rustix::fs::getxattr(mountpoint, terrace_fuse::CONTROL_XATTR, &mut value[..]).ok()?;
@@ -82,10 +90,11 @@ fn locate_mount(mountpoint: &Path) -> Option<Daemon> {
 }
 
 fn reach(contact: Contact) -> Outcome<Daemon> {
-    let own = PathBuf::from(&contact.socket);
-    let through = PathBuf::from(format!("/proc/{}/root{}", contact.pid, contact.socket));
+    let own = contact.socket.clone();
+    let mut through = OsString::from(format!("/proc/{}/root", contact.pid));
+    through.push(&contact.socket);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for socket in [own, through] {
+    for socket in [own, PathBuf::from(through)] {
         match UnixStream::connect(&socket) {
             Ok(_) => return Ok(Daemon { socket, contact }),
             Err(error) => last = error,
@@ -95,7 +104,7 @@ fn reach(contact: Contact) -> Outcome<Daemon> {
         io::ErrorKind::PermissionDenied => "only root and the user who mounted it may ask".to_string(),
         _ => plain(&last),
     };
-    Err(Failure::new(format!("control socket {}: {what}", contact.socket)))
+    Err(Failure::new(format!("control socket {}: {what}", contact.socket.display())))
 }
 
 impl Daemon {

@@ -9,16 +9,20 @@ mod client;
 mod server;
 pub mod state;
 
-pub use client::{Located, locate};
+pub use client::{Daemon, Located, Pending, locate, owner};
 pub use server::{Server, Shared};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 /// Value of the attribute.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Contact {
-    /// Absolute path of the socket.
-    pub socket: String,
+    /// Absolute path of the socket: text, or bytes where it is not UTF-8.
+    #[serde(serialize_with = "write_path", deserialize_with = "read_path")]
+    pub socket: PathBuf,
     /// The daemon, in its own PID namespace.
     pub pid: u32,
     /// The pool's UUID.
@@ -29,6 +33,8 @@ pub struct Contact {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
+    /// Nothing: whether the mount is still served.
+    Ping,
     /// The file system's status.
     Status,
     /// Where the blocks of an inode are.
@@ -59,4 +65,42 @@ pub enum Answer {
     Ok(serde_json::Value),
     /// One line.
     Error(String),
+}
+
+fn write_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    match path.to_str() {
+        Some(text) => serializer.serialize_str(text),
+        None => path.as_os_str().as_bytes().serialize(serializer),
+    }
+}
+
+fn read_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(PathBuf),
+        Bytes(Vec<u8>),
+    }
+    Ok(match Written::deserialize(deserializer)? {
+        Written::Text(path) => path,
+        Written::Bytes(bytes) => OsString::from_vec(bytes).into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_path_of_any_bytes() {
+        for bytes in [&b"/run/user/1/terrace"[..], b"/run/\xff name\n"] {
+            let socket = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+            let contact = Contact { socket: socket.clone(), pid: 7, uuid: "u".to_string() };
+            let text = serde_json::to_vec(&contact).unwrap();
+            let back: Contact = serde_json::from_slice(&text).unwrap();
+            assert_eq!(back.socket, socket);
+        }
+        let text = r#"{"socket":"/run/x","pid":7,"uuid":"u"}"#;
+        assert_eq!(serde_json::from_str::<Contact>(text).unwrap().socket, Path::new("/run/x"));
+    }
 }

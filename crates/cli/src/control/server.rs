@@ -93,11 +93,16 @@ impl Shared {
         let Some(fs) = gate.as_ref() else { return Err("the mount is ending".to_string()) };
         let text = |error: terrace_fs::FsError| error.to_string();
         match request {
+            Request::Ping => Ok(serde_json::Value::Null),
             Request::Status => {
                 let status = fs.status().map_err(text)?;
                 let mut status = serde_json::to_value(status).map_err(|error| error.to_string())?;
                 if let (Some(status), Some(describe)) = (status.as_object_mut(), self.describe.as_object()) {
                     status.extend(describe.clone());
+                }
+                let recovery = status["recovery"]["warnings"].as_array().cloned().unwrap_or_default();
+                if let Some(warnings) = status["warnings"].as_array_mut() {
+                    warnings.extend(recovery);
                 }
                 // The file system knows the medium of tier 0, not its path.
                 let pool = self.describe["pool"].clone();

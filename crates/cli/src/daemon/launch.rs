@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_runtime::thread::spawn;
 
 const READY: &str = "ready";
+/// Exit status of a Rust program that panicked: its message went to the log.
+const PANICKED: i32 = 101;
 
 /// Runs `terrace mount --daemon …` and waits until the mount answers.
 pub fn launch(pool: &Path, dir: &Path, options: &[OsString]) -> Outcome<()> {
@@ -46,7 +48,7 @@ fn died(child: &mut Child, interrupted: &AtomicBool) -> Failure {
     let code = child.wait().ok().and_then(|ended| ended.code());
     let (status, text) = match code {
         _ if interrupted.load(Ordering::Relaxed) => (status::MOUNT_INTERRUPTED, "interrupted".to_string()),
-        Some(code @ 1..=255) => (code as u8, String::new()),
+        Some(code @ 1..=255) if code != PANICKED => (code as u8, String::new()),
         _ => (status::MOUNT_INTERNAL, "the daemon died while starting; see its log".to_string()),
     };
     Failure { status, text }

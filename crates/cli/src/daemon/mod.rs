@@ -21,8 +21,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use terrace_format::superblock::Superblock;
 use terrace_fs::{Background, Fs};
 use terrace_fuse::{Adapter, Connection, Running, SessionOptions, Unmount};
+use terrace_media::PmMedium;
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
 
@@ -77,15 +79,18 @@ pub fn run(plan: &Plan) -> Outcome<()> {
 
 fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: bool) -> Outcome<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let OpenPool { media, superblock, .. } = opened;
+    let OpenPool { media, superblock, mut warnings, .. } = opened;
+    let pm = Arc::clone(&media.pm);
     // From here on signals wait until the mount can be ended in order.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new(plain(&error)))?;
     let medium = media.pm.describe();
     let fs = Fs::mount(media, superblock, plan.options.fs.clone(), Arc::clone(&clock))
         .map_err(|error| Failure::at(&plan.pool, error))?;
+    if !warnings.is_empty() && !plan.options.fs.read_only {
+        warnings.extend(mend(&*pm, &superblock));
+    }
     let socket = directory.join("control");
-    let contact =
-        Contact { socket: socket.display().to_string(), pid: std::process::id(), uuid: uuid.to_string() };
+    let contact = Contact { socket: socket.clone(), pid: std::process::id(), uuid: uuid.to_string() };
     let running = start_session(plan, &fs, &contact)?;
     let background = match fs.start_background() {
         Ok(background) => background,
@@ -95,9 +100,9 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
         }
     };
     let describe = json!({
-        "pool": plan.pool, "mountpoint": plan.dir, "uuid": uuid, "label": pool::label(&superblock),
-        "mounted": true, "pid": contact.pid, "pm": medium, "version": env!("CARGO_PKG_VERSION"),
-        "io_flusher": flusher,
+        "pool": output::path_text(&plan.pool), "mountpoint": output::path_text(&plan.dir), "uuid": uuid,
+        "label": pool::label(&superblock), "mounted": true, "pid": contact.pid, "pm": medium, "version": env!("CARGO_PKG_VERSION"),
+        "io_flusher": flusher, "warnings": warnings,
     });
     let session_over = Arc::new(AtomicBool::new(false));
     let stop = {
@@ -138,6 +143,17 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
     }
     session_over.store(true, Ordering::Relaxed);
     finish(&fs, server, background)
+}
+
+/// Rewrites a damaged copy of the superblock, now that the pool is known to be usable, and says so.
+fn mend(pm: &dyn PmMedium, superblock: &Superblock) -> Option<String> {
+    let said = match terrace_fs::mend_superblock(pm, superblock) {
+        Ok(false) => return None,
+        Ok(true) => "the damaged superblock copy was rewritten from the sound one".to_string(),
+        Err(error) => format!("the damaged superblock copy cannot be rewritten: {error}"),
+    };
+    tracing::warn!("{said}");
+    Some(said)
 }
 
 fn start_session(plan: &Plan, fs: &Arc<Fs>, contact: &Contact) -> Outcome<Running> {

@@ -18,6 +18,7 @@ use terrace_catalog::cold_map;
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_map::Mapping;
+use terrace_wal::Error;
 
 pub(super) fn demoting() -> Op {
     Op { purpose: Purpose::Demotion, ..Op::new(Wait::Allowed) }
@@ -29,8 +30,8 @@ impl Fs {
         (self.wal.max_record() / 128).clamp(8, MAX_EXTENT_BLOCKS as usize)
     }
 
-    /// Installs copied blocks; returns how many PM blocks were freed.
-    pub(super) fn install(&self, copied: Vec<Copied<'_>>) -> FsResult<u64> {
+    /// Installs copied blocks; returns how many PM blocks were freed. Damage of one file goes to `trouble`.
+    pub(super) fn install(&self, copied: Vec<Copied<'_>>, trouble: &mut Option<FsError>) -> FsResult<u64> {
         let mut freed = 0;
         let mut failed = None;
         let limit = self.install_limit();
@@ -42,7 +43,11 @@ impl Fs {
                 }
                 match self.install_piece(piece) {
                     Ok(count) => freed += count,
-                    Err(error) => failed = Some(error),
+                    Err(error) if self.is_for_all(&error) => failed = Some(error),
+                    Err(error) => {
+                        piece.iter().for_each(|copied| self.refuse(copied.candidate.pm));
+                        trouble.get_or_insert(error);
+                    }
                 }
             }
         }
@@ -52,7 +57,16 @@ impl Fs {
         }
     }
 
+    /// Whether what follows would fail as well.
+    fn is_for_all(&self, error: &FsError) -> bool {
+        self.wal.is_stopped() || matches!(error, FsError::Engine(Error::NoSpace(_)))
+    }
+
     fn release_places(&self, piece: &[Copied<'_>]) {
+        // A record that failed on the way may be valid: what it names must not be handed out again.
+        if self.wal.is_stopped() {
+            return;
+        }
         piece.iter().for_each(|copied| self.devices.space.release_claim(copied.place));
     }
 
@@ -72,6 +86,7 @@ impl Fs {
                     self.release_places(gone);
                     self.migration.skipped_blocks.fetch_add(skipped as u64, Ordering::Relaxed);
                     freed += installed as u64;
+                    self.migration.left_blocks.fetch_add(installed as u64, Ordering::Relaxed);
                     rest = &tail[installed..];
                 }
                 Err(error) => {
@@ -91,11 +106,7 @@ impl Fs {
     ) -> Attempt<(usize, usize)> {
         let first = &piece[0].candidate;
         let _guard = self.locks.write(first.ino);
-        let inode = match self.load(first.ino) {
-            Ok(inode) if inode.slot.generation.get() == first.generation => inode,
-            Ok(_) | Err(FsError::Stale) => return Ok((piece.len(), 0)),
-            Err(error) => return Err(error.into()),
-        };
+        let Some(inode) = self.load_same(first)? else { return Ok((piece.len(), 0)) };
         let unchanged = self.unchanged(&inode, piece.iter().map(|copied| &copied.candidate))?;
         let skipped = unchanged.iter().take_while(|same| !**same).count();
         let count = unchanged[skipped..].iter().take_while(|same| **same).count();
@@ -109,20 +120,16 @@ impl Fs {
             length: count as u32,
             device: place.device,
             start: place.start,
-            unwritten: false,
-            crcs: part.iter().map(|copied| copied.crc).collect(),
+            unwritten: first.unwritten,
+            crcs: if first.unwritten { Vec::new() } else { part.iter().map(|copied| copied.crc).collect() },
         };
         let range = BlockRange::new(start, extent.end());
         let run = DeviceRun { length: count as u64, ..place };
-        let mut shards: SmallVec<[u32; 8]> = smallvec::smallvec![self.catalog.shard_of(inode.ino.0)];
-        shards.extend(chunks::shards(&self.catalog, run));
-        if inode.slot.has(flag::HAS_COLD) {
-            for old in self.cold_extents(inode.ino, range)? {
-                let old = DeviceRun { device: old.device, start: old.start, length: u64::from(old.length) };
-                shards.extend(chunks::shards(&self.catalog, old));
-            }
-        }
-        let mut shards = self.catalog.write(&shards);
+        let old = match inode.slot.has(flag::HAS_COLD) {
+            true => self.cold_extents(inode.ino, range)?,
+            false => Vec::new(),
+        };
+        let mut shards = self.lock_shards(inode.ino, old.iter().map(DeviceRun::from).chain([run]));
         let mut staged = Staged::new(self, None, false);
         self.cold_versions.bump(inode.ino, range);
         let mut freed = Vec::new();
@@ -150,12 +157,10 @@ impl Fs {
         let intents = self.intents_of(inode)?;
         let mut same = SmallVec::new();
         for candidate in candidates {
-            let block = candidate.block;
-            let gone = intents.iter().any(|r| r.first <= block && block < r.end);
-            let mapping = self.map.lookup(None, &inode.map(), block)?;
-            let there = mapping.is_some_and(|m| m.block == candidate.pm && !m.unwritten);
+            let mapping = self.mapped_to(inode, &intents, candidate.block, candidate.pm)?;
+            let there = mapping.is_some_and(|mapping| mapping.unwritten == candidate.unwritten);
             let version = self.blocks.descriptor(candidate.pm).version();
-            same.push(there && !gone && version == candidate.version);
+            same.push(there && version == candidate.version && candidate.lost.is_none());
         }
         Ok(same)
     }
@@ -181,45 +186,85 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives up PM copies whose cold copy is still good; no write (design S2). Rechecked under the lock.
-    pub(super) fn evict_clean(&self, candidates: Vec<Candidate<'_>>) -> FsResult<u64> {
-        let mut evicted = 0;
-        let limit = self.install_limit();
+    /// Changes consecutive blocks of files in transactions as large as their records allow; gives the sum of
+    /// what `change` gives for each.
+    pub(super) fn by_pieces(
+        &self,
+        candidates: &[Candidate<'_>],
+        change: impl Fn(terrace_wal::Reservation<'_>, &[Candidate<'_>]) -> Attempt<u64>,
+    ) -> FsResult<u64> {
+        let mut sum = 0;
         for run in candidates.chunk_by(|a, b| a.ino == b.ino && b.block == a.block.plus(1)) {
-            for piece in run.chunks(limit) {
-                let mut op = demoting();
-                let count = self.run(&mut op, self.large_record(), |reservation, _op| {
-                    let _guard = self.locks.write(piece[0].ino);
-                    let inode = match self.load(piece[0].ino) {
-                        Ok(inode) if inode.slot.generation.get() == piece[0].generation => inode,
-                        Ok(_) | Err(FsError::Stale) => return Ok(0),
-                        Err(error) => return Err(error.into()),
-                    };
-                    let same = self.unchanged(&inode, piece.iter())?;
-                    let clean = piece.iter().all(|c| self.blocks.descriptor(c.pm).is_clean());
-                    let range = BlockRange::new(piece[0].block, piece[0].block.plus(piece.len() as u64));
-                    let cold = self.cold_extents(piece[0].ino, range)?;
-                    let written = cold.iter().filter(|extent| !extent.unwritten);
-                    let inside = written.filter_map(|extent| extent.slice(range.first, range.end));
-                    let covered: u64 = inside.map(|extent| u64::from(extent.length)).sum();
-                    if clean && covered < range.count() {
-                        // Not below after all: they are written the next time, or nothing would ever move.
-                        piece.iter().for_each(|c| self.blocks.descriptor(c.pm).set_clean(false));
-                        return Ok(0);
-                    }
-                    if !clean || same.iter().any(|same| !same) {
-                        return Ok(0);
-                    }
-                    let mut staged = Staged::new(self, None, false);
-                    self.stage_unmap(&inode, piece.iter(), &mut staged)?;
-                    staged.commit(reservation)?;
-                    Ok(piece.len() as u64)
+            let (mut op, mut rest) = (demoting(), run);
+            while !rest.is_empty() {
+                let (done, count) = self.run(&mut op, self.large_record(), |reservation, op| {
+                    let most = rest.len().min((self.install_limit() >> op.halved).max(1));
+                    Ok((most, change(reservation, &rest[..most])?))
                 })?;
-                evicted += count;
+                sum += count;
+                rest = &rest[done..];
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The inode of a piece while it is the one that was looked at. The caller holds its lock.
+    pub(super) fn load_same(&self, candidate: &Candidate<'_>) -> Attempt<Option<Inode>> {
+        match self.load(candidate.ino) {
+            Ok(inode) if inode.slot.generation.get() == candidate.generation => Ok(Some(inode)),
+            Ok(_) | Err(FsError::Stale) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives up PM copies whose cold copy is still good; no write (design S2). Rechecked under the lock.
+    pub(super) fn evict_clean(
+        &self,
+        candidates: Vec<Candidate<'_>>,
+        trouble: &mut Option<FsError>,
+    ) -> FsResult<u64> {
+        let mut evicted = 0;
+        for of_inode in candidates.chunk_by(|a, b| a.ino == b.ino) {
+            match self.by_pieces(of_inode, |reservation, piece| self.evict_piece(reservation, piece)) {
+                Ok(count) => evicted += count,
+                Err(error) if self.is_for_all(&error) => return Err(error),
+                Err(error) => {
+                    of_inode.iter().for_each(|candidate| self.refuse(candidate.pm));
+                    trouble.get_or_insert(error);
+                }
             }
         }
         self.migration.evicted_clean_blocks.fetch_add(evicted, Ordering::Relaxed);
         Ok(evicted)
+    }
+
+    fn evict_piece(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        piece: &[Candidate<'_>],
+    ) -> Attempt<u64> {
+        let _guard = self.locks.write(piece[0].ino);
+        let Some(inode) = self.load_same(&piece[0])? else { return Ok(0) };
+        let same = self.unchanged(&inode, piece.iter())?;
+        let clean = piece.iter().all(|c| self.blocks.descriptor(c.pm).is_clean());
+        let range = BlockRange::new(piece[0].block, piece[0].block.plus(piece.len() as u64));
+        let cold = self.cold_extents(inode.ino, range)?;
+        let written = cold.iter().filter(|extent| !extent.unwritten);
+        let inside = written.filter_map(|extent| extent.slice(range.first, range.end));
+        let covered: u64 = inside.map(|extent| u64::from(extent.length)).sum();
+        if clean && covered < range.count() {
+            // Not below after all: they are written the next time, or nothing would ever move.
+            piece.iter().for_each(|c| self.blocks.descriptor(c.pm).set_clean(false));
+            return Ok(0);
+        }
+        if !clean || same.iter().any(|same| !same) {
+            return Ok(0);
+        }
+        let mut staged = Staged::new(self, None, false);
+        self.stage_unmap(&inode, piece.iter(), &mut staged)?;
+        staged.commit(reservation)?;
+        self.migration.left_blocks.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        Ok(piece.len() as u64)
     }
 }
 

@@ -1,15 +1,19 @@
 //! Copying a group: victims pinned with their versions, one sequential write per device run, a flush.
 
-use super::plan::Victim;
+use super::plan::{LEAVING, Victim};
 use super::{Migration, WORKERS};
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::slot::Inode;
+use crate::types::BlockRange;
 use std::sync::atomic::Ordering;
 use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
 use terrace_format::{FileBlock, Ino, PmBlock};
+use terrace_map::Mapping;
 use terrace_media::block::{AlignedBlock, Buffer};
+use terrace_runtime::pause;
 use terrace_wal::{Error, NoSpace};
 
 /// Runs shorter than this get no summary: small hole fills (design 4.5).
@@ -46,6 +50,10 @@ pub(super) struct Candidate<'a> {
     pub version: u64,
     /// The cold copy is still good: nothing need be written.
     pub clean: bool,
+    /// Allocated and never written: only its place moves.
+    pub unwritten: bool,
+    /// Why its content cannot be read. Such a block stays where it is.
+    pub lost: Option<FsError>,
     pinned: bool,
 }
 
@@ -72,35 +80,72 @@ pub(super) struct Copied<'a> {
 }
 
 impl Fs {
-    /// Demotes a group. Returns how many PM blocks it freed.
-    pub(super) fn demote(&self, victims: Vec<Victim>) -> FsResult<u64> {
-        let candidates = self.look_at(&victims)?;
+    /// Demotes a group. Returns how many PM blocks it freed. Damage of a file or of a PM block holds back
+    /// only what it concerns (I8): it is an error only when nothing else could be moved.
+    pub(super) fn demote(&self, victims: &[Victim]) -> FsResult<u64> {
+        let mut trouble = None;
+        let candidates = self.look_at(victims, &mut trouble);
         let (clean, dirty): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|c| c.clean);
-        let mut freed = self.evict_clean(clean)?;
-        let mut rest = dirty;
-        while !rest.is_empty() {
-            let (copied, left) = self.write_run(rest)?;
-            freed += self.install(copied)?;
-            rest = left;
+        let (unwritten, dirty): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|c| c.unwritten);
+        let mut freed = self.evict_clean(clean, &mut trouble)?;
+        for mut rest in [unwritten, dirty] {
+            while !rest.is_empty() {
+                let (copied, left) = self.write_run(rest)?;
+                if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.lost.as_ref()) {
+                    trouble.get_or_insert_with(|| lost.clone());
+                }
+                freed += self.install(copied, &mut trouble)?;
+                rest = left;
+            }
         }
-        Ok(freed)
+        match trouble {
+            Some(error) if freed == 0 => Err(error),
+            Some(error) => {
+                tracing::debug!("some blocks cannot be demoted: {error}");
+                Ok(freed)
+            }
+            None => Ok(freed),
+        }
+    }
+
+    /// Makes a victim young, so that it does not keep the others from being picked.
+    pub(super) fn refuse(&self, pm: PmBlock) {
+        let young = self.tick.load(Ordering::Relaxed).saturating_add(1).min(LEAVING - 1);
+        self.blocks.descriptor(pm).touch(young);
     }
 
     /// Takes location, version and pin of each victim together under its inode's shared lock (S6, S7).
-    /// Victims that moved, vanished or lie under an intent are left out.
-    fn look_at(&self, victims: &[Victim]) -> FsResult<Vec<Candidate<'_>>> {
+    /// Victims that moved, vanished, lie under an intent or whose file is damaged are left out; they count as
+    /// just used, so that many of them do not keep the others from being picked.
+    pub(super) fn look_at(&self, victims: &[Victim], trouble: &mut Option<FsError>) -> Vec<Candidate<'_>> {
         let mut candidates = Vec::with_capacity(victims.len());
         for group in victims.chunk_by(|a, b| a.ino == b.ino) {
             let ino = group[0].ino;
             let _guard = self.locks.read(ino);
-            let Ok(inode) = self.load(ino) else { continue };
-            let intents = self.intents_of(&inode)?;
-            for victim in group {
-                let gone = intents.iter().any(|r| r.first <= victim.block && victim.block < r.end);
-                let mapping = self.map.lookup(None, &inode.map(), victim.block)?;
-                if gone || mapping.is_none_or(|m| m.block != victim.pm || m.unwritten) {
+            let loaded = match self.load(ino) {
+                Ok(inode) => self.intents_of(&inode).map(|intents| (inode, intents)),
+                Err(error) => Err(error),
+            };
+            let (inode, intents) = match loaded {
+                Ok(found) => found,
+                Err(error) => {
+                    if !matches!(error, FsError::Stale) {
+                        trouble.get_or_insert(error);
+                    }
+                    group.iter().for_each(|victim| self.refuse(victim.pm));
                     continue;
                 }
+            };
+            for victim in group {
+                let mapping = self.mapped_to(&inode, &intents, victim.block, victim.pm);
+                let mapping = mapping.unwrap_or_else(|error| {
+                    trouble.get_or_insert(error);
+                    None
+                });
+                let Some(mapping) = mapping else {
+                    self.refuse(victim.pm);
+                    continue;
+                };
                 let descriptor = self.blocks.descriptor(victim.pm);
                 descriptor.pin();
                 candidates.push(Candidate {
@@ -111,20 +156,39 @@ impl Fs {
                     pm: victim.pm,
                     version: descriptor.version(),
                     clean: descriptor.is_clean(),
+                    unwritten: mapping.unwritten,
+                    lost: None,
                     pinned: true,
                 });
             }
         }
-        Ok(candidates)
+        candidates
     }
 
-    /// Writes as many candidates as one device run takes, with summaries, and flushes the device (M1).
-    /// Returns what was written and what is left.
+    /// The mapping of a file block when it is this PM block and no intent has taken it away.
+    pub(crate) fn mapped_to(
+        &self,
+        inode: &Inode,
+        intents: &[BlockRange],
+        block: FileBlock,
+        pm: PmBlock,
+    ) -> FsResult<Option<Mapping>> {
+        if intents.iter().any(|range| range.first <= block && block < range.end) {
+            return Ok(None);
+        }
+        let mapping = self.map.lookup(None, &inode.map(), block)?;
+        Ok(mapping.filter(|mapping| mapping.block == pm))
+    }
+
+    /// Writes as many candidates as one device run takes, with summaries, and flushes the device (M1). All
+    /// or none of them are unwritten; those only get their places. Returns what was written and what is left.
     fn write_run<'a>(
         &'a self,
         mut candidates: Vec<Candidate<'a>>,
     ) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
         let wanted = candidates.len();
+        let unwritten = candidates.iter().any(|candidate| candidate.unwritten);
+        let summaries = |data| if unwritten { 0 } else { summaries(data) };
         let blocks = (wanted + summaries(wanted)) as u64;
         let run = match self.allocate(blocks) {
             Err(FsError::Engine(Error::NoSpace(_))) if self.drop_shadowed(&candidates)? > 0 => {
@@ -137,20 +201,18 @@ impl Fs {
             data -= 1;
         }
         let left = candidates.split_off(data);
-        let mut crcs = Vec::with_capacity(data);
-        let mut buffer = self.migration.take_buffer();
-        let written = self.write_blocks(&mut candidates, run, &mut buffer, &mut crcs);
-        self.migration.put_buffer(buffer);
+        let written = match unwritten {
+            true => Ok(vec![0; data]),
+            false => self.write_blocks(&mut candidates, run),
+        };
         // The summary blocks are hints in space that counts as free; see docs/format.md.
         let spare = DeviceRun { start: run.start.plus(data as u64), length: run.length - data as u64, ..run };
         if spare.length > 0 {
             self.devices.space.release_claim(spare);
         }
-        if let Err(error) = written {
+        let crcs = written.inspect_err(|_| {
             self.devices.space.release_claim(DeviceRun { length: data as u64, ..run });
-            return Err(error);
-        }
-        self.migration.demoted_blocks.fetch_add(data as u64, Ordering::Relaxed);
+        })?;
         let copied = candidates.into_iter().zip(crcs).enumerate().map(|(index, (candidate, crc))| Copied {
             candidate,
             place: DeviceRun { device: run.device, start: run.start.plus(index as u64), length: 1 },
@@ -159,14 +221,25 @@ impl Fs {
         Ok((copied.collect(), left))
     }
 
-    /// Copies the blocks to the device through a small buffer, then the summaries, then flushes.
-    fn write_blocks(
+    fn write_blocks(&self, candidates: &mut [Candidate<'_>], run: DeviceRun) -> FsResult<Vec<u32>> {
+        let mut buffer = self.migration.take_buffer();
+        let written = self.write_through(candidates, run, &mut buffer);
+        self.migration.put_buffer(buffer);
+        if let Ok(written) = &written {
+            self.migration.note_demotion(written.len() as u64, self.clock.monotonic_ns());
+        }
+        written
+    }
+
+    /// Copies the blocks to the device through a small buffer, then the summaries, then flushes. Gives the
+    /// checksums.
+    fn write_through(
         &self,
         candidates: &mut [Candidate<'_>],
         run: DeviceRun,
         buffer: &mut Buffer,
-        crcs: &mut Vec<u32>,
-    ) -> FsResult<()> {
+    ) -> FsResult<Vec<u32>> {
+        let mut crcs = Vec::with_capacity(candidates.len());
         let device = self.devices.device(run.device)?;
         let (medium, failed_before) = (&device.medium, device.failed_flushes());
         let lsn = self.wal.next_lsn();
@@ -175,9 +248,15 @@ impl Fs {
         for slice in candidates.chunks_mut(SLICE) {
             let part = buffer.get_mut(..slice.len()).unwrap_or(&mut []);
             for (candidate, target) in slice.iter_mut().zip(part.iter_mut()) {
-                self.pm.read(candidate.pm.offset(), &mut target.0)?;
+                let read = self.pm.read(candidate.pm.offset(), &mut target.0);
                 candidate.unpin();
-                let crc = crc32c(&target.0);
+                let mut crc = crc32c(&target.0);
+                if let Err(error) = read {
+                    // Not installed; what is written in its stead must not look like its content.
+                    candidate.lost = Some(error.into());
+                    self.refuse(candidate.pm);
+                    crc = !crc;
+                }
                 crcs.push(crc);
                 let Candidate { ino, generation, block, .. } = *candidate;
                 entries.push(SummaryEntry { ino, generation, block, crc, lsn });
@@ -193,7 +272,10 @@ impl Fs {
             }
             medium.write(at, buffer.get(..summaries(entries.len())).unwrap_or(&[]))?;
         }
-        Ok(device.flush(failed_before)?)
+        pause::at("demotion:copied");
+        device.flush(failed_before)?;
+        pause::at("demotion:flushed");
+        Ok(crcs)
     }
 
     /// Space for a group on the fastest lower tier that has any.

@@ -11,15 +11,17 @@ mod copy;
 mod plan;
 mod promote;
 mod shadow;
+#[cfg(test)]
+mod tests;
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::types::Wait;
-use plan::Victim;
+pub(crate) use plan::Victim;
 use promote::Promotion;
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_blocks::Purpose;
@@ -33,8 +35,14 @@ use terrace_wal::{Error, NoSpace};
 
 /// How often the policy is asked ([AC-BPFS] section 3.1).
 const POLL: Duration = Duration::from_millis(10);
+/// How often a worker looks that worker 0 wakes when there is something to do.
+const IDLE: Duration = Duration::from_secs(1);
+/// How long after a move status speaks of it.
+const LATELY: Duration = Duration::from_secs(1);
 /// Pause after a failure.
 const BACK_OFF: Duration = Duration::from_secs(1);
+/// How far ahead the policy sees: what a group takes on a slow disk.
+const AHEAD: Duration = Duration::from_millis(100);
 /// Workers, so that two groups are in flight.
 pub(crate) const WORKERS: usize = 2;
 
@@ -54,19 +62,47 @@ pub(crate) struct Migration {
     /// Set while `sync_to` wants PM emptied.
     pub(crate) drain: AtomicU32,
     /// Why the last attempt could not run; cleared by success.
-    reason: Mutex<Option<String>>,
+    reason: Mutex<Option<FsError>>,
     not_before_ns: AtomicU64,
     demoted_blocks: AtomicU64,
     evicted_clean_blocks: AtomicU64,
     promoted_blocks: AtomicU64,
     skipped_blocks: AtomicU64,
-    busy: AtomicBool,
+    /// When a block was last moved down, moved up: nanoseconds, plus one; 0 is never.
+    moved_down: AtomicU64,
+    moved_up: AtomicU64,
+    /// PM blocks given up since mount.
+    left_blocks: AtomicU64,
+    pace: Mutex<Pace>,
+}
+
+/// How fast use of PM grows.
+#[derive(Default)]
+struct Pace {
+    /// When and how many blocks had come into PM, when last looked at.
+    last: Option<(u64, u64)>,
+    blocks_per_s: u64,
+}
+
+impl Pace {
+    /// Takes notice of how many blocks have come into PM until now, those that left again included.
+    fn observe(&mut self, now_ns: u64, come: u64) {
+        let (begin_ns, before) = *self.last.get_or_insert((now_ns, come));
+        let passed_ns = now_ns.saturating_sub(begin_ns);
+        if passed_ns < POLL.as_nanos() as u64 / 2 {
+            return;
+        }
+        let grown = u128::from(come.saturating_sub(before)) * 1_000_000_000 / u128::from(passed_ns);
+        // Half the past, so that one pause of a stream does not end it.
+        self.blocks_per_s = (self.blocks_per_s + grown as u64) / 2;
+        self.last = Some((now_ns, come));
+    }
 }
 
 /// What status shows.
 #[derive(Debug, Clone, Serialize)]
 pub struct MigrationReport {
-    /// idle, demoting, waiting.
+    /// idle, demoting, promoting (also when it was so a moment ago), waiting.
     pub state: &'static str,
     /// Why something is stuck.
     pub reason: Option<String>,
@@ -108,7 +144,10 @@ impl Migration {
             evicted_clean_blocks: AtomicU64::new(0),
             promoted_blocks: AtomicU64::new(0),
             skipped_blocks: AtomicU64::new(0),
-            busy: AtomicBool::new(false),
+            moved_down: AtomicU64::new(0),
+            moved_up: AtomicU64::new(0),
+            left_blocks: AtomicU64::new(0),
+            pace: Mutex::default(),
         }
     }
 
@@ -131,17 +170,45 @@ impl Migration {
         self.rounds.1.wait_for(&mut rounds, limit);
     }
 
-    pub fn report(&self) -> MigrationReport {
-        let reason = self.reason.lock().clone();
-        let busy = self.in_flight.load(Ordering::Relaxed) > 0 || self.busy.load(Ordering::Relaxed);
+    /// Why the last attempt could not run, unless another one has since.
+    pub fn reason(&self) -> Option<FsError> {
+        self.reason.lock().clone()
+    }
+
+    /// Notes that blocks were moved down.
+    fn note_demotion(&self, blocks: u64, now_ns: u64) {
+        self.demoted_blocks.fetch_add(blocks, Ordering::Relaxed);
+        self.moved_down.store(now_ns + 1, Ordering::Relaxed);
+    }
+
+    /// Notes that a block was moved up.
+    fn note_promotion(&self, now_ns: u64) {
+        self.promoted_blocks.fetch_add(1, Ordering::Relaxed);
+        self.moved_up.store(now_ns + 1, Ordering::Relaxed);
+    }
+
+    /// What is under way, queued, or was until a moment ago.
+    fn state(&self, now_ns: u64) -> &'static str {
+        let lately = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
+            0 => false,
+            at => now_ns.saturating_sub(at) < LATELY.as_nanos() as u64,
+        };
+        let queued = self.in_flight.load(Ordering::Relaxed) > 0 || !self.queue.lock().is_empty();
+        if self.reason.lock().is_some() {
+            "waiting"
+        } else if queued || lately(&self.moved_down) {
+            "demoting"
+        } else if lately(&self.moved_up) || !self.promotions.lock().is_empty() {
+            "promoting"
+        } else {
+            "idle"
+        }
+    }
+
+    pub fn report(&self, now_ns: u64) -> MigrationReport {
+        let reason = self.reason().map(|error| error.to_string());
         MigrationReport {
-            state: if reason.is_some() {
-                "waiting"
-            } else if busy {
-                "demoting"
-            } else {
-                "idle"
-            },
+            state: self.state(now_ns),
             reason,
             demoted_bytes: self.demoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             promoted_bytes: self.promoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
@@ -158,7 +225,15 @@ impl Fs {
         // Victims already taken will be free soon.
         let leaving = self.migration.in_flight.load(Ordering::Relaxed);
         let free = usage.free + usage.quarantined + usage.unknown + leaving;
-        Observation { total_blocks: usage.total, free_blocks: free.min(usage.total) }
+        let mut pace = self.migration.pace.lock();
+        // Until the table was read, what is found in it is not growth.
+        if usage.unknown == 0 {
+            let there = usage.total - usage.free - usage.quarantined;
+            let come = there + self.migration.left_blocks.load(Ordering::Relaxed);
+            pace.observe(self.clock.monotonic_ns(), come);
+        }
+        let arriving_blocks = pace.blocks_per_s * AHEAD.as_millis() as u64 / 1000;
+        Observation { total_blocks: usage.total, free_blocks: free.min(usage.total), arriving_blocks }
     }
 
     /// One round: takes a group of victims and demotes it. `wanted` is how many blocks to pick when the
@@ -174,14 +249,15 @@ impl Fs {
             return Ok(Round::InFlight);
         }
         let count = victims.len() as u64;
-        let done = self.demote(victims);
+        let done = self.demote(&victims);
+        self.give_back_victims(&victims);
         self.migration.in_flight.fetch_sub(count, Ordering::AcqRel);
         let result = match done {
             Ok(freed) => {
                 *self.migration.reason.lock() = None;
                 self.migration.not_before_ns.store(0, Ordering::Relaxed);
                 // Freed blocks become usable when the checkpoint has passed them (T6).
-                self.wal.checkpoint_if_idle()?;
+                self.wal.checkpoint_at_leisure()?;
                 self.blocks.drain_quarantine();
                 Ok(if freed > 0 { Round::Progress } else { Round::InFlight })
             }
@@ -195,12 +271,10 @@ impl Fs {
     }
 
     fn note_stuck(&self, error: &FsError) {
-        let text = error.to_string();
-        let mut reason = self.migration.reason.lock();
-        if reason.as_deref() != Some(&text) {
-            tracing::warn!("demotion cannot run: {text}");
+        let before = self.migration.reason.lock().replace(error.clone());
+        if before.is_none_or(|before| before.to_string() != error.to_string()) {
+            tracing::warn!("demotion cannot run: {error}");
         }
-        *reason = Some(text);
         let until = self.clock.monotonic_ns() + BACK_OFF.as_nanos() as u64;
         self.migration.not_before_ns.store(until, Ordering::Relaxed);
     }
@@ -315,7 +389,10 @@ impl Step for MigrationStep {
             _ => u64::MAX,
         };
         if wanted == 0 && fs.migration.queue.lock().is_empty() {
-            return Next::After(POLL);
+            return Next::After(if self.worker == 0 { POLL } else { IDLE });
+        }
+        if self.worker == 0 {
+            fs.migration.wakers.iter().skip(1).for_each(Waker::wake);
         }
         match fs.demotion_round(wanted) {
             Ok(Round::Progress) => Next::Again,

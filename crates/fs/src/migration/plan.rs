@@ -3,7 +3,7 @@
 //! No list is kept: the ticks (4 bytes a block) are scanned when blocks are wanted. The result is that of
 //! an LRU list at a grain of 10 ms, without a lock or a store per access.
 
-use super::Migration;
+use super::{Migration, WORKERS};
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use std::collections::VecDeque;
@@ -22,6 +22,9 @@ pub(crate) struct Victim {
 
 /// Tick of blocks that are no victims: metadata. A block that gets a new owner gets a new tick.
 const NEVER: u32 = u32::MAX;
+/// Tick of victims that are queued or being moved: they are not picked again. Whoever uses such a block makes it
+/// young again, as any other; picked twice it would be skipped at the commit.
+pub(super) const LEAVING: u32 = u32::MAX - 1;
 /// Most blocks picked at once.
 const MOST: u64 = 1 << 16;
 
@@ -39,23 +42,39 @@ impl Fs {
     /// Takes the next group of victims, picking `wanted` new ones when none are queued. An empty group:
     /// others have them all. `None`: there are none.
     pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Option<Vec<Victim>>> {
+        // Writers that wait for space come here too: they must not each take a group and a copy buffer.
+        if self.migration.in_flight.load(Ordering::Acquire) >= WORKERS as u64 * self.group_blocks {
+            return Ok(Some(Vec::new()));
+        }
         let group = self.migration.pop_group(self.group_blocks as usize);
         if !group.is_empty() {
             return Ok(Some(group));
         }
         {
             let mut queue = self.migration.queue.lock();
-            if queue.is_empty() && self.migration.in_flight.load(Ordering::Acquire) == 0 {
+            if queue.is_empty() {
+                // Before looking: what they give back or give up is seen, or they are.
+                let others = self.migration.in_flight.load(Ordering::Acquire) > 0;
                 if wanted > 0 {
                     while self.blocks.scan_step()? {}
                     *queue = self.pick(wanted.clamp(self.group_blocks.min(64), MOST))?;
                 }
                 if queue.is_empty() {
-                    return Ok(None);
+                    return Ok(others.then(Vec::new));
                 }
             }
         }
         Ok(Some(self.migration.pop_group(self.group_blocks as usize)))
+    }
+
+    /// After a group: what stayed in PM is the least recently used again.
+    pub(super) fn give_back_victims(&self, victims: &[Victim]) {
+        for victim in victims {
+            let descriptor = self.blocks.descriptor(victim.pm);
+            if descriptor.touched() == LEAVING {
+                descriptor.touch(0);
+            }
+        }
     }
 
     /// The `wanted` least recently used file blocks, sorted by file and block.
@@ -66,7 +85,7 @@ impl Fs {
         let range = self.blocks.first_block().0..self.blocks.end_block().0;
         for block in range.clone() {
             let descriptor = self.blocks.descriptor(PmBlock(block));
-            if descriptor.state() == State::Used && descriptor.touched() != NEVER {
+            if descriptor.state() == State::Used && descriptor.touched() < LEAVING {
                 histogram[age(descriptor.touched())] += 1;
             }
         }
@@ -79,23 +98,28 @@ impl Fs {
         for block in range.map(PmBlock) {
             let descriptor = self.blocks.descriptor(block);
             let touched = descriptor.touched();
-            if descriptor.state() != State::Used || touched == NEVER || age(touched) < cut {
+            if descriptor.state() != State::Used || touched >= LEAVING || age(touched) < cut {
                 continue;
             }
-            match self.blocks.owner(block)? {
-                Owner::File { ino, block: file_block, unwritten: false } => {
+            match self.blocks.owner(block) {
+                Ok(Owner::File { ino, block: file_block, .. }) => {
                     found.push((touched, Victim { ino, block: file_block, pm: block }));
                 }
-                Owner::File { .. } => {}
                 // Claimed and not yet owned blocks are young again when they are.
-                Owner::Free => {}
-                Owner::Page { .. } => descriptor.touch(NEVER),
+                Ok(Owner::Free) => {}
+                Ok(Owner::Page { .. }) => descriptor.touch(NEVER),
+                // Damage of one entry must not keep the others in PM.
+                Err(error) => {
+                    tracing::warn!("not demoted: {error}");
+                    descriptor.touch(NEVER);
+                }
             }
         }
         found.sort_unstable();
         found.truncate(wanted as usize);
         let mut victims: Vec<Victim> = found.into_iter().map(|(_, victim)| victim).collect();
         victims.sort_unstable();
+        victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch(LEAVING));
         Ok(victims.into())
     }
 }

@@ -47,7 +47,7 @@ impl Fs {
             };
             match self.promote(&promotion) {
                 Ok(true) => {
-                    self.migration.promoted_blocks.fetch_add(1, Ordering::Relaxed);
+                    self.migration.note_promotion(self.clock.monotonic_ns());
                     self.cache.remove(promotion.key);
                 }
                 Ok(false) | Err(FsError::Stale | FsError::WouldBlock) => {}

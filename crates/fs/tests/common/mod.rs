@@ -74,6 +74,7 @@ pub fn format_options(devices: usize) -> FormatOptions {
         data_ordered: false,
         chunk_blocks: 16,
         created_ns: 1_700_000_000_000_000_000,
+        root: Default::default(),
         devices: (0..devices)
             .map(|index| NewDevice {
                 tier: 1,

@@ -80,7 +80,7 @@ impl World {
             self.compare_content(id);
             self.compare_attributes(id);
         }
-        let space = self.fs().statfs().unwrap();
+        let space = self.fs().statfs(Wait::Allowed).unwrap();
         let used = space.blocks - space.free;
         assert!(used >= self.model.allocated_blocks(), "statfs: {used} blocks used, st_blocks say more");
         assert!(space.available <= space.free && space.free <= space.blocks);

@@ -13,6 +13,8 @@
 mod apply;
 mod compare;
 mod media;
+#[path = "../common/old_content.rs"]
+mod old_content;
 mod ops;
 mod world;
 
@@ -52,10 +54,10 @@ fn new_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64 % 1_000_000_007)
 }
 
-/// Runs `body` on a thread whose index is even: the index chooses the lane.
-fn on_even_thread<T: Send>(body: impl Fn() -> T + Sync) -> T {
+/// Runs `body` on a thread whose index is even or odd: the index chooses the lane.
+fn on_thread<T: Send>(odd: bool, mut body: impl FnMut() -> T + Send) -> T {
     loop {
-        let run = || thread::index().is_multiple_of(2).then(&body);
+        let run = || (thread::index().is_multiple_of(2) != odd).then(&mut body);
         match std::thread::scope(|scope| scope.spawn(run).join()) {
             Ok(Some(result)) => return result,
             Ok(None) => {}
@@ -69,7 +71,7 @@ fn run(mut config: Config) -> Counts {
     let seed = number("TERRACE_SEED").unwrap_or_else(new_seed);
     config.operations = number("TERRACE_OPERATIONS").unwrap_or(config.operations);
     println!("model {}: seed {seed}, {} operations", config.name, config.operations);
-    let counts = on_even_thread(|| {
+    let counts = on_thread(false, || {
         let mut world = World::new(config, seed);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| world.run())) {
             eprintln!("model {}: the last operations:", config.name);

@@ -1,14 +1,15 @@
 //! The pool's media: recorded PM and a simulated device that share a crash clock, the device behind a
 //! gate that lets the test run operations while a migration waits for it.
 
+use crate::old_content;
 use std::cell::Cell;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, Report, check};
-use terrace_format::DeviceBlock;
+use terrace_format::{DeviceBlock, Geometry};
 use terrace_fs::PoolMedia;
 use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
-use terrace_media::pm::{CrashSnapshot, RecordedPm};
+use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, MediaError, PmMedium};
 use terrace_runtime::sync::{Condvar, Mutex};
 
@@ -137,7 +138,7 @@ impl Media {
         Media::from_images(vec![0; pm_bytes as usize], device)
     }
 
-    fn from_images(pm: Vec<u8>, device: Option<DeviceImage>) -> Media {
+    fn from_images(pm: impl Into<PmImage>, device: Option<DeviceImage>) -> Media {
         let clock = CrashClock::new();
         let pm = Arc::new(RecordedPm::with_clock(pm, &clock));
         let device = device.map(|image| Arc::new(SimulatedDevice::with_clock("tier1", image, &clock)));
@@ -159,6 +160,14 @@ impl Media {
         let device = self.device.iter().map(|device| Some(device.clone() as Arc<dyn BlockMedium>));
         let options = Options { read_cold: true, ..Default::default() };
         check(&Devices { pm, block: device.collect() }, &options)
+    }
+
+    /// Puts old content into everything that the new pool does not use.
+    pub fn grow_old(&mut self, geometry: &Geometry) {
+        let mut pm = self.pm.visible_image();
+        let mut device = self.device.as_ref().map(|device| device.visible_image());
+        old_content::fill(geometry, &mut pm, device.as_mut());
+        *self = Media::from_images(pm, device);
     }
 
     /// The moment kept when the clock reached its target, else now.

@@ -82,7 +82,7 @@ impl World {
     }
 
     /// A regular file mostly; sometimes anything, for the errors.
-    fn file(&mut self) -> Id {
+    pub fn file(&mut self) -> Id {
         if self.rng.random_ratio(1, 100) {
             return self.any();
         }
@@ -99,7 +99,7 @@ impl World {
         found.unwrap_or(ROOT)
     }
 
-    fn directory(&mut self) -> Id {
+    pub fn directory(&mut self) -> Id {
         match self.rng.random_range(0..100) {
             0 => self.any(),
             1..=35 => ROOT,

@@ -12,7 +12,7 @@ use terrace_format::Ino;
 use terrace_fs::{
     DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, Wait, format, read_superblock,
 };
-use terrace_reference::{Allocate, Id, Limits, ROOT, Reference, Stamp};
+use terrace_reference::{Allocate, Change, Id, Limits, New, ROOT, Reference, Stamp};
 use terrace_runtime::{Clock, ManualClock};
 
 /// One kind of run.
@@ -75,6 +75,8 @@ pub struct World {
     pub opens: BTreeMap<Id, u64>,
     pub cookies: BTreeMap<(Id, Vec<u8>), u64>,
     pub hot: Option<Id>,
+    /// Operations go through the second lane.
+    pub second_lane: bool,
     pub counts: Counts,
     pub log: VecDeque<String>,
     /// Blocks in use in the empty pool.
@@ -85,7 +87,7 @@ const START_NS: u64 = 1_700_000_000_000_000_000;
 
 impl World {
     pub fn new(config: Config, seed: u64) -> World {
-        let media = Media::new(2 << 20, config.device_blocks);
+        let mut media = Media::new(2 << 20, config.device_blocks);
         let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [1; 16], path: "/tier1".into() };
         let options = FormatOptions {
             label: "model".into(),
@@ -95,9 +97,11 @@ impl World {
             data_ordered: config.data_ordered,
             chunk_blocks: 16,
             created_ns: START_NS as i64,
+            root: Default::default(),
             devices: if config.device_blocks > 0 { vec![device] } else { Vec::new() },
         };
-        format(&media.pool(), &options).unwrap();
+        let superblock = format(&media.pool(), &options).unwrap();
+        media.grow_old(&superblock.geometry());
         // What the smallest lanes can record.
         let limits = Limits { target_bytes: 2048, xattr_bytes: 2048, ..Limits::default() };
         let mut world = World {
@@ -113,12 +117,13 @@ impl World {
             opens: BTreeMap::new(),
             cookies: BTreeMap::new(),
             hot: None,
+            second_lane: false,
             counts: Counts::default(),
             log: VecDeque::new(),
             fresh_blocks: 0,
         };
         world.fs = Some(world.mount());
-        let space = world.fs().statfs().unwrap();
+        let space = world.fs().statfs(Wait::Allowed).unwrap();
         world.fresh_blocks = space.blocks - space.free;
         world
     }
@@ -286,7 +291,11 @@ impl World {
     /// and compares: every operation had returned, so every image must hold it.
     fn crash(&mut self) {
         self.counts.crashes += 1;
-        let amid = self.rng.random_ratio(1, 2);
+        let reuse = self.rng.random_ratio(1, 2);
+        if reuse {
+            self.reuse();
+        }
+        let amid = !reuse && self.rng.random_ratio(1, 2);
         if amid {
             let now = self.media.clock.now();
             self.media.clock.set_crash_at(Some(now + self.rng.random_range(0..200)));
@@ -321,6 +330,55 @@ impl World {
         self.compare_all();
     }
 
+    /// Frees blocks and asks for new ones at once, through both lanes: records that are still above the
+    /// checkpoint name or write what is now free (T6). Ends with one of these ways, so that the crash
+    /// finds those records.
+    fn reuse(&mut self) {
+        self.note("blocks freed and wanted again at once:".into());
+        for _ in 0..self.rng.random_range(1..4) {
+            let (old, new) = (self.file(), self.file());
+            let blocks = self.size_of(old) / 4096;
+            match self.rng.random_range(0..3) {
+                // Map nodes come and go.
+                0 => {
+                    let (size, far) = (self.size_of(old), self.rng.random_range(512..1100));
+                    self.rewrite(old, blocks.max(far), 1);
+                    let change = Change { size: Some(size), ..Change::default() };
+                    self.operate(Op::SetAttributes { id: old, change }, Wait::Allowed, "  reuse: ");
+                }
+                // One of two blocks that a record names by checksum; the record stays its lane's last.
+                1 => {
+                    self.second_lane = !self.second_lane;
+                    self.rewrite(old, blocks, 2);
+                    self.second_lane = !self.second_lane;
+                    self.rewrite(old, blocks, 1);
+                }
+                // The last name of a directory, and with it a page of the catalog.
+                _ => {
+                    let (directory, name) = (self.directory(), b"alone".to_vec());
+                    let owner = (0, 0);
+                    let make = Op::Make { directory, name: name.clone(), new: New::Directory(0o755), owner };
+                    self.operate(make, Wait::Allowed, "  reuse: ");
+                    let remove = Op::Remove { directory, name, as_directory: true };
+                    self.operate(remove, Wait::Allowed, "  reuse: ");
+                }
+            }
+            for _ in 0..self.rng.random_range(1..4) {
+                let (first, count) = (self.rng.random_range(0..8), self.rng.random_range(1..3));
+                self.rewrite(new, first, count);
+            }
+        }
+        self.second_lane = false;
+    }
+
+    /// Writes whole blocks.
+    fn rewrite(&mut self, id: Id, first: u64, blocks: u64) {
+        let seed = self.rng.random();
+        let (offset, length) = (first * 4096, blocks as usize * 4096);
+        let write = Op::Write { id, offset, length, seed, kill_set_id: false, sync: false };
+        self.operate(write, Wait::Allowed, "  reuse: ");
+    }
+
     /// Removes every name and sees that all space comes back (I6, I7).
     fn remove_everything(&mut self) {
         let mut left: Vec<Id> = vec![ROOT];
@@ -343,7 +401,7 @@ impl World {
         for tier in &status.tiers[1..] {
             assert_eq!(tier.used_bytes, 0, "blocks of an empty file system below PM");
         }
-        let space = self.fs().statfs().unwrap();
+        let space = self.fs().statfs(Wait::Allowed).unwrap();
         let used = space.blocks - space.free;
         // The inode file does not shrink; 32 inodes share a page.
         let inodes = (self.config.files + self.config.directories) as u64 / 8 + 16;

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::Geometry;
 use terrace_media::crash::EventKind;
-use terrace_media::pm::{CrashSnapshot, RecordedPm};
+use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
 use terrace_wal::Error;
 
 const IMAGES_PER_EVENT: u64 = 3;
 
-fn judge(image: Vec<u8>, geometry: Geometry, row: usize, allowed: &[crate::world::Model], what: &str) {
+fn judge(image: PmImage, geometry: Geometry, row: usize, allowed: &[crate::world::Model], what: &str) {
     let pm = Arc::new(RecordedPm::from_image(image));
     let mut world = World::open(pm, geometry, &MAPS[row], 1);
     let content = world.content().unwrap();

@@ -48,7 +48,7 @@ pub fn image(size: u64, free: u64) -> (Vec<u8>, Geometry) {
     let geometry = Geometry::choose(size, 16).unwrap();
     let pm = Arc::new(terrace_media::pm::RecordedPm::new(size));
     Wal::format(pm.clone(), UUID, geometry).unwrap();
-    let mut image = pm.visible_image();
+    let mut image = pm.visible_image().to_vec();
     let first = geometry.first_pool_block();
     for word in image[first.offset().0 as usize + 4096..].chunks_exact_mut(8) {
         word.copy_from_slice(&GARBAGE.to_le_bytes());

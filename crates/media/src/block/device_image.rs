@@ -18,13 +18,16 @@ const SECTORS: usize = BLOCK_SIZE as usize / SECTOR;
 #[derive(Clone)]
 pub struct DeviceImage {
     pub(crate) blocks: u64,
-    pub(crate) content: HashMap<u64, Arc<AlignedBlock>>,
+    /// Shared until written.
+    pub(crate) content: Arc<HashMap<u64, Arc<AlignedBlock>>>,
+    /// Exclusive or over all blocks.
+    hash: u64,
 }
 
 impl DeviceImage {
     /// A device of `blocks` zero blocks.
     pub fn zeroed(blocks: u64) -> DeviceImage {
-        DeviceImage { blocks, content: HashMap::new() }
+        DeviceImage { blocks, content: Arc::default(), hash: 0 }
     }
 
     /// From bytes, rounded up to a block.
@@ -34,7 +37,7 @@ impl DeviceImage {
             if chunk.iter().any(|byte| *byte != 0) {
                 let mut block = AlignedBlock::zeroed();
                 block.0[..chunk.len()].copy_from_slice(chunk);
-                image.content.insert(number as u64, Arc::new(block));
+                image.put(number as u64, Arc::new(block));
             }
         }
         image
@@ -43,7 +46,7 @@ impl DeviceImage {
     /// All bytes, the unwritten ones included.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; (self.blocks * BLOCK_SIZE) as usize];
-        for (number, block) in &self.content {
+        for (number, block) in self.content.iter() {
             let start = (number * BLOCK_SIZE) as usize;
             if let Some(target) = bytes.get_mut(start..start + BLOCK_SIZE as usize) {
                 target.copy_from_slice(&block.0);
@@ -57,6 +60,18 @@ impl DeviceImage {
         self.blocks
     }
 
+    /// A hash of the content; blocks of zeros count as not written. Images that differ share it by accident only.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Replaces one block.
+    pub(crate) fn put(&mut self, block: u64, content: Arc<AlignedBlock>) {
+        let content_hash = block_hash(block, &content);
+        let old = Arc::make_mut(&mut self.content).insert(block, content);
+        self.hash ^= content_hash ^ old.map_or(0, |old| block_hash(block, &old));
+    }
+
     /// One block.
     pub fn block(&self, block: DeviceBlock) -> AlignedBlock {
         match self.content.get(&block.0) {
@@ -67,8 +82,25 @@ impl DeviceImage {
 
     /// Replaces one block, to damage an image on purpose.
     pub fn set_block(&mut self, block: DeviceBlock, content: AlignedBlock) {
-        self.content.insert(block.0, Arc::new(content));
+        self.put(block.0, Arc::new(content));
     }
+}
+
+/// The part of an image's hash that one block adds.
+fn block_hash(number: u64, block: &AlignedBlock) -> u64 {
+    if block.0 == [0; BLOCK_SIZE as usize] {
+        return 0;
+    }
+    let mut parts = [number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15), 1, 2, 3];
+    for words in block.0.as_chunks::<8>().0.chunks(parts.len()) {
+        for (part, word) in parts.iter_mut().zip(words) {
+            *part = (*part ^ u64::from_le_bytes(*word)).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29);
+        }
+    }
+    let mix = |hash: u64, part: &u64| {
+        (hash ^ part ^ (hash >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb).rotate_left(17)
+    };
+    parts.iter().fold(0, mix)
 }
 
 /// A block that was written and not flushed.
@@ -114,7 +146,7 @@ impl DeviceSnapshot {
                 mask |= u32::from(keep(index, sector)) << sector;
             }
             if mask == (1 << SECTORS) - 1 {
-                image.content.insert(write.block, Arc::clone(&write.content));
+                image.put(write.block, Arc::clone(&write.content));
             } else if mask != 0 {
                 let mut block = image.block(DeviceBlock(write.block));
                 let parts = block.0.chunks_mut(SECTOR).zip(write.content.0.chunks(SECTOR));
@@ -123,7 +155,7 @@ impl DeviceSnapshot {
                         to.copy_from_slice(from);
                     }
                 }
-                image.content.insert(write.block, Arc::new(block));
+                image.put(write.block, Arc::new(block));
             }
         }
         image

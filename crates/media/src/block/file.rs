@@ -6,8 +6,8 @@
 
 use super::ring::{Direction, Rings};
 use super::{AlignedBlock, BlockMedium};
-use crate::MediaError;
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
+use crate::{DeviceError, MediaError};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,6 +16,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
+use terrace_runtime::sync::Mutex;
 
 /// Size of a block device in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
@@ -33,6 +34,7 @@ pub struct FileDevice {
     read_only: bool,
     rings: Rings,
     errors: AtomicU64,
+    last_error: Mutex<Option<MediaError>>,
 }
 
 impl FileDevice {
@@ -85,6 +87,7 @@ impl FileDevice {
             read_only,
             rings: Rings::new(false),
             errors: AtomicU64::new(0),
+            last_error: Mutex::default(),
         })
     }
 
@@ -136,14 +139,15 @@ impl FileDevice {
 
     fn error(&self, operation: &'static str, first: DeviceBlock, blocks: u64, errno: i32) -> MediaError {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        let error = MediaError::Device {
+        let error = MediaError::from(DeviceError {
             device: self.name.clone(),
             operation,
             offset: first.0.saturating_mul(BLOCK_SIZE),
             length: blocks.saturating_mul(BLOCK_SIZE),
             errno,
-        };
+        });
         tracing::warn!(%error, "device error");
+        *self.last_error.lock() = Some(error.clone());
         error
     }
 
@@ -257,5 +261,9 @@ impl BlockMedium for FileDevice {
 
     fn error_count(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
+    }
+
+    fn last_error(&self) -> Option<MediaError> {
+        self.last_error.lock().clone()
     }
 }

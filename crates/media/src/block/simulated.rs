@@ -7,9 +7,9 @@
 
 use super::device_image::{DeviceImage, DeviceSnapshot, Unflushed};
 use super::{AlignedBlock, BlockMedium};
-use crate::MediaError;
 use crate::crash::{CrashClock, CrashMember, EventKind};
-use std::collections::{HashMap, HashSet};
+use crate::{DeviceError, MediaError};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -59,7 +59,7 @@ struct Failure {
 }
 
 struct State {
-    visible: HashMap<u64, Arc<AlignedBlock>>,
+    visible: DeviceImage,
     durable: DeviceImage,
     /// Oldest first.
     unflushed: Vec<Unflushed>,
@@ -100,7 +100,7 @@ impl SimulatedDevice {
     /// A named device that starts from an image and shares a clock with other media.
     pub fn with_clock(name: &str, image: DeviceImage, clock: &Arc<CrashClock>) -> SimulatedDevice {
         let state = State {
-            visible: image.content.clone(),
+            visible: image.clone(),
             unflushed: Vec::new(),
             failures: Vec::new(),
             stalled: false,
@@ -178,10 +178,10 @@ impl SimulatedDevice {
             }
             Arc::new(changed)
         };
-        let visible = rot(state.visible.get(&block.0));
-        state.visible.insert(block.0, visible);
+        let visible = rot(state.visible.content.get(&block.0));
+        state.visible.put(block.0, visible);
         let durable = rot(state.durable.content.get(&block.0));
-        state.durable.content.insert(block.0, durable);
+        state.durable.put(block.0, durable);
         for write in &mut state.unflushed {
             if write.block == block.0 {
                 write.content = rot(Some(&write.content));
@@ -206,7 +206,7 @@ impl SimulatedDevice {
 
     /// What reads see.
     pub fn visible_image(&self) -> DeviceImage {
-        DeviceImage { blocks: self.shared.blocks, content: self.shared.state.lock().visible.clone() }
+        self.shared.state.lock().visible.clone()
     }
 }
 
@@ -227,13 +227,13 @@ impl Shared {
         errno: i32,
     ) -> MediaError {
         state.errors += 1;
-        MediaError::Device {
+        MediaError::from(DeviceError {
             device: self.name.clone(),
             operation,
             offset: blocks.start.saturating_mul(BLOCK_SIZE),
             length: (blocks.end.saturating_sub(blocks.start)).saturating_mul(BLOCK_SIZE),
             errno,
-        }
+        })
     }
 
     /// Waits out a stall.
@@ -297,7 +297,7 @@ impl State {
     }
 
     fn put(&mut self, block: u64, content: Arc<AlignedBlock>) {
-        self.visible.insert(block, Arc::clone(&content));
+        self.visible.put(block, Arc::clone(&content));
         self.unflushed.push(Unflushed { block, content, abandoned: false });
     }
 
@@ -306,7 +306,7 @@ impl State {
         let flushed: HashSet<u64> = self.unflushed.iter().filter(|w| !w.abandoned).map(|w| w.block).collect();
         for write in std::mem::take(&mut self.unflushed) {
             if !write.abandoned {
-                self.durable.content.insert(write.block, write.content);
+                self.durable.put(write.block, write.content);
             } else if !flushed.contains(&write.block) {
                 self.unflushed.push(write);
             }
@@ -332,7 +332,7 @@ impl BlockMedium for SimulatedDevice {
             return Err(self.shared.error(&mut state, "read", &range, errno));
         }
         for (number, target) in range.zip(into) {
-            match state.visible.get(&number) {
+            match state.visible.content.get(&number) {
                 Some(content) => target.0.copy_from_slice(&content.0),
                 None => target.0.fill(0),
             }
@@ -388,7 +388,7 @@ impl BlockMedium for SimulatedDevice {
         state.counters.discards += 1;
         let zeros = Arc::new(AlignedBlock::zeroed());
         for number in range {
-            if state.visible.contains_key(&number) {
+            if state.visible.content.contains_key(&number) {
                 state.put(number, Arc::clone(&zeros));
             }
         }

@@ -8,8 +8,8 @@
 //! more: a crash then falls into one epoch; everything written back in earlier ones is there, nothing
 //! stored in later ones is.
 
+use super::image::{PmImage, line_hash};
 use crate::crash::Choice;
-use std::sync::Arc;
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
 
@@ -20,6 +20,8 @@ pub(crate) struct LineStore {
     pub(crate) mask: u8,
     pub(crate) words: [u64; 8],
     pub(crate) streaming: bool,
+    /// Number of the event that stored it.
+    pub(crate) event: u64,
     /// Epoch in which it was stored.
     pub(crate) stored: u64,
     /// Epoch in which it was written back; `u64::MAX` while it was not.
@@ -71,11 +73,13 @@ impl PendingLine {
         1 + self.stores.iter().map(LineStore::states).sum::<usize>()
     }
 
-    fn apply(&self, image: &mut [u8], mut state: usize) {
-        let start = (self.line * LINE_SIZE) as usize;
-        let Some(line) = image.get_mut(start..start + LINE_SIZE as usize) else {
-            return;
-        };
+    /// The event that stored to it first.
+    pub fn first_event(&self) -> u64 {
+        self.stores.first().map_or(0, |store| store.event)
+    }
+
+    /// Puts the line into state `state`, at most the newest.
+    fn apply(&self, line: &mut [u8], mut state: usize) {
         for store in &self.stores {
             let states = store.states();
             store.apply(line, state.min(states));
@@ -93,7 +97,7 @@ pub struct CrashSnapshot {
     /// Events of the clock that had begun.
     pub event: u64,
     /// Bytes that are durable.
-    pub durable: Arc<Vec<u8>>,
+    pub durable: PmImage,
     /// Lines that are not, by address.
     pub pending: Vec<PendingLine>,
     /// Epochs a crash can fall into; one value where `order` makes durable.
@@ -116,18 +120,14 @@ impl CrashSnapshot {
     #[must_use]
     pub fn in_epoch(&self, index: u64) -> CrashSnapshot {
         let epoch = self.epochs.start() + index.min(self.epoch_count() - 1);
-        let mut durable = Arc::clone(&self.durable);
+        let mut durable = self.durable.clone();
         let mut pending = Vec::new();
         for line in &self.pending {
             let forced = line.stores.iter().take_while(|s| s.written_back < epoch).count();
             if forced != 0 {
-                let start = (line.line * LINE_SIZE) as usize;
-                let image = Arc::make_mut(&mut durable);
-                if let Some(bytes) = image.get_mut(start..start + LINE_SIZE as usize) {
-                    for store in line.stores.iter().take(forced) {
-                        store.apply_all(bytes);
-                    }
-                }
+                durable.edit_line(line.line, |bytes| {
+                    line.stores.iter().take(forced).for_each(|store| store.apply_all(bytes));
+                });
             }
             let open = line.stores.iter().skip(forced);
             let stores: Vec<LineStore> = open.take_while(|s| s.stored <= epoch).copied().collect();
@@ -140,24 +140,24 @@ impl CrashSnapshot {
 
     /// The image in which pending line `i` is in state `choice(i)` (0 durable, `usize::MAX` newest),
     /// with the crash in the newest epoch.
-    pub fn image(&self, choice: &dyn Fn(usize) -> usize) -> Vec<u8> {
+    pub fn image(&self, choice: &dyn Fn(usize) -> usize) -> PmImage {
         let narrow = self.in_epoch(u64::MAX);
         narrow.image_here(choice)
     }
 
     /// Only what is durable.
-    pub fn image_oldest(&self) -> Vec<u8> {
+    pub fn image_oldest(&self) -> PmImage {
         self.in_epoch(0).image_here(&|_| 0)
     }
 
     /// Everything that was stored.
-    pub fn image_newest(&self) -> Vec<u8> {
+    pub fn image_newest(&self) -> PmImage {
         self.image(&|_| usize::MAX)
     }
 
     /// One possible image; the same seed gives the same one. Half of the seeds choose only between old
     /// and newest, the others any state.
-    pub fn image_random(&self, seed: u64) -> Vec<u8> {
+    pub fn image_random(&self, seed: u64) -> PmImage {
         let mut choice = Choice::new(seed);
         let narrow = self.in_epoch(choice.below(self.epoch_count()));
         let any_state = choice.below(2) == 1;
@@ -183,7 +183,7 @@ impl CrashSnapshot {
     /// All images in which each line is durable or newest, when no epoch has more than `max_pending` lines
     /// undecided; where the number of all states of all lines is at most `2^max_pending`, all of them.
     /// `None` when there are more: then choose by seed.
-    pub fn images_exhaustive(&self, max_pending: u32) -> Option<impl Iterator<Item = Vec<u8>> + use<>> {
+    pub fn images_exhaustive(&self, max_pending: u32) -> Option<impl Iterator<Item = PmImage> + use<>> {
         let bound = 1u64 << max_pending.min(20);
         let mut plans = Vec::new();
         for epoch in 0..self.epoch_count() {
@@ -218,7 +218,7 @@ impl CrashSnapshot {
 
     /// All images when they are few (see `images_exhaustive`), else the oldest, the newest and `samples`
     /// random ones by seeds from `seed` on.
-    pub fn images(&self, max_pending: u32, samples: u64, seed: u64) -> Box<dyn Iterator<Item = Vec<u8>>> {
+    pub fn images(&self, max_pending: u32, samples: u64, seed: u64) -> Box<dyn Iterator<Item = PmImage>> {
         if let Some(all) = self.images_exhaustive(max_pending) {
             return Box::new(all);
         }
@@ -227,11 +227,30 @@ impl CrashSnapshot {
         Box::new([self.image_oldest(), self.image_newest()].into_iter().chain(random))
     }
 
-    fn image_here(&self, choice: &dyn Fn(usize) -> usize) -> Vec<u8> {
-        let mut image = Vec::clone(&self.durable);
+    /// The image in which pending line `i` is in state `choice(i)`; for a snapshot of one epoch.
+    pub fn image_here(&self, choice: &dyn Fn(usize) -> usize) -> PmImage {
+        let mut image = self.durable.clone();
         for (index, line) in self.pending.iter().enumerate() {
-            line.apply(&mut image, choice(index).min(line.state_count() - 1));
+            match choice(index) {
+                0 => {}
+                state => image.edit_line(line.line, |bytes| line.apply(bytes, state)),
+            }
         }
         image
+    }
+
+    /// The hash of [`Self::image_here`], without making the image.
+    pub fn hash_here(&self, choice: &dyn Fn(usize) -> usize) -> u64 {
+        let mut hash = self.durable.hash();
+        for (index, line) in self.pending.iter().enumerate() {
+            let state = choice(index);
+            if state != 0 {
+                let mut bytes = self.durable.line(line.line);
+                hash ^= line_hash(line.line, &bytes);
+                line.apply(&mut bytes, state);
+                hash ^= line_hash(line.line, &bytes);
+            }
+        }
+        hash
     }
 }

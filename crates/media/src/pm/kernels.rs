@@ -228,6 +228,18 @@ pub(crate) fn fence() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
+/// Fetches a line that is about to be stored to.
+#[inline]
+pub(crate) fn prefetch_for_store(at: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it faults on no address and changes no data.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// # Safety
 /// `at` is aligned and readable.
 #[inline]

@@ -6,6 +6,7 @@
 //! tear an aligned word. Counters are per thread (by thread index modulo 64, unsynchronised: two
 //! threads that share a shard may lose counts, threads that do not are exact).
 
+use super::checked::{self, StreamChecked};
 use super::fault::FaultGuard;
 use super::kernels::{self, Kernels};
 use super::mapping::{Backing, Mapping, allocate};
@@ -45,6 +46,7 @@ pub struct RamPm {
     base: *mut u8,
     size: u64,
     kernels: Kernels,
+    stream_checked: Option<StreamChecked>,
     writable: bool,
     battery_backed: bool,
     backing: Backing,
@@ -125,6 +127,7 @@ impl RamPm {
             mapping,
             size,
             kernels: Kernels::detect(),
+            stream_checked: checked::detect(),
             writable,
             battery_backed: false,
             backing,
@@ -292,6 +295,32 @@ impl PmMedium for RamPm {
             self.kernels.stream(bytes.as_ptr(), to, bytes.len());
         }
         self.verdict(offset, length)
+    }
+
+    #[inline]
+    fn write_streaming_checked(&self, offset: PmOffset, bytes: &[u8]) -> Result<u32, MediaError> {
+        let (at, length) = (offset.0, bytes.len() as u64);
+        let fits = length > 0 && bytes.len().is_multiple_of(checked::STEP) && at.is_multiple_of(64);
+        let Some(stream_checked) = self.stream_checked.filter(|_| fits) else {
+            self.write_streaming(offset, bytes)?;
+            return Ok(terrace_format::checksum::crc32c(bytes));
+        };
+        if !self.writable || !self.holds(at, length) {
+            return Err(unreadable(at, length));
+        }
+        self.count_lines(at, length);
+        // SAFETY: in bounds and mapped writable; a multiple of a step from the start of a line.
+        let crc = unsafe { stream_checked(bytes.as_ptr(), self.base.add(at as usize), bytes.len()) };
+        self.verdict(at, length)?;
+        Ok(crc)
+    }
+
+    #[inline]
+    fn expect_store(&self, offset: PmOffset) {
+        if offset.0 < self.size {
+            // SAFETY: in bounds.
+            kernels::prefetch_for_store(unsafe { self.base.add(offset.0 as usize) });
+        }
     }
 
     fn write_back(&self, offset: PmOffset, length: u64) {

@@ -8,6 +8,7 @@
 //! Lock order: the clock's gate, then the state.
 
 use super::crash_image::{CrashSnapshot, LineStore, PendingLine};
+use super::image::PmImage;
 use super::{PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::crash::{CrashClock, CrashMember, EventKind};
@@ -30,8 +31,8 @@ enum Store {
 }
 
 struct State {
-    visible: Vec<u8>,
-    durable: Arc<Vec<u8>>,
+    visible: PmImage,
+    durable: PmImage,
     /// Stores per line since the line was durable, in order; the written-back ones come first.
     pending: HashMap<u64, Vec<LineStore>>,
     /// Lines with stores that the next fence covers.
@@ -63,16 +64,16 @@ impl RecordedPm {
     }
 
     /// A medium that starts from an image, all durable, with a clock of its own.
-    pub fn from_image(image: Vec<u8>) -> RecordedPm {
+    pub fn from_image(image: impl Into<PmImage>) -> RecordedPm {
         Self::with_clock(image, &CrashClock::new())
     }
 
     /// A medium that starts from an image and shares a clock with other media.
-    pub fn with_clock(mut image: Vec<u8>, clock: &Arc<CrashClock>) -> RecordedPm {
-        image.resize(image.len().next_multiple_of(LINE_SIZE as usize), 0);
+    pub fn with_clock(image: impl Into<PmImage>, clock: &Arc<CrashClock>) -> RecordedPm {
+        let image = image.into();
         let state = State {
             visible: image.clone(),
-            durable: Arc::new(image),
+            durable: image,
             pending: HashMap::new(),
             written_back: Vec::new(),
             epoch: 0,
@@ -134,7 +135,7 @@ impl RecordedPm {
     }
 
     /// What reads see, whole.
-    pub fn visible_image(&self) -> Vec<u8> {
+    pub fn visible_image(&self) -> PmImage {
         self.shared.state.lock().visible.clone()
     }
 
@@ -148,21 +149,23 @@ impl RecordedPm {
 
     fn record(&self, offset: PmOffset, bytes: &[u8], kind: Store) -> Result<(), MediaError> {
         let _event = self.shared.clock.begin(EventKind::Store);
+        let event = self.shared.clock.now();
         let mut state = self.shared.state.lock();
-        let range = state.range(offset, bytes.len() as u64)?;
+        state.admit(offset, bytes.len() as u64)?;
         let start = offset.0;
         if kind != Store::Cached {
             state.counters.lines += lines_of(start, bytes.len() as u64).count() as u64;
         }
-        let Some(target) = state.visible.get_mut(range) else {
+        if !state.visible.write(start, bytes) {
             return Err(error(offset, bytes.len() as u64));
-        };
-        target.copy_from_slice(bytes);
+        }
         for line in lines_of(start, bytes.len() as u64) {
             let base = line * LINE_SIZE;
             // whole lines only go past the cache, edges through it (see `ram`)
             let whole = start <= base && base + LINE_SIZE <= start + bytes.len() as u64;
-            let store = state.line_store(line, start, bytes.len() as u64, kind == Store::Streaming && whole);
+            let mut store = state.line_store(line, start, bytes.len() as u64);
+            store.streaming = kind == Store::Streaming && whole;
+            store.event = event;
             state.pending.entry(line).or_default().push(store);
             if kind != Store::Cached {
                 state.mark_written_back(line);
@@ -195,7 +198,7 @@ impl Shared {
         pending.sort_by_key(|line| line.line);
         CrashSnapshot {
             event: self.clock.now(),
-            durable: Arc::clone(&state.durable),
+            durable: state.durable.clone(),
             pending,
             epochs: state.durable_epoch..=state.epoch,
         }
@@ -211,8 +214,8 @@ impl CrashMember for Shared {
 }
 
 impl State {
-    /// The range as indexes, when it is inside and not poisoned.
-    fn range(&self, offset: PmOffset, length: u64) -> Result<Range<usize>, MediaError> {
+    /// An error unless the range is inside and not poisoned.
+    fn admit(&self, offset: PmOffset, length: u64) -> Result<(), MediaError> {
         let end = offset.0.checked_add(length);
         let Some(end) = end.filter(|end| *end <= self.visible.len() as u64) else {
             return Err(error(offset, length));
@@ -221,19 +224,24 @@ impl State {
         if self.poisoned.iter().any(touches) {
             return Err(error(offset, length));
         }
-        Ok(offset.0 as usize..end as usize)
+        Ok(())
     }
 
     /// What a store of `length` bytes at `start` put into `line`, taken from `visible`.
-    fn line_store(&self, line: u64, start: u64, length: u64, streaming: bool) -> LineStore {
-        let mut store =
-            LineStore { mask: 0, words: [0; 8], streaming, stored: self.epoch, written_back: NEVER };
-        for (index, value) in store.words.iter_mut().enumerate() {
+    fn line_store(&self, line: u64, start: u64, length: u64) -> LineStore {
+        let mut store = LineStore {
+            mask: 0,
+            words: [0; 8],
+            streaming: false,
+            event: 0,
+            stored: self.epoch,
+            written_back: NEVER,
+        };
+        let bytes = self.visible.line(line);
+        for (index, (value, word)) in store.words.iter_mut().zip(bytes.as_chunks::<8>().0).enumerate() {
             let at = line * LINE_SIZE + index as u64 * 8;
             if at < start + length && start < at + 8 {
-                let bytes = self.visible.get(at as usize..at as usize + 8);
-                let word: Option<[u8; 8]> = bytes.and_then(|b| b.try_into().ok());
-                *value = u64::from_ne_bytes(word.unwrap_or_default());
+                *value = u64::from_ne_bytes(*word);
                 store.mask |= 1 << index;
             }
         }
@@ -259,18 +267,12 @@ impl State {
         if self.written_back.is_empty() {
             return;
         }
-        let durable = Arc::make_mut(&mut self.durable);
         for line in self.written_back.drain(..) {
             let Some(stores) = self.pending.get_mut(&line) else {
                 continue; // listed twice
             };
             let done = stores.partition_point(|s| s.written_back != NEVER);
-            let start = (line * LINE_SIZE) as usize;
-            if let Some(bytes) = durable.get_mut(start..start + LINE_SIZE as usize) {
-                for store in stores.drain(..done) {
-                    store.apply_all(bytes);
-                }
-            }
+            self.durable.edit_line(line, |bytes| stores.drain(..done).for_each(|s| s.apply_all(bytes)));
             if stores.is_empty() {
                 self.pending.remove(&line);
             }
@@ -309,12 +311,8 @@ impl PmMedium for RecordedPm {
 
     fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
         let state = self.shared.state.lock();
-        let range = state.range(offset, into.len() as u64)?;
-        match state.visible.get(range) {
-            Some(bytes) => into.copy_from_slice(bytes),
-            None => return Err(error(offset, into.len() as u64)),
-        }
-        Ok(())
+        state.admit(offset, into.len() as u64)?;
+        if state.visible.read(offset.0, into) { Ok(()) } else { Err(error(offset, into.len() as u64)) }
     }
 
     fn load_u64(&self, offset: PmOffset) -> Result<u64, MediaError> {
@@ -341,7 +339,7 @@ impl PmMedium for RecordedPm {
     fn write_back(&self, offset: PmOffset, length: u64) {
         let _event = self.shared.clock.begin(EventKind::WriteBack);
         let mut state = self.shared.state.lock();
-        if state.range(offset, length).is_err() {
+        if state.admit(offset, length).is_err() {
             return;
         }
         for line in lines_of(offset.0, length) {

@@ -1,7 +1,9 @@
 //! `anticache`: LRU over PM blocks, evicting down to a threshold ([AC-BPFS] section 3.1: polled every
 //! 10 ms, threshold 80 % of PM).
 //!
-//! Deviation, on purpose: the publication brings every block read from disk into PM; by default a block
+//! Deviations, on purpose. What will arrive while a group is being moved counts as if it were there, so that a
+//! stream of writes finds the device at work before PM is full, not after; but no more than that
+//! ahead of the threshold, and what was written last, a quarter of it, stays. The publication brings every block read from disk into PM; by default a block
 //! comes on its second touch, so that a scan does not flush PM (design 6).
 
 use crate::{Observation, Policy};
@@ -21,7 +23,8 @@ impl Policy for AntiCache {
     }
     fn blocks_to_demote(&self, seen: &Observation) -> u64 {
         let limit = seen.total_blocks * u64::from(self.threshold_percent) / 100;
-        seen.used_blocks().saturating_sub(limit)
+        let used = seen.used_blocks();
+        (used + seen.arriving_blocks).saturating_sub(limit).min(used.saturating_sub(limit / 4))
     }
     fn promotes(&self, touches: u32) -> bool {
         touches >= if self.first_touch { 1 } else { 2 }
@@ -38,9 +41,14 @@ mod tests {
     #[test]
     fn evicts_down_to_the_threshold() {
         let policy = AntiCache { threshold_percent: 80, first_touch: false };
-        let seen = |free| Observation { total_blocks: 1000, free_blocks: free };
+        let seen = |free| Observation { total_blocks: 1000, free_blocks: free, arriving_blocks: 0 };
         assert_eq!(policy.blocks_to_demote(&seen(200)), 0);
         assert_eq!(policy.blocks_to_demote(&seen(150)), 50);
+        let growing = |free, arriving_blocks| Observation { arriving_blocks, ..seen(free) };
+        assert_eq!(policy.blocks_to_demote(&growing(600, 300)), 0);
+        assert_eq!(policy.blocks_to_demote(&growing(600, 500)), 100);
+        assert_eq!(policy.blocks_to_demote(&growing(600, 5000)), 200, "the last fifth stays");
+        assert_eq!(policy.blocks_to_demote(&growing(900, 5000)), 0);
         assert!(!policy.promotes(1) && policy.promotes(2));
     }
 }

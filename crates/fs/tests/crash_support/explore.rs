@@ -1,0 +1,308 @@
+//! Which images of a moment are looked at, and the judge of an image.
+//!
+//! A moment with up to eight undecided lines: all subsets of them (each line old or newest; all states of
+//! all lines where these are no more). With more lines: nothing, everything, all but one, only one,
+//! prefixes and suffixes in the order of the stores, and random ones. No state is judged twice in a case:
+//! media that hold the same bytes (by hash) are one state, and so are those that a mount makes the same
+//! bytes of, of which the rest of the judgement (tree, background, unmount, check) sees nothing else.
+
+use super::{Allowed, Dump, Shape, World, options};
+use std::collections::HashSet;
+use std::fmt::{Display, Formatter};
+use std::ops::AddAssign;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use terrace_media::block::{DeviceImage, DeviceSnapshot};
+use terrace_media::pm::{CrashSnapshot, PmImage};
+
+/// How hard to look.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    /// Up to so many undecided lines all subsets are taken.
+    pub lines: u32,
+    /// Images of a moment with more lines, about.
+    pub samples: usize,
+    /// Moments of one case after which recovery is crashed too, about.
+    pub recoveries: usize,
+    /// As `samples`, of one moment inside a recovery.
+    pub recovery_samples: usize,
+}
+
+impl Effort {
+    /// `TERRACE_CRASH_SAMPLES` multiplies the samples; all subsets are always taken.
+    pub fn default_times(factor: f64) -> Effort {
+        let samples = std::env::var("TERRACE_CRASH_SAMPLES").ok().and_then(|s| s.parse::<f64>().ok());
+        let factor = factor * samples.unwrap_or(1.0);
+        Effort {
+            lines: 8,
+            samples: (40.0 * factor).max(12.0) as usize,
+            recoveries: (6.0 * factor).max(2.0) as usize,
+            recovery_samples: (24.0 * factor).max(8.0) as usize,
+        }
+    }
+}
+
+/// What was explored.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counts {
+    /// Images that were asked for.
+    pub images: u64,
+    /// Different ones: each was checked and mounted.
+    pub states: u64,
+    /// Different ones after the mount: each was compared, worked off, unmounted and checked.
+    pub trees: u64,
+    /// Of `states`, those after a crash inside recovery.
+    pub in_recovery: u64,
+    /// Moments of which all subsets were taken, and moments that were sampled.
+    pub all: u64,
+    pub sampled: u64,
+    /// The same of the moments inside recoveries.
+    pub recovery_all: u64,
+    pub recovery_sampled: u64,
+}
+
+impl Display for Counts {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let Counts { images, states, trees, in_recovery, all, sampled, .. } = self;
+        write!(
+            f,
+            "{states} states of {images} images, {in_recovery} of them after a crash inside recovery, "
+        )?;
+        write!(f, "{trees} after the mount; {all} moments with all subsets, {sampled} sampled; ")?;
+        write!(f, "inside recovery {} and {}", self.recovery_all, self.recovery_sampled)
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.images += other.images;
+        self.states += other.states;
+        self.trees += other.trees;
+        self.in_recovery += other.in_recovery;
+        self.all += other.all;
+        self.sampled += other.sampled;
+        self.recovery_all += other.recovery_all;
+        self.recovery_sampled += other.recovery_sampled;
+    }
+}
+
+/// A moment at which the media crash together.
+pub struct Moment {
+    pub pm: CrashSnapshot,
+    pub device: DeviceSnapshot,
+}
+
+/// Numbers for choosing: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound.max(1) as u64) as usize
+    }
+}
+
+/// States of the pending lines of one image.
+type Choice = Vec<usize>;
+const NEWEST: usize = usize::MAX;
+
+/// All subsets, when the lines are few.
+fn all_subsets(pm: &CrashSnapshot, lines: u32) -> Option<Vec<Choice>> {
+    let bound = 1usize << lines;
+    let radixes: Vec<usize> = pm.pending.iter().map(|line| line.state_count()).collect();
+    let mixed = radixes.iter().try_fold(1usize, |n, radix| n.checked_mul(*radix).filter(|n| *n <= bound));
+    if mixed.is_none() && radixes.len() > lines as usize {
+        return None;
+    }
+    let radix = |line: usize| if mixed.is_some() { radixes[line] } else { 2 };
+    let count: usize = (0..radixes.len()).map(radix).product();
+    let choice = |mut number: usize| {
+        let digits = (0..radixes.len()).map(|line| {
+            let digit = number % radix(line);
+            number /= radix(line);
+            if mixed.is_none() && digit == 1 { NEWEST } else { digit }
+        });
+        digits.collect()
+    };
+    Some((0..count).map(choice).collect())
+}
+
+/// Choices worth a look among too many.
+fn some_subsets(pm: &CrashSnapshot, samples: usize, seed: u64) -> Vec<Choice> {
+    let lines = pm.pending.len();
+    let mut by_age: Vec<usize> = (0..lines).collect();
+    by_age.sort_by_key(|line| pm.pending[*line].first_event());
+    let mut choices = vec![vec![0; lines], vec![NEWEST; lines]];
+    let mut random = Random(seed);
+    let each = (samples / 6).clamp(1, lines);
+    for turn in 0..each {
+        // Spread evenly, the places between by chance.
+        let at = (turn * lines + random.below(lines)) / each;
+        let with = |kept: &dyn Fn(usize) -> bool| {
+            let mut choice = vec![0; lines];
+            (0..lines).filter(|rank| kept(*rank)).for_each(|rank| choice[by_age[rank]] = NEWEST);
+            choice
+        };
+        choices.push(with(&|rank| rank == at));
+        choices.push(with(&|rank| rank != at));
+        choices.push(with(&|rank| rank < at));
+        choices.push(with(&|rank| rank >= at));
+    }
+    choices.extend((0..samples.saturating_sub(4 * each)).map(|_| any_states(pm, &mut random)));
+    choices
+}
+
+/// A random state: of each line any, or old or newest with a bias of the image's own.
+fn any_states(pm: &CrashSnapshot, random: &mut Random) -> Choice {
+    let (torn, kept) = (random.below(2) == 1, random.below(9));
+    let state = |count: usize, random: &mut Random| match torn && random.below(2) == 0 {
+        true => random.below(count),
+        false if random.below(8) < kept => NEWEST,
+        false => 0,
+    };
+    pm.pending.iter().map(|line| state(line.state_count(), random)).collect()
+}
+
+/// Judges the images of a case's moments, each state once.
+pub struct Explorer {
+    pub shape: Shape,
+    pub effort: Effort,
+    pub counts: Counts,
+    seen: HashSet<u64>,
+    mounted: HashSet<u64>,
+}
+
+impl Explorer {
+    pub fn new(shape: Shape, effort: Effort) -> Explorer {
+        let counts = Counts::default();
+        Explorer { shape, effort, counts, seen: HashSet::new(), mounted: HashSet::new() }
+    }
+
+    /// Forgets what was judged: other states are allowed from now on.
+    pub fn forget(&mut self) {
+        self.seen.clear();
+        self.mounted.clear();
+    }
+
+    /// Judges what a crash at this moment may leave.
+    pub fn moment(&mut self, moment: &Moment, seed: u64, allowed: &Allowed) -> Result<(), String> {
+        let newest = moment.pm.in_epoch(u64::MAX);
+        let all = all_subsets(&newest, self.effort.lines);
+        *(if all.is_some() { &mut self.counts.all } else { &mut self.counts.sampled }) += 1;
+        let mut random = Random(seed);
+        let choices = match all {
+            Some(mut all) => {
+                // Beside old and newest also lines in between.
+                all.extend((0..4).map(|_| any_states(&newest, &mut random)));
+                all
+            }
+            None => some_subsets(&newest, self.effort.samples, seed),
+        };
+        self.images(&newest, &moment.device, &choices, seed, allowed)?;
+        // Where only `persist` makes durable the crash may fall into an earlier epoch; what that leaves was
+        // looked at when it was the newest, all but the chance of the samples.
+        for _ in 0..(moment.pm.epoch_count() - 1).min(4) {
+            let epoch = random.below(moment.pm.epoch_count() as usize) as u64;
+            let narrow = moment.pm.in_epoch(epoch);
+            let choices: Vec<Choice> = (0..2).map(|_| any_states(&narrow, &mut random)).collect();
+            self.images(&narrow, &moment.device, &choices, seed, allowed)?;
+        }
+        Ok(())
+    }
+
+    fn images(
+        &mut self,
+        pm: &CrashSnapshot,
+        device: &DeviceSnapshot,
+        choices: &[Choice],
+        seed: u64,
+        allowed: &Allowed,
+    ) -> Result<(), String> {
+        let mut devices = vec![device.image_none()];
+        if device.unflushed_count() > 0 {
+            devices.push(device.image_all());
+            devices.extend((0..2).map(|i| device.image_random(seed + i)));
+        }
+        let hashes: Vec<u64> = devices.iter().map(DeviceImage::hash).collect();
+        for (index, choice) in choices.iter().enumerate() {
+            let states = |line: usize| choice[line];
+            let hash = pm.hash_here(&states);
+            for (turn, device) in devices.iter().enumerate() {
+                // The first two meet every device image, the others two each.
+                if index >= 2 && turn != 0 && turn != 1 + index % (devices.len() - 1) {
+                    continue;
+                }
+                self.counts.images += 1;
+                if !self.seen.insert(hash ^ hashes[turn]) {
+                    continue;
+                }
+                let image = pm.image_here(&states);
+                debug_assert_eq!(image.hash(), hash);
+                self.judge(image, device.clone(), hashes[turn], allowed)
+                    .map_err(|error| format!("image {index} (device {turn}): {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges one image; a panic is an error like others.
+    fn judge(
+        &mut self,
+        pm: PmImage,
+        device: DeviceImage,
+        device_hash: u64,
+        allowed: &Allowed,
+    ) -> Result<(), String> {
+        self.counts.states += 1;
+        let world = World::from_images(self.shape, pm, device);
+        let judged = AssertUnwindSafe(|| judge(&world, device_hash, &mut self.mounted, allowed));
+        match catch_unwind(judged) {
+            Ok(Ok(new)) => {
+                self.counts.trees += u64::from(new);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()));
+                Err(format!("panic: {}", text.unwrap_or_default()))
+            }
+        }
+    }
+}
+
+/// Checks, mounts, and, unless a mount of the case made the same bytes before: compares, works off the
+/// background, unmounts and checks. Says whether it did.
+fn judge(
+    world: &World,
+    device_hash: u64,
+    mounted: &mut HashSet<u64>,
+    allowed: &Allowed,
+) -> Result<bool, String> {
+    let findings = world.findings();
+    if !findings.is_empty() {
+        return Err(format!("check before the mount: {findings:#?}"));
+    }
+    let fs = world.mount_with(options()).map_err(|error| format!("mount: {error}"))?;
+    let now = world.pm.snapshot();
+    let untouched = now.pending_count() == 0 && world.device.counters().writes == 0;
+    if untouched && !mounted.insert(now.durable.hash() ^ device_hash) {
+        return Ok(false);
+    }
+    let found = Dump::of(&fs);
+    allowed.check(&found)?;
+    fs.run_background(10_000);
+    let later = Dump::of(&fs);
+    if later.clone().without_blocks() != found.clone().without_blocks() {
+        return Err(format!("background work changed the tree:{}", found.difference(&later)));
+    }
+    fs.unmount().map_err(|error| format!("unmount: {error}"))?;
+    drop(fs);
+    let findings = world.findings();
+    if !findings.is_empty() {
+        return Err(format!("check after the unmount: {findings:#?}"));
+    }
+    Ok(true)
+}
