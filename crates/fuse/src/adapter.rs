@@ -337,20 +337,11 @@ impl Filesystem for Adapter {
         self.attempt("link", name.as_bytes(), reply, call, entry);
     }
 
-    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let truncate = flags.0 & libc::O_TRUNC != 0;
-        let after = self.forget_set_id(node, truncate && kills_set_id(request));
-        let keeps = truncate && !kills_set_id(request);
-        let call = move |fs: &Fs, _: &[u8], wait| {
-            if keeps {
-                let change = SetAttributes { size: Some(0), ..Default::default() };
-                fs.setattr(ino(node), &change, wait)?;
-            }
-            fs.open(ino(node), truncate && !keeps, wants_write(flags), wait)
-        };
+    /// O_TRUNC does not come here: the kernel sends a setattr after the open (see `negotiate`).
+    fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let call = move |fs: &Fs, _: &[u8], wait| fs.open(ino(node), false, wants_write(flags), wait);
         self.attempt("open", &[], reply, call, |reply, mode| {
             reply.opened(FileHandle(0), open_flags(mode));
-            after();
         });
     }
 

@@ -155,7 +155,8 @@ pub(crate) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
     let wanted = [
         InitFlags::FUSE_PARALLEL_DIROPS,
         InitFlags::FUSE_ASYNC_DIO,
-        InitFlags::FUSE_ATOMIC_O_TRUNC,
+        // Not FUSE_ATOMIC_O_TRUNC: the daemon would truncate before the kernel knows whether the open is
+        // allowed (ETXTBSY is judged after it for O_RDONLY | O_TRUNC).
         InitFlags::FUSE_DO_READDIRPLUS,
         InitFlags::FUSE_READDIRPLUS_AUTO,
         // Shared mappings of files opened for direct I/O (Linux 6.6).

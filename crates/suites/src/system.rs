@@ -115,6 +115,19 @@ pub(crate) fn space(file: &File) -> io::Result<(u64, u64, u64)> {
     Ok((space.f_bsize as u64, space.f_blocks, space.f_bfree))
 }
 
+/// open(2) with O_RDONLY and O_TRUNC, which the standard library refuses to do.
+pub(crate) fn open_truncating(path: &std::path::Path) -> io::Result<std::fs::File> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the string lives through the call and ends with a zero.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_TRUNC | libc::O_CLOEXEC) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was made here and nobody else has it.
+    Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(file) })
+}
+
 /// renameat2(2) with flags.
 pub(crate) fn rename(from: &std::ffi::CStr, to: &std::ffi::CStr, flags: u32) -> io::Result<()> {
     // SAFETY: both strings live through the call and end with a zero.
