@@ -8,7 +8,9 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod interleave;
 pub mod pause;
+pub mod planted;
 pub mod step;
 pub mod sync;
 pub mod thread;

@@ -25,6 +25,12 @@ pub fn index() -> usize {
     }
 }
 
+/// Gives the calling thread an index, and with it its lane.
+#[cfg(feature = "simulation")]
+pub fn set_index(index: usize) {
+    INDEX.set(index);
+}
+
 #[cold]
 fn first_index() -> usize {
     let index = NEXT_INDEX.fetch_add(1, Ordering::Relaxed);

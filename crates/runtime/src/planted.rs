@@ -1,0 +1,173 @@
+//! Mistakes that can be planted: each makes one place of the engine wrong, so that the tests can show that they
+//! would find it (docs/crash-consistency.md has what found each, and after how many states).
+//!
+//! Only with the feature `simulation`, which nothing but `terrace-sim` turns on; without it [`planted`] is the constant
+//! false and the wrong code is not compiled. A mistake is planted for the calling thread alone.
+//!
+//! The list was written before the crash explorer and does not change: the traps of other file systems, one row or
+//! more for each, and five that the design's own rules guard against.
+
+/// A mistake. See [`MISTAKES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs)] // the table says what each is
+pub enum Mistake {
+    FreedBeforeRecord,
+    ReuseBeforeCheckpoint,
+    StaleRecordsCount,
+    RecoveryReadsPastHole,
+    DataChecksumNotStored,
+    CommitMarkFirst,
+    RangeToSyncReplaced,
+    StaysCleanWhenWritten,
+    ExtentBeforeData,
+    EvictOnlyCopy,
+    DropBeforeFlush,
+    ReserveOpenToAll,
+    SizeBeforeBlocks,
+    MigrationSpins,
+    FsyncFlushesDevices,
+    MountScansPool,
+    NoFenceInCommit,
+    RenameInTwo,
+    UnloggedLinkCount,
+    SizeFromBeforeTheWait,
+    EdgeLineNotWritten,
+    CheckpointCopiesAtOnce,
+    CloseOfOneHandle,
+    DataCheckOfAnyRecord,
+    PunchIgnoredByVersion,
+}
+
+/// Every mistake: its name on command lines, and what is wrong.
+pub const MISTAKES: &[(Mistake, &str, &str)] = &[
+    (
+        Mistake::FreedBeforeRecord,
+        "freed-before-record",
+        "a replaced block may be used again before the record that replaces it is in its lane",
+    ),
+    (
+        Mistake::ReuseBeforeCheckpoint,
+        "reuse-before-checkpoint",
+        "a freed block is used again before the checkpoint has passed the record that freed it",
+    ),
+    (
+        Mistake::StaleRecordsCount,
+        "stale-records-count",
+        "the checksum of a record does not depend on its place in the ring and on the mount",
+    ),
+    (
+        Mistake::RecoveryReadsPastHole,
+        "recovery-reads-past-hole",
+        "recovery goes on behind a record that is not valid",
+    ),
+    (
+        Mistake::DataChecksumNotStored,
+        "data-checksum-not-stored",
+        "the checksum of data that a record names is computed and not stored",
+    ),
+    (
+        Mistake::CommitMarkFirst,
+        "commit-mark-first",
+        "the first line of a record is stored and fenced before the rest, and recovery believes it",
+    ),
+    (
+        Mistake::RangeToSyncReplaced,
+        "range-to-sync-replaced",
+        "the lines to be written back by the checkpoint are those of the last record, not of all",
+    ),
+    (
+        Mistake::StaysCleanWhenWritten,
+        "stays-clean-when-written",
+        "a block whose cold copy is good still counts as clean after it was overwritten",
+    ),
+    (
+        Mistake::ExtentBeforeData,
+        "extent-before-data",
+        "a demotion commits its extent before the data is written below",
+    ),
+    (Mistake::EvictOnlyCopy, "evict-only-copy", "eviction takes blocks that have no good copy below"),
+    (
+        Mistake::DropBeforeFlush,
+        "drop-before-flush",
+        "a demotion drops the PM copy before the device was flushed",
+    ),
+    (
+        Mistake::ReserveOpenToAll,
+        "reserve-open-to-all",
+        "writes may use the reserve, so that nothing is left for unlink and demotion",
+    ),
+    (
+        Mistake::SizeBeforeBlocks,
+        "size-before-blocks",
+        "a write commits the new size before it has its blocks",
+    ),
+    (Mistake::MigrationSpins, "migration-spins", "a group that failed is tried again at once and for ever"),
+    (Mistake::FsyncFlushesDevices, "fsync-flushes-devices", "fsync of data in PM waits for the lower tiers"),
+    (
+        Mistake::MountScansPool,
+        "mount-scans-pool",
+        "recovery reads the whole block table before the mount answers",
+    ),
+    (Mistake::NoFenceInCommit, "no-fence-in-commit", "a commit returns without its fence"),
+    (Mistake::RenameInTwo, "rename-in-two", "rename removes the old name in a transaction of its own"),
+    (
+        Mistake::UnloggedLinkCount,
+        "unlogged-link-count",
+        "a link count is stored in place without a record, and an older record is replayed over it",
+    ),
+    (
+        Mistake::SizeFromBeforeTheWait,
+        "size-from-before-the-wait",
+        "a write that had to wait goes by the size it saw before",
+    ),
+    (
+        Mistake::EdgeLineNotWritten,
+        "edge-line-not-written",
+        "the last line of an unaligned store is not written back",
+    ),
+    (
+        Mistake::CheckpointCopiesAtOnce,
+        "checkpoint-copies-at-once",
+        "both copies of the checkpoint are written without a fence between",
+    ),
+    (
+        Mistake::CloseOfOneHandle,
+        "close-of-one-handle",
+        "the first close of a file that is open twice counts as the last",
+    ),
+    (
+        Mistake::DataCheckOfAnyRecord,
+        "data-check-of-any-record",
+        "checksums of data are judged on records that are not the last of their lane",
+    ),
+    (
+        Mistake::PunchIgnoredByVersion,
+        "punch-ignored-by-version",
+        "a version check does not notice that a hole was punched",
+    ),
+];
+
+#[cfg(feature = "simulation")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Mistake>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a mistake for the calling thread, in place of the one planted before.
+#[cfg(feature = "simulation")]
+pub fn plant(mistake: Option<Mistake>) {
+    PLANTED.set(mistake);
+}
+
+/// Whether the engine is to make this mistake here.
+#[cfg(feature = "simulation")]
+pub fn planted(mistake: Mistake) -> bool {
+    PLANTED.get() == Some(mistake)
+}
+
+/// Whether the engine is to make this mistake here: never, without the feature.
+#[cfg(not(feature = "simulation"))]
+#[inline(always)]
+pub const fn planted(_mistake: Mistake) -> bool {
+    false
+}
