@@ -123,7 +123,7 @@ impl Fs {
     }
 
     /// The steps that background threads drive, with their wakers.
-    pub(crate) fn background_steps(self: &Arc<Fs>) -> Vec<(Box<dyn Step>, Waker)> {
+    pub fn background_steps(self: &Arc<Fs>) -> Vec<(Box<dyn Step>, Waker)> {
         let reclaim =
             ReclaimStep { fs: Arc::clone(self), scanned: false, scan_not_before_ns: 0, idle_checks: 0 };
         let prepare = PrepareStep { fs: Arc::clone(self), next: PmOffset(0) };

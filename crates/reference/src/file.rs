@@ -93,6 +93,15 @@ impl Reference {
         Ok(data.len())
     }
 
+    /// Takes over bytes that a crash left, of those that it may leave (C16). Changes nothing else.
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL.
+    pub fn adopt(&mut self, id: Id, offset: u64, data: &[u8]) -> Outcome<()> {
+        self.node_mut(id)?.regular()?.write(offset, data);
+        Ok(())
+    }
+
     /// Sets the size.
     ///
     /// # Errors

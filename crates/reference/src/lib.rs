@@ -15,17 +15,21 @@
 
 mod attributes;
 mod content;
+mod crash;
 mod file;
 mod names;
 mod node;
+mod op;
 mod stamp;
 mod xattr;
 
 pub use attributes::{Change, SetTime};
 pub use content::{BLOCK, Content};
+pub use crash::{CrashRules, CrashState, Torn};
 pub use file::{Allocate, Seek};
 pub use names::{Entry, New};
 pub use node::{Attributes, Id, Kind, Node};
+pub use op::{After, Answer, Op, data};
 pub use stamp::Stamp;
 pub use xattr::XattrMode;
 

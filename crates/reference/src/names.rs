@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const S_ISGID: u32 = 0o2000;
 
 /// What to make.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum New {
     /// A regular file with these permission bits.
     Regular(u32),

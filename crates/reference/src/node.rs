@@ -10,6 +10,11 @@ const DAY_NS: i64 = 86_400_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u64);
 
+impl Id {
+    /// Names from here on are given out by the caller, apart from those counted by the reference.
+    pub const APART: Id = Id(1 << 48);
+}
+
 /// What an inode is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {

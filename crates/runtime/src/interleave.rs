@@ -21,6 +21,12 @@ mod hook {
         HOOK.set(hook);
     }
 
+    /// Whether something may run at points of the calling thread. Who would wait for another thread must then pass a
+    /// point instead.
+    pub fn active() -> bool {
+        HOOK.with_borrow(Option::is_some)
+    }
+
     /// A place where others may run.
     pub fn point(name: &'static str) {
         let hook = HOOK.with_borrow(Option::clone);
@@ -31,9 +37,16 @@ mod hook {
 }
 
 #[cfg(feature = "simulation")]
-pub use hook::{Hook, point, set_hook};
+pub use hook::{Hook, active, point, set_hook};
 
 /// A place where others may run: never, without the feature.
 #[cfg(not(feature = "simulation"))]
 #[inline(always)]
 pub const fn point(_name: &'static str) {}
+
+/// Whether something may run at points of the calling thread: never, without the feature.
+#[cfg(not(feature = "simulation"))]
+#[inline(always)]
+pub const fn active() -> bool {
+    false
+}

@@ -30,7 +30,7 @@ use terrace_media::block::Buffer;
 use terrace_placement::Observation;
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
-use terrace_runtime::{Next, Step};
+use terrace_runtime::{Next, Step, interleave};
 use terrace_wal::{Error, NoSpace};
 
 /// How often the policy is asked ([AC-BPFS] section 3.1).
@@ -166,6 +166,9 @@ impl Migration {
 
     /// Waits until another round is done, at most `limit`.
     pub(crate) fn wait_round(&self, limit: Duration) {
+        if interleave::active() {
+            return interleave::point("migration:round");
+        }
         let mut rounds = self.rounds.0.lock();
         self.rounds.1.wait_for(&mut rounds, limit);
     }

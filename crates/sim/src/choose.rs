@@ -1,66 +1,28 @@
-//! Random operations: what they are and how they are chosen.
+//! Choosing random operations.
 
 use crate::world::World;
 use rand::Rng;
 use rand::seq::IndexedRandom;
-use terrace_reference::{Allocate, BLOCK, Change, Id, Kind, New, ROOT, Seek, SetTime, XattrMode};
+use terrace_reference::{After, Allocate, BLOCK, Change, Id, Kind, New, Op, ROOT, Seek, SetTime, XattrMode};
 
 const B: u64 = BLOCK as u64;
 
-/// An operation on the file system, by the reference's names.
-#[derive(Debug, Clone)]
-pub enum Op {
-    Make { directory: Id, name: Vec<u8>, new: New, owner: (u32, u32) },
-    Link { id: Id, directory: Id, name: Vec<u8> },
-    Remove { directory: Id, name: Vec<u8>, as_directory: bool },
-    Rename { from: (Id, Vec<u8>), to: (Id, Vec<u8>), no_replace: bool },
-    Lookup { directory: Id, name: Vec<u8> },
-    Open { id: Id, truncate: bool },
-    Release { id: Id },
-    Forget { id: Id, count: u64 },
-    GetAttributes { id: Id },
-    Read { id: Id, offset: u64, length: usize },
-    Write { id: Id, offset: u64, length: usize, seed: u64, kill_set_id: bool, sync: bool },
-    SetAttributes { id: Id, change: Change },
-    Fallocate { id: Id, offset: u64, length: u64, mode: Allocate },
-    Seek { id: Id, offset: u64, what: Seek },
-    SetXattr { id: Id, name: Vec<u8>, length: usize, seed: u64, mode: XattrMode },
-    GetXattr { id: Id, name: Vec<u8> },
-    RemoveXattr { id: Id, name: Vec<u8> },
-    ListXattr { id: Id },
-    ReadDirectory { id: Id, after: After, limit: usize, plus: bool },
-    ReadLink { id: Id },
-    Fsync { id: Id },
-}
-
-/// Where reading a directory resumes.
-#[derive(Debug, Clone)]
-pub enum After {
-    Start,
-    /// After the cookie of this entry, which may be gone.
-    Name(Vec<u8>),
-    Cookie(u64),
-}
-
-impl Op {
-    /// The file blocks it touches, when it works on a file's content.
-    pub fn blocks(&self, world: &World) -> Option<(Id, u64, u64)> {
-        let span = |id: Id, offset: u64, length: u64| {
-            Some((id, offset / B, offset.saturating_add(length).div_ceil(B)))
-        };
-        match *self {
-            Op::Read { id, offset, length } | Op::Write { id, offset, length, .. } => {
-                span(id, offset, length as u64)
-            }
-            Op::Fallocate { id, offset, length, .. } => span(id, offset, length),
-            Op::Seek { id, offset, .. } => span(id, offset, 1),
-            Op::SetAttributes { id, change: Change { size: Some(size), .. } } => {
-                let old = world.size_of(id);
-                span(id, size.min(old), old.abs_diff(size).max(1))
-            }
-            Op::Open { id, truncate: true } => span(id, 0, world.size_of(id)),
-            _ => None,
+/// The file blocks that an operation touches, when it works on a file's content.
+pub fn blocks(op: &Op, world: &World) -> Option<(Id, u64, u64)> {
+    let span =
+        |id: Id, offset: u64, length: u64| Some((id, offset / B, offset.saturating_add(length).div_ceil(B)));
+    match *op {
+        Op::Read { id, offset, length } | Op::Write { id, offset, length, .. } => {
+            span(id, offset, length as u64)
         }
+        Op::Fallocate { id, offset, length, .. } => span(id, offset, length),
+        Op::Seek { id, offset, .. } => span(id, offset, 1),
+        Op::SetAttributes { id, change: Change { size: Some(size), .. } } => {
+            let old = world.size_of(id);
+            span(id, size.min(old), old.abs_diff(size).max(1))
+        }
+        Op::Open { id, truncate: true } => span(id, 0, world.size_of(id)),
+        _ => None,
     }
 }
 
@@ -248,7 +210,7 @@ impl World {
             let (directory, name) = self.entry();
             return Op::Remove { directory, name, as_directory: false };
         }
-        Op::Make { directory, name, new, owner }
+        Op::Make { id: self.model.next_id(), directory, name, new, owner }
     }
 
     fn choose_release(&mut self) -> Op {

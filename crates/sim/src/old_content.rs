@@ -23,6 +23,7 @@ struct Old {
 }
 
 /// Fills what a new pool does not use: PM behind the root directory's pages, devices behind the header.
+/// See the module.
 pub fn fill(geometry: &Geometry, pm: &mut PmImage, device: Option<&mut DeviceImage>) {
     static OLD: OnceLock<Old> = OnceLock::new();
     let old = OLD.get_or_init(older_life);

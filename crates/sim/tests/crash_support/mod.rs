@@ -13,8 +13,7 @@ mod acts;
 mod case;
 mod dump;
 mod explore;
-#[path = "../common/old_content.rs"]
-mod old_content;
+pub use terrace_sim::old_content;
 mod world;
 
 pub use acts::*;

@@ -3,7 +3,7 @@
 //! check clean before and after the next mount, the tree in one of the states the semantics allow. Each
 //! case runs on a busy pool and on a quiet one; what is free holds the pages of an older pool.
 //!
-//! `cargo test -p terrace-fs --test crash -- --nocapture` says how many states each case had;
+//! `cargo test -p terrace-sim --test crash -- --nocapture` says how many states each case had;
 //! `TERRACE_CRASH_SAMPLES=10` takes ten times the samples. CONTRIBUTING.md says how the test was tested.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 

@@ -1,0 +1,60 @@
+//! What a history is made of. Whatever an action decides by chance it decides by its own seed, so a history can be
+//! repeated, and shortened, without the generator that made it.
+
+use std::time::Duration;
+use terrace_media::block::Operation;
+use terrace_reference::Op;
+
+/// One thing that happens to a pool.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// An operation of a program.
+    Op(Op),
+    /// All background work, up to so many rounds, with operations in its middle.
+    Background(usize),
+    /// One step of one kind of background work, with operations in its middle.
+    Step(usize),
+    /// Everything written is moved below PM.
+    SyncDown,
+    /// Unmount, check, mount.
+    Remount,
+    /// Whole tree against the reference.
+    Compare,
+    /// Time passes.
+    Advance(Duration),
+    /// Blocks are freed and wanted again at once, by way of both lanes (T6).
+    Reuse,
+    /// The machine loses power so many persistence events later, in whatever runs then.
+    PowerFails(u64),
+    /// The daemon is killed between two operations.
+    Crash,
+    /// A medium misbehaves from now on, or well again.
+    Fault(Fault),
+}
+
+/// How the lower tier misbehaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Operations fail with this errno, so many times or for good.
+    Fails { operation: Operation, errno: i32, times: Option<u64> },
+    /// Operations take for ever.
+    Stalls,
+    /// The device is gone.
+    Vanishes,
+    /// Flushes answer and do nothing.
+    Lies,
+    /// All is well again; a device that was gone may have lost what was not flushed.
+    Heals,
+}
+
+/// An action and its seed.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// What happens.
+    pub action: Action,
+    /// What its choices are drawn from.
+    pub seed: u64,
+}
+
+/// What happens, in order.
+pub type History = Vec<Entry>;

@@ -1,0 +1,200 @@
+//! The engine's side of an operation. Nothing of the world is borrowed here: at the engine's interleaving points other
+//! operations run in the middle of this one.
+
+use std::collections::BTreeMap;
+use terrace_format::Ino;
+use terrace_fs::{Attributes, Caller, DirectoryEntry, Fs, FsError, SetAttributes, Wait, WriteFlags};
+use terrace_reference as reference;
+use terrace_reference::{Change, Id, New, Op, data};
+
+/// What the engine answers.
+#[derive(Debug)]
+pub enum Seen {
+    /// Nothing but success.
+    Done,
+    /// An inode, with a lookup reference.
+    Inode(Attributes),
+    /// Content, a value, a target.
+    Bytes(Vec<u8>),
+    /// A count or an offset.
+    Number(u64),
+    /// Names of attributes, sorted.
+    Names(Vec<Vec<u8>>),
+    /// A directory: whole, the part that was asked for, and the inodes returned with lookup references.
+    Directory { all: Vec<DirectoryEntry>, part: Vec<DirectoryEntry>, taken: Vec<Attributes> },
+}
+
+/// An operation as the engine gets it.
+pub struct Call {
+    /// What to do.
+    pub op: Op,
+    /// The engine's numbers of the inodes in it; 0 of what is gone.
+    pub numbers: BTreeMap<Id, Ino>,
+    /// Where a directory is read from.
+    pub cookie: u64,
+}
+
+fn time(set: reference::SetTime) -> terrace_fs::SetTime {
+    match set {
+        reference::SetTime::Now => terrace_fs::SetTime::Now,
+        reference::SetTime::At(ns) => terrace_fs::SetTime::At(ns),
+    }
+}
+
+fn attributes(change: &Change) -> SetAttributes {
+    SetAttributes {
+        mode: change.mode,
+        uid: change.uid,
+        gid: change.gid,
+        size: change.size,
+        atime: change.atime.map(time),
+        mtime: change.mtime.map(time),
+        kill_set_id: change.kill_set_id,
+    }
+}
+
+impl Call {
+    fn ino(&self, id: &Id) -> Ino {
+        self.numbers.get(id).copied().unwrap_or(Ino(0))
+    }
+
+    /// Does it.
+    pub fn run(&self, fs: &Fs, wait: Wait) -> Result<Seen, FsError> {
+        let done = |()| Seen::Done;
+        match &self.op {
+            Op::Make { .. } | Op::Link { .. } | Op::Remove { .. } | Op::Rename { .. } | Op::Lookup { .. } => {
+                self.names(fs, wait)
+            }
+            Op::Open { id, truncate } => {
+                fs.open(self.ino(id), *truncate, *truncate, wait).map(|_| Seen::Done)
+            }
+            Op::Release { id } => {
+                fs.release(self.ino(id));
+                Ok(Seen::Done)
+            }
+            Op::Forget { id, count } => {
+                fs.forget(self.ino(id), *count);
+                Ok(Seen::Done)
+            }
+            Op::GetAttributes { id } => fs.getattr(self.ino(id)).map(|_| Seen::Done),
+            Op::Read { id, offset, length } => {
+                let mut into = vec![0xaa; *length];
+                let count = fs.read(self.ino(id), *offset, &mut into, wait)?;
+                assert!(into[count..].iter().all(|byte| *byte == 0xaa), "read stored past its count");
+                into.truncate(count);
+                Ok(Seen::Bytes(into))
+            }
+            Op::Write { id, offset, length, seed, kill_set_id, sync } => {
+                let flags = WriteFlags { sync: *sync, kill_set_id: *kill_set_id };
+                let bytes = data(*length, *seed);
+                let mut done = fs.write(self.ino(id), *offset, &bytes, flags, wait)?;
+                // As programs do: a short write is gone on with, and what fails then is met there.
+                while done < bytes.len() {
+                    done +=
+                        fs.write(self.ino(id), *offset + done as u64, &bytes[done..], flags, Wait::Allowed)?;
+                }
+                Ok(Seen::Number(done as u64))
+            }
+            Op::SetAttributes { id, change } => {
+                fs.setattr(self.ino(id), &attributes(change), wait).map(|_| Seen::Done)
+            }
+            Op::Fallocate { id, offset, length, mode } => {
+                let mode = match mode {
+                    reference::Allocate::Extend => terrace_fs::Allocate::Extend,
+                    reference::Allocate::KeepSize => terrace_fs::Allocate::KeepSize,
+                    reference::Allocate::PunchHole => terrace_fs::Allocate::PunchHole,
+                };
+                fs.fallocate(self.ino(id), *offset, *length, mode, wait).map(done)
+            }
+            Op::Seek { id, offset, what } => {
+                let what = match what {
+                    reference::Seek::Data => terrace_fs::Seek::Data,
+                    reference::Seek::Hole => terrace_fs::Seek::Hole,
+                };
+                fs.seek(self.ino(id), *offset, what).map(Seen::Number)
+            }
+            Op::SetXattr { id, name, length, seed, mode } => {
+                let mode = match mode {
+                    reference::XattrMode::Any => terrace_fs::XattrMode::Any,
+                    reference::XattrMode::Create => terrace_fs::XattrMode::Create,
+                    reference::XattrMode::Replace => terrace_fs::XattrMode::Replace,
+                };
+                fs.setxattr(self.ino(id), name, &data(*length, *seed), mode, wait).map(done)
+            }
+            Op::GetXattr { id, name } => fs.getxattr(self.ino(id), name).map(Seen::Bytes),
+            Op::RemoveXattr { id, name } => fs.removexattr(self.ino(id), name, wait).map(done),
+            Op::ListXattr { id } => fs.listxattr(self.ino(id)).map(|list| {
+                let names = list.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+                let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+                names.sort();
+                Seen::Names(names)
+            }),
+            Op::ReadDirectory { id, limit, plus, .. } => self.directory(fs, *id, *limit, *plus),
+            Op::ReadLink { id } => fs.readlink(self.ino(id)).map(Seen::Bytes),
+            Op::Fsync { id } => fs.fsync(self.ino(id), false).map(done),
+        }
+    }
+
+    fn names(&self, fs: &Fs, wait: Wait) -> Result<Seen, FsError> {
+        let ino = |id: &Id| self.ino(id);
+        match &self.op {
+            Op::Make { directory, name, new, owner, .. } => {
+                let caller = Caller { uid: owner.0, gid: owner.1 };
+                let directory = ino(directory);
+                let made = match new {
+                    New::Regular(mode) => fs.mknod(directory, name, 0o100000 | mode, 0, caller, wait),
+                    New::Directory(mode) => fs.mkdir(directory, name, *mode, caller, wait),
+                    New::Symlink(target) => fs.symlink(directory, name, target, caller, wait),
+                    New::Special(mode, rdev) => fs.mknod(directory, name, *mode, *rdev, caller, wait),
+                };
+                made.map(Seen::Inode)
+            }
+            Op::Link { id, directory, name } => fs.link(ino(id), ino(directory), name, wait).map(Seen::Inode),
+            Op::Remove { directory, name, as_directory: false } => {
+                fs.unlink(ino(directory), name, wait).map(|()| Seen::Done)
+            }
+            Op::Remove { directory, name, as_directory: true } => {
+                fs.rmdir(ino(directory), name, wait).map(|()| Seen::Done)
+            }
+            Op::Rename { from, to, no_replace } => {
+                let renamed = fs.rename(ino(&from.0), &from.1, ino(&to.0), &to.1, *no_replace, wait);
+                renamed.map(|()| Seen::Done)
+            }
+            Op::Lookup { directory, name } => fs.lookup(ino(directory), name).map(Seen::Inode),
+            other => unreachable!("{other:?} is not about names"),
+        }
+    }
+
+    /// Reads a directory whole, and the part that was asked for.
+    fn directory(&self, fs: &Fs, id: Id, limit: usize, plus: bool) -> Result<Seen, FsError> {
+        let ino = self.ino(&id);
+        let (mut all, mut part, mut taken) = (Vec::new(), Vec::new(), Vec::new());
+        fs.readdir(ino, 0, &mut |entry| {
+            all.push(entry.clone());
+            true
+        })?;
+        if plus {
+            fs.readdir_plus(ino, self.cookie, &mut |entry, found| {
+                if part.len() == limit {
+                    return false;
+                }
+                assert_eq!(entry.ino, found.ino);
+                assert_eq!(u32::from(entry.file_type), found.mode >> 12);
+                part.push(entry.clone());
+                if entry.cookie > 2 {
+                    taken.push(*found);
+                }
+                true
+            })?;
+        } else {
+            fs.readdir(ino, self.cookie, &mut |entry| {
+                let room = part.len() < limit;
+                if room {
+                    part.push(entry.clone());
+                }
+                room
+            })?;
+        }
+        Ok(Seen::Directory { all, part, taken })
+    }
+}

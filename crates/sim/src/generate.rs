@@ -1,0 +1,81 @@
+//! Making histories: what happens next is drawn from a seed and from the state of the reference.
+
+use crate::action::{Action, Entry, Fault};
+use crate::world::Shared;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use std::time::Duration;
+use terrace_media::block::Operation;
+
+/// What a device does.
+pub const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
+
+/// Draws one entry after the other.
+pub struct Generator {
+    rng: SmallRng,
+    /// Actions left before a fault heals.
+    fault_for: u32,
+}
+
+impl Generator {
+    /// The generator of a seed.
+    pub fn new(seed: u64) -> Generator {
+        Generator { rng: SmallRng::seed_from_u64(seed), fault_for: 0 }
+    }
+
+    /// The next entry.
+    pub fn next(&mut self, world: &Shared) -> Entry {
+        let seed = self.rng.random();
+        let config = world.borrow().config;
+        if self.fault_for > 0 {
+            self.fault_for -= 1;
+            if self.fault_for == 0 {
+                return Entry { action: Action::Fault(Fault::Heals), seed };
+            }
+        }
+        let weight = if config.power_fails { 60 } else { 10 };
+        let action = match self.rng.random_range(0..4000) {
+            0..=149 => Action::Background(*[1, 1, 2, 5, 200].choose(&mut self.rng).unwrap_or(&1)),
+            150..=229 => Action::Step(self.rng.random_range(0..8)),
+            230..=236 => Action::SyncDown,
+            237..=239 => Action::Remount,
+            240..=242 => Action::Compare,
+            243..=292 => Action::Advance(Duration::from_millis(self.rng.random_range(1..3000))),
+            293..=302 => Action::Reuse,
+            303..=312 => Action::Crash,
+            at @ 313..=399 if config.power_fails && at - 313 < weight => {
+                // Mostly soon: inside the next operation or background work.
+                let most = *[8, 30, 30, 100, 400].choose(&mut self.rng).unwrap_or(&30);
+                Action::PowerFails(self.rng.random_range(0..most))
+            }
+            400..=429 if config.faults && self.fault_for == 0 => {
+                self.fault_for = self.rng.random_range(5..60);
+                Action::Fault(self.fault())
+            }
+            _ => return Entry { action: self.operation(world), seed },
+        };
+        Entry { action, seed }
+    }
+
+    fn operation(&mut self, world: &Shared) -> Action {
+        let mut world = world.borrow_mut();
+        std::mem::swap(&mut world.rng, &mut self.rng);
+        let op = world.choose();
+        std::mem::swap(&mut world.rng, &mut self.rng);
+        Action::Op(op)
+    }
+
+    fn fault(&mut self) -> Fault {
+        match self.rng.random_range(0..10) {
+            0..=5 => Fault::Fails {
+                operation: *OPERATIONS.choose(&mut self.rng).unwrap_or(&Operation::Read),
+                errno: if self.rng.random_ratio(1, 3) { libc::ENOSPC } else { libc::EIO },
+                times: self.rng.random_ratio(2, 3).then(|| self.rng.random_range(1..4)),
+            },
+            6 => Fault::Stalls,
+            7..=8 => Fault::Vanishes,
+            _ => Fault::Lies,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A simulator for the whole file system: production code on simulated media and simulated time, on one thread, so
+//! that a failure is a seed.
+//!
+//! `world` holds a pool and the reference beside it; `generate` draws what happens, `operate` does operations on both
+//! and compares, `run` repeats and shortens histories. docs/crash-consistency.md says what is explored and what was
+//! found. Invariants: every choice comes from a seed; no thread, no clock of the machine; a violation is a panic
+//! inside a run, caught by `run`.
+//!
+//! With the feature `simulation` of terrace-runtime, which this crate turns on: never part of a product.
+#![forbid(unsafe_code)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test program
+
+pub mod action;
+mod choose;
+mod compare;
+mod engine;
+pub mod generate;
+pub mod media;
+pub mod old_content;
+mod operate;
+pub mod run;
+pub mod world;
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+thread_local! {
+    static QUIET: Cell<u32> = const { Cell::new(0) };
+    static LAST: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Runs something whose panics are findings: gives their text instead of printing it.
+///
+/// # Errors
+/// What the panic said, and where.
+pub fn caught<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if QUIET.get() == 0 {
+                return before(info);
+            }
+            let payload = info.payload();
+            let text = payload.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_string()));
+            let place = info.location().map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
+            LAST.set(text.unwrap_or_default() + &place);
+        }));
+    });
+    QUIET.set(QUIET.get() + 1);
+    let result = catch_unwind(AssertUnwindSafe(run));
+    QUIET.set(QUIET.get() - 1);
+    result.map_err(|_| LAST.take())
+}

@@ -1,0 +1,370 @@
+//! Doing an operation on the engine and on the reference, and comparing what they answer.
+//!
+//! The world is borrowed before and after the engine's part, not during it (see `engine`). What ran in the middle of
+//! an operation comes before it in the reference: an operation takes effect in its last attempt, in which nothing
+//! else runs. That holds for operations of one transaction; nothing runs amid others.
+
+use crate::choose::blocks;
+use crate::engine::{Call, Seen};
+use crate::world::{Nesting, Shared, World};
+use rand::Rng;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrace_format::{FileBlock, Ino};
+use terrace_fs::{Attributes, BlockRange, DirectoryEntry, Fs, FsError, Wait};
+use terrace_reference::{
+    After, Allocate, Answer, BLOCK, Change, CrashRules, Id, Node, Op, Outcome, Reference, Stamp, data,
+};
+
+/// What is remembered of an operation while the engine does it.
+struct Begun {
+    call: Call,
+    from: i64,
+    nesting: Nesting,
+}
+
+/// Does an operation, first without waiting now and then, and compares. `waits` is false for what runs amid
+/// background work and would have to wait for it.
+pub fn operate(world: &Shared, op: Op, waits: bool) {
+    let Some((fs, begun, first)) = begin(world, op, waits) else { return };
+    let mut answer = begun.call.run(&fs, first);
+    if let Err(FsError::WouldBlock) = answer {
+        world.borrow_mut().counts.would_block += 1;
+        if waits {
+            answer = begun.call.run(&fs, Wait::Allowed);
+        }
+    }
+    drop(fs);
+    world.borrow_mut().finish(begun, answer);
+}
+
+fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> {
+    let mut world = world.borrow_mut();
+    if world.crash.is_taken() || !world.can_do(&op) {
+        return None;
+    }
+    world.note(format!("{op:?}"));
+    world.counts.operations += 1;
+    world.count_cold(&op);
+    let from = world.now();
+    let first = if waits && !world.rng.random_ratio(1, 8) { Wait::Allowed } else { Wait::Never };
+    let ids = op.target().into_iter().chain(op.directories());
+    let numbers = ids.map(|id| (id, world.ino(id))).collect();
+    let cookie = world.cookie_of(&op);
+    let one_transaction = match &op {
+        Op::Read { .. } => true,
+        Op::Write { offset, length, .. } => {
+            (*offset as usize % BLOCK + length).div_ceil(BLOCK) <= world.config.atomic_blocks() as usize
+        }
+        _ => false,
+    };
+    let nesting = std::mem::replace(
+        &mut world.nesting,
+        if one_transaction && waits { Nesting::Operations } else { Nesting::None },
+    );
+    let fs = world.fs().clone();
+    Some((fs, Begun { call: Call { op, numbers, cookie }, from, nesting }, first))
+}
+
+impl World {
+    /// Whether what an operation needs is there: in a shortened history it may not be.
+    fn can_do(&self, op: &Op) -> bool {
+        let there = |id: Id| self.model.node(id).is_ok();
+        let held = |held: &BTreeMap<Id, u64>, id: &Id, count: u64| held.get(id).is_some_and(|n| *n >= count);
+        let ready = match op {
+            Op::Make { id, .. } => !there(*id) && !self.numbers.contains_key(id),
+            Op::Release { id } => held(&self.opens, id, 1),
+            Op::Forget { id, count } => held(&self.lookups, id, *count),
+            _ => op.target().is_none_or(there),
+        };
+        ready && op.directories().into_iter().all(there)
+    }
+
+    fn finish(&mut self, begun: Begun, answer: Result<Seen, FsError>) {
+        let Begun { call: Call { op, .. }, from, nesting } = begun;
+        self.nesting = nesting;
+        if self.crash.is_taken() {
+            return; // power failed in what ran amid this operation, which had not taken effect
+        }
+        let when = Stamp { from: from.max(self.last_end), to: self.now() };
+        if self.take_crash() {
+            let rules =
+                CrashRules { atomic_blocks: self.config.atomic_blocks(), ordered: self.config.data_ordered };
+            let states = self.model.crash_states(&op, rules, when);
+            self.power_failed(states);
+            return;
+        }
+        self.judge(&op, answer, when);
+        self.last_end = self.now();
+        self.durable_history(&op);
+    }
+
+    fn judge(&mut self, op: &Op, answer: Result<Seen, FsError>, when: Stamp) {
+        match answer {
+            Err(FsError::WouldBlock) => return self.take_over(op, when),
+            Err(error) if error.errno() == libc::EIO && (self.faulty() || self.may_be_damaged) => {
+                self.counts.errors += 1;
+                assert!(
+                    self.may_meet_device(op),
+                    "{op:?}: {error} although it needs nothing from the device"
+                );
+                return self.take_over(op, when);
+            }
+            Err(error) if error.errno() == libc::ENOSPC && !self.too_large(op) => {
+                return self.no_space(op, when);
+            }
+            _ => {}
+        }
+        let involved = self.model.involved(op);
+        let expected = self.model.perform(op, when);
+        self.compare_answers(op, answer, expected);
+        self.note_names(op);
+        for id in involved {
+            self.compare_attributes(id);
+        }
+        self.forget_gone();
+    }
+
+    fn compare_answers(&mut self, op: &Op, seen: Result<Seen, FsError>, expected: Outcome<Answer>) {
+        match (seen, expected) {
+            (Ok(Seen::Inode(found)), Ok(Answer::Inode(id))) => self.note_found(id, &found),
+            (Ok(Seen::Bytes(seen)), Ok(Answer::Bytes(expected))) => {
+                assert_eq!(seen.len(), expected.len(), "{op:?}: length");
+                if let Some(at) = seen.iter().zip(&expected).position(|(a, b)| a != b) {
+                    let many = seen.iter().zip(&expected).filter(|(a, b)| a != b).count();
+                    panic!(
+                        "{op:?}: byte {at} is {:#x}, expected {:#x}; {many} differ",
+                        seen[at], expected[at]
+                    );
+                }
+            }
+            (Ok(Seen::Number(seen)), Ok(Answer::Number(expected))) => assert_eq!(seen, expected, "{op:?}"),
+            (Ok(Seen::Names(seen)), Ok(Answer::Names(expected))) => assert_eq!(seen, expected, "{op:?}"),
+            (Ok(Seen::Done), Ok(Answer::Done)) => {}
+            (Ok(Seen::Directory { all, part, taken }), Ok(Answer::Entries(expected))) => {
+                self.compare_entries(op, &all, part, &taken);
+                let mut seen: Vec<(Vec<u8>, Ino, u8)> =
+                    all.into_iter().skip(2).map(|entry| (entry.name, entry.ino, entry.file_type)).collect();
+                seen.sort();
+                let expected: Vec<(Vec<u8>, Ino, u8)> =
+                    expected.into_iter().map(|e| (e.name, self.ino(e.id), e.file_type)).collect();
+                assert_eq!(seen, expected, "{op:?}");
+            }
+            (Err(seen), Err(expected)) => assert_eq!(seen.errno(), expected, "{op:?}: errno"),
+            (seen, expected) => panic!("{op:?}: {seen:?}, expected {expected:?}"),
+        }
+    }
+
+    /// The part of a directory that was asked for against the whole.
+    fn compare_entries(
+        &mut self,
+        op: &Op,
+        all: &[DirectoryEntry],
+        part: Vec<DirectoryEntry>,
+        taken: &[Attributes],
+    ) {
+        let Op::ReadDirectory { id, limit, .. } = op else { return };
+        for entry in all.iter().skip(2) {
+            self.assert_cookie(*id, &entry.name, entry.cookie);
+        }
+        let cookie = self.asked_cookie;
+        let expected: Vec<_> =
+            all.iter().filter(|entry| entry.cookie > cookie).take(*limit).cloned().collect();
+        // The parent of a removed directory may be gone; then ".." has no attributes.
+        let removed = self.model.node(*id).is_ok_and(|node| node.links == 0);
+        let named = |entries: Vec<DirectoryEntry>| -> Vec<_> {
+            entries.into_iter().filter(|entry| !removed || entry.cookie > 2).collect()
+        };
+        assert_eq!(named(part), named(expected), "{id:?}: entries after {cookie}");
+        let by_ino: BTreeMap<Ino, Id> = self.numbers.iter().map(|(id, (ino, _))| (*ino, *id)).collect();
+        for found in taken {
+            self.note_found(by_ino[&found.ino], found);
+        }
+    }
+
+    /// Where an operation reads a directory from.
+    fn cookie_of(&mut self, op: &Op) -> u64 {
+        self.asked_cookie = match op {
+            Op::ReadDirectory { after: After::Cookie(cookie), .. } => *cookie,
+            // Of a name that may be gone: resuming after it must work all the same.
+            Op::ReadDirectory { id, after: After::Name(name), .. } => {
+                let known = self.cookies.get(&(*id, name.clone())).copied();
+                known.or_else(|| self.cookies.values().next().copied()).unwrap_or(0)
+            }
+            _ => 0,
+        };
+        self.asked_cookie
+    }
+
+    /// What the world keeps of names and descriptors besides the reference.
+    fn note_names(&mut self, op: &Op) {
+        match op {
+            Op::Remove { directory, name, .. } if self.model.lookup(*directory, name).is_err() => {
+                self.cookies.remove(&(*directory, name.clone()));
+            }
+            Op::Rename { from, .. } if self.model.lookup(from.0, &from.1).is_err() => {
+                self.cookies.remove(&(from.0, from.1.clone()));
+            }
+            Op::Open { id, .. } if self.model.node(*id).is_ok() => *self.opens.entry(*id).or_default() += 1,
+            Op::Release { id } => {
+                if let Some(count) = self.opens.get_mut(id) {
+                    *count -= 1;
+                }
+                self.opens.retain(|_, count| *count > 0);
+            }
+            Op::Forget { id, count } => {
+                if let Some(left) = self.lookups.get_mut(id) {
+                    *left -= count;
+                }
+                self.lookups.retain(|_, count| *count > 0);
+            }
+            _ => {}
+        }
+    }
+
+    /// The engine returned this inode with a lookup reference.
+    fn note_found(&mut self, id: Id, found: &Attributes) {
+        if !self.numbers.contains_key(&id) {
+            let other = self.numbers.iter().find(|(_, (ino, _))| *ino == found.ino);
+            assert!(other.is_none(), "{:?} got the number of {other:?}", id);
+            let newest = self.generations.insert(found.ino.0, found.generation);
+            assert!(newest < Some(found.generation), "{}: generation {newest:?} again", found.ino);
+            self.numbers.insert(id, (found.ino, found.generation));
+        }
+        self.assert_attributes(id, found);
+        self.model.refer(id).unwrap();
+        *self.lookups.entry(id).or_default() += 1;
+        if self.rng.random_ratio(2, 3) {
+            self.fs().forget(self.ino(id), 1);
+            self.model.release(id, 1).unwrap();
+            self.note_names(&Op::Forget { id, count: 1 });
+        }
+    }
+
+    /// Counts operations on contents, and those that meet demoted or shadowed blocks.
+    fn count_cold(&mut self, op: &Op) {
+        let Some((id, first, end)) = blocks(op, self) else { return };
+        let Some(content) = self.model.node(id).ok().and_then(|node| node.content()) else { return };
+        let end = end.min(content.size().div_ceil(BLOCK as u64));
+        self.counts.file_operations += 1;
+        if first >= end {
+            return;
+        }
+        let range = BlockRange::new(FileBlock(first), FileBlock(end));
+        let Ok(found) = self.fs().whereabouts_in(self.ino(id), range) else { return };
+        let below: u64 = found.tiers[1..].iter().map(|(_, bytes)| bytes).sum();
+        // What is only set aside there was not demoted.
+        let unwritten = self.unwritten_in(id, first, end) * BLOCK as u64;
+        self.counts.met_cold += u64::from(below + found.clean_bytes > unwritten);
+    }
+
+    /// Whether an operation may have to read or write the device: it works on content that is not all in PM, or
+    /// needs space in a full PM.
+    fn may_meet_device(&self, op: &Op) -> bool {
+        match op {
+            Op::Fsync { .. } | Op::GetAttributes { .. } | Op::Lookup { .. } | Op::GetXattr { .. } => false,
+            Op::ListXattr { .. } | Op::ReadDirectory { .. } | Op::ReadLink { .. } | Op::Seek { .. } => false,
+            Op::Release { .. } | Op::Forget { .. } => false,
+            _ => true,
+        }
+    }
+
+    /// A value that is over the limit of the pool, for which ENOSPC is the answer.
+    fn too_large(&self, op: &Op) -> bool {
+        matches!(op, Op::SetXattr { length, .. } if *length > 2048)
+    }
+
+    /// After a request that failed for lack of space or a device, or would have waited: nothing changed, but for what
+    /// requests of several transactions (large writes, fallocate, truncation and punch) may have done.
+    fn take_over(&mut self, op: &Op, when: Stamp) {
+        for id in self.model.involved(op) {
+            self.accept_part(op, id, when);
+            self.compare_attributes(id);
+        }
+    }
+
+    /// ENOSPC is right only when the pool is nearly full, and nothing may have changed, but the whole
+    /// pieces that a large request is made of.
+    fn no_space(&mut self, op: &Op, when: Stamp) {
+        self.counts.no_space += 1;
+        let status = self.fs().status().unwrap();
+        let full = status.tiers.iter().map(|tier| tier.used_bytes * 100 / tier.capacity_bytes.max(1));
+        let full: Vec<u64> = full.collect();
+        let pm_full = full[0] >= 80;
+        let tier_full = full.get(1).is_none_or(|percent| *percent >= 90);
+        assert!(pm_full || tier_full || self.faulty(), "{op:?}: ENOSPC with {full:?} percent in use");
+        let frees = matches!(op, Op::Remove { .. } | Op::Release { .. } | Op::Forget { .. })
+            || matches!(op, Op::RemoveXattr { .. });
+        assert!(!frees, "{op:?}: ENOSPC although it gives space back (I9)");
+        self.take_over(op, when);
+    }
+
+    /// Takes over what a failed request of several transactions did.
+    fn accept_part(&mut self, op: &Op, id: Id, when: Stamp) {
+        let Ok(old) = self.model.node(id).cloned() else { return };
+        if old.content().is_none() {
+            return;
+        }
+        let found = self.fs().getattr(self.ino(id)).unwrap();
+        let same = |node: &Node| {
+            let expected = node.attributes();
+            (found.size, found.blocks) == (expected.size, expected.blocks)
+                && expected.mtime.allows(found.mtime_ns)
+                && expected.ctime.allows(found.ctime_ns)
+        };
+        let mut states = partial(&self.model, op, id, old.clone(), self.config.atomic_blocks(), when);
+        let Some(state) = states.iter().position(same) else {
+            panic!("{op:?}: failed and left {found:?}; before: {:?}", old.attributes());
+        };
+        self.model.put_node(id, states.swap_remove(state));
+        if let Op::Write { offset, length, .. } = *op {
+            self.compare_range(id, offset, length);
+        }
+    }
+}
+
+/// The states that a failed request of several transactions may leave an inode in, the old one first (C9).
+fn partial(model: &Reference, op: &Op, id: Id, old: Node, atomic_blocks: u64, when: Stamp) -> Vec<Node> {
+    let mut states = vec![old.clone()];
+    let b = BLOCK as u64;
+    let mut node = old;
+    match *op {
+        Op::Write { offset, length, seed, kill_set_id, .. } => {
+            let bytes = data(length, seed);
+            let mut at = 0;
+            while at < length {
+                let room = (atomic_blocks * b - (offset + at as u64) % b) as usize;
+                let end = length.min(at + room);
+                node.write(offset + at as u64, &bytes[at..end], kill_set_id, when).unwrap();
+                states.push(node.clone());
+                at = end;
+            }
+            if states.len() > 1 {
+                states.pop();
+            }
+        }
+        Op::Fallocate { offset, length, mode, .. } if mode != Allocate::PunchHole => {
+            for block in offset / b..(offset + length).div_ceil(b) {
+                node.allocate(block * b, b, when).unwrap();
+                states.push(node.clone());
+            }
+        }
+        _ => {}
+    }
+    // Truncation and punch commit first and may then have to wait.
+    let mut whole = model.clone();
+    let truncated = match *op {
+        Op::Open { truncate: true, .. } => whole.truncate(id, 0, true, when),
+        Op::SetAttributes { change: Change { size: Some(size), kill_set_id, .. }, .. } => {
+            whole.truncate(id, size, kill_set_id, when)
+        }
+        Op::Fallocate { offset, length, mode, .. } if mode == Allocate::PunchHole => {
+            whole.fallocate(id, offset, length, mode, when)
+        }
+        _ => Err(0),
+    };
+    if truncated.is_ok() {
+        states.extend(whole.node(id).ok().cloned());
+    }
+    states
+}

@@ -1,0 +1,139 @@
+//! Running histories: from a seed, from a recorded list, and shortening one that shows a violation.
+
+use crate::action::{Action, Entry, History};
+use crate::generate::Generator;
+use crate::world::{Config, Counts, Shared, World, apply, end, install_hook};
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+use terrace_runtime::planted::{Mistake, plant};
+use terrace_runtime::{interleave, thread};
+
+/// What is made wrong on purpose for a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wrong {
+    /// A planted mistake.
+    pub mistake: Option<Mistake>,
+}
+
+/// A rule that did not hold.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// What was found.
+    pub text: String,
+    /// The last things that happened.
+    pub log: Vec<String>,
+    /// What led to it.
+    pub history: History,
+    /// Images judged until then.
+    pub states: u64,
+}
+
+/// How a run ended.
+pub struct Ended {
+    /// What it did.
+    pub counts: Counts,
+    /// What it found.
+    pub violation: Option<Violation>,
+}
+
+/// Hashes of images that were looked at, to count distinct ones over several runs.
+pub type Seen = Rc<RefCell<HashSet<u64>>>;
+
+/// Runs so many operations of a seed.
+pub fn run(config: Config, seed: u64, operations: u64, wrong: Wrong, seen: &Seen) -> Ended {
+    let mut history = History::new();
+    let mut generator = Generator::new(seed);
+    let enough = |world: &Shared, _: usize| world.borrow().counts.operations >= operations;
+    let mut next = |world: &Shared, _: usize| {
+        let entry = generator.next(world);
+        history.push(entry.clone());
+        Some(entry)
+    };
+    let (counts, failed) = drive(config, seed, wrong, seen, &enough, &mut next);
+    let violation = failed.map(|(text, log)| Violation { text, log, history, states: counts.states });
+    Ended { counts, violation }
+}
+
+/// Repeats a history.
+pub fn replay(config: Config, seed: u64, history: &[Entry], wrong: Wrong) -> Option<(String, Vec<String>)> {
+    let seen = Seen::default();
+    let mut next = |_: &Shared, index: usize| history.get(index).cloned();
+    drive(config, seed, wrong, &seen, &|_, index| index >= history.len(), &mut next).1
+}
+
+type Failed = Option<(String, Vec<String>)>;
+
+fn drive(
+    config: Config,
+    seed: u64,
+    wrong: Wrong,
+    seen: &Seen,
+    enough: &dyn Fn(&Shared, usize) -> bool,
+    next: &mut dyn FnMut(&Shared, usize) -> Option<Entry>,
+) -> (Counts, Failed) {
+    thread::set_index(0);
+    let kept: RefCell<Option<Shared>> = RefCell::new(None);
+    let result = crate::caught(|| {
+        let world = World::new(config, seed);
+        *kept.borrow_mut() = Some(Rc::clone(&world));
+        world.borrow_mut().seen = Rc::clone(seen);
+        install_hook(&world);
+        plant(wrong.mistake);
+        let mut index = 0;
+        while !enough(&world, index) {
+            let Some(entry) = next(&world, index) else { break };
+            apply(&world, &entry);
+            index += 1;
+        }
+        end(&world);
+    });
+    interleave::set_hook(None);
+    plant(None);
+    let world = kept.into_inner();
+    let counts =
+        world.as_ref().and_then(|world| world.try_borrow().ok().map(|w| w.counts)).unwrap_or_default();
+    let Err(text) = result else { return (counts, None) };
+    let log = world.as_ref().and_then(|w| w.try_borrow().ok().map(|w| w.log.iter().cloned().collect()));
+    // What is left of the mount may hang or fail again: leave it.
+    std::mem::forget(world);
+    (counts, Some((text, log.unwrap_or_default())))
+}
+
+/// Leaves out what is not needed to show a violation, trying at most so many shorter histories. What it shows may
+/// change on the way: any violation counts.
+pub fn shrink(config: Config, seed: u64, violation: &Violation, wrong: Wrong, tries: usize) -> Violation {
+    let mut best = violation.clone();
+    let mut tries = tries;
+    let mut chunk = (best.history.len() / 2).max(1);
+    while tries > 0 {
+        let mut at = 0;
+        let mut shorter = false;
+        while at < best.history.len() && tries > 0 {
+            let mut candidate = best.history.clone();
+            candidate.drain(at..(at + chunk).min(best.history.len()));
+            tries -= 1;
+            match replay(config, seed, &candidate, wrong) {
+                Some((text, log)) => {
+                    best = Violation { text, log, history: candidate, states: best.states };
+                    shorter = true;
+                }
+                None => at += chunk,
+            }
+        }
+        if chunk == 1 && !shorter {
+            break;
+        }
+        chunk = (chunk / 2).max(1);
+    }
+    best
+}
+
+/// A history in words, one line each.
+pub fn describe(history: &[Entry]) -> Vec<String> {
+    let line = |entry: &Entry| match &entry.action {
+        Action::Op(op) => format!("{op:?}"),
+        other => format!("{other:?} (seed {:#x})", entry.seed),
+    };
+    history.iter().map(|entry| line(entry).chars().take(300).collect()).collect()
+}

@@ -1,0 +1,97 @@
+//! Model test: random histories on a tiny pool and on a file system in memory (terrace-reference, which shares no
+//! code with the engine) must give the same answers, trees, contents and attributes: with background work in between,
+//! operations in the middle of migrations and of each other, remounts, loss of power anywhere, faults.
+//!
+//! PM has 2 MiB, chunks 64 KiB, lanes 16 KiB, so that blocks are demoted, promoted and shadowed all the
+//! time: the runs with a tier assert that at least a tenth of the operations on contents meets such a block.
+//!
+//! `TERRACE_SEED=n` repeats a run; a run that fails prints the command for it and its last operations.
+//! `TERRACE_OPERATIONS=n` changes its length.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)]
+
+use std::time::{SystemTime, UNIX_EPOCH};
+use terrace_fs::PolicyKind;
+use terrace_sim::run::{Seen, Wrong, run};
+use terrace_sim::world::{BASE, Config, Counts};
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} must be a number")))
+}
+
+fn new_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64 % 1_000_000_007)
+}
+
+fn check(config: Config, operations: u64) -> Counts {
+    let seed = number("TERRACE_SEED").unwrap_or_else(new_seed);
+    let operations = number("TERRACE_OPERATIONS").unwrap_or(operations);
+    println!("model {}: seed {seed}, {operations} operations", config.name);
+    let ended = run(config, seed, operations, Wrong::default(), &Seen::default());
+    if let Some(violation) = ended.violation {
+        violation.log.iter().for_each(|line| eprintln!("  {line:.400}"));
+        eprintln!("model {}: {}", config.name, violation.text);
+        eprintln!(
+            "repeat with TERRACE_SEED={seed} cargo test -p terrace-sim --test model {} -- --nocapture",
+            config.name
+        );
+        panic!("model {}: after {} operations", config.name, ended.counts.operations);
+    }
+    println!("model {}: {:?}", config.name, ended.counts);
+    if !config.fills {
+        assert!(
+            ended.counts.no_space * 100 <= ended.counts.operations,
+            "too many ENOSPC: {:?}",
+            ended.counts
+        );
+    }
+    ended.counts
+}
+
+fn assert_meets_cold(counts: &Counts) {
+    let share = counts.met_cold * 100 / counts.file_operations.max(1);
+    println!("  {share} % of the operations on contents met a demoted or shadowed block");
+    assert!(share >= 10, "only {share} % of the operations met a cold block");
+}
+
+/// data=atomic, anticache: the default pool.
+#[test]
+fn atomic() {
+    assert_meets_cold(&check(BASE, 80_000));
+}
+
+/// Overwrites in place; every block read from below comes into PM.
+#[test]
+fn ordered() {
+    let config = Config { name: "ordered", data_ordered: true, promote_first_touch: true, ..BASE };
+    assert_meets_cold(&check(config, 80_000));
+}
+
+/// Nothing moves unless `sync_to` or a shortage of PM asks for it.
+#[test]
+fn fixed() {
+    let config = Config { name: "fixed", policy: PolicyKind::Static, ..BASE };
+    assert_meets_cold(&check(config, 40_000));
+}
+
+/// PM alone.
+#[test]
+fn no_tier() {
+    let config = Config { name: "no_tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..BASE };
+    check(config, 80_000);
+}
+
+/// A pool that is full most of the time: ENOSPC is right then, and changes nothing.
+#[test]
+fn full() {
+    let config =
+        Config { name: "full", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..BASE };
+    let counts = check(config, 40_000);
+    assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
+}
