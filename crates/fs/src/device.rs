@@ -30,6 +30,7 @@ impl Device {
 
     /// Makes the writes since `failed_before` was asked durable. A flush that failed meanwhile, for
     /// whomever, may have dropped them: devices report a loss once, so a later success says nothing (M1).
+    #[track_caller]
     pub fn flush(&self, failed_before: u64) -> Result<(), MediaError> {
         // One at a time: the count is up to date when the next one begins.
         let _one = self.flushing.lock();
@@ -176,6 +177,7 @@ impl Devices {
     }
 
     /// Flushes every device that was written since its last good flush.
+    #[track_caller]
     pub fn flush_all(&self) -> FsResult<()> {
         for device in &self.list {
             device.flush(device.failed_flushes())?;

@@ -3,6 +3,7 @@
 
 use crate::old_content;
 use std::cell::Cell;
+use std::panic::Location;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, Report, check};
 use terrace_format::{DeviceBlock, Geometry};
@@ -106,9 +107,9 @@ impl BlockMedium for GatedDevice {
         self.gate.pause();
         self.inner.write(first, from)
     }
-    fn flush(&self) -> Result<(), MediaError> {
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         self.gate.pause();
-        self.inner.flush()
+        self.inner.flush_at(at)
     }
     fn discard(&self, first: DeviceBlock, blocks: u64) {
         self.inner.discard(first, blocks);

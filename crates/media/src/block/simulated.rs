@@ -11,6 +11,7 @@ use crate::crash::{CrashClock, CrashMember, EventKind};
 use crate::{DeviceError, MediaError};
 use std::collections::HashSet;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
@@ -361,10 +362,11 @@ impl BlockMedium for SimulatedDevice {
         }
     }
 
-    fn flush(&self) -> Result<(), MediaError> {
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         let whole = 0..self.shared.blocks;
         self.shared.pass("flush", &whole)?;
         let _event = self.shared.clock.begin(EventKind::DeviceFlush);
+        let kept = self.shared.clock.ordering().pass_flush(at);
         let mut state = self.shared.state.lock();
         state.counters.flushes += 1;
         if let Some(errno) = state.injected(Operation::Flush, &whole) {
@@ -373,7 +375,7 @@ impl BlockMedium for SimulatedDevice {
             }
             return Err(self.shared.error(&mut state, "flush", &whole, errno));
         }
-        if !state.lies {
+        if kept && !state.lies {
             state.make_durable();
         }
         Ok(())

@@ -4,16 +4,18 @@
 //! Invariants: `visible` is what reads see; `durable` plus all stores of `pending` gives `visible`. A store
 //! leaves `pending` only by a fence after its write-back, so a line that nobody wrote back stays
 //! undecided for ever. All threads count as one: a fence covers what any thread wrote back.
-//! In the mode `persist_only`, `order` ends an epoch and makes nothing durable; `persist` does both.
+//! In the mode `persist_only`, `order` ends an epoch and makes nothing durable; `persist` does both. A fence that
+//! the clock's [`OrderingPlan`](crate::ordering::OrderingPlan) removes does neither.
 //! Lock order: the clock's gate, then the state.
 
 use super::crash_image::{CrashSnapshot, LineStore, PendingLine};
 use super::image::PmImage;
-use super::{PmCounters, PmMedium, Promise};
+use super::{Fence, PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::crash::{CrashClock, CrashMember, EventKind};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::{Arc, Weak};
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
@@ -172,19 +174,6 @@ impl RecordedPm {
             }
         }
         Ok(())
-    }
-
-    fn fence(&self, kind: EventKind) {
-        let _event = self.shared.clock.begin(kind);
-        let mut state = self.shared.state.lock();
-        state.counters.fences += 1;
-        if kind == EventKind::Persist || !state.persist_only {
-            state.make_durable();
-        }
-        state.epoch += 1;
-        if kind == EventKind::Persist || !state.persist_only {
-            state.durable_epoch = state.epoch;
-        }
     }
 }
 
@@ -348,12 +337,21 @@ impl PmMedium for RecordedPm {
         }
     }
 
-    fn order(&self) {
-        self.fence(EventKind::Order);
-    }
-
-    fn persist(&self) {
-        self.fence(EventKind::Persist);
+    fn fence(&self, kind: Fence, at: &'static Location<'static>) {
+        let event = match kind {
+            Fence::Order => EventKind::Order,
+            Fence::Persist => EventKind::Persist,
+        };
+        let _event = self.shared.clock.begin(event);
+        let kept = self.shared.clock.ordering().pass_fence(kind, at);
+        let mut state = self.shared.state.lock();
+        state.counters.fences += 1;
+        let Some(kind) = kept else { return };
+        state.epoch += 1;
+        if kind == Fence::Persist || !state.persist_only {
+            state.make_durable();
+            state.durable_epoch = state.epoch;
+        }
     }
 
     fn counters(&self) -> PmCounters {
