@@ -8,7 +8,7 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
 use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_media::{BlockMedium, DeviceError, MediaError, Promise};
-use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::ReentrantMutex;
 
 /// One device of a lower tier.
 pub(crate) struct Device {
@@ -18,8 +18,8 @@ pub(crate) struct Device {
     pub damaged: AtomicU64,
     /// Flushes that failed so far.
     pub failed_flushes: AtomicU64,
-    /// Held while one is under way.
-    pub flushing: Mutex<()>,
+    /// Held while one is under way. What a simulator runs meanwhile on the same thread may flush too.
+    pub flushing: ReentrantMutex<()>,
 }
 
 impl Device {

@@ -1,13 +1,15 @@
 //! Block devices (design 3).
 
 mod device_image;
+mod faults;
 pub mod file;
 mod ring;
 pub mod simulated;
 
 pub use device_image::{DeviceImage, DeviceSnapshot};
+pub use faults::{Operation, Times};
 pub use file::FileDevice;
-pub use simulated::{DeviceCounters, Operation, SimulatedDevice, Times};
+pub use simulated::{DeviceCounters, SimulatedDevice};
 
 use crate::MediaError;
 use std::panic::Location;

@@ -12,7 +12,7 @@ pub mod recorded;
 pub use crash_image::{CrashSnapshot, PendingLine};
 pub use image::PmImage;
 pub use ram::RamPm;
-pub use recorded::RecordedPm;
+pub use recorded::{Access, RecordedPm};
 
 use crate::MediaError;
 use std::panic::Location;
