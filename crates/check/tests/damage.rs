@@ -341,8 +341,7 @@ impl terrace_media::PmMedium for Poisoned {
         unreachable!("check writes nothing")
     }
     fn write_back(&self, _: PmOffset, _: u64) {}
-    fn order(&self) {}
-    fn persist(&self) {}
+    fn fence(&self, _: terrace_media::Fence, _: &'static std::panic::Location<'static>) {}
 }
 
 #[test]

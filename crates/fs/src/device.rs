@@ -8,7 +8,7 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
 use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_media::{BlockMedium, DeviceError, MediaError, Promise};
-use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::ReentrantMutex;
 
 /// One device of a lower tier.
 pub(crate) struct Device {
@@ -18,8 +18,8 @@ pub(crate) struct Device {
     pub damaged: AtomicU64,
     /// Flushes that failed so far.
     pub failed_flushes: AtomicU64,
-    /// Held while one is under way.
-    pub flushing: Mutex<()>,
+    /// Held while one is under way. What a simulator runs meanwhile on the same thread may flush too.
+    pub flushing: ReentrantMutex<()>,
 }
 
 impl Device {
@@ -30,6 +30,7 @@ impl Device {
 
     /// Makes the writes since `failed_before` was asked durable. A flush that failed meanwhile, for
     /// whomever, may have dropped them: devices report a loss once, so a later success says nothing (M1).
+    #[track_caller]
     pub fn flush(&self, failed_before: u64) -> Result<(), MediaError> {
         // One at a time: the count is up to date when the next one begins.
         let _one = self.flushing.lock();
@@ -176,6 +177,7 @@ impl Devices {
     }
 
     /// Flushes every device that was written since its last good flush.
+    #[track_caller]
     pub fn flush_all(&self) -> FsResult<()> {
         for device in &self.list {
             device.flush(device.failed_flushes())?;

@@ -18,6 +18,7 @@ use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
+use terrace_runtime::interleave;
 use terrace_wal::{Error, NoSpace};
 
 /// PM blocks allocated in one transaction.
@@ -46,6 +47,7 @@ impl Fs {
             at = self.run(&mut op, self.large_record(), |reservation, op| {
                 self.allocate_piece(reservation, op, ino, rest)
             })?;
+            interleave::point("fallocate:between-pieces");
         }
         if mode == Allocate::Extend {
             self.extend(ino, end, wait)?;

@@ -15,6 +15,7 @@ use crate::write::Staged;
 use terrace_catalog::intent::{self, Intent};
 use terrace_format::Ino;
 use terrace_format::inode::flag;
+use terrace_runtime::interleave;
 
 impl Fs {
     /// The ranges of an inode that are gone although blocks may still be mapped.
@@ -38,7 +39,9 @@ impl Fs {
     /// Finishes the intents of an inode that overlap a range, piece by piece.
     pub(crate) fn clear_intent(&self, wait: Wait, ino: Ino, range: BlockRange) -> FsResult<()> {
         let mut op = Op::reclaiming(wait);
-        while self.intent_piece(&mut op, ino, range)? {}
+        while self.intent_piece(&mut op, ino, range)? {
+            interleave::point("intent:between-pieces");
+        }
         Ok(())
     }
 

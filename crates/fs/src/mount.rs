@@ -26,7 +26,7 @@ use terrace_format::{BLOCK_SIZE, DeviceId, TierId};
 use terrace_map::{InodeFileMap, RadixTree};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::Clock;
-use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::{Mutex, ReentrantMutex};
 use terrace_runtime::thread::Driver;
 use terrace_wal::{Error, Wal};
 use zerocopy::IntoBytes;
@@ -209,7 +209,7 @@ impl Fs {
             medium,
             damaged: AtomicU64::new(0),
             failed_flushes: AtomicU64::new(0),
-            flushing: Mutex::new(()),
+            flushing: ReentrantMutex::new(()),
         });
         let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };
         let policy_id = options.policy.map_or(superblock.policy, |kind| kind as u8);

@@ -8,6 +8,7 @@ use terrace_blocks::Purpose;
 use terrace_catalog::{Edit, Shortage};
 use terrace_format::keys::Key;
 use terrace_format::{FileBlock, Ino};
+use terrace_runtime::interleave;
 use terrace_wal::{Error, NoSpace, Reservation};
 
 /// One operation under way.
@@ -138,6 +139,7 @@ impl Fs {
 
     /// Provides what an attempt lacked. Holds no lock when called and when it returns.
     pub(crate) fn provide(&self, op: &mut Op, need: Need) -> FsResult<()> {
+        interleave::point("op:between-attempts");
         let done = match need {
             Need::MapNodes { ino, first, count } => self.add_map_nodes(op, ino, first, count),
             Need::CatalogRoom(shortage) => {

@@ -16,7 +16,7 @@ use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::Kind;
 use terrace_format::{Ino, PmOffset};
 use terrace_runtime::thread::Waker;
-use terrace_runtime::{Next, Step};
+use terrace_runtime::{Next, Step, interleave};
 
 /// Keys of an orphan removed in one transaction.
 const KEYS_PER_PIECE: usize = 2;
@@ -46,7 +46,9 @@ impl Fs {
                 return Ok(false);
             }
             self.reclaim_piece(op, reservation, &inode)
-        })? {}
+        })? {
+            interleave::point("reclaim:between-pieces");
+        }
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use terrace_blocks::State;
 use terrace_format::table::Owner;
 use terrace_format::{Ino, PmBlock};
-use terrace_runtime::{Next, Step};
+use terrace_runtime::{Next, Step, interleave};
 
 impl Fs {
     /// Makes an inode's data and metadata durable. Every write was committed when it returned, so only the
@@ -58,6 +58,7 @@ impl Fs {
         let done = self.drain(progress);
         self.migration.drain.fetch_sub(1, Ordering::AcqRel);
         done?;
+        interleave::point("sync:drained");
         self.devices.flush_all()?;
         self.sync()
     }
@@ -81,6 +82,7 @@ impl Fs {
             if left == 0 {
                 return Ok(());
             }
+            interleave::point("drain:between-rounds");
             let begun = self.migration.report(self.clock.monotonic_ns());
             if step.step() == Next::Again {
                 failures = 0;

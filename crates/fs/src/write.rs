@@ -25,6 +25,7 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_map::Mapping;
+use terrace_runtime::interleave;
 use terrace_wal::{Reservation, Tx};
 
 /// New data up to this many bytes is named by checksum in the record.
@@ -274,6 +275,9 @@ impl Fs {
         while !rest.is_empty() {
             let room = (self.atomic_blocks() * BLOCK_SIZE - at % BLOCK_SIZE) as usize;
             let (piece, tail) = rest.split_at(rest.len().min(room));
+            if at != offset {
+                interleave::point("write:between-pieces");
+            }
             let segment = Segment { offset: at, length: piece.len() as u64, data: Some(piece) };
             match self.write_piece(&mut op, ino, segment, flags) {
                 // What is in the file was written, whatever became of the rest.

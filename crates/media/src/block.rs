@@ -1,15 +1,18 @@
 //! Block devices (design 3).
 
 mod device_image;
+mod faults;
 pub mod file;
 mod ring;
 pub mod simulated;
 
 pub use device_image::{DeviceImage, DeviceSnapshot};
+pub use faults::{Operation, Times};
 pub use file::FileDevice;
-pub use simulated::{DeviceCounters, Operation, SimulatedDevice, Times};
+pub use simulated::{DeviceCounters, SimulatedDevice};
 
 use crate::MediaError;
+use std::panic::Location;
 use terrace_format::DeviceBlock;
 
 /// One 4 KiB block, aligned for O_DIRECT.
@@ -46,11 +49,11 @@ pub trait BlockMedium: Send + Sync {
     /// # Errors
     /// [`MediaError::Device`]; any part may have been written.
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError>;
-    /// Makes completed writes durable.
+    /// Makes completed writes durable, for the source line `at`. Called as `flush()`, which knows its caller.
     ///
     /// # Errors
     /// [`MediaError::Device`].
-    fn flush(&self) -> Result<(), MediaError>;
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError>;
     /// Tells the device that blocks hold nothing (punches a file's hole). Best effort.
     fn discard(&self, _first: DeviceBlock, _blocks: u64) {}
     /// Errors returned so far; status shows a device with errors as degraded.
@@ -62,3 +65,20 @@ pub trait BlockMedium: Send + Sync {
         None
     }
 }
+
+/// Gives a medium its `flush`; see [`crate::pm`] for why it is no method of the trait.
+macro_rules! flush {
+    ($($medium:ty),*) => {$(
+        impl $medium {
+            /// Makes completed writes durable.
+            ///
+            /// # Errors
+            /// [`MediaError::Device`].
+            #[track_caller]
+            pub fn flush(&self) -> Result<(), MediaError> {
+                self.flush_at(Location::caller())
+            }
+        }
+    )*};
+}
+flush!(dyn BlockMedium + '_, FileDevice, SimulatedDevice);

@@ -8,6 +8,7 @@
 //! an event when the others are photographed. Lock order: gate, then the medium's own lock. A stalled
 //! operation waits before it takes the gate. Used by `recorded` PM and `simulated` devices only.
 
+use crate::ordering::OrderingPlan;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrace_runtime::sync::{Mutex, MutexGuard};
@@ -62,6 +63,7 @@ struct Gate {
 pub struct CrashClock {
     now: AtomicU64,
     gate: Mutex<Gate>,
+    ordering: OrderingPlan,
 }
 
 /// Held while an event takes effect.
@@ -96,6 +98,11 @@ impl CrashClock {
     pub fn crash_now(&self) {
         let mut gate = self.gate.lock();
         photograph(&mut gate);
+    }
+
+    /// The ordering points that the media of this clock have met, and the one that they leave out.
+    pub fn ordering(&self) -> &OrderingPlan {
+        &self.ordering
     }
 
     pub(crate) fn join(&self, member: Weak<dyn CrashMember>) {

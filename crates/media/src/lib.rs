@@ -11,9 +11,10 @@ pub mod block;
 pub mod crash;
 pub mod error;
 pub mod open;
+pub mod ordering;
 pub mod pm;
 
 pub use block::BlockMedium;
 pub use error::{DeviceError, MediaError};
 pub use open::OpenError;
-pub use pm::{PmMedium, Promise};
+pub use pm::{Fence, PmMedium, Promise};

@@ -12,9 +12,10 @@ pub mod recorded;
 pub use crash_image::{CrashSnapshot, PendingLine};
 pub use image::PmImage;
 pub use ram::RamPm;
-pub use recorded::RecordedPm;
+pub use recorded::{Access, RecordedPm};
 
 use crate::MediaError;
+use std::panic::Location;
 use terrace_format::PmOffset;
 
 /// What a medium promises about what `persist` or `flush` covered.
@@ -37,6 +38,15 @@ impl Promise {
             Promise::None => "none",
         }
     }
+}
+
+/// The two fences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fence {
+    /// Everything written back before is durable before anything after.
+    Order,
+    /// Everything written back before is durable when the fence returns.
+    Persist,
 }
 
 /// A persistent-memory medium: reads, explicit writes, ordering.
@@ -93,10 +103,8 @@ pub trait PmMedium: Send + Sync {
     fn expect_store(&self, _offset: PmOffset) {}
     /// Writes back cache lines that any thread stored earlier. Volatile until `order` or `persist`.
     fn write_back(&self, offset: PmOffset, length: u64);
-    /// Everything written back before is durable before anything after.
-    fn order(&self);
-    /// Everything written back before is durable when this returns.
-    fn persist(&self);
+    /// A fence, issued by the source line `at`. Called as `order()` and `persist()`, which know their callers.
+    fn fence(&self, kind: Fence, at: &'static Location<'static>);
     /// Fences issued and cache lines written back or streamed so far, for benches. A medium that does
     /// not count returns zeros.
     fn counters(&self) -> PmCounters {
@@ -105,6 +113,28 @@ pub trait PmMedium: Send + Sync {
     /// Makes a range quick to access (populates page tables). Bounded work, called in the background.
     fn prepare(&self, _offset: PmOffset, _length: u64) {}
 }
+
+/// Gives a medium its fences by name. Not methods of the trait: the source line of a call does not pass
+/// through a table of methods.
+macro_rules! fences {
+    ($($medium:ty),*) => {$(
+        impl $medium {
+            /// Everything written back before is durable before anything after.
+            #[inline]
+            #[track_caller]
+            pub fn order(&self) {
+                self.fence(Fence::Order, Location::caller());
+            }
+            /// Everything written back before is durable when this returns.
+            #[inline]
+            #[track_caller]
+            pub fn persist(&self) {
+                self.fence(Fence::Persist, Location::caller());
+            }
+        }
+    )*};
+}
+fences!(dyn PmMedium + '_, RamPm, RecordedPm);
 
 /// Event counts of a PM medium.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -75,6 +75,7 @@ impl Clock for ManualClock {
         self.now_ns.load(Ordering::Relaxed)
     }
     fn sleep(&self, duration: Duration) {
+        crate::interleave::point("clock:sleep");
         self.advance(duration);
     }
 }

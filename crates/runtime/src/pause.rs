@@ -39,6 +39,12 @@ fn plan() -> Option<Plan> {
     None
 }
 
+/// As [`at`], where no lock is held: a simulator may run something else here.
+pub fn at_unlocked(point: &'static str) {
+    crate::interleave::point(point);
+    at(point);
+}
+
 /// Stays here when a test wants it.
 pub fn at(point: &str) {
     static PLAN: OnceLock<Option<Plan>> = OnceLock::new();

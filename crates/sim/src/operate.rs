@@ -62,6 +62,7 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
         &mut world.nesting,
         if one_transaction && waits { Nesting::Operations } else { Nesting::None },
     );
+    world.under_way.extend(op.target());
     let fs = world.fs().clone();
     Some((fs, Begun { call: Call { op, numbers, cookie }, from, nesting }, first))
 }
@@ -83,6 +84,9 @@ impl World {
     fn finish(&mut self, begun: Begun, answer: Result<Seen, FsError>) {
         let Begun { call: Call { op, .. }, from, nesting } = begun;
         self.nesting = nesting;
+        if op.target().is_some() {
+            self.under_way.pop();
+        }
         if self.crash.is_taken() {
             return; // power failed in what ran amid this operation, which had not taken effect
         }

@@ -4,6 +4,7 @@
 mod crash_support;
 
 use crash_support::*;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_format::{DeviceBlock, PmBlock};
@@ -11,7 +12,7 @@ use terrace_fs::{
     Allocate, Fs, MountOptions, SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
 };
 use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
-use terrace_media::{BlockMedium, MediaError, PmMedium};
+use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::sync::Mutex;
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -54,8 +55,8 @@ impl BlockMedium for Interposed {
         Self::run(&self.after_write);
         done
     }
-    fn flush(&self) -> Result<(), MediaError> {
-        let done = self.inner.flush();
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        let done = self.inner.flush_at(at);
         Self::run(&self.after_flush);
         done
     }

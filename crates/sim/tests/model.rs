@@ -95,3 +95,11 @@ fn full() {
     let counts = check(config, 40_000);
     assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
 }
+
+/// Power fails in the middle of operations and of background work.
+#[test]
+fn power() {
+    let config = Config { name: "power", power_fails: true, relatime: false, images: 2, ..BASE };
+    let counts = check(config, 20_000);
+    assert!(counts.crashes_amid_operation > 50, "{counts:?}");
+}

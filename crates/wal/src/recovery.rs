@@ -222,13 +222,13 @@ impl Wal {
     ) -> Result<(Wal, RecoveryReport)> {
         let FoundCheckpoint { point: old, copy, warnings } = read_checkpoint(&*pm, &pool_uuid, &geometry)?;
         let valid = find_records(&*pm, &pool_uuid, &geometry, &old)?;
-        pause::at("recovery:read");
+        pause::at_unlocked("recovery:read");
         let (first, second) = valid.records.split_at(valid.records.len() / 2);
         replay(&*pm, first)?;
-        pause::at("recovery:replay");
+        pause::at_unlocked("recovery:replay");
         replay(&*pm, second)?;
         pm.persist();
-        pause::at("recovery:replayed");
+        pause::at_unlocked("recovery:replayed");
         let report = RecoveryReport {
             clean: old.clean,
             records_replayed: valid.records.len() as u64,
@@ -246,7 +246,7 @@ impl Wal {
         let wal = Wal::with_checkpoint(pm, pool_uuid, geometry, next.clone());
         // The copy that was read from is overwritten last: the other may be torn, and this is all there is.
         wal.write_checkpoint(&next, 1 - copy)?;
-        pause::at("recovery:raised");
+        pause::at_unlocked("recovery:raised");
         Ok((wal, report))
     }
 

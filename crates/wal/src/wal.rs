@@ -245,7 +245,7 @@ impl Wal {
         );
         let need = RECORD_ALIGN * 2;
         let open = Open { wal: self, lane, lsn: self.draw(lane), state, need, failed: false };
-        open.commit(&Tx::new()).map(|_| ())
+        open.finish(&Tx::new()).map(|_| ())
     }
 }
 
@@ -295,12 +295,19 @@ impl Open<'_> {
     ///
     /// # Errors
     /// As [`Wal::commit`].
-    pub fn commit(mut self, tx: &Tx) -> Result<Lsn> {
+    pub fn commit(self, tx: &Tx) -> Result<Lsn> {
+        self.finish(tx)
+    }
+
+    /// As [`Self::commit`]; the record's fence is the caller's.
+    #[track_caller]
+    fn finish(mut self, tx: &Tx) -> Result<Lsn> {
         let size = tx.record_size();
         if Lane::need(size) > self.need {
             return Err(Error::RecordTooLarge { bytes: size, limit: self.need as usize });
         }
-        let done = self.append(tx).and_then(|()| self.apply(tx));
+        let appended = self.append(tx);
+        let done = appended.and_then(|()| self.apply(tx));
         if let Err(error) = done {
             self.failed = true;
             self.wal.stopped.store(true, Ordering::SeqCst);
@@ -310,6 +317,7 @@ impl Open<'_> {
     }
 
     /// Streams the record and fences.
+    #[track_caller]
     fn append(&mut self, tx: &Tx) -> Result<()> {
         let (wal, lane, state) = (self.wal, self.lane, &mut *self.state);
         let (writes, checks) = tx.counts();

@@ -55,8 +55,7 @@ impl PmMedium for VecPm {
         self.write(offset, bytes)
     }
     fn write_back(&self, _offset: PmOffset, _length: u64) {}
-    fn order(&self) {}
-    fn persist(&self) {}
+    fn fence(&self, _: terrace_media::Fence, _: &'static std::panic::Location<'static>) {}
 }
 
 pub const UUID: [u8; 16] = [7; 16];

@@ -62,8 +62,7 @@ impl PmMedium for MemPm {
         unreachable!("check writes nothing")
     }
     fn write_back(&self, _: PmOffset, _: u64) {}
-    fn order(&self) {}
-    fn persist(&self) {}
+    fn fence(&self, _: terrace_media::Fence, _: &'static std::panic::Location<'static>) {}
 }
 
 /// A device in memory; blocks listed in `bad` answer with an error.
@@ -101,7 +100,7 @@ impl BlockMedium for MemDevice {
     fn write(&self, _: DeviceBlock, _: &[AlignedBlock]) -> Result<(), MediaError> {
         unreachable!("check writes nothing")
     }
-    fn flush(&self) -> Result<(), MediaError> {
+    fn flush_at(&self, _: &'static std::panic::Location<'static>) -> Result<(), MediaError> {
         Ok(())
     }
 }

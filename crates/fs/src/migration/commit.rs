@@ -18,6 +18,7 @@ use terrace_catalog::cold_map;
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_map::Mapping;
+use terrace_runtime::interleave;
 use terrace_wal::Error;
 
 pub(super) fn demoting() -> Op {
@@ -75,6 +76,7 @@ impl Fs {
         let mut freed = 0;
         let mut rest = piece;
         while !rest.is_empty() {
+            interleave::point("demotion:between-pieces");
             let mut op = demoting();
             let done = self.run(&mut op, self.large_record(), |reservation, op| {
                 let most = rest.len().min((self.install_limit() >> op.halved).max(1));

@@ -272,9 +272,9 @@ impl Fs {
             }
             medium.write(at, buffer.get(..summaries(entries.len())).unwrap_or(&[]))?;
         }
-        pause::at("demotion:copied");
+        pause::at_unlocked("demotion:copied");
         device.flush(failed_before)?;
-        pause::at("demotion:flushed");
+        pause::at_unlocked("demotion:flushed");
         Ok(crcs)
     }
 

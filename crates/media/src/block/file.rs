@@ -13,6 +13,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
@@ -222,7 +223,7 @@ impl BlockMedium for FileDevice {
         result.map_err(|errno| self.error("write", first, blocks, errno))
     }
 
-    fn flush(&self) -> Result<(), MediaError> {
+    fn flush_at(&self, _at: &'static Location<'static>) -> Result<(), MediaError> {
         loop {
             match fdatasync(&self.file) {
                 Ok(()) => return Ok(()),

@@ -1,40 +1,23 @@
 //! `simulated`: a block device in memory, for tests, that loses, tears and reorders unflushed writes at a
-//! crash, fails, stalls, lies about flushes and rots on demand (design 3; the model is in `device_image`).
+//! crash, and fails, stalls, vanishes, lies about flushes and rots on demand (design 3; the model is in
+//! `device_image`, what can be demanded in `faults`).
 //!
 //! Invariants: reads see every completed write. A flush that succeeds (and does not lie) makes durable
 //! every write that completed before it, except those that an earlier failed flush abandoned. Lock order:
 //! the clock's gate, then the state; a stalled operation waits before the gate.
 
 use super::device_image::{DeviceImage, DeviceSnapshot, Unflushed};
+use super::faults::{Faults, Operation};
 use super::{AlignedBlock, BlockMedium};
 use crate::crash::{CrashClock, CrashMember, EventKind};
 use crate::{DeviceError, MediaError};
 use std::collections::HashSet;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
+use terrace_runtime::interleave;
 use terrace_runtime::sync::{Condvar, Mutex};
-
-/// Operations that can be made to fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// Reads.
-    Read,
-    /// Writes; the first half of a failing write's blocks is written.
-    Write,
-    /// Flushes (of any range).
-    Flush,
-}
-
-/// How often an injected failure occurs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Times {
-    /// So many times.
-    Count(u64),
-    /// Until `clear_failures`.
-    Forever,
-}
 
 /// Calls that reached the device, failed ones included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,39 +34,28 @@ pub struct DeviceCounters {
     pub blocks_written: u64,
 }
 
-struct Failure {
-    operation: Operation,
-    blocks: Range<u64>,
-    errno: i32,
-    times: Times,
-}
-
-struct State {
-    visible: DeviceImage,
-    durable: DeviceImage,
+pub(super) struct State {
+    pub(super) visible: DeviceImage,
+    pub(super) durable: DeviceImage,
     /// Oldest first.
-    unflushed: Vec<Unflushed>,
-    failures: Vec<Failure>,
-    stalled: bool,
-    stall_limit: Duration,
-    waiting: u64,
-    lies: bool,
+    pub(super) unflushed: Vec<Unflushed>,
+    pub(super) faults: Faults,
     errors: u64,
     counters: DeviceCounters,
     kept: Option<DeviceSnapshot>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     clock: Arc<CrashClock>,
     name: String,
     blocks: u64,
-    state: Mutex<State>,
-    changed: Condvar,
+    pub(super) state: Mutex<State>,
+    pub(super) changed: Condvar,
 }
 
 /// A simulated block device.
 pub struct SimulatedDevice {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl SimulatedDevice {
@@ -102,11 +74,7 @@ impl SimulatedDevice {
         let state = State {
             visible: image.clone(),
             unflushed: Vec::new(),
-            failures: Vec::new(),
-            stalled: false,
-            stall_limit: Duration::from_secs(30),
-            waiting: 0,
-            lies: false,
+            faults: Faults::default(),
             errors: 0,
             counters: DeviceCounters::default(),
             kept: None,
@@ -127,66 +95,6 @@ impl SimulatedDevice {
     /// The clock that numbers its events.
     pub fn clock(&self) -> &Arc<CrashClock> {
         &self.shared.clock
-    }
-
-    /// Makes operations that touch `blocks` fail with `errno`. Flushes ignore the range.
-    pub fn fail_next(&self, operation: Operation, blocks: Range<u64>, errno: i32, times: Times) {
-        self.shared.state.lock().failures.push(Failure { operation, blocks, errno, times });
-    }
-
-    /// Ends all injected failures.
-    pub fn clear_failures(&self) {
-        self.shared.state.lock().failures.clear();
-    }
-
-    /// Makes reads, writes and flushes wait until `unstall`. One that waits longer than the limit (30 s
-    /// unless set) fails with ETIMEDOUT, so that a broken test ends.
-    pub fn stall(&self) {
-        self.shared.state.lock().stalled = true;
-    }
-
-    /// As `stall`, with another limit.
-    pub fn stall_at_most(&self, limit: Duration) {
-        let mut state = self.shared.state.lock();
-        state.stalled = true;
-        state.stall_limit = limit;
-    }
-
-    /// Lets stalled operations go on.
-    pub fn unstall(&self) {
-        self.shared.state.lock().stalled = false;
-        self.shared.changed.notify_all();
-    }
-
-    /// Operations that wait in a stall now.
-    pub fn waiting(&self) -> u64 {
-        self.shared.state.lock().waiting
-    }
-
-    /// Whether flushes answer without doing anything.
-    pub fn lie_about_flush(&self, lies: bool) {
-        self.shared.state.lock().lies = lies;
-    }
-
-    /// Flips bits of one byte on the medium, as a disk that rots: reads succeed with wrong data.
-    pub fn corrupt(&self, block: DeviceBlock, byte: usize, flip: u8) {
-        let mut state = self.shared.state.lock();
-        let rot = |content: Option<&Arc<AlignedBlock>>| {
-            let mut changed = content.map_or_else(AlignedBlock::zeroed, |c| AlignedBlock::clone(c));
-            if let Some(target) = changed.0.get_mut(byte) {
-                *target ^= flip;
-            }
-            Arc::new(changed)
-        };
-        let visible = rot(state.visible.content.get(&block.0));
-        state.visible.put(block.0, visible);
-        let durable = rot(state.durable.content.get(&block.0));
-        state.durable.put(block.0, durable);
-        for write in &mut state.unflushed {
-            if write.block == block.0 {
-                write.content = rot(Some(&write.content));
-            }
-        }
     }
 
     /// Calls so far.
@@ -211,7 +119,7 @@ impl SimulatedDevice {
 }
 
 impl Shared {
-    fn photograph(&self, state: &State) -> DeviceSnapshot {
+    pub(super) fn photograph(&self, state: &State) -> DeviceSnapshot {
         DeviceSnapshot {
             event: self.clock.now(),
             durable: state.durable.clone(),
@@ -219,7 +127,7 @@ impl Shared {
         }
     }
 
-    fn error(
+    pub(super) fn error(
         &self,
         state: &mut State,
         operation: &'static str,
@@ -234,22 +142,6 @@ impl Shared {
             length: (blocks.end.saturating_sub(blocks.start)).saturating_mul(BLOCK_SIZE),
             errno,
         })
-    }
-
-    /// Waits out a stall.
-    fn pass(&self, operation: &'static str, blocks: &Range<u64>) -> Result<(), MediaError> {
-        let mut state = self.state.lock();
-        if !state.stalled {
-            return Ok(());
-        }
-        let limit = state.stall_limit;
-        state.waiting += 1;
-        let waited = self.changed.wait_while_for(&mut state, |state| state.stalled, limit);
-        state.waiting -= 1;
-        if waited.timed_out() && state.stalled {
-            return Err(self.error(&mut state, operation, blocks, libc::ETIMEDOUT));
-        }
-        Ok(())
     }
 
     /// The range, when the device has all these blocks.
@@ -277,25 +169,6 @@ impl CrashMember for Shared {
 }
 
 impl State {
-    /// The errno of an injected failure that this operation meets.
-    fn injected(&mut self, operation: Operation, blocks: &Range<u64>) -> Option<i32> {
-        let meets = |f: &Failure| {
-            let touches = f.blocks.start < blocks.end && blocks.start < f.blocks.end;
-            f.operation == operation && (touches || operation == Operation::Flush)
-        };
-        let index = self.failures.iter().position(meets)?;
-        let failure = self.failures.get_mut(index)?;
-        let errno = failure.errno;
-        match &mut failure.times {
-            Times::Forever => {}
-            Times::Count(left) if *left > 1 => *left -= 1,
-            Times::Count(_) => {
-                self.failures.remove(index);
-            }
-        }
-        Some(errno)
-    }
-
     fn put(&mut self, block: u64, content: Arc<AlignedBlock>) {
         self.visible.put(block, Arc::clone(&content));
         self.unflushed.push(Unflushed { block, content, abandoned: false });
@@ -324,11 +197,12 @@ impl BlockMedium for SimulatedDevice {
     }
 
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
+        interleave::point("device:read");
         let range = self.shared.range("read", first, into.len() as u64)?;
         self.shared.pass("read", &range)?;
         let mut state = self.shared.state.lock();
         state.counters.reads += 1;
-        if let Some(errno) = state.injected(Operation::Read, &range) {
+        if let Some(errno) = state.faults.injected(Operation::Read, &range) {
             return Err(self.shared.error(&mut state, "read", &range, errno));
         }
         for (number, target) in range.zip(into) {
@@ -341,12 +215,13 @@ impl BlockMedium for SimulatedDevice {
     }
 
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
+        interleave::point("device:write");
         let range = self.shared.range("write", first, from.len() as u64)?;
         self.shared.pass("write", &range)?;
         let _event = self.shared.clock.begin(EventKind::DeviceWrite);
         let mut state = self.shared.state.lock();
         state.counters.writes += 1;
-        let failure = state.injected(Operation::Write, &range);
+        let failure = state.faults.injected(Operation::Write, &range);
         let written = match failure {
             Some(_) => from.len() / 2,
             None => from.len(),
@@ -361,19 +236,22 @@ impl BlockMedium for SimulatedDevice {
         }
     }
 
-    fn flush(&self) -> Result<(), MediaError> {
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        interleave::point("device:flush");
         let whole = 0..self.shared.blocks;
         self.shared.pass("flush", &whole)?;
         let _event = self.shared.clock.begin(EventKind::DeviceFlush);
+        let kept = self.shared.clock.ordering().pass_flush(at);
         let mut state = self.shared.state.lock();
         state.counters.flushes += 1;
-        if let Some(errno) = state.injected(Operation::Flush, &whole) {
+        let lost = std::mem::take(&mut state.faults.lost).then_some(libc::EIO);
+        if let Some(errno) = lost.or_else(|| state.faults.injected(Operation::Flush, &whole)) {
             for write in &mut state.unflushed {
                 write.abandoned = true;
             }
             return Err(self.shared.error(&mut state, "flush", &whole, errno));
         }
-        if !state.lies {
+        if kept && !state.faults.lies {
             state.make_durable();
         }
         Ok(())
@@ -383,6 +261,9 @@ impl BlockMedium for SimulatedDevice {
         let Ok(range) = self.shared.range("discard", first, blocks) else {
             return;
         };
+        if self.shared.state.lock().faults.is_gone() {
+            return;
+        }
         let _event = self.shared.clock.begin(EventKind::DeviceDiscard);
         let mut state = self.shared.state.lock();
         state.counters.discards += 1;

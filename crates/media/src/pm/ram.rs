@@ -10,12 +10,13 @@ use super::checked::{self, StreamChecked};
 use super::fault::FaultGuard;
 use super::kernels::{self, Kernels};
 use super::mapping::{Backing, Mapping, allocate};
-use super::{PmCounters, PmMedium, Promise};
+use super::{Fence, PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::open::{OpenError, check_size, lock_exclusive};
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::{BLOCK_SIZE, PmOffset};
@@ -336,14 +337,9 @@ impl PmMedium for RamPm {
     }
 
     #[inline]
-    fn order(&self) {
+    fn fence(&self, _kind: Fence, _at: &'static Location<'static>) {
         kernels::fence();
         Shard::add(&self.shard().fences, 1);
-    }
-
-    #[inline]
-    fn persist(&self) {
-        self.order();
     }
 
     fn counters(&self) -> PmCounters {

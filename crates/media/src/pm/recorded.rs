@@ -4,16 +4,19 @@
 //! Invariants: `visible` is what reads see; `durable` plus all stores of `pending` gives `visible`. A store
 //! leaves `pending` only by a fence after its write-back, so a line that nobody wrote back stays
 //! undecided for ever. All threads count as one: a fence covers what any thread wrote back.
-//! In the mode `persist_only`, `order` ends an epoch and makes nothing durable; `persist` does both.
+//! In the mode `persist_only`, `order` ends an epoch and makes nothing durable; `persist` does both. A fence that
+//! the clock's [`OrderingPlan`](crate::ordering::OrderingPlan) removes does neither.
 //! Lock order: the clock's gate, then the state.
 
 use super::crash_image::{CrashSnapshot, LineStore, PendingLine};
 use super::image::PmImage;
-use super::{PmCounters, PmMedium, Promise};
+use super::{Fence, PmCounters, PmMedium, Promise};
 use crate::MediaError;
+use crate::block::Times;
 use crate::crash::{CrashClock, CrashMember, EventKind};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::{Arc, Weak};
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
@@ -22,12 +25,36 @@ use terrace_runtime::sync::Mutex;
 /// A store not written back.
 const NEVER: u64 = u64::MAX;
 
+/// Accesses that poison makes fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Reads and stores.
+    Any,
+    /// Reads alone: stores go through, as they do on PM whose line is gone.
+    Reads,
+    /// Stores alone.
+    Stores,
+}
+
 /// Ways to store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Store {
     Cached,
     WrittenBack,
     Streaming,
+}
+
+struct Poison {
+    range: Range<u64>,
+    access: Access,
+    times: Times,
+}
+
+impl Poison {
+    fn meets(&self, range: &Range<u64>, access: Access) -> bool {
+        let touches = self.range.start < range.end && range.start < self.range.end;
+        touches && (self.access == access || self.access == Access::Any)
+    }
 }
 
 struct State {
@@ -41,7 +68,7 @@ struct State {
     /// Epoch of the last `persist` (of the last fence, unless `persist_only`).
     durable_epoch: u64,
     persist_only: bool,
-    poisoned: Vec<Range<u64>>,
+    poisoned: Vec<Poison>,
     counters: PmCounters,
     kept: Option<CrashSnapshot>,
 }
@@ -126,7 +153,12 @@ impl RecordedPm {
 
     /// Makes accesses to a byte range fail, as poisoned PM does.
     pub fn poison(&self, range: Range<u64>) {
-        self.shared.state.lock().poisoned.push(range);
+        self.poison_for(range, Access::Any, Times::Forever);
+    }
+
+    /// As `poison`, for some accesses and so many times.
+    pub fn poison_for(&self, range: Range<u64>, access: Access, times: Times) {
+        self.shared.state.lock().poisoned.push(Poison { range, access, times });
     }
 
     /// Ends all poison.
@@ -151,7 +183,7 @@ impl RecordedPm {
         let _event = self.shared.clock.begin(EventKind::Store);
         let event = self.shared.clock.now();
         let mut state = self.shared.state.lock();
-        state.admit(offset, bytes.len() as u64)?;
+        state.admit(offset, bytes.len() as u64, Access::Stores)?;
         let start = offset.0;
         if kind != Store::Cached {
             state.counters.lines += lines_of(start, bytes.len() as u64).count() as u64;
@@ -172,19 +204,6 @@ impl RecordedPm {
             }
         }
         Ok(())
-    }
-
-    fn fence(&self, kind: EventKind) {
-        let _event = self.shared.clock.begin(kind);
-        let mut state = self.shared.state.lock();
-        state.counters.fences += 1;
-        if kind == EventKind::Persist || !state.persist_only {
-            state.make_durable();
-        }
-        state.epoch += 1;
-        if kind == EventKind::Persist || !state.persist_only {
-            state.durable_epoch = state.epoch;
-        }
     }
 }
 
@@ -215,16 +234,20 @@ impl CrashMember for Shared {
 
 impl State {
     /// An error unless the range is inside and not poisoned.
-    fn admit(&self, offset: PmOffset, length: u64) -> Result<(), MediaError> {
-        let end = offset.0.checked_add(length);
-        let Some(end) = end.filter(|end| *end <= self.visible.len() as u64) else {
-            return Err(error(offset, length));
+    fn admit(&mut self, offset: PmOffset, length: u64, access: Access) -> Result<(), MediaError> {
+        let range = self.inside(offset, length).ok_or_else(|| error(offset, length))?;
+        let Some(index) = self.poisoned.iter().position(|poison| poison.meets(&range, access)) else {
+            return Ok(());
         };
-        let touches = |p: &Range<u64>| p.start < end && offset.0 < p.end;
-        if self.poisoned.iter().any(touches) {
-            return Err(error(offset, length));
+        if !self.poisoned[index].times.spend() {
+            self.poisoned.remove(index);
         }
-        Ok(())
+        Err(error(offset, length))
+    }
+
+    fn inside(&self, offset: PmOffset, length: u64) -> Option<Range<u64>> {
+        let end = offset.0.checked_add(length)?;
+        (end <= self.visible.len() as u64).then_some(offset.0..end)
     }
 
     /// What a store of `length` bytes at `start` put into `line`, taken from `visible`.
@@ -310,8 +333,8 @@ impl PmMedium for RecordedPm {
     }
 
     fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
-        let state = self.shared.state.lock();
-        state.admit(offset, into.len() as u64)?;
+        let mut state = self.shared.state.lock();
+        state.admit(offset, into.len() as u64, Access::Reads)?;
         if state.visible.read(offset.0, into) { Ok(()) } else { Err(error(offset, into.len() as u64)) }
     }
 
@@ -339,8 +362,10 @@ impl PmMedium for RecordedPm {
     fn write_back(&self, offset: PmOffset, length: u64) {
         let _event = self.shared.clock.begin(EventKind::WriteBack);
         let mut state = self.shared.state.lock();
-        if state.admit(offset, length).is_err() {
-            return;
+        let stores_fail = |poison: &Poison, range| poison.meets(range, Access::Stores);
+        match state.inside(offset, length) {
+            Some(range) if !state.poisoned.iter().any(|poison| stores_fail(poison, &range)) => {}
+            _ => return,
         }
         for line in lines_of(offset.0, length) {
             state.counters.lines += 1;
@@ -348,12 +373,21 @@ impl PmMedium for RecordedPm {
         }
     }
 
-    fn order(&self) {
-        self.fence(EventKind::Order);
-    }
-
-    fn persist(&self) {
-        self.fence(EventKind::Persist);
+    fn fence(&self, kind: Fence, at: &'static Location<'static>) {
+        let event = match kind {
+            Fence::Order => EventKind::Order,
+            Fence::Persist => EventKind::Persist,
+        };
+        let _event = self.shared.clock.begin(event);
+        let kept = self.shared.clock.ordering().pass_fence(kind, at);
+        let mut state = self.shared.state.lock();
+        state.counters.fences += 1;
+        let Some(kind) = kept else { return };
+        state.epoch += 1;
+        if kind == Fence::Persist || !state.persist_only {
+            state.make_durable();
+            state.durable_epoch = state.epoch;
+        }
     }
 
     fn counters(&self) -> PmCounters {

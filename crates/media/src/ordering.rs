@@ -1,0 +1,115 @@
+//! Ordering points: every fence and flush of the engine by its source line, so that a test can list them, and leave
+//! one out or weaken it to see whether anything depends on it.
+//!
+//! Invariant: a fence or flush that is left out is an event like any other, and is counted; it makes nothing durable
+//! and ends no epoch. The lock is taken last and for no longer than a look. Used by the media that share a
+//! [`CrashClock`](crate::crash::CrashClock).
+
+use crate::pm::Fence;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::Location;
+use terrace_runtime::sync::Mutex;
+
+/// What an ordering point does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OrderingKind {
+    /// `order` of PM.
+    Order,
+    /// `persist` of PM.
+    Persist,
+    /// `flush` of a block device.
+    Flush,
+}
+
+/// A source line that orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OrderingPoint {
+    /// The file, from the root of the repository.
+    pub file: &'static str,
+    /// Its line.
+    pub line: u32,
+    /// Its column: a line may have two.
+    pub column: u32,
+    /// What it does.
+    pub kind: OrderingKind,
+}
+
+impl fmt::Display for OrderingPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            OrderingKind::Order => "order",
+            OrderingKind::Persist => "persist",
+            OrderingKind::Flush => "flush",
+        };
+        write!(f, "{}:{}:{} ({kind})", self.file, self.line, self.column)
+    }
+}
+
+impl OrderingPoint {
+    fn new(at: &'static Location<'static>, kind: OrderingKind) -> OrderingPoint {
+        OrderingPoint { file: at.file(), line: at.line(), column: at.column(), kind }
+    }
+}
+
+/// What becomes of an ordering point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// It does nothing; a flush answers that all is well.
+    Removed,
+    /// A `persist` only orders. Other kinds stay what they are.
+    WeakenedToOrder,
+}
+
+#[derive(Default)]
+struct State {
+    met: BTreeMap<OrderingPoint, u64>,
+    change: Option<(OrderingPoint, Change)>,
+}
+
+/// The ordering points met so far and the one that is changed.
+#[derive(Default)]
+pub struct OrderingPlan {
+    state: Mutex<State>,
+}
+
+impl OrderingPlan {
+    /// The points met so far, by file and line, and how often each.
+    pub fn points(&self) -> Vec<(OrderingPoint, u64)> {
+        self.state.lock().met.iter().map(|(point, count)| (*point, *count)).collect()
+    }
+
+    /// Forgets the points met so far; the change stays.
+    pub fn forget(&self) {
+        self.state.lock().met.clear();
+    }
+
+    /// Changes one point from now on, in place of the one changed before; `None` ends that.
+    pub fn change(&self, change: Option<(OrderingPoint, Change)>) {
+        self.state.lock().change = change;
+    }
+
+    /// Counts a fence; gives what the medium is to do.
+    pub(crate) fn pass_fence(&self, fence: Fence, at: &'static Location<'static>) -> Option<Fence> {
+        let kind = match fence {
+            Fence::Order => OrderingKind::Order,
+            Fence::Persist => OrderingKind::Persist,
+        };
+        match self.pass(OrderingPoint::new(at, kind)) {
+            Some(Change::Removed) => None,
+            Some(Change::WeakenedToOrder) => Some(Fence::Order),
+            None => Some(fence),
+        }
+    }
+
+    /// Counts a flush; false when the device is to do nothing.
+    pub(crate) fn pass_flush(&self, at: &'static Location<'static>) -> bool {
+        self.pass(OrderingPoint::new(at, OrderingKind::Flush)) != Some(Change::Removed)
+    }
+
+    fn pass(&self, point: OrderingPoint) -> Option<Change> {
+        let mut state = self.state.lock();
+        *state.met.entry(point).or_default() += 1;
+        state.change.filter(|(changed, _)| *changed == point).map(|(_, change)| change)
+    }
+}
