@@ -107,7 +107,10 @@ impl FsError {
             FsError::Engine(Error::NoSpace(_)) => libc::ENOSPC,
             FsError::Engine(Error::Stopped) => libc::EROFS,
             // The file system that a tier's file lies on is full: the data stays where it was.
-            FsError::Engine(Error::Media(MediaError::Device(error))) if error.errno == libc::ENOSPC => {
+            // A read never lacks space, whatever the device says.
+            FsError::Engine(Error::Media(MediaError::Device(error)))
+                if error.errno == libc::ENOSPC && error.operation != "read" =>
+            {
                 libc::ENOSPC
             }
             FsError::Engine(

@@ -2,6 +2,7 @@
 
 use crate::world::World;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use terrace_fs::{Attributes, Seek, Wait};
 use terrace_reference::{BLOCK, Id, Kind, ROOT, Stamp};
 use terrace_runtime::Clock;
@@ -127,7 +128,9 @@ impl World {
         let Some(ino) = ino.filter(|_| !self.numbers.contains_key(&id)) else { return };
         let found = self.fs().getattr(ino).unwrap();
         let newest = self.generations.insert(ino.0, found.generation);
-        assert!(newest < Some(found.generation), "{ino}: generation {newest:?} again");
+        // One whose removal was lost is the same as before.
+        let lost = self.config.persist_only && newest == Some(found.generation);
+        assert!(newest < Some(found.generation) || lost, "{ino}: generation {newest:?} again");
         self.numbers.insert(id, (ino, found.generation));
     }
 
@@ -187,14 +190,18 @@ impl World {
         let count = match self.fs().read(self.ino(id), offset, &mut found, Wait::Allowed) {
             Ok(count) => count,
             // What a lying device lost is damage that its checksum shows (C8, I8).
-            Err(error) if self.may_be_damaged && error.errno() == libc::EIO => return,
+            Err(error) if (self.faulty() || self.may_be_damaged) && error.errno() == libc::EIO => return,
             Err(error) => panic!("{id:?}: read at {offset}: {error}"),
         };
         let mut expected = vec![0xaa; length];
         let when = Stamp { from, to: self.now() };
         assert_eq!(self.model.read(id, offset, &mut expected, when), Ok(count), "{id:?}: read at {offset}");
-        if found != expected && self.torn_allows(id, offset, &found[..count], &expected[..count]) {
-            self.model.adopt(id, offset, &found[..count]).unwrap();
+        if found != expected
+            && let Some(torn) = self.torn_words(id, offset, &found[..count], &expected[..count])
+        {
+            for word in torn {
+                self.model.adopt(id, offset + word.start as u64, &found[word]).unwrap();
+            }
             return;
         }
         if found != expected {
@@ -211,29 +218,28 @@ impl World {
         }
     }
 
-    /// Whether each aligned 8 bytes that differ may be old ones (C16).
-    fn torn_allows(&self, id: Id, offset: u64, found: &[u8], expected: &[u8]) -> bool {
-        let Some(torn) = self.torn.as_ref().filter(|torn| torn.id == id) else { return false };
-        let mut old = vec![0; found.len()];
-        let mut new = expected.to_vec();
+    /// The aligned 8 bytes that differ, when each of them may be old or new (C16).
+    fn torn_words(&self, id: Id, offset: u64, found: &[u8], expected: &[u8]) -> Option<Vec<Range<usize>>> {
+        let torn = self.torn.as_ref().filter(|torn| torn.id == id)?;
+        let (mut old, mut new) = (vec![0; found.len()], vec![0; found.len()]);
         torn.old.read(offset, &mut old);
-        if let Some(content) = torn.new.as_ref() {
-            content.read(offset, &mut new);
-        }
-        // The grain: words of the file, cut by the range.
+        torn.new.as_ref()?.read(offset, &mut new);
+        let mut words = Vec::new();
         let mut at = 0;
         while at < found.len() {
+            // The grain: words of the file, cut by the range.
             let end = found.len().min(at + 8 - (offset as usize + at) % 8);
-            let inside = torn.bytes.start < offset + end as u64 && offset + (at as u64) < torn.bytes.end;
             let word = &found[at..end];
-            let fits =
-                word == &expected[at..end] || inside && (word == &old[at..end] || word == &new[at..end]);
-            if !fits {
-                return false;
+            if word != &expected[at..end] {
+                let inside = torn.bytes.start < offset + end as u64 && offset + (at as u64) < torn.bytes.end;
+                if !inside || word != &old[at..end] && word != &new[at..end] {
+                    return None;
+                }
+                words.push(at..end);
             }
             at = end;
         }
-        true
+        Some(words)
     }
 
     /// Walks both by SEEK_DATA and SEEK_HOLE.

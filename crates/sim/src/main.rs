@@ -1,3 +1,168 @@
-//! `cargo run -p terrace-sim`: runs histories until time is up or a violation is found.
+//! `cargo run --release -p terrace-sim -- --seconds 60`: runs histories of the whole file system on simulated media
+//! until time is up or a rule is violated. The failing history is shortened and printed with its seed and the command
+//! that repeats it; the last line sums up; the exit status is 1 after a violation, 2 after a wrong argument.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
-fn main() {}
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_runtime::planted::{MISTAKES, Mistake};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::{Clock, SystemClock, thread};
+use terrace_sim::run::{Seen, Violation, Wrong, describe, run, shrink};
+use terrace_sim::world::{CONFIGS, Config, Counts};
+
+/// Runs the whole file system on simulated media and simulated time, with crashes everywhere.
+#[derive(Parser)]
+#[command(
+    after_help = "Example: terrace-sim --seconds 3600 --jobs 2\nA failure is repeated by the command it prints."
+)]
+struct Arguments {
+    /// Stop after so many seconds.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// First seed; others follow. Default: from the clock.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// One kind of run instead of all in turn.
+    #[arg(long, value_parser = config)]
+    config: Option<Config>,
+    /// Operations of one history.
+    #[arg(long, default_value_t = 4000)]
+    operations: u64,
+    /// Run one history only: that of the seed.
+    #[arg(long)]
+    once: bool,
+    /// Histories at a time, each on a thread of its own.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Plant a mistake: the run must find it.
+    #[arg(long, value_parser = mistake)]
+    mistake: Option<Mistake>,
+    /// Shorter histories to try after a violation.
+    #[arg(long, default_value_t = 400)]
+    shrink: usize,
+}
+
+fn config(name: &str) -> Result<Config, String> {
+    let names: Vec<&str> = CONFIGS.iter().map(|config| config.name).collect();
+    let found = CONFIGS.iter().find(|config| config.name == name).copied();
+    found.ok_or_else(|| format!("one of: {}", names.join(", ")))
+}
+
+fn mistake(name: &str) -> Result<Mistake, String> {
+    let names: Vec<&str> = MISTAKES.iter().map(|(_, name, _)| *name).collect();
+    let found = MISTAKES.iter().find(|(_, found, _)| *found == name).map(|(mistake, _, _)| *mistake);
+    found.ok_or_else(|| format!("one of: {}", names.join(", ")))
+}
+
+/// What all jobs share.
+struct Progress {
+    next: AtomicU64,
+    stop: AtomicBool,
+    totals: Mutex<(Counts, u64, u64)>,
+    found: Mutex<Option<(Config, u64, Violation)>>,
+    clock: SystemClock,
+    bar: ProgressBar,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arc::new(Arguments::parse());
+    let seed = arguments.seed.unwrap_or_else(|| SystemClock::default().wall_ns() as u64 % 1_000_000_007);
+    let style = ProgressStyle::with_template("{elapsed_precise} {msg}");
+    let bar =
+        ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    let progress = Arc::new(Progress {
+        next: AtomicU64::new(seed),
+        stop: AtomicBool::new(false),
+        totals: Mutex::default(),
+        found: Mutex::new(None),
+        clock: SystemClock::default(),
+        bar,
+    });
+    println!("first seed {seed}");
+    let jobs = (0..arguments.jobs.max(1)).map(|job| {
+        let (arguments, progress) = (Arc::clone(&arguments), Arc::clone(&progress));
+        thread::spawn(&format!("sim-{job}"), move || work(&arguments, &progress))
+    });
+    let jobs: Vec<_> = jobs.collect();
+    for job in jobs {
+        if job.map_or(true, |job| job.join().is_err()) {
+            eprintln!("a job ended early");
+            return ExitCode::from(2);
+        }
+    }
+    progress.bar.finish_and_clear();
+    report(&arguments, &progress)
+}
+
+fn work(arguments: &Arguments, progress: &Progress) {
+    let seen = Seen::default();
+    let wrong = Wrong { mistake: arguments.mistake, ..Wrong::default() };
+    while !progress.stop.load(Ordering::Relaxed) {
+        let seed = progress.next.fetch_add(1, Ordering::Relaxed);
+        let config = arguments.config.unwrap_or(CONFIGS[seed as usize % CONFIGS.len()]);
+        let before = seen.borrow().len() as u64;
+        let ended = run(config, seed, arguments.operations, wrong, &seen);
+        let new = seen.borrow().len() as u64 - before;
+        let seconds = progress.clock.monotonic_ns() / 1_000_000_000;
+        {
+            let mut totals = progress.totals.lock();
+            totals.0 += ended.counts;
+            totals.1 += new;
+            totals.2 += 1;
+            let (counts, states, histories) = *totals;
+            let rate = states / seconds.max(1);
+            progress.bar.set_message(format!(
+                "{histories} histories, {} operations, {} crashes, {states} states, {rate} states/s, seed {seed}",
+                counts.operations, counts.crashes
+            ));
+        }
+        if let Some(violation) = ended.violation {
+            if !progress.stop.swap(true, Ordering::Relaxed) {
+                let shrunk = shrink(config, seed, &violation, wrong, arguments.shrink);
+                *progress.found.lock() = Some((config, seed, shrunk));
+            }
+            return;
+        }
+        if arguments.once || seconds >= arguments.seconds {
+            progress.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
+    let found = progress.found.lock().take();
+    if let Some((config, seed, violation)) = &found {
+        println!("shortened history, {} entries:", violation.history.len());
+        describe(&violation.history).iter().for_each(|line| println!("  {line}"));
+        println!("its last steps:");
+        violation.log.iter().rev().take(12).rev().for_each(|line| println!("  {line:.300}"));
+        println!("violation: {:.2000}", violation.text);
+        let mistake =
+            arguments.mistake.map(|planted| MISTAKES.iter().find(|(mistake, _, _)| *mistake == planted));
+        let mistake = mistake.flatten().map_or(String::new(), |(_, name, _)| format!(" --mistake {name}"));
+        println!(
+            "repeat: cargo run --release -p terrace-sim -- --once --config {} --seed {seed} --operations {}{mistake}",
+            config.name, arguments.operations
+        );
+    }
+    let (counts, states, histories) = *progress.totals.lock();
+    let seconds = progress.clock.monotonic_ns() as f64 / 1e9;
+    println!(
+        "{}: {histories} histories, {} operations ({} amid others), {} faults, {} crashes ({} in operations, {} in \
+         background work, {} in recovery), {states} distinct states in {seconds:.0} s, {:.0} states/s",
+        if found.is_some() { "VIOLATION" } else { "no violation" },
+        counts.operations,
+        counts.amid,
+        counts.faults,
+        counts.crashes,
+        counts.crashes_amid_operation,
+        counts.crashes_amid_background,
+        counts.crashes_amid_recovery,
+        states as f64 / seconds.max(0.001),
+    );
+    ExitCode::from(u8::from(found.is_some()))
+}

@@ -1,12 +1,16 @@
 //! The pool's media: recorded PM and a simulated device that share a crash clock.
 
 use crate::old_content;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, Report, check};
 use terrace_format::Geometry;
 use terrace_fs::PoolMedia;
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
+use terrace_media::ordering::{Change, OrderingPoint};
 use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
 
@@ -19,6 +23,17 @@ pub struct Moment {
     pub device: Option<DeviceSnapshot>,
 }
 
+/// How media are made, and what was seen of all that were.
+#[derive(Clone, Default)]
+pub struct Setup {
+    /// On PM `order` only orders, `persist` alone makes durable.
+    pub persist_only: bool,
+    /// An ordering point that is made wrong on purpose.
+    pub change: Option<(OrderingPoint, Change)>,
+    /// The ordering points met, and how often.
+    pub points: Rc<RefCell<BTreeMap<OrderingPoint, u64>>>,
+}
+
 /// All media of a pool.
 pub struct Media {
     /// Numbers the persistence events of all media.
@@ -27,23 +42,33 @@ pub struct Media {
     pub pm: Arc<RecordedPm>,
     /// The lower tier.
     pub device: Option<Arc<SimulatedDevice>>,
-    persist_only: bool,
+    setup: Setup,
+}
+
+impl Drop for Media {
+    fn drop(&mut self) {
+        let mut all = self.setup.points.borrow_mut();
+        for (point, count) in self.clock.ordering().points() {
+            *all.entry(point).or_default() += count;
+        }
+    }
 }
 
 impl Media {
     /// Media of zeros.
-    pub fn new(pm_bytes: u64, device_blocks: u64, persist_only: bool) -> Media {
+    pub fn new(pm_bytes: u64, device_blocks: u64, setup: &Setup) -> Media {
         let device = (device_blocks > 0).then(|| DeviceImage::zeroed(device_blocks));
-        Media::from_images(vec![0; pm_bytes as usize], device, persist_only)
+        Media::from_images(vec![0; pm_bytes as usize], device, setup)
     }
 
     /// Media that hold these images, durably.
-    pub fn from_images(pm: impl Into<PmImage>, device: Option<DeviceImage>, persist_only: bool) -> Media {
+    pub fn from_images(pm: impl Into<PmImage>, device: Option<DeviceImage>, setup: &Setup) -> Media {
         let clock = CrashClock::new();
+        clock.ordering().change(setup.change);
         let pm = Arc::new(RecordedPm::with_clock(pm, &clock));
-        pm.set_persist_only(persist_only);
+        pm.set_persist_only(setup.persist_only);
         let device = device.map(|image| Arc::new(SimulatedDevice::with_clock("tier1", image, &clock)));
-        Media { clock, pm, device, persist_only }
+        Media { clock, pm, device, setup: setup.clone() }
     }
 
     /// As the engine takes them.
@@ -66,7 +91,7 @@ impl Media {
         let mut pm = self.pm.visible_image();
         let mut device = self.device.as_ref().map(|device| device.visible_image());
         old_content::fill(geometry, &mut pm, device.as_mut());
-        *self = Media::from_images(pm, device, self.persist_only);
+        *self = Media::from_images(pm, device, &self.setup.clone());
     }
 
     /// This moment.
@@ -87,7 +112,7 @@ impl Media {
     }
 
     /// Media as a crash at a moment may leave them; the first four seeds are the extremes.
-    pub fn after(moment: &Moment, seed: u64, persist_only: bool) -> Media {
+    pub fn after(moment: &Moment, seed: u64, setup: &Setup) -> Media {
         let pm = match seed % 4 {
             0 => moment.pm.image_oldest(),
             1 => moment.pm.image_newest(),
@@ -98,6 +123,11 @@ impl Media {
             1 => device.image_all(),
             _ => device.image_random(seed),
         });
-        Media::from_images(pm, device, persist_only)
+        Media::from_images(pm, device, setup)
+    }
+
+    /// How these were made.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
     }
 }

@@ -44,6 +44,7 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
         return None;
     }
     world.note(format!("{op:?}"));
+    world.durable_start();
     world.counts.operations += 1;
     world.count_cold(&op);
     let from = world.now();
@@ -98,9 +99,10 @@ impl World {
             self.power_failed(states);
             return;
         }
+        let succeeded = answer.is_ok();
         self.judge(&op, answer, when);
         self.last_end = self.now();
-        self.durable_history(&op);
+        self.durable_history(&op, succeeded);
     }
 
     fn judge(&mut self, op: &Op, answer: Result<Seen, FsError>, when: Stamp) {
@@ -121,8 +123,11 @@ impl World {
         }
         let involved = self.model.involved(op);
         let expected = self.model.perform(op, when);
+        let succeeds = expected.is_ok();
         self.compare_answers(op, answer, expected);
-        self.note_names(op);
+        if succeeds {
+            self.note_names(op);
+        }
         for id in involved {
             self.compare_attributes(id);
         }

@@ -2,10 +2,12 @@
 
 use crate::action::{Action, Entry, History};
 use crate::generate::Generator;
+use crate::media::Setup;
 use crate::world::{Config, Counts, Shared, World, apply, end, install_hook};
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
+use terrace_media::ordering::{Change, OrderingPoint};
 use terrace_runtime::planted::{Mistake, plant};
 use terrace_runtime::{interleave, thread};
 
@@ -14,6 +16,8 @@ use terrace_runtime::{interleave, thread};
 pub struct Wrong {
     /// A planted mistake.
     pub mistake: Option<Mistake>,
+    /// An ordering point left out or weakened.
+    pub ordering: Option<(OrderingPoint, Change)>,
 }
 
 /// A rule that did not hold.
@@ -33,6 +37,8 @@ pub struct Violation {
 pub struct Ended {
     /// What it did.
     pub counts: Counts,
+    /// The ordering points it met, and how often.
+    pub points: BTreeMap<OrderingPoint, u64>,
     /// What it found.
     pub violation: Option<Violation>,
 }
@@ -50,16 +56,22 @@ pub fn run(config: Config, seed: u64, operations: u64, wrong: Wrong, seen: &Seen
         history.push(entry.clone());
         Some(entry)
     };
-    let (counts, failed) = drive(config, seed, wrong, seen, &enough, &mut next);
+    let setup = setup(wrong);
+    let (counts, failed) = drive(config, seed, (wrong, &setup), seen, &enough, &mut next);
     let violation = failed.map(|(text, log)| Violation { text, log, history, states: counts.states });
-    Ended { counts, violation }
+    let points = setup.points.take();
+    Ended { counts, points, violation }
+}
+
+fn setup(wrong: Wrong) -> Setup {
+    Setup { change: wrong.ordering, ..Setup::default() }
 }
 
 /// Repeats a history.
 pub fn replay(config: Config, seed: u64, history: &[Entry], wrong: Wrong) -> Option<(String, Vec<String>)> {
     let seen = Seen::default();
     let mut next = |_: &Shared, index: usize| history.get(index).cloned();
-    drive(config, seed, wrong, &seen, &|_, index| index >= history.len(), &mut next).1
+    drive(config, seed, (wrong, &setup(wrong)), &seen, &|_, index| index >= history.len(), &mut next).1
 }
 
 type Failed = Option<(String, Vec<String>)>;
@@ -67,7 +79,7 @@ type Failed = Option<(String, Vec<String>)>;
 fn drive(
     config: Config,
     seed: u64,
-    wrong: Wrong,
+    (wrong, setup): (Wrong, &Setup),
     seen: &Seen,
     enough: &dyn Fn(&Shared, usize) -> bool,
     next: &mut dyn FnMut(&Shared, usize) -> Option<Entry>,
@@ -75,7 +87,7 @@ fn drive(
     thread::set_index(0);
     let kept: RefCell<Option<Shared>> = RefCell::new(None);
     let result = crate::caught(|| {
-        let world = World::new(config, seed);
+        let world = World::new(config, seed, setup.clone());
         *kept.borrow_mut() = Some(Rc::clone(&world));
         world.borrow_mut().seen = Rc::clone(seen);
         install_hook(&world);

@@ -5,12 +5,13 @@
 //! operations run to their end. All choices come from the seeds of the actions.
 
 use crate::action::{Action, Entry, Fault};
-use crate::media::{Media, Moment};
+use crate::media::{Media, Moment, Setup};
 use crate::operate::operate;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +87,21 @@ pub const BASE: Config = Config {
     images: 0,
 };
 
+/// Power fails anywhere; images are looked at after each time.
+const POWER: Config = Config { name: "power", power_fails: true, relatime: false, images: 6, ..BASE };
+
+/// The kinds of runs that long runs take turns with.
+pub const CONFIGS: [Config; 8] = [
+    POWER,
+    Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
+    Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
+    Config { name: "power-full", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..POWER },
+    Config { name: "power-persist", persist_only: true, ..POWER },
+    Config { name: "power-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER },
+    Config { name: "faults", faults: true, relatime: false, ..BASE },
+    Config { name: "faults-power", faults: true, ..POWER },
+];
+
 /// What a run did.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Counts {
@@ -118,6 +134,29 @@ pub struct Counts {
     pub promoted_bytes: u64,
     pub clean_evicted_bytes: u64,
     pub skipped_bytes: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.operations += other.operations;
+        self.file_operations += other.file_operations;
+        self.met_cold += other.met_cold;
+        self.amid += other.amid;
+        self.no_space += other.no_space;
+        self.would_block += other.would_block;
+        self.errors += other.errors;
+        self.faults += other.faults;
+        self.remounts += other.remounts;
+        self.crashes += other.crashes;
+        self.crashes_amid_operation += other.crashes_amid_operation;
+        self.crashes_amid_background += other.crashes_amid_background;
+        self.crashes_amid_recovery += other.crashes_amid_recovery;
+        self.states += other.states;
+        self.demoted_bytes += other.demoted_bytes;
+        self.promoted_bytes += other.promoted_bytes;
+        self.clean_evicted_bytes += other.clean_evicted_bytes;
+        self.skipped_bytes += other.skipped_bytes;
+    }
 }
 
 /// Loss of power.
@@ -199,8 +238,9 @@ const START_NS: u64 = 1_700_000_000_000_000_000;
 
 impl World {
     /// A new pool.
-    pub fn new(config: Config, hash_seed: u64) -> Shared {
-        let mut media = Media::new(2 << 20, config.device_blocks, config.persist_only);
+    pub fn new(config: Config, hash_seed: u64, setup: Setup) -> Shared {
+        let setup = Setup { persist_only: config.persist_only, ..setup };
+        let mut media = Media::new(2 << 20, config.device_blocks, &setup);
         let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [1; 16], path: "/tier1".into() };
         let options = FormatOptions {
             label: "simulated".into(),
@@ -321,13 +361,20 @@ impl World {
         self.cookies.retain(|(id, _), _| model.node(*id).is_ok());
     }
 
+    /// Remembers what is there before the first operation since everything was made durable.
+    pub fn durable_start(&mut self) {
+        if self.config.persist_only && self.unpersisted.is_empty() {
+            self.unpersisted.push(self.model.clone());
+        }
+    }
+
     /// Remembers what an operation left, where only `persist` makes durable.
-    pub fn durable_history(&mut self, op: &Op) {
+    pub fn durable_history(&mut self, op: &Op, succeeded: bool) {
         if !self.config.persist_only {
             return;
         }
         let persists = matches!(op, Op::Fsync { .. } | Op::Write { sync: true, .. });
-        if persists {
+        if persists && succeeded {
             self.unpersisted.clear();
         }
         self.unpersisted.push(self.model.clone());
@@ -658,6 +705,9 @@ impl World {
     /// Puts a fault in force, or ends it.
     fn inject(&mut self, fault: Fault) {
         let Some(device) = self.media.device.clone() else { return };
+        if self.faulty() && fault != Fault::Heals {
+            self.inject(Fault::Heals);
+        }
         self.note(format!("{fault:?}"));
         self.counts.faults += 1;
         let blocks = device_blocks(&device);
@@ -666,12 +716,8 @@ impl World {
                 let times = times.map_or(Times::Forever, Times::Count);
                 device.fail_next(operation, 0..blocks, errno, times);
             }
-            Fault::Stalls => device.stall_at_most(Duration::ZERO),
-            Fault::Vanishes => {
-                for operation in crate::generate::OPERATIONS {
-                    device.fail_next(operation, 0..blocks, libc::ENODEV, Times::Forever);
-                }
-            }
+            Fault::Stalls => device.stall_without_waiting(),
+            Fault::Vanishes => device.vanish(libc::ENODEV),
             Fault::Lies => {
                 device.lie_about_flush(true);
                 self.lied = true;
@@ -679,6 +725,11 @@ impl World {
             Fault::Heals => {
                 device.clear_failures();
                 device.unstall();
+                if self.fault == Some(Fault::Vanishes) {
+                    let lost_power = self.rng.random::<bool>().then(|| self.rng.random());
+                    device.come_back(lost_power);
+                    self.may_be_damaged |= self.lied && lost_power.is_some();
+                }
                 device.lie_about_flush(false);
             }
         }
@@ -710,7 +761,7 @@ impl World {
         let mut choice = SmallRng::seed_from_u64(seed);
         for side in 0..self.config.images {
             let image: u64 = if side < 2 { side * 5 } else { choice.random() };
-            let media = Media::after(&moment, image, self.config.persist_only);
+            let media = Media::after(&moment, image, self.media.setup());
             if !self.seen.borrow_mut().insert(media.hash()) {
                 continue;
             }
@@ -724,7 +775,7 @@ impl World {
         }
         let image = choice.random();
         self.note(format!("  goes on with image {image:#x}"));
-        let mut media = Media::after(&moment, image, self.config.persist_only);
+        let mut media = Media::after(&moment, image, self.media.setup());
         while choice.random_ratio(1, 3) {
             media = self.crash_again(&media, &mut choice);
         }
@@ -746,7 +797,7 @@ impl World {
         drop(fs);
         let image = choice.random();
         self.note(format!("  power fails again in recovery, image {image:#x}"));
-        Media::after(&moment, image, self.config.persist_only)
+        Media::after(&moment, image, self.media.setup())
     }
 
     /// Checks, mounts, finds the state that it is in among those allowed, and lets background work end.
@@ -775,6 +826,10 @@ impl World {
             match compared {
                 Ok(()) => {
                     self.note(format!("  state: {}", state.name));
+                    // What was never durable may be made again under the same number.
+                    let there: BTreeMap<u64, u32> =
+                        self.numbers.values().map(|(ino, generation)| (ino.0, *generation)).collect();
+                    self.generations.retain(|ino, _| !self.config.persist_only || there.contains_key(ino));
                     (self.lenient, self.torn) = (false, None);
                     return;
                 }
