@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::table::{MASK_FULL, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, Lsn, PmBlock};
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 use terrace_wal::{NoSpace, Result, Tx, Wal};
 use zerocopy::little_endian::U64;
@@ -167,6 +168,7 @@ impl BlockPool {
 
     fn kept(&self, purpose: Purpose) -> u64 {
         match purpose {
+            _ if planted(Mistake::ReserveOpenToAll) => 0,
             Purpose::User => self.reserve,
             Purpose::Demotion => self.reserve / 2,
             Purpose::Reclaim => 0,
@@ -275,6 +277,9 @@ impl BlockPool {
     pub fn freed(&self, lsn: Lsn, blocks: &[PmBlock]) {
         let mut space = self.space.lock();
         space.quarantine.extend(blocks.iter().map(|block| (lsn, *block)));
+        if planted(Mistake::ReuseBeforeCheckpoint) {
+            self.drain_passed(&mut space, Lsn(u64::MAX));
+        }
     }
 
     /// Undoes [`Self::release`] of a transaction that was not committed.
@@ -288,7 +293,10 @@ impl BlockPool {
     }
 
     fn drain(&self, space: &mut Space) {
-        let passed = self.wal.checkpoint_lsn();
+        self.drain_passed(space, self.wal.checkpoint_lsn());
+    }
+
+    fn drain_passed(&self, space: &mut Space, passed: Lsn) {
         let mut pinned = Vec::new();
         while let Some((lsn, block)) = space.quarantine.front().copied() {
             if lsn >= passed {

@@ -64,7 +64,7 @@ impl Fs {
     }
 
     /// Raises the size to `end` if it is lower.
-    fn extend(&self, ino: Ino, end: u64, wait: Wait) -> FsResult<()> {
+    pub(crate) fn extend(&self, ino: Ino, end: u64, wait: Wait) -> FsResult<()> {
         let mut op = Op::new(wait);
         self.run(&mut op, self.large_record(), |reservation, op| {
             // The old last block rarely needs zeros in a new one.

@@ -26,6 +26,7 @@ use terrace_format::{BLOCK_SIZE, DeviceId, TierId};
 use terrace_map::{InodeFileMap, RadixTree};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::Clock;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::{Mutex, ReentrantMutex};
 use terrace_runtime::thread::Driver;
 use terrace_wal::{Error, Wal};
@@ -200,6 +201,7 @@ impl Fs {
         }
         let wal = Arc::new(wal);
         let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
+        while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
         let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
         let sizes = media.block.iter().enumerate();
         let sizes: Vec<(DeviceId, u64)> =

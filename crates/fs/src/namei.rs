@@ -14,6 +14,8 @@ use terrace_catalog::dentry::{self, Dentry};
 use terrace_catalog::{Edit, symlink};
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::{Corrupt, Ino};
+use terrace_runtime::planted::{Mistake, planted};
+use zerocopy::IntoBytes;
 
 /// Longest name.
 const NAME_MAX: usize = 255;
@@ -339,11 +341,17 @@ impl Fs {
             let file_type = (inode.slot.mode.get() >> 12) as u8;
             dentry::insert(&mut shards, &mut staged.tx, &self.names, parent, name, ino, file_type)?;
             let mut slot = inode.slot;
-            slot.nlink = (slot.nlink.get() + 1).into();
             slot.ctime = self.now().into();
-            log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            let logged = slot;
+            slot.nlink = (slot.nlink.get() + 1).into();
+            let in_place = planted(Mistake::UnloggedLinkCount);
+            log_slot(&mut staged.tx, inode.place, &inode.slot, if in_place { &logged } else { &slot });
             self.stage_directory_change(&mut staged, &directory, 1, 0);
             staged.commit(reservation)?;
+            if in_place {
+                self.pm.write(inode.place, &slot.as_bytes()[..8])?;
+                self.pm.persist();
+            }
             self.references.looked_up(ino);
             Ok(Inode { slot, ..inode }.attributes())
         })

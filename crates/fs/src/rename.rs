@@ -9,6 +9,7 @@ use crate::types::Wait;
 use crate::write::Staged;
 use terrace_catalog::dentry::{self, Dentry};
 use terrace_format::Ino;
+use terrace_runtime::planted::{Mistake, planted};
 
 /// A rename's arguments.
 #[derive(Clone, Copy)]
@@ -143,14 +144,23 @@ impl Fs {
                 file_type,
             )?;
         }
-        dentry::remove(&mut shards, &mut staged.tx, names.parent, source.cookie)?;
-        staged.unlink_emptied(&mut shards)?;
+        if !planted(Mistake::RenameInTwo) {
+            dentry::remove(&mut shards, &mut staged.tx, names.parent, source.cookie)?;
+            staged.unlink_emptied(&mut shards)?;
+        }
         self.stage_parents(&mut staged, &old_parent, &new_parent, &moved, replaced.as_ref());
         self.stage_moved(&mut staged, &moved, names.new_parent);
         match &replaced {
-            Some(replaced) => self.drop_link(reservation, staged, replaced),
-            None => staged.commit(reservation).map(|_| ()),
+            Some(replaced) => self.drop_link(reservation, staged, replaced)?,
+            None => staged.commit(reservation).map(|_| ())?,
         }
+        if planted(Mistake::RenameInTwo) {
+            let mut staged = Staged::new(self, None, false);
+            dentry::remove(&mut shards, &mut staged.tx, names.parent, source.cookie)?;
+            staged.unlink_emptied(&mut shards)?;
+            staged.commit(self.wal.reserve(self.large_record())?)?;
+        }
+        Ok(())
     }
 
     /// Entry counts and link counts of the two directories (or the one).

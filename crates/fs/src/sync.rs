@@ -10,6 +10,7 @@ use std::time::Duration;
 use terrace_blocks::State;
 use terrace_format::table::Owner;
 use terrace_format::{Ino, PmBlock};
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::{Next, Step, interleave};
 
 impl Fs {
@@ -19,6 +20,9 @@ impl Fs {
     /// # Errors
     /// EIO when PM has failed since.
     pub fn fsync(&self, _ino: Ino, _data_only: bool) -> FsResult<()> {
+        if planted(Mistake::FsyncFlushesDevices) {
+            self.devices.flush_all()?;
+        }
         self.sync()
     }
 

@@ -17,6 +17,7 @@ use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_INTENTS};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_map::file_map::Freed;
+use terrace_runtime::planted::{Mistake, planted};
 
 /// One past the last block that a file can have.
 pub(crate) const FILE_END: FileBlock = FileBlock(MAX_FILE_BLOCK.0 + 1);
@@ -107,7 +108,7 @@ impl Fs {
         shards: &mut ShardsWrite<'_>,
         staged: &mut Staged<'_>,
     ) -> Attempt<()> {
-        self.cold_versions.bump(inode.ino, piece.range);
+        self.bump_removed(inode.ino, piece.range);
         if !piece.cold.is_empty() {
             let mut freed = Vec::new();
             let (first, end) = (piece.range.first, piece.range.end);
@@ -133,6 +134,13 @@ impl Fs {
         }
         staged.blocks_delta -= self.union_count(piece) as i64;
         Ok(())
+    }
+
+    /// Who looked at a range before it was removed learns that it changed (S6).
+    fn bump_removed(&self, ino: Ino, range: BlockRange) {
+        if !planted(Mistake::PunchIgnoredByVersion) {
+            self.cold_versions.bump(ino, range);
+        }
     }
 
     /// Frees map nodes of a range that hold nothing any more; true when it freed any.
@@ -230,7 +238,7 @@ impl Fs {
             return Err(Need::ClearIntent { ino: inode.ino, range: WHOLE_FILE }.into());
         }
         // Reads treat the range as gone from now on.
-        self.cold_versions.bump(inode.ino, range);
+        self.bump_removed(inode.ino, range);
         slot.flags = (slot.flags.get() | flag::HAS_INTENT).into();
         let generation = slot.generation.get();
         intent::put(

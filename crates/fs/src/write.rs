@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use terrace_blocks::{Claim, Purpose};
 use terrace_catalog::DeviceRun;
 use terrace_catalog::{Freed, ShardsWrite};
-use terrace_format::address::{MAX_FILE_BLOCK, MAX_FILE_SIZE};
+use terrace_format::address::{LINE_SIZE, MAX_FILE_BLOCK, MAX_FILE_SIZE};
 use terrace_format::checksum::crc32c;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::ColdExtent;
@@ -26,6 +26,7 @@ use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_map::Mapping;
 use terrace_runtime::interleave;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::{Reservation, Tx};
 
 /// New data up to this many bytes is named by checksum in the record.
@@ -130,19 +131,44 @@ impl<'a> Staged<'a> {
     }
 
     pub fn take(&mut self) -> Attempt<PmBlock> {
+        if planted(Mistake::FreedBeforeRecord)
+            && let Some(block) = self.released.pop()
+        {
+            self.fs.blocks.keep(block);
+            self.fs.blocks.bump(block);
+            self.fs.blocks.descriptor(block).set_clean(false);
+            return Ok(block);
+        }
         self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::LargerClaim))
     }
 
     /// Streams bytes to a block that nobody can see yet: named ones at the commit, so that nothing comes
     /// between their stream and the fence.
     pub fn store(&mut self, block: PmBlock, at: u64, bytes: impl Into<Cow<'a, [u8]>>) -> Attempt<()> {
-        let (offset, bytes) = (block.offset().plus(at), bytes.into());
+        let (offset, mut bytes) = (block.offset().plus(at), bytes.into());
         if self.checked {
             self.tx.name_data(offset, bytes.len() as u32, crc32c(&bytes));
+        }
+        if planted(Mistake::EdgeLineNotWritten) {
+            self.leave_edge(offset, &mut bytes)?;
+        }
+        if self.checked {
             self.data.push((offset, bytes));
         } else {
             self.fs.pm.write_streaming(offset, &bytes)?;
             self.unnamed = true;
+        }
+        Ok(())
+    }
+
+    /// Stores the last line of an unaligned range, which stays in the cache, and shortens the range by it.
+    fn leave_edge(&self, offset: PmOffset, bytes: &mut Cow<'a, [u8]>) -> Attempt<()> {
+        let end = offset.0 + bytes.len() as u64;
+        let whole = bytes.len().saturating_sub((end % LINE_SIZE) as usize);
+        self.fs.pm.store(offset.plus(whole as u64), &bytes[whole..])?;
+        match bytes {
+            Cow::Borrowed(bytes) => *bytes = &bytes[..whole],
+            Cow::Owned(bytes) => bytes.truncate(whole),
         }
         Ok(())
     }
@@ -153,7 +179,9 @@ impl<'a> Staged<'a> {
             // The bytes may be named by the checksum of a lane's last record (T4).
             self.fs.wal.confirm_named(block.offset().plus(at), bytes.len() as u64)?;
             let descriptor = self.fs.blocks.descriptor(block);
-            descriptor.set_clean(false);
+            if !planted(Mistake::StaysCleanWhenWritten) {
+                descriptor.set_clean(false);
+            }
             self.fs.blocks.bump(block);
             descriptor.touch(self.fs.tick.load(Ordering::Relaxed));
             self.store(block, at, bytes)?;
@@ -260,6 +288,9 @@ impl Fs {
             return Err(FsError::TooLarge);
         }
         self.slow_down(wait)?;
+        if planted(Mistake::SizeBeforeBlocks) && self.getattr(ino)?.size < end {
+            self.extend(ino, end, wait)?;
+        }
         if data.len() == BLOCK
             && offset.is_multiple_of(BLOCK_SIZE)
             && self.write_whole_block(ino, FileBlock(offset / BLOCK_SIZE), data, flags)?
@@ -296,6 +327,7 @@ impl Fs {
     fn write_piece(&self, op: &mut Op, ino: Ino, segment: Segment<'_>, flags: WriteFlags) -> FsResult<()> {
         let blocks = segment.blocks().count() as usize;
         let record = (RECORD_FIXED + RECORD_PER_BLOCK * (blocks + 1)).max(SMALL_RECORD);
+        let mut first_seen = None;
         self.run(op, record, |reservation, op| {
             // The old last block, whose tail may have to become zeros, rarely needs one more.
             let claim = self.blocks.claim(blocks + op.extra, op.purpose)?;
@@ -306,7 +338,11 @@ impl Fs {
             self.stage_tail_zeros(op, &inode, segment.offset, &mut staged)?;
             self.stage(op, &inode, segment, &mut staged)?;
             let mut slot = inode.slot;
-            slot.size = inode.size().max(end).into();
+            let size = match *first_seen.get_or_insert(inode.size()) {
+                seen if planted(Mistake::SizeFromBeforeTheWait) => seen,
+                _ => inode.size(),
+            };
+            slot.size = size.max(end).into();
             if flags.kill_set_id {
                 kill_set_id(&mut slot);
             }

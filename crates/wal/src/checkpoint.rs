@@ -10,6 +10,7 @@ use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_format::record::{HEADER_SIZE, header_lsn, padded, plausible_length};
 use terrace_format::{Corrupt, Lsn, PmOffset};
 use terrace_runtime::pause;
+use terrace_runtime::planted::{Mistake, planted};
 
 /// The checkpoint as last written.
 pub(crate) struct CheckpointState {
@@ -99,7 +100,9 @@ impl Wal {
         let [a, b] = CHECKPOINT_COPIES;
         let [one, other] = if first == 0 { [a, b] } else { [b, a] };
         self.pm.write(one.offset(), &bytes)?;
-        self.pm.persist();
+        if !planted(Mistake::CheckpointCopiesAtOnce) {
+            self.pm.persist();
+        }
         pause::at("checkpoint:copy");
         self.pm.write(other.offset(), &bytes)?;
         self.pm.persist();

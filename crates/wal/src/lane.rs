@@ -7,9 +7,11 @@
 use crate::dirty_lines::DirtyLines;
 use crate::error::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_format::checksum::record_seed;
 use terrace_format::record::{DataCheck, HEADER_SIZE, RECORD_ALIGN, padded};
 use terrace_format::{Lsn, PmOffset};
 use terrace_media::PmMedium;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 
 /// Ranges of data that a lane's last record names; at most this many are kept one by one.
@@ -114,6 +116,14 @@ impl Lane {
             packed == u64::MAX || (packed != 0 && start < offset.0 + length && offset.0 < start + size)
         })
     }
+}
+
+/// What the CRC of a record is seeded with, when it is written and when it is read (design T3).
+pub(crate) fn seed(pool_uuid: &[u8; 16], lane: u32, position: u64, epoch: u64) -> u32 {
+    if planted(Mistake::StaleRecordsCount) {
+        return record_seed(pool_uuid, lane, 0, 0);
+    }
+    record_seed(pool_uuid, lane, position, epoch)
 }
 
 /// Reads bytes of a ring that may wrap around its end.

@@ -5,18 +5,19 @@
 
 use crate::checkpoint::CheckpointState;
 use crate::error::{Error, Result};
-use crate::lane::{Lane, read_ring};
+use crate::lane::{self, Lane, read_ring};
 use crate::wal::Wal;
 use crc_fast::{CrcAlgorithm, Digest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use terrace_format::checkpoint::{Checkpoint, FAR};
-use terrace_format::checksum::record_seed;
+use terrace_format::checksum::crc32c;
 use terrace_format::geometry::CHECKPOINT_COPIES;
-use terrace_format::record::{HEADER_SIZE, Record, plausible_length};
+use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, plausible_length};
 use terrace_format::{BLOCK_SIZE, Corrupt, Geometry, Lsn};
 use terrace_media::PmMedium;
 use terrace_runtime::pause;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::{Condvar, Mutex};
 
 /// What recovery found.
@@ -96,13 +97,14 @@ pub fn find_records(
     verify(checkpoint)?;
     for lane in 0..geometry.lane_count {
         let tail = checkpoint.tails.get(lane as usize).copied().unwrap_or(0);
-        let (mut found, end) = scan_lane(pm, pool_uuid, geometry, checkpoint, lane, tail)?;
-        let mut end = end;
-        if let Some(last) = found.last()
-            && !data_is_sound(pm, geometry, last)
-        {
-            end -= last.ring_bytes;
-            found.pop();
+        let (mut found, mut end) = scan_lane(pm, pool_uuid, geometry, checkpoint, lane, tail)?;
+        // A successor proves the fence behind a record's data.
+        let judged = if planted(Mistake::DataCheckOfAnyRecord) { found.len() } else { 1 };
+        let proved = found.len().saturating_sub(judged);
+        let judge = |record: &Record| data_is_sound(pm, geometry, record);
+        if let Some(unsound) = found.iter().skip(proved).position(|record| !judge(record)) {
+            let dropped = found.drain(proved + unsound..);
+            end -= dropped.map(|record| record.ring_bytes).sum::<u64>();
         }
         records.append(&mut found);
         ends.push(end);
@@ -154,15 +156,28 @@ fn scan_lane(
         let mut header = [0; HEADER_SIZE];
         read_ring(pm, base, size, position, &mut header)?;
         let Some(length) = plausible_length(&header, geometry.max_record()) else {
+            if planted(Mistake::RecoveryReadsPastHole) {
+                position += RECORD_ALIGN;
+                continue;
+            }
             break;
         };
         let mut bytes = vec![0; length];
         read_ring(pm, base, size, position, &mut bytes)?;
-        let seed = record_seed(pool_uuid, lane, position, checkpoint.epoch);
+        let seed = lane::seed(pool_uuid, lane, position, checkpoint.epoch);
+        if planted(Mistake::CommitMarkFirst) {
+            seal_again(&mut bytes, seed);
+        }
         let Some(record) = Record::verify(bytes, seed, geometry.pm_size) else {
+            if planted(Mistake::RecoveryReadsPastHole) {
+                position += RECORD_ALIGN;
+                continue;
+            }
             break;
         };
-        if record.lsn <= last {
+        // Both guard against what earlier laps and mounts left in the ring: the seed and the order.
+        let left_over = planted(Mistake::StaleRecordsCount) && !checkpoint.clean;
+        if record.lsn <= last && !left_over {
             break;
         }
         last = record.lsn;
@@ -170,6 +185,18 @@ fn scan_lane(
         records.push(record);
     }
     Ok((records, position))
+}
+
+/// Gives a record the checksum that its bytes should have: [`Mistake::CommitMarkFirst`] believes them.
+fn seal_again(bytes: &mut [u8], seed: u32) {
+    let put = |bytes: &mut [u8], word: u32| {
+        if let Some(place) = bytes.get_mut(16..20) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+    };
+    put(bytes, seed);
+    let crc = crc32c(bytes);
+    put(bytes, crc);
 }
 
 /// Judges the data that a lane's last record names (T4). Data that cannot be read keeps its record:

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use terrace_format::PmOffset;
 use terrace_format::record::{DATA_CHECK_SIZE, DataCheck, HEADER_SIZE, MAX_WRITE};
 use terrace_media::PmMedium;
+use terrace_runtime::planted::{Mistake, planted};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -151,7 +152,8 @@ impl Tx {
         for check in &self.checks {
             into.extend_from_slice(&check.offset.0.to_le_bytes());
             // One word: its checksum, next, would have to wait for two halves.
-            into.extend_from_slice(&(u64::from(check.length) | u64::from(check.crc) << 32).to_le_bytes());
+            let crc = if planted(Mistake::DataChecksumNotStored) { 0 } else { check.crc };
+            into.extend_from_slice(&(u64::from(check.length) | u64::from(crc) << 32).to_le_bytes());
         }
         into.extend_from_slice(self.words.as_bytes());
     }

@@ -1,17 +1,18 @@
 //! Reservation and commit.
 
 use crate::checkpoint::CheckpointState;
+use crate::dirty_lines::DirtyLines;
 use crate::error::{Error, Result};
-use crate::lane::{EMPTY_HEADER, Lane, LaneState};
+use crate::lane::{self, EMPTY_HEADER, Lane, LaneState};
 use crate::transaction::Tx;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use terrace_format::checksum::record_seed;
 use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, padded, seal};
 use terrace_format::{Geometry, Lsn, PmOffset};
 use terrace_media::PmMedium;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
 use terrace_runtime::thread;
 
@@ -325,14 +326,23 @@ impl Open<'_> {
         record.clear();
         record.extend_from_slice(&EMPTY_HEADER);
         tx.encode(&mut record);
-        let seed = record_seed(&wal.pool_uuid, lane.index, state.head, wal.epoch);
+        let seed = lane::seed(&wal.pool_uuid, lane.index, state.head, wal.epoch);
         seal(&mut record, self.lsn, writes, checks, seed);
         let ring_bytes = padded(record.len());
         record.resize(ring_bytes as usize, 0);
-        let streamed = lane.append(&*wal.pm, state.head, &record);
+        let streamed = if planted(Mistake::CommitMarkFirst) {
+            let (mark, rest) = record.split_at(RECORD_ALIGN as usize);
+            lane.append(&*wal.pm, state.head, mark)
+                .inspect(|()| wal.pm.order())
+                .and_then(|()| lane.append(&*wal.pm, state.head + RECORD_ALIGN, rest))
+        } else {
+            lane.append(&*wal.pm, state.head, &record)
+        };
         state.scratch = record;
         streamed?;
-        wal.pm.order();
+        if !planted(Mistake::NoFenceInCommit) && !planted(Mistake::CommitMarkFirst) {
+            wal.pm.order();
+        }
         state.head += ring_bytes;
         state.last_lsn = self.lsn;
         lane.set_named(tx.checks());
@@ -340,6 +350,9 @@ impl Open<'_> {
     }
 
     fn apply(&mut self, tx: &Tx) -> Result<()> {
+        if planted(Mistake::RangeToSyncReplaced) {
+            self.state.dirty = DirtyLines::default();
+        }
         for (offset, content) in tx.writes() {
             self.wal.pm.store(offset, content)?;
             self.state.dirty.note(offset, content.len());

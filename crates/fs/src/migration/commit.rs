@@ -17,8 +17,10 @@ use terrace_catalog::chunks;
 use terrace_catalog::cold_map;
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
+use terrace_format::{FileBlock, PmBlock};
 use terrace_map::Mapping;
 use terrace_runtime::interleave;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::Error;
 
 pub(super) fn demoting() -> Op {
@@ -240,6 +242,16 @@ impl Fs {
         Ok(evicted)
     }
 
+    /// Whether the cold copy of a block is as good as the one in PM. The caller holds the inode's lock.
+    pub(super) fn is_clean(&self, inode: &Inode, block: FileBlock, pm: PmBlock) -> bool {
+        if planted(Mistake::EvictOnlyCopy) && inode.slot.has(flag::HAS_COLD) {
+            // There is a copy; nobody asks whether it is a good one.
+            let below = self.cold_extents(inode.ino, BlockRange::new(block, block.plus(1)));
+            return below.is_ok_and(|below| below.iter().any(|extent| !extent.unwritten));
+        }
+        self.blocks.descriptor(pm).is_clean()
+    }
+
     fn evict_piece(
         &self,
         reservation: terrace_wal::Reservation<'_>,
@@ -248,7 +260,7 @@ impl Fs {
         let _guard = self.locks.write(piece[0].ino);
         let Some(inode) = self.load_same(&piece[0])? else { return Ok(0) };
         let same = self.unchanged(&inode, piece.iter())?;
-        let clean = piece.iter().all(|c| self.blocks.descriptor(c.pm).is_clean());
+        let clean = piece.iter().all(|c| self.is_clean(&inode, c.block, c.pm));
         let range = BlockRange::new(piece[0].block, piece[0].block.plus(piece.len() as u64));
         let cold = self.cold_extents(inode.ino, range)?;
         let written = cold.iter().filter(|extent| !extent.unwritten);

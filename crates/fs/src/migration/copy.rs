@@ -14,6 +14,7 @@ use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_map::Mapping;
 use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_runtime::pause;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::{Error, NoSpace};
 
 /// Runs shorter than this get no summary: small hole fills (design 4.5).
@@ -79,6 +80,11 @@ pub(super) struct Copied<'a> {
     pub crc: u32,
 }
 
+fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
+    let written = copied.iter().filter(|copied| !copied.candidate.unwritten);
+    written.map(|copied| (copied.candidate.pm, copied.place)).collect()
+}
+
 impl Fs {
     /// Demotes a group. Returns how many PM blocks it freed. Damage of a file or of a PM block holds back
     /// only what it concerns (I8): it is an error only when nothing else could be moved.
@@ -94,7 +100,11 @@ impl Fs {
                 if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.lost.as_ref()) {
                     trouble.get_or_insert_with(|| lost.clone());
                 }
+                let late = planted(Mistake::ExtentBeforeData).then(|| places_of(&copied));
                 freed += self.install(copied, &mut trouble)?;
+                if let Some(places) = late {
+                    self.write_late(&places)?;
+                }
                 rest = left;
             }
         }
@@ -155,7 +165,7 @@ impl Fs {
                     block: victim.block,
                     pm: victim.pm,
                     version: descriptor.version(),
-                    clean: descriptor.is_clean(),
+                    clean: self.is_clean(&inode, victim.block, victim.pm),
                     unwritten: mapping.unwritten,
                     lost: None,
                     pinned: true,
@@ -261,7 +271,9 @@ impl Fs {
                 let Candidate { ino, generation, block, .. } = *candidate;
                 entries.push(SummaryEntry { ino, generation, block, crc, lsn });
             }
-            medium.write(at, part)?;
+            if !planted(Mistake::ExtentBeforeData) {
+                medium.write(at, part)?;
+            }
             at = at.plus(part.len() as u64);
         }
         if summaries(entries.len()) > 0 {
@@ -273,9 +285,21 @@ impl Fs {
             medium.write(at, buffer.get(..summaries(entries.len())).unwrap_or(&[]))?;
         }
         pause::at_unlocked("demotion:copied");
-        device.flush(failed_before)?;
+        if !planted(Mistake::DropBeforeFlush) {
+            device.flush(failed_before)?;
+        }
         pause::at_unlocked("demotion:flushed");
         Ok(crcs)
+    }
+
+    /// Copies blocks to places that their extents name already: [`Mistake::ExtentBeforeData`].
+    fn write_late(&self, places: &[(PmBlock, DeviceRun)]) -> FsResult<()> {
+        for (pm, place) in places {
+            let mut block = [AlignedBlock::zeroed()];
+            self.pm.read(pm.offset(), &mut block[0].0)?;
+            self.devices.medium(place.device)?.write(place.start, &block)?;
+        }
+        self.devices.flush_all()
     }
 
     /// Space for a group on the fastest lower tier that has any.

@@ -28,6 +28,7 @@ use terrace_blocks::Purpose;
 use terrace_format::BLOCK_SIZE;
 use terrace_media::block::Buffer;
 use terrace_placement::Observation;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
@@ -278,7 +279,8 @@ impl Fs {
         if before.is_none_or(|before| before.to_string() != error.to_string()) {
             tracing::warn!("demotion cannot run: {error}");
         }
-        let until = self.clock.monotonic_ns() + BACK_OFF.as_nanos() as u64;
+        let back_off = if planted(Mistake::MigrationSpins) { Duration::ZERO } else { BACK_OFF };
+        let until = self.clock.monotonic_ns() + back_off.as_nanos() as u64;
         self.migration.not_before_ns.store(until, Ordering::Relaxed);
     }
 
@@ -399,6 +401,7 @@ impl Step for MigrationStep {
         }
         match fs.demotion_round(wanted) {
             Ok(Round::Progress) => Next::Again,
+            Err(_) if planted(Mistake::MigrationSpins) => Next::Again,
             _ => Next::After(POLL),
         }
     }

@@ -70,6 +70,7 @@ struct State {
     persist_only: bool,
     poisoned: Vec<Poison>,
     counters: PmCounters,
+    bytes_read: u64,
     kept: Option<CrashSnapshot>,
 }
 
@@ -108,6 +109,7 @@ impl RecordedPm {
             persist_only: false,
             poisoned: Vec::new(),
             counters: PmCounters::default(),
+            bytes_read: 0,
             kept: None,
         };
         let shared = Arc::new(Shared {
@@ -164,6 +166,11 @@ impl RecordedPm {
     /// Ends all poison.
     pub fn clear_poison(&self) {
         self.shared.state.lock().poisoned.clear();
+    }
+
+    /// Bytes read so far: what a mount reads must not grow with the pool.
+    pub fn bytes_read(&self) -> u64 {
+        self.shared.state.lock().bytes_read
     }
 
     /// What reads see, whole.
@@ -335,6 +342,7 @@ impl PmMedium for RecordedPm {
     fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
         let mut state = self.shared.state.lock();
         state.admit(offset, into.len() as u64, Access::Reads)?;
+        state.bytes_read += into.len() as u64;
         if state.visible.read(offset.0, into) { Ok(()) } else { Err(error(offset, into.len() as u64)) }
     }
 
