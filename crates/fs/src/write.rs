@@ -480,7 +480,8 @@ impl Fs {
         let valid = inode.size().saturating_sub(start).min(BLOCK_SIZE) as usize;
         if let Some(old) = old.filter(|old| !old.unwritten) {
             let beyond_end = from >= valid && !whole;
-            if beyond_end || self.data_ordered {
+            // A punch is whole or not at all, data=ordered or not (docs/semantics.md): its zeros need a new block.
+            if beyond_end || self.data_ordered && data.is_some() {
                 store_in_place(old.block, valid.min(from), from, to, data, staged);
                 return Ok(None);
             }

@@ -128,8 +128,8 @@ impl World {
         let Some(ino) = ino.filter(|_| !self.numbers.contains_key(&id)) else { return };
         let found = self.fs().getattr(ino).unwrap();
         let newest = self.generations.insert(ino.0, found.generation);
-        // One whose removal was lost is the same as before.
-        let lost = self.config.persist_only && newest == Some(found.generation);
+        // Where what returned may be lost, so may be a removal, and whatever had the number after it.
+        let lost = self.config.persist_only;
         assert!(newest < Some(found.generation) || lost, "{ino}: generation {newest:?} again");
         self.numbers.insert(id, (ino, found.generation));
     }

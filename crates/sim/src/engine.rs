@@ -80,7 +80,6 @@ impl Call {
             Op::Read { id, offset, length } => {
                 let mut into = vec![0xaa; *length];
                 let count = fs.read(self.ino(id), *offset, &mut into, wait)?;
-                assert!(into[count..].iter().all(|byte| *byte == 0xaa), "read stored past its count");
                 into.truncate(count);
                 Ok(Seen::Bytes(into))
             }

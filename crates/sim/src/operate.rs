@@ -13,7 +13,8 @@ use std::sync::Arc;
 use terrace_format::{FileBlock, Ino};
 use terrace_fs::{Attributes, BlockRange, DirectoryEntry, Fs, FsError, Wait};
 use terrace_reference::{
-    After, Allocate, Answer, BLOCK, Change, CrashRules, Id, Node, Op, Outcome, Reference, Stamp, data,
+    After, Allocate, Answer, BLOCK, Change, CrashRules, CrashState, Id, Node, Op, Outcome, Reference, Stamp,
+    data,
 };
 
 /// What is remembered of an operation while the engine does it.
@@ -100,9 +101,16 @@ impl World {
             return;
         }
         let succeeded = answer.is_ok();
+        let inside = if self.config.persist_only { self.crash_states(&op, when) } else { Vec::new() };
         self.judge(&op, answer, when);
         self.last_end = self.now();
-        self.durable_history(&op, succeeded);
+        self.durable_history(&op, inside, succeeded);
+    }
+
+    fn crash_states(&self, op: &Op, when: Stamp) -> Vec<CrashState> {
+        let rules =
+            CrashRules { atomic_blocks: self.config.atomic_blocks(), ordered: self.config.data_ordered };
+        self.model.crash_states(op, rules, when)
     }
 
     fn judge(&mut self, op: &Op, answer: Result<Seen, FsError>, when: Stamp) {

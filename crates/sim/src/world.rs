@@ -223,7 +223,7 @@ pub struct World {
     fault: Option<Fault>,
     lied: bool,
     /// Where only `persist` makes durable: the states since the last one.
-    unpersisted: Vec<Reference>,
+    unpersisted: Vec<CrashState>,
     /// Hashes of the images looked at.
     pub seen: Rc<RefCell<HashSet<u64>>>,
     steps: Vec<Option<Box<dyn Step>>>,
@@ -364,20 +364,26 @@ impl World {
     /// Remembers what is there before the first operation since everything was made durable.
     pub fn durable_start(&mut self) {
         if self.config.persist_only && self.unpersisted.is_empty() {
-            self.unpersisted.push(self.model.clone());
+            self.unpersisted.push(self.earlier());
         }
     }
 
-    /// Remembers what an operation left, where only `persist` makes durable.
-    pub fn durable_history(&mut self, op: &Op, succeeded: bool) {
+    fn earlier(&self) -> CrashState {
+        let name = "what was there before, not yet made durable".into();
+        CrashState { tree: self.model.clone(), torn: None, name }
+    }
+
+    /// Remembers what an operation left, and what was there while it ran, where only `persist` makes durable.
+    pub fn durable_history(&mut self, op: &Op, inside: Vec<CrashState>, succeeded: bool) {
         if !self.config.persist_only {
             return;
         }
+        self.unpersisted.extend(inside.into_iter().skip(1));
         let persists = matches!(op, Op::Fsync { .. } | Op::Write { sync: true, .. });
         if persists && succeeded {
             self.unpersisted.clear();
         }
-        self.unpersisted.push(self.model.clone());
+        self.unpersisted.push(self.earlier());
     }
 
     /// Whether power failed in what just ran. Keeps the moment.
@@ -391,12 +397,7 @@ impl World {
     /// What may be left of the operation in which power failed.
     pub fn power_failed(&mut self, mut found: Vec<CrashState>) {
         // Where only `persist` makes durable any suffix of what returned may be lost too (C6).
-        let earlier = self.unpersisted.drain(..).map(|tree| CrashState {
-            tree,
-            torn: None,
-            name: "what was there before, not yet made durable".into(),
-        });
-        found.extend(earlier);
+        found.append(&mut self.unpersisted);
         if found.len() > 1 {
             self.counts.crashes_amid_operation += 1;
         }
