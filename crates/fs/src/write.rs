@@ -131,7 +131,9 @@ impl<'a> Staged<'a> {
     }
 
     pub fn take(&mut self) -> Attempt<PmBlock> {
+        // What is named is stored by the commit: an attempt that is given up has changed nothing.
         if planted(Mistake::FreedBeforeRecord)
+            && self.checked
             && let Some(block) = self.released.pop()
         {
             self.fs.blocks.keep(block);
