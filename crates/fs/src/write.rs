@@ -131,7 +131,9 @@ impl<'a> Staged<'a> {
     }
 
     pub fn take(&mut self) -> Attempt<PmBlock> {
+        // What is named is stored by the commit: an attempt that is given up has changed nothing.
         if planted(Mistake::FreedBeforeRecord)
+            && self.checked
             && let Some(block) = self.released.pop()
         {
             self.fs.blocks.keep(block);
@@ -333,15 +335,13 @@ impl Fs {
             let claim = self.blocks.claim(blocks + op.extra, op.purpose)?;
             let _guard = self.locks.write(ino);
             let inode = self.load_regular(ino)?;
+            let seen = *first_seen.get_or_insert(inode.size());
             let mut staged = Staged::new(self, Some(claim), segment.length <= CHECKED_BYTES);
             let end = segment.offset + segment.length;
             self.stage_tail_zeros(op, &inode, segment.offset, &mut staged)?;
             self.stage(op, &inode, segment, &mut staged)?;
             let mut slot = inode.slot;
-            let size = match *first_seen.get_or_insert(inode.size()) {
-                seen if planted(Mistake::SizeFromBeforeTheWait) => seen,
-                _ => inode.size(),
-            };
+            let size = if planted(Mistake::SizeFromBeforeTheWait) { seen } else { inode.size() };
             slot.size = size.max(end).into();
             if flags.kill_set_id {
                 kill_set_id(&mut slot);

@@ -148,43 +148,48 @@ fn scan_lane(
     lane: u32,
     tail: u64,
 ) -> Result<(Vec<Record>, u64)> {
-    let (base, size) = (geometry.lane_offset(lane), geometry.lane_size);
     let mut records = Vec::new();
-    let mut position = tail;
+    let (mut position, mut end) = (tail, tail);
     let mut last = Lsn(checkpoint.lsn.0.saturating_sub(1));
-    while position - tail < size {
-        let mut header = [0; HEADER_SIZE];
-        read_ring(pm, base, size, position, &mut header)?;
-        let Some(length) = plausible_length(&header, geometry.max_record()) else {
+    // Both guard against what earlier laps and mounts left in the ring: the seed of the CRC and the order.
+    let in_any_order = planted(Mistake::StaleRecordsCount) && !checkpoint.clean;
+    while position - tail < geometry.lane_size {
+        let found = record_at(pm, pool_uuid, geometry, checkpoint.epoch, lane, position)?;
+        let Some(record) = found.filter(|record| record.lsn > last || in_any_order) else {
             if planted(Mistake::RecoveryReadsPastHole) {
                 position += RECORD_ALIGN;
                 continue;
             }
             break;
         };
-        let mut bytes = vec![0; length];
-        read_ring(pm, base, size, position, &mut bytes)?;
-        let seed = lane::seed(pool_uuid, lane, position, checkpoint.epoch);
-        if planted(Mistake::CommitMarkFirst) {
-            seal_again(&mut bytes, seed);
-        }
-        let Some(record) = Record::verify(bytes, seed, geometry.pm_size) else {
-            if planted(Mistake::RecoveryReadsPastHole) {
-                position += RECORD_ALIGN;
-                continue;
-            }
-            break;
-        };
-        // Both guard against what earlier laps and mounts left in the ring: the seed and the order.
-        let left_over = planted(Mistake::StaleRecordsCount) && !checkpoint.clean;
-        if record.lsn <= last && !left_over {
-            break;
-        }
         last = record.lsn;
         position += record.ring_bytes;
+        end = position;
         records.push(record);
     }
-    Ok((records, position))
+    Ok((records, end))
+}
+
+/// The record at a position, if there is a valid one.
+fn record_at(
+    pm: &dyn PmMedium,
+    pool_uuid: &[u8; 16],
+    geometry: &Geometry,
+    epoch: u64,
+    lane: u32,
+    position: u64,
+) -> Result<Option<Record>> {
+    let (base, size) = (geometry.lane_offset(lane), geometry.lane_size);
+    let mut header = [0; HEADER_SIZE];
+    read_ring(pm, base, size, position, &mut header)?;
+    let Some(length) = plausible_length(&header, geometry.max_record()) else { return Ok(None) };
+    let mut bytes = vec![0; length];
+    read_ring(pm, base, size, position, &mut bytes)?;
+    let seed = lane::seed(pool_uuid, lane, position, epoch);
+    if planted(Mistake::CommitMarkFirst) {
+        seal_again(&mut bytes, seed);
+    }
+    Ok(Record::verify(bytes, seed, geometry.pm_size))
 }
 
 /// Gives a record the checksum that its bytes should have: [`Mistake::CommitMarkFirst`] believes them.

@@ -81,7 +81,8 @@ pub(super) struct Copied<'a> {
 }
 
 fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
-    let written = copied.iter().filter(|copied| !copied.candidate.unwritten);
+    let due = |candidate: &Candidate<'_>| !candidate.unwritten && candidate.lost.is_none();
+    let written = copied.iter().filter(|copied| due(&copied.candidate));
     written.map(|copied| (copied.candidate.pm, copied.place)).collect()
 }
 
