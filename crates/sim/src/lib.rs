@@ -19,6 +19,8 @@ pub mod media;
 pub mod old_content;
 mod operate;
 pub mod run;
+pub mod subsets;
+pub mod systematic;
 pub mod world;
 
 use std::cell::{Cell, RefCell};

@@ -101,13 +101,14 @@ impl World {
             return;
         }
         let succeeded = answer.is_ok();
-        let inside = if self.config.persist_only { self.crash_states(&op, when) } else { Vec::new() };
+        let inside = if self.config.persist_only { self.states_of(&op, when) } else { Vec::new() };
         self.judge(&op, answer, when);
         self.last_end = self.now();
         self.durable_history(&op, inside, succeeded);
     }
 
-    fn crash_states(&self, op: &Op, when: Stamp) -> Vec<CrashState> {
+    /// What a crash inside an operation may leave of it.
+    pub fn states_of(&self, op: &Op, when: Stamp) -> Vec<CrashState> {
         let rules =
             CrashRules { atomic_blocks: self.config.atomic_blocks(), ordered: self.config.data_ordered };
         self.model.crash_states(op, rules, when)

@@ -406,7 +406,8 @@ impl World {
         }
     }
 
-    fn state_now(&self) -> Vec<CrashState> {
+    /// The only state allowed when nothing that can be seen is under way.
+    pub fn state_now(&self) -> Vec<CrashState> {
         vec![CrashState { tree: self.model.clone(), torn: None, name: "now".into() }]
     }
 }
@@ -810,6 +811,57 @@ impl World {
         self.settle(states);
         self.fs().run_background(10_000);
         self.compare_all();
+    }
+
+    /// Another world on these media that knows what this one knows.
+    pub fn fork(&self, media: Media) -> Shared {
+        let world = World {
+            config: self.config,
+            rng: self.rng.clone(),
+            media,
+            clock: Arc::new(ManualClock::new(self.clock.monotonic_ns() + 3_600_000_000_000)),
+            fs: None,
+            model: self.model.clone(),
+            numbers: self.numbers.clone(),
+            generations: self.generations.clone(),
+            lookups: BTreeMap::new(),
+            opens: BTreeMap::new(),
+            cookies: self.cookies.clone(),
+            hot: None,
+            counts: Counts::default(),
+            log: VecDeque::new(),
+            crash: Crash::None,
+            nesting: Nesting::None,
+            last_end: 0,
+            asked_cookie: 0,
+            lenient: false,
+            torn: None,
+            may_be_damaged: self.may_be_damaged,
+            depth: 0,
+            under_way: Vec::new(),
+            fault: None,
+            lied: false,
+            unpersisted: Vec::new(),
+            seen: Rc::clone(&self.seen),
+            steps: Vec::new(),
+            fresh_blocks: self.fresh_blocks,
+        };
+        Rc::new(RefCell::new(world))
+    }
+
+    /// Looks at what a crash left, and unmounts.
+    pub fn look_and_leave(&mut self, states: &[CrashState]) {
+        let mut states = states.to_vec();
+        states.iter_mut().for_each(|state| state.tree.drop_references());
+        self.assert_clean();
+        self.remount_media();
+        self.settle(&states);
+        self.fs().run_background(10_000);
+        self.compare_all();
+        self.steps.clear();
+        self.fs().unmount().unwrap();
+        self.fs = None;
+        self.assert_clean();
     }
 
     /// Takes over the first allowed state that the mount shows.

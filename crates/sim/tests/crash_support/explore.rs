@@ -13,6 +13,7 @@ use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use terrace_media::block::{DeviceImage, DeviceSnapshot};
 use terrace_media::pm::{CrashSnapshot, PmImage};
+use terrace_sim::subsets::{Choice, Random, all_subsets, any_states, some_subsets};
 
 /// How hard to look.
 #[derive(Clone, Copy)]
@@ -89,80 +90,6 @@ impl AddAssign for Counts {
 pub struct Moment {
     pub pm: CrashSnapshot,
     pub device: DeviceSnapshot,
-}
-
-/// Numbers for choosing: splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound.max(1) as u64) as usize
-    }
-}
-
-/// States of the pending lines of one image.
-type Choice = Vec<usize>;
-const NEWEST: usize = usize::MAX;
-
-/// All subsets, when the lines are few.
-fn all_subsets(pm: &CrashSnapshot, lines: u32) -> Option<Vec<Choice>> {
-    let bound = 1usize << lines;
-    let radixes: Vec<usize> = pm.pending.iter().map(|line| line.state_count()).collect();
-    let mixed = radixes.iter().try_fold(1usize, |n, radix| n.checked_mul(*radix).filter(|n| *n <= bound));
-    if mixed.is_none() && radixes.len() > lines as usize {
-        return None;
-    }
-    let radix = |line: usize| if mixed.is_some() { radixes[line] } else { 2 };
-    let count: usize = (0..radixes.len()).map(radix).product();
-    let choice = |mut number: usize| {
-        let digits = (0..radixes.len()).map(|line| {
-            let digit = number % radix(line);
-            number /= radix(line);
-            if mixed.is_none() && digit == 1 { NEWEST } else { digit }
-        });
-        digits.collect()
-    };
-    Some((0..count).map(choice).collect())
-}
-
-/// Choices worth a look among too many.
-fn some_subsets(pm: &CrashSnapshot, samples: usize, seed: u64) -> Vec<Choice> {
-    let lines = pm.pending.len();
-    let mut by_age: Vec<usize> = (0..lines).collect();
-    by_age.sort_by_key(|line| pm.pending[*line].first_event());
-    let mut choices = vec![vec![0; lines], vec![NEWEST; lines]];
-    let mut random = Random(seed);
-    let each = (samples / 6).clamp(1, lines);
-    for turn in 0..each {
-        // Spread evenly, the places between by chance.
-        let at = (turn * lines + random.below(lines)) / each;
-        let with = |kept: &dyn Fn(usize) -> bool| {
-            let mut choice = vec![0; lines];
-            (0..lines).filter(|rank| kept(*rank)).for_each(|rank| choice[by_age[rank]] = NEWEST);
-            choice
-        };
-        choices.push(with(&|rank| rank == at));
-        choices.push(with(&|rank| rank != at));
-        choices.push(with(&|rank| rank < at));
-        choices.push(with(&|rank| rank >= at));
-    }
-    choices.extend((0..samples.saturating_sub(4 * each)).map(|_| any_states(pm, &mut random)));
-    choices
-}
-
-/// A random state: of each line any, or old or newest with a bias of the image's own.
-fn any_states(pm: &CrashSnapshot, random: &mut Random) -> Choice {
-    let (torn, kept) = (random.below(2) == 1, random.below(9));
-    let state = |count: usize, random: &mut Random| match torn && random.below(2) == 0 {
-        true => random.below(count),
-        false if random.below(8) < kept => NEWEST,
-        false => 0,
-    };
-    pm.pending.iter().map(|line| state(line.state_count(), random)).collect()
 }
 
 /// Judges the images of a case's moments, each state once.

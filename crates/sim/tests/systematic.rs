@@ -1,0 +1,74 @@
+//! Every operation, and pairs of operations that touch the same names or blocks, crashed before each persistence
+//! event, judged by the reference's crash semantics. Counts distinct states.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use terrace_runtime::sync::Mutex;
+use terrace_sim::run::Wrong;
+use terrace_sim::systematic::{Case, Effort, SMALL, cases, explore};
+use terrace_sim::world::Config;
+
+/// Explores cases on both cores.
+fn run(config: Config, cases: &[Case], effort: Effort) -> u64 {
+    let next = AtomicUsize::new(0);
+    let total = Mutex::new((0, 0, 0, 0));
+    let failed = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let seed = case.iter().map(|act| act.name.len() as u64).sum();
+            let explored = explore(config, case, effort, seed, Wrong::default());
+            let mut total = total.lock();
+            total.0 += explored.states;
+            total.1 += explored.events;
+            total.2 += explored.all;
+            total.3 += explored.sampled;
+            if let Some(violation) = explored.violation {
+                failed.lock().push(violation);
+                return;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        work();
+    });
+    let (states, events, all, sampled) = total.into_inner();
+    println!(
+        "{} cases, {events} events, {all} moments with all subsets, {sampled} sampled: {states} states",
+        cases.len()
+    );
+    let failed = failed.into_inner();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    states
+}
+
+#[test]
+fn every_operation() {
+    let (singles, _) = cases();
+    let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
+    let mut states = 0;
+    for quiet in [true, false] {
+        states += run(SMALL, &singles, Effort { lines: 8, samples: 60, stride: 1, quiet });
+        states += run(ordered, &singles, Effort { lines: 6, samples: 30, stride: 2, quiet });
+    }
+    assert!(states > 20_000, "{states}");
+}
+
+#[test]
+fn pairs() {
+    let (_, pairs) = cases();
+    run(SMALL, &pairs, Effort { lines: 4, samples: 14, stride: 3, quiet: true });
+}
+
+#[test]
+#[ignore = "one case by name: TERRACE_CASE='link, then chmod'"]
+#[allow(clippy::disallowed_methods)]
+fn one() {
+    let name = std::env::var("TERRACE_CASE").unwrap_or_default();
+    let (singles, pairs) = cases();
+    let named = |case: &Case| case.iter().map(|act| act.name).collect::<Vec<_>>().join(", then ") == name;
+    let cases: Vec<Case> = singles.into_iter().chain(pairs).filter(named).collect();
+    for quiet in [true, false] {
+        run(SMALL, &cases, Effort { lines: 8, samples: 60, stride: 1, quiet });
+    }
+}
