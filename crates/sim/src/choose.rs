@@ -165,7 +165,10 @@ impl World {
             260..=329 => self.choose_release(),
             330..=339 => Op::GetAttributes { id: self.any() },
             340..=519 => self.choose_read(),
-            520..=739 => self.choose_write(),
+            520..=739 => {
+                let id = self.file();
+                self.choose_write(id)
+            }
             740..=819 => self.choose_attributes(),
             820..=859 => self.choose_fallocate(),
             860..=889 => {
@@ -237,8 +240,33 @@ impl World {
         Op::Read { id, offset, length: length as usize }
     }
 
-    fn choose_write(&mut self) -> Op {
-        let id = self.file();
+    /// An operation on the content of one file.
+    pub fn choose_of(&mut self, id: Id) -> Op {
+        let size = self.size_of(id);
+        match self.rng.random_range(0..4) {
+            0 => self.choose_write(id),
+            1 => Op::Write {
+                id,
+                offset: size,
+                length: self.rng.random_range(1..9000),
+                seed: self.rng.random(),
+                kill_set_id: false,
+                sync: false,
+            },
+            2 => {
+                let size = Some(self.rng.random_range(0..=size + 5000));
+                Op::SetAttributes { id, change: Change { size, ..Change::default() } }
+            }
+            _ => Op::Fallocate {
+                id,
+                offset: self.rng.random_range(0..=size),
+                length: self.rng.random_range(1..20_000),
+                mode: Allocate::PunchHole,
+            },
+        }
+    }
+
+    fn choose_write(&mut self, id: Id) -> Op {
         let size = self.size_of(id);
         let (offset, length) = (self.offset(size), self.length());
         // Around the limit of a file's size, now and then.

@@ -5,12 +5,13 @@
 use crate::action::{Action, Entry};
 use crate::media::{Media, Moment, Setup};
 use crate::run::Wrong;
-use crate::subsets::{Choice, Random, all_subsets, any_states, some_subsets};
+use crate::subsets::{Choice, NEWEST, Random, all_subsets, any_states, some_subsets};
 use crate::world::{BASE, Config, Shared, World, apply};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, mpsc};
 use terrace_media::block::DeviceImage;
 use terrace_media::ordering::OrderingPoint;
+use terrace_media::pm::CrashSnapshot;
 use terrace_reference::{Allocate, BLOCK, Change, CrashState, Id, New, Op, ROOT, SetTime, XattrMode};
 use terrace_runtime::planted::plant;
 use terrace_runtime::thread;
@@ -49,7 +50,9 @@ const G: Id = Id(7);
 const H: Id = Id(8);
 const LINK: Id = Id(9);
 const BIG: Id = Id(10);
-const NEW: Id = Id(11);
+/// Files that fill the first page of the inode file: one more inode needs a new page.
+const FILLERS: std::ops::Range<u64> = 11..32;
+const NEW: Id = Id(40);
 
 /// The pool of all cases: small, so that comparing is quick.
 pub const SMALL: Config = Config {
@@ -113,6 +116,7 @@ fn populate() -> Vec<Action> {
         make(BIG, ROOT, "big", New::Regular(0o644)),
         write(BIG, 0, 90 * BLOCK + 10, 5),
     ];
+    all.extend(FILLERS.map(|id| make(Id(id), D, &format!("filler-{id}"), New::Regular(0o600))));
     all.push(Action::Op(Op::Fsync { id: F }));
     all
 }
@@ -194,6 +198,18 @@ pub fn acts() -> Vec<Act> {
             "write with O_SYNC and set-id",
             &[of(G)],
             Action::Op(Op::Write { id: G, offset: 1, length: 3, seed: 9, kill_set_id: true, sync: true }),
+        ),
+        act(
+            "overwrite a block with O_SYNC",
+            &[of(F)],
+            Action::Op(Op::Write {
+                id: F,
+                offset: 0,
+                length: BLOCK,
+                seed: 9,
+                kill_set_id: false,
+                sync: true,
+            }),
         ),
         act("write in three pieces", &[of(BIG)], write(BIG, 0, 140 * BLOCK, 9)),
         act("truncate down", &[of(F)], size(F, 4500)),
@@ -299,7 +315,7 @@ fn run_case(
         let device = now.media.device.as_ref().map(|device| device.visible_image());
         now.fork(Media::from_images(now.media.pm.visible_image(), device, setup))
     };
-    let (moments, states) = photographed(&world, || apply_last(&world, last, seed));
+    let (moments, mut states) = photographed(&world, || apply_last(&world, last, seed));
     explored.events = moments.len() as u64;
     let mut seen = HashSet::new();
     let count = moments.len();
@@ -307,12 +323,25 @@ fn run_case(
         if (index + seed as usize) % effort.stride != 0 && index + 1 != count {
             continue;
         }
+        // Once the call has returned nothing but its result is left (C6).
+        if index + 1 == count && (!config.persist_only || persists(last)) {
+            states.drain(..states.len() - 1);
+            seen.clear();
+        }
         let judged = judge_moment(&known, moment, &states, effort, seed + index as u64, &mut seen, explored);
         if let Err(error) = judged {
             let names: Vec<&str> = case.iter().map(|act| act.name).collect();
             panic!("{}: crash before event {index} of {count}: {error}", names.join(", then "));
         }
     }
+}
+
+/// Whether a step makes durable what it did, and all before it.
+fn persists(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Op(Op::Fsync { .. } | Op::Write { sync: true, .. }) | Action::SyncDown | Action::Remount
+    )
 }
 
 /// Does the last step; the states that a crash inside it may leave.
@@ -327,6 +356,9 @@ fn apply_last(world: &Shared, action: &Action, seed: u64) -> Vec<CrashState> {
             _ => world.state_now(),
         }
     };
+    let mut states = states;
+    let earlier = world.borrow().unpersisted();
+    states.splice(0..0, earlier);
     apply(world, &Entry { action: action.clone(), seed });
     states
 }
@@ -377,9 +409,32 @@ fn judge_moment(
         devices.push(Some(device.image_all()));
         devices.extend((0..2).map(|i| Some(device.image_random(seed + i))));
     }
+    judge_images(world, &newest, &choices, &devices, states, seen, explored)?;
+    // Where only `persist` makes durable the crash may fall into an earlier epoch.
+    let epochs = moment.pm.epoch_count();
+    for turn in 0..(epochs - 1).min(6) {
+        let epoch = if turn == 0 { 0 } else { random.below(epochs as usize) as u64 };
+        let narrow = moment.pm.in_epoch(epoch);
+        let lines = narrow.pending.len();
+        let choices = vec![vec![0; lines], vec![NEWEST; lines], any_states(&narrow, &mut random)];
+        judge_images(world, &narrow, &choices, &devices, states, seen, explored)?;
+    }
+    Ok(())
+}
+
+/// Judges images of one epoch, each state once.
+fn judge_images(
+    world: &Shared,
+    pm: &CrashSnapshot,
+    choices: &[Choice],
+    devices: &[Option<DeviceImage>],
+    states: &[CrashState],
+    seen: &mut HashSet<u64>,
+    explored: &mut Explored,
+) -> Result<(), String> {
     for (index, choice) in choices.iter().enumerate() {
         let of = |line: usize| choice[line];
-        let hash = newest.hash_here(&of);
+        let hash = pm.hash_here(&of);
         for (turn, device) in devices.iter().enumerate() {
             // The first two meet every device image, the others two each.
             if index >= 2 && turn != 0 && turn != 1 + index % (devices.len() - 1) {
@@ -391,17 +446,14 @@ fn judge_moment(
             }
             explored.states += 1;
             let setup = world.borrow().media.setup().clone();
-            let media = Media::from_images(newest.image_here(&of), device.clone(), &setup);
+            let media = Media::from_images(pm.image_here(&of), device.clone(), &setup);
             let fork = world.borrow().fork(media);
             let judged = crate::caught(|| fork.borrow_mut().look_and_leave(states));
             judged.map_err(|error| {
-                let lines: Vec<String> = newest
-                    .pending
-                    .iter()
-                    .take(20)
-                    .map(|l| format!("{:#x}/{}", l.offset().0, l.state_count()))
-                    .collect();
-                format!("image {index} (device {turn}; {choice:?} of lines {}): {error}", lines.join(" "))
+                let lines = pm.pending.iter().zip(choice).take(12);
+                let lines: Vec<String> =
+                    lines.map(|(l, c)| format!("{:#x}: {c} of {}", l.offset().0, l.state_count())).collect();
+                format!("image {index} (device {turn}; lines {}): {error}", lines.join(", "))
             })?;
         }
     }

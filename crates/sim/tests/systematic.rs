@@ -72,3 +72,13 @@ fn one() {
         run(SMALL, &cases, Effort { lines: 8, samples: 60, stride: 1, quiet });
     }
 }
+
+#[test]
+fn mkfs() {
+    let explored = terrace_sim::fresh::explore(
+        Effort { lines: 8, samples: 60, stride: 1, quiet: true },
+        Wrong::default(),
+    );
+    println!("mkfs: {} events, {} states", explored.events, explored.states);
+    assert!(explored.violation.is_none(), "{}", explored.violation.unwrap_or_default());
+}

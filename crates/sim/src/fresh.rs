@@ -1,0 +1,112 @@
+//! mkfs crashed before each of its persistence events, over an older pool: left is the old pool, nothing that mounts,
+//! or the new, empty one (C25).
+
+use crate::media::{Media, Moment, Setup};
+use crate::run::Wrong;
+use crate::subsets::{Random, all_subsets, some_subsets};
+use crate::systematic::{Effort, Explored, SMALL};
+use crate::world::{World, format_options};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, mpsc};
+use terrace_check::Code;
+use terrace_format::Ino;
+use terrace_fs::{Fs, MountOptions, Wait, format, read_superblock};
+use terrace_media::block::DeviceImage;
+use terrace_media::pm::PmImage;
+use terrace_runtime::ManualClock;
+
+const OLD: [u8; 16] = [7; 16];
+const NEW: [u8; 16] = [8; 16];
+
+/// Explores mkfs.
+pub fn explore(effort: Effort, wrong: Wrong) -> Explored {
+    let setup = Setup { change: wrong.ordering, ..Setup::default() };
+    let mut explored =
+        Explored { states: 0, events: 0, all: 0, sampled: 0, points: BTreeMap::new(), violation: None };
+    let result = crate::caught(|| run(effort, &setup, &mut explored));
+    explored.points = setup.points.take();
+    explored.violation = result.err();
+    explored
+}
+
+fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
+    let world = World::new(SMALL, 1, setup.clone());
+    let (pm, device) = {
+        let mut world = world.borrow_mut();
+        world.leave_a_file();
+        let device = world.media.device.as_ref().map(|device| device.visible_image());
+        (world.media.pm.visible_image(), device)
+    };
+    let media = Media::from_images(pm, device, setup);
+    let moments = moments_of(&media);
+    explored.events = moments.len() as u64;
+    let mut seen = HashSet::new();
+    for (index, moment) in moments.iter().enumerate() {
+        let done = index + 1 == moments.len();
+        let choices = all_subsets(&moment.pm, effort.lines)
+            .unwrap_or_else(|| some_subsets(&moment.pm, effort.samples, index as u64));
+        let device = moment.device.as_ref();
+        let mut random = Random(index as u64);
+        for choice in &choices {
+            let device = device.map(|device| match random.below(3) {
+                0 => device.image_none(),
+                1 => device.image_all(),
+                _ => device.image_random(random.below(1 << 30) as u64),
+            });
+            let image = moment.pm.image_here(&|line| choice[line]);
+            let hash = image.hash() ^ device.as_ref().map_or(0, DeviceImage::hash).rotate_left(17);
+            if !done && !seen.insert(hash) {
+                continue;
+            }
+            explored.states += 1;
+            judge(image, device, setup, done, &format!("mkfs, crash before event {index}"));
+        }
+    }
+}
+
+fn moments_of(media: &Media) -> Vec<Moment> {
+    let (sender, receiver) = mpsc::channel();
+    let (pm, device) = (Arc::downgrade(&media.pm), media.device.as_ref().map(Arc::downgrade));
+    media.clock.on_event(Some(Box::new(move |_| {
+        let Some(pm) = pm.upgrade() else { return };
+        let device = device.as_ref().and_then(|device| device.upgrade()).map(|device| device.snapshot());
+        let _ = sender.send(Moment { pm: pm.snapshot(), device });
+    })));
+    let made = format(&media.pool(), &format_options(SMALL, NEW, [3; 16]));
+    media.clock.on_event(None);
+    made.unwrap();
+    let mut moments: Vec<Moment> = receiver.try_iter().collect();
+    moments.push(media.now());
+    moments
+}
+
+fn judge(pm: PmImage, device: Option<DeviceImage>, setup: &Setup, done: bool, what: &str) {
+    let media = Media::from_images(pm, device, setup);
+    let superblock = match read_superblock(&*media.pm, true) {
+        Ok((superblock, _)) => superblock,
+        Err(refused) => {
+            assert!(!done, "{what}: {refused} after mkfs returned");
+            return;
+        }
+    };
+    assert!(superblock.uuid == NEW || superblock.uuid == OLD && !done, "{what}: pool {:?}", superblock.uuid);
+    let old = superblock.uuid == OLD;
+    // Lower-tier headers of an old pool may be overwritten by then (C25): the tool that opens them refuses it.
+    if !old {
+        let report = media.check();
+        // One copy of the superblock is there before the other (C5, C25).
+        let one_copy = !done && report.findings.iter().all(|finding| finding.code == Code::SuperblockCopy);
+        assert!(report.is_clean() || one_copy, "{what}: check: {:#?}", report.findings);
+    }
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
+    let fs = Fs::mount(media.pool(), superblock, MountOptions::default(), clock);
+    let fs = fs.unwrap_or_else(|error| panic!("{what}: mount: {error}"));
+    let found = fs.lookup(Ino(1), b"old").is_ok();
+    assert_eq!(found, old, "{what}: the file of the old pool");
+    if !old {
+        let space = fs.statfs(Wait::Allowed).unwrap();
+        assert!(space.free > 0, "{what}: no space in a new pool");
+        fs.run_background(1000);
+        fs.unmount().unwrap();
+    }
+}

@@ -1,0 +1,43 @@
+//! The explorer finds every mistake of the list that was written before it (terrace_runtime::planted). Prints after
+//! how many states.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use terrace_runtime::planted::MISTAKES;
+use terrace_runtime::sync::Mutex;
+use terrace_sim::mistakes::{Budget, find};
+use terrace_sim::run::Wrong;
+
+#[test]
+fn every_planted_mistake_is_found() {
+    let next = AtomicUsize::new(0);
+    let missed = Mutex::new(Vec::new());
+    let work = || {
+        while let Some((mistake, name, _)) = MISTAKES.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let wrong = Wrong { mistake: Some(*mistake), ..Wrong::default() };
+            match find(wrong, Budget { histories: 6, operations: 2000 }) {
+                Some(found) => println!(
+                    "{name}: {} states, {} operations: {} | {}",
+                    found.states, found.operations, found.how, found.what
+                ),
+                None => {
+                    println!("{name}: NOT FOUND");
+                    missed.lock().push(*name);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        work();
+    });
+    let missed = missed.into_inner();
+    assert!(missed.is_empty(), "not found: {}", missed.join(", "));
+}
+
+/// The same search finds nothing in the engine as it is.
+#[test]
+fn nothing_is_found_without_one() {
+    let found = find(Wrong::default(), Budget { histories: 1, operations: 2000 });
+    assert!(found.is_none(), "{found:?}");
+}
