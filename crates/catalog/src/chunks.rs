@@ -106,6 +106,10 @@ fn mark_piece(
         return Err(wrong(run, "a chunk number of 32 bits", piece.chunk).into());
     }
     let key = Key::chunk(piece.chunk, run.device);
+    // Who locked the shards went by the inode's flags and found less: they are damaged.
+    if !guard.holds(guard.catalog().shard_of(piece.chunk)) {
+        return Err(wrong(run, "an extent that its inode's flags announce", "no such flag").into());
+    }
     let old: Option<SmallVec<[u8; 512]>> = guard.reader(tx).get_with(&key, SmallVec::from_slice)?;
     let absent = old.is_none();
     let mut bitmap = old.unwrap_or_else(|| SmallVec::from_elem(0, size));

@@ -209,11 +209,15 @@ pub fn read_from(
     let Some(from) = after.checked_add(1) else {
         return Ok(());
     };
-    let mut sound = true;
+    let (mut sound, mut last) = (true, after);
     reader.scan(&Key::dentry(directory, from), &prefix(directory).0, |key, value| {
         match decode(key, value) {
-            Some((dentry, name)) => visit(dentry, name),
-            None => {
+            // Out of order a reader that goes on after the last would never come to an end.
+            Some((dentry, name)) if dentry.cookie > last => {
+                last = dentry.cookie;
+                visit(dentry, name)
+            }
+            _ => {
                 sound = false;
                 ControlFlow::Break(())
             }

@@ -126,6 +126,10 @@ impl ShardsWrite<'_> {
     pub fn catalog(&self) -> &Catalog {
         self.catalog
     }
+    /// Whether a shard is among the locked ones.
+    pub(crate) fn holds(&self, shard: u32) -> bool {
+        self.held.contains(&shard)
+    }
 }
 
 /// Reads locked shards. Cheap to copy.

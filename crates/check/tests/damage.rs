@@ -229,7 +229,7 @@ const COLD: &[Damage] = &[
     (ColdRange, |i| {
         i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(40)), &other_extent(40).encode())
     }),
-    (ColdRange, |i| {
+    (KeyValue, |i| {
         i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(40)), &other_extent(u64::MAX).encode())
     }),
     (ColdOverlap, |i| {

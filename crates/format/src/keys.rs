@@ -9,7 +9,7 @@
 //! | 5 intent | first file block u32 BE | generation u32 LE, end block u64 LE |
 //! | 6 chunk | device u8 (the inode field holds the chunk number) | bitmap of used blocks |
 
-use crate::address::{DeviceBlock, DeviceId, FileBlock, Ino};
+use crate::address::{DeviceBlock, DeviceId, FileBlock, Ino, MAX_FILE_BLOCK};
 use crate::corrupt::Corrupt;
 
 /// Kinds of keys. Stable numbers.
@@ -167,11 +167,16 @@ impl ColdExtent {
         if crcs.len() != if flags == 1 { 0 } else { length as usize } {
             return Err(wrong("a checksum per written block"));
         }
+        let start = u64::from_le_bytes(start);
+        // So that no sum of block numbers overflows.
+        if first > MAX_FILE_BLOCK.0 || start.checked_add(u64::from(length)).is_none() {
+            return Err(wrong("blocks that can be"));
+        }
         Ok(ColdExtent {
             first: FileBlock(first),
             length,
             device: DeviceId(device),
-            start: DeviceBlock(u64::from_le_bytes(start)),
+            start: DeviceBlock(start),
             unwritten: flags == 1,
             crcs,
         })
@@ -197,6 +202,21 @@ mod tests {
         let middle = extent.slice(FileBlock(11), FileBlock(13));
         assert_eq!(middle.as_ref().map(|m| (m.start, m.crcs.clone())), Some((DeviceBlock(101), vec![2, 3])));
         assert_eq!(extent.slice(FileBlock(14), FileBlock(20)), None);
+    }
+
+    /// Extents at the end of all numbers decoded, and the sum of start and length overflowed.
+    #[test]
+    fn extents_of_impossible_blocks_do_not_decode() {
+        let value = |start: u64| {
+            let mut value = vec![4, 0, 0, 1, 0, 0, 0, 0];
+            value.extend_from_slice(&start.to_le_bytes());
+            value
+        };
+        let key = Key::cold(Ino(3), FileBlock(0));
+        assert!(ColdExtent::decode(&key.0, &value(u64::MAX - 4)).is_ok());
+        assert!(ColdExtent::decode(&key.0, &value(u64::MAX - 3)).is_err());
+        let long = Key::new(3, Kind::Cold, &[255; 8]);
+        assert!(ColdExtent::decode(&long.0, &value(9)).is_err());
     }
 
     #[test]

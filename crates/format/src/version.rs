@@ -38,6 +38,8 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[FeatureRow {
 }];
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
+/// Features that may be ignored (superblock `compatible`).
+pub const COMPATIBLE: &[FeatureRow] = &[];
 
 /// The bits of a table.
 pub fn known(rows: &[FeatureRow]) -> u64 {

@@ -199,7 +199,7 @@ impl Fs {
         let mut at = range.first;
         while at < range.end {
             let window = BlockRange::new(at, at.plus(most).min(range.end));
-            let mapped = self.map.next_mapped(&inode.map(), window.first, window.end)?;
+            let mapped = self.next_mapped(inode, window.first, window.end)?;
             let cold = match inode.slot.has(flag::HAS_COLD) {
                 true => self.cold_extents(inode.ino, window)?.into_iter().next(),
                 false => None,
@@ -260,7 +260,7 @@ impl Fs {
     ) -> FsResult<Option<FileBlock>> {
         let mut best: Option<FileBlock> = None;
         let mut from = at;
-        while let Some((block, mapping)) = self.map.next_mapped(&inode.map(), from, end)? {
+        while let Some((block, mapping)) = self.next_mapped(inode, from, end)? {
             let gone = intents.iter().find(|r| r.first <= block && block < r.end);
             if !mapping.unwritten && gone.is_none() {
                 best = Some(block);

@@ -140,7 +140,7 @@ impl Fs {
     /// A file none of whose first blocks is in PM is read through the kernel's cache.
     fn mostly_cold(&self, inode: &Inode) -> FsResult<bool> {
         let end = terrace_format::FileBlock(inode.size().div_ceil(terrace_format::BLOCK_SIZE));
-        Ok(self.map.next_mapped(&inode.map(), terrace_format::FileBlock(0), end)?.is_none())
+        Ok(self.next_mapped(inode, terrace_format::FileBlock(0), end)?.is_none())
     }
 
     /// Closes.

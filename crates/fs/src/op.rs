@@ -7,7 +7,7 @@ use crate::types::{BlockRange, Wait};
 use terrace_blocks::Purpose;
 use terrace_catalog::{Edit, Shortage};
 use terrace_format::keys::Key;
-use terrace_format::{FileBlock, Ino};
+use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_runtime::interleave;
 use terrace_wal::{Error, NoSpace, Reservation};
 
@@ -54,6 +54,22 @@ pub(crate) enum Need {
     LargerClaim,
     /// Something changed between two looks; start again.
     Again,
+}
+
+impl Need {
+    fn name(&self) -> &'static str {
+        match self {
+            Need::MapNodes { .. } => "map nodes",
+            Need::CatalogRoom(_) => "room in a catalog page",
+            Need::CatalogRooms(_) => "room in several catalog pages",
+            Need::Cold { .. } => "cold blocks",
+            Need::ClearIntent { .. } => "the end of an intent",
+            Need::InodePage => "an inode page",
+            Need::PmSpace => "PM blocks",
+            Need::LargerClaim => "a larger claim",
+            Need::Again => "another look",
+        }
+    }
 }
 
 /// Why an attempt ended without a result.
@@ -104,6 +120,9 @@ impl From<Need> for Fail {
     }
 }
 
+/// Needs of one operation that are provided: in a damaged pool one may come back for ever.
+const MOST_PROVIDED: u32 = 1000;
+
 /// Record room for an operation on names or a few blocks.
 pub(crate) const SMALL_RECORD: usize = 2048;
 
@@ -123,6 +142,7 @@ impl Fs {
         if self.read_only {
             return Err(FsError::ReadOnly);
         }
+        let mut provided = 0;
         loop {
             let reservation = self.wal.reserve(record.min(self.wal.max_record()))?;
             match attempt(reservation, op) {
@@ -132,14 +152,19 @@ impl Fs {
                     op.halved += 1;
                 }
                 Err(Fail::Error(error)) => return Err(error),
-                Err(Fail::Need(need)) => self.provide(op, need)?,
+                Err(Fail::Need(need)) => self.provide(op, need, &mut provided)?,
             }
         }
     }
 
-    /// Provides what an attempt lacked. Holds no lock when called and when it returns.
-    pub(crate) fn provide(&self, op: &mut Op, need: Need) -> FsResult<()> {
+    /// Provides what an attempt lacked. Holds no lock when called and when it returns. Counts in `provided`, and
+    /// refuses what comes back for ever; making or waiting for space does not count.
+    pub(crate) fn provide(&self, op: &mut Op, need: Need, provided: &mut u32) -> FsResult<()> {
         interleave::point("op:between-attempts");
+        *provided += 1;
+        if *provided > MOST_PROVIDED {
+            return Err(Corrupt::new("what an operation lacks", "an end of it", need.name()).into());
+        }
         let done = match need {
             Need::MapNodes { ino, first, count } => self.add_map_nodes(op, ino, first, count),
             Need::CatalogRoom(shortage) => {
@@ -157,7 +182,10 @@ impl Fs {
             Need::Again => Ok(()),
         };
         match done {
-            Err(FsError::Engine(Error::NoSpace(NoSpace::Pm))) => self.make_pm_space(op.purpose, op.wait),
+            Err(FsError::Engine(Error::NoSpace(NoSpace::Pm))) => {
+                *provided -= 1;
+                self.make_pm_space(op.purpose, op.wait)
+            }
             other => other,
         }
     }

@@ -23,6 +23,7 @@ impl Fs {
     /// EISDIR, EINVAL, EIO when a medium fails or a cold block's checksum is wrong.
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8], wait: Wait) -> FsResult<usize> {
         let mut op = Op::new(wait);
+        let mut provided = 0;
         loop {
             match self.try_read(&mut op, ino, offset, into) {
                 Ok((count, atime_due)) => {
@@ -32,7 +33,7 @@ impl Fs {
                     return Ok(count);
                 }
                 Err(Fail::Error(error)) => return Err(error),
-                Err(Fail::Need(need)) => self.provide(&mut op, need)?,
+                Err(Fail::Need(need)) => self.provide(&mut op, need, &mut provided)?,
             }
         }
     }

@@ -5,8 +5,9 @@ use crate::fs::Fs;
 use crate::types::Attributes;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, slot_offset};
-use terrace_format::{Corrupt, Ino, PmBlock, PmOffset};
-use terrace_map::MapInode;
+use terrace_format::table::Owner;
+use terrace_format::{Corrupt, FileBlock, Ino, PmBlock, PmOffset};
+use terrace_map::{MapInode, Mapping};
 use terrace_wal::Tx;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};
@@ -78,6 +79,39 @@ impl InodePages {
 }
 
 impl Fs {
+    /// Refuses a mapping to a PM block that the block table does not give to this file block: what a damaged map
+    /// names is not stored to and not freed, so that damage does not spread.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) fn check_owner(&self, inode: &Inode, block: FileBlock, pm: PmBlock) -> FsResult<()> {
+        match self.blocks.owner(pm)? {
+            Owner::File { ino, block: owned, .. } if (ino, owned) == (inode.ino, block) => Ok(()),
+            other => {
+                let expected = format!("block {block} of inode {}", inode.ino);
+                Err(Corrupt::new(format!("owner of PM block {pm}"), expected, format!("{other:?}")).into())
+            }
+        }
+    }
+
+    /// The first block of a file that PM holds in `from..to`. Its owner is compared: in a damaged tree a node
+    /// may stand for many, and a walk over it would find more blocks than a lifetime has seconds.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) fn next_mapped(
+        &self,
+        inode: &Inode,
+        from: FileBlock,
+        to: FileBlock,
+    ) -> FsResult<Option<(FileBlock, Mapping)>> {
+        let found = self.map.next_mapped(&inode.map(), from, to)?;
+        if let Some((block, mapping)) = found {
+            self.check_owner(inode, block, mapping.block)?;
+        }
+        Ok(found)
+    }
+
     /// Address of an inode's slot.
     pub(crate) fn slot_place(&self, ino: Ino) -> FsResult<PmOffset> {
         if ino.0 == 0 || ino > terrace_format::address::MAX_INO {

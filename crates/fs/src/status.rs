@@ -299,7 +299,7 @@ impl Fs {
                 }
             }
             let mut at = range.first;
-            while let Some((block, _)) = self.map.next_mapped(&inode.map(), at, range.end)? {
+            while let Some((block, _)) = self.next_mapped(&inode, at, range.end)? {
                 if !gone(block) {
                     bytes[0] += BLOCK_SIZE;
                 }

@@ -50,13 +50,17 @@ impl Fs {
     /// blocks are left.
     ///
     /// # Errors
-    /// EINVAL when there is no such tier, ENOSPC when it cannot take all, EIO.
+    /// EINVAL when there is no such tier, EROFS, ENOSPC when it cannot take all, EIO.
     pub fn sync_to(self: &Arc<Fs>, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<()> {
         if tier == 0 {
             return self.sync();
         }
         if !self.devices.tiers().iter().any(|found| found.0 >= tier) {
             return Err(FsError::Invalid);
+        }
+        // Nothing moves there: waiting for it would never end.
+        if self.read_only {
+            return Err(FsError::ReadOnly);
         }
         self.migration.drain.fetch_add(1, Ordering::AcqRel);
         let done = self.drain(progress);

@@ -75,7 +75,7 @@ impl Fs {
         }
         let mut pm = Vec::new();
         let mut at = range.first;
-        while let Some((block, mapping)) = self.map.next_mapped(&inode.map(), at, end)? {
+        while let Some((block, mapping)) = self.next_mapped(inode, at, end)? {
             if pm.len() == most_pm {
                 end = block;
                 break;
@@ -226,6 +226,8 @@ impl Fs {
         mut staged: Staged<'_>,
     ) -> Attempt<bool> {
         let piece = self.next_piece(op, inode, range)?;
+        // Before the shards are locked, of which one is the intents'.
+        let waiting = self.intents_of(inode)?.len();
         let mut shards = self.lock_piece(inode.ino, &piece);
         if piece.complete {
             self.stage_piece(inode, &piece, &mut shards, &mut staged)?;
@@ -234,7 +236,7 @@ impl Fs {
             return Ok(false);
         }
         // Each other one is waiting for the reclaimer, which had an error.
-        if self.intents_of(inode)?.len() >= MAX_INTENTS {
+        if waiting >= MAX_INTENTS {
             return Err(Need::ClearIntent { ino: inode.ino, range: WHOLE_FILE }.into());
         }
         // Reads treat the range as gone from now on.

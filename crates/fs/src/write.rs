@@ -449,6 +449,11 @@ impl Fs {
         let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::new();
         mappings.resize(range.count() as usize, None);
         self.map.lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+        for (index, mapping) in (0..).zip(&mappings) {
+            if let Some(mapping) = mapping {
+                self.check_owner(inode, range.first.plus(index), mapping.block)?;
+            }
+        }
         let cold =
             if inode.slot.has(flag::HAS_COLD) { self.cold_extents(inode.ino, range)? } else { Vec::new() };
         Ok(Under { mappings, cold })

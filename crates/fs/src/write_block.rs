@@ -102,6 +102,7 @@ impl Fs {
         }
         let old = old.map(|old| old.block);
         if let Some(old) = old {
+            self.check_owner(inode, block, old)?;
             self.blocks.quarantine_for(old, new);
         }
         Ok(Some(old))

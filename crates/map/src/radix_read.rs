@@ -172,23 +172,25 @@ impl RadixTree {
         if position(from, top) != 0 {
             return Ok(None);
         }
-        let hit = self.first_below(root.block, top, 0, from, end - 1)?;
+        let mut left = self.blocks.end_block().0;
+        let hit = self.first_below(root.block, top, 0, (from, end - 1), &mut left)?;
         match hit {
             None => Ok(None),
             Some((block, entry)) => Ok(self.decode(entry)?.map(|m| (FileBlock(block), m))),
         }
     }
 
-    /// The first leaf entry for `from..=last` below a node whose first block is `base`.
+    /// The first leaf entry for a range, its last block included, below a node whose first block is `base`.
     fn first_below(
         &self,
         node: PmBlock,
         level: u8,
         base: u64,
-        from: u64,
-        last: u64,
+        range: (u64, u64),
+        left: &mut u64,
     ) -> Result<Option<(u64, u64)>> {
-        let (mut at, end) = span(level, base, from, last);
+        visited(node, level, left)?;
+        let (mut at, end) = span(level, base, range.0, range.1);
         let step = BITS * u32::from(level);
         while at < end {
             let mut buffer = [U64::ZERO; PIECE];
@@ -203,7 +205,7 @@ impl RadixTree {
                 if level == 0 {
                     return Ok(Some((start, entry)));
                 }
-                let hit = self.first_below(self.child(entry)?, level - 1, start, from, last)?;
+                let hit = self.first_below(self.child(entry)?, level - 1, start, range, left)?;
                 if hit.is_some() {
                     return Ok(hit);
                 }
@@ -229,10 +231,7 @@ impl RadixTree {
         left: &mut u64,
         visit: &mut dyn FnMut(PmBlock, u8),
     ) -> Result<()> {
-        *left = left.checked_sub(1).ok_or_else(|| {
-            let site = format!("radix node {node}, level {level}");
-            Corrupt::new(site, "a tree", "more nodes than the pool has blocks")
-        })?;
+        visited(node, level, left)?;
         visit(node, level);
         if level == 0 {
             return Ok(());
@@ -303,6 +302,15 @@ impl RadixTree {
         }
         Ok(present)
     }
+}
+
+/// Counts a node that a walk has come to: nodes that have several parents would make it endless.
+fn visited(node: PmBlock, level: u8, left: &mut u64) -> Result<()> {
+    *left = left.checked_sub(1).ok_or_else(|| {
+        let site = format!("radix node {node}, level {level}");
+        Corrupt::new(site, "a tree", "more nodes than the pool has blocks")
+    })?;
+    Ok(())
 }
 
 /// Blocks from `block` on, at most `most`, whose entries lie side by side.

@@ -9,8 +9,8 @@
 //!              more than 2^31 blocks)
 //! ```
 //! Invariants: a node has one parent; owner words of nodes say what they are, and are checked before a node is
-//! changed or freed, so that a damaged pointer does not spread. Depth is bounded by the height, the range by
-//! `MAX_FILE_BLOCK`, so damage cannot make a walk endless. Stores of one record are applied in the order
+//! changed or freed, so that a damaged pointer does not spread. Depth is bounded by the height, and a walk visits no
+//! more nodes than the pool has blocks, so damage cannot make it endless. Stores of one record are applied in the order
 //! logged: a new root is filled before the root word names it, so that readers of a tree that only grows
 //! (the inode file) need no lock.
 

@@ -6,6 +6,7 @@ mod journal;
 mod model;
 mod programs;
 mod stall;
+mod stress;
 mod system;
 mod verify;
 mod writer;
@@ -24,7 +25,9 @@ const USAGE: &str = "usage:
   terrace-suites append FILE COUNT LETTER    append COUNT lines with O_APPEND
   terrace-suites hold FILE KIND              hold a lock (flock, fcntl, ofd) until standard input ends
   terrace-suites stall-fill DIR              make the files of the stall test: hot and cold
-  terrace-suites stall-run DIR SECONDS READERS   measure writes to hot files beside readers of cold ones";
+  terrace-suites stall-run DIR SECONDS READERS   measure writes to hot files beside readers of cold ones
+  terrace-suites stress DIR MODEL SECONDS SEED   16 threads change and verify files, whose end is kept in MODEL
+  terrace-suites stress-check DIR MODEL      compare DIR with MODEL";
 
 fn number(text: &str) -> Outcome<u64> {
     text.parse().map_err(|_| format!("'{text}' is not a number"))
@@ -42,6 +45,10 @@ fn run(arguments: &[String]) -> Outcome<()> {
         ["stall-run", dir, seconds, readers] => {
             stall::run(Path::new(dir), number(seconds)?, number(readers)?)
         }
+        ["stress", dir, model, seconds, seed] => {
+            stress::run(Path::new(dir), Path::new(model), number(seconds)?, number(seed)?)
+        }
+        ["stress-check", dir, model] => stress::check(Path::new(dir), Path::new(model)),
         _ => Err(USAGE.to_string()),
     }
 }

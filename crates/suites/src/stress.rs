@@ -1,0 +1,320 @@
+//! The stress test: threads that make, change, rename, cut, map and remove files whose every block says which file,
+//! block and version it is, and others that read them meanwhile. Each thread knows what its files hold and compares;
+//! the end is written down, so that it can be compared again after another mount.
+
+use crate::content::{Numbers, bytes, difference};
+use crate::system::Mapping;
+use crate::{Failure, Outcome};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use terrace_runtime::thread::spawn;
+use terrace_runtime::{Clock, SystemClock};
+
+const BLOCK: usize = 4096;
+/// Threads that own files, and threads that read those of others.
+const OWNERS: u64 = 12;
+const READERS: u64 = 4;
+/// Files of an owner, and blocks of a file: together several times the PM.
+const FILES: usize = 24;
+const MAX_BLOCKS: u64 = 512;
+
+/// What a block holds: its file, its place and its version, and bytes that follow from them.
+fn block(file: u64, index: u64, version: u64) -> Vec<u8> {
+    let mut content = Vec::with_capacity(BLOCK);
+    for word in [file, index, version] {
+        content.extend_from_slice(&word.to_le_bytes());
+    }
+    content.extend(bytes(file << 48 ^ index << 32 ^ version, BLOCK - content.len()));
+    content
+}
+
+fn expected(file: u64, index: u64, version: u64) -> Vec<u8> {
+    if version == 0 { vec![0; BLOCK] } else { block(file, index, version) }
+}
+
+/// Judges a block by what it says of itself, when its version is not known; gives the file that it says.
+fn judge(found: &[u8], index: u64, newest: u64) -> Outcome<Option<u64>> {
+    let word =
+        |at: usize| found.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |w| u64::from_le_bytes(*w));
+    let (file, place, version) = (word(0), word(8), word(16));
+    if found.iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    if place != index || version > newest {
+        return Err(format!("block {index} says it is block {place}, version {version} of at most {newest}"));
+    }
+    let said = difference(found, &block(file, index, version));
+    said.map_or(Ok(Some(file)), |said| Err(format!("block {index}, version {version}: {said}")))
+}
+
+/// A file as its owner knows it: the version of each block, 0 for a hole.
+struct Known {
+    id: u64,
+    versions: Vec<u64>,
+}
+
+struct Shared {
+    dir: PathBuf,
+    stop: AtomicBool,
+    version: AtomicU64,
+    operations: AtomicU64,
+    verified: AtomicU64,
+}
+
+struct Owner {
+    shared: Arc<Shared>,
+    dir: PathBuf,
+    index: u64,
+    numbers: Numbers,
+    files: BTreeMap<String, Known>,
+    made: u64,
+}
+
+fn context<T>(what: &str, path: &Path, result: std::io::Result<T>) -> Outcome<T> {
+    result.map_err(|error| format!("{what} {}: {error}", path.display()))
+}
+
+impl Owner {
+    fn fresh(&mut self) -> (String, u64) {
+        self.made += 1;
+        (format!("f{}", self.made), self.index << 32 | self.made)
+    }
+
+    fn create(&mut self) -> Outcome<()> {
+        let (name, id) = self.fresh();
+        let path = self.dir.join(&name);
+        context("create", &path, File::create_new(&path))?;
+        self.files.insert(name, Known { id, versions: Vec::new() });
+        Ok(())
+    }
+
+    fn step(&mut self) -> Outcome<()> {
+        self.shared.operations.fetch_add(1, Ordering::Relaxed);
+        let kind = self.numbers.below(100);
+        if self.files.len() < FILES && (kind < 10 || self.files.is_empty()) {
+            return self.create();
+        }
+        let pick = self.numbers.below(self.files.len() as u64) as usize;
+        let Some(name) = self.files.keys().nth(pick).cloned() else { return Ok(()) };
+        let path = self.dir.join(&name);
+        match kind {
+            0..2 => {
+                context("unlink", &path, fs::remove_file(&path))?;
+                self.files.remove(&name);
+                return Ok(());
+            }
+            2..5 => {
+                let (new, _) = self.fresh();
+                context("rename", &path, fs::rename(&path, self.dir.join(&new)))?;
+                if let Some(known) = self.files.remove(&name) {
+                    self.files.insert(new, known);
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        let file = context("open", &path, OpenOptions::new().read(true).write(true).open(&path))?;
+        let Some(known) = self.files.get_mut(&name) else { return Ok(()) };
+        let size = known.versions.len() as u64;
+        let at = self.numbers.below(size);
+        let count = 1 + self.numbers.below(16);
+        let done = match kind {
+            5..9 => resize(&file, known, self.numbers.below(MAX_BLOCKS)),
+            9..30 => write(&self.shared, &file, known, size.min(MAX_BLOCKS), count * 2),
+            30..55 => write(&self.shared, &file, known, at, count),
+            55..60 if size > 0 => map(&self.shared, &file, known, at),
+            60..63 => file.sync_all(),
+            63..66 => file.sync_data(),
+            _ => {
+                return verify(&self.shared, &file, known, at, count * 2)
+                    .map_err(|why| format!("{name}: {why}"));
+            }
+        };
+        context("change", &path, done)
+    }
+
+    fn run(&mut self) -> Outcome<()> {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.step()?;
+        }
+        Ok(())
+    }
+}
+
+fn resize(file: &File, known: &mut Known, blocks: u64) -> std::io::Result<()> {
+    file.set_len(blocks * BLOCK as u64)?;
+    known.versions.resize(blocks as usize, 0);
+    Ok(())
+}
+
+/// Overwrites or appends blocks, each with a version of its own.
+fn write(shared: &Shared, file: &File, known: &mut Known, at: u64, count: u64) -> std::io::Result<()> {
+    let mut content = Vec::new();
+    for index in at..(at + count).min(MAX_BLOCKS) {
+        let version = shared.version.fetch_add(1, Ordering::Relaxed) + 1;
+        content.extend(block(known.id, index, version));
+        let versions = &mut known.versions;
+        versions.resize(versions.len().max(index as usize + 1), 0);
+        if let Some(place) = versions.get_mut(index as usize) {
+            *place = version;
+        }
+    }
+    file.write_all_at(&content, at * BLOCK as u64)
+}
+
+/// Stores a block through a shared mapping.
+fn map(shared: &Shared, file: &File, known: &mut Known, at: u64) -> std::io::Result<()> {
+    let mapping = Mapping::new(file, known.versions.len() * BLOCK, libc::MAP_SHARED)?;
+    let version = shared.version.fetch_add(1, Ordering::Relaxed) + 1;
+    mapping.write(at as usize * BLOCK, &block(known.id, at, version));
+    mapping.sync()?;
+    if let Some(place) = known.versions.get_mut(at as usize) {
+        *place = version;
+    }
+    Ok(())
+}
+
+/// Compares blocks with what their owner wrote last.
+fn verify(shared: &Shared, file: &File, known: &Known, at: u64, count: u64) -> Outcome<()> {
+    let size = known.versions.len() as u64;
+    let length = file.metadata().map_err(|error| error.to_string())?.len();
+    if length != size * BLOCK as u64 {
+        return Err(format!("{length} bytes instead of {size} blocks"));
+    }
+    let count = count.min(size.saturating_sub(at));
+    let mut found = vec![0; count as usize * BLOCK];
+    file.read_exact_at(&mut found, at * BLOCK as u64)
+        .map_err(|error| format!("read at block {at}: {error}"))?;
+    for (index, found) in (at..).zip(found.chunks(BLOCK)) {
+        let version = known.versions.get(index as usize).copied().unwrap_or(0);
+        if let Some(why) = difference(found, &expected(known.id, index, version)) {
+            return Err(format!("block {index}, version {version}: {why}"));
+        }
+    }
+    shared.verified.fetch_add(count, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Reads files of all owners while they change: every block must be a whole one of its file. Twice, so that what
+/// lies below is brought up.
+fn read_others(shared: &Shared, seed: u64) -> Outcome<()> {
+    let mut numbers = Numbers::new(seed);
+    while !shared.stop.load(Ordering::Relaxed) {
+        let dir = shared.dir.join(format!("t{}", numbers.below(OWNERS)));
+        let names: Vec<PathBuf> =
+            context("list", &dir, fs::read_dir(&dir))?.flatten().map(|e| e.path()).collect();
+        let Some(path) = names.get(numbers.below(names.len() as u64) as usize) else { continue };
+        let file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            file => context("open", path, file)?,
+        };
+        let at = numbers.below(MAX_BLOCKS);
+        let mut says = None;
+        for _ in 0..2 {
+            let mut found = vec![0; 16 * BLOCK];
+            let count = context("read", path, file.read_at(&mut found, at * BLOCK as u64))?;
+            // The newest version after the read: a block may be newer than one asked for before.
+            let newest = shared.version.load(Ordering::Relaxed);
+            for (index, found) in (at..).zip(found[..count].chunks_exact(BLOCK)) {
+                let file = judge(found, index, newest).map_err(|why| format!("{}: {why}", path.display()))?;
+                if says.is_some() && file.is_some() && says != file {
+                    return Err(format!("{}: blocks of files {says:?} and {file:?}", path.display()));
+                }
+                says = says.or(file);
+                shared.verified.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs all threads for a time and writes down what the files hold then.
+pub(crate) fn run(dir: &Path, model: &Path, seconds: u64, seed: u64) -> Outcome<()> {
+    let shared = Arc::new(Shared {
+        dir: dir.to_path_buf(),
+        stop: AtomicBool::new(false),
+        version: AtomicU64::new(0),
+        operations: AtomicU64::new(0),
+        verified: AtomicU64::new(0),
+    });
+    let (tell, results) = channel();
+    for index in 0..OWNERS {
+        let own = dir.join(format!("t{index}"));
+        context("mkdir", &own, fs::create_dir(&own))?;
+    }
+    for index in 0..OWNERS + READERS {
+        let (shared, tell) = (Arc::clone(&shared), tell.clone());
+        let body = move || {
+            let seed = seed.wrapping_mul(1000) + index;
+            let dir = shared.dir.join(format!("t{index}"));
+            let numbers = Numbers::new(seed);
+            let mut owner = Owner { shared, dir, index, numbers, files: BTreeMap::new(), made: 0 };
+            let done = if index < OWNERS { owner.run() } else { read_others(&owner.shared, seed) };
+            owner.shared.stop.fetch_or(done.is_err(), Ordering::Relaxed);
+            let _ = tell.send(done.map(|()| (owner.index, owner.files)));
+        };
+        spawn("stress", body).map_err(|error| error.to_string())?;
+    }
+    drop(tell);
+    let clock = SystemClock::default();
+    while clock.monotonic_ns() < seconds * 1_000_000_000 && !shared.stop.load(Ordering::Relaxed) {
+        clock.sleep(Duration::from_millis(100));
+    }
+    shared.stop.store(true, Ordering::Relaxed);
+    let mut text = String::new();
+    for _ in 0..OWNERS + READERS {
+        let (owner, files) = results.recv().map_err(|_| Failure::from("a thread panicked"))??;
+        for (name, Known { id, versions }) in files {
+            let versions: Vec<String> = versions.iter().map(u64::to_string).collect();
+            text += &format!("t{owner}/{name} {id} {}\n", versions.join(" "));
+        }
+    }
+    context("write", model, File::create(model).and_then(|mut file| file.write_all(text.as_bytes())))?;
+    let (operations, verified) = (&shared.operations, &shared.verified);
+    println!(
+        "{} operations, {} blocks verified",
+        operations.load(Ordering::Relaxed),
+        verified.load(Ordering::Relaxed)
+    );
+    Ok(())
+}
+
+/// Compares every block of every file with what was written down, and that there is no other file.
+pub(crate) fn check(dir: &Path, model: &Path) -> Outcome<()> {
+    let text = context("read", model, fs::read_to_string(model))?;
+    let shared = Shared {
+        dir: dir.to_path_buf(),
+        stop: AtomicBool::new(false),
+        version: AtomicU64::new(0),
+        operations: AtomicU64::new(0),
+        verified: AtomicU64::new(0),
+    };
+    let mut files = 0;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(id)) = (words.next(), words.next()) else { continue };
+        let versions = words.map(crate::number).collect::<Outcome<Vec<u64>>>()?;
+        let known = Known { id: crate::number(id)?, versions };
+        let path = dir.join(name);
+        let file = context("open", &path, File::open(&path))?;
+        verify(&shared, &file, &known, 0, MAX_BLOCKS * 2).map_err(|why| format!("{name}: {why}"))?;
+        files += 1;
+    }
+    let mut there = 0;
+    for owner in 0..OWNERS {
+        let own = dir.join(format!("t{owner}"));
+        there += context("list", &own, fs::read_dir(&own))?.count();
+    }
+    if there != files {
+        return Err(format!("{there} files instead of {files}"));
+    }
+    println!("{files} files, {} blocks verified", shared.verified.load(Ordering::Relaxed));
+    Ok(())
+}

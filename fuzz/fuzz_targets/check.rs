@@ -1,0 +1,22 @@
+//! Check of a damaged pool ends, and what it finds clean mounts.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::sync::Arc;
+use terrace_check::{Devices, Options, check};
+use terrace_fs::{Fs, MountOptions, PoolMedia, read_superblock};
+use terrace_fuzz::{ROOT, damaged};
+use terrace_runtime::ManualClock;
+
+fuzz_target!(|input: &[u8]| {
+    let (pm, device) = damaged(input);
+    let devices = Devices { pm: Arc::clone(&pm), block: vec![Some(Arc::clone(&device))] };
+    if !check(&devices, &Options { read_cold: true, progress: None }).is_clean() {
+        return;
+    }
+    let (superblock, _) = read_superblock(&*pm, true).expect("a clean pool has a superblock");
+    let media = PoolMedia { pm, block: vec![device] };
+    let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
+    let fs = Fs::mount(media, superblock, MountOptions::default(), clock).expect("a clean pool mounts");
+    fs.readdir(ROOT, 0, &mut |_| true).expect("and lists");
+});

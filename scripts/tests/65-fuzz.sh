@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Fuzzes every decoder and whole damaged pools (fuzz/) for FUZZ_SECONDS each, 4 unless told otherwise.
+# FUZZ_TARGETS="page pool": these alone. What makes a target fail is kept in fuzz/artifacts.
+. "$(dirname "$0")/suites.sh"
+need g++ g++
+cargo_tool cargo-fuzz 0.13.1
+seconds=${FUZZ_SECONDS:-4}
+targets=${FUZZ_TARGETS:-"superblock checkpoint record lanes page keys device words check pool"}
+# cargo-fuzz asks for flags of the nightly toolchain; -s none needs none that the stable one lacks.
+export RUSTC_BOOTSTRAP=1
+unset CARGO_TARGET_DIR
+fuzz() { (cd "$root/fuzz" && "$tools/bin/cargo-fuzz" fuzz "$@" --fuzz-dir . --target-dir "$target/fuzz"); }
+# Inputs that reached something new are kept between runs, outside of the sources.
+corpus=$target/fuzz-corpus
+mkdir -p "$corpus"
+fuzz build -s none >build.out 2>&1 || fail "build: $(tail -n 20 build.out)"
+step "built"
+total=0
+for name in $targets; do
+    mkdir -p "$corpus/$name"
+    program=$(find "$target/fuzz" -path "*/release/$name" -type f -perm -u+x | head -n 1)
+    [ -n "$program" ] || fail "no target $name"
+    mkdir -p "$root/fuzz/artifacts/$name"
+    "$program" "$corpus/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=2048 -max_len=2000 \
+        -print_final_stats=1 -artifact_prefix="$root/fuzz/artifacts/$name/" >"$name.out" 2>&1 || {
+        grep -aE 'panicked|ERROR|SUMMARY|Test unit' -A2 "$name.out" | head -n 20 >&2
+        fail "$name; repeat with: cargo fuzz run -s none $name fuzz/artifacts/$name/<file>"
+    }
+    runs=$(awk '/number_of_executed_units/ { print $2 }' "$name.out")
+    say "$name: $runs runs"
+    total=$((total + runs))
+done
+rmdir "$root"/fuzz/artifacts/* "$root/fuzz/artifacts" 2>/dev/null || true
+pass "$total runs of $(wc -w <<<"$targets") targets"

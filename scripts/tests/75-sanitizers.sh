@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# AddressSanitizer over the media (all of the project's unsafe code) and the file system on them; ThreadSanitizer over
+# the threads of the file system with migration, of log, allocator and media.
+# The standard library is the toolchain's and not instrumented: what its locks and channels order is not seen, but
+# parking_lot's, which the engine uses, is built with the same flags and is. scripts/tests/tsan.suppressions says
+# what is left out for that reason. SANITIZERS="address": that one alone.
+. "$(dirname "$0")/suites.sh"
+triple=x86_64-unknown-linux-gnu
+export RUSTC_BOOTSTRAP=1
+unset CARGO_TARGET_DIR
+
+# tests KIND FLAGS ARGUMENTS…: cargo test, instrumented.
+tests() {
+    local kind=$1 flags=$2
+    shift 2
+    (cd "$root" && RUSTFLAGS=$flags nice cargo test --quiet --locked --target "$triple" \
+        --target-dir "$target/sanitize-$kind" "$@") >"$kind.out" 2>&1 || {
+        grep -aE 'SUMMARY|WARNING|ERROR|panicked|#[0-9]+ ' "$kind.out" | head -n 40 >&2
+        fail "$kind: cargo test $*"
+    }
+    passed=$((passed + $(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$kind.out")))
+}
+passed=0
+figures=
+for kind in ${SANITIZERS:-address thread}; do
+    begin=$SECONDS
+    case $kind in
+    address)
+        # SIGBUS is the media crate's own to handle.
+        export ASAN_OPTIONS=detect_leaks=0:handle_sigbus=0
+        export TERRACE_ROUNDS=300
+        tests address -Zsanitizer=address -p terrace-media
+        tests address -Zsanitizer=address -p terrace-fs --test basic --test stress
+        ;;
+    thread)
+        export TSAN_OPTIONS="suppressions=$root/scripts/tests/tsan.suppressions halt_on_error=1"
+        export TERRACE_ROUNDS=150
+        flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+        tests thread "$flags" -p terrace-fs --test stress
+        tests thread "$flags" -p terrace-wal -p terrace-blocks --lib --tests
+        ;;
+    *) fail "no sanitizer $kind" ;;
+    esac
+    step "$kind: $((SECONDS - begin)) s"
+    figures="$figures $kind $((SECONDS - begin)) s"
+done
+pass "$passed tests,$figures"
