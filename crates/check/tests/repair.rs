@@ -1,0 +1,244 @@
+//! Repair of single damages: each damage of the registry's table, then clean, idempotent and mountable; crashes
+//! inside the repair lead to the same pool.
+
+mod common;
+
+use common::damages::ALL;
+use common::*;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use terrace_check::{Code, Devices, Options, Repair, Report, check, repair};
+use terrace_format::{BLOCK_SIZE, Ino, PmBlock, PmOffset};
+use terrace_fs::{FsResult, MountOptions, PoolMedia, Wait};
+use terrace_media::block::{DeviceImage, SimulatedDevice};
+use terrace_media::crash::CrashClock;
+use terrace_media::pm::RecordedPm;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::ManualClock;
+
+const OPTIONS: Options<'static> = Options { read_cold: true, progress: None };
+
+/// A pool on media that may be written and crash.
+struct World {
+    pm: Arc<RecordedPm>,
+    device: Arc<SimulatedDevice>,
+    clock: Arc<CrashClock>,
+}
+
+impl World {
+    fn new(pm: Vec<u8>, device: &[u8]) -> World {
+        let clock = CrashClock::new();
+        let device = DeviceImage::from_bytes(device);
+        World {
+            pm: Arc::new(RecordedPm::with_clock(pm, &clock)),
+            device: Arc::new(SimulatedDevice::with_clock("tier", device, &clock)),
+            clock,
+        }
+    }
+    fn of(image: &Image) -> World {
+        World::new(image.pm.clone(), &image.device)
+    }
+    fn devices(&self) -> Devices {
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        Devices { pm: self.pm.clone(), block: vec![Some(device)] }
+    }
+    fn repair(&self) -> Repair {
+        repair(&self.devices(), &OPTIONS)
+    }
+    fn check(&self) -> Report {
+        check(&self.devices(), &OPTIONS)
+    }
+    fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut pm = vec![0; self.pm.size() as usize];
+        assert!(self.pm.visible_image().read(0, &mut pm));
+        (pm, self.device.visible_image().to_bytes())
+    }
+    fn mount(&self) -> FsResult<Arc<terrace_fs::Fs>> {
+        let (superblock, _) = terrace_fs::read_superblock(&*self.pm, true).unwrap();
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        let media = PoolMedia { pm: self.pm.clone(), block: vec![device] };
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
+        terrace_fs::Fs::mount(media, superblock, MountOptions::default(), clock)
+    }
+}
+
+/// The full image with content that says where it belongs.
+fn full() -> Image {
+    let mut image = Image::full();
+    for (at, block) in image.data.into_iter().enumerate() {
+        image.put(PmBlock(block).offset(), &[0x20 + at as u8; BLOCK_SIZE as usize]);
+    }
+    image
+}
+
+fn file_content() -> Vec<u8> {
+    let mut content = vec![0u8; 24 * BLOCK_SIZE as usize];
+    let mut fill = |block: usize, byte: u8| content[block * 4096..][..4096].fill(byte);
+    fill(0, 0x20);
+    fill(8, 0x22);
+    fill(20, 1);
+    fill(21, 0x23);
+    fill(22, 3);
+    fill(23, 4);
+    content
+}
+
+/// What the damage of a row takes away from the file itself; anything else has to survive.
+fn may_differ(code: Code) -> bool {
+    matches!(code, Code::ColdChecksum)
+}
+
+fn read_file(fs: &terrace_fs::Fs, ino: u64) -> Option<Vec<u8>> {
+    let a = fs.getattr(Ino(ino)).ok()?;
+    let mut content = vec![0; a.size as usize];
+    let mut done = 0;
+    while done < content.len() {
+        done += fs.read(a.ino, done as u64, &mut content[done..], Wait::Allowed).ok()?;
+    }
+    Some(content)
+}
+
+#[test]
+fn every_repairable_damage_is_repaired() {
+    let sound = full();
+    assert!(!World::of(&sound).repair().written, "a sound pool is not written");
+    let mut repaired = BTreeSet::new();
+    for (table, damages) in ALL.into_iter().enumerate() {
+        for (row, (code, damage)) in damages.iter().enumerate() {
+            let site = format!("table {table} row {row}, {code:?}");
+            let mut image = sound.clone();
+            damage(&mut image);
+            let world = World::of(&image);
+            let before = world.bytes();
+            let result = world.repair();
+            let (left, actions) = (&result.left, &result.actions);
+            if code.row().repair.starts_with("nothing") || site.contains("table 5 row 2,") {
+                assert!(left.has(*code), "{site}: {actions:#?}");
+                assert_eq!(result.written, world.bytes() != before, "{site}");
+            } else {
+                assert_eq!(
+                    left.exit_status(),
+                    0,
+                    "{site}: {:#?} {actions:#?} {:?}",
+                    left.findings,
+                    result.failure
+                );
+                let expected = i32::from(left.findings != result.found.findings);
+                assert_eq!(result.exit_status(), expected, "{site}: {result:#?}");
+                assert_eq!(world.check().exit_status(), 0, "{site}");
+                repaired.insert(code.row().number);
+            }
+            let after = world.bytes();
+            let again = world.repair();
+            assert!(!again.written, "{site}: a second repair writes: {:#?}", again.actions);
+            assert!(world.bytes() == after, "{site}: a second repair changes bytes");
+            if world.check().exit_status() == 0 {
+                let fs = world.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}"));
+                if !may_differ(*code) {
+                    let content = read_file(&fs, FILE);
+                    assert!(content == Some(file_content()), "{site}: content of the file {actions:#?}");
+                }
+                fs.unmount().unwrap();
+                drop(fs);
+                assert_eq!(world.check().exit_status(), 0, "{site}: after the mount");
+            }
+        }
+    }
+    println!("{} codes repaired", repaired.len());
+}
+
+/// What a repair makes of the state that a crash left has to be what it makes without a crash. States: nothing of
+/// what was undecided, all of it, and random choices.
+fn crash_everywhere(site: &str, image: &Image) -> (u64, u64) {
+    let undisturbed = World::of(image);
+    undisturbed.repair();
+    let events = undisturbed.clock.now();
+    let expected = undisturbed.mounted_state(site);
+    let mut states = 0;
+    for event in 0..events {
+        let world = World::of(image);
+        world.clock.set_crash_at(Some(event));
+        world.repair();
+        let (Some(pm), Some(device)) = (world.pm.take_snapshot(), world.device.take_snapshot()) else {
+            panic!("{site}: event {event} of {events} never came");
+        };
+        let mut images =
+            vec![(pm.image_oldest(), device.image_none()), (pm.image_newest(), device.image_all())];
+        for seed in 0..3 {
+            let seed = seed * 1000 + event;
+            images.push((pm.image_random(seed), device.image_random(seed)));
+        }
+        for (state, (pm, device)) in images.into_iter().enumerate() {
+            let site = format!("{site}, event {event} of {events}, state {state}");
+            let after = World::with_images(pm, device);
+            let result = after.repair();
+            assert_eq!(
+                result.left.exit_status(),
+                0,
+                "{site}: {:#?} {:?}",
+                result.left.findings,
+                result.failure
+            );
+            let bytes = after.bytes();
+            assert!(!after.repair().written && after.bytes() == bytes, "{site}: repaired again");
+            assert_eq!(after.mounted_state(&site), expected, "{site}");
+            states += 1;
+        }
+    }
+    (events, states)
+}
+
+impl World {
+    fn with_images(pm: terrace_media::pm::PmImage, device: DeviceImage) -> World {
+        let clock = CrashClock::new();
+        World {
+            pm: Arc::new(RecordedPm::with_clock(pm, &clock)),
+            device: Arc::new(SimulatedDevice::with_clock("tier", device, &clock)),
+            clock,
+        }
+    }
+
+    /// What a mount shows of the inodes.
+    fn mounted_state(&self, site: &str) -> Vec<(u64, u32, u32, u64, Option<Vec<u8>>)> {
+        let fs = self.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}"));
+        let mut state = Vec::new();
+        for ino in 1..96 {
+            if let Ok(a) = fs.getattr(Ino(ino)) {
+                let content = if a.mode >> 12 == 0o10 { read_file(&fs, ino) } else { None };
+                state.push((ino, a.mode, a.nlink, a.size, content));
+            }
+        }
+        fs.unmount().unwrap();
+        state
+    }
+}
+
+/// Damages whose repair changes many kinds of things.
+#[test]
+fn a_crash_inside_the_repair_changes_nothing() {
+    let chosen: [(&str, fn(&mut Image)); 7] = [
+        ("map node", |i| i.put(PmBlock(i.nodes[1]).offset(), &[0xff; 4096])),
+        ("leaf lost, its names in lost+found", |i| i.put(PmBlock(i.leaves[1]).offset(), &[0x5a; 4096])),
+        ("cold extents lost", |i| i.put(PmBlock(common::damages::second_leaf(i)).offset(), &[0x5a; 4096])),
+        ("roots lost", |i| i.put(i.geometry.inode_root(), &[0xff; 4096])),
+        ("inode page lost", |i| i.put(PmBlock(i.inode_pages[0]).offset(), &[0; 4096])),
+        ("one superblock copy and a device header", |i| {
+            i.put(PmOffset(50), b"damage");
+            i.device_header(|header| header.index = 1);
+            i.slot(CHILD, |slot| slot.nlink = 3.into());
+        }),
+        ("records in the lanes, no checkpoint possible", |i| {
+            let at = i.slot_place(FILE).plus(terrace_format::inode::InodeSlot::BLOCKS);
+            i.record(0, 0, 20, &[], &[(at, &9u64.to_le_bytes())]);
+            i.checkpoint(|point| point.tails[0] = 3);
+            i.slot(CHILD, |slot| slot.nlink = 3.into());
+        }),
+    ];
+    for (name, damage) in chosen {
+        let mut image = full();
+        damage(&mut image);
+        assert_ne!(image.check().exit_status(), 0, "{name}");
+        let (events, states) = crash_everywhere(name, &image);
+        println!("{name}: {events} events, {states} states");
+    }
+}
