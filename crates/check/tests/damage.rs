@@ -10,15 +10,12 @@ use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
-use terrace_check::Code::{self, *};
+use terrace_check::Code::*;
 use terrace_check::{CODES, Devices, Options, check};
-use terrace_format::checkpoint::FAR;
-use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK, SUPERBLOCK_COPIES};
+use terrace_format::geometry::ROOTS_BLOCK;
 use terrace_format::inode::{InodeSlot, flag, pack_root};
-use terrace_format::keys::{ColdExtent, Key};
-use terrace_format::page::Page;
-use terrace_format::table::{Owner, PageKind};
-use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, Lsn, PmBlock, PmOffset};
+use terrace_format::keys::Key;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmOffset};
 use terrace_runtime::sync::RwLock;
 
 #[test]

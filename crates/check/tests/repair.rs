@@ -18,6 +18,10 @@ use terrace_runtime::ManualClock;
 
 const OPTIONS: Options<'static> = Options { read_cold: true, progress: None };
 
+/// Inode number, mode, links, size and content of a file.
+type Seen = (u64, u32, u32, u64, Option<Vec<u8>>);
+type Named = (&'static str, fn(&mut Image));
+
 /// A pool on media that may be written and crash.
 struct World {
     pm: Arc<RecordedPm>,
@@ -199,7 +203,7 @@ impl World {
     }
 
     /// What a mount shows of the inodes.
-    fn mounted_state(&self, site: &str) -> Vec<(u64, u32, u32, u64, Option<Vec<u8>>)> {
+    fn mounted_state(&self, site: &str) -> Vec<Seen> {
         let fs = self.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}"));
         let mut state = Vec::new();
         for ino in 1..96 {
@@ -216,7 +220,7 @@ impl World {
 /// Damages whose repair changes many kinds of things.
 #[test]
 fn a_crash_inside_the_repair_changes_nothing() {
-    let chosen: [(&str, fn(&mut Image)); 7] = [
+    let chosen: [Named; 7] = [
         ("map node", |i| i.put(PmBlock(i.nodes[1]).offset(), &[0xff; 4096])),
         ("leaf lost, its names in lost+found", |i| i.put(PmBlock(i.leaves[1]).offset(), &[0x5a; 4096])),
         ("cold extents lost", |i| i.put(PmBlock(common::damages::second_leaf(i)).offset(), &[0x5a; 4096])),

@@ -171,7 +171,7 @@ pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: 
 /// For repair: opens a tier whose header is damaged. One that is another pool's is not given away.
 pub fn open_damaged_tier(pool: &Path, superblock: &Superblock, index: usize) -> Option<FileDevice> {
     let row = superblock.device_rows().get(index)?;
-    let device = FileDevice::open(&locate(pool, row), true, false).ok()?;
+    let device = FileDevice::open(locate(pool, row), true, false).ok()?;
     let mut first = [AlignedBlock::zeroed()];
     device.read(DeviceBlock(0), &mut first).ok()?;
     let [AlignedBlock(bytes)] = &first;

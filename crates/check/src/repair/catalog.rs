@@ -17,12 +17,13 @@ impl Work<'_> {
                 Some(0) => {}
                 None => found.broken = true,
                 Some(root) => {
+                    found.trusting = true;
                     self.subtree(shard, root, None, &mut found);
                     let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
-                    if found.doubtful && !self.has_unreached(owner) {
-                        // The table lacks entries of pages that are there: it is the table that is damaged.
+                    if found.doubtful && self.has_unreached(owner) {
+                        // Pages of the tree lie elsewhere: it is a pointer that is damaged, not the table.
                         found.pages.iter().for_each(|block| self.release(*block));
-                        found = Shard { trusting: true, ..Shard::default() };
+                        found = Shard::default();
                         self.subtree(shard, root, None, &mut found);
                     }
                 }
@@ -113,8 +114,8 @@ impl Work<'_> {
             Owner::Page { kind: PageKind::CatalogPage, .. } => Some(block),
             _ => None,
         });
-        let mut blocks: Vec<u64> = owned.collect();
-        blocks.extend(self.unknown());
+        // Not blocks of which the table says nothing: free space is full of leaves of an older life.
+        let blocks: Vec<u64> = owned.collect();
         let mut cells = Vec::new();
         for block in blocks {
             if !self.is_open(block) {

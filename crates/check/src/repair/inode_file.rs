@@ -32,7 +32,7 @@ pub(crate) fn known_type(mode: u32) -> bool {
 impl Work<'_> {
     /// Walks a radix tree; every node once.
     pub fn walk(&mut self, root_word: u64, owner: &dyn Fn(u64) -> Owner) -> Walk {
-        let mut walk = Walk::default();
+        let mut walk = Walk { trusting: true, ..Walk::default() };
         if root_word == 0 {
             return walk;
         }
@@ -42,10 +42,10 @@ impl Work<'_> {
             return walk;
         }
         self.walk_node(root, u64::from(height) - 1, 0, owner, &mut walk);
-        if walk.doubtful && !(0..u64::from(MAX_HEIGHT)).any(|level| self.has_unreached(owner(level))) {
-            // The table lacks entries of nodes that are there: it is the table that is damaged.
+        if walk.doubtful && (0..u64::from(MAX_HEIGHT)).any(|level| self.has_unreached(owner(level))) {
+            // Nodes of the tree lie elsewhere: it is a pointer that is damaged, not the table.
             walk.nodes.iter().for_each(|(block, _)| self.release(*block));
-            walk = Walk { trusting: true, ..Walk::default() };
+            walk = Walk::default();
             self.walk_node(root, u64::from(height) - 1, 0, owner, &mut walk);
         }
         walk

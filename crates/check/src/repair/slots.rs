@@ -171,7 +171,8 @@ impl Work<'_> {
 
     fn settle_root(&mut self) {
         let root = ROOT_INO.0 as u32;
-        if self.slots.get(&root).is_some_and(InodeSlot::is_directory) {
+        if let Some(slot) = self.slots.get_mut(&root).filter(|slot| slot.is_directory()) {
+            slot.flags = (slot.flags.get() & !flag::ORPHAN).into();
             return;
         }
         self.actions.add("inode 1: the root directory is made anew".into());

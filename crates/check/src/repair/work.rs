@@ -11,7 +11,7 @@ use crate::overlay::Overlay;
 use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::inode::{InodeSlot, SLOTS_PER_PAGE};
 use terrace_format::superblock::Superblock;
-use terrace_format::table::{Owner, PageKind};
+use terrace_format::table::{MASK_FULL, Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
 
 /// Owner word of a table entry that cannot be read or decoded.
@@ -104,6 +104,8 @@ pub(crate) struct Work<'a> {
     pub fresh: &'a mut Fresh,
     /// Owner words as found, `UNKNOWN` where unreadable or not decodable.
     pub table: Vec<u64>,
+    /// Blocks whose line mask is that of an owned block.
+    masked: Dense,
     /// Metadata pages by owner word, as found.
     pub pages_of: BTreeMap<u64, Vec<u64>>,
     /// Owner words to be.
@@ -146,6 +148,7 @@ impl<'a> Work<'a> {
             actions,
             fresh,
             table: vec![UNKNOWN; count as usize],
+            masked: Dense::new(count),
             pages_of: BTreeMap::new(),
             new: vec![0; count as usize],
             seen: Dense::new(count),
@@ -168,6 +171,9 @@ impl<'a> Work<'a> {
 
     fn read_table(&mut self) {
         let start = self.geometry.table_offset();
+        let pages = self.word(self.geometry.inode_pages()).unwrap_or(0);
+        let most = self.geometry.block_count();
+        let inodes = if (1..=most).contains(&pages) { pages } else { most } * SLOTS_PER_PAGE;
         let entries_per_line = 4;
         let mut block = 0;
         let mut table = std::mem::take(&mut self.table);
@@ -176,9 +182,13 @@ impl<'a> Work<'a> {
             let mut bytes = [0; 64];
             let (into, _) = bytes.split_at_mut(line.len() * 16);
             if self.overlay.read(&*self.devices.pm, start.plus(block * 16), into).is_ok() {
-                for (place, entry) in line.iter_mut().zip(bytes.as_chunks::<16>().0) {
+                for ((at, place), entry) in (block..).zip(line.iter_mut()).zip(bytes.as_chunks::<16>().0) {
+                    if entry.ends_with(&MASK_FULL.to_le_bytes()) {
+                        self.masked.insert(at);
+                    }
                     let word = entry.first_chunk().map_or(UNKNOWN, |word| u64::from_le_bytes(*word));
-                    *place = if Owner::decode(word).is_some() { word } else { UNKNOWN };
+                    let possible = Owner::decode(word).is_some_and(|owner| self.is_possible(owner, inodes));
+                    *place = if possible { word } else { UNKNOWN };
                 }
             }
             block += entries_per_line as u64;
@@ -191,6 +201,21 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Whether this pool can have such an owner: most of what is no owner word decodes to an inode far away.
+    fn is_possible(&self, owner: Owner, inodes: u64) -> bool {
+        match owner {
+            Owner::Free => true,
+            Owner::File { ino, .. } => ino.0 < inodes,
+            Owner::Page { kind, datum } => match kind {
+                PageKind::Fixed => datum == 0,
+                PageKind::InodePage => u64::from(datum) < self.geometry.block_count(),
+                PageKind::InodeNode => datum < u32::from(super::inode_file::MAX_HEIGHT),
+                PageKind::CatalogPage => datum < self.geometry.catalog_shards,
+                PageKind::MapNode => u64::from(datum) < inodes,
+            },
+        }
+    }
+
     pub fn in_pool(&self, block: u64) -> bool {
         block >= self.geometry.first_pool_block().0 && block < self.geometry.block_count()
     }
@@ -200,19 +225,14 @@ impl<'a> Work<'a> {
         self.table.get(block as usize).copied().filter(|word| *word != UNKNOWN).and_then(Owner::decode)
     }
 
-    /// Owned pool blocks as found, in order.
+    /// Owned pool blocks as found, in order: those whose mask says so too, since a free entry needs little damage
+    /// to look like another inode's.
     pub fn owned(&self) -> Vec<(u64, Owner)> {
         let first = self.geometry.first_pool_block().0;
         let pool = (0u64..).zip(&self.table).skip(first as usize);
-        let known = pool.filter(|(_, word)| **word != 0 && **word != UNKNOWN);
+        let known =
+            pool.filter(|(block, word)| **word != 0 && **word != UNKNOWN && self.masked.contains(*block));
         known.filter_map(|(block, word)| Some((block, Owner::decode(*word)?))).collect()
-    }
-
-    /// Pool blocks of which the table says nothing.
-    pub fn unknown(&self) -> Vec<u64> {
-        let first = self.geometry.first_pool_block().0;
-        let pool = (0u64..).zip(&self.table).skip(first as usize);
-        pool.filter(|(_, word)| **word == UNKNOWN).map(|(block, _)| block).collect()
     }
 
     /// True while nobody was given the block.
