@@ -399,6 +399,10 @@ fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
         result.left.findings, result.failure, again.actions, again.failure
     );
     assert!(after.is_none_or(|after| after == world.hash()), "{site}: changed again");
+    if !sound {
+        let why: BTreeSet<Code> = result.left.findings.iter().map(|finding| finding.code).collect();
+        println!("{site}: left: {why:?} {:?}", result.failure);
+    }
     if sound {
         let fs = world.mount();
         let now = dump(&fs);
@@ -419,9 +423,10 @@ fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
             let short = |inode: &Inode| Inode { content: Ok(Vec::new()), ..inode.clone() };
             assert!(
                 same,
-                "{site}: inode {ino}: {:?} instead of {:?} {:#?}",
+                "{site}: hits {hits:?}, inode {ino}: {:?} instead of {:?} {:#?} {:#?}",
                 got.map(short),
                 short(expected),
+                result.found.findings,
                 result.actions
             );
         }
@@ -436,7 +441,7 @@ fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
 #[test]
 fn random_damage() {
     let seed = number("TERRACE_SEED", 20_261_121);
-    let rounds = number("TERRACE_ROUNDS", 60);
+    let rounds = number("TERRACE_ROUNDS", 30);
     for (name, base) in [("unmounted", Base::new(true)), ("cut off", Base::new(false))] {
         for target in TARGETS {
             if target.blocks(&base).is_empty() {

@@ -4,6 +4,7 @@
 use super::work::{Mapped, Work};
 use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::keys::{ColdExtent, Key};
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 
@@ -29,13 +30,39 @@ impl Work<'_> {
                 _ => None,
             });
             let theirs = other.is_some_and(|other| self.map_is_damaged(other.0) && !self.is_settled(other));
-            if !theirs {
+            if !theirs && self.believes(*block, *place) {
                 self.adopt(*place, *block, *unwritten);
             }
         }
         for (place, block, unwritten) in &told {
             self.adopt(*place, *block, *unwritten);
         }
+    }
+
+    /// Whether a pointer counts against the table. Where the table says that the block is free, one of them is
+    /// damaged: the inode's block count tells which, and a block that would show what is free to somebody does
+    /// not count. Over a cold block the count says nothing, and the PM copy is the newer one (S1).
+    fn believes(&self, block: u64, (ino, file_block): Place) -> bool {
+        let slot = self.slots.get(&ino).filter(|_| self.owner(block) == Some(Owner::Free));
+        let Some(slot) = slot else {
+            return true;
+        };
+        let empty = BTreeMap::new();
+        let entries = self.maps.get(&ino).map_or(&empty, |map| &map.entries);
+        let mut mapped = entries.len() as u64;
+        let first = Key::cold(Ino(ino.into()), FileBlock(0)).0;
+        let end = Key::intent(Ino(ino.into()), FileBlock(0)).0;
+        for (key, value) in self.cells.range(first..end) {
+            let Ok(extent) = ColdExtent::decode(key, value) else {
+                continue;
+            };
+            if (extent.first.0..extent.end().0).contains(&file_block) {
+                return true;
+            }
+            let shadows = entries.range(extent.first.0..extent.end().0).count() as u64;
+            mapped += u64::from(extent.length) - shadows;
+        }
+        mapped < slot.blocks.get()
     }
 
     fn map_is_damaged(&self, ino: u32) -> bool {
