@@ -473,3 +473,72 @@ fn random_poison() {
         }
     }
 }
+
+/// Every leaf with cold extents is lost: what comes back from the group summaries is the file's content, never
+/// anything else, and what does not come back reads as zeros and is told.
+#[test]
+fn a_lost_cold_map_is_rebuilt() {
+    let base = Base::new(true);
+    let world = World::new(base.pm.clone(), base.device.clone());
+    let leaves = Target::Leaves.blocks(&base);
+    let is_cold = |leaf: &u64| {
+        let page = base.page(*leaf);
+        (0..page.count()).any(|index| Key::split(page.cell(index).unwrap().0).unwrap().1 == 4)
+    };
+    for leaf in leaves.into_iter().filter(is_cold) {
+        world.pm.write(PmBlock(leaf).offset(), &[0x5a; 4096]).unwrap();
+    }
+    let cold_before = {
+        let intact = World::new(base.pm.clone(), base.device.clone());
+        intact.check().summary.cold_blocks
+    };
+    let result = world.repair();
+    assert_eq!(result.exit_status(), 1, "{:#?} {:?}", result.left.findings, result.failure);
+    let cold_after = result.left.summary.cold_blocks;
+    println!("{cold_after} of {cold_before} cold blocks came back");
+    assert!(cold_after * 2 > cold_before, "{cold_after} of {cold_before} cold blocks came back");
+    let now = dump(&world.mount());
+    for (ino, expected) in base.expected.iter().filter(|(_, inode)| inode.mode >> 12 == 0o10) {
+        let got = &now[ino];
+        assert_eq!((got.size, got.mode), (expected.size, expected.mode), "inode {ino}");
+        let (got_bytes, bytes) = (got.content.as_ref().unwrap(), expected.content.as_ref().unwrap());
+        let mut lost = 0;
+        for (at, (got, expected)) in got_bytes.chunks(4096).zip(bytes.chunks(4096)).enumerate() {
+            let zeros = got.iter().all(|byte| *byte == 0);
+            assert!(got == expected || zeros, "inode {ino}, block {at}: content from elsewhere");
+            lost += u64::from(got != expected);
+        }
+        let told = result
+            .actions
+            .iter()
+            .any(|action| action.starts_with(&format!("inode {ino}: ")) && action.contains("reads as zeros"));
+        assert!(lost == 0 || told, "inode {ino}: {lost} blocks lost and not told: {:#?}", result.actions);
+    }
+}
+
+/// Where there is no room for journal and new pages, or a fixed structure can neither be read nor written, the
+/// repair says so and changes nothing.
+#[test]
+fn a_repair_that_cannot_be_done_changes_nothing() {
+    let base = Base::new(true);
+    let free_from = base.blocks.last().unwrap().0 + 1;
+    let full = World::new(base.pm.clone(), base.device.clone());
+    let node = Target::InodeTree.blocks(&base)[0];
+    full.pm.write(PmBlock(node).offset(), &[0xff; 64]).unwrap();
+    let owned: BTreeSet<u64> = base.blocks.iter().map(|(block, _)| *block).collect();
+    for block in
+        (base.geometry.first_pool_block().0..base.geometry.block_count()).filter(|b| !owned.contains(b))
+    {
+        full.pm.poison(block * 4096..block * 4096 + 4096);
+    }
+    let roots = World::new(base.pm.clone(), base.device.clone());
+    roots.pm.poison(ROOTS_BLOCK.0 * 4096..ROOTS_BLOCK.0 * 4096 + 64);
+    for (world, why) in [(full, "too few free blocks"), (roots, "can neither be read nor written")] {
+        let before = world.hash();
+        let result = world.repair();
+        let failure = result.failure.clone().unwrap_or_default();
+        assert!(failure.contains(why), "{failure} after block {free_from}");
+        assert!(!result.written && result.exit_status() & 8 != 0, "{:?}", result.exit_status());
+        assert!(before == world.hash(), "{why}: changed");
+    }
+}

@@ -117,7 +117,14 @@ impl Work<'_> {
                     slot.size = size.into();
                 }
             }
-            slot.blocks = self.mapped(ino, sifted).into();
+            let mapped = self.mapped(ino, sifted);
+            if slot.blocks.get() > mapped && !slot.has(flag::ORPHAN) {
+                let before = slot.blocks;
+                self.actions.add(format!(
+                    "inode {ino}: {mapped} of {before} blocks; what was not found again reads as zeros"
+                ));
+            }
+            slot.blocks = mapped.into();
             self.slots.insert(ino, slot);
         }
         for slot in self.slots.values_mut().filter(|slot| !slot.is_regular()) {

@@ -29,7 +29,7 @@ use crate::{Devices, Options, check, judge, superblock};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
-use terrace_format::geometry::CHECKPOINT_COPIES;
+use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
 use terrace_format::superblock::Superblock;
 use work::{Actions, Fresh, Stuck, Work};
 
@@ -102,6 +102,9 @@ fn run(
     let pm = &*devices.pm;
     let read = || superblock::read_repairing(pm, &mut Findings::default());
     result.found = check(devices, options);
+    if result.found.has(Code::SuperblockLost) {
+        return Err(Stuck("both superblock copies are damaged: nothing says where things lie".into()));
+    }
     let interrupted = result.found.has(Code::RepairInterrupted);
     if let Some(superblock) = read().filter(|_| interrupted) {
         let whole = journal::finish(pm, &superblock).map_err(failed)?;
@@ -156,7 +159,7 @@ fn rebuild(
     let needed = OF_THE_LOG.iter().any(|code| found.has(*code));
     let mut fresh = Fresh::default();
     let mut overlay = log.overlay.clone();
-    let mut changed = false;
+    let mut changed = forget_unreadable_roots(devices, &mut overlay);
     let mut round = 0;
     loop {
         let mut work = Work::new(devices, superblock, overlay, actions, &mut fresh);
@@ -177,6 +180,19 @@ fn rebuild(
         commit(&mut work, &log)?;
         return Ok(true);
     }
+}
+
+/// Roots that cannot be read count as zeros: the block table knows what they led to.
+fn forget_unreadable_roots(devices: &Devices, overlay: &mut Overlay) -> bool {
+    let mut forgotten = false;
+    let lines = (0..terrace_format::BLOCK_SIZE).step_by(64);
+    for offset in lines.map(|at| ROOTS_BLOCK.offset().plus(at)) {
+        if overlay.read(&*devices.pm, offset, &mut [0; 64]).is_err() {
+            overlay.write(offset, &[0; 64]);
+            forgotten = true;
+        }
+    }
+    forgotten
 }
 
 /// One round: from what was found to what will be.
