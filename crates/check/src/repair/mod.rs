@@ -156,7 +156,11 @@ fn rebuild(
     let mut log = log::for_repair(&*devices.pm, &superblock.uuid, &geometry, &mut of_the_log);
     let of_the_log = of_the_log.into_report(Summary::default());
     log.clear_lanes |= of_the_log.has(Code::LaneUnreadable);
-    let needed = OF_THE_LOG.iter().any(|code| found.has(*code));
+    let unreadable = CHECKPOINT_COPIES.iter().any(|copy| {
+        let mut block = [0; terrace_format::BLOCK_SIZE as usize];
+        devices.pm.read(copy.offset(), &mut block).is_err()
+    });
+    let needed = unreadable || OF_THE_LOG.iter().any(|code| found.has(*code));
     let mut fresh = Fresh::default();
     let mut overlay = log.overlay.clone();
     let mut changed = forget_unreadable_roots(devices, &mut overlay);
