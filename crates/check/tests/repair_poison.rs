@@ -65,8 +65,7 @@ impl PmMedium for Healing {
         self.write(offset, bytes)
     }
     fn write_back(&self, _: PmOffset, _: u64) {}
-    fn order(&self) {}
-    fn persist(&self) {}
+    fn fence(&self, _: terrace_media::Fence, _: &'static std::panic::Location<'static>) {}
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //! A failing round prints its seed; repeat it with `TERRACE_SEED=<seed> cargo test -p terrace-check --test
 //! repair_random`; `TERRACE_ROUNDS` sets the number of rounds.
 
-#[path = "../../fs/tests/common/old_content.rs"]
+#[path = "../../sim/src/old_content.rs"]
 #[allow(dead_code)]
 mod old_content;
 
