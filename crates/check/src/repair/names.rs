@@ -197,7 +197,8 @@ impl Work<'_> {
         let root = self.slots.get(&ROOT).copied().unwrap_or_else(InodeSlot::zeroed);
         let mut slot = InodeSlot::zeroed();
         slot.mode = 0o040700.into();
-        slot.generation = self.residues.get(&home).map_or(1, |old| old.generation.get() + 1).into();
+        slot.generation =
+            self.residues.get(&home).map_or(1, |old| old.generation.get().wrapping_add(1)).into();
         (slot.mtime, slot.ctime, slot.atime, slot.btime) = (root.ctime, root.ctime, root.ctime, root.ctime);
         self.slots.insert(home, slot);
         let others = (1..).map(|count| format!("lost+found-{count}"));

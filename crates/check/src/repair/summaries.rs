@@ -81,6 +81,9 @@ impl Work<'_> {
                 let Ok((first, entries)) = decode_summary(&block.0, &self.superblock.uuid) else {
                     continue;
                 };
+                if first.0.checked_add(entries.len() as u64).is_none_or(|past| past > end) {
+                    continue;
+                }
                 for (place, entry) in (first.0..).zip(entries) {
                     let key = (device as u8, place);
                     let inside = place >= FIRST_CHUNK_BLOCK.0 && place < end && !held.contains(&key);
