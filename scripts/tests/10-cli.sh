@@ -32,6 +32,18 @@ with open(path, "r+b") as file:
 PY
 }
 
+is_json() { python3 -c 'import json, sys; json.load(sys.stdin)'; }
+# says STATUS PATTERN COMMAND…: exit status, and a line of the output that matches.
+says() {
+    checks=$((checks + 1))
+    local status=$1 pattern=$2 text got
+    shift 2
+    text=$("$@" 2>/dev/null)
+    got=$?
+    [ "$got" = "$status" ] || fail "exit status $got instead of $status: $* ($text)"
+    grep -qE -- "$pattern" <<<"$text" || fail "output does not match '$pattern': $* ($text)"
+}
+
 ## usage
 expect 1 "unrecognized subcommand" "$t" frobnicate
 expect 1 "unexpected argument '--frob'" "$t" mkfs --frob
@@ -41,7 +53,7 @@ for name in run paper; do expect 1 "bench $name: not built yet" "$t" bench $name
 expect 16 "unexpected argument" "$t" check --frob x
 check "version" grep -qE '^terrace [0-9.]+ \(format version [0-9]+\)$' <("$t" --version)
 check "help with example" grep -q '^Example:' <("$t" mkfs --help)
-check "repair is not offered" grep -q -- '--repair *Not built yet' <("$t" check --help)
+check "repair is offered" grep -q -- '--repair *Repair' <("$t" check --help)
 for name in mount mkfs fsck; do
     ln -s "$t" $name.terrace
     check "usage of $name.terrace" grep -qE "^Usage: $name\\.terrace (\\[OPTIONS\\]|--pm)" <(./$name.terrace --help)
@@ -217,8 +229,9 @@ check "clean" grep -q "not mounted, clean" <("$t" status "$pm")
 check "check" grep -q ": clean; .*cold data not read" <("$t" check "$pm")
 check "check --data" grep -q ": clean; .*cold data read" <("$t" check --data "$pm")
 check "check --json" python3 -c 'import json, subprocess, sys; json.loads(subprocess.check_output(sys.argv[1:]))' "$t" check --json "$pm"
-expect 8 "not built yet" "$t" check --repair "$pm"
-expect 0 "repair is not built yet" ./fsck.terrace -a "$pm"
+files=("$pm" "$tier")
+unchanged says 0 ": clean" "$t" check --repair "$pm"
+unchanged says 0 ": clean" ./fsck.terrace -a "$pm"
 check "fsck -n" ./fsck.terrace -n "$pm"
 expect 8 "no Terrace pool" "$t" check content
 check "umount(8) ends the daemon too" bash -c "'$t' mount '$pm' mnt && pid=\$('$t' status mnt --json |
@@ -251,6 +264,40 @@ check "no warning any more" eval '! grep -q warning <("$t" status "$pm")'
 for copy in 0 8192; do printf x | dd of="$pm" bs=1 seek=$((copy + 200)) conv=notrunc status=none; done
 files=("$pm" "$tier")
 unchanged expect 32 "superblock" "$t" mount "$pm" mnt
+cp --sparse=always "$SHM-keep.pm" "$pm"
+
+## repair: the block table's first lines behind the fixed area, and the header of the tier
+python3 - <<PY
+import struct
+with open("$pm", "r+b") as pm, open("$tier", "r+b") as tier:
+    block = pm.read(8192)
+    pm_size, lane_size, lanes = struct.unpack_from("<QQI", block, 136)
+    table = 8 * 4096 + lane_size * lanes
+    first = -(-(table + pm_size // 4096 * 16) // 4096)
+    pm.seek(table + first * 16)
+    pm.write(bytes(4096))
+    tier.write(b"damaged!")
+PY
+check "damage" test $? = 0
+unchanged says 12 "BlockOwner" "$t" check "$pm"
+unchanged says 12 "BlockOwner" ./fsck.terrace -n "$pm"
+says 1 "repaired: BlockOwner" "$t" check --repair "$pm"
+unchanged says 0 ": clean" "$t" check --repair "$pm"
+check "check --repair --json" is_json < <("$t" check --repair --json "$pm")
+check "mount" "$t" mount "$pm" mnt
+check "content" cmp data mnt/data
+expect 8 "busy: already mounted" "$t" check --repair "$pm"
+check "umount" "$t" umount mnt
+check "sound after all that" grep -q ": clean; .*cold data read" <("$t" check --data "$pm")
+
+## an interrupted repair: nothing but check --repair touches the pool
+cp --sparse=always "$pm" "$SHM-keep.pm"
+superblock "$pm" 32 03
+files=("$pm" "$tier")
+unchanged expect 32 "repair of this pool was interrupted; run 'terrace check --repair'" "$t" mount "$pm" mnt
+unchanged says 4 "RepairInterrupted" "$t" check "$pm"
+says 1 "repaired: RepairInterrupted" "$t" check --repair "$pm"
+check "clean" grep -q ": clean" <("$t" check "$pm")
 cp --sparse=always "$SHM-keep.pm" "$pm"
 
 ## a block of the tier that rots: status counts it and says why the pool is degraded
@@ -359,7 +406,6 @@ odd=$WORK/$'\xff name'
 mkdir "$odd"
 check "mkfs of any bytes" "$t" mkfs --pm "$odd/pm" --pm-size 16M --tier "$odd/tier,size=64M" >/dev/null 2>&1
 mkdir "$odd/mnt"
-is_json() { python3 -c 'import json, sys; json.load(sys.stdin)'; }
 check "status of any bytes" is_json < <("$t" status --json "$odd/pm")
 check "mount of any bytes" "$t" mount "$odd/pm" "$odd/mnt" -o "log=$odd/log"
 check "write" cp content "$odd/mnt/"$'\xfe'

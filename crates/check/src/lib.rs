@@ -1,7 +1,7 @@
 //! Judges a pool from its format and media alone (design 2, I6, I11): no code of log, map, catalog or
 //! file system is used, so that a bug there is not believed here.
 //!
-//! Invariants: nothing is written to any medium, valid records are replayed into a memory overlay;
+//! Invariants: nothing but `repair` writes to any medium, valid records are replayed into a memory overlay;
 //! nothing in an image makes it panic or loop: every PM block is descended into at most once, depths are
 //! bounded by the format, memory is bitmaps, one record per used inode, the names of one directory and the
 //! lanes. Phases, in order: superblock, log, inode file with file maps, catalog, links, orphans, devices,
@@ -24,13 +24,16 @@ mod keys;
 mod links;
 mod log;
 mod overlay;
+mod repair;
 mod report;
 mod superblock;
 
 use std::sync::Arc;
+use terrace_format::superblock::Superblock;
 use terrace_media::{BlockMedium, PmMedium};
 
 pub use code::{CODES, Code, CodeRow, Severity};
+pub use repair::{Repair, repair};
 pub use report::{Finding, OUTPUT_VERSION, PmBlocks, Report, Summary};
 
 /// The media of a pool.
@@ -63,7 +66,18 @@ pub fn check(devices: &Devices, options: &Options<'_>) -> Report {
     };
     summary.clean_unmount = log.clean;
     summary.records_replayed = log.records;
-    let mut checker = checker::Checker::new(devices, *options, superblock, log.overlay, findings, summary);
+    judge(devices, options, superblock, log.overlay, (findings, summary))
+}
+
+/// All phases but superblock and log.
+fn judge(
+    devices: &Devices,
+    options: &Options<'_>,
+    superblock: Superblock,
+    overlay: overlay::Overlay,
+    (findings, summary): (report::Findings, Summary),
+) -> Report {
+    let mut checker = checker::Checker::new(devices, *options, superblock, overlay, findings, summary);
     checker.run();
     checker.findings.into_report(checker.summary)
 }

@@ -8,8 +8,8 @@ use crc_fast::{CrcAlgorithm, Digest};
 use terrace_format::checkpoint::{Checkpoint, FAR};
 use terrace_format::checksum::record_seed;
 use terrace_format::geometry::CHECKPOINT_COPIES;
-use terrace_format::record::{HEADER_SIZE, Record, plausible_length};
-use terrace_format::{BLOCK_SIZE, Geometry, Lsn};
+use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, header_lsn, plausible_length};
+use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmOffset};
 use terrace_media::{MediaError, PmMedium};
 
 /// The log's content.
@@ -17,6 +17,12 @@ pub(crate) struct Log {
     pub clean: bool,
     pub records: u64,
     pub overlay: Overlay,
+    /// The checkpoint that makes the lanes empty, for repair.
+    pub next: Checkpoint,
+    /// Data that last records name: its content decides whether they count, so repair leaves it alone.
+    pub named: Vec<(PmOffset, u64)>,
+    /// The lanes have to be cleared before the next mount.
+    pub clear_lanes: bool,
 }
 
 /// Reads the log; `None` when a mount would be refused and nothing more can be judged.
@@ -26,7 +32,8 @@ pub(crate) fn read(
     geometry: &Geometry,
     findings: &mut Findings,
 ) -> Option<Log> {
-    let point = checkpoint(pm, uuid, geometry, findings)?;
+    let point = newest(checkpoints(pm, uuid, geometry, findings));
+    let point = point?;
     if !point.has_possible_numbers() {
         findings.add(Code::CheckpointNumber, || {
             format!("LSN {}, epoch {}, sequence {}", point.lsn, point.epoch, point.sequence)
@@ -37,16 +44,72 @@ pub(crate) fn read(
         findings.add(Code::LaneTail, || format!("lane {lane}: {:?}", point.tails.get(lane)));
         return None;
     }
-    let mut records = Vec::new();
+    Some(replay(pm, uuid, geometry, &point, findings))
+}
+
+/// What repair goes by: the newest checkpoint copy whose numbers are possible. Without one nothing in the lanes
+/// can be told from what is left over there (the seed of a record needs the epoch), so nothing is replayed.
+pub(crate) fn for_repair(
+    pm: &dyn PmMedium,
+    uuid: &[u8; 16],
+    geometry: &Geometry,
+    findings: &mut Findings,
+) -> Log {
+    let mut points = checkpoints(pm, uuid, geometry, &mut Findings::default());
+    points.retain(|point| point.has_possible_numbers() && point.impossible_tail().is_none());
+    let Some(point) = newest(points) else {
+        let next = Checkpoint {
+            lsn: Lsn(highest_lsn(pm, geometry) + 1),
+            epoch: 1,
+            sequence: 1,
+            clean: true,
+            tails: vec![0; geometry.lane_count as usize],
+        };
+        let overlay = Overlay::default();
+        return Log { clean: false, records: 0, overlay, next, named: Vec::new(), clear_lanes: true };
+    };
+    replay(pm, uuid, geometry, &point, findings)
+}
+
+/// The largest LSN in anything that looks like a record, or 0.
+fn highest_lsn(pm: &dyn PmMedium, geometry: &Geometry) -> u64 {
+    let mut highest = 0;
+    let end = geometry.table_offset();
+    let mut at = geometry.lane_offset(0);
+    while at < end {
+        let mut header = [0; HEADER_SIZE];
+        let plausible = pm.read(at, &mut header).is_ok()
+            && plausible_length(&header, geometry.max_record()).is_some()
+            && header_lsn(&header).0 < FAR - 1;
+        if plausible {
+            highest = highest.max(header_lsn(&header).0);
+        }
+        at = at.plus(RECORD_ALIGN);
+    }
+    highest
+}
+
+fn replay(
+    pm: &dyn PmMedium,
+    uuid: &[u8; 16],
+    geometry: &Geometry,
+    point: &Checkpoint,
+    findings: &mut Findings,
+) -> Log {
+    let (mut records, mut ends, mut named) = (Vec::new(), Vec::new(), Vec::new());
     for (lane, tail) in (0..geometry.lane_count).zip(&point.tails) {
-        let scan = Scan { pm, uuid, geometry, point: &point, lane };
-        let mut found = scan.run(*tail, findings);
+        let scan = Scan { pm, uuid, geometry, point, lane };
+        let (mut found, mut end) = scan.run(*tail, findings);
         if let Some(last) = found.last()
             && !scan.data_is_sound(last)
         {
             findings.add(Code::RecordUnfinished, || format!("lane {lane}, LSN {}", last.lsn));
+            end = end.saturating_sub(last.ring_bytes);
             found.pop();
         }
+        let checks = found.last().map_or(&[][..], |last| &last.checks);
+        named.extend(checks.iter().map(|check| (check.offset, u64::from(check.length))));
+        ends.push(end);
         records.append(&mut found);
     }
     records.sort_by_key(|record| record.lsn);
@@ -71,15 +134,30 @@ pub(crate) fn read(
             overlay.write(offset, content);
         }
     }
-    Some(Log { clean: point.clean, records: records.len() as u64, overlay })
+    let highest = records.iter().map(|record| record.lsn).filter(|lsn| lsn.0 < FAR).max();
+    let next = Checkpoint {
+        lsn: Lsn(highest.map_or(point.lsn, |lsn| lsn.max(point.lsn)).0 + 1),
+        epoch: point.epoch + 1,
+        sequence: point.sequence + 1,
+        clean: true,
+        tails: ends,
+    };
+    let records = records.len() as u64;
+    Log { clean: point.clean, records, overlay, next, named, clear_lanes: false }
 }
 
-fn checkpoint(
+/// Recovery keeps the first copy when both have the same number.
+fn newest(points: Vec<Checkpoint>) -> Option<Checkpoint> {
+    points.into_iter().reduce(|best, other| if other.sequence > best.sequence { other } else { best })
+}
+
+/// The sound copies.
+fn checkpoints(
     pm: &dyn PmMedium,
     uuid: &[u8; 16],
     geometry: &Geometry,
     findings: &mut Findings,
-) -> Option<Checkpoint> {
+) -> Vec<Checkpoint> {
     let mut sound: Vec<Checkpoint> = Vec::new();
     let mut damaged = Vec::new();
     for (index, copy) in CHECKPOINT_COPIES.into_iter().enumerate() {
@@ -101,14 +179,11 @@ fn checkpoint(
         let sequence = first.sequence;
         findings.add(Code::CheckpointsDiffer, || format!("sequence {sequence}"));
     }
-    // Recovery keeps the first copy when both have the same number.
-    let best =
-        sound.into_iter().reduce(|best, other| if other.sequence > best.sequence { other } else { best });
     if !damaged.is_empty() {
-        let code = if best.is_some() { Code::CheckpointCopy } else { Code::CheckpointLost };
+        let code = if sound.is_empty() { Code::CheckpointLost } else { Code::CheckpointCopy };
         findings.add(code, || damaged.join("; "));
     }
-    best
+    sound
 }
 
 struct Scan<'a> {
@@ -120,8 +195,8 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// The valid records of the lane, none below the checkpoint, from a possible tail.
-    fn run(&self, tail: u64, findings: &mut Findings) -> Vec<Record> {
+    /// The valid records of the lane, none below the checkpoint, from a possible tail; and where they end.
+    fn run(&self, tail: u64, findings: &mut Findings) -> (Vec<Record>, u64) {
         let (lane, size) = (self.lane, self.geometry.lane_size);
         let mut records = Vec::new();
         let end = tail.saturating_add(size);
@@ -142,7 +217,7 @@ impl Scan<'_> {
             position = position.saturating_add(record.ring_bytes);
             records.push(record);
         }
-        records
+        (records, position)
     }
 
     fn record(&self, position: u64) -> Result<Option<Record>, MediaError> {

@@ -7,8 +7,18 @@ use terrace_format::superblock::{Refused, Superblock};
 use terrace_media::PmMedium;
 use zerocopy::IntoBytes;
 
-/// The superblock to go by, or `None` when nothing else can be judged.
+/// The superblock to go by, or `None` when nothing else can be judged: also in the middle of a repair.
 pub(crate) fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
+    let superblock = read_repairing(pm, findings)?;
+    if superblock.is_repairing() {
+        findings.add(Code::RepairInterrupted, || "run check --repair".into());
+        return None;
+    }
+    Some(superblock)
+}
+
+/// As [`read`], for repair.
+pub(crate) fn read_repairing(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
     let mut sound: Vec<Superblock> = Vec::new();
     let mut refused: Vec<Refused> = Vec::new();
     let mut damaged: Vec<String> = Vec::new();
@@ -19,7 +29,7 @@ pub(crate) fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superbl
             damaged.push(format!("copy {index}: {error}"));
             continue;
         }
-        match Superblock::verify(&bytes, false) {
+        match Superblock::verify_repairing(&bytes, false) {
             Ok(superblock) => sound.push(superblock),
             Err(why) => {
                 damaged.push(format!("copy {index}: {why}"));

@@ -259,7 +259,7 @@ pub struct Sync {
 pub struct Check {
     /// The pool's tier-0 path
     pub pool: PathBuf,
-    /// Not built yet: repair what can be repaired
+    /// Repair what can be repaired; what nothing names goes to lost+found
     #[arg(long)]
     pub repair: bool,
     /// Also read every block of the lower tiers and compare checksums

@@ -168,6 +168,18 @@ pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: 
     Ok(device)
 }
 
+/// For repair: opens a tier whose header is damaged. One that is another pool's is not given away.
+pub fn open_damaged_tier(pool: &Path, superblock: &Superblock, index: usize) -> Option<FileDevice> {
+    let row = superblock.device_rows().get(index)?;
+    let device = FileDevice::open(locate(pool, row), true, false).ok()?;
+    let mut first = [AlignedBlock::zeroed()];
+    device.read(DeviceBlock(0), &mut first).ok()?;
+    let [AlignedBlock(bytes)] = &first;
+    let ours = |header: DeviceHeader| header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid;
+    let possible = DeviceHeader::decode(bytes).map_or(true, ours);
+    (possible && device.blocks() == row.blocks.get()).then_some(device)
+}
+
 fn resized(tier: u8, path: &Path, row: &DeviceRow, now: u64) -> Failure {
     let was = row.blocks.get() * BLOCK_SIZE;
     Failure::new(format!(

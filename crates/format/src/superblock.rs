@@ -3,7 +3,7 @@
 use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::geometry::Geometry;
-use crate::version::{FORMAT_VERSION, INCOMPATIBLE, READ_ONLY_COMPATIBLE, known};
+use crate::version::{FORMAT_VERSION, INCOMPATIBLE, RADIX_MAP, READ_ONLY_COMPATIBLE, REPAIRING, known};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -78,6 +78,14 @@ pub struct Superblock {
     pub created_ns: U64,
     /// Lower-tier devices; the index is the [`crate::DeviceId`].
     pub devices: [DeviceRow; MAX_DEVICES],
+    /// While a repair is applied: first block of its journal (docs/format.md "Repair journal"), else 0.
+    pub journal_block: U64,
+    /// Bytes of the journal's content, else 0.
+    pub journal_bytes: U64,
+    /// CRC32C of them, else 0.
+    pub journal_crc: U32,
+    /// Zero.
+    pub spare3: U32,
     /// Zero.
     pub spare1: [u8; SPARE],
     /// Zero.
@@ -86,7 +94,7 @@ pub struct Superblock {
     pub crc: U32,
 }
 
-const SPARE: usize = 8192 - 176 - MAX_DEVICES * 288 - 8;
+const SPARE: usize = 8192 - 176 - MAX_DEVICES * 288 - 24 - 8;
 const _: () = assert!(size_of::<DeviceRow>() == 288);
 const _: () = assert!(size_of::<Superblock>() == 8192);
 
@@ -109,6 +117,9 @@ pub enum Refused {
         "pool uses unknown features {0:#x} that forbid writing; mount it with -o ro or use a newer terrace"
     )]
     ReadOnlyFeatures(u64),
+    /// Half repaired.
+    #[error("a repair of this pool was interrupted; run 'terrace check --repair' on it")]
+    Repairing,
     /// Damaged.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
@@ -120,7 +131,7 @@ impl Superblock {
         let mut superblock = Superblock::new_zeroed();
         superblock.magic = MAGIC;
         superblock.version = FORMAT_VERSION.into();
-        superblock.incompatible = known(INCOMPATIBLE).into();
+        superblock.incompatible = RADIX_MAP.into();
         superblock.pm_size = geometry.pm_size.into();
         superblock.lane_size = geometry.lane_size.into();
         superblock.lane_count = geometry.lane_count.into();
@@ -141,6 +152,20 @@ impl Superblock {
     /// # Errors
     /// [`Refused`]; `ReadOnlyFeatures` only when `write`.
     pub fn verify(bytes: &[u8], write: bool) -> Result<Superblock, Refused> {
+        let superblock = Superblock::verify_repairing(bytes, write)?;
+        if superblock.is_repairing() { Err(Refused::Repairing) } else { Ok(superblock) }
+    }
+
+    /// Set while a repair changes the pool: nothing but check may use it then.
+    pub fn is_repairing(&self) -> bool {
+        self.incompatible.get() & REPAIRING != 0
+    }
+
+    /// As [`Self::verify`], for check: a repair that was interrupted is no reason to refuse.
+    ///
+    /// # Errors
+    /// [`Refused`]; `ReadOnlyFeatures` only when `write`.
+    pub fn verify_repairing(bytes: &[u8], write: bool) -> Result<Superblock, Refused> {
         let superblock = Superblock::read_from_bytes(bytes).map_err(|_| Refused::NotAPool)?;
         if superblock.magic != MAGIC {
             return Err(Refused::NotAPool);
@@ -231,6 +256,11 @@ mod tests {
         feature.incompatible = (known(INCOMPATIBLE) | 1 << 40).into();
         feature.seal();
         assert_eq!(Superblock::verify(feature.as_bytes(), true).err(), Some(Refused::Features(1 << 40)));
+        let mut half = superblock;
+        half.incompatible = (RADIX_MAP | REPAIRING).into();
+        half.seal();
+        assert_eq!(Superblock::verify(half.as_bytes(), false).err(), Some(Refused::Repairing));
+        assert!(Superblock::verify_repairing(half.as_bytes(), false)?.is_repairing());
         superblock.label[0] = 1;
         assert!(matches!(Superblock::verify(superblock.as_bytes(), true), Err(Refused::Corrupt(_))));
         Ok(())

@@ -31,11 +31,22 @@ pub struct FeatureRow {
 }
 
 /// Features that a reader must know (superblock `incompatible`).
-pub const INCOMPATIBLE: &[FeatureRow] = &[FeatureRow {
-    bit: 1,
-    name: "radix-map",
-    sentence: "PM-resident blocks are mapped by a radix tree per file",
-}];
+pub const INCOMPATIBLE: &[FeatureRow] = &[
+    FeatureRow {
+        bit: RADIX_MAP,
+        name: "radix-map",
+        sentence: "PM-resident blocks are mapped by a radix tree per file",
+    },
+    FeatureRow {
+        bit: REPAIRING,
+        name: "repairing",
+        sentence: "a repair was interrupted: its journal has to be applied before anything else",
+    },
+];
+/// Incompatible feature: the radix map.
+pub const RADIX_MAP: u64 = 1;
+/// Incompatible feature, set only while `check --repair` changes the pool.
+pub const REPAIRING: u64 = 2;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

@@ -122,7 +122,7 @@ pub fn read_superblock(pm: &dyn PmMedium, write: bool) -> Result<(Superblock, Op
                 let warning = format!("superblock copy 0 is damaged ({first}); copy 1 is used");
                 Ok((superblock, Some(warning)))
             }
-            Err(second @ (Refused::Version(_) | Refused::Features(_))) => Err(second),
+            Err(second @ (Refused::Version(_) | Refused::Features(_) | Refused::Repairing)) => Err(second),
             Err(_) => Err(first),
         },
         Err(other) => Err(other),

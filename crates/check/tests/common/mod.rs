@@ -1,6 +1,8 @@
 //! A pool built by hand from the format's encoders, and media in memory that may be damaged at will.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod damages;
+
 use std::sync::Arc;
 use terrace_check::{Devices, Options, Report, check};
 use terrace_format::checkpoint::Checkpoint;
@@ -294,8 +296,14 @@ impl Image {
         for at in 0..4u8 {
             self.put_device(3 + u64::from(at), &[at + 1; BLOCK_SIZE as usize]);
         }
-        let entry = SummaryEntry { ino: Ino(FILE), generation: 0, block: FileBlock(20), crc: 0, lsn: Lsn(1) };
-        self.put_device(7, &encode_summary(&UUID, DeviceBlock(3), &[entry; 4]));
+        let entries = [0u8, 1, 2, 3].map(|at| SummaryEntry {
+            ino: Ino(FILE),
+            generation: 0,
+            block: FileBlock(20 + u64::from(at)),
+            crc: crc32c(&[at + 1; BLOCK_SIZE as usize]),
+            lsn: Lsn(1),
+        });
+        self.put_device(7, &encode_summary(&UUID, DeviceBlock(3), &entries));
     }
 
     pub fn put_device(&mut self, block: u64, bytes: &[u8]) {

@@ -6,19 +6,17 @@ use crate::{output, pool};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::cell::Cell;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, Report};
-use terrace_media::BlockMedium;
+use terrace_check::{Devices, Options, Repair, Report};
+use terrace_format::BLOCK_SIZE;
+use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::superblock::{Refused, Superblock};
 use terrace_media::pm::RamPm;
+use terrace_media::{BlockMedium, PmMedium};
 
 pub fn run(args: &Check) -> Outcome<u8> {
     let operational = |failure: Failure| failure.with_status(status::FSCK_OPERATIONAL);
-    if args.repair {
-        return Err(operational(Failure::not_built("check --repair")));
-    }
-    if (args.automatic || args.preen || args.yes) && !args.no {
-        output::warn("repair is not built yet; only checking");
-    }
-    let devices = open(args).map_err(operational)?;
+    let repair = (args.repair || args.automatic || args.preen || args.yes) && !args.no;
+    let devices = open(args, repair).map_err(operational)?;
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let length = Cell::new(0);
     let progress = |done: u64, all: u64| {
@@ -28,7 +26,18 @@ pub fn run(args: &Check) -> Outcome<u8> {
         bar.set_position(done);
     };
     let read_cold = args.data || args.full;
-    let report = terrace_check::check(&devices, &Options { read_cold, progress: Some(&progress) });
+    let options = Options { read_cold, progress: Some(&progress) };
+    if repair {
+        let result = terrace_check::repair(&devices, &options);
+        bar.finish_and_clear();
+        if args.json {
+            output::print_json(&result);
+        } else {
+            show_repair(args, &result, read_cold);
+        }
+        return Ok(result.exit_status() as u8);
+    }
+    let report = terrace_check::check(&devices, &options);
     bar.finish_and_clear();
     if args.json {
         output::print_json(&report);
@@ -39,20 +48,24 @@ pub fn run(args: &Check) -> Outcome<u8> {
 }
 
 /// Opens what there is; the check reports what is missing.
-fn open(args: &Check) -> Outcome<Devices> {
+fn open(args: &Check, repair: bool) -> Outcome<Devices> {
     let path = pool::canonical(&args.pool)?;
-    let pm = RamPm::open(&path, true).map_err(|error| match &error {
+    let pm = RamPm::open(&path, !repair).map_err(|error| match &error {
         terrace_media::OpenError::InvalidSize { .. } => Failure::at(&path, "no Terrace pool"),
         _ => pool::open_failure(&error),
     })?;
     let mut block: Vec<Option<Arc<dyn BlockMedium>>> = Vec::new();
-    match terrace_fs::read_superblock(&pm, false) {
+    match superblock(&pm) {
         Ok((superblock, warning)) => {
             if let Some(warning) = warning {
                 output::warn(format!("{}: {warning}", path.display()));
             }
             for index in 0..superblock.device_rows().len() {
-                match pool::open_tier(&path, &superblock, index, true) {
+                let opened = pool::open_tier(&path, &superblock, index, !repair).or_else(|failure| {
+                    let damaged = repair.then(|| pool::open_damaged_tier(&path, &superblock, index));
+                    damaged.flatten().ok_or(failure)
+                });
+                match opened {
                     Ok(device) => block.push(Some(Arc::new(device))),
                     Err(failure) => {
                         output::warn(&failure.text);
@@ -64,6 +77,34 @@ fn open(args: &Check) -> Outcome<Devices> {
         Err(refused) => return Err(pool::refusal(&path, &refused)),
     }
     Ok(Devices { pm: Arc::new(pm), block })
+}
+
+/// The superblock in use and a warning about the other copy; also that of a pool half repaired.
+fn superblock(pm: &RamPm) -> Result<(Superblock, Option<String>), Refused> {
+    let refused = match terrace_fs::read_superblock(pm, false) {
+        Err(Refused::Repairing) => Refused::Repairing,
+        other => return other,
+    };
+    let copies = SUPERBLOCK_COPIES.iter().filter_map(|copy| {
+        let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
+        pm.read(copy.offset(), &mut bytes).ok()?;
+        Superblock::verify_repairing(&bytes, false).ok()
+    });
+    copies.into_iter().next().map(|superblock| (superblock, None)).ok_or(refused)
+}
+
+fn show_repair(args: &Check, result: &Repair, read_cold: bool) {
+    for code in result.repaired() {
+        let row = code.row();
+        output::print(format!("repaired: {}: {}", row.name, row.repair));
+    }
+    for action in &result.actions {
+        output::print(format!("  {action}"));
+    }
+    if let Some(failure) = &result.failure {
+        output::warn(format!("{}: not repaired: {failure}", args.pool.display()));
+    }
+    show(args, &result.left, read_cold);
 }
 
 fn show(args: &Check, report: &Report, read_cold: bool) {

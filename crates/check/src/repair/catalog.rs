@@ -1,0 +1,156 @@
+//! Finds the cells of the catalog: by its trees, and on leaves that the block table names and no tree reaches.
+
+use super::work::{Cell, Shard, Work};
+use terrace_format::keys::Key;
+use terrace_format::page::Page;
+use terrace_format::table::{Owner, PageKind};
+
+/// Level of the highest root.
+const MAX_LEVEL: u8 = 15;
+
+impl Work<'_> {
+    /// Collects cells. Where a key is found twice, the one that its own tree reaches counts.
+    pub fn salvage_catalog(&mut self) {
+        for shard in 0..self.geometry.catalog_shards {
+            let mut found = Shard::default();
+            match self.word(self.geometry.shard_root(shard)) {
+                Some(0) => {}
+                None => found.broken = true,
+                Some(root) => {
+                    found.trusting = true;
+                    self.subtree(shard, root, None, &mut found);
+                    let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
+                    if found.doubtful && self.has_unreached(owner) {
+                        // Pages of the tree lie elsewhere: it is a pointer that is damaged, not the table.
+                        found.pages.iter().for_each(|block| self.release(*block));
+                        found = Shard::default();
+                        self.subtree(shard, root, None, &mut found);
+                    }
+                }
+            }
+            let ordered = found.found.windows(2).all(|pair| match pair {
+                [(first, _), (second, _)] => first < second,
+                _ => true,
+            });
+            found.broken |= !ordered;
+            self.cells_lost |= found.broken;
+            self.shards.push(found);
+        }
+        let mut strays: Vec<Cell> = Vec::new();
+        for (number, shard) in (0u64..).zip(&mut self.shards) {
+            for (key, value) in &shard.found {
+                let home = Key::split(key).map(|(ino, _, _)| ino % u64::from(self.geometry.catalog_shards));
+                if home == Some(number) {
+                    self.cells.entry(key.clone()).or_insert_with(|| value.clone());
+                } else {
+                    shard.broken = true;
+                    strays.push((key.clone(), value.clone()));
+                }
+            }
+        }
+        strays.extend(self.unreached_leaves());
+        for (key, value) in strays {
+            self.cells.entry(key).or_insert(value);
+        }
+    }
+
+    fn subtree(&mut self, shard: u32, block: u64, level: Option<u8>, found: &mut Shard) {
+        let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
+        self.see(block);
+        let trusted = match self.owner(block) {
+            Some(there) if there == owner => true,
+            Some(Owner::Free) | None => {
+                found.doubtful = true;
+                found.trusting
+            }
+            Some(_) => false,
+        };
+        let mut page = if trusted && self.is_open(block) { self.block(block).map(Page) } else { None };
+        if let Some(page) = page.as_mut().filter(|page| page.verify_header("").is_err()) {
+            // Tree and table agree on what it is: its cells count without magic number and version.
+            found.broken = true;
+            let new = Page::new(0);
+            page.0.iter_mut().zip(&*new.0).take(3).for_each(|(place, byte)| *place = *byte);
+        }
+        let page = page.filter(|page| {
+            page.verify_header("").is_ok()
+                && level.map_or(page.level() <= MAX_LEVEL, |level| level == page.level())
+                && (page.level() == 0 || page.count() > 0)
+        });
+        let Some(page) = page else {
+            found.broken = true;
+            return;
+        };
+        self.own(block, owner);
+        found.pages.push(block);
+        found.broken |= !sound_space(&page);
+        let mut children = Vec::new();
+        for index in 0..page.count() {
+            let Ok((key, value)) = page.cell(index) else {
+                found.broken = true;
+                continue;
+            };
+            if page.level() == 0 {
+                found.found.push((key.to_vec(), value.to_vec()));
+            } else if let Ok(child) = <[u8; 8]>::try_from(value) {
+                found.broken |= (index == 0) != key.is_empty();
+                children.push((key.to_vec(), u64::from_le_bytes(child)));
+            } else {
+                found.broken = true;
+            }
+        }
+        for (at, (low, child)) in children.iter().enumerate() {
+            let start = found.found.len();
+            self.subtree(shard, *child, page.level().checked_sub(1), found);
+            let high = children.get(at + 1).map(|(key, _)| key);
+            let mut keys = found.found.iter().skip(start).map(|(key, _)| key);
+            found.broken |= keys.any(|key| key < low || high.is_some_and(|high| key >= high));
+        }
+    }
+
+    /// Cells of leaves that belong to the catalog and hang on no tree. A sound pool has none.
+    fn unreached_leaves(&mut self) -> Vec<Cell> {
+        let owned = self.owned().into_iter().filter_map(|(block, owner)| match owner {
+            Owner::Page { kind: PageKind::CatalogPage, .. } => Some(block),
+            _ => None,
+        });
+        // Not blocks of which the table says nothing: free space is full of leaves of an older life.
+        let blocks: Vec<u64> = owned.collect();
+        let mut cells = Vec::new();
+        for block in blocks {
+            if !self.is_open(block) {
+                continue;
+            }
+            let page = self.block(block).map(Page);
+            let Some(page) = page.filter(|page| page.verify_header("").is_ok() && page.level() == 0) else {
+                continue;
+            };
+            for index in 0..page.count() {
+                if let Ok((key, value)) = page.cell(index) {
+                    cells.push((key.to_vec(), value.to_vec()));
+                }
+            }
+        }
+        cells
+    }
+}
+
+/// Cells lie between heap and end, do not overlap, and with the dead bytes fill that space.
+fn sound_space(page: &Page) -> bool {
+    let mut cells = Vec::new();
+    for index in 0..page.count() {
+        if let Ok((key, value)) = page.cell(index) {
+            cells.push((page.cell_offset(index), 4 + key.len() + value.len()));
+        }
+    }
+    cells.sort_unstable();
+    let mut end = page.heap();
+    for (at, size) in &cells {
+        if *at < end {
+            return false;
+        }
+        end = at + size;
+    }
+    let live: usize = cells.iter().map(|(_, size)| size).sum();
+    cells.len() != page.count() || page.heap() + live + page.dead() == 4096
+}

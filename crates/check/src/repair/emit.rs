@@ -1,0 +1,304 @@
+//! Writes the settled state into the overlay: trees that are sound and say what they should stay as they are,
+//! the others are built anew in free blocks.
+
+use super::keys::Sifted;
+use super::work::{Cell, FileMap, Mapped, Stuck, Work};
+use std::collections::{BTreeMap, BTreeSet};
+use terrace_format::inode::{
+    DIRECT_BLOCKS, ENTRY_UNWRITTEN, InodeSlot, ORPHAN_LISTS, RADIX_FANOUT, flag, pack_root, slot_offset,
+};
+use terrace_format::keys::Key;
+use terrace_format::page::Page;
+use terrace_format::table::{MASK_FULL, Owner, PageKind};
+use terrace_format::{BLOCK_SIZE, PmBlock};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Bytes left free in new catalog pages, so that the first new keys need no split.
+const SPARE: usize = 400;
+
+impl Work<'_> {
+    pub fn emit(&mut self, sifted: &mut Sifted) -> Result<(), Stuck> {
+        self.emit_inode_file()?;
+        self.emit_maps()?;
+        self.emit_orphans();
+        self.emit_slots();
+        self.emit_catalog(&sifted.kept)?;
+        self.emit_table();
+        Ok(())
+    }
+
+    fn put_new(&mut self, block: u64, bytes: &[u8]) {
+        self.put(PmBlock(block).offset(), bytes);
+    }
+
+    fn emit_inode_file(&mut self) -> Result<(), Stuck> {
+        for index in std::mem::take(&mut self.lost_pages) {
+            if self.pages.contains_key(&index) {
+                continue;
+            }
+            let owner = Owner::Page { kind: PageKind::InodePage, datum: index as u32 };
+            let block = self.allocate(owner)?;
+            self.put_new(block, &[0; BLOCK_SIZE as usize]);
+            self.pages.insert(index, block);
+            self.actions.add(format!("inode file: page {index} is made anew"));
+        }
+        let count = self.pages.len() as u64;
+        self.put(self.geometry.inode_pages(), &count.to_le_bytes());
+        if self.inode_tree_broken || self.pages != self.pages_found {
+            for (block, _) in std::mem::take(&mut self.inode_nodes) {
+                self.release(block);
+            }
+            let entries = self.pages.iter().map(|(index, block)| (*index, *block)).collect();
+            let owner = |level: u64| Owner::Page { kind: PageKind::InodeNode, datum: level as u32 };
+            let root = self.build_radix(entries, &owner)?;
+            self.put(self.geometry.inode_root(), &root.to_le_bytes());
+            self.actions.add("inode file: its tree is built anew".into());
+        }
+        Ok(())
+    }
+
+    /// Builds a radix tree over entries in ascending order; gives its root word.
+    fn build_radix(&mut self, entries: Vec<(u64, u64)>, owner: &dyn Fn(u64) -> Owner) -> Result<u64, Stuck> {
+        let Some(last) = entries.last().map(|(index, _)| *index) else {
+            return Ok(0);
+        };
+        let (mut level, mut entries) = (0u64, entries);
+        loop {
+            let mut nodes: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+            for (index, entry) in entries {
+                let node =
+                    nodes.entry(index / RADIX_FANOUT).or_insert_with(|| vec![0; RADIX_FANOUT as usize]);
+                if let Some(place) = node.get_mut((index % RADIX_FANOUT) as usize) {
+                    *place = entry;
+                }
+            }
+            entries = Vec::new();
+            for (number, words) in nodes {
+                let block = self.allocate(owner(level))?;
+                let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                self.put_new(block, &bytes);
+                entries.push((number, block));
+            }
+            level += 1;
+            if last < RADIX_FANOUT.saturating_pow(level as u32) {
+                let root = entries.first().map_or(0, |(_, block)| *block);
+                return Ok(pack_root(level as u8, root));
+            }
+        }
+    }
+
+    fn emit_maps(&mut self) -> Result<(), Stuck> {
+        for ino in self.slots.keys().copied().collect::<Vec<u32>>() {
+            let map = self.maps.remove(&ino);
+            let same = map.as_ref().is_some_and(|map| !map.broken && map.found == map.entries);
+            let Some(mut slot) = self.slots.get(&ino).copied().filter(|_| !same) else {
+                if let Some(map) = map {
+                    self.maps.insert(ino, map);
+                }
+                continue;
+            };
+            let map = map.unwrap_or_default();
+            if !map.found.is_empty() || !map.entries.is_empty() || map.broken {
+                let (before, after) = (map.found.len(), map.entries.len());
+                self.actions
+                    .add(format!("inode {ino}: its map is built anew, {before} blocks before, {after} now"));
+            }
+            self.build_map(ino, &mut slot, map)?;
+            self.slots.insert(ino, slot);
+        }
+        Ok(())
+    }
+
+    fn build_map(&mut self, ino: u32, slot: &mut InodeSlot, map: FileMap) -> Result<(), Stuck> {
+        for block in map.nodes {
+            self.release(block);
+        }
+        let has_direct = self.geometry.block_count() <= 1 << 31;
+        slot.direct = Default::default();
+        let mut entries = Vec::new();
+        for (file_block, Mapped { block, unwritten }) in &map.entries {
+            if has_direct && *file_block < DIRECT_BLOCKS {
+                if let Some(place) = slot.direct.get_mut(*file_block as usize) {
+                    *place = (*block as u32 | u32::from(*unwritten) << 31).into();
+                }
+            } else {
+                entries.push((*file_block, if *unwritten { block | ENTRY_UNWRITTEN } else { *block }));
+            }
+        }
+        let owner = |_: u64| Owner::Page { kind: PageKind::MapNode, datum: ino };
+        slot.root = self.build_radix(entries, &owner)?.into();
+        Ok(())
+    }
+
+    /// Orphan lists that do not hold their orphans, or not in order, are linked anew.
+    fn emit_orphans(&mut self) {
+        for list in 0..ORPHAN_LISTS {
+            let mine = |ino: &u32| *ino as usize % ORPHAN_LISTS == list;
+            let slots = self.slots.iter().filter(|(ino, slot)| mine(ino) && slot.has(flag::ORPHAN));
+            let members: BTreeSet<u32> = slots.map(|(ino, _)| *ino).collect();
+            if self.is_linked(list, &members) {
+                continue;
+            }
+            self.actions.add(format!("orphan list {list}: linked anew, {} members", members.len()));
+            let order: Vec<u32> = members.iter().copied().collect();
+            for (ino, slot) in self.slots.iter_mut().filter(|(ino, _)| mine(ino)) {
+                let at = order.binary_search(ino).ok();
+                let next = at.and_then(|at| order.get(at + 1)).copied().unwrap_or(0);
+                let previous = at.and_then(|at| order.get(at.checked_sub(1)?)).copied().unwrap_or(0);
+                (slot.orphan_next, slot.orphan_previous) = (next.into(), previous.into());
+            }
+            let head = u64::from(order.first().copied().unwrap_or(0));
+            self.put(self.geometry.orphan_head(list), &head.to_le_bytes());
+        }
+    }
+
+    fn is_linked(&self, list: usize, members: &BTreeSet<u32>) -> bool {
+        let Some(head) = self.word(self.geometry.orphan_head(list)) else {
+            return false;
+        };
+        let mut seen = BTreeSet::new();
+        let (mut at, mut previous) = (head, 0);
+        while at != 0 {
+            let Some(ino) = u32::try_from(at).ok().filter(|ino| members.contains(ino) && seen.insert(*ino))
+            else {
+                return false;
+            };
+            let Some(slot) = self.slots.get(&ino).filter(|slot| slot.orphan_previous.get() == previous)
+            else {
+                return false;
+            };
+            (at, previous) = (slot.orphan_next.get().into(), ino);
+        }
+        seen == *members
+    }
+
+    fn emit_slots(&mut self) {
+        for (ino, old) in std::mem::take(&mut self.residues) {
+            if !self.slots.contains_key(&ino) {
+                let junk = old.nlink.get() != 0
+                    || old.blocks.get() != 0
+                    || old.root.get() != 0
+                    || old.direct.iter().any(|pointer| pointer.get() != 0)
+                    || (old.orphan_next.get(), old.orphan_previous.get()) != (0, 0)
+                    || old.has(flag::ORPHAN)
+                    || !old.is_free();
+                let mut free = old;
+                if junk {
+                    free = InodeSlot::new_zeroed();
+                    free.generation = old.generation;
+                }
+                self.put_slot(ino, &free);
+            }
+        }
+        let slots = std::mem::take(&mut self.slots);
+        for (ino, slot) in &slots {
+            self.put_slot(*ino, slot);
+        }
+        self.slots = slots;
+    }
+
+    fn put_slot(&mut self, ino: u32, slot: &InodeSlot) {
+        if let Some(page) = self.pages.get(&Self::page_of(ino)) {
+            let place = slot_offset(PmBlock(*page).offset(), ino.into());
+            self.put(place, slot.as_bytes());
+        }
+    }
+
+    fn emit_catalog(&mut self, kept: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), Stuck> {
+        let count = self.geometry.catalog_shards as usize;
+        let mut cells: Vec<Vec<(&Vec<u8>, &Vec<u8>)>> = vec![Vec::new(); count];
+        for (key, value) in kept {
+            let home = Key::split(key).map_or(0, |(ino, _, _)| ino as usize % count.max(1));
+            if let Some(shard) = cells.get_mut(home) {
+                shard.push((key, value));
+            }
+        }
+        for (number, (shard, cells)) in std::mem::take(&mut self.shards).into_iter().zip(cells).enumerate() {
+            let found = shard.found.iter().map(|(key, value)| (key, value));
+            if !shard.broken && found.eq(cells.iter().copied()) {
+                continue;
+            }
+            for block in shard.pages {
+                self.release(block);
+            }
+            let (before, after) = (shard.found.len(), cells.len());
+            self.actions
+                .add(format!("catalog shard {number}: built anew, {before} keys before, {after} now"));
+            let root = self.build_shard(number as u32, &cells)?;
+            self.put(self.geometry.shard_root(number as u32), &root.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// Builds a B+tree over cells in key order; gives the location of its root.
+    fn build_shard(&mut self, shard: u32, cells: &[(&Vec<u8>, &Vec<u8>)]) -> Result<u64, Stuck> {
+        if cells.is_empty() {
+            return Ok(0);
+        }
+        let cells = cells.iter().map(|(key, value)| ((*key).clone(), (*value).clone())).collect();
+        let mut children = self.build_level(shard, 0, cells)?;
+        let mut level = 1;
+        while children.len() > 1 {
+            children = self.build_level(shard, level, children)?;
+            level += 1;
+        }
+        let root = children.pop().and_then(|(_, value)| <[u8; 8]>::try_from(value.as_slice()).ok());
+        Ok(root.map_or(0, u64::from_le_bytes))
+    }
+
+    /// Pages of one level; gives the cells of the next.
+    fn build_level(&mut self, shard: u32, level: u8, cells: Vec<Cell>) -> Result<Vec<Cell>, Stuck> {
+        let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
+        let mut parents = Vec::new();
+        let mut rest = cells.into_iter().peekable();
+        while let Some((first, _)) = rest.peek().cloned() {
+            let mut page = Page::new(level);
+            // An inner page wants two children at least, or a level may not shrink.
+            while let Some((key, value)) = rest.next_if(|(key, value)| {
+                let size = Page::cell_size(key, value.len());
+                page.count() < 2 && page.gap() >= size || page.gap() >= size + SPARE
+            }) {
+                let at = page.count();
+                let key = if level > 0 && at == 0 { Vec::new() } else { key };
+                if !page.insert(at, &key, &value) {
+                    return Err(Stuck(format!("a cell of {} bytes fits no page", key.len() + value.len())));
+                }
+            }
+            if page.count() == 0 {
+                return Err(Stuck("a cell fits no page".into()));
+            }
+            let block = self.allocate(owner)?;
+            self.put_new(block, &*page.0);
+            parents.push((first, block.to_le_bytes().to_vec()));
+        }
+        Ok(parents)
+    }
+
+    fn emit_table(&mut self) {
+        let fixed = Owner::Page { kind: PageKind::Fixed, datum: 0 }.encode();
+        let first = self.geometry.first_pool_block().0;
+        let start = self.geometry.table_offset();
+        let new = std::mem::take(&mut self.new);
+        for (line, words) in (0u64..).zip(new.chunks(4)) {
+            let mut found = [0; 64];
+            let (found, _) = found.split_at_mut(words.len() * 16);
+            let at = start.plus(line * 64);
+            let readable = self.overlay.read(&*self.devices.pm, at, found).is_ok();
+            let mut wanted = Vec::with_capacity(64);
+            for (block, (word, entry)) in (line * 4..).zip(words.iter().zip(found.as_chunks::<16>().0)) {
+                let word = if block < first { fixed } else { *word };
+                let mask = if word == 0 { 0 } else { MASK_FULL };
+                let stays =
+                    entry.starts_with(&word.to_le_bytes()) && (word == 0 || entry.ends_with(&[255; 8]));
+                if readable && stays {
+                    wanted.extend_from_slice(entry);
+                } else {
+                    wanted.extend_from_slice(&word.to_le_bytes());
+                    wanted.extend_from_slice(&mask.to_le_bytes());
+                }
+            }
+            self.put(at, &wanted);
+        }
+        self.new = new;
+    }
+}

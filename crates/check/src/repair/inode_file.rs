@@ -1,0 +1,231 @@
+//! Finds the pages of the inode file, by its tree and by the block table, and reads their slots.
+
+use super::work::{FileMap, Work};
+use std::collections::BTreeMap;
+use terrace_format::address::MAX_INO;
+use terrace_format::inode::{InodeSlot, RADIX_FANOUT, SLOT_SIZE, SLOTS_PER_PAGE, unpack_root};
+use terrace_format::table::{Owner, PageKind};
+use zerocopy::FromBytes;
+
+/// Height of the highest tree.
+pub(crate) const MAX_HEIGHT: u8 = 4;
+
+/// What a walk of a radix tree found.
+#[derive(Default)]
+pub(crate) struct Walk {
+    /// Leaf entries that are not 0, in order.
+    pub entries: Vec<(u64, u64)>,
+    /// Nodes that could be read: (block, level).
+    pub nodes: Vec<(u64, u64)>,
+    /// A node is missing, twice there or not readable, or the root word is not possible.
+    pub broken: bool,
+    /// A node is one that the table calls free or does not know.
+    doubtful: bool,
+    /// Follow such pointers.
+    trusting: bool,
+}
+
+pub(crate) fn known_type(mode: u32) -> bool {
+    matches!(mode >> 12, 0o01 | 0o02 | 0o04 | 0o06 | 0o10 | 0o12 | 0o14)
+}
+
+impl Work<'_> {
+    /// Walks a radix tree; every node once.
+    pub fn walk(&mut self, root_word: u64, owner: &dyn Fn(u64) -> Owner) -> Walk {
+        let mut walk = Walk { trusting: true, ..Walk::default() };
+        if root_word == 0 {
+            return walk;
+        }
+        let (height, root) = unpack_root(root_word);
+        if height == 0 || height > MAX_HEIGHT {
+            walk.broken = true;
+            return walk;
+        }
+        self.walk_node(root, u64::from(height) - 1, 0, owner, &mut walk);
+        if walk.doubtful && (0..u64::from(MAX_HEIGHT)).any(|level| self.has_unreached(owner(level))) {
+            // Nodes of the tree lie elsewhere: it is a pointer that is damaged, not the table.
+            walk.nodes.iter().for_each(|(block, _)| self.release(*block));
+            walk = Walk::default();
+            self.walk_node(root, u64::from(height) - 1, 0, owner, &mut walk);
+        }
+        walk
+    }
+
+    /// The table names pages of this owner that nothing reached.
+    pub fn has_unreached(&self, owner: Owner) -> bool {
+        let pages = self.pages_of.get(&owner.encode());
+        pages.is_some_and(|blocks| blocks.iter().any(|block| self.is_open(*block)))
+    }
+
+    fn walk_node(
+        &mut self,
+        block: u64,
+        level: u64,
+        base: u64,
+        owner: &dyn Fn(u64) -> Owner,
+        walk: &mut Walk,
+    ) {
+        // Where the table gives the block another use the pointer is taken for damaged: what the tree would have
+        // led to is in the table as well.
+        let trusted = match self.owner(block) {
+            Some(found) if found == owner(level) => true,
+            Some(Owner::Free) | None => {
+                walk.doubtful = true;
+                walk.trusting
+            }
+            Some(_) => false,
+        };
+        self.see(block);
+        let node = if trusted { self.node(block) } else { None };
+        let Some(node) = node.filter(|_| self.own(block, owner(level))) else {
+            walk.broken = true;
+            return;
+        };
+        walk.nodes.push((block, level));
+        let span = RADIX_FANOUT.pow(level as u32);
+        for (index, entry) in (0..).zip(node) {
+            match (entry, level) {
+                (0, _) => {}
+                (entry, 0) => walk.entries.push((base + index * span, entry)),
+                (entry, _) => self.walk_node(entry, level - 1, base + index * span, owner, walk),
+            }
+        }
+    }
+
+    /// Finds pages and reads slots.
+    pub fn salvage_inode_file(&mut self) {
+        let root = self.word(self.geometry.inode_root()).unwrap_or(0);
+        let count = self.word(self.geometry.inode_pages());
+        let owner = |level: u64| Owner::Page { kind: PageKind::InodeNode, datum: level as u32 };
+        let walk = self.walk(root, &owner);
+        self.inode_tree_broken = walk.broken || root == 0;
+        self.inode_nodes = walk.nodes;
+        for (index, block) in &walk.entries {
+            self.see(*block);
+            self.pages_found.insert(*index, *block);
+        }
+        let most = MAX_INO.0 / SLOTS_PER_PAGE;
+        let page = |index: u64| Owner::Page { kind: PageKind::InodePage, datum: index as u32 };
+        let mut claims: BTreeMap<u64, u64> = BTreeMap::new();
+        // What tree and table agree on, then what the table alone knows, then what the tree alone knows.
+        for (index, block) in walk.entries.iter().filter(|(index, _)| *index <= most) {
+            if self.owner(*block) == Some(page(*index)) && self.is_open(*block) && !claims.contains_key(index)
+            {
+                self.own(*block, page(*index));
+                claims.insert(*index, *block);
+            }
+        }
+        let agreed = claims.last_key_value().map_or(0, |(index, _)| index + 1);
+        let bound = count.unwrap_or(0).min(self.geometry.block_count()).max(agreed);
+        let mut told: Vec<(u64, u64)> = Vec::new();
+        for (block, owner) in self.owned() {
+            if let Owner::Page { kind: PageKind::InodePage, datum } = owner {
+                told.push((datum.into(), block));
+            }
+        }
+        let bound =
+            if count.is_none_or(|count| count == 0) { bound.max(told.len() as u64 + 64) } else { bound };
+        told.extend(walk.entries.iter().copied());
+        for (index, block) in told {
+            let fits = index < bound && index <= most && !claims.contains_key(&index);
+            if fits && self.is_open(block) && self.block(block).is_some_and(|bytes| plausible(&bytes)) {
+                self.own(block, page(index));
+                claims.insert(index, block);
+            }
+        }
+        self.pages = claims;
+        self.read_pages();
+    }
+
+    fn read_pages(&mut self) {
+        let mut last = self.pages.last_key_value().map_or(0, |(index, _)| *index);
+        let count = self.word(self.geometry.inode_pages()).unwrap_or(0);
+        if count > last && count <= last + 64 {
+            last = count - 1; // pages that neither tree nor table know any more
+        }
+        for index in 0..=last {
+            let bytes = self.pages.get(&index).and_then(|block| self.block(*block));
+            let Some(bytes) = bytes else {
+                if let Some(block) = self.pages.remove(&index)
+                    && let Some(place) = self.new.get_mut(block as usize)
+                {
+                    *place = 0; // its content cannot be read: another block takes its place
+                }
+                self.lost_pages.insert(index);
+                continue;
+            };
+            for (ino, bytes) in (index * SLOTS_PER_PAGE..).zip(bytes.as_chunks::<{ SLOT_SIZE as usize }>().0)
+            {
+                let (Ok(slot), Ok(ino)) = (InodeSlot::read_from_bytes(bytes), u32::try_from(ino)) else {
+                    continue;
+                };
+                if slot.is_free() {
+                    if bytes.iter().any(|byte| *byte != 0) {
+                        self.residues.insert(ino, slot);
+                    }
+                } else {
+                    self.slots.insert(ino, slot);
+                }
+            }
+        }
+    }
+
+    /// Walks the maps of all inodes in use.
+    pub fn salvage_maps(&mut self) {
+        let inos: Vec<u32> = self.slots.keys().chain(self.residues.keys()).copied().collect();
+        for ino in inos {
+            let Some(slot) = self.slots.get(&ino).or_else(|| self.residues.get(&ino)).copied() else {
+                continue;
+            };
+            let map = self.walk_map(ino, &slot);
+            if map.broken || !map.found.is_empty() || !map.nodes.is_empty() {
+                self.maps.insert(ino, map);
+            }
+        }
+    }
+
+    fn walk_map(&mut self, ino: u32, slot: &InodeSlot) -> FileMap {
+        let owner = |_: u64| Owner::Page { kind: PageKind::MapNode, datum: ino };
+        let walk = self.walk(slot.root.get(), &owner);
+        let mut map = FileMap { broken: walk.broken, ..FileMap::default() };
+        map.nodes = walk.nodes.iter().map(|(block, _)| *block).collect();
+        for (file_block, pointer) in (0u64..).zip(slot.direct) {
+            let pointer = pointer.get();
+            let entry = u64::from(pointer & !(1 << 31));
+            if pointer != 0 {
+                map.note(file_block, entry, pointer >> 31 == 1);
+                self.see(entry);
+            }
+        }
+        let direct = self.geometry.block_count() <= 1 << 31;
+        for (file_block, entry) in walk.entries {
+            let impossible = file_block > terrace_format::address::MAX_FILE_BLOCK.0
+                || (direct && file_block < terrace_format::inode::DIRECT_BLOCKS);
+            let place = entry & !terrace_format::inode::ENTRY_UNWRITTEN;
+            self.see(place);
+            if impossible {
+                map.broken = true;
+            } else {
+                map.note(file_block, place, entry & terrace_format::inode::ENTRY_UNWRITTEN != 0);
+            }
+        }
+        map
+    }
+}
+
+impl FileMap {
+    fn note(&mut self, file_block: u64, block: u64, unwritten: bool) {
+        self.found.insert(file_block, super::work::Mapped { block, unwritten });
+    }
+}
+
+/// Looks like a page of the inode file: every slot is free or has a known type and no unknown bits.
+fn plausible(bytes: &[u8; 4096]) -> bool {
+    bytes.as_chunks::<{ SLOT_SIZE as usize }>().0.iter().all(|bytes| {
+        InodeSlot::read_from_bytes(bytes).is_ok_and(|slot| {
+            slot.spare.get() == 0
+                && (slot.is_free() || known_type(slot.mode.get()))
+                && slot.flags.get() & !terrace_format::inode::flag::ALL == 0
+        })
+    })
+}

@@ -1,0 +1,169 @@
+//! Decides which PM block holds which block of which file: map and block table both say so, and where they
+//! differ one of them is damaged.
+
+use super::work::{Mapped, Work};
+use std::collections::{BTreeMap, BTreeSet};
+use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::keys::{ColdExtent, Key};
+use terrace_format::table::Owner;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+
+/// A block of a file.
+type Place = (u32, u64);
+
+impl Work<'_> {
+    /// Settles all claims. In this order: what map and table agree on; what only the table knows and no map
+    /// points to; what only a map knows, unless the table gives the block to a file whose own map is damaged;
+    /// the rest of what the table knows.
+    pub fn settle_blocks(&mut self) {
+        self.confirm();
+        let pointed = self.pointed();
+        let told = self.told();
+        for (place, block, unwritten) in &told {
+            if !pointed.contains_key(block) {
+                self.adopt(*place, *block, *unwritten);
+            }
+        }
+        for (block, (place, unwritten)) in &pointed {
+            let other = self.owner(*block).and_then(|owner| match owner {
+                Owner::File { ino, block, .. } => Some((ino.0 as u32, block.0)),
+                _ => None,
+            });
+            let theirs = other.is_some_and(|other| self.map_is_damaged(other.0) && !self.is_settled(other));
+            if !theirs && self.believes(*block, *place) {
+                self.adopt(*place, *block, *unwritten);
+            }
+        }
+        for (place, block, unwritten) in &told {
+            self.adopt(*place, *block, *unwritten);
+        }
+    }
+
+    /// Whether a pointer counts against the table. Where the table says that the block is free, one of them is
+    /// damaged: the inode's block count tells which, and a block that would show what is free to somebody does
+    /// not count. Over a cold block the count says nothing, and the PM copy is the newer one (S1).
+    fn believes(&self, block: u64, (ino, file_block): Place) -> bool {
+        let slot = self.slots.get(&ino).filter(|_| self.owner(block) == Some(Owner::Free));
+        let Some(slot) = slot else {
+            return true;
+        };
+        let empty = BTreeMap::new();
+        let entries = self.maps.get(&ino).map_or(&empty, |map| &map.entries);
+        let mut mapped = entries.len() as u64;
+        let first = Key::cold(Ino(ino.into()), FileBlock(0)).0;
+        let end = Key::intent(Ino(ino.into()), FileBlock(0)).0;
+        for (key, value) in self.cells.range(first..end) {
+            let Ok(extent) = ColdExtent::decode(key, value) else {
+                continue;
+            };
+            if (extent.first.0..extent.end().0).contains(&file_block) {
+                return true;
+            }
+            let shadows = entries.range(extent.first.0..extent.end().0).count() as u64;
+            mapped += u64::from(extent.length) - shadows;
+        }
+        mapped < slot.blocks.get()
+    }
+
+    fn map_is_damaged(&self, ino: u32) -> bool {
+        let in_use = self.slots.contains_key(&ino);
+        self.maps.get(&ino).map_or(!in_use, |map| map.broken)
+    }
+
+    fn is_settled(&self, (ino, file_block): Place) -> bool {
+        self.maps.get(&ino).is_some_and(|map| map.entries.contains_key(&file_block))
+    }
+
+    fn confirm(&mut self) {
+        let mut maps = std::mem::take(&mut self.maps);
+        for (ino, map) in &mut maps {
+            for (file_block, mapped) in &map.found {
+                let owner = |unwritten| Owner::File {
+                    ino: Ino(u64::from(*ino)),
+                    block: FileBlock(*file_block),
+                    unwritten,
+                };
+                let found = self.owner(mapped.block);
+                // The map says whether it was written: it is what reads go by.
+                let agrees = found == Some(owner(false)) || found == Some(owner(true));
+                if agrees && self.own(mapped.block, owner(mapped.unwritten)) {
+                    map.entries.insert(*file_block, *mapped);
+                }
+            }
+        }
+        self.maps = maps;
+    }
+
+    /// Blocks that maps point to and nobody has yet; the first pointer counts.
+    fn pointed(&self) -> BTreeMap<u64, (Place, bool)> {
+        let mut pointed = BTreeMap::new();
+        for (ino, map) in &self.maps {
+            // What the table does not confirm is not believed beyond the end of file.
+            let slot = self.slots.get(ino).filter(|slot| slot.is_regular());
+            let end = slot.map_or(u64::MAX, |slot| slot.size.get().div_ceil(BLOCK_SIZE));
+            for (file_block, mapped) in &map.found {
+                let beyond = !mapped.unwritten && *file_block >= end;
+                if !beyond && !map.entries.contains_key(file_block) && self.is_open(mapped.block) {
+                    pointed.entry(mapped.block).or_insert(((*ino, *file_block), mapped.unwritten));
+                }
+            }
+        }
+        pointed
+    }
+
+    /// What the table says of blocks that nobody has yet, where a file could have it.
+    fn told(&self) -> Vec<(Place, u64, bool)> {
+        let mut told = Vec::new();
+        for (block, owner) in self.owned() {
+            let Owner::File { ino, block: file_block, unwritten } = owner else {
+                continue;
+            };
+            let Ok(ino) = u32::try_from(ino.0) else {
+                continue;
+            };
+            let fits = match self.slots.get(&ino) {
+                Some(slot) if slot.is_regular() && !slot.has(terrace_format::inode::flag::ORPHAN) => {
+                    unwritten || file_block.0 < slot.size.get().div_ceil(BLOCK_SIZE)
+                }
+                _ => true, // an orphan, or an inode that is lost itself
+            };
+            if fits && file_block <= MAX_FILE_BLOCK && self.is_open(block) {
+                told.push(((ino, file_block.0), block, unwritten));
+            }
+        }
+        told
+    }
+
+    fn adopt(&mut self, (ino, file_block): Place, block: u64, unwritten: bool) {
+        if self.is_settled((ino, file_block)) {
+            return;
+        }
+        let owner = Owner::File { ino: Ino(ino.into()), block: FileBlock(file_block), unwritten };
+        if self.own(block, owner) {
+            let entries = &mut self.maps.entry(ino).or_default().entries;
+            entries.insert(file_block, Mapped { block, unwritten });
+        }
+    }
+
+    /// Gives back blocks and nodes of what is no file in use after all.
+    pub fn drop_maps(&mut self, keep: &BTreeSet<u32>) {
+        let gone: Vec<u32> = self.maps.keys().filter(|ino| !keep.contains(ino)).copied().collect();
+        for ino in gone {
+            if let Some(map) = self.maps.remove(&ino) {
+                let blocks = map.entries.values().map(|mapped| mapped.block).chain(map.nodes);
+                blocks.for_each(|block| self.release(block));
+                let dropped = map.entries.len();
+                if dropped > 0 {
+                    self.actions
+                        .add(format!("inode {ino}: {dropped} blocks given back: no file in use has them"));
+                }
+            }
+        }
+    }
+
+    pub fn release(&mut self, block: u64) {
+        if let Some(place) = self.new.get_mut(block as usize) {
+            *place = 0;
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! `check --repair`: computes a sound pool from all that survives, then makes it so at once.
+//!
+//! Invariants: the media are changed only when the whole new state is durable beside the old one (`journal`), so a
+//! crash at any point leads to the same pool; a pool without errors is not written; a pool that was repaired has no
+//! errors that a second run would mend. Everything is computed in an overlay, judged there by the same code
+//! that judges media, and computed again from there while something is left (a few rounds).
+//!
+//! One round: inode file, catalog, maps (what was found: `inode_file`, `catalog`, `maps`) → inodes (`slots`) → keys
+//! (`keys`, `names`, `cold`, `summaries`) → pages and words (`emit`). docs/decisions/0006 says why.
+
+mod catalog;
+mod cold;
+mod emit;
+mod header;
+mod inode_file;
+mod journal;
+mod keys;
+mod maps;
+mod names;
+mod slots;
+mod summaries;
+mod work;
+
+use crate::code::Code;
+use crate::log::{self, Log};
+use crate::overlay::Overlay;
+use crate::report::{Findings, Report, Summary};
+use crate::{Devices, Options, check, judge, superblock};
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+use std::collections::BTreeSet;
+use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
+use terrace_format::superblock::Superblock;
+use work::{Actions, Fresh, Stuck, Work};
+
+/// Rounds at most: what one drops may leave something for the next.
+const ROUNDS: usize = 4;
+
+/// The outcome of a repair.
+#[derive(Debug, Clone, Default)]
+pub struct Repair {
+    /// What was found before.
+    pub found: Report,
+    /// What is left.
+    pub left: Report,
+    /// What was done, in sentences.
+    pub actions: Vec<String>,
+    /// Whether anything was written.
+    pub written: bool,
+    /// Why the repair could not be done.
+    pub failure: Option<String>,
+}
+
+impl Repair {
+    /// The bits of fsck(8): 1 repaired, 4 errors left, 8 the repair or a part of the check could not be done.
+    pub fn exit_status(&self) -> i32 {
+        let done = i32::from(self.written);
+        done | self.left.exit_status() | if self.failure.is_some() { 8 } else { 0 }
+    }
+
+    /// Codes that were found and are not left.
+    pub fn repaired(&self) -> Vec<Code> {
+        let found: BTreeSet<Code> = self.found.findings.iter().map(|finding| finding.code).collect();
+        found.into_iter().filter(|code| !self.left.has(*code)).collect()
+    }
+}
+
+impl Serialize for Repair {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Repair", 8)?;
+        out.serialize_field("output_version", &crate::OUTPUT_VERSION)?;
+        out.serialize_field("exit_status", &self.exit_status())?;
+        out.serialize_field("written", &self.written)?;
+        out.serialize_field("failure", &self.failure)?;
+        out.serialize_field("repaired", &self.repaired())?;
+        out.serialize_field("actions", &self.actions)?;
+        out.serialize_field("found", &self.found)?;
+        out.serialize_field("left", &self.left)?;
+        out.end()
+    }
+}
+
+/// Repairs a pool that nobody else uses. Never panics and always ends, whatever the media hold.
+pub fn repair(devices: &Devices, options: &Options<'_>) -> Repair {
+    let mut actions = Actions::default();
+    let mut result = Repair::default();
+    if let Err(Stuck(why)) = run(devices, options, &mut actions, &mut result) {
+        result.left = result.found.clone();
+        result.failure = Some(why);
+    }
+    result.actions = actions.into_list();
+    result
+}
+
+fn run(
+    devices: &Devices,
+    options: &Options<'_>,
+    actions: &mut Actions,
+    result: &mut Repair,
+) -> Result<(), Stuck> {
+    let failed = |error: terrace_media::MediaError| Stuck(error.to_string());
+    let pm = &*devices.pm;
+    let read = || superblock::read_repairing(pm, &mut Findings::default());
+    result.found = check(devices, options);
+    if result.found.has(Code::SuperblockLost) {
+        return Err(Stuck("both superblock copies are damaged: nothing says where things lie".into()));
+    }
+    let interrupted = result.found.has(Code::RepairInterrupted);
+    if let Some(superblock) = read().filter(|_| interrupted) {
+        let whole = journal::finish(pm, &superblock).map_err(failed)?;
+        result.written = true;
+        actions.add(match whole {
+            true => "an interrupted repair is finished".into(),
+            false => "an interrupted repair's journal is damaged; repaired from what is there".into(),
+        });
+        let rest = check(devices, options);
+        result.found.findings.extend(rest.findings.iter().cloned());
+        result.left = rest;
+    } else {
+        result.left = result.found.clone();
+    }
+    let Some(superblock) = read().filter(|_| result.left.exit_status() & 4 != 0) else {
+        return Ok(());
+    };
+    result.written |= header::mend(devices, &superblock, actions)?;
+    result.written |= rebuild(devices, superblock, actions, &result.left)?;
+    if journal::mend_superblocks(pm, &superblock).map_err(failed)? {
+        actions.add("the superblock copies are made equal".into());
+        result.written = true;
+    }
+    result.left = check(devices, options);
+    Ok(())
+}
+
+/// Codes that only a new checkpoint makes go away.
+const OF_THE_LOG: [Code; 8] = [
+    Code::CheckpointLost,
+    Code::CheckpointsDiffer,
+    Code::CheckpointClean,
+    Code::CheckpointNumber,
+    Code::LaneTail,
+    Code::LaneUnreadable,
+    Code::RecordTarget,
+    Code::RecordLsn,
+];
+
+/// Computes the new state and commits it. False when there is nothing to change.
+fn rebuild(
+    devices: &Devices,
+    superblock: Superblock,
+    actions: &mut Actions,
+    found: &Report,
+) -> Result<bool, Stuck> {
+    let geometry = superblock.geometry();
+    let mut of_the_log = Findings::default();
+    let mut log = log::for_repair(&*devices.pm, &superblock.uuid, &geometry, &mut of_the_log);
+    let of_the_log = of_the_log.into_report(Summary::default());
+    log.clear_lanes |= of_the_log.has(Code::LaneUnreadable);
+    let unreadable = CHECKPOINT_COPIES.iter().any(|copy| {
+        let mut block = [0; terrace_format::BLOCK_SIZE as usize];
+        devices.pm.read(copy.offset(), &mut block).is_err()
+    });
+    let needed = unreadable || OF_THE_LOG.iter().any(|code| found.has(*code));
+    let mut fresh = Fresh::default();
+    let mut overlay = log.overlay.clone();
+    let mut changed = forget_unreadable_roots(devices, &mut overlay);
+    let mut round = 0;
+    loop {
+        let mut work = Work::new(devices, superblock, overlay, actions, &mut fresh);
+        settle(&mut work, (round == 0).then_some(&log))?;
+        changed |= work.changed;
+        round += 1;
+        let left = judge_again(devices, superblock, &work.overlay);
+        if work.changed && left.exit_status() & 4 != 0 && round < ROUNDS {
+            overlay = work.overlay;
+            continue;
+        }
+        if !changed && !needed {
+            return Ok(false);
+        }
+        if needed {
+            work.actions.add("a new checkpoint; the lanes are empty".into());
+        }
+        commit(&mut work, &log)?;
+        return Ok(true);
+    }
+}
+
+/// Roots that cannot be read count as zeros: the block table knows what they led to.
+fn forget_unreadable_roots(devices: &Devices, overlay: &mut Overlay) -> bool {
+    let mut forgotten = false;
+    let lines = (0..terrace_format::BLOCK_SIZE).step_by(64);
+    for offset in lines.map(|at| ROOTS_BLOCK.offset().plus(at)) {
+        if overlay.read(&*devices.pm, offset, &mut [0; 64]).is_err() {
+            overlay.write(offset, &[0; 64]);
+            forgotten = true;
+        }
+    }
+    forgotten
+}
+
+/// One round: from what was found to what will be.
+fn settle(work: &mut Work<'_>, first: Option<&Log>) -> Result<(), Stuck> {
+    work.salvage_inode_file();
+    work.salvage_catalog();
+    work.salvage_maps();
+    work.settle_blocks();
+    if let Some(log) = first {
+        work.find_fresh(&log.named);
+    }
+    let made = work.settle_slots();
+    let mut sifted = work.sift();
+    let regular = work.slots.iter().filter(|(_, slot)| slot.is_regular()).map(|(ino, _)| *ino);
+    let regular: BTreeSet<u32> = regular.collect();
+    work.drop_maps(&regular);
+    work.settle_extents(&mut sifted);
+    work.rebuild_extents(&mut sifted);
+    work.settle_sizes(&mut sifted, &made);
+    work.settle_chunks(&mut sifted);
+    work.put_extents(&mut sifted);
+    work.settle_names(&mut sifted);
+    let left: BTreeSet<u32> = work.slots.keys().copied().collect();
+    work.drop_maps(&left);
+    work.emit(&mut sifted)
+}
+
+fn judge_again(devices: &Devices, superblock: Superblock, overlay: &Overlay) -> Report {
+    let state = (Findings::default(), Summary::default());
+    judge(devices, &Options::default(), superblock, overlay.clone(), state)
+}
+
+fn commit(work: &mut Work<'_>, log: &Log) -> Result<(), Stuck> {
+    let geometry = work.geometry;
+    let mut overlay = work.overlay.clone();
+    let mut next = log.next.clone();
+    if log.clear_lanes {
+        next.tails.iter_mut().for_each(|tail| *tail = 0);
+    }
+    let mut point = next.encode(&work.superblock.uuid);
+    point.resize(terrace_format::BLOCK_SIZE as usize, 0);
+    for copy in CHECKPOINT_COPIES {
+        overlay.write(copy.offset(), &point);
+    }
+    let mut changes = journal::Changes::default();
+    changes.collect(work, &overlay)?;
+    if log.clear_lanes {
+        changes.zeros(geometry.lane_offset(0), geometry.table_offset());
+    }
+    journal::commit(work, &changes)
+}

@@ -1,0 +1,338 @@
+//! What a round of repair works on: the state found, the state to come, and where new pages may go.
+//!
+//! Invariants: nothing here writes a medium, all changes go to the overlay. `new` says who will own each block;
+//! a block gets one owner only. New pages go to blocks whose content neither the old state nor another run of
+//! repair looks at, so that writing them early spoils nothing.
+
+use crate::Devices;
+use crate::bitmap::Dense;
+use crate::checker::Node;
+use crate::overlay::Overlay;
+use std::collections::{BTreeMap, BTreeSet};
+use terrace_format::inode::{InodeSlot, SLOTS_PER_PAGE};
+use terrace_format::superblock::Superblock;
+use terrace_format::table::{MASK_FULL, Owner, PageKind};
+use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
+
+/// Owner word of a table entry that cannot be read or decoded.
+const UNKNOWN: u64 = u64::MAX;
+/// Actions that are told one by one.
+const LISTED: usize = 1000;
+
+/// A block of PM.
+pub(crate) type Bytes = Box<[u8; BLOCK_SIZE as usize]>;
+
+/// Key and value of a catalog cell.
+pub(crate) type Cell = (Vec<u8>, Vec<u8>);
+
+/// Why repair cannot go on; nothing was changed.
+#[derive(Debug)]
+pub(crate) struct Stuck(pub String);
+
+/// What repair did, in sentences.
+#[derive(Default)]
+pub(crate) struct Actions {
+    listed: Vec<String>,
+    more: u64,
+}
+
+impl Actions {
+    pub fn add(&mut self, text: String) {
+        if self.listed.len() < LISTED {
+            self.listed.push(text);
+        } else {
+            self.more += 1;
+        }
+    }
+    pub fn into_list(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.listed.push(format!("{} more", self.more));
+        }
+        self.listed
+    }
+}
+
+/// Where new pages and the journal may go; shared by all rounds.
+#[derive(Default)]
+pub(crate) struct Fresh {
+    /// Candidates, not looked at yet, in descending order.
+    blocks: Vec<u64>,
+    /// Blocks handed out.
+    pub taken: BTreeSet<u64>,
+}
+
+/// A pointer or a table entry: this block holds that block of that inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub block: u64,
+    pub unwritten: bool,
+}
+
+/// The map of a file.
+#[derive(Default)]
+pub(crate) struct FileMap {
+    /// As the walk found it; where two entries name one file block the first.
+    pub found: BTreeMap<u64, Mapped>,
+    /// As it will be.
+    pub entries: BTreeMap<u64, Mapped>,
+    /// Radix nodes of the walk.
+    pub nodes: Vec<u64>,
+    /// The tree cannot stay as it is.
+    pub broken: bool,
+}
+
+/// What is known of a shard's tree.
+#[derive(Default)]
+pub(crate) struct Shard {
+    pub pages: Vec<u64>,
+    /// Cells in the order of the walk.
+    pub found: Vec<Cell>,
+    pub broken: bool,
+    /// A page is one that the table calls free or does not know.
+    pub doubtful: bool,
+    /// Follow such pointers.
+    pub trusting: bool,
+}
+
+/// State of one round.
+pub(crate) struct Work<'a> {
+    pub devices: &'a Devices,
+    pub superblock: Superblock,
+    pub geometry: Geometry,
+    pub overlay: Overlay,
+    pub actions: &'a mut Actions,
+    pub fresh: &'a mut Fresh,
+    /// Owner words as found, `UNKNOWN` where unreadable or not decodable.
+    pub table: Vec<u64>,
+    /// Blocks whose line mask is that of an owned block.
+    masked: Dense,
+    /// Metadata pages by owner word, as found.
+    pub pages_of: BTreeMap<u64, Vec<u64>>,
+    /// Owner words to be.
+    pub new: Vec<u64>,
+    /// Blocks that anything found points to.
+    pub seen: Dense,
+    /// Pages of the inode file: found by its tree, to be, lost.
+    pub pages_found: BTreeMap<u64, u64>,
+    pub pages: BTreeMap<u64, u64>,
+    pub lost_pages: BTreeSet<u64>,
+    pub inode_nodes: Vec<(u64, u64)>,
+    pub inode_tree_broken: bool,
+    /// Inodes in use, and what else is in slots of mode 0.
+    pub slots: BTreeMap<u32, InodeSlot>,
+    pub residues: BTreeMap<u32, InodeSlot>,
+    pub maps: BTreeMap<u32, FileMap>,
+    pub shards: Vec<Shard>,
+    pub cells: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Cells or pages of the catalog are gone.
+    pub cells_lost: bool,
+    /// Bytes of the overlay changed in this round.
+    pub changed: bool,
+}
+
+impl<'a> Work<'a> {
+    pub fn new(
+        devices: &'a Devices,
+        superblock: Superblock,
+        overlay: Overlay,
+        actions: &'a mut Actions,
+        fresh: &'a mut Fresh,
+    ) -> Work<'a> {
+        let geometry = superblock.geometry();
+        let count = geometry.block_count();
+        let mut work = Work {
+            devices,
+            superblock,
+            geometry,
+            overlay,
+            actions,
+            fresh,
+            table: vec![UNKNOWN; count as usize],
+            masked: Dense::new(count),
+            pages_of: BTreeMap::new(),
+            new: vec![0; count as usize],
+            seen: Dense::new(count),
+            pages_found: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            lost_pages: BTreeSet::new(),
+            inode_nodes: Vec::new(),
+            inode_tree_broken: false,
+            slots: BTreeMap::new(),
+            residues: BTreeMap::new(),
+            maps: BTreeMap::new(),
+            shards: Vec::new(),
+            cells: BTreeMap::new(),
+            cells_lost: false,
+            changed: false,
+        };
+        work.read_table();
+        work
+    }
+
+    fn read_table(&mut self) {
+        let start = self.geometry.table_offset();
+        let pages = self.word(self.geometry.inode_pages()).unwrap_or(0);
+        let most = self.geometry.block_count();
+        let inodes = if (1..=most).contains(&pages) { pages } else { most } * SLOTS_PER_PAGE;
+        let entries_per_line = 4;
+        let mut block = 0;
+        let mut table = std::mem::take(&mut self.table);
+        // A line at a time: one that cannot be read must not hide its neighbours.
+        for line in table.chunks_mut(entries_per_line) {
+            let mut bytes = [0; 64];
+            let (into, _) = bytes.split_at_mut(line.len() * 16);
+            if self.overlay.read(&*self.devices.pm, start.plus(block * 16), into).is_ok() {
+                for ((at, place), entry) in (block..).zip(line.iter_mut()).zip(bytes.as_chunks::<16>().0) {
+                    if entry.ends_with(&MASK_FULL.to_le_bytes()) {
+                        self.masked.insert(at);
+                    }
+                    let word = entry.first_chunk().map_or(UNKNOWN, |word| u64::from_le_bytes(*word));
+                    let possible = Owner::decode(word).is_some_and(|owner| self.is_possible(owner, inodes));
+                    *place = if possible { word } else { UNKNOWN };
+                }
+            }
+            block += entries_per_line as u64;
+        }
+        self.table = table;
+        for (block, owner) in self.owned() {
+            if matches!(owner, Owner::Page { .. }) {
+                self.pages_of.entry(owner.encode()).or_default().push(block);
+            }
+        }
+    }
+
+    /// Whether this pool can have such an owner: most of what is no owner word decodes to an inode far away.
+    fn is_possible(&self, owner: Owner, inodes: u64) -> bool {
+        match owner {
+            Owner::Free => true,
+            Owner::File { ino, .. } => ino.0 < inodes,
+            Owner::Page { kind, datum } => match kind {
+                PageKind::Fixed => datum == 0,
+                PageKind::InodePage => u64::from(datum) < self.geometry.block_count(),
+                PageKind::InodeNode => datum < u32::from(super::inode_file::MAX_HEIGHT),
+                PageKind::CatalogPage => datum < self.geometry.catalog_shards,
+                PageKind::MapNode => u64::from(datum) < inodes,
+            },
+        }
+    }
+
+    pub fn in_pool(&self, block: u64) -> bool {
+        block >= self.geometry.first_pool_block().0 && block < self.geometry.block_count()
+    }
+
+    /// Who owns a block as found; `None` when that is not known.
+    pub fn owner(&self, block: u64) -> Option<Owner> {
+        self.table.get(block as usize).copied().filter(|word| *word != UNKNOWN).and_then(Owner::decode)
+    }
+
+    /// Owned pool blocks as found, in order: those whose mask says so too, since a free entry needs little damage
+    /// to look like another inode's.
+    pub fn owned(&self) -> Vec<(u64, Owner)> {
+        let first = self.geometry.first_pool_block().0;
+        let pool = (0u64..).zip(&self.table).skip(first as usize);
+        let known =
+            pool.filter(|(block, word)| **word != 0 && **word != UNKNOWN && self.masked.contains(*block));
+        known.filter_map(|(block, word)| Some((block, Owner::decode(*word)?))).collect()
+    }
+
+    /// True while nobody was given the block.
+    pub fn is_open(&self, block: u64) -> bool {
+        self.in_pool(block) && self.new.get(block as usize) == Some(&0)
+    }
+
+    /// Gives a block an owner; false when it has one or is none of the pool.
+    pub fn own(&mut self, block: u64, owner: Owner) -> bool {
+        if !self.is_open(block) {
+            return false;
+        }
+        if let Some(place) = self.new.get_mut(block as usize) {
+            *place = owner.encode();
+        }
+        true
+    }
+
+    /// Notes that something points here. False when it is no block of the pool.
+    pub fn see(&mut self, block: u64) -> bool {
+        self.seen.insert(block);
+        self.in_pool(block)
+    }
+
+    pub fn word(&self, offset: PmOffset) -> Option<u64> {
+        let mut word = [0; 8];
+        let read = self.overlay.read(&*self.devices.pm, offset, &mut word);
+        read.is_ok().then(|| u64::from_le_bytes(word))
+    }
+
+    pub fn block(&self, block: u64) -> Option<Bytes> {
+        let mut bytes = Box::new([0; BLOCK_SIZE as usize]);
+        if !self.in_pool(block) {
+            return None;
+        }
+        let read = self.overlay.read(&*self.devices.pm, PmBlock(block).offset(), bytes.as_mut_slice());
+        read.is_ok().then_some(bytes)
+    }
+
+    pub fn node(&self, block: u64) -> Option<Node> {
+        let bytes = self.block(block)?;
+        Some(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
+    /// Puts bytes into the overlay where they differ from what is there, a line at a time.
+    pub fn put(&mut self, offset: PmOffset, bytes: &[u8]) {
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let take = (64 - at.0 % 64).min(rest.len() as u64) as usize;
+            let (piece, tail) = rest.split_at(take);
+            let mut there = [0; 64];
+            let (there, _) = there.split_at_mut(take);
+            let read = self.overlay.read(&*self.devices.pm, at, there);
+            if read.is_err() || there != piece {
+                self.overlay.write(at, piece);
+                self.changed = true;
+            }
+            (at, rest) = (at.plus(take as u64), tail);
+        }
+    }
+
+    /// A block for a new page.
+    pub fn allocate(&mut self, owner: Owner) -> Result<u64, Stuck> {
+        while let Some(block) = self.fresh.blocks.pop() {
+            if self.is_open(block) && self.block(block).is_some() {
+                self.own(block, owner);
+                self.fresh.taken.insert(block);
+                return Ok(block);
+            }
+        }
+        Err(Stuck("persistent memory has too few free blocks for the repair".into()))
+    }
+
+    /// A block for the journal: as for a page, but nobody owns it.
+    pub fn allocate_unowned(&mut self) -> Result<u64, Stuck> {
+        let block = self.allocate(Owner::Page { kind: PageKind::Fixed, datum: 0 })?;
+        if let Some(place) = self.new.get_mut(block as usize) {
+            *place = 0;
+        }
+        Ok(block)
+    }
+
+    /// Blocks whose content is looked at neither now nor when the repair is begun again. Called once, when
+    /// everything found was walked. `named`: data that decides whether a record counts.
+    pub fn find_fresh(&mut self, named: &[(PmOffset, u64)]) {
+        let named = |block: u64| {
+            let (start, end) = (block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE);
+            named.iter().any(|(at, length)| at.0 < end && start < at.0.saturating_add(*length))
+        };
+        let first = self.geometry.first_pool_block().0;
+        let unused = |block: &u64| match self.owner(*block) {
+            Some(Owner::Page { kind: PageKind::CatalogPage | PageKind::InodePage, .. }) | None => false,
+            Some(_) => !self.seen.contains(*block) && self.is_open(*block) && !named(*block),
+        };
+        self.fresh.blocks = (first..self.geometry.block_count()).rev().filter(unused).collect();
+    }
+
+    /// The slot's inode page and place.
+    pub fn page_of(ino: u32) -> u64 {
+        u64::from(ino) / SLOTS_PER_PAGE
+    }
+}

@@ -1,0 +1,239 @@
+//! Single damages to [`Image::full`], with the code that each of them gives.
+
+use super::*;
+use terrace_check::Code::{self, *};
+use terrace_format::checkpoint::FAR;
+
+pub type Damage = (Code, fn(&mut Image));
+
+pub fn dentry(target: u64, kind: u8, name: &[u8]) -> Vec<u8> {
+    let mut value = (target as u32).to_le_bytes().to_vec();
+    value.push(kind);
+    value.extend_from_slice(name);
+    value
+}
+
+/// Adds an entry to a directory whose keys lie in one leaf.
+pub fn add_name(i: &mut Image, directory: u64, value: &[u8]) {
+    let leaf = i.leaves[directory as usize % 4];
+    i.add_key(leaf, &Key::dentry(Ino(directory), cookie(&value[5..]) + 1), value);
+}
+
+/// Changes the value of the entry "file" of the root directory.
+pub fn change_file(i: &mut Image, change: impl FnOnce(&mut [u8])) {
+    let index = i.find_name(i.leaves[1], b"file");
+    i.change_value(i.leaves[1], index, change);
+}
+
+/// Removes the entry "directory" of the root directory.
+pub fn forget_directory(i: &mut Image) {
+    let index = i.find_name(i.leaves[1], b"directory");
+    i.catalog_page(i.leaves[1], |page| page.remove(index).unwrap());
+}
+
+pub fn other_extent(start: u64) -> ColdExtent {
+    ColdExtent {
+        first: FileBlock(40),
+        length: 2,
+        device: DeviceId(0),
+        start: DeviceBlock(start),
+        unwritten: true,
+        crcs: Vec::new(),
+    }
+}
+
+/// The second leaf of shard 2.
+pub fn second_leaf(i: &Image) -> u64 {
+    i.leaves[3] + 1
+}
+
+pub const LOG: &[Damage] = &[
+    (NotAPool, |i| i.pm[..4 * BLOCK_SIZE as usize].fill(0)),
+    (Unsupported, |i| i.superblock(|s| s.version = 2.into())),
+    (Unsupported, |i| i.superblock(|s| s.incompatible = (1 << 40).into())),
+    (SuperblockCopy, |i| i.put(SUPERBLOCK_COPIES[1].offset().plus(50), b"damage")),
+    (SuperblockLost, |i| {
+        i.put(SUPERBLOCK_COPIES[0].offset().plus(50), b"damage");
+        i.put(SUPERBLOCK_COPIES[1].offset(), b"damage");
+    }),
+    (SuperblocksDiffer, |i| {
+        let first = i.pm[..8192].to_vec();
+        i.superblock(|s| s.label[0] = b'x');
+        i.put(PmOffset(0), &first);
+    }),
+    (PmTooSmall, |i| i.pm.truncate(1 << 20)),
+    (DeviceRow, |i| i.superblock(|s| s.devices[0].tier = 0)),
+    (RepairInterrupted, |i| i.superblock(|s| s.incompatible = 3.into())),
+    (CheckpointCopy, |i| i.put(CHECKPOINT_COPIES[0].offset().plus(32), b"x")),
+    (CheckpointLost, |i| CHECKPOINT_COPIES.map(|copy| i.put(copy.offset(), b"x")).into_iter().collect()),
+    (CheckpointsDiffer, |i| {
+        let second = i.pm[5 * 4096..6 * 4096].to_vec();
+        i.checkpoint(|point| point.epoch = 9);
+        i.put(CHECKPOINT_COPIES[1].offset(), &second);
+    }),
+    (CheckpointClean, |i| {
+        i.checkpoint(|point| point.clean = true);
+        i.record(0, 0, 20, &[], &[]);
+    }),
+    // Check accepted these far numbers, which mount refuses.
+    (CheckpointNumber, |i| i.checkpoint(|point| point.lsn = Lsn(FAR))),
+    (CheckpointNumber, |i| i.checkpoint(|point| point.epoch = FAR)),
+    (CheckpointNumber, |i| i.checkpoint(|point| point.sequence = FAR)),
+    (LaneTail, |i| i.checkpoint(|point| point.tails[0] = FAR)),
+    (LaneTail, |i| i.checkpoint(|point| point.tails[0] = u64::MAX - 63)),
+    (LaneTail, |i| i.checkpoint(|point| point.tails[0] = 3)),
+    (RecordTarget, |i| _ = i.record(0, 0, 20, &[], &[(PmOffset(0), &[0; 8])])),
+    (RecordLsn, |i| _ = i.record(0, 0, FAR, &[], &[])),
+    (RecordLsn, |i| {
+        i.record(0, 0, 20, &[], &[]);
+        i.record(1, 0, 20, &[], &[]);
+    }),
+];
+
+pub const BLOCKS: &[Damage] = &[
+    (TableOwner, |i| i.put_u64(i.geometry.table_entry(PmBlock(400)), 1)),
+    (TableMask, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.data[0])).plus(8), 1)),
+    (TableFixed, |i| i.own(9, Owner::Free)),
+    (TableFixed, |i| i.own(400, page(PageKind::Fixed, 0))),
+    (BlockRange, |i| i.slot(FILE, |slot| slot.direct[2] = 5.into())),
+    (BlockRange, |i| i.entry(i.nodes[0], 7, 1 << 60)),
+    (BlockTwice, |i| i.slot(FILE, |slot| slot.direct[2] = slot.direct[0])),
+    (BlockTwice, |i| i.entry(i.nodes[0], 7, i.nodes[0])),
+    (BlockOwner, |i| i.own(i.data[2], file(FILE, 9, false))),
+    (BlockOwner, |i| i.own(i.data[4], file(FILE, 600, false))),
+    (BlockOwner, |i| i.own(i.data[0], Owner::Free)),
+    (BlockOwner, |i| i.own(i.nodes[1], page(PageKind::MapNode, 3))),
+    (BlockOwner, |i| i.own(i.leaves[2], page(PageKind::CatalogPage, 3))),
+    (BlockOwner, |i| i.own(i.inode_pages[1], page(PageKind::InodePage, 2))),
+    (BlockLeaked, |i| i.own(400, file(FILE, 30, false))),
+    (BlockLeaked, |i| i.own(400, page(PageKind::CatalogPage, 0))),
+    (BlockLeaked, |i| i.entry(i.nodes[1], 8, 0)),
+];
+
+pub const INODES: &[Damage] = &[
+    (InodeRoot, |i| i.put_u64(i.geometry.inode_root(), pack_root(5, i.inode_node))),
+    (InodeRoot, |i| i.put_u64(i.geometry.inode_root(), 0)),
+    (InodePageCount, |i| i.put_u64(i.geometry.inode_pages(), u64::MAX)),
+    (InodePageMissing, |i| i.put_u64(i.geometry.inode_pages(), 4)),
+    (InodePageMissing, |i| i.entry(i.inode_node, 1, 0)),
+    (InodePageExtra, |i| i.put_u64(i.geometry.inode_pages(), 2)),
+    (RootDirectory, |i| i.slot(1, |slot| slot.mode = 0o100600.into())),
+    (RootDirectory, |i| i.slot(0, |slot| slot.mode = 0o100600.into())),
+    (SlotFree, |i| i.slot(20, |slot| slot.direct[0] = 99.into())),
+    (SlotMode, |i| i.slot(CHILD, |slot| slot.mode = 0o170600.into())),
+    (SlotFlags, |i| i.slot(CHILD, |slot| slot.flags = (1 << 20).into())),
+    (SlotSize, |i| i.slot(CHILD, |slot| slot.size = u64::MAX.into())),
+    (SlotMap, |i| i.slot(LINK, |slot| slot.direct[0] = 99.into())),
+    (SlotSpare, |i| i.slot(CHILD, |slot| slot.spare = 1.into())),
+    (MapRoot, |i| i.slot(FILE, |slot| slot.root = pack_root(9, 100).into())),
+    (MapRoot, |i| i.slot(FILE, |slot| slot.root = pack_root(0, 100).into())),
+    (MapIndex, |i| i.entry(i.nodes[1], 3, i.data[0])),
+    (MapBeyondSize, |i| i.slot(FILE, |slot| slot.size = (21 * BLOCK_SIZE).into())),
+    (MapBlockCount, |i| i.slot(FILE, |slot| slot.blocks = 9.into())),
+];
+
+pub const CATALOG: &[Damage] = &[
+    (CatalogRoot, |i| i.put_u64(i.geometry.shard_root(1), 1 << 56 | i.leaves[1])),
+    (CatalogPage, |i| i.put(PmBlock(i.leaves[1]).offset(), b"no")),
+    (CatalogLevel, |i| i.catalog_page(i.leaves[2], |page| page.0[3] = 1)),
+    (CatalogLevel, |i| i.catalog_page(i.inner, |page| *page = Page::new(1))),
+    (CatalogCell, |i| i.catalog_page(i.leaves[1], |page| page.0[16..18].fill(0xff))),
+    (CatalogCell, |i| i.catalog_page(i.leaves[1], |page| page.0.copy_within(16..18, 18))),
+    (CatalogSpace, |i| i.catalog_page(i.leaves[1], |page| page.0[8] = 1)),
+    (CatalogOrder, |i| {
+        i.catalog_page(i.leaves[1], |page| {
+            let first = [page.0[16], page.0[17]];
+            page.0.copy_within(18..20, 16);
+            page.0[18..20].copy_from_slice(&first);
+        })
+    }),
+    (CatalogBound, |i| i.inner_page(i.inner, &[(&[], i.leaves[2]), (&[9; 5], second_leaf(i))])),
+    (CatalogFirstKey, |i| {
+        let key = Key::cold(Ino(FILE), FileBlock(20)).0;
+        i.inner_page(i.inner, &[(&[0], i.leaves[2]), (&key, second_leaf(i))]);
+    }),
+    (CatalogShard, |i| i.add_key(i.leaves[1], &Key::symlink(Ino(LINK), 2), b"")),
+    (KeyUnknown, |i| i.add_key(i.leaves[1], &Key(vec![0, 0, 0, 1, 9]), b"")),
+    (KeyUnknown, |i| i.add_key(i.leaves[1], &Key(vec![0, 0, 0, 1, 1, 5]), b"")),
+    (KeyInode, |i| i.add_key(i.leaves[1], &Key::symlink(Ino(1), 0), b"target")),
+    (KeyInode, |i| i.add_key(i.leaves[1], &Key::xattr(Ino(33), b"user.x", 0), &[0; 4])),
+    (KeyFlag, |i| i.slot(FILE, |slot| slot.flags = flag::HAS_XATTR.into())),
+    (KeyFlag, |i| i.slot(LINK, |slot| slot.flags = 0.into())),
+    (KeyValue, |i| i.add_key(i.leaves[1], &Key::dentry(Ino(1), 9), b"abc")),
+    (KeyValue, |i| i.change_value(second_leaf(i), 0, |value| value[0] = 200)),
+    (DentryName, |i| add_name(i, 1, &dentry(CHILD, 0o10, b"a/b"))),
+    (DentryName, |i| add_name(i, 1, &dentry(CHILD, 0o10, b".."))),
+    (DentryCookie, |i| i.add_key(i.leaves[1], &Key::dentry(Ino(1), 1 << 63), &dentry(CHILD, 0o10, b"x"))),
+    (DentryDuplicate, |i| add_name(i, 1, &dentry(CHILD, 0o10, b"child"))),
+    (DentryTarget, |i| change_file(i, |value| value[0] = 33)),
+    (DentryType, |i| change_file(i, |value| value[4] = 0o04)),
+    (XattrParts, |i| i.change_value(i.leaves[2], 0, |value| value[0] ^= 1)),
+    (XattrParts, |i| i.catalog_page(i.leaves[2], |page| page.remove(0).unwrap())),
+    (SymlinkTarget, |i| i.catalog_page(i.leaves[0], |page| page.remove(1).unwrap())),
+    (SymlinkTarget, |i| i.slot(LINK, |slot| slot.size = 9.into())),
+    (IntentRange, |i| i.change_value(second_leaf(i), 1, |value| value[4] = 1)),
+    (IntentGeneration, |i| i.slot(70, |slot| slot.generation = 8.into())),
+    (IntentCount, |i| {
+        for first in 10..14 {
+            let mut value = 9u32.to_le_bytes().to_vec();
+            value.extend_from_slice(&20u64.to_le_bytes());
+            i.add_key(second_leaf(i), &Key::intent(Ino(6), FileBlock(first)), &value);
+        }
+    }),
+];
+
+pub const LINKS: &[Damage] = &[
+    (LinkCount, |i| i.slot(CHILD, |slot| slot.nlink = 3.into())),
+    (LinkCount, |i| i.slot(20, |slot| slot.mode = 0o100600.into())),
+    (DirectoryLinks, |i| i.slot(1, |slot| slot.nlink = 2.into())),
+    (DirectoryNames, |i| add_name(i, 1, &dentry(DIRECTORY, 4, b"x"))),
+    (DirectoryNames, |i| add_name(i, 1, &dentry(1, 4, b"x"))),
+    (DirectoryParent, |i| i.slot(DIRECTORY, |slot| slot.parent_or_rdev = 2.into())),
+    (DirectoryParent, |i| i.slot(1, |slot| slot.parent_or_rdev = 2.into())),
+    (DirectoryUnreachable, |i| forget_directory(i)),
+    (DirectoryUnreachable, |i| {
+        // A cycle: the directory names itself.
+        forget_directory(i);
+        add_name(i, DIRECTORY, &dentry(DIRECTORY, 4, b"x"));
+    }),
+    (DirectorySize, |i| i.slot(1, |slot| slot.size = 9.into())),
+    (OrphanHead, |i| i.put_u64(i.geometry.orphan_head(3), 1 << 40)),
+    (OrphanMember, |i| i.put_u64(i.geometry.orphan_head(3), CHILD)),
+    (OrphanMember, |i| i.slot(70, |slot| slot.nlink = 1.into())),
+    (OrphanLink, |i| i.slot(70, |slot| slot.orphan_previous = 0.into())),
+    (OrphanLink, |i| i.slot(70, |slot| slot.orphan_next = 6.into())),
+    (OrphanLink, |i| i.slot(70, |slot| slot.orphan_next = 500.into())),
+    (OrphanLost, |i| i.slot(6, |slot| slot.orphan_next = 0.into())),
+];
+
+pub const COLD: &[Damage] = &[
+    (DeviceHeader, |i| i.put_device(0, b"x")),
+    (DeviceHeader, |i| i.device_header(|header| header.index = 1)),
+    (DeviceHeader, |i| i.device_header(|header| header.pool_uuid = [1; 16])),
+    (DeviceTooSmall, |i| i.device.truncate(30 * BLOCK_SIZE as usize)),
+    (ColdRange, |i| {
+        i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(40)), &other_extent(40).encode())
+    }),
+    (KeyValue, |i| {
+        i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(40)), &other_extent(u64::MAX).encode())
+    }),
+    (ColdOverlap, |i| {
+        i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(22)), &other_extent(30).encode())
+    }),
+    (ColdShared, |i| {
+        i.add_key(second_leaf(i), &Key::cold(Ino(FILE), FileBlock(40)), &other_extent(6).encode())
+    }),
+    (ColdUnmarked, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[0] = 0b0111_1000)),
+    (ColdChecksum, |i| i.put_device(5, b"x")),
+    (ColdChecksum, |i| i.change_value(second_leaf(i), 0, |value| value[16] ^= 1)),
+    // The bitmap is whole words, but the chunk has 16 blocks only.
+    (ChunkRange, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[2] = 1)),
+    (ChunkRange, |i| i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[1])),
+    (ChunkRange, |i| i.add_key(i.leaves[0], &Key::chunk(0, DeviceId(7)), &[1])),
+    (KeyValue, |i| i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[0; 3])),
+    (ChunkLeaked, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[1] = 1)),
+    (ChunkLeaked, |i| i.put_device(7, b"x")),
+];
+
+/// All tables.
+pub const ALL: [&[Damage]; 6] = [LOG, BLOCKS, INODES, CATALOG, LINKS, COLD];

@@ -1,0 +1,348 @@
+//! Repair of single damages: each damage of the registry's table, then clean, idempotent and mountable; crashes
+//! inside the repair lead to the same pool.
+
+mod common;
+
+use common::damages::ALL;
+use common::*;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use terrace_check::{Code, Devices, Options, Repair, Report, check, repair};
+use terrace_format::checksum::crc32c;
+use terrace_format::device::{SummaryEntry, encode_summary};
+use terrace_format::superblock::Superblock;
+use terrace_format::{BLOCK_SIZE, DeviceBlock, FileBlock, Ino, Lsn, PmBlock, PmOffset};
+use terrace_fs::{FsResult, MountOptions, PoolMedia, Wait};
+use terrace_media::block::{DeviceImage, SimulatedDevice};
+use terrace_media::crash::CrashClock;
+use terrace_media::pm::RecordedPm;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::ManualClock;
+
+const OPTIONS: Options<'static> = Options { read_cold: true, progress: None };
+
+/// Inode number, mode, links, size and content of a file.
+type Seen = (u64, u32, u32, u64, Option<Vec<u8>>);
+type Named = (&'static str, fn(&mut Image));
+
+/// A pool on media that may be written and crash.
+struct World {
+    pm: Arc<RecordedPm>,
+    device: Arc<SimulatedDevice>,
+    clock: Arc<CrashClock>,
+}
+
+impl World {
+    fn new(pm: Vec<u8>, device: &[u8]) -> World {
+        let clock = CrashClock::new();
+        let device = DeviceImage::from_bytes(device);
+        World {
+            pm: Arc::new(RecordedPm::with_clock(pm, &clock)),
+            device: Arc::new(SimulatedDevice::with_clock("tier", device, &clock)),
+            clock,
+        }
+    }
+    fn of(image: &Image) -> World {
+        World::new(image.pm.clone(), &image.device)
+    }
+    fn devices(&self) -> Devices {
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        Devices { pm: self.pm.clone(), block: vec![Some(device)] }
+    }
+    fn repair(&self) -> Repair {
+        repair(&self.devices(), &OPTIONS)
+    }
+    fn check(&self) -> Report {
+        check(&self.devices(), &OPTIONS)
+    }
+    fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut pm = vec![0; self.pm.size() as usize];
+        assert!(self.pm.visible_image().read(0, &mut pm));
+        (pm, self.device.visible_image().to_bytes())
+    }
+    fn mount(&self) -> FsResult<Arc<terrace_fs::Fs>> {
+        let (superblock, _) = terrace_fs::read_superblock(&*self.pm, true).unwrap();
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        let media = PoolMedia { pm: self.pm.clone(), block: vec![device] };
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
+        terrace_fs::Fs::mount(media, superblock, MountOptions::default(), clock)
+    }
+}
+
+/// The full image with content that says where it belongs.
+fn full() -> Image {
+    let mut image = Image::full();
+    for (at, block) in image.data.into_iter().enumerate() {
+        image.put(PmBlock(block).offset(), &[0x20 + at as u8; BLOCK_SIZE as usize]);
+    }
+    image
+}
+
+fn file_content() -> Vec<u8> {
+    let mut content = vec![0u8; 24 * BLOCK_SIZE as usize];
+    let mut fill = |block: usize, byte: u8| content[block * 4096..][..4096].fill(byte);
+    fill(0, 0x20);
+    fill(8, 0x22);
+    fill(20, 1);
+    fill(21, 0x23);
+    fill(22, 3);
+    fill(23, 4);
+    content
+}
+
+/// What the damage of a row takes away from the file itself; anything else has to survive.
+fn may_differ(code: Code) -> bool {
+    matches!(code, Code::ColdChecksum)
+}
+
+fn read_file(fs: &terrace_fs::Fs, ino: u64) -> Option<Vec<u8>> {
+    let a = fs.getattr(Ino(ino)).ok()?;
+    let mut content = vec![0; a.size as usize];
+    let mut done = 0;
+    while done < content.len() {
+        done += fs.read(a.ino, done as u64, &mut content[done..], Wait::Allowed).ok()?;
+    }
+    Some(content)
+}
+
+#[test]
+fn every_repairable_damage_is_repaired() {
+    let sound = full();
+    assert!(!World::of(&sound).repair().written, "a sound pool is not written");
+    let mut repaired = BTreeSet::new();
+    for (table, damages) in ALL.into_iter().enumerate() {
+        for (row, (code, damage)) in damages.iter().enumerate() {
+            let site = format!("table {table} row {row}, {code:?}");
+            let mut image = sound.clone();
+            damage(&mut image);
+            let world = World::of(&image);
+            let before = world.bytes();
+            let result = world.repair();
+            let (left, actions) = (&result.left, &result.actions);
+            if code.row().repair.starts_with("nothing") || site.contains("table 5 row 2,") {
+                assert!(left.has(*code), "{site}: {actions:#?}");
+                assert_eq!(result.written, world.bytes() != before, "{site}");
+            } else {
+                assert_eq!(
+                    left.exit_status(),
+                    0,
+                    "{site}: {:#?} {actions:#?} {:?}",
+                    left.findings,
+                    result.failure
+                );
+                let expected = i32::from(left.findings != result.found.findings);
+                assert_eq!(result.exit_status(), expected, "{site}: {result:#?}");
+                assert_eq!(world.check().exit_status(), 0, "{site}");
+                repaired.insert(code.row().number);
+            }
+            let after = world.bytes();
+            let again = world.repair();
+            assert!(!again.written, "{site}: a second repair writes: {:#?}", again.actions);
+            assert!(world.bytes() == after, "{site}: a second repair changes bytes");
+            if world.check().exit_status() == 0 {
+                let fs = world.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}"));
+                if !may_differ(*code) {
+                    let content = read_file(&fs, FILE);
+                    assert!(content == Some(file_content()), "{site}: content of the file {actions:#?}");
+                }
+                fs.unmount().unwrap();
+                drop(fs);
+                assert_eq!(world.check().exit_status(), 0, "{site}: after the mount");
+            }
+        }
+    }
+    println!("{} codes repaired", repaired.len());
+}
+
+/// What a repair makes of the state that a crash left has to be what it makes without a crash. States: nothing of
+/// what was undecided, all of it, and random choices.
+fn crash_everywhere(site: &str, image: &Image) -> (u64, u64) {
+    let undisturbed = World::of(image);
+    undisturbed.repair();
+    let events = undisturbed.clock.now();
+    let expected = undisturbed.mounted_state(site);
+    let mut states = 0;
+    for event in 0..events {
+        let world = World::of(image);
+        world.clock.set_crash_at(Some(event));
+        world.repair();
+        let (Some(pm), Some(device)) = (world.pm.take_snapshot(), world.device.take_snapshot()) else {
+            panic!("{site}: event {event} of {events} never came");
+        };
+        let mut images =
+            vec![(pm.image_oldest(), device.image_none()), (pm.image_newest(), device.image_all())];
+        for seed in 0..3 {
+            let seed = seed * 1000 + event;
+            images.push((pm.image_random(seed), device.image_random(seed)));
+        }
+        for (state, (pm, device)) in images.into_iter().enumerate() {
+            let site = format!("{site}, event {event} of {events}, state {state}");
+            let after = World::with_images(pm, device);
+            // A mark on copy B alone could outlive the repair and undo what mounts did since.
+            let [first, second] = after.marks();
+            assert!(second != Some(true) || first == Some(true), "{site}: only copy B is marked");
+            let result = after.repair();
+            assert_eq!(
+                result.left.exit_status(),
+                0,
+                "{site}: {:#?} {:?}",
+                result.left.findings,
+                result.failure
+            );
+            let bytes = after.bytes();
+            assert!(!after.repair().written && after.bytes() == bytes, "{site}: repaired again");
+            assert_eq!(after.mounted_state(&site), expected, "{site}");
+            states += 1;
+        }
+    }
+    (events, states)
+}
+
+impl World {
+    fn with_images(pm: terrace_media::pm::PmImage, device: DeviceImage) -> World {
+        let clock = CrashClock::new();
+        World {
+            pm: Arc::new(RecordedPm::with_clock(pm, &clock)),
+            device: Arc::new(SimulatedDevice::with_clock("tier", device, &clock)),
+            clock,
+        }
+    }
+
+    /// Whether each superblock copy is marked; `None` when it is not sound.
+    fn marks(&self) -> [Option<bool>; 2] {
+        let pm = self.bytes().0;
+        terrace_format::geometry::SUPERBLOCK_COPIES.map(|copy| {
+            let bytes = &pm[copy.offset().0 as usize..][..8192];
+            Superblock::verify_repairing(bytes, false).ok().map(|superblock| superblock.is_repairing())
+        })
+    }
+
+    /// What a mount shows of the inodes.
+    fn mounted_state(&self, site: &str) -> Vec<Seen> {
+        let fs = self.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}"));
+        let mut state = Vec::new();
+        for ino in 1..96 {
+            if let Ok(a) = fs.getattr(Ino(ino)) {
+                let content = if a.mode >> 12 == 0o10 { read_file(&fs, ino) } else { None };
+                state.push((ino, a.mode, a.nlink, a.size, content));
+            }
+        }
+        fs.unmount().unwrap();
+        state
+    }
+}
+
+/// Damages whose repair changes many kinds of things.
+#[test]
+fn a_crash_inside_the_repair_changes_nothing() {
+    let chosen: [Named; 8] = [
+        ("the second superblock copy", |i| {
+            i.put(terrace_format::geometry::SUPERBLOCK_COPIES[1].offset().plus(50), b"damage");
+            i.slot(CHILD, |slot| slot.nlink = 3.into());
+        }),
+        ("map node", |i| i.put(PmBlock(i.nodes[1]).offset(), &[0xff; 4096])),
+        ("leaf lost, its names in lost+found", |i| i.put(PmBlock(i.leaves[1]).offset(), &[0x5a; 4096])),
+        ("cold extents lost", |i| i.put(PmBlock(common::damages::second_leaf(i)).offset(), &[0x5a; 4096])),
+        ("roots lost", |i| i.put(i.geometry.inode_root(), &[0xff; 4096])),
+        ("inode page lost", |i| i.put(PmBlock(i.inode_pages[0]).offset(), &[0; 4096])),
+        ("one superblock copy and a device header", |i| {
+            i.put(PmOffset(50), b"damage");
+            i.device_header(|header| header.index = 1);
+            i.slot(CHILD, |slot| slot.nlink = 3.into());
+        }),
+        ("records in the lanes, no checkpoint possible", |i| {
+            let at = i.slot_place(FILE).plus(terrace_format::inode::InodeSlot::BLOCKS);
+            i.record(0, 0, 20, &[], &[(at, &9u64.to_le_bytes())]);
+            i.checkpoint(|point| point.tails[0] = 3);
+            i.slot(CHILD, |slot| slot.nlink = 3.into());
+        }),
+    ];
+    for (name, damage) in chosen {
+        let mut image = full();
+        damage(&mut image);
+        assert_ne!(image.check().exit_status(), 0, "{name}");
+        let (events, states) = crash_everywhere(name, &image);
+        println!("{name}: {events} events, {states} states");
+    }
+}
+
+/// A rebuild takes no block that was freed, whose content is another's by now, that belongs to another generation
+/// of the inode, or for which a newer summary speaks.
+#[test]
+fn old_summaries_bring_nothing_back() {
+    let entry = |block: u64, generation: u32, byte: u8, lsn: u64| SummaryEntry {
+        ino: Ino(FILE),
+        generation,
+        block: FileBlock(block),
+        crc: crc32c(&[byte; BLOCK_SIZE as usize]),
+        lsn: Lsn(lsn),
+    };
+    let mut image = full();
+    // Device blocks 10 to 14 hold old blocks of the file; only 11 to 14 are marked.
+    for block in 10..15 {
+        image.put_device(block, &[block as u8; BLOCK_SIZE as usize]);
+    }
+    image.change_value(image.leaves[0], 0, |bitmap| bitmap[1] = 0b0011_1100);
+    let entries = [
+        entry(5, 0, 10, 9),  // freed
+        entry(6, 0, 99, 9),  // overwritten
+        entry(7, 1, 12, 9),  // another generation
+        entry(20, 0, 13, 0), // older than the one in the sound image
+        entry(40, 0, 14, 9), // beyond the end of file
+    ];
+    image.put_device(20, &encode_summary(&UUID, DeviceBlock(10), &entries));
+    image.put(PmBlock(common::damages::second_leaf(&image)).offset(), &[0x5a; 4096]);
+    let world = World::of(&image);
+    let result = world.repair();
+    assert_eq!(result.exit_status(), 1, "{:#?} {:?}", result.left.findings, result.failure);
+    let fs = world.mount().unwrap();
+    assert!(read_file(&fs, FILE) == Some(file_content()), "{:#?}", result.actions);
+}
+
+/// Words and pages of anything anywhere, also in superblock, checkpoint and lanes: the repair never panics and ends,
+/// tells what is left, and has nothing more to write the second time.
+#[test]
+fn repair_of_anything_ends() {
+    let text = std::env::var("TERRACE_SEED").ok();
+    let seed = text.and_then(|text| text.parse().ok()).unwrap_or(20_261_121u64);
+    let sound = full();
+    let (mut clean, rounds) = (0, 400);
+    for round in seed..seed + rounds {
+        let mut random = SmallRng::seed_from_u64(round);
+        let mut image = sound.clone();
+        for _ in 0..random.random_range(1..12) {
+            let block = match random.random_range(0..12) {
+                0 => random.random_range(2..8),
+                1 | 2 => 6,
+                3 | 4 => random.random_range(8..18),
+                _ => random.random_range(18..image.next),
+            };
+            let at = PmBlock(block).offset().plus(random.random_range(0..512) * 8);
+            match random.random_range(0..8) {
+                0 => image.put(PmBlock(block).offset(), &[random.random(); 4096]),
+                1 => image.put_u64(at, u64::MAX >> random.random_range(0..64)),
+                2 => image.put_u64(at, random.random_range(0..image.next + 3)),
+                3 => image.put_u64(at, random.random()),
+                _ => image.put(at.plus(random.random_range(0..8)), &[random.random()]),
+            }
+        }
+        let world = World::of(&image);
+        let site = format!("TERRACE_SEED={round}");
+        let run = || world.repair();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        let result = result.unwrap_or_else(|_| panic!("{site}"));
+        assert_eq!(result.left.exit_status(), world.check().exit_status(), "{site}");
+        let bytes = world.bytes();
+        assert!(!world.repair().written && world.bytes() == bytes, "{site}: {:#?}", result.left.findings);
+        if result.failure.is_none() {
+            let left: Vec<_> =
+                result.left.findings.iter().filter(|finding| !may_differ(finding.code)).collect();
+            assert!(left.is_empty(), "{site}: {left:#?} {:#?}", result.actions);
+            clean += 1;
+            world.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}")).unmount().unwrap();
+        }
+    }
+    println!("{rounds} rounds, {clean} repaired");
+}

@@ -1,0 +1,544 @@
+//! Repair of random damage to a pool that the engine made (I11): it never panics and ends, what is left is said,
+//! the rest mounts, a second repair writes nothing, and no file loses anything that was not itself destroyed.
+//!
+//! "Destroyed" is, for damage to
+//! - the block table, map nodes, the inode file's tree, inner catalog pages, roots, one copy of superblock or
+//!   checkpoint (one kind at a time): nothing, because each is known twice;
+//! - an inode page: the attributes, size and content of inodes whose slot was hit;
+//! - a catalog leaf: every key in it, so names, attributes and cold blocks of the inodes it speaks of;
+//! - a mixture of all: anything.
+//!
+//! A failing round prints its seed; repeat it with `TERRACE_SEED=<seed> cargo test -p terrace-check --test
+//! repair_random`; `TERRACE_ROUNDS` sets the number of rounds.
+
+#[path = "../../sim/src/old_content.rs"]
+#[allow(dead_code)]
+mod old_content;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use terrace_check::{Code, Devices, Options, Repair, Report, check, repair};
+use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK, SUPERBLOCK_COPIES};
+use terrace_format::keys::Key;
+use terrace_format::page::Page;
+use terrace_format::table::{Owner, PageKind};
+use terrace_format::{Geometry, Ino, PmBlock};
+use terrace_fs::{
+    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
+    XattrMode, format, read_superblock,
+};
+use terrace_media::block::{DeviceImage, SimulatedDevice};
+use terrace_media::pm::{PmImage, RecordedPm};
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::ManualClock;
+
+const W: Wait = Wait::Allowed;
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const ROOT: Ino = Ino(1);
+const OPTIONS: Options<'static> = Options { read_cold: true, progress: None };
+/// Inode numbers that the tests look at.
+const INODES: u64 = 160;
+
+/// Media of a pool.
+struct World {
+    pm: Arc<RecordedPm>,
+    device: Arc<SimulatedDevice>,
+}
+
+impl World {
+    fn new(pm: impl Into<PmImage>, device: DeviceImage) -> World {
+        World {
+            pm: Arc::new(RecordedPm::from_image(pm)),
+            device: Arc::new(SimulatedDevice::from_image(device)),
+        }
+    }
+    fn media(&self) -> PoolMedia {
+        PoolMedia { pm: self.pm.clone(), block: vec![self.device.clone()] }
+    }
+    fn devices(&self) -> Devices {
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        Devices { pm: self.pm.clone(), block: vec![Some(device)] }
+    }
+    fn check(&self) -> Report {
+        check(&self.devices(), &OPTIONS)
+    }
+    fn repair(&self) -> Repair {
+        repair(&self.devices(), &OPTIONS)
+    }
+    fn mount(&self) -> Arc<Fs> {
+        let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
+        let options = MountOptions { atime: terrace_fs::Atime::Never, ..MountOptions::default() };
+        Fs::mount(self.media(), superblock, options, Arc::new(ManualClock::new(9_000_000_000))).unwrap()
+    }
+    fn hash(&self) -> (Vec<u8>, u64) {
+        (self.pm.visible_image().to_vec(), self.device.visible_image().hash())
+    }
+}
+
+/// A pool with a bit of everything that the engine makes, and where what lies in it.
+struct Base {
+    pm: Vec<u8>,
+    device: DeviceImage,
+    geometry: Geometry,
+    /// What a mount shows.
+    expected: BTreeMap<u64, Inode>,
+    /// Owned pool blocks.
+    blocks: Vec<(u64, Owner)>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Inode {
+    mode: u32,
+    nlink: u32,
+    owner: (u32, u32),
+    size: u64,
+    blocks: u64,
+    times: (i64, i64),
+    content: Result<Vec<u8>, String>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    (0..length).map(|at| (at as u64 * 31 + (at as u64 >> 8) + seed * 97) as u8 | 1).collect()
+}
+
+fn fresh_pool() -> World {
+    let world = World::new(vec![0; 4 << 20], DeviceImage::zeroed(1025));
+    let options = FormatOptions {
+        label: "repair".into(),
+        uuid: [7; 16],
+        hash_key: [9; 16],
+        policy: PolicyKind::Anticache,
+        data_ordered: false,
+        chunk_blocks: 16,
+        created_ns: 1_000_000_000,
+        root: Default::default(),
+        devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [1; 16], path: "/tier0".into() }],
+    };
+    let superblock = format(&world.media(), &options).unwrap();
+    // What is free holds old pages and data: nothing of it may come back.
+    let (mut pm, mut device) = (world.pm.visible_image(), world.device.visible_image());
+    old_content::fill(&superblock.geometry(), &mut pm, Some(&mut device));
+    World::new(pm, device)
+}
+
+fn populate(fs: &Arc<Fs>) {
+    let mut directories = vec![ROOT];
+    for index in 0..5u64 {
+        let parent = directories[index as usize / 2];
+        let made = fs.mkdir(parent, format!("directory{index}").as_bytes(), 0o755, CALLER, W).unwrap();
+        directories.push(made.ino);
+    }
+    for index in 0..90u64 {
+        let parent = directories[index as usize % directories.len()];
+        let name = format!("file-{index}-{}", "n".repeat(index as usize));
+        let ino = fs.mknod(parent, name.as_bytes(), 0o100640, 0, CALLER, W).unwrap().ino;
+        let length = [0, 100, 5000, 9000, 40_000, 60_000][index as usize % 6];
+        fs.write(ino, 0, &pattern(length, index), WriteFlags::default(), W).unwrap();
+        if index % 9 == 0 {
+            fs.write(ino, 3_000_000 * (1 + index % 3), &pattern(6000, index), WriteFlags::default(), W)
+                .unwrap();
+        }
+        if index % 4 == 0 {
+            let value = pattern(20 + index as usize * 13, index);
+            fs.setxattr(ino, b"user.test", &value, XattrMode::Any, W).unwrap();
+        }
+        if index % 11 == 0 {
+            fs.link(ino, directories[1], format!("link{index}").as_bytes(), W).unwrap();
+        }
+        if index == 50 {
+            fs.sync_to(1, &mut |_| {}).unwrap();
+        }
+        if index > 50 && index % 5 == 0 {
+            let old = Ino(10 + index % 30);
+            if fs.getattr(old).is_ok_and(|a| a.mode >> 12 == 0o10 && a.size > 6000) {
+                fs.write(old, 4096, &pattern(3000, index), WriteFlags::default(), W).unwrap();
+            }
+        }
+        fs.forget(ino, 1);
+    }
+    for length in [5usize, 1024, 2500] {
+        let name = format!("symlink{length}");
+        fs.symlink(directories[2], name.as_bytes(), &vec![b't'; length], CALLER, W).unwrap();
+    }
+}
+
+impl Base {
+    /// `clean`: unmounted in order; else cut off, with records in the lanes.
+    fn new(clean: bool) -> Base {
+        let world = fresh_pool();
+        let fs = world.mount();
+        populate(&fs);
+        if clean {
+            fs.unmount().unwrap();
+        }
+        let (pm, device) = (world.pm.visible_image().to_vec(), world.device.visible_image());
+        drop(fs);
+        assert_eq!(world.check().findings, []);
+        assert!(world.check().summary.cold_blocks > 50);
+        let (superblock, _) = read_superblock(&*world.pm, true).unwrap();
+        let geometry = superblock.geometry();
+        let word = |block: u64| {
+            let at = geometry.table_entry(PmBlock(block)).0 as usize;
+            u64::from_le_bytes(pm[at..at + 8].try_into().unwrap())
+        };
+        let pool = geometry.first_pool_block().0..geometry.block_count();
+        let owned = pool.map(|block| (block, Owner::decode(word(block)).unwrap()));
+        let blocks = owned.filter(|(_, owner)| *owner != Owner::Free).collect();
+        let again = World::new(pm.clone(), device.clone());
+        let expected = dump(&again.mount());
+        Base { pm, device, geometry, expected, blocks }
+    }
+
+    fn pages(&self, wanted: impl Fn(&Owner) -> bool) -> Vec<u64> {
+        self.blocks.iter().filter(|(_, owner)| wanted(owner)).map(|(block, _)| *block).collect()
+    }
+
+    fn page(&self, block: u64) -> Page {
+        let at = block as usize * 4096;
+        Page(Box::new(self.pm[at..at + 4096].try_into().unwrap()))
+    }
+
+    /// Inodes that the keys of a leaf speak of.
+    fn spoken_of(&self, leaf: u64) -> BTreeSet<u64> {
+        let page = self.page(leaf);
+        let mut inodes = BTreeSet::new();
+        for index in 0..page.count() {
+            let (key, value) = page.cell(index).unwrap();
+            let (ino, kind, _) = Key::split(key).unwrap();
+            if kind != 6 {
+                inodes.insert(ino);
+            }
+            if kind == 1 {
+                inodes.insert(u32::from_le_bytes(value[..4].try_into().unwrap()).into());
+            }
+        }
+        inodes
+    }
+}
+
+fn dump(fs: &Fs) -> BTreeMap<u64, Inode> {
+    let mut inodes = BTreeMap::new();
+    for ino in 1..INODES {
+        let Ok(a) = fs.getattr(Ino(ino)) else {
+            continue;
+        };
+        let mut content = Ok(Vec::new());
+        if a.mode >> 12 == 0o10 {
+            let mut bytes = vec![0; a.size.min(16 << 20) as usize];
+            let mut done = 0;
+            while done < bytes.len() {
+                match fs.read(Ino(ino), done as u64, &mut bytes[done..], W) {
+                    Ok(0) => break,
+                    Ok(count) => done += count,
+                    Err(error) => {
+                        content = Err(error.to_string());
+                        break;
+                    }
+                }
+            }
+            content = content.map(|_: Vec<u8>| bytes);
+        } else if a.mode >> 12 == 0o12 {
+            content = fs.readlink(Ino(ino)).map_err(|error| error.to_string());
+        }
+        let names = fs.listxattr(Ino(ino)).unwrap_or_default();
+        let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        let xattrs =
+            names.map(|name| (name.to_vec(), fs.getxattr(Ino(ino), name).unwrap_or_default())).collect();
+        let times = (a.mtime_ns, a.ctime_ns);
+        let owner = (a.uid, a.gid);
+        let (mode, nlink, size, blocks) = (a.mode, a.nlink, a.size, a.blocks);
+        inodes.insert(ino, Inode { mode, nlink, owner, size, blocks, times, content, xattrs });
+    }
+    inodes
+}
+
+/// What is damaged in a round, and which inodes may lose something by it.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Table,
+    MapNodes,
+    InodeTree,
+    InnerPages,
+    Roots,
+    Copies,
+    InodePages,
+    Leaves,
+    Everything,
+}
+
+const TARGETS: [Target; 9] = [
+    Target::Table,
+    Target::MapNodes,
+    Target::InodeTree,
+    Target::InnerPages,
+    Target::Roots,
+    Target::Copies,
+    Target::InodePages,
+    Target::Leaves,
+    Target::Everything,
+];
+
+impl Target {
+    /// The blocks that may be hit.
+    fn blocks(self, base: &Base) -> Vec<u64> {
+        let kind = |wanted: PageKind| {
+            base.pages(move |owner| matches!(owner, Owner::Page { kind, .. } if *kind == wanted))
+        };
+        let leaf = |block: &u64| base.page(*block).level() == 0;
+        match self {
+            Target::Table => {
+                let table = base.geometry.table_offset().0 / 4096;
+                (table..base.geometry.first_pool_block().0).collect()
+            }
+            Target::MapNodes => kind(PageKind::MapNode),
+            Target::InodeTree => kind(PageKind::InodeNode),
+            Target::InnerPages => {
+                kind(PageKind::CatalogPage).into_iter().filter(|block| !leaf(block)).collect()
+            }
+            Target::Roots => vec![ROOTS_BLOCK.0],
+            Target::Copies => {
+                vec![SUPERBLOCK_COPIES[1].0, SUPERBLOCK_COPIES[1].0 + 1, CHECKPOINT_COPIES[0].0]
+            }
+            Target::InodePages => kind(PageKind::InodePage),
+            Target::Leaves => kind(PageKind::CatalogPage).into_iter().filter(leaf).collect(),
+            Target::Everything => {
+                // Mostly where metadata lies.
+                let mut all = base.pages(|owner| matches!(owner, Owner::Page { .. }));
+                all.extend(0..base.geometry.first_pool_block().0);
+                all
+            }
+        }
+    }
+
+    fn destroyed(self, base: &Base, hit: &[(u64, u64)]) -> BTreeSet<u64> {
+        match self {
+            Target::Everything => (0..INODES).collect(),
+            Target::InodePages => hit
+                .iter()
+                .flat_map(|(at, length)| {
+                    let owner = base.blocks.iter().find(|(block, _)| *block == at / 4096).unwrap().1;
+                    let Owner::Page { datum, .. } = owner else { unreachable!() };
+                    let first = u64::from(datum) * 32 + at % 4096 / 128;
+                    first..=first + length.div_ceil(128)
+                })
+                .collect(),
+            Target::Leaves => hit.iter().flat_map(|(at, _)| base.spoken_of(at / 4096)).collect(),
+            _ => BTreeSet::new(),
+        }
+    }
+}
+
+/// Damages a block; gives offset and length.
+fn hit(random: &mut SmallRng, world: &World, block: u64) -> (u64, u64) {
+    let start = block * 4096;
+    let (at, bytes) = match random.random_range(0..8) {
+        0 | 1 => (start + random.random_range(0..4096), vec![random.random::<u8>()]),
+        2 | 3 => {
+            let word = match random.random_range(0..4) {
+                0 => 0,
+                1 => u64::MAX >> random.random_range(0..64),
+                2 => random.random_range(0..1024),
+                _ => random.random(),
+            };
+            (start + random.random_range(0..512) * 8, word.to_le_bytes().to_vec())
+        }
+        4 => (start + random.random_range(0..64) * 64, vec![0; 64]),
+        5 => (start + random.random_range(0..64) * 64, (0..64).map(|_| random.random()).collect()),
+        6 => (start, vec![0; 4096]),
+        _ => (start, (0..4096).map(|_| random.random()).collect()),
+    };
+    world.pm.write(terrace_format::PmOffset(at), &bytes).unwrap();
+    (at, bytes.len() as u64)
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// One round; returns whether something was found and whether all was repaired.
+fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
+    let site = format!("{target:?}, poison {poison}, TERRACE_SEED={seed} TERRACE_ROUNDS=1");
+    let mut random = SmallRng::seed_from_u64(seed);
+    let world = World::new(base.pm.clone(), base.device.clone());
+    let blocks = target.blocks(base);
+    let mut hits = Vec::new();
+    let most = if matches!(target, Target::Everything) { 40 } else { 4 };
+    for _ in 0..random.random_range(1..most) {
+        let block = blocks[random.random_range(0..blocks.len())];
+        if poison {
+            let at = block * 4096 + random.random_range(0..64) * 64;
+            world.pm.poison(at..at + 64);
+            hits.push((at, 64));
+            if matches!(target, Target::InodePages) {
+                hits.push((block * 4096, 4096)); // a page is read whole
+            }
+        } else {
+            hits.push(hit(&mut random, &world, block));
+        }
+    }
+    let found = world.check().exit_status() & 4 != 0;
+    let result = world.repair();
+    // Damage to an extent's checksum looks like damage to its data: such blocks are left, and reads give EIO.
+    let leaf = matches!(target, Target::Leaves | Target::Everything);
+    let sound = |report: &Report| {
+        report.is_clean() || leaf && report.findings.iter().all(|finding| finding.code == Code::ColdChecksum)
+    };
+    let (is_sound, sound) = (sound, sound(&result.left) && result.failure.is_none());
+    if !matches!(target, Target::Everything) {
+        assert!(sound, "{site}: {:#?} {:?} {:#?}", result.left.findings, result.failure, result.actions);
+    }
+    assert_eq!(result.left.exit_status(), world.check().exit_status(), "{site}");
+    let after = if poison { None } else { Some(world.hash()) };
+    let again = world.repair();
+    assert!(
+        !again.written,
+        "{site}: written again {:#?} {:#?} {:#?} {:?}",
+        result.left.findings, result.failure, again.actions, again.failure
+    );
+    assert!(after.is_none_or(|after| after == world.hash()), "{site}: changed again");
+    if !sound {
+        let why: BTreeSet<Code> = result.left.findings.iter().map(|finding| finding.code).collect();
+        println!("{site}: left: {why:?} {:?}", result.failure);
+    }
+    if sound {
+        let fs = world.mount();
+        let now = dump(&fs);
+        let destroyed = target.destroyed(base, &hits);
+        for (ino, expected) in base.expected.iter().filter(|(ino, _)| !destroyed.contains(ino)) {
+            let got = now.get(ino);
+            // A directory loses entries with the inodes in it, and gains lost+found.
+            let directory = expected.mode >> 12 == 0o04;
+            let same = got.is_some_and(|got| {
+                got == expected
+                    || directory
+                        && (got.mode, got.owner, got.times) == (expected.mode, expected.owner, expected.times)
+                    || !directory
+                        && !destroyed.is_empty()
+                        && (&got.content, &got.xattrs, got.mode)
+                            == (&expected.content, &expected.xattrs, expected.mode)
+            });
+            let short = |inode: &Inode| Inode { content: Ok(Vec::new()), ..inode.clone() };
+            assert!(
+                same,
+                "{site}: hits {hits:?}, inode {ino}: {:?} instead of {:?} {:#?} {:#?}",
+                got.map(short),
+                short(expected),
+                result.found.findings,
+                result.actions
+            );
+        }
+        fs.unmount().unwrap();
+        drop(fs);
+        let after = world.check();
+        assert!(is_sound(&after), "{site}: after the mount: {:#?}", after.findings);
+    }
+    (found, sound)
+}
+
+#[test]
+fn random_damage() {
+    let seed = number("TERRACE_SEED", 20_261_121);
+    let rounds = number("TERRACE_ROUNDS", 30);
+    for (name, base) in [("unmounted", Base::new(true)), ("cut off", Base::new(false))] {
+        for target in TARGETS {
+            if target.blocks(&base).is_empty() {
+                continue;
+            }
+            let (mut found, mut sound) = (0, 0);
+            for round_seed in seed..seed + rounds {
+                let result = round(&base, target, round_seed, false);
+                found += u64::from(result.0);
+                sound += u64::from(result.1);
+            }
+            println!("{name}, {target:?}: {rounds} rounds, damage found in {found}, sound after {sound}");
+        }
+    }
+}
+
+/// Lines of metadata that cannot be read: the page is lost, its block is left alone.
+#[test]
+fn random_poison() {
+    let seed = number("TERRACE_SEED", 20_261_121);
+    let base = Base::new(true);
+    for target in
+        [Target::MapNodes, Target::InodeTree, Target::InnerPages, Target::InodePages, Target::Leaves]
+    {
+        for round_seed in seed..seed + number("TERRACE_ROUNDS", 25) {
+            if !target.blocks(&base).is_empty() {
+                round(&base, target, round_seed, true);
+            }
+        }
+    }
+}
+
+/// Every leaf with cold extents is lost: what comes back from the group summaries is the file's content, never
+/// anything else, and what does not come back reads as zeros and is told.
+#[test]
+fn a_lost_cold_map_is_rebuilt() {
+    let base = Base::new(true);
+    let world = World::new(base.pm.clone(), base.device.clone());
+    let leaves = Target::Leaves.blocks(&base);
+    let is_cold = |leaf: &u64| {
+        let page = base.page(*leaf);
+        (0..page.count()).any(|index| Key::split(page.cell(index).unwrap().0).unwrap().1 == 4)
+    };
+    for leaf in leaves.into_iter().filter(is_cold) {
+        world.pm.write(PmBlock(leaf).offset(), &[0x5a; 4096]).unwrap();
+    }
+    let cold_before = {
+        let intact = World::new(base.pm.clone(), base.device.clone());
+        intact.check().summary.cold_blocks
+    };
+    let result = world.repair();
+    assert_eq!(result.exit_status(), 1, "{:#?} {:?}", result.left.findings, result.failure);
+    let cold_after = result.left.summary.cold_blocks;
+    println!("{cold_after} of {cold_before} cold blocks came back");
+    assert!(cold_after * 2 > cold_before, "{cold_after} of {cold_before} cold blocks came back");
+    let now = dump(&world.mount());
+    for (ino, expected) in base.expected.iter().filter(|(_, inode)| inode.mode >> 12 == 0o10) {
+        let got = &now[ino];
+        assert_eq!((got.size, got.mode), (expected.size, expected.mode), "inode {ino}");
+        let (got_bytes, bytes) = (got.content.as_ref().unwrap(), expected.content.as_ref().unwrap());
+        let mut lost = 0;
+        for (at, (got, expected)) in got_bytes.chunks(4096).zip(bytes.chunks(4096)).enumerate() {
+            let zeros = got.iter().all(|byte| *byte == 0);
+            assert!(got == expected || zeros, "inode {ino}, block {at}: content from elsewhere");
+            lost += u64::from(got != expected);
+        }
+        let told = result
+            .actions
+            .iter()
+            .any(|action| action.starts_with(&format!("inode {ino}: ")) && action.contains("reads as zeros"));
+        assert!(lost == 0 || told, "inode {ino}: {lost} blocks lost and not told: {:#?}", result.actions);
+    }
+}
+
+/// Where there is no room for journal and new pages, or a fixed structure can neither be read nor written, the
+/// repair says so and changes nothing.
+#[test]
+fn a_repair_that_cannot_be_done_changes_nothing() {
+    let base = Base::new(true);
+    let free_from = base.blocks.last().unwrap().0 + 1;
+    let full = World::new(base.pm.clone(), base.device.clone());
+    let node = Target::InodeTree.blocks(&base)[0];
+    full.pm.write(PmBlock(node).offset(), &[0xff; 64]).unwrap();
+    let owned: BTreeSet<u64> = base.blocks.iter().map(|(block, _)| *block).collect();
+    for block in
+        (base.geometry.first_pool_block().0..base.geometry.block_count()).filter(|b| !owned.contains(b))
+    {
+        full.pm.poison(block * 4096..block * 4096 + 4096);
+    }
+    let roots = World::new(base.pm.clone(), base.device.clone());
+    roots.pm.poison(ROOTS_BLOCK.0 * 4096..ROOTS_BLOCK.0 * 4096 + 64);
+    for (world, why) in [(full, "too few free blocks"), (roots, "can neither be read nor written")] {
+        let before = world.hash();
+        let result = world.repair();
+        let failure = result.failure.clone().unwrap_or_default();
+        assert!(failure.contains(why), "{failure} after block {free_from}");
+        assert!(!result.written && result.exit_status() & 8 != 0, "{:?}", result.exit_status());
+        assert!(before == world.hash(), "{why}: changed");
+    }
+}
