@@ -279,12 +279,19 @@ impl World {
     /// Whether an operation may have to read or write the device: it works on content that is not all in PM, or
     /// needs space in a full PM.
     fn may_meet_device(&self, op: &Op) -> bool {
-        match op {
-            Op::Fsync { .. } | Op::GetAttributes { .. } | Op::Lookup { .. } | Op::GetXattr { .. } => false,
-            Op::ListXattr { .. } | Op::ReadDirectory { .. } | Op::ReadLink { .. } | Op::Seek { .. } => false,
-            Op::Release { .. } | Op::Forget { .. } => false,
-            _ => true,
-        }
+        !matches!(
+            op,
+            Op::Fsync { .. }
+                | Op::GetAttributes { .. }
+                | Op::Lookup { .. }
+                | Op::GetXattr { .. }
+                | Op::ListXattr { .. }
+                | Op::ReadDirectory { .. }
+                | Op::ReadLink { .. }
+                | Op::Seek { .. }
+                | Op::Release { .. }
+                | Op::Forget { .. }
+        )
     }
 
     /// A value that is over the limit of the pool, for which ENOSPC is the answer.

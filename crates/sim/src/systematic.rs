@@ -320,7 +320,7 @@ fn run_case(
     let mut seen = HashSet::new();
     let count = moments.len();
     for (index, moment) in moments.iter().enumerate() {
-        if (index + seed as usize) % effort.stride != 0 && index + 1 != count {
+        if !(index + seed as usize).is_multiple_of(effort.stride) && index + 1 != count {
             continue;
         }
         // Once the call has returned nothing but its result is left (C6).

@@ -7,6 +7,7 @@ use terrace_sim::mistakes::Budget;
 use terrace_sim::necessity::{changes, need, points};
 
 #[test]
+#[ignore = "runs for minutes; the report of docs/crash-consistency.md"]
 fn every_ordering_point_is_needed() {
     let points = points();
     let all: Vec<_> = points.iter().flat_map(|p| changes(*p).into_iter().map(|c| (*p, c))).collect();
