@@ -52,6 +52,8 @@ for name in iostat migrate pin unpin inspect; do expect 1 "$name: not built yet"
 for name in run paper; do expect 1 "bench $name: not built yet" "$t" bench $name; done
 expect 16 "unexpected argument" "$t" check --frob x
 check "version" grep -qE '^terrace [0-9.]+ \(format version [0-9]+\)$' <("$t" --version)
+# What the simulator needs of the engine (planted mistakes, interleaving) is in no product.
+check "no simulation" eval '! grep -aq freed-before-record "$t"'
 check "help with example" grep -q '^Example:' <("$t" mkfs --help)
 check "repair is offered" grep -q -- '--repair *Repair' <("$t" check --help)
 for name in mount mkfs fsck; do
