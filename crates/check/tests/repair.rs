@@ -336,7 +336,9 @@ fn repair_of_anything_ends() {
         assert_eq!(result.left.exit_status(), world.check().exit_status(), "{site}");
         let bytes = world.bytes();
         assert!(!world.repair().written && world.bytes() == bytes, "{site}: {:#?}", result.left.findings);
-        if result.failure.is_none() {
+        if let Some(failure) = &result.failure {
+            println!("{site}: {failure}");
+        } else {
             let error = |code: Code| code.row().severity != Severity::Note && !may_differ(code);
             let left: Vec<_> = result.left.findings.iter().filter(|finding| error(finding.code)).collect();
             assert!(left.is_empty(), "{site}: {left:#?} {:#?}", result.actions);

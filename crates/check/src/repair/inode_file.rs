@@ -116,16 +116,16 @@ impl Work<'_> {
             }
         }
         let agreed = claims.last_key_value().map_or(0, |(index, _)| index + 1);
-        let bound = count.unwrap_or(0).min(self.geometry.block_count()).max(agreed);
         let mut told: Vec<(u64, u64)> = Vec::new();
         for (block, owner) in self.owned() {
             if let Owner::Page { kind: PageKind::InodePage, datum } = owner {
                 told.push((datum.into(), block));
             }
         }
-        let bound =
-            if count.is_none_or(|count| count == 0) { bound.max(told.len() as u64 + 64) } else { bound };
         told.extend(walk.entries.iter().copied());
+        // Each page below the count needs a block: one far away would ask for all in between.
+        let near = agreed + told.len() as u64 + 64;
+        let bound = count.filter(|count| *count > 0).unwrap_or(near).clamp(agreed, near);
         for (index, block) in told {
             let fits = index < bound && index <= most && !claims.contains_key(&index);
             if fits && self.is_open(block) && self.block(block).is_some_and(|bytes| plausible(&bytes)) {
