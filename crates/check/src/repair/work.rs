@@ -325,8 +325,8 @@ impl<'a> Work<'a> {
         };
         let first = self.geometry.first_pool_block().0;
         let unused = |block: &u64| match self.owner(*block) {
-            Some(Owner::Page { kind: PageKind::CatalogPage | PageKind::InodePage, .. }) | None => false,
-            Some(_) => !self.seen.contains(*block) && self.is_open(*block) && !named(*block),
+            Some(Owner::Page { kind: PageKind::CatalogPage | PageKind::InodePage, .. }) => false,
+            _ => !self.seen.contains(*block) && self.is_open(*block) && !named(*block),
         };
         self.fresh.blocks = (first..self.geometry.block_count()).rev().filter(unused).collect();
     }
