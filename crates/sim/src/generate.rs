@@ -34,6 +34,10 @@ impl Generator {
                 return Entry { action: Action::Fault(Fault::Heals), seed };
             }
         }
+        // What fails is tried again at once by nobody (M6).
+        if self.fault_for > 0 && self.rng.random_ratio(1, 12) {
+            return Entry { action: Action::Background(200), seed };
+        }
         let weight = if config.power_fails { 60 } else { 10 };
         let action = match self.rng.random_range(0..4000) {
             0..=149 => Action::Background(*[1, 1, 2, 5, 200].choose(&mut self.rng).unwrap_or(&1)),

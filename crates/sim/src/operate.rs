@@ -318,8 +318,13 @@ impl World {
         let pm_full = full[0] >= 80;
         let tier_full = full.get(1).is_none_or(|percent| *percent >= 90);
         assert!(pm_full || tier_full || self.faulty(), "{op:?}: ENOSPC with {full:?} percent in use");
-        let frees = matches!(op, Op::Remove { .. } | Op::Release { .. } | Op::Forget { .. })
-            || matches!(op, Op::RemoveXattr { .. });
+        let frees = match op {
+            Op::Remove { .. } | Op::Release { .. } | Op::Forget { .. } | Op::RemoveXattr { .. } => true,
+            Op::Fallocate { mode, .. } => *mode == Allocate::PunchHole,
+            Op::Open { truncate, .. } => *truncate,
+            Op::SetAttributes { id, change } => change.size.is_none_or(|size| size <= self.size_of(*id)),
+            _ => false,
+        };
         assert!(!frees, "{op:?}: ENOSPC although it gives space back (I9)");
         self.take_over(op, when);
     }

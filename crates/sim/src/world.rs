@@ -92,7 +92,7 @@ pub const BASE: Config = Config {
 const POWER: Config = Config { name: "power", power_fails: true, relatime: false, images: 6, ..BASE };
 
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 8] = [
+pub const CONFIGS: [Config; 9] = [
     POWER,
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
     Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
@@ -101,6 +101,7 @@ pub const CONFIGS: [Config; 8] = [
     Config { name: "power-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER },
     Config { name: "faults", faults: true, relatime: false, ..BASE },
     Config { name: "faults-power", faults: true, ..POWER },
+    Config { name: "brim", device_blocks: 0, most_blocks: 10_000, files: 40, fills: true, ..BASE },
 ];
 
 /// What a run did.
@@ -567,15 +568,15 @@ fn background(world: &Shared, rounds: usize) {
     world.borrow_mut().note(format!("background work, {rounds} rounds"));
     world.borrow().clock.advance(Duration::from_millis(20));
     let kinds = world.borrow().steps.len();
-    with_nesting(world, Nesting::Background, || {
-        for _ in 0..rounds {
+    let ended = with_nesting(world, Nesting::Background, || {
+        (0..rounds).any(|_| {
             let again =
                 (0..kinds).fold(false, |again, which| again | (step_once(world, which) == Next::Again));
-            if !again || world.borrow().crash.is_taken() {
-                break;
-            }
-        }
+            !again || world.borrow().crash.is_taken()
+        })
     });
+    // What cannot be done waits for its time (M6); there are 512 blocks to move.
+    assert!(ended || rounds < 200, "background work does not come to rest in {rounds} rounds");
     world.borrow_mut().background_ended();
 }
 
@@ -700,10 +701,10 @@ impl World {
         self.model.drop_references();
         self.forget_volatile();
         self.remount_media();
-        // The cost of a mount depends on the lanes, never on the pool (T8): two superblocks, two checkpoints, and the
-        // first place of each lane.
+        // The cost of a mount depends on the lanes, never on the pool (T8): two checkpoints and the first place of each
+        // lane.
         let read = self.mount_read.get();
-        assert!(read <= 7 * 4096, "the mount read {read} bytes of PM before it answered");
+        assert!(read <= 3 * 4096, "the mount read {read} bytes of PM before it answered");
         assert!(self.fs().status().unwrap().recovery.clean);
         self.compare_all();
     }

@@ -8,12 +8,21 @@ use terrace_runtime::sync::Mutex;
 use terrace_sim::mistakes::{Budget, find};
 use terrace_sim::run::Wrong;
 
+/// `TERRACE_MISTAKE=name` looks for one alone.
+#[allow(clippy::disallowed_methods)]
+fn only() -> Option<String> {
+    std::env::var("TERRACE_MISTAKE").ok()
+}
+
 #[test]
 fn every_planted_mistake_is_found() {
     let next = AtomicUsize::new(0);
     let missed = Mutex::new(Vec::new());
     let work = || {
         while let Some((mistake, name, _)) = MISTAKES.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if !only().is_none_or(|only| only == *name) {
+                continue;
+            }
             let wrong = Wrong { mistake: Some(*mistake), ..Wrong::default() };
             match find(wrong, Budget { histories: 6, operations: 2000 }) {
                 Some(found) => println!(

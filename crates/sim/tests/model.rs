@@ -18,7 +18,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 use terrace_fs::PolicyKind;
 use terrace_sim::run::{Seen, Wrong, run};
-use terrace_sim::world::{BASE, Config, Counts};
+use terrace_sim::world::{BASE, CONFIGS, Config, Counts};
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
@@ -96,10 +96,38 @@ fn full() {
     assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
 }
 
+/// One of the kinds of runs of `terrace-sim`.
+fn kind(name: &str) -> Config {
+    *CONFIGS.iter().find(|config| config.name == name).unwrap()
+}
+
 /// Power fails in the middle of operations and of background work.
 #[test]
 fn power() {
-    let config = Config { name: "power", power_fails: true, relatime: false, images: 2, ..BASE };
-    let counts = check(config, 20_000);
+    let counts = check(kind("power"), 15_000);
     assert!(counts.crashes_amid_operation > 50, "{counts:?}");
+    check(kind("power-ordered"), 10_000);
+    check(kind("power-full"), 10_000);
+    check(kind("power-small"), 15_000);
+}
+
+/// The same where only `persist` makes durable: a suffix of what returned may be lost.
+#[test]
+fn persist() {
+    check(kind("power-persist"), 15_000);
+}
+
+/// The lower tier fails, stalls, vanishes, lies; no operation ever answers wrong bytes.
+#[test]
+fn faults() {
+    let counts = check(kind("faults"), 20_000);
+    assert!(counts.errors > 0, "{counts:?}");
+    check(kind("faults-power"), 10_000);
+}
+
+/// PM alone, full: what gives space back never lacks it (I9).
+#[test]
+fn brim() {
+    let counts = check(kind("brim"), 20_000);
+    assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
 }
