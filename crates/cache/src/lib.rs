@@ -9,10 +9,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// A page inside a buffer that one device read filled.
 #[derive(Clone)]

@@ -2,13 +2,13 @@
 
 use crate::errno::FsResult;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_catalog::{ChunkSpace, DeviceRun, Pin};
 use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
 use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_media::{BlockMedium, DeviceError, MediaError, Promise};
 use terrace_runtime::sync::ReentrantMutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// One device of a lower tier.
 pub(crate) struct Device {

@@ -9,7 +9,6 @@ use crate::references::References;
 use crate::slot::InodePages;
 use crate::types::Atime;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 use terrace_blocks::BlockPool;
 use terrace_cache::PageCache;
 use terrace_catalog::Catalog;
@@ -21,6 +20,7 @@ use terrace_media::PmMedium;
 use terrace_placement::Policy;
 use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
 use terrace_wal::{RecoveryReport, Wal};
 
 /// A mounted pool.
@@ -80,7 +80,7 @@ impl ColdVersions {
 
     /// The region's version.
     pub fn get(&self, ino: Ino, block: FileBlock) -> u64 {
-        self.word(ino, block.0 >> REGION_SHIFT).load(std::sync::atomic::Ordering::Acquire)
+        self.word(ino, block.0 >> REGION_SHIFT).load(terrace_runtime::sync::atomic::Ordering::Acquire)
     }
 
     /// Bumps the versions of all regions of a range. Call under the exclusive inode lock, before the
@@ -92,12 +92,12 @@ impl ColdVersions {
         let (first, last) = (range.first.0 >> REGION_SHIFT, (range.end.0 - 1) >> REGION_SHIFT);
         if last - first >= WORDS as u64 {
             for word in &self.words {
-                word.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+                word.fetch_add(1, terrace_runtime::sync::atomic::Ordering::AcqRel);
             }
             return;
         }
         for region in first..=last {
-            self.word(ino, region).fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+            self.word(ino, region).fetch_add(1, terrace_runtime::sync::atomic::Ordering::AcqRel);
         }
     }
 }

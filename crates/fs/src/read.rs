@@ -6,10 +6,10 @@ use crate::op::{Attempt, Fail, Op};
 use crate::slot::Inode;
 use crate::types::{Atime, BlockRange, Wait};
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering;
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
+use terrace_runtime::sync::atomic::Ordering;
 
 /// Blocks looked up at once.
 const RUN: usize = 64;

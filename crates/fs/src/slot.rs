@@ -3,11 +3,11 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::types::Attributes;
-use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, slot_offset};
 use terrace_format::table::Owner;
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock, PmOffset};
 use terrace_map::{MapInode, Mapping};
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_wal::Tx;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};

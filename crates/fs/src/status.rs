@@ -5,10 +5,10 @@ use crate::fs::Fs;
 use crate::migration::MigrationReport;
 use crate::types::{BlockRange, Space, Wait, Whereabouts};
 use serde::Serialize;
-use std::sync::atomic::Ordering;
 use terrace_catalog::SpaceTotals;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_runtime::sync::atomic::Ordering;
 
 /// One device of a tier.
 #[derive(Debug, Clone, Serialize)]

@@ -5,12 +5,12 @@ use crate::fs::Fs;
 use crate::migration::{MigrationStep, Victim};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_blocks::State;
 use terrace_format::table::Owner;
 use terrace_format::{Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step, interleave};
 
 impl Fs {

@@ -14,7 +14,6 @@ use crate::slot::{Inode, log_slot};
 use crate::types::{BlockRange, Wait, WriteFlags};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::sync::atomic::Ordering;
 use terrace_blocks::{Claim, Purpose};
 use terrace_catalog::DeviceRun;
 use terrace_catalog::{Freed, ShardsWrite};
@@ -27,6 +26,7 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_map::Mapping;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Reservation, Tx};
 
 /// New data up to this many bytes is named by checksum in the record.

@@ -9,11 +9,11 @@ use crate::fs::Fs;
 use crate::slot::{Inode, log_size_and_times, log_slot};
 use crate::types::WriteFlags;
 use crate::write::{USER, kill_set_id};
-use std::sync::atomic::Ordering;
 use terrace_format::inode::flag;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_map::Mapping;
+use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, NoSpace, Tx};
 
 /// Record room: header, data check, slot (three runs of words), map word, two table entries.

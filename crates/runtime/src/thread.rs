@@ -3,47 +3,66 @@
 
 use crate::step::{Next, Step};
 use crate::sync::{Condvar, Mutex};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 
-static NEXT_INDEX: AtomicUsize = AtomicUsize::new(0);
-const NO_INDEX: usize = usize::MAX;
-thread_local! {
-    static INDEX: Cell<usize> = const { Cell::new(NO_INDEX) };
-}
+#[cfg(not(feature = "shuttle"))]
+use std::thread::{Builder, JoinHandle};
 
-/// A small number that identifies the calling thread; used to spread threads over lanes.
-#[inline]
-pub fn index() -> usize {
-    match INDEX.get() {
-        NO_INDEX => first_index(),
-        index => index,
+#[cfg(feature = "shuttle")]
+use shuttle::thread::{Builder, JoinHandle};
+
+#[cfg(not(feature = "shuttle"))]
+mod number {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static NEXT_INDEX: AtomicUsize = AtomicUsize::new(0);
+    const NO_INDEX: usize = usize::MAX;
+    thread_local! {
+        static INDEX: Cell<usize> = const { Cell::new(NO_INDEX) };
+    }
+
+    /// A small number that identifies the calling thread; used to spread threads over lanes.
+    #[inline]
+    pub fn index() -> usize {
+        match INDEX.get() {
+            NO_INDEX => first_index(),
+            index => index,
+        }
+    }
+
+    /// Gives the calling thread an index, and with it its lane.
+    #[cfg(feature = "simulation")]
+    pub fn set_index(index: usize) {
+        INDEX.set(index);
+    }
+
+    #[cold]
+    fn first_index() -> usize {
+        let index = NEXT_INDEX.fetch_add(1, Ordering::Relaxed);
+        INDEX.set(index);
+        index
     }
 }
 
-/// Gives the calling thread an index, and with it its lane.
-#[cfg(feature = "simulation")]
-pub fn set_index(index: usize) {
-    INDEX.set(index);
+#[cfg(feature = "shuttle")]
+mod number {
+    /// A small number that identifies the calling thread, the same in every run of a schedule.
+    pub fn index() -> usize {
+        shuttle::current::me().into()
+    }
 }
 
-#[cold]
-fn first_index() -> usize {
-    let index = NEXT_INDEX.fetch_add(1, Ordering::Relaxed);
-    INDEX.set(index);
-    index
-}
+pub use number::*;
 
 /// Starts a named thread.
 ///
 /// # Errors
 /// The operating system's, when no thread can be made.
 pub fn spawn<F: FnOnce() + Send + 'static>(name: &str, body: F) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.to_string()).spawn(body)
+    Builder::new().name(name.to_string()).spawn(body)
 }
 
 #[derive(Default)]

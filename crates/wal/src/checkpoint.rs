@@ -4,13 +4,13 @@ use crate::dirty_lines::LINE;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
 use crate::wal::Wal;
-use std::sync::atomic::Ordering;
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_format::record::{HEADER_SIZE, header_lsn, padded, plausible_length};
 use terrace_format::{Corrupt, Lsn, PmOffset};
 use terrace_runtime::pause;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::Ordering;
 
 /// The checkpoint as last written.
 pub(crate) struct CheckpointState {

@@ -6,13 +6,13 @@
 
 use crate::dirty_lines::DirtyLines;
 use crate::error::Result;
-use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::checksum::record_seed;
 use terrace_format::record::{DataCheck, HEADER_SIZE, RECORD_ALIGN, padded};
 use terrace_format::{Lsn, PmOffset};
 use terrace_media::PmMedium;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// Ranges of data that a lane's last record names; at most this many are kept one by one.
 const NAMED: usize = 4;

@@ -9,7 +9,6 @@ use crate::lane::{self, Lane, read_ring};
 use crate::wal::Wal;
 use crc_fast::{CrcAlgorithm, Digest};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use terrace_format::checkpoint::{Checkpoint, FAR};
 use terrace_format::checksum::crc32c;
 use terrace_format::geometry::CHECKPOINT_COPIES;
@@ -18,6 +17,7 @@ use terrace_format::{BLOCK_SIZE, Corrupt, Geometry, Lsn};
 use terrace_media::PmMedium;
 use terrace_runtime::pause;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64};
 use terrace_runtime::sync::{Condvar, Mutex};
 
 /// What recovery found.

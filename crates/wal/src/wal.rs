@@ -7,12 +7,12 @@ use crate::lane::{self, EMPTY_HEADER, Lane, LaneState};
 use crate::transaction::Tx;
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, padded, seal};
 use terrace_format::{Geometry, Lsn, PmOffset};
 use terrace_media::PmMedium;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
 use terrace_runtime::thread;
 

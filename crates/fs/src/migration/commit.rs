@@ -10,7 +10,6 @@ use crate::slot::{Inode, log_slot};
 use crate::types::{BlockRange, Wait};
 use crate::write::Staged;
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering;
 use terrace_blocks::Purpose;
 use terrace_catalog::DeviceRun;
 use terrace_catalog::chunks;
@@ -21,6 +20,7 @@ use terrace_format::{FileBlock, PmBlock};
 use terrace_map::Mapping;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::Error;
 
 pub(super) fn demoting() -> Op {

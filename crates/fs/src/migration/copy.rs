@@ -6,7 +6,6 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::slot::Inode;
 use crate::types::BlockRange;
-use std::sync::atomic::Ordering;
 use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
@@ -15,6 +14,7 @@ use terrace_map::Mapping;
 use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_runtime::pause;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, NoSpace};
 
 /// Runs shorter than this get no summary: small hole fills (design 4.5).

@@ -7,10 +7,10 @@ use super::{Migration, WORKERS};
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use terrace_blocks::State;
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Ino, PmBlock};
+use terrace_runtime::sync::atomic::Ordering;
 
 /// A PM block of a file that is to be demoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

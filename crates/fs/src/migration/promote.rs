@@ -6,11 +6,11 @@ use crate::fs::Fs;
 use crate::op::{Need, Op, SMALL_RECORD};
 use crate::types::Wait;
 use crate::write::Staged;
-use std::sync::atomic::Ordering;
 use terrace_cache::{Page, PageKey};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::table::Owner;
 use terrace_map::Mapping;
+use terrace_runtime::sync::atomic::Ordering;
 
 /// Promotions that wait; more are dropped: the block will be read again if it matters.
 const QUEUE: usize = 1024;

@@ -5,12 +5,12 @@ use super::*;
 use crate::mkfs::{DeviceClass, FormatOptions, NewDevice, format};
 use crate::mount::{MountOptions, PolicyKind, PoolMedia, read_superblock};
 use crate::types::{Caller, WriteFlags};
-use std::sync::atomic::AtomicUsize;
 use terrace_format::Ino;
 use terrace_format::address::ROOT_INO;
 use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RecordedPm;
 use terrace_runtime::ManualClock;
+use terrace_runtime::sync::atomic::AtomicUsize;
 
 /// A mounted pool with one file of `blocks` blocks.
 fn with_file(blocks: usize) -> (Arc<Fs>, Ino) {

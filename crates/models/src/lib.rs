@@ -1,0 +1,117 @@
+//! Models of what runs concurrently: the engine's own code under a scheduler that decides, at every lock and every
+//! atomic, which thread goes on, and tries many such orders.
+//!
+//! Nothing here is built without the feature `shuttle`, which makes the engine's threads, locks and atomics the
+//! scheduler's: `cargo test -p terrace-models --features shuttle`, in a call of cargo of its own.
+//!
+//! `TERRACE_SEED` chooses other orders, `TERRACE_SCHEDULES` the percentage of the usual number of them;
+//! `TERRACE_SCHEDULE` repeats the one in a file. All orders are sequentially consistent: an `Ordering` that is too
+//! weak is not found.
+#![forbid(unsafe_code)]
+#![cfg(feature = "shuttle")]
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
+use shuttle::{Config, FailurePersistence, Runner};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use terrace_format::table::Owner;
+use terrace_format::{FileBlock, Geometry, Ino};
+use terrace_media::PmMedium;
+use terrace_media::pm::RecordedPm;
+use terrace_wal::Wal;
+
+/// How many schedules of each kind a model tries.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedules {
+    /// With the next thread chosen at random at every point.
+    pub random: usize,
+    /// With random priorities that change at a few points (PCT: Burckhardt and others, ASPLOS 2010).
+    pub priorities: usize,
+}
+
+/// At how many points priorities change, minus one: the depth of the mistakes that PCT finds.
+const DEPTH: usize = 4;
+
+fn variable<T: FromStr>(name: &str) -> Option<T> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn config() -> Config {
+    let mut config = Config::new();
+    // Blocks of 4 KiB lie on the stack here and there.
+    config.stack_size = 1 << 20;
+    config.failure_persistence = FailurePersistence::File(Some(std::env::temp_dir()));
+    config.silence_warnings = true;
+    config
+}
+
+fn run<S: Scheduler + 'static>(name: &str, kind: &str, scheduler: S, model: fn()) {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&begun);
+    let runner = Runner::new(scheduler, config());
+    let body = move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        model();
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| runner.run(body)));
+    let schedules = begun.load(Ordering::Relaxed);
+    if let Err(panic) = result {
+        println!("{name}: {kind}: wrong in schedule {schedules}; repeat it, with the file named above:");
+        println!("TERRACE_SCHEDULE=FILE cargo test -p terrace-models --features shuttle --test {name}");
+        resume_unwind(panic);
+    }
+    println!("{name}: {kind}: {schedules} schedules");
+}
+
+/// Runs the model of the test `name` under many schedules. It starts from nothing each time: whatever it keeps
+/// outside would make a schedule unrepeatable.
+pub fn explore(name: &str, schedules: Schedules, model: fn()) {
+    if let Some(file) = variable::<String>("TERRACE_SCHEDULE") {
+        let replay = ReplayScheduler::new_from_file(&file);
+        let replay = replay.unwrap_or_else(|error| panic!("TERRACE_SCHEDULE: {file}: {error}"));
+        return run(name, "the schedule of a file", replay, model);
+    }
+    let seed: u64 = variable("TERRACE_SEED").unwrap_or(1);
+    let percent: usize = variable("TERRACE_SCHEDULES").unwrap_or(100);
+    println!("TERRACE_SEED={seed} cargo test -p terrace-models --features shuttle --test {name}");
+    let count = |usual: usize| (usual * percent / 100).max(1);
+    run(name, "at random", RandomScheduler::new_from_seed(seed, count(schedules.random)), model);
+    let priorities = PctScheduler::new_from_seed(seed, DEPTH, count(schedules.priorities));
+    run(name, "by priorities", priorities, model);
+}
+
+/// A number below `bound` that belongs to the schedule.
+pub fn below(bound: u64) -> u64 {
+    use shuttle::rand::Rng;
+    shuttle::rand::thread_rng().gen_range(0..bound)
+}
+
+/// Identity of the pools here.
+pub const UUID: [u8; 16] = [3; 16];
+/// Bytes of their PM: the least there can be.
+pub const PM_SIZE: u64 = 2 << 20;
+
+/// Their geometry.
+pub fn geometry() -> Geometry {
+    Geometry::choose(PM_SIZE, 8).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A log just opened over a pool in which all blocks but the last `free` have an owner.
+///
+/// # Errors
+/// None: the medium is new.
+pub fn small_pool(free: u64) -> terrace_wal::Result<(Arc<RecordedPm>, Arc<Wal>)> {
+    let geometry = geometry();
+    let pm = Arc::new(RecordedPm::new(PM_SIZE));
+    let medium = || Arc::clone(&pm) as Arc<dyn PmMedium>;
+    let first = geometry.first_pool_block();
+    let used = geometry.block_count() - free - first.0;
+    let owner = Owner::File { ino: Ino(5), block: FileBlock(0), unwritten: false }.encode().to_le_bytes();
+    let entry = [owner, [0; 8]].concat();
+    pm.write(geometry.table_entry(first), &entry.repeat(used as usize))?;
+    Wal::format(medium(), UUID, geometry)?;
+    let (wal, _) = Wal::open(medium(), UUID, geometry)?;
+    Ok((pm, Arc::new(wal)))
+}

@@ -1,0 +1,293 @@
+//! Blocks of PM and of a device are freed and used again while others read them outside of every lock, with a pin
+//! (design S6, S7): nobody reads another file's content, what an unchanged version speaks for is the present content,
+//! and when the pins are gone no space is lost.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_blocks::{BlockPool, Purpose};
+use terrace_catalog::{Catalog, ChunkSpace, DeviceRun, Edit, Freed, chunks};
+use terrace_format::table::Owner;
+use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, PmBlock};
+use terrace_media::block::{AlignedBlock, SimulatedDevice};
+use terrace_media::pm::RecordedPm;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_models::{Schedules, below, explore, small_pool};
+use terrace_runtime::sync::RwLock;
+use terrace_runtime::thread::spawn;
+use terrace_wal::{Error, NoSpace, Tx, Wal};
+
+const FILES: usize = 2;
+const ROUNDS: usize = 3;
+
+/// Content of which it can be said whose it is.
+fn stamp(file: usize, number: u64) -> u64 {
+    number * FILES as u64 + file as u64
+}
+
+/// Runs the threads of a model: those that write, those that read, one more.
+fn run<M: Send + Sync + 'static>(
+    model: &Arc<M>,
+    write: fn(&M, usize),
+    read: fn(&M, usize),
+    other: fn(&M, usize),
+) {
+    let bodies = (0..FILES).map(|file| (write, file)).chain([(read, 0), (read, 1), (other, 0)]);
+    let start = |(body, file): (fn(&M, usize), usize)| {
+        let model = Arc::clone(model);
+        spawn("model", move || (0..ROUNDS).for_each(|_| body(&model, file))).unwrap()
+    };
+    let threads: Vec<_> = bodies.map(start).collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+mod pm {
+    use super::*;
+
+    const FREE: u64 = 2;
+
+    /// One block and what is in it.
+    struct File {
+        block: PmBlock,
+        content: u64,
+    }
+
+    pub(super) struct Model {
+        pm: Arc<RecordedPm>,
+        wal: Arc<Wal>,
+        blocks: BlockPool,
+        files: Vec<RwLock<File>>,
+        next: AtomicU64,
+    }
+
+    impl Model {
+        fn mount() -> Model {
+            let (pm, wal) = small_pool(FREE).unwrap();
+            let first = wal.geometry().first_pool_block();
+            let file = |index: usize| {
+                let (block, content) = (PmBlock(first.0 + index as u64), stamp(index, 0));
+                fill(&*pm, block, content);
+                RwLock::new(File { block, content })
+            };
+            let files = (0..FILES).map(file).collect();
+            let blocks = BlockPool::new(Arc::clone(&wal));
+            Model { pm, wal, blocks, files, next: AtomicU64::new(1) }
+        }
+
+        /// Replaces a file's block, or stores over it.
+        fn write(&self, index: usize) {
+            let content = stamp(index, self.next.fetch_add(1, Ordering::Relaxed));
+            if below(3) == 0 {
+                let mut file = self.files[index].write();
+                self.blocks.bump(file.block);
+                fill(&*self.pm, file.block, content);
+                file.content = content;
+                return;
+            }
+            let mut claim = match self.blocks.claim(1, Purpose::Reclaim) {
+                Ok(claim) => claim,
+                Err(Error::NoSpace(NoSpace::Pm)) => return self.wal.checkpoint().unwrap(),
+                Err(error) => panic!("{error}"),
+            };
+            let reservation = self.wal.reserve(512).unwrap();
+            let mut file = self.files[index].write();
+            let (old, new) = (file.block, claim.take().unwrap());
+            fill(&*self.pm, new, content);
+            let mut tx = Tx::new();
+            let owner = Owner::File { ino: Ino(9), block: FileBlock(index as u64), unwritten: false };
+            self.blocks.set_owner(&mut tx, new, owner);
+            self.blocks.release(&mut tx, old);
+            let lsn = self.wal.commit(reservation, &tx).unwrap();
+            *file = File { block: new, content };
+            self.blocks.freed(lsn, &[old]);
+        }
+
+        /// Copies a block as a demotion does.
+        fn read(&self, index: usize) {
+            let file = self.files[index].read();
+            let (block, seen) = (file.block, file.content);
+            let descriptor = self.blocks.descriptor(block);
+            let version = descriptor.version();
+            descriptor.pin();
+            drop(file);
+            let copied = words(block).map(|word| self.pm.load_u64(word).unwrap());
+            descriptor.unpin();
+            let whose = copied.map(|word| word as usize % FILES);
+            assert_eq!(whose, [index; 2], "block {block} was used again although it was pinned");
+            let file = self.files[index].read();
+            if file.block == block && descriptor.version() == version {
+                assert_eq!(copied, [seen; 2], "the version is unchanged");
+                assert_eq!(file.content, seen, "the version is unchanged");
+            }
+        }
+
+        fn checkpoint(&self, _: usize) {
+            self.wal.checkpoint().unwrap();
+            self.blocks.drain_quarantine();
+        }
+    }
+
+    fn words(block: PmBlock) -> [terrace_format::PmOffset; 2] {
+        [block.offset(), block.offset().plus(2048)]
+    }
+
+    fn fill(pm: &dyn PmMedium, block: PmBlock, content: u64) {
+        words(block).into_iter().for_each(|word| pm.write(word, &content.to_le_bytes()).unwrap());
+    }
+
+    pub(super) fn model() {
+        let model = Arc::new(Model::mount());
+        run(&model, Model::write, Model::read, Model::checkpoint);
+        model.checkpoint(0);
+        while model.blocks.scan_step().unwrap() {}
+        let usage = model.blocks.usage();
+        assert_eq!((usage.free, usage.quarantined, usage.unknown), (FREE, 0, 0), "{usage:?}");
+    }
+}
+
+mod device {
+    use super::*;
+
+    const DEVICE: DeviceId = DeviceId(0);
+    /// One chunk behind the header.
+    const BLOCKS: u64 = 8;
+
+    /// Where it lies and what is there.
+    #[derive(Clone, Copy)]
+    struct File {
+        run: DeviceRun,
+        content: u64,
+    }
+
+    pub(super) struct Model {
+        catalog: Arc<Catalog>,
+        space: Arc<ChunkSpace>,
+        device: SimulatedDevice,
+        files: Vec<RwLock<File>>,
+        next: AtomicU64,
+    }
+
+    impl Model {
+        /// Its bitmaps are not loaded.
+        fn mount() -> Model {
+            let (_, wal) = small_pool(40).unwrap();
+            let catalog = Arc::new(Catalog::new(Arc::new(BlockPool::new(wal))));
+            let device = SimulatedDevice::new(1 + BLOCKS);
+            let file = |index: usize| {
+                let start = DeviceBlock(1 + 2 * index as u64);
+                let file = File {
+                    run: DeviceRun { device: DEVICE, start, length: 1 + index as u64 },
+                    content: stamp(index, 0),
+                };
+                fill(&device, &file);
+                mark(&catalog, Some(file.run), None);
+                RwLock::new(file)
+            };
+            let files = (0..FILES).map(file).collect();
+            let space = ChunkSpace::new(Arc::clone(&catalog), &[(DEVICE, 1 + BLOCKS)]);
+            Model { catalog, space, device, files, next: AtomicU64::new(1) }
+        }
+
+        /// Puts a file somewhere else, or begins to.
+        fn write(&self, index: usize) {
+            let content = stamp(index, self.next.fetch_add(1, Ordering::Relaxed));
+            let Some(run) = self.space.allocate(&[DEVICE], 1 + below(3)).unwrap() else { return };
+            let new = File { run, content };
+            fill(&self.device, &new);
+            if below(4) == 0 {
+                return self.space.release_claim(run);
+            }
+            let mut file = self.files[index].write();
+            let lsn = mark(&self.catalog, Some(run), Some(file.run));
+            let old = std::mem::replace(&mut *file, new);
+            drop(file);
+            self.catalog.wal().pm().persist();
+            self.space.freed(old.run, lsn);
+        }
+
+        fn read(&self, index: usize) {
+            let (file, pin) = {
+                let file = self.files[index].read();
+                (*file, self.space.pin(file.run))
+            };
+            for block in 0..file.run.length {
+                let mut found = [AlignedBlock::zeroed()];
+                self.device.read(file.run.start.plus(block), &mut found).unwrap();
+                let found = u64::from_le_bytes(*found[0].0.first_chunk().unwrap());
+                assert_eq!(found, file.content, "{:?} was used again although it was pinned", file.run);
+            }
+            drop(pin);
+        }
+
+        fn load(&self, _: usize) {
+            self.space.load_step().unwrap();
+        }
+    }
+
+    fn fill(device: &dyn BlockMedium, file: &File) {
+        let mut block = AlignedBlock::zeroed();
+        block.0[..8].copy_from_slice(&file.content.to_le_bytes());
+        for at in 0..file.run.length {
+            device.write(file.run.start.plus(at), &[block.clone()]).unwrap();
+        }
+    }
+
+    /// Marks what a transaction takes and what it frees.
+    fn mark(catalog: &Catalog, taken: Option<DeviceRun>, freed: Option<DeviceRun>) -> terrace_format::Lsn {
+        loop {
+            let reservation = catalog.wal().reserve(1024).unwrap();
+            let mut shards: Vec<u32> =
+                taken.iter().chain(&freed).flat_map(|run| chunks::shards(catalog, *run)).collect();
+            shards.sort_unstable();
+            shards.dedup();
+            let mut guard = catalog.write(&shards);
+            let mut tx = Tx::new();
+            let mut pages = Freed::default();
+            let both = taken.map(|run| (run, true)).into_iter().chain(freed.map(|run| (run, false)));
+            let marked =
+                both.into_iter().try_for_each(|(run, used)| chunks::mark(&mut guard, &mut tx, run, used));
+            match marked {
+                Ok(()) => {
+                    guard.unlink_emptied(&mut tx, &mut pages).unwrap();
+                    let lsn = catalog.wal().commit(reservation, &tx).unwrap();
+                    pages.committed(catalog.blocks(), lsn);
+                    return lsn;
+                }
+                Err(Edit::Full(shortage)) => {
+                    drop(guard);
+                    drop(reservation);
+                    catalog.make_room_for(&shortage, Purpose::User).unwrap();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    pub(super) fn model() {
+        let model = Arc::new(Model::mount());
+        run(&model, Model::write, Model::read, Model::load);
+        let held: Vec<DeviceRun> = model.files.iter().map(|file| file.read().run).collect();
+        let free = BLOCKS - held.iter().map(|run| run.length).sum::<u64>();
+        let again = ChunkSpace::new(Arc::clone(&model.catalog), &[(DEVICE, 1 + BLOCKS)]);
+        assert_eq!(again.totals(&[DEVICE]).unwrap().free, free, "in the bitmap");
+        assert_eq!(model.space.totals(&[DEVICE]).unwrap().free, free, "in memory");
+        for _ in 0..free {
+            let block = model.space.allocate(&[DEVICE], 1).unwrap().unwrap().start.0;
+            let inside = |run: &DeviceRun| (run.start.0..run.start.0 + run.length).contains(&block);
+            assert!(!held.iter().any(inside), "device block {block} is held");
+        }
+        assert!(model.space.allocate(&[DEVICE], 1).unwrap().is_none());
+    }
+}
+
+#[test]
+fn pinned_blocks_are_not_used_again() {
+    explore("pins", Schedules { random: 1500, priorities: 1500 }, pm::model);
+}
+
+#[test]
+fn pinned_device_runs_are_not_used_again() {
+    explore("pins", Schedules { random: 1500, priorities: 1500 }, device::model);
+}
