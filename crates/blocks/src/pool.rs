@@ -266,10 +266,12 @@ impl BlockPool {
 
     fn quarantine_as(&self, block: PmBlock, version: u64) {
         let descriptor = self.descriptor(block);
-        if descriptor.state() == State::Unknown {
+        // The scan may meet the block at this moment: whoever moves it from unknown counts it.
+        if descriptor.state() == State::Unknown && descriptor.learn(State::Quarantined) {
             self.unknown.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            descriptor.set_state(State::Quarantined);
         }
-        descriptor.set_state(State::Quarantined);
         descriptor.set_version(version);
     }
 
