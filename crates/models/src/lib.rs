@@ -14,8 +14,8 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Schedul
 use shuttle::{Config, FailurePersistence, Runner};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Geometry, Ino};
 use terrace_media::PmMedium;
@@ -47,7 +47,12 @@ fn config() -> Config {
     config
 }
 
-fn run<S: Scheduler + 'static>(name: &str, kind: &str, scheduler: S, model: fn()) {
+fn run<S: Scheduler + 'static>(
+    name: &str,
+    kind: &str,
+    scheduler: S,
+    model: impl Fn() + Send + Sync + 'static,
+) {
     let begun = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&begun);
     let runner = Runner::new(scheduler, config());
@@ -67,7 +72,7 @@ fn run<S: Scheduler + 'static>(name: &str, kind: &str, scheduler: S, model: fn()
 
 /// Runs the model of the test `name` under many schedules. It starts from nothing each time: whatever it keeps
 /// outside would make a schedule unrepeatable.
-pub fn explore(name: &str, schedules: Schedules, model: fn()) {
+pub fn explore(name: &str, schedules: Schedules, model: impl Fn() + Clone + Send + Sync + 'static) {
     if let Some(file) = variable::<String>("TERRACE_SCHEDULE") {
         let replay = ReplayScheduler::new_from_file(&file);
         let replay = replay.unwrap_or_else(|error| panic!("TERRACE_SCHEDULE: {file}: {error}"));
@@ -77,9 +82,18 @@ pub fn explore(name: &str, schedules: Schedules, model: fn()) {
     let percent: usize = variable("TERRACE_SCHEDULES").unwrap_or(100);
     println!("TERRACE_SEED={seed} cargo test -p terrace-models --features shuttle --test {name}");
     let count = |usual: usize| (usual * percent / 100).max(1);
-    run(name, "at random", RandomScheduler::new_from_seed(seed, count(schedules.random)), model);
+    run(name, "at random", RandomScheduler::new_from_seed(seed, count(schedules.random)), model.clone());
     let priorities = PctScheduler::new_from_seed(seed, DEPTH, count(schedules.priorities));
     run(name, "by priorities", priorities, model);
+}
+
+/// Makes what every schedule may start from: engine code runs only under a scheduler.
+pub fn once<T: Send + Sync + 'static>(make: fn() -> T) -> T {
+    let made = Arc::new(OnceLock::new());
+    let place = Arc::clone(&made);
+    let body = move || drop(place.set(make()));
+    Runner::new(RandomScheduler::new_from_seed(0, 1), config()).run(body);
+    Arc::into_inner(made).and_then(OnceLock::into_inner).unwrap_or_else(|| panic!("nothing was made"))
 }
 
 /// A number below `bound` that belongs to the schedule.

@@ -1,0 +1,196 @@
+//! Files are written, cut, punched and read while blocks of them go down and come up (design 4.6, 7): a read sees a
+//! state that the file had while it ran, never an older one and never another file's, and the pool is sound afterwards.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use terrace_check::{Devices, Options, check};
+use terrace_format::Ino;
+use terrace_format::address::ROOT_INO;
+use terrace_fs::{
+    Allocate, Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia,
+    SetAttributes, Wait, WriteFlags, format, read_superblock,
+};
+use terrace_media::block::{DeviceImage, SimulatedDevice};
+use terrace_media::pm::{PmImage, RecordedPm};
+use terrace_models::{PM_SIZE, Schedules, UUID, below, explore, once};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::thread::spawn;
+use terrace_runtime::{ManualClock, Step};
+
+const W: Wait = Wait::Allowed;
+const FILES: usize = 2;
+/// Half a block is written at least, so that cold blocks are merged with.
+const UNIT: usize = 2048;
+/// Units of a file before the first change, and at most.
+const UNITS: usize = 8;
+/// Changes of each file, reads of it, rounds of migration.
+const ROUNDS: usize = 3;
+
+/// One word for each unit: who wrote it when, or 0.
+type Content = Vec<u64>;
+
+fn tag(file: usize, change: usize) -> u64 {
+    (1 + change * FILES + file) as u64
+}
+
+/// A file and all states it had. Its writer notes a state before it makes it.
+struct File {
+    ino: Ino,
+    index: usize,
+    states: Mutex<Vec<Content>>,
+    /// The last state that is complete.
+    complete: AtomicUsize,
+}
+
+/// Both media of a pool with the files, all in PM.
+#[derive(Clone)]
+struct Images {
+    pm: PmImage,
+    device: DeviceImage,
+    files: [Ino; FILES],
+}
+
+fn media(pm: &Arc<RecordedPm>, device: &Arc<SimulatedDevice>) -> PoolMedia {
+    PoolMedia { pm: Arc::clone(pm) as _, block: vec![Arc::clone(device) as _] }
+}
+
+fn mount(media: PoolMedia) -> Arc<Fs> {
+    let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
+    let options = MountOptions {
+        threshold_percent: Some(0),
+        group_bytes: 2 * 4096,
+        cache_bytes: 1 << 20,
+        prefetch_bytes: 2 * 4096,
+        promote_first_touch: true,
+        ..MountOptions::default()
+    };
+    Fs::mount(media, superblock, options, Arc::new(ManualClock::new(1 << 60))).unwrap()
+}
+
+fn images() -> Images {
+    let pm = Arc::new(RecordedPm::new(PM_SIZE));
+    let device = Arc::new(SimulatedDevice::new(33));
+    let options = FormatOptions {
+        label: String::new(),
+        uuid: UUID,
+        hash_key: [9; 16],
+        policy: PolicyKind::Anticache,
+        data_ordered: false,
+        chunk_blocks: 8,
+        created_ns: 1,
+        root: Default::default(),
+        devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() }],
+    };
+    format(&media(&pm, &device), &options).unwrap();
+    let fs = mount(media(&pm, &device));
+    let files = std::array::from_fn(|index| {
+        let name = format!("file{index}");
+        let caller = Caller { uid: 0, gid: 0 };
+        let ino = fs.mknod(ROOT_INO, name.as_bytes(), 0o100644, 0, caller, W).unwrap().ino;
+        fs.write(ino, 0, &bytes(tag(index, 0), UNITS), WriteFlags::default(), W).unwrap();
+        ino
+    });
+    fs.unmount().unwrap();
+    Images { pm: pm.visible_image(), device: device.visible_image(), files }
+}
+
+fn bytes(tag: u64, units: usize) -> Vec<u8> {
+    tag.to_le_bytes().repeat(units * UNIT / 8)
+}
+
+impl File {
+    fn change(&self, fs: &Fs) {
+        let mut states = self.states.lock();
+        let mut content = states.last().unwrap().clone();
+        let tag = tag(self.index, states.len());
+        let first = below(UNITS as u64) as usize;
+        let end = (first + 1 + below(4) as usize).min(UNITS);
+        let kind = below(4);
+        match kind {
+            0 => content.resize(first, 0),
+            1 => content.iter_mut().take(end).skip(first).for_each(|unit| *unit = 0),
+            _ => {
+                content.resize(content.len().max(end), 0);
+                content[first..end].fill(tag);
+            }
+        }
+        states.push(content);
+        drop(states);
+        let (offset, length) = ((first * UNIT) as u64, ((end - first) * UNIT) as u64);
+        match kind {
+            0 => {
+                let size = SetAttributes { size: Some(offset), ..Default::default() };
+                fs.setattr(self.ino, &size, W).unwrap();
+            }
+            1 => fs.fallocate(self.ino, offset, length, Allocate::PunchHole, W).unwrap(),
+            _ => {
+                let data = bytes(tag, end - first);
+                fs.write(self.ino, offset, &data, WriteFlags::default(), W).unwrap();
+            }
+        }
+        self.complete.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn read(&self, fs: &Fs) {
+        let from = self.complete.load(Ordering::Relaxed);
+        let mut data = vec![0; UNITS * UNIT];
+        let count = fs.read(self.ino, 0, &mut data, W).unwrap();
+        let states = self.states.lock();
+        let mut found = Content::new();
+        for unit in data[..count].chunks(UNIT) {
+            let word = u64::from_le_bytes(*unit.first_chunk().unwrap());
+            assert_eq!(unit, &bytes(word, 1)[..unit.len()], "a unit of inode {} is torn", self.ino);
+            found.push(word);
+        }
+        let possible = &states[from..];
+        assert!(possible.contains(&found), "inode {}: {found:?} is none of {possible:?}", self.ino);
+    }
+}
+
+fn model(images: &Images) {
+    let pm = Arc::new(RecordedPm::from_image(images.pm.clone()));
+    let device = Arc::new(SimulatedDevice::from_image(images.device.clone()));
+    let fs = mount(media(&pm, &device));
+    let file = |(index, ino): (usize, &Ino)| {
+        let states = Mutex::new(vec![vec![tag(index, 0); UNITS]]);
+        Arc::new(File { ino: *ino, index, states, complete: AtomicUsize::new(0) })
+    };
+    let files: Vec<_> = images.files.iter().enumerate().map(file).collect();
+    let mut steps: Vec<Box<dyn Step>> = fs.background_steps().into_iter().map(|(step, _)| step).collect();
+    // Takes one group down; all other blocks are chosen and wait for the thread below.
+    for step in &mut steps {
+        step.step();
+    }
+    let mut threads = Vec::new();
+    for file in &files {
+        let (fs, file) = (Arc::clone(&fs), Arc::clone(file));
+        threads.push(spawn("writer", move || (0..ROUNDS).for_each(|_| file.change(&fs))).unwrap());
+    }
+    let (reader, read) = (Arc::clone(&fs), files.clone());
+    let body = move || (0..ROUNDS).for_each(|_| read.iter().for_each(|file| file.read(&reader)));
+    threads.push(spawn("reader", body).unwrap());
+    let body = move || {
+        for _ in 0..ROUNDS {
+            for step in &mut steps {
+                step.step();
+            }
+        }
+    };
+    threads.push(spawn("migration", body).unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    files.iter().for_each(|file| file.read(&fs));
+    fs.unmount().unwrap();
+    drop(fs);
+    let report =
+        check(&Devices { pm, block: vec![Some(device)] }, &Options { read_cold: true, ..Default::default() });
+    assert!(report.is_clean(), "{:#?}", report.findings);
+}
+
+#[test]
+fn reads_see_what_the_file_was_meanwhile() {
+    let images = once(images);
+    explore("migration", Schedules { random: 100, priorities: 100 }, move || model(&images));
+}
