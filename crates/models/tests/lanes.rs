@@ -1,6 +1,7 @@
 //! Threads commit transactions to shared words under locks while another moves the checkpoint (design 4.1, T2, T3,
 //! T5, T8). At a crash at any persistence event, and at the end, recovery shows a state that the order of commits
-//! allows, also after PM failed in the middle of one: each transaction whole or not at all, none without those it read from, all that had to be durable.
+//! allows: each transaction whole or not at all, none without those it read from, all that had to be durable; also
+//! after PM failed in the middle of one.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -192,5 +192,5 @@ fn model(images: &Images) {
 #[test]
 fn reads_see_what_the_file_was_meanwhile() {
     let images = once(images);
-    explore("migration", Schedules { random: 100, priorities: 100 }, move || model(&images));
+    explore("migration", Schedules { random: 1000, priorities: 1000 }, move || model(&images));
 }

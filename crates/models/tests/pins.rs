@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_blocks::{BlockPool, Purpose};
 use terrace_catalog::{Catalog, ChunkSpace, DeviceRun, Edit, Freed, chunks};
 use terrace_format::table::Owner;
-use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, PmBlock};
+use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_media::block::{AlignedBlock, SimulatedDevice};
 use terrace_media::pm::RecordedPm;
 use terrace_media::{BlockMedium, PmMedium};
@@ -46,7 +46,9 @@ fn run<M: Send + Sync + 'static>(
 mod pm {
     use super::*;
 
-    const FREE: u64 = 2;
+    const FREE: u64 = 1;
+    /// Words of a block that are written and read, each by itself.
+    const WORDS: usize = 4;
 
     /// One block and what is in it.
     struct File {
@@ -86,10 +88,14 @@ mod pm {
                 file.content = content;
                 return;
             }
-            let mut claim = match self.blocks.claim(1, Purpose::Reclaim) {
-                Ok(claim) => claim,
-                Err(Error::NoSpace(NoSpace::Pm)) => return self.wal.checkpoint().unwrap(),
-                Err(error) => panic!("{error}"),
+            let claim = || self.blocks.claim(1, Purpose::Reclaim);
+            let mut claim = match claim() {
+                Err(Error::NoSpace(NoSpace::Pm)) => {
+                    self.wal.checkpoint().unwrap();
+                    let Ok(claim) = claim() else { return };
+                    claim
+                }
+                other => other.unwrap_or_else(|error| panic!("{error}")),
             };
             let reservation = self.wal.reserve(512).unwrap();
             let mut file = self.files[index].write();
@@ -115,10 +121,10 @@ mod pm {
             let copied = words(block).map(|word| self.pm.load_u64(word).unwrap());
             descriptor.unpin();
             let whose = copied.map(|word| word as usize % FILES);
-            assert_eq!(whose, [index; 2], "block {block} was used again although it was pinned");
+            assert_eq!(whose, [index; WORDS], "block {block} was used again although it was pinned");
             let file = self.files[index].read();
             if file.block == block && descriptor.version() == version {
-                assert_eq!(copied, [seen; 2], "the version is unchanged");
+                assert_eq!(copied, [seen; WORDS], "the version is unchanged");
                 assert_eq!(file.content, seen, "the version is unchanged");
             }
         }
@@ -129,8 +135,8 @@ mod pm {
         }
     }
 
-    fn words(block: PmBlock) -> [terrace_format::PmOffset; 2] {
-        [block.offset(), block.offset().plus(2048)]
+    fn words(block: PmBlock) -> [PmOffset; WORDS] {
+        std::array::from_fn(|word| block.offset().plus(word as u64 * 1024))
     }
 
     fn fill(pm: &dyn PmMedium, block: PmBlock, content: u64) {
@@ -152,11 +158,11 @@ mod device {
 
     const DEVICE: DeviceId = DeviceId(0);
     /// One chunk behind the header.
-    const BLOCKS: u64 = 8;
+    const BLOCKS: u64 = 5;
 
-    /// Where it lies and what is there.
+    /// What is where.
     #[derive(Clone, Copy)]
-    struct File {
+    struct Copy {
         run: DeviceRun,
         content: u64,
     }
@@ -165,7 +171,8 @@ mod device {
         catalog: Arc<Catalog>,
         space: Arc<ChunkSpace>,
         device: SimulatedDevice,
-        files: Vec<RwLock<File>>,
+        /// Each is in one place or nowhere.
+        files: Vec<RwLock<Option<Copy>>>,
         next: AtomicU64,
     }
 
@@ -177,46 +184,52 @@ mod device {
             let device = SimulatedDevice::new(1 + BLOCKS);
             let file = |index: usize| {
                 let start = DeviceBlock(1 + 2 * index as u64);
-                let file = File {
-                    run: DeviceRun { device: DEVICE, start, length: 1 + index as u64 },
-                    content: stamp(index, 0),
-                };
-                fill(&device, &file);
-                mark(&catalog, Some(file.run), None);
-                RwLock::new(file)
+                let run = DeviceRun { device: DEVICE, start, length: 1 + index as u64 };
+                let copy = Copy { run, content: stamp(index, 0) };
+                fill(&device, &copy);
+                mark(&catalog, Some(run), None);
+                RwLock::new(Some(copy))
             };
             let files = (0..FILES).map(file).collect();
             let space = ChunkSpace::new(Arc::clone(&catalog), &[(DEVICE, 1 + BLOCKS)]);
             Model { catalog, space, device, files, next: AtomicU64::new(1) }
         }
 
-        /// Puts a file somewhere else, or begins to.
+        /// Puts a file somewhere else, or begins to, or removes it.
         fn write(&self, index: usize) {
             let content = stamp(index, self.next.fetch_add(1, Ordering::Relaxed));
-            let Some(run) = self.space.allocate(&[DEVICE], 1 + below(3)).unwrap() else { return };
-            let new = File { run, content };
-            fill(&self.device, &new);
-            if below(4) == 0 {
-                return self.space.release_claim(run);
+            let kind = below(4);
+            let mut new = None;
+            if kind > 0 {
+                let Some(run) = self.space.allocate(&[DEVICE], 1 + below(4)).unwrap() else { return };
+                let copy = Copy { run, content };
+                fill(&self.device, &copy);
+                if kind == 1 {
+                    return self.space.release_claim(run);
+                }
+                new = Some(copy);
             }
             let mut file = self.files[index].write();
-            let lsn = mark(&self.catalog, Some(run), Some(file.run));
-            let old = std::mem::replace(&mut *file, new);
+            let old = file.map(|copy| copy.run);
+            let lsn = mark(&self.catalog, new.map(|copy| copy.run), old);
+            *file = new;
             drop(file);
             self.catalog.wal().pm().persist();
-            self.space.freed(old.run, lsn);
+            if let Some(old) = old {
+                self.space.freed(old, lsn);
+            }
         }
 
         fn read(&self, index: usize) {
-            let (file, pin) = {
-                let file = self.files[index].read();
-                (*file, self.space.pin(file.run))
-            };
-            for block in 0..file.run.length {
+            let file = self.files[index].read();
+            let Some(copy) = *file else { return };
+            let pin = self.space.pin(copy.run);
+            drop(file);
+            for block in 0..copy.run.length {
                 let mut found = [AlignedBlock::zeroed()];
-                self.device.read(file.run.start.plus(block), &mut found).unwrap();
+                self.device.read(copy.run.start.plus(block), &mut found).unwrap();
                 let found = u64::from_le_bytes(*found[0].0.first_chunk().unwrap());
-                assert_eq!(found, file.content, "{:?} was used again although it was pinned", file.run);
+                assert_eq!(found, copy.content, "{:?} was used again although it was pinned", copy.run);
             }
             drop(pin);
         }
@@ -226,16 +239,16 @@ mod device {
         }
     }
 
-    fn fill(device: &dyn BlockMedium, file: &File) {
+    fn fill(device: &dyn BlockMedium, copy: &Copy) {
         let mut block = AlignedBlock::zeroed();
-        block.0[..8].copy_from_slice(&file.content.to_le_bytes());
-        for at in 0..file.run.length {
-            device.write(file.run.start.plus(at), &[block.clone()]).unwrap();
+        block.0[..8].copy_from_slice(&copy.content.to_le_bytes());
+        for at in 0..copy.run.length {
+            device.write(copy.run.start.plus(at), &[block.clone()]).unwrap();
         }
     }
 
     /// Marks what a transaction takes and what it frees.
-    fn mark(catalog: &Catalog, taken: Option<DeviceRun>, freed: Option<DeviceRun>) -> terrace_format::Lsn {
+    fn mark(catalog: &Catalog, taken: Option<DeviceRun>, freed: Option<DeviceRun>) -> Lsn {
         loop {
             let reservation = catalog.wal().reserve(1024).unwrap();
             let mut shards: Vec<u32> =
@@ -268,7 +281,7 @@ mod device {
     pub(super) fn model() {
         let model = Arc::new(Model::mount());
         run(&model, Model::write, Model::read, Model::load);
-        let held: Vec<DeviceRun> = model.files.iter().map(|file| file.read().run).collect();
+        let held: Vec<DeviceRun> = model.files.iter().filter_map(|file| Some((*file.read())?.run)).collect();
         let free = BLOCKS - held.iter().map(|run| run.length).sum::<u64>();
         let again = ChunkSpace::new(Arc::clone(&model.catalog), &[(DEVICE, 1 + BLOCKS)]);
         assert_eq!(again.totals(&[DEVICE]).unwrap().free, free, "in the bitmap");
