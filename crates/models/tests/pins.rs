@@ -47,10 +47,12 @@ mod pm {
     use super::*;
 
     const FREE: u64 = 1;
+    const SHIFT: u32 = 16;
     /// Words of a block that are written and read, each by itself.
     const WORDS: usize = 4;
 
-    /// One block and what is in it.
+    /// One block and what is in it: how often it was stored over, and above that a number of its own for each block
+    /// that was ever given to a file.
     struct File {
         block: PmBlock,
         content: u64,
@@ -69,25 +71,24 @@ mod pm {
             let (pm, wal) = small_pool(FREE).unwrap();
             let first = wal.geometry().first_pool_block();
             let file = |index: usize| {
-                let (block, content) = (PmBlock(first.0 + index as u64), stamp(index, 0));
+                let (block, content) = (PmBlock(first.0 + index as u64), (index as u64) << SHIFT);
                 fill(&*pm, block, content);
                 RwLock::new(File { block, content })
             };
             let files = (0..FILES).map(file).collect();
             let blocks = BlockPool::new(Arc::clone(&wal));
-            Model { pm, wal, blocks, files, next: AtomicU64::new(1) }
+            Model { pm, wal, blocks, files, next: AtomicU64::new(FILES as u64) }
         }
 
         /// Replaces a file's block, or stores over it.
         fn write(&self, index: usize) {
-            let content = stamp(index, self.next.fetch_add(1, Ordering::Relaxed));
-            if below(3) == 0 {
+            if below(4) == 0 {
                 let mut file = self.files[index].write();
                 self.blocks.bump(file.block);
-                fill(&*self.pm, file.block, content);
-                file.content = content;
-                return;
+                file.content += 1;
+                return fill(&*self.pm, file.block, file.content);
             }
+            let content = self.next.fetch_add(1, Ordering::Relaxed) << SHIFT;
             let claim = || self.blocks.claim(1, Purpose::Reclaim);
             let mut claim = match claim() {
                 Err(Error::NoSpace(NoSpace::Pm)) => {
@@ -120,8 +121,8 @@ mod pm {
             drop(file);
             let copied = words(block).map(|word| self.pm.load_u64(word).unwrap());
             descriptor.unpin();
-            let whose = copied.map(|word| word as usize % FILES);
-            assert_eq!(whose, [index; WORDS], "block {block} was used again although it was pinned");
+            let whose = copied.map(|word| word >> SHIFT);
+            assert_eq!(whose, [seen >> SHIFT; WORDS], "block {block} was used again although it was pinned");
             let file = self.files[index].read();
             if file.block == block && descriptor.version() == version {
                 assert_eq!(copied, [seen; WORDS], "the version is unchanged");
