@@ -44,6 +44,8 @@ fn config() -> Config {
     config.stack_size = 1 << 20;
     config.failure_persistence = FailurePersistence::File(Some(std::env::temp_dir()));
     config.silence_warnings = true;
+    // A schedule that is repeated ends where the first thread failed.
+    config.ungraceful_shutdown_config.immediately_return_on_panic = true;
     config
 }
 
