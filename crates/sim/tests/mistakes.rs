@@ -20,7 +20,7 @@ fn every_planted_mistake_is_found() {
     let missed = Mutex::new(Vec::new());
     let work = || {
         while let Some((mistake, name, _)) = MISTAKES.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if !only().is_none_or(|only| only == *name) {
+            if only().is_some_and(|only| only != *name) {
                 continue;
             }
             let wrong = Wrong { mistake: Some(*mistake), ..Wrong::default() };
