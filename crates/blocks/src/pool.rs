@@ -46,6 +46,8 @@ struct Space {
     free: Bitmap,
     quarantine: VecDeque<(Lsn, PmBlock)>,
     next_region: u64,
+    /// Blocks that became free since the mount, each time counted.
+    freed: u64,
 }
 
 /// All PM blocks of a pool.
@@ -109,7 +111,8 @@ impl BlockPool {
         let descriptors: Vec<Descriptor> = (0..count).map(|_| Descriptor::default()).collect();
         descriptors.iter().take(first.0 as usize).for_each(|d| d.set_state(State::Used));
         let total = count - first.0;
-        let space = Space { free: Bitmap::new(count), quarantine: VecDeque::new(), next_region: first.0 };
+        let space =
+            Space { free: Bitmap::new(count), quarantine: VecDeque::new(), next_region: first.0, freed: 0 };
         BlockPool {
             wal,
             first,
@@ -314,9 +317,15 @@ impl BlockPool {
         space.quarantine.extend(pinned);
     }
 
+    /// How often a block became free since the mount: tells who found none whether others were quicker.
+    pub fn freed_so_far(&self) -> u64 {
+        self.space.lock().freed
+    }
+
     fn put_free(&self, space: &mut Space, block: PmBlock) {
         self.descriptor(block).set_state(State::Free);
         space.free.insert(block.0);
+        space.freed += 1;
         self.free.store(space.free.count(), Ordering::Relaxed);
     }
 

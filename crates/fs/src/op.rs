@@ -21,11 +21,22 @@ pub(crate) struct Op {
     pub extra: usize,
     /// How often its pieces were halved because a record would have been too large.
     pub halved: u32,
+    /// [`terrace_blocks::BlockPool::freed_so_far`] when it last found no space, and how often it found none.
+    pub freed_seen: u64,
+    pub starved: u32,
 }
 
 impl Op {
     pub fn new(wait: Wait) -> Op {
-        Op { wait, purpose: Purpose::User, fetched: Fetched::default(), extra: 0, halved: 0 }
+        Op {
+            wait,
+            purpose: Purpose::User,
+            fetched: Fetched::default(),
+            extra: 0,
+            halved: 0,
+            freed_seen: 0,
+            starved: 0,
+        }
     }
     /// An operation that gives space back and may therefore use the reserve.
     pub fn reclaiming(wait: Wait) -> Op {
@@ -184,7 +195,7 @@ impl Fs {
         match done {
             Err(FsError::Engine(Error::NoSpace(NoSpace::Pm))) => {
                 *provided -= 1;
-                self.make_pm_space(op.purpose, op.wait)
+                self.make_pm_space(op)
             }
             other => other,
         }

@@ -16,8 +16,10 @@ mod tests;
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::op::Op;
 use crate::types::Wait;
 pub(crate) use plan::Victim;
+use plan::Victims;
 use promote::Promotion;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -124,6 +126,8 @@ pub(crate) enum Round {
     Progress,
     /// Another worker has all victims.
     InFlight,
+    /// Nothing can be demoted before operations under way have ended.
+    Claimed,
     /// There is nothing that could be demoted.
     Nothing,
 }
@@ -246,12 +250,12 @@ impl Fs {
         if self.devices.list.is_empty() || self.read_only {
             return Ok(Round::Nothing);
         }
-        let Some(victims) = self.take_victims(wanted)? else {
-            return Ok(Round::Nothing);
+        let victims = match self.take_victims(wanted)? {
+            Victims::Group(victims) => victims,
+            Victims::InFlight => return Ok(Round::InFlight),
+            Victims::Claimed => return Ok(Round::Claimed),
+            Victims::None => return Ok(Round::Nothing),
         };
-        if victims.is_empty() {
-            return Ok(Round::InFlight);
-        }
         let count = victims.len() as u64;
         let done = self.demote(&victims);
         self.give_back_victims(&victims);
@@ -289,7 +293,8 @@ impl Fs {
     ///
     /// # Errors
     /// ENOSPC when nothing can be moved down; `WouldBlock`.
-    pub(crate) fn make_pm_space(&self, purpose: Purpose, wait: Wait) -> FsResult<()> {
+    pub(crate) fn make_pm_space(&self, op: &mut Op) -> FsResult<()> {
+        let (purpose, wait) = (op.purpose, op.wait);
         let before = self.blocks.usage().free;
         self.wal.checkpoint()?;
         while self.blocks.scan_step()? {}
@@ -310,11 +315,20 @@ impl Fs {
                 self.migration.wait_round(Duration::from_millis(10));
                 Ok(())
             }
-            Ok(Round::Nothing) => {
-                // Another thread may just have finished the last round.
+            Ok(round @ (Round::Nothing | Round::Claimed)) => {
+                // Another thread may just have finished the last round, and others have taken what it freed.
                 self.wal.checkpoint()?;
                 self.blocks.drain_quarantine();
-                if self.blocks.usage().free > before { Ok(()) } else { Err(final_no_space()) }
+                let freed = self.blocks.freed_so_far();
+                let others_freed = std::mem::replace(&mut op.freed_seen, freed) != freed;
+                op.starved += 1;
+                if op.starved > MOST_STARVED || !others_freed && round == Round::Nothing {
+                    return Err(final_no_space());
+                }
+                if round == Round::Claimed {
+                    self.migration.wait_round(Duration::from_millis(1));
+                }
+                Ok(())
             }
             Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
             Err(error) => Err(error),
@@ -341,6 +355,9 @@ impl Fs {
         Ok(())
     }
 }
+
+/// How often an operation looks for space again because others took or hold what there was.
+const MOST_STARVED: u32 = 1000;
 
 /// ENOSPC that is final: `provide` would take `NoSpace::Pm` as a reason to try once more.
 fn final_no_space() -> FsError {

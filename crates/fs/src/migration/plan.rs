@@ -28,6 +28,18 @@ pub(super) const LEAVING: u32 = u32::MAX - 1;
 /// Most blocks picked at once.
 const MOST: u64 = 1 << 16;
 
+/// What there is to demote.
+pub(super) enum Victims {
+    /// These.
+    Group(Vec<Victim>),
+    /// Others have them all.
+    InFlight,
+    /// None now; operations under way hold blocks that will have an owner, or be free, in a moment.
+    Claimed,
+    /// None.
+    None,
+}
+
 impl Migration {
     fn pop_group(&self, most: usize) -> Vec<Victim> {
         let mut queue = self.queue.lock();
@@ -39,32 +51,37 @@ impl Migration {
 }
 
 impl Fs {
-    /// Takes the next group of victims, picking `wanted` new ones when none are queued. An empty group:
-    /// others have them all. `None`: there are none.
-    pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Option<Vec<Victim>>> {
+    /// Takes the next group of victims, picking `wanted` new ones when none are queued.
+    pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Victims> {
         // Writers that wait for space come here too: they must not each take a group and a copy buffer.
         if self.migration.in_flight.load(Ordering::Acquire) >= WORKERS as u64 * self.group_blocks {
-            return Ok(Some(Vec::new()));
+            return Ok(Victims::InFlight);
         }
         let group = self.migration.pop_group(self.group_blocks as usize);
         if !group.is_empty() {
-            return Ok(Some(group));
+            return Ok(Victims::Group(group));
         }
         {
             let mut queue = self.migration.queue.lock();
             if queue.is_empty() {
                 // Before looking: what they give back or give up is seen, or they are.
                 let others = self.migration.in_flight.load(Ordering::Acquire) > 0;
+                let mut claimed = false;
                 if wanted > 0 {
                     while self.blocks.scan_step()? {}
-                    *queue = self.pick(wanted.clamp(self.group_blocks.min(64), MOST))?;
+                    (*queue, claimed) = self.pick(wanted.clamp(self.group_blocks.min(64), MOST))?;
                 }
                 if queue.is_empty() {
-                    return Ok(others.then(Vec::new));
+                    return Ok(match (others, claimed) {
+                        (true, _) => Victims::InFlight,
+                        (false, true) => Victims::Claimed,
+                        (false, false) => Victims::None,
+                    });
                 }
             }
         }
-        Ok(Some(self.migration.pop_group(self.group_blocks as usize)))
+        let group = self.migration.pop_group(self.group_blocks as usize);
+        Ok(if group.is_empty() { Victims::InFlight } else { Victims::Group(group) })
     }
 
     /// After a group: what stayed in PM is the least recently used again.
@@ -77,8 +94,9 @@ impl Fs {
         }
     }
 
-    /// The `wanted` least recently used file blocks, sorted by file and block.
-    fn pick(&self, wanted: u64) -> FsResult<VecDeque<Victim>> {
+    /// The `wanted` least recently used file blocks, sorted by file and block; whether somebody has blocks that no file
+    /// owns yet.
+    fn pick(&self, wanted: u64) -> FsResult<(VecDeque<Victim>, bool)> {
         let now = self.tick.load(Ordering::Relaxed);
         let age = |touched: u32| (now.saturating_sub(touched) + 1).ilog2() as usize;
         let mut histogram = [0u64; 33];
@@ -94,7 +112,7 @@ impl Fs {
             cut -= 1;
             older += histogram[cut];
         }
-        let mut found = Vec::new();
+        let (mut found, mut claimed) = (Vec::new(), false);
         for block in range.map(PmBlock) {
             let descriptor = self.blocks.descriptor(block);
             let touched = descriptor.touched();
@@ -106,7 +124,7 @@ impl Fs {
                     found.push((touched, Victim { ino, block: file_block, pm: block }));
                 }
                 // Claimed and not yet owned blocks are young again when they are.
-                Ok(Owner::Free) => {}
+                Ok(Owner::Free) => claimed = true,
                 Ok(Owner::Page { .. }) => descriptor.touch(NEVER),
                 // Damage of one entry must not keep the others in PM.
                 Err(error) => {
@@ -120,6 +138,6 @@ impl Fs {
         let mut victims: Vec<Victim> = found.into_iter().map(|(_, victim)| victim).collect();
         victims.sort_unstable();
         victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch(LEAVING));
-        Ok(victims.into())
+        Ok((victims.into(), claimed))
     }
 }
