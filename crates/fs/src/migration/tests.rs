@@ -110,7 +110,7 @@ fn blocks_claimed_by_others_are_waited_for() {
     let (fs, _) = with_file(4);
     fs.sync_to(1, &mut |_| {}).unwrap();
     assert_eq!(fs.demotion_round(100).unwrap(), Round::Nothing);
-    let mut claim = fs.blocks.claim(20, Purpose::User).unwrap();
+    let claim = fs.blocks.claim(20, Purpose::User).unwrap();
     assert_eq!(fs.demotion_round(100).unwrap(), Round::Claimed);
     claim.give_back_all();
     assert_eq!(fs.demotion_round(100).unwrap(), Round::Nothing);
