@@ -37,7 +37,7 @@ for kind in ${SANITIZERS:-address thread}; do
         export TERRACE_ROUNDS=150
         flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
         tests thread "$flags" -p terrace-fs --test stress
-        tests thread "$flags" -p terrace-wal -p terrace-blocks --lib --tests
+        tests thread "$flags" -p terrace-wal -p terrace-blocks --lib --tests -- --test-threads=1
         ;;
     *) fail "no sanitizer $kind" ;;
     esac
