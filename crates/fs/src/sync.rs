@@ -26,6 +26,11 @@ impl Fs {
         self.sync()
     }
 
+    /// Whether PM has failed: nothing changes until the next mount.
+    pub fn is_stopped(&self) -> bool {
+        self.wal.is_stopped()
+    }
+
     /// As [`Self::fsync`], for a directory.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use crate::media::{Media, Moment, Setup};
 use crate::run::Wrong;
 use crate::subsets::{Random, all_subsets, some_subsets};
 use crate::systematic::{Effort, Explored, SMALL};
-use crate::world::{World, format_options};
+use crate::world::{Config, World, format_options};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, mpsc};
 use terrace_check::Code;
@@ -19,8 +19,8 @@ const OLD: [u8; 16] = [7; 16];
 const NEW: [u8; 16] = [8; 16];
 
 /// Explores mkfs.
-pub fn explore(effort: Effort, wrong: Wrong) -> Explored {
-    let setup = Setup { change: wrong.ordering, ..Setup::default() };
+pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
+    let setup = Setup { persist_only, change: wrong.ordering, ..Setup::default() };
     let mut explored =
         Explored { states: 0, events: 0, all: 0, sampled: 0, points: BTreeMap::new(), violation: None };
     let result = crate::caught(|| run(effort, &setup, &mut explored));
@@ -30,7 +30,7 @@ pub fn explore(effort: Effort, wrong: Wrong) -> Explored {
 }
 
 fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
-    let world = World::new(SMALL, 1, setup.clone());
+    let world = World::new(Config { persist_only: setup.persist_only, ..SMALL }, 1, setup.clone());
     let (pm, device) = {
         let mut world = world.borrow_mut();
         world.leave_a_file();
@@ -43,17 +43,25 @@ fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
     let mut seen = HashSet::new();
     for (index, moment) in moments.iter().enumerate() {
         let done = index + 1 == moments.len();
-        let choices = all_subsets(&moment.pm, effort.lines)
-            .unwrap_or_else(|| some_subsets(&moment.pm, effort.samples, index as u64));
         let device = moment.device.as_ref();
         let mut random = Random(index as u64);
-        for choice in &choices {
+        // Where only `persist` makes durable: the oldest epoch, the newest, and some between.
+        let epochs = moment.pm.epoch_count() as usize;
+        let last = epochs as u64 - 1;
+        let turns = [last, 0, random.below(epochs) as u64, random.below(epochs) as u64];
+        let images = turns.into_iter().take(epochs.min(turns.len())).flat_map(|epoch| {
+            let pm = moment.pm.in_epoch(epoch);
+            let choices = all_subsets(&pm, effort.lines)
+                .unwrap_or_else(|| some_subsets(&pm, effort.samples, index as u64));
+            choices.into_iter().map(move |choice| pm.image_here(&|line| choice[line]))
+        });
+        let images: Vec<PmImage> = images.collect();
+        for image in images {
             let device = device.map(|device| match random.below(3) {
                 0 => device.image_none(),
                 1 => device.image_all(),
                 _ => device.image_random(random.below(1 << 30) as u64),
             });
-            let image = moment.pm.image_here(&|line| choice[line]);
             let hash = image.hash() ^ device.as_ref().map_or(0, DeviceImage::hash).rotate_left(17);
             if !done && !seen.insert(hash) {
                 continue;

@@ -14,6 +14,7 @@ pub mod action;
 mod choose;
 mod compare;
 mod engine;
+pub mod faults;
 pub mod fresh;
 pub mod generate;
 pub mod media;

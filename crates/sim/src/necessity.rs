@@ -22,15 +22,19 @@ pub fn points() -> Vec<OrderingPoint> {
     let mut all: BTreeMap<OrderingPoint, u64> = BTreeMap::new();
     let (singles, _) = cases();
     for case in &singles {
-        let effort = Effort { lines: 0, samples: 0, stride: usize::MAX, quiet: true };
+        let effort = Effort { lines: 0, samples: 0, stride: usize::MAX, quiet: true, recoveries: 0 };
         all.extend(explore(SMALL, case, effort, 0, Wrong::default()).points);
     }
     for (seed, config) in CONFIGS.into_iter().enumerate() {
         all.extend(run(config, seed as u64, 1500, Wrong::default(), &Seen::default()).points);
     }
     all.extend(
-        crate::fresh::explore(Effort { lines: 0, samples: 0, stride: 1, quiet: true }, Wrong::default())
-            .points,
+        crate::fresh::explore(
+            Effort { lines: 0, samples: 0, stride: 1, quiet: true, recoveries: 0 },
+            false,
+            Wrong::default(),
+        )
+        .points,
     );
     all.into_keys().collect()
 }

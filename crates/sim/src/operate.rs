@@ -50,9 +50,8 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     world.count_cold(&op);
     let from = world.now();
     let first = if waits && !world.rng.random_ratio(1, 8) { Wait::Allowed } else { Wait::Never };
-    let ids = op.target().into_iter().chain(op.directories());
-    let numbers = ids.map(|id| (id, world.ino(id))).collect();
-    let cookie = world.cookie_of(&op);
+    world.asked_cookie = world.cookie_of(&op);
+    let call = world.call(&op);
     let one_transaction = match &op {
         Op::Read { .. } => true,
         Op::Write { offset, length, .. } => {
@@ -66,7 +65,7 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     );
     world.under_way.extend(op.target());
     let fs = world.fs().clone();
-    Some((fs, Begun { call: Call { op, numbers, cookie }, from, nesting }, first))
+    Some((fs, Begun { call, from, nesting }, first))
 }
 
 impl World {
@@ -200,9 +199,16 @@ impl World {
         }
     }
 
+    /// An operation by the engine's numbers.
+    pub fn call(&self, op: &Op) -> Call {
+        let ids = op.target().into_iter().chain(op.directories());
+        let numbers = ids.map(|id| (id, self.ino(id))).collect();
+        Call { op: op.clone(), numbers, cookie: self.asked_cookie }
+    }
+
     /// Where an operation reads a directory from.
-    fn cookie_of(&mut self, op: &Op) -> u64 {
-        self.asked_cookie = match op {
+    fn cookie_of(&self, op: &Op) -> u64 {
+        match op {
             Op::ReadDirectory { after: After::Cookie(cookie), .. } => *cookie,
             // Of a name that may be gone: resuming after it must work all the same.
             Op::ReadDirectory { id, after: After::Name(name), .. } => {
@@ -210,8 +216,7 @@ impl World {
                 known.or_else(|| self.cookies.values().next().copied()).unwrap_or(0)
             }
             _ => 0,
-        };
-        self.asked_cookie
+        }
     }
 
     /// What the world keeps of names and descriptors besides the reference.

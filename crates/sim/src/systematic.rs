@@ -28,6 +28,8 @@ pub struct Effort {
     /// The last step runs on a pool mounted anew, so that no line of an older record is undecided and nearly all moments
     /// are small enough for all subsets. Else as a running pool is.
     pub quiet: bool,
+    /// Moments of one case after which recovery is crashed too.
+    pub recoveries: usize,
 }
 
 /// A step of a case.
@@ -96,6 +98,11 @@ fn xattr(id: Id, length: usize, seed: u64) -> Action {
     Action::Op(Op::SetXattr { id, name: b"user.a".to_vec(), length, seed, mode: XattrMode::Any })
 }
 
+/// Names so long that the next one of its length splits a page of the catalog.
+fn filler(id: u64) -> String {
+    format!("{id}-{}", "filler".repeat(24))
+}
+
 /// What is there before each case.
 fn populate() -> Vec<Action> {
     let mut all = vec![
@@ -116,7 +123,7 @@ fn populate() -> Vec<Action> {
         make(BIG, ROOT, "big", New::Regular(0o644)),
         write(BIG, 0, 90 * BLOCK + 10, 5),
     ];
-    all.extend(FILLERS.map(|id| make(Id(id), D, &format!("filler-{id}"), New::Regular(0o600))));
+    all.extend(FILLERS.map(|id| make(Id(id), D, &filler(id), New::Regular(0o600))));
     all.push(Action::Op(Op::Fsync { id: F }));
     all
 }
@@ -134,6 +141,11 @@ pub fn acts() -> Vec<Act> {
     vec![
         act("create", &[at(ROOT, "new")], make(NEW, ROOT, "new", New::Regular(0o644))),
         act("mkdir", &[at(D, "new"), of(D)], make(NEW, D, "new", New::Directory(0o755))),
+        act(
+            "create with a split",
+            &[at(D, "long"), of(D)],
+            make(NEW, D, &"long".repeat(60), New::Regular(0o644)),
+        ),
         act("mknod", &[at(ROOT, "new")], make(NEW, ROOT, "new", New::Special(0o010600, 0))),
         act("symlink", &[at(ROOT, "s")], make(NEW, ROOT, "s", New::Symlink(vec![b'x'; 1500]))),
         act(
@@ -309,12 +321,7 @@ fn run_case(
     if effort.quiet {
         apply(&world, &Entry { action: Action::Remount, seed });
     }
-    // What is known before the last step: judges start from it.
-    let known = {
-        let now = world.borrow();
-        let device = now.media.device.as_ref().map(|device| device.visible_image());
-        now.fork(Media::from_images(now.media.pm.visible_image(), device, setup))
-    };
+    let known = copy(&world, setup);
     let (moments, mut states) = photographed(&world, || apply_last(&world, last, seed));
     explored.events = moments.len() as u64;
     let mut seen = HashSet::new();
@@ -328,12 +335,36 @@ fn run_case(
             states.drain(..states.len() - 1);
             seen.clear();
         }
-        let judged = judge_moment(&known, moment, &states, effort, seed + index as u64, &mut seen, explored);
+        let mut judged =
+            judge_moment(&known, moment, &states, effort, seed + index as u64, &mut seen, explored);
+        if judged.is_ok() && effort.recoveries > 0 && index % (count / effort.recoveries).max(1) == 0 {
+            judged = crash_recovery(&known, moment, &states, effort, &mut seen, explored);
+        }
         if let Err(error) = judged {
             let names: Vec<&str> = case.iter().map(|act| act.name).collect();
             panic!("{}: crash before event {index} of {count}: {error}", names.join(", then "));
         }
     }
+}
+
+/// Crashes at every event of the mount after a crash at `moment`, and mounts again.
+fn crash_recovery(
+    known: &Shared,
+    moment: &Moment,
+    states: &[CrashState],
+    effort: Effort,
+    seen: &mut HashSet<u64>,
+    explored: &mut Explored,
+) -> Result<(), String> {
+    let device = moment.device.as_ref().map(|device| device.image_all());
+    let setup = known.borrow().media.setup().clone();
+    let fork = known.borrow().fork(Media::from_images(moment.pm.image_newest(), device, &setup));
+    let (moments, ()) = photographed(&fork, || fork.borrow().only_mount());
+    for (index, inside) in moments.iter().enumerate() {
+        judge_moment(known, inside, states, effort, index as u64, seen, explored)
+            .map_err(|error| format!("crashed at event {index} of the recovery: {error}"))?;
+    }
+    Ok(())
 }
 
 /// Whether a step makes durable what it did, and all before it.
@@ -342,6 +373,24 @@ fn persists(action: &Action) -> bool {
         action,
         Action::Op(Op::Fsync { .. } | Op::Write { sync: true, .. }) | Action::SyncDown | Action::Remount
     )
+}
+
+/// What is known now, on media of its own: judges start from it.
+fn copy(world: &Shared, setup: &Setup) -> Shared {
+    let now = world.borrow();
+    let device = now.media.device.as_ref().map(|device| device.visible_image());
+    now.fork(Media::from_images(now.media.pm.visible_image(), device, setup))
+}
+
+/// The pool of all cases, unmounted in order.
+pub fn prepared(config: Config, setup: &Setup, wrong: Wrong) -> Shared {
+    let world = World::new(config, 1, setup.clone());
+    plant(wrong.mistake);
+    for action in populate().into_iter().chain([Action::Remount]) {
+        apply(&world, &Entry { action, seed: 0 });
+    }
+    world.borrow_mut().unmount_and_check();
+    copy(&world, setup)
 }
 
 /// Does the last step; the states that a crash inside it may leave.

@@ -48,8 +48,8 @@ fn every_operation() {
     let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
     let mut states = 0;
     for quiet in [true, false] {
-        states += run(SMALL, &singles, Effort { lines: 8, samples: 60, stride: 1, quiet });
-        states += run(ordered, &singles, Effort { lines: 6, samples: 30, stride: 2, quiet });
+        states += run(SMALL, &singles, Effort { lines: 8, samples: 60, stride: 1, quiet, recoveries: 0 });
+        states += run(ordered, &singles, Effort { lines: 6, samples: 30, stride: 2, quiet, recoveries: 0 });
     }
     assert!(states > 20_000, "{states}");
 }
@@ -57,7 +57,7 @@ fn every_operation() {
 #[test]
 fn pairs() {
     let (_, pairs) = cases();
-    run(SMALL, &pairs, Effort { lines: 4, samples: 14, stride: 3, quiet: true });
+    run(SMALL, &pairs, Effort { lines: 4, samples: 14, stride: 3, quiet: true, recoveries: 0 });
 }
 
 #[test]
@@ -69,16 +69,16 @@ fn one() {
     let named = |case: &Case| case.iter().map(|act| act.name).collect::<Vec<_>>().join(", then ") == name;
     let cases: Vec<Case> = singles.into_iter().chain(pairs).filter(named).collect();
     for quiet in [true, false] {
-        run(SMALL, &cases, Effort { lines: 8, samples: 60, stride: 1, quiet });
+        run(SMALL, &cases, Effort { lines: 8, samples: 60, stride: 1, quiet, recoveries: 0 });
     }
 }
 
 #[test]
 fn mkfs() {
-    let explored = terrace_sim::fresh::explore(
-        Effort { lines: 8, samples: 60, stride: 1, quiet: true },
-        Wrong::default(),
-    );
-    println!("mkfs: {} events, {} states", explored.events, explored.states);
-    assert!(explored.violation.is_none(), "{}", explored.violation.unwrap_or_default());
+    for persist_only in [false, true] {
+        let effort = Effort { lines: 8, samples: 60, stride: 1, quiet: true, recoveries: 0 };
+        let explored = terrace_sim::fresh::explore(effort, persist_only, Wrong::default());
+        println!("mkfs: {} events, {} states", explored.events, explored.states);
+        assert!(explored.violation.is_none(), "{}", explored.violation.unwrap_or_default());
+    }
 }

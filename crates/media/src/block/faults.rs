@@ -31,16 +31,31 @@ pub enum Times {
     Count(u64),
     /// Until it is ended.
     Forever,
+    /// Once, after so many operations that it lets pass.
+    After(u64),
+}
+
+/// What becomes of an operation that a failure meets.
+pub(crate) struct Strike {
+    /// It fails.
+    pub fails: bool,
+    /// The failure will meet others.
+    pub stays: bool,
 }
 
 impl Times {
-    /// One time less; false when that was the last.
-    pub(crate) fn spend(&mut self) -> bool {
+    /// The next operation is met.
+    pub(crate) fn strike(&mut self) -> Strike {
         match self {
-            Times::Forever => true,
+            Times::Forever => Strike { fails: true, stays: true },
             Times::Count(left) => {
                 *left = left.saturating_sub(1);
-                *left > 0
+                Strike { fails: true, stays: *left > 0 }
+            }
+            Times::After(0) => Strike { fails: true, stays: false },
+            Times::After(left) => {
+                *left -= 1;
+                Strike { fails: false, stays: true }
             }
         }
     }
@@ -83,10 +98,11 @@ impl Faults {
         let index = self.failures.iter().position(meets)?;
         let failure = self.failures.get_mut(index)?;
         let errno = failure.errno;
-        if !failure.times.spend() {
+        let strike = failure.times.strike();
+        if !strike.stays {
             self.failures.remove(index);
         }
-        Some(errno)
+        strike.fails.then_some(errno)
     }
 
     pub fn is_gone(&self) -> bool {
@@ -98,6 +114,11 @@ impl SimulatedDevice {
     /// Makes operations that touch `blocks` fail with `errno`. Flushes ignore the range.
     pub fn fail_next(&self, operation: Operation, blocks: Range<u64>, errno: i32, times: Times) {
         self.shared.state.lock().faults.failures.push(Failure { operation, blocks, errno, times });
+    }
+
+    /// Injected failures that have not ended yet.
+    pub fn failures_left(&self) -> usize {
+        self.shared.state.lock().faults.failures.len()
     }
 
     /// Ends all injected failures.

@@ -163,6 +163,11 @@ impl RecordedPm {
         self.shared.state.lock().poisoned.push(Poison { range, access, times });
     }
 
+    /// Poison that has not ended yet.
+    pub fn poison_left(&self) -> usize {
+        self.shared.state.lock().poisoned.len()
+    }
+
     /// Ends all poison.
     pub fn clear_poison(&self) {
         self.shared.state.lock().poisoned.clear();
@@ -246,10 +251,11 @@ impl State {
         let Some(index) = self.poisoned.iter().position(|poison| poison.meets(&range, access)) else {
             return Ok(());
         };
-        if !self.poisoned[index].times.spend() {
+        let strike = self.poisoned[index].times.strike();
+        if !strike.stays {
             self.poisoned.remove(index);
         }
-        Err(error(offset, length))
+        if strike.fails { Err(error(offset, length)) } else { Ok(()) }
     }
 
     fn inside(&self, offset: PmOffset, length: u64) -> Option<Range<u64>> {
