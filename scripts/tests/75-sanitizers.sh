@@ -5,6 +5,8 @@
 # parking_lot's, which the engine uses, is built with the same flags and is. scripts/tests/tsan.suppressions says
 # what is left out for that reason. SANITIZERS="address": that one alone.
 . "$(dirname "$0")/suites.sh"
+# Suppressions go by the names of functions.
+need llvm-symbolizer llvm
 triple=x86_64-unknown-linux-gnu
 export RUSTC_BOOTSTRAP=1
 unset CARGO_TARGET_DIR
