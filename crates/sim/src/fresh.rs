@@ -1,11 +1,12 @@
 //! mkfs crashed before each of its persistence events, over an older pool: left is the old pool, nothing that mounts,
 //! or the new, empty one (C25).
 
+use crate::config::Config;
 use crate::media::{Media, Moment, Setup};
 use crate::run::Wrong;
 use crate::subsets::{Random, all_subsets, some_subsets};
 use crate::systematic::{Effort, Explored, SMALL};
-use crate::world::{Config, World, format_options};
+use crate::world::{World, format_options};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, mpsc};
 use terrace_check::Code;

@@ -1,8 +1,8 @@
 //! A simulator for the whole file system: production code on simulated media and simulated time, on one thread, so
 //! that a failure is a seed.
 //!
-//! `world` holds a pool and the reference beside it; `generate` draws what happens, `operate` does operations on both
-//! and compares, `run` repeats and shortens histories. docs/crash-consistency.md says what is explored and what was
+//! `world` holds a pool and the reference beside it; `generate` draws what happens, `happen` does it, `operate` does
+//! operations on both and compares, `power` loses power and looks at what it left, `run` repeats and shortens histories. docs/crash-consistency.md says what is explored and what was
 //! found. Invariants: every choice comes from a seed; no thread, no clock of the machine; a violation is a panic
 //! inside a run, caught by `run`.
 //!
@@ -13,15 +13,18 @@
 pub mod action;
 mod choose;
 mod compare;
+pub mod config;
 mod engine;
 pub mod faults;
 pub mod fresh;
 pub mod generate;
+mod happen;
 pub mod media;
 pub mod mistakes;
 pub mod necessity;
 pub mod old_content;
 mod operate;
+mod power;
 pub mod run;
 pub mod subsets;
 pub mod systematic;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_runtime::planted::{MISTAKES, Mistake};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::{Clock, SystemClock, thread};
+use terrace_sim::config::{CONFIGS, Config, Counts};
 use terrace_sim::run::{Seen, Violation, Wrong, describe, run, shrink};
-use terrace_sim::world::{CONFIGS, Config, Counts};
 
 /// Runs the whole file system on simulated media and simulated time, with crashes everywhere.
 #[derive(Parser)]

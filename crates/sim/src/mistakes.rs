@@ -1,9 +1,9 @@
 //! Looking for a planted mistake or a missing ordering point: single operations first, then random histories.
 
+use crate::config::{CONFIGS, Config};
 use crate::fresh;
 use crate::run::{Seen, Wrong, run};
 use crate::systematic::{Case, Effort, SMALL, cases, explore};
-use crate::world::{CONFIGS, Config};
 
 /// How something wrong was found.
 #[derive(Debug, Clone)]

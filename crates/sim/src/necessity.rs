@@ -1,9 +1,9 @@
 //! Whether each ordering point is needed: it is left out, or weakened, and something must then go wrong.
 
+use crate::config::CONFIGS;
 use crate::mistakes::{Budget, Found, find};
 use crate::run::{Seen, Wrong, run};
 use crate::systematic::{Effort, SMALL, cases, explore};
-use crate::world::CONFIGS;
 use std::collections::BTreeMap;
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 

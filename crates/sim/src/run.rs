@@ -1,9 +1,11 @@
 //! Running histories: from a seed, from a recorded list, and shortening one that shows a violation.
 
 use crate::action::{Action, Entry, History};
+use crate::config::{Config, Counts};
 use crate::generate::Generator;
+use crate::happen::{apply, end, install_hook};
 use crate::media::Setup;
-use crate::world::{Config, Counts, Shared, World, apply, end, install_hook};
+use crate::world::{Shared, World};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;

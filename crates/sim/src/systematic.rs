@@ -3,10 +3,12 @@
 //! the reference (`Reference::crash_states`). See `subsets` for the images of a moment.
 
 use crate::action::{Action, Entry};
+use crate::config::{BASE, Config};
+use crate::happen::apply;
 use crate::media::{Media, Moment, Setup};
 use crate::run::Wrong;
 use crate::subsets::{Choice, NEWEST, Random, all_subsets, any_states, some_subsets};
-use crate::world::{BASE, Config, Shared, World, apply};
+use crate::world::{Shared, World};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, mpsc};
 use terrace_media::block::DeviceImage;

@@ -17,8 +17,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 use terrace_fs::PolicyKind;
+use terrace_sim::config::{BASE, CONFIGS, Config, Counts};
 use terrace_sim::run::{Seen, Wrong, run};
-use terrace_sim::world::{BASE, CONFIGS, Config, Counts};
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|text| text != "random")?;

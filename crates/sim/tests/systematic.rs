@@ -4,9 +4,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
+use terrace_sim::config::Config;
 use terrace_sim::run::Wrong;
 use terrace_sim::systematic::{Case, Effort, SMALL, cases, explore};
-use terrace_sim::world::Config;
 
 /// Explores cases on both cores.
 fn run(config: Config, cases: &[Case], effort: Effort) -> u64 {

@@ -1,0 +1,141 @@
+//! The kinds of runs, and what a run counts.
+
+use std::ops::AddAssign;
+use terrace_fs::PolicyKind;
+
+/// One kind of run.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// For messages and command lines.
+    pub name: &'static str,
+    /// 0: no lower tier.
+    pub device_blocks: u64,
+    /// data=ordered.
+    pub data_ordered: bool,
+    /// Placement.
+    pub policy: PolicyKind,
+    /// See the mount option.
+    pub promote_first_touch: bool,
+    /// PM use above which blocks go down.
+    pub threshold_percent: u8,
+    /// File blocks that the run tries not to exceed.
+    pub most_blocks: u64,
+    /// Files at most, about.
+    pub files: usize,
+    /// Directories at most, about.
+    pub directories: usize,
+    /// Different names in use.
+    pub names: usize,
+    /// ENOSPC is expected.
+    pub fills: bool,
+    /// Reads keep relative access times. Not with loss of power amid operations: what a read did is not known then.
+    pub relatime: bool,
+    /// PM on which only `persist` makes durable.
+    pub persist_only: bool,
+    /// Power fails in the middle of operations.
+    pub power_fails: bool,
+    /// The lower tier misbehaves.
+    pub faults: bool,
+    /// Different images looked at after each loss of power, beside the one that the run goes on with.
+    pub images: u64,
+}
+
+impl Config {
+    /// The atomic write size of the tiny lanes (C13).
+    pub fn atomic_blocks(&self) -> u64 {
+        56
+    }
+}
+
+/// The default pool under test.
+pub const BASE: Config = Config {
+    name: "atomic",
+    device_blocks: 5120,
+    data_ordered: false,
+    policy: PolicyKind::Anticache,
+    promote_first_touch: false,
+    threshold_percent: 60,
+    most_blocks: 1800,
+    files: 50,
+    directories: 12,
+    names: 30,
+    fills: false,
+    relatime: true,
+    persist_only: false,
+    power_fails: false,
+    faults: false,
+    images: 0,
+};
+
+/// Power fails anywhere; images are looked at after each time.
+const POWER: Config = Config { name: "power", power_fails: true, relatime: false, images: 6, ..BASE };
+
+/// The kinds of runs that long runs take turns with.
+pub const CONFIGS: [Config; 9] = [
+    POWER,
+    Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
+    Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
+    Config { name: "power-full", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..POWER },
+    Config { name: "power-persist", persist_only: true, ..POWER },
+    Config { name: "power-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER },
+    Config { name: "faults", faults: true, relatime: false, ..BASE },
+    Config { name: "faults-power", faults: true, ..POWER },
+    Config { name: "brim", device_blocks: 0, most_blocks: 10_000, files: 40, fills: true, ..BASE },
+];
+
+/// What a run did.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Counts {
+    /// Operations done.
+    pub operations: u64,
+    /// Operations on the content of files.
+    pub file_operations: u64,
+    /// Of them, those with a demoted or shadowed block in their range.
+    pub met_cold: u64,
+    /// Operations done in the middle of others or of background work.
+    pub amid: u64,
+    /// Operations that got ENOSPC.
+    pub no_space: u64,
+    /// Operations that were told to wait.
+    pub would_block: u64,
+    /// Operations that got EIO while a device misbehaved.
+    pub errors: u64,
+    /// Faults injected.
+    pub faults: u64,
+    /// Orderly remounts.
+    pub remounts: u64,
+    /// Crashes, of them those inside an operation, inside background work, inside recovery.
+    pub crashes: u64,
+    pub crashes_amid_operation: u64,
+    pub crashes_amid_background: u64,
+    pub crashes_amid_recovery: u64,
+    /// Different images (by hash) that were recovered, checked and compared.
+    pub states: u64,
+    pub demoted_bytes: u64,
+    pub promoted_bytes: u64,
+    pub clean_evicted_bytes: u64,
+    pub skipped_bytes: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.operations += other.operations;
+        self.file_operations += other.file_operations;
+        self.met_cold += other.met_cold;
+        self.amid += other.amid;
+        self.no_space += other.no_space;
+        self.would_block += other.would_block;
+        self.errors += other.errors;
+        self.faults += other.faults;
+        self.remounts += other.remounts;
+        self.crashes += other.crashes;
+        self.crashes_amid_operation += other.crashes_amid_operation;
+        self.crashes_amid_background += other.crashes_amid_background;
+        self.crashes_amid_recovery += other.crashes_amid_recovery;
+        self.states += other.states;
+        self.demoted_bytes += other.demoted_bytes;
+        self.promoted_bytes += other.promoted_bytes;
+        self.clean_evicted_bytes += other.clean_evicted_bytes;
+        self.skipped_bytes += other.skipped_bytes;
+    }
+}

@@ -1,0 +1,395 @@
+//! What a history does to a world: operations, background work, migrations with operations in their middle, remounts,
+//! faults of the lower tier.
+//!
+//! One thread: background work and waiting operations call `terrace_runtime::interleave` points, where other
+//! operations run to their end. All choices come from the seeds of the actions.
+
+use crate::action::{Action, Entry, Fault};
+use crate::operate::operate;
+use crate::power::Crash;
+use crate::world::{Nesting, Shared, World};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_fs::Wait;
+use terrace_media::block::Times;
+use terrace_reference::{Allocate, Change, Id, New, Op, ROOT};
+use terrace_runtime::{Next, interleave, thread};
+
+/// Runs something of the engine with operations in its middle.
+fn with_nesting<R>(world: &Shared, nesting: Nesting, run: impl FnOnce() -> R) -> R {
+    world.borrow_mut().nesting = nesting;
+    let result = run();
+    world.borrow_mut().nesting = Nesting::None;
+    result
+}
+
+/// What runs at the engine's interleaving points.
+pub fn install_hook(world: &Shared) {
+    let weak = Rc::downgrade(world);
+    interleave::set_hook(Some(Rc::new(move |point| {
+        if let Some(world) = weak.upgrade() {
+            at_point(&world, point);
+        }
+    })));
+}
+
+fn at_point(world: &Shared, point: &'static str) {
+    let planned = {
+        let Ok(mut now) = world.try_borrow_mut() else { return };
+        if now.nesting == Nesting::None || now.depth >= 2 || now.crash.is_taken() {
+            return;
+        }
+        let count = if now.rng.random_ratio(1, 3) { now.rng.random_range(1..4) } else { 0 };
+        now.depth += 1;
+        (count, now.nesting)
+    };
+    let (count, nesting) = planned;
+    for _ in 0..count {
+        let step = nesting == Nesting::Background && point != "device:flush" && {
+            let mut now = world.borrow_mut();
+            now.rng.random_ratio(1, 4)
+        };
+        if step {
+            world.borrow_mut().nesting = Nesting::Operations;
+            let which = world.borrow_mut().rng.random_range(0..8);
+            step_once(world, which);
+            continue;
+        }
+        let Some(op) = world.borrow_mut().choose_amid() else { continue };
+        operate(world, op, false);
+    }
+    let mut now = world.borrow_mut();
+    now.nesting = nesting;
+    now.depth -= 1;
+}
+
+/// One step of one kind of background work.
+fn step_once(world: &Shared, which: usize) -> Next {
+    let taken = {
+        let mut now = world.borrow_mut();
+        let count = now.steps.len().max(1);
+        now.steps.get_mut(which % count).and_then(Option::take)
+    };
+    let Some(mut step) = taken else { return Next::Done };
+    let next = step.step();
+    let mut now = world.borrow_mut();
+    let count = now.steps.len().max(1);
+    if let Some(place) = now.steps.get_mut(which % count) {
+        *place = Some(step);
+    }
+    next
+}
+
+impl World {
+    /// An operation for the middle of something else: it must not need to wait for that.
+    fn choose_amid(&mut self) -> Option<Op> {
+        self.counts.amid += 1;
+        let mut op = match self.under_way.last().copied() {
+            // Two descriptors of one file.
+            Some(id) if self.rng.random_ratio(1, 4) => self.choose_of(id),
+            _ => self.choose(),
+        };
+        match &mut op {
+            // The second piece of a longer one may wait.
+            Op::Write { length, .. } => *length = (*length).min(50 * 4096),
+            // One edge may be zeros in place when the other has to wait; the kernel asks again.
+            Op::Fallocate { mode: Allocate::PunchHole, .. } if self.config.data_ordered => return None,
+            Op::Make { id, .. } => *id = Id(Id::APART.0 + (self.rng.random::<u64>() >> 20)),
+            // The kernel holds the inode of a request that is under way.
+            Op::Remove { .. } | Op::Rename { .. } | Op::Release { .. } | Op::Forget { .. } => {
+                let involved = self.model.involved(&op);
+                if self.under_way.iter().any(|id| involved.contains(id)) {
+                    return None;
+                }
+            }
+            _ => {}
+        }
+        Some(op)
+    }
+
+    /// A mistake that ends the run: background work is at rest and time alone moves it on.
+    fn background_ended(&mut self) {
+        if self.take_crash() {
+            self.counts.crashes_amid_background += 1;
+            let states = self.state_now();
+            self.power_failed(states);
+        }
+    }
+}
+
+/// Does one action of a history.
+pub fn apply(world: &Shared, entry: &Entry) {
+    world.borrow_mut().rng = SmallRng::seed_from_u64(entry.seed);
+    match &entry.action {
+        Action::Op(op) => operate(world, op.clone(), true),
+        Action::Background(rounds) => background(world, *rounds),
+        Action::Step(which) => {
+            world.borrow_mut().note(format!("step {which}"));
+            world.borrow().clock.advance(Duration::from_millis(11));
+            with_nesting(world, Nesting::Background, || step_once(world, *which));
+            world.borrow_mut().background_ended();
+        }
+        Action::SyncDown => sync_down(world),
+        Action::Remount => world.borrow_mut().remount(),
+        Action::Compare => world.borrow_mut().compare_when_well(),
+        Action::Advance(time) => world.borrow().clock.advance(*time),
+        Action::Reuse => reuse(world),
+        Action::PowerFails(events) => world.borrow_mut().arm(*events, entry.seed),
+        Action::Crash => world.borrow_mut().crash_now(entry.seed),
+        Action::Fault(fault) => world.borrow_mut().inject(*fault),
+    }
+    recover_if_taken(world);
+}
+
+fn recover_if_taken(world: &Shared) {
+    if world.borrow().crash.is_taken() {
+        world.borrow_mut().recover();
+    }
+}
+
+fn background(world: &Shared, rounds: usize) {
+    world.borrow_mut().note(format!("background work, {rounds} rounds"));
+    world.borrow().clock.advance(Duration::from_millis(20));
+    let kinds = world.borrow().steps.len();
+    let ended = with_nesting(world, Nesting::Background, || {
+        (0..rounds).any(|_| {
+            let again =
+                (0..kinds).fold(false, |again, which| again | (step_once(world, which) == Next::Again));
+            !again || world.borrow().crash.is_taken()
+        })
+    });
+    // What cannot be done waits for its time (M6); there are 512 blocks to move.
+    assert!(ended || rounds < 200, "background work does not come to rest in {rounds} rounds");
+    world.borrow_mut().background_ended();
+}
+
+fn sync_down(world: &Shared) {
+    let fs = {
+        let mut now = world.borrow_mut();
+        if now.config.device_blocks == 0 {
+            assert_eq!(now.fs().sync_to(1, &mut |_| {}).map_err(|e| e.errno()), Err(libc::EINVAL));
+            return;
+        }
+        now.note("sync to tier 1".into());
+        // It tries for ever while a device fails.
+        if now.faulty() {
+            return;
+        }
+        now.fs().clone()
+    };
+    let quiet = world.borrow_mut().rng.random_ratio(1, 2);
+    let nesting = if quiet { Nesting::None } else { Nesting::Background };
+    let result = with_nesting(world, nesting, || fs.sync_to(1, &mut |_| {}));
+    drop(fs);
+    let mut now = world.borrow_mut();
+    now.background_ended();
+    if now.crash.is_taken() {
+        return;
+    }
+    match result {
+        Ok(()) if quiet => now.assert_all_below(),
+        Ok(()) => {}
+        // A flush that failed for one group counts against others in flight (M1).
+        Err(error) if now.config.faults && error.errno() == libc::EIO => return,
+        Err(error) => assert!(now.config.fills && error.errno() == libc::ENOSPC, "sync to tier 1: {error}"),
+    }
+    now.unpersisted.clear();
+}
+
+/// Frees blocks and asks for new ones at once, through both lanes: records that are still above the
+/// checkpoint name or write what is now free (T6).
+fn reuse(world: &Shared) {
+    world.borrow_mut().note("blocks freed and wanted again at once:".into());
+    let times = world.borrow_mut().rng.random_range(1..4);
+    for _ in 0..times {
+        let ops = world.borrow_mut().choose_reuse();
+        for (second_lane, op) in ops {
+            thread::set_index(usize::from(second_lane));
+            operate(world, op, true);
+        }
+        thread::set_index(0);
+    }
+}
+
+impl World {
+    fn choose_reuse(&mut self) -> Vec<(bool, Op)> {
+        let (old, new) = (self.file(), self.file());
+        let size = self.size_of(old);
+        let blocks = size / 4096;
+        let mut ops = Vec::new();
+        match self.rng.random_range(0..3) {
+            // Map nodes come and go.
+            0 => {
+                let far = self.rng.random_range(512..1100);
+                ops.push((false, self.rewrite(old, blocks.max(far), 1)));
+                let change = Change { size: Some(size), ..Change::default() };
+                ops.push((false, Op::SetAttributes { id: old, change }));
+            }
+            // One of two blocks that a record names by checksum; the record stays its lane's last.
+            1 => {
+                ops.push((true, self.rewrite(old, blocks, 2)));
+                ops.push((false, self.rewrite(old, blocks, 1)));
+            }
+            // The last name of a directory, and with it a page of the catalog.
+            _ => {
+                let (directory, name) = (self.directory(), b"alone".to_vec());
+                let (new, id) = (New::Directory(0o755), Id(Id::APART.0 + (self.rng.random::<u64>() >> 20)));
+                ops.push((false, Op::Make { id, directory, name: name.clone(), new, owner: (0, 0) }));
+                ops.push((false, Op::Remove { directory, name, as_directory: true }));
+            }
+        }
+        for _ in 0..self.rng.random_range(1..4) {
+            let (first, count) = (self.rng.random_range(0..8), self.rng.random_range(1..3));
+            ops.push((false, self.rewrite(new, first, count)));
+        }
+        ops
+    }
+
+    /// A write of whole blocks.
+    fn rewrite(&mut self, id: Id, first: u64, blocks: u64) -> Op {
+        let (offset, length) = (first * 4096, blocks as usize * 4096);
+        Op::Write { id, offset, length, seed: self.rng.random(), kill_set_id: false, sync: false }
+    }
+
+    /// After a sync to tier 1: what is still in PM has its copy below, or was never written.
+    fn assert_all_below(&mut self) {
+        let ids: Vec<Id> = self.model.nodes().map(|(id, _)| id).collect();
+        for id in ids {
+            let found = self.fs().whereabouts(self.ino(id)).unwrap();
+            let unwritten = self.unwritten_blocks(id) * 4096;
+            assert!(found.tiers[0].1 <= found.clean_bytes + unwritten, "{id:?}: {found:?}");
+        }
+    }
+
+    /// The whole tree, unless cold content cannot be read now.
+    fn compare_when_well(&mut self) {
+        if !self.faulty() {
+            self.compare_all();
+        }
+    }
+
+    /// Unmounts, checks, mounts and compares.
+    fn remount(&mut self) {
+        if self.faulty() {
+            return;
+        }
+        self.note("remount".into());
+        self.counts.remounts += 1;
+        self.steps.clear();
+        self.unmount_engine();
+        if self.take_crash() {
+            let states = self.state_now();
+            return self.power_failed(states);
+        }
+        self.end_mount();
+        self.assert_clean();
+        self.model.drop_references();
+        self.forget_volatile();
+        self.remount_media();
+        // The cost of a mount depends on the lanes, never on the pool (T8): two checkpoints and the first place of each
+        // lane.
+        let read = self.mount_read.get();
+        assert!(read <= 3 * 4096, "the mount read {read} bytes of PM before it answered");
+        assert!(self.fs().status().unwrap().recovery.clean);
+        self.compare_all();
+    }
+
+    /// Puts a fault in force, or ends it.
+    fn inject(&mut self, fault: Fault) {
+        let Some(device) = self.media.device.clone() else { return };
+        if self.faulty() && fault != Fault::Heals {
+            self.inject(Fault::Heals);
+        }
+        self.note(format!("{fault:?}"));
+        self.counts.faults += 1;
+        let blocks = device_blocks(&device);
+        match fault {
+            Fault::Fails { operation, errno, times } => {
+                let times = times.map_or(Times::Forever, Times::Count);
+                device.fail_next(operation, 0..blocks, errno, times);
+            }
+            Fault::Stalls => device.stall_without_waiting(),
+            Fault::Vanishes => device.vanish(libc::ENODEV),
+            Fault::Lies => {
+                device.lie_about_flush(true);
+                self.lied = true;
+            }
+            Fault::Heals => {
+                device.clear_failures();
+                device.unstall();
+                if self.fault == Some(Fault::Vanishes) {
+                    let lost_power = self.rng.random::<bool>().then(|| self.rng.random());
+                    device.come_back(lost_power);
+                    self.may_be_damaged |= self.lied && lost_power.is_some();
+                }
+                device.lie_about_flush(false);
+            }
+        }
+        self.fault = (fault != Fault::Heals).then_some(fault);
+    }
+}
+
+fn device_blocks(device: &Arc<terrace_media::block::SimulatedDevice>) -> u64 {
+    terrace_media::BlockMedium::blocks(&**device)
+}
+
+impl World {
+    /// Removes every name and sees that all space comes back (I6, I7).
+    pub fn remove_everything(&mut self) -> Vec<Op> {
+        let mut left: Vec<Id> = vec![ROOT];
+        let mut ops: Vec<Op> = Vec::new();
+        while let Some(id) = left.pop() {
+            let entries = self.model.node(id).ok().and_then(|node| node.entries()).cloned();
+            for (name, child) in entries.unwrap_or_default() {
+                let as_directory = self.model.node(child).is_ok_and(|node| node.is_directory());
+                ops.push(Op::Remove { directory: id, name, as_directory });
+                if as_directory {
+                    left.push(child);
+                }
+            }
+        }
+        ops.reverse();
+        ops
+    }
+
+    /// What must hold of a pool from which everything was removed.
+    fn assert_empty(&mut self) {
+        self.steps.clear();
+        self.fs().run_background(10_000);
+        let status = self.fs().status().unwrap();
+        for tier in &status.tiers[1..] {
+            assert_eq!(tier.used_bytes, 0, "blocks of an empty file system below PM");
+        }
+        let space = self.fs().statfs(Wait::Allowed).unwrap();
+        let used = space.blocks - space.free;
+        // The inode file does not shrink; 32 inodes share a page.
+        let inodes = (self.config.files + self.config.directories) as u64 / 8 + 16;
+        assert!(used <= self.fresh_blocks + inodes, "{used} blocks of an empty file system are in use");
+        self.unmount_engine();
+        self.end_mount();
+        self.assert_clean();
+    }
+}
+
+/// The end of a history: all is well again, everything is compared, removed, and gone.
+pub fn end(world: &Shared) {
+    {
+        let mut now = world.borrow_mut();
+        now.media.clock.set_crash_at(None);
+        now.crash = Crash::None;
+        if now.faulty() {
+            now.inject(Fault::Heals);
+        }
+        now.note("the end: compare, remount, remove everything".into());
+        now.compare_all();
+        now.remount();
+    }
+    let ops = world.borrow_mut().remove_everything();
+    for op in ops {
+        operate(world, op, true);
+    }
+    world.borrow_mut().assert_empty();
+}
