@@ -23,13 +23,16 @@ install_packages "${missing[@]}"
 
 passed=0
 failed=0
+begin=$SECONDS
 report() { # status name
+    local seconds=$((SECONDS - begin))
+    begin=$SECONDS
     if [ "$1" = 0 ]; then
         passed=$((passed + 1))
-        say "ok      $2"
+        say "ok      $2 ($seconds s)"
     else
         failed=$((failed + 1))
-        say "FAILED  $2"
+        say "FAILED  $2 ($seconds s)"
     fi
 }
 finish() {
@@ -48,7 +51,9 @@ cargo_test() { # name arguments...
     rm -f "$log"
     passed=$((passed + ${counts% *}))
     failed=$((failed + ${counts#* }))
-    [ "$status" = 0 ] || [ "${counts#* }" != 0 ] || report "$status" "$name"
+    if [ "$status" != 0 ] && [ "${counts#* }" = 0 ]; then report "$status" "$name"; fi
+    say "$name: $((SECONDS - begin)) s"
+    begin=$SECONDS
 }
 
 if [ $# = 0 ]; then
@@ -69,6 +74,8 @@ scripts/build.sh || {
     report 1 "cargo build"
     finish
 }
+say "cargo build: $((SECONDS - begin)) s"
+begin=$SECONDS
 
 if [ "$(id -u)" != 0 ]; then
     say "not root: scripts/tests need mount namespaces and loop devices; skipped"

@@ -3,23 +3,30 @@
 # FUZZ_TARGETS="page pool": these alone. What makes a target fail is kept in fuzz/artifacts.
 . "$(dirname "$0")/suites.sh"
 need g++ g++
-cargo_tool cargo-fuzz 0.13.1
 seconds=${FUZZ_SECONDS:-4}
 targets=${FUZZ_TARGETS:-"superblock checkpoint record lanes page keys device words check pool"}
-# cargo-fuzz asks for flags of the nightly toolchain; -s none needs none that the stable one lacks.
+# The flags of `cargo fuzz build -s none`, which would have to be installed first. They need no nightly toolchain, only
+# its switch.
 export RUSTC_BOOTSTRAP=1
 unset CARGO_TARGET_DIR
-fuzz() { (cd "$root/fuzz" && "$tools/bin/cargo-fuzz" fuzz "$@" --fuzz-dir . --target-dir "$target/fuzz"); }
+coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+    -Cllvm-args=-sanitizer-coverage-trace-compares"
+triple=x86_64-unknown-linux-gnu
+build() {
+    (cd "$root/fuzz" && RUSTFLAGS="$(echo $coverage) --cfg fuzzing -Cdebug-assertions" \
+        cargo build --locked --release --target "$triple" --target-dir "$target/fuzz")
+}
 # Inputs that reached something new are kept between runs, outside of the sources.
 corpus=$target/fuzz-corpus
 mkdir -p "$corpus"
-fuzz build -s none >build.out 2>&1 || fail "build: $(tail -n 20 build.out)"
+build >build.out 2>&1 || fail "build: $(tail -n 20 build.out)"
 step "built"
 total=0
 for name in $targets; do
     mkdir -p "$corpus/$name"
-    program=$(find "$target/fuzz" -path "*/release/$name" -type f -perm -u+x | head -n 1)
-    [ -n "$program" ] || fail "no target $name"
+    program=$target/fuzz/$triple/release/$name
+    [ -x "$program" ] || fail "no target $name"
     mkdir -p "$root/fuzz/artifacts/$name"
     "$program" "$corpus/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=2048 -max_len=2000 \
         -print_final_stats=1 -artifact_prefix="$root/fuzz/artifacts/$name/" >"$name.out" 2>&1 || {
