@@ -281,8 +281,9 @@ with open("$pm", "r+b") as pm, open("$tier", "r+b") as tier:
     tier.write(b"damaged!")
 PY
 check "damage" test $? = 0
-unchanged says 12 "BlockOwner" "$t" check "$pm"
-unchanged says 12 "BlockOwner" ./fsck.terrace -n "$pm"
+unchanged says 4 "BlockOwner" "$t" check "$pm"
+unchanged says 4 "DeviceHeader" "$t" check "$pm"
+unchanged says 4 "BlockOwner" ./fsck.terrace -n "$pm"
 says 1 "repaired: BlockOwner" "$t" check --repair "$pm"
 unchanged says 0 ": clean" "$t" check --repair "$pm"
 check "check --repair --json" is_json < <("$t" check --repair --json "$pm")

@@ -168,10 +168,15 @@ pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: 
     Ok(device)
 }
 
-/// For repair: opens a tier whose header is damaged. One that is another pool's is not given away.
-pub fn open_damaged_tier(pool: &Path, superblock: &Superblock, index: usize) -> Option<FileDevice> {
+/// For check: opens a tier whose header is damaged. One that is another pool's is not given away.
+pub fn open_damaged_tier(
+    pool: &Path,
+    superblock: &Superblock,
+    index: usize,
+    read_only: bool,
+) -> Option<FileDevice> {
     let row = superblock.device_rows().get(index)?;
-    let device = FileDevice::open(locate(pool, row), true, false).ok()?;
+    let device = FileDevice::open(locate(pool, row), true, read_only).ok()?;
     let mut first = [AlignedBlock::zeroed()];
     device.read(DeviceBlock(0), &mut first).ok()?;
     let [AlignedBlock(bytes)] = &first;

@@ -62,8 +62,7 @@ fn open(args: &Check, repair: bool) -> Outcome<Devices> {
             }
             for index in 0..superblock.device_rows().len() {
                 let opened = pool::open_tier(&path, &superblock, index, !repair).or_else(|failure| {
-                    let damaged = repair.then(|| pool::open_damaged_tier(&path, &superblock, index));
-                    damaged.flatten().ok_or(failure)
+                    pool::open_damaged_tier(&path, &superblock, index, !repair).ok_or(failure)
                 });
                 match opened {
                     Ok(device) => block.push(Some(Arc::new(device))),
