@@ -77,6 +77,7 @@ struct Known {
     versions: Vec<u64>,
 }
 
+#[derive(Default)]
 struct Shared {
     dir: PathBuf,
     stop: AtomicBool,
@@ -258,14 +259,7 @@ fn read_others(shared: &Shared, seed: u64) -> Outcome<()> {
 
 /// Runs all threads for a time and writes down what the files hold then.
 pub(crate) fn run(dir: &Path, model: &Path, seconds: u64, seed: u64) -> Outcome<()> {
-    let shared = Arc::new(Shared {
-        dir: dir.to_path_buf(),
-        stop: AtomicBool::new(false),
-        version: AtomicU64::new(0),
-        operations: AtomicU64::new(0),
-        verified: AtomicU64::new(0),
-        stored: Mutex::default(),
-    });
+    let shared = Arc::new(Shared { dir: dir.to_path_buf(), ..Shared::default() });
     let (tell, results) = channel();
     for index in 0..OWNERS {
         let own = dir.join(format!("t{index}"));
@@ -311,14 +305,7 @@ pub(crate) fn run(dir: &Path, model: &Path, seconds: u64, seed: u64) -> Outcome<
 /// Compares every block of every file with what was written down, and that there is no other file.
 pub(crate) fn check(dir: &Path, model: &Path) -> Outcome<()> {
     let text = context("read", model, fs::read_to_string(model))?;
-    let shared = Shared {
-        dir: dir.to_path_buf(),
-        stop: AtomicBool::new(false),
-        version: AtomicU64::new(0),
-        operations: AtomicU64::new(0),
-        verified: AtomicU64::new(0),
-        stored: Mutex::default(),
-    };
+    let shared = Shared { dir: dir.to_path_buf(), ..Shared::default() };
     let mut files = 0;
     for line in text.lines() {
         let mut words = line.split_whitespace();
