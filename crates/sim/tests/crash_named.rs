@@ -12,6 +12,7 @@ use terrace_fs::{
     Allocate, Fs, MountOptions, SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
 };
 use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
+use terrace_media::pm::CrashSnapshot;
 use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::sync::Mutex;
 
@@ -205,6 +206,28 @@ fn t3_unreadable_line_in_a_live_lane_refuses_the_mount() {
     }
 }
 
+/// What PM may keep at each event of `run`.
+fn photographed(world: &World, run: impl FnOnce()) -> Vec<CrashSnapshot> {
+    let moments: Arc<Mutex<Vec<_>>> = Arc::default();
+    let (weak, kept) = (Arc::downgrade(&world.pm), Arc::clone(&moments));
+    world.clock.on_event(Some(Box::new(move |_| kept.lock().push(weak.upgrade().unwrap().snapshot()))));
+    run();
+    world.clock.on_event(None);
+    moments.lock().split_off(0)
+}
+
+/// What the file "f" holds after crashes at these moments; the pools are sound.
+fn contents_after(world: &World, moments: &[CrashSnapshot]) -> Vec<Vec<u8>> {
+    let images = moments.iter().flat_map(|moment| moment.images(8, 24, 7).take(64));
+    let content = |image| {
+        let left = World::from_images(world.shape, image, world.device.snapshot().image_all());
+        left.assert_clean();
+        let fs = left.mount();
+        read(&fs, find(&fs, "f"))
+    };
+    images.map(content).collect()
+}
+
 // ---- T4 ----------------------------------------------------------------------------------------
 
 /// A write whose record names its data; then the same block is changed in place by the next append,
@@ -218,20 +241,10 @@ fn t4_append_in_place_after_a_named_write() {
         in_lane(named, 2, || write(&fs, f, 0, &[1; 100]));
         let before = read(&fs, f);
         // Photograph inside the append: its data is being stored over what the first record named.
-        let moments: Arc<Mutex<Vec<_>>> = Arc::default();
-        let (weak, kept) = (Arc::downgrade(&world.pm), Arc::clone(&moments));
-        world.clock.on_event(Some(Box::new(move |_| kept.lock().push(weak.upgrade().unwrap().snapshot()))));
-        in_lane(1 - named, 2, || write(&fs, f, 100, &[2; 200]));
-        world.clock.on_event(None);
+        let moments = photographed(&world, || in_lane(1 - named, 2, || write(&fs, f, 100, &[2; 200])));
         let after = read(&fs, f);
-        for snapshot in moments.lock().iter() {
-            for image in snapshot.images(8, 24, 7).take(64) {
-                let left = World::from_images(SMALL, image, world.device.snapshot().image_all());
-                left.assert_clean();
-                let fs = left.mount();
-                let found = read(&fs, find(&fs, "f"));
-                assert!(found == before || found == after, "{} bytes", found.len());
-            }
+        for found in contents_after(&world, &moments) {
+            assert!(found == before || found == after, "{} bytes", found.len());
         }
     }
 }
@@ -247,20 +260,10 @@ fn t4_truncate_in_the_named_range_then_append() {
     // The truncation in the other lane: the write stays its lane's last record.
     in_lane(1, 2, || set_size(&fs, f, 50));
     let before = read(&fs, f);
-    let moments: Arc<Mutex<Vec<_>>> = Arc::default();
-    let (weak, kept) = (Arc::downgrade(&world.pm), Arc::clone(&moments));
-    world.clock.on_event(Some(Box::new(move |_| kept.lock().push(weak.upgrade().unwrap().snapshot()))));
-    in_lane(1, 2, || write(&fs, f, 1000, &[9; 64]));
-    world.clock.on_event(None);
+    let moments = photographed(&world, || in_lane(1, 2, || write(&fs, f, 1000, &[9; 64])));
     let after = read(&fs, f);
-    for snapshot in moments.lock().iter() {
-        for image in snapshot.images(8, 24, 7).take(64) {
-            let left = World::from_images(SMALL, image, world.device.snapshot().image_all());
-            left.assert_clean();
-            let fs = left.mount();
-            let found = read(&fs, find(&fs, "f"));
-            assert!(found == before || found == after, "{} bytes", found.len());
-        }
+    for found in contents_after(&world, &moments) {
+        assert!(found == before || found == after, "{} bytes", found.len());
     }
 }
 
@@ -272,23 +275,14 @@ fn t4_ordered_overwrites_of_named_bytes() {
     let fs = world.mount();
     let f = create(&fs, ROOT, "f");
     in_lane(0, 2, || write(&fs, f, 0, &pattern(4096, 1)));
-    let moments: Arc<Mutex<Vec<_>>> = Arc::default();
-    let (weak, kept) = (Arc::downgrade(&world.pm), Arc::clone(&moments));
-    world.clock.on_event(Some(Box::new(move |_| kept.lock().push(weak.upgrade().unwrap().snapshot()))));
-    in_lane(1, 2, || write(&fs, f, 512, &[9; 512]));
-    world.clock.on_event(None);
+    let moments = photographed(&world, || in_lane(1, 2, || write(&fs, f, 512, &[9; 512])));
     let (old, mut new) = (pattern(4096, 1), pattern(4096, 1));
     new[512..1024].fill(9);
-    for snapshot in moments.lock().iter() {
-        for image in snapshot.images(8, 24, 7).take(64) {
-            let left = World::from_images(world.shape, image, world.device.snapshot().image_all());
-            let fs = left.mount();
-            let found = read(&fs, find(&fs, "f"));
-            assert_eq!(found.len(), 4096, "an acknowledged write is gone");
-            for word in 0..512 {
-                let at = word * 8..word * 8 + 8;
-                assert!(found[at.clone()] == old[at.clone()] || found[at.clone()] == new[at], "word {word}");
-            }
+    for found in contents_after(&world, &moments) {
+        assert_eq!(found.len(), 4096, "an acknowledged write is gone");
+        for word in 0..512 {
+            let at = word * 8..word * 8 + 8;
+            assert!(found[at.clone()] == old[at.clone()] || found[at.clone()] == new[at], "word {word}");
         }
     }
 }
