@@ -7,7 +7,7 @@ mod common;
 
 use common::{CALLER, Pool, ROOT};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
@@ -17,6 +17,7 @@ use terrace_fs::{
 };
 use terrace_media::PmMedium;
 use terrace_media::block::{Operation, SimulatedDevice, Times};
+use terrace_media::pm::Access;
 
 const W: Wait = Wait::Allowed;
 
@@ -509,6 +510,33 @@ fn damage_of_a_table_entry_keeps_nothing_else_in_pm() -> FsResult<()> {
     pool.pm.poison(entry..entry + 16);
     fs.run_background(100);
     assert!(fs.whereabouts(sound)?.tiers[1].1 > 0, "{:?}", fs.status()?.migration);
+    Ok(())
+}
+
+/// A table entry that could not be read once, when victims were picked, was never picked again: `sync_to` waited for
+/// ever for a block that nobody would move. Found by `terrace_sim::faults`: a demotion with one unreadable range of PM.
+#[test]
+fn a_table_entry_that_failed_once_is_picked_again() -> FsResult<()> {
+    for after in (0..160).step_by(3) {
+        let pool = Pool::new(2 << 20, 4096);
+        let fs = pool.mount();
+        let ino = create(&fs, "a")?;
+        write(&fs, ino, 0, &[3; 20 * 4096])?;
+        fs.statfs(W)?;
+        let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
+        let table = geometry.table_entry(geometry.first_pool_block()).0;
+        let end = geometry.table_entry(PmBlock(geometry.block_count())).0;
+        pool.pm.poison_for(table..end, Access::Reads, Times::After(after));
+        let (tell, result) = mpsc::channel();
+        let other = Arc::clone(&fs);
+        let thread = terrace_runtime::thread::spawn("ends", move || _ = tell.send(other.sync_to(1, &mut |_| {})));
+        assert!(thread.is_ok());
+        let result = result.recv_timeout(Duration::from_secs(10));
+        let result = result.unwrap_or_else(|_| panic!("does not end, {after} entries before the one"));
+        assert!(result.is_ok() || pool.pm.poison_left() == 0, "{result:?}");
+        fs.sync_to(1, &mut |_| {})?;
+        assert_eq!(fs.whereabouts(ino)?.tiers[0].1, 0);
+    }
     Ok(())
 }
 

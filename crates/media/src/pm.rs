@@ -110,6 +110,10 @@ pub trait PmMedium: Send + Sync {
     fn counters(&self) -> PmCounters {
         PmCounters::default()
     }
+    /// Errors met so far: accesses that failed, or places known to be bad. Status shows PM with errors as degraded.
+    fn error_count(&self) -> u64 {
+        0
+    }
     /// Makes a range quick to access (populates page tables). Bounded work, called in the background.
     fn prepare(&self, _offset: PmOffset, _length: u64) {}
 }

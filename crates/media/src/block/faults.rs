@@ -33,6 +33,10 @@ pub enum Times {
     Forever,
     /// Once, after so many operations that it lets pass.
     After(u64),
+    /// All that follow so many that it lets pass.
+    From(u64),
+    /// As `After`, and from then on whenever the place is touched that was touched then: one that has worn out.
+    Stays(u64),
 }
 
 /// What becomes of an operation that a failure meets.
@@ -41,24 +45,41 @@ pub(crate) struct Strike {
     pub fails: bool,
     /// The failure will meet others.
     pub stays: bool,
+    /// Only there, from now on.
+    pub here: bool,
 }
 
 impl Times {
     /// The next operation is met.
     pub(crate) fn strike(&mut self) -> Strike {
-        match self {
-            Times::Forever => Strike { fails: true, stays: true },
+        let here = matches!(self, Times::Stays(0));
+        let (fails, stays) = match self {
+            Times::Forever | Times::From(0) => (true, true),
+            Times::Stays(0) => {
+                *self = Times::Forever;
+                (true, true)
+            }
             Times::Count(left) => {
                 *left = left.saturating_sub(1);
-                Strike { fails: true, stays: *left > 0 }
+                (true, *left > 0)
             }
-            Times::After(0) => Strike { fails: true, stays: false },
-            Times::After(left) => {
+            Times::After(0) => (true, false),
+            Times::After(left) | Times::From(left) | Times::Stays(left) => {
                 *left -= 1;
-                Strike { fails: false, stays: true }
+                (false, true)
             }
-        }
+        };
+        Strike { fails, stays, here }
     }
+}
+
+/// What begins with an injected failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begins {
+    /// The device is gone.
+    Gone,
+    /// Operations take for ever, see [`SimulatedDevice::stall_without_waiting`].
+    Stall,
 }
 
 struct Failure {
@@ -66,6 +87,7 @@ struct Failure {
     blocks: Range<u64>,
     errno: i32,
     times: Times,
+    begins: Option<Begins>,
 }
 
 #[derive(Default)]
@@ -99,6 +121,14 @@ impl Faults {
         let failure = self.failures.get_mut(index)?;
         let errno = failure.errno;
         let strike = failure.times.strike();
+        if strike.here && operation != Operation::Flush {
+            failure.blocks = blocks.clone();
+        }
+        match failure.begins.filter(|_| strike.fails) {
+            Some(Begins::Gone) => self.gone = Some(errno),
+            Some(Begins::Stall) => self.stall = Some(Stall::NoWait),
+            None => {}
+        }
         if !strike.stays {
             self.failures.remove(index);
         }
@@ -113,7 +143,16 @@ impl Faults {
 impl SimulatedDevice {
     /// Makes operations that touch `blocks` fail with `errno`. Flushes ignore the range.
     pub fn fail_next(&self, operation: Operation, blocks: Range<u64>, errno: i32, times: Times) {
-        self.shared.state.lock().faults.failures.push(Failure { operation, blocks, errno, times });
+        let failure = Failure { operation, blocks, errno, times, begins: None };
+        self.shared.state.lock().faults.failures.push(failure);
+    }
+
+    /// Makes the operation after so many of its kind fail, and something begin with it.
+    pub fn begin_after(&self, operation: Operation, after: u64, begins: Begins) {
+        let errno = if begins == Begins::Gone { libc::ENODEV } else { libc::ETIMEDOUT };
+        let (blocks, times) = (0..self.shared.blocks, Times::After(after));
+        let failure = Failure { operation, blocks, errno, times, begins: Some(begins) };
+        self.shared.state.lock().faults.failures.push(failure);
     }
 
     /// Injected failures that have not ended yet.

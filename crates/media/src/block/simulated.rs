@@ -48,7 +48,7 @@ pub(super) struct State {
 pub(super) struct Shared {
     clock: Arc<CrashClock>,
     name: String,
-    blocks: u64,
+    pub(super) blocks: u64,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
 }

@@ -316,6 +316,10 @@ impl PmMedium for RamPm {
         Ok(crc)
     }
 
+    fn error_count(&self) -> u64 {
+        self.faults.ranges().len() as u64
+    }
+
     #[inline]
     fn expect_store(&self, offset: PmOffset) {
         if offset.0 < self.size {

@@ -69,6 +69,8 @@ struct State {
     durable_epoch: u64,
     persist_only: bool,
     poisoned: Vec<Poison>,
+    /// Accesses that failed.
+    errors: u64,
     counters: PmCounters,
     bytes_read: u64,
     kept: Option<CrashSnapshot>,
@@ -108,6 +110,7 @@ impl RecordedPm {
             durable_epoch: 0,
             persist_only: false,
             poisoned: Vec::new(),
+            errors: 0,
             counters: PmCounters::default(),
             bytes_read: 0,
             kept: None,
@@ -251,10 +254,15 @@ impl State {
         let Some(index) = self.poisoned.iter().position(|poison| poison.meets(&range, access)) else {
             return Ok(());
         };
-        let strike = self.poisoned[index].times.strike();
+        let poison = &mut self.poisoned[index];
+        let strike = poison.times.strike();
+        if strike.here {
+            poison.range = range;
+        }
         if !strike.stays {
             self.poisoned.remove(index);
         }
+        self.errors += u64::from(strike.fails);
         if strike.fails { Err(error(offset, length)) } else { Ok(()) }
     }
 
@@ -376,7 +384,10 @@ impl PmMedium for RecordedPm {
     fn write_back(&self, offset: PmOffset, length: u64) {
         let _event = self.shared.clock.begin(EventKind::WriteBack);
         let mut state = self.shared.state.lock();
-        let stores_fail = |poison: &Poison, range| poison.meets(range, Access::Stores);
+        // Poison that is still to come keeps no line back.
+        let in_force = |times| matches!(times, Times::Forever | Times::Count(_) | Times::From(0));
+        let stores_fail =
+            |poison: &Poison, range| in_force(poison.times) && poison.meets(range, Access::Stores);
         match state.inside(offset, length) {
             Some(range) if !state.poisoned.iter().any(|poison| stores_fail(poison, &range)) => {}
             _ => return,
@@ -406,5 +417,9 @@ impl PmMedium for RecordedPm {
 
     fn counters(&self) -> PmCounters {
         self.shared.state.lock().counters
+    }
+
+    fn error_count(&self) -> u64 {
+        self.shared.state.lock().errors
     }
 }
