@@ -69,6 +69,8 @@ struct State {
     durable_epoch: u64,
     persist_only: bool,
     poisoned: Vec<Poison>,
+    /// Ranges that are not to be read any more.
+    condemned: Vec<Range<u64>>,
     /// Accesses that failed.
     errors: u64,
     counters: PmCounters,
@@ -110,6 +112,7 @@ impl RecordedPm {
             durable_epoch: 0,
             persist_only: false,
             poisoned: Vec::new(),
+            condemned: Vec::new(),
             errors: 0,
             counters: PmCounters::default(),
             bytes_read: 0,
@@ -251,6 +254,11 @@ impl State {
     /// An error unless the range is inside and not poisoned.
     fn admit(&mut self, offset: PmOffset, length: u64, access: Access) -> Result<(), MediaError> {
         let range = self.inside(offset, length).ok_or_else(|| error(offset, length))?;
+        let touches = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        if access == Access::Reads && self.condemned.iter().any(touches) {
+            self.errors += 1;
+            return Err(error(offset, length));
+        }
         let Some(index) = self.poisoned.iter().position(|poison| poison.meets(&range, access)) else {
             return Ok(());
         };
@@ -417,6 +425,10 @@ impl PmMedium for RecordedPm {
 
     fn counters(&self) -> PmCounters {
         self.shared.state.lock().counters
+    }
+
+    fn condemn(&self, offset: PmOffset, length: u64) {
+        self.shared.state.lock().condemned.push(offset.0..offset.0 + length);
     }
 
     fn error_count(&self) -> u64 {
