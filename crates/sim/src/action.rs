@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 use terrace_media::block::Operation;
+use terrace_media::pm::Access;
 use terrace_reference::Op;
 
 /// One thing that happens to a pool.
@@ -30,6 +31,8 @@ pub enum Action {
     Crash,
     /// A medium misbehaves from now on, or well again.
     Fault(Fault),
+    /// While this is done PM fails once, at such an access after so many. See `pm_fault`.
+    Poisoned { access: Access, after: u64, action: Box<Action> },
 }
 
 /// How the lower tier misbehaves.

@@ -7,6 +7,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
 use terrace_media::block::Operation;
+use terrace_media::pm::Access;
 
 /// What a device does.
 pub const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
@@ -57,6 +58,7 @@ impl Generator {
                 self.fault_for = self.rng.random_range(5..60);
                 Action::Fault(self.fault())
             }
+            430..=489 if config.pm_faults => self.poisoned(world),
             _ => return Entry { action: self.operation(world), seed },
         };
         Entry { action, seed }
@@ -68,6 +70,17 @@ impl Generator {
         let op = world.choose();
         std::mem::swap(&mut world.rng, &mut self.rng);
         Action::Op(op)
+    }
+
+    fn poisoned(&mut self, world: &Shared) -> Action {
+        let access = *[Access::Reads, Access::Stores].choose(&mut self.rng).unwrap_or(&Access::Reads);
+        let most = *[3, 10, 30, 300].choose(&mut self.rng).unwrap_or(&10);
+        let action = match self.rng.random_range(0..8) {
+            0 => Action::Background(20),
+            1 => Action::SyncDown,
+            _ => self.operation(world),
+        };
+        Action::Poisoned { access, after: self.rng.random_range(0..most), action: Box::new(action) }
     }
 
     fn fault(&mut self) -> Fault {

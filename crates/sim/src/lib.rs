@@ -22,6 +22,7 @@ pub mod mistakes;
 pub mod necessity;
 pub mod old_content;
 mod operate;
+mod pm_fault;
 pub mod run;
 pub mod subsets;
 pub mod systematic;

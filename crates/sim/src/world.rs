@@ -7,6 +7,7 @@
 use crate::action::{Action, Entry, Fault};
 use crate::media::{Media, Moment, Setup};
 use crate::operate::operate;
+use crate::pm_fault::poisoned;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::{Cell, RefCell};
@@ -57,6 +58,8 @@ pub struct Config {
     pub power_fails: bool,
     /// The lower tier misbehaves.
     pub faults: bool,
+    /// PM fails now and then.
+    pub pm_faults: bool,
     /// Different images looked at after each loss of power, beside the one that the run goes on with.
     pub images: u64,
 }
@@ -85,6 +88,7 @@ pub const BASE: Config = Config {
     persist_only: false,
     power_fails: false,
     faults: false,
+    pm_faults: false,
     images: 0,
 };
 
@@ -92,7 +96,7 @@ pub const BASE: Config = Config {
 const POWER: Config = Config { name: "power", power_fails: true, relatime: false, images: 6, ..BASE };
 
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 9] = [
+pub const CONFIGS: [Config; 10] = [
     POWER,
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
     Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
@@ -101,6 +105,7 @@ pub const CONFIGS: [Config; 9] = [
     Config { name: "power-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER },
     Config { name: "faults", faults: true, relatime: false, ..BASE },
     Config { name: "faults-power", faults: true, ..POWER },
+    Config { name: "faults-pm", pm_faults: true, relatime: false, ..BASE },
     Config { name: "brim", device_blocks: 0, most_blocks: 10_000, files: 40, fills: true, ..BASE },
 ];
 
@@ -567,6 +572,7 @@ pub fn apply(world: &Shared, entry: &Entry) {
         Action::PowerFails(events) => world.borrow_mut().arm(*events, entry.seed),
         Action::Crash => world.borrow_mut().crash_now(entry.seed),
         Action::Fault(fault) => world.borrow_mut().inject(*fault),
+        Action::Poisoned { access, after, action } => poisoned(world, entry.seed, (*access, *after), action),
     }
     recover_if_taken(world);
 }
@@ -724,6 +730,16 @@ impl World {
         self.compare_all();
     }
 
+    /// Unmounts and mounts; what is there then is one of these states.
+    pub fn remount_to(&mut self, mut states: Vec<CrashState>) {
+        self.steps.clear();
+        self.unmount_engine();
+        self.end_mount();
+        states.iter_mut().for_each(|state| state.tree.drop_references());
+        let media = Media::after(&self.media.now(), 1, &self.media.setup().clone());
+        self.look_at(media, &states);
+    }
+
     fn assert_clean(&self) {
         let report = self.media.check();
         let told = |code: Code| code == Code::ColdChecksum || code.row().severity == Severity::Note;
@@ -741,6 +757,11 @@ impl World {
 
     fn crash_now(&mut self, seed: u64) {
         let states = self.state_now();
+        self.lose_power(seed, states);
+    }
+
+    /// Power fails now.
+    pub fn lose_power(&mut self, seed: u64, states: Vec<CrashState>) {
         self.media.clock.set_crash_at(None);
         let _ = self.media.take_moment();
         self.crash = Crash::Taken { seed, moment: Box::new(self.media.now()), states: Vec::new() };

@@ -73,7 +73,7 @@ impl Times {
     }
 }
 
-/// What begins with an injected failure.
+/// What begins with an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begins {
     /// The device is gone.
@@ -87,12 +87,19 @@ struct Failure {
     blocks: Range<u64>,
     errno: i32,
     times: Times,
-    begins: Option<Begins>,
+}
+
+/// What begins with the operation after so many of its kind.
+struct Beginning {
+    operation: Operation,
+    left: u64,
+    begins: Begins,
 }
 
 #[derive(Default)]
 pub(super) struct Faults {
     failures: Vec<Failure>,
+    beginnings: Vec<Beginning>,
     stall: Option<Stall>,
     waiting: u64,
     pub lies: bool,
@@ -124,15 +131,30 @@ impl Faults {
         if strike.here && operation != Operation::Flush {
             failure.blocks = blocks.clone();
         }
-        match failure.begins.filter(|_| strike.fails) {
-            Some(Begins::Gone) => self.gone = Some(errno),
-            Some(Begins::Stall) => self.stall = Some(Stall::NoWait),
-            None => {}
-        }
         if !strike.stays {
             self.failures.remove(index);
         }
         strike.fails.then_some(errno)
+    }
+
+    /// An operation comes: what was to begin with it begins.
+    fn begin(&mut self, operation: Operation) {
+        let (mut gone, mut stalled) = (false, false);
+        self.beginnings.retain_mut(|beginning| {
+            if beginning.operation != operation || beginning.left > 0 {
+                beginning.left -= u64::from(beginning.operation == operation);
+                return true;
+            }
+            gone |= beginning.begins == Begins::Gone;
+            stalled |= beginning.begins == Begins::Stall;
+            false
+        });
+        if gone {
+            self.gone = Some(libc::ENODEV);
+        }
+        if stalled {
+            self.stall = Some(Stall::NoWait);
+        }
     }
 
     pub fn is_gone(&self) -> bool {
@@ -143,16 +165,12 @@ impl Faults {
 impl SimulatedDevice {
     /// Makes operations that touch `blocks` fail with `errno`. Flushes ignore the range.
     pub fn fail_next(&self, operation: Operation, blocks: Range<u64>, errno: i32, times: Times) {
-        let failure = Failure { operation, blocks, errno, times, begins: None };
-        self.shared.state.lock().faults.failures.push(failure);
+        self.shared.state.lock().faults.failures.push(Failure { operation, blocks, errno, times });
     }
 
-    /// Makes the operation after so many of its kind fail, and something begin with it.
+    /// Lets something begin with the operation after so many of its kind.
     pub fn begin_after(&self, operation: Operation, after: u64, begins: Begins) {
-        let errno = if begins == Begins::Gone { libc::ENODEV } else { libc::ETIMEDOUT };
-        let (blocks, times) = (0..self.shared.blocks, Times::After(after));
-        let failure = Failure { operation, blocks, errno, times, begins: Some(begins) };
-        self.shared.state.lock().faults.failures.push(failure);
+        self.shared.state.lock().faults.beginnings.push(Beginning { operation, left: after, begins });
     }
 
     /// Injected failures that have not ended yet.
@@ -162,7 +180,9 @@ impl SimulatedDevice {
 
     /// Ends all injected failures.
     pub fn clear_failures(&self) {
-        self.shared.state.lock().faults.failures.clear();
+        let mut state = self.shared.state.lock();
+        state.faults.failures.clear();
+        state.faults.beginnings.clear();
     }
 
     /// Makes reads, writes and flushes wait until `unstall`. One that waits longer than 30 s fails with
@@ -241,8 +261,14 @@ impl SimulatedDevice {
 
 impl Shared {
     /// Waits out a stall; an error when that takes too long, or when the device is gone.
-    pub(super) fn pass(&self, operation: &'static str, blocks: &Range<u64>) -> Result<(), MediaError> {
+    pub(super) fn pass(
+        &self,
+        kind: Operation,
+        operation: &'static str,
+        blocks: &Range<u64>,
+    ) -> Result<(), MediaError> {
         let mut state = self.state.lock();
+        state.faults.begin(kind);
         match state.faults.stall {
             None => {}
             Some(Stall::NoWait) => {
