@@ -125,7 +125,8 @@ impl Fs {
     /// EIO when the tiers' use cannot be read.
     pub fn status(&self) -> FsResult<FsStatus> {
         let tiers = self.tier_status()?;
-        let healthy = self.pm_trouble().is_none() && self.devices.list.iter().all(|device| device.is_healthy());
+        let healthy =
+            self.pm_trouble().is_none() && self.devices.list.iter().all(|device| device.is_healthy());
         let label = self.superblock.label.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<u8>>();
         Ok(FsStatus {
             label: String::from_utf8_lossy(&label).into_owned(),

@@ -530,7 +530,8 @@ fn a_table_entry_that_failed_once_is_picked_again() -> FsResult<()> {
         pool.pm.poison_for(table..end, Access::Reads, Times::After(after));
         let (tell, result) = mpsc::channel();
         let other = Arc::clone(&fs);
-        let thread = terrace_runtime::thread::spawn("ends", move || _ = tell.send(other.sync_to(1, &mut |_| {})));
+        let thread =
+            terrace_runtime::thread::spawn("ends", move || _ = tell.send(other.sync_to(1, &mut |_| {})));
         assert!(thread.is_ok());
         let result = result.recv_timeout(Duration::from_secs(10));
         let result = result.unwrap_or_else(|_| panic!("does not end, {after} entries before the one"));

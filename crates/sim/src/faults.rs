@@ -312,7 +312,14 @@ fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
         if point != "device:stalled" || count == MOST_AMID {
             return;
         }
-        let op = Op::Write { id: WITNESS, offset: 0, length: 5000, seed: 70 + count, kill_set_id: false, sync: true };
+        let op = Op::Write {
+            id: WITNESS,
+            offset: 0,
+            length: 5000,
+            seed: 70 + count,
+            kill_set_id: false,
+            sync: true,
+        };
         // Before it is done: what it does must not come here.
         let from = clock.monotonic_ns() as i64;
         amid.borrow_mut().push((op, Stamp { from, to: from + 1_000_000 }));

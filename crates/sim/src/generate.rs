@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
-use terrace_media::block::Operation;
+use terrace_media::block::{Operation, Times};
 use terrace_media::pm::Access;
 
 /// What a device does.
@@ -80,7 +80,10 @@ impl Generator {
             1 => Action::SyncDown,
             _ => self.operation(world),
         };
-        Action::Poisoned { access, after: self.rng.random_range(0..most), action: Box::new(action) }
+        let after = self.rng.random_range(0..most);
+        // Once, or where it struck until the action has ended.
+        let times = if self.rng.random() { Times::After(after) } else { Times::Stays(after) };
+        Action::Poisoned { access, times, action: Box::new(action) }
     }
 
     fn fault(&mut self) -> Fault {

@@ -1,5 +1,5 @@
-//! PM that fails once in the middle of an operation or of background work, in random histories. `faults` tries every
-//! place on one pool; here the pool and what comes after it vary.
+//! PM that fails in the middle of an operation or of background work, in random histories: once, or where it struck
+//! until that has ended. `faults` tries every place on one pool; here the pool and what comes after it vary.
 //!
 //! An operation that PM failed has been done or not (C9). Nothing runs in its middle; what it left is looked for after a
 //! loss of power when PM takes no more changes, else after a remount in order, or at once when it would change nothing.
@@ -14,12 +14,12 @@ use terrace_media::block::Times;
 use terrace_media::pm::Access;
 use terrace_reference::{Op, Stamp};
 
-/// Does something while PM fails once, at an access of this kind after so many.
-pub fn poisoned(world: &Shared, seed: u64, fails: (Access, u64), action: &Action) {
+/// Does something while PM fails at accesses of this kind.
+pub fn poisoned(world: &Shared, seed: u64, fails: (Access, Times), action: &Action) {
     if world.borrow().crash.is_taken() {
         return;
     }
-    world.borrow_mut().note(format!("PM fails once, {fails:?}: {action:?}"));
+    world.borrow_mut().note(format!("PM fails, {fails:?}: {action:?}"));
     match action {
         Action::Op(op) => poisoned_op(world, seed, fails, op),
         _ => poisoned_background(world, seed, fails, action),
@@ -27,14 +27,19 @@ pub fn poisoned(world: &Shared, seed: u64, fails: (Access, u64), action: &Action
 }
 
 /// Runs something of the engine; whether PM failed in it.
-fn amid_poison<R>(world: &Shared, (access, after): (Access, u64), run: impl FnOnce(&Arc<Fs>) -> R) -> (R, bool) {
+fn amid_poison<R>(
+    world: &Shared,
+    (access, times): (Access, Times),
+    run: impl FnOnce(&Arc<Fs>) -> R,
+) -> (R, bool) {
     let (fs, pm) = {
         let world = world.borrow();
         (Arc::clone(world.fs()), Arc::clone(&world.media.pm))
     };
-    pm.poison_for(0..pm.size(), access, Times::After(after));
+    let before = pm.error_count();
+    pm.poison_for(0..pm.size(), access, times);
     let result = run(&fs);
-    let struck = pm.poison_left() == 0;
+    let struck = pm.error_count() > before;
     pm.clear_poison();
     let mut world = world.borrow_mut();
     world.counts.faults += u64::from(struck);
@@ -45,7 +50,7 @@ fn amid_poison<R>(world: &Shared, (access, after): (Access, u64), run: impl FnOn
     (result, struck)
 }
 
-fn poisoned_op(world: &Shared, seed: u64, fails: (Access, u64), op: &Op) {
+fn poisoned_op(world: &Shared, seed: u64, fails: (Access, Times), op: &Op) {
     let (call, from) = {
         let mut world = world.borrow_mut();
         if !world.can_do(op) {
@@ -94,7 +99,7 @@ fn is<T>(answer: &Result<T, FsError>, errno: i32) -> bool {
     matches!(answer, Err(error) if error.errno() == errno)
 }
 
-fn poisoned_background(world: &Shared, seed: u64, fails: (Access, u64), action: &Action) {
+fn poisoned_background(world: &Shared, seed: u64, fails: (Access, Times), action: &Action) {
     world.borrow().clock.advance(Duration::from_millis(20));
     let below = world.borrow().config.device_blocks > 0;
     let (done, struck) = amid_poison(world, fails, |fs| match action {

@@ -572,7 +572,7 @@ pub fn apply(world: &Shared, entry: &Entry) {
         Action::PowerFails(events) => world.borrow_mut().arm(*events, entry.seed),
         Action::Crash => world.borrow_mut().crash_now(entry.seed),
         Action::Fault(fault) => world.borrow_mut().inject(*fault),
-        Action::Poisoned { access, after, action } => poisoned(world, entry.seed, (*access, *after), action),
+        Action::Poisoned { access, times, action } => poisoned(world, entry.seed, (*access, *times), action),
     }
     recover_if_taken(world);
 }

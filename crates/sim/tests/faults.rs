@@ -45,7 +45,8 @@ fn every_error_at_every_access() {
     println!("{sum:?}");
     assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), all.len(), failed.join("\n"));
     if wanted.is_empty() {
-        let idle: Vec<&Kind> = KINDS.iter().zip(total).filter(|(_, t)| t.struck == 0).map(|(k, _)| k).collect();
+        let idle: Vec<&Kind> =
+            KINDS.iter().zip(total).filter(|(_, t)| t.struck == 0).map(|(k, _)| k).collect();
         assert!(idle.is_empty(), "never met: {idle:?}");
         assert!(sum.failed > 0 && sum.stopped > 0 && sum.amid_stall > 0 && sum.damaged > 0, "{sum:?}");
     }

@@ -310,7 +310,8 @@ impl Open<'_> {
         let appended = self.append(tx);
         let done = appended.and_then(|()| {
             // Readers would find some of the new words beside old ones (I8). The next mount replays all.
-            let condemn = |(offset, content): (PmOffset, &[u8])| self.wal.pm.condemn(offset, content.len() as u64);
+            let condemn =
+                |(offset, content): (PmOffset, &[u8])| self.wal.pm.condemn(offset, content.len() as u64);
             self.apply(tx).inspect_err(|_| tx.writes().for_each(condemn))
         });
         if let Err(error) = done {
