@@ -228,9 +228,10 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
     drop(fs);
     let moment = world.media.now();
     end_fault(&world);
-    // The odd ones lose power now, with all that is undecided lost; the others go on, and are unmounted.
+    // The odd ones lose power now, and what is undecided is lost, kept, or some of it; the others go on.
     if stopped || ended || after % 2 == 1 {
-        let media = Media::after(&moment, u64::from(after % 4 == 0), setup);
+        let image = [0, 1, 4 * after + 2][(after / 2 % 3) as usize];
+        let media = Media::after(&moment, image, setup);
         world.look_at_and_leave(media, &states);
     } else {
         leave(&mut world, &states);
