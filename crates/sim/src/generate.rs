@@ -58,7 +58,7 @@ impl Generator {
                 self.fault_for = self.rng.random_range(5..60);
                 Action::Fault(self.fault())
             }
-            430..=489 if config.pm_faults => self.poisoned(world),
+            430..=629 if config.pm_faults => self.poisoned(world),
             _ => return Entry { action: self.operation(world), seed },
         };
         Entry { action, seed }
@@ -74,7 +74,7 @@ impl Generator {
 
     fn poisoned(&mut self, world: &Shared) -> Action {
         let access = *[Access::Reads, Access::Stores].choose(&mut self.rng).unwrap_or(&Access::Reads);
-        let most = *[3, 10, 30, 300].choose(&mut self.rng).unwrap_or(&10);
+        let most = *[3, 10, 10, 30, 300].choose(&mut self.rng).unwrap_or(&10);
         let action = match self.rng.random_range(0..8) {
             0 => Action::Background(20),
             1 => Action::SyncDown,
