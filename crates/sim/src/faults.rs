@@ -16,6 +16,7 @@ use crate::run::Wrong;
 use crate::systematic::{self, Act, COLD, D, F, H, LINK, SMALL, prepared};
 use crate::world::{Shared, World};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -78,7 +79,16 @@ pub const KINDS: [Kind; 20] = [
 
 impl Kind {
     fn is_of_pm(self) -> bool {
-        matches!(self, Kind::PmRead | Kind::PmStore | Kind::PmReadForGood | Kind::PmStoreForGood)
+        self.access().is_some()
+    }
+
+    /// The accesses of PM that fail.
+    fn access(self) -> Option<Access> {
+        match self {
+            Kind::PmRead | Kind::PmReadForGood => Some(Access::Reads),
+            Kind::PmStore | Kind::PmStoreForGood => Some(Access::Stores),
+            _ => None,
+        }
     }
 }
 
@@ -142,12 +152,17 @@ const WITNESS: Id = Id(12);
 /// Operations on it in the middle of one stalled act.
 const MOST_AMID: u64 = 3;
 
-/// Tries one kind of error at the accesses of an act: at each of the first eight, then at ever fewer.
+/// Tries one kind of error at the accesses of an act: at each of the first eight, then at ever fewer; of PM so for each
+/// class of accesses, by place and length, because they come in bursts.
 ///
 /// # Errors
 /// What did not hold.
 pub fn explore(act: &Act, kind: Kind) -> Result<Tried, String> {
-    explore_by(kind, act.name, |known, after, setup| run(known, act, kind, after, setup))
+    let places = |known: &Shared, setup: &Setup| match kind {
+        Kind::Lies => Some(vec![0]),
+        _ => kind.access().map(|access| places(known, act, access, setup)),
+    };
+    explore_by(kind, act.name, places, |known, after, setup| run(known, act, kind, after, setup))
 }
 
 /// As [`explore`], for the mount after a loss of power.
@@ -155,12 +170,14 @@ pub fn explore(act: &Act, kind: Kind) -> Result<Tried, String> {
 /// # Errors
 /// What did not hold.
 pub fn explore_mount(kind: Kind) -> Result<Tried, String> {
-    explore_by(kind, "mount", |known, after, setup| run_mount(known, kind, after, setup))
+    let places = |_: &Shared, _: &Setup| (kind == Kind::Lies).then(|| vec![0]);
+    explore_by(kind, "mount", places, |known, after, setup| run_mount(known, kind, after, setup))
 }
 
 fn explore_by(
     kind: Kind,
     name: &str,
+    places: impl Fn(&Shared, &Setup) -> Option<Vec<u64>>,
     run: impl Fn(&Shared, u64, &Setup) -> Option<Tried>,
 ) -> Result<Tried, String> {
     thread::set_index(0);
@@ -168,18 +185,46 @@ fn explore_by(
     let mut tried = Tried::default();
     let setup = Setup::default();
     let known = crate::caught(|| prepared(SMALL, &setup, Wrong::default()))?;
-    let mut after = 0;
-    loop {
+    let listed = crate::caught(|| places(&known, &setup))?;
+    let last = listed.is_none().then_some(u64::MAX);
+    for after in listed.unwrap_or_default().into_iter().chain(sparse(last.unwrap_or(0))) {
         let one = crate::caught(|| run(&known, after, &setup));
         interleave::set_hook(None);
         let one = one.map_err(|error| format!("{name}, {kind:?} after {after} accesses: {error}"))?;
         let Some(one) = one else { return Ok(tried) };
         tried += one;
-        if kind == Kind::Lies {
-            return Ok(tried);
-        }
-        after += 1 + after / 8;
     }
+    Ok(tried)
+}
+
+/// All of the first numbers below `end`, then ever fewer.
+fn sparse(end: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(0), |number| Some(number + 1 + number / 8))
+        .take_while(move |number| *number < end)
+}
+
+/// How many accesses of PM to let pass.
+fn places(known: &Shared, act: &Act, access: Access, setup: &Setup) -> Vec<u64> {
+    let world = begin(known, setup);
+    let pm = Arc::clone(&world.borrow().media.pm);
+    let (superblock, _) = read_superblock(&*pm, true).unwrap();
+    let pool = superblock.geometry().first_pool_block().offset().0;
+    pm.start_trace();
+    perform(&world, act).unwrap_or_else(|error| panic!("fails without a fault: {error}"));
+    let mut classes: BTreeMap<(bool, u64), Vec<u64>> = BTreeMap::new();
+    let trace = pm.take_trace();
+    for (index, (_, range)) in trace.iter().filter(|(found, _)| *found == access).enumerate() {
+        let class = (range.start < pool, (range.end - range.start).next_power_of_two());
+        classes.entry(class).or_default().push(index as u64);
+    }
+    let chosen = classes.values().flat_map(|all| {
+        let some = sparse(all.len() as u64).map(|index| all[index as usize]);
+        some.chain(all.last().copied())
+    });
+    let mut chosen: Vec<u64> = chosen.collect();
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
 }
 
 /// One run; `None` when no access met the error.

@@ -73,6 +73,8 @@ struct State {
     condemned: Vec<Range<u64>>,
     /// Accesses that failed.
     errors: u64,
+    /// All accesses, while somebody wants to know.
+    trace: Option<Vec<(Access, Range<u64>)>>,
     counters: PmCounters,
     bytes_read: u64,
     kept: Option<CrashSnapshot>,
@@ -114,6 +116,7 @@ impl RecordedPm {
             poisoned: Vec::new(),
             condemned: Vec::new(),
             errors: 0,
+            trace: None,
             counters: PmCounters::default(),
             bytes_read: 0,
             kept: None,
@@ -177,6 +180,16 @@ impl RecordedPm {
     /// Ends all poison.
     pub fn clear_poison(&self) {
         self.shared.state.lock().poisoned.clear();
+    }
+
+    /// From now on remembers all accesses: [`Self::take_trace`].
+    pub fn start_trace(&self) {
+        self.shared.state.lock().trace = Some(Vec::new());
+    }
+
+    /// Reads and stores since [`Self::start_trace`], and where.
+    pub fn take_trace(&self) -> Vec<(Access, Range<u64>)> {
+        self.shared.state.lock().trace.take().unwrap_or_default()
     }
 
     /// Bytes read so far: what a mount reads must not grow with the pool.
@@ -254,6 +267,9 @@ impl State {
     /// An error unless the range is inside and not poisoned.
     fn admit(&mut self, offset: PmOffset, length: u64, access: Access) -> Result<(), MediaError> {
         let range = self.inside(offset, length).ok_or_else(|| error(offset, length))?;
+        if let Some(trace) = &mut self.trace {
+            trace.push((access, range.clone()));
+        }
         let touches = |other: &Range<u64>| other.start < range.end && range.start < other.end;
         if access == Access::Reads && self.condemned.iter().any(touches) {
             self.errors += 1;
