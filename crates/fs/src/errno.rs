@@ -60,6 +60,10 @@ pub enum FsError {
     /// Would wait, and the caller said not to.
     #[error("would wait for a lower tier or for space")]
     WouldBlock,
+    /// PM has failed, so nothing can be promised any more. Not EROFS, which programs take from fsync for "need not be
+    /// synced".
+    #[error("persistent memory failed: what was written last may not be durable")]
+    NotDurable,
     /// Everything below.
     #[error(transparent)]
     Engine(#[from] Error),
@@ -104,6 +108,7 @@ impl FsError {
             FsError::NotSupported => libc::EOPNOTSUPP,
             FsError::ReadOnly => libc::EROFS,
             FsError::WouldBlock => libc::EAGAIN,
+            FsError::NotDurable => libc::EIO,
             FsError::Engine(Error::NoSpace(_)) => libc::ENOSPC,
             FsError::Engine(Error::Stopped) => libc::EROFS,
             // The file system that a tier's file lies on is full: the data stays where it was.

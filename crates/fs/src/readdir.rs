@@ -1,6 +1,6 @@
 //! Reading directories (design C2): entries in the order of their cookies, resuming strictly after one.
 
-use crate::errno::FsResult;
+use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::types::{Attributes, DirectoryEntry};
 use std::ops::ControlFlow;
@@ -39,7 +39,7 @@ impl Fs {
     }
 
     /// As [`Self::readdir`], with attributes; takes a lookup reference for each entry that is consumed,
-    /// except "." and "..".
+    /// except "." and "..". An error ends it after the entries before it; the next call, from there, returns it.
     ///
     /// # Errors
     /// As [`Self::readdir`].
@@ -49,30 +49,55 @@ impl Fs {
         after: u64,
         visit: &mut dyn FnMut(&DirectoryEntry, &Attributes) -> bool,
     ) -> FsResult<()> {
+        let mut consumed = false;
+        let result = self.read_plus(ino, after, &mut |entry, attributes| {
+            let taken = visit(entry, attributes);
+            consumed |= taken;
+            taken
+        });
+        let result = result.and_then(|()| self.directory_read(ino));
+        // Of what was consumed the kernel must be told, or it never gives the references back.
+        if consumed { Ok(()) } else { result }
+    }
+
+    fn read_plus(
+        &self,
+        ino: Ino,
+        after: u64,
+        visit: &mut dyn FnMut(&DirectoryEntry, &Attributes) -> bool,
+    ) -> FsResult<()> {
         let mut after = after;
-        let mut full = false;
-        while !full {
+        loop {
             let batch = self.read_entries(ino, after, true)?;
-            let Some(last) = batch.last() else { break };
+            let Some(last) = batch.last() else { return Ok(()) };
             after = last.cookie;
+            let mut ended = None;
             for entry in &batch {
                 let dots = entry.cookie <= DOT_DOT;
-                let attributes =
-                    if dots { self.getattr(entry.ino) } else { self.attributes_or_forget(entry.ino) };
-                // Gone since the names were read: leave it out, as a later read of the names would.
-                let Ok(attributes) = attributes else { continue };
-                if !full {
-                    full = !visit(entry, &attributes);
-                    if !full {
-                        continue;
+                if ended.is_some() {
+                    if !dots {
+                        self.forget(entry.ino, 1);
                     }
+                    continue;
                 }
-                if !dots {
-                    self.forget(entry.ino, 1);
+                let found = if dots { self.getattr(entry.ino) } else { self.attributes_or_forget(entry.ino) };
+                match found {
+                    Ok(attributes) if visit(entry, &attributes) => {}
+                    Ok(_) => {
+                        ended = Some(Ok(()));
+                        if !dots {
+                            self.forget(entry.ino, 1);
+                        }
+                    }
+                    // Gone since the names were read: leave it out, as a later read of the names would.
+                    Err(FsError::Stale | FsError::NotFound) => {}
+                    Err(error) => ended = Some(Err(error)),
                 }
             }
+            if let Some(result) = ended {
+                return result;
+            }
         }
-        self.directory_read(ino)
     }
 
     /// Some entries after a cookie. With `refer`, each gets a lookup reference under the directory's lock,

@@ -110,7 +110,7 @@ pub struct FsStatus {
     pub pm: String,
     /// Mounted with -o ro.
     pub read_only: bool,
-    /// False when a device had errors or PM takes no changes.
+    /// False when PM or a device had errors.
     pub healthy: bool,
 }
 
@@ -125,7 +125,8 @@ impl Fs {
     /// EIO when the tiers' use cannot be read.
     pub fn status(&self) -> FsResult<FsStatus> {
         let tiers = self.tier_status()?;
-        let healthy = !self.wal.is_stopped() && self.devices.list.iter().all(|device| device.is_healthy());
+        let healthy =
+            self.pm_trouble().is_none() && self.devices.list.iter().all(|device| device.is_healthy());
         let label = self.superblock.label.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<u8>>();
         Ok(FsStatus {
             label: String::from_utf8_lossy(&label).into_owned(),
@@ -151,6 +152,15 @@ impl Fs {
         })
     }
 
+    /// What is wrong with PM.
+    fn pm_trouble(&self) -> Option<String> {
+        if self.wal.is_stopped() {
+            return Some("takes no more changes after an error".to_string());
+        }
+        let errors = self.pm.error_count();
+        (errors > 0).then(|| format!("errors of persistent memory since mount: {errors}"))
+    }
+
     fn log_status(&self) -> LogStatus {
         let geometry = self.wal.geometry();
         LogStatus {
@@ -168,9 +178,9 @@ impl Fs {
             path: self.pm.describe(),
             capacity_bytes: capacity,
             used_bytes: used,
-            health: health(!self.wal.is_stopped()),
-            reason: self.wal.is_stopped().then(|| "takes no more changes after an error".to_string()),
-            errors: 0,
+            health: health(self.pm_trouble().is_none()),
+            reason: self.pm_trouble(),
+            errors: self.pm.error_count(),
             checksum_errors: 0,
         };
         let mut tiers = vec![TierStatus {

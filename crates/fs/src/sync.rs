@@ -45,7 +45,7 @@ impl Fs {
     /// EIO when PM has failed.
     pub fn sync(&self) -> FsResult<()> {
         if self.wal.is_stopped() {
-            return Err(FsError::Engine(terrace_wal::Error::Stopped));
+            return Err(FsError::NotDurable);
         }
         self.pm.persist();
         Ok(())
@@ -84,7 +84,7 @@ impl Fs {
         let mut failures = 0;
         loop {
             if self.wal.is_stopped() {
-                return Err(FsError::Engine(terrace_wal::Error::Stopped));
+                return Err(FsError::NotDurable);
             }
             let mut left = 0;
             self.dirty_before(before, |_| {

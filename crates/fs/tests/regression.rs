@@ -7,8 +7,9 @@ mod common;
 
 use common::{CALLER, Pool, ROOT};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use terrace_format::inode::{SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_fs::{
@@ -17,6 +18,7 @@ use terrace_fs::{
 };
 use terrace_media::PmMedium;
 use terrace_media::block::{Operation, SimulatedDevice, Times};
+use terrace_media::pm::Access;
 
 const W: Wait = Wait::Allowed;
 
@@ -509,6 +511,70 @@ fn damage_of_a_table_entry_keeps_nothing_else_in_pm() -> FsResult<()> {
     pool.pm.poison(entry..entry + 16);
     fs.run_background(100);
     assert!(fs.whereabouts(sound)?.tiers[1].1 > 0, "{:?}", fs.status()?.migration);
+    Ok(())
+}
+
+/// A table entry that could not be read once, when victims were picked, was never picked again: `sync_to` waited for
+/// ever for a block that nobody would move. Found by `terrace_sim::faults`: a demotion with one unreadable range of PM.
+#[test]
+fn a_table_entry_that_failed_once_is_picked_again() -> FsResult<()> {
+    for after in (0..160).step_by(3) {
+        let pool = Pool::new(2 << 20, 4096);
+        let fs = pool.mount();
+        let ino = create(&fs, "a")?;
+        write(&fs, ino, 0, &[3; 20 * 4096])?;
+        fs.statfs(W)?;
+        let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
+        let table = geometry.table_entry(geometry.first_pool_block()).0;
+        let end = geometry.table_entry(PmBlock(geometry.block_count())).0;
+        pool.pm.poison_for(table..end, Access::Reads, Times::After(after));
+        let (tell, result) = mpsc::channel();
+        let other = Arc::clone(&fs);
+        let thread =
+            terrace_runtime::thread::spawn("ends", move || _ = tell.send(other.sync_to(1, &mut |_| {})));
+        assert!(thread.is_ok());
+        let result = result.recv_timeout(Duration::from_secs(10));
+        let result = result.unwrap_or_else(|_| panic!("does not end, {after} entries before the one"));
+        assert!(result.is_ok() || pool.pm.poison_left() == 0, "{result:?}");
+        pool.pm.clear_poison();
+        fs.sync_to(1, &mut |_| {})?;
+        assert_eq!(fs.whereabouts(ino)?.tiers[0].1, 0);
+    }
+    Ok(())
+}
+
+/// readdirplus left out names whose inode could not be read: a listing without them looked whole. Found by `terrace-sim
+/// --config faults-pm --seed 8`.
+#[test]
+fn a_name_whose_inode_cannot_be_read_is_not_left_out() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 1025);
+    let fs = pool.mount();
+    let names = (0..40).map(|index| create(&fs, &format!("f{index}"))).collect::<FsResult<Vec<Ino>>>()?;
+    let lost = names[20];
+    let owner = Owner::Page { kind: PageKind::InodePage, datum: (lost.0 / SLOTS_PER_PAGE) as u32 };
+    let (page, _) = *owners(&pool).iter().find(|(_, found)| *found == owner).unwrap();
+    let slot = page.offset().0 + lost.0 % SLOTS_PER_PAGE * SLOT_SIZE;
+    pool.pm.poison(slot..slot + SLOT_SIZE);
+    let (mut seen, mut cookie) = (Vec::new(), 0);
+    let mut read = |seen: &mut Vec<Ino>| {
+        let before = seen.len();
+        let read = fs.readdir_plus(ROOT, cookie, &mut |entry, _| {
+            cookie = entry.cookie;
+            seen.push(entry.ino);
+            true
+        });
+        read.map(|()| seen.len() > before)
+    };
+    let ended = loop {
+        match read(&mut seen) {
+            Ok(true) => {}
+            other => break other,
+        }
+    };
+    assert_eq!(ended.map_err(|error| error.errno()), Err(5), "{} of 42 names", seen.len());
+    pool.pm.clear_poison();
+    while read(&mut seen)? {}
+    assert_eq!(seen.len(), 42);
     Ok(())
 }
 

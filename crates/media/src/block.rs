@@ -7,7 +7,7 @@ mod ring;
 pub mod simulated;
 
 pub use device_image::{DeviceImage, DeviceSnapshot};
-pub use faults::{Operation, Times};
+pub use faults::{Begins, Operation, Times};
 pub use file::FileDevice;
 pub use simulated::{DeviceCounters, SimulatedDevice};
 

@@ -110,6 +110,13 @@ pub trait PmMedium: Send + Sync {
     fn counters(&self) -> PmCounters {
         PmCounters::default()
     }
+    /// Errors met so far: accesses that failed, or places known to be bad. Status shows PM with errors as degraded.
+    fn error_count(&self) -> u64 {
+        0
+    }
+    /// Makes reads of a range fail from now on, until the medium is opened anew: what it holds is half of a change
+    /// that could not be finished. A medium may take more than the range, not less.
+    fn condemn(&self, _offset: PmOffset, _length: u64) {}
     /// Makes a range quick to access (populates page tables). Bounded work, called in the background.
     fn prepare(&self, _offset: PmOffset, _length: u64) {}
 }

@@ -1,7 +1,7 @@
 //! What simulated devices and recorded PM can be told to do wrong.
 
 use terrace_format::{DeviceBlock, PmOffset};
-use terrace_media::block::{AlignedBlock, Operation, SimulatedDevice, Times};
+use terrace_media::block::{AlignedBlock, Begins, Operation, SimulatedDevice, Times};
 use terrace_media::pm::{Access, RecordedPm};
 use terrace_media::{BlockMedium, MediaError, PmMedium};
 
@@ -126,4 +126,42 @@ fn poison_of_reads_or_stores_once_or_for_good() {
     pm.write_back(PmOffset(64), 64);
     pm.persist();
     assert_eq!(pm.snapshot().pending_count(), 0);
+}
+
+#[test]
+fn what_wears_out_stays_so_and_what_begins_later_begins_then() {
+    let device = SimulatedDevice::new(8);
+    device.fail_next(Operation::Write, 0..8, libc::EIO, Times::Stays(1));
+    device.write(DeviceBlock(1), &block(1)).unwrap();
+    assert!(device.write(DeviceBlock(2), &block(1)).is_err());
+    device.write(DeviceBlock(3), &block(1)).unwrap();
+    assert!(device.write(DeviceBlock(2), &block(1)).is_err());
+    device.clear_failures();
+    device.fail_next(Operation::Flush, 0..8, libc::EIO, Times::From(1));
+    assert_eq!([(); 3].map(|()| device.flush().is_ok()), [true, false, false]);
+    device.clear_failures();
+    device.begin_after(Operation::Read, 1, Begins::Gone);
+    assert_eq!(read(&device, 1).unwrap(), 1);
+    device.write(DeviceBlock(4), &block(1)).unwrap();
+    assert_eq!(errno(read(&device, 1)), Some(libc::ENODEV));
+    assert_eq!(errno(device.write(DeviceBlock(4), &block(1))), Some(libc::ENODEV));
+    device.come_back(None);
+    device.begin_after(Operation::Flush, 0, Begins::Stall);
+    assert_eq!(errno(device.flush()), Some(libc::ETIMEDOUT));
+    assert_eq!(errno(read(&device, 1)), Some(libc::ETIMEDOUT));
+    device.unstall();
+    assert_eq!(read(&device, 1).unwrap(), 1);
+
+    let pm = RecordedPm::new(4096);
+    pm.poison_for(0..4096, Access::Reads, Times::Stays(1));
+    assert!(pm.load_u64(PmOffset(0)).is_ok());
+    assert!(pm.load_u64(PmOffset(8)).is_err());
+    assert!(pm.load_u64(PmOffset(0)).is_ok());
+    assert!(pm.load_u64(PmOffset(8)).is_err());
+    assert_eq!(pm.error_count(), 2);
+    pm.clear_poison();
+    pm.condemn(PmOffset(16), 8);
+    pm.write(PmOffset(16), &[1; 8]).unwrap();
+    assert!(pm.load_u64(PmOffset(16)).is_err());
+    assert!(pm.load_u64(PmOffset(24)).is_ok());
 }

@@ -169,3 +169,22 @@ fn a_foreign_sigbus_goes_to_the_previous_handler() {
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     assert_eq!(signal, Some(libc::SIGBUS), "{status:?}");
 }
+
+/// What a log could not finish is not read until the file is opened anew.
+#[test]
+fn a_condemned_page_is_not_read() {
+    let directory = shm();
+    let path = directory.path().join("pm");
+    let pm = RamPm::create(&path, MIB).unwrap();
+    pm.write(PmOffset(8192), &[5; 8]).unwrap();
+    assert_eq!(pm.error_count(), 0);
+    pm.condemn(PmOffset(8192 + 40), 8);
+    pm.condemn(PmOffset(8192 + 80), 8);
+    assert!(pm.load_u64(PmOffset(8192 + 40)).is_err());
+    assert!(pm.poisoned_ranges().iter().eq([&(8192..12288)]), "{:?}", pm.poisoned_ranges());
+    assert_eq!(pm.error_count(), 1);
+    assert!(pm.load_u64(PmOffset(12288)).is_ok());
+    drop(pm);
+    let pm = RamPm::open(&path, false).unwrap();
+    assert!(pm.load_u64(PmOffset(8192)).is_ok());
+}

@@ -2,7 +2,8 @@
 //! repeated, and shortened, without the generator that made it.
 
 use std::time::Duration;
-use terrace_media::block::Operation;
+use terrace_media::block::{Operation, Times};
+use terrace_media::pm::Access;
 use terrace_reference::Op;
 
 /// One thing that happens to a pool.
@@ -30,6 +31,8 @@ pub enum Action {
     Crash,
     /// A medium misbehaves from now on, or well again.
     Fault(Fault),
+    /// While this is done PM fails at such accesses, so often. See `pm_fault`.
+    Poisoned { access: Access, times: Times, action: Box<Action> },
 }
 
 /// How the lower tier misbehaves.

@@ -36,6 +36,8 @@ pub struct Config {
     pub power_fails: bool,
     /// The lower tier misbehaves.
     pub faults: bool,
+    /// PM fails now and then.
+    pub pm_faults: bool,
     /// Different images looked at after each loss of power, beside the one that the run goes on with.
     pub images: u64,
 }
@@ -64,6 +66,7 @@ pub const BASE: Config = Config {
     persist_only: false,
     power_fails: false,
     faults: false,
+    pm_faults: false,
     images: 0,
 };
 
@@ -71,7 +74,7 @@ pub const BASE: Config = Config {
 const POWER: Config = Config { name: "power", power_fails: true, relatime: false, images: 6, ..BASE };
 
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 9] = [
+pub const CONFIGS: [Config; 10] = [
     POWER,
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
     Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
@@ -80,6 +83,7 @@ pub const CONFIGS: [Config; 9] = [
     Config { name: "power-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER },
     Config { name: "faults", faults: true, relatime: false, ..BASE },
     Config { name: "faults-power", faults: true, ..POWER },
+    Config { name: "faults-pm", pm_faults: true, relatime: false, ..BASE },
     Config { name: "brim", device_blocks: 0, most_blocks: 10_000, files: 40, fills: true, ..BASE },
 ];
 

@@ -167,24 +167,36 @@ impl Call {
     /// Reads a directory whole, and the part that was asked for.
     fn directory(&self, fs: &Fs, id: Id, limit: usize, plus: bool) -> Result<Seen, FsError> {
         let ino = self.ino(&id);
-        let (mut all, mut part, mut taken) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut all, mut taken) = (Vec::new(), Vec::<Attributes>::new());
+        let mut part: Vec<DirectoryEntry> = Vec::new();
         fs.readdir(ino, 0, &mut |entry| {
             all.push(entry.clone());
             true
         })?;
         if plus {
-            fs.readdir_plus(ino, self.cookie, &mut |entry, found| {
-                if part.len() == limit {
-                    return false;
+            // As programs do: from where it ended, until nothing more comes.
+            loop {
+                let (before, from) = (part.len(), part.last().map_or(self.cookie, |last| last.cookie));
+                let read = fs.readdir_plus(ino, from, &mut |entry, found| {
+                    if part.len() == limit {
+                        return false;
+                    }
+                    assert_eq!(entry.ino, found.ino);
+                    assert_eq!(u32::from(entry.file_type), found.mode >> 12);
+                    part.push(entry.clone());
+                    if entry.cookie > 2 {
+                        taken.push(*found);
+                    }
+                    true
+                });
+                if let Err(error) = read {
+                    taken.iter().for_each(|found| fs.forget(found.ino, 1));
+                    return Err(error);
                 }
-                assert_eq!(entry.ino, found.ino);
-                assert_eq!(u32::from(entry.file_type), found.mode >> 12);
-                part.push(entry.clone());
-                if entry.cookie > 2 {
-                    taken.push(*found);
+                if part.len() == before || part.len() == limit {
+                    break;
                 }
-                true
-            })?;
+            }
         } else {
             fs.readdir(ino, self.cookie, &mut |entry| {
                 let room = part.len() < limit;

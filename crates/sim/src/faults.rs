@@ -1,18 +1,32 @@
-//! Every kind of medium error at every kind of access of every operation: the caller gets the right errno, what it
-//! did is one of the states that a failed operation may leave (C9), nothing else is harmed, status shows the device,
-//! the pool works on when the medium does and after a remount.
+//! Every kind of medium error at every kind of access of every operation, and what is demanded then:
+//! - the caller gets EIO (ENOSPC from a device that has no space), and what it did is one of the states that a failed
+//!   operation may leave (C9);
+//! - while the error lasts every read gives the right bytes or EIO, and one that needs nothing from the medium
+//!   succeeds (I8, I10); fsync succeeds unless PM takes no more changes, and then fails for every descriptor (I5);
+//! - status shows the device or PM;
+//! - what was acknowledged is there after a loss of power at that moment, and after an orderly remount; nothing else is
+//!   harmed, and the pool works on when the medium does.
+//!
+//! Descriptors have no errors of their own to be told once: nothing that was acknowledged waits for a write-back, so
+//! an error below holds back a migration and loses nothing.
 
 use crate::action::Action;
 use crate::media::{Media, Setup};
 use crate::run::Wrong;
-use crate::systematic::{Act, SMALL, prepared};
+use crate::systematic::{self, Act, COLD, D, F, H, LINK, SMALL, prepared};
 use crate::world::{Shared, World};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+use std::rc::Rc;
 use std::sync::Arc;
-use terrace_fs::{FsError, Wait};
-use terrace_media::block::{Operation, Times};
-use terrace_media::pm::recorded::Access;
-use terrace_reference::{CrashState, Stamp};
-use terrace_runtime::{interleave, thread};
+use std::time::Duration;
+use terrace_fs::{Atime, Fs, FsError, MountOptions, Wait, WriteFlags, read_superblock};
+use terrace_media::block::{Begins, Operation, SimulatedDevice, Times};
+use terrace_media::pm::Access;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_reference::{After, BLOCK, CrashState, Id, Op, Seek, Stamp, data};
+use terrace_runtime::{Clock, interleave, thread};
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,26 +35,65 @@ pub enum Kind {
     PmRead,
     /// A range of PM cannot be stored to, once.
     PmStore,
+    /// A range of PM cannot be read any more.
+    PmReadForGood,
+    /// A range of PM cannot be stored to any more.
+    PmStoreForGood,
     /// The device fails this operation with this errno, once.
     Once(Operation, i32),
+    /// The device fails all such operations from one on.
+    ForGood(Operation),
+    /// Blocks of the device have worn out: such operations fail there from one on.
+    Worn(Operation),
     /// The device is gone from an operation on, and comes back.
     Gone(Operation),
+    /// The device stalls in an operation, and later goes on.
+    Stalls(Operation),
+    /// Flushes answer and do nothing; then power fails.
+    Lies,
 }
 
 /// All kinds.
-pub const KINDS: [Kind; 8] = [
+pub const KINDS: [Kind; 20] = [
     Kind::PmRead,
     Kind::PmStore,
+    Kind::PmReadForGood,
+    Kind::PmStoreForGood,
     Kind::Once(Operation::Read, libc::EIO),
     Kind::Once(Operation::Write, libc::EIO),
     Kind::Once(Operation::Write, libc::ENOSPC),
     Kind::Once(Operation::Flush, libc::EIO),
+    Kind::ForGood(Operation::Read),
+    Kind::ForGood(Operation::Write),
+    Kind::ForGood(Operation::Flush),
+    Kind::Worn(Operation::Read),
+    Kind::Worn(Operation::Write),
     Kind::Gone(Operation::Read),
     Kind::Gone(Operation::Write),
+    Kind::Gone(Operation::Flush),
+    Kind::Stalls(Operation::Read),
+    Kind::Stalls(Operation::Write),
+    Kind::Stalls(Operation::Flush),
+    Kind::Lies,
 ];
 
+impl Kind {
+    fn is_of_pm(self) -> bool {
+        self.access().is_some()
+    }
+
+    /// The accesses of PM that fail.
+    fn access(self) -> Option<Access> {
+        match self {
+            Kind::PmRead | Kind::PmReadForGood => Some(Access::Reads),
+            Kind::PmStore | Kind::PmStoreForGood => Some(Access::Stores),
+            _ => None,
+        }
+    }
+}
+
 /// What was tried.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Tried {
     /// Runs with an error that an access met.
     pub struck: u64,
@@ -48,32 +101,191 @@ pub struct Tried {
     pub failed: u64,
     /// Of them, those after which no change was taken until the next mount.
     pub stopped: u64,
+    /// Operations on data in PM in the middle of a stalled one of the device.
+    pub amid_stall: u64,
+    /// Reads that met damage, after a flush that lied.
+    pub damaged: u64,
 }
 
-/// Tries one kind of error at the accesses of an act: at each of the first eight, then at ever fewer.
+impl AddAssign for Tried {
+    fn add_assign(&mut self, other: Tried) {
+        self.struck += other.struck;
+        self.failed += other.failed;
+        self.stopped += other.stopped;
+        self.amid_stall += other.amid_stall;
+        self.damaged += other.damaged;
+    }
+}
+
+/// The acts of `systematic`, and those that it has no use for because they change nothing that a crash can lose.
+pub fn acts() -> Vec<Act> {
+    let act = |name, action| Act { name, action, touches: Vec::new() };
+    let op = |name, op| act(name, Action::Op(op));
+    let read = |id, length| Op::Read { id, offset: 0, length };
+    let mut all = systematic::acts();
+    all.extend([
+        op("read", read(F, 10_000)),
+        op("read cold", read(COLD, 20_000)),
+        op("lookup", Op::Lookup { directory: D, name: b"g".to_vec() }),
+        op("getattr", Op::GetAttributes { id: F }),
+        op("readdir", Op::ReadDirectory { id: D, after: After::Start, limit: 100, plus: true }),
+        op("readlink", Op::ReadLink { id: LINK }),
+        op("getxattr", Op::GetXattr { id: H, name: b"user.a".to_vec() }),
+        op("listxattr", Op::ListXattr { id: H }),
+        op("seek", Op::Seek { id: COLD, offset: 0, what: Seek::Hole }),
+        op("open and truncate", Op::Open { id: F, truncate: true }),
+        // More than there is room for: others go down in the middle of it.
+        op(
+            "write over the size of PM",
+            Op::Write { id: F, offset: 0, length: 420 * BLOCK, seed: 9, kill_set_id: false, sync: false },
+        ),
+        act(PROMOTION, Action::Background(20)),
+    ]);
+    all
+}
+
+/// The act before which cold blocks are touched twice.
+const PROMOTION: &str = "promotion";
+
+/// A file that no act touches; all of it is in PM.
+const WITNESS: Id = Id(12);
+/// Operations on it in the middle of one stalled act.
+const MOST_AMID: u64 = 3;
+
+/// Tries one kind of error at the accesses of an act: at each of the first eight, then at ever fewer; of PM so for each
+/// class of accesses, by place and length, because they come in bursts.
 ///
 /// # Errors
 /// What did not hold.
 pub fn explore(act: &Act, kind: Kind) -> Result<Tried, String> {
+    let places = |known: &Shared, setup: &Setup| match kind {
+        Kind::Lies => Some(vec![0]),
+        _ => kind.access().map(|access| places(known, act, access, setup)),
+    };
+    explore_by(kind, act.name, places, |known, after, setup| run(known, act, kind, after, setup))
+}
+
+/// As [`explore`], for the mount after a loss of power.
+///
+/// # Errors
+/// What did not hold.
+pub fn explore_mount(kind: Kind) -> Result<Tried, String> {
+    let places = |_: &Shared, _: &Setup| (kind == Kind::Lies).then(|| vec![0]);
+    explore_by(kind, "mount", places, |known, after, setup| run_mount(known, kind, after, setup))
+}
+
+fn explore_by(
+    kind: Kind,
+    name: &str,
+    places: impl Fn(&Shared, &Setup) -> Option<Vec<u64>>,
+    run: impl Fn(&Shared, u64, &Setup) -> Option<Tried>,
+) -> Result<Tried, String> {
     thread::set_index(0);
     interleave::set_hook(None);
     let mut tried = Tried::default();
     let setup = Setup::default();
     let known = crate::caught(|| prepared(SMALL, &setup, Wrong::default()))?;
-    let mut after = 0;
-    loop {
-        let run = crate::caught(|| run(&known, act, kind, after, &setup));
-        let one = run.map_err(|error| format!("{}, {kind:?} after {after} accesses: {error}", act.name))?;
+    let listed = crate::caught(|| places(&known, &setup))?;
+    let last = listed.is_none().then_some(u64::MAX);
+    for after in listed.unwrap_or_default().into_iter().chain(sparse(last.unwrap_or(0))) {
+        let one = crate::caught(|| run(&known, after, &setup));
+        interleave::set_hook(None);
+        let one = one.map_err(|error| format!("{name}, {kind:?} after {after} accesses: {error}"))?;
         let Some(one) = one else { return Ok(tried) };
-        tried.struck += one.struck;
-        tried.failed += one.failed;
-        tried.stopped += one.stopped;
-        after += 1 + after / 8;
+        tried += one;
     }
+    Ok(tried)
+}
+
+/// All of the first numbers below `end`, then ever fewer.
+fn sparse(end: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(0), |number| Some(number + 1 + number / 8))
+        .take_while(move |number| *number < end)
+}
+
+/// How many accesses of PM to let pass.
+fn places(known: &Shared, act: &Act, access: Access, setup: &Setup) -> Vec<u64> {
+    let world = begin(known, setup);
+    let pm = Arc::clone(&world.borrow().media.pm);
+    let (superblock, _) = read_superblock(&*pm, true).unwrap();
+    let pool = superblock.geometry().first_pool_block().offset().0;
+    pm.start_trace();
+    perform(&world, act).unwrap_or_else(|error| panic!("fails without a fault: {error}"));
+    let mut classes: BTreeMap<(bool, u64), Vec<u64>> = BTreeMap::new();
+    let trace = pm.take_trace();
+    for (index, (_, range)) in trace.iter().filter(|(found, _)| *found == access).enumerate() {
+        let class = (range.start < pool, (range.end - range.start).next_power_of_two());
+        classes.entry(class).or_default().push(index as u64);
+    }
+    let chosen = classes.values().flat_map(|all| {
+        let some = sparse(all.len() as u64).map(|index| all[index as usize]);
+        some.chain(all.last().copied())
+    });
+    let mut chosen: Vec<u64> = chosen.collect();
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
 }
 
 /// One run; `None` when no access met the error.
 fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Option<Tried> {
+    let world = begin(known, setup);
+    let fs = Arc::clone(world.borrow().fs());
+    let mut states = states_of(&world.borrow(), &act.action);
+    inject(&world.borrow(), kind, after);
+    let amid = amid_stalls(&world.borrow(), &fs);
+    let result = perform(&world, act);
+    interleave::set_hook(None);
+    if !has_struck(&world.borrow(), kind) {
+        return None;
+    }
+    let mut tried = Tried { struck: 1, failed: u64::from(result.is_err()), ..Tried::default() };
+    let ended = matches!(act.action, Action::Remount);
+    let stopped = fs.is_stopped() && !(ended && result.is_ok());
+    match &result {
+        Ok(()) => _ = states.drain(..states.len() - 1),
+        // A later piece, or what followed a checkpoint in the background that failed (C9).
+        Err(error) if stopped && error.errno() == libc::EROFS => {}
+        Err(error) => assert_errno(kind, error),
+    }
+    for (op, when) in amid.take() {
+        tried.amid_stall += 1;
+        states.iter_mut().for_each(|state| _ = state.tree.perform(&op, when));
+    }
+    assert!(!stopped || kind.is_of_pm(), "no change is taken any more");
+    tried.stopped = u64::from(stopped);
+    if !fs.is_stopped() || stopped {
+        assert_shown(&fs, kind);
+    }
+    let mut world = world.borrow_mut();
+    if kind == Kind::Lies {
+        drop(fs);
+        tried.damaged = after_a_lie(&mut world, &states);
+        return Some(tried);
+    }
+    if !ended {
+        assert_no_wrong_bytes(&world, &fs, &states, kind);
+        assert_fsync(&world, &fs, &states);
+        fs.run_background(20);
+        assert_no_wrong_bytes(&world, &fs, &states, kind);
+    }
+    let stopped = fs.is_stopped();
+    drop(fs);
+    let moment = world.media.now();
+    end_fault(&world);
+    // The odd ones lose power now, and what is undecided is lost, kept, or some of it; the others go on.
+    if stopped || ended || after % 2 == 1 {
+        let image = [0, 1, 4 * after + 2][(after / 2 % 3) as usize];
+        let media = Media::after(&moment, image, setup);
+        world.look_at_and_leave(media, &states);
+    } else {
+        leave(&mut world, &states);
+    }
+    Some(tried)
+}
+
+/// The pool, mounted, with background work at rest.
+fn begin(known: &Shared, setup: &Setup) -> Shared {
     let media = {
         let known = known.borrow();
         let device = known.media.device.as_ref().map(|device| device.visible_image());
@@ -81,101 +293,259 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
     };
     let world = known.borrow().fork(media);
     world.borrow_mut().begin_quiet();
-    let (fs, states) = {
-        let world = world.borrow();
-        let from = world.now();
-        let when = Stamp { from, to: from + 1_000_000_000 };
-        let states = match &act.action {
-            Action::Op(op) => world.states_of(op, when),
-            _ => world.state_now(),
-        };
-        (Arc::clone(world.fs()), states)
-    };
-    inject(&world.borrow(), kind, after);
-    let result = perform(&world, act);
-    let struck = end_fault(&world.borrow(), kind);
-    if !struck {
-        return None;
+    world
+}
+
+fn some_time(world: &World) -> Stamp {
+    let from = world.now();
+    Stamp { from, to: from + 1_000_000_000 }
+}
+
+fn states_of(world: &World, action: &Action) -> Vec<CrashState> {
+    match action {
+        Action::Op(op) => world.states_of(op, some_time(world)),
+        _ => world.state_now(),
     }
-    let mut tried = Tried { struck: 1, ..Tried::default() };
-    let mut world = world.borrow_mut();
-    if let Err(error) = &result {
-        tried.failed = 1;
-        let errno = error.errno();
-        let space = kind == Kind::Once(Operation::Write, libc::ENOSPC) && errno == libc::ENOSPC;
-        assert!(errno == libc::EIO || space, "{error}: errno {errno}");
-    }
-    let stopped = fs.is_stopped();
-    assert!(!stopped || matches!(kind, Kind::PmStore | Kind::PmRead), "no change is taken any more");
-    if !matches!(kind, Kind::PmRead | Kind::PmStore) {
-        let status = fs.status().unwrap();
-        assert_eq!(status.tiers[1].devices[0].health, "degraded", "status does not show the device");
-    }
-    drop(fs);
-    let allowed = if result.is_ok() { states[states.len() - 1..].to_vec() } else { states };
-    leave(&mut world, stopped, &allowed);
-    tried.stopped = u64::from(stopped);
-    Some(tried)
+}
+
+fn device(world: &World) -> Arc<SimulatedDevice> {
+    Arc::clone(world.media.device.as_ref().unwrap())
 }
 
 fn inject(world: &World, kind: Kind, after: u64) {
-    let pm = &world.media.pm;
-    let size = terrace_media::PmMedium::size(&**pm);
-    let Some(device) = world.media.device.as_ref() else { return };
-    let blocks = terrace_media::BlockMedium::blocks(&**device);
-    let times = Times::After(after);
+    let (pm, device) = (&world.media.pm, device(world));
+    let (size, blocks) = (pm.size(), device.blocks());
+    let fail = |operation, errno, times| device.fail_next(operation, 0..blocks, errno, times);
     match kind {
-        Kind::PmRead => pm.poison_for(0..size, Access::Reads, times),
-        Kind::PmStore => pm.poison_for(0..size, Access::Stores, times),
-        Kind::Once(operation, errno) => device.fail_next(operation, 0..blocks, errno, times),
-        Kind::Gone(operation) => {
-            device.fail_next(operation, 0..blocks, libc::ENODEV, times);
-            // From then on everything fails, for a while.
-            for other in crate::generate::OPERATIONS {
-                device.fail_next(other, 0..blocks, libc::ENODEV, Times::After(after));
-            }
-        }
+        Kind::PmRead => pm.poison_for(0..size, Access::Reads, Times::After(after)),
+        Kind::PmStore => pm.poison_for(0..size, Access::Stores, Times::After(after)),
+        Kind::PmReadForGood => pm.poison_for(0..size, Access::Reads, Times::Stays(after)),
+        Kind::PmStoreForGood => pm.poison_for(0..size, Access::Stores, Times::Stays(after)),
+        Kind::Once(operation, errno) => fail(operation, errno, Times::After(after)),
+        Kind::ForGood(operation) => fail(operation, libc::EIO, Times::From(after)),
+        Kind::Worn(operation) => fail(operation, libc::EIO, Times::Stays(after)),
+        Kind::Gone(operation) => device.begin_after(operation, after, Begins::Gone),
+        Kind::Stalls(operation) => device.begin_after(operation, after, Begins::Stall),
+        Kind::Lies => device.lie_about_flush(true),
     }
 }
 
-/// Ends the fault; whether it struck.
-fn end_fault(world: &World, kind: Kind) -> bool {
-    let Some(device) = world.media.device.as_ref() else { return false };
-    let left = match kind {
-        Kind::PmRead | Kind::PmStore => world.media.pm.poison_left(),
-        Kind::Once(..) => device.failures_left(),
-        Kind::Gone(_) => usize::from(terrace_media::BlockMedium::error_count(&**device) == 0),
-    };
+fn has_struck(world: &World, kind: Kind) -> bool {
+    match kind {
+        Kind::Lies => true,
+        _ if kind.is_of_pm() => world.media.pm.error_count() > 0,
+        _ => device(world).error_count() > 0,
+    }
+}
+
+fn end_fault(world: &World) {
     world.media.pm.clear_poison();
+    let device = device(world);
     device.clear_failures();
-    left == 0
+    device.unstall();
+    device.come_back(None);
+    device.lie_about_flush(false);
+}
+
+/// In the middle of a stalled operation of the device what is in PM is written, synced and read at once (I10): the
+/// operations that were done.
+fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
+    let done: Rc<RefCell<Vec<(Op, Stamp)>>> = Rc::default();
+    let (amid, fs, device, ino) = (Rc::clone(&done), Arc::clone(fs), device(world), world.ino(WITNESS));
+    let clock = Arc::clone(&world.clock);
+    interleave::set_hook(Some(Rc::new(move |point| {
+        let count = amid.borrow().len() as u64;
+        if point != "device:stalled" || count == MOST_AMID {
+            return;
+        }
+        let op = Op::Write {
+            id: WITNESS,
+            offset: 0,
+            length: 5000,
+            seed: 70 + count,
+            kill_set_id: false,
+            sync: true,
+        };
+        // Before it is done: what it does must not come here.
+        let from = clock.monotonic_ns() as i64;
+        amid.borrow_mut().push((op, Stamp { from, to: from + 1_000_000 }));
+        let (errors, bytes) = (device.error_count(), data(5000, 70 + count));
+        let flags = WriteFlags { sync: true, kill_set_id: false };
+        assert_eq!(fs.write(ino, 0, &bytes, flags, Wait::Never).unwrap(), bytes.len(), "write amid a stall");
+        fs.fsync(ino, false).unwrap();
+        let mut found = vec![0; bytes.len()];
+        assert_eq!(fs.read(ino, 0, &mut found, Wait::Never).unwrap(), bytes.len(), "read amid a stall");
+        assert!(found == bytes, "wrong bytes amid a stall");
+        assert_eq!(device.error_count(), errors, "what is in PM waited for the device");
+    })));
+    done
 }
 
 /// Does the act on the engine alone.
 fn perform(world: &Shared, act: &Act) -> Result<(), FsError> {
     let fs = Arc::clone(world.borrow().fs());
     match &act.action {
-        Action::Op(op) => world.borrow().call(op).run(&fs, Wait::Allowed).map(|_| ()),
+        Action::Op(op) => {
+            let call = world.borrow().call(op);
+            call.run(&fs, Wait::Allowed).map(|_| ())
+        }
         Action::SyncDown => fs.sync_to(1, &mut |_| {}),
-        Action::Remount => fs.sync(),
+        Action::Remount => fs.unmount(),
         _ => {
+            let ino = world.borrow().ino(COLD);
+            let touches = if act.name == PROMOTION { 2 } else { 0 };
+            let read = |_| fs.read(ino, 0, &mut [0; 20_000], Wait::Allowed).map(|_| ());
+            let done = (0..touches).try_for_each(read);
             fs.run_background(20);
-            Ok(())
+            done
         }
     }
 }
 
-/// Compares while mounted unless PM failed, and after the next mount.
-fn leave(world: &mut World, stopped: bool, allowed: &[CrashState]) {
-    if stopped {
-        let media = Media::after(&world.media.now(), 1, &world.media.setup().clone());
-        return world.look_at_and_leave(media, allowed);
+fn assert_errno(kind: Kind, error: &FsError) {
+    let errno = error.errno();
+    let space = kind == Kind::Once(Operation::Write, libc::ENOSPC) && errno == libc::ENOSPC;
+    assert!(errno == libc::EIO || space, "{error}: errno {errno}");
+}
+
+/// Status shows what failed, and only that.
+fn assert_shown(fs: &Fs, kind: Kind) {
+    let status = fs.status().unwrap();
+    let (pm, below) = (&status.tiers[0].devices[0], &status.tiers[1].devices[0]);
+    let degraded = |bad: bool| if bad { "degraded" } else { "ok" };
+    assert_eq!(pm.health, degraded(kind.is_of_pm()), "PM in status");
+    assert_eq!(below.health, degraded(!kind.is_of_pm() && kind != Kind::Lies), "the device in status");
+    assert_eq!(status.healthy, kind == Kind::Lies);
+    assert!(kind == Kind::Lies || pm.reason.is_some() || below.reason.is_some(), "no reason in status");
+}
+
+/// Regular files that are there in all states, with their contents.
+fn files(states: &[CrashState]) -> Vec<(Id, Vec<Vec<u8>>)> {
+    let content = |state: &CrashState, id: Id| {
+        let content = state.tree.node(id).ok()?.content()?;
+        // Those far out are nearly all holes.
+        let mut bytes = vec![0; content.size().min(1 << 20) as usize];
+        content.read(0, &mut bytes);
+        Some(bytes)
+    };
+    let Some(last) = states.last() else { return Vec::new() };
+    let with_contents = |(id, _)| {
+        let contents: Option<Vec<Vec<u8>>> = states.iter().map(|state| content(state, id)).collect();
+        Some((id, contents?))
+    };
+    last.tree.nodes().filter_map(with_contents).collect()
+}
+
+/// Reads all files: right bytes or EIO; how many gave that.
+fn assert_no_wrong_bytes(world: &World, fs: &Fs, states: &[CrashState], kind: Kind) -> u64 {
+    let mut failed = 0;
+    for (id, contents) in files(states) {
+        let ino = world.ino(id);
+        if ino.0 == 0 {
+            continue; // made by the act, which did not say where
+        }
+        let longest = contents.iter().map(Vec::len).max().unwrap_or(0);
+        for offset in (0..longest).step_by(16 << 10) {
+            let mut found = vec![0xaa; (16 << 10).min(longest - offset)];
+            let part = |bytes: &[u8]| {
+                let end = bytes.len().min(offset + found.len());
+                bytes.get(offset..end).unwrap_or_default().to_vec()
+            };
+            let expected: Vec<Vec<u8>> = contents.iter().map(|bytes| part(bytes)).collect();
+            match fs.read(ino, offset as u64, &mut found, Wait::Allowed) {
+                Ok(count) => {
+                    let right = expected.iter().any(|bytes| *bytes == found[..count]);
+                    assert!(right, "{id:?}: wrong bytes at {offset}, {count} of them, while the error lasts");
+                }
+                Err(error) => {
+                    failed += 1;
+                    assert_eq!(error.errno(), libc::EIO, "{id:?}: read at {offset}: {error}");
+                    let needs = kind.is_of_pm() || fs.whereabouts(ino).unwrap().tiers[1].1 > 0;
+                    assert!(needs, "{id:?}: {error} although all of it is in PM");
+                }
+            }
+        }
     }
-    world.settle(allowed);
+    failed
+}
+
+/// fsync of each file, by two that have it open.
+fn assert_fsync(world: &World, fs: &Fs, states: &[CrashState]) {
+    for (id, _) in files(states) {
+        let both = [fs.fsync(world.ino(id), false), fs.fsync(world.ino(id), true)];
+        let answers = both.map(|synced| synced.map_err(|error| error.errno()));
+        let expected = if fs.is_stopped() { Err(libc::EIO) } else { Ok(()) };
+        assert_eq!(answers, [expected; 2], "{id:?}: fsync");
+    }
+}
+
+/// Everything is moved down by flushes that lie, then power fails: metadata holds, damage is found by its checksum. How
+/// many reads met it.
+fn after_a_lie(world: &mut World, states: &[CrashState]) -> u64 {
+    // Files that the act removed from PM come down too.
+    let _ = world.fs().sync_to(1, &mut |_| {});
+    let (moment, setup) = (world.media.now(), world.media.setup().clone());
+    world.may_be_damaged = true;
+    let mut damaged = 0;
+    // Nothing of the device kept, all of it, some of it.
+    for image in [1, 5, 11] {
+        let other = world.fork(Media::after(&moment, image, &setup));
+        let mut other = other.borrow_mut();
+        other.begin_quiet();
+        other.settle(states);
+        damaged += assert_no_wrong_bytes(&other, other.fs(), &other.state_now(), Kind::Lies);
+        other.unmount_and_check();
+        let now = other.state_now();
+        let media = Media::after(&other.media.now(), 1, &setup);
+        other.look_at_and_leave(media, &now);
+    }
+    damaged
+}
+
+/// Compares while mounted and after the next mount.
+fn leave(world: &mut World, states: &[CrashState]) {
+    world.settle(states);
+    // What failed is tried again when some time has passed (M6).
+    world.clock.advance(Duration::from_secs(5));
     world.fs().run_background(10_000);
     world.compare_all();
     world.unmount_and_check();
     let media = Media::after(&world.media.now(), 1, &world.media.setup().clone());
     let now = world.state_now();
     world.look_at_and_leave(media, &now);
+}
+
+/// A mount after a loss of power, with an error in it: it fails, or is as good as any; so is the next one.
+fn run_mount(known: &Shared, kind: Kind, after: u64, setup: &Setup) -> Option<Tried> {
+    let world = begin(known, setup);
+    let op = Op::Write { id: WITNESS, offset: 0, length: 9000, seed: 71, kill_set_id: false, sync: true };
+    let states = states_of(&world.borrow(), &Action::Op(op.clone()));
+    let fs = Arc::clone(world.borrow().fs());
+    let call = world.borrow().call(&op);
+    call.run(&fs, Wait::Allowed).unwrap();
+    drop(fs);
+    let mut world = world.borrow_mut();
+    let media = Media::after(&world.media.now(), 3, setup);
+    world.media = media;
+    inject(&world, kind, after);
+    let clock: Arc<dyn Clock> = world.clock.clone();
+    let options = MountOptions { atime: Atime::Never, ..MountOptions::default() };
+    let mounted = read_superblock(&*world.media.pm, true).map_err(|error| error.to_string());
+    let mounted = mounted.and_then(|(superblock, _)| {
+        let mounted = Fs::mount(world.media.pool(), superblock, options, clock);
+        mounted.map_err(|error| error.to_string())
+    });
+    let struck = has_struck(&world, kind);
+    let tried = Tried { struck: 1, failed: u64::from(mounted.is_err()), ..Tried::default() };
+    if let Ok(fs) = &mounted {
+        let last = &states[states.len() - 1..];
+        if !fs.is_stopped() {
+            assert_no_wrong_bytes(&world, fs, last, Kind::PmRead);
+        }
+    }
+    drop(mounted);
+    end_fault(&world);
+    let media = Media::after(&world.media.now(), after % 2, setup);
+    world.look_at_and_leave(media, &states[states.len() - 1..]);
+    struck.then_some(tried)
 }

@@ -6,7 +6,8 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
-use terrace_media::block::Operation;
+use terrace_media::block::{Operation, Times};
+use terrace_media::pm::Access;
 
 /// What a device does.
 pub const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
@@ -57,6 +58,7 @@ impl Generator {
                 self.fault_for = self.rng.random_range(5..60);
                 Action::Fault(self.fault())
             }
+            430..=629 if config.pm_faults => self.poisoned(world),
             _ => return Entry { action: self.operation(world), seed },
         };
         Entry { action, seed }
@@ -68,6 +70,20 @@ impl Generator {
         let op = world.choose();
         std::mem::swap(&mut world.rng, &mut self.rng);
         Action::Op(op)
+    }
+
+    fn poisoned(&mut self, world: &Shared) -> Action {
+        let access = *[Access::Reads, Access::Stores].choose(&mut self.rng).unwrap_or(&Access::Reads);
+        let most = *[3, 10, 10, 30, 300].choose(&mut self.rng).unwrap_or(&10);
+        let action = match self.rng.random_range(0..8) {
+            0 => Action::Background(20),
+            1 => Action::SyncDown,
+            _ => self.operation(world),
+        };
+        let after = self.rng.random_range(0..most);
+        // Once, or where it struck until the action has ended.
+        let times = if self.rng.random() { Times::After(after) } else { Times::Stays(after) };
+        Action::Poisoned { access, times, action: Box::new(action) }
     }
 
     fn fault(&mut self) -> Fault {

@@ -6,6 +6,7 @@
 
 use crate::action::{Action, Entry, Fault};
 use crate::operate::operate;
+use crate::pm_fault::poisoned;
 use crate::power::Crash;
 use crate::world::{Nesting, Shared, World};
 use rand::rngs::SmallRng;
@@ -140,6 +141,7 @@ pub fn apply(world: &Shared, entry: &Entry) {
         Action::PowerFails(events) => world.borrow_mut().arm(*events, entry.seed),
         Action::Crash => world.borrow_mut().crash_now(entry.seed),
         Action::Fault(fault) => world.borrow_mut().inject(*fault),
+        Action::Poisoned { access, times, action } => poisoned(world, entry.seed, (*access, *times), action),
     }
     recover_if_taken(world);
 }

@@ -24,6 +24,7 @@ pub mod mistakes;
 pub mod necessity;
 pub mod old_content;
 mod operate;
+mod pm_fault;
 mod power;
 pub mod run;
 pub mod subsets;

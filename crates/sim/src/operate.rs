@@ -70,7 +70,7 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
 
 impl World {
     /// Whether what an operation needs is there: in a shortened history it may not be.
-    fn can_do(&self, op: &Op) -> bool {
+    pub fn can_do(&self, op: &Op) -> bool {
         let there = |id: Id| self.model.node(id).is_ok();
         let held = |held: &BTreeMap<Id, u64>, id: &Id, count: u64| held.get(id).is_some_and(|n| *n >= count);
         let ready = match op {
@@ -113,7 +113,7 @@ impl World {
         self.model.crash_states(op, rules, when)
     }
 
-    fn judge(&mut self, op: &Op, answer: Result<Seen, FsError>, when: Stamp) {
+    pub fn judge(&mut self, op: &Op, answer: Result<Seen, FsError>, when: Stamp) {
         match answer {
             Err(FsError::WouldBlock) => return self.take_over(op, when),
             Err(error) if error.errno() == libc::EIO && (self.faulty() || self.may_be_damaged) => {
@@ -207,7 +207,7 @@ impl World {
     }
 
     /// Where an operation reads a directory from.
-    fn cookie_of(&self, op: &Op) -> u64 {
+    pub fn cookie_of(&self, op: &Op) -> u64 {
         match op {
             Op::ReadDirectory { after: After::Cookie(cookie), .. } => *cookie,
             // Of a name that may be gone: resuming after it must work all the same.

@@ -91,6 +91,11 @@ impl World {
 
     pub fn crash_now(&mut self, seed: u64) {
         let states = self.state_now();
+        self.lose_power(seed, states);
+    }
+
+    /// Power fails now.
+    pub fn lose_power(&mut self, seed: u64, states: Vec<CrashState>) {
         self.media.clock.set_crash_at(None);
         let _ = self.media.take_moment();
         self.crash = Crash::Taken { seed, moment: Box::new(self.media.now()), states: Vec::new() };
@@ -164,6 +169,16 @@ impl World {
         self.settle(states);
         self.fs().run_background(10_000);
         self.compare_all();
+    }
+
+    /// Unmounts and mounts; what is there then is one of these states.
+    pub fn remount_to(&mut self, mut states: Vec<CrashState>) {
+        self.steps.clear();
+        self.unmount_engine();
+        self.end_mount();
+        states.iter_mut().for_each(|state| state.tree.drop_references());
+        let media = Media::after(&self.media.now(), 1, &self.media.setup().clone());
+        self.look_at(media, &states);
     }
 
     /// Looks at what a crash left, and unmounts.

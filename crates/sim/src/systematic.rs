@@ -42,17 +42,17 @@ pub struct Act {
     /// What is done.
     pub action: Action,
     /// Inodes and names it touches.
-    touches: Vec<(Id, Option<&'static str>)>,
+    pub(crate) touches: Vec<(Id, Option<&'static str>)>,
 }
 
-const D: Id = Id(2);
+pub(crate) const D: Id = Id(2);
 const EMPTY: Id = Id(3);
 const SUB: Id = Id(4);
-const COLD: Id = Id(5);
-const F: Id = Id(6);
+pub(crate) const COLD: Id = Id(5);
+pub(crate) const F: Id = Id(6);
 const G: Id = Id(7);
-const H: Id = Id(8);
-const LINK: Id = Id(9);
+pub(crate) const H: Id = Id(8);
+pub(crate) const LINK: Id = Id(9);
 const BIG: Id = Id(10);
 /// Files that fill the first page of the inode file: one more inode needs a new page.
 const FILLERS: std::ops::Range<u64> = 11..32;

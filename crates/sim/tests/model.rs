@@ -127,6 +127,13 @@ fn faults() {
     check(kind("faults-power"), 10_000);
 }
 
+/// PM fails once, in the middle of operations and of background work; what failed is done or not (C9).
+#[test]
+fn pm_faults() {
+    let counts = check(kind("faults-pm"), 40_000);
+    assert!(counts.errors > 300 && counts.crashes > 100, "{counts:?}");
+}
+
 /// PM alone, full: what gives space back never lacks it (I9).
 #[test]
 fn brim() {

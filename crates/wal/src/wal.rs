@@ -308,7 +308,12 @@ impl Open<'_> {
             return Err(Error::RecordTooLarge { bytes: size, limit: self.need as usize });
         }
         let appended = self.append(tx);
-        let done = appended.and_then(|()| self.apply(tx));
+        let done = appended.and_then(|()| {
+            // Readers would find some of the new words beside old ones (I8). The next mount replays all.
+            let condemn =
+                |(offset, content): (PmOffset, &[u8])| self.wal.pm.condemn(offset, content.len() as u64);
+            self.apply(tx).inspect_err(|_| tx.writes().for_each(condemn))
+        });
         if let Err(error) = done {
             self.failed = true;
             self.wal.stopped.store(true, Ordering::SeqCst);

@@ -11,6 +11,7 @@ use terrace_blocks::State;
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_runtime::sync::atomic::Ordering;
+use terrace_wal::Error;
 
 /// A PM block of a file that is to be demoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,9 +128,14 @@ impl Fs {
                 Ok(Owner::Free) => claimed = true,
                 Ok(Owner::Page { .. }) => descriptor.touch(NEVER),
                 // Damage of one entry must not keep the others in PM.
-                Err(error) => {
+                Err(error @ Error::Corrupt(_)) => {
                     tracing::warn!("not demoted: {error}");
                     descriptor.touch(NEVER);
+                }
+                // PM may answer the next time: never picked, the block would be waited for by `sync_to` for ever.
+                Err(error) => {
+                    tracing::debug!("not demoted now: {error}");
+                    self.refuse(block);
                 }
             }
         }

@@ -33,6 +33,10 @@ pub enum Times {
     Forever,
     /// Once, after so many operations that it lets pass.
     After(u64),
+    /// All that follow so many that it lets pass.
+    From(u64),
+    /// As `After`, and from then on whenever the place is touched that was touched then: one that has worn out.
+    Stays(u64),
 }
 
 /// What becomes of an operation that a failure meets.
@@ -41,24 +45,41 @@ pub(crate) struct Strike {
     pub fails: bool,
     /// The failure will meet others.
     pub stays: bool,
+    /// Only there, from now on.
+    pub here: bool,
 }
 
 impl Times {
     /// The next operation is met.
     pub(crate) fn strike(&mut self) -> Strike {
-        match self {
-            Times::Forever => Strike { fails: true, stays: true },
+        let here = matches!(self, Times::Stays(0));
+        let (fails, stays) = match self {
+            Times::Forever | Times::From(0) => (true, true),
+            Times::Stays(0) => {
+                *self = Times::Forever;
+                (true, true)
+            }
             Times::Count(left) => {
                 *left = left.saturating_sub(1);
-                Strike { fails: true, stays: *left > 0 }
+                (true, *left > 0)
             }
-            Times::After(0) => Strike { fails: true, stays: false },
-            Times::After(left) => {
+            Times::After(0) => (true, false),
+            Times::After(left) | Times::From(left) | Times::Stays(left) => {
                 *left -= 1;
-                Strike { fails: false, stays: true }
+                (false, true)
             }
-        }
+        };
+        Strike { fails, stays, here }
     }
+}
+
+/// What begins with an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begins {
+    /// The device is gone.
+    Gone,
+    /// Operations take for ever, see [`SimulatedDevice::stall_without_waiting`].
+    Stall,
 }
 
 struct Failure {
@@ -68,9 +89,17 @@ struct Failure {
     times: Times,
 }
 
+/// What begins with the operation after so many of its kind.
+struct Beginning {
+    operation: Operation,
+    left: u64,
+    begins: Begins,
+}
+
 #[derive(Default)]
 pub(super) struct Faults {
     failures: Vec<Failure>,
+    beginnings: Vec<Beginning>,
     stall: Option<Stall>,
     waiting: u64,
     pub lies: bool,
@@ -99,10 +128,33 @@ impl Faults {
         let failure = self.failures.get_mut(index)?;
         let errno = failure.errno;
         let strike = failure.times.strike();
+        if strike.here && operation != Operation::Flush {
+            failure.blocks = blocks.clone();
+        }
         if !strike.stays {
             self.failures.remove(index);
         }
         strike.fails.then_some(errno)
+    }
+
+    /// An operation comes: what was to begin with it begins.
+    fn begin(&mut self, operation: Operation) {
+        let (mut gone, mut stalled) = (false, false);
+        self.beginnings.retain_mut(|beginning| {
+            if beginning.operation != operation || beginning.left > 0 {
+                beginning.left -= u64::from(beginning.operation == operation);
+                return true;
+            }
+            gone |= beginning.begins == Begins::Gone;
+            stalled |= beginning.begins == Begins::Stall;
+            false
+        });
+        if gone {
+            self.gone = Some(libc::ENODEV);
+        }
+        if stalled {
+            self.stall = Some(Stall::NoWait);
+        }
     }
 
     pub fn is_gone(&self) -> bool {
@@ -116,6 +168,11 @@ impl SimulatedDevice {
         self.shared.state.lock().faults.failures.push(Failure { operation, blocks, errno, times });
     }
 
+    /// Lets something begin with the operation after so many of its kind.
+    pub fn begin_after(&self, operation: Operation, after: u64, begins: Begins) {
+        self.shared.state.lock().faults.beginnings.push(Beginning { operation, left: after, begins });
+    }
+
     /// Injected failures that have not ended yet.
     pub fn failures_left(&self) -> usize {
         self.shared.state.lock().faults.failures.len()
@@ -123,7 +180,9 @@ impl SimulatedDevice {
 
     /// Ends all injected failures.
     pub fn clear_failures(&self) {
-        self.shared.state.lock().faults.failures.clear();
+        let mut state = self.shared.state.lock();
+        state.faults.failures.clear();
+        state.faults.beginnings.clear();
     }
 
     /// Makes reads, writes and flushes wait until `unstall`. One that waits longer than 30 s fails with
@@ -202,8 +261,14 @@ impl SimulatedDevice {
 
 impl Shared {
     /// Waits out a stall; an error when that takes too long, or when the device is gone.
-    pub(super) fn pass(&self, operation: &'static str, blocks: &Range<u64>) -> Result<(), MediaError> {
+    pub(super) fn pass(
+        &self,
+        kind: Operation,
+        operation: &'static str,
+        blocks: &Range<u64>,
+    ) -> Result<(), MediaError> {
         let mut state = self.state.lock();
+        state.faults.begin(kind);
         match state.faults.stall {
             None => {}
             Some(Stall::NoWait) => {

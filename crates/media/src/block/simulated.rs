@@ -199,7 +199,7 @@ impl BlockMedium for SimulatedDevice {
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         interleave::point("device:read");
         let range = self.shared.range("read", first, into.len() as u64)?;
-        self.shared.pass("read", &range)?;
+        self.shared.pass(Operation::Read, "read", &range)?;
         let mut state = self.shared.state.lock();
         state.counters.reads += 1;
         if let Some(errno) = state.faults.injected(Operation::Read, &range) {
@@ -217,7 +217,7 @@ impl BlockMedium for SimulatedDevice {
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         interleave::point("device:write");
         let range = self.shared.range("write", first, from.len() as u64)?;
-        self.shared.pass("write", &range)?;
+        self.shared.pass(Operation::Write, "write", &range)?;
         let _event = self.shared.clock.begin(EventKind::DeviceWrite);
         let mut state = self.shared.state.lock();
         state.counters.writes += 1;
@@ -239,7 +239,7 @@ impl BlockMedium for SimulatedDevice {
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         interleave::point("device:flush");
         let whole = 0..self.shared.blocks;
-        self.shared.pass("flush", &whole)?;
+        self.shared.pass(Operation::Flush, "flush", &whole)?;
         let _event = self.shared.clock.begin(EventKind::DeviceFlush);
         let kept = self.shared.clock.ordering().pass_flush(at);
         let mut state = self.shared.state.lock();

@@ -82,6 +82,16 @@ impl FaultGuard {
         !self.ranges().into_iter().any(touches)
     }
 
+    /// Counts the pages of a range as poisoned.
+    pub(crate) fn condemn(&self, offset: u64, length: u64) {
+        let first = offset & !(PAGE as u64 - 1);
+        for page in (first..offset + length).step_by(PAGE) {
+            if self.intact(page, PAGE as u64) {
+                record(self.slot, page as usize, PAGE);
+            }
+        }
+    }
+
     /// The poisoned ranges, as offsets; the whole mapping when there were too many to remember.
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
         let count = self.slot.count.load(Ordering::Acquire) as usize;
@@ -165,14 +175,7 @@ fn replace_page(slot: &Slot, base: usize, length: usize, address: usize, size: u
     if start < base || start + size > base + length {
         return false;
     }
-    let index = slot.count.fetch_add(1, Ordering::AcqRel) as usize;
-    if let Some(entry) = slot.ranges.get(index) {
-        let order = (size / PAGE).trailing_zeros() as u64;
-        entry.store((start - base) as u64 | order, Ordering::Release);
-    } else {
-        // keep the counter from wrapping; the mapping stays poisoned as a whole
-        slot.count.store(RANGES as u32 + 1, Ordering::Release);
-    }
+    record(slot, start - base, size);
     // SAFETY: the range lies inside a registered mapping, which stays mapped while the access that
     // faulted borrows it. Writable even in a read-only mapping: nobody stores there.
     let page = unsafe {
@@ -186,6 +189,18 @@ fn replace_page(slot: &Slot, base: usize, length: usize, address: usize, size: u
         )
     };
     page != libc::MAP_FAILED
+}
+
+/// Records a page at an offset of its mapping.
+fn record(slot: &Slot, offset: usize, size: usize) {
+    let index = slot.count.fetch_add(1, Ordering::AcqRel) as usize;
+    if let Some(entry) = slot.ranges.get(index) {
+        let order = (size / PAGE).trailing_zeros() as u64;
+        entry.store(offset as u64 | order, Ordering::Release);
+    } else {
+        // keep the counter from wrapping; the mapping stays poisoned as a whole
+        slot.count.store(RANGES as u32 + 1, Ordering::Release);
+    }
 }
 
 /// Hands the signal to the action that was there before us.

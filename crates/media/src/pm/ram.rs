@@ -316,6 +316,16 @@ impl PmMedium for RamPm {
         Ok(crc)
     }
 
+    fn condemn(&self, offset: PmOffset, length: u64) {
+        if self.holds(offset.0, length) {
+            self.faults.condemn(offset.0, length);
+        }
+    }
+
+    fn error_count(&self) -> u64 {
+        self.faults.ranges().len() as u64
+    }
+
     #[inline]
     fn expect_store(&self, offset: PmOffset) {
         if offset.0 < self.size {

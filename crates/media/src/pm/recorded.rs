@@ -69,6 +69,12 @@ struct State {
     durable_epoch: u64,
     persist_only: bool,
     poisoned: Vec<Poison>,
+    /// Ranges that are not to be read any more.
+    condemned: Vec<Range<u64>>,
+    /// Accesses that failed.
+    errors: u64,
+    /// All accesses, while somebody wants to know.
+    trace: Option<Vec<(Access, Range<u64>)>>,
     counters: PmCounters,
     bytes_read: u64,
     kept: Option<CrashSnapshot>,
@@ -108,6 +114,9 @@ impl RecordedPm {
             durable_epoch: 0,
             persist_only: false,
             poisoned: Vec::new(),
+            condemned: Vec::new(),
+            errors: 0,
+            trace: None,
             counters: PmCounters::default(),
             bytes_read: 0,
             kept: None,
@@ -171,6 +180,16 @@ impl RecordedPm {
     /// Ends all poison.
     pub fn clear_poison(&self) {
         self.shared.state.lock().poisoned.clear();
+    }
+
+    /// From now on remembers all accesses: [`Self::take_trace`].
+    pub fn start_trace(&self) {
+        self.shared.state.lock().trace = Some(Vec::new());
+    }
+
+    /// Reads and stores since [`Self::start_trace`], and where.
+    pub fn take_trace(&self) -> Vec<(Access, Range<u64>)> {
+        self.shared.state.lock().trace.take().unwrap_or_default()
     }
 
     /// Bytes read so far: what a mount reads must not grow with the pool.
@@ -248,13 +267,26 @@ impl State {
     /// An error unless the range is inside and not poisoned.
     fn admit(&mut self, offset: PmOffset, length: u64, access: Access) -> Result<(), MediaError> {
         let range = self.inside(offset, length).ok_or_else(|| error(offset, length))?;
+        if let Some(trace) = &mut self.trace {
+            trace.push((access, range.clone()));
+        }
+        let touches = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        if access == Access::Reads && self.condemned.iter().any(touches) {
+            self.errors += 1;
+            return Err(error(offset, length));
+        }
         let Some(index) = self.poisoned.iter().position(|poison| poison.meets(&range, access)) else {
             return Ok(());
         };
-        let strike = self.poisoned[index].times.strike();
+        let poison = &mut self.poisoned[index];
+        let strike = poison.times.strike();
+        if strike.here {
+            poison.range = range;
+        }
         if !strike.stays {
             self.poisoned.remove(index);
         }
+        self.errors += u64::from(strike.fails);
         if strike.fails { Err(error(offset, length)) } else { Ok(()) }
     }
 
@@ -376,7 +408,10 @@ impl PmMedium for RecordedPm {
     fn write_back(&self, offset: PmOffset, length: u64) {
         let _event = self.shared.clock.begin(EventKind::WriteBack);
         let mut state = self.shared.state.lock();
-        let stores_fail = |poison: &Poison, range| poison.meets(range, Access::Stores);
+        // Poison that is still to come keeps no line back.
+        let in_force = |times| matches!(times, Times::Forever | Times::Count(_) | Times::From(0));
+        let stores_fail =
+            |poison: &Poison, range| in_force(poison.times) && poison.meets(range, Access::Stores);
         match state.inside(offset, length) {
             Some(range) if !state.poisoned.iter().any(|poison| stores_fail(poison, &range)) => {}
             _ => return,
@@ -406,5 +441,13 @@ impl PmMedium for RecordedPm {
 
     fn counters(&self) -> PmCounters {
         self.shared.state.lock().counters
+    }
+
+    fn condemn(&self, offset: PmOffset, length: u64) {
+        self.shared.state.lock().condemned.push(offset.0..offset.0 + length);
+    }
+
+    fn error_count(&self) -> u64 {
+        self.shared.state.lock().errors
     }
 }

@@ -1,0 +1,120 @@
+//! PM that fails in the middle of an operation or of background work, in random histories: once, or where it struck
+//! until that has ended. `faults` tries every place on one pool; here the pool and what comes after it vary.
+//!
+//! An operation that PM failed has been done or not (C9). Nothing runs in its middle; what it left is looked for after a
+//! loss of power when PM takes no more changes, else after a remount in order, or at once when it would change nothing.
+
+use crate::action::Action;
+use crate::world::Shared;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_fs::{Fs, FsError, Wait};
+use terrace_media::PmMedium;
+use terrace_media::block::Times;
+use terrace_media::pm::Access;
+use terrace_reference::{Op, Stamp};
+
+/// Does something while PM fails at accesses of this kind.
+pub fn poisoned(world: &Shared, seed: u64, fails: (Access, Times), action: &Action) {
+    if world.borrow().crash.is_taken() {
+        return;
+    }
+    world.borrow_mut().note(format!("PM fails, {fails:?}: {action:?}"));
+    match action {
+        Action::Op(op) => poisoned_op(world, seed, fails, op),
+        _ => poisoned_background(world, seed, fails, action),
+    }
+}
+
+/// Runs something of the engine; whether PM failed in it.
+fn amid_poison<R>(
+    world: &Shared,
+    (access, times): (Access, Times),
+    run: impl FnOnce(&Arc<Fs>) -> R,
+) -> (R, bool) {
+    let (fs, pm) = {
+        let world = world.borrow();
+        (Arc::clone(world.fs()), Arc::clone(&world.media.pm))
+    };
+    let before = pm.error_count();
+    pm.poison_for(0..pm.size(), access, times);
+    let result = run(&fs);
+    let struck = pm.error_count() > before;
+    pm.clear_poison();
+    let mut world = world.borrow_mut();
+    world.counts.faults += u64::from(struck);
+    if struck {
+        let status = fs.status().unwrap();
+        assert_eq!(status.tiers[0].devices[0].health, "degraded", "status does not show PM");
+    }
+    (result, struck)
+}
+
+fn poisoned_op(world: &Shared, seed: u64, fails: (Access, Times), op: &Op) {
+    let (call, from) = {
+        let mut world = world.borrow_mut();
+        if !world.can_do(op) {
+            return;
+        }
+        world.durable_start();
+        world.counts.operations += 1;
+        world.asked_cookie = world.cookie_of(op);
+        (world.call(op), world.now())
+    };
+    let (answer, struck) = amid_poison(world, fails, |fs| call.run(fs, Wait::Allowed));
+    let mut world = world.borrow_mut();
+    let when = Stamp { from: from.max(world.last_end), to: world.now() };
+    let stopped = world.fs().is_stopped();
+    let failed = matches!(&answer, Err(error) if matches!(error.errno(), libc::EIO | libc::EROFS));
+    assert!(struck || !failed && !stopped, "{op:?}: {answer:?} although PM is well");
+    if failed {
+        world.counts.errors += 1;
+        assert!(stopped || !is(&answer, libc::EROFS), "{op:?}: EROFS of PM that takes changes");
+    }
+    if stopped || failed {
+        let mut states = world.states_of(op, when);
+        if !failed {
+            states.drain(..states.len() - 1);
+        }
+        if stopped {
+            return world.lose_power(seed, states);
+        }
+        // What can change nothing goes on at once.
+        if states.len() > 1 {
+            world.remount_to(states);
+        }
+        world.last_end = world.now();
+        return;
+    }
+    if struck {
+        // What could not be done in the middle of it is tried again.
+        world.clock.advance(Duration::from_secs(5));
+        world.fs().run_background(1000);
+    }
+    world.judge(op, answer, when);
+    world.last_end = world.now();
+}
+
+fn is<T>(answer: &Result<T, FsError>, errno: i32) -> bool {
+    matches!(answer, Err(error) if error.errno() == errno)
+}
+
+fn poisoned_background(world: &Shared, seed: u64, fails: (Access, Times), action: &Action) {
+    world.borrow().clock.advance(Duration::from_millis(20));
+    let below = world.borrow().config.device_blocks > 0;
+    let (done, struck) = amid_poison(world, fails, |fs| match action {
+        Action::SyncDown if below => fs.sync_to(1, &mut |_| {}),
+        Action::Background(rounds) => {
+            fs.run_background(*rounds);
+            Ok(())
+        }
+        _ => Ok(()),
+    });
+    let mut world = world.borrow_mut();
+    assert!(done.is_ok() || struck && is(&done, libc::EIO), "{done:?}");
+    if world.fs().is_stopped() {
+        assert!(struck, "PM takes no more changes, and was well");
+        let states = world.state_now();
+        world.lose_power(seed, states);
+    }
+}
