@@ -9,6 +9,8 @@
 need llvm-symbolizer llvm
 triple=x86_64-unknown-linux-gnu
 export RUSTC_BOOTSTRAP=1
+# Most of the time is compilation.
+export CARGO_PROFILE_TEST_OPT_LEVEL=1
 unset CARGO_TARGET_DIR
 
 # tests KIND FLAGS ARGUMENTS…: cargo test, instrumented.
