@@ -259,6 +259,8 @@ impl Wal {
         replay(&*pm, first)?;
         pause::at_unlocked("recovery:replay");
         replay(&*pm, second)?;
+        // Before the checkpoint passes the records. Not only an order: when the daemon alone has died, PM shows records
+        // that were never made durable, and what they free below must not be reused before they are (T6).
         pm.persist();
         pause::at_unlocked("recovery:replayed");
         let report = RecoveryReport {
