@@ -6,11 +6,13 @@ use crate::run::Wrong;
 use crate::subsets::{Random, all_subsets, any_states, some_subsets};
 use crate::systematic::{Effort, Explored, judged};
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use terrace_format::checksum::crc32c;
 use terrace_format::geometry::CHECKPOINT_COPIES;
-use terrace_format::{Geometry, PmOffset};
+use terrace_format::{BLOCK_SIZE, Geometry, PmOffset};
 use terrace_media::PmMedium;
-use terrace_media::pm::{CrashSnapshot, PmImage};
+use terrace_media::pm::PmImage;
 use terrace_runtime::thread;
 use terrace_wal::recovery::read_checkpoint;
 use terrace_wal::{Tx, Wal};
@@ -19,8 +21,8 @@ const UUID: [u8; 16] = [3; 16];
 const PM_BYTES: u64 = 2 << 20;
 /// Transactions of a history: both lanes fill up more than once.
 const TRANSACTIONS: u64 = 40;
-/// Writes of a transaction, of 16 bytes in the record each.
-const WRITES: u64 = 100;
+/// Words that each record names by checksum and that never change, so that lanes fill up.
+const NAMED: u64 = 90;
 
 fn geometry() -> Geometry {
     Geometry::choose(PM_BYTES, 16).unwrap()
@@ -45,10 +47,19 @@ fn words() -> [PmOffset; 2] {
 pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
     let setup = Setup { persist_only, change: wrong.ordering, ..Setup::default() };
     judged(|explored| {
-        for seed in 1..=4 {
+        for seed in 1..=3 {
             run(effort, seed, &setup, explored);
         }
     })
+}
+
+/// What a crash must leave.
+struct Expected {
+    /// The number of the last transaction.
+    numbers: RangeInclusive<u64>,
+    /// Copies of the checkpoint that are damaged, one at a time.
+    damaged: &'static [Option<usize>],
+    what: String,
 }
 
 fn run(effort: Effort, seed: u64, setup: &Setup, explored: &mut Explored) {
@@ -64,15 +75,12 @@ fn run(effort: Effort, seed: u64, setup: &Setup, explored: &mut Explored) {
         let (moments, ()) = media.camera().film(|| store(&wal, number));
         explored.events += moments.len() as u64;
         let oldest = if setup.persist_only { 0 } else { number - 1 };
-        let chosen = match setup.change {
-            Some(_) if effort.soon > 0 => soon_after_change(&moments, effort.soon),
-            _ => (0..moments.len()).collect(),
-        };
-        for index in chosen {
+        for index in chosen(&moments, setup, effort) {
             let oldest = if index + 1 == moments.len() && !setup.persist_only { number } else { oldest };
             let what = format!("the log, crash before event {index} of transaction {number}");
-            judge_moment(&moments[index], oldest..=number, effort, &mut seen, explored, &what);
-            if index + 1 == moments.len() && number % 8 == 0 && effort.recoveries > 0 {
+            let expected = Expected { numbers: oldest..=number, damaged: &[None, Some(0), Some(1)], what };
+            judge_moment(&moments[index], &expected, effort, &mut seen, explored);
+            if number % 8 == 0 && effort.recoveries > 0 {
                 crash_recovery(&moments[index], oldest..=number, effort, setup, explored);
             }
         }
@@ -82,76 +90,81 @@ fn run(effort: Effort, seed: u64, setup: &Setup, explored: &mut Explored) {
     explored.passed = explored.points.clone();
 }
 
+fn chosen(moments: &[Moment], setup: &Setup, effort: Effort) -> Vec<usize> {
+    match setup.change {
+        Some(_) if effort.soon > 0 => soon_after_change(moments, effort.soon),
+        _ => (0..moments.len()).collect(),
+    }
+}
+
 fn store(wal: &Wal, number: u64) {
     let mut tx = Tx::new();
-    for turn in 0..WRITES {
-        tx.write_u64(words()[turn as usize % 2], number);
-    }
+    words().iter().for_each(|word| tx.write_u64(*word, number));
+    (0..NAMED).for_each(|word| tx.name_data(words()[1].plus(BLOCK_SIZE + 8 * word), 8, crc32c(&[0; 8])));
     wal.commit(wal.reserve(tx.record_size()).unwrap(), &tx).unwrap();
 }
 
+/// Power failed at `moment`, or the daemon alone died: crashes in the recovery that follows.
 fn crash_recovery(
     moment: &Moment,
-    numbers: std::ops::RangeInclusive<u64>,
+    numbers: RangeInclusive<u64>,
     effort: Effort,
     setup: &Setup,
     explored: &mut Explored,
 ) {
-    let media = Media::from_images(moment.pm.image_newest(), None, setup);
-    let (moments, ()) = media.camera().film(|| drop(open(&media)));
-    let mut seen = HashSet::new();
-    for (index, inside) in moments.iter().enumerate() {
-        let what = format!("the log, crash before event {index} of recovery");
-        judge_moment(inside, numbers.clone(), effort, &mut seen, explored, &what);
+    let after = [
+        ("loss of power", Media::from_images(moment.pm.image_newest(), None, setup)),
+        ("the death of the daemon", Media::resumed(moment, setup)),
+    ];
+    for (why, media) in after {
+        let (moments, ()) = media.camera().film(|| drop(open(&media)));
+        let mut seen = HashSet::new();
+        for index in chosen(&moments, setup, effort) {
+            let what = format!("the log, crash before event {index} of the recovery from {why}");
+            let expected = Expected { numbers: numbers.clone(), damaged: &[None], what };
+            judge_moment(&moments[index], &expected, effort, &mut seen, explored);
+        }
     }
 }
 
 fn judge_moment(
     moment: &Moment,
-    numbers: std::ops::RangeInclusive<u64>,
+    expected: &Expected,
     effort: Effort,
     seen: &mut HashSet<u64>,
     explored: &mut Explored,
-    what: &str,
 ) {
     if effort.samples == 0 {
         return;
     }
     let mut random = Random(moment.pm.event);
     let epochs = moment.pm.epoch_count();
-    for epoch in [u64::MAX, 0, random.below(epochs as usize) as u64] {
+    let some = [u64::MAX, 0, random.below(epochs as usize) as u64];
+    for epoch in some.into_iter().take(epochs.min(3) as usize) {
         let pm = moment.pm.in_epoch(epoch);
         let few = all_subsets(&pm, effort.lines);
         let mut choices = few.unwrap_or_else(|| some_subsets(&pm, effort.samples, moment.pm.event));
         choices.extend((0..4).map(|_| any_states(&pm, &mut random)));
         for choice in choices {
-            judge(&pm, &choice, numbers.clone(), seen, explored, what);
+            let image = pm.image_here(&|line| choice[line]);
+            if seen.insert(image.hash()) {
+                judge(&image, expected, explored);
+            }
         }
     }
 }
 
-fn judge(
-    pm: &CrashSnapshot,
-    choice: &[usize],
-    numbers: std::ops::RangeInclusive<u64>,
-    seen: &mut HashSet<u64>,
-    explored: &mut Explored,
-    what: &str,
-) {
-    let image = pm.image_here(&|line| choice[line]);
-    if !seen.insert(image.hash()) {
-        return;
-    }
-    for damaged in [None, Some(0), Some(1)] {
+fn judge(image: &PmImage, expected: &Expected, explored: &mut Explored) {
+    let Expected { numbers, what, .. } = expected;
+    for damaged in expected.damaged {
         explored.states += 1;
-        let media = Media::from_images(damage(&image, damaged), None, &Setup::default());
+        let media = Media::from_images(damage(image, *damaged), None, &Setup::default());
         // A torn copy and a damaged one: nothing is left, and nothing is invented.
         if damaged.is_some() && read_checkpoint(&*media.pm, &UUID, &geometry()).is_err() {
             continue;
         }
         drop(open(&media));
-        let found = words().map(|word| media.pm.load_u64(word).unwrap());
-        let [one, other] = found;
+        let [one, other] = words().map(|word| media.pm.load_u64(word).unwrap());
         assert_eq!(one, other, "{what}: half a transaction (copy {damaged:?} of the checkpoint damaged)");
         assert!(
             numbers.contains(&one),

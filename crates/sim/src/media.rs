@@ -9,7 +9,7 @@ use terrace_check::{Devices, Options, Report, check};
 use terrace_format::Geometry;
 use terrace_fs::PoolMedia;
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
-use terrace_media::crash::CrashClock;
+use terrace_media::crash::{CrashClock, EventKind};
 use terrace_media::ordering::{Change, OrderingPoint};
 use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
@@ -23,6 +23,8 @@ pub struct Moment {
     pub device: Option<DeviceSnapshot>,
     /// How often the ordering point that is made wrong had been passed.
     pub changed: u64,
+    /// A `persist` comes next: most is volatile.
+    pub before_persist: bool,
 }
 
 /// How media are made, and what was seen of all that were.
@@ -123,7 +125,8 @@ impl Media {
     pub fn take_moment(&self) -> Option<Moment> {
         let pm = self.pm.take_snapshot()?;
         let changed = self.clock.ordering().changed_count();
-        Some(Moment { pm, device: self.device.as_ref().and_then(|device| device.take_snapshot()), changed })
+        let device = self.device.as_ref().and_then(|device| device.take_snapshot());
+        Some(Moment { pm, device, changed, before_persist: false })
     }
 
     /// A hash of all content.
@@ -164,11 +167,8 @@ impl Camera {
     /// This moment.
     pub fn now(&self) -> Moment {
         let changed = self.clock.ordering().changed_count();
-        Moment {
-            pm: self.pm.snapshot(),
-            device: self.device.as_ref().map(|device| device.snapshot()),
-            changed,
-        }
+        let device = self.device.as_ref().map(|device| device.snapshot());
+        Moment { pm: self.pm.snapshot(), device, changed, before_persist: false }
     }
 
     /// The moments before each event of `run`, and the one after the last.
@@ -176,10 +176,11 @@ impl Camera {
         let (sender, receiver) = mpsc::channel();
         let (clock, pm) = (Arc::downgrade(&self.clock), Arc::downgrade(&self.pm));
         let device = self.device.as_ref().map(Arc::downgrade);
-        self.clock.on_event(Some(Box::new(move |_| {
+        self.clock.on_event(Some(Box::new(move |event| {
             let (Some(clock), Some(pm)) = (clock.upgrade(), pm.upgrade()) else { return };
             let device = device.as_ref().and_then(|device| device.upgrade());
-            let _ = sender.send(Camera { clock, pm, device }.now());
+            let before_persist = event.kind == EventKind::Persist;
+            let _ = sender.send(Moment { before_persist, ..Camera { clock, pm, device }.now() });
         })));
         let result = run();
         self.clock.on_event(None);
@@ -190,7 +191,7 @@ impl Camera {
 }
 
 /// The indices of the moments that show most of what a changed ordering point does: so many soon after it was passed,
-/// half as many spread evenly over the rest, and the last of all.
+/// half as many spread evenly over the rest, some before a `persist`, and the last of all.
 pub fn soon_after_change(moments: &[Moment], most: usize) -> Vec<usize> {
     let mut since = 0;
     let mut before = 0;
@@ -205,6 +206,10 @@ pub fn soon_after_change(moments: &[Moment], most: usize) -> Vec<usize> {
     indices.sort_unstable();
     let rest = indices.split_off(most.min(indices.len()));
     let step = rest.len().div_ceil(most.div_ceil(2).max(1)).max(1);
-    indices.extend(rest.into_iter().skip(step / 2).step_by(step));
+    let persists = rest.iter().rev().filter(|(_, index)| moments[*index].before_persist).take(4);
+    indices.extend(persists);
+    indices.extend(
+        rest.iter().skip(step / 2).step_by(step).filter(|(_, index)| !moments[*index].before_persist),
+    );
     indices.into_iter().map(|(_, index)| index).chain(moments.len().checked_sub(1)).collect()
 }

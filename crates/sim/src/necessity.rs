@@ -6,7 +6,7 @@
 use crate::config::Config;
 use crate::media::Setup;
 use crate::run::Wrong;
-use crate::systematic::{Case, Effort, Explored, SMALL, acts, cases, explore_on, prepared};
+use crate::systematic::{Case, Effort, Explored, SMALL, acts, cases, explore_on, make_different, prepared};
 use crate::world::Shared;
 use crate::{copies, fresh, log};
 use std::collections::BTreeSet;
@@ -66,6 +66,11 @@ impl History {
         name + more
     }
 
+    /// Whether a point is passed.
+    pub fn passes(&self, point: &OrderingPoint) -> bool {
+        self.passed.contains(point)
+    }
+
     /// Whether it is one operation on the default pool.
     pub fn is_single(&self) -> bool {
         matches!(&self.kind, Kind::Case(0, case) if case.len() == 1)
@@ -96,7 +101,11 @@ impl Pools {
 fn pairs_of(config: Config) -> Vec<Case> {
     let acts = acts();
     let act = |name: &str| acts.iter().find(|act| act.name == name).cloned();
-    let pair = |(first, second): (&str, &str)| vec![act(first), act(second)].into_iter().flatten().collect();
+    let pair = |(first, second): (&str, &str)| -> Case {
+        let mut pair: Case = [act(first), act(second)].into_iter().flatten().collect();
+        pair.last_mut().into_iter().for_each(make_different);
+        pair
+    };
     let mut pairs = Vec::new();
     if config.persist_only {
         let frees = ["truncate cold", "punch cold", "unlink the last, cold", "demotion"];
@@ -132,7 +141,8 @@ pub fn index() -> Vec<History> {
     on_two_threads(all, |pools, mut history: History| {
         let explored = pools.explore(&history, Effort::NONE, Wrong::default());
         assert!(explored.violation.is_none(), "{}: {:?}", history.name(), explored.violation);
-        history.events = explored.events;
+        // What needs no pool is quick.
+        history.events = if matches!(history.kind, Kind::Case(..)) { explored.events } else { 0 };
         history.points = explored.points.into_iter().collect();
         history.passed = explored.passed.into_keys().collect();
         done.lock().push(history);
@@ -206,8 +216,11 @@ pub fn need(
         history.passed.contains(&point) && (history.persist_only || change == Change::Removed)
     };
     // What passes it in its last step comes first.
-    let (mut candidates, others): (Vec<&History>, Vec<&History>) =
+    let (mut candidates, mut others): (Vec<&History>, Vec<&History>) =
         index.iter().filter(may_tell).partition(|h| h.points.iter().any(|(passed, _)| *passed == point));
+    // Then what concerns more than PM, or promises something.
+    let orders_only = |history: &&History| history.points.iter().all(|(p, _)| p.kind == OrderingKind::Order);
+    others.sort_by_key(orders_only);
     candidates.extend(others);
     let (mut states, mut tried) = (0, 0);
     for (most, effort) in EFFORTS.into_iter().take(efforts) {

@@ -282,14 +282,21 @@ pub fn cases() -> (Vec<Case>, Vec<Case>) {
         for second in &all {
             if first.touches.iter().any(|what| second.touches.contains(what)) {
                 let mut second = second.clone();
-                if let Action::Op(Op::Make { id, .. }) = &mut second.action {
-                    *id = Id(NEW.0 + 1);
-                }
+                make_different(&mut second);
                 pairs.push(vec![first.clone(), second]);
             }
         }
     }
     (singles, pairs)
+}
+
+/// As the second step of a pair: another inode, other content.
+pub fn make_different(second: &mut Act) {
+    match &mut second.action {
+        Action::Op(Op::Make { id, .. }) => *id = Id(NEW.0 + 1),
+        Action::Op(Op::Write { seed, .. }) => *seed += 1,
+        _ => {}
+    }
 }
 
 /// What a case gave.
@@ -437,31 +444,31 @@ fn die_and_lose_power(
 ) -> Result<(), String> {
     let setup = known.borrow().media.setup().clone();
     let fork = known.borrow().fork(Media::resumed(moment, &setup));
-    fork.borrow_mut().begin_quiet();
     let camera = fork.borrow().media.camera();
-    let fs = Arc::clone(fork.borrow().fs());
-    let (moments, moved) = camera.film(|| fs.sync_to(1, &mut |_| {}));
+    let (moments, moved) = camera.film(|| {
+        fork.borrow_mut().begin_quiet();
+        let fs = Arc::clone(fork.borrow().fs());
+        fs.sync_to(1, &mut |_| {})
+    });
     moved.map_err(|error| format!("the daemon died, was started again, and moved data below PM: {error}"))?;
     for index in of_second(&moments, &setup, effort) {
         judge_moment(known, &moments[index], states, effort.less(), index as u64, seen, explored).map_err(
             |error| {
-                format!(
-                    "the daemon died, then power failed before event {index} of moving data below: {error}"
-                )
+                format!("the daemon died, then power failed before event {index} of its next mount: {error}")
             },
         )?;
     }
     Ok(())
 }
 
-/// The moments to look at of what follows on another moment.
+/// The moments to look at of what follows on another moment: few, and those before a `persist`.
 fn of_second(moments: &[Moment], setup: &Setup, effort: Effort) -> Vec<usize> {
-    let chosen = match setup.change {
-        Some(_) if effort.soon > 0 => soon_after_change(moments, effort.soon),
-        _ => (0..moments.len()).collect(),
-    };
-    let step = chosen.len().div_ceil(10).max(1);
-    chosen.into_iter().step_by(step).collect()
+    let most = effort.soon.clamp(4, 8);
+    if setup.change.is_some() && moments.iter().any(|moment| moment.changed > 0) {
+        return soon_after_change(moments, most);
+    }
+    let step = moments.len().div_ceil(most);
+    (0..moments.len()).filter(|index| index % step == 0 || moments[*index].before_persist).collect()
 }
 
 /// Whether a step makes durable what it did, and all before it.

@@ -129,6 +129,12 @@ fn search(efforts: usize) {
     let wanted = all.iter().filter(|point| name_of(point, &all).contains(&only));
     let wanted: Vec<(OrderingPoint, Change)> =
         wanted.flat_map(|point| changes(*point).into_iter().map(|change| (*point, change))).collect();
+    if !only.is_empty() {
+        for point in all.iter().filter(|point| name_of(point, &all).contains(&only)) {
+            let passing: Vec<String> = index.iter().filter(|h| h.passes(point)).map(History::name).collect();
+            println!("{point} is passed by: {}", passing.join("; "));
+        }
+    }
     let document = fs::read_to_string(root().join("docs/crash-consistency.md")).unwrap();
     let failed = Mutex::new(Vec::new());
     let rows = Mutex::new(Vec::new());
