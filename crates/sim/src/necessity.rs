@@ -82,6 +82,13 @@ impl History {
 pub struct Pools([Option<Shared>; POOLS.len()]);
 
 impl Pools {
+    /// Explores a history of the engine as it is, at some moments, deaths of the daemon and crashes in recovery too.
+    pub fn explore_unchanged(&mut self, history: &History) -> Explored {
+        let stride = 1 + history.events as usize / 12;
+        let effort = Effort { lines: 4, samples: 8, stride, recoveries: 1, deaths: 2, ..Effort::NONE };
+        self.explore(history, effort, Wrong::default())
+    }
+
     fn explore(&mut self, history: &History, effort: Effort, wrong: Wrong) -> Explored {
         match &history.kind {
             Kind::Mkfs => fresh::explore(effort, history.persist_only, wrong),

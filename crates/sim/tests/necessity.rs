@@ -162,6 +162,20 @@ fn search(efforts: usize) {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
+/// The same histories find nothing in the engine as it is.
+#[test]
+fn nothing_is_found_without_a_change() {
+    let (states, failed) = (Mutex::new(0), Mutex::new(Vec::new()));
+    on_two_threads(index(), |pools, history| {
+        let explored = pools.explore_unchanged(&history);
+        *states.lock() += explored.states;
+        failed.lock().extend(explored.violation.map(|what| format!("{}: {what}", history.name())));
+    });
+    println!("{} states", states.into_inner());
+    let failed = failed.into_inner();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
 #[test]
 fn every_ordering_point_is_needed() {
     search(2);
