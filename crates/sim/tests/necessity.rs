@@ -118,6 +118,24 @@ fn print_operations(index: &[History], all: &BTreeSet<OrderingPoint>) {
     }
 }
 
+fn row_of(point: &OrderingPoint, change: Change, all: &BTreeSet<OrderingPoint>) -> String {
+    let how = if change == Change::Removed { "left out" } else { "only ordered" };
+    format!("| {} | {} | {how} |", name_of(point, all), kind(point))
+}
+
+/// Rows of the document's table whose points are no more.
+fn stale_rows(document: &str, all: &BTreeSet<OrderingPoint>) -> Vec<String> {
+    let rows: Vec<String> = all
+        .iter()
+        .flat_map(|point| changes(*point).into_iter().map(|change| row_of(point, change, all)))
+        .collect();
+    let table = document.split("## Ordering points").nth(1).unwrap_or_default();
+    let table =
+        table.lines().take_while(|line| !line.starts_with("## ")).filter(|line| line.starts_with("| `"));
+    let stale = table.filter(|line| !rows.iter().any(|row| line.starts_with(row)));
+    stale.map(|line| format!("no such point: {line}")).collect()
+}
+
 fn search(efforts: usize) {
     let index = index();
     let all = points(&index);
@@ -136,18 +154,18 @@ fn search(efforts: usize) {
         }
     }
     let document = fs::read_to_string(root().join("docs/crash-consistency.md")).unwrap();
-    let failed = Mutex::new(Vec::new());
+    let stale = stale_rows(&document, &all);
+    let failed = Mutex::new(stale);
     let rows = Mutex::new(Vec::new());
     on_two_threads(wanted, |pools, (point, change)| {
-        let how = if change == Change::Removed { "left out" } else { "only ordered" };
-        let row = format!("| {} | {} | {how} |", name_of(&point, &all), kind(&point));
+        let row = row_of(&point, change, &all);
         match need(pools, &index, (point, change), efforts) {
             Some(need) => {
-                println!("{point} {how}: {} tried, {} | {}", need.tried, need.states, need.what);
+                println!("{point} {change:?}: {} tried, {} | {}", need.tried, need.states, need.what);
                 rows.lock().push(format!("{row} {} | {} |", need.history, need.states));
             }
             None => {
-                println!("{point} {how}: NOT NEEDED");
+                println!("{point} {change:?}: NOT NEEDED");
                 failed.lock().push(format!("nothing needs {row}"));
             }
         }
