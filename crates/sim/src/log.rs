@@ -43,6 +43,12 @@ fn words() -> [PmOffset; 2] {
     [first, first.plus(256)]
 }
 
+/// Words in lines of their own that this transaction alone stores to: no replay of another one mends them.
+fn own_words(number: u64) -> [PmOffset; 2] {
+    let first = words()[1].plus(2 * BLOCK_SIZE + number * 128);
+    [first, first.plus(64)]
+}
+
 /// Explores histories of the log.
 pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
     let setup = Setup { persist_only, change: wrong.ordering, ..Setup::default() };
@@ -99,7 +105,8 @@ fn chosen(moments: &[Moment], setup: &Setup, effort: Effort) -> Vec<usize> {
 
 fn store(wal: &Wal, number: u64) {
     let mut tx = Tx::new();
-    words().iter().for_each(|word| tx.write_u64(*word, number));
+    let all = words().into_iter().chain(own_words(number));
+    all.for_each(|word| tx.write_u64(word, number));
     (0..NAMED).for_each(|word| tx.name_data(words()[1].plus(BLOCK_SIZE + 8 * word), 8, crc32c(&[0; 8])));
     wal.commit(wal.reserve(tx.record_size()).unwrap(), &tx).unwrap();
 }
@@ -164,12 +171,15 @@ fn judge(image: &PmImage, expected: &Expected, explored: &mut Explored) {
             continue;
         }
         drop(open(&media));
+        let wrong = format!("(copy {damaged:?} of the checkpoint damaged)");
         let [one, other] = words().map(|word| media.pm.load_u64(word).unwrap());
-        assert_eq!(one, other, "{what}: half a transaction (copy {damaged:?} of the checkpoint damaged)");
-        assert!(
-            numbers.contains(&one),
-            "{what}: transaction {one}, not {numbers:?} (copy {damaged:?} damaged)"
-        );
+        assert_eq!(one, other, "{what}: half a transaction {wrong}");
+        assert!(numbers.contains(&one), "{what}: transaction {one}, not {numbers:?} {wrong}");
+        for number in 1..=TRANSACTIONS {
+            let expected = if number <= one { number } else { 0 };
+            let own = own_words(number).map(|word| media.pm.load_u64(word).unwrap());
+            assert_eq!(own, [expected; 2], "{what}: transaction {number}, the last is {one} {wrong}");
+        }
     }
 }
 
