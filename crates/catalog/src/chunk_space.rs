@@ -129,8 +129,7 @@ impl ChunkSpace {
             work
         };
         let loaded: Vec<_> = chunks.clone().map(|chunk| self.read_bitmap(id, chunk)).collect();
-        // A free that a load has seen must have been persisted before its blocks are claimed.
-        self.catalog.wal().pm().persist();
+        // A free that was read here was persisted: under the lock of its shard, or by the recovery of this mount.
         let mut space = self.space.lock();
         let space = &mut *space;
         let early = std::mem::take(&mut space.early);

@@ -1,14 +1,14 @@
 //! Making a pool: superblocks, checkpoint, block table, roots, root directory, device headers.
 //!
-//! The magic number of the first superblock copy is written last, so that an interrupted mkfs leaves
-//! nothing that mounts.
+//! The superblocks of an old pool are cleared first and the new ones written last, so that an interrupted mkfs leaves
+//! the old pool, nothing that mounts, or the new one.
 
 use crate::errno::{FsError, FsResult};
 use crate::mount::{PolicyKind, PoolMedia};
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader};
-use terrace_format::geometry::{LANES_BLOCK, ROOTS_BLOCK, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::geometry::{ROOTS_BLOCK, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, pack_root};
 use terrace_format::superblock::{DeviceRow, MAX_DEVICES, Superblock};
 use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
@@ -96,17 +96,18 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
     let superblock = make_superblock(media, options, &geometry)?;
     let pm = &*media.pm;
     let zeros = [0; BLOCK_SIZE as usize];
-    // The superblocks of an old pool first: a crash below must not leave one over a half cleared table.
-    for block in 0..LANES_BLOCK.0 {
-        pm.write_streaming(PmBlock(block).offset(), &zeros)?;
-        if SUPERBLOCK_COPIES.iter().any(|copy| block + 1 == copy.0 + SUPERBLOCK_BLOCKS) {
-            pm.persist();
-        }
-    }
-    for block in LANES_BLOCK.0..geometry.first_pool_block().0 {
+    // The superblocks of an old pool first: a crash below must not leave one over a half cleared table, nor over
+    // devices whose headers are the new pool's. For these, other media, they must be durably gone.
+    let is_superblock = |block: &u64| {
+        SUPERBLOCK_COPIES.iter().any(|copy| (copy.0..copy.0 + SUPERBLOCK_BLOCKS).contains(block))
+    };
+    for block in (0..geometry.first_pool_block().0).filter(is_superblock) {
         pm.write_streaming(PmBlock(block).offset(), &zeros)?;
     }
     pm.persist();
+    for block in (0..geometry.first_pool_block().0).filter(|block| !is_superblock(block)) {
+        pm.write_streaming(PmBlock(block).offset(), &zeros)?;
+    }
     // Large pages and a populated mapping from the first mount on.
     pm.prepare(PmOffset(0), pm.size());
     Wal::format(Arc::clone(&media.pm), options.uuid, geometry)?;
@@ -127,14 +128,12 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
         medium.write(DeviceBlock(0), &[block])?;
         medium.flush()?;
     }
-    pm.persist();
-    for copy in SUPERBLOCK_COPIES.iter().rev() {
-        let (magic, rest) = superblock.as_bytes().split_at(8);
-        pm.write(copy.offset().plus(8), rest)?;
-        pm.persist();
-        pm.write(copy.offset(), magic)?;
-        pm.persist();
+    // All that a superblock promises is there before it. A torn one fails its checksum.
+    pm.order();
+    for copy in SUPERBLOCK_COPIES {
+        pm.write(copy.offset(), superblock.as_bytes())?;
     }
+    pm.persist();
     Ok(superblock)
 }
 

@@ -273,14 +273,12 @@ impl Fs {
         Ok(Background { _drivers: drivers })
     }
 
-    /// Ends a mount: devices flushed, the last checkpoint written, the pool marked clean. Drop
-    /// [`Background`] first; no operation may follow.
+    /// Ends a mount: the last checkpoint written, the pool marked clean, all of it durable. Devices need no flush:
+    /// what a record names was flushed before (M1). Drop [`Background`] first; no operation may follow.
     ///
     /// # Errors
     /// The media's; the pool then is not marked clean and recovers at the next mount.
     pub fn unmount(&self) -> FsResult<()> {
-        self.devices.flush_all()?;
-        self.pm.persist();
         Ok(self.wal.close()?)
     }
 }

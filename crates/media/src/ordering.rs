@@ -65,6 +65,7 @@ pub enum Change {
 struct State {
     met: BTreeMap<OrderingPoint, u64>,
     change: Option<(OrderingPoint, Change)>,
+    changed: u64,
 }
 
 /// The ordering points met so far and the one that is changed.
@@ -89,6 +90,11 @@ impl OrderingPlan {
         self.state.lock().change = change;
     }
 
+    /// How often a changed point was passed.
+    pub fn changed_count(&self) -> u64 {
+        self.state.lock().changed
+    }
+
     /// Counts a fence; gives what the medium is to do.
     pub(crate) fn pass_fence(&self, fence: Fence, at: &'static Location<'static>) -> Option<Fence> {
         let kind = match fence {
@@ -110,6 +116,8 @@ impl OrderingPlan {
     fn pass(&self, point: OrderingPoint) -> Option<Change> {
         let mut state = self.state.lock();
         *state.met.entry(point).or_default() += 1;
-        state.change.filter(|(changed, _)| *changed == point).map(|(_, change)| change)
+        let change = state.change.filter(|(changed, _)| *changed == point).map(|(_, change)| change);
+        state.changed += u64::from(change.is_some());
+        change
     }
 }

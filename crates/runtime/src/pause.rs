@@ -13,9 +13,9 @@ use std::time::Duration;
 pub const POINTS: &[(&str, &str)] = &[
     ("recovery:read", "the records to be replayed are known, nothing was written"),
     ("recovery:replay", "half of the records are replayed"),
-    ("recovery:replayed", "all records are replayed and persistent, the checkpoint is the old one"),
+    ("recovery:replayed", "all records are replayed and fenced, the checkpoint is the old one"),
     ("recovery:raised", "the checkpoint of the new mount is in both copies"),
-    ("checkpoint:settled", "what the checkpoint will pass is persistent, no copy of it is written"),
+    ("checkpoint:settled", "what the checkpoint will pass is fenced, no copy of it is written"),
     ("checkpoint:copy", "one copy of the checkpoint is new, the other old; also in every mount"),
     ("demotion:copied", "a group is written to its device, not flushed"),
     ("demotion:flushed", "a group is flushed, not committed"),

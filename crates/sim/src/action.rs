@@ -19,6 +19,8 @@ pub enum Action {
     SyncDown,
     /// Unmount, check, mount.
     Remount,
+    /// Unmount, check: the last thing of a history.
+    Unmount,
     /// Whole tree against the reference.
     Compare,
     /// Time passes.

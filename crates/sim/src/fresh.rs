@@ -2,15 +2,15 @@
 //! or the new, empty one (C25).
 
 use crate::config::Config;
-use crate::media::{Media, Moment, Setup};
+use crate::media::{Media, Setup, soon_after_change};
 use crate::run::Wrong;
 use crate::subsets::{Random, all_subsets, some_subsets};
-use crate::systematic::{Effort, Explored, SMALL};
+use crate::systematic::{Effort, Explored, SMALL, judged};
 use crate::world::{World, format_options};
-use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, mpsc};
+use std::collections::HashSet;
+use std::sync::Arc;
 use terrace_check::Code;
-use terrace_format::Ino;
+use terrace_format::{DeviceBlock, Ino};
 use terrace_fs::{Fs, MountOptions, Wait, format, read_superblock};
 use terrace_media::block::DeviceImage;
 use terrace_media::pm::PmImage;
@@ -22,27 +22,34 @@ const NEW: [u8; 16] = [8; 16];
 /// Explores mkfs.
 pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
     let setup = Setup { persist_only, change: wrong.ordering, ..Setup::default() };
-    let mut explored =
-        Explored { states: 0, events: 0, all: 0, sampled: 0, points: BTreeMap::new(), violation: None };
-    let result = crate::caught(|| run(effort, &setup, &mut explored));
-    explored.points = setup.points.take();
-    explored.violation = result.err();
-    explored
+    judged(|explored| run(effort, &setup, explored))
 }
 
 fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
-    let world = World::new(Config { persist_only: setup.persist_only, ..SMALL }, 1, setup.clone());
+    let world = World::new(Config { persist_only: setup.persist_only, ..SMALL }, 1, Setup::default());
     let (pm, device) = {
         let mut world = world.borrow_mut();
         world.leave_a_file();
         let device = world.media.device.as_ref().map(|device| device.visible_image());
         (world.media.pm.visible_image(), device)
     };
+    let header = device.as_ref().map(|device| device.block(DeviceBlock(0)));
     let media = Media::from_images(pm, device, setup);
-    let moments = moments_of(&media);
+    let made = || format(&media.pool(), &format_options(SMALL, NEW, [3; 16]));
+    let (moments, made) = media.camera().film(made);
+    made.unwrap();
     explored.events = moments.len() as u64;
+    explored.points = media.clock.ordering().points().into_iter().collect();
+    explored.passed = explored.points.clone();
+    if effort.samples == 0 {
+        return;
+    }
+    let chosen = match setup.change {
+        Some(_) if effort.soon > 0 => soon_after_change(&moments, effort.soon),
+        _ => (0..moments.len()).collect(),
+    };
     let mut seen = HashSet::new();
-    for (index, moment) in moments.iter().enumerate() {
+    for (index, moment) in chosen.into_iter().map(|index| (index, &moments[index])) {
         let done = index + 1 == moments.len();
         let device = moment.device.as_ref();
         let mut random = Random(index as u64);
@@ -68,29 +75,15 @@ fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
                 continue;
             }
             explored.states += 1;
-            judge(image, device, setup, done, &format!("mkfs, crash before event {index}"));
+            let is_old =
+                device.as_ref().map(|device| device.block(DeviceBlock(0)).0) == header.as_ref().map(|h| h.0);
+            judge(image, device, is_old, done, &format!("mkfs, crash before event {index}"));
         }
     }
 }
 
-fn moments_of(media: &Media) -> Vec<Moment> {
-    let (sender, receiver) = mpsc::channel();
-    let (pm, device) = (Arc::downgrade(&media.pm), media.device.as_ref().map(Arc::downgrade));
-    media.clock.on_event(Some(Box::new(move |_| {
-        let Some(pm) = pm.upgrade() else { return };
-        let device = device.as_ref().and_then(|device| device.upgrade()).map(|device| device.snapshot());
-        let _ = sender.send(Moment { pm: pm.snapshot(), device });
-    })));
-    let made = format(&media.pool(), &format_options(SMALL, NEW, [3; 16]));
-    media.clock.on_event(None);
-    made.unwrap();
-    let mut moments: Vec<Moment> = receiver.try_iter().collect();
-    moments.push(media.now());
-    moments
-}
-
-fn judge(pm: PmImage, device: Option<DeviceImage>, setup: &Setup, done: bool, what: &str) {
-    let media = Media::from_images(pm, device, setup);
+fn judge(pm: PmImage, device: Option<DeviceImage>, old_header: bool, done: bool, what: &str) {
+    let media = Media::from_images(pm, device, &Setup::default());
     let superblock = match read_superblock(&*media.pm, true) {
         Ok((superblock, _)) => superblock,
         Err(refused) => {
@@ -100,7 +93,8 @@ fn judge(pm: PmImage, device: Option<DeviceImage>, setup: &Setup, done: bool, wh
     };
     assert!(superblock.uuid == NEW || superblock.uuid == OLD && !done, "{what}: pool {:?}", superblock.uuid);
     let old = superblock.uuid == OLD;
-    // Lower-tier headers of an old pool may be overwritten by then (C25): the tool that opens them refuses it.
+    // No header of an old pool's devices is overwritten before the old pool is gone.
+    assert!(old_header || !old, "{what}: the old pool, with a header of the new one");
     if !old {
         let report = media.check();
         // One copy of the superblock is there before the other (C5, C25).

@@ -135,6 +135,7 @@ pub fn apply(world: &Shared, entry: &Entry) {
         }
         Action::SyncDown => sync_down(world),
         Action::Remount => world.borrow_mut().remount(),
+        Action::Unmount => world.borrow_mut().unmount_and_check(),
         Action::Compare => world.borrow_mut().compare_when_well(),
         Action::Advance(time) => world.borrow().clock.advance(*time),
         Action::Reuse => reuse(world),

@@ -4,12 +4,12 @@ use crate::old_content;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use terrace_check::{Devices, Options, Report, check};
 use terrace_format::Geometry;
 use terrace_fs::PoolMedia;
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
-use terrace_media::crash::CrashClock;
+use terrace_media::crash::{CrashClock, EventKind};
 use terrace_media::ordering::{Change, OrderingPoint};
 use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
@@ -21,6 +21,10 @@ pub struct Moment {
     pub pm: CrashSnapshot,
     /// The lower tier.
     pub device: Option<DeviceSnapshot>,
+    /// How often the ordering point that is made wrong had been passed.
+    pub changed: u64,
+    /// A `persist` comes next: most is volatile.
+    pub before_persist: bool,
 }
 
 /// How media are made, and what was seen of all that were.
@@ -64,9 +68,22 @@ impl Media {
     /// Media that hold these images, durably.
     pub fn from_images(pm: impl Into<PmImage>, device: Option<DeviceImage>, setup: &Setup) -> Media {
         let clock = CrashClock::new();
+        let pm = RecordedPm::with_clock(pm, &clock);
+        Media::with(clock, pm, device, setup)
+    }
+
+    /// Media at a moment when the daemon has died and the machine has not.
+    pub fn resumed(moment: &Moment, setup: &Setup) -> Media {
+        let clock = CrashClock::new();
+        let pm = RecordedPm::resumed(&moment.pm, &clock);
+        let device = moment.device.as_ref().map(|device| device.image_all());
+        Media::with(clock, pm, device, setup)
+    }
+
+    fn with(clock: Arc<CrashClock>, pm: RecordedPm, device: Option<DeviceImage>, setup: &Setup) -> Media {
         clock.ordering().change(setup.change);
-        let pm = Arc::new(RecordedPm::with_clock(pm, &clock));
         pm.set_persist_only(setup.persist_only);
+        let pm = Arc::new(pm);
         let device = device.map(|image| Arc::new(SimulatedDevice::with_clock("tier1", image, &clock)));
         Media { clock, pm, device, setup: setup.clone() }
     }
@@ -96,13 +113,20 @@ impl Media {
 
     /// This moment.
     pub fn now(&self) -> Moment {
-        Moment { pm: self.pm.snapshot(), device: self.device.as_ref().map(|device| device.snapshot()) }
+        self.camera().now()
+    }
+
+    /// What photographs these media.
+    pub fn camera(&self) -> Camera {
+        Camera { clock: Arc::clone(&self.clock), pm: Arc::clone(&self.pm), device: self.device.clone() }
     }
 
     /// The moment at which power failed, when it has.
     pub fn take_moment(&self) -> Option<Moment> {
         let pm = self.pm.take_snapshot()?;
-        Some(Moment { pm, device: self.device.as_ref().and_then(|device| device.take_snapshot()) })
+        let changed = self.clock.ordering().changed_count();
+        let device = self.device.as_ref().and_then(|device| device.take_snapshot());
+        Some(Moment { pm, device, changed, before_persist: false })
     }
 
     /// A hash of all content.
@@ -130,4 +154,62 @@ impl Media {
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
+}
+
+/// Photographs media while something runs on them.
+pub struct Camera {
+    clock: Arc<CrashClock>,
+    pm: Arc<RecordedPm>,
+    device: Option<Arc<SimulatedDevice>>,
+}
+
+impl Camera {
+    /// This moment.
+    pub fn now(&self) -> Moment {
+        let changed = self.clock.ordering().changed_count();
+        let device = self.device.as_ref().map(|device| device.snapshot());
+        Moment { pm: self.pm.snapshot(), device, changed, before_persist: false }
+    }
+
+    /// The moments before each event of `run`, and the one after the last.
+    pub fn film<R>(self, run: impl FnOnce() -> R) -> (Vec<Moment>, R) {
+        let (sender, receiver) = mpsc::channel();
+        let (clock, pm) = (Arc::downgrade(&self.clock), Arc::downgrade(&self.pm));
+        let device = self.device.as_ref().map(Arc::downgrade);
+        self.clock.on_event(Some(Box::new(move |event| {
+            let (Some(clock), Some(pm)) = (clock.upgrade(), pm.upgrade()) else { return };
+            let device = device.as_ref().and_then(|device| device.upgrade());
+            let before_persist = event.kind == EventKind::Persist;
+            let _ = sender.send(Moment { before_persist, ..Camera { clock, pm, device }.now() });
+        })));
+        let result = run();
+        self.clock.on_event(None);
+        let mut moments: Vec<Moment> = receiver.try_iter().collect();
+        moments.push(self.now());
+        (moments, result)
+    }
+}
+
+/// The indices of the moments that show most of what a changed ordering point does: so many soon after it was passed,
+/// half as many spread evenly over the rest, some before a `persist`, and the last of all.
+pub fn soon_after_change(moments: &[Moment], most: usize) -> Vec<usize> {
+    let mut since = 0;
+    let mut before = 0;
+    let mut indices: Vec<(usize, usize)> = Vec::new();
+    for (index, moment) in moments.iter().enumerate() {
+        since = if moment.changed == before { since + 1 } else { 0 };
+        before = moment.changed;
+        if moment.changed > 0 && index + 1 < moments.len() {
+            indices.push((since, index));
+        }
+    }
+    indices.sort_unstable();
+    let rest = indices.split_off(most.min(indices.len()));
+    let step = rest.len().div_ceil(most.div_ceil(2).max(1)).max(1);
+    let persists = rest.iter().rev().filter(|(_, index)| moments[*index].before_persist).take(4);
+    indices.extend(persists);
+    indices.extend(
+        rest.iter().skip(step / 2).step_by(step).filter(|(_, index)| !moments[*index].before_persist),
+    );
+    indices.into_iter().map(|(_, index)| index).chain(moments.len().checked_sub(1)).collect()
 }

@@ -1,9 +1,8 @@
-//! Looking for a planted mistake or a missing ordering point: single operations first, then random histories.
+//! Looking for a planted mistake: single operations first, then random histories.
 
 use crate::config::{CONFIGS, Config};
-use crate::fresh;
 use crate::run::{Seen, Wrong, run};
-use crate::systematic::{Case, Effort, SMALL, cases, explore};
+use crate::systematic::{Effort, SMALL, cases, explore};
 
 /// How something wrong was found.
 #[derive(Debug, Clone)]
@@ -27,43 +26,12 @@ pub struct Budget {
     pub operations: u64,
 }
 
-/// Pairs where only `persist` makes durable: space below is freed and used again, a change and an fsync.
-fn where_only_persist(config: Config, effort: Effort, wrong: Wrong, states: &mut u64) -> Option<String> {
-    let frees = ["truncate cold", "punch cold", "unlink the last, cold", "over a cold block, whole"];
-    let (_, pairs) = cases();
-    let wanted = |pair: &&Case| {
-        frees.contains(&pair[0].name) && pair[1].name == "demotion"
-            || pair[0].name == "chmod" && pair[1].name == "fsync"
-    };
-    pairs.iter().filter(wanted).find_map(|pair| {
-        let explored = explore(config, pair, Effort { quiet: false, ..effort }, 0, wrong);
-        *states += explored.states;
-        explored.violation.map(|violation| violation.chars().take(160).collect())
-    })
-}
-
 /// Looks until a rule does not hold. `None`: nothing noticed within the budget.
 pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
     let mut found = Found { states: 0, operations: 0, how: String::new(), what: String::new() };
     let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
     let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
-    let effort = Effort { lines: 5, samples: 12, stride: 2, quiet: true, recoveries: 0 };
-    if wrong.ordering.is_some() {
-        for persist_only in [false, true] {
-            let explored = fresh::explore(effort, persist_only, wrong);
-            found.states += explored.states;
-            if let Some(violation) = explored.violation {
-                found.how = format!("mkfs{}", if persist_only { ", only persist makes durable" } else { "" });
-                found.what = violation.chars().take(160).collect();
-                return Some(found);
-            }
-        }
-        if let Some(reused) = where_only_persist(persist_only, effort, wrong, &mut found.states) {
-            found.how = "pairs where only persist makes durable".into();
-            found.what = reused;
-            return Some(found);
-        }
-    }
+    let effort = Effort { lines: 5, samples: 12, stride: 2, quiet: true, ..Effort::NONE };
     let (singles, _) = cases();
     for (config, quiet) in [(SMALL, true), (persist_only, true), (SMALL, false), (ordered, true)] {
         for case in &singles {

@@ -1,42 +1,185 @@
 //! Whether each ordering point is needed: it is left out, or weakened, and something must then go wrong.
+//!
+//! An index knows which points each history passes, so that only those are tried that pass the changed one, the
+//! shortest first, and of each the moments soon after the change.
 
-use crate::config::CONFIGS;
-use crate::mistakes::{Budget, Found, find};
-use crate::run::{Seen, Wrong, run};
-use crate::systematic::{Effort, SMALL, cases, explore};
-use std::collections::BTreeMap;
+use crate::config::Config;
+use crate::media::Setup;
+use crate::run::Wrong;
+use crate::systematic::{Case, Effort, Explored, SMALL, acts, cases, explore_on, make_different, prepared};
+use crate::world::Shared;
+use crate::{copies, fresh, log};
+use std::collections::BTreeSet;
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
+use terrace_runtime::sync::Mutex;
 
-/// A point, how it is made wrong, and what needs it.
-pub struct Need {
-    /// Where.
-    pub point: OrderingPoint,
-    /// How it was made wrong.
-    pub change: Change,
-    /// What then went wrong; `None` when nothing did.
-    pub found: Option<Found>,
+/// The pools that cases run on.
+const POOLS: [(&str, Config); 3] = [
+    ("", SMALL),
+    (", data=ordered", Config { name: "systematic-ordered", data_ordered: true, ..SMALL }),
+    (ONLY_PERSIST, Config { name: "systematic-persist", persist_only: true, ..SMALL }),
+];
+const ONLY_PERSIST: &str = ", only persist makes durable";
+
+/// Something that is explored.
+#[derive(Debug, Clone)]
+enum Kind {
+    /// mkfs over an old pool.
+    Mkfs,
+    /// A damaged copy of the superblock is rewritten.
+    Superblock,
+    /// The log alone.
+    Log,
+    /// Operations on the pool of this index.
+    Case(usize, Case),
 }
 
-/// All ordering points that operations, background work, recovery and unmount pass.
-pub fn points() -> Vec<OrderingPoint> {
-    let mut all: BTreeMap<OrderingPoint, u64> = BTreeMap::new();
+/// A history and what is known of it.
+#[derive(Debug, Clone)]
+pub struct History {
+    kind: Kind,
+    persist_only: bool,
+    /// Persistence events of its last step.
+    pub events: u64,
+    /// The points that its last step passes, and how often.
+    pub points: Vec<(OrderingPoint, u64)>,
+    passed: BTreeSet<OrderingPoint>,
+}
+
+impl History {
+    /// In words.
+    pub fn name(&self) -> String {
+        let (name, more) = match &self.kind {
+            Kind::Case(pool, case) => {
+                let names: Vec<&str> = case.iter().map(|act| act.name).collect();
+                (names.join(", then "), POOLS[*pool].0)
+            }
+            kind => {
+                let name = match kind {
+                    Kind::Mkfs => "mkfs",
+                    Kind::Superblock => "a damaged superblock is mended",
+                    _ => "the log, lanes that fill up",
+                };
+                (name.to_string(), if self.persist_only { ONLY_PERSIST } else { "" })
+            }
+        };
+        name + more
+    }
+
+    /// Whether a point is passed.
+    pub fn passes(&self, point: &OrderingPoint) -> bool {
+        self.passed.contains(point)
+    }
+
+    /// Whether it is one operation on the default pool.
+    pub fn is_single(&self) -> bool {
+        matches!(&self.kind, Kind::Case(0, case) if case.len() == 1)
+    }
+}
+
+/// The pools of one thread, made when they are needed.
+#[derive(Default)]
+pub struct Pools([Option<Shared>; POOLS.len()]);
+
+impl Pools {
+    /// Explores a history of the engine as it is, at some moments, deaths of the daemon and crashes in recovery too.
+    pub fn explore_unchanged(&mut self, history: &History) -> Explored {
+        let stride = 1 + history.events as usize / 12;
+        let effort = Effort { lines: 4, samples: 8, stride, recoveries: 1, deaths: 2, ..Effort::NONE };
+        self.explore(history, effort, Wrong::default())
+    }
+
+    fn explore(&mut self, history: &History, effort: Effort, wrong: Wrong) -> Explored {
+        match &history.kind {
+            Kind::Mkfs => fresh::explore(effort, history.persist_only, wrong),
+            Kind::Superblock => copies::explore(effort, history.persist_only, wrong),
+            Kind::Log => log::explore(effort, history.persist_only, wrong),
+            Kind::Case(pool, case) => {
+                let make = || prepared(POOLS[*pool].1, &Setup::default(), Wrong::default());
+                let known = self.0[*pool].get_or_insert_with(make);
+                explore_on(known, case, effort, 0, wrong)
+            }
+        }
+    }
+}
+
+/// Pairs that show what a single step cannot: space below PM is freed and used again, a change is made durable
+/// afterwards, bytes are stored in place that the record of the step before names.
+fn pairs_of(config: Config) -> Vec<Case> {
+    let acts = acts();
+    let act = |name: &str| acts.iter().find(|act| act.name == name).cloned();
+    let pair = |(first, second): (&str, &str)| -> Case {
+        let mut pair: Case = [act(first), act(second)].into_iter().flatten().collect();
+        pair.last_mut().into_iter().for_each(make_different);
+        pair
+    };
+    let mut pairs = Vec::new();
+    if config.persist_only {
+        let frees = ["truncate cold", "punch cold", "unlink the last, cold", "demotion"];
+        pairs.extend(frees.map(|first| (first, "demotion")));
+        pairs.extend(["fsync", "unmount"].map(|second| ("chmod", second)));
+    }
+    if config.data_ordered {
+        pairs.extend(["write a new block", "append across blocks"].map(|name| (name, name)));
+    }
+    pairs.into_iter().map(pair).collect()
+}
+
+/// All histories with the points that they pass, on two threads.
+pub fn index() -> Vec<History> {
+    let history = |kind, persist_only| History {
+        kind,
+        persist_only,
+        events: 0,
+        points: Vec::new(),
+        passed: BTreeSet::new(),
+    };
+    let mut all = Vec::new();
+    for persist_only in [false, true] {
+        all.extend([Kind::Mkfs, Kind::Superblock, Kind::Log].map(|kind| history(kind, persist_only)));
+    }
     let (singles, _) = cases();
-    for case in &singles {
-        let effort = Effort { lines: 0, samples: 0, stride: usize::MAX, quiet: true, recoveries: 0 };
-        all.extend(explore(SMALL, case, effort, 0, Wrong::default()).points);
+    for (index, (_, config)) in POOLS.iter().enumerate() {
+        let of_pool = |case: &Case| history(Kind::Case(index, case.clone()), config.persist_only);
+        all.extend(singles.iter().map(of_pool));
+        all.extend(pairs_of(*config).iter().map(of_pool));
     }
-    for (seed, config) in CONFIGS.into_iter().enumerate() {
-        all.extend(run(config, seed as u64, 1500, Wrong::default(), &Seen::default()).points);
-    }
-    all.extend(
-        crate::fresh::explore(
-            Effort { lines: 0, samples: 0, stride: 1, quiet: true, recoveries: 0 },
-            false,
-            Wrong::default(),
-        )
-        .points,
-    );
-    all.into_keys().collect()
+    let done = Mutex::new(Vec::new());
+    on_two_threads(all, |pools, mut history: History| {
+        let explored = pools.explore(&history, Effort::NONE, Wrong::default());
+        assert!(explored.violation.is_none(), "{}: {:?}", history.name(), explored.violation);
+        // What needs no pool is quick.
+        history.events = if matches!(history.kind, Kind::Case(..)) { explored.events } else { 0 };
+        history.points = explored.points.into_iter().collect();
+        history.passed = explored.passed.into_keys().collect();
+        done.lock().push(history);
+    });
+    let mut all = done.into_inner();
+    all.sort_by_key(|history| (history.events, history.name()));
+    all
+}
+
+/// Does something with each of a list, on two threads with pools of their own.
+pub fn on_two_threads<T: Send>(list: Vec<T>, work: impl Fn(&mut Pools, T) + Sync) {
+    let list = Mutex::new(list.into_iter());
+    let run = || {
+        let mut pools = Pools::default();
+        loop {
+            let next = list.lock().next();
+            let Some(next) = next else { return };
+            work(&mut pools, next);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(run);
+        run();
+    });
+}
+
+/// All ordering points that a history passes.
+pub fn points(index: &[History]) -> BTreeSet<OrderingPoint> {
+    let all = index.iter().flat_map(|history| history.passed.iter().copied());
+    all.filter(|point| !point.file.starts_with("crates/sim")).collect()
 }
 
 /// The ways to make a point wrong.
@@ -47,8 +190,56 @@ pub fn changes(point: OrderingPoint) -> Vec<Change> {
     }
 }
 
-/// Looks for what needs a point.
-pub fn need(point: OrderingPoint, change: Change, budget: Budget) -> Need {
+/// What needs a point.
+#[derive(Debug, Clone)]
+pub struct Need {
+    /// The history.
+    pub history: String,
+    /// Images judged until then, of all histories tried.
+    pub states: u64,
+    /// Histories tried.
+    pub tried: usize,
+    /// What went wrong.
+    pub what: String,
+}
+
+/// How hard to look, in this order: first a glance at many.
+const EFFORTS: [(usize, Effort); 3] = [
+    (6, Effort { lines: 4, samples: 8, soon: 10, ..Effort::NONE }),
+    (60, Effort { lines: 4, samples: 12, soon: 30, recoveries: 1, deaths: 4, ..Effort::NONE }),
+    (usize::MAX, Effort { lines: 5, samples: 16, soon: 60, recoveries: 3, deaths: 8, ..Effort::NONE }),
+];
+
+/// Looks for a history that needs a point. `efforts` of three: the last is for long runs.
+pub fn need(
+    pools: &mut Pools,
+    index: &[History],
+    (point, change): (OrderingPoint, Change),
+    efforts: usize,
+) -> Option<Need> {
     let wrong = Wrong { ordering: Some((point, change)), ..Wrong::default() };
-    Need { point, change, found: find(wrong, budget) }
+    // Where `order` makes durable, `persist` is no more than that.
+    let may_tell = |history: &&History| {
+        history.passed.contains(&point) && (history.persist_only || change == Change::Removed)
+    };
+    // What passes it in its last step comes first.
+    let (mut candidates, mut others): (Vec<&History>, Vec<&History>) =
+        index.iter().filter(may_tell).partition(|h| h.points.iter().any(|(passed, _)| *passed == point));
+    // Then what concerns more than PM, or promises something.
+    let orders_only = |history: &&History| history.points.iter().all(|(p, _)| p.kind == OrderingKind::Order);
+    others.sort_by_key(orders_only);
+    candidates.extend(others);
+    let (mut states, mut tried) = (0, 0);
+    for (most, effort) in EFFORTS.into_iter().take(efforts) {
+        for history in candidates.iter().take(most) {
+            let explored = pools.explore(history, effort, wrong);
+            states += explored.states;
+            tried += 1;
+            if let Some(what) = explored.violation {
+                let what = what.chars().take(1500).collect();
+                return Some(Need { history: history.name(), states, tried, what });
+            }
+        }
+    }
+    None
 }

@@ -5,12 +5,12 @@
 use crate::action::{Action, Entry};
 use crate::config::{BASE, Config};
 use crate::happen::apply;
-use crate::media::{Media, Moment, Setup};
+use crate::media::{Media, Moment, Setup, soon_after_change};
 use crate::run::Wrong;
 use crate::subsets::{Choice, NEWEST, Random, all_subsets, any_states, some_subsets};
 use crate::world::{Shared, World};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use terrace_media::block::DeviceImage;
 use terrace_media::ordering::OrderingPoint;
 use terrace_media::pm::CrashSnapshot;
@@ -32,6 +32,21 @@ pub struct Effort {
     pub quiet: bool,
     /// Moments of one case after which recovery is crashed too.
     pub recoveries: usize,
+    /// Moments of one case at which the daemon alone dies, is started again and works on; then power fails.
+    pub deaths: usize,
+    /// When an ordering point is changed: so many moments soon after it, in place of every `stride`-th.
+    pub soon: usize,
+}
+
+impl Effort {
+    /// No image is judged.
+    pub const NONE: Effort =
+        Effort { lines: 0, samples: 0, stride: 1, quiet: true, recoveries: 0, deaths: 0, soon: 0 };
+
+    /// For what follows on each of many moments.
+    fn less(self) -> Effort {
+        Effort { lines: self.lines.min(2), samples: self.samples.min(6), ..self }
+    }
 }
 
 /// A step of a case.
@@ -249,7 +264,9 @@ pub fn acts() -> Vec<Act> {
         act("demotion", &[of(F), of(G), of(BIG), of(COLD), of(H)], Action::SyncDown),
         act("background", &[of(F), of(G), of(BIG), of(COLD), of(H), of(LINK)], Action::Background(20)),
         act("fsync", &[of(F)], Action::Op(Op::Fsync { id: F })),
-        act("unmount", &[of(F), of(COLD)], Action::Remount),
+        act("unmount and mount", &[of(F), of(COLD)], Action::Remount),
+        // Nothing comes after it.
+        act("unmount", &[], Action::Unmount),
     ]
 }
 
@@ -265,9 +282,7 @@ pub fn cases() -> (Vec<Case>, Vec<Case>) {
         for second in &all {
             if first.touches.iter().any(|what| second.touches.contains(what)) {
                 let mut second = second.clone();
-                if let Action::Op(Op::Make { id, .. }) = &mut second.action {
-                    *id = Id(NEW.0 + 1);
-                }
+                make_different(&mut second);
                 pairs.push(vec![first.clone(), second]);
             }
         }
@@ -275,7 +290,17 @@ pub fn cases() -> (Vec<Case>, Vec<Case>) {
     (singles, pairs)
 }
 
+/// As the second step of a pair: another inode, other content.
+pub fn make_different(second: &mut Act) {
+    match &mut second.action {
+        Action::Op(Op::Make { id, .. }) => *id = Id(NEW.0 + 1),
+        Action::Op(Op::Write { seed, .. }) => *seed += 1,
+        _ => {}
+    }
+}
+
 /// What a case gave.
+#[derive(Default)]
 pub struct Explored {
     /// Distinct images judged.
     pub states: u64,
@@ -284,63 +309,96 @@ pub struct Explored {
     /// Moments taken with all subsets, and sampled.
     pub all: u64,
     pub sampled: u64,
-    /// The ordering points met.
+    /// The ordering points that the last step passed, and how often.
     pub points: BTreeMap<OrderingPoint, u64>,
+    /// Those that any step of the case passed, its mount included.
+    pub passed: BTreeMap<OrderingPoint, u64>,
     /// What did not hold.
     pub violation: Option<String>,
 }
 
 /// Runs a case.
 pub fn explore(config: Config, case: &[Act], effort: Effort, seed: u64, wrong: Wrong) -> Explored {
-    thread::set_index(0);
     let setup = Setup { change: wrong.ordering, ..Setup::default() };
-    let mut explored =
-        Explored { states: 0, events: 0, all: 0, sampled: 0, points: BTreeMap::new(), violation: None };
-    let result = crate::caught(|| run_case(config, case, effort, seed, wrong, &setup, &mut explored));
+    judged(|explored| {
+        let world = World::new(config, 1, setup.clone());
+        plant(wrong.mistake);
+        for action in populate() {
+            apply(&world, &Entry { action, seed });
+        }
+        run_case(&world, case, effort, seed, explored);
+    })
+}
+
+/// Runs a case on a copy of [`prepared`] media.
+pub fn explore_on(known: &Shared, case: &[Act], effort: Effort, seed: u64, wrong: Wrong) -> Explored {
+    judged(|explored| {
+        let now = known.borrow();
+        let device = now.media.device.as_ref().map(|device| device.visible_image());
+        let setup =
+            Setup { persist_only: now.config.persist_only, change: wrong.ordering, ..Setup::default() };
+        let world = now.fork(Media::from_images(now.media.pm.visible_image(), device, &setup));
+        plant(wrong.mistake);
+        world.borrow_mut().begin_quiet();
+        run_case(&world, case, Effort { quiet: false, ..effort }, seed, explored);
+    })
+}
+
+/// Runs something, and keeps what did not hold.
+pub(crate) fn judged(run: impl FnOnce(&mut Explored)) -> Explored {
+    thread::set_index(0);
+    let mut explored = Explored::default();
+    let result = crate::caught(|| run(&mut explored));
     plant(None);
-    explored.points = setup.points.take();
     explored.violation = result.err();
     explored
 }
 
-fn run_case(
-    config: Config,
-    case: &[Act],
-    effort: Effort,
-    seed: u64,
-    wrong: Wrong,
-    setup: &Setup,
-    explored: &mut Explored,
-) {
-    let world = World::new(config, 1, setup.clone());
-    plant(wrong.mistake);
-    let steps = populate().into_iter().chain(case.iter().map(|act| act.action.clone()));
-    let steps: Vec<Action> = steps.collect();
-    let Some((last, before)) = steps.split_last() else { return };
-    for action in before {
-        apply(&world, &Entry { action: action.clone(), seed });
+fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &mut Explored) {
+    let Some((last, before)) = case.split_last() else { return };
+    for act in before {
+        apply(world, &Entry { action: act.action.clone(), seed });
     }
     if effort.quiet {
-        apply(&world, &Entry { action: Action::Remount, seed });
+        apply(world, &Entry { action: Action::Remount, seed });
     }
-    let known = copy(&world, setup);
-    let (moments, mut states) = photographed(&world, || apply_last(&world, last, seed));
+    let config = world.borrow().config;
+    let setup = world.borrow().media.setup().clone();
+    let known = copy(world, &setup);
+    let camera = world.borrow().media.camera();
+    explored.passed = passed_points(world);
+    world.borrow().media.clock.ordering().forget();
+    let (moments, states) = camera.film(|| apply_last(world, &last.action, seed));
+    explored.points = passed_points(world);
+    explored.passed.extend(explored.points.clone());
     explored.events = moments.len() as u64;
-    let mut seen = HashSet::new();
     let count = moments.len();
-    for (index, moment) in moments.iter().enumerate() {
-        if !(index + seed as usize).is_multiple_of(effort.stride) && index + 1 != count {
-            continue;
-        }
+    let of_stride =
+        |index: &usize| (index + seed as usize).is_multiple_of(effort.stride) || index + 1 == count;
+    let chosen: Vec<usize> = match setup.change {
+        Some(_) if effort.soon > 0 => soon_after_change(&moments, effort.soon),
+        _ => (0..count).filter(of_stride).collect(),
+    };
+    // So many of them, spread evenly, the last included.
+    let is_of = |turn: usize, many: usize| {
+        many > 0 && (chosen.len() - 1 - turn).is_multiple_of((chosen.len() / many).max(1))
+    };
+    let mut seen = HashSet::new();
+    for (turn, index) in chosen.iter().copied().enumerate() {
+        let moment = &moments[index];
+        let mut states = &states[..];
         // Once the call has returned nothing but its result is left (C6).
-        if index + 1 == count && (!config.persist_only || persists(last)) {
-            states.drain(..states.len() - 1);
+        if index + 1 == count && (!config.persist_only || persists(&last.action)) {
+            states = &states[states.len() - 1..];
             seen.clear();
         }
         let mut judged =
-            judge_moment(&known, moment, &states, effort, seed + index as u64, &mut seen, explored);
-        if judged.is_ok() && effort.recoveries > 0 && index % (count / effort.recoveries).max(1) == 0 {
-            judged = crash_recovery(&known, moment, &states, effort, &mut seen, explored);
+            judge_moment(&known, moment, states, effort, seed + index as u64, &mut seen, explored);
+        if judged.is_ok() && is_of(turn, effort.recoveries) {
+            judged = crash_recovery(&known, moment, states, effort, &mut seen, explored);
+        }
+        if judged.is_ok() && is_of(turn, effort.deaths) {
+            judged = die_and_lose_power(&known, moment, states, effort, &mut seen, explored);
         }
         if let Err(error) = judged {
             let names: Vec<&str> = case.iter().map(|act| act.name).collect();
@@ -349,7 +407,11 @@ fn run_case(
     }
 }
 
-/// Crashes at every event of the mount after a crash at `moment`, and mounts again.
+fn passed_points(world: &Shared) -> BTreeMap<OrderingPoint, u64> {
+    world.borrow().media.clock.ordering().points().into_iter().collect()
+}
+
+/// Crashes in the middle of the mount after a crash at `moment`, and mounts again.
 fn crash_recovery(
     known: &Shared,
     moment: &Moment,
@@ -361,19 +423,62 @@ fn crash_recovery(
     let device = moment.device.as_ref().map(|device| device.image_all());
     let setup = known.borrow().media.setup().clone();
     let fork = known.borrow().fork(Media::from_images(moment.pm.image_newest(), device, &setup));
-    let (moments, ()) = photographed(&fork, || fork.borrow().only_mount());
-    for (index, inside) in moments.iter().enumerate() {
-        judge_moment(known, inside, states, effort, index as u64, seen, explored)
+    let camera = fork.borrow().media.camera();
+    let (moments, ()) = camera.film(|| fork.borrow().only_mount());
+    for index in of_second(&moments, &setup, effort) {
+        judge_moment(known, &moments[index], states, effort.less(), index as u64, seen, explored)
             .map_err(|error| format!("crashed at event {index} of the recovery: {error}"))?;
     }
     Ok(())
+}
+
+/// Ends the daemon at `moment`, starts it again on what PM shows, has it move everything below PM, and loses power
+/// meanwhile.
+fn die_and_lose_power(
+    known: &Shared,
+    moment: &Moment,
+    states: &[CrashState],
+    effort: Effort,
+    seen: &mut HashSet<u64>,
+    explored: &mut Explored,
+) -> Result<(), String> {
+    let setup = known.borrow().media.setup().clone();
+    let fork = known.borrow().fork(Media::resumed(moment, &setup));
+    let camera = fork.borrow().media.camera();
+    let (moments, moved) = camera.film(|| {
+        fork.borrow_mut().begin_quiet();
+        let fs = Arc::clone(fork.borrow().fs());
+        fs.sync_to(1, &mut |_| {})
+    });
+    moved.map_err(|error| format!("the daemon died, was started again, and moved data below PM: {error}"))?;
+    for index in of_second(&moments, &setup, effort) {
+        judge_moment(known, &moments[index], states, effort.less(), index as u64, seen, explored).map_err(
+            |error| {
+                format!("the daemon died, then power failed before event {index} of its next mount: {error}")
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// The moments to look at of what follows on another moment: few, and those before a `persist`.
+fn of_second(moments: &[Moment], setup: &Setup, effort: Effort) -> Vec<usize> {
+    let most = effort.soon.clamp(4, 8);
+    if setup.change.is_some() && moments.iter().any(|moment| moment.changed > 0) {
+        return soon_after_change(moments, most);
+    }
+    let step = moments.len().div_ceil(most);
+    (0..moments.len()).filter(|index| index % step == 0 || moments[*index].before_persist).collect()
 }
 
 /// Whether a step makes durable what it did, and all before it.
 fn persists(action: &Action) -> bool {
     matches!(
         action,
-        Action::Op(Op::Fsync { .. } | Op::Write { sync: true, .. }) | Action::SyncDown | Action::Remount
+        Action::Op(Op::Fsync { .. } | Op::Write { sync: true, .. })
+            | Action::SyncDown
+            | Action::Remount
+            | Action::Unmount
     )
 }
 
@@ -414,26 +519,6 @@ fn apply_last(world: &Shared, action: &Action, seed: u64) -> Vec<CrashState> {
     states
 }
 
-/// The moments before each event of `run`, and the one after the last.
-fn photographed<R>(world: &Shared, run: impl FnOnce() -> R) -> (Vec<Moment>, R) {
-    let (sender, receiver) = mpsc::channel();
-    let (clock, pm, device) = {
-        let world = world.borrow();
-        let media = &world.media;
-        (Arc::clone(&media.clock), Arc::downgrade(&media.pm), media.device.as_ref().map(Arc::downgrade))
-    };
-    clock.on_event(Some(Box::new(move |_| {
-        let Some(pm) = pm.upgrade() else { return };
-        let device = device.as_ref().and_then(|device| device.upgrade()).map(|device| device.snapshot());
-        let _ = sender.send(Moment { pm: pm.snapshot(), device });
-    })));
-    let result = run();
-    clock.on_event(None);
-    let mut moments: Vec<Moment> = receiver.try_iter().collect();
-    moments.push(world.borrow().media.now());
-    (moments, result)
-}
-
 fn judge_moment(
     world: &Shared,
     moment: &Moment,
@@ -443,6 +528,9 @@ fn judge_moment(
     seen: &mut HashSet<u64>,
     explored: &mut Explored,
 ) -> Result<(), String> {
+    if effort.samples == 0 {
+        return Ok(());
+    }
     let newest = moment.pm.in_epoch(u64::MAX);
     let all = all_subsets(&newest, effort.lines);
     *(if all.is_some() { &mut explored.all } else { &mut explored.sampled }) += 1;

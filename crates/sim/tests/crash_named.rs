@@ -804,12 +804,16 @@ fn m1_a_flush_that_fails_elsewhere_counts() {
     let world = World::new(SMALL);
     let (fs, device) = mount_interposed(&world, false);
     let f = create(&fs, ROOT, "f");
-    let expected = pattern(40_000, 1);
+    // More than one group.
+    let expected = pattern(160_000, 1);
     write(&fs, f, 0, &expected);
     let (inner, media) = (Arc::downgrade(&fs), world.device.clone());
     *device.after_write.lock() = Some(Box::new(move || {
         media.fail_next(Operation::Flush, 0..u64::MAX, 5, Times::Count(1));
-        assert!(inner.upgrade().unwrap().unmount().is_err(), "the flush of an unmount fails");
+        for (mut step, _) in inner.upgrade().unwrap().background_steps() {
+            step.step();
+        }
+        assert_eq!(media.error_count(), 1, "the flush of another group fails");
     }));
     let _ = fs.sync_to(1, &mut |_| {});
     assert_left(&world, &[("f", &[&expected])]);

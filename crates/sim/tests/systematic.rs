@@ -48,8 +48,8 @@ fn every_operation() {
     let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
     let mut states = 0;
     for quiet in [true, false] {
-        states += run(SMALL, &singles, Effort { lines: 8, samples: 60, stride: 1, quiet, recoveries: 0 });
-        states += run(ordered, &singles, Effort { lines: 6, samples: 30, stride: 2, quiet, recoveries: 0 });
+        states += run(SMALL, &singles, Effort { lines: 8, samples: 60, stride: 1, quiet, ..Effort::NONE });
+        states += run(ordered, &singles, Effort { lines: 6, samples: 30, stride: 2, quiet, ..Effort::NONE });
     }
     assert!(states > 20_000, "{states}");
 }
@@ -57,7 +57,7 @@ fn every_operation() {
 #[test]
 fn pairs() {
     let (_, pairs) = cases();
-    run(SMALL, &pairs, Effort { lines: 4, samples: 14, stride: 3, quiet: true, recoveries: 0 });
+    run(SMALL, &pairs, Effort { lines: 4, samples: 14, stride: 3, quiet: true, ..Effort::NONE });
 }
 
 #[test]
@@ -69,14 +69,14 @@ fn one() {
     let named = |case: &Case| case.iter().map(|act| act.name).collect::<Vec<_>>().join(", then ") == name;
     let cases: Vec<Case> = singles.into_iter().chain(pairs).filter(named).collect();
     for quiet in [true, false] {
-        run(SMALL, &cases, Effort { lines: 8, samples: 60, stride: 1, quiet, recoveries: 0 });
+        run(SMALL, &cases, Effort { lines: 8, samples: 60, stride: 1, quiet, ..Effort::NONE });
     }
 }
 
 #[test]
 fn mkfs() {
     for persist_only in [false, true] {
-        let effort = Effort { lines: 8, samples: 60, stride: 1, quiet: true, recoveries: 0 };
+        let effort = Effort { lines: 8, samples: 60, stride: 1, quiet: true, ..Effort::NONE };
         let explored = terrace_sim::fresh::explore(effort, persist_only, Wrong::default());
         println!("mkfs: {} events, {} states", explored.events, explored.states);
         assert!(explored.violation.is_none(), "{}", explored.violation.unwrap_or_default());

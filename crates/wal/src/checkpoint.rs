@@ -49,8 +49,8 @@ impl Wal {
         if self.due_above.load(Ordering::Relaxed) == u64::MAX { Ok(()) } else { self.checkpoint_if_idle() }
     }
 
-    /// The last checkpoint of an orderly unmount: all records passed, the pool marked clean. No
-    /// transaction may follow.
+    /// The last checkpoint of an orderly unmount: all records passed, the pool marked clean, and all of it durable
+    /// when this returns. No transaction may follow.
     ///
     /// # Errors
     /// The medium's.
@@ -58,9 +58,13 @@ impl Wal {
         let mut state = self.checkpoint.lock();
         self.advance(&mut state, true)?;
         self.stopped.store(true, Ordering::SeqCst);
+        // Whoever unmounts may turn the machine off.
+        self.pm.persist();
         Ok(())
     }
 
+    /// Its fences only order: a checkpoint frees nothing but PM, and a crash that undoes it undoes with it what was
+    /// stored there since. Space of other media has a persist of its own (T6).
     fn advance(&self, state: &mut CheckpointState, clean: bool) -> Result<()> {
         if self.is_stopped() {
             // A record may be half applied: the log as it is on the medium is what the next mount needs.
@@ -79,7 +83,7 @@ impl Wal {
         for lane in &self.lanes {
             tails.push(self.settle(lane, lsn, &mut state.lines)?);
         }
-        self.pm.persist();
+        self.pm.order();
         pause::at("checkpoint:settled");
         let sequence = state.current.sequence + 1;
         let next = Checkpoint { lsn, epoch: self.epoch, sequence, clean, tails };
@@ -101,11 +105,12 @@ impl Wal {
         let [one, other] = if first == 0 { [a, b] } else { [b, a] };
         self.pm.write(one.offset(), &bytes)?;
         if !planted(Mistake::CheckpointCopiesAtOnce) {
-            self.pm.persist();
+            self.pm.order();
         }
         pause::at("checkpoint:copy");
         self.pm.write(other.offset(), &bytes)?;
-        self.pm.persist();
+        // Nothing that the older copy needs is overwritten before this one is there too.
+        self.pm.order();
         Ok(())
     }
 

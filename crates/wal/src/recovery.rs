@@ -255,11 +255,15 @@ impl Wal {
         let FoundCheckpoint { point: old, copy, warnings } = read_checkpoint(&*pm, &pool_uuid, &geometry)?;
         let valid = find_records(&*pm, &pool_uuid, &geometry, &old)?;
         pause::at_unlocked("recovery:read");
+        // When the daemon alone has died, PM shows records whose fence never came: replayed, they could be half there after
+        // a loss of power. Not only an order: what they free below must not be reused before they are durable (T6).
+        pm.persist();
         let (first, second) = valid.records.split_at(valid.records.len() / 2);
         replay(&*pm, first)?;
         pause::at_unlocked("recovery:replay");
         replay(&*pm, second)?;
-        pm.persist();
+        // Before the checkpoint passes the records.
+        pm.order();
         pause::at_unlocked("recovery:replayed");
         let report = RecoveryReport {
             clean: old.clean,

@@ -307,7 +307,7 @@ impl Open<'_> {
         if Lane::need(size) > self.need {
             return Err(Error::RecordTooLarge { bytes: size, limit: self.need as usize });
         }
-        let appended = self.append(tx);
+        let appended = self.append_record(tx);
         let done = appended.and_then(|()| {
             // Readers would find some of the new words beside old ones (I8). The next mount replays all.
             let condemn =
@@ -324,7 +324,7 @@ impl Open<'_> {
 
     /// Streams the record and fences.
     #[track_caller]
-    fn append(&mut self, tx: &Tx) -> Result<()> {
+    fn append_record(&mut self, tx: &Tx) -> Result<()> {
         let (wal, lane, state) = (self.wal, self.lane, &mut *self.state);
         let (writes, checks) = tx.counts();
         let mut record = std::mem::take(&mut state.scratch);

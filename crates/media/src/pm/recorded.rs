@@ -104,14 +104,22 @@ impl RecordedPm {
 
     /// A medium that starts from an image and shares a clock with other media.
     pub fn with_clock(image: impl Into<PmImage>, clock: &Arc<CrashClock>) -> RecordedPm {
-        let image = image.into();
+        let durable = image.into();
+        Self::resumed(&CrashSnapshot { event: 0, durable, pending: Vec::new(), epochs: 0..=0 }, clock)
+    }
+
+    /// The medium as it is at a moment for whoever opens it after the process that stored has died and the machine has
+    /// not: everything is there, and what was not durable still is not.
+    pub fn resumed(moment: &CrashSnapshot, clock: &Arc<CrashClock>) -> RecordedPm {
+        let pending = moment.pending.iter().map(|line| (line.line, line.stores.clone()));
+        let fenced = |line: &&PendingLine| line.stores.iter().any(|store| store.written_back != NEVER);
         let state = State {
-            visible: image.clone(),
-            durable: image,
-            pending: HashMap::new(),
-            written_back: Vec::new(),
-            epoch: 0,
-            durable_epoch: 0,
+            visible: moment.image_newest(),
+            durable: moment.durable.clone(),
+            pending: pending.collect(),
+            written_back: moment.pending.iter().filter(fenced).map(|line| line.line).collect(),
+            epoch: *moment.epochs.end(),
+            durable_epoch: *moment.epochs.start(),
             persist_only: false,
             poisoned: Vec::new(),
             condemned: Vec::new(),

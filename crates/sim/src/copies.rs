@@ -1,0 +1,53 @@
+//! A damaged copy of the superblock is rewritten, and power fails meanwhile: one copy is sound at every instant, both
+//! are when the mend has returned (C5).
+
+use crate::config::Config;
+use crate::media::{Media, Setup};
+use crate::run::Wrong;
+use crate::subsets::{all_subsets, some_subsets};
+use crate::systematic::{Effort, Explored, SMALL, judged};
+use crate::world::World;
+use terrace_format::geometry::SUPERBLOCK_COPIES;
+use terrace_fs::{mend_superblock, read_superblock};
+
+/// Explores the mend of each copy.
+pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
+    let setup = Setup { persist_only, change: wrong.ordering, ..Setup::default() };
+    judged(|explored| {
+        let world = World::new(Config { device_blocks: 0, ..SMALL }, 1, Setup::default());
+        world.borrow_mut().leave_a_file();
+        let pm = world.borrow().media.pm.visible_image().to_vec();
+        for (index, copy) in SUPERBLOCK_COPIES.into_iter().enumerate() {
+            let mut damaged = pm.clone();
+            damaged[copy.offset().0 as usize + 200] ^= 1;
+            let media = Media::from_images(damaged, None, &setup);
+            mend(&media, index, effort, explored);
+        }
+    })
+}
+
+fn mend(media: &Media, copy: usize, effort: Effort, explored: &mut Explored) {
+    let (superblock, warning) = read_superblock(&*media.pm, true).unwrap();
+    assert!(warning.is_some(), "copy {copy} is damaged");
+    let (moments, mended) = media.camera().film(|| mend_superblock(&*media.pm, &superblock));
+    assert!(mended.unwrap(), "copy {copy} is mended");
+    explored.events += moments.len() as u64;
+    explored.points.extend(media.clock.ordering().points());
+    explored.passed = explored.points.clone();
+    for (index, moment) in moments.iter().enumerate() {
+        let done = index + 1 == moments.len();
+        for epoch in [0, u64::MAX] {
+            let pm = moment.pm.in_epoch(epoch);
+            let choices = all_subsets(&pm, effort.lines)
+                .unwrap_or_else(|| some_subsets(&pm, effort.samples, index as u64));
+            for choice in choices {
+                explored.states += 1;
+                let media = Media::from_images(pm.image_here(&|line| choice[line]), None, &Setup::default());
+                let what = format!("copy {copy} mended, crash before event {index}");
+                let read = read_superblock(&*media.pm, true);
+                let (_, warning) = read.unwrap_or_else(|refused| panic!("{what}: {refused}"));
+                assert!(!done || warning.is_none(), "{what}: {warning:?}");
+            }
+        }
+    }
+}
