@@ -8,6 +8,7 @@ use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use terrace_check::{Code, Devices, Options, Repair, Report, Severity, check, repair};
 use terrace_format::checksum::crc32c;
@@ -15,9 +16,10 @@ use terrace_format::device::{SummaryEntry, encode_summary};
 use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, DeviceBlock, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_fs::{FsResult, MountOptions, PoolMedia, Wait};
-use terrace_media::block::{DeviceImage, SimulatedDevice};
+use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
-use terrace_media::pm::RecordedPm;
+use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
+use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
 
@@ -156,52 +158,99 @@ fn every_repairable_damage_is_repaired() {
     println!("{} codes repaired", repaired.len());
 }
 
-/// What a repair makes of the state that a crash left has to be what it makes without a crash. States: nothing of
-/// what was undecided, all of it, and random choices.
-fn crash_everywhere(site: &str, image: &Image) -> (u64, u64) {
+/// What a repair makes of the state that a crash left has to be what it makes without a crash, and once a repair has
+/// returned nothing is left to do. States: nothing of what was undecided, all of it, and random choices. Also, at some
+/// moments, the death of the repair alone, and a crash inside the next one. PM is one on which only `persist` makes
+/// durable; `change` is done to an ordering point.
+fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Change)>) -> (u64, u64) {
     let undisturbed = World::of(image);
     undisturbed.repair();
     let events = undisturbed.clock.now();
     let expected = undisturbed.mounted_state(site);
     let mut states = 0;
-    for event in 0..events {
+    for event in 0..=events {
         let world = World::of(image);
-        world.clock.set_crash_at(Some(event));
-        world.repair();
-        let (Some(pm), Some(device)) = (world.pm.take_snapshot(), world.device.take_snapshot()) else {
-            panic!("{site}: event {event} of {events} never came");
+        world.disturb(change);
+        let (pm, device) = world.repaired_until(event);
+        let judge = |pm: &CrashSnapshot, device: &DeviceSnapshot, site: &str, ended: bool| {
+            let images = crash_images(pm, device, event);
+            for (state, (pm, device)) in images.iter().enumerate() {
+                let site = format!("{site}, state {state}");
+                World::with_images(pm.clone(), device.clone()).judge(&site, &expected, ended);
+            }
+            images.len() as u64
         };
-        let mut images =
-            vec![(pm.image_oldest(), device.image_none()), (pm.image_newest(), device.image_all())];
-        for seed in 0..3 {
-            let seed = seed * 1000 + event;
-            images.push((pm.image_random(seed), device.image_random(seed)));
+        let site = format!("{site}, event {event} of {events}");
+        states += judge(&pm, &device, &site, event == events);
+        if event % 12 != 8 {
+            continue;
         }
-        for (state, (pm, device)) in images.into_iter().enumerate() {
-            let site = format!("{site}, event {event} of {events}, state {state}");
-            let after = World::with_images(pm, device);
-            // A mark on copy B alone could outlive the repair and undo what mounts did since.
-            let [first, second] = after.marks();
-            assert!(second != Some(true) || first == Some(true), "{site}: only copy B is marked");
-            let result = after.repair();
-            assert_eq!(
-                result.left.exit_status(),
-                0,
-                "{site}: {:#?} {:?}",
-                result.left.findings,
-                result.failure
-            );
-            let bytes = after.bytes();
-            assert!(!after.repair().written && after.bytes() == bytes, "{site}: repaired again");
-            assert_eq!(after.mounted_state(&site), expected, "{site}");
-            states += 1;
+        let mut inner = 0;
+        loop {
+            let clock = CrashClock::new();
+            let device = SimulatedDevice::with_clock("tier", device.image_all(), &clock);
+            let next =
+                World { pm: Arc::new(RecordedPm::resumed(&pm, &clock)), device: Arc::new(device), clock };
+            next.disturb(change);
+            let (pm, device) = next.repaired_until(inner);
+            let ended = next.clock.now() <= inner;
+            states += judge(&pm, &device, &format!("{site}, killed, event {inner} of the next"), ended);
+            if ended {
+                break;
+            }
+            inner += 1;
         }
     }
     (events, states)
 }
 
+/// Images that a crash at a moment may leave.
+fn crash_images(pm: &CrashSnapshot, device: &DeviceSnapshot, seed: u64) -> Vec<(PmImage, DeviceImage)> {
+    let last = pm.epoch_count() - 1;
+    let newest = pm.in_epoch(last);
+    let mut images = vec![
+        (newest.image_oldest(), device.image_none()),
+        (newest.image_newest(), device.image_all()),
+        (newest.image_random(seed), device.image_random(seed)),
+        (newest.image_random(seed + 1000), device.image_none()),
+    ];
+    let earlier = [0, last / 3, last / 2, last.saturating_sub(1)];
+    for epoch in BTreeSet::from(earlier).into_iter().filter(|epoch| *epoch < last) {
+        images.push((pm.in_epoch(epoch).image_random(seed), device.image_all()));
+    }
+    images
+}
+
 impl World {
-    fn with_images(pm: terrace_media::pm::PmImage, device: DeviceImage) -> World {
+    fn disturb(&self, change: Option<(OrderingPoint, Change)>) {
+        self.clock.ordering().change(change);
+        self.pm.set_persist_only(true);
+    }
+
+    /// Repairs; what the media may keep before an event, or when the repair has returned before it.
+    fn repaired_until(&self, event: u64) -> (CrashSnapshot, DeviceSnapshot) {
+        self.clock.set_crash_at(Some(event));
+        self.repair();
+        self.clock.set_crash_at(None);
+        let taken = (self.pm.take_snapshot(), self.device.take_snapshot());
+        (taken.0.unwrap_or_else(|| self.pm.snapshot()), taken.1.unwrap_or_else(|| self.device.snapshot()))
+    }
+
+    /// Repairs what a crash left; `ended`: after the repair had returned.
+    fn judge(&self, site: &str, expected: &[Seen], ended: bool) {
+        // A mark on copy B alone could outlive the repair and undo what mounts did since.
+        let [first, second] = self.marks();
+        assert!(second != Some(true) || first == Some(true), "{site}: only copy B is marked");
+        let result = self.repair();
+        assert!(!ended || !result.written, "{site}: what the repair did was not durable");
+        let left = &result.left;
+        assert_eq!(left.exit_status(), 0, "{site}: {:#?} {:?}", left.findings, result.failure);
+        let bytes = self.bytes();
+        assert!(!self.repair().written && self.bytes() == bytes, "{site}: repaired again");
+        assert_eq!(self.mounted_state(site), expected, "{site}");
+    }
+
+    fn with_images(pm: PmImage, device: DeviceImage) -> World {
         let clock = CrashClock::new();
         World {
             pm: Arc::new(RecordedPm::with_clock(pm, &clock)),
@@ -235,8 +284,7 @@ impl World {
 }
 
 /// Damages whose repair changes many kinds of things.
-#[test]
-fn a_crash_inside_the_repair_changes_nothing() {
+fn many_kinds() -> impl Iterator<Item = (&'static str, Image)> {
     let chosen: [Named; 8] = [
         ("the second superblock copy", |i| {
             i.put(terrace_format::geometry::SUPERBLOCK_COPIES[1].offset().plus(50), b"damage");
@@ -259,13 +307,55 @@ fn a_crash_inside_the_repair_changes_nothing() {
             i.slot(CHILD, |slot| slot.nlink = 3.into());
         }),
     ];
-    for (name, damage) in chosen {
+    chosen.into_iter().map(|(name, damage)| {
         let mut image = full();
         damage(&mut image);
         assert_ne!(image.check().exit_status(), 0, "{name}");
-        let (events, states) = crash_everywhere(name, &image);
+        (name, image)
+    })
+}
+
+#[test]
+fn a_crash_inside_the_repair_changes_nothing() {
+    for (name, image) in many_kinds() {
+        let (events, states) = crash_everywhere(name, &image, None);
         println!("{name}: {events} events, {states} states");
     }
+}
+
+/// Each fence and flush of the repair, left out or a `persist` weakened to `order`: some crash above is then not
+/// survived.
+#[test]
+fn every_ordering_point_of_the_repair_is_needed() {
+    let images: Vec<_> = many_kinds().collect();
+    let mut points = BTreeSet::new();
+    for (_, image) in &images {
+        let world = World::of(image);
+        // Its end, and the next one from a moment in its middle: that finishes it.
+        let (pm, device) = world.repaired_until(12);
+        points.extend(world.clock.ordering().points().into_iter().map(|(point, _)| point));
+        let next = World::with_images(pm.image_newest(), device.image_all());
+        next.repair();
+        points.extend(next.clock.ordering().points().into_iter().map(|(point, _)| point));
+    }
+    let mut all: Vec<(OrderingPoint, Change)> = Vec::new();
+    for point in points {
+        all.push((point, Change::Removed));
+        if point.kind == OrderingKind::Persist {
+            all.push((point, Change::WeakenedToOrder));
+        }
+    }
+    let mut not_needed = Vec::new();
+    for change in all {
+        let fails = |(name, image): &&(&str, Image)| {
+            catch_unwind(AssertUnwindSafe(|| crash_everywhere(name, image, Some(change)))).is_err()
+        };
+        match images.iter().find(fails) {
+            Some((name, _)) => println!("{} {:?}: {name}", change.0, change.1),
+            None => not_needed.push(change),
+        }
+    }
+    assert!(not_needed.is_empty(), "nothing needs {not_needed:?}");
 }
 
 /// A rebuild takes no block that was freed, whose content is another's by now, that belongs to another generation

@@ -113,7 +113,6 @@ fn apply(pm: &dyn PmMedium, content: &[u8]) -> Result<(), MediaError> {
             None => zero(pm, offset, length)?,
         }
     }
-    pm.persist();
     Ok(())
 }
 
@@ -155,11 +154,14 @@ pub(crate) fn plain(superblock: &Superblock) -> Superblock {
     plain
 }
 
+/// Writes a copy of the superblock; what comes after it follows it, and what came before, into the medium. A repair that
+/// is not disturbed needs no other order: a mark over a journal that is not whole is taken away again, the changes begin
+/// after both marks and end before the first that goes.
 fn write_copy(pm: &dyn PmMedium, copy: usize, superblock: &Superblock) -> Result<(), MediaError> {
     if let Some(place) = SUPERBLOCK_COPIES.get(copy) {
         pm.write(place.offset(), superblock.as_bytes())?;
     }
-    pm.persist();
+    pm.order();
     Ok(())
 }
 
@@ -208,7 +210,6 @@ pub(crate) fn commit(work: &mut Work<'_>, changes: &Changes) -> Result<(), Stuck
         bytes.resize(BLOCK_SIZE as usize, 0);
         pm.write_streaming(PmBlock(*block).offset(), &bytes).map_err(broken)?;
     }
-    pm.persist();
     let plain = plain(&work.superblock);
     let mut marked = plain;
     marked.incompatible = (marked.incompatible.get() | REPAIRING).into();
@@ -230,8 +231,12 @@ pub(crate) fn commit(work: &mut Work<'_>, changes: &Changes) -> Result<(), Stuck
 /// Finishes an interrupted repair. False when its journal is not whole: then the marks alone are taken away.
 pub(crate) fn finish(pm: &dyn PmMedium, superblock: &Superblock) -> Result<bool, MediaError> {
     let content = read(pm, superblock);
+    // What a repair that was killed left may not be in the medium yet: the changes must not be there before it.
+    pm.order();
     if let Some(content) = &content {
         apply(pm, content)?;
+        // Copy B may have no mark, and the one of copy A goes next.
+        pm.order();
     }
     mend_superblocks(pm, superblock)?;
     Ok(content.is_some())

@@ -88,6 +88,8 @@ pub fn repair(devices: &Devices, options: &Options<'_>) -> Repair {
         result.left = result.found.clone();
         result.failure = Some(why);
     }
+    // Also what a repair that was killed has left, and this one found to be whole.
+    devices.pm.persist();
     result.actions = actions.into_list();
     result
 }
