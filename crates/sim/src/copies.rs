@@ -1,11 +1,12 @@
 //! A damaged copy of the superblock is rewritten, and power fails meanwhile: one copy is sound at every instant, both
 //! are when the mend has returned (C5).
 
+use crate::acts::SMALL;
 use crate::config::Config;
 use crate::media::{Media, Setup};
 use crate::run::Wrong;
 use crate::subsets::{all_subsets, some_subsets};
-use crate::systematic::{Effort, Explored, SMALL, judged};
+use crate::systematic::{Effort, Explored, judged};
 use crate::world::World;
 use terrace_format::geometry::SUPERBLOCK_COPIES;
 use terrace_fs::{mend_superblock, read_superblock};

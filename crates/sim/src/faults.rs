@@ -11,9 +11,10 @@
 //! an error below holds back a migration and loses nothing.
 
 use crate::action::Action;
+use crate::acts::{Act, COLD, D, F, H, LINK, SMALL};
 use crate::media::{Media, Setup};
 use crate::run::Wrong;
-use crate::systematic::{self, Act, COLD, D, F, H, LINK, SMALL, prepared};
+use crate::systematic::prepared;
 use crate::world::{Shared, World};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -122,7 +123,7 @@ pub fn acts() -> Vec<Act> {
     let act = |name, action| Act { name, action, touches: Vec::new() };
     let op = |name, op| act(name, Action::Op(op));
     let read = |id, length| Op::Read { id, offset: 0, length };
-    let mut all = systematic::acts();
+    let mut all = crate::acts::acts();
     all.extend([
         op("read", read(F, 10_000)),
         op("read cold", read(COLD, 20_000)),

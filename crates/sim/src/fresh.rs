@@ -1,11 +1,12 @@
 //! mkfs crashed before each of its persistence events, over an older pool: left is the old pool, nothing that mounts,
 //! or the new, empty one (C25).
 
+use crate::acts::SMALL;
 use crate::config::Config;
 use crate::media::{Media, Setup, soon_after_change};
 use crate::run::Wrong;
 use crate::subsets::{Random, all_subsets, some_subsets};
-use crate::systematic::{Effort, Explored, SMALL, judged};
+use crate::systematic::{Effort, Explored, judged};
 use crate::world::{World, format_options};
 use std::collections::HashSet;
 use std::sync::Arc;

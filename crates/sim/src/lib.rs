@@ -11,6 +11,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test program
 
 pub mod action;
+pub mod acts;
 mod choose;
 mod compare;
 pub mod config;

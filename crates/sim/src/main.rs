@@ -66,6 +66,8 @@ struct Progress {
     found: Mutex<Option<(Config, u64, Violation)>>,
     clock: SystemClock,
     bar: ProgressBar,
+    /// Minutes told of where there is no terminal for the bar.
+    minutes: AtomicU64,
 }
 
 fn main() -> ExitCode {
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         found: Mutex::new(None),
         clock: SystemClock::default(),
         bar,
+        minutes: AtomicU64::new(0),
     });
     println!("first seed {seed}");
     let jobs = (0..arguments.jobs.max(1)).map(|job| {
@@ -115,10 +118,16 @@ fn work(arguments: &Arguments, progress: &Progress) {
             totals.2 += 1;
             let (counts, states, histories) = *totals;
             let rate = states / seconds.max(1);
-            progress.bar.set_message(format!(
+            let message = format!(
                 "{histories} histories, {} operations, {} crashes, {states} states, {rate} states/s, seed {seed}",
                 counts.operations, counts.crashes
-            ));
+            );
+            if progress.bar.is_hidden()
+                && progress.minutes.swap(seconds / 60, Ordering::Relaxed) < seconds / 60
+            {
+                println!("{} min: {message}", seconds / 60);
+            }
+            progress.bar.set_message(message);
         }
         if let Some(violation) = ended.violation {
             if !progress.stop.swap(true, Ordering::Relaxed) {

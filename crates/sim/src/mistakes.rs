@@ -1,8 +1,9 @@
 //! Looking for a planted mistake: single operations first, then random histories.
 
+use crate::acts::{SMALL, cases};
 use crate::config::{CONFIGS, Config};
 use crate::run::{Seen, Wrong, run};
-use crate::systematic::{Effort, SMALL, cases, explore};
+use crate::systematic::{Effort, explore};
 
 /// How something wrong was found.
 #[derive(Debug, Clone)]
@@ -26,38 +27,55 @@ pub struct Budget {
     pub operations: u64,
 }
 
+/// Where to look, one after the other: what finds most mistakes soonest comes first.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    /// Every operation, on a pool mounted anew or on one that has run.
+    Operations(Config, bool),
+    /// One random history of each kind.
+    Histories(u64),
+}
+
+fn stages(histories: u64) -> Vec<Stage> {
+    let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
+    let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
+    let first = [Stage::Operations(SMALL, true), Stage::Histories(1)];
+    let then = [
+        Stage::Operations(persist_only, true),
+        Stage::Operations(SMALL, false),
+        Stage::Operations(ordered, true),
+    ];
+    first.into_iter().chain(then).chain((2..=histories).map(Stage::Histories)).collect()
+}
+
 /// Looks until a rule does not hold. `None`: nothing noticed within the budget.
 pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
     let mut found = Found { states: 0, operations: 0, how: String::new(), what: String::new() };
-    let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
-    let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
-    let effort = Effort { lines: 5, samples: 12, stride: 2, quiet: true, ..Effort::NONE };
     let (singles, _) = cases();
-    for (config, quiet) in [(SMALL, true), (persist_only, true), (SMALL, false), (ordered, true)] {
-        for case in &singles {
-            let effort = Effort { quiet, ..effort };
-            let explored = explore(config, case, effort, 0, wrong);
-            found.states += explored.states;
-            if let Some(violation) = explored.violation {
-                found.how = format!("{} on a {} pool", case[0].name, if quiet { "quiet" } else { "busy" });
-                found.what = violation.chars().take(160).collect();
-                return Some(found);
-            }
-        }
-    }
     let seen = Seen::default();
-    for seed in 1..=budget.histories {
-        for config in CONFIGS {
-            let ended = run(config, seed, budget.operations, wrong, &seen);
-            found.states += ended.counts.states;
-            found.operations += ended.counts.operations;
-            if let Some(violation) = ended.violation {
-                let operations = budget.operations;
-                found.how =
-                    format!("--once --config {} --seed {seed} --operations {operations}", config.name);
-                found.what = violation.text.chars().take(160).collect();
-                return Some(found);
-            }
+    for stage in stages(budget.histories) {
+        let violation = match stage {
+            Stage::Operations(config, quiet) => singles.iter().find_map(|case| {
+                let effort = Effort { lines: 5, samples: 12, stride: 2, quiet, ..Effort::NONE };
+                let explored = explore(config, case, effort, 0, wrong);
+                found.states += explored.states;
+                found.how = format!("{} on a {} pool", case[0].name, if quiet { "quiet" } else { "busy" });
+                explored.violation
+            }),
+            Stage::Histories(seed) => CONFIGS.into_iter().find_map(|config| {
+                let ended = run(config, seed, budget.operations, wrong, &seen);
+                found.states += ended.counts.states;
+                found.operations += ended.counts.operations;
+                found.how = format!(
+                    "--once --config {} --seed {seed} --operations {}",
+                    config.name, budget.operations
+                );
+                ended.violation.map(|violation| violation.text)
+            }),
+        };
+        if let Some(violation) = violation {
+            found.what = violation.chars().take(160).collect();
+            return Some(found);
         }
     }
     None

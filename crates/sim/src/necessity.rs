@@ -3,10 +3,11 @@
 //! An index knows which points each history passes, so that only those are tried that pass the changed one, the
 //! shortest first, and of each the moments soon after the change.
 
+use crate::acts::{Case, SMALL, acts, cases, make_different};
 use crate::config::Config;
 use crate::media::Setup;
 use crate::run::Wrong;
-use crate::systematic::{Case, Effort, Explored, SMALL, acts, cases, explore_on, make_different, prepared};
+use crate::systematic::{Effort, Explored, explore_on, prepared};
 use crate::world::Shared;
 use crate::{copies, fresh, log};
 use std::collections::BTreeSet;

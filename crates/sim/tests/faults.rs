@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
+use terrace_sim::acts::Act;
 use terrace_sim::faults::{KINDS, Kind, Tried, acts, explore, explore_mount};
-use terrace_sim::systematic::Act;
 
 /// What is tried: an act, or the mount.
 type Case<'a> = (Option<&'a Act>, Kind);

@@ -4,9 +4,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
+use terrace_sim::acts::{Case, SMALL, cases};
 use terrace_sim::config::Config;
 use terrace_sim::run::Wrong;
-use terrace_sim::systematic::{Case, Effort, SMALL, cases, explore};
+use terrace_sim::systematic::{Effort, explore};
 
 /// Explores cases on both cores.
 fn run(config: Config, cases: &[Case], effort: Effort) -> u64 {
