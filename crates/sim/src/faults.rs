@@ -158,12 +158,12 @@ const MOST_AMID: u64 = 3;
 ///
 /// # Errors
 /// What did not hold.
-pub fn explore(act: &Act, kind: Kind) -> Result<Tried, String> {
+pub fn explore(act: &Act, kind: Kind, wrong: Wrong) -> Result<Tried, String> {
     let places = |known: &Shared, setup: &Setup| match kind {
         Kind::Lies => Some(vec![0]),
         _ => kind.access().map(|access| places(known, act, access, setup)),
     };
-    explore_by(kind, act.name, places, |known, after, setup| run(known, act, kind, after, setup))
+    explore_by(kind, act.name, wrong, places, |known, after, setup| run(known, act, kind, after, setup))
 }
 
 /// As [`explore`], for the mount after a loss of power.
@@ -172,12 +172,15 @@ pub fn explore(act: &Act, kind: Kind) -> Result<Tried, String> {
 /// What did not hold.
 pub fn explore_mount(kind: Kind) -> Result<Tried, String> {
     let places = |_: &Shared, _: &Setup| (kind == Kind::Lies).then(|| vec![0]);
-    explore_by(kind, "mount", places, |known, after, setup| run_mount(known, kind, after, setup))
+    explore_by(kind, "mount", Wrong::default(), places, |known, after, setup| {
+        run_mount(known, kind, after, setup)
+    })
 }
 
 fn explore_by(
     kind: Kind,
     name: &str,
+    wrong: Wrong,
     places: impl Fn(&Shared, &Setup) -> Option<Vec<u64>>,
     run: impl Fn(&Shared, u64, &Setup) -> Option<Tried>,
 ) -> Result<Tried, String> {
@@ -185,7 +188,7 @@ fn explore_by(
     interleave::set_hook(None);
     let mut tried = Tried::default();
     let setup = Setup::default();
-    let known = crate::caught(|| prepared(SMALL, &setup, Wrong::default()))?;
+    let known = crate::caught(|| prepared(SMALL, &setup, wrong))?;
     let listed = crate::caught(|| places(&known, &setup))?;
     let last = listed.is_none().then_some(u64::MAX);
     for after in listed.unwrap_or_default().into_iter().chain(sparse(last.unwrap_or(0))) {

@@ -2,8 +2,11 @@
 
 use crate::acts::{SMALL, cases};
 use crate::config::{CONFIGS, Config};
+use crate::faults::{self, Kind};
 use crate::run::{Seen, Wrong, run};
 use crate::systematic::{Effort, explore};
+use terrace_media::block::Operation;
+use terrace_runtime::planted::plant;
 
 /// How something wrong was found.
 #[derive(Debug, Clone)]
@@ -32,6 +35,8 @@ pub struct Budget {
 enum Stage {
     /// Every operation, on a pool mounted anew or on one that has run.
     Operations(Config, bool),
+    /// A demotion on a device that stalls.
+    Stall,
     /// One random history of each kind.
     Histories(u64),
 }
@@ -39,7 +44,7 @@ enum Stage {
 fn stages(histories: u64) -> Vec<Stage> {
     let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
     let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
-    let first = [Stage::Operations(SMALL, true), Stage::Histories(1)];
+    let first = [Stage::Operations(SMALL, true), Stage::Stall, Stage::Histories(1)];
     let then = [
         Stage::Operations(persist_only, true),
         Stage::Operations(SMALL, false),
@@ -61,6 +66,12 @@ pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
                 found.states += explored.states;
                 found.how = format!("{} on a {} pool", case[0].name, if quiet { "quiet" } else { "busy" });
                 explored.violation
+            }),
+            Stage::Stall => singles.iter().find(|case| case[0].name == "demotion").and_then(|case| {
+                found.how = "demotion on a device that stalls".to_string();
+                let explored = faults::explore(&case[0], Kind::Stalls(Operation::Write), wrong);
+                plant(None);
+                explored.err()
             }),
             Stage::Histories(seed) => CONFIGS.into_iter().find_map(|config| {
                 let ended = run(config, seed, budget.operations, wrong, &seen);

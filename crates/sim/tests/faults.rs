@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
 use terrace_sim::acts::Act;
 use terrace_sim::faults::{KINDS, Kind, Tried, acts, explore, explore_mount};
+use terrace_sim::run::Wrong;
 
 /// What is tried: an act, or the mount.
 type Case<'a> = (Option<&'a Act>, Kind);
@@ -22,7 +23,8 @@ fn every_error_at_every_access() {
     let (total, failed) = (Mutex::new([Tried::default(); KINDS.len()]), Mutex::new(Vec::new()));
     let work = || {
         while let Some((act, kind)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let explored = act.map_or_else(|| explore_mount(*kind), |act| explore(act, *kind));
+            let explored =
+                act.map_or_else(|| explore_mount(*kind), |act| explore(act, *kind, Wrong::default()));
             match explored {
                 Ok(tried) => {
                     let index = KINDS.iter().position(|other| other == kind).unwrap();
