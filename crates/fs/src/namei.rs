@@ -58,7 +58,7 @@ impl Fs {
     /// Finds a name and takes a lookup reference.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, ENAMETOOLONG, EIO.
+    /// ENOENT, ENOTDIR, ENAMETOOLONG, EIO; ESTALE for ".." of a removed directory.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attributes> {
         if name.len() > NAME_MAX {
             return Err(FsError::NameTooLong);
@@ -68,6 +68,8 @@ impl Fs {
             let directory = self.load_directory(parent)?;
             let ino = match name {
                 b"." => parent,
+                // The parent may be gone too, and its number another inode's.
+                b".." if directory.slot.has(flag::ORPHAN) => return Err(FsError::Stale),
                 b".." => Ino(u64::from(directory.slot.parent_or_rdev.get())),
                 _ => self.find(parent, name)?.ok_or(FsError::NotFound)?.ino,
             };

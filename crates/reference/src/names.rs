@@ -78,7 +78,7 @@ impl Reference {
     /// Finds a name. Takes no reference.
     ///
     /// # Errors
-    /// ENAMETOOLONG, ENOTDIR, ENOENT; ESTALE for ".." when the parent is gone.
+    /// ENAMETOOLONG, ENOTDIR, ENOENT; ESTALE for ".." of a removed directory.
     pub fn lookup(&self, directory: Id, name: &[u8]) -> Outcome<Id> {
         if name.len() > 255 {
             return Err(libc::ENAMETOOLONG);
@@ -86,6 +86,7 @@ impl Reference {
         let entries = self.directory(directory)?;
         let found = match name {
             b"." => directory,
+            b".." if self.node(directory)?.links == 0 => return Err(libc::ESTALE),
             b".." => self.parent(directory)?,
             _ => entries.get(name).copied().ok_or(libc::ENOENT)?,
         };
