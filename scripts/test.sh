@@ -62,12 +62,14 @@ if [ $# = 0 ]; then
     cargo clippy --locked --workspace --all-targets -- -D warnings
     report $? "cargo clippy"
     # The simulator turns on a feature of the engine that no other test and no product may have.
-    cargo_test "cargo test" --workspace --exclude terrace-sim
-    cargo_test "cargo test of the simulator" -p terrace-sim
+    # Without documentation tests, of which there are none, and examples, which clippy has built.
+    targets=(--lib --bins --tests)
+    cargo_test "cargo test" --workspace --exclude terrace-sim "${targets[@]}"
+    cargo_test "cargo test of the simulator" -p terrace-sim "${targets[@]}"
     # The models turn the engine's locks into a scheduler's: a call of cargo of their own.
     cargo clippy --locked -p terrace-models --features shuttle --all-targets -- -D warnings
     report $? "cargo clippy of the models"
-    cargo_test "cargo test of the models" -p terrace-models --features shuttle
+    cargo_test "cargo test of the models" -p terrace-models --features shuttle "${targets[@]}"
 fi
 
 scripts/build.sh || {

@@ -31,7 +31,7 @@ for name in $targets; do
     "$program" "$corpus/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=2048 -max_len=2000 \
         -print_final_stats=1 -artifact_prefix="$root/fuzz/artifacts/$name/" >"$name.out" 2>&1 || {
         grep -aE 'panicked|ERROR|SUMMARY|Test unit' -A2 "$name.out" | head -n 20 >&2
-        fail "$name; repeat with: cargo fuzz run -s none $name fuzz/artifacts/$name/<file>"
+        fail "$name; repeat with: $program fuzz/artifacts/$name/<file>"
     }
     runs=$(awk '/number_of_executed_units/ { print $2 }' "$name.out")
     say "$name: $runs runs"

@@ -47,7 +47,7 @@ pub enum Command {
     /// Make everything written so far durable, on a tier or below it
     #[command(after_help = "Example: terrace sync /mnt --to 1")]
     Sync(Sync),
-    /// Check an unmounted pool; writes nothing
+    /// Check an unmounted pool; writes nothing without --repair
     #[command(after_help = "Example: terrace check /dev/shm/pool")]
     Check(Check),
     /// Measure

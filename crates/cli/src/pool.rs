@@ -50,7 +50,7 @@ pub fn open_failure(error: &OpenError) -> Failure {
 /// A pool that cannot be used, in the user's words.
 pub fn refusal(pool: &Path, refused: &Refused) -> Failure {
     match refused {
-        Refused::NotAPool => Failure::at(pool, "no Terrace pool; make one with 'terrace mkfs'"),
+        Refused::NotAPool => Failure::at(pool, "no Terrace pool: neither copy of a superblock can be read"),
         Refused::Corrupt(corrupt) => Failure::at(pool, format!("{corrupt}; see 'terrace check'")),
         other => Failure::at(pool, other),
     }

@@ -5,6 +5,7 @@
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::HashSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,13 +33,13 @@ struct Arguments {
     /// Operations of one history.
     #[arg(long, default_value_t = 4000)]
     operations: u64,
-    /// Run one history only: that of the seed.
+    /// Run one history for each job: that of the seed, and those after it.
     #[arg(long)]
     once: bool,
     /// Histories at a time, each on a thread of its own.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// Plant a mistake: the run must find it.
+    /// Plant a mistake: exit status 1 when it is found, 3 when not.
     #[arg(long, value_parser = mistake)]
     mistake: Option<Mistake>,
     /// Shorter histories to try after a violation.
@@ -62,7 +63,10 @@ fn mistake(name: &str) -> Result<Mistake, String> {
 struct Progress {
     next: AtomicU64,
     stop: AtomicBool,
-    totals: Mutex<(Counts, u64, u64)>,
+    /// What was counted, and histories.
+    totals: Mutex<(Counts, u64)>,
+    /// Hashes of the images that any job has looked at.
+    states: Mutex<HashSet<u64>>,
     found: Mutex<Option<(Config, u64, Violation)>>,
     clock: SystemClock,
     bar: ProgressBar,
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         next: AtomicU64::new(seed),
         stop: AtomicBool::new(false),
         totals: Mutex::default(),
+        states: Mutex::default(),
         found: Mutex::new(None),
         clock: SystemClock::default(),
         bar,
@@ -107,16 +112,16 @@ fn work(arguments: &Arguments, progress: &Progress) {
     while !progress.stop.load(Ordering::Relaxed) {
         let seed = progress.next.fetch_add(1, Ordering::Relaxed);
         let config = arguments.config.unwrap_or(CONFIGS[seed as usize % CONFIGS.len()]);
-        let before = seen.borrow().len() as u64;
         let ended = run(config, seed, arguments.operations, wrong, &seen);
-        let new = seen.borrow().len() as u64 - before;
         let seconds = progress.clock.monotonic_ns() / 1_000_000_000;
         {
             let mut totals = progress.totals.lock();
             totals.0 += ended.counts;
-            totals.1 += new;
-            totals.2 += 1;
-            let (counts, states, histories) = *totals;
+            totals.1 += 1;
+            let (counts, histories) = *totals;
+            let mut all = progress.states.lock();
+            all.extend(seen.borrow().iter());
+            let states = all.len() as u64;
             let rate = states / seconds.max(1);
             let message = format!(
                 "{histories} histories, {} operations, {} crashes, {states} states, {rate} states/s, seed {seed}",
@@ -158,12 +163,17 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
             config.name, arguments.operations
         );
     }
-    let (counts, states, histories) = *progress.totals.lock();
+    let (counts, histories) = *progress.totals.lock();
+    let states = progress.states.lock().len();
     let seconds = progress.clock.monotonic_ns() as f64 / 1e9;
     println!(
         "{}: {histories} histories, {} operations ({} amid others), {} faults, {} crashes ({} in operations, {} in \
          background work, {} in recovery), {states} distinct states in {seconds:.0} s, {:.0} states/s",
-        if found.is_some() { "VIOLATION" } else { "no violation" },
+        match (found.is_some(), arguments.mistake.is_some()) {
+            (true, _) => "VIOLATION",
+            (false, true) => "the planted mistake was NOT FOUND",
+            (false, false) => "no violation",
+        },
         counts.operations,
         counts.amid,
         counts.faults,
@@ -173,5 +183,9 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
         counts.crashes_amid_recovery,
         states as f64 / seconds.max(0.001),
     );
-    ExitCode::from(u8::from(found.is_some()))
+    ExitCode::from(match (found.is_some(), arguments.mistake.is_some()) {
+        (true, _) => 1,
+        (false, true) => 3,
+        (false, false) => 0,
+    })
 }

@@ -16,6 +16,7 @@ type Case<'a> = (Option<&'a Act>, Kind);
 fn every_error_at_every_access() {
     let wanted = std::env::var("TERRACE_ACT").unwrap_or_default();
     let acts: Vec<Act> = acts().into_iter().filter(|act| act.name.contains(&wanted)).collect();
+    assert!(!acts.is_empty(), "no act is called so: {wanted}");
     let mounts = KINDS.into_iter().filter(|_| wanted.is_empty()).map(|kind| (None, kind));
     let of_acts = |act| KINDS.map(|kind| (Some(act), kind));
     let all: Vec<Case<'_>> = acts.iter().flat_map(of_acts).chain(mounts).collect();

@@ -147,6 +147,7 @@ fn search(efforts: usize) {
     let wanted = all.iter().filter(|point| name_of(point, &all).contains(&only));
     let wanted: Vec<(OrderingPoint, Change)> =
         wanted.flat_map(|point| changes(*point).into_iter().map(|change| (*point, change))).collect();
+    assert!(!wanted.is_empty(), "no point is called so: {only}");
     if !only.is_empty() {
         for point in all.iter().filter(|point| name_of(point, &all).contains(&only)) {
             let passing: Vec<String> = index.iter().filter(|h| h.passes(point)).map(History::name).collect();

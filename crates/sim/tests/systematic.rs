@@ -69,6 +69,7 @@ fn one() {
     let (singles, pairs) = cases();
     let named = |case: &Case| case.iter().map(|act| act.name).collect::<Vec<_>>().join(", then ") == name;
     let cases: Vec<Case> = singles.into_iter().chain(pairs).filter(named).collect();
+    assert!(!cases.is_empty(), "no case is called so: {name}");
     for quiet in [true, false] {
         run(SMALL, &cases, Effort { lines: 8, samples: 60, stride: 1, quiet, ..Effort::NONE });
     }

@@ -73,12 +73,15 @@ pub fn read_checkpoint(
                 best = Some((index, point));
             }
             Ok(_) => {}
-            Err(error) => warnings.push(format!("checkpoint copy {index}: {error}; the other is used")),
+            Err(error) => warnings.push(format!("checkpoint copy {index}: {error}")),
         }
     }
     let (copy, point) = best.ok_or_else(|| {
         Error::Refused(format!("both checkpoint copies are damaged ({})", warnings.join("; ")).into())
     })?;
+    for warning in &mut warnings {
+        warning.push_str("; the other is used");
+    }
     Ok(FoundCheckpoint { point, copy, warnings })
 }
 

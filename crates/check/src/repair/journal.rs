@@ -1,9 +1,9 @@
-//! The repair journal (docs/format.md "Repair journal"): all changes in place are durable in free blocks before the
-//! first of them is made, and the superblock says so, so that a crash at any point is finished by the next run.
+//! The repair journal (docs/format.md "Repair journal"): all changes in place are in free blocks before the first of
+//! them is made, and the superblock says so, so that a crash at any point is finished by the next run.
 //!
-//! Order: new pages and journal, persist; superblock copy A marked, persist; copy B marked, persist; changes,
-//! persist; copy B plain, persist; copy A plain, persist. So copy B is marked only while copy A is, and one copy is
-//! sound at every instant.
+//! Order: new pages, journal, superblock copy A marked, `order`; copy B marked, `order`; changes, copy B plain,
+//! `order`; copy A plain, `order`; who calls persists at the end. So copy B is marked only while copy A is, one copy is
+//! sound at every instant, and a mark over a journal that is not whole changes nothing.
 
 use super::work::{Stuck, Work};
 use crate::overlay::Overlay;

@@ -35,9 +35,9 @@ impl Effort {
         let factor = factor * samples.unwrap_or(1.0);
         Effort {
             lines: 8,
-            samples: (40.0 * factor).max(12.0) as usize,
-            recoveries: (6.0 * factor).max(2.0) as usize,
-            recovery_samples: (24.0 * factor).max(8.0) as usize,
+            samples: (28.0 * factor).max(12.0) as usize,
+            recoveries: (4.0 * factor).max(2.0) as usize,
+            recovery_samples: (16.0 * factor).max(8.0) as usize,
         }
     }
 }
