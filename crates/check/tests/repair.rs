@@ -13,13 +13,14 @@ use std::sync::Arc;
 use terrace_check::{Code, Devices, Options, Repair, Report, Severity, check, repair};
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SummaryEntry, encode_summary};
+use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, DeviceBlock, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_fs::{FsResult, MountOptions, PoolMedia, Wait};
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
-use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
+use terrace_media::pm::{CrashSnapshot, PendingLine, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
 
@@ -167,13 +168,13 @@ fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Ch
     undisturbed.repair();
     let events = undisturbed.clock.now();
     let expected = undisturbed.mounted_state(site);
-    let mut states = 0;
+    let (mut states, mut marked) = (0, false);
     for event in 0..=events {
         let world = World::of(image);
         world.disturb(change);
         let (pm, device) = world.repaired_until(event);
-        let judge = |pm: &CrashSnapshot, device: &DeviceSnapshot, site: &str, ended: bool| {
-            let images = crash_images(pm, device, event);
+        let judge = |pm: &CrashSnapshot, device: &DeviceSnapshot, site: &str, ended: bool, second: bool| {
+            let images = crash_images(pm, device, event, second);
             for (state, (pm, device)) in images.iter().enumerate() {
                 let site = format!("{site}, state {state}");
                 World::with_images(pm.clone(), device.clone()).judge(&site, &expected, ended);
@@ -181,10 +182,14 @@ fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Ch
             images.len() as u64
         };
         let site = format!("{site}, event {event} of {events}");
-        states += judge(&pm, &device, &site, event == events);
-        if event % 12 != 8 {
+        states += judge(&pm, &device, &site, event == events, false);
+        // Also where the mark of copy A is under way.
+        let first = SUPERBLOCK_COPIES[0];
+        let amid_mark = !marked && pm.pending.iter().any(|line| line.offset().block() == first);
+        if event % 12 != 8 && !amid_mark {
             continue;
         }
+        marked |= amid_mark;
         let mut inner = 0;
         loop {
             let clock = CrashClock::new();
@@ -194,7 +199,7 @@ fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Ch
             next.disturb(change);
             let (pm, device) = next.repaired_until(inner);
             let ended = next.clock.now() <= inner;
-            states += judge(&pm, &device, &format!("{site}, killed, event {inner} of the next"), ended);
+            states += judge(&pm, &device, &format!("{site}, killed, event {inner} of the next"), ended, true);
             if ended {
                 break;
             }
@@ -205,7 +210,12 @@ fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Ch
 }
 
 /// Images that a crash at a moment may leave.
-fn crash_images(pm: &CrashSnapshot, device: &DeviceSnapshot, seed: u64) -> Vec<(PmImage, DeviceImage)> {
+fn crash_images(
+    pm: &CrashSnapshot,
+    device: &DeviceSnapshot,
+    seed: u64,
+    second: bool,
+) -> Vec<(PmImage, DeviceImage)> {
     let last = pm.epoch_count() - 1;
     let newest = pm.in_epoch(last);
     let mut images = vec![
@@ -214,6 +224,15 @@ fn crash_images(pm: &CrashSnapshot, device: &DeviceSnapshot, seed: u64) -> Vec<(
         (newest.image_random(seed), device.image_random(seed)),
         (newest.image_random(seed + 1000), device.image_none()),
     ];
+    // Stores that no fence has parted reach the medium in any order: all is there but one block, in a second crash one of
+    // the superblock copies.
+    let block_of = |line: &PendingLine| line.offset().block().0;
+    let mut blocks: BTreeSet<u64> = newest.pending.iter().map(block_of).collect();
+    blocks.retain(|block| !second || *block < 2 * SUPERBLOCK_BLOCKS);
+    for block in blocks.into_iter().take(16) {
+        let lost: Vec<bool> = newest.pending.iter().map(|line| block_of(line) == block).collect();
+        images.push((newest.image(&|line| if lost[line] { 0 } else { usize::MAX }), device.image_all()));
+    }
     let earlier = [0, last / 3, last / 2, last.saturating_sub(1)];
     for epoch in BTreeSet::from(earlier).into_iter().filter(|epoch| *epoch < last) {
         images.push((pm.in_epoch(epoch).image_random(seed), device.image_all()));

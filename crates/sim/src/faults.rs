@@ -195,7 +195,14 @@ fn explore_by(
         let one = crate::caught(|| run(&known, after, &setup));
         interleave::set_hook(None);
         let one = one.map_err(|error| format!("{name}, {kind:?} after {after} accesses: {error}"))?;
-        let Some(one) = one else { return Ok(tried) };
+        let Some(one) = one else {
+            // A listed access was seen without the error.
+            return if last.is_some() {
+                Ok(tried)
+            } else {
+                Err(format!("{name}, {kind:?}: no access {after}"))
+            };
+        };
         tried += one;
     }
     Ok(tried)

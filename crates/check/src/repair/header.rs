@@ -6,12 +6,34 @@ use crate::Devices;
 use terrace_format::DeviceBlock;
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader};
 use terrace_format::superblock::Superblock;
+use terrace_media::MediaError;
 use terrace_media::block::AlignedBlock;
 use zerocopy::FromZeros;
 
-/// Rewrites headers that are damaged. True when one was.
-pub(crate) fn mend(devices: &Devices, superblock: &Superblock, actions: &mut Actions) -> Result<bool, Stuck> {
-    let mut mended = false;
+/// What a header that was mended held before: the device's index and its block 0.
+pub(crate) type Before = (usize, [AlignedBlock; 1]);
+
+/// Flushes all devices, also for a repair that was killed. Where that fails the damage is put back: the header may be
+/// lost, and the next repair must see so.
+pub(crate) fn flush(devices: &Devices, mended: &[Before]) -> Result<(), MediaError> {
+    let mut result = Ok(());
+    for (index, medium) in devices.block.iter().enumerate() {
+        let Some(Err(error)) = medium.as_ref().map(|medium| medium.flush()) else { continue };
+        for (_, before) in mended.iter().filter(|(mended, _)| *mended == index) {
+            let _ = medium.as_ref().map(|medium| medium.write(DeviceBlock(0), before));
+        }
+        result = result.and(Err(error));
+    }
+    result
+}
+
+/// Rewrites headers that are damaged; [`flush`] makes it durable. Adds what they held to `mended`.
+pub(crate) fn mend(
+    devices: &Devices,
+    superblock: &Superblock,
+    actions: &mut Actions,
+    mended: &mut Vec<Before>,
+) -> Result<(), Stuck> {
     for (index, row) in superblock.device_rows().iter().enumerate() {
         let Some(medium) = devices.block.get(index).and_then(Option::as_ref) else {
             continue;
@@ -30,14 +52,14 @@ pub(crate) fn mend(devices: &Devices, superblock: &Superblock, actions: &mut Act
         if wanted.get(..64) == found.get(..64) || !is_meant(found, &header) {
             continue;
         }
+        let before = [AlignedBlock(*found)];
         found.copy_from_slice(&wanted);
-        let failed = |error: terrace_media::MediaError| Stuck(error.to_string());
+        let failed = |error: MediaError| Stuck(error.to_string());
         medium.write(DeviceBlock(0), &block).map_err(failed)?;
-        medium.flush().map_err(failed)?;
         actions.add(format!("{}: the header is written anew", medium.name()));
-        mended = true;
+        mended.push((index, before));
     }
-    Ok(mended)
+    Ok(())
 }
 
 /// Whether block 0 is what is left of this device's header: the pool's or the device's UUID is still in its place,

@@ -1,9 +1,9 @@
 //! The repair journal (docs/format.md "Repair journal"): all changes in place are in free blocks before the first of
 //! them is made, and the superblock says so, so that a crash at any point is finished by the next run.
 //!
-//! Order: new pages, journal, superblock copy A marked, `order`; copy B marked, `order`; changes, copy B plain,
-//! `order`; copy A plain, `order`; who calls persists at the end. So copy B is marked only while copy A is, one copy is
-//! sound at every instant, and a mark over a journal that is not whole changes nothing.
+//! Order: new pages and journal, `order`; superblock copy A marked, `order`; copy B marked, `order`; changes, copy B plain,
+//! `order`; copy A plain, `order`; who calls persists at the end. So copy B is marked only while copy A is, and one copy is
+//! sound at every instant.
 
 use super::work::{Stuck, Work};
 use crate::overlay::Overlay;
@@ -126,9 +126,16 @@ fn zero(pm: &dyn PmMedium, offset: PmOffset, length: u64) -> Result<(), MediaErr
     Ok(())
 }
 
+/// A line can neither be read nor written; `healed`: others could, and hold zeros now.
+struct Unhealed {
+    healed: bool,
+    why: Stuck,
+}
+
 /// Puts zeros where a target cannot be read: there is nothing to lose, and what cannot be written either is
-/// found before anything was changed.
-fn heal(pm: &dyn PmMedium, content: &[u8]) -> Result<(), Stuck> {
+/// found before anything else was changed.
+fn heal(pm: &dyn PmMedium, content: &[u8]) -> Result<(), Unhealed> {
+    let mut healed = false;
     for (offset, length, _) in entries(content).unwrap_or_default() {
         let mut at = 0;
         while at < length {
@@ -137,7 +144,9 @@ fn heal(pm: &dyn PmMedium, content: &[u8]) -> Result<(), Stuck> {
             if pm.read(place, line.split_at_mut(take as usize).0).is_err() {
                 let zeros = [0; 64];
                 let written = pm.write(place, zeros.split_at(take as usize).0);
-                written.map_err(|error| Stuck(format!("{error}: can neither be read nor written")))?;
+                let stuck = |error| Stuck(format!("{error}: can neither be read nor written"));
+                written.map_err(|error| Unhealed { healed, why: stuck(error) })?;
+                healed = true;
             }
             at += take;
         }
@@ -154,9 +163,8 @@ pub(crate) fn plain(superblock: &Superblock) -> Superblock {
     plain
 }
 
-/// Writes a copy of the superblock; what comes after it follows it, and what came before, into the medium. A repair that
-/// is not disturbed needs no other order: a mark over a journal that is not whole is taken away again, the changes begin
-/// after both marks and end before the first that goes.
+/// Writes a copy of the superblock; what comes after it follows it, and what came before, into the medium: the changes
+/// begin after both marks and end before the first that goes.
 fn write_copy(pm: &dyn PmMedium, copy: usize, superblock: &Superblock) -> Result<(), MediaError> {
     if let Some(place) = SUPERBLOCK_COPIES.get(copy) {
         pm.write(place.offset(), superblock.as_bytes())?;
@@ -194,7 +202,6 @@ pub(crate) fn mend_superblocks(pm: &dyn PmMedium, superblock: &Superblock) -> Re
 pub(crate) fn commit(work: &mut Work<'_>, changes: &Changes) -> Result<(), Stuck> {
     let broken = |error: MediaError| Stuck(format!("{error}; run the repair again"));
     let pm = &*work.devices.pm;
-    heal(pm, &changes.content)?;
     for block in work.fresh.taken.clone() {
         if let Some(bytes) = work.block(block).filter(|_| !work.is_open(block)) {
             pm.write_streaming(PmBlock(block).offset(), bytes.as_slice()).map_err(broken)?;
@@ -217,12 +224,22 @@ pub(crate) fn commit(work: &mut Work<'_>, changes: &Changes) -> Result<(), Stuck
     marked.journal_bytes = (changes.content.len() as u64).into();
     marked.journal_crc = crc32c(&changes.content).into();
     marked.seal();
+    // A mark with a whole journal behind it is finished: the new pages, which no checksum covers, are there before it.
+    pm.order();
     // Before copy A is written, copy B has to be one to fall back to.
     if is_sound(pm, 0) && read_copy(pm, 1).is_none_or(|bytes| bytes != plain.as_bytes()) {
         write_copy(pm, 1, &plain).map_err(broken)?;
     }
     write_copy(pm, 0, &marked).map_err(broken)?;
     write_copy(pm, 1, &marked).map_err(broken)?;
+    // Not without the marks: a mount would believe the zeros.
+    if let Err(Unhealed { healed, why }) = heal(pm, &changes.content) {
+        if !healed {
+            write_copy(pm, 1, &plain).map_err(broken)?;
+            write_copy(pm, 0, &plain).map_err(broken)?;
+        }
+        return Err(why);
+    }
     apply(pm, &changes.content).map_err(broken)?;
     write_copy(pm, 1, &plain).map_err(broken)?;
     write_copy(pm, 0, &plain).map_err(broken)

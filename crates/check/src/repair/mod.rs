@@ -84,12 +84,16 @@ impl Serialize for Repair {
 pub fn repair(devices: &Devices, options: &Options<'_>) -> Repair {
     let mut actions = Actions::default();
     let mut result = Repair::default();
-    if let Err(Stuck(why)) = run(devices, options, &mut actions, &mut result) {
+    let mut mended = Vec::new();
+    if let Err(Stuck(why)) = run(devices, options, &mut actions, &mut result, &mut mended) {
         result.left = result.found.clone();
         result.failure = Some(why);
     }
     // Also what a repair that was killed has left, and this one found to be whole.
     devices.pm.persist();
+    if let Err(error) = header::flush(devices, &mended) {
+        result.failure.get_or_insert_with(|| format!("{error}; run the repair again"));
+    }
     result.actions = actions.into_list();
     result
 }
@@ -99,6 +103,7 @@ fn run(
     options: &Options<'_>,
     actions: &mut Actions,
     result: &mut Repair,
+    mended: &mut Vec<header::Before>,
 ) -> Result<(), Stuck> {
     let failed = |error: terrace_media::MediaError| Stuck(error.to_string());
     let pm = &*devices.pm;
@@ -124,7 +129,8 @@ fn run(
     let Some(superblock) = read().filter(|_| result.left.exit_status() & 4 != 0) else {
         return Ok(());
     };
-    result.written |= header::mend(devices, &superblock, actions)?;
+    header::mend(devices, &superblock, actions, mended)?;
+    result.written |= !mended.is_empty();
     result.written |= rebuild(devices, superblock, actions, &result.left)?;
     if journal::mend_superblocks(pm, &superblock).map_err(failed)? {
         actions.add("the superblock copies are made equal".into());
