@@ -44,7 +44,8 @@ enum Stage {
 fn stages(histories: u64) -> Vec<Stage> {
     let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
     let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
-    let first = [Stage::Operations(SMALL, true), Stage::Stall, Stage::Histories(1)];
+    // A stall last of these: with a mistake that spins it would not end.
+    let first = [Stage::Operations(SMALL, true), Stage::Histories(1), Stage::Stall];
     let then = [
         Stage::Operations(persist_only, true),
         Stage::Operations(SMALL, false),
