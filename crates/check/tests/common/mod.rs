@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses a part
 
 pub mod damages;
+pub mod healing;
 
 use std::sync::Arc;
 use terrace_check::{Devices, Options, Report, check};
