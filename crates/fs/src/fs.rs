@@ -17,7 +17,7 @@ use terrace_format::superblock::Superblock;
 use terrace_format::{FileBlock, Ino};
 use terrace_map::{FileMap, InodeFileMap};
 use terrace_media::PmMedium;
-use terrace_placement::Policy;
+use terrace_placement::{Home, Policy};
 use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
@@ -44,6 +44,8 @@ pub struct Fs {
     pub(crate) reclaim: ReclaimQueue,
     pub(crate) migration: Migration,
     pub(crate) policy: Box<dyn Policy>,
+    /// Forced by the mount.
+    pub(crate) home: Option<Home>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Coarse time for the use of PM blocks: one tick each 10 ms.
     pub(crate) tick: AtomicU32,

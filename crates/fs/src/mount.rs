@@ -24,6 +24,7 @@ use terrace_format::superblock::{Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceId, TierId};
 use terrace_map::{InodeFileMap, RadixTree};
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_placement::Home;
 use terrace_runtime::Clock;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
@@ -72,6 +73,8 @@ pub struct MountOptions {
     pub prefetch_ms: u64,
     /// Bring every block read from below into PM at once ([AC-BPFS]).
     pub promote_first_touch: bool,
+    /// The home of every write that does not ask for durability, instead of what the policy says: for tests.
+    pub home: Option<Home>,
     /// Move the checkpoint only when space is short, so that a crash leaves as much to replay as there can be:
     /// for measuring recovery.
     pub checkpoint_when_full: bool,
@@ -90,6 +93,7 @@ impl Default for MountOptions {
             prefetch_bytes: 128 << 10,
             prefetch_ms: 1000,
             promote_first_touch: false,
+            home: None,
             checkpoint_when_full: false,
         }
     }
@@ -243,6 +247,7 @@ impl Fs {
             reclaim: ReclaimQueue::new(),
             migration: Migration::new(),
             policy,
+            home: options.home,
             tick: AtomicU32::new(1),
             slow_below: AtomicU64::new(slow),
             read_only: options.read_only,

@@ -8,6 +8,15 @@ pub mod policies;
 
 pub use policies::{POLICIES, PolicyRow, make};
 
+/// Where a write goes first (design 5): a write has one home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    /// Persistent memory: durable when the call returns.
+    Pm,
+    /// A block tier, through dirty pages in DRAM: durable at the next fsync or write-back.
+    Block,
+}
+
 /// What a policy sees of tier 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Observation {
