@@ -12,6 +12,7 @@
 
 use crate::action::Action;
 use crate::acts::{Act, COLD, D, F, H, LINK, SMALL};
+use crate::bounds;
 use crate::media::{Media, Setup};
 use crate::run::Wrong;
 use crate::systematic::prepared;
@@ -185,7 +186,7 @@ fn explore_by(
     run: impl Fn(&Shared, u64, &Setup) -> Option<Tried>,
 ) -> Result<Tried, String> {
     thread::set_index(0);
-    interleave::set_hook(None);
+    bounds::only_count();
     let mut tried = Tried::default();
     let setup = Setup::default();
     let known = crate::caught(|| prepared(SMALL, &setup, wrong))?;
@@ -193,7 +194,7 @@ fn explore_by(
     let last = listed.is_none().then_some(u64::MAX);
     for after in listed.unwrap_or_default().into_iter().chain(sparse(last.unwrap_or(0))) {
         let one = crate::caught(|| run(&known, after, &setup));
-        interleave::set_hook(None);
+        bounds::only_count();
         let one = one.map_err(|error| format!("{name}, {kind:?} after {after} accesses: {error}"))?;
         let Some(one) = one else {
             // A listed access was seen without the error.
@@ -246,7 +247,7 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
     inject(&world.borrow(), kind, after);
     let amid = amid_stalls(&world.borrow(), &fs);
     let result = perform(&world, act);
-    interleave::set_hook(None);
+    bounds::only_count();
     if !has_struck(&world.borrow(), kind) {
         return None;
     }
@@ -365,6 +366,7 @@ fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
     let (amid, fs, device, ino) = (Rc::clone(&done), Arc::clone(fs), device(world), world.ino(WITNESS));
     let clock = Arc::clone(&world.clock);
     interleave::set_hook(Some(Rc::new(move |point| {
+        bounds::passed(point);
         let count = amid.borrow().len() as u64;
         if point != "device:stalled" || count == MOST_AMID {
             return;

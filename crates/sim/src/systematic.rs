@@ -4,6 +4,7 @@
 
 use crate::action::{Action, Entry};
 use crate::acts::{Act, populate};
+use crate::bounds;
 use crate::config::Config;
 use crate::happen::apply;
 use crate::media::{Media, Moment, Setup, soon_after_change};
@@ -17,7 +18,7 @@ use terrace_media::ordering::OrderingPoint;
 use terrace_media::pm::CrashSnapshot;
 use terrace_reference::{CrashState, Op};
 use terrace_runtime::planted::plant;
-use terrace_runtime::thread;
+use terrace_runtime::{interleave, thread};
 
 /// How hard to look.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +100,9 @@ pub fn explore_on(known: &Shared, case: &[Act], effort: Effort, seed: u64, wrong
 pub(crate) fn judged(run: impl FnOnce(&mut Explored)) -> Explored {
     thread::set_index(0);
     let mut explored = Explored::default();
+    bounds::only_count();
     let result = crate::caught(|| run(&mut explored));
+    interleave::set_hook(None);
     plant(None);
     explored.violation = result.err();
     explored
@@ -227,6 +230,7 @@ fn persists(action: &Action) -> bool {
     matches!(
         action,
         Action::Op(Op::Fsync { .. } | Op::Write { sync: true, .. })
+            | Action::Sync
             | Action::SyncDown
             | Action::Remount
             | Action::Unmount
@@ -264,6 +268,9 @@ fn apply_last(world: &Shared, action: &Action, seed: u64) -> Vec<CrashState> {
         }
     };
     let mut states = states;
+    if matches!(action, Action::Sync | Action::SyncDown | Action::Remount | Action::Unmount) {
+        states.extend(world.borrow().state_written_back());
+    }
     let earlier = world.borrow().unpersisted();
     states.splice(0..0, earlier);
     apply(world, &Entry { action: action.clone(), seed });
