@@ -61,6 +61,7 @@ impl Generator {
             }
             430..=629 if config.pm_faults => self.poisoned(world),
             630..=639 if config.buffers() => Action::Sync,
+            640..=649 if config.buffers() => Action::WriteBack,
             _ => return Entry { action: self.operation(world), seed },
         };
         Entry { action, seed }

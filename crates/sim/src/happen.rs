@@ -20,6 +20,9 @@ use terrace_media::block::Times;
 use terrace_reference::{Allocate, Change, Id, New, Op, ROOT};
 use terrace_runtime::{Next, interleave, thread};
 
+/// What waits in DRAM for so long is written back (design 8: 30 s, looked at every 5 s).
+const DUE: Duration = Duration::from_secs(40);
+
 /// Runs something of the engine with operations in its middle.
 fn with_nesting<R>(world: &Shared, nesting: Nesting, run: impl FnOnce() -> R) -> R {
     world.borrow_mut().nesting = nesting;
@@ -136,6 +139,7 @@ pub fn apply(world: &Shared, entry: &Entry) {
             with_nesting(world, Nesting::Background, || step_once(world, *which));
             world.borrow_mut().background_ended();
         }
+        Action::WriteBack => write_back(world),
         Action::Sync => sync(world),
         Action::SyncDown => sync_down(world),
         Action::Remount => world.borrow_mut().remount(),
@@ -171,6 +175,20 @@ fn background(world: &Shared, rounds: usize) {
     // What cannot be done waits for its time (M6); there are 512 blocks to move.
     assert!(ended || rounds < 200, "background work does not come to rest in {rounds} rounds");
     world.borrow_mut().background_ended();
+}
+
+/// All that waits is due, and is written back while nothing fails.
+fn write_back(world: &Shared) {
+    let written = {
+        let now = world.borrow();
+        now.clock.advance(DUE);
+        now.written()
+    };
+    background(world, 400);
+    let mut now = world.borrow_mut();
+    if !now.crash.is_taken() && !now.faulty() {
+        now.written_back(&written);
+    }
 }
 
 /// The barrier of `terrace sync`: everything written before is durable.

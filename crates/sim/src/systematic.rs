@@ -268,7 +268,10 @@ fn apply_last(world: &Shared, action: &Action, seed: u64) -> Vec<CrashState> {
         }
     };
     let mut states = states;
-    if matches!(action, Action::Sync | Action::SyncDown | Action::Remount | Action::Unmount) {
+    if matches!(
+        action,
+        Action::WriteBack | Action::Sync | Action::SyncDown | Action::Remount | Action::Unmount
+    ) {
         states.extend(world.borrow().state_written_back());
     }
     let earlier = world.borrow().unpersisted();
