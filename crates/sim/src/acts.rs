@@ -268,6 +268,14 @@ pub fn waiting() -> Vec<Case> {
     pairs
 }
 
+/// Writes after which there is something of everything that waits: over PM, past its end, over a cold block, new
+/// blocks of another file.
+pub fn waiting_first() -> Vec<Act> {
+    let names =
+        ["unaligned overwrite", "append across blocks", "over a cold block, part", "overwrite many blocks"];
+    acts().into_iter().filter(|act| names.contains(&act.name)).collect()
+}
+
 /// What makes durable what waits.
 pub fn settling() -> Vec<Act> {
     let act = |name, action| Act { name, action, touches: Vec::new() };

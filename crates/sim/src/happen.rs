@@ -21,7 +21,7 @@ use terrace_reference::{Allocate, Change, Id, New, Op, ROOT};
 use terrace_runtime::{Next, interleave, thread};
 
 /// What waits in DRAM for so long is written back (design 8: 30 s, looked at every 5 s).
-const DUE: Duration = Duration::from_secs(40);
+pub const DUE: Duration = Duration::from_secs(40);
 
 /// Runs something of the engine with operations in its middle.
 fn with_nesting<R>(world: &Shared, nesting: Nesting, run: impl FnOnce() -> R) -> R {
