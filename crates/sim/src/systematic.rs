@@ -110,13 +110,17 @@ pub(crate) fn judged(run: impl FnOnce(&mut Explored)) -> Explored {
 
 fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &mut Explored) {
     let Some((last, before)) = case.split_last() else { return };
+    let config = world.borrow().config;
+    // A mount makes durable what waits: there it comes before the writes.
+    if effort.quiet && config.buffers() {
+        apply(world, &Entry { action: Action::Remount, seed });
+    }
     for act in before {
         apply(world, &Entry { action: act.action.clone(), seed });
     }
-    if effort.quiet {
+    if effort.quiet && !config.buffers() {
         apply(world, &Entry { action: Action::Remount, seed });
     }
-    let config = world.borrow().config;
     let setup = world.borrow().media.setup().clone();
     let known = copy(world, &setup);
     let camera = world.borrow().media.camera();
