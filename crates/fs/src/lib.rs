@@ -10,6 +10,7 @@
 //! inode numbers, allocator, lanes.
 #![forbid(unsafe_code)]
 
+mod buffered;
 mod cold;
 mod device;
 mod errno;
@@ -37,8 +38,12 @@ mod status;
 mod sync;
 mod truncate;
 mod types;
+mod unwritten;
 mod write;
+mod write_back_step;
 mod write_block;
+mod write_errors;
+mod writeback;
 mod xattr;
 
 pub use errno::{FsError, FsResult};
