@@ -75,8 +75,24 @@ impl Node {
     }
 
     fn truncate(&mut self, size: u64) -> Outcome<()> {
-        self.regular()?.truncate(size);
-        self.unwritten.iter_mut().for_each(|unwritten| unwritten.truncate(size));
+        let content = self.regular()?;
+        let visible = content.size();
+        content.truncate(size);
+        if let Some(unwritten) = &mut self.unwritten {
+            unwritten.truncate(self.waited, size, visible);
+            self.waited += 1;
+        }
+        Ok(())
+    }
+
+    fn raise_size(&mut self, size: u64) -> Outcome<()> {
+        let content = self.regular()?;
+        let visible = content.size();
+        content.raise_size(size);
+        if let Some(unwritten) = self.unwritten.as_mut().filter(|_| size > visible) {
+            unwritten.raise_size(self.waited, size, visible);
+            self.waited += 1;
+        }
         Ok(())
     }
 
@@ -243,8 +259,7 @@ impl Reference {
             Allocate::KeepSize => node.allocate(offset, length, when)?,
             Allocate::Extend => {
                 node.allocate(offset, length, when)?;
-                node.regular()?.raise_size(end);
-                node.unwritten.iter_mut().for_each(|unwritten| unwritten.raise_size(end));
+                node.raise_size(end)?;
                 node.modified(when);
             }
         }

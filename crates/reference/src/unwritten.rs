@@ -5,7 +5,7 @@
 //! this place had since then, the size is one that the file had since or the end of what was written back, and bytes
 //! that no version had below that size (another file's, older ones, zeros where there never were any) are wrong. What
 //! is no write (truncate, punch, fallocate, attributes) and a write with O_SYNC are durable when they return: they
-//! change what is durable, and cut the versions that waited.
+//! change what is durable, and cut the versions that waited. A size behind bytes that wait becomes durable with them.
 
 use crate::content::{BLOCK, Content};
 use crate::stamp::Stamp;
@@ -116,11 +116,18 @@ impl Unwritten {
         self.durable.write(offset, data);
     }
 
-    pub(crate) fn truncate(&mut self, size: u64) {
+    /// A new size of a file of this visible size. Behind what waits the end is durable when that is.
+    pub(crate) fn truncate(&mut self, serial: u64, size: u64, visible: u64) {
+        let durable = self.durable.size();
+        if size >= visible {
+            return self.raise_size(serial, size, visible);
+        }
         self.cut(size..u64::MAX);
         self.touched.split_off(&size.div_ceil(B));
         self.writes.iter_mut().for_each(|write| write.size = write.size.min(size));
+        self.durable.raise_size(visible);
         self.durable.truncate(size);
+        self.durable.lower_size(durable.min(size));
     }
 
     /// A hole in a file of this visible size.
@@ -140,8 +147,13 @@ impl Unwritten {
         self.durable.allocate(offset, length);
     }
 
-    pub(crate) fn raise_size(&mut self, size: u64) {
-        self.durable.raise_size(size);
+    /// A larger size of a file of this visible size.
+    pub(crate) fn raise_size(&mut self, serial: u64, size: u64, visible: u64) {
+        if visible > self.durable.size() {
+            self.writes.push(Waiting { serial, pieces: Vec::new(), size, mtime: None, ctime: None });
+        } else {
+            self.durable.raise_size(size);
+        }
     }
 
     pub(crate) fn set_mtime(&mut self, when: Stamp) {

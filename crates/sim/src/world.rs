@@ -207,6 +207,8 @@ impl World {
             // Small, so that cached pages are evicted and prefetched ones expire.
             cache_bytes: 2 << 20,
             group_bytes: 256 << 10,
+            // Small, so that writers have to make room.
+            buffer_bytes: 256 << 10,
             ..MountOptions::default()
         };
         let clock: Arc<dyn Clock> = self.clock.clone();

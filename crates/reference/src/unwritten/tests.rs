@@ -134,9 +134,10 @@ fn what_is_cut_off_never_comes_back() -> Result<(), i32> {
     let (mut fs, id) = start();
     put(&mut fs, id, 0, &[1; 3 * BLOCK], 5);
     fs.truncate(id, 5000, false, AT)?;
-    assert!(allows(&fs, id, &[1; 5000]));
-    assert!(!allows(&fs, id, &[1; 4096]));
+    assert!(allows(&fs, id, &[1; 5000]) && allows(&fs, id, &[1; 4096]) && allows(&fs, id, &[]));
+    assert!(!allows(&fs, id, &[1; 5001]) && !allows(&fs, id, &[0; 5000]));
     fs.truncate(id, 3 * B, false, AT)?;
+    assert!(allows(&fs, id, &[]));
     let mut bytes = vec![1; 5000];
     bytes.resize(3 * BLOCK, 0);
     assert!(showing(&fs, id, &bytes, &[2]).is_ok());
