@@ -3,6 +3,7 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::MigrationReport;
+use crate::speeds::{SpeedStatus, class_name, speed_status};
 use crate::types::{BlockRange, Space, Wait, Whereabouts};
 use serde::Serialize;
 use terrace_catalog::SpaceTotals;
@@ -27,6 +28,10 @@ pub struct DeviceStatus {
     pub errors: u64,
     /// Blocks read with a wrong checksum since mount.
     pub checksum_errors: u64,
+    /// Class of its speed, or its kind.
+    pub class: &'static str,
+    /// How fast it is, where that is known.
+    pub speed: Option<SpeedStatus>,
 }
 
 /// One tier.
@@ -34,7 +39,7 @@ pub struct DeviceStatus {
 pub struct TierStatus {
     /// 0 is PM.
     pub id: u8,
-    /// ram, ssd, hdd.
+    /// ram, else the class of the first device.
     pub kind: &'static str,
     /// What `persist` or `flush` survives.
     pub promise: &'static str,
@@ -182,6 +187,8 @@ impl Fs {
             reason: self.pm_trouble(),
             errors: self.pm.error_count(),
             checksum_errors: 0,
+            class: "pm",
+            speed: None,
         };
         let mut tiers = vec![TierStatus {
             id: 0,
@@ -196,6 +203,7 @@ impl Fs {
             for id in self.devices.of_tier(tier) {
                 let device = &self.devices.list[usize::from(id.0)];
                 let SpaceTotals { total, free } = self.devices.space.totals_now(&[id]);
+                let row = self.superblock.device_rows().get(usize::from(id.0));
                 devices.push(DeviceStatus {
                     path: device.medium.name().to_string(),
                     capacity_bytes: total * BLOCK_SIZE,
@@ -204,13 +212,14 @@ impl Fs {
                     reason: device.reason(),
                     errors: device.medium.error_count(),
                     checksum_errors: device.damaged.load(Ordering::Relaxed),
+                    class: row.map_or("ssd", class_name),
+                    speed: row.and_then(speed_status),
                 });
             }
-            let row = self.superblock.device_rows().iter().find(|row| row.tier == tier.0);
             let first = self.devices.of_tier(tier).first().map(|id| usize::from(id.0)).unwrap_or(0);
             tiers.push(TierStatus {
                 id: tier.0,
-                kind: if row.is_some_and(|row| row.class == 2) { "hdd" } else { "ssd" },
+                kind: devices.first().map_or("ssd", |device| device.class),
                 promise: self.devices.list[first].promise().name(),
                 capacity_bytes: devices.iter().map(|device| device.capacity_bytes).sum(),
                 used_bytes: devices.iter().map(|device| device.used_bytes).sum(),
