@@ -215,6 +215,7 @@ impl Fs {
             medium,
             damaged: AtomicU64::new(0),
             failed_flushes: AtomicU64::new(0),
+            avoid_until_ns: AtomicU64::new(0),
             flushing: ReentrantMutex::new(()),
         });
         let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };

@@ -30,7 +30,7 @@ use terrace_format::BLOCK_SIZE;
 use terrace_media::block::Buffer;
 use terrace_placement::Observation;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
@@ -67,6 +67,8 @@ pub(crate) struct Migration {
     /// Why the last attempt could not run; cleared by success.
     reason: Mutex<Option<FsError>>,
     not_before_ns: AtomicU64,
+    /// A device failed that was sound until then, and another is left: the next round need not wait.
+    elsewhere: AtomicBool,
     demoted_blocks: AtomicU64,
     evicted_clean_blocks: AtomicU64,
     promoted_blocks: AtomicU64,
@@ -145,6 +147,7 @@ impl Migration {
             drain: AtomicU32::new(0),
             reason: Mutex::new(None),
             not_before_ns: AtomicU64::new(0),
+            elsewhere: AtomicBool::new(false),
             demoted_blocks: AtomicU64::new(0),
             evicted_clean_blocks: AtomicU64::new(0),
             promoted_blocks: AtomicU64::new(0),
@@ -269,6 +272,10 @@ impl Fs {
                 self.blocks.drain_quarantine();
                 Ok(if freed > 0 { Round::Progress } else { Round::InFlight })
             }
+            Err(error) if self.migration.elsewhere.swap(false, Ordering::AcqRel) => {
+                tracing::warn!("a group is moved elsewhere: {error}");
+                Ok(Round::InFlight)
+            }
             Err(error) => {
                 self.note_stuck(&error);
                 Err(error)
@@ -328,6 +335,14 @@ impl Fs {
                 if round == Round::Claimed {
                     self.migration.wait_round(Duration::from_millis(1));
                 }
+                Ok(())
+            }
+            // Others may have claimed more below than they will use, or free PM in a moment.
+            Err(FsError::Engine(Error::NoSpace(_)))
+                if op.starved < MOST_STARVED && self.migration.in_flight.load(Ordering::Acquire) > 0 =>
+            {
+                op.starved += MOST_STARVED / 20;
+                self.migration.wait_round(Duration::from_millis(10));
                 Ok(())
             }
             Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
