@@ -1,5 +1,6 @@
 //! The options of `terrace mount -o`.
 
+use crate::emulation::Emulation;
 use crate::failure::{Failure, Outcome, status};
 use crate::output::parse_size;
 use std::ffi::{OsStr, OsString};
@@ -18,6 +19,8 @@ pub struct Options {
     pub allow_other: bool,
     /// Log file instead of syslog.
     pub log: Option<PathBuf>,
+    /// Media that are to be slower than they are.
+    pub emulation: Emulation,
 }
 
 /// For fstab, mount(8) and systemd; nothing to do here.
@@ -49,18 +52,8 @@ const IGNORED: &[&str] = &[
 /// The kernel's.
 const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
 /// In cli.md or in mount(8), but not here yet.
-const LATER: &[&str] = &[
-    "buffer",
-    "emulate-pm",
-    "emulate-tier",
-    "large_after",
-    "large_min",
-    "lazytime",
-    "metrics",
-    "remount",
-    "strictatime",
-    "sync_blocks",
-];
+const LATER: &[&str] =
+    &["buffer", "large_after", "large_min", "lazytime", "metrics", "remount", "strictatime", "sync_blocks"];
 
 /// An hour.
 const MAX_PREFETCH_MS: u64 = 3_600_000;
@@ -68,8 +61,13 @@ const MAX_PREFETCH_MS: u64 = 3_600_000;
 impl Options {
     /// Understands the words of all `-o`. `sloppy` ignores unknown ones, as mount -s asks.
     pub fn parse(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
-        let mut options =
-            Options { fs: MountOptions::default(), flags: Vec::new(), allow_other: root, log: None };
+        let mut options = Options {
+            fs: MountOptions::default(),
+            flags: Vec::new(),
+            allow_other: root,
+            log: None,
+            emulation: Emulation::default(),
+        };
         for list in lists {
             for word in list.as_bytes().split(|&byte| byte == b',').filter(|word| !word.is_empty()) {
                 match options.take(word) {
@@ -109,6 +107,9 @@ impl Options {
             "noatime" => self.fs.atime = Atime::Never,
             "ro" => self.fs.read_only = true,
             flag if FLAGS.contains(&flag) => {}
+            "emulate-pm" | "emulate-tier" => {
+                return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
+            }
             "cache" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms" | "log" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
@@ -125,6 +126,8 @@ impl Options {
         let size = || parse_size(value).map_err(|error| wrong(&error));
         match name {
             "cache" => self.fs.cache_bytes = size()?,
+            "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
+            "emulate-tier" => self.emulation.take_tier(value).map_err(|error| wrong(&error))?,
             "prefetch" => self.fs.prefetch_bytes = size()?,
             "group" => {
                 self.fs.group_bytes = match size()? {
@@ -203,7 +206,12 @@ mod tests {
         for (text, words) in [
             ("bogus", "unknown option"),
             ("bogus=1", "unknown option"),
-            ("emulate-pm=1:2", "not built yet"),
+            ("metrics=here", "not built yet"),
+            ("emulate-pm=1:2", "write [run:]WRITE_NS:BYTES_PER_S"),
+            ("emulate-pm", "needs a value"),
+            ("emulate-tier=1", "must be TIER:CLASS"),
+            ("emulate-tier=0:sata", "use emulate-pm"),
+            ("emulate-tier=1:fast", "is no device class"),
             ("policy=predictive", "not built yet"),
             ("policy=best", "no such policy"),
             ("threshold=0", "from 1 to 99"),

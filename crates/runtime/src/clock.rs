@@ -79,7 +79,7 @@ impl Clock for SystemClock {
 
 /// The kernel may end sleeps of a thread 50 µs late, so that several end together: not those of this thread, from
 /// now on.
-fn sleep_exactly() {
+pub fn sleep_exactly() {
     thread_local! {
         static ASKED: Cell<bool> = const { Cell::new(false) };
     }

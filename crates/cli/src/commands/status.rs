@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use std::path::Path;
 use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;
+use terrace_fs::{class_name, speed_status};
+use terrace_media::speed::Speed;
 
 pub fn run(args: &Status) -> Outcome<u8> {
     let mut found = match locate(&args.path)? {
@@ -53,7 +55,10 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
         let health = if path.exists() { "ok" } else { "missing" };
         let size = row.blocks.get() * BLOCK_SIZE;
         let path = output::path_text(&path);
-        let device = json!({ "path": path, "capacity_bytes": size, "used_bytes": null, "health": health });
+        let device = json!({
+            "path": path, "capacity_bytes": size, "used_bytes": null, "health": health, "class": class_name(row),
+            "speed": speed_status(row),
+        });
         match tiers.iter_mut().find(|tier| tier["id"] == row.tier) {
             Some(tier) => {
                 tier["capacity_bytes"] = json!(tier["capacity_bytes"].as_u64().unwrap_or(0) + size);
@@ -62,7 +67,7 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
                 }
             }
             None => tiers.push(json!({
-                "id": row.tier, "kind": pool::class_name(row.class), "promise": null, "capacity_bytes": size,
+                "id": row.tier, "kind": class_name(row), "promise": null, "capacity_bytes": size,
                 "used_bytes": null, "devices": [device],
             })),
         }
@@ -122,6 +127,7 @@ fn show(found: &Value) {
         let (id, kind, promise) = (text(&tier["id"]), text(&tier["kind"]), text(&tier["promise"]));
         line([&id, &kind, &promise, &capacity, &used, &devices.join(", ")]);
     }
+    show_speeds(found);
     let words = [("map", &found["map"]), ("policy", &found["policy"]), ("data", &found["data_mode"])];
     let mut parts: Vec<String> =
         words.iter().map(|(name, value)| format!("{name} {}", text(value))).collect();
@@ -133,6 +139,35 @@ fn show(found: &Value) {
         output::print(format!("warning: {}", text(warning)));
     }
     show_live(found);
+}
+
+/// How fast the devices are of which that is known, and what is emulated.
+fn show_speeds(found: &Value) {
+    let none = Vec::new();
+    for tier in found["tiers"].as_array().unwrap_or(&none) {
+        for device in tier["devices"].as_array().unwrap_or(&none) {
+            let figure = |name: &str| device["speed"][name].as_u64();
+            let (
+                Some(read_latency_ns),
+                Some(write_latency_ns),
+                Some(read_bytes_per_s),
+                Some(write_bytes_per_s),
+            ) = (
+                figure("read_latency_ns"),
+                figure("write_latency_ns"),
+                figure("read_bytes_per_s"),
+                figure("write_bytes_per_s"),
+            )
+            else {
+                continue;
+            };
+            let speed = Speed { read_latency_ns, write_latency_ns, read_bytes_per_s, write_bytes_per_s };
+            output::print(format!("{}: {}, {speed}", text(&device["path"]), text(&device["class"])));
+        }
+    }
+    for emulated in found["emulated"].as_array().unwrap_or(&none) {
+        output::print(format!("emulated {}", text(emulated)));
+    }
 }
 
 /// What only a mounted pool has.

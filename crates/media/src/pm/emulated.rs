@@ -13,6 +13,7 @@ use super::{Fence, PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::pace::Bus;
 use crate::speed::{latency, rate, transfer_ns};
+use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::PmOffset;
@@ -77,6 +78,17 @@ impl PmSpeed {
             bytes_per_s: rate(bytes_per_s).ok_or_else(wrong)?,
             read_ns: latency(read_ns).ok_or_else(wrong)?,
         })
+    }
+}
+
+impl fmt::Display for PmSpeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = match self.model {
+            PmModel::Line => "line",
+            PmModel::Run => "run",
+        };
+        let rate = self.bytes_per_s / 1_000_000;
+        write!(f, "{} ns a {unit}, {rate} MB/s, reads {} ns", self.write_ns, self.read_ns)
     }
 }
 
