@@ -29,6 +29,8 @@ pub trait Clock: Send + Sync {
 
 /// Shorter waits spin: a sleep would end too late.
 const SPIN_NS: u64 = 50_000;
+/// So near the end the processor's pause, up to 50 ns, would be late too.
+const CLOSE_NS: u64 = 2_000;
 /// A sleep ends this much early, and the rest is spun.
 const EARLY_NS: u64 = 25_000;
 
@@ -70,7 +72,7 @@ impl Clock for SystemClock {
             if left > SPIN_NS {
                 sleep_exactly();
                 std::thread::sleep(Duration::from_nanos(left - EARLY_NS));
-            } else {
+            } else if left > CLOSE_NS {
                 std::hint::spin_loop();
             }
         }
