@@ -129,11 +129,9 @@ pub enum Policy {
     Static,
     /// Least recently used blocks go down above a threshold.
     Anticache,
-    /// Not built yet.
-    #[value(hide = true)]
+    /// Predictors steer writes, write-cold and read-hot data moves.
     Predictive,
-    /// Not built yet.
-    #[value(hide = true)]
+    /// The same for writes alone.
     WriteOnly,
 }
 
@@ -162,7 +160,7 @@ pub struct Mkfs {
     #[arg(long, value_enum, default_value = "radix")]
     pub map: Map,
     /// Placement policy
-    #[arg(long, value_enum, default_value = "anticache")]
+    #[arg(long, value_enum, default_value = "predictive")]
     pub policy: Policy,
     /// What a crash may leave of a write
     #[arg(long, value_enum, default_value = "atomic")]
