@@ -211,9 +211,12 @@ fn a_scan_of_cold_data_leaves_pm_alone() -> FsResult<()> {
         pass(&pool, &fs, Duration::from_millis(10));
     }
     fs.sync_to(1, &mut |_| {})?;
-    write(&fs, hot, 0, 200)?;
     // The pace of the writes is past.
-    (0..20).for_each(|_| pass(&pool, &fs, Duration::from_millis(100)));
+    (0..20).for_each(|_| pass(&pool, &fs, Duration::from_secs(1)));
+    for at in 0..20 {
+        write(&fs, hot, at * 10, 10)?;
+        pass(&pool, &fs, Duration::from_secs(1));
+    }
     let (before, hot_before) = (fs.status()?.migration, in_pm(&fs.whereabouts(hot)?));
     assert!(hot_before > 100);
     for at in 0..80 {
