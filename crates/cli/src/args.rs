@@ -181,7 +181,8 @@ pub struct Mount {
     /// Where to mount it
     pub dir: PathBuf,
     /// Options as in mount(8): ro, noatime, allow_other, cache=SIZE, policy=NAME, data=MODE,
-    /// threshold=PERCENT, group=SIZE, prefetch=SIZE, prefetch_ms=N, first_touch, log=PATH
+    /// threshold=PERCENT, sync_blocks=N, large_after=N, large_min=SIZE, group=SIZE, prefetch=SIZE, prefetch_ms=N,
+    /// first_touch, log=PATH
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<OsString>,
     /// Stay in the foreground and log to standard error

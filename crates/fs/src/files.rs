@@ -49,9 +49,6 @@ impl FileState {
     pub fn reads(&self) -> ReadFrequency {
         ReadFrequency { bytes: self.read.load(Ordering::Relaxed) }
     }
-    pub fn size(&self) -> u64 {
-        self.size.load(Ordering::Relaxed)
-    }
     /// The last run: its entry, and the block after it.
     pub fn run(&self) -> (Entry, u64) {
         let counter = self.run_counter.load(Ordering::Relaxed) as u8;
@@ -233,7 +230,7 @@ impl Files {
         let key = self.keys.get(place)?.load(Ordering::Relaxed);
         let state = &self.states[place];
         let file = (Ino(key >> 32), key as u32);
-        (key != 0 && state.reads().is_dominated(state.size())).then_some(file)
+        (key != 0 && state.reads().is_dominated(state.size.load(Ordering::Relaxed))).then_some(file)
     }
 }
 

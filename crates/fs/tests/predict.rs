@@ -231,6 +231,30 @@ fn a_scan_of_cold_data_leaves_pm_alone() -> FsResult<()> {
 }
 
 #[test]
+fn read_dominated_files_come_up_while_pm_idles() -> FsResult<()> {
+    let pool = Pool::new(8 << 20, 8192);
+    let fs = mount(&pool, Parameters::default());
+    let (often, once) = (create(&fs, "often")?, create(&fs, "once")?);
+    (0..6).try_for_each(|at| write(&fs, often, at * 100, 100))?;
+    (0..6).try_for_each(|at| write(&fs, once, at * 100, 100))?;
+    fs.sync_to(1, &mut |_| {})?;
+    pass(&pool, &fs, Duration::from_secs(30));
+    read(&fs, once, 0, 600)?;
+    // Each second another part from DRAM; the last hundred blocks are never touched, so only this brings them up.
+    for second in 0..5 {
+        (0..4).try_for_each(|_| read(&fs, often, second * 100, 100))?;
+        let last = terrace_fs::BlockRange::new(500.into_block(), 600.into_block());
+        assert_eq!(in_pm(&fs.whereabouts_in(often, last)?), 0);
+        pass(&pool, &fs, Duration::from_secs(1));
+    }
+    assert_eq!(fs.status()?.placement.map(|placement| placement.dataflow_idle), Some("pm"));
+    (0..40).for_each(|_| fs.run_background(5));
+    assert_eq!(in_pm(&fs.whereabouts(often)?), 600);
+    assert_eq!(in_pm(&fs.whereabouts(once)?), 0);
+    Ok(())
+}
+
+#[test]
 fn static_and_anticache_keep_no_account() -> FsResult<()> {
     for policy in [PolicyKind::Static, PolicyKind::Anticache] {
         let pool = Pool::new(2 << 20, 4096);

@@ -40,13 +40,13 @@ fn log2_256(value: u64) -> i64 {
     let value = value.max(1);
     let whole = value.ilog2();
     // 1 ≤ mantissa < 2, with 31 bits behind the point.
-    let mut mantissa = (u128::from(value) << 31 >> whole) as u64;
+    let mut mantissa = ((u128::from(value) << 31) >> whole) as u64;
     let mut result = i64::from(whole);
     for _ in 0..8 {
-        mantissa = mantissa * mantissa >> 31;
+        mantissa = (mantissa * mantissa) >> 31;
         let bit = mantissa >> 32;
         mantissa >>= bit;
-        result = result << 1 | bit as i64;
+        result = (result << 1) | bit as i64;
     }
     result
 }

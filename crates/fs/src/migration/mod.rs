@@ -4,13 +4,14 @@
 //! flushes, [`commit`] installs the cold extents and drops the PM entries whose version is unchanged.
 //! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no
 //! inode lock is held while copying. M6: a move that cannot run has a reason and backs off.
-//! Promotion: [`promote`] puts a clean copy of a cold block into PM.
+//! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
 
 mod coldest;
 mod commit;
 mod copy;
 mod plan;
 mod promote;
+mod reverse;
 mod shadow;
 #[cfg(test)]
 mod tests;
@@ -78,6 +79,7 @@ pub(crate) struct Migration {
     /// PM blocks given up since mount.
     left_blocks: AtomicU64,
     pace: Mutex<Pace>,
+    reverse: Mutex<reverse::Cursor>,
 }
 
 /// How fast use of PM grows.
@@ -154,6 +156,7 @@ impl Migration {
             moved_up: AtomicU64::new(0),
             left_blocks: AtomicU64::new(0),
             pace: Mutex::default(),
+            reverse: Mutex::default(),
         }
     }
 
@@ -404,6 +407,7 @@ impl Step for MigrationStep {
             if let Err(error) = fs.promotion_round() {
                 tracing::debug!("promotion: {error}");
             }
+            fs.reverse_round();
         }
         if now < fs.migration.not_before_ns.load(Ordering::Relaxed) || fs.wal.is_stopped() {
             return Next::After(POLL);
