@@ -93,9 +93,6 @@ unchanged expect 1 "neither a file nor a block device" "$t" mkfs --pm "$WORK" --
 for map in extent cuckoo hashfs; do
     unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 16M --map $map
 done
-for policy in predictive write-only; do
-    unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 16M --policy $policy
-done
 unchanged expect 1 "label" "$t" mkfs --pm "$pm" --pm-size 16M --label "$(printf 'x%.0s' {1..65})"
 mount -t tmpfs -o size=8M none mnt
 unchanged expect 1 "no space for 16 MiB" "$t" mkfs --pm mnt/pm --pm-size 16M
@@ -134,8 +131,10 @@ unchanged expect 32 "not a directory" "$t" mount "$pm" plain
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus=1
 unchanged expect 1 "threshold=0: must be" "$t" mount "$pm" mnt -o threshold=0
-for option in buffer=1M sync_blocks=9 large_after=4 large_min=64K emulate-pm=1:2 emulate-tier=1:hdd metrics=:1 \
-    policy=predictive policy=write-only remount; do
+for option in sync_blocks=0 large_after=251 large_min=1K; do
+    unchanged expect 1 "$option: must be" "$t" mount "$pm" mnt -o "$option"
+done
+for option in buffer=1M emulate-pm=1:2 emulate-tier=1:hdd metrics=:1 remount; do
     unchanged expect 1 "not built yet" "$t" mount "$pm" mnt -o "$option"
 done
 unchanged expect 1 "required arguments" "$t" mount "$pm"
@@ -196,7 +195,11 @@ assert status["tiers"][0]["promise"] == "process-crash"
 assert {"state", "reason", "demoted_bytes", "promoted_bytes"} <= set(status["migration"])
 assert {"duration_seconds", "records_replayed", "clean"} <= set(status["recovery"])
 assert {"cache_bytes", "buffer_bytes", "dirty_bytes"} <= set(status["dram"])
-assert status["map"] == "radix" and status["policy"] == "anticache" and status["threshold"] == 80
+assert status["map"] == "radix" and status["policy"] == "predictive" and 50 <= status["threshold"] <= 90
+placement = status["placement"]
+assert (placement["sync_blocks"], placement["large_after"], placement["large_min_bytes"]) == (1024, 4, 65536)
+assert placement["writes_seen"] > 0 and {"dataflow_ratio", "dataflow_idle"} <= set(placement)
+assert set(placement["confusion"]) == {"synchronous", "asynchronous", "unjudged"}
 PY
 done
 check "sync" "$t" sync mnt
@@ -211,7 +214,21 @@ import json, subprocess
 assert file["path"] == "$mnt/data" and file["size_bytes"] == 50 << 20, file
 tiers = {tier["id"]: tier["bytes"] for tier in file["tiers"]}
 assert tiers == {0: 0, 1: 50 << 20}, file
+assert file["sync_predicted"] is False and file["read_dominated"] is False, file
+assert isinstance(file["large_predicted"], bool) and file["average_mtime"] is None and file["average_rtime"] is None
 PY
+check "where of a synced file" python3 - <<PY
+import json, os, subprocess, time
+with open("$mnt/log", "wb") as log:
+    for _ in range(3):
+        log.write(bytes(4096)), log.flush(), os.fsync(log.fileno())
+[file] = json.loads(subprocess.check_output(["$t", "where", "--json", "$mnt/log"]))
+assert file["sync_predicted"] is True and file["large_predicted"] is False, file
+assert abs(file["average_mtime"] - time.time()) < 3600 and file["temperature"] == "write-hot", file
+status = json.loads(subprocess.check_output(["$t", "status", "--json", "$mnt"]))
+assert status["placement"]["confusion"]["synchronous"]["synced_bytes"] >= 8192, status
+PY
+rm mnt/log
 expect 1 "No such file" "$t" where mnt/nothing
 expect 1 "not in a mounted pool" "$t" where data
 expect 1 "not a mounted pool" "$t" sync "$WORK"

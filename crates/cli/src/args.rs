@@ -154,11 +154,9 @@ pub enum Policy {
     Static,
     /// Least recently used blocks go down above a threshold.
     Anticache,
-    /// Not built yet.
-    #[value(hide = true)]
+    /// Predictors steer writes, write-cold and read-hot data moves.
     Predictive,
-    /// Not built yet.
-    #[value(hide = true)]
+    /// The same for writes alone.
     WriteOnly,
 }
 
@@ -189,7 +187,7 @@ pub struct Mkfs {
     #[arg(long, value_enum, default_value = "radix")]
     pub map: Map,
     /// Placement policy
-    #[arg(long, value_enum, default_value = "anticache")]
+    #[arg(long, value_enum, default_value = "predictive")]
     pub policy: Policy,
     /// What a crash may leave of a write
     #[arg(long, value_enum, default_value = "atomic")]
@@ -210,8 +208,8 @@ pub struct Mount {
     /// Where to mount it
     pub dir: PathBuf,
     /// Options as in mount(8): ro, noatime, allow_other, cache=SIZE, policy=NAME, data=MODE,
-    /// threshold=PERCENT, group=SIZE, prefetch=SIZE, prefetch_ms=N, first_touch,
-    /// emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS], emulate-tier=TIER:CLASS, log=PATH
+    /// threshold=PERCENT, sync_blocks=N, large_after=N, large_min=SIZE, group=SIZE, prefetch=SIZE, prefetch_ms=N,
+    /// first_touch, emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS], emulate-tier=TIER:CLASS, log=PATH
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<OsString>,
     /// Stay in the foreground and log to standard error

@@ -52,11 +52,12 @@ const IGNORED: &[&str] = &[
 /// The kernel's.
 const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
 /// In cli.md or in mount(8), but not here yet.
-const LATER: &[&str] =
-    &["buffer", "large_after", "large_min", "lazytime", "metrics", "remount", "strictatime", "sync_blocks"];
+const LATER: &[&str] = &["buffer", "lazytime", "metrics", "remount", "strictatime"];
 
 /// An hour.
 const MAX_PREFETCH_MS: u64 = 3_600_000;
+/// 4 GiB.
+const MAX_SYNC_BLOCKS: u32 = 1 << 20;
 
 impl Options {
     /// Understands the words of all `-o`. `sloppy` ignores unknown ones, as mount -s asks.
@@ -110,7 +111,8 @@ impl Options {
             "emulate-pm" | "emulate-tier" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
-            "cache" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms" | "log" => {
+            "cache" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms" | "log"
+            | "sync_blocks" | "large_after" | "large_min" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             _ => return Err(unknown(name)),
@@ -147,12 +149,33 @@ impl Options {
                     _ => return Err(wrong("must be a percentage from 1 to 99")),
                 }
             }
+            "sync_blocks" => {
+                self.fs.parameters.sync_blocks = match value.parse() {
+                    Ok(blocks @ 1..=MAX_SYNC_BLOCKS) => blocks,
+                    _ => return Err(wrong("must be blocks, from 1 to 1048576")),
+                }
+            }
+            "large_after" => {
+                self.fs.parameters.large_after = match value.parse() {
+                    Ok(count @ 0..=250) => count,
+                    _ => return Err(wrong("must be a count, at most 250")),
+                }
+            }
+            "large_min" => {
+                self.fs.parameters.large_min = match size()? {
+                    bytes if (4096..=1 << 20).contains(&bytes) => bytes,
+                    _ => return Err(wrong("must be from 4K to 1M")),
+                }
+            }
             "policy" => {
                 self.fs.policy = Some(match value {
                     "static" => PolicyKind::Static,
                     "anticache" => PolicyKind::Anticache,
-                    "predictive" | "write-only" => return Err(Failure::not_built(format!("policy {value}"))),
-                    _ => return Err(wrong("no such policy; use static or anticache")),
+                    "predictive" => PolicyKind::Predictive,
+                    "write-only" => PolicyKind::WriteOnly,
+                    _ => {
+                        return Err(wrong("no such policy; use predictive, write-only, anticache or static"));
+                    }
                 });
             }
             // Not in the help: it makes a mount after a crash slow, to measure how slow.
@@ -181,6 +204,7 @@ fn unknown(name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_fs::Parameters;
 
     fn parse(text: &str) -> Outcome<Options> {
         Options::parse(&[OsString::from(text)], false, false)
@@ -199,6 +223,10 @@ mod tests {
         assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);
         assert_eq!(options.log, Some(PathBuf::from("/a b")));
         assert!(!options.fs.checkpoint_when_full);
+        let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
+        let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
+        assert_eq!(options.fs.policy, Some(PolicyKind::WriteOnly));
+        assert_eq!(options.fs.parameters, Parameters { sync_blocks: 8, large_after: 0, large_min: 32 << 10 });
     }
 
     #[test]
@@ -212,7 +240,10 @@ mod tests {
             ("emulate-tier=1", "must be TIER:CLASS"),
             ("emulate-tier=0:sata", "use emulate-pm"),
             ("emulate-tier=1:fast", "is no device class"),
-            ("policy=predictive", "not built yet"),
+            ("sync_blocks=0", "from 1 to 1048576"),
+            ("large_after=251", "at most 250"),
+            ("large_min=2M", "from 4K to 1M"),
+            ("large_min", "needs a value"),
             ("policy=best", "no such policy"),
             ("threshold=0", "from 1 to 99"),
             ("cache=lots", "not a size"),

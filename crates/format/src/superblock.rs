@@ -70,7 +70,7 @@ pub struct Superblock {
     pub chunk_blocks: U32,
     /// 1 radix.
     pub map: u8,
-    /// 1 static, 2 anticache.
+    /// 1 static, 2 anticache, 3 predictive, 4 write-only.
     pub policy: u8,
     /// 1 atomic, 2 ordered.
     pub data_mode: u8,
@@ -195,7 +195,7 @@ impl Superblock {
             v => Err(Corrupt::new(format!("superblock {field}"), format!("1 to {max}"), v.to_string())),
         };
         choice("map", superblock.map, 1)?;
-        choice("policy", superblock.policy, 2)?;
+        choice("policy", superblock.policy, 4)?;
         choice("data mode", superblock.data_mode, 2)?;
         if usize::from(superblock.device_count) > MAX_DEVICES {
             let found = superblock.device_count.to_string();

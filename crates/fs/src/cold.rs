@@ -99,6 +99,13 @@ impl Fs {
         }
     }
 
+    /// Asks for what an operation fetched to come into PM.
+    pub(crate) fn promote_fetched(&self, op: &mut Op, ino: Ino, generation: u32) {
+        for (block, (version, page)) in std::mem::take(&mut op.fetched.pages) {
+            self.migration.want_promotion(PageKey { ino, generation, block }, version, &page);
+        }
+    }
+
     fn region_versions(&self, ino: Ino, range: BlockRange) -> Vec<u64> {
         let regions = range.first.0 >> 9..=(range.end.0.max(range.first.0 + 1) - 1) >> 9;
         regions.map(|region| self.cold_versions.get(ino, FileBlock(region << 9))).collect()

@@ -19,7 +19,8 @@ impl Fs {
     ///
     /// # Errors
     /// EIO when PM has failed since.
-    pub fn fsync(&self, _ino: Ino, _data_only: bool) -> FsResult<()> {
+    pub fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
+        self.note_fsync(ino);
         if planted(Mistake::FsyncFlushesDevices) {
             self.devices.flush_all()?;
         }

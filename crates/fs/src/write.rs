@@ -24,6 +24,7 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_map::Mapping;
+use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
@@ -185,7 +186,7 @@ impl<'a> Staged<'a> {
                 descriptor.set_clean(false);
             }
             self.fs.blocks.bump(block);
-            descriptor.touch(self.fs.tick.load(Ordering::Relaxed));
+            descriptor.touch_written(self.fs.tick.load(Ordering::Relaxed));
             self.store(block, at, bytes)?;
         }
         Ok(())
@@ -245,7 +246,7 @@ impl<'a> Staged<'a> {
         }
         let tick = self.fs.tick.load(Ordering::Relaxed);
         for (block, _) in &self.owners {
-            self.fs.blocks.descriptor(*block).touch(tick);
+            self.fs.blocks.descriptor(*block).touch_written(tick);
         }
         Ok(lsn)
     }
@@ -347,6 +348,7 @@ impl Fs {
                 kill_set_id(&mut slot);
             }
             self.finish_change(reservation, &inode, slot, staged)?;
+            self.note_write(&inode, segment.blocks(), segment.length, flags, Home::Pm);
             Ok(())
         })
     }

@@ -43,7 +43,9 @@ fn pm(clock: &Arc<dyn Clock>) {
     for bytes in [64, 512, 4096] {
         println!("not emulated: {bytes} B streamed, fence: {} ns", write_ns(&*ram, &**clock, bytes));
     }
-    for text in ["100:2G", "200:1G", "400:1G", "800:1G", "run:100:15G:300", "run:300:2G:300", "run:1000:1G:1000"] {
+    for text in
+        ["100:2G", "200:1G", "400:1G", "800:1G", "run:100:15G:300", "run:300:2G:300", "run:1000:1G:1000"]
+    {
         let speed = PmSpeed::parse(text).unwrap();
         let medium: Arc<dyn PmMedium> = Arc::new(EmulatedPm::new(ram.clone(), speed, clock.clone()));
         println!("{}", medium.describe());
@@ -73,7 +75,9 @@ fn pm(clock: &Arc<dyn Clock>) {
                 thread::spawn("writer", move || {
                     let data = vec![7; 4096];
                     for index in 0..TURNS {
-                        medium.write_streaming(PmOffset((2 * index + number) * 8192 % PM_BYTES), &data).unwrap();
+                        medium
+                            .write_streaming(PmOffset((2 * index + number) * 8192 % PM_BYTES), &data)
+                            .unwrap();
                         medium.persist();
                     }
                 })
@@ -116,14 +120,36 @@ fn devices(clock: &Arc<dyn Clock>) {
         let name = class.name;
         let mut one = [AlignedBlock([7; 4096])];
         let found = time(&**clock, turns, |at| device.read(DeviceBlock(at * 7 % 16384), &mut one).unwrap());
-        row(&format!("{name}: read 4 KiB"), "µs", asked(read_latency_ns, 4096.0, read_bytes_per_s), found / 1e3);
+        row(
+            &format!("{name}: read 4 KiB"),
+            "µs",
+            asked(read_latency_ns, 4096.0, read_bytes_per_s),
+            found / 1e3,
+        );
         let found = time(&**clock, turns, |at| device.write(DeviceBlock(at * 7 % 16384), &one).unwrap());
-        row(&format!("{name}: write 4 KiB"), "µs", asked(write_latency_ns, 4096.0, write_bytes_per_s), found / 1e3);
+        row(
+            &format!("{name}: write 4 KiB"),
+            "µs",
+            asked(write_latency_ns, 4096.0, write_bytes_per_s),
+            found / 1e3,
+        );
         let mega = (1 << 20) as f64;
-        let found = time(&**clock, turns / 10, |at| device.read(DeviceBlock(at % 64 * 256), &mut large).unwrap());
-        row(&format!("{name}: read 1 MiB"), "µs", asked(read_latency_ns, mega, read_bytes_per_s), found / 1e3);
-        let found = time(&**clock, turns / 10, |at| device.write(DeviceBlock(at % 64 * 256), &large).unwrap());
-        row(&format!("{name}: write 1 MiB"), "µs", asked(write_latency_ns, mega, write_bytes_per_s), found / 1e3);
+        let found =
+            time(&**clock, turns / 10, |at| device.read(DeviceBlock(at % 64 * 256), &mut large).unwrap());
+        row(
+            &format!("{name}: read 1 MiB"),
+            "µs",
+            asked(read_latency_ns, mega, read_bytes_per_s),
+            found / 1e3,
+        );
+        let found =
+            time(&**clock, turns / 10, |at| device.write(DeviceBlock(at % 64 * 256), &large).unwrap());
+        row(
+            &format!("{name}: write 1 MiB"),
+            "µs",
+            asked(write_latency_ns, mega, write_bytes_per_s),
+            found / 1e3,
+        );
         // Eight readers: latencies overlap, the bandwidth is shared.
         let begin = clock.monotonic_ns();
         let threads: Vec<_> = (0..8u64)
@@ -131,7 +157,9 @@ fn devices(clock: &Arc<dyn Clock>) {
                 let device = Arc::clone(&device);
                 thread::spawn("reader", move || {
                     let mut one = [AlignedBlock::zeroed()];
-                    (0..turns).for_each(|at| device.read(DeviceBlock((at * 7 + number) % 16384), &mut one).unwrap());
+                    (0..turns).for_each(|at| {
+                        device.read(DeviceBlock((at * 7 + number) % 16384), &mut one).unwrap()
+                    });
                 })
                 .unwrap()
             })

@@ -89,8 +89,8 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
     let policy = match args.policy {
         Policy::Static => PolicyKind::Static,
         Policy::Anticache => PolicyKind::Anticache,
-        Policy::Predictive => return Err(Failure::not_built("--policy predictive")),
-        Policy::WriteOnly => return Err(Failure::not_built("--policy write-only")),
+        Policy::Predictive => PolicyKind::Predictive,
+        Policy::WriteOnly => PolicyKind::WriteOnly,
     };
     if args.label.len() > 64 {
         return Err(Failure::new(format!("--label: {} bytes; use at most 64", args.label.len())));

@@ -75,7 +75,7 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
     json!({
         "pool": output::path_text(pool), "uuid": pool::uuid_text(superblock), "label": pool::label(superblock), "mounted": false,
         "clean": pool::is_clean(pool, superblock), "warnings": pool::warnings(pool), "tiers": tiers, "map": "radix",
-        "policy": if superblock.policy == 1 { "static" } else { "anticache" },
+        "policy": terrace_fs::policy_name(superblock.policy),
         "data_mode": if superblock.data_mode == 2 { "ordered" } else { "atomic" },
     })
 }
@@ -170,6 +170,27 @@ fn show_speeds(found: &Value) {
     }
 }
 
+/// The predictors, where the policy has any.
+fn show_placement(placement: &Value) {
+    if placement.is_null() {
+        return;
+    }
+    let (blocks, after) = (text(&placement["sync_blocks"]), text(&placement["large_after"]));
+    let (least, writes) = (size(&placement["large_min_bytes"]), text(&placement["writes_seen"]));
+    output::print(format!(
+        "predictors: synchronous below {blocks} blocks, large above {after} from {least}; {writes} writes seen"
+    ));
+    let (read, written) = (size(&placement["pm_read_bytes"]), size(&placement["pm_written_bytes"]));
+    let (ratio, idle) = (text(&placement["dataflow_ratio"]), text(&placement["dataflow_idle"]));
+    output::print(format!("PM lately read {read}, written {written}; PM to DRAM {ratio}, idle {idle}"));
+    let row = |name: &str| {
+        let row = &placement["confusion"][name];
+        format!("{name} {}/{}", size(&row["synced_bytes"]), size(&row["unsynced_bytes"]))
+    };
+    let rows = ["synchronous", "asynchronous", "unjudged"].map(row);
+    output::print(format!("predicted, of it synced/not: {}", rows.join("  ")));
+}
+
 /// What only a mounted pool has.
 fn show_live(found: &Value) {
     let migration = &found["migration"];
@@ -178,6 +199,7 @@ fn show_live(found: &Value) {
         let (down, up) = (size(&migration["demoted_bytes"]), size(&migration["promoted_bytes"]));
         output::print(format!("migration {}{reason}  down {down}  up {up}", text(&migration["state"])));
     }
+    show_placement(&found["placement"]);
     let recovery = &found["recovery"];
     if !recovery.is_null() {
         let (time, records) = (text(&recovery["duration_seconds"]), text(&recovery["records_replayed"]));

@@ -123,7 +123,7 @@ impl Fs {
     /// Makes a victim young, so that it does not keep the others from being picked.
     pub(super) fn refuse(&self, pm: PmBlock) {
         let young = self.tick.load(Ordering::Relaxed).saturating_add(1).min(LEAVING - 1);
-        self.blocks.descriptor(pm).touch(young);
+        self.blocks.descriptor(pm).touch_written(young);
     }
 
     /// Takes location, version and pin of each victim together under its inode's shared lock (S6, S7).

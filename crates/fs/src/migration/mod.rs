@@ -1,15 +1,17 @@
 //! Migration between PM and the lower tiers (design 7).
 //!
-//! Demotion: [`plan`] picks victims and pins them with their versions, [`copy`] writes them in groups and
+//! Demotion: [`plan`] and [`coldest`] pick victims, [`copy`] pins them with their versions and writes them in groups and
 //! flushes, [`commit`] installs the cold extents and drops the PM entries whose version is unchanged.
 //! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no
 //! inode lock is held while copying. M6: a move that cannot run has a reason and backs off.
-//! Promotion: [`promote`] puts a clean copy of a cold block into PM.
+//! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
 
+mod coldest;
 mod commit;
 mod copy;
 mod plan;
 mod promote;
+mod reverse;
 mod shadow;
 #[cfg(test)]
 mod tests;
@@ -79,6 +81,7 @@ pub(crate) struct Migration {
     /// PM blocks given up since mount.
     left_blocks: AtomicU64,
     pace: Mutex<Pace>,
+    reverse: Mutex<reverse::Cursor>,
 }
 
 /// How fast use of PM grows.
@@ -156,6 +159,7 @@ impl Migration {
             moved_up: AtomicU64::new(0),
             left_blocks: AtomicU64::new(0),
             pace: Mutex::default(),
+            reverse: Mutex::default(),
         }
     }
 
@@ -244,7 +248,8 @@ impl Fs {
             pace.observe(self.clock.monotonic_ns(), come);
         }
         let arriving_blocks = pace.blocks_per_s * AHEAD.as_millis() as u64 / 1000;
-        Observation { total_blocks: usage.total, free_blocks: free.min(usage.total), arriving_blocks }
+        let (total_blocks, free_blocks) = (usage.total, free.min(usage.total));
+        self.with_flows(Observation { total_blocks, free_blocks, arriving_blocks, ..Observation::default() })
     }
 
     /// One round: takes a group of victims and demotes it. `wanted` is how many blocks to pick when the
@@ -383,13 +388,12 @@ fn final_no_space() -> FsError {
 pub(crate) struct MigrationStep {
     fs: Weak<Fs>,
     worker: usize,
-    start_ns: u64,
 }
 
 impl MigrationStep {
     pub fn new(fs: &Arc<Fs>, worker: usize) -> MigrationStep {
         fs.migration.threads.fetch_add(1, Ordering::Relaxed);
-        MigrationStep { fs: Arc::downgrade(fs), worker, start_ns: fs.clock.monotonic_ns() }
+        MigrationStep { fs: Arc::downgrade(fs), worker }
     }
 }
 
@@ -412,11 +416,13 @@ impl Step for MigrationStep {
         };
         let now = fs.clock.monotonic_ns();
         if self.worker == 0 {
-            let ticks = (now - self.start_ns) / POLL.as_nanos() as u64;
+            let ticks = now.saturating_sub(fs.mounted_ns) / POLL.as_nanos() as u64;
             fs.tick.store(1 + ticks.min(u64::from(u32::MAX - 2)) as u32, Ordering::Relaxed);
+            fs.flows.tell_time(now);
             if let Err(error) = fs.promotion_round() {
                 tracing::debug!("promotion: {error}");
             }
+            fs.reverse_round();
         }
         if now < fs.migration.not_before_ns.load(Ordering::Relaxed) || fs.wal.is_stopped() {
             return Next::After(POLL);
