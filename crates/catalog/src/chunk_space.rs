@@ -57,6 +57,19 @@ struct Space {
     early: Vec<(DeviceRun, Lsn)>,
     loading: bool,
     damaged: u64,
+    /// Free blocks that are promised to content in DRAM: see [`ChunkSpace::reserve`]. Below zero while a page whose
+    /// promise is claimed already is dropped, or claimed by two.
+    reserved: i64,
+}
+
+impl Space {
+    fn promised(&self) -> u64 {
+        self.reserved.max(0) as u64
+    }
+    /// Free blocks that are promised to nobody.
+    fn unpromised(&self) -> u64 {
+        self.devices.iter().map(|device| device.free).sum::<u64>().saturating_sub(self.promised())
+    }
 }
 
 /// The free space of all lower-tier devices.
@@ -177,21 +190,87 @@ impl ChunkSpace {
     /// # Errors
     /// As [`Self::load_step`].
     pub fn allocate(&self, devices: &[DeviceId], want: u64) -> Result<Option<DeviceRun>> {
+        self.allocate_for(devices, want, false)
+    }
+
+    /// As [`Self::allocate`], out of what [`Self::reserve`] has promised: the promise shrinks by what is claimed.
+    ///
+    /// # Errors
+    /// As [`Self::load_step`].
+    pub fn allocate_reserved(&self, devices: &[DeviceId], want: u64) -> Result<Option<DeviceRun>> {
+        self.allocate_for(devices, want, true)
+    }
+
+    fn allocate_for(&self, devices: &[DeviceId], want: u64, reserved: bool) -> Result<Option<DeviceRun>> {
         let want = want.clamp(1, u64::from(self.chunk_blocks));
         loop {
-            let run = self.try_allocate(devices, want, want);
+            let run = self.try_allocate(devices, want, want, reserved);
             if run.is_some() {
                 return Ok(run);
             }
             if !self.load_step()? {
-                return Ok(self.try_allocate(devices, want, 1));
+                return Ok(self.try_allocate(devices, want, 1, reserved));
             }
         }
     }
 
-    fn try_allocate(&self, devices: &[DeviceId], want: u64, enough: u64) -> Option<DeviceRun> {
+    /// Promises `count` blocks of whatever devices to content that is still in DRAM, so that its write-back meets no
+    /// lack of space; false when so many are not free. May load bitmaps: call it without locks.
+    ///
+    /// # Errors
+    /// As [`Self::load_step`].
+    pub fn reserve(&self, count: u64) -> Result<bool> {
+        loop {
+            if self.reserve_now(count) {
+                return Ok(true);
+            }
+            if !self.load_step()? {
+                return Ok(self.reserve_now(count));
+            }
+        }
+    }
+
+    /// As [`Self::reserve`], of what is known to be free already.
+    pub fn reserve_now(&self, count: u64) -> bool {
+        let mut space = self.space.lock();
+        let enough = space.unpromised() >= count;
+        if enough {
+            space.reserved += count as i64;
+        }
+        enough
+    }
+
+    /// Takes a promise back.
+    pub fn unreserve(&self, count: u64) {
+        self.space.lock().reserved -= count as i64;
+    }
+
+    /// Gives back a claim of [`Self::allocate_reserved`]: what it was promised to is still to be written.
+    pub fn release_to_reservation(&self, run: DeviceRun) {
+        let mut space = self.space.lock();
+        free_run(&mut space.devices, self.chunk_blocks, run, Lsn(u64::MAX));
+        space.reserved += run.length as i64;
+    }
+
+    /// Blocks promised.
+    pub fn reserved(&self) -> u64 {
+        self.space.lock().promised()
+    }
+
+    fn try_allocate(
+        &self,
+        devices: &[DeviceId],
+        want: u64,
+        enough: u64,
+        reserved: bool,
+    ) -> Option<DeviceRun> {
         let mut space = self.space.lock();
         let space = &mut *space;
+        let most = if reserved { want } else { space.unpromised().min(want) };
+        if most < enough {
+            return None;
+        }
+        let want = most;
         let mut order: Vec<&mut Device> =
             space.devices.iter_mut().filter(|device| devices.contains(&device.id)).collect();
         // By the share that is free: all fill alike, and a small one takes part from the beginning.
@@ -201,6 +280,9 @@ impl ChunkSpace {
             let found = device.find(want, enough, &space.pins, self.chunk_blocks);
             if let Some((chunk, bit, length)) = found {
                 device.set(chunk, bit, length, true, self.chunk_blocks);
+                if reserved {
+                    space.reserved -= length as i64;
+                }
                 let start = 1 + chunk as u64 * u64::from(self.chunk_blocks) + bit;
                 return Some(DeviceRun { device: device.id, start: DeviceBlock(start), length });
             }

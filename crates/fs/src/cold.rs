@@ -25,10 +25,6 @@ pub(crate) struct Fetched {
 }
 
 impl Fs {
-    fn page_key(inode: &Inode, block: FileBlock) -> PageKey {
-        PageKey { ino: inode.ino, generation: inode.slot.generation.get(), block }
-    }
-
     /// The cold extents that overlap a range, whole. The caller holds the inode lock.
     pub(crate) fn cold_extents(&self, ino: Ino, range: BlockRange) -> FsResult<Vec<ColdExtent>> {
         let shard = self.catalog.read(self.catalog.shard_of(ino.0));
@@ -50,7 +46,7 @@ impl Fs {
         {
             return Ok(page.clone());
         }
-        let key = Self::page_key(inode, block);
+        let key = inode.page_key(block);
         if let Some(found) = self.cache.get(key, version, self.clock.monotonic_ns()) {
             if self.policy.promotes(found.touches) {
                 self.migration.want_promotion(key, version, &found.page);
@@ -145,7 +141,7 @@ impl Fs {
         let now = self.clock.monotonic_ns();
         for (block, page) in pages {
             let version = self.cold_versions.get(inode.ino, block);
-            let key = Self::page_key(inode, block);
+            let key = inode.page_key(block);
             let wanted = asked.first <= block && block < asked.end;
             if wanted {
                 if self.policy.promotes(1) {

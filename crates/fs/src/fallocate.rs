@@ -73,7 +73,10 @@ impl Fs {
             let inode = self.load_regular(ino)?;
             let mut slot = inode.slot;
             let mut staged = Staged::new(self, Some(claim), true);
-            if inode.size() < end {
+            if inode.size() < end && inode.size() > inode.durable_size() {
+                // Behind what is only in DRAM: durable when that is.
+                staged.visible = Some(end);
+            } else if inode.size() < end {
                 self.stage_raised(op, &inode, end, &mut staged)?;
                 slot.size = end.into();
             }
@@ -258,7 +261,12 @@ impl Fs {
         end: FileBlock,
         intents: &[BlockRange],
     ) -> FsResult<Option<FileBlock>> {
-        let mut best: Option<FileBlock> = None;
+        let dirty = match inode.pending {
+            Some(_) => self.cache.next_dirty(inode.ino, at, end),
+            None => None,
+        };
+        let end = dirty.unwrap_or(end);
+        let mut best = dirty;
         let mut from = at;
         while let Some((block, mapping)) = self.next_mapped(inode, from, end)? {
             let gone = intents.iter().find(|r| r.first <= block && block < r.end);

@@ -11,10 +11,12 @@ use crate::slot::InodePages;
 use crate::tally::Tally;
 use crate::temperature::Flows;
 use crate::types::Atime;
+use crate::unwritten::Unwritten;
+use crate::write_back_step::WriteBack;
 use crate::write_entries::WriteEntries;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
-use terrace_cache::PageCache;
+use terrace_cache::BlockCache;
 use terrace_catalog::Catalog;
 use terrace_catalog::dentry::NameHash;
 use terrace_format::superblock::Superblock;
@@ -38,7 +40,9 @@ pub struct Fs {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) names: NameHash,
     pub(crate) devices: Devices,
-    pub(crate) cache: PageCache,
+    pub(crate) cache: BlockCache,
+    pub(crate) unwritten: Unwritten,
+    pub(crate) write_back: WriteBack,
     pub(crate) cold_versions: ColdVersions,
     pub(crate) locks: InodeLocks,
     pub(crate) rename_lock: Mutex<()>,

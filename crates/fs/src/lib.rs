@@ -10,6 +10,7 @@
 //! inode numbers, allocator, lanes.
 #![forbid(unsafe_code)]
 
+mod buffered;
 mod cold;
 mod device;
 mod errno;
@@ -41,9 +42,13 @@ mod tally;
 mod temperature;
 mod truncate;
 mod types;
+mod unwritten;
 mod write;
+mod write_back_step;
 mod write_block;
 mod write_entries;
+mod write_errors;
+mod writeback;
 mod xattr;
 
 pub use errno::{FsError, FsResult};

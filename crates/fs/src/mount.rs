@@ -13,11 +13,13 @@ use crate::slot::InodePages;
 use crate::tally::Tally;
 use crate::temperature::Flows;
 use crate::types::Atime;
+use crate::unwritten::Unwritten;
+use crate::write_back_step::WriteBack;
 use crate::write_entries::WriteEntries;
 use std::io;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
-use terrace_cache::PageCache;
+use terrace_cache::BlockCache;
 use terrace_catalog::Catalog;
 use terrace_catalog::ChunkSpace;
 use terrace_catalog::dentry::NameHash;
@@ -77,6 +79,8 @@ pub struct MountOptions {
     pub group_bytes: u64,
     /// DRAM for clean pages, in bytes.
     pub cache_bytes: u64,
+    /// Most dirty pages in DRAM, in bytes; 0: every write goes to PM.
+    pub buffer_bytes: u64,
     /// Window read around a missing cold block, in bytes.
     pub prefetch_bytes: u64,
     /// Lifetime of a prefetched page.
@@ -101,6 +105,7 @@ impl Default for MountOptions {
             parameters: Parameters::default(),
             group_bytes: 16 << 20,
             cache_bytes: 64 << 20,
+            buffer_bytes: 64 << 20,
             prefetch_bytes: 128 << 10,
             prefetch_ms: 1000,
             promote_first_touch: false,
@@ -250,7 +255,9 @@ impl Fs {
             catalog,
             names: NameHash::new(&superblock.hash_key),
             devices,
-            cache: PageCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000),
+            cache: BlockCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000),
+            unwritten: Unwritten::new(),
+            write_back: WriteBack::new(options.buffer_bytes),
             cold_versions: ColdVersions::new(),
             locks: InodeLocks::new(),
             rename_lock: Mutex::new(()),
@@ -299,12 +306,16 @@ impl Fs {
         Ok(Background { _drivers: drivers })
     }
 
-    /// Ends a mount: the last checkpoint written, the pool marked clean, all of it durable. Devices need no flush:
-    /// what a record names was flushed before (M1). Drop [`Background`] first; no operation may follow.
+    /// Ends a mount: dirty pages written back (into PM, what no lower tier takes), the last checkpoint written, the pool
+    /// marked clean, all of it durable. Devices need no flush: what a record names was flushed before (M1). Drop
+    /// [`Background`] first; no operation may follow.
     ///
     /// # Errors
-    /// The media's; the pool then is not marked clean and recovers at the next mount.
+    /// The media's; the pool then is not marked clean and recovers at the next mount. Also when some dirty pages could
+    /// be kept nowhere: all others were.
     pub fn unmount(&self) -> FsResult<()> {
-        Ok(self.wal.close()?)
+        let kept = self.keep_all();
+        self.wal.close()?;
+        kept
     }
 }

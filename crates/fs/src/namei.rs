@@ -141,6 +141,9 @@ impl Fs {
 
     /// A file none of whose first blocks is in PM is read through the kernel's cache.
     fn mostly_cold(&self, inode: &Inode) -> FsResult<bool> {
+        if inode.pending.is_some() {
+            return Ok(false);
+        }
         let end = terrace_format::FileBlock(inode.size().div_ceil(terrace_format::BLOCK_SIZE));
         Ok(self.next_mapped(inode, terrace_format::FileBlock(0), end)?.is_none())
     }
@@ -269,7 +272,7 @@ impl Fs {
             staged.commit(reservation)?;
             number.kept = true;
             self.references.looked_up(number.ino);
-            Ok(Inode { ino: number.ino, place: inode.place, slot }.attributes())
+            Ok(Inode { ino: number.ino, place: inode.place, slot, pending: None }.attributes())
         })
     }
 
@@ -429,6 +432,9 @@ impl Fs {
             log_freed_slot(&mut staged, inode);
             let freed = staged.commit(reservation);
             self.end_free(inode.ino, freed.is_ok());
+            if freed.is_ok() {
+                self.forget_dirty(inode);
+            }
             return freed.map(|_| ());
         }
         slot.flags = (slot.flags.get() | flag::ORPHAN).into();

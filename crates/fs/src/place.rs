@@ -15,7 +15,6 @@ use terrace_runtime::sync::atomic::Ordering;
 
 impl Fs {
     /// The home of a write to `range`. The caller holds the inode lock.
-    #[allow(dead_code)] // called once writes can have another home than PM
     pub(crate) fn choose_home(&self, inode: &Inode, range: BlockRange, flags: WriteFlags) -> Home {
         if flags.sync || self.devices.list.is_empty() {
             return Home::Pm;

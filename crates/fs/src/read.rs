@@ -1,4 +1,4 @@
-//! Reads (design 6): PM, then cold blocks through the page cache, holes as zeros.
+//! Reads (design 6, S1): dirty pages, PM, then cold blocks through the page cache, holes as zeros.
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -6,6 +6,7 @@ use crate::op::{Attempt, Fail, Op};
 use crate::slot::Inode;
 use crate::types::{Atime, BlockRange, Wait};
 use smallvec::SmallVec;
+use terrace_cache::Page;
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
@@ -70,7 +71,7 @@ impl Fs {
 
     /// Reads inside one block if that is in PM; false where the general way has to look further.
     fn read_one(&self, inode: &Inode, offset: u64, block: FileBlock, into: &mut [u8]) -> Attempt<bool> {
-        if inode.slot.has(flag::HAS_INTENT) {
+        if inode.slot.has(flag::HAS_INTENT) || inode.pending.is_some() {
             return Ok(false);
         }
         match self.map.lookup(None, &inode.map(), block)? {
@@ -103,13 +104,21 @@ impl Fs {
             let block = first.plus(index as u64);
             let start = (block.0 * BLOCK_SIZE).max(offset);
             let mut length = 1;
+            if let Some(dirty) = self.dirty_page(inode, block) {
+                let target = part(into, offset, block, 1);
+                let skip = (start - block.0 * BLOCK_SIZE) as usize;
+                target.copy_from_slice(&dirty.bytes()[skip..skip + target.len()]);
+                index += 1;
+                continue;
+            }
             match mappings[index] {
                 Some(mapping) if !mapping.unwritten && !gone(block) => {
                     // Consecutive PM blocks are one copy.
                     self.blocks.descriptor(mapping.block).touch_read(tick);
                     while let Some(Some(next)) = mappings.get(index + length) {
                         let follows = next.block.0 == mapping.block.0 + length as u64;
-                        if !follows || next.unwritten || gone(block.plus(length as u64)) {
+                        let after = block.plus(length as u64);
+                        if !follows || next.unwritten || gone(after) || self.is_dirty_in(inode, after) {
                             break;
                         }
                         self.blocks.descriptor(next.block).touch_read(tick);
@@ -139,9 +148,23 @@ impl Fs {
                 }
                 _ => part(into, offset, block, 1).fill(0),
             }
+            if inode.pending.is_some() {
+                zero_past(into, offset, (block, length), inode.durable_size());
+            }
             index += length;
         }
         Ok(())
+    }
+
+    /// A block's dirty page. The caller holds the inode lock.
+    fn dirty_page(&self, inode: &Inode, block: FileBlock) -> Option<Page> {
+        inode.pending?;
+        self.cache.dirty(inode.page_key(block)).map(|dirty| dirty.page)
+    }
+
+    /// Whether a block has a dirty page. The caller holds the inode lock.
+    pub(crate) fn is_dirty_in(&self, inode: &Inode, block: FileBlock) -> bool {
+        inode.pending.is_some() && self.cache.state_of(inode.page_key(block)).is_some()
     }
 
     pub(crate) fn atime_due(&self, inode: &Inode) -> bool {
@@ -195,6 +218,16 @@ impl Fs {
             self.touch_atime(ino);
         }
         Ok(target)
+    }
+}
+
+/// Zeros what was read from media behind the durable end, where they hold nothing that counts (S5).
+fn zero_past(into: &mut [u8], offset: u64, (block, length): (FileBlock, usize), durable: u64) {
+    if (block.0 + length as u64) * BLOCK_SIZE > durable {
+        let target = part(into, offset, block, length);
+        let start = (block.0 * BLOCK_SIZE).max(offset);
+        let keep = (durable.saturating_sub(start) as usize).min(target.len());
+        target[keep..].fill(0);
     }
 }
 

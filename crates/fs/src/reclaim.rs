@@ -10,6 +10,7 @@ use crate::slot::{Inode, log_whole_slot};
 use crate::truncate::WHOLE_FILE;
 use crate::types::Wait;
 use crate::write::Staged;
+use crate::write_back_step::WriteBackStep;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_format::inode::{InodeSlot, flag};
@@ -45,6 +46,7 @@ impl Fs {
             if !inode.slot.has(flag::ORPHAN) || inode.slot.is_free() || self.references.is_referenced(ino) {
                 return Ok(false);
             }
+            self.forget_dirty(&inode);
             self.reclaim_piece(op, reservation, &inode)
         })? {
             interleave::point("reclaim:between-pieces");
@@ -134,6 +136,9 @@ impl Fs {
         if !self.read_only {
             for worker in 0..2 {
                 steps.push((Box::new(MigrationStep::new(self, worker)), self.migration.waker(worker)));
+            }
+            if self.has_buffer() {
+                steps.push((Box::new(WriteBackStep::new(self)), self.write_back.waker.clone()));
             }
         }
         steps

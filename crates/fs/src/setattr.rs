@@ -29,12 +29,14 @@ impl Fs {
             let mut staged = Staged::new(self, None, false);
             log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
             staged.commit(reservation)?;
-            Ok(Inode { slot, ..inode }.attributes())
+            self.settle(&inode, &slot, inode.size(), 0);
+            Ok(Inode { slot, pending: self.unwritten.get(ino), ..inode }.attributes())
         })
     }
 
     fn changed(&self, inode: &Inode, change: &SetAttributes) -> terrace_format::inode::InodeSlot {
         let mut slot = inode.slot;
+        inode.log_pending_times(&mut slot);
         let now = self.now();
         if let Some(uid) = change.uid {
             slot.uid = uid.into();

@@ -3,6 +3,7 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::types::Attributes;
+use crate::unwritten::Pending;
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, slot_offset};
 use terrace_format::table::Owner;
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock, PmOffset};
@@ -18,6 +19,8 @@ pub(crate) struct Inode {
     pub ino: Ino,
     pub place: PmOffset,
     pub slot: InodeSlot,
+    /// What is only in DRAM.
+    pub pending: Option<Pending>,
 }
 
 impl Inode {
@@ -26,14 +29,29 @@ impl Inode {
         MapInode { ino: self.ino, slot: self.place }
     }
 
-    /// Size in bytes.
+    /// Size in bytes, as callers see it.
     pub fn size(&self) -> u64 {
+        self.pending.map_or(self.durable_size(), |pending| pending.size)
+    }
+
+    /// Size in bytes that a crash leaves.
+    pub fn durable_size(&self) -> u64 {
         self.slot.size.get()
+    }
+
+    /// Puts the time of the last write into DRAM into a slot that is to be logged.
+    pub fn log_pending_times(&self, slot: &mut InodeSlot) {
+        if let Some(time) = self.pending.and_then(|pending| pending.mtime_ns) {
+            slot.mtime = time.into();
+            slot.ctime = time.max(slot.ctime.get()).into();
+        }
     }
 
     /// Attributes for callers.
     pub fn attributes(&self) -> Attributes {
-        let slot = &self.slot;
+        let mut slot = self.slot;
+        self.log_pending_times(&mut slot);
+        let new_blocks = self.pending.map_or(0, |pending| pending.new_blocks);
         Attributes {
             ino: self.ino,
             generation: slot.generation.get(),
@@ -42,8 +60,8 @@ impl Inode {
             uid: slot.uid.get(),
             gid: slot.gid.get(),
             rdev: if slot.is_directory() { 0 } else { slot.parent_or_rdev.get() },
-            size: slot.size.get(),
-            blocks: slot.blocks.get() * 8,
+            size: self.size(),
+            blocks: (slot.blocks.get() + new_blocks) * 8,
             atime_ns: slot.atime.get(),
             mtime_ns: slot.mtime.get(),
             ctime_ns: slot.ctime.get(),
@@ -145,7 +163,8 @@ impl Fs {
             let found = format!("{} bytes, {} blocks", slot.size, slot.blocks);
             return Err(Corrupt::new(format!("inode {ino} size"), "one that a file can have", found).into());
         }
-        Ok(Inode { ino, place, slot })
+        let pending = self.unwritten.get(ino).filter(|pending| pending.generation == slot.generation.get());
+        Ok(Inode { ino, place, slot, pending })
     }
 
     /// Loads a directory.

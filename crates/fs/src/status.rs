@@ -83,9 +83,9 @@ pub struct LogStatus {
 pub struct DramStatus {
     /// Clean pages of lower tiers.
     pub cache_bytes: u64,
-    /// Write buffer (not built yet: 0).
+    /// Most dirty bytes.
     pub buffer_bytes: u64,
-    /// Dirty bytes (0: every write is in PM when it returns).
+    /// Dirty bytes: only in DRAM.
     pub dirty_bytes: u64,
 }
 
@@ -139,7 +139,7 @@ pub struct FsStatus {
     pub log: LogStatus,
     /// DRAM.
     pub dram: DramStatus,
-    /// Bytes acknowledged and not yet durable (0: PM is written before a write returns).
+    /// Bytes acknowledged and not yet durable.
     pub bytes_not_yet_durable: u64,
     /// Medium of tier 0 and its page size.
     pub pm: String,
@@ -180,8 +180,12 @@ impl Fs {
                 warnings: self.recovery.warnings.clone(),
             },
             log: self.log_status(),
-            dram: DramStatus { cache_bytes: self.cache.bytes(), buffer_bytes: 0, dirty_bytes: 0 },
-            bytes_not_yet_durable: 0,
+            dram: DramStatus {
+                cache_bytes: self.cache.bytes(),
+                buffer_bytes: self.write_back.limit_pages * BLOCK_SIZE,
+                dirty_bytes: self.cache.dirty_bytes(),
+            },
+            bytes_not_yet_durable: self.cache.dirty_bytes(),
             pm: self.pm.describe(),
             read_only: self.read_only,
             healthy,
@@ -393,6 +397,7 @@ impl Fs {
             }
         }
         found.tiers = bytes.into_iter().enumerate().map(|(tier, bytes)| (tier as u8, bytes)).collect();
+        found.dirty_bytes = self.cache.count_dirty(ino) * BLOCK_SIZE;
         found.dram_bytes = self.cache.count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
         found.predictions = self.predictions(&inode, written, read);
         Ok(found)

@@ -3,6 +3,7 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::{MigrationStep, Victim};
+use crate::types::Wait;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +15,49 @@ use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step, interleave};
 
 impl Fs {
-    /// Makes an inode's data and metadata durable. Every write was committed when it returned, so only the
-    /// medium is asked, whichever inode it is (design 5).
+    /// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size committed.
+    /// What went to PM was committed when the write returned, so for most files only the medium is asked.
     ///
     /// # Errors
-    /// EIO when PM has failed since.
-    pub fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
-        self.note_fsync(ino);
+    /// `WouldBlock` when there are dirty pages and the caller may not wait; EIO when PM has failed since; what the device
+    /// says, the pages staying dirty.
+    pub fn fsync(&self, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<()> {
         if planted(Mistake::FsyncFlushesDevices) {
             self.devices.flush_all()?;
         }
-        self.sync()
+        if self.wal.is_stopped() {
+            return Err(FsError::NotDurable);
+        }
+        let is_waiting = self.unwritten.get(ino).is_some();
+        if is_waiting && wait == Wait::Never {
+            return Err(FsError::WouldBlock);
+        }
+        self.note_fsync(ino);
+        if is_waiting {
+            self.write_back_noted(ino)?;
+        }
+        self.barrier()
+    }
+
+    /// A number for a descriptor that is opened now, for [`Self::fsync_handle`].
+    pub fn new_handle(&self) -> u64 {
+        self.write_back.errors.new_handle()
+    }
+
+    /// As [`Self::fsync`], through a descriptor: it also gets, once, the error of a write-back that failed since it was
+    /// opened (I5).
+    ///
+    /// # Errors
+    /// As [`Self::fsync`].
+    pub fn fsync_handle(&self, ino: Ino, handle: u64, data_only: bool, wait: Wait) -> FsResult<()> {
+        let synced = self.fsync(ino, data_only, wait);
+        if matches!(synced, Err(FsError::WouldBlock)) {
+            return synced;
+        }
+        // After the attempt: its own failure is told by it.
+        let told = self.write_back.errors.tell(ino, handle);
+        synced?;
+        told.map_or(Ok(()), Err)
     }
 
     /// Whether PM has failed: nothing changes until the next mount.
@@ -37,14 +70,46 @@ impl Fs {
     /// # Errors
     /// As [`Self::fsync`].
     pub fn fsyncdir(&self, ino: Ino) -> FsResult<()> {
-        self.fsync(ino, false)
+        self.fsync(ino, false, Wait::Allowed)
     }
 
-    /// Barrier: everything written so far is durable.
+    /// Everything written so far becomes durable: dirty pages of all files too.
     ///
     /// # Errors
-    /// EIO when PM has failed.
+    /// EIO when PM has failed; the first error of a file whose pages could not be written back. All others were.
     pub fn sync(&self) -> FsResult<()> {
+        let mut first_error = None;
+        for ino in self.unwritten.files() {
+            if let Err(error) = self.write_back_noted(ino) {
+                first_error.get_or_insert(error);
+            }
+        }
+        self.barrier()?;
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// Before the end of a mount: writes back all files, and puts into PM what no lower tier takes. A file that can be
+    /// kept nowhere does not keep the others from it.
+    ///
+    /// # Errors
+    /// The first of such a file.
+    pub(crate) fn keep_all(&self) -> FsResult<()> {
+        let mut first_error = None;
+        for ino in self.unwritten.files() {
+            let kept = self.write_back_noted(ino).or_else(|error| {
+                tracing::warn!("inode {ino} cannot be written back: {error}; kept in persistent memory");
+                self.keep_in_pm(ino)
+            });
+            if let Err(error) = kept {
+                tracing::error!("what was written last to inode {ino} is lost: {error}");
+                first_error.get_or_insert(error);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// Everything committed so far is durable.
+    fn barrier(&self) -> FsResult<()> {
         if self.wal.is_stopped() {
             return Err(FsError::NotDurable);
         }

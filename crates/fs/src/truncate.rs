@@ -194,15 +194,21 @@ impl Fs {
             let inode = self.load_regular(ino)?;
             let mut staged = Staged::new(self, Some(claim), true);
             let mut slot = inode.slot;
-            slot.size = size.into();
             if kill {
                 kill_set_id(&mut slot);
             }
+            staged.visible = Some(size);
             if size >= inode.size() {
-                self.stage_raised(op, &inode, size, &mut staged)?;
+                // Behind what is only in DRAM the end is durable when that is.
+                if inode.size() == inode.durable_size() {
+                    self.stage_raised(op, &inode, size, &mut staged)?;
+                    slot.size = size.into();
+                }
                 self.finish_change(reservation, &inode, slot, staged)?;
                 return Ok(false);
             }
+            slot.size = inode.durable_size().min(size).into();
+            staged.zero_dirty.push((size, size.next_multiple_of(BLOCK_SIZE)));
             let range = BlockRange::new(FileBlock(size.div_ceil(BLOCK_SIZE)), FILE_END);
             self.refuse_intents(&inode, range)?;
             // The block that the new end cuts keeps its bytes past the end: whoever raises the size
@@ -226,6 +232,7 @@ impl Fs {
         mut staged: Staged<'_>,
     ) -> Attempt<bool> {
         let piece = self.next_piece(op, inode, range)?;
+        staged.drop_dirty = Some(range);
         // Before the shards are locked, of which one is the intents'.
         let waiting = self.intents_of(inode)?.len();
         let mut shards = self.lock_piece(inode.ino, &piece);
@@ -276,7 +283,9 @@ impl Fs {
             for (from, to) in edges {
                 // Past the end nothing needs zeros.
                 let to = to.min(inode.size());
-                if from < to {
+                if from < to && self.is_dirty_in(&inode, FileBlock(from / BLOCK_SIZE)) {
+                    staged.zero_dirty.push((from, to));
+                } else if from < to {
                     let zeros = Segment { offset: from, length: to - from, data: None };
                     self.stage(op, &inode, zeros, &mut staged)?;
                 }

@@ -169,6 +169,8 @@ pub struct Whereabouts {
     pub tiers: Vec<(u8, u64)>,
     /// Bytes cached in DRAM.
     pub dram_bytes: u64,
+    /// Bytes of dirty pages in DRAM: the newest content of their blocks, not yet durable.
+    pub dirty_bytes: u64,
     /// Bytes of clean copies kept on lower tiers beneath PM.
     pub clean_bytes: u64,
     /// What the predictors say.

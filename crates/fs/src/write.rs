@@ -12,9 +12,11 @@ use crate::fs::Fs;
 use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
 use crate::slot::{Inode, log_slot};
 use crate::types::{BlockRange, Wait, WriteFlags};
+use crate::write_block::WholeBlock;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use terrace_blocks::{Claim, Purpose};
+use terrace_cache::{DirtyPage, PageKey};
 use terrace_catalog::DeviceRun;
 use terrace_catalog::{Freed, ShardsWrite};
 use terrace_format::address::{LINE_SIZE, MAX_FILE_BLOCK, MAX_FILE_SIZE};
@@ -28,7 +30,7 @@ use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
-use terrace_wal::{Reservation, Tx};
+use terrace_wal::{Error, Reservation, Tx};
 
 /// New data up to this many bytes is named by checksum in the record.
 const CHECKED_BYTES: u64 = 8192;
@@ -89,6 +91,14 @@ pub(crate) struct Staged<'a> {
     /// A block stored in place must be fenced before the record unless its bytes are named.
     unnamed: bool,
     checked: bool,
+    /// Dirty pages whose content this change contains: dropped when it is committed (S3).
+    absorbed: SmallVec<[PageKey; 2]>,
+    /// Dirty pages to drop when it is committed.
+    pub drop_dirty: Option<BlockRange>,
+    /// Bytes of dirty pages to zero when it is committed; each entry inside one block.
+    pub zero_dirty: SmallVec<[(u64, u64); 2]>,
+    /// The size that callers see from then on; `None`: not less than before.
+    pub visible: Option<u64>,
     done: bool,
 }
 
@@ -122,6 +132,10 @@ impl<'a> Staged<'a> {
             in_place: SmallVec::new(),
             unnamed: false,
             checked,
+            absorbed: SmallVec::new(),
+            drop_dirty: None,
+            zero_dirty: SmallVec::new(),
+            visible: None,
             done: false,
         }
     }
@@ -129,6 +143,12 @@ impl<'a> Staged<'a> {
     /// PM blocks claimed and not yet taken.
     pub fn claimed(&self) -> usize {
         self.claim.as_ref().map_or(0, Claim::left)
+    }
+
+    /// How far the file is on media once the absorbed pages are: the end of the last of them, or the visible end.
+    fn absorbed_end(&self, inode: &Inode) -> u64 {
+        let last = self.absorbed.iter().map(|key| (key.block.0 + 1) * BLOCK_SIZE).max();
+        last.map_or(0, |end| end.min(inode.size()))
     }
 
     pub fn take(&mut self) -> Attempt<PmBlock> {
@@ -290,19 +310,49 @@ impl Fs {
         if end > MAX_FILE_SIZE {
             return Err(FsError::TooLarge);
         }
-        self.slow_down(wait)?;
+        let whole = Segment { offset, length: data.len() as u64, data: Some(data) };
+        let mut home = None;
+        if self.is_pm_short() {
+            home = Some(self.ask_home(ino, &whole, flags)?);
+            if home == Some(Home::Pm) {
+                self.wait_for_demotion(wait)?;
+            }
+        }
         if planted(Mistake::SizeBeforeBlocks) && self.getattr(ino)?.size < end {
             self.extend(ino, end, wait)?;
         }
-        if data.len() == BLOCK
-            && offset.is_multiple_of(BLOCK_SIZE)
-            && self.write_whole_block(ino, FileBlock(offset / BLOCK_SIZE), data, flags)?
-        {
-            if flags.sync {
-                self.pm.persist();
+        if home != Some(Home::Block) && data.len() == BLOCK && offset.is_multiple_of(BLOCK_SIZE) {
+            match self.write_whole_block(ino, FileBlock(offset / BLOCK_SIZE), data, flags)? {
+                WholeBlock::Written => {
+                    if flags.sync {
+                        self.pm.persist();
+                    }
+                    return Ok(data.len());
+                }
+                WholeBlock::Home(chosen) => home = Some(chosen),
+                WholeBlock::Unknown => {}
             }
-            return Ok(data.len());
         }
+        let home = home.map_or_else(|| self.ask_home(ino, &whole, flags), Ok)?;
+        if home == Home::Block {
+            match self.write_buffered(ino, offset, data, flags, wait) {
+                // DRAM or the lower tiers take nothing now: PM may.
+                Err(error) if Self::is_no_tier_error(&error) => {}
+                taken => return taken,
+            }
+        }
+        match self.write_pm(ino, offset, data, flags, wait) {
+            // A full PM is not a full file system (I9).
+            Err(FsError::Engine(Error::NoSpace(full))) if home == Home::Pm && self.has_buffer() => {
+                let taken = self.write_buffered(ino, offset, data, flags, wait);
+                taken.map_err(|error| if Self::is_no_tier_error(&error) { full.into() } else { error })
+            }
+            written => written,
+        }
+    }
+
+    /// Writes into PM.
+    fn write_pm(&self, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags, wait: Wait) -> FsResult<usize> {
         let mut op = Op::new(wait);
         let mut at = offset;
         let mut rest = data;
@@ -336,14 +386,14 @@ impl Fs {
             let claim = self.blocks.claim(blocks + op.extra, op.purpose)?;
             let _guard = self.locks.write(ino);
             let inode = self.load_regular(ino)?;
-            let seen = *first_seen.get_or_insert(inode.size());
+            let seen = *first_seen.get_or_insert(inode.durable_size());
             let mut staged = Staged::new(self, Some(claim), segment.length <= CHECKED_BYTES);
             let end = segment.offset + segment.length;
             self.stage_tail_zeros(op, &inode, segment.offset, &mut staged)?;
             self.stage(op, &inode, segment, &mut staged)?;
             let mut slot = inode.slot;
-            let size = if planted(Mistake::SizeFromBeforeTheWait) { seen } else { inode.size() };
-            slot.size = size.max(end).into();
+            let size = if planted(Mistake::SizeFromBeforeTheWait) { seen } else { inode.durable_size() };
+            slot.size = size.max(end).max(staged.absorbed_end(&inode)).into();
             if flags.kill_set_id {
                 kill_set_id(&mut slot);
             }
@@ -378,7 +428,27 @@ impl Fs {
         slot.ctime = now.into();
         slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
         log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
-        staged.commit(reservation)
+        let lsn = staged.commit(reservation)?;
+        if inode.pending.is_some() {
+            for (from, to) in std::mem::take(&mut staged.zero_dirty) {
+                self.zero_dirty(inode, from, to);
+            }
+            if let Some(range) = staged.drop_dirty {
+                self.drop_dirty_range(inode, range);
+            }
+        }
+        self.settle_absorbed(inode, &slot, &staged);
+        Ok(lsn)
+    }
+
+    /// Drops the dirty pages that a committed change contains, and brings the inode's entry up to date.
+    pub(crate) fn settle_absorbed(&self, inode: &Inode, slot: &InodeSlot, staged: &Staged<'_>) {
+        let dropped = staged.absorbed.iter().filter(|key| self.cache.drop_dirty(**key)).count();
+        if dropped > 0 {
+            self.devices.space.unreserve(dropped as u64);
+        }
+        let visible = staged.visible.unwrap_or(inode.size().max(slot.size.get()));
+        self.settle(inode, slot, visible, staged.blocks_delta);
     }
 
     /// A size raised to or past `from` exposes bytes of the old last block past the old end: they become
@@ -390,7 +460,7 @@ impl Fs {
         from: u64,
         staged: &mut Staged<'_>,
     ) -> Attempt<()> {
-        let block_end = inode.size().next_multiple_of(BLOCK_SIZE);
+        let block_end = inode.durable_size().next_multiple_of(BLOCK_SIZE);
         if from < block_end { Ok(()) } else { self.stage_raised(op, inode, from, staged) }
     }
 
@@ -402,7 +472,7 @@ impl Fs {
         size: u64,
         staged: &mut Staged<'_>,
     ) -> Attempt<()> {
-        let old = inode.size();
+        let old = inode.durable_size();
         let end = old.next_multiple_of(BLOCK_SIZE).min(size);
         if old >= end {
             return Ok(());
@@ -484,8 +554,13 @@ impl Fs {
         let old = under.mappings[index];
         let cold = under.cold_at(block);
         let whole = to - from == BLOCK;
-        let valid = inode.size().saturating_sub(start).min(BLOCK_SIZE) as usize;
-        if let Some(old) = old.filter(|old| !old.unwritten) {
+        let valid = inode.durable_size().saturating_sub(start).min(BLOCK_SIZE) as usize;
+        // Zeros that are only for the medium go below a dirty page.
+        let dirty = match inode.pending {
+            Some(_) if data.is_some() => self.cache.dirty(inode.page_key(block)),
+            _ => None,
+        };
+        if let Some(old) = old.filter(|old| !old.unwritten && dirty.is_none()) {
             let beyond_end = from >= valid && !whole;
             // A punch is whole or not at all, data=ordered or not (docs/semantics.md): its zeros need a new block.
             if beyond_end || self.data_ordered && data.is_some() {
@@ -503,6 +578,7 @@ impl Fs {
             }
             return self.merge_block(op, inode, block, old, nothing_there, from, to, None, valid, staged);
         };
+        staged.absorbed.extend(dirty.as_ref().map(|dirty| dirty.key));
         if old.is_none() && cold.is_none() {
             staged.blocks_delta += 1;
         }
@@ -511,7 +587,61 @@ impl Fs {
             staged.store(new, 0, data)?;
             return Ok(Some(self.replace(inode, block, old, new, staged)));
         }
+        if let Some(dirty) = dirty {
+            return self.merge_dirty(inode, &dirty, old, (from, data), staged).map(Some);
+        }
         self.merge_block(op, inode, block, old, nothing_there, from, to, Some(data), valid, staged)
+    }
+
+    /// A new block from a dirty page and the segment's part of it, which begins at a byte of the block.
+    fn merge_dirty(
+        &self,
+        inode: &Inode,
+        dirty: &DirtyPage,
+        old: Option<Mapping>,
+        (from, data): (usize, &[u8]),
+        staged: &mut Staged<'_>,
+    ) -> Attempt<Mapping> {
+        let mut content = dirty.page.bytes().to_vec();
+        content[from..from + data.len()].copy_from_slice(data);
+        let new = staged.take()?;
+        staged.store(new, 0, content)?;
+        Ok(self.replace(inode, dirty.key.block, old, new, staged))
+    }
+
+    /// Moves a dirty page into PM.
+    pub(crate) fn absorb_block(&self, ino: Ino, block: FileBlock) -> FsResult<()> {
+        let mut op = Op::new(Wait::Allowed);
+        self.run(&mut op, SMALL_RECORD, |reservation, op| {
+            let claim = self.blocks.claim(1 + op.extra, op.purpose)?;
+            let _guard = self.locks.write(ino);
+            let inode = match self.load(ino) {
+                Err(FsError::Stale) => return Ok(()),
+                inode => inode?,
+            };
+            let Some(dirty) = self.cache.dirty(inode.page_key(block)) else { return Ok(()) };
+            let mut staged = Staged::new(self, Some(claim), true);
+            self.refuse_intents(&inode, BlockRange::new(block, block.plus(1)))?;
+            if self.map.missing_nodes(&inode.map(), block, 1)? > 0 {
+                return Err(Need::MapNodes { ino, first: block, count: 1 }.into());
+            }
+            self.stage_tail_zeros(op, &inode, block.0 * BLOCK_SIZE, &mut staged)?;
+            let old = self.map.lookup(None, &inode.map(), block)?;
+            if !self.has_place(&inode, block)? {
+                staged.blocks_delta += 1;
+            }
+            staged.absorbed.push(dirty.key);
+            let new = self.merge_dirty(&inode, &dirty, old, (0, &[]), &mut staged)?;
+            self.map.set(&mut staged.tx, &inode.map(), block, &[Some(new)])?;
+            let mut slot = inode.slot;
+            slot.size = inode.durable_size().max(staged.absorbed_end(&inode)).into();
+            slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
+            inode.log_pending_times(&mut slot);
+            log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            staged.commit(reservation)?;
+            self.settle_absorbed(&inode, &slot, &staged);
+            Ok(())
+        })
     }
 
     /// A new block from the old content and the segment's part of it.
@@ -562,12 +692,9 @@ impl Fs {
         Mapping { block: new, unwritten: false }
     }
 
-    /// Tells a writer that comes too fast to wait a little, before PM is full (design 5).
-    fn slow_down(&self, wait: Wait) -> FsResult<()> {
-        if self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.wait_for_demotion(wait)
+    /// Whether a writer that comes too fast has to wait a little, before PM is full (design 5).
+    fn is_pm_short(&self) -> bool {
+        self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed)
     }
 }
 

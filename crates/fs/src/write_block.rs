@@ -8,7 +8,7 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::slot::{Inode, log_size_and_times, log_slot};
 use crate::types::{BlockRange, WriteFlags};
-use crate::write::{USER, kill_set_id};
+use crate::write::{Segment, USER, kill_set_id};
 use terrace_format::inode::flag;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
@@ -20,31 +20,47 @@ use terrace_wal::{Error, NoSpace, Tx};
 /// Record room: header, data check, slot (three runs of words), map word, two table entries.
 const RECORD: usize = 512;
 
+/// What became of a write.
+pub(crate) enum WholeBlock {
+    /// It is in PM.
+    Written,
+    /// Nothing has changed: the general way has to be taken. Its home was decided.
+    Home(Home),
+    /// Nothing has changed, and nobody asked for its home.
+    Unknown,
+}
+
 impl Fs {
-    /// Writes one block; false, with nothing changed, when the general way has to be taken.
+    /// Writes one block, unless the general way has to be taken.
     pub(crate) fn write_whole_block(
         &self,
         ino: Ino,
         block: FileBlock,
         data: &[u8],
         flags: WriteFlags,
-    ) -> FsResult<bool> {
+    ) -> FsResult<WholeBlock> {
         if self.read_only || self.data_ordered {
-            return Ok(false);
+            return Ok(WholeBlock::Unknown);
         }
         let mut claim = match self.blocks.claim(1, USER) {
-            Err(Error::NoSpace(NoSpace::Pm)) => return Ok(false),
+            Err(Error::NoSpace(NoSpace::Pm)) => return Ok(WholeBlock::Unknown),
             claim => claim?,
         };
         let guard = self.locks.write(ino);
         let inode = self.load_regular(ino)?;
+        let segment = Segment { offset: block.0 * BLOCK_SIZE, length: BLOCK_SIZE, data: Some(data) };
+        let home = self.home_of(&inode, &segment, flags);
+        if home == Home::Block || inode.pending.is_some() {
+            claim.give_back_all();
+            return Ok(WholeBlock::Home(home));
+        }
         let new = claim.take().ok_or(FsError::Engine(NoSpace::Pm.into()))?;
         let mut tx = Tx::new();
         let old = match self.stage_whole_block(&mut tx, &inode, block, new) {
             Ok(Some(staged)) => staged,
             other => {
                 claim.give_back_all();
-                return other.map(|_| false);
+                return other.map(|_| WholeBlock::Home(home));
             }
         };
         let keep_old = || old.iter().for_each(|old| self.blocks.keep(*old));
@@ -53,7 +69,7 @@ impl Fs {
         let Some(open) = open else {
             keep_old();
             claim.give_back_all();
-            return Ok(false);
+            return Ok(WholeBlock::Home(home));
         };
         let due = open.is_due();
         // From here to the fence no lock and no locked instruction.
@@ -77,7 +93,7 @@ impl Fs {
         if due {
             self.wal.checkpoint_if_idle()?;
         }
-        Ok(true)
+        Ok(WholeBlock::Written)
     }
 
     /// The map's part, and the block that loses its owner, quarantined. `None`, with nothing changed, unless

@@ -51,7 +51,7 @@ fn fsync_at_short_intervals_is_predicted_and_tallied() -> FsResult<()> {
     let (log, copy) = (create(&fs, "log")?, create(&fs, "copy")?);
     for at in 0..8 {
         write(&fs, log, at, 1)?;
-        fs.fsync(log, false)?;
+        fs.fsync(log, false, W)?;
         write(&fs, copy, at * 16, 16)?;
     }
     let says = |ino| fs.whereabouts(ino).map(|found| found.predictions);

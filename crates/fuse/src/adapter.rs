@@ -47,11 +47,17 @@ thread_local! {
 struct Waiting {
     reads: Pool,
     changes: Pool,
+    /// fsync of files with dirty pages: however many wait for a stuck tier, no other change waits behind them.
+    syncs: Pool,
 }
 
 impl Waiting {
     fn new() -> Waiting {
-        Waiting { reads: Pool::new(WAITING_THREADS), changes: Pool::new(WAITING_THREADS) }
+        Waiting {
+            reads: Pool::new(WAITING_THREADS),
+            changes: Pool::new(WAITING_THREADS),
+            syncs: Pool::new(WAITING_THREADS),
+        }
     }
 }
 
@@ -339,9 +345,10 @@ impl Filesystem for Adapter {
 
     /// O_TRUNC does not come here: the kernel sends a setattr after the open (see `negotiate`).
     fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let handle = self.fs.new_handle();
         let call = move |fs: &Fs, _: &[u8], wait| fs.open(ino(node), false, wants_write(flags), wait);
-        self.attempt("open", &[], reply, call, |reply, mode| {
-            reply.opened(FileHandle(0), open_flags(mode));
+        self.attempt("open", &[], reply, call, move |reply, mode| {
+            reply.opened(FileHandle(handle), open_flags(mode));
         });
     }
 
@@ -372,9 +379,10 @@ impl Filesystem for Adapter {
                 }
             }
         };
-        let accept = |reply: ReplyCreate, (found, open_mode): (Attributes, OpenMode)| {
+        let handle = self.fs.new_handle();
+        let accept = move |reply: ReplyCreate, (found, open_mode): (Attributes, OpenMode)| {
             let flags = open_flags(open_mode);
-            reply.created(&VALID, &attributes(&found), generation(&found), FileHandle(0), flags);
+            reply.created(&VALID, &attributes(&found), generation(&found), FileHandle(handle), flags);
         };
         self.attempt("create", name.as_bytes(), reply, call, accept);
     }
@@ -503,12 +511,28 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         node: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         data_only: bool,
         reply: ReplyEmpty,
     ) {
-        let result = self.direct("fsync", |fs| fs.fsync(ino(node), data_only));
-        answer(reply, result, done);
+        let first =
+            guarded("fsync", || match self.fs.fsync_handle(ino(node), handle.0, data_only, Wait::Never) {
+                Err(FsError::WouldBlock) => Ok(false),
+                other => other.map(|()| true).map_err(|error| errno(&error)),
+            });
+        match (first, &self.waiting) {
+            (Ok(false), Some(waiting)) => {
+                let fs = Arc::clone(&self.fs);
+                waiting.syncs.submit(Box::new(move || {
+                    let result = guarded("fsync", || {
+                        let synced = fs.fsync_handle(ino(node), handle.0, data_only, Wait::Allowed);
+                        synced.map_err(|error| errno(&error))
+                    });
+                    answer(reply, result, done);
+                }));
+            }
+            (result, _) => answer(reply, result.map(|_| ()), done),
+        }
     }
 
     fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

@@ -383,7 +383,7 @@ fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
         let (errors, bytes) = (device.error_count(), data(5000, 70 + count));
         let flags = WriteFlags { sync: true, kill_set_id: false };
         assert_eq!(fs.write(ino, 0, &bytes, flags, Wait::Never).unwrap(), bytes.len(), "write amid a stall");
-        fs.fsync(ino, false).unwrap();
+        fs.fsync(ino, false, Wait::Never).unwrap();
         let mut found = vec![0; bytes.len()];
         assert_eq!(fs.read(ino, 0, &mut found, Wait::Never).unwrap(), bytes.len(), "read amid a stall");
         assert!(found == bytes, "wrong bytes amid a stall");
@@ -483,7 +483,8 @@ fn assert_no_wrong_bytes(world: &World, fs: &Fs, states: &[CrashState], kind: Ki
 /// fsync of each file, by two that have it open.
 fn assert_fsync(world: &World, fs: &Fs, states: &[CrashState]) {
     for (id, _) in files(states) {
-        let both = [fs.fsync(world.ino(id), false), fs.fsync(world.ino(id), true)];
+        let both =
+            [fs.fsync(world.ino(id), false, Wait::Allowed), fs.fsync(world.ino(id), true, Wait::Allowed)];
         let answers = both.map(|synced| synced.map_err(|error| error.errno()));
         let expected = if fs.is_stopped() { Err(libc::EIO) } else { Ok(()) };
         assert_eq!(answers, [expected; 2], "{id:?}: fsync");

@@ -314,7 +314,7 @@ fn moves() -> Vec<Case> {
             |_, fs| fs.run_background(200),
         ),
         case("fsync, sync", |fs| {
-            fs.fsync(find(fs, "f"), false).unwrap();
+            fs.fsync(find(fs, "f"), false, W).unwrap();
             fs.sync().unwrap();
         }),
         Case::new("many small changes, checkpoints", populate, |_, fs| {

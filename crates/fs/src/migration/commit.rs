@@ -23,13 +23,13 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::Error;
 
-pub(super) fn demoting() -> Op {
+pub(crate) fn demoting() -> Op {
     Op { purpose: Purpose::Demotion, ..Op::new(Wait::Allowed) }
 }
 
 impl Fs {
     /// Blocks installed in one transaction: on the smallest lanes 32, at 48 bytes a block.
-    pub(super) fn install_limit(&self) -> usize {
+    pub(crate) fn install_limit(&self) -> usize {
         (self.wal.max_record() / 128).clamp(8, MAX_EXTENT_BLOCKS as usize)
     }
 

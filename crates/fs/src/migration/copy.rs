@@ -25,16 +25,16 @@ const SUMMARY_FROM: usize = 8;
 const SLICE: usize = 512;
 
 /// Summary blocks of a run.
-fn summaries(blocks: usize) -> usize {
+pub(crate) fn summaries(blocks: usize) -> usize {
     if blocks < SUMMARY_FROM { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES) }
 }
 
 impl Migration {
-    fn take_buffer(&self) -> Buffer {
+    pub(crate) fn take_buffer(&self) -> Buffer {
         self.buffers.lock().pop().unwrap_or_else(|| vec![AlignedBlock::zeroed(); SLICE])
     }
 
-    fn put_buffer(&self, buffer: Buffer) {
+    pub(crate) fn put_buffer(&self, buffer: Buffer) {
         let mut buffers = self.buffers.lock();
         if buffers.len() < WORKERS {
             buffers.push(buffer);

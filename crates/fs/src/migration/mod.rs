@@ -37,6 +37,7 @@ use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
 use terrace_wal::{Error, NoSpace};
+pub(crate) use {commit::demoting, copy::summaries};
 
 /// How often the policy is asked ([AC-BPFS] section 3.1).
 const POLL: Duration = Duration::from_millis(10);

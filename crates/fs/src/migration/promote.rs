@@ -67,7 +67,7 @@ impl Fs {
             let mapped = self.map.lookup(None, &inode.map(), block)?.is_some();
             let same = inode.slot.generation.get() == promotion.key.generation
                 && self.cold_versions.get(ino, block) == promotion.version;
-            if mapped || !same || block.0 * BLOCK_SIZE >= inode.size() {
+            if mapped || !same || block.0 * BLOCK_SIZE >= inode.durable_size() {
                 return Ok(false);
             }
             if self.map.missing_nodes(&inode.map(), block, 1)? > 0 {

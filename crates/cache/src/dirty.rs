@@ -1,0 +1,294 @@
+//! Dirty pages: content that is nowhere else until it has been written back.
+//!
+//! The caller holds the inode's lock: exclusively where pages come, change or go, shared where they are looked at.
+//! [`Files`] finds a file's dirty pages in the order of its blocks; the list [`List::Dirty`] of each shard has them by
+//! their last write ([HiNFS] section 3.3).
+//! Each dirty page has a *birth* and a *version*. A copy of an older version may still be installed below a page that
+//! was written since; a copy of a page of another birth may not: that one was dropped (truncated, punched, absorbed).
+
+use crate::BlockCache;
+use crate::header::{Header, Lines, List, PageKey};
+use crate::page::Page;
+use std::collections::{BTreeMap, HashMap};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::Ordering;
+
+const SHARDS: usize = 16;
+
+/// The dirty blocks of one file, with the time since when each is.
+struct File {
+    generation: u32,
+    blocks: BTreeMap<FileBlock, u64>,
+    /// No block is older.
+    oldest_ns: u64,
+}
+
+/// Which blocks of which files are dirty.
+pub(crate) struct Files {
+    shards: Vec<Mutex<HashMap<Ino, File>>>,
+}
+
+impl Files {
+    pub fn new() -> Files {
+        Files { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, File>> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    fn add(&self, key: PageKey, now_ns: u64) {
+        let mut files = self.shard(key.ino).lock();
+        let generation = key.generation;
+        let file = files.entry(key.ino).or_insert_with(|| File {
+            generation,
+            blocks: BTreeMap::new(),
+            oldest_ns: now_ns,
+        });
+        assert_eq!(file.generation, generation, "dirty pages of a file that is gone");
+        file.blocks.insert(key.block, now_ns);
+    }
+
+    fn remove(&self, key: PageKey) {
+        let mut files = self.shard(key.ino).lock();
+        if let Some(file) = files.get_mut(&key.ino).filter(|file| file.generation == key.generation) {
+            file.blocks.remove(&key.block);
+            if file.blocks.is_empty() {
+                files.remove(&key.ino);
+            }
+        }
+    }
+}
+
+/// A dirty page as it was when it was looked at.
+#[derive(Clone)]
+pub struct DirtyPage {
+    /// Which.
+    pub key: PageKey,
+    /// Its content then. Later writes do not change it.
+    pub page: Page,
+    /// Since when it is this page.
+    pub birth: u64,
+    /// Which content it was.
+    pub version: u64,
+    /// Another write-back of it was under way.
+    pub in_flight: bool,
+}
+
+/// What became of a dirty page whose copy was installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Installed {
+    /// It is clean.
+    Clean,
+    /// It was written since, and stays dirty.
+    Dirty,
+}
+
+impl BlockCache {
+    /// Bytes of dirty pages.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_pages() * BLOCK_SIZE
+    }
+
+    /// Number of dirty pages.
+    pub fn dirty_pages(&self) -> u64 {
+        self.dirty_count.load(Ordering::Acquire)
+    }
+
+    /// A dirty page.
+    pub fn dirty(&self, key: PageKey) -> Option<DirtyPage> {
+        let shard = self.shard(&key).lock();
+        let at = shard.find(key)?;
+        let header = shard.header(at);
+        if header.list != List::Dirty {
+            return None;
+        }
+        let page = shard.page(at)?.clone();
+        let (birth, version) = (header.birth, header.version);
+        Some(DirtyPage { key, page, birth, version, in_flight: header.in_flight })
+    }
+
+    /// Whether a copy may still be installed: birth and version of the page now.
+    pub fn state_of(&self, key: PageKey) -> Option<(u64, u64)> {
+        let shard = self.shard(&key).lock();
+        let at = shard.find(key).filter(|at| shard.header(*at).list == List::Dirty)?;
+        Some((shard.header(at).birth, shard.header(at).version))
+    }
+
+    /// Changes a dirty page; false when there is none. `lines` are those that `change` writes. `reborn`: copies taken
+    /// until now must not be installed any more.
+    pub fn change_dirty(
+        &self,
+        key: PageKey,
+        lines: Lines,
+        reborn: bool,
+        now_ns: u64,
+        change: impl FnOnce(&mut [u8; BLOCK_SIZE as usize]),
+    ) -> bool {
+        let mut shard = self.shard(&key).lock();
+        let Some(at) = shard.find(key).filter(|at| shard.header(*at).list == List::Dirty) else {
+            return false;
+        };
+        if let Some(page) = shard.page_mut(at) {
+            change(page.bytes_mut());
+        }
+        let version = self.next_version();
+        let header = shard.header_mut(at);
+        header.version = version;
+        if reborn {
+            (header.birth, header.in_flight) = (version, false);
+        }
+        header.dirty = header.dirty.union(lines);
+        header.time_ns = now_ns;
+        shard.move_to(at, List::Dirty);
+        true
+    }
+
+    /// Makes a block dirty that is not; a clean page of it is dropped. The page holds the whole block.
+    pub fn add_dirty(&self, key: PageKey, lines: Lines, page: Page, now_ns: u64) {
+        let version = self.next_version();
+        {
+            let mut shard = self.shard(&key).lock();
+            if let Some(at) = shard.find(key) {
+                assert!(shard.header(at).list != List::Dirty, "a block has one dirty page");
+                self.drop_clean(&mut shard, at);
+            }
+            let mut header = Header::new(key, List::Dirty, version, now_ns);
+            (header.birth, header.dirty) = (version, lines);
+            shard.add(header, page);
+        }
+        self.files.add(key, now_ns);
+        self.dirty_count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Drops a dirty page; false when there is none.
+    pub fn drop_dirty(&self, key: PageKey) -> bool {
+        {
+            let mut shard = self.shard(&key).lock();
+            let Some(at) = shard.find(key).filter(|at| shard.header(*at).list == List::Dirty) else {
+                return false;
+            };
+            shard.remove(at);
+        }
+        self.files.remove(key);
+        self.dirty_count.fetch_sub(1, Ordering::AcqRel);
+        true
+    }
+
+    /// After a copy of it was installed below. `clean_version` is that of its region from now on.
+    pub fn installed(&self, copy: &DirtyPage, clean_version: u64, now_ns: u64) -> Installed {
+        {
+            let mut shard = self.shard(&copy.key).lock();
+            let Some(at) = shard.find(copy.key).filter(|at| shard.header(*at).birth == copy.birth) else {
+                return Installed::Clean;
+            };
+            if shard.header(at).version != copy.version {
+                drop(shard);
+                // What it holds beyond the copy came after that.
+                if let Some(file) = self.files.shard(copy.key.ino).lock().get_mut(&copy.key.ino) {
+                    file.blocks.insert(copy.key.block, now_ns);
+                }
+                return Installed::Dirty;
+            }
+            shard.remove(at);
+            if self.pages_per_shard > 0 {
+                let mut header = Header::new(copy.key, List::Once, clean_version, now_ns);
+                header.touches = 1;
+                shard.add(header, copy.page.clone());
+                self.clean_pages.fetch_add(1, Ordering::Relaxed);
+                self.shrink(&mut shard, now_ns);
+            }
+        }
+        self.files.remove(copy.key);
+        self.dirty_count.fetch_sub(1, Ordering::AcqRel);
+        Installed::Clean
+    }
+
+    /// Marks pages as being written back, or as no longer so.
+    pub fn mark_in_flight(&self, copies: &[DirtyPage], in_flight: bool) {
+        for copy in copies {
+            let mut shard = self.shard(&copy.key).lock();
+            if let Some(at) = shard.find(copy.key)
+                && shard.header(at).list == List::Dirty
+                && shard.header(at).birth == copy.birth
+            {
+                shard.header_mut(at).in_flight = in_flight;
+            }
+        }
+    }
+
+    /// The first dirty block of a file in `from..to`.
+    pub fn next_dirty(&self, ino: Ino, from: FileBlock, to: FileBlock) -> Option<FileBlock> {
+        if from >= to {
+            return None;
+        }
+        self.files.shard(ino).lock().get(&ino)?.blocks.range(from..to).next().map(|(block, _)| *block)
+    }
+
+    /// The dirty blocks of a file in `from..to`, ascending, at most `most`.
+    pub fn dirty_blocks(&self, ino: Ino, from: FileBlock, to: FileBlock, most: usize) -> Vec<FileBlock> {
+        let files = self.files.shard(ino).lock();
+        match files.get(&ino) {
+            Some(file) if from < to => {
+                file.blocks.range(from..to).take(most).map(|(block, _)| *block).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// How many blocks of a file are dirty.
+    pub fn count_dirty(&self, ino: Ino) -> u64 {
+        self.files.shard(ino).lock().get(&ino).map_or(0, |file| file.blocks.len() as u64)
+    }
+
+    /// The files that have dirty pages, by number.
+    pub fn dirty_files(&self) -> Vec<Ino> {
+        let mut found: Vec<Ino> = Vec::new();
+        self.files.shards.iter().for_each(|shard| found.extend(shard.lock().keys()));
+        found.sort_unstable();
+        found
+    }
+
+    /// The files with a page that is dirty since `cutoff_ns` or before, and the first such block of each, the oldest
+    /// first.
+    pub fn aged(&self, cutoff_ns: u64) -> Vec<(Ino, FileBlock)> {
+        let mut found = Vec::new();
+        for shard in &self.files.shards {
+            for (ino, file) in shard.lock().iter_mut().filter(|(_, file)| file.oldest_ns <= cutoff_ns) {
+                file.oldest_ns = file.blocks.values().copied().min().unwrap_or(u64::MAX);
+                let first = file.blocks.iter().find(|(_, since)| **since <= cutoff_ns);
+                found.extend(first.map(|(block, _)| (file.oldest_ns, *ino, *block)));
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, ino, block)| (ino, block)).collect()
+    }
+
+    /// The dirty block that was written least recently, of those that `wanted` accepts and nobody writes back.
+    pub fn least_recently_written(&self, wanted: impl Fn(Ino) -> bool) -> Option<PageKey> {
+        const LOOKED_AT: usize = 64;
+        let mut best: Option<(u64, u64, PageKey)> = None;
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let mut at = shard.oldest(List::Dirty);
+            for _ in 0..LOOKED_AT {
+                let Some(place) = at else { break };
+                let header = shard.header(place);
+                let key = header.key();
+                if !header.in_flight && wanted(key.ino) {
+                    let found = (header.time_ns, header.version, key);
+                    best = Some(best.map_or(found, |best| best.min(found)));
+                    break;
+                }
+                at = shard.younger(place);
+            }
+        }
+        best.map(|(_, _, key)| key)
+    }
+
+    /// A version that no page has yet: those of dirty pages written later are higher.
+    pub fn next_version(&self) -> u64 {
+        self.versions.fetch_add(1, Ordering::AcqRel)
+    }
+}

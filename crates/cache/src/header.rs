@@ -1,0 +1,118 @@
+//! What DRAM knows of one block: 64 bytes, with a page or without one.
+//!
+//! Invariants: a header is in exactly one list; `dirty` is not empty exactly in the list [`List::Dirty`]; lines that are
+//! dirty are valid.
+
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+
+/// Bytes of a cache line, the grain of the masks.
+const LINE: usize = 64;
+/// No header.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Which block of which file, in which life of the inode number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageKey {
+    /// The file.
+    pub ino: Ino,
+    /// Its generation.
+    pub generation: u32,
+    /// The block.
+    pub block: FileBlock,
+}
+
+/// A set of the cache lines of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lines(pub u64);
+
+impl Lines {
+    /// Every line.
+    pub const ALL: Lines = Lines(u64::MAX);
+
+    /// The lines that bytes `from..to` of a block touch.
+    pub fn touched(from: usize, to: usize) -> Lines {
+        let (first, end) = (from / LINE, to.min(BLOCK_SIZE as usize).div_ceil(LINE));
+        match end.saturating_sub(first) {
+            0 => Lines(0),
+            count => Lines((u64::MAX >> (64 - count)) << first),
+        }
+    }
+
+    /// Both together.
+    pub fn union(self, other: Lines) -> Lines {
+        Lines(self.0 | other.0)
+    }
+}
+
+/// The lists of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum List {
+    /// Read ahead and not yet asked for, by the time they came.
+    Ahead = 0,
+    /// Clean, asked for once.
+    Once = 1,
+    /// Clean, asked for again: a scan does not drop them.
+    Again = 2,
+    /// Dirty, by their last write.
+    Dirty = 3,
+}
+
+/// Number of lists.
+pub(crate) const LISTS: usize = 4;
+
+/// The header of a block.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// Of a clean page: the version of its region when it was read. Of a dirty one: rises with every write.
+    pub version: u64,
+    /// Of a dirty page: since when it is this page. Whoever copied it knows by it that it was not dropped meanwhile.
+    pub birth: u64,
+    /// Lines not yet written back.
+    pub dirty: Lines,
+    /// Lines that the page holds.
+    pub valid: Lines,
+    /// Dirty: when it was written last. Read ahead: when its lifetime ends. Nanoseconds.
+    pub time_ns: u64,
+    pub ino: u32,
+    pub generation: u32,
+    pub block: u32,
+    pub next: u32,
+    pub previous: u32,
+    /// How often it was asked for.
+    pub touches: u16,
+    pub list: List,
+    /// A write-back of it is under way.
+    pub in_flight: bool,
+}
+
+const _: () = assert!(size_of::<Header>() == 64);
+
+impl Header {
+    pub fn new(key: PageKey, list: List, version: u64, time_ns: u64) -> Header {
+        Header {
+            version,
+            birth: 0,
+            dirty: Lines(0),
+            valid: Lines::ALL,
+            time_ns,
+            ino: key.ino.0 as u32,
+            generation: key.generation,
+            block: key.block.0 as u32,
+            next: NONE,
+            previous: NONE,
+            touches: 0,
+            list,
+            in_flight: false,
+        }
+    }
+
+    pub fn key(&self) -> PageKey {
+        PageKey {
+            ino: Ino(self.ino.into()),
+            generation: self.generation,
+            block: FileBlock(self.block.into()),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A shard: headers in a slab, an index by key, and the lists through them.
+//!
+//! Invariant: a header is in the index, in one list, and has its page at the same place of `pages`; or it is spare.
+
+use crate::header::{Header, LISTS, List, NONE, PageKey};
+use crate::page::Page;
+use std::collections::HashMap;
+
+#[derive(Clone, Copy)]
+struct Ends {
+    /// Came last.
+    front: u32,
+    /// Came first.
+    back: u32,
+    length: usize,
+}
+
+/// Part of the cache, under one lock.
+pub(crate) struct Shard {
+    index: HashMap<PageKey, u32>,
+    headers: Vec<Header>,
+    pages: Vec<Option<Page>>,
+    spare: Vec<u32>,
+    lists: [Ends; LISTS],
+}
+
+impl Default for Shard {
+    fn default() -> Shard {
+        Shard {
+            index: HashMap::new(),
+            headers: Vec::new(),
+            pages: Vec::new(),
+            spare: Vec::new(),
+            lists: [Ends { front: NONE, back: NONE, length: 0 }; LISTS],
+        }
+    }
+}
+
+impl Shard {
+    /// The place of a block.
+    pub fn find(&self, key: PageKey) -> Option<u32> {
+        self.index.get(&key).copied()
+    }
+
+    pub fn header(&self, at: u32) -> &Header {
+        &self.headers[at as usize]
+    }
+
+    pub fn header_mut(&mut self, at: u32) -> &mut Header {
+        &mut self.headers[at as usize]
+    }
+
+    pub fn page(&self, at: u32) -> Option<&Page> {
+        self.pages[at as usize].as_ref()
+    }
+
+    pub fn page_mut(&mut self, at: u32) -> Option<&mut Page> {
+        self.pages[at as usize].as_mut()
+    }
+
+    pub fn length(&self, list: List) -> usize {
+        self.lists[list as usize].length
+    }
+
+    /// What came into a list first.
+    pub fn oldest(&self, list: List) -> Option<u32> {
+        let back = self.lists[list as usize].back;
+        (back != NONE).then_some(back)
+    }
+
+    /// What came into the same list after this.
+    pub fn younger(&self, at: u32) -> Option<u32> {
+        let previous = self.headers[at as usize].previous;
+        (previous != NONE).then_some(previous)
+    }
+
+    /// Adds a block that is not here, at the front of its list.
+    pub fn add(&mut self, header: Header, page: Page) -> u32 {
+        let at = match self.spare.pop() {
+            Some(at) => {
+                self.headers[at as usize] = header;
+                self.pages[at as usize] = Some(page);
+                at
+            }
+            None => {
+                self.headers.push(header);
+                self.pages.push(Some(page));
+                self.headers.len() as u32 - 1
+            }
+        };
+        let before = self.index.insert(header.key(), at);
+        assert!(before.is_none(), "a block has one header");
+        self.link(at, header.list);
+        at
+    }
+
+    /// Takes a block out.
+    pub fn remove(&mut self, at: u32) {
+        self.unlink(at);
+        let key = self.headers[at as usize].key();
+        self.index.remove(&key);
+        self.pages[at as usize] = None;
+        self.spare.push(at);
+    }
+
+    /// Puts a block at the front of a list.
+    pub fn move_to(&mut self, at: u32, list: List) {
+        self.unlink(at);
+        self.headers[at as usize].list = list;
+        self.link(at, list);
+    }
+
+    fn link(&mut self, at: u32, list: List) {
+        let ends = &mut self.lists[list as usize];
+        let front = std::mem::replace(&mut ends.front, at);
+        ends.length += 1;
+        if front == NONE {
+            ends.back = at;
+        } else {
+            self.headers[front as usize].previous = at;
+        }
+        let header = &mut self.headers[at as usize];
+        (header.next, header.previous) = (front, NONE);
+    }
+
+    fn unlink(&mut self, at: u32) {
+        let Header { next, previous, list, .. } = self.headers[at as usize];
+        let ends = &mut self.lists[list as usize];
+        ends.length -= 1;
+        if next == NONE {
+            ends.back = previous;
+        }
+        if previous == NONE {
+            ends.front = next;
+        }
+        if next != NONE {
+            self.headers[next as usize].previous = previous;
+        }
+        if previous != NONE {
+            self.headers[previous as usize].next = next;
+        }
+    }
+
+    /// Keys of all blocks.
+    pub fn headers(&self) -> impl Iterator<Item = &Header> {
+        self.index.values().map(|at| &self.headers[*at as usize])
+    }
+}

@@ -1,0 +1,81 @@
+use crate::{BlockCache, Installed, Lines, Page, PageKey};
+use terrace_format::{FileBlock, Ino};
+
+const END: FileBlock = FileBlock(1 << 32);
+
+fn key(block: u64) -> PageKey {
+    PageKey { ino: Ino(2), generation: 1, block: FileBlock(block) }
+}
+
+fn page(byte: u8) -> Page {
+    let mut page = Page::zeroed();
+    page.bytes_mut().fill(byte);
+    page
+}
+
+#[test]
+fn versions_touches_lifetime_and_budget() {
+    let cache = BlockCache::new(16 * 4096 * 4, 100);
+    cache.insert(key(1), 7, page(1), true, 0);
+    cache.insert(key(2), 7, page(2), false, 0);
+    assert_eq!(cache.get(key(1), 7, 1000).map(|f| (f.touches, f.page.bytes()[0])), Some((2, 1)));
+    assert!(cache.get(key(2), 7, 1000).is_none(), "prefetched page outlived its lifetime");
+    assert!(cache.get(key(1), 8, 0).is_none(), "older version was used");
+    for block in 0..1000 {
+        cache.insert(key(block * 32), 1, page(0), true, 0);
+    }
+    assert!(cache.bytes() <= 16 * 4096 * 4);
+}
+
+#[test]
+fn a_scan_does_not_drop_what_was_touched_twice() {
+    let cache = BlockCache::new(16 * 4096 * 8, 100);
+    // Blocks 0..32 are of one shard.
+    cache.insert(key(0), 1, page(9), true, 0);
+    assert!(cache.get(key(0), 1, 0).is_some());
+    for block in 1..32 {
+        cache.insert(key(block), 1, page(0), true, 0);
+    }
+    assert!(cache.get(key(0), 1, 0).is_some());
+    assert!(cache.get(key(1), 1, 0).is_none());
+}
+
+#[test]
+fn lines_of_bytes() {
+    assert_eq!(Lines::touched(0, 4096), Lines::ALL);
+    assert_eq!(Lines::touched(63, 65), Lines(0b11));
+    assert_eq!(Lines::touched(4095, 4096), Lines(1 << 63));
+    assert_eq!(Lines::touched(64, 64), Lines(0));
+}
+
+#[test]
+fn dirty_pages_are_found_in_the_order_of_blocks_and_of_writes() {
+    let cache = BlockCache::new(1 << 20, 100);
+    for block in [70, 3, 40, 4] {
+        cache.add_dirty(key(block), Lines::ALL, page(block as u8), block);
+    }
+    let blocks: Vec<u64> = cache.dirty_blocks(Ino(2), FileBlock(0), END, 9).iter().map(|b| b.0).collect();
+    assert_eq!(blocks, [3, 4, 40, 70]);
+    assert_eq!(cache.least_recently_written(|_| true), Some(key(3)));
+    assert!(cache.change_dirty(key(3), Lines(1), false, 100, |bytes| bytes[0] = 1));
+    assert_eq!(cache.least_recently_written(|_| true), Some(key(4)));
+    assert_eq!(cache.dirty_bytes(), 4 * 4096);
+    assert!(cache.drop_dirty(key(4)) && !cache.drop_dirty(key(4)));
+    assert_eq!(cache.next_dirty(Ino(2), FileBlock(4), END), Some(FileBlock(40)));
+    assert_eq!(cache.count_dirty(Ino(2)), 3);
+}
+
+#[test]
+fn a_copy_stays_as_it_was_and_an_old_one_leaves_the_page_dirty() {
+    let cache = BlockCache::new(1 << 20, 100);
+    cache.add_dirty(key(1), Lines::ALL, page(1), 0);
+    let old = cache.dirty(key(1)).map(|old| (old.page.bytes()[0], old));
+    assert!(cache.change_dirty(key(1), Lines(1), false, 1, |bytes| bytes.fill(2)));
+    let Some((1, old)) = old else { unreachable!() };
+    assert_eq!(old.page.bytes()[0], 1);
+    assert_eq!(cache.installed(&old, 5, 2), Installed::Dirty);
+    let new = cache.dirty(key(1));
+    assert_eq!(new.map(|new| cache.installed(&new, 5, 2)), Some(Installed::Clean));
+    assert_eq!(cache.get(key(1), 5, 3).map(|found| found.page.bytes()[7]), Some(2));
+    assert_eq!(cache.dirty_pages(), 0);
+}

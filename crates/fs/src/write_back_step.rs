@@ -1,0 +1,241 @@
+//! When dirty pages are written back ([HiNFS] section 3.3): from 5 % free room in DRAM on until 20 % are free, the least
+//! recently written first; every five seconds what is dirty for thirty; and by writers that find no room.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::types::Wait;
+use crate::write_errors::WriteErrors;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_runtime::sync::atomic::{AtomicBool, Ordering};
+use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::thread::Waker;
+use terrace_runtime::{Next, Step, interleave};
+use terrace_wal::NoSpace;
+
+/// How often old pages are looked for.
+const PERIOD: Duration = Duration::from_secs(5);
+/// No page stays dirty longer: those that would be older at the next look are written back.
+const OLD: Duration = Duration::from_secs(30);
+/// How long a writer waits for others' rounds before it looks for another home.
+const MOST_WAITS: u32 = 1000;
+const WAIT: Duration = Duration::from_millis(10);
+
+/// The state of write-back.
+pub(crate) struct WriteBack {
+    /// Most dirty pages; 0: no write goes to DRAM.
+    pub limit_pages: u64,
+    pub waker: Waker,
+    pub errors: WriteErrors,
+    /// Set from 5 % free to 20 % free.
+    draining: AtomicBool,
+    /// Rises with every group done.
+    rounds: (Mutex<u64>, Condvar),
+}
+
+impl WriteBack {
+    pub fn new(buffer_bytes: u64) -> WriteBack {
+        WriteBack {
+            limit_pages: buffer_bytes / BLOCK_SIZE,
+            waker: Waker::new(),
+            errors: WriteErrors::new(),
+            draining: AtomicBool::new(false),
+            rounds: (Mutex::new(0), Condvar::new()),
+        }
+    }
+
+    /// Wakes the background when little room is left.
+    pub fn wake_if_due(&self, dirty: u64) {
+        if self.is_nearly_full(dirty) && !self.draining.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    fn is_nearly_full(&self, dirty: u64) -> bool {
+        dirty.saturating_mul(100) > self.limit_pages.saturating_mul(95)
+    }
+
+    /// Whether pages have to go for room.
+    fn is_draining(&self, dirty: u64) -> bool {
+        if dirty.saturating_mul(100) <= self.limit_pages.saturating_mul(80) {
+            self.draining.store(false, Ordering::Release);
+        } else if self.is_nearly_full(dirty) {
+            self.draining.store(true, Ordering::Release);
+        }
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Waits until another group is done, at most `limit`.
+    pub fn wait_round(&self, limit: Duration) {
+        if interleave::active() {
+            return interleave::point("writeback:round");
+        }
+        let mut rounds = self.rounds.0.lock();
+        self.rounds.1.wait_for(&mut rounds, limit);
+    }
+
+    fn round_done(&self) {
+        *self.rounds.0.lock() += 1;
+        self.rounds.1.notify_all();
+    }
+
+    /// The file is gone.
+    pub fn forget(&self, ino: Ino) {
+        self.errors.forget(ino);
+    }
+}
+
+/// What a round in the background did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    Progress,
+    /// Nothing is due, or others have it.
+    Nothing,
+}
+
+impl Fs {
+    /// Notes what became of a write-back.
+    fn note_round(&self, ino: Ino, result: &FsResult<()>) {
+        match result {
+            Ok(()) => self.write_back.errors.succeeded(ino),
+            Err(FsError::WouldBlock) => {}
+            Err(error) => self.write_back.errors.note(ino, error, self.clock.monotonic_ns()),
+        }
+        self.write_back.round_done();
+    }
+
+    /// Writes a file back and notes what became of it.
+    pub(crate) fn write_back_noted(&self, ino: Ino) -> FsResult<()> {
+        let result = self.write_back_file(ino);
+        self.note_round(ino, &result);
+        result
+    }
+
+    /// One group around a block.
+    fn group_round(&self, ino: Ino, block: FileBlock) -> FsResult<Round> {
+        let blocks = self.blocks_with(ino, block)?;
+        let written = self.write_back_blocks(ino, &blocks, interleave::active());
+        match written {
+            Ok(written) => {
+                self.note_round(ino, &Ok(()));
+                Ok(if written.blocks.is_empty() { Round::Nothing } else { Round::Progress })
+            }
+            Err(error) => {
+                self.note_round(ino, &Err(error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes back the group that was written least recently, of a file that does not wait after a failure.
+    fn pressure_round(&self) -> FsResult<Round> {
+        let now = self.clock.monotonic_ns();
+        let errors = &self.write_back.errors;
+        match self.cache.least_recently_written(|ino| !errors.is_waiting(ino, now)) {
+            Some(key) => self.group_round(key.ino, key.block),
+            None => Ok(Round::Nothing),
+        }
+    }
+
+    /// Writes back a group with a page that is dirty for too long, and raises sizes that nothing holds back.
+    fn age_round(&self) -> FsResult<Round> {
+        let now = self.clock.monotonic_ns();
+        let Some(cutoff) = now.checked_sub((OLD - PERIOD).as_nanos() as u64) else {
+            return Ok(Round::Nothing);
+        };
+        let errors = &self.write_back.errors;
+        let due = self.cache.aged(cutoff);
+        let mut first_error = None;
+        for (ino, block) in due.into_iter().filter(|(ino, _)| !errors.is_waiting(*ino, now)) {
+            match self.group_round(ino, block) {
+                Ok(Round::Progress) => return Ok(Round::Progress),
+                Ok(Round::Nothing) => {}
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        for ino in self.unwritten.files() {
+            if self.cache.count_dirty(ino) == 0 && !errors.is_waiting(ino, now) {
+                let raised = self.raise_durable(ino);
+                self.note_round(ino, &raised);
+            }
+        }
+        first_error.map_or(Ok(Round::Nothing), Err)
+    }
+
+    /// Waits for room for some dirty pages; helps to make it.
+    ///
+    /// # Errors
+    /// `WouldBlock`; ENOSPC or what the device says when none can be made: PM may take the write then.
+    pub(crate) fn wait_for_dirty_room(&self, pages: u64, wait: Wait) -> FsResult<()> {
+        let mut waits = 0;
+        loop {
+            let dirty = self.cache.dirty_pages();
+            if dirty == 0 || dirty + pages <= self.write_back.limit_pages {
+                return Ok(());
+            }
+            if wait == Wait::Never {
+                return Err(FsError::WouldBlock);
+            }
+            match self.pressure_round() {
+                Ok(Round::Progress) => {}
+                // Another file may go; this one waits now.
+                Err(error) if waits > MOST_WAITS => return Err(error),
+                Err(_) => waits += 1,
+                Ok(Round::Nothing) => {
+                    let now = self.clock.monotonic_ns();
+                    let stuck = |ino: &Ino| self.write_back.errors.is_waiting(*ino, now);
+                    waits += 1;
+                    if waits > MOST_WAITS || self.cache.dirty_files().iter().all(stuck) {
+                        return Err(self.write_back.errors.last().unwrap_or(NoSpace::Tier.into()));
+                    }
+                    self.write_back.wait_round(WAIT);
+                }
+            }
+        }
+    }
+}
+
+/// Background: one group per step.
+pub(crate) struct WriteBackStep {
+    fs: Weak<Fs>,
+    next_look_ns: u64,
+}
+
+impl WriteBackStep {
+    pub fn new(fs: &Arc<Fs>) -> WriteBackStep {
+        WriteBackStep { fs: Arc::downgrade(fs), next_look_ns: 0 }
+    }
+}
+
+impl Step for WriteBackStep {
+    fn name(&self) -> &'static str {
+        "terrace-writeb"
+    }
+
+    fn step(&mut self) -> Next {
+        let Some(fs) = self.fs.upgrade() else {
+            return Next::Done;
+        };
+        if fs.wal.is_stopped() {
+            return Next::After(PERIOD);
+        }
+        let draining = fs.write_back.is_draining(fs.cache.dirty_pages());
+        if draining && fs.pressure_round().is_ok_and(|round| round == Round::Progress) {
+            return Next::Again;
+        }
+        let now = fs.clock.monotonic_ns();
+        if now >= self.next_look_ns {
+            match fs.age_round() {
+                Ok(Round::Progress) => return Next::Again,
+                Ok(Round::Nothing) => {}
+                Err(error) => tracing::debug!("write-back: {error}"),
+            }
+            self.next_look_ns = now + PERIOD.as_nanos() as u64;
+        }
+        // What failed is tried after its pause; nothing here spins.
+        Next::After(if draining { Duration::from_millis(100) } else { PERIOD })
+    }
+}

@@ -1,0 +1,577 @@
+//! Write-back: dirty pages go to a lower tier in groups, and become clean.
+//!
+//! A group is copied under the shared inode lock, written to its device as one sequential run, flushed (M1), and then
+//! installed in one transaction per piece: the cold extent with its checksums goes in, PM entries of its blocks go out,
+//! the durable size rises over what is now on media (design S3, S5). A page that was dropped or absorbed meanwhile is
+//! skipped: its birth says so. One that was written again stays dirty above its installed copy.
+//! Blocks behind the durable end are installed in their order, so that a crash leaves the file shorter and never with a
+//! hole. Any number of write-backs of one file may be under way: what the commit checks is enough for that.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::migration::{demoting, summaries};
+use crate::op::{Attempt, Op};
+use crate::slot::{Inode, log_slot};
+use crate::types::BlockRange;
+use crate::write::Staged;
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+use terrace_cache::{DirtyPage, Installed};
+use terrace_catalog::{DeviceRun, chunks, cold_map};
+use terrace_format::checksum::crc32c;
+use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
+use terrace_format::inode::flag;
+use terrace_format::keys::ColdExtent;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_map::Mapping;
+use terrace_media::block::Buffer;
+use terrace_runtime::{interleave, pause};
+use terrace_wal::{Error, NoSpace, Reservation};
+
+/// Blocks copied to the device at once.
+const SLICE: usize = 512;
+
+/// Dirty pages of one file, as they were when they were looked at.
+struct Group<'a> {
+    fs: &'a Fs,
+    ino: Ino,
+    generation: u32,
+    /// The visible size then.
+    size: u64,
+    pages: Vec<DirtyPage>,
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        self.fs.cache.mark_in_flight(&self.pages, false);
+    }
+}
+
+/// A copy with its place on a device and its checksum.
+struct Placed {
+    copy: DirtyPage,
+    place: DeviceRun,
+    crc: u32,
+}
+
+/// What a round of write-back did.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// The blocks whose content then is durable, ascending.
+    pub blocks: Vec<FileBlock>,
+    /// Pages that others write back at this moment.
+    pub others: usize,
+}
+
+impl Fs {
+    /// Writes back some of these blocks, as many as a group takes from the first on. `all`: also those that others have
+    /// under way. Holds no lock when called.
+    pub(crate) fn write_back_blocks(&self, ino: Ino, blocks: &[FileBlock], all: bool) -> FsResult<Written> {
+        let mut written = Written::default();
+        let Some(group) = self.look_at_dirty(ino, blocks, all, &mut written.others)? else {
+            return Ok(written);
+        };
+        let mut rest: &[DirtyPage] = &group.pages;
+        let mut placed = Vec::with_capacity(rest.len());
+        let mut devices: SmallVec<[(DeviceRun, u64); 4]> = SmallVec::new();
+        let mut result = Ok(());
+        while !rest.is_empty() {
+            match self.write_pages(&group, rest, &mut devices, &mut placed) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        pause::at_unlocked("writeback:copied");
+        let flushed = result.and_then(|()| self.flush_written(&devices));
+        if let Err(error) = flushed {
+            placed.iter().for_each(|placed| self.devices.space.release_to_reservation(placed.place));
+            return Err(error);
+        }
+        pause::at_unlocked("writeback:flushed");
+        self.install_written(&group, &placed, &mut written.blocks)?;
+        Ok(written)
+    }
+
+    /// Copies of dirty pages, marked as under way.
+    fn look_at_dirty(
+        &self,
+        ino: Ino,
+        blocks: &[FileBlock],
+        all: bool,
+        others: &mut usize,
+    ) -> FsResult<Option<Group<'_>>> {
+        let _guard = self.locks.read(ino);
+        let inode = match self.load(ino) {
+            Err(FsError::Stale) => return Ok(None),
+            inode => inode?,
+        };
+        let generation = inode.slot.generation.get();
+        let mut group = Group { fs: self, ino, generation, size: inode.size(), pages: Vec::new() };
+        for block in blocks {
+            let Some(page) = self.cache.dirty(inode.page_key(*block)) else { continue };
+            if page.in_flight && !all {
+                *others += 1;
+                continue;
+            }
+            group.pages.push(page);
+            if group.pages.len() as u64 == self.group_blocks {
+                break;
+            }
+        }
+        if group.pages.is_empty() {
+            return Ok(None);
+        }
+        self.cache.mark_in_flight(&group.pages, true);
+        Ok(Some(group))
+    }
+
+    /// Writes the first of these pages as one run, with summaries; gives how many.
+    fn write_pages(
+        &self,
+        group: &Group<'_>,
+        pages: &[DirtyPage],
+        devices: &mut SmallVec<[(DeviceRun, u64); 4]>,
+        placed: &mut Vec<Placed>,
+    ) -> FsResult<usize> {
+        let run = self.claim_reserved((pages.len() + summaries(pages.len())) as u64)?;
+        // Where the run is too short for both, the summaries are left out: they are hints.
+        let count = pages.len().min(run.length as usize);
+        let hints = count + summaries(count) <= run.length as usize;
+        let written = self.write_reserved(group, &pages[..count], run, hints, devices);
+        let used = if written.is_ok() { count as u64 } else { 0 };
+        let spare = DeviceRun { start: run.start.plus(used), length: run.length - used, ..run };
+        if spare.length > 0 {
+            self.devices.space.release_to_reservation(spare);
+        }
+        for (index, (copy, crc)) in pages.iter().zip(written?).enumerate() {
+            let place = DeviceRun { start: run.start.plus(index as u64), length: 1, ..run };
+            placed.push(Placed { copy: copy.clone(), place, crc });
+        }
+        Ok(count)
+    }
+
+    fn write_reserved(
+        &self,
+        group: &Group<'_>,
+        pages: &[DirtyPage],
+        run: DeviceRun,
+        hints: bool,
+        devices: &mut SmallVec<[(DeviceRun, u64); 4]>,
+    ) -> FsResult<Vec<u32>> {
+        let device = self.devices.device(run.device)?;
+        // Asked before the first write that the flush is to cover (M1).
+        devices.push((run, device.failed_flushes()));
+        let mut buffer = self.migration.take_buffer();
+        let mut write = || -> FsResult<Vec<u32>> {
+            let mut crcs = Vec::with_capacity(pages.len());
+            let mut at = run.start;
+            for slice in pages.chunks(SLICE) {
+                for (page, target) in slice.iter().zip(buffer.iter_mut()) {
+                    target.0 = *page.page.bytes();
+                    crcs.push(crc32c(&target.0));
+                }
+                device.medium.write(at, buffer.get(..slice.len()).unwrap_or(&[]))?;
+                at = at.plus(slice.len() as u64);
+            }
+            if hints && summaries(pages.len()) > 0 {
+                self.write_summaries(group, pages, &crcs, run, &mut buffer)?;
+            }
+            Ok(crcs)
+        };
+        let written = write();
+        self.migration.put_buffer(buffer);
+        written
+    }
+
+    fn write_summaries(
+        &self,
+        group: &Group<'_>,
+        pages: &[DirtyPage],
+        crcs: &[u32],
+        run: DeviceRun,
+        buffer: &mut Buffer,
+    ) -> FsResult<()> {
+        let lsn = self.wal.next_lsn();
+        let (ino, generation) = (group.ino, group.generation);
+        let entry = |(page, crc): (&DirtyPage, &u32)| SummaryEntry {
+            ino,
+            generation,
+            block: page.key.block,
+            crc: *crc,
+            lsn,
+        };
+        let entries: Vec<SummaryEntry> = pages.iter().zip(crcs).map(entry).collect();
+        let mut first = run.start;
+        let at = run.start.plus(pages.len() as u64);
+        let mut count = 0;
+        for (part, target) in entries.chunks(SUMMARY_ENTRIES).zip(buffer.iter_mut()) {
+            target.0.copy_from_slice(&encode_summary(self.wal.pool_uuid(), first, part));
+            first = first.plus(part.len() as u64);
+            count += 1;
+        }
+        Ok(self.devices.medium(run.device)?.write(at, buffer.get(..count).unwrap_or(&[]))?)
+    }
+
+    /// Space out of what was reserved when the writes were accepted, on the fastest lower tier that has any.
+    fn claim_reserved(&self, blocks: u64) -> FsResult<DeviceRun> {
+        for tier in self.devices.tiers() {
+            let devices = self.devices.of_tier(tier);
+            if let Some(run) = self.devices.space.allocate_reserved(&devices, blocks)? {
+                return Ok(run);
+            }
+        }
+        Err(NoSpace::Tier.into())
+    }
+
+    /// Flushes each device that a group was written to, once.
+    fn flush_written(&self, runs: &[(DeviceRun, u64)]) -> FsResult<()> {
+        let mut done: SmallVec<[_; 4]> = SmallVec::new();
+        for (run, failed_before) in runs {
+            if !done.contains(&run.device) {
+                // The first of its runs: the oldest count covers them all.
+                self.devices.device(run.device)?.flush(*failed_before)?;
+                done.push(run.device);
+            }
+        }
+        Ok(())
+    }
+
+    /// Installs what was written and flushed; `done` gets the blocks.
+    fn install_written(
+        &self,
+        group: &Group<'_>,
+        placed: &[Placed],
+        done: &mut Vec<FileBlock>,
+    ) -> FsResult<()> {
+        let mut failed = None;
+        for run in placed.chunk_by(follows) {
+            let mut rest = run;
+            while !rest.is_empty() && failed.is_none() {
+                interleave::point("writeback:between-pieces");
+                let mut op = demoting();
+                let installed = self.run(&mut op, self.large_record(), |reservation, op| {
+                    let most = rest.len().min((self.install_limit() >> op.halved).max(1));
+                    self.install_first_written(reservation, op, group, &rest[..most])
+                });
+                match installed {
+                    Ok((skipped, count)) => {
+                        let (gone, tail) = rest.split_at(skipped);
+                        self.give_back(gone);
+                        done.extend(tail[..count].iter().map(|placed| placed.copy.key.block));
+                        rest = &tail[count..];
+                    }
+                    Err(error) => failed = Some(error),
+                }
+            }
+            self.give_back(rest);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn give_back(&self, placed: &[Placed]) {
+        // A record that failed on the way may be valid: what it names must not be handed out again.
+        if !self.wal.is_stopped() {
+            placed.iter().for_each(|placed| self.devices.space.release_to_reservation(placed.place));
+        }
+    }
+
+    /// Skips pages that were dropped meanwhile and installs those that follow: (skipped, installed).
+    fn install_first_written(
+        &self,
+        reservation: Reservation<'_>,
+        op: &mut Op,
+        group: &Group<'_>,
+        piece: &[Placed],
+    ) -> Attempt<(usize, usize)> {
+        // The old last block may need zeros in a new one.
+        let claim = self.blocks.claim(1 + op.extra, op.purpose)?;
+        let _guard = self.locks.write(group.ino);
+        let inode = match self.load(group.ino) {
+            Ok(inode) if inode.slot.generation.get() == group.generation => inode,
+            Ok(_) | Err(FsError::Stale) => return Ok((piece.len(), 0)),
+            Err(error) => return Err(error.into()),
+        };
+        let state = |placed: &Placed| self.cache.state_of(placed.copy.key);
+        let alive = |placed: &&Placed| state(placed).is_some_and(|(birth, _)| birth == placed.copy.birth);
+        let skipped = piece.iter().take_while(|placed| !alive(placed)).count();
+        let part = &piece[skipped..];
+        let part = &part[..part.iter().take_while(alive).count()];
+        let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
+        let Some(first) = part.first().map(|placed| placed.copy.key.block) else {
+            return Ok((piece.len(), 0));
+        };
+        let range = BlockRange::new(first, first.plus(part.len() as u64));
+        // What became dirty before them meanwhile has to go first.
+        if range.end > durable_block && self.cache.next_dirty(inode.ino, durable_block, first).is_some() {
+            return Ok((piece.len(), 0));
+        }
+        self.refuse_intents(&inode, range)?;
+        let rewritten = |placed: &&Placed| state(placed).is_none_or(|(_, now)| now != placed.copy.version);
+        let again = part.iter().filter(rewritten).count() as u64;
+        // They stay dirty and need a place once more.
+        if !self.devices.space.reserve_now(again) {
+            return Ok((piece.len(), 0));
+        }
+        let mut staged = Staged::new(self, Some(claim), true);
+        let committed = self.commit_written(reservation, op, group, &inode, part, range, &mut staged);
+        if committed.is_err() {
+            self.devices.space.unreserve(again);
+        }
+        committed?;
+        Ok((skipped, part.len()))
+    }
+
+    #[allow(clippy::too_many_arguments)] // one step of the above, split off for its length
+    fn commit_written<'a>(
+        &'a self,
+        reservation: Reservation<'_>,
+        op: &mut Op,
+        group: &Group<'_>,
+        inode: &Inode,
+        part: &[Placed],
+        range: BlockRange,
+        staged: &mut Staged<'a>,
+    ) -> Attempt<()> {
+        let place = part[0].place;
+        let run = DeviceRun { length: part.len() as u64, ..place };
+        let extent = ColdExtent {
+            first: range.first,
+            length: part.len() as u32,
+            device: place.device,
+            start: place.start,
+            unwritten: false,
+            crcs: part.iter().map(|placed| placed.crc).collect(),
+        };
+        let size = self.size_with(inode, group, part, range);
+        let old_last = FileBlock(inode.durable_size() / BLOCK_SIZE);
+        if size > inode.durable_size() && !(range.first <= old_last && old_last < range.end) {
+            self.stage_raised(op, inode, size, staged)?;
+        }
+        let old = match inode.slot.has(flag::HAS_COLD) {
+            true => self.cold_extents(inode.ino, range)?,
+            false => Vec::new(),
+        };
+        self.unmap_written(inode, range, &old, staged)?;
+        let mut shards = self.lock_shards(inode.ino, old.iter().map(DeviceRun::from).chain([run]));
+        self.cold_versions.bump(inode.ino, range);
+        let mut freed = Vec::new();
+        cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
+        for (device, start, length) in freed {
+            self.stage_device_free(DeviceRun { device, start, length }, &mut shards, staged)?;
+        }
+        chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+        staged.unlink_emptied(&mut shards)?;
+        let mut slot = inode.slot;
+        slot.flags = (slot.flags.get() | flag::HAS_COLD).into();
+        slot.size = size.into();
+        slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
+        inode.log_pending_times(&mut slot);
+        log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+        staged.commit(reservation)?;
+        let now = self.clock.monotonic_ns();
+        for Placed { copy, .. } in part {
+            let version = self.cold_versions.get(inode.ino, copy.key.block);
+            let _: Installed = self.cache.installed(copy, version, now);
+        }
+        self.settle(inode, &slot, inode.size(), staged.blocks_delta);
+        Ok(())
+    }
+
+    /// The durable size once a part is installed: the visible one, as far as no dirty page is left before it.
+    fn size_with(&self, inode: &Inode, group: &Group<'_>, part: &[Placed], range: BlockRange) -> u64 {
+        let durable = inode.durable_size();
+        let mut size = inode.size();
+        let mut at = FileBlock(durable / BLOCK_SIZE);
+        while let Some(block) = self.cache.next_dirty(inode.ino, at, FileBlock(u64::MAX)) {
+            if block < range.first || block >= range.end {
+                size = size.min(block.0 * BLOCK_SIZE);
+                break;
+            }
+            let placed = &part[(block.0 - range.first.0) as usize];
+            if self.cache.state_of(placed.copy.key).is_none_or(|(_, now)| now != placed.copy.version) {
+                // Its copy is what the file was then.
+                size = size.min(group.size);
+            }
+            at = block.plus(1);
+        }
+        size.max(durable)
+    }
+
+    /// Drops the PM entries of a range; counts the blocks that have no place yet. `old`: what lies below.
+    fn unmap_written(
+        &self,
+        inode: &Inode,
+        range: BlockRange,
+        old: &[ColdExtent],
+        staged: &mut Staged<'_>,
+    ) -> Attempt<()> {
+        let below = |block: u64| old.iter().any(|extent| extent.first.0 <= block && block < extent.end().0);
+        let count = range.count() as usize;
+        let mut mappings: SmallVec<[Option<Mapping>; 32]> = SmallVec::from_elem(None, count);
+        self.map.lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+        let mut index = 0;
+        for run in mappings.chunk_by(|a, b| a.is_some() == b.is_some()) {
+            let first = range.first.plus(index as u64);
+            index += run.len();
+            if run[0].is_none() {
+                let blocks = first.0..first.0 + run.len() as u64;
+                staged.blocks_delta += blocks.filter(|block| !below(*block)).count() as i64;
+                continue;
+            }
+            for (block, mapping) in (first.0..).map(FileBlock).zip(run.iter().flatten()) {
+                self.check_owner(inode, block, mapping.block)?;
+                staged.release(mapping.block);
+            }
+            let none: SmallVec<[Option<Mapping>; 32]> = SmallVec::from_elem(None, run.len());
+            self.map.set(&mut staged.tx, &inode.map(), first, &none)?;
+            self.stage_prune(inode, BlockRange::new(first, first.plus(run.len() as u64)), staged)?;
+        }
+        Ok(())
+    }
+
+    /// Raises the durable size over what is on media already; nothing else of the file was dirty before it.
+    pub(crate) fn raise_durable(&self, ino: Ino) -> FsResult<()> {
+        let mut op = demoting();
+        self.run(&mut op, self.large_record(), |reservation, op| {
+            let claim = self.blocks.claim(1 + op.extra, op.purpose)?;
+            let _guard = self.locks.write(ino);
+            let inode = match self.load(ino) {
+                Err(FsError::Stale) => return Ok(()),
+                inode => inode?,
+            };
+            let Some(pending) = inode.pending else { return Ok(()) };
+            let durable = inode.durable_size();
+            let first = self.cache.next_dirty(ino, FileBlock(durable / BLOCK_SIZE), FileBlock(u64::MAX));
+            let size =
+                first.map_or(pending.size, |block| pending.size.min(block.0 * BLOCK_SIZE)).max(durable);
+            if size == durable && pending.mtime_ns.is_none() {
+                self.settle(&inode, &inode.slot, pending.size, 0);
+                return Ok(());
+            }
+            let mut staged = Staged::new(self, Some(claim), true);
+            self.stage_raised(op, &inode, size, &mut staged)?;
+            let mut slot = inode.slot;
+            slot.size = size.into();
+            slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
+            inode.log_pending_times(&mut slot);
+            log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            staged.commit(reservation)?;
+            self.settle(&inode, &slot, pending.size, 0);
+            Ok(())
+        })
+    }
+
+    /// Blocks of a file from which a group is taken that is to hold `block`: behind the durable end those before it go
+    /// first.
+    pub(crate) fn blocks_with(&self, ino: Ino, block: FileBlock) -> FsResult<Vec<FileBlock>> {
+        let _guard = self.locks.read(ino);
+        let durable_block = match self.load(ino) {
+            Err(FsError::Stale) => return Ok(Vec::new()),
+            inode => FileBlock(inode?.durable_size() / BLOCK_SIZE),
+        };
+        let end = FileBlock(u64::MAX);
+        let from = match self.cache.next_dirty(ino, durable_block, block) {
+            Some(first) if block > durable_block => first,
+            _ => block,
+        };
+        Ok(self.cache.dirty_blocks(ino, from, end, self.group_blocks as usize))
+    }
+
+    /// Makes everything durable that a file holds at this moment, its size included. What is written meanwhile may go
+    /// with it or not; it never has to, so this ends however fast somebody appends.
+    pub(crate) fn write_back_file(&self, ino: Ino) -> FsResult<()> {
+        let (size, mut left) = {
+            let _guard = self.locks.read(ino);
+            let inode = match self.load(ino) {
+                Err(FsError::Stale) => return Ok(()),
+                inode => inode?,
+            };
+            let Some(pending) = inode.pending else { return Ok(()) };
+            let all = self.cache.dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX);
+            (pending.size, all.into_iter().collect::<BTreeSet<FileBlock>>())
+        };
+        let mut idle = 0;
+        while !left.is_empty() {
+            let blocks: Vec<FileBlock> = left.iter().copied().collect();
+            let written = self.write_back_blocks(ino, &blocks, idle > MOST_IDLE || interleave::active())?;
+            written.blocks.iter().for_each(|block| {
+                left.remove(block);
+            });
+            left.retain(|block| self.is_dirty(ino, *block));
+            idle = if written.blocks.is_empty() { idle + 1 } else { 0 };
+            if idle > MOST_IDLE + MOST_TRIES {
+                // Others keep cutting or filling what has to go before: PM takes it (I9).
+                self.keep_in_pm(ino)?;
+                break;
+            }
+            if written.others > 0 && written.blocks.is_empty() {
+                self.write_back.wait_round(WAIT);
+            } else if written.blocks.is_empty() {
+                left.extend(self.first_behind_end(ino)?);
+            }
+        }
+        if self.is_size_pending(ino, size)? {
+            self.raise_durable(ino)?;
+        }
+        if self.is_size_pending(ino, size)? {
+            self.keep_in_pm(ino)?;
+        }
+        Ok(())
+    }
+
+    fn is_dirty(&self, ino: Ino, block: FileBlock) -> bool {
+        self.cache.next_dirty(ino, block, block.plus(1)).is_some()
+    }
+
+    /// The first dirty block behind the durable end: nothing behind it can go before it.
+    fn first_behind_end(&self, ino: Ino) -> FsResult<Option<FileBlock>> {
+        let _guard = self.locks.read(ino);
+        match self.load(ino) {
+            Err(FsError::Stale) => Ok(None),
+            inode => {
+                let from = FileBlock(inode?.durable_size() / BLOCK_SIZE);
+                Ok(self.cache.next_dirty(ino, from, FileBlock(u64::MAX)))
+            }
+        }
+    }
+
+    /// Whether some of the first `size` bytes, or a time, is only in DRAM.
+    fn is_size_pending(&self, ino: Ino, size: u64) -> FsResult<bool> {
+        let _guard = self.locks.read(ino);
+        let inode = match self.load(ino) {
+            Err(FsError::Stale) => return Ok(false),
+            inode => inode?,
+        };
+        Ok(inode.pending.is_some_and(|pending| inode.durable_size() < pending.size.min(size)))
+    }
+
+    /// Puts the dirty pages of a file into PM, in the order of its blocks: for what no lower tier takes.
+    pub(crate) fn keep_in_pm(&self, ino: Ino) -> FsResult<()> {
+        for block in self.cache.dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX) {
+            self.absorb_block(ino, block)?;
+        }
+        self.raise_durable(ino)
+    }
+
+    /// Writes to these blocks came to an end for everybody who waits for a round.
+    pub(crate) fn is_no_tier_error(error: &FsError) -> bool {
+        matches!(error, FsError::Engine(Error::NoSpace(_) | Error::Media(_)))
+    }
+}
+
+/// Rounds in which nothing could be installed before others' copies are not waited for any more.
+const MOST_IDLE: u32 = 50;
+/// And further ones before PM takes the pages.
+const MOST_TRIES: u32 = 8;
+/// How long others are waited for at once.
+const WAIT: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// True when `b` continues `a` in the file and on the device.
+fn follows(a: &Placed, b: &Placed) -> bool {
+    b.copy.key.block == a.copy.key.block.plus(1)
+        && b.place.device == a.place.device
+        && b.place.start == a.place.start.plus(1)
+}
