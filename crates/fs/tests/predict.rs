@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrace_format::Ino;
 use terrace_fs::{Fs, FsResult, MountOptions, Parameters, PolicyKind, Wait, Whereabouts, WriteFlags};
+use terrace_placement::Home;
 
 const W: Wait = Wait::Allowed;
 const BLOCK: u64 = 4096;
@@ -30,6 +31,15 @@ fn mount(pool: &Pool, parameters: Parameters) -> Arc<Fs> {
     pool.mount_with(MountOptions {
         policy: Some(PolicyKind::Predictive),
         parameters,
+        ..MountOptions::default()
+    })
+}
+
+/// As [`mount`], every write into PM.
+fn mount_pm_only(pool: &Pool) -> Arc<Fs> {
+    pool.mount_with(MountOptions {
+        policy: Some(PolicyKind::Predictive),
+        home: Some(Home::Pm),
         ..MountOptions::default()
     })
 }
@@ -161,7 +171,7 @@ impl IntoBlock for u64 {
 #[test]
 fn when_nothing_is_cold_the_least_recently_used_go() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 8192);
-    let fs = mount(&pool, Parameters::default());
+    let fs = mount_pm_only(&pool);
     let ino = create(&fs, "a")?;
     // Far more than PM, all at one instant of the coarse clock: no block is older than the average.
     for at in 0..64 {
@@ -179,7 +189,7 @@ fn when_nothing_is_cold_the_least_recently_used_go() -> FsResult<()> {
 #[test]
 fn the_threshold_follows_reads_and_writes() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 8192);
-    let fs = mount(&pool, Parameters::default());
+    let fs = mount_pm_only(&pool);
     let ino = create(&fs, "a")?;
     let threshold = || fs.status().map(|status| status.threshold);
     pass(&pool, &fs, Duration::from_secs(1));
