@@ -61,8 +61,10 @@ impl Reference {
             SetTime::At(ns) => Stamp::at(ns),
         };
         node.atime = change.atime.map_or(node.atime, time);
-        node.mtime = change.mtime.map_or(node.mtime, time);
-        node.ctime = when;
+        if let Some(mtime) = change.mtime {
+            node.set_mtime(time(mtime));
+        }
+        node.changed(when);
         Ok(())
     }
 }

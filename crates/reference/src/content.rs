@@ -43,6 +43,29 @@ impl Content {
         blocks.filter(|(_, block)| matches!(block, Block::Unwritten)).count() as u64
     }
 
+    /// Whether a block is allocated, written or not.
+    pub(crate) fn has_place(&self, number: u64) -> bool {
+        self.blocks.contains_key(&number)
+    }
+
+    /// Whether a block was written.
+    pub(crate) fn is_written(&self, number: u64) -> bool {
+        matches!(self.blocks.get(&number), Some(Block::Written(_)))
+    }
+
+    /// The bytes of a block; zeros where it was not written.
+    pub(crate) fn block(&self, number: u64) -> [u8; BLOCK] {
+        match self.blocks.get(&number) {
+            Some(Block::Written(bytes)) => **bytes,
+            _ => [0; BLOCK],
+        }
+    }
+
+    /// A block counts as written, whatever it holds.
+    pub(crate) fn give_place(&mut self, number: u64) {
+        self.written(number);
+    }
+
     /// Reads up to the end of the file; the number of bytes.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> usize {
         let count = self.size.saturating_sub(offset).min(into.len() as u64) as usize;
@@ -90,6 +113,11 @@ impl Content {
             self.zero(size, size.next_multiple_of(B));
             self.blocks.split_off(&size.div_ceil(B));
         }
+        self.size = size;
+    }
+
+    /// Takes a raised size back; nothing was written past it.
+    pub(crate) fn lower_size(&mut self, size: u64) {
         self.size = size;
     }
 

@@ -54,6 +54,8 @@ impl Reference {
             return states;
         }
         match op {
+            // What it wrote is one of the versions of the state after it, in pieces too.
+            Op::Write { sync, .. } if self.waits(*sync) => {}
             Op::Write { id, offset, length, seed, kill_set_id, .. } => {
                 let bytes = data(*length, *seed);
                 self.pieces(&mut states, *id, *offset, &bytes, *kill_set_id, rules, when);
@@ -69,6 +71,13 @@ impl Reference {
             Op::Fallocate { id, offset, length, mode, .. } if *mode != Allocate::PunchHole => {
                 self.allocations(&mut states, *id, *offset, *length, when);
             }
+            Op::Fsync { id } => {
+                let waits = |id| self.node(id).is_ok_and(|node| node.unwritten.is_some());
+                if !waits(*id) {
+                    return states;
+                }
+                after.written_back(*id, u64::MAX);
+            }
             Op::Lookup { .. }
             | Op::GetAttributes { .. }
             | Op::Read { .. }
@@ -77,7 +86,6 @@ impl Reference {
             | Op::ListXattr { .. }
             | Op::ReadDirectory { .. }
             | Op::ReadLink { .. }
-            | Op::Fsync { .. }
             | Op::Release { .. }
             | Op::Forget { .. } => return states,
             _ => {}

@@ -3,6 +3,7 @@
 use crate::content::Content;
 use crate::node::{Id, Kind, Node};
 use crate::stamp::Stamp;
+use crate::unwritten::{Shown, Unwritten};
 use crate::{Outcome, Reference};
 
 /// What fallocate does.
@@ -41,10 +42,65 @@ impl Node {
     /// EISDIR, EINVAL.
     pub fn write(&mut self, offset: u64, data: &[u8], kill_set_id: bool, when: Stamp) -> Outcome<()> {
         self.regular()?.write(offset, data);
+        self.unwritten.iter_mut().for_each(|unwritten| unwritten.write(offset, data));
         if kill_set_id {
             self.kill_set_id();
         }
         self.modified(when);
+        Ok(())
+    }
+
+    /// As [`Self::write`], of bytes that wait in DRAM: all but they, the size and the times is durable.
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL.
+    pub fn write_waiting(&mut self, offset: u64, data: &[u8], kill_set_id: bool, when: Stamp) -> Outcome<()> {
+        let (mtime, ctime) = (self.mtime, self.ctime);
+        if self.unwritten.is_none() {
+            let durable = self.regular()?.clone();
+            self.unwritten = Some(Box::new(Unwritten::new(durable, mtime, ctime)));
+        }
+        let content = self.regular()?;
+        content.write(offset, data);
+        let size = content.size();
+        if let Some(unwritten) = &mut self.unwritten {
+            unwritten.add(self.waited, offset, data, size, when);
+        }
+        self.waited += 1;
+        if kill_set_id {
+            self.kill_set_id();
+        }
+        (self.mtime, self.ctime) = (when, when);
+        Ok(())
+    }
+
+    fn truncate(&mut self, size: u64) -> Outcome<()> {
+        let content = self.regular()?;
+        let visible = content.size();
+        content.truncate(size);
+        if let Some(unwritten) = &mut self.unwritten {
+            unwritten.truncate(self.waited, size, visible);
+            self.waited += 1;
+        }
+        Ok(())
+    }
+
+    fn raise_size(&mut self, size: u64) -> Outcome<()> {
+        let content = self.regular()?;
+        let visible = content.size();
+        content.raise_size(size);
+        if let Some(unwritten) = self.unwritten.as_mut().filter(|_| size > visible) {
+            unwritten.raise_size(self.waited, size, visible);
+            self.waited += 1;
+        }
+        Ok(())
+    }
+
+    fn punch(&mut self, offset: u64, length: u64) -> Outcome<()> {
+        let content = self.regular()?;
+        let size = content.size();
+        content.punch(offset, length);
+        self.unwritten.iter_mut().for_each(|unwritten| unwritten.punch(offset, length, size));
         Ok(())
     }
 
@@ -53,7 +109,9 @@ impl Node {
     /// # Errors
     /// EISDIR, EINVAL.
     pub fn allocate(&mut self, offset: u64, length: u64, when: Stamp) -> Outcome<()> {
-        if self.regular()?.allocate(offset, length) > 0 {
+        let added = self.regular()?.allocate(offset, length) > 0;
+        self.unwritten.iter_mut().for_each(|unwritten| unwritten.allocate(offset, length));
+        if added {
             self.modified(when);
         }
         Ok(())
@@ -93,6 +151,62 @@ impl Reference {
         Ok(data.len())
     }
 
+    /// As [`Self::write`], of bytes that wait in DRAM until they are written back.
+    ///
+    /// # Errors
+    /// EFBIG, EISDIR, EINVAL.
+    pub fn write_waiting(
+        &mut self,
+        id: Id,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+        when: Stamp,
+    ) -> Outcome<usize> {
+        let end = offset.checked_add(data.len() as u64).ok_or(libc::EFBIG)?;
+        if end > self.limits.file_bytes {
+            return Err(libc::EFBIG);
+        }
+        if !data.is_empty() {
+            self.node_mut(id)?.write_waiting(offset, data, kill_set_id, when)?;
+        }
+        Ok(data.len())
+    }
+
+    /// How far a file has come: what [`Self::written_back`] takes.
+    pub fn waited(&self, id: Id) -> u64 {
+        self.nodes.get(&id).map_or(0, |node| node.waited)
+    }
+
+    /// All writes of a file before this number of them are durable.
+    pub fn written_back(&mut self, id: Id, waited: u64) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if let Some(unwritten) = &mut node.unwritten {
+            unwritten.written_back(waited);
+            if unwritten.is_empty() {
+                node.unwritten = None;
+            }
+        }
+    }
+
+    /// Everything written is durable.
+    pub fn all_written_back(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.unwritten = None);
+    }
+
+    /// Takes over what a mount after a crash shows of a file of which not everything was durable.
+    ///
+    /// # Errors
+    /// What no crash may leave.
+    pub fn take_over(&mut self, id: Id, shown: &Shown) -> Result<(), String> {
+        let Some(node) = self.nodes.get_mut(&id) else { return Ok(()) };
+        let Some(unwritten) = node.unwritten.take() else { return Ok(()) };
+        unwritten.judge(shown)?;
+        node.kind = Kind::Regular(unwritten.shown(shown));
+        (node.mtime, node.ctime) = (Stamp::at(shown.mtime), Stamp::at(shown.ctime));
+        Ok(())
+    }
+
     /// Takes over bytes that a crash left, of those that it may leave (C16). Changes nothing else.
     ///
     /// # Errors
@@ -111,7 +225,7 @@ impl Reference {
             return Err(libc::EFBIG);
         }
         let node = self.node_mut(id)?;
-        node.regular()?.truncate(size);
+        node.truncate(size)?;
         if kill_set_id {
             node.kill_set_id();
         }
@@ -139,13 +253,13 @@ impl Reference {
         let node = self.node_mut(id)?;
         match mode {
             Allocate::PunchHole => {
-                node.regular()?.punch(offset, length);
+                node.punch(offset, length)?;
                 node.modified(when);
             }
             Allocate::KeepSize => node.allocate(offset, length, when)?,
             Allocate::Extend => {
                 node.allocate(offset, length, when)?;
-                node.regular()?.raise_size(end);
+                node.raise_size(end)?;
                 node.modified(when);
             }
         }

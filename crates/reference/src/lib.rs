@@ -21,6 +21,7 @@ mod names;
 mod node;
 mod op;
 mod stamp;
+mod unwritten;
 mod xattr;
 
 pub use attributes::{Change, SetTime};
@@ -31,6 +32,7 @@ pub use names::{Entry, New};
 pub use node::{Attributes, Id, Kind, Node};
 pub use op::{After, Answer, Op, data};
 pub use stamp::Stamp;
+pub use unwritten::{Shown, Unwritten};
 pub use xattr::XattrMode;
 
 use std::collections::BTreeMap;
@@ -75,6 +77,8 @@ pub struct Reference {
     next: u64,
     /// Reads keep relative access times; otherwise they change none.
     relatime: bool,
+    /// Writes without O_SYNC wait in DRAM.
+    buffers: bool,
 }
 
 impl Reference {
@@ -82,7 +86,17 @@ impl Reference {
     pub fn new(limits: Limits, relatime: bool, when: Stamp) -> Reference {
         let kind = Kind::Directory { entries: BTreeMap::new(), parent: ROOT };
         let root = Node::new(kind, 0o040755, 2, (0, 0), when);
-        Reference { nodes: BTreeMap::from([(ROOT, root)]), limits, next: 2, relatime }
+        Reference { nodes: BTreeMap::from([(ROOT, root)]), limits, next: 2, relatime, buffers: false }
+    }
+
+    /// From now on writes without O_SYNC wait in DRAM until they are written back, or not.
+    pub fn set_buffers(&mut self, buffers: bool) {
+        self.buffers = buffers;
+    }
+
+    /// Whether a write waits in DRAM.
+    pub fn waits(&self, sync: bool) -> bool {
+        self.buffers && !sync
     }
 
     /// All inodes, in the order in which they were made.

@@ -176,7 +176,7 @@ impl Reference {
         self.node_mut(directory)?.modified(when);
         let node = self.node_mut(id)?;
         node.links += 1;
-        node.ctime = when;
+        node.changed(when);
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl Reference {
     fn drop_link(&mut self, id: Id, when: Stamp) -> Outcome<()> {
         let node = self.node_mut(id)?;
         node.links = if node.is_directory() { 0 } else { node.links - 1 };
-        node.ctime = when;
+        node.changed(when);
         self.remove_if_unused(id);
         Ok(())
     }
@@ -249,7 +249,7 @@ impl Reference {
         }
         self.node_mut(to.0)?.links -= u32::from(loses);
         let node = self.node_mut(moved)?;
-        node.ctime = when;
+        node.changed(when);
         if let Kind::Directory { parent, .. } = &mut node.kind {
             *parent = to.0;
         }

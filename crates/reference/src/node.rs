@@ -2,6 +2,7 @@
 
 use crate::content::Content;
 use crate::stamp::Stamp;
+use crate::unwritten::Unwritten;
 use std::collections::BTreeMap;
 
 const DAY_NS: i64 = 86_400_000_000_000;
@@ -61,6 +62,10 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Lookups and opens that nobody gave back.
     pub references: u64,
+    /// What was written and is in DRAM alone.
+    pub unwritten: Option<Box<Unwritten>>,
+    /// Writes that waited in DRAM so far.
+    pub(crate) waited: u64,
 }
 
 /// What stat tells.
@@ -104,6 +109,8 @@ impl Node {
             btime: when,
             xattrs: BTreeMap::new(),
             references: 0,
+            unwritten: None,
+            waited: 0,
         }
     }
 
@@ -153,8 +160,20 @@ impl Node {
 
     /// Content or entries changed.
     pub(crate) fn modified(&mut self, when: Stamp) {
+        self.set_mtime(when);
+        self.changed(when);
+    }
+
+    /// Durably.
+    pub(crate) fn set_mtime(&mut self, when: Stamp) {
         self.mtime = when;
+        self.unwritten.iter_mut().for_each(|unwritten| unwritten.set_mtime(when));
+    }
+
+    /// Anything changed, durably.
+    pub(crate) fn changed(&mut self, when: Stamp) {
         self.ctime = when;
+        self.unwritten.iter_mut().for_each(|unwritten| unwritten.set_ctime(when));
     }
 
     /// See [`crate::Reference`]: relative access times.

@@ -254,8 +254,13 @@ impl Reference {
                 into.truncate(count);
                 Ok(Answer::Bytes(into))
             }
-            Op::Write { id, offset, length, seed, kill_set_id, .. } => {
-                let count = self.write(*id, *offset, &data(*length, *seed), *kill_set_id, when)?;
+            Op::Write { id, offset, length, seed, kill_set_id, sync } => {
+                let bytes = data(*length, *seed);
+                let count = if self.waits(*sync) {
+                    self.write_waiting(*id, *offset, &bytes, *kill_set_id, when)?
+                } else {
+                    self.write(*id, *offset, &bytes, *kill_set_id, when)?
+                };
                 Ok(Answer::Number(count as u64))
             }
             Op::SetAttributes { id, change } => self.set_attributes(*id, change, when).map(done),

@@ -60,7 +60,7 @@ impl Reference {
             _ => {}
         }
         node.xattrs.insert(name.to_vec(), value.to_vec());
-        node.ctime = when;
+        node.changed(when);
         Ok(())
     }
 
@@ -72,7 +72,7 @@ impl Reference {
         check(name)?;
         let node = self.node_mut(id)?;
         node.xattrs.remove(name).ok_or(libc::ENODATA)?;
-        node.ctime = when;
+        node.changed(when);
         Ok(())
     }
 }

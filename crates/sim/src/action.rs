@@ -15,6 +15,10 @@ pub enum Action {
     Background(usize),
     /// One step of one kind of background work, with operations in its middle.
     Step(usize),
+    /// So much time passes that everything that waits in DRAM is due, and background work comes to rest.
+    WriteBack,
+    /// The barrier: everything written is made durable.
+    Sync,
     /// Everything written is moved below PM.
     SyncDown,
     /// Unmount, check, mount.

@@ -3,6 +3,7 @@
 
 use crate::action::Action;
 use crate::config::{BASE, Config};
+use terrace_placement::Home;
 use terrace_reference::{Allocate, BLOCK, Change, Id, New, Op, ROOT, SetTime, XattrMode};
 
 /// A step of a case.
@@ -244,6 +245,41 @@ pub fn cases() -> (Vec<Case>, Vec<Case>) {
         }
     }
     (singles, pairs)
+}
+
+/// The pool of [`waiting`]: writes wait in DRAM.
+pub const DRAM: Config = Config { name: "systematic-dram", home: Some(Home::Block), ..SMALL };
+
+/// Pairs of a write that waits in DRAM and of what comes upon it: its write-back, a promise, or an operation on the same
+/// file. On the pool [`DRAM`].
+pub fn waiting() -> Vec<Case> {
+    let all = acts();
+    let waits = |act: &&Act| matches!(act.action, Action::Op(Op::Write { sync: false, .. }));
+    let settles = settling();
+    let mut pairs = Vec::new();
+    for first in all.iter().filter(waits) {
+        let touching = |second: &&Act| first.touches.iter().any(|what| second.touches.contains(what));
+        for second in settles.iter().chain(all.iter().filter(touching)) {
+            let mut second = second.clone();
+            make_different(&mut second);
+            pairs.push(vec![first.clone(), second]);
+        }
+    }
+    pairs
+}
+
+/// Writes after which there is something of everything that waits: over PM, past its end, over a cold block, new
+/// blocks of another file.
+pub fn waiting_first() -> Vec<Act> {
+    let names =
+        ["unaligned overwrite", "append across blocks", "over a cold block, part", "overwrite many blocks"];
+    acts().into_iter().filter(|act| names.contains(&act.name)).collect()
+}
+
+/// What makes durable what waits.
+pub fn settling() -> Vec<Act> {
+    let act = |name, action| Act { name, action, touches: Vec::new() };
+    vec![act("write-back", Action::WriteBack), act("sync", Action::Sync)]
 }
 
 /// As the second step of a pair: another inode, other content.

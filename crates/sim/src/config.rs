@@ -2,6 +2,7 @@
 
 use std::ops::AddAssign;
 use terrace_fs::PolicyKind;
+use terrace_placement::Home;
 
 /// One kind of run.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +17,8 @@ pub struct Config {
     pub policy: PolicyKind,
     /// See the mount option.
     pub promote_first_touch: bool,
+    /// Where writes go that do not ask for durability, instead of where the policy says.
+    pub home: Option<Home>,
     /// PM use above which blocks go down.
     pub threshold_percent: u8,
     /// File blocks that the run tries not to exceed.
@@ -47,6 +50,11 @@ impl Config {
     pub fn atomic_blocks(&self) -> u64 {
         56
     }
+
+    /// Whether writes without O_SYNC may wait in DRAM until they are written back.
+    pub fn buffers(&self) -> bool {
+        self.home == Some(Home::Block) && self.device_blocks > 0
+    }
 }
 
 /// The default pool under test.
@@ -56,6 +64,7 @@ pub const BASE: Config = Config {
     data_ordered: false,
     policy: PolicyKind::Anticache,
     promote_first_touch: false,
+    home: None,
     threshold_percent: 60,
     most_blocks: 1800,
     files: 50,
@@ -73,8 +82,14 @@ pub const BASE: Config = Config {
 /// Power fails anywhere; images are looked at after each time.
 const POWER: Config = Config { name: "power", power_fails: true, relatime: false, images: 6, ..BASE };
 
+/// Writes without O_SYNC wait in DRAM. Without access times: they would be compared with times that a crash loses.
+pub const DRAM: Config = Config { name: "dram", home: Some(Home::Block), relatime: false, ..BASE };
+
+/// Power fails anywhere, with data that waits in DRAM.
+const POWER_DRAM: Config = Config { name: "power-dram", home: Some(Home::Block), ..POWER };
+
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 10] = [
+pub const CONFIGS: [Config; 16] = [
     POWER,
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
     Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
@@ -85,6 +100,12 @@ pub const CONFIGS: [Config; 10] = [
     Config { name: "faults-power", faults: true, ..POWER },
     Config { name: "faults-pm", pm_faults: true, relatime: false, ..BASE },
     Config { name: "brim", device_blocks: 0, most_blocks: 10_000, files: 40, fills: true, ..BASE },
+    DRAM,
+    POWER_DRAM,
+    Config { name: "power-dram-ordered", data_ordered: true, promote_first_touch: true, ..POWER_DRAM },
+    Config { name: "power-dram-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER_DRAM },
+    Config { name: "faults-dram", faults: true, ..DRAM },
+    Config { name: "full-dram", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..POWER_DRAM },
 ];
 
 /// What a run did.
@@ -119,6 +140,8 @@ pub struct Counts {
     pub promoted_bytes: u64,
     pub clean_evicted_bytes: u64,
     pub skipped_bytes: u64,
+    /// Files of which something was not written back when power failed, taken over as they were found.
+    pub taken_over: u64,
 }
 
 impl AddAssign for Counts {
@@ -141,5 +164,6 @@ impl AddAssign for Counts {
         self.promoted_bytes += other.promoted_bytes;
         self.clean_evicted_bytes += other.clean_evicted_bytes;
         self.skipped_bytes += other.skipped_bytes;
+        self.taken_over += other.taken_over;
     }
 }

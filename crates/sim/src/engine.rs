@@ -130,7 +130,7 @@ impl Call {
             }),
             Op::ReadDirectory { id, limit, plus, .. } => self.directory(fs, *id, *limit, *plus),
             Op::ReadLink { id } => fs.readlink(self.ino(id)).map(Seen::Bytes),
-            Op::Fsync { id } => fs.fsync(self.ino(id), false, Wait::Allowed).map(done),
+            Op::Fsync { id } => fs.fsync(self.ino(id), false, wait).map(done),
         }
     }
 

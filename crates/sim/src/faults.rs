@@ -10,8 +10,11 @@
 //! Descriptors have no errors of their own to be told once: nothing that was acknowledged waits for a write-back, so
 //! an error below holds back a migration and loses nothing.
 
-use crate::action::Action;
-use crate::acts::{Act, COLD, D, F, H, LINK, SMALL};
+use crate::action::{Action, Entry};
+use crate::acts::{Act, COLD, D, DRAM, F, H, LINK, SMALL, make_different, settling, waiting_first};
+use crate::bounds;
+use crate::config::Config;
+use crate::happen::{DUE, apply};
 use crate::media::{Media, Setup};
 use crate::run::Wrong;
 use crate::systematic::prepared;
@@ -21,7 +24,6 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use terrace_fs::{Atime, Fs, FsError, MountOptions, Wait, WriteFlags, read_superblock};
 use terrace_media::block::{Begins, Operation, SimulatedDevice, Times};
 use terrace_media::pm::Access;
@@ -106,6 +108,8 @@ pub struct Tried {
     pub amid_stall: u64,
     /// Reads that met damage, after a flush that lied.
     pub damaged: u64,
+    /// fsyncs of data that waited in DRAM which failed.
+    pub not_durable: u64,
 }
 
 impl AddAssign for Tried {
@@ -115,6 +119,7 @@ impl AddAssign for Tried {
         self.stopped += other.stopped;
         self.amid_stall += other.amid_stall;
         self.damaged += other.damaged;
+        self.not_durable += other.not_durable;
     }
 }
 
@@ -163,7 +168,42 @@ pub fn explore(act: &Act, kind: Kind, wrong: Wrong) -> Result<Tried, String> {
         Kind::Lies => Some(vec![0]),
         _ => kind.access().map(|access| places(known, act, access, setup)),
     };
-    explore_by(kind, act.name, wrong, places, |known, after, setup| run(known, act, kind, after, setup))
+    explore_by(SMALL, kind, act.name, wrong, places, |known, after, setup| {
+        run(known, act, kind, after, setup)
+    })
+}
+
+/// What is tried while writes wait in DRAM ([`waiting_first`]): what makes them durable, and operations upon them.
+pub fn acts_upon_waiting() -> Vec<Act> {
+    let names = [
+        "fsync",
+        "demotion",
+        "unmount and mount",
+        "overwrite a block with O_SYNC",
+        "append across blocks",
+        "truncate down",
+        "punch inside",
+        "read",
+        "read cold",
+        "unlink the last, with data",
+    ];
+    let all = acts();
+    let named = names.iter().filter_map(|name| all.iter().find(|act| act.name == *name).cloned());
+    let mut all: Vec<Act> = settling().into_iter().chain(named).collect();
+    all.iter_mut().for_each(make_different);
+    all
+}
+
+/// As [`explore`], with writes that wait in DRAM. A write-back that fails loses nothing while the daemon lives; no fsync
+/// succeeds before what it covers is durable (I5).
+///
+/// # Errors
+/// What did not hold.
+pub fn explore_waiting(act: &Act, kind: Kind, wrong: Wrong) -> Result<Tried, String> {
+    let places =
+        |known: &Shared, setup: &Setup| kind.access().map(|access| places(known, act, access, setup));
+    let name = format!("{} upon what waits", act.name);
+    explore_by(DRAM, kind, &name, wrong, places, |known, after, setup| run(known, act, kind, after, setup))
 }
 
 /// As [`explore`], for the mount after a loss of power.
@@ -172,12 +212,13 @@ pub fn explore(act: &Act, kind: Kind, wrong: Wrong) -> Result<Tried, String> {
 /// What did not hold.
 pub fn explore_mount(kind: Kind) -> Result<Tried, String> {
     let places = |_: &Shared, _: &Setup| (kind == Kind::Lies).then(|| vec![0]);
-    explore_by(kind, "mount", Wrong::default(), places, |known, after, setup| {
+    explore_by(SMALL, kind, "mount", Wrong::default(), places, |known, after, setup| {
         run_mount(known, kind, after, setup)
     })
 }
 
 fn explore_by(
+    config: Config,
     kind: Kind,
     name: &str,
     wrong: Wrong,
@@ -185,15 +226,15 @@ fn explore_by(
     run: impl Fn(&Shared, u64, &Setup) -> Option<Tried>,
 ) -> Result<Tried, String> {
     thread::set_index(0);
-    interleave::set_hook(None);
+    bounds::only_count();
     let mut tried = Tried::default();
     let setup = Setup::default();
-    let known = crate::caught(|| prepared(SMALL, &setup, wrong))?;
+    let known = crate::caught(|| prepared(config, &setup, wrong))?;
     let listed = crate::caught(|| places(&known, &setup))?;
     let last = listed.is_none().then_some(u64::MAX);
     for after in listed.unwrap_or_default().into_iter().chain(sparse(last.unwrap_or(0))) {
         let one = crate::caught(|| run(&known, after, &setup));
-        interleave::set_hook(None);
+        bounds::only_count();
         let one = one.map_err(|error| format!("{name}, {kind:?} after {after} accesses: {error}"))?;
         let Some(one) = one else {
             // A listed access was seen without the error.
@@ -246,7 +287,7 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
     inject(&world.borrow(), kind, after);
     let amid = amid_stalls(&world.borrow(), &fs);
     let result = perform(&world, act);
-    interleave::set_hook(None);
+    bounds::only_count();
     if !has_struck(&world.borrow(), kind) {
         return None;
     }
@@ -276,7 +317,7 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
     }
     if !ended {
         assert_no_wrong_bytes(&world, &fs, &states, kind);
-        assert_fsync(&world, &fs, &states);
+        tried.not_durable = assert_fsync(&world, &fs, &mut states);
         fs.run_background(20);
         assert_no_wrong_bytes(&world, &fs, &states, kind);
     }
@@ -295,7 +336,7 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
     Some(tried)
 }
 
-/// The pool, mounted, with background work at rest.
+/// The pool, mounted, with background work at rest; with writes that wait where they do.
 fn begin(known: &Shared, setup: &Setup) -> Shared {
     let media = {
         let known = known.borrow();
@@ -304,6 +345,11 @@ fn begin(known: &Shared, setup: &Setup) -> Shared {
     };
     let world = known.borrow().fork(media);
     world.borrow_mut().begin_quiet();
+    if world.borrow().config.buffers() {
+        for act in waiting_first() {
+            apply(&world, &Entry { action: act.action, seed: 0 });
+        }
+    }
     world
 }
 
@@ -315,6 +361,9 @@ fn some_time(world: &World) -> Stamp {
 fn states_of(world: &World, action: &Action) -> Vec<CrashState> {
     match action {
         Action::Op(op) => world.states_of(op, some_time(world)),
+        Action::Sync | Action::SyncDown | Action::Remount => {
+            world.state_now().into_iter().chain(world.state_written_back()).collect()
+        }
         _ => world.state_now(),
     }
 }
@@ -365,6 +414,7 @@ fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
     let (amid, fs, device, ino) = (Rc::clone(&done), Arc::clone(fs), device(world), world.ino(WITNESS));
     let clock = Arc::clone(&world.clock);
     interleave::set_hook(Some(Rc::new(move |point| {
+        bounds::passed(point);
         let count = amid.borrow().len() as u64;
         if point != "device:stalled" || count == MOST_AMID {
             return;
@@ -400,8 +450,14 @@ fn perform(world: &Shared, act: &Act) -> Result<(), FsError> {
             let call = world.borrow().call(op);
             call.run(&fs, Wait::Allowed).map(|_| ())
         }
+        Action::Sync => fs.sync(),
         Action::SyncDown => fs.sync_to(1, &mut |_| {}),
         Action::Remount => fs.unmount(),
+        Action::WriteBack => {
+            world.borrow().clock.advance(DUE);
+            fs.run_background(100);
+            Ok(())
+        }
         _ => {
             let ino = world.borrow().ino(COLD);
             let touches = if act.name == PROMOTION { 2 } else { 0 };
@@ -480,15 +536,29 @@ fn assert_no_wrong_bytes(world: &World, fs: &Fs, states: &[CrashState], kind: Ki
     failed
 }
 
-/// fsync of each file, by two that have it open.
-fn assert_fsync(world: &World, fs: &Fs, states: &[CrashState]) {
+/// fsync of each file, by two that have it open; how many failed because what waits could not be written back. What a
+/// successful one covers is durable.
+fn assert_fsync(world: &World, fs: &Fs, states: &mut [CrashState]) -> u64 {
+    let mut failed = 0;
     for (id, _) in files(states) {
         let both =
             [fs.fsync(world.ino(id), false, Wait::Allowed), fs.fsync(world.ino(id), true, Wait::Allowed)];
         let answers = both.map(|synced| synced.map_err(|error| error.errno()));
-        let expected = if fs.is_stopped() { Err(libc::EIO) } else { Ok(()) };
-        assert_eq!(answers, [expected; 2], "{id:?}: fsync");
+        let waits = |state: &CrashState| state.tree.node(id).is_ok_and(|node| node.unwritten.is_some());
+        let may_fail = !fs.is_stopped() && world.config.buffers() && states.iter().any(waits);
+        if may_fail && answers.iter().any(Result::is_err) {
+            let told = |answer: &Result<(), i32>| matches!(answer, Ok(()) | Err(libc::EIO | libc::ENOSPC));
+            assert!(answers.iter().all(told), "{id:?}: fsync: {answers:?}");
+            failed += 1;
+        } else {
+            let expected = if fs.is_stopped() { Err(libc::EIO) } else { Ok(()) };
+            assert_eq!(answers, [expected; 2], "{id:?}: fsync");
+        }
+        if answers.iter().any(Result::is_ok) {
+            states.iter_mut().for_each(|state| state.tree.written_back(id, u64::MAX));
+        }
     }
+    failed
 }
 
 /// Everything is moved down by flushes that lie, then power fails: metadata holds, damage is found by its checksum. How
@@ -518,9 +588,15 @@ fn after_a_lie(world: &mut World, states: &[CrashState]) -> u64 {
 fn leave(world: &mut World, states: &[CrashState]) {
     world.settle(states);
     // What failed is tried again when some time has passed (M6).
-    world.clock.advance(Duration::from_secs(5));
+    world.clock.advance(DUE);
     world.fs().run_background(10_000);
     world.compare_all();
+    // What waited was due, and the media are well.
+    if world.config.buffers() {
+        let media = Media::after(&world.media.now(), 0, &world.media.setup().clone());
+        let now = world.state_now();
+        return world.look_at_and_leave(media, &now);
+    }
     world.unmount_and_check();
     let media = Media::after(&world.media.now(), 1, &world.media.setup().clone());
     let now = world.state_now();

@@ -1,6 +1,7 @@
 //! Making histories: what happens next is drawn from a seed and from the state of the reference.
 
 use crate::action::{Action, Entry, Fault};
+use crate::config::Config;
 use crate::world::Shared;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -46,7 +47,7 @@ impl Generator {
             230..=236 => Action::SyncDown,
             237..=239 => Action::Remount,
             240..=242 => Action::Compare,
-            243..=292 => Action::Advance(Duration::from_millis(self.rng.random_range(1..3000))),
+            243..=292 => Action::Advance(self.some_time(config)),
             293..=302 => Action::Reuse,
             303..=312 => Action::Crash,
             at @ 313..=399 if config.power_fails && at - 313 < weight => {
@@ -56,12 +57,25 @@ impl Generator {
             }
             400..=429 if config.faults && self.fault_for == 0 => {
                 self.fault_for = self.rng.random_range(5..60);
-                Action::Fault(self.fault())
+                Action::Fault(self.fault(config))
             }
             430..=629 if config.pm_faults => self.poisoned(world),
+            630..=639 if config.buffers() => Action::Sync,
+            640..=649 if config.buffers() => Action::WriteBack,
             _ => return Entry { action: self.operation(world), seed },
         };
         Entry { action, seed }
+    }
+
+    /// With data that waits in DRAM also longer than it may: write-back begins after 5 s, and takes all that is older than
+    /// 30 s (design 8).
+    fn some_time(&mut self, config: Config) -> Duration {
+        let most = if config.buffers() {
+            *[3000, 3000, 8000, 40_000].choose(&mut self.rng).unwrap_or(&3000)
+        } else {
+            3000
+        };
+        Duration::from_millis(self.rng.random_range(1..most))
     }
 
     fn operation(&mut self, world: &Shared) -> Action {
@@ -86,8 +100,10 @@ impl Generator {
         Action::Poisoned { access, times, action: Box::new(action) }
     }
 
-    fn fault(&mut self) -> Fault {
-        match self.rng.random_range(0..10) {
+    fn fault(&mut self, config: Config) -> Fault {
+        // What a flush that lied lost of data that waited cannot be told from what was never written.
+        let kinds = if config.buffers() { 9 } else { 10 };
+        match self.rng.random_range(0..kinds) {
             0..=5 => Fault::Fails {
                 operation: *OPERATIONS.choose(&mut self.rng).unwrap_or(&Operation::Read),
                 errno: if self.rng.random_ratio(1, 3) { libc::ENOSPC } else { libc::EIO },

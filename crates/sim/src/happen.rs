@@ -5,6 +5,7 @@
 //! operations run to their end. All choices come from the seeds of the actions.
 
 use crate::action::{Action, Entry, Fault};
+use crate::bounds;
 use crate::operate::operate;
 use crate::pm_fault::poisoned;
 use crate::power::Crash;
@@ -18,6 +19,9 @@ use terrace_fs::Wait;
 use terrace_media::block::Times;
 use terrace_reference::{Allocate, Change, Id, New, Op, ROOT};
 use terrace_runtime::{Next, interleave, thread};
+
+/// What waits in DRAM for so long is written back (design 8: 30 s, looked at every 5 s).
+pub const DUE: Duration = Duration::from_secs(40);
 
 /// Runs something of the engine with operations in its middle.
 fn with_nesting<R>(world: &Shared, nesting: Nesting, run: impl FnOnce() -> R) -> R {
@@ -38,6 +42,7 @@ pub fn install_hook(world: &Shared) {
 }
 
 fn at_point(world: &Shared, point: &'static str) {
+    bounds::passed(point);
     let planned = {
         let Ok(mut now) = world.try_borrow_mut() else { return };
         if now.nesting == Nesting::None || now.depth >= 2 || now.crash.is_taken() {
@@ -123,6 +128,7 @@ impl World {
 
 /// Does one action of a history.
 pub fn apply(world: &Shared, entry: &Entry) {
+    bounds::begin();
     world.borrow_mut().rng = SmallRng::seed_from_u64(entry.seed);
     match &entry.action {
         Action::Op(op) => operate(world, op.clone(), true),
@@ -133,6 +139,8 @@ pub fn apply(world: &Shared, entry: &Entry) {
             with_nesting(world, Nesting::Background, || step_once(world, *which));
             world.borrow_mut().background_ended();
         }
+        Action::WriteBack => write_back(world),
+        Action::Sync => sync(world),
         Action::SyncDown => sync_down(world),
         Action::Remount => world.borrow_mut().remount(),
         Action::Unmount => world.borrow_mut().unmount_and_check(),
@@ -169,6 +177,48 @@ fn background(world: &Shared, rounds: usize) {
     world.borrow_mut().background_ended();
 }
 
+/// All that waits is due, and is written back while nothing fails.
+fn write_back(world: &Shared) {
+    let written = {
+        let now = world.borrow();
+        now.clock.advance(DUE);
+        now.written()
+    };
+    background(world, 400);
+    let mut now = world.borrow_mut();
+    if !now.crash.is_taken() && !now.faulty() {
+        now.written_back(&written);
+    }
+}
+
+/// The barrier of `terrace sync`: everything written before is durable.
+fn sync(world: &Shared) {
+    let (fs, written) = {
+        let mut now = world.borrow_mut();
+        now.note("sync".into());
+        now.durable_start();
+        (now.fs().clone(), now.written())
+    };
+    let result = with_nesting(world, Nesting::Background, || fs.sync());
+    drop(fs);
+    let mut now = world.borrow_mut();
+    now.background_ended();
+    if now.crash.is_taken() {
+        return;
+    }
+    match result {
+        Ok(()) => {
+            now.written_back(&written);
+            now.unpersisted.clear();
+        }
+        // What cannot be written back is not durable, and nobody is told that it is (I5).
+        Err(error) => {
+            let expected = now.config.faults && now.config.buffers() && error.errno() == libc::EIO;
+            assert!(expected, "sync: {error}");
+        }
+    }
+}
+
 fn sync_down(world: &Shared) {
     let fs = {
         let mut now = world.borrow_mut();
@@ -183,6 +233,7 @@ fn sync_down(world: &Shared) {
         }
         now.fs().clone()
     };
+    let written = world.borrow().written();
     let quiet = world.borrow_mut().rng.random_ratio(1, 2);
     let nesting = if quiet { Nesting::None } else { Nesting::Background };
     let result = with_nesting(world, nesting, || fs.sync_to(1, &mut |_| {}));
@@ -199,6 +250,7 @@ fn sync_down(world: &Shared) {
         Err(error) if now.config.faults && error.errno() == libc::EIO => return,
         Err(error) => assert!(now.config.fills && error.errno() == libc::ENOSPC, "sync to tier 1: {error}"),
     }
+    now.written_back(&written);
     now.unpersisted.clear();
 }
 
@@ -289,6 +341,7 @@ impl World {
         }
         self.end_mount();
         self.assert_clean();
+        self.model.all_written_back();
         self.model.drop_references();
         self.forget_volatile();
         self.remount_media();

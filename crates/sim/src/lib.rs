@@ -12,6 +12,7 @@
 
 pub mod action;
 pub mod acts;
+pub mod bounds;
 mod choose;
 mod compare;
 pub mod config;
@@ -32,6 +33,7 @@ mod power;
 pub mod run;
 pub mod subsets;
 pub mod systematic;
+mod unwritten;
 pub mod world;
 
 use std::cell::{Cell, RefCell};

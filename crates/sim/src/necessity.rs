@@ -3,7 +3,7 @@
 //! An index knows which points each history passes, so that only those are tried that pass the changed one, the
 //! shortest first, and of each the moments soon after the change.
 
-use crate::acts::{Case, SMALL, acts, cases, make_different};
+use crate::acts::{Act, Case, DRAM, SMALL, acts, cases, make_different, settling};
 use crate::config::Config;
 use crate::media::Setup;
 use crate::run::Wrong;
@@ -15,10 +15,11 @@ use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 use terrace_runtime::sync::Mutex;
 
 /// The pools that cases run on.
-const POOLS: [(&str, Config); 3] = [
+const POOLS: [(&str, Config); 4] = [
     ("", SMALL),
     (", data=ordered", Config { name: "systematic-ordered", data_ordered: true, ..SMALL }),
     (ONLY_PERSIST, Config { name: "systematic-persist", persist_only: true, ..SMALL }),
+    (", writes wait in DRAM", DRAM),
 ];
 const ONLY_PERSIST: &str = ", only persist makes durable";
 
@@ -107,7 +108,7 @@ impl Pools {
 /// Pairs that show what a single step cannot: space below PM is freed and used again, a change is made durable
 /// afterwards, bytes are stored in place that the record of the step before names.
 fn pairs_of(config: Config) -> Vec<Case> {
-    let acts = acts();
+    let acts: Vec<Act> = acts().into_iter().chain(settling()).collect();
     let act = |name: &str| acts.iter().find(|act| act.name == name).cloned();
     let pair = |(first, second): (&str, &str)| -> Case {
         let mut pair: Case = [act(first), act(second)].into_iter().flatten().collect();
@@ -122,6 +123,11 @@ fn pairs_of(config: Config) -> Vec<Case> {
     }
     if config.data_ordered {
         pairs.extend(["write a new block", "append across blocks"].map(|name| (name, name)));
+    }
+    if config.buffers() {
+        let writes = ["write a new block", "append across blocks", "over a cold block, part"];
+        let settles = ["write-back", "fsync", "sync", "demotion", "unmount"];
+        pairs.extend(writes.iter().flat_map(|first| settles.map(|second| (*first, second))));
     }
     pairs.into_iter().map(pair).collect()
 }
@@ -142,7 +148,8 @@ pub fn index() -> Vec<History> {
     let (singles, _) = cases();
     for (index, (_, config)) in POOLS.iter().enumerate() {
         let of_pool = |case: &Case| history(Kind::Case(index, case.clone()), config.persist_only);
-        all.extend(singles.iter().map(of_pool));
+        // With nothing that waits the pool is as any.
+        all.extend(singles.iter().filter(|_| !config.buffers()).map(of_pool));
         all.extend(pairs_of(*config).iter().map(of_pool));
     }
     let done = Mutex::new(Vec::new());

@@ -22,6 +22,8 @@ struct Begun {
     call: Call,
     from: i64,
     nesting: Nesting,
+    /// How far the file had come when it was to be made durable.
+    written: u64,
 }
 
 /// Does an operation, first without waiting now and then, and compares. `waits` is false for what runs amid
@@ -54,6 +56,8 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     let call = world.call(&op);
     let one_transaction = match &op {
         Op::Read { .. } => true,
+        // What it waits for is written back.
+        Op::Fsync { .. } => world.config.buffers(),
         Op::Write { offset, length, .. } => {
             (*offset as usize % BLOCK + length).div_ceil(BLOCK) <= world.config.atomic_blocks() as usize
         }
@@ -65,7 +69,8 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     );
     world.under_way.extend(op.target());
     let fs = world.fs().clone();
-    Some((fs, Begun { call, from, nesting }, first))
+    let written = op.target().map_or(0, |id| world.model.waited(id));
+    Some((fs, Begun { call, from, nesting, written }, first))
 }
 
 impl World {
@@ -83,7 +88,7 @@ impl World {
     }
 
     fn finish(&mut self, begun: Begun, answer: Result<Seen, FsError>) {
-        let Begun { call: Call { op, .. }, from, nesting } = begun;
+        let Begun { call: Call { op, .. }, from, nesting, written } = begun;
         self.nesting = nesting;
         if op.target().is_some() {
             self.under_way.pop();
@@ -102,6 +107,11 @@ impl World {
         let succeeded = answer.is_ok();
         let inside = if self.config.persist_only { self.states_of(&op, when) } else { Vec::new() };
         self.judge(&op, answer, when);
+        if let Op::Fsync { id } = op
+            && succeeded
+        {
+            self.model.written_back(id, written);
+        }
         self.last_end = self.now();
         self.durable_history(&op, inside, succeeded);
     }
@@ -284,10 +294,12 @@ impl World {
     /// Whether an operation may have to read or write the device: it works on content that is not all in PM, or
     /// needs space in a full PM.
     fn may_meet_device(&self, op: &Op) -> bool {
+        if matches!(op, Op::Fsync { .. }) {
+            return self.config.buffers();
+        }
         !matches!(
             op,
-            Op::Fsync { .. }
-                | Op::GetAttributes { .. }
+            Op::GetAttributes { .. }
                 | Op::Lookup { .. }
                 | Op::GetXattr { .. }
                 | Op::ListXattr { .. }
@@ -343,7 +355,10 @@ impl World {
         let found = self.fs().getattr(self.ino(id)).unwrap();
         let same = |node: &Node| {
             let expected = node.attributes();
-            (found.size, found.blocks) == (expected.size, expected.blocks)
+            let without = node.unwritten.as_ref().map_or(0, |unwritten| unwritten.without_place());
+            let blocks = expected.blocks - 8 * without..=expected.blocks;
+            found.size == expected.size
+                && blocks.contains(&found.blocks)
                 && expected.mtime.allows(found.mtime_ns)
                 && expected.ctime.allows(found.ctime_ns)
         };
@@ -364,13 +379,16 @@ fn partial(model: &Reference, op: &Op, id: Id, old: Node, atomic_blocks: u64, wh
     let b = BLOCK as u64;
     let mut node = old;
     match *op {
-        Op::Write { offset, length, seed, kill_set_id, .. } => {
+        Op::Write { offset, length, seed, kill_set_id, sync, .. } => {
             let bytes = data(length, seed);
+            let waits = model.waits(sync);
             let mut at = 0;
             while at < length {
                 let room = (atomic_blocks * b - (offset + at as u64) % b) as usize;
                 let end = length.min(at + room);
-                node.write(offset + at as u64, &bytes[at..end], kill_set_id, when).unwrap();
+                let (start, piece) = (offset + at as u64, &bytes[at..end]);
+                let written = if waits { Node::write_waiting } else { Node::write };
+                written(&mut node, start, piece, kill_set_id, when).unwrap();
                 states.push(node.clone());
                 at = end;
             }

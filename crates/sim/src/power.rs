@@ -81,6 +81,14 @@ impl World {
         vec![CrashState { tree: self.model.clone(), torn: None, name: "now".into() }]
     }
 
+    /// The state in which everything is durable, where that is another one.
+    pub fn state_written_back(&self) -> Option<CrashState> {
+        let mut tree = self.model.clone();
+        tree.all_written_back();
+        let waits = self.model.nodes().any(|(_, node)| node.unwritten.is_some());
+        waits.then(|| CrashState { tree, torn: None, name: "everything written back".into() })
+    }
+
     pub fn arm(&mut self, events: u64, seed: u64) {
         if matches!(self.crash, Crash::None) {
             self.note(format!("power fails after {events} more events"));
@@ -212,7 +220,9 @@ impl World {
             self.torn = state.torn.clone();
             let kept = (self.numbers.clone(), self.generations.clone(), self.cookies.clone());
             self.forget_volatile();
+            self.settling = true;
             let compared = crate::caught(|| self.compare_all());
+            self.settling = false;
             match compared {
                 Ok(()) => {
                     self.note(format!("  state: {}", state.name));

@@ -4,6 +4,7 @@
 
 use crate::action::{Action, Entry};
 use crate::acts::{Act, populate};
+use crate::bounds;
 use crate::config::Config;
 use crate::happen::apply;
 use crate::media::{Media, Moment, Setup, soon_after_change};
@@ -17,7 +18,7 @@ use terrace_media::ordering::OrderingPoint;
 use terrace_media::pm::CrashSnapshot;
 use terrace_reference::{CrashState, Op};
 use terrace_runtime::planted::plant;
-use terrace_runtime::thread;
+use terrace_runtime::{interleave, thread};
 
 /// How hard to look.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +100,9 @@ pub fn explore_on(known: &Shared, case: &[Act], effort: Effort, seed: u64, wrong
 pub(crate) fn judged(run: impl FnOnce(&mut Explored)) -> Explored {
     thread::set_index(0);
     let mut explored = Explored::default();
+    bounds::only_count();
     let result = crate::caught(|| run(&mut explored));
+    interleave::set_hook(None);
     plant(None);
     explored.violation = result.err();
     explored
@@ -107,13 +110,17 @@ pub(crate) fn judged(run: impl FnOnce(&mut Explored)) -> Explored {
 
 fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &mut Explored) {
     let Some((last, before)) = case.split_last() else { return };
+    let config = world.borrow().config;
+    // A mount makes durable what waits: there it comes before the writes.
+    if effort.quiet && config.buffers() {
+        apply(world, &Entry { action: Action::Remount, seed });
+    }
     for act in before {
         apply(world, &Entry { action: act.action.clone(), seed });
     }
-    if effort.quiet {
+    if effort.quiet && !config.buffers() {
         apply(world, &Entry { action: Action::Remount, seed });
     }
-    let config = world.borrow().config;
     let setup = world.borrow().media.setup().clone();
     let known = copy(world, &setup);
     let camera = world.borrow().media.camera();
@@ -227,6 +234,7 @@ fn persists(action: &Action) -> bool {
     matches!(
         action,
         Action::Op(Op::Fsync { .. } | Op::Write { sync: true, .. })
+            | Action::Sync
             | Action::SyncDown
             | Action::Remount
             | Action::Unmount
@@ -264,6 +272,12 @@ fn apply_last(world: &Shared, action: &Action, seed: u64) -> Vec<CrashState> {
         }
     };
     let mut states = states;
+    if matches!(
+        action,
+        Action::WriteBack | Action::Sync | Action::SyncDown | Action::Remount | Action::Unmount
+    ) {
+        states.extend(world.borrow().state_written_back());
+    }
     let earlier = world.borrow().unpersisted();
     states.splice(0..0, earlier);
     apply(world, &Entry { action: action.clone(), seed });

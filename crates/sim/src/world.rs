@@ -4,6 +4,7 @@
 //! and compares.
 
 use crate::action::Fault;
+use crate::bounds;
 use crate::config::{Config, Counts};
 use crate::media::{Media, Setup};
 use crate::power::Crash;
@@ -76,6 +77,8 @@ pub struct World {
     pub steps: Vec<Option<Box<dyn Step>>>,
     /// Blocks in use in the empty pool.
     pub fresh_blocks: u64,
+    /// A mount after a crash is looked at: what waited in DRAM is taken over as it is found.
+    pub settling: bool,
 }
 
 /// A world that operations can run in the middle of each other in.
@@ -111,7 +114,8 @@ impl World {
         // What the smallest lanes can record.
         let limits = Limits { target_bytes: 2048, xattr_bytes: 2048, ..Limits::default() };
         let clock = Arc::new(ManualClock::new(START_NS));
-        let model = Reference::new(limits, config.relatime, Stamp::at(START_NS as i64));
+        let mut model = Reference::new(limits, config.relatime, Stamp::at(START_NS as i64));
+        model.set_buffers(config.buffers());
         let mut world = World::over(config, media, clock, model);
         world.remount_media();
         let space = world.fs().statfs(Wait::Allowed).unwrap();
@@ -152,6 +156,7 @@ impl World {
             seen: Rc::default(),
             steps: Vec::new(),
             fresh_blocks: 0,
+            settling: false,
         }
     }
 
@@ -191,15 +196,19 @@ impl World {
     }
 
     pub fn mount(&self, media: &Media) -> Arc<Fs> {
+        bounds::begin();
         let (superblock, warning) = read_superblock(&*media.pm, true).unwrap();
         assert_eq!(warning, None);
         let options = MountOptions {
             atime: if self.config.relatime { Atime::Relative } else { Atime::Never },
             threshold_percent: Some(self.config.threshold_percent),
             promote_first_touch: self.config.promote_first_touch,
+            home: self.config.home,
             // Small, so that cached pages are evicted and prefetched ones expire.
             cache_bytes: 2 << 20,
             group_bytes: 256 << 10,
+            // Small, so that writers have to make room.
+            buffer_bytes: 256 << 10,
             ..MountOptions::default()
         };
         let clock: Arc<dyn Clock> = self.clock.clone();
@@ -268,6 +277,7 @@ impl World {
     pub fn unmount_and_check(&mut self) {
         self.steps.clear();
         self.unmount_engine();
+        self.model.all_written_back();
         self.fs = None;
         self.assert_clean();
     }

@@ -6,7 +6,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
 use terrace_sim::acts::Act;
-use terrace_sim::faults::{KINDS, Kind, Tried, acts, explore, explore_mount};
+use terrace_sim::faults::{
+    KINDS, Kind, Tried, acts, acts_upon_waiting, explore, explore_mount, explore_waiting,
+};
 use terrace_sim::run::Wrong;
 
 /// What is tried: an act, or the mount.
@@ -53,4 +55,30 @@ fn every_error_at_every_access() {
         assert!(idle.is_empty(), "never met: {idle:?}");
         assert!(sum.failed > 0 && sum.stopped > 0 && sum.amid_stall > 0 && sum.damaged > 0, "{sum:?}");
     }
+}
+
+/// The same with writes that wait in DRAM: what makes them durable, and operations upon them.
+#[test]
+fn every_error_with_data_that_waits() {
+    let acts = acts_upon_waiting();
+    let kinds = KINDS.into_iter().filter(|kind| *kind != Kind::Lies);
+    let all: Vec<(&Act, Kind)> = kinds.flat_map(|kind| acts.iter().map(move |act| (act, kind))).collect();
+    let next = AtomicUsize::new(0);
+    let (total, failed) = (Mutex::new(Tried::default()), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some((act, kind)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match explore_waiting(act, *kind, Wrong::default()) {
+                Ok(tried) => *total.lock() += tried,
+                Err(error) => failed.lock().push(error),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        work();
+    });
+    let (total, failed) = (total.into_inner(), failed.into_inner());
+    println!("{total:?}");
+    assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), all.len(), failed.join("\n"));
+    assert!(total.not_durable > 0 && total.stopped > 0 && total.amid_stall > 0, "{total:?}");
 }

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
-use terrace_sim::acts::{Case, SMALL, cases};
+use terrace_sim::acts::{Case, DRAM, SMALL, cases, waiting};
 use terrace_sim::config::Config;
 use terrace_sim::run::Wrong;
 use terrace_sim::systematic::{Effort, explore};
@@ -62,6 +62,14 @@ fn pairs() {
     let states = run(SMALL, &pairs, Effort { lines: 4, samples: 14, stride: 4, quiet: true, ..Effort::NONE });
     // With those of single operations more than 100,000.
     assert!(states > 45_000, "{states}");
+}
+
+/// Writes that wait in DRAM, and what comes upon them.
+#[test]
+fn waiting_pairs() {
+    let effort = Effort { lines: 3, samples: 8, stride: 4, quiet: true, recoveries: 1, ..Effort::NONE };
+    let states = run(DRAM, &waiting(), effort);
+    assert!(states > 10_000, "{states}");
 }
 
 #[test]
