@@ -80,6 +80,7 @@ unchanged expect 1 "below the minimum of a tier" "$t" mkfs --pm "$pm" --pm-size 
 unchanged expect 1 "say how large to make it with --pm-size" "$t" mkfs --pm "$pm"
 unchanged expect 1 "say how large to make it with size=SIZE" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier"
 unchanged expect 1 "'lots' is not a size" "$t" mkfs --pm "$pm" --pm-size lots
+unchanged expect 1 "'fast' is no device class; use ssd" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=64M,class=fast"
 unchanged expect 1 "'speed=9': use size=SIZE or class" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,speed=9"
 unchanged expect 1 "no space for 15 TiB" "$t" mkfs --pm "$pm" --pm-size 15T
 unchanged expect 1 "16 TiB" "$t" mkfs --pm "$pm" --pm-size 1023T
@@ -91,9 +92,6 @@ unchanged expect 1 "nowhere: No such file" "$t" mkfs --pm /nowhere/pm --pm-size 
 unchanged expect 1 "neither a file nor a block device" "$t" mkfs --pm "$WORK" --pm-size 16M
 for map in extent cuckoo hashfs; do
     unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 16M --map $map
-done
-for policy in predictive write-only; do
-    unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 16M --policy $policy
 done
 unchanged expect 1 "label" "$t" mkfs --pm "$pm" --pm-size 16M --label "$(printf 'x%.0s' {1..65})"
 mount -t tmpfs -o size=8M none mnt
@@ -133,8 +131,10 @@ unchanged expect 32 "not a directory" "$t" mount "$pm" plain
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus=1
 unchanged expect 1 "threshold=0: must be" "$t" mount "$pm" mnt -o threshold=0
-for option in buffer=1M sync_blocks=9 large_after=4 large_min=64K emulate-pm=1:2 emulate-tier=1:hdd metrics=:1 \
-    policy=predictive policy=write-only remount; do
+for option in sync_blocks=0 large_after=251 large_min=1K; do
+    unchanged expect 1 "$option: must be" "$t" mount "$pm" mnt -o "$option"
+done
+for option in buffer=1M emulate-pm=1:2 emulate-tier=1:hdd metrics=:1 remount; do
     unchanged expect 1 "not built yet" "$t" mount "$pm" mnt -o "$option"
 done
 unchanged expect 1 "required arguments" "$t" mount "$pm"
@@ -195,7 +195,11 @@ assert status["tiers"][0]["promise"] == "process-crash"
 assert {"state", "reason", "demoted_bytes", "promoted_bytes"} <= set(status["migration"])
 assert {"duration_seconds", "records_replayed", "clean"} <= set(status["recovery"])
 assert {"cache_bytes", "buffer_bytes", "dirty_bytes"} <= set(status["dram"])
-assert status["map"] == "radix" and status["policy"] == "anticache" and status["threshold"] == 80
+assert status["map"] == "radix" and status["policy"] == "predictive" and 50 <= status["threshold"] <= 90
+placement = status["placement"]
+assert (placement["sync_blocks"], placement["large_after"], placement["large_min_bytes"]) == (1024, 4, 65536)
+assert placement["writes_seen"] > 0 and {"dataflow_ratio", "dataflow_idle"} <= set(placement)
+assert set(placement["confusion"]) == {"synchronous", "asynchronous", "unjudged"}
 PY
 done
 check "sync" "$t" sync mnt
@@ -210,7 +214,21 @@ import json, subprocess
 assert file["path"] == "$mnt/data" and file["size_bytes"] == 50 << 20, file
 tiers = {tier["id"]: tier["bytes"] for tier in file["tiers"]}
 assert tiers == {0: 0, 1: 50 << 20}, file
+assert file["sync_predicted"] is False and file["read_dominated"] is False, file
+assert isinstance(file["large_predicted"], bool) and file["average_mtime"] is None and file["average_rtime"] is None
 PY
+check "where of a synced file" python3 - <<PY
+import json, os, subprocess, time
+with open("$mnt/log", "wb") as log:
+    for _ in range(3):
+        log.write(bytes(4096)), log.flush(), os.fsync(log.fileno())
+[file] = json.loads(subprocess.check_output(["$t", "where", "--json", "$mnt/log"]))
+assert file["sync_predicted"] is True and file["large_predicted"] is False, file
+assert abs(file["average_mtime"] - time.time()) < 3600 and file["temperature"] == "write-hot", file
+status = json.loads(subprocess.check_output(["$t", "status", "--json", "$mnt"]))
+assert status["placement"]["confusion"]["synchronous"]["synced_bytes"] >= 8192, status
+PY
+rm mnt/log
 expect 1 "No such file" "$t" where mnt/nothing
 expect 1 "not in a mounted pool" "$t" where data
 expect 1 "not a mounted pool" "$t" sync "$WORK"
@@ -240,6 +258,91 @@ check "umount(8) ends the daemon too" bash -c "'$t' mount '$pm' mnt && pid=\$('$
     python3 -c 'import json, sys; print(json.load(sys.stdin)[\"pid\"])') && umount mnt &&
     for i in \$(seq 50); do [ -e /proc/\$pid/exe ] || exit 0; sleep 0.1; done; exit 1"
 check "clean after umount(8)" grep -q "not mounted, clean" <("$t" status "$pm")
+
+## tiers by speed: of given classes, never measured here
+tiers=()
+for device in disk1:disk nvme:nvme ssd:ssd sata:sata optane:10000:10000:2G:1800M; do
+    tiers+=(--tier "${device%%:*}.dev,size=40M,class=${device#*:}")
+done
+check "mkfs with five devices" "$t" mkfs --pm "$SHM-speed.pm" --pm-size 16M "${tiers[@]}" >out 2>/dev/null
+check "the fastest first" grep -qE "^tier 1: .*optane.dev, 40 MiB: ssd, read 10 µs 2.1 GB/s, write 10 µs 1.8 GB/s" out
+check "then nvme" grep -qE "^tier 2: .*nvme.dev, 40 MiB: nvme, read 120 µs 2 GB/s, write 30 µs 500 MB/s, 3 chunks" out
+check "similar ones together" test "$(grep -cE '^tier 3: .*(ssd|sata).dev' out)" = 2
+check "the slowest last" grep -qE "^tier 4: .*disk1.dev, 40 MiB: disk, read 10 ms" out
+check "status --json of tiers by speed" python3 - <<PY
+import json, subprocess
+status = json.loads(subprocess.check_output(["$t", "status", "--json", "$SHM-speed.pm"]))
+tiers = {tier["id"]: tier for tier in status["tiers"]}
+assert sorted(tiers) == [0, 1, 2, 3, 4], tiers
+assert [device["class"] for device in tiers[3]["devices"]] == ["ssd", "sata"], tiers[3]
+assert tiers[3]["capacity_bytes"] == 80 << 20
+assert tiers[2]["devices"][0]["speed"]["write_latency_ns"] == 30000
+PY
+expect 32 "emulate-tier: the pool has no tier 5" "$t" mount "$SHM-speed.pm" mnt -o emulate-tier=5:nvme
+expect 1 "emulate-pm=1:2: .*WRITE_NS:BYTES_PER_S" "$t" mount "$SHM-speed.pm" mnt -o emulate-pm=1:2
+expect 1 "emulate-tier=1:fast: 'fast' is no device class" "$t" mount "$SHM-speed.pm" mnt -o emulate-tier=1:fast
+check "mount with emulated media" "$t" mount "$SHM-speed.pm" mnt \
+    -o emulate-pm=run:300:2G:300,emulate-tier=1:nvme,emulate-tier=4:sata
+check "write" cp content mnt/content
+expect 1 "no tier 'hdd'" "$t" sync mnt --to hdd
+check "sync to a class" "$t" sync mnt --to nvme
+check "content" cmp content mnt/content
+"$t" status mnt >out
+check "emulations shown" eval 'grep -q "^emulated tier 0: 300 ns a run" out && grep -q "^emulated tier 4: sata, read 80 µs" out'
+check "speeds shown" grep -qE "nvme.dev: nvme, read 120 µs" out
+check "promise passes through" grep -qE "^0 +ram +process-crash" out
+check "umount" "$t" umount mnt
+check "check" "$t" check --data "$SHM-speed.pm" >/dev/null
+rm -f "$SHM-speed.pm" ./*.dev
+
+## an emulated device for benches: what was written is there as soon as the write has returned
+mkdir device && truncate -s 41943553 backing
+expect 1 "class: 'fast' is no device class" "$t" bench device backing device --class fast
+expect 1 "nowhere: No such file" "$t" bench device nowhere device --class nvme
+check "bench device" timeout 20 "$t" bench device backing device --class nvme
+check "size" test "$(stat -c %s device/device)" = 41943553
+mkdir other-device
+expect 1 "in use by another process" timeout 20 "$t" bench device backing other-device --class nvme
+timeout 60 python3 - <<'PY'
+import mmap, os
+name = "device/device"
+size = os.stat(name).st_size
+direct = os.open(name, os.O_RDWR | os.O_DIRECT)
+plain = os.open(name, os.O_RDWR)
+# A reader that looked before must not keep what it saw.
+assert os.pread(plain, 8192, 0) == bytes(8192)
+page = mmap.mmap(-1, 1 << 20)
+page.write(bytes(range(256)) * 4096)
+for at in (0, 4096, 3 << 20):
+    assert os.pwritev(direct, [page], at) == 1 << 20
+    assert os.pread(plain, 1 << 20, at) == page[:], at
+assert os.pwrite(plain, b"odd", 777) == 3 and os.pread(plain, 5, 776)[1:4] == b"odd"
+back = mmap.mmap(-1, 4096)
+assert os.preadv(direct, [back], 0) == 4096 and back[777:780] == b"odd"
+os.fsync(direct)
+# The end: whole up to it, nothing behind it, and the size stays.
+assert os.pwrite(plain, b"abc", size - 2) == 2 and os.pread(plain, 10, size - 2) == b"ab"
+for refused, number in ((lambda: os.pwrite(plain, b"x", size), 28), (lambda: os.ftruncate(plain, 5), 1)):
+    try:
+        refused()
+    except OSError as error:
+        assert error.errno == number, error
+    else:
+        raise SystemExit("not refused")
+PY
+check "reads find what was written" test $? = 0
+check "a pool on it" timeout 60 "$t" mkfs --pm "$SHM-device.pm" --pm-size 16M --tier device/device --force >/dev/null
+check "mkfs was seen" grep -q "not mounted, clean" <("$t" status "$SHM-device.pm")
+check "mount on it" timeout 20 "$t" mount "$SHM-device.pm" mnt
+check "write" cp content mnt/content
+check "sync below" timeout 60 "$t" sync mnt --to 1
+check "umount" timeout 60 "$t" umount mnt
+check "check --data" timeout 60 "$t" check --data "$SHM-device.pm" >/dev/null
+check "unmount the device" timeout 20 umount device
+for _ in $(seq 100); do flock -n backing true && break; sleep 0.1; done
+check "its server has ended" flock -n backing true
+check "the pool's header is in the file" grep -q TERRDEV0 <(head -c 8 backing)
+rm -f "$SHM-device.pm" backing
 
 ## a damaged superblock: the second copy is used, and said so
 cp --sparse=always "$pm" "$SHM-keep.pm"

@@ -1,6 +1,6 @@
-//! Volatile state of a PM block: 16 bytes each.
+//! Volatile state of a PM block: 24 bytes each, 8 of them its temperature.
 
-use terrace_runtime::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 /// Where a block stands (design 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,12 +17,15 @@ pub enum State {
 }
 
 const CLEAN: u8 = 1;
+/// Times of use from here on are no times but marks of the caller's.
+pub const MARKS: u32 = u32::MAX - 1;
 
 /// One block's volatile state.
 #[derive(Debug, Default)]
 pub struct Descriptor {
     version: AtomicU64,
-    touched: AtomicU32,
+    /// Temperature (design 7): tick of the last write, then of the last read or the caller's mark.
+    times: AtomicU64,
     pins: AtomicU16,
     state: AtomicU8,
     flags: AtomicU8,
@@ -55,15 +58,31 @@ impl Descriptor {
         self.version.store(version, Ordering::Release);
     }
 
-    /// When the block was last used, in the caller's ticks.
+    /// When the block was last used, in the caller's ticks; or the mark it has.
     pub fn touched(&self) -> u32 {
-        self.touched.load(Ordering::Relaxed)
+        let times = self.times.load(Ordering::Relaxed);
+        ((times >> 32) as u32).max(times as u32)
     }
-    /// Notes a use. No store when the tick has not changed, so that readers share the line.
-    pub fn touch(&self, tick: u32) {
-        if self.touched.load(Ordering::Relaxed) != tick {
-            self.touched.store(tick, Ordering::Relaxed);
+    /// When it was last written, or came into PM.
+    pub fn written(&self) -> u32 {
+        (self.times.load(Ordering::Relaxed) >> 32) as u32
+    }
+    /// When it was last read; 0 when it was not since it came into PM, or is marked.
+    pub fn read(&self) -> u32 {
+        let read = self.times.load(Ordering::Relaxed) as u32;
+        if read >= MARKS { 0 } else { read }
+    }
+    /// Notes a read, or a mark. No store when the tick has not changed, so that readers share the line. Two that
+    /// store at once, a reader and who marks, may undo one another: the block then counts as read, or as marked.
+    pub fn touch_read(&self, tick: u32) {
+        let times = self.times.load(Ordering::Relaxed);
+        if times as u32 != tick {
+            self.times.store(times & !u64::from(u32::MAX) | u64::from(tick), Ordering::Relaxed);
         }
+    }
+    /// Notes a write; whatever was read or marked before is over.
+    pub fn touch_written(&self, tick: u32) {
+        self.times.store(u64::from(tick) << 32, Ordering::Relaxed);
     }
 
     /// Keeps the block from being reused after it is freed. Take it under the inode lock (S7).
@@ -94,4 +113,25 @@ impl Descriptor {
 }
 
 // The scheduler's atomics (terrace_runtime::sync) are larger.
-const _: () = assert!(size_of::<Descriptor>() == 16 || size_of::<AtomicU64>() != 8);
+const _: () = assert!(size_of::<Descriptor>() == 24 || size_of::<AtomicU64>() != 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_use() {
+        let block = Descriptor::default();
+        block.touch_written(7);
+        assert_eq!((block.touched(), block.written(), block.read()), (7, 7, 0));
+        block.touch_read(9);
+        assert_eq!((block.touched(), block.written(), block.read()), (9, 7, 9));
+        block.touch_read(MARKS);
+        assert_eq!((block.touched(), block.written(), block.read()), (MARKS, 7, 0));
+        block.touch_read(11);
+        assert_eq!(block.touched(), 11, "a read takes the mark away");
+        block.touch_read(MARKS);
+        block.touch_written(12);
+        assert_eq!((block.touched(), block.read()), (12, 0), "so does a write");
+    }
+}

@@ -1,7 +1,7 @@
 //! The block table and the allocator of PM blocks (design 4.2, T6, P1).
 //!
 //! The table in PM is the truth about allocation; there is no bitmap beside it on the medium. Each
-//! block has a volatile [`Descriptor`]: state, version, pins, time of last use.
+//! block has a volatile [`Descriptor`]: state, version, pins, times of last write and read.
 //! Invariants: a block goes from used to quarantined before its in-place free is stored, and from
 //! quarantined to free only when the checkpoint has passed the freeing record and no pin is left; the
 //! scan at mount moves only unknown blocks, by compare-and-swap.
@@ -13,5 +13,5 @@ pub mod bitmap;
 pub mod descriptor;
 pub mod pool;
 
-pub use descriptor::{Descriptor, State};
+pub use descriptor::{Descriptor, MARKS, State};
 pub use pool::{BlockPool, Claim, Purpose, Usage};

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrace_format::table::{MASK_FULL, Owner, TABLE_ENTRY_SIZE};
-use terrace_format::{Corrupt, Lsn, PmBlock};
+use terrace_format::{Corrupt, FileBlock, Ino, Lsn, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -358,6 +358,30 @@ impl BlockPool {
         }
         space.next_region = end;
         Ok(true)
+    }
+
+    /// Visits the blocks that are used and that files own, in the order of the table, which is read region by
+    /// region. What cannot be read or understood is left out: who needs to know asks [`Self::owner`].
+    pub fn visit_files(&self, visit: &mut dyn FnMut(PmBlock, &Descriptor, Ino, FileBlock)) {
+        let mut entries = vec![0; (REGION * TABLE_ENTRY_SIZE) as usize];
+        let mut start = self.first.0;
+        while start < self.count {
+            let end = (start + REGION).min(self.count);
+            let part = &mut entries[..((end - start) * TABLE_ENTRY_SIZE) as usize];
+            if self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(start)), part).is_ok() {
+                for (block, entry) in (start..end).zip(part.as_chunks::<16>().0) {
+                    let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
+                    let descriptor = self.descriptor(PmBlock(block));
+                    if word != 0
+                        && descriptor.state() == State::Used
+                        && let Some(Owner::File { ino, block: file_block, .. }) = Owner::decode(word)
+                    {
+                        visit(PmBlock(block), descriptor, ino, file_block);
+                    }
+                }
+            }
+            start = end;
+        }
     }
 
     /// Reads a block's owner from the table.

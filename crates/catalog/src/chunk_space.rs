@@ -183,7 +183,7 @@ impl ChunkSpace {
         (lsn, words)
     }
 
-    /// Claims up to `want` consecutive blocks on one of `devices` (the device with most free space
+    /// Claims up to `want` consecutive blocks on one of `devices` (the device with the largest share of free space
     /// first). Small requests fill holes, as the disk manager of [AC-BPFS] does; large ones prefer whole
     /// chunks. `None` when nothing is free. May load bitmaps: call it without locks.
     ///
@@ -273,7 +273,9 @@ impl ChunkSpace {
         let want = most;
         let mut order: Vec<&mut Device> =
             space.devices.iter_mut().filter(|device| devices.contains(&device.id)).collect();
-        order.sort_by_key(|device| std::cmp::Reverse(device.free));
+        // By the share that is free: all fill alike, and a small one takes part from the beginning.
+        let weight = |of: &Device, by: &Device| u128::from(of.free) * u128::from(by.blocks);
+        order.sort_by(|a, b| weight(b, a).cmp(&weight(a, b)));
         for device in order {
             let found = device.find(want, enough, &space.pins, self.chunk_blocks);
             if let Some((chunk, bit, length)) = found {

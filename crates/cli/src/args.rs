@@ -90,12 +90,37 @@ pub enum Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Export a file as DIR/device with the latency and bandwidth of a device class, until DIR is unmounted
+    #[command(
+        after_help = "Example: terrace bench device /dev/shm/disk.img /mnt/disk --class sata\n         \
+                            umount /mnt/disk"
+    )]
+    Device(BenchDevice),
     /// Not built yet
     #[command(hide = true, disable_help_flag = true)]
     Run(Later),
     /// Not built yet
     #[command(hide = true, disable_help_flag = true)]
     Paper(Later),
+}
+
+/// `terrace bench device`
+#[derive(Debug, Args)]
+pub struct BenchDevice {
+    /// The file that holds the content; its size is the device's. Faster than the class: on tmpfs, or a fast disk
+    #[arg(value_name = "BACKING_FILE")]
+    pub backing: PathBuf,
+    /// Where DIR/device appears
+    pub dir: PathBuf,
+    /// ssd, hdd, pm, optane, nvme, sata, disk, or READ_NS:WRITE_NS:READ_BYTES_PER_S:WRITE_BYTES_PER_S
+    #[arg(long)]
+    pub class: String,
+    /// Stay in the foreground
+    #[arg(long)]
+    pub foreground: bool,
+    /// The server itself: reports readiness on standard output, then detaches.
+    #[arg(long, hide = true)]
+    pub daemon: bool,
 }
 
 /// Arguments of a command that is not built yet.
@@ -129,11 +154,9 @@ pub enum Policy {
     Static,
     /// Least recently used blocks go down above a threshold.
     Anticache,
-    /// Not built yet.
-    #[value(hide = true)]
+    /// Predictors steer writes, write-cold and read-hot data moves.
     Predictive,
-    /// Not built yet.
-    #[value(hide = true)]
+    /// The same for writes alone.
     WriteOnly,
 }
 
@@ -155,14 +178,16 @@ pub struct Mkfs {
     /// Size of the persistent memory file to make
     #[arg(long, value_name = "SIZE")]
     pub pm_size: Option<String>,
-    /// A lower tier, fastest first: a block device or file
-    #[arg(long = "tier", value_name = "PATH[,size=SIZE][,class=ssd|hdd]")]
+    /// A device below: a block device or file. Devices of similar speed form one tier, faster tiers come first; of
+    /// several devices those without a class (ssd, hdd, optane, nvme, sata, disk, or
+    /// READ_NS:WRITE_NS:READ_BYTES_PER_S:WRITE_BYTES_PER_S) are measured
+    #[arg(long = "tier", value_name = "PATH[,size=SIZE][,class=CLASS]")]
     pub tiers: Vec<OsString>,
     /// File map
     #[arg(long, value_enum, default_value = "radix")]
     pub map: Map,
     /// Placement policy
-    #[arg(long, value_enum, default_value = "anticache")]
+    #[arg(long, value_enum, default_value = "predictive")]
     pub policy: Policy,
     /// What a crash may leave of a write
     #[arg(long, value_enum, default_value = "atomic")]
@@ -183,7 +208,8 @@ pub struct Mount {
     /// Where to mount it
     pub dir: PathBuf,
     /// Options as in mount(8): ro, noatime, allow_other, cache=SIZE, policy=NAME, data=MODE,
-    /// threshold=PERCENT, group=SIZE, prefetch=SIZE, prefetch_ms=N, first_touch, log=PATH
+    /// threshold=PERCENT, sync_blocks=N, large_after=N, large_min=SIZE, group=SIZE, prefetch=SIZE, prefetch_ms=N,
+    /// first_touch, emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS], emulate-tier=TIER:CLASS, log=PATH
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<OsString>,
     /// Stay in the foreground and log to standard error

@@ -8,6 +8,7 @@ mod args;
 mod commands;
 mod control;
 mod daemon;
+mod emulation;
 mod failure;
 mod mounts;
 mod options;

@@ -1,5 +1,6 @@
 //! The options of `terrace mount -o`.
 
+use crate::emulation::Emulation;
 use crate::failure::{Failure, Outcome, status};
 use crate::output::parse_size;
 use std::ffi::{OsStr, OsString};
@@ -18,6 +19,8 @@ pub struct Options {
     pub allow_other: bool,
     /// Log file instead of syslog.
     pub log: Option<PathBuf>,
+    /// Media that are to be slower than they are.
+    pub emulation: Emulation,
 }
 
 /// For fstab, mount(8) and systemd; nothing to do here.
@@ -49,27 +52,23 @@ const IGNORED: &[&str] = &[
 /// The kernel's.
 const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
 /// In cli.md or in mount(8), but not here yet.
-const LATER: &[&str] = &[
-    "buffer",
-    "emulate-pm",
-    "emulate-tier",
-    "large_after",
-    "large_min",
-    "lazytime",
-    "metrics",
-    "remount",
-    "strictatime",
-    "sync_blocks",
-];
+const LATER: &[&str] = &["buffer", "lazytime", "metrics", "remount", "strictatime"];
 
 /// An hour.
 const MAX_PREFETCH_MS: u64 = 3_600_000;
+/// 4 GiB.
+const MAX_SYNC_BLOCKS: u32 = 1 << 20;
 
 impl Options {
     /// Understands the words of all `-o`. `sloppy` ignores unknown ones, as mount -s asks.
     pub fn parse(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
-        let mut options =
-            Options { fs: MountOptions::default(), flags: Vec::new(), allow_other: root, log: None };
+        let mut options = Options {
+            fs: MountOptions::default(),
+            flags: Vec::new(),
+            allow_other: root,
+            log: None,
+            emulation: Emulation::default(),
+        };
         for list in lists {
             for word in list.as_bytes().split(|&byte| byte == b',').filter(|word| !word.is_empty()) {
                 match options.take(word) {
@@ -109,7 +108,11 @@ impl Options {
             "noatime" => self.fs.atime = Atime::Never,
             "ro" => self.fs.read_only = true,
             flag if FLAGS.contains(&flag) => {}
-            "cache" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms" | "log" => {
+            "emulate-pm" | "emulate-tier" => {
+                return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
+            }
+            "cache" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms" | "log"
+            | "sync_blocks" | "large_after" | "large_min" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             _ => return Err(unknown(name)),
@@ -125,6 +128,8 @@ impl Options {
         let size = || parse_size(value).map_err(|error| wrong(&error));
         match name {
             "cache" => self.fs.cache_bytes = size()?,
+            "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
+            "emulate-tier" => self.emulation.take_tier(value).map_err(|error| wrong(&error))?,
             "prefetch" => self.fs.prefetch_bytes = size()?,
             "group" => {
                 self.fs.group_bytes = match size()? {
@@ -144,12 +149,33 @@ impl Options {
                     _ => return Err(wrong("must be a percentage from 1 to 99")),
                 }
             }
+            "sync_blocks" => {
+                self.fs.parameters.sync_blocks = match value.parse() {
+                    Ok(blocks @ 1..=MAX_SYNC_BLOCKS) => blocks,
+                    _ => return Err(wrong("must be blocks, from 1 to 1048576")),
+                }
+            }
+            "large_after" => {
+                self.fs.parameters.large_after = match value.parse() {
+                    Ok(count @ 0..=250) => count,
+                    _ => return Err(wrong("must be a count, at most 250")),
+                }
+            }
+            "large_min" => {
+                self.fs.parameters.large_min = match size()? {
+                    bytes if (4096..=1 << 20).contains(&bytes) => bytes,
+                    _ => return Err(wrong("must be from 4K to 1M")),
+                }
+            }
             "policy" => {
                 self.fs.policy = Some(match value {
                     "static" => PolicyKind::Static,
                     "anticache" => PolicyKind::Anticache,
-                    "predictive" | "write-only" => return Err(Failure::not_built(format!("policy {value}"))),
-                    _ => return Err(wrong("no such policy; use static or anticache")),
+                    "predictive" => PolicyKind::Predictive,
+                    "write-only" => PolicyKind::WriteOnly,
+                    _ => {
+                        return Err(wrong("no such policy; use predictive, write-only, anticache or static"));
+                    }
                 });
             }
             // Not in the help: it makes a mount after a crash slow, to measure how slow.
@@ -178,6 +204,7 @@ fn unknown(name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_fs::Parameters;
 
     fn parse(text: &str) -> Outcome<Options> {
         Options::parse(&[OsString::from(text)], false, false)
@@ -196,6 +223,10 @@ mod tests {
         assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);
         assert_eq!(options.log, Some(PathBuf::from("/a b")));
         assert!(!options.fs.checkpoint_when_full);
+        let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
+        let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
+        assert_eq!(options.fs.policy, Some(PolicyKind::WriteOnly));
+        assert_eq!(options.fs.parameters, Parameters { sync_blocks: 8, large_after: 0, large_min: 32 << 10 });
     }
 
     #[test]
@@ -203,8 +234,16 @@ mod tests {
         for (text, words) in [
             ("bogus", "unknown option"),
             ("bogus=1", "unknown option"),
-            ("emulate-pm=1:2", "not built yet"),
-            ("policy=predictive", "not built yet"),
+            ("metrics=here", "not built yet"),
+            ("emulate-pm=1:2", "write [run:]WRITE_NS:BYTES_PER_S"),
+            ("emulate-pm", "needs a value"),
+            ("emulate-tier=1", "must be TIER:CLASS"),
+            ("emulate-tier=0:sata", "use emulate-pm"),
+            ("emulate-tier=1:fast", "is no device class"),
+            ("sync_blocks=0", "from 1 to 1048576"),
+            ("large_after=251", "at most 250"),
+            ("large_min=2M", "from 4K to 1M"),
+            ("large_min", "needs a value"),
             ("policy=best", "no such policy"),
             ("threshold=0", "from 1 to 99"),
             ("cache=lots", "not a size"),

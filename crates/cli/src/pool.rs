@@ -16,7 +16,7 @@ use terrace_format::device::DeviceHeader;
 use terrace_format::geometry::{CHECKPOINT_COPIES, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::{DeviceRow, Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, PmBlock};
-use terrace_fs::PoolMedia;
+use terrace_fs::{PoolMedia, class_name};
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::RamPm;
 use terrace_media::{BlockMedium, OpenError, PmMedium};
@@ -119,9 +119,26 @@ pub fn label(superblock: &Superblock) -> String {
     String::from_utf8_lossy(superblock.label.get(..end).unwrap_or(&[])).into_owned()
 }
 
-/// Class of a device, by the number in the superblock.
-pub fn class_name(class: u8) -> &'static str {
-    if class == 2 { "hdd" } else { "ssd" }
+/// A tier by its number, or by a class that only one tier has.
+pub fn tier_named(rows: &[DeviceRow], name: &str) -> Result<u8, String> {
+    if let Ok(number) = name.parse::<u8>() {
+        return match number == 0 || rows.iter().any(|row| row.tier == number) {
+            true => Ok(number),
+            false => Err(format!("no tier {number}; see 'terrace status'")),
+        };
+    }
+    if name == "pm" {
+        return Ok(0);
+    }
+    let matching = rows.iter().filter(|row| class_name(row) == name);
+    let mut tiers: Vec<u8> = matching.map(|row| row.tier).collect();
+    tiers.sort_unstable();
+    tiers.dedup();
+    match tiers.as_slice() {
+        [tier] => Ok(*tier),
+        [] => Err(format!("no tier '{name}'; see 'terrace status'")),
+        _ => Err(format!("more than one tier of class {name}; give its number")),
+    }
 }
 
 /// Where a tier device is: at its path, or beside a pool that was moved with its files.
@@ -231,4 +248,27 @@ pub fn open(pool: &Path, write: bool) -> Outcome<OpenPool> {
     }
     let warnings = warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
     Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, tier_paths })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_format::Geometry;
+
+    #[test]
+    fn tiers_are_named_by_number_or_by_a_class_of_their_own() -> Result<(), String> {
+        let mut rows = Superblock::new(&Geometry::choose(16 << 20, 4096)?).devices;
+        // The devices of a tier need not lie side by side.
+        for (row, (tier, class)) in rows.iter_mut().zip([(2, 6), (1, 5), (2, 1), (3, 7), (4, 7)]) {
+            (row.tier, row.class, row.speed_class) = (tier, 1, class);
+        }
+        let found = |name| tier_named(&rows[..5], name);
+        assert_eq!([found("0"), found("pm"), found("3"), found("nvme")], [Ok(0), Ok(0), Ok(3), Ok(1)]);
+        assert_eq!([found("sata"), found("ssd")], [Ok(2), Ok(2)]);
+        assert!(found("disk").is_err_and(|error| error.contains("more than one tier")));
+        for name in ["5", "optane", "hdd", "-1", ""] {
+            assert!(found(name).is_err_and(|error| error.contains("no tier")), "{name}");
+        }
+        Ok(())
+    }
 }

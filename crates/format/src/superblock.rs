@@ -22,8 +22,10 @@ pub struct DeviceRow {
     pub tier: u8,
     /// 1 ssd, 2 hdd.
     pub class: u8,
-    /// Zero.
-    pub spare: [u8; 5],
+    /// Class of its speed: the number of a device class, 255 for figures of its own, 0 where nothing is known.
+    pub speed_class: u8,
+    /// With 255 its figures, see [`RowSpeed`].
+    pub speed: [u8; 4],
     /// Bytes of the path.
     pub path_length: u8,
     /// The device's own UUID, as in its header.
@@ -68,7 +70,7 @@ pub struct Superblock {
     pub chunk_blocks: U32,
     /// 1 radix.
     pub map: u8,
-    /// 1 static, 2 anticache.
+    /// 1 static, 2 anticache, 3 predictive, 4 write-only.
     pub policy: u8,
     /// 1 atomic, 2 ordered.
     pub data_mode: u8,
@@ -193,7 +195,7 @@ impl Superblock {
             v => Err(Corrupt::new(format!("superblock {field}"), format!("1 to {max}"), v.to_string())),
         };
         choice("map", superblock.map, 1)?;
-        choice("policy", superblock.policy, 2)?;
+        choice("policy", superblock.policy, 4)?;
         choice("data mode", superblock.data_mode, 2)?;
         if usize::from(superblock.device_count) > MAX_DEVICES {
             let found = superblock.device_count.to_string();
@@ -219,6 +221,38 @@ impl Superblock {
     }
 }
 
+/// Latencies and bandwidths of a device as a row keeps them: v stands for 10^(v/16), so they are exact to 8 %.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowSpeed {
+    /// Nanoseconds.
+    pub read_latency_ns: u64,
+    /// Nanoseconds.
+    pub write_latency_ns: u64,
+    /// Bytes per second.
+    pub read_bytes_per_s: u64,
+    /// Bytes per second.
+    pub write_bytes_per_s: u64,
+}
+
+impl RowSpeed {
+    /// As stored.
+    pub fn encode(&self) -> [u8; 4] {
+        let code = |value: u64| ((value.max(1) as f64).log10() * 16.0).round() as u8;
+        [
+            code(self.read_latency_ns),
+            code(self.write_latency_ns),
+            code(self.read_bytes_per_s),
+            code(self.write_bytes_per_s),
+        ]
+    }
+    /// From what is stored, whatever it is.
+    pub fn decode(bytes: [u8; 4]) -> RowSpeed {
+        let [read_latency_ns, write_latency_ns, read_bytes_per_s, write_bytes_per_s] =
+            bytes.map(|code| 10f64.powf(f64::from(code) / 16.0).round() as u64);
+        RowSpeed { read_latency_ns, write_latency_ns, read_bytes_per_s, write_bytes_per_s }
+    }
+}
+
 impl DeviceRow {
     /// The path's bytes.
     pub fn path(&self) -> &[u8] {
@@ -240,6 +274,22 @@ impl DeviceRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn speeds_are_kept_to_eight_percent() {
+        let speed = RowSpeed {
+            read_latency_ns: 123_456,
+            write_latency_ns: 1,
+            read_bytes_per_s: 2_345_000_000,
+            write_bytes_per_s: 98_000_000,
+        };
+        let kept = RowSpeed::decode(speed.encode());
+        let near = |a: u64, b: u64| a.abs_diff(b) * 100 <= b * 8;
+        assert!(near(kept.read_latency_ns, speed.read_latency_ns) && kept.write_latency_ns == 1);
+        assert!(near(kept.read_bytes_per_s, speed.read_bytes_per_s));
+        assert!(near(kept.write_bytes_per_s, speed.write_bytes_per_s));
+        assert_eq!(RowSpeed::decode([255; 4]).encode(), [255; 4]);
+    }
 
     #[test]
     fn seal_and_verify() -> Result<(), Box<dyn std::error::Error>> {

@@ -50,7 +50,13 @@ pub const REPAIRING: u64 = 2;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).
-pub const COMPATIBLE: &[FeatureRow] = &[];
+pub const COMPATIBLE: &[FeatureRow] = &[FeatureRow {
+    bit: DEVICE_SPEEDS,
+    name: "device-speeds",
+    sentence: "device rows say how fast the devices are",
+}];
+/// Compatible feature: device rows have a speed.
+pub const DEVICE_SPEEDS: u64 = 1;
 
 /// The bits of a table.
 pub fn known(rows: &[FeatureRow]) -> u64 {

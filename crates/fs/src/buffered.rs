@@ -109,7 +109,7 @@ impl Fs {
         }
         let mut provided = 0;
         let taken = loop {
-            match self.try_buffer(op, ino, &segment) {
+            match self.try_buffer(op, ino, &segment, flags) {
                 Ok(new) => break Ok(new),
                 Err(Fail::Error(error)) => break Err(error),
                 Err(Fail::Need(need)) => match self.provide(op, need, &mut provided) {
@@ -124,7 +124,7 @@ impl Fs {
     }
 
     /// Takes a piece; gives how many pages became dirty. Changes nothing unless it succeeds.
-    fn try_buffer(&self, op: &mut Op, ino: Ino, segment: &Segment<'_>) -> Attempt<u64> {
+    fn try_buffer(&self, op: &mut Op, ino: Ino, segment: &Segment<'_>, flags: WriteFlags) -> Attempt<u64> {
         if self.read_only {
             return Err(FsError::ReadOnly.into());
         }
@@ -175,6 +175,7 @@ impl Fs {
             new_blocks: before + new_blocks,
         };
         self.unwritten.set(ino, pending);
+        self.note_write(&inode, range, segment.length, flags, Home::Block);
         Ok(count)
     }
 

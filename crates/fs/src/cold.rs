@@ -12,7 +12,7 @@ use crate::slot::Inode;
 use crate::types::{BlockRange, Wait};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrace_cache::Page;
+use terrace_cache::{Page, PageKey};
 use terrace_format::checksum::crc32c;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
@@ -92,6 +92,13 @@ impl Fs {
                 self.keep_pages(op, &inode, range, pages);
                 return Ok(());
             }
+        }
+    }
+
+    /// Asks for what an operation fetched to come into PM.
+    pub(crate) fn promote_fetched(&self, op: &mut Op, ino: Ino, generation: u32) {
+        for (block, (version, page)) in std::mem::take(&mut op.fetched.pages) {
+            self.migration.want_promotion(PageKey { ino, generation, block }, version, &page);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::errno::FsResult;
 use std::sync::Arc;
+use std::time::Duration;
 use terrace_catalog::{ChunkSpace, DeviceRun, Pin};
 use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
@@ -9,6 +10,9 @@ use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_media::{BlockMedium, DeviceError, MediaError, Promise};
 use terrace_runtime::sync::ReentrantMutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+
+/// How long a device that failed a write is passed over while there are others.
+const AVOID: Duration = Duration::from_secs(30);
 
 /// One device of a lower tier.
 pub(crate) struct Device {
@@ -18,6 +22,8 @@ pub(crate) struct Device {
     pub damaged: AtomicU64,
     /// Flushes that failed so far.
     pub failed_flushes: AtomicU64,
+    /// Until when it is chosen last for new data, because a write or flush failed: nanoseconds of the clock; 0 is never.
+    pub avoid_until_ns: AtomicU64,
     /// Held while one is under way. What a simulator runs meanwhile on the same thread may flush too.
     pub flushing: ReentrantMutex<()>,
 }
@@ -48,6 +54,14 @@ impl Device {
             length: 0,
             errno: libc::EIO,
         }))
+    }
+    /// A write or flush of new data failed.
+    pub fn avoid(&self, now_ns: u64) {
+        self.avoid_until_ns.store(now_ns.saturating_add(AVOID.as_nanos() as u64).max(1), Ordering::Relaxed);
+    }
+    /// Whether that was a moment ago.
+    pub fn is_avoided(&self, now_ns: u64) -> bool {
+        now_ns < self.avoid_until_ns.load(Ordering::Relaxed)
     }
     /// False when errors were seen: status calls it degraded.
     pub fn is_healthy(&self) -> bool {
@@ -143,6 +157,23 @@ impl Devices {
     pub fn of_tier(&self, tier: TierId) -> Vec<DeviceId> {
         let matching = self.list.iter().enumerate().filter(|(_, device)| device.tier == tier);
         matching.map(|(index, _)| DeviceId(index as u8)).collect()
+    }
+
+    /// Where new data may go, the best first: the devices of each tier from `from` on that did not fail a moment ago,
+    /// then those that did, so that the last one left is still tried.
+    pub fn choices(&self, from: TierId, now_ns: u64) -> Vec<Vec<DeviceId>> {
+        let tiers = self.tiers().into_iter().filter(|tier| *tier >= from).map(|tier| self.of_tier(tier));
+        let avoided = |id: &DeviceId| self.list.get(usize::from(id.0)).is_some_and(|d| d.is_avoided(now_ns));
+        let (last, mut choices): (Vec<_>, Vec<_>) =
+            tiers.map(|tier| tier.into_iter().partition::<Vec<_>, _>(avoided)).unzip();
+        choices.extend(last);
+        choices.retain(|devices| !devices.is_empty());
+        choices
+    }
+
+    /// Whether another device than one that just failed can take new data.
+    pub fn is_any_sound(&self, now_ns: u64) -> bool {
+        self.list.iter().any(|device| !device.is_avoided(now_ns))
     }
 
     /// Lower tiers, fastest first.

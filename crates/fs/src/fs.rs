@@ -1,15 +1,19 @@
 //! The mounted file system and its parts.
 
 use crate::device::Devices;
+use crate::files::Files;
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
 use crate::slot::InodePages;
+use crate::tally::Tally;
+use crate::temperature::Flows;
 use crate::types::Atime;
 use crate::unwritten::Unwritten;
 use crate::write_back_step::WriteBack;
+use crate::write_entries::WriteEntries;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
 use terrace_cache::BlockCache;
@@ -19,7 +23,7 @@ use terrace_format::superblock::Superblock;
 use terrace_format::{FileBlock, Ino};
 use terrace_map::{FileMap, InodeFileMap};
 use terrace_media::PmMedium;
-use terrace_placement::{Home, Policy};
+use terrace_placement::{Home, Parameters, Policy};
 use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
@@ -48,10 +52,19 @@ pub struct Fs {
     pub(crate) reclaim: ReclaimQueue,
     pub(crate) migration: Migration,
     pub(crate) policy: Box<dyn Policy>,
+    /// The predictors' parameters and what they remember; nothing is noted unless the policy steers writes.
+    pub(crate) parameters: Parameters,
+    pub(crate) steers: bool,
+    pub(crate) files: Files,
+    pub(crate) entries: WriteEntries,
+    pub(crate) flows: Flows,
+    pub(crate) tally: Tally,
     /// Forced by the mount.
     pub(crate) home: Option<Home>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Coarse time for the use of PM blocks: one tick each 10 ms.
+    /// When it was mounted, by the monotonic clock.
+    pub(crate) mounted_ns: u64,
+    /// Coarse time for the use of PM blocks: one tick each 10 ms since the mount.
     pub(crate) tick: AtomicU32,
     /// Writers wait a little while fewer PM blocks are free.
     pub(crate) slow_below: AtomicU64,

@@ -5,6 +5,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::mount::{PolicyKind, PoolMedia};
+use crate::speeds::row_speed;
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader};
@@ -12,8 +13,10 @@ use terrace_format::geometry::{ROOTS_BLOCK, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, pack_root};
 use terrace_format::superblock::{DeviceRow, MAX_DEVICES, Superblock};
 use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
+use terrace_format::version::DEVICE_SPEEDS;
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, PmBlock, PmOffset};
 use terrace_media::block::AlignedBlock;
+use terrace_media::speed::{ClassedSpeed, FIGURES};
 use terrace_wal::{Error, Wal};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -24,6 +27,26 @@ pub enum DeviceClass {
     Ssd,
     /// Hard disk.
     Hdd,
+    /// A class or figures: given, or measured.
+    Speed(ClassedSpeed),
+}
+
+/// From this read latency on a device counts as a hard disk, in nanoseconds.
+const ROTATES_NS: u64 = 1_000_000;
+
+impl DeviceClass {
+    /// What the superblock keeps: kind, class of its speed, figures.
+    fn encode(self) -> (u8, u8, [u8; 4]) {
+        match self {
+            DeviceClass::Ssd => (1, 0, [0; 4]),
+            DeviceClass::Hdd => (2, 0, [0; 4]),
+            DeviceClass::Speed(ClassedSpeed { number, speed }) => {
+                let kind = if speed.read_latency_ns < ROTATES_NS { 1 } else { 2 };
+                let figures = if number == FIGURES { row_speed(&speed).encode() } else { [0; 4] };
+                (kind, number, figures)
+            }
+        }
+    }
 }
 
 /// A lower-tier device of a new pool.
@@ -154,7 +177,10 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
     for ((row, device), medium) in rows {
         *row = DeviceRow::new_zeroed();
         row.tier = device.tier;
-        row.class = if device.class == DeviceClass::Ssd { 1 } else { 2 };
+        (row.class, row.speed_class, row.speed) = device.class.encode();
+        if row.speed_class != 0 {
+            superblock.compatible = (superblock.compatible.get() | DEVICE_SPEEDS).into();
+        }
         row.uuid = device.uuid;
         row.blocks = medium.blocks().into();
         let path = std::os::unix::ffi::OsStrExt::as_bytes(device.path.as_os_str());

@@ -2,6 +2,7 @@
 
 use crate::device::{Device, Devices};
 use crate::errno::{FsError, FsResult};
+use crate::files::Files;
 use crate::fs::{ColdVersions, Fs};
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
@@ -9,9 +10,12 @@ use crate::numbers::InodeNumbers;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
 use crate::slot::InodePages;
+use crate::tally::Tally;
+use crate::temperature::Flows;
 use crate::types::Atime;
 use crate::unwritten::Unwritten;
 use crate::write_back_step::WriteBack;
+use crate::write_entries::WriteEntries;
 use std::io;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
@@ -26,7 +30,7 @@ use terrace_format::superblock::{Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceId, TierId};
 use terrace_map::{InodeFileMap, RadixTree};
 use terrace_media::{BlockMedium, PmMedium};
-use terrace_placement::Home;
+use terrace_placement::{Home, Parameters};
 use terrace_runtime::Clock;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
@@ -50,6 +54,10 @@ pub enum PolicyKind {
     Static = 1,
     /// LRU above a threshold.
     Anticache = 2,
+    /// Predictors, temperature and adaptive thresholds.
+    Predictive = 3,
+    /// Its earlier form, for which only writes count.
+    WriteOnly = 4,
 }
 
 /// What a mount may override.
@@ -65,6 +73,8 @@ pub struct MountOptions {
     pub data_ordered: Option<bool>,
     /// Anticache: demote above this PM use.
     pub threshold_percent: Option<u8>,
+    /// Predictive, write-only: parameters of the predictors.
+    pub parameters: Parameters,
     /// Largest group of a migration, in bytes.
     pub group_bytes: u64,
     /// DRAM for clean pages, in bytes.
@@ -92,6 +102,7 @@ impl Default for MountOptions {
             policy: None,
             data_ordered: None,
             threshold_percent: None,
+            parameters: Parameters::default(),
             group_bytes: 16 << 20,
             cache_bytes: 64 << 20,
             buffer_bytes: 64 << 20,
@@ -220,6 +231,7 @@ impl Fs {
             medium,
             damaged: AtomicU64::new(0),
             failed_flushes: AtomicU64::new(0),
+            avoid_until_ns: AtomicU64::new(0),
             flushing: ReentrantMutex::new(()),
         });
         let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };
@@ -230,6 +242,7 @@ impl Fs {
         let usable = geometry.block_count() - geometry.first_pool_block().0;
         let slow =
             if devices.list.is_empty() || policy_id == PolicyKind::Static as u8 { 0 } else { usable / 16 };
+        let steers = policy.steers_writes();
         let numbers = InodeNumbers::new(media.pm.load_u64(geometry.inode_pages())?);
         if numbers.pages > usable {
             let found = numbers.pages.to_string();
@@ -254,7 +267,15 @@ impl Fs {
             reclaim: ReclaimQueue::new(),
             migration: Migration::new(),
             policy,
+            parameters: options.parameters,
+            steers,
+            // Nothing is noted: as small as can be.
+            files: Files::new(if steers { usable } else { 0 }),
+            entries: WriteEntries::new(if steers { usable } else { 0 }),
+            flows: Flows::new(),
+            tally: Tally::default(),
             home: options.home,
+            mounted_ns: begin,
             tick: AtomicU32::new(1),
             slow_below: AtomicU64::new(slow),
             read_only: options.read_only,

@@ -24,6 +24,8 @@ pub(crate) struct Op {
     /// [`terrace_blocks::BlockPool::freed_so_far`] when it last found no space, and how often it found none.
     pub freed_seen: u64,
     pub starved: u32,
+    /// Bytes that the present attempt served from copies of lower tiers in DRAM.
+    pub dram_bytes: u64,
 }
 
 impl Op {
@@ -36,6 +38,7 @@ impl Op {
             halved: 0,
             freed_seen: 0,
             starved: 0,
+            dram_bytes: 0,
         }
     }
     /// An operation that gives space back and may therefore use the reserve.

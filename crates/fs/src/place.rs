@@ -1,16 +1,93 @@
-//! Placement of writes: which home a write gets (design 5).
+//! Placement of writes: which home a write gets (design 5), and what the predictors learn from what is done.
+//!
+//! [`Fs::choose_home`] only looks; [`Fs::note_write`] changes what it looks at, once for each write that was
+//! committed, so that an attempt that starts again is not counted twice. Both are called under the exclusive inode
+//! lock and get the inode as it was before the write. They touch a few words of fixed tables: no lock, no allocation.
 
 use crate::fs::Fs;
 use crate::slot::Inode;
 use crate::types::{BlockRange, WriteFlags};
+use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_placement::Home;
+use terrace_placement::decision::{WriteSeen, write_home};
+use terrace_placement::write_size::Entry;
+use terrace_runtime::sync::atomic::Ordering;
 
 impl Fs {
     /// The home of a write to `range`. The caller holds the inode lock.
-    pub(crate) fn choose_home(&self, _inode: &Inode, _range: BlockRange, flags: WriteFlags) -> Home {
+    pub(crate) fn choose_home(&self, inode: &Inode, range: BlockRange, flags: WriteFlags) -> Home {
         if flags.sync || self.devices.list.is_empty() {
             return Home::Pm;
         }
-        self.home.unwrap_or(Home::Pm)
+        if let Some(home) = self.home {
+            return home;
+        }
+        let bytes = range.count() * BLOCK_SIZE;
+        let pm_full = self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed) / 4;
+        if !self.steers || (bytes < self.parameters.large_min && !pm_full) {
+            return Home::Pm;
+        }
+        let Some(file) = self.files.get(inode.ino, inode.slot.generation.get()) else {
+            return Home::Pm;
+        };
+        let entry = self.entry_after(inode, range, file.run());
+        let seen = WriteSeen { durable: flags.sync, synchronicity: file.synchronicity(), entry, pm_full };
+        write_home(&seen, &self.parameters)
+    }
+
+    fn entry_after(&self, inode: &Inode, range: BlockRange, run: (Entry, u64)) -> Entry {
+        let file = (inode.ino, inode.slot.generation.get(), inode.size());
+        let before = self.entries.before(file, range, run);
+        Entry::after(before, range.count() * BLOCK_SIZE, &self.parameters)
+    }
+
+    /// `bytes` were written to the blocks of `range`. The caller holds the inode lock; `inode` is from before.
+    #[inline]
+    pub(crate) fn note_write(
+        &self,
+        inode: &Inode,
+        range: BlockRange,
+        bytes: u64,
+        flags: WriteFlags,
+        home: Home,
+    ) {
+        if self.steers {
+            self.learn_write(inode, range, bytes, flags, home);
+        }
+    }
+
+    fn learn_write(&self, inode: &Inode, range: BlockRange, bytes: u64, flags: WriteFlags, home: Home) {
+        let (ino, generation) = (inode.ino, inode.slot.generation.get());
+        let size = inode.size().max(range.end.0 * BLOCK_SIZE);
+        let tick = self.tick.load(Ordering::Relaxed);
+        let file = self.files.enter(ino, generation, size, tick, &self.tally);
+        let entry = self.entry_after(inode, range, file.run());
+        self.entries.put(ino, generation, range, entry);
+        let blocks = range.count().min(u64::from(u32::MAX)) as u32;
+        file.note_write((bytes, blocks), (entry, range.end.0), flags.sync, &self.parameters, &self.tally);
+        match home {
+            Home::Pm => self.flows.note_write(ino, bytes, 0),
+            Home::Block => self.flows.note_write(ino, 0, bytes),
+        }
+    }
+
+    /// `bytes` were read, `dram_bytes` of them from copies of lower tiers in DRAM. The caller holds the inode lock,
+    /// shared at least.
+    #[inline]
+    pub(crate) fn note_read(&self, inode: &Inode, bytes: u64, dram_bytes: u64) {
+        if self.steers {
+            let tick = self.tick.load(Ordering::Relaxed);
+            let generation = inode.slot.generation.get();
+            self.files.enter(inode.ino, generation, inode.size(), tick, &self.tally).note_read(bytes);
+            self.flows.note_read(inode.ino, bytes.saturating_sub(dram_bytes), dram_bytes);
+        }
+    }
+
+    /// A file was fsynced.
+    #[inline]
+    pub(crate) fn note_fsync(&self, ino: Ino) {
+        if self.steers {
+            self.files.note_fsync(ino, &self.parameters, &self.tally);
+        }
     }
 }

@@ -51,9 +51,11 @@ impl Fs {
         let first = FileBlock(offset / BLOCK_SIZE);
         let end = FileBlock((offset + count as u64).div_ceil(BLOCK_SIZE));
         if end.0 == first.0 + 1 && self.read_one(&inode, offset, first, into)? {
+            self.note_read(&inode, count as u64, 0);
             return Ok((count, atime_due));
         }
         let intents = self.intents_of(&inode)?;
+        op.dram_bytes = 0;
         let mut at = first;
         while at < end {
             let run = ((end.0 - at.0) as usize).min(RUN);
@@ -63,6 +65,7 @@ impl Fs {
             self.read_run(op, &inode, offset, into, (at, end), &mappings, &intents)?;
             at = at.plus(run as u64);
         }
+        self.note_read(&inode, count as u64, op.dram_bytes);
         Ok((count, atime_due))
     }
 
@@ -73,7 +76,7 @@ impl Fs {
         }
         match self.map.lookup(None, &inode.map(), block)? {
             Some(mapping) if !mapping.unwritten => {
-                self.blocks.descriptor(mapping.block).touch(self.tick.load(Ordering::Relaxed));
+                self.blocks.descriptor(mapping.block).touch_read(self.tick.load(Ordering::Relaxed));
                 self.pm.read(mapping.block.offset().plus(offset % BLOCK_SIZE), into)?;
                 Ok(true)
             }
@@ -111,14 +114,14 @@ impl Fs {
             match mappings[index] {
                 Some(mapping) if !mapping.unwritten && !gone(block) => {
                     // Consecutive PM blocks are one copy.
-                    self.blocks.descriptor(mapping.block).touch(tick);
+                    self.blocks.descriptor(mapping.block).touch_read(tick);
                     while let Some(Some(next)) = mappings.get(index + length) {
                         let follows = next.block.0 == mapping.block.0 + length as u64;
                         let after = block.plus(length as u64);
                         if !follows || next.unwritten || gone(after) || self.is_dirty_in(inode, after) {
                             break;
                         }
-                        self.blocks.descriptor(next.block).touch(tick);
+                        self.blocks.descriptor(next.block).touch_read(tick);
                         length += 1;
                     }
                     let target = part(into, offset, block, length);
@@ -138,6 +141,7 @@ impl Fs {
                             let page = self.cold_page(op, inode, block, until)?;
                             let skip = (start - block.0 * BLOCK_SIZE) as usize;
                             target.copy_from_slice(&page.bytes()[skip..skip + target.len()]);
+                            op.dram_bytes += target.len() as u64;
                         }
                         _ => target.fill(0),
                     }

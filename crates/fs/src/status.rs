@@ -3,11 +3,15 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::MigrationReport;
+use crate::speeds::{SpeedStatus, class_name, speed_status};
+use crate::tally::TallyReport;
 use crate::types::{BlockRange, Space, Wait, Whereabouts};
 use serde::Serialize;
 use terrace_catalog::SpaceTotals;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_placement::temperature::Times;
+use terrace_placement::{Idle, Observation, Parameters};
 use terrace_runtime::sync::atomic::Ordering;
 
 /// One device of a tier.
@@ -27,6 +31,10 @@ pub struct DeviceStatus {
     pub errors: u64,
     /// Blocks read with a wrong checksum since mount.
     pub checksum_errors: u64,
+    /// Class of its speed, or its kind.
+    pub class: &'static str,
+    /// How fast it is, where that is known.
+    pub speed: Option<SpeedStatus>,
 }
 
 /// One tier.
@@ -34,7 +42,7 @@ pub struct DeviceStatus {
 pub struct TierStatus {
     /// 0 is PM.
     pub id: u8,
-    /// ram, ssd, hdd.
+    /// ram, else the class of the first device.
     pub kind: &'static str,
     /// What `persist` or `flush` survives.
     pub promise: &'static str,
@@ -81,6 +89,31 @@ pub struct DramStatus {
     pub dirty_bytes: u64,
 }
 
+/// The predictors: their parameters, what they see and how good they are.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlacementStatus {
+    /// Fewer blocks written between two fsyncs: synchronous.
+    pub sync_blocks: u32,
+    /// A write is large when its counter is above this,
+    pub large_after: u8,
+    /// and it has so many bytes.
+    pub large_min_bytes: u64,
+    /// Bytes read from PM, a decayed sum: equation (1).
+    pub pm_read_bytes: u64,
+    /// Bytes written to PM, a decayed sum: equation (1).
+    pub pm_written_bytes: u64,
+    /// Bytes read from PM to bytes read from DRAM in the last four seconds: equation (2).
+    pub dataflow_ratio: Option<f64>,
+    /// The side that idled in each of them: dram, pm or none.
+    pub dataflow_idle: &'static str,
+    /// Writes that the predictors saw since mount.
+    pub writes_seen: u64,
+    /// Bytes since mount whose home was a block tier.
+    pub block_home_bytes: u64,
+    /// The synchronicity predictor's predictions and what happened, in bytes.
+    pub confusion: TallyReport,
+}
+
 /// The state of a mounted pool.
 #[derive(Debug, Clone, Serialize)]
 pub struct FsStatus {
@@ -96,6 +129,8 @@ pub struct FsStatus {
     pub data_mode: &'static str,
     /// PM use in percent above which the policy demotes.
     pub threshold: Option<u8>,
+    /// The predictors, when the policy has any.
+    pub placement: Option<PlacementStatus>,
     /// Migration.
     pub migration: MigrationReport,
     /// The last mount.
@@ -134,7 +169,8 @@ impl Fs {
             map: "radix",
             policy: self.policy.name(),
             data_mode: if self.data_ordered { "ordered" } else { "atomic" },
-            threshold: self.policy.threshold_percent(),
+            threshold: self.policy.threshold_percent(&self.with_flows(Observation::default())),
+            placement: self.placement_status(),
             migration: self.migration.report(self.clock.monotonic_ns()),
             recovery: RecoveryStatus {
                 duration_seconds: self.recovery_ns as f64 / 1e9,
@@ -153,6 +189,36 @@ impl Fs {
             pm: self.pm.describe(),
             read_only: self.read_only,
             healthy,
+        })
+    }
+
+    fn placement_status(&self) -> Option<PlacementStatus> {
+        if !self.steers {
+            return None;
+        }
+        let Parameters { sync_blocks, large_after, large_min } = self.parameters;
+        let window = self.flows.window();
+        let mut confusion = self.tally.report();
+        self.files.unsettled(self.tick.load(Ordering::Relaxed), |judgement, idle, bytes| {
+            let row = confusion.row_mut(judgement);
+            *if idle { &mut row.unsynced_bytes } else { &mut row.open_bytes } += bytes;
+        });
+        let (writes_seen, block_home_bytes) = self.flows.steered();
+        Some(PlacementStatus {
+            sync_blocks,
+            large_after,
+            large_min_bytes: large_min,
+            pm_read_bytes: window.decayed().pm_read,
+            pm_written_bytes: window.decayed().pm_written,
+            dataflow_ratio: window.dataflow_ratio(),
+            dataflow_idle: match window.idle() {
+                Idle::Neither => "none",
+                Idle::Dram => "dram",
+                Idle::Pm => "pm",
+            },
+            writes_seen,
+            block_home_bytes,
+            confusion,
         })
     }
 
@@ -186,6 +252,8 @@ impl Fs {
             reason: self.pm_trouble(),
             errors: self.pm.error_count(),
             checksum_errors: 0,
+            class: "pm",
+            speed: None,
         };
         let mut tiers = vec![TierStatus {
             id: 0,
@@ -200,6 +268,7 @@ impl Fs {
             for id in self.devices.of_tier(tier) {
                 let device = &self.devices.list[usize::from(id.0)];
                 let SpaceTotals { total, free } = self.devices.space.totals_now(&[id]);
+                let row = self.superblock.device_rows().get(usize::from(id.0));
                 devices.push(DeviceStatus {
                     path: device.medium.name().to_string(),
                     capacity_bytes: total * BLOCK_SIZE,
@@ -208,13 +277,14 @@ impl Fs {
                     reason: device.reason(),
                     errors: device.medium.error_count(),
                     checksum_errors: device.damaged.load(Ordering::Relaxed),
+                    class: row.map_or("ssd", class_name),
+                    speed: row.and_then(speed_status),
                 });
             }
-            let row = self.superblock.device_rows().iter().find(|row| row.tier == tier.0);
             let first = self.devices.of_tier(tier).first().map(|id| usize::from(id.0)).unwrap_or(0);
             tiers.push(TierStatus {
                 id: tier.0,
-                kind: if row.is_some_and(|row| row.class == 2) { "hdd" } else { "ssd" },
+                kind: devices.first().map_or("ssd", |device| device.class),
                 promise: self.devices.list[first].promise().name(),
                 capacity_bytes: devices.iter().map(|device| device.capacity_bytes).sum(),
                 used_bytes: devices.iter().map(|device| device.used_bytes).sum(),
@@ -290,6 +360,7 @@ impl Fs {
     pub fn whereabouts_in(&self, ino: Ino, range: BlockRange) -> FsResult<Whereabouts> {
         let _guard = self.locks.read(ino);
         let inode = self.load(ino)?;
+        let (mut written, mut read) = (Times::default(), Times::default());
         let mut found = Whereabouts { size_bytes: inode.size(), ..Default::default() };
         let mut bytes =
             vec![0u64; 1 + self.devices.tiers().iter().map(|tier| tier.0).max().unwrap_or(0) as usize];
@@ -313,9 +384,14 @@ impl Fs {
                 }
             }
             let mut at = range.first;
-            while let Some((block, _)) = self.next_mapped(&inode, at, range.end)? {
+            while let Some((block, mapping)) = self.next_mapped(&inode, at, range.end)? {
                 if !gone(block) {
                     bytes[0] += BLOCK_SIZE;
+                    let descriptor = self.blocks.descriptor(mapping.block);
+                    written.add(descriptor.written());
+                    if descriptor.read() > 0 {
+                        read.add(descriptor.read());
+                    }
                 }
                 at = block.plus(1);
             }
@@ -323,6 +399,7 @@ impl Fs {
         found.tiers = bytes.into_iter().enumerate().map(|(tier, bytes)| (tier as u8, bytes)).collect();
         found.dirty_bytes = self.cache.count_dirty(ino) * BLOCK_SIZE;
         found.dram_bytes = self.cache.count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
+        found.predictions = self.predictions(&inode, written, read);
         Ok(found)
     }
 }

@@ -28,10 +28,12 @@ impl Fs {
         if self.wal.is_stopped() {
             return Err(FsError::NotDurable);
         }
-        if self.unwritten.get(ino).is_some() {
-            if wait == Wait::Never {
-                return Err(FsError::WouldBlock);
-            }
+        let is_waiting = self.unwritten.get(ino).is_some();
+        if is_waiting && wait == Wait::Never {
+            return Err(FsError::WouldBlock);
+        }
+        self.note_fsync(ino);
+        if is_waiting {
             self.write_back_noted(ino)?;
         }
         self.barrier()

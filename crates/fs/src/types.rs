@@ -161,7 +161,7 @@ pub enum Atime {
 }
 
 /// Where the blocks of one file are (`terrace where`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Whereabouts {
     /// Size in bytes.
     pub size_bytes: u64,
@@ -173,6 +173,27 @@ pub struct Whereabouts {
     pub dirty_bytes: u64,
     /// Bytes of clean copies kept on lower tiers beneath PM.
     pub clean_bytes: u64,
+    /// What the predictors say.
+    #[serde(flatten)]
+    pub predictions: Predictions,
+}
+
+/// What the predictors and the times of its blocks in PM say of one file. `None`: the policy does not ask, or no
+/// block is in PM.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Predictions {
+    /// An fsync is expected soon after a write.
+    pub sync_predicted: Option<bool>,
+    /// The last write was large and stable.
+    pub large_predicted: Option<bool>,
+    /// Read more than twice its size since it was last written.
+    pub read_dominated: Option<bool>,
+    /// When its blocks in PM were written, on average: seconds since the epoch.
+    pub average_mtime: Option<f64>,
+    /// When those that were read since were read last, on average: seconds since the epoch.
+    pub average_rtime: Option<f64>,
+    /// write-hot, read-hot, cold.
+    pub temperature: Option<&'static str>,
 }
 
 /// A range of file blocks, end exclusive.

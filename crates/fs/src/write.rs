@@ -206,7 +206,7 @@ impl<'a> Staged<'a> {
                 descriptor.set_clean(false);
             }
             self.fs.blocks.bump(block);
-            descriptor.touch(self.fs.tick.load(Ordering::Relaxed));
+            descriptor.touch_written(self.fs.tick.load(Ordering::Relaxed));
             self.store(block, at, bytes)?;
         }
         Ok(())
@@ -266,7 +266,7 @@ impl<'a> Staged<'a> {
         }
         let tick = self.fs.tick.load(Ordering::Relaxed);
         for (block, _) in &self.owners {
-            self.fs.blocks.descriptor(*block).touch(tick);
+            self.fs.blocks.descriptor(*block).touch_written(tick);
         }
         Ok(lsn)
     }
@@ -398,6 +398,7 @@ impl Fs {
                 kill_set_id(&mut slot);
             }
             self.finish_change(reservation, &inode, slot, staged)?;
+            self.note_write(&inode, segment.blocks(), segment.length, flags, Home::Pm);
             Ok(())
         })
     }

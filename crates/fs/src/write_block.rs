@@ -7,7 +7,7 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::slot::{Inode, log_size_and_times, log_slot};
-use crate::types::WriteFlags;
+use crate::types::{BlockRange, WriteFlags};
 use crate::write::{Segment, USER, kill_set_id};
 use terrace_format::inode::flag;
 use terrace_format::table::Owner;
@@ -87,7 +87,8 @@ impl Fs {
         if let Some(old) = old {
             self.blocks.freed(lsn, &[old]);
         }
-        self.blocks.descriptor(new).touch(self.tick.load(Ordering::Relaxed));
+        self.blocks.descriptor(new).touch_written(self.tick.load(Ordering::Relaxed));
+        self.note_write(&inode, BlockRange::new(block, block.plus(1)), BLOCK_SIZE, flags, Home::Pm);
         drop(guard);
         if due {
             self.wal.checkpoint_if_idle()?;

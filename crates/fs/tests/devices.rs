@@ -6,8 +6,9 @@ mod common;
 
 use common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
+use terrace_format::Ino;
 use terrace_fs::{Fs, FsResult, MountOptions, PoolMedia, Wait, WriteFlags, format};
-use terrace_media::block::SimulatedDevice;
+use terrace_media::block::{Operation, SimulatedDevice, Times};
 
 const W: Wait = Wait::Allowed;
 
@@ -43,6 +44,112 @@ fn each_of_two_devices_is_flushed() -> FsResult<()> {
         let mut content = vec![0; 100_000];
         assert_eq!(fs.read(ino, 0, &mut content, W)?, content.len());
         assert!(content.iter().all(|byte| *byte == index));
+    }
+    Ok(())
+}
+
+/// A pool with one tier of two devices of so many blocks, mounted, with the free space of both known.
+fn two_devices(
+    pool: &Pool,
+    first: &Arc<SimulatedDevice>,
+    second: &Arc<SimulatedDevice>,
+) -> FsResult<Arc<Fs>> {
+    let media = || PoolMedia { pm: pool.pm.clone(), block: vec![first.clone(), second.clone()] };
+    let superblock = format(&media(), &format_options(2))?;
+    let fs = Fs::mount(media(), superblock, MountOptions::default(), Arc::clone(&pool.clock))?;
+    fs.run_background(1000);
+    Ok(fs)
+}
+
+/// Writes a file and moves it down.
+fn put_down(fs: &Arc<Fs>, name: u8, bytes: usize) -> FsResult<Ino> {
+    let ino = fs.mknod(ROOT, &[name], 0o100644, 0, CALLER, W)?.ino;
+    assert_eq!(fs.write(ino, 0, &vec![name; bytes], WriteFlags::default(), W)?, bytes);
+    fs.sync_to(1, &mut |_| {})?;
+    Ok(ino)
+}
+
+fn assert_holds(fs: &Fs, ino: Ino, name: u8, bytes: usize) -> FsResult<()> {
+    let mut content = vec![0; bytes];
+    assert_eq!(fs.read(ino, 0, &mut content, W)?, bytes);
+    assert!(content.iter().all(|byte| *byte == name));
+    Ok(())
+}
+
+/// The device with most free space failed every write, was still the one with most free space, and was chosen
+/// again for ever, while the other would have taken it all.
+#[test]
+fn a_failed_device_is_passed_over() -> FsResult<()> {
+    for operation in [Operation::Write, Operation::Flush] {
+        let pool = Pool::new(4 << 20, 64);
+        let (first, second) = (Arc::new(SimulatedDevice::new(2048)), Arc::new(SimulatedDevice::new(1024)));
+        let fs = two_devices(&pool, &first, &second)?;
+        first.fail_next(operation, 0..2048, libc::EIO, Times::Forever);
+        let flushes = first.counters().flushes;
+        for name in b'a'..=b'f' {
+            let ino = put_down(&fs, name, 100_000)?;
+            assert_holds(&fs, ino, name, 100_000)?;
+        }
+        // One group met the failure; the rest went elsewhere at once.
+        let status = fs.status()?;
+        assert_eq!(status.tiers[1].devices[0].errors, 1, "{operation:?}");
+        assert_eq!(status.tiers[1].devices[0].health, "degraded");
+        assert_eq!(status.migration.reason, None);
+        assert!(first.counters().flushes - flushes <= 1);
+        assert!(status.tiers[1].devices[1].used_bytes >= 600_000);
+        // Later it is tried again, and takes its share once it is well.
+        first.clear_failures();
+        pool.clock.sleep(std::time::Duration::from_secs(31));
+        put_down(&fs, b'g', 100_000)?;
+        assert!(fs.status()?.tiers[1].devices[0].used_bytes >= 100_000);
+    }
+    Ok(())
+}
+
+/// With every other device full, a failed one does not make migration spin, and nothing is lost.
+#[test]
+fn a_failed_device_beside_a_full_one_is_tried_with_pauses() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 64);
+    let (first, second) = (Arc::new(SimulatedDevice::new(1024)), Arc::new(SimulatedDevice::new(17)));
+    let fs = two_devices(&pool, &first, &second)?;
+    first.fail_next(Operation::Write, 0..1024, libc::EIO, Times::Forever);
+    let ino = fs.mknod(ROOT, b"a", 0o100644, 0, CALLER, W)?.ino;
+    fs.write(ino, 0, &vec![b'a'; 400_000], WriteFlags::default(), W)?;
+    assert!(fs.sync_to(1, &mut |_| {}).is_err());
+    let errors = fs.status()?.tiers[1].devices[0].errors;
+    assert!(errors <= 8, "{errors} attempts");
+    assert_holds(&fs, ino, b'a', 400_000)?;
+    // It comes back: all goes down.
+    first.clear_failures();
+    pool.clock.sleep(std::time::Duration::from_secs(31));
+    fs.sync_to(1, &mut |_| {})?;
+    assert_holds(&fs, ino, b'a', 400_000)
+}
+
+/// Devices of different sizes fill alike, so that both work from the beginning; full ones are passed over.
+#[test]
+fn devices_of_a_tier_fill_alike() -> FsResult<()> {
+    let pool = Pool::new(8 << 20, 64);
+    let (small, large) = (Arc::new(SimulatedDevice::new(257)), Arc::new(SimulatedDevice::new(1025)));
+    let fs = two_devices(&pool, &small, &large)?;
+    let share = |fs: &Fs| -> FsResult<[u64; 2]> {
+        let devices = fs.status()?.tiers.remove(1).devices;
+        Ok([0, 1].map(|index: usize| devices[index].used_bytes * 100 / devices[index].capacity_bytes))
+    };
+    let mut files = Vec::new();
+    for name in 0..40u8 {
+        files.push((name, put_down(&fs, name + b'0', 65_536)?));
+        let [a, b] = share(&fs)?;
+        assert!(a.abs_diff(b) <= 10, "after {name}: {a} %, {b} %");
+    }
+    // The rest fills both to the last group.
+    for name in 40..74u8 {
+        files.push((name, put_down(&fs, name + b'0', 65_536)?));
+    }
+    let [a, b] = share(&fs)?;
+    assert!(a >= 85 && b >= 85, "{a} %, {b} %");
+    for (name, ino) in files {
+        assert_holds(&fs, ino, name + b'0', 65_536)?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Transport: requests from the kernel in, replies out; no file-system logic (design 2).
 //!
 //! The only crate that knows FUSE. A node id is an inode number (the root is 1 in both), so no table
-//! of nodes is kept. Called by the command line (mount) and by the bench (null server); calls the `fs`
-//! crate alone.
+//! of nodes is kept. Called by the command line (mount, emulated device) and by the bench (null server); calls the
+//! `fs` crate, and for the emulated device `media`.
 //!
 //! Invariants: no request can end the daemon (every handler runs under `catch_unwind` and answers EIO
 //! when it panics); every request is answered exactly once; a request thread never waits for a lower
@@ -10,11 +10,14 @@
 #![deny(unsafe_code)]
 
 mod adapter;
+mod completions;
 mod convert;
+pub mod device;
 pub mod null;
 pub mod session;
 
 pub use adapter::{Adapter, CONTROL_XATTR};
+pub use device::DeviceServer;
 pub use null::NullServer;
 pub use session::{
     Connection, MountError, Running, SessionOptions, Unmount, become_io_flusher, keep_descriptors_private,

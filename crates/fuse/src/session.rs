@@ -47,6 +47,8 @@ pub struct SessionOptions {
     pub threads: Option<usize>,
     /// One /dev/fuse descriptor per thread.
     pub clone_fd: bool,
+    /// The file system type shows as `fuse.` and this.
+    pub subtype: &'static str,
 }
 
 impl SessionOptions {
@@ -59,6 +61,7 @@ impl SessionOptions {
             flags: Vec::new(),
             threads: None,
             clone_fd: true,
+            subtype: "terrace",
         }
     }
 }
@@ -167,7 +170,12 @@ pub(crate) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
         InitFlags::FUSE_EXPLICIT_INVAL_DATA,
         InitFlags::FUSE_CACHE_SYMLINKS,
     ];
-    for flag in wanted {
+    negotiate_only(config, &wanted)
+}
+
+/// Asks for these capabilities, and for large requests.
+pub(crate) fn negotiate_only(config: &mut KernelConfig, wanted: &[InitFlags]) -> io::Result<()> {
+    for &flag in wanted {
         if config.add_capabilities(flag).is_err() {
             tracing::debug!(?flag, "not offered by the kernel");
         }
@@ -312,7 +320,8 @@ fn mount_directly(options: &SessionOptions) -> Result<OwnedFd, MountError> {
     );
     let data = CString::new(data).map_err(|error| refused(error.into()))?;
     let flags = mount_flags(&options.flags);
-    rustix::mount::mount(&options.source, &options.mountpoint, "fuse.terrace", flags, data.as_c_str())
+    let kind = format!("fuse.{}", options.subtype);
+    rustix::mount::mount(&options.source, &options.mountpoint, kind, flags, data.as_c_str())
         .map_err(|error| refused(error.into()))?;
     Ok(device)
 }
@@ -322,7 +331,7 @@ fn mount_by_helper(options: &SessionOptions) -> Result<OwnedFd, MountError> {
     let helper = |error: io::Error| MountError::Helper(format!("{FUSERMOUNT}: {error}"));
     let (ours, theirs) = UnixStream::pair().map_err(helper)?;
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|error| helper(error.into()))?;
-    let mut words = OsString::from("subtype=terrace,default_permissions");
+    let mut words = OsString::from(format!("subtype={},default_permissions", options.subtype));
     if options.allow_other {
         words.push(",allow_other");
     }

@@ -1,12 +1,15 @@
 //! Block devices (design 3).
 
 mod device_image;
+mod emulated;
 mod faults;
 pub mod file;
+pub mod probe;
 mod ring;
 pub mod simulated;
 
 pub use device_image::{DeviceImage, DeviceSnapshot};
+pub use emulated::EmulatedBlock;
 pub use faults::{Begins, Operation, Times};
 pub use file::FileDevice;
 pub use simulated::{DeviceCounters, SimulatedDevice};
@@ -81,4 +84,4 @@ macro_rules! flush {
         }
     )*};
 }
-flush!(dyn BlockMedium + '_, FileDevice, SimulatedDevice);
+flush!(dyn BlockMedium + '_, EmulatedBlock, FileDevice, SimulatedDevice);

@@ -12,7 +12,9 @@ pub mod crash;
 pub mod error;
 pub mod open;
 pub mod ordering;
+pub mod pace;
 pub mod pm;
+pub mod speed;
 
 pub use block::BlockMedium;
 pub use error::{DeviceError, MediaError};

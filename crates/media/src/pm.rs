@@ -2,6 +2,7 @@
 
 mod checked;
 mod crash_image;
+mod emulated;
 pub(crate) mod fault;
 mod image;
 pub(crate) mod kernels;
@@ -10,6 +11,7 @@ pub mod ram;
 pub mod recorded;
 
 pub use crash_image::{CrashSnapshot, PendingLine};
+pub use emulated::{EmulatedPm, PmModel, PmSpeed};
 pub use image::PmImage;
 pub use ram::RamPm;
 pub use recorded::{Access, RecordedPm};
@@ -141,7 +143,7 @@ macro_rules! fences {
         }
     )*};
 }
-fences!(dyn PmMedium + '_, RamPm, RecordedPm);
+fences!(dyn PmMedium + '_, EmulatedPm, RamPm, RecordedPm);
 
 /// Event counts of a PM medium.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use terrace_format::DeviceBlock;
-use terrace_media::block::{AlignedBlock, Buffer, FileDevice, SimulatedDevice};
+use terrace_media::block::{AlignedBlock, Buffer, EmulatedBlock, FileDevice, SimulatedDevice};
+use terrace_media::speed::named;
 use terrace_media::{BlockMedium, MediaError};
+use terrace_runtime::ManualClock;
 
 const BLOCKS: u64 = 6000;
 
@@ -22,11 +24,17 @@ fn media() -> Vec<Case> {
         }
         Case { name, medium: Arc::new(device), _directory: Some(directory) }
     };
+    let emulated = |name, below: Case| {
+        let speed = named("sata").unwrap().speed;
+        let device = EmulatedBlock::new(below.medium, speed, Arc::new(ManualClock::new(0)));
+        Case { name, medium: Arc::new(device), _directory: below._directory }
+    };
     let disk = env!("CARGO_TARGET_TMPDIR");
     vec![
         file("file on disk", disk, false),
         file("file on disk by calls", disk, true),
         file("file on tmpfs", "/dev/shm", false),
+        emulated("emulated over a file", file("file", disk, false)),
         Case { name: "simulated", medium: Arc::new(SimulatedDevice::new(BLOCKS)), _directory: None },
     ]
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_format::PmOffset;
-use terrace_media::pm::{RamPm, RecordedPm};
+use terrace_media::pm::{EmulatedPm, PmSpeed, RamPm, RecordedPm};
 use terrace_media::{MediaError, PmMedium};
+use terrace_runtime::ManualClock;
 
 const SIZE: u64 = 1 << 20;
 
@@ -26,7 +27,15 @@ fn media() -> Vec<Case> {
         medium.set_persist_only(persist_only);
         Case { name, medium: Arc::new(medium), _directory: None }
     };
+    let emulated = |name, speed: &str| {
+        let below = ram(name, "/dev/shm");
+        let speed = PmSpeed::parse(speed).unwrap();
+        let medium = EmulatedPm::new(below.medium, speed, Arc::new(ManualClock::new(0)));
+        Case { name, medium: Arc::new(medium), _directory: below._directory }
+    };
     vec![
+        emulated("emulated by line", "200:1G"),
+        emulated("emulated by run", "run:300:1G:300"),
         ram("ram on tmpfs", "/dev/shm"),
         ram("ram on a disk file system", env!("CARGO_TARGET_TMPDIR")),
         recorded("recorded", false),

@@ -1,12 +1,24 @@
 //! Placement: where data belongs. A policy is a pure function of what was observed: no I/O, no clock,
 //! no lock, so that recorded traces can be replayed through it (design 7, style.md).
 //!
-//! Each policy is one file and one row of [`POLICIES`].
+//! Each policy is one file and one row of [`POLICIES`]. The predictors ([`synchronicity`], [`write_size`],
+//! [`read_frequency`]), [`temperature`] and the two [`threshold`]s are modules of their own; [`decision`] joins them.
+//! Whoever calls them keeps their state. docs/placement.md says what each does and what is different from the
+//! publications.
 #![forbid(unsafe_code)]
 
+pub mod decision;
+pub mod parameters;
 pub mod policies;
+pub mod read_frequency;
+pub mod synchronicity;
+pub mod temperature;
+pub mod threshold;
+pub mod write_size;
 
-pub use policies::{POLICIES, PolicyRow, make};
+pub use decision::Idle;
+pub use parameters::Parameters;
+pub use policies::{POLICIES, PolicyRow, make, name_of};
 
 /// Where a write goes first (design 5): a write has one home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +38,19 @@ pub struct Observation {
     pub free_blocks: u64,
     /// Blocks by which use will have grown when a group that begins now has been moved, if writers go on as they do.
     pub arriving_blocks: u64,
+    /// Bytes read from PM and written to it, in a decayed window: what equation (1) of [TPFS] divides.
+    pub pm_read_bytes: u64,
+    /// See [`Self::pm_read_bytes`].
+    pub pm_written_bytes: u64,
+}
+
+/// Which blocks go down first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VictimOrder {
+    /// Those read and written longest ago, whatever file they are of.
+    LeastRecentlyUsed,
+    /// The files written longest ago; of a file written lately what is older than its average.
+    WriteColdFiles,
 }
 
 impl Observation {
@@ -44,5 +69,17 @@ pub trait Policy: Send + Sync {
     /// Whether a cold block that was read for the `touches`-th time comes into PM.
     fn promotes(&self, touches: u32) -> bool;
     /// PM use in percent above which it demotes; `None` when it never does.
-    fn threshold_percent(&self) -> Option<u8>;
+    fn threshold_percent(&self, seen: &Observation) -> Option<u8>;
+    /// Which blocks it demotes first.
+    fn victims(&self) -> VictimOrder {
+        VictimOrder::LeastRecentlyUsed
+    }
+    /// Whether predictors choose the home of writes (design 5).
+    fn steers_writes(&self) -> bool {
+        false
+    }
+    /// Whether read-dominated files move between PM and DRAM as equation (2) of [TPFS] says.
+    fn follows_reads(&self) -> bool {
+        false
+    }
 }

@@ -1,6 +1,8 @@
 //! Clocks: wall time for timestamps, monotonic time for intervals.
 #![allow(clippy::disallowed_methods)] // the one place that may ask the operating system
 
+use std::cell::Cell;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +18,21 @@ pub trait Clock: Send + Sync {
     fn monotonic_ns(&self) -> u64;
     /// Waits; a manual clock advances itself instead.
     fn sleep(&self, duration: Duration);
+    /// Waits until [`Self::monotonic_ns`] is at least this, to within some microseconds: for emulated devices.
+    fn wait_until(&self, monotonic_ns: u64) {
+        let now = self.monotonic_ns();
+        if now < monotonic_ns {
+            self.sleep(Duration::from_nanos(monotonic_ns - now));
+        }
+    }
 }
+
+/// Shorter waits spin: a sleep would end too late.
+const SPIN_NS: u64 = 50_000;
+/// So near the end the processor's pause, up to 50 ns, would be late too.
+const CLOSE_NS: u64 = 2_000;
+/// A sleep ends this much early, and the rest is spun.
+const EARLY_NS: u64 = 25_000;
 
 /// The operating system's clocks.
 #[derive(Debug)]
@@ -46,6 +62,32 @@ impl Clock for SystemClock {
     }
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
+    }
+    fn wait_until(&self, monotonic_ns: u64) {
+        loop {
+            let left = monotonic_ns.saturating_sub(self.monotonic_ns());
+            if left == 0 {
+                return;
+            }
+            if left > SPIN_NS {
+                sleep_exactly();
+                std::thread::sleep(Duration::from_nanos(left - EARLY_NS));
+            } else if left > CLOSE_NS {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+/// The kernel may end sleeps of a thread 50 µs late, so that several end together: not those of this thread, from
+/// now on.
+pub fn sleep_exactly() {
+    thread_local! {
+        static ASKED: Cell<bool> = const { Cell::new(false) };
+    }
+    if !ASKED.replace(true) {
+        // Refused, sleeps stay as late as they are.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     }
 }
 

@@ -14,12 +14,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use terrace_format::device::FIRST_CHUNK_BLOCK;
 use terrace_format::geometry::MIN_PM_SIZE;
 use terrace_format::superblock::{MAX_DEVICES, MAX_PATH, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry};
-use terrace_fs::{DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia, RootDirectory};
+use terrace_fs::{
+    DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia, RootDirectory, class_name, speed_of,
+};
+use terrace_media::block::probe::probe;
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::RamPm;
+use terrace_media::speed::{ClassedSpeed, FIGURES};
 use terrace_media::{BlockMedium, PmMedium, Promise};
 use terrace_runtime::{Clock, SystemClock};
 
@@ -38,7 +43,8 @@ struct Target {
     size: u64,
     /// Bytes given, or found.
     given: u64,
-    class: DeviceClass,
+    /// As the user says.
+    speed: Option<ClassedSpeed>,
 }
 
 #[derive(Debug)]
@@ -51,7 +57,7 @@ struct Existing {
 
 pub fn run(args: &Mkfs) -> Outcome<u8> {
     let options = options(args)?;
-    let pm = target(&args.pm, args.pm_size.as_deref(), "--pm-size SIZE", DeviceClass::Ssd)?;
+    let pm = target(&args.pm, args.pm_size.as_deref(), "--pm-size SIZE", None)?;
     let mut tiers = Vec::new();
     for text in &args.tiers {
         tiers.push(tier(text)?);
@@ -83,8 +89,8 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
     let policy = match args.policy {
         Policy::Static => PolicyKind::Static,
         Policy::Anticache => PolicyKind::Anticache,
-        Policy::Predictive => return Err(Failure::not_built("--policy predictive")),
-        Policy::WriteOnly => return Err(Failure::not_built("--policy write-only")),
+        Policy::Predictive => PolicyKind::Predictive,
+        Policy::WriteOnly => PolicyKind::WriteOnly,
     };
     if args.label.len() > 64 {
         return Err(Failure::new(format!("--label: {} bytes; use at most 64", args.label.len())));
@@ -107,24 +113,25 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
     })
 }
 
-/// `PATH[,size=SIZE][,class=ssd|hdd]`
+/// `PATH[,size=SIZE][,class=CLASS]`
 fn tier(text: &OsStr) -> Outcome<Target> {
     let mut words = text.as_bytes().split(|&byte| byte == b',');
     let path = Path::new(OsStr::from_bytes(words.next().unwrap_or(&[])));
-    let (mut size, mut class) = (None, DeviceClass::Ssd);
+    let (mut size, mut speed) = (None, None);
     for word in words {
         let word = String::from_utf8_lossy(word).into_owned();
         match word.split_once('=') {
             Some(("size", value)) => size = Some(value.to_string()),
-            Some(("class", "ssd")) => class = DeviceClass::Ssd,
-            Some(("class", "hdd")) => class = DeviceClass::Hdd,
-            _ => return Err(Failure::at(path, format!("'{word}': use size=SIZE or class=ssd|hdd"))),
+            Some(("class", value)) => {
+                speed = Some(ClassedSpeed::parse(value).map_err(|error| Failure::at(path, error))?);
+            }
+            _ => return Err(Failure::at(path, format!("'{word}': use size=SIZE or class=CLASS"))),
         }
     }
-    target(path, size.as_deref(), "size=SIZE", class)
+    target(path, size.as_deref(), "size=SIZE", speed)
 }
 
-fn target(path: &Path, size: Option<&str>, option: &str, class: DeviceClass) -> Outcome<Target> {
+fn target(path: &Path, size: Option<&str>, option: &str, speed: Option<ClassedSpeed>) -> Outcome<Target> {
     let asked = match size {
         Some(text) => Some(parse_size(text).map_err(|error| Failure::at(path, error))?),
         None => None,
@@ -152,7 +159,7 @@ fn target(path: &Path, size: Option<&str>, option: &str, class: DeviceClass) -> 
             ));
         }
     };
-    Ok(Target { path, existing, size: given / BLOCK_SIZE * BLOCK_SIZE, given, class })
+    Ok(Target { path, existing, size: given / BLOCK_SIZE * BLOCK_SIZE, given, speed })
 }
 
 /// The absolute path of a file to make.
@@ -303,25 +310,49 @@ fn make(
     made: &mut Vec<PathBuf>,
 ) -> Outcome<Superblock> {
     let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
-    for (target, number) in tiers.iter().zip(1u8..) {
+    for target in tiers {
         let device = open_tier(target, made).map_err(|error| pool::open_failure(&error))?;
         if force && target.existing.is_some() {
             wipe(&device).map_err(|error| Failure::new(error.to_string()))?;
         }
-        options.devices.push(NewDevice {
-            tier: number,
-            class: target.class,
-            uuid: uuid::Uuid::new_v4().into_bytes(),
-            path: target.path.clone(),
-        });
         block.push(Arc::new(device));
     }
     if pm.existing.is_none() {
         made.push(pm.path.clone());
     }
     let memory = RamPm::create(&pm.path, pm.size).map_err(|error| pool::open_failure(&error))?;
+    // Last of all, because it writes.
+    let speeds = speeds(tiers, &block)?;
+    for ((target, speed), tier) in tiers.iter().zip(&speeds).zip(tier_numbers(&speeds)) {
+        options.devices.push(NewDevice {
+            tier,
+            class: speed.map_or(DeviceClass::Ssd, DeviceClass::Speed),
+            uuid: uuid::Uuid::new_v4().into_bytes(),
+            path: target.path.clone(),
+        });
+    }
     let media = PoolMedia { pm: Arc::new(memory) as Arc<dyn PmMedium>, block };
     terrace_fs::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
+}
+
+/// How fast the devices are: as the user says, else measured. A single device need not be known.
+fn speeds(tiers: &[Target], block: &[Arc<dyn BlockMedium>]) -> Outcome<Vec<Option<ClassedSpeed>>> {
+    let clock = SystemClock::default();
+    let speed = |(target, device): (&Target, &Arc<dyn BlockMedium>)| match target.speed {
+        None if tiers.len() > 1 => {
+            let blocks = FIRST_CHUNK_BLOCK..DeviceBlock(device.blocks());
+            let speed = probe(&**device, blocks, &clock).map_err(|error| Failure::new(error.to_string()))?;
+            Ok(Some(ClassedSpeed { number: FIGURES, speed }))
+        }
+        given => Ok(given),
+    };
+    tiers.iter().zip(block).map(speed).collect()
+}
+
+/// Tiers of devices, all of known speed unless there is one only.
+fn tier_numbers(speeds: &[Option<ClassedSpeed>]) -> Vec<u8> {
+    let known: Option<Vec<_>> = speeds.iter().map(|speed| speed.map(|speed| speed.speed)).collect();
+    known.map_or_else(|| vec![1; speeds.len()], |known| terrace_media::speed::tiers(&known))
 }
 
 fn open_tier(target: &Target, made: &mut Vec<PathBuf>) -> Result<FileDevice, terrace_media::OpenError> {
@@ -362,13 +393,22 @@ fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
     if !is_memory(&pm.path) {
         output::warn(ordinary(&pm.path));
     }
-    for (tier, number) in tiers.iter().zip(1..) {
-        let class = if tier.class == DeviceClass::Hdd { "hdd" } else { "ssd" };
+    let mut rows: Vec<_> = tiers.iter().zip(superblock.device_rows()).collect();
+    rows.sort_by_key(|(_, row)| row.tier);
+    for (tier, row) in rows {
         let chunks = (tier.size / BLOCK_SIZE - 1).div_ceil(u64::from(CHUNK_BLOCKS));
+        let speed = match (speed_of(row), row.speed_class) {
+            (Some(_), FIGURES) if tier.speed.is_none() => ", measured: ",
+            (Some(_), _) => ", ",
+            (None, _) => "",
+        };
+        let figures = speed_of(row).map(|figures| figures.to_string()).unwrap_or_default();
         output::print(format!(
-            "tier {number}: {}, {}: {class}, {chunks} chunks of 16 MiB; promise {}",
+            "tier {}: {}, {}: {}{speed}{figures}, {chunks} chunks of 16 MiB; promise {}",
+            row.tier,
             tier.path.display(),
             human(tier.size),
+            class_name(row),
             Promise::PowerFail.name(),
         ));
         if tier.existing.is_none() {

@@ -1,5 +1,6 @@
 //! One file per command. A new command is a row in `args::Command`, a file here and a line in `run`.
 
+mod bench_device;
 mod check;
 mod mkfs;
 mod mount;
@@ -30,6 +31,7 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
             Ok(0)
         }
         Command::Bench { what: Bench::Smoke { options } } => return Ok(terrace_bench::main_smoke(&options)),
+        Command::Bench { what: Bench::Device(args) } => bench_device::run(&args),
         Command::Bench { what: Bench::Run(later) } => Err(later.refuse("bench run")),
         Command::Bench { what: Bench::Paper(later) } => Err(later.refuse("bench paper")),
         Command::Iostat(later) => Err(later.refuse("iostat")),

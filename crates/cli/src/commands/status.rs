@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use std::path::Path;
 use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;
+use terrace_fs::{class_name, speed_status};
+use terrace_media::speed::Speed;
 
 pub fn run(args: &Status) -> Outcome<u8> {
     let mut found = match locate(&args.path)? {
@@ -53,7 +55,10 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
         let health = if path.exists() { "ok" } else { "missing" };
         let size = row.blocks.get() * BLOCK_SIZE;
         let path = output::path_text(&path);
-        let device = json!({ "path": path, "capacity_bytes": size, "used_bytes": null, "health": health });
+        let device = json!({
+            "path": path, "capacity_bytes": size, "used_bytes": null, "health": health, "class": class_name(row),
+            "speed": speed_status(row),
+        });
         match tiers.iter_mut().find(|tier| tier["id"] == row.tier) {
             Some(tier) => {
                 tier["capacity_bytes"] = json!(tier["capacity_bytes"].as_u64().unwrap_or(0) + size);
@@ -62,7 +67,7 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
                 }
             }
             None => tiers.push(json!({
-                "id": row.tier, "kind": pool::class_name(row.class), "promise": null, "capacity_bytes": size,
+                "id": row.tier, "kind": class_name(row), "promise": null, "capacity_bytes": size,
                 "used_bytes": null, "devices": [device],
             })),
         }
@@ -70,7 +75,7 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
     json!({
         "pool": output::path_text(pool), "uuid": pool::uuid_text(superblock), "label": pool::label(superblock), "mounted": false,
         "clean": pool::is_clean(pool, superblock), "warnings": pool::warnings(pool), "tiers": tiers, "map": "radix",
-        "policy": if superblock.policy == 1 { "static" } else { "anticache" },
+        "policy": terrace_fs::policy_name(superblock.policy),
         "data_mode": if superblock.data_mode == 2 { "ordered" } else { "atomic" },
     })
 }
@@ -122,6 +127,7 @@ fn show(found: &Value) {
         let (id, kind, promise) = (text(&tier["id"]), text(&tier["kind"]), text(&tier["promise"]));
         line([&id, &kind, &promise, &capacity, &used, &devices.join(", ")]);
     }
+    show_speeds(found);
     let words = [("map", &found["map"]), ("policy", &found["policy"]), ("data", &found["data_mode"])];
     let mut parts: Vec<String> =
         words.iter().map(|(name, value)| format!("{name} {}", text(value))).collect();
@@ -135,6 +141,56 @@ fn show(found: &Value) {
     show_live(found);
 }
 
+/// How fast the devices are of which that is known, and what is emulated.
+fn show_speeds(found: &Value) {
+    let none = Vec::new();
+    for tier in found["tiers"].as_array().unwrap_or(&none) {
+        for device in tier["devices"].as_array().unwrap_or(&none) {
+            let figure = |name: &str| device["speed"][name].as_u64();
+            let (
+                Some(read_latency_ns),
+                Some(write_latency_ns),
+                Some(read_bytes_per_s),
+                Some(write_bytes_per_s),
+            ) = (
+                figure("read_latency_ns"),
+                figure("write_latency_ns"),
+                figure("read_bytes_per_s"),
+                figure("write_bytes_per_s"),
+            )
+            else {
+                continue;
+            };
+            let speed = Speed { read_latency_ns, write_latency_ns, read_bytes_per_s, write_bytes_per_s };
+            output::print(format!("{}: {}, {speed}", text(&device["path"]), text(&device["class"])));
+        }
+    }
+    for emulated in found["emulated"].as_array().unwrap_or(&none) {
+        output::print(format!("emulated {}", text(emulated)));
+    }
+}
+
+/// The predictors, where the policy has any.
+fn show_placement(placement: &Value) {
+    if placement.is_null() {
+        return;
+    }
+    let (blocks, after) = (text(&placement["sync_blocks"]), text(&placement["large_after"]));
+    let (least, writes) = (size(&placement["large_min_bytes"]), text(&placement["writes_seen"]));
+    output::print(format!(
+        "predictors: synchronous below {blocks} blocks, large above {after} from {least}; {writes} writes seen"
+    ));
+    let (read, written) = (size(&placement["pm_read_bytes"]), size(&placement["pm_written_bytes"]));
+    let (ratio, idle) = (text(&placement["dataflow_ratio"]), text(&placement["dataflow_idle"]));
+    output::print(format!("PM lately read {read}, written {written}; PM to DRAM {ratio}, idle {idle}"));
+    let row = |name: &str| {
+        let row = &placement["confusion"][name];
+        format!("{name} {}/{}", size(&row["synced_bytes"]), size(&row["unsynced_bytes"]))
+    };
+    let rows = ["synchronous", "asynchronous", "unjudged"].map(row);
+    output::print(format!("predicted, of it synced/not: {}", rows.join("  ")));
+}
+
 /// What only a mounted pool has.
 fn show_live(found: &Value) {
     let migration = &found["migration"];
@@ -143,6 +199,7 @@ fn show_live(found: &Value) {
         let (down, up) = (size(&migration["demoted_bytes"]), size(&migration["promoted_bytes"]));
         output::print(format!("migration {}{reason}  down {down}  up {up}", text(&migration["state"])));
     }
+    show_placement(&found["placement"]);
     let recovery = &found["recovery"];
     if !recovery.is_null() {
         let (time, records) = (text(&recovery["duration_seconds"]), text(&recovery["records_replayed"]));

@@ -41,12 +41,14 @@ fn ask(path: &Path) -> Outcome<Value> {
         .as_array()
         .map(|tiers| tiers.iter().map(|tier| json!({ "id": tier[0], "bytes": tier[1] })).collect())
         .unwrap_or_default();
-    // What the predictors say comes with them; until then it is not known.
+    // null: the policy has no such predictor, or no block is in PM.
     Ok(json!({
         "output_version": OUTPUT_VERSION, "path": output::path_text(path), "inode": attributes.ino(),
         "size_bytes": found["size_bytes"], "tiers": tiers, "dram_bytes": found["dram_bytes"],
-        "clean_bytes": found["clean_bytes"], "dirty_bytes": 0, "sync_predicted": null, "large_predicted": null,
-        "read_dominated": null, "average_mtime": null, "average_rtime": null, "pinned": false,
+        "clean_bytes": found["clean_bytes"], "dirty_bytes": 0, "sync_predicted": found["sync_predicted"],
+        "large_predicted": found["large_predicted"], "read_dominated": found["read_dominated"],
+        "average_mtime": found["average_mtime"], "average_rtime": found["average_rtime"],
+        "temperature": found["temperature"], "pinned": false,
     }))
 }
 
@@ -61,5 +63,12 @@ fn show(found: &Value) {
         parts.push(format!("{name} {}", human(tier["bytes"].as_u64().unwrap_or(0))));
     }
     parts.push(format!("DRAM {}", human(found["dram_bytes"].as_u64().unwrap_or(0))));
+    parts.extend(found["temperature"].as_str().map(str::to_string));
+    let says = [
+        ("sync_predicted", "synchronous"),
+        ("large_predicted", "large"),
+        ("read_dominated", "read-dominated"),
+    ];
+    parts.extend(says.iter().filter(|(name, _)| found[*name] == true).map(|(_, word)| word.to_string()));
     output::print(parts.join("  "));
 }

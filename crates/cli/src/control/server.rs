@@ -58,27 +58,7 @@ impl Shared {
 
     /// Tier by number or by a class that only one tier has.
     fn tier(&self, name: &str) -> Result<u8, String> {
-        let rows = self.superblock.device_rows();
-        if let Ok(number) = name.parse::<u8>() {
-            return match number == 0 || rows.iter().any(|row| row.tier == number) {
-                true => Ok(number),
-                false => Err(format!("no tier {number}; see 'terrace status'")),
-            };
-        }
-        if name == "pm" {
-            return Ok(0);
-        }
-        let mut tiers: Vec<u8> = rows
-            .iter()
-            .filter(|row| crate::pool::class_name(row.class) == name)
-            .map(|row| row.tier)
-            .collect();
-        tiers.dedup();
-        match tiers.as_slice() {
-            [tier] => Ok(*tier),
-            [] => Err(format!("no tier '{name}'; see 'terrace status'")),
-            _ => Err(format!("more than one tier of class {name}; give its number")),
-        }
+        crate::pool::tier_named(self.superblock.device_rows(), name)
     }
 
     fn answer(&self, request: &Request, progress: &mut dyn FnMut(u64)) -> Result<serde_json::Value, String> {

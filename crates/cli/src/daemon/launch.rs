@@ -5,7 +5,7 @@
 //! without the threads and locks of its parent.
 
 use crate::failure::{Failure, Outcome, plain, status};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -21,16 +21,22 @@ const PANICKED: i32 = 101;
 
 /// Runs `terrace mount --daemon …` and waits until the mount answers.
 pub fn launch(pool: &Path, dir: &Path, options: &[OsString]) -> Outcome<()> {
+    let mut words: Vec<&OsStr> = vec![OsStr::new("mount"), OsStr::new("--daemon")];
+    for list in options {
+        words.extend([OsStr::new("-o"), list]);
+    }
+    words.extend([OsStr::new("--"), pool.as_os_str(), dir.as_os_str()]);
+    start(&words)
+}
+
+/// Runs this program with these words and waits until it is [`ready`].
+pub fn start(words: &[&OsStr]) -> Outcome<()> {
     let system = |error: std::io::Error| {
         Failure::new(format!("cannot start the daemon: {}", plain(&error))).with_status(status::MOUNT_SYSTEM)
     };
     terrace_fuse::keep_descriptors_private();
     let mut command = Command::new(std::env::current_exe().map_err(system)?);
-    command.arg("mount").arg("--daemon");
-    for list in options {
-        command.arg("-o").arg(list);
-    }
-    command.arg("--").arg(pool).arg(dir);
+    command.args(words);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(system)?;
     let interrupted = pass_on_interrupts(&child).map_err(system)?;
     let mut line = String::new();

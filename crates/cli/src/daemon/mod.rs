@@ -80,6 +80,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
 fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: bool) -> Outcome<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let OpenPool { media, superblock, mut warnings, .. } = opened;
+    let media = plan.options.emulation.apply(media, &superblock, &clock)?;
     let pm = Arc::clone(&media.pm);
     // From here on signals wait until the mount can be ended in order.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new(plain(&error)))?;
@@ -102,7 +103,7 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
     let describe = json!({
         "pool": output::path_text(&plan.pool), "mountpoint": output::path_text(&plan.dir), "uuid": uuid,
         "label": pool::label(&superblock), "mounted": true, "pid": contact.pid, "pm": medium, "version": env!("CARGO_PKG_VERSION"),
-        "io_flusher": flusher, "warnings": warnings,
+        "io_flusher": flusher, "warnings": warnings, "emulated": plan.options.emulation.describe(),
     });
     let session_over = Arc::new(AtomicBool::new(false));
     let stop = {

@@ -9,8 +9,9 @@ use crate::types::BlockRange;
 use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
-use terrace_format::{FileBlock, Ino, PmBlock};
+use terrace_format::{DeviceId, FileBlock, Ino, PmBlock, TierId};
 use terrace_map::Mapping;
+use terrace_media::MediaError;
 use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_runtime::pause;
 use terrace_runtime::planted::{Mistake, planted};
@@ -122,7 +123,7 @@ impl Fs {
     /// Makes a victim young, so that it does not keep the others from being picked.
     pub(super) fn refuse(&self, pm: PmBlock) {
         let young = self.tick.load(Ordering::Relaxed).saturating_add(1).min(LEAVING - 1);
-        self.blocks.descriptor(pm).touch(young);
+        self.blocks.descriptor(pm).touch_written(young);
     }
 
     /// Takes location, version and pin of each victim together under its inode's shared lock (S6, S7).
@@ -221,7 +222,8 @@ impl Fs {
         if spare.length > 0 {
             self.devices.space.release_claim(spare);
         }
-        let crcs = written.inspect_err(|_| {
+        let crcs = written.inspect_err(|error| {
+            self.note_device_failure(run.device, error);
             self.devices.space.release_claim(DeviceRun { length: data as u64, ..run });
         })?;
         let copied = candidates.into_iter().zip(crcs).enumerate().map(|(index, (candidate, crc))| Copied {
@@ -230,6 +232,21 @@ impl Fs {
             crc,
         });
         Ok((copied.collect(), left))
+    }
+
+    /// After a failure to write there: the next group goes elsewhere, if there is an elsewhere.
+    pub(crate) fn note_device_failure(&self, device: DeviceId, error: &FsError) {
+        if let (FsError::Engine(Error::Media(MediaError::Device(_))), Ok(found)) =
+            (error, self.devices.device(device))
+        {
+            let now_ns = self.clock.monotonic_ns();
+            let fresh = !found.is_avoided(now_ns);
+            found.avoid(now_ns);
+            // Once for each device that was sound: where all else is full, the failed one is tried again with a pause.
+            if fresh && self.devices.is_any_sound(now_ns) {
+                self.migration.elsewhere.store(true, Ordering::Release);
+            }
+        }
     }
 
     fn write_blocks(&self, candidates: &mut [Candidate<'_>], run: DeviceRun) -> FsResult<Vec<u32>> {
@@ -303,10 +320,10 @@ impl Fs {
         self.devices.flush_all()
     }
 
-    /// Space for a group on the fastest lower tier that has any.
+    /// Space for a group on the fastest lower tier that has any, on a device that did not fail a moment ago if any
+    /// other has.
     pub(crate) fn allocate(&self, blocks: u64) -> FsResult<DeviceRun> {
-        for tier in self.devices.tiers() {
-            let devices = self.devices.of_tier(tier);
+        for devices in self.devices.choices(TierId(1), self.clock.monotonic_ns()) {
             if let Some(run) = self.devices.space.allocate(&devices, blocks)? {
                 return Ok(run);
             }

@@ -1,15 +1,17 @@
 //! Migration between PM and the lower tiers (design 7).
 //!
-//! Demotion: [`plan`] picks victims and pins them with their versions, [`copy`] writes them in groups and
+//! Demotion: [`plan`] and [`coldest`] pick victims, [`copy`] pins them with their versions and writes them in groups and
 //! flushes, [`commit`] installs the cold extents and drops the PM entries whose version is unchanged.
 //! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no
 //! inode lock is held while copying. M6: a move that cannot run has a reason and backs off.
-//! Promotion: [`promote`] puts a clean copy of a cold block into PM.
+//! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
 
+mod coldest;
 mod commit;
 mod copy;
 mod plan;
 mod promote;
+mod reverse;
 mod shadow;
 #[cfg(test)]
 mod tests;
@@ -30,7 +32,7 @@ use terrace_format::BLOCK_SIZE;
 use terrace_media::block::Buffer;
 use terrace_placement::Observation;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
@@ -68,6 +70,8 @@ pub(crate) struct Migration {
     /// Why the last attempt could not run; cleared by success.
     reason: Mutex<Option<FsError>>,
     not_before_ns: AtomicU64,
+    /// A device failed that was sound until then, and another is left: the next round need not wait.
+    elsewhere: AtomicBool,
     demoted_blocks: AtomicU64,
     evicted_clean_blocks: AtomicU64,
     promoted_blocks: AtomicU64,
@@ -78,6 +82,7 @@ pub(crate) struct Migration {
     /// PM blocks given up since mount.
     left_blocks: AtomicU64,
     pace: Mutex<Pace>,
+    reverse: Mutex<reverse::Cursor>,
 }
 
 /// How fast use of PM grows.
@@ -146,6 +151,7 @@ impl Migration {
             drain: AtomicU32::new(0),
             reason: Mutex::new(None),
             not_before_ns: AtomicU64::new(0),
+            elsewhere: AtomicBool::new(false),
             demoted_blocks: AtomicU64::new(0),
             evicted_clean_blocks: AtomicU64::new(0),
             promoted_blocks: AtomicU64::new(0),
@@ -154,6 +160,7 @@ impl Migration {
             moved_up: AtomicU64::new(0),
             left_blocks: AtomicU64::new(0),
             pace: Mutex::default(),
+            reverse: Mutex::default(),
         }
     }
 
@@ -242,7 +249,8 @@ impl Fs {
             pace.observe(self.clock.monotonic_ns(), come);
         }
         let arriving_blocks = pace.blocks_per_s * AHEAD.as_millis() as u64 / 1000;
-        Observation { total_blocks: usage.total, free_blocks: free.min(usage.total), arriving_blocks }
+        let (total_blocks, free_blocks) = (usage.total, free.min(usage.total));
+        self.with_flows(Observation { total_blocks, free_blocks, arriving_blocks, ..Observation::default() })
     }
 
     /// One round: takes a group of victims and demotes it. `wanted` is how many blocks to pick when the
@@ -269,6 +277,10 @@ impl Fs {
                 self.wal.checkpoint_at_leisure()?;
                 self.blocks.drain_quarantine();
                 Ok(if freed > 0 { Round::Progress } else { Round::InFlight })
+            }
+            Err(error) if self.migration.elsewhere.swap(false, Ordering::AcqRel) => {
+                tracing::warn!("a group is moved elsewhere: {error}");
+                Ok(Round::InFlight)
             }
             Err(error) => {
                 self.note_stuck(&error);
@@ -331,6 +343,14 @@ impl Fs {
                 }
                 Ok(())
             }
+            // Others may have claimed more below than they will use, or free PM in a moment.
+            Err(FsError::Engine(Error::NoSpace(_)))
+                if op.starved < MOST_STARVED && self.migration.in_flight.load(Ordering::Acquire) > 0 =>
+            {
+                op.starved += MOST_STARVED / 20;
+                self.migration.wait_round(Duration::from_millis(10));
+                Ok(())
+            }
             Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
             Err(error) => Err(error),
         }
@@ -369,13 +389,12 @@ fn final_no_space() -> FsError {
 pub(crate) struct MigrationStep {
     fs: Weak<Fs>,
     worker: usize,
-    start_ns: u64,
 }
 
 impl MigrationStep {
     pub fn new(fs: &Arc<Fs>, worker: usize) -> MigrationStep {
         fs.migration.threads.fetch_add(1, Ordering::Relaxed);
-        MigrationStep { fs: Arc::downgrade(fs), worker, start_ns: fs.clock.monotonic_ns() }
+        MigrationStep { fs: Arc::downgrade(fs), worker }
     }
 }
 
@@ -398,11 +417,13 @@ impl Step for MigrationStep {
         };
         let now = fs.clock.monotonic_ns();
         if self.worker == 0 {
-            let ticks = (now - self.start_ns) / POLL.as_nanos() as u64;
+            let ticks = now.saturating_sub(fs.mounted_ns) / POLL.as_nanos() as u64;
             fs.tick.store(1 + ticks.min(u64::from(u32::MAX - 2)) as u32, Ordering::Relaxed);
+            fs.flows.tell_time(now);
             if let Err(error) = fs.promotion_round() {
                 tracing::debug!("promotion: {error}");
             }
+            fs.reverse_round();
         }
         if now < fs.migration.not_before_ns.load(Ordering::Relaxed) || fs.wal.is_stopped() {
             return Next::After(POLL);

@@ -1,4 +1,4 @@
-//! Which blocks to demote: the least recently used, by the tick of their last use.
+//! Which blocks to demote: the least recently used, by the tick of their last use; or what [`super::coldest`] finds.
 //!
 //! No list is kept: the ticks (4 bytes a block) are scanned when blocks are wanted. The result is that of
 //! an LRU list at a grain of 10 ms, without a lock or a store per access.
@@ -7,9 +7,10 @@ use super::{Migration, WORKERS};
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use std::collections::VecDeque;
-use terrace_blocks::State;
+use terrace_blocks::{MARKS, State};
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Ino, PmBlock};
+use terrace_placement::VictimOrder;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::Error;
 
@@ -25,7 +26,7 @@ pub(crate) struct Victim {
 const NEVER: u32 = u32::MAX;
 /// Tick of victims that are queued or being moved: they are not picked again. Whoever uses such a block makes it
 /// young again, as any other; picked twice it would be skipped at the commit.
-pub(super) const LEAVING: u32 = u32::MAX - 1;
+pub(super) const LEAVING: u32 = MARKS;
 /// Most blocks picked at once.
 const MOST: u64 = 1 << 16;
 
@@ -85,19 +86,32 @@ impl Fs {
         Ok(if group.is_empty() { Victims::InFlight } else { Victims::Group(group) })
     }
 
-    /// After a group: what stayed in PM is the least recently used again.
+    /// After a group: what stayed in PM is as old as its last write.
     pub(super) fn give_back_victims(&self, victims: &[Victim]) {
         for victim in victims {
             let descriptor = self.blocks.descriptor(victim.pm);
             if descriptor.touched() == LEAVING {
-                descriptor.touch(0);
+                descriptor.touch_read(0);
             }
         }
     }
 
+    /// The `wanted` blocks that the policy wants to go first, sorted by file and block. A drain takes all, whatever
+    /// their age; and where no file is cold or uneven enough, the least recently used go.
+    fn pick(&self, wanted: u64) -> FsResult<(VecDeque<Victim>, bool)> {
+        let draining = self.migration.drain.load(Ordering::Acquire) > 0;
+        if !draining && self.policy.victims() == VictimOrder::WriteColdFiles {
+            let coldest = self.pick_coldest(wanted);
+            if !coldest.is_empty() {
+                return Ok((coldest, false));
+            }
+        }
+        self.pick_least_recent(wanted)
+    }
+
     /// The `wanted` least recently used file blocks, sorted by file and block; whether somebody has blocks that no file
     /// owns yet.
-    fn pick(&self, wanted: u64) -> FsResult<(VecDeque<Victim>, bool)> {
+    fn pick_least_recent(&self, wanted: u64) -> FsResult<(VecDeque<Victim>, bool)> {
         let now = self.tick.load(Ordering::Relaxed);
         let age = |touched: u32| (now.saturating_sub(touched) + 1).ilog2() as usize;
         let mut histogram = [0u64; 33];
@@ -126,11 +140,11 @@ impl Fs {
                 }
                 // Claimed and not yet owned blocks are young again when they are.
                 Ok(Owner::Free) => claimed = true,
-                Ok(Owner::Page { .. }) => descriptor.touch(NEVER),
+                Ok(Owner::Page { .. }) => descriptor.touch_read(NEVER),
                 // Damage of one entry must not keep the others in PM.
                 Err(error @ Error::Corrupt(_)) => {
                     tracing::warn!("not demoted: {error}");
-                    descriptor.touch(NEVER);
+                    descriptor.touch_read(NEVER);
                 }
                 // PM may answer the next time: never picked, the block would be waited for by `sync_to` for ever.
                 Err(error) => {
@@ -143,7 +157,7 @@ impl Fs {
         found.truncate(wanted as usize);
         let mut victims: Vec<Victim> = found.into_iter().map(|(_, victim)| victim).collect();
         victims.sort_unstable();
-        victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch(LEAVING));
+        victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch_read(LEAVING));
         Ok((victims.into(), claimed))
     }
 }

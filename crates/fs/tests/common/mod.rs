@@ -1,6 +1,8 @@
 //! Pools on simulated media for tests.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod buffered;
+
 use std::sync::Arc;
 use terrace_check::{Devices, Options, Report, check};
 use terrace_format::Ino;

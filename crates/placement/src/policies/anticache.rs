@@ -1,9 +1,8 @@
 //! `anticache`: LRU over PM blocks, evicting down to a threshold ([AC-BPFS] section 3.1: polled every
 //! 10 ms, threshold 80 % of PM).
 //!
-//! Deviations, on purpose. What will arrive while a group is being moved counts as if it were there, so that a
-//! stream of writes finds the device at work before PM is full, not after; but no more than that
-//! ahead of the threshold, and what was written last, a quarter of it, stays. The publication brings every block read from disk into PM; by default a block
+//! Deviations, on purpose. What will arrive while a group is being moved counts as if it were there (policies/mod.rs:
+//! `above`). The publication brings every block read from disk into PM; by default a block
 //! comes on its second touch, so that a scan does not flush PM (design 6).
 
 use crate::{Observation, Policy};
@@ -22,14 +21,12 @@ impl Policy for AntiCache {
         "anticache"
     }
     fn blocks_to_demote(&self, seen: &Observation) -> u64 {
-        let limit = seen.total_blocks * u64::from(self.threshold_percent) / 100;
-        let used = seen.used_blocks();
-        (used + seen.arriving_blocks).saturating_sub(limit).min(used.saturating_sub(limit / 4))
+        super::above(self.threshold_percent, seen)
     }
     fn promotes(&self, touches: u32) -> bool {
-        touches >= if self.first_touch { 1 } else { 2 }
+        super::second_touch(self.first_touch, touches)
     }
-    fn threshold_percent(&self) -> Option<u8> {
+    fn threshold_percent(&self, _seen: &Observation) -> Option<u8> {
         Some(self.threshold_percent)
     }
 }
@@ -41,7 +38,7 @@ mod tests {
     #[test]
     fn evicts_down_to_the_threshold() {
         let policy = AntiCache { threshold_percent: 80, first_touch: false };
-        let seen = |free| Observation { total_blocks: 1000, free_blocks: free, arriving_blocks: 0 };
+        let seen = |free| Observation { total_blocks: 1000, free_blocks: free, ..Observation::default() };
         assert_eq!(policy.blocks_to_demote(&seen(200)), 0);
         assert_eq!(policy.blocks_to_demote(&seen(150)), 50);
         let growing = |free, arriving_blocks| Observation { arriving_blocks, ..seen(free) };

@@ -16,7 +16,7 @@ impl Policy for Static {
     fn promotes(&self, _touches: u32) -> bool {
         false
     }
-    fn threshold_percent(&self) -> Option<u8> {
+    fn threshold_percent(&self, _seen: &Observation) -> Option<u8> {
         None
     }
 }

@@ -2,11 +2,15 @@
 
 mod anticache;
 mod fixed;
+mod predictive;
+mod write_only;
 
 pub use anticache::AntiCache;
 pub use fixed::Static;
+pub use predictive::Predictive;
+pub use write_only::WriteOnly;
 
-use crate::Policy;
+use crate::{Observation, Policy};
 
 /// One selectable policy.
 pub struct PolicyRow {
@@ -26,13 +30,58 @@ pub const POLICIES: &[PolicyRow] = &[
         name: "anticache",
         sentence: "demotes the least recently used blocks above a threshold of PM use [AC-BPFS]",
     },
+    PolicyRow {
+        id: 3,
+        name: "predictive",
+        sentence: "three predictors steer writes, thresholds follow reads and writes, write-cold and read-hot data moves [TPFS]",
+    },
+    PolicyRow {
+        id: 4,
+        name: "write-only",
+        sentence: "two predictors steer writes, write-cold data moves down [Ziggurat]",
+    },
 ];
+
+/// Name of a policy by the superblock's number.
+pub fn name_of(id: u8) -> Option<&'static str> {
+    POLICIES.iter().find(|row| row.id == id).map(|row| row.name)
+}
 
 /// Makes a policy by id; `None` for an unknown one.
 pub fn make(id: u8, threshold_percent: u8, first_touch: bool) -> Option<Box<dyn Policy>> {
     match id {
         1 => Some(Box::new(Static)),
         2 => Some(Box::new(AntiCache { threshold_percent, first_touch })),
+        3 => Some(Box::new(Predictive { first_touch })),
+        4 => Some(Box::new(WriteOnly { first_touch })),
         _ => None,
+    }
+}
+
+/// Blocks above a threshold of PM use. What will arrive while a group is moved counts as if it were there, so that
+/// a stream of writes finds the device at work before PM is full; but no more than that, and what was written
+/// last, a quarter of the threshold, stays.
+fn above(threshold_percent: u8, seen: &Observation) -> u64 {
+    let limit = seen.total_blocks * u64::from(threshold_percent) / 100;
+    let used = seen.used_blocks();
+    (used + seen.arriving_blocks).saturating_sub(limit).min(used.saturating_sub(limit / 4))
+}
+
+/// Whether a block read from below for the `touches`-th time comes into PM.
+fn second_touch(first_touch: bool, touches: u32) -> bool {
+    touches >= if first_touch { 1 } else { 2 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_makes_the_policy_it_names() {
+        for row in POLICIES {
+            let policy = make(row.id, 80, false).map(|policy| policy.name());
+            assert_eq!((policy, name_of(row.id)), (Some(row.name), Some(row.name)));
+        }
+        assert!(make(0, 80, false).is_none() && make(5, 80, false).is_none());
     }
 }

@@ -1,0 +1,76 @@
+//! `terrace bench device`: exports a file with the speed of a device class.
+//!
+//! The server ends when its directory is unmounted, by umount(8) or by a signal; then every request was answered.
+
+use crate::args::BenchDevice;
+use crate::daemon::launch;
+use crate::failure::{Failure, Outcome, plain};
+use crate::{output, pool};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use terrace_fuse::device::DEVICE_NAME;
+use terrace_fuse::{Connection, DeviceServer, SessionOptions, Unmount};
+use terrace_media::speed::ClassedSpeed;
+use terrace_runtime::SystemClock;
+use terrace_runtime::thread::spawn;
+
+pub fn run(args: &BenchDevice) -> Outcome<u8> {
+    let class =
+        ClassedSpeed::parse(&args.class).map_err(|error| Failure::new(format!("--class: {error}")))?;
+    let backing = pool::canonical(&args.backing)?;
+    let dir = pool::canonical(&args.dir)?;
+    if !dir.is_dir() {
+        return Err(Failure::at(&args.dir, "not a directory"));
+    }
+    if !args.foreground && !args.daemon {
+        let words = ["bench", "device", "--daemon", "--class", &args.class, "--"].map(OsStr::new);
+        let words: Vec<&OsStr> = words.into_iter().chain([backing.as_os_str(), dir.as_os_str()]).collect();
+        launch::start(&words)?;
+        return Ok(0);
+    }
+    if args.daemon {
+        launch::detach()?;
+    }
+    serve(&backing, &dir, class, args.daemon)?;
+    Ok(0)
+}
+
+fn serve(backing: &Path, dir: &Path, class: ClassedSpeed, daemon: bool) -> Outcome<()> {
+    let server = DeviceServer::open(backing, class.speed, Arc::new(SystemClock::default()));
+    let server = server.map_err(|error| match error.raw_os_error() {
+        Some(libc::EWOULDBLOCK) => Failure::at(backing, "in use by another process"),
+        _ => Failure::at(backing, plain(&error)),
+    })?;
+    // Before any request can be under way.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new(plain(&error)))?;
+    terrace_fuse::become_io_flusher();
+    let mut options = SessionOptions::new(backing, dir);
+    options.subtype = "terrace-device";
+    let running =
+        terrace_fuse::start(server, &options, |_| {}).map_err(|error| Failure::new(error.to_string()))?;
+    end_on_signal(signals, dir, running.connection())?;
+    if daemon {
+        launch::ready();
+    } else {
+        output::print(format!("{}: {}", dir.join(DEVICE_NAME).display(), class.speed));
+    }
+    running.join().map_err(|error| Failure::at(dir, plain(&error)))
+}
+
+/// A signal unmounts; who still uses the device gets ENOTCONN.
+fn end_on_signal(mut signals: Signals, dir: &Path, connection: Connection) -> Outcome<()> {
+    let dir = dir.to_path_buf();
+    let wait = move || {
+        for _ in signals.forever() {
+            if terrace_fuse::unmount(&dir, Unmount::Plain).is_err() {
+                let _ = terrace_fuse::unmount(&dir, Unmount::Abort);
+                let _ = connection.abort();
+            }
+        }
+    };
+    spawn("terrace-signals", wait).map_err(|error| Failure::new(plain(&error)))?;
+    Ok(())
+}

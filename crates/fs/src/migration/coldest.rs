@@ -1,0 +1,97 @@
+//! Victims of `predictive` and `write-only`: the write-coldest files first ([TPFS] section 5.2).
+//!
+//! A file not written for 30 s goes whole; of the others what is older than the file's average. No list is kept: the
+//! block table is read twice, in its order, once for the files' averages and once for their blocks. That costs nothing
+//! while an operation runs, and what is found is exact (docs/placement.md).
+
+use super::plan::{LEAVING, Victim};
+use crate::fs::Fs;
+use crate::references::NumberHasher;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+use terrace_placement::temperature::{Portion, Times, bucket};
+use terrace_runtime::sync::atomic::Ordering;
+
+type ByFile<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
+
+impl Fs {
+    /// About `wanted` blocks of the write-coldest files, sorted by file and block; none when no file is cold and
+    /// every file was written all at once.
+    pub(super) fn pick_coldest(&self, wanted: u64) -> VecDeque<Victim> {
+        let now = self.tick.load(Ordering::Relaxed);
+        let mut files: ByFile<Times> = HashMap::default();
+        self.blocks.visit_files(&mut |_, descriptor, ino, _| {
+            if descriptor.touched() < LEAVING {
+                files.entry(ino.0).or_default().add(descriptor.written());
+            }
+        });
+        let chosen = coldest_files(&files, wanted, now);
+        let mut found = Vec::new();
+        self.blocks.visit_files(&mut |pm, descriptor, ino, block| {
+            if let Some((rank, portion)) = chosen.get(&ino.0)
+                && descriptor.touched() < LEAVING
+                && portion.holds(descriptor.written())
+            {
+                found.push((*rank, descriptor.written(), Victim { ino, block, pm }));
+            }
+        });
+        found.sort_unstable();
+        found.truncate(wanted as usize);
+        let mut victims: Vec<Victim> = found.into_iter().map(|(_, _, victim)| victim).collect();
+        victims.sort_unstable();
+        victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch_read(LEAVING));
+        victims.into()
+    }
+}
+
+/// As many files as give about `wanted` blocks, the coldest first: their rank and what of them goes.
+fn coldest_files(files: &ByFile<Times>, wanted: u64, now: u32) -> ByFile<(u32, Portion)> {
+    // By age bucket; inside of one by number, which keeps a file's neighbours together and every run the same.
+    let mut order: Vec<_> =
+        files.iter().map(|(ino, times)| (Reverse(bucket(now, times.average())), *ino, times)).collect();
+    order.sort_unstable_by_key(|(age, ino, _)| (*age, *ino));
+    let mut chosen: ByFile<(u32, Portion)> = HashMap::default();
+    let mut blocks = 0;
+    for (rank, (_, ino, times)) in (0..).zip(order) {
+        if blocks >= wanted {
+            break;
+        }
+        let portion = times.portion(now);
+        blocks += match portion {
+            Portion::Whole => times.blocks,
+            Portion::OlderThan(_) if times.is_even() => continue,
+            // At least one is older than the average, and mostly half are.
+            Portion::OlderThan(_) => (times.blocks / 2).max(1),
+        };
+        chosen.insert(ino, (rank, portion));
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_placement::temperature::WHOLE_AFTER;
+
+    #[test]
+    fn the_coldest_files_first_and_of_warm_ones_a_part() {
+        let now = 10 * WHOLE_AFTER;
+        let mut files: ByFile<Times> = HashMap::default();
+        let mut file = |ino, at: &[u32]| at.iter().for_each(|at| files.entry(ino).or_default().add(*at));
+        file(1, &[now, now - 1, now - 2]);
+        file(2, &[5, 6]);
+        file(3, &[now - WHOLE_AFTER; 4]);
+        file(4, &[now; 4]);
+        let chosen = |wanted| {
+            let mut list: Vec<_> =
+                coldest_files(&files, wanted, now).into_iter().map(|(ino, (rank, _))| (rank, ino)).collect();
+            list.sort_unstable();
+            list.into_iter().map(|(_, ino)| ino).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(1), [2]);
+        assert_eq!(chosen(3), [2, 3]);
+        assert_eq!(chosen(100), [2, 3, 1], "the fourth was written all at once");
+        assert_eq!(coldest_files(&files, 100, now)[&1].1, Portion::OlderThan(now - 1));
+    }
+}

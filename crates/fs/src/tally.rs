@@ -1,0 +1,77 @@
+//! How good the synchronicity predictor is: bytes by what was predicted of them and by what happened.
+//!
+//! What happened is what the publication asks ([TPFS] section 6.6): whether an fsync came before `sync_blocks` more
+//! blocks of the file were written. Writes with O_SYNC need no prediction and are not counted.
+
+use serde::Serialize;
+use terrace_placement::synchronicity::Judgement;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+
+/// What became of written bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Synced,
+    NotSynced,
+}
+
+/// Bytes by prediction and outcome.
+#[derive(Default)]
+pub(crate) struct Tally {
+    cells: [[AtomicU64; 2]; 3],
+}
+
+/// One row of the confusion matrix.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TallyRow {
+    /// Bytes that were fsynced before `sync_blocks` more blocks were written.
+    pub synced_bytes: u64,
+    /// Bytes that were not.
+    pub unsynced_bytes: u64,
+    /// Bytes of which it is not known yet.
+    pub open_bytes: u64,
+}
+
+/// The confusion matrix of the synchronicity predictor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TallyReport {
+    /// Of files that had been synced at short intervals.
+    pub synchronous: TallyRow,
+    /// Of files that had been written at length without.
+    pub asynchronous: TallyRow,
+    /// The first bytes of files never synced: they count as synchronous, knowing nothing.
+    pub unjudged: TallyRow,
+}
+
+impl TallyReport {
+    /// The row of a judgement.
+    pub(crate) fn row_mut(&mut self, judgement: Judgement) -> &mut TallyRow {
+        match judgement {
+            Judgement::Unjudged => &mut self.unjudged,
+            Judgement::Synchronous => &mut self.synchronous,
+            Judgement::Asynchronous => &mut self.asynchronous,
+        }
+    }
+}
+
+impl Tally {
+    pub fn add(&self, judgement: Judgement, outcome: Outcome, bytes: u64) {
+        self.cells[judgement as usize][outcome as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What is known for certain.
+    pub fn report(&self) -> TallyReport {
+        let row = |judgement: Judgement| {
+            let [synced, unsynced] = &self.cells[judgement as usize];
+            TallyRow {
+                synced_bytes: synced.load(Ordering::Relaxed),
+                unsynced_bytes: unsynced.load(Ordering::Relaxed),
+                open_bytes: 0,
+            }
+        };
+        TallyReport {
+            synchronous: row(Judgement::Synchronous),
+            asynchronous: row(Judgement::Asynchronous),
+            unjudged: row(Judgement::Unjudged),
+        }
+    }
+}

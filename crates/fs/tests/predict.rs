@@ -1,0 +1,298 @@
+//! Predictors, temperature and thresholds in the file system: on simulated media, by the injected clock.
+
+mod common;
+
+use common::{CALLER, Pool, ROOT, format_options};
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_format::Ino;
+use terrace_fs::{Fs, FsResult, MountOptions, Parameters, PolicyKind, Wait, Whereabouts, WriteFlags};
+use terrace_placement::Home;
+
+const W: Wait = Wait::Allowed;
+const BLOCK: u64 = 4096;
+
+fn create(fs: &Fs, name: &str) -> FsResult<Ino> {
+    Ok(fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino)
+}
+
+fn write(fs: &Fs, ino: Ino, block: u64, blocks: u64) -> FsResult<()> {
+    let data = vec![block as u8 ^ ino.0 as u8; (blocks * BLOCK) as usize];
+    fs.write(ino, block * BLOCK, &data, WriteFlags::default(), W)?;
+    Ok(())
+}
+
+fn read(fs: &Fs, ino: Ino, block: u64, blocks: u64) -> FsResult<()> {
+    fs.read(ino, block * BLOCK, &mut vec![0; (blocks * BLOCK) as usize], W)?;
+    Ok(())
+}
+
+fn mount(pool: &Pool, parameters: Parameters) -> Arc<Fs> {
+    pool.mount_with(MountOptions {
+        policy: Some(PolicyKind::Predictive),
+        parameters,
+        ..MountOptions::default()
+    })
+}
+
+/// As [`mount`], every write into PM.
+fn mount_pm_only(pool: &Pool) -> Arc<Fs> {
+    pool.mount_with(MountOptions {
+        policy: Some(PolicyKind::Predictive),
+        home: Some(Home::Pm),
+        ..MountOptions::default()
+    })
+}
+
+/// Lets the coarse clock see that so much time has passed; background work runs a little.
+fn pass(pool: &Pool, fs: &Arc<Fs>, time: Duration) {
+    pool.clock.sleep(time);
+    fs.run_background(3);
+}
+
+fn in_pm(found: &Whereabouts) -> u64 {
+    found.tiers[0].1 / BLOCK
+}
+
+#[test]
+fn fsync_at_short_intervals_is_predicted_and_tallied() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = mount(&pool, Parameters { sync_blocks: 64, ..Parameters::default() });
+    let (log, copy) = (create(&fs, "log")?, create(&fs, "copy")?);
+    for at in 0..8 {
+        write(&fs, log, at, 1)?;
+        fs.fsync(log, false, W)?;
+        write(&fs, copy, at * 16, 16)?;
+    }
+    let says = |ino| fs.whereabouts(ino).map(|found| found.predictions);
+    assert_eq!(says(log)?.sync_predicted, Some(true));
+    assert_eq!(says(copy)?.sync_predicted, Some(false));
+    let placement = fs.status()?.placement.ok_or(terrace_fs::FsError::Invalid)?;
+    let confusion = placement.confusion;
+    assert_eq!(placement.writes_seen, 16);
+    assert_eq!((confusion.synchronous.synced_bytes, confusion.unjudged.synced_bytes), (7 * BLOCK, BLOCK));
+    assert_eq!(confusion.asynchronous.unsynced_bytes + confusion.unjudged.unsynced_bytes, 128 * BLOCK);
+    // An O_SYNC write makes it synchronous at once.
+    fs.write(copy, 0, &[1; 4096], WriteFlags { sync: true, ..WriteFlags::default() }, W)?;
+    assert_eq!(says(copy)?.sync_predicted, Some(true));
+    Ok(())
+}
+
+#[test]
+fn a_stream_of_large_writes_is_predicted_large() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = mount(&pool, Parameters { sync_blocks: 32, ..Parameters::default() });
+    let (copy, log) = (create(&fs, "copy")?, create(&fs, "log")?);
+    let says = |ino| fs.whereabouts(ino).map(|found| found.predictions.large_predicted);
+    for at in 0..8 {
+        assert_eq!(says(copy)?, Some(at > 5), "{at}");
+        write(&fs, copy, at * 16, 16)?;
+        write(&fs, log, at, 1)?;
+    }
+    assert_eq!(says(log)?, Some(false));
+    // A small write into it begins again.
+    write(&fs, copy, 3, 1)?;
+    assert_eq!(says(copy)?, Some(false));
+    Ok(())
+}
+
+#[test]
+fn reads_in_a_row_make_a_file_read_dominated_and_a_write_ends_it() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = mount(&pool, Parameters::default());
+    let ino = create(&fs, "a")?;
+    write(&fs, ino, 0, 8)?;
+    let says = || fs.whereabouts(ino).map(|found| found.predictions.read_dominated);
+    for _ in 0..2 {
+        read(&fs, ino, 0, 8)?;
+        assert_eq!(says()?, Some(false));
+    }
+    read(&fs, ino, 5, 1)?;
+    assert_eq!(says()?, Some(true));
+    write(&fs, ino, 2, 1)?;
+    assert_eq!(says()?, Some(false));
+    Ok(())
+}
+
+#[test]
+fn the_write_coldest_files_go_first() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 8192);
+    let fs = mount(&pool, Parameters::default());
+    let (cold, warm) = (create(&fs, "cold")?, create(&fs, "warm")?);
+    // The cold one is read all the time, and the file that comes after it by number is the warm one.
+    write(&fs, cold, 0, 200)?;
+    pass(&pool, &fs, Duration::from_secs(40));
+    write(&fs, warm, 0, 200)?;
+    read(&fs, cold, 0, 200)?;
+    assert_eq!(fs.whereabouts(cold)?.predictions.temperature, Some("read-hot"));
+    assert_eq!(fs.whereabouts(warm)?.predictions.temperature, Some("write-hot"));
+    let before = fs.status()?.threshold;
+    assert_eq!(before, Some(70));
+    // Some of the rest: PM use is above what many writes make of the threshold.
+    let more = create(&fs, "more")?;
+    write(&fs, more, 0, 256)?;
+    pass(&pool, &fs, Duration::from_secs(2));
+    fs.run_background(200);
+    let (cold_left, warm_left) = (in_pm(&fs.whereabouts(cold)?), in_pm(&fs.whereabouts(warm)?));
+    assert!(cold_left < 200, "{cold_left} of 200 blocks left");
+    assert_eq!(warm_left, 200);
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
+#[test]
+fn of_a_file_written_lately_the_older_part_goes() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 8192);
+    let fs = mount(&pool, Parameters::default());
+    let ino = create(&fs, "a")?;
+    write(&fs, ino, 0, 350)?;
+    pass(&pool, &fs, Duration::from_secs(5));
+    write(&fs, ino, 350, 350)?;
+    pass(&pool, &fs, Duration::from_secs(1));
+    fs.run_background(200);
+    assert!(in_pm(&fs.whereabouts(ino)?) < 700);
+    let old = fs.whereabouts_in(ino, terrace_fs::BlockRange::new(350.into_block(), 700.into_block()))?;
+    assert_eq!(in_pm(&old), 350, "the newer part stays");
+    Ok(())
+}
+
+trait IntoBlock {
+    fn into_block(self) -> terrace_format::FileBlock;
+}
+
+impl IntoBlock for u64 {
+    fn into_block(self) -> terrace_format::FileBlock {
+        terrace_format::FileBlock(self)
+    }
+}
+
+#[test]
+fn when_nothing_is_cold_the_least_recently_used_go() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 8192);
+    let fs = mount_pm_only(&pool);
+    let ino = create(&fs, "a")?;
+    // Far more than PM, all at one instant of the coarse clock: no block is older than the average.
+    for at in 0..64 {
+        write(&fs, ino, at * 64, 64)?;
+    }
+    let found = fs.whereabouts(ino)?;
+    assert_eq!(found.tiers.iter().map(|(_, bytes)| bytes).sum::<u64>(), 64 * 64 * BLOCK);
+    fs.run_background(1000);
+    let status = fs.status()?;
+    assert_eq!(status.migration.state, "demoting");
+    assert!(status.tiers[0].used_bytes * 100 <= status.tiers[0].capacity_bytes * 91, "{status:?}");
+    Ok(())
+}
+
+#[test]
+fn the_threshold_follows_reads_and_writes() -> FsResult<()> {
+    let pool = Pool::new(8 << 20, 8192);
+    let fs = mount_pm_only(&pool);
+    let ino = create(&fs, "a")?;
+    let threshold = || fs.status().map(|status| status.threshold);
+    pass(&pool, &fs, Duration::from_secs(1));
+    assert_eq!(threshold()?, Some(70));
+    for _ in 0..16 {
+        write(&fs, ino, 0, 256)?;
+    }
+    pass(&pool, &fs, Duration::from_secs(1));
+    assert_eq!(threshold()?, Some(50), "16 MiB written, 1 MiB counts as read");
+    for _ in 0..32 {
+        read(&fs, ino, 0, 256)?;
+    }
+    pass(&pool, &fs, Duration::from_secs(1));
+    let placement = fs.status()?.placement.ok_or(terrace_fs::FsError::Invalid)?;
+    assert_eq!((placement.pm_written_bytes, placement.pm_read_bytes), (14 << 20, 32 << 20));
+    assert_eq!(threshold()?, Some(75));
+    pass(&pool, &fs, Duration::from_secs(60));
+    assert_eq!(threshold()?, Some(70), "long ago");
+    Ok(())
+}
+
+#[test]
+fn a_scan_of_cold_data_leaves_pm_alone() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 8192);
+    let fs = mount(&pool, Parameters::default());
+    let (cold, hot) = (create(&fs, "cold")?, create(&fs, "hot")?);
+    for at in 0..80 {
+        write(&fs, cold, at * 64, 64)?;
+        pass(&pool, &fs, Duration::from_millis(10));
+    }
+    fs.sync_to(1, &mut |_| {})?;
+    // The pace of the writes is past.
+    (0..20).for_each(|_| pass(&pool, &fs, Duration::from_secs(1)));
+    for at in 0..20 {
+        write(&fs, hot, at * 10, 10)?;
+        pass(&pool, &fs, Duration::from_secs(1));
+    }
+    let (before, hot_before) = (fs.status()?.migration, in_pm(&fs.whereabouts(hot)?));
+    assert!(hot_before > 100);
+    for at in 0..80 {
+        read(&fs, cold, at * 64, 64)?;
+        pass(&pool, &fs, Duration::from_millis(10));
+    }
+    let after = fs.status()?.migration;
+    assert_eq!(after.promoted_bytes, before.promoted_bytes, "each block was touched once");
+    assert_eq!(after.demoted_bytes, before.demoted_bytes);
+    assert_eq!(in_pm(&fs.whereabouts(hot)?), hot_before);
+    Ok(())
+}
+
+#[test]
+fn read_dominated_files_come_up_while_pm_idles() -> FsResult<()> {
+    let pool = Pool::new(8 << 20, 8192);
+    let fs = mount(&pool, Parameters::default());
+    let (often, once) = (create(&fs, "often")?, create(&fs, "once")?);
+    (0..6).try_for_each(|at| write(&fs, often, at * 100, 100))?;
+    (0..6).try_for_each(|at| write(&fs, once, at * 100, 100))?;
+    fs.sync_to(1, &mut |_| {})?;
+    pass(&pool, &fs, Duration::from_secs(30));
+    read(&fs, once, 0, 600)?;
+    // Each second another part from DRAM; the last hundred blocks are never touched, so only this brings them up.
+    for second in 0..5 {
+        (0..4).try_for_each(|_| read(&fs, often, second * 100, 100))?;
+        let last = terrace_fs::BlockRange::new(500.into_block(), 600.into_block());
+        assert_eq!(in_pm(&fs.whereabouts_in(often, last)?), 0);
+        pass(&pool, &fs, Duration::from_secs(1));
+    }
+    assert_eq!(fs.status()?.placement.map(|placement| placement.dataflow_idle), Some("pm"));
+    (0..40).for_each(|_| fs.run_background(5));
+    assert_eq!(in_pm(&fs.whereabouts(often)?), 600);
+    assert_eq!(in_pm(&fs.whereabouts(once)?), 0);
+    Ok(())
+}
+
+#[test]
+fn static_and_anticache_keep_no_account() -> FsResult<()> {
+    for policy in [PolicyKind::Static, PolicyKind::Anticache] {
+        let pool = Pool::new(2 << 20, 4096);
+        let fs = pool.mount_with(MountOptions { policy: Some(policy), ..MountOptions::default() });
+        let ino = create(&fs, "a")?;
+        write(&fs, ino, 0, 4)?;
+        assert!(fs.status()?.placement.is_none());
+        let says = fs.whereabouts(ino)?.predictions;
+        assert_eq!((says.sync_predicted, says.large_predicted, says.read_dominated), (None, None, None));
+    }
+    Ok(())
+}
+
+#[test]
+fn every_policy_of_the_superblock_mounts() -> FsResult<()> {
+    for (policy, name) in [
+        (PolicyKind::Static, "static"),
+        (PolicyKind::Anticache, "anticache"),
+        (PolicyKind::Predictive, "predictive"),
+        (PolicyKind::WriteOnly, "write-only"),
+    ] {
+        let pool = Pool::new(2 << 20, 4096);
+        terrace_fs::format(&pool.media(), &terrace_fs::FormatOptions { policy, ..format_options(1) })?;
+        let fs = pool.mount();
+        assert_eq!(fs.status()?.policy, name);
+        fs.unmount()?;
+        drop(fs);
+        pool.assert_clean();
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! `emulated`: a block device with the latency and bandwidth of another, over any block medium (design 3).
+//!
+//! Invariants: contents, errors, promise and order are those of the medium below; a request returns no earlier
+//! than its [`Pace`] says, counted from its arrival, so what the medium below takes is part of it. A medium below
+//! that is slower than the speed asked for stays slower.
+
+use super::{AlignedBlock, BlockMedium};
+use crate::MediaError;
+use crate::pace::{Direction, Follows, Pace};
+use crate::speed::Speed;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_format::{BLOCK_SIZE, DeviceBlock};
+use terrace_runtime::Clock;
+
+/// How far ahead a large request may reserve its pieces.
+const AHEAD_NS: u64 = 200_000;
+
+/// A block medium with another speed.
+pub struct EmulatedBlock {
+    below: Arc<dyn BlockMedium>,
+    pace: Pace,
+    clock: Arc<dyn Clock>,
+}
+
+impl EmulatedBlock {
+    /// `below` with `speed`.
+    pub fn new(below: Arc<dyn BlockMedium>, speed: Speed, clock: Arc<dyn Clock>) -> EmulatedBlock {
+        EmulatedBlock { below, pace: Pace::new(speed), clock }
+    }
+
+    /// The speed.
+    pub fn speed(&self) -> Speed {
+        self.pace.speed()
+    }
+
+    /// Waits until a request of so many blocks that arrived at `arrival_ns` is to end.
+    fn wait(&self, arrival_ns: u64, direction: Direction, blocks: usize) {
+        let mut transfer = self.pace.begin(arrival_ns, direction, blocks as u64 * BLOCK_SIZE);
+        loop {
+            match self.pace.advance(&mut transfer) {
+                Follows::Piece(at_ns) => {
+                    // Late is no harm: the rest is reserved from when the piece ended.
+                    let ahead_ns = at_ns.saturating_sub(self.clock.monotonic_ns());
+                    if ahead_ns > AHEAD_NS {
+                        self.clock.sleep(Duration::from_nanos(ahead_ns));
+                    }
+                }
+                Follows::End(at_ns) => return self.clock.wait_until(at_ns),
+            }
+        }
+    }
+}
+
+impl BlockMedium for EmulatedBlock {
+    fn blocks(&self) -> u64 {
+        self.below.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.below.name()
+    }
+
+    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
+        let arrival_ns = self.clock.monotonic_ns();
+        self.below.read(first, into)?;
+        self.wait(arrival_ns, Direction::Read, into.len());
+        Ok(())
+    }
+
+    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
+        let arrival_ns = self.clock.monotonic_ns();
+        self.below.write(first, from)?;
+        self.wait(arrival_ns, Direction::Write, from.len());
+        Ok(())
+    }
+
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        // What is to be covered has returned, and with it waited.
+        self.below.flush_at(at)
+    }
+
+    fn discard(&self, first: DeviceBlock, blocks: u64) {
+        self.below.discard(first, blocks);
+    }
+
+    fn error_count(&self) -> u64 {
+        self.below.error_count()
+    }
+
+    fn last_error(&self) -> Option<MediaError> {
+        self.below.last_error()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{Operation, SimulatedDevice, Times};
+    use terrace_runtime::ManualClock;
+
+    const SPEED: Speed = Speed {
+        read_latency_ns: 10_000,
+        write_latency_ns: 20_000,
+        read_bytes_per_s: 409_600_000,
+        write_bytes_per_s: 40_960_000,
+    };
+
+    #[test]
+    fn requests_take_their_time_and_no_more() -> Result<(), MediaError> {
+        let clock = Arc::new(ManualClock::new(5));
+        let below = Arc::new(SimulatedDevice::new(2048));
+        let device = EmulatedBlock::new(below.clone(), SPEED, clock.clone());
+        let took = |begin: u64| clock.monotonic_ns() - begin;
+        let begin = clock.monotonic_ns();
+        device.write(DeviceBlock(3), &[AlignedBlock([7; 4096])])?;
+        assert_eq!(took(begin), 100_000 + 20_000);
+        let begin = clock.monotonic_ns();
+        let mut back = vec![AlignedBlock::zeroed(); 1000];
+        device.read(DeviceBlock(3), &mut back)?;
+        assert_eq!(took(begin), 1000 * 10_000 + 10_000);
+        assert_eq!(back[0].0, [7; 4096]);
+        let begin = clock.monotonic_ns();
+        device.flush()?;
+        assert_eq!((took(begin), below.counters().flushes), (0, 1));
+        Ok(())
+    }
+
+    #[test]
+    fn errors_are_those_of_the_medium_below() {
+        let below = Arc::new(SimulatedDevice::new(64));
+        let device = EmulatedBlock::new(below.clone(), SPEED, Arc::new(ManualClock::new(0)));
+        below.fail_next(Operation::Read, 0..64, libc::EIO, Times::Count(1));
+        let mut back = [AlignedBlock::zeroed()];
+        assert!(device.read(DeviceBlock(0), &mut back).is_err());
+        assert!(device.read(DeviceBlock(0), &mut back).is_ok());
+        assert_eq!((device.error_count(), device.blocks(), device.name()), (1, 64, below.name()));
+    }
+}

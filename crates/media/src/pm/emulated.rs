@@ -1,0 +1,373 @@
+//! `emulated`: persistent memory with the latency and bandwidth of another, over any PM medium (design 3).
+//!
+//! Two models. [`PmModel::Line`] is the one of [HiNFS]: each flushed cache line takes a latency, spent by spinning
+//! after its write-back, and all threads share a bandwidth. [`PmModel::Run`]: each contiguous run of bytes takes
+//! one latency, and its transfer at the shared bandwidth. In both a read of a cache line or more takes the read
+//! latency once; smaller reads and single words are taken for hits in the processor's cache.
+//!
+//! Invariants: contents, errors, order and promise are those of the medium below. The times are those of the whole
+//! operation, so what the memory below takes is part of them; what the delay itself takes too much is measured once,
+//! at the beginning, and taken off. A memory below that is slower stays slower.
+
+use super::{Fence, PmCounters, PmMedium, Promise};
+use crate::MediaError;
+use crate::pace::Bus;
+use crate::speed::{latency, rate, transfer_ns};
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use terrace_format::PmOffset;
+use terrace_runtime::Clock;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+
+const LINE: u64 = 64;
+const SHARDS: usize = 64;
+/// Samples of the calibration.
+const SAMPLES: usize = 201;
+/// The delay that it measures, in nanoseconds.
+const SAMPLE_NS: u64 = 1_000;
+/// Most that is taken off: more is a machine that was disturbed.
+const MOST_OFF_NS: u64 = 200;
+
+/// What a write's latency is counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PmModel {
+    /// Each flushed cache line [HiNFS].
+    Line,
+    /// Each contiguous run.
+    Run,
+}
+
+/// The speed of emulated PM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PmSpeed {
+    /// The model.
+    pub model: PmModel,
+    /// Of a line or run, in nanoseconds.
+    pub write_ns: u64,
+    /// Of all writes together, bytes per second.
+    pub bytes_per_s: u64,
+    /// Of a run that is read, in nanoseconds; 0 leaves reads alone.
+    pub read_ns: u64,
+}
+
+impl PmSpeed {
+    /// `[run:|line:]WRITE_NS:BYTES_PER_S[:READ_NS]`; the rate may end in K, M or G (base 1024). Without a model it is
+    /// `line`.
+    ///
+    /// # Errors
+    /// What is wrong with the text, in words for a user.
+    pub fn parse(text: &str) -> Result<PmSpeed, String> {
+        let wrong = || {
+            format!("'{text}': write [run:]WRITE_NS:BYTES_PER_S[:READ_NS], as in 200:1G or run:300:2G:300")
+        };
+        let (model, figures) = match (text.strip_prefix("run:"), text.strip_prefix("line:")) {
+            (Some(rest), _) => (PmModel::Run, rest),
+            (_, Some(rest)) => (PmModel::Line, rest),
+            _ => (PmModel::Line, text),
+        };
+        let words: Vec<&str> = figures.split(':').collect();
+        let (write_ns, bytes_per_s, read_ns) = match words.as_slice() {
+            [write, rate] => (*write, *rate, "0"),
+            [write, rate, read] => (*write, *rate, *read),
+            _ => return Err(wrong()),
+        };
+        Ok(PmSpeed {
+            model,
+            write_ns: latency(write_ns).ok_or_else(wrong)?,
+            bytes_per_s: rate(bytes_per_s).ok_or_else(wrong)?,
+            read_ns: latency(read_ns).ok_or_else(wrong)?,
+        })
+    }
+}
+
+impl fmt::Display for PmSpeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = match self.model {
+            PmModel::Line => "line",
+            PmModel::Run => "run",
+        };
+        let rate = self.bytes_per_s / 1_000_000;
+        write!(f, "{} ns a {unit}, {rate} MB/s, reads {} ns", self.write_ns, self.read_ns)
+    }
+}
+
+/// Where the runs of a thread ended, on a cache line of its own.
+#[repr(align(128))]
+struct Shard {
+    written: AtomicU64,
+    read: AtomicU64,
+}
+
+const NOWHERE: u64 = u64::MAX;
+
+/// Persistent memory with another speed.
+pub struct EmulatedPm {
+    below: Arc<dyn PmMedium>,
+    speed: PmSpeed,
+    clock: Arc<dyn Clock>,
+    bus: Bus,
+    /// Taken off each delay.
+    off_ns: u64,
+    shards: Box<[Shard; SHARDS]>,
+}
+
+impl EmulatedPm {
+    /// `below` with `speed`. Measures the delay for less than a millisecond, with fences and without a store.
+    pub fn new(below: Arc<dyn PmMedium>, speed: PmSpeed, clock: Arc<dyn Clock>) -> EmulatedPm {
+        let off_ns = calibrate(&*below, &*clock);
+        let shard = |_| Shard { written: AtomicU64::new(NOWHERE), read: AtomicU64::new(NOWHERE) };
+        let shards = Box::new(std::array::from_fn(shard));
+        EmulatedPm { below, speed, clock, bus: Bus::default(), off_ns, shards }
+    }
+
+    #[inline]
+    fn shard(&self) -> &Shard {
+        &self.shards[terrace_runtime::thread::index() % SHARDS]
+    }
+
+    #[inline]
+    fn wait_until(&self, end_ns: u64) {
+        self.clock.wait_until(end_ns.saturating_sub(self.off_ns));
+    }
+
+    /// Waits as long as a write-back takes that began at `begin_ns`.
+    fn written(&self, begin_ns: u64, offset: u64, length: u64) {
+        if length == 0 {
+            return;
+        }
+        let lines = (offset % LINE + length).div_ceil(LINE);
+        let transfer = |bytes| self.bus.reserve(begin_ns, transfer_ns(bytes, self.speed.bytes_per_s));
+        let end_ns = match self.speed.model {
+            PmModel::Line => {
+                let latency_ns = lines.saturating_mul(self.speed.write_ns);
+                transfer(lines * LINE).max(begin_ns.saturating_add(latency_ns))
+            }
+            PmModel::Run => {
+                let end = offset.saturating_add(length);
+                let continues = self.shard().written.swap(end, Ordering::Relaxed) == offset;
+                transfer(length).saturating_add(if continues { 0 } else { self.speed.write_ns })
+            }
+        };
+        self.wait_until(end_ns);
+    }
+
+    /// Does a write-back and waits for the rest of its time.
+    #[inline]
+    fn write_as<T>(
+        &self,
+        offset: PmOffset,
+        length: usize,
+        write: impl FnOnce() -> Result<T, MediaError>,
+    ) -> Result<T, MediaError> {
+        let begin_ns = self.clock.monotonic_ns();
+        let result = write()?;
+        self.written(begin_ns, offset.0, length as u64);
+        Ok(result)
+    }
+}
+
+/// How much longer a delay and the fence behind it take than asked for, in nanoseconds.
+fn calibrate(below: &dyn PmMedium, clock: &dyn Clock) -> u64 {
+    let mut over: Vec<u64> = Vec::with_capacity(SAMPLES);
+    let mut reading = u64::MAX;
+    for _ in 0..SAMPLES {
+        let begin = clock.monotonic_ns();
+        clock.wait_until(begin + SAMPLE_NS);
+        below.fence(Fence::Order, Location::caller());
+        let end = clock.monotonic_ns();
+        over.push((end - begin).saturating_sub(SAMPLE_NS));
+        reading = reading.min(clock.monotonic_ns() - end);
+    }
+    over.sort_unstable();
+    // Whoever measures has to read a clock too: that is not the memory's.
+    over[SAMPLES / 2].saturating_sub(reading).min(MOST_OFF_NS)
+}
+
+impl PmMedium for EmulatedPm {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn promise(&self) -> Promise {
+        self.below.promise()
+    }
+
+    fn describe(&self) -> String {
+        let PmSpeed { model, write_ns, bytes_per_s, read_ns } = self.speed;
+        let unit = match model {
+            PmModel::Line => "line",
+            PmModel::Run => "run",
+        };
+        let (rate, off) = (bytes_per_s / 1_000_000, self.off_ns);
+        let below = self.below.describe();
+        format!(
+            "emulated: {write_ns} ns a {unit}, {rate} MB/s, reads {read_ns} ns (delays {off} ns shorter); {below}"
+        )
+    }
+
+    #[inline]
+    fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
+        if self.speed.read_ns == 0 || (into.len() as u64) < LINE {
+            return self.below.read(offset, into);
+        }
+        let begin_ns = self.clock.monotonic_ns();
+        self.below.read(offset, into)?;
+        let end = offset.0.saturating_add(into.len() as u64);
+        if self.shard().read.swap(end, Ordering::Relaxed) != offset.0 {
+            self.wait_until(begin_ns.saturating_add(self.speed.read_ns));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: PmOffset) -> Result<u64, MediaError> {
+        self.below.load_u64(offset)
+    }
+
+    fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.write_as(offset, bytes.len(), || self.below.write(offset, bytes))
+    }
+
+    #[inline]
+    fn store(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        // Stays in the cache: its write-back takes the time.
+        self.below.store(offset, bytes)
+    }
+
+    fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.write_as(offset, bytes.len(), || self.below.write_streaming(offset, bytes))
+    }
+
+    fn write_streaming_checked(&self, offset: PmOffset, bytes: &[u8]) -> Result<u32, MediaError> {
+        self.write_as(offset, bytes.len(), || self.below.write_streaming_checked(offset, bytes))
+    }
+
+    #[inline]
+    fn expect_store(&self, offset: PmOffset) {
+        self.below.expect_store(offset);
+    }
+
+    fn write_back(&self, offset: PmOffset, length: u64) {
+        let begin_ns = self.clock.monotonic_ns();
+        self.below.write_back(offset, length);
+        if offset.0.checked_add(length).is_some_and(|end| end <= self.size()) {
+            self.written(begin_ns, offset.0, length);
+        }
+    }
+
+    fn fence(&self, kind: Fence, at: &'static Location<'static>) {
+        self.below.fence(kind, at);
+        // What follows is a run of its own.
+        self.shard().written.store(NOWHERE, Ordering::Relaxed);
+    }
+
+    fn counters(&self) -> PmCounters {
+        self.below.counters()
+    }
+
+    fn error_count(&self) -> u64 {
+        self.below.error_count()
+    }
+
+    fn condemn(&self, offset: PmOffset, length: u64) {
+        self.below.condemn(offset, length);
+    }
+
+    fn prepare(&self, offset: PmOffset, length: u64) {
+        self.below.prepare(offset, length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pm::RecordedPm;
+    use terrace_runtime::ManualClock;
+
+    fn emulated(text: &str) -> (EmulatedPm, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::new(1_000_000));
+        let speed = PmSpeed::parse(text).unwrap_or_else(|error| unreachable!("{error}"));
+        let pm = EmulatedPm::new(Arc::new(RecordedPm::new(1 << 20)), speed, clock.clone());
+        assert_eq!(pm.off_ns, 0, "a manual clock is exact");
+        (pm, clock)
+    }
+
+    /// How long something takes by the clock.
+    fn time(clock: &ManualClock, act: impl FnOnce() -> Result<(), MediaError>) -> Result<u64, MediaError> {
+        let begin = clock.monotonic_ns();
+        act()?;
+        Ok(clock.monotonic_ns() - begin)
+    }
+
+    #[test]
+    fn a_line_takes_its_latency_or_its_share_of_the_bandwidth() -> Result<(), MediaError> {
+        // 64 bytes in 64 ns.
+        let (pm, clock) = emulated("200:1000000000");
+        assert_eq!(time(&clock, || pm.write(PmOffset(60), &[1; 8]))?, 400);
+        assert_eq!(time(&clock, || pm.write_streaming(PmOffset(4096), &[1; 4096]))?, 64 * 200);
+        assert_eq!(
+            time(&clock, || pm.write_streaming_checked(PmOffset(4096), &[1; 4096]).map(|_| ()))?,
+            64 * 200
+        );
+        assert_eq!(time(&clock, || pm.store(PmOffset(0), &[1; 4096]))?, 0);
+        let write_back = || {
+            pm.write_back(PmOffset(0), 4096);
+            Ok(())
+        };
+        assert_eq!(time(&clock, write_back)?, 64 * 200);
+        assert_eq!(time(&clock, || pm.read(PmOffset(0), &mut [0; 4096]))?, 0);
+        // Bandwidth is the narrower: 64 bytes in 640 ns.
+        let (pm, clock) = emulated("line:200:100000000");
+        assert_eq!(time(&clock, || pm.write_streaming(PmOffset(0), &[1; 4096]))?, 40_960);
+        Ok(())
+    }
+
+    #[test]
+    fn a_run_takes_one_latency_and_its_transfer() -> Result<(), MediaError> {
+        let (pm, clock) = emulated("run:300:1000000000:150");
+        assert_eq!(time(&clock, || pm.write_streaming(PmOffset(0), &[1; 4096]))?, 300 + 4096);
+        // Goes on where the last ended, and not after a fence.
+        assert_eq!(time(&clock, || pm.write_streaming(PmOffset(4096), &[1; 64]))?, 64);
+        pm.order();
+        assert_eq!(time(&clock, || pm.write_streaming(PmOffset(4160), &[1; 64]))?, 300 + 64);
+        assert_eq!(time(&clock, || pm.read(PmOffset(0), &mut [0; 4096]))?, 150);
+        assert_eq!(time(&clock, || pm.read(PmOffset(4096), &mut [0; 64]))?, 0);
+        assert_eq!(time(&clock, || pm.read(PmOffset(0), &mut [0; 8]))?, 0);
+        assert_eq!(time(&clock, || pm.load_u64(PmOffset(0)).map(|_| ()))?, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn two_threads_share_the_bandwidth_and_overlap_in_latency() {
+        let (pm, _) = emulated("run:300:1000000000");
+        // Both begin at the same time: the second's transfer follows the first's.
+        assert_eq!(pm.bus.reserve(5_000_000, 4096), 5_004_096);
+        assert_eq!(pm.bus.reserve(5_000_000, 4096), 5_008_192);
+    }
+
+    #[test]
+    fn errors_counters_and_promise_pass_through() {
+        let (pm, clock) = emulated("200:1G");
+        let begin = clock.monotonic_ns();
+        assert!(pm.write(PmOffset(1 << 20), &[1]).is_err() && pm.load_u64(PmOffset(3)).is_err());
+        pm.write_back(PmOffset(u64::MAX), 64);
+        assert_eq!(clock.monotonic_ns(), begin);
+        assert_eq!(pm.promise(), pm.below.promise());
+        let fences = pm.counters().fences;
+        pm.persist();
+        assert_eq!(pm.counters().fences, fences + 1);
+        assert!(pm.describe().starts_with("emulated: 200 ns a line, 1073 MB/s"));
+    }
+
+    #[test]
+    fn speeds_are_read_and_nonsense_is_refused() {
+        let speed = PmSpeed { model: PmModel::Run, write_ns: 300, bytes_per_s: 2 << 30, read_ns: 150 };
+        assert_eq!(PmSpeed::parse("run:300:2G:150"), Ok(speed));
+        let line = PmSpeed { model: PmModel::Line, read_ns: 0, ..speed };
+        assert_eq!(PmSpeed::parse("300:2G"), Ok(line));
+        for bad in ["", "1", "run:1", "1:2:3:4", "x:1G", "1:0", "1:1G:", "1:-1", "9999999999:1G"] {
+            assert!(PmSpeed::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The decision trees of [TPFS] figure 3: where a write goes, and what becomes of what is read.
+
+use crate::Home;
+use crate::Parameters;
+use crate::synchronicity::Synchronicity;
+use crate::write_size::Entry;
+
+/// What the write tree asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteSeen {
+    /// Opened with O_SYNC or O_DSYNC.
+    pub durable: bool,
+    /// The synchronicity predictor's state of the file.
+    pub synchronicity: Synchronicity,
+    /// The entry that the write will leave.
+    pub entry: Entry,
+    /// PM has hardly a block left.
+    pub pm_full: bool,
+}
+
+/// Synchronous → PM; else large and stable → block tier; else PM, unless PM is full.
+pub fn write_home(seen: &WriteSeen, parameters: &Parameters) -> Home {
+    if seen.durable || seen.synchronicity.is_synchronous() {
+        Home::Pm
+    } else if seen.entry.is_large(parameters) || seen.pm_full {
+        Home::Block
+    } else {
+        Home::Pm
+    }
+}
+
+/// What becomes of data that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadRule {
+    /// Read where it lies.
+    InPlace,
+    /// PM data of a read-dominated file while DRAM bandwidth idles: to a block tier and into DRAM.
+    ToDram,
+    /// Data below PM of a read-dominated file while PM bandwidth idles: into PM.
+    ToPm,
+}
+
+/// Which bandwidth lies idle by equation (2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Idle {
+    /// Neither.
+    #[default]
+    Neither,
+    /// Reads come from PM more than twice as much as from DRAM.
+    Dram,
+    /// Reads come from PM less than half as much as from DRAM.
+    Pm,
+}
+
+/// The read rules: only read-dominated files move, because each write of a file drops its cached blocks.
+pub fn read_rule(read_dominated: bool, in_pm: bool, idle: Idle) -> ReadRule {
+    match (read_dominated, in_pm, idle) {
+        (true, true, Idle::Dram) => ReadRule::ToDram,
+        (true, false, Idle::Pm) => ReadRule::ToPm,
+        _ => ReadRule::InPlace,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synchronicity::Judgement;
+
+    #[test]
+    fn the_write_tree() {
+        let p = Parameters::default();
+        let home = |judgement, counter, bytes, durable, pm_full| {
+            let synchronicity = Synchronicity { blocks: 0, judgement };
+            write_home(&WriteSeen { durable, synchronicity, entry: Entry { bytes, counter }, pm_full }, &p)
+        };
+        let (sync, async_, new) = (Judgement::Synchronous, Judgement::Asynchronous, Judgement::Unjudged);
+        assert_eq!(home(async_, 5, 1 << 20, false, false), Home::Block);
+        assert_eq!(home(async_, 4, 1 << 20, false, false), Home::Pm, "not stable");
+        assert_eq!(home(async_, 9, 32 << 10, false, false), Home::Pm, "not long");
+        assert_eq!(home(async_, 9, 1 << 20, true, false), Home::Pm, "O_SYNC");
+        assert_eq!(home(sync, 9, 1 << 20, false, false), Home::Pm);
+        assert_eq!(home(new, 9, 1 << 20, false, false), Home::Pm);
+        assert_eq!(home(async_, 0, 4096, false, true), Home::Block, "PM is full");
+        assert_eq!(home(sync, 0, 4096, false, true), Home::Pm, "written through, not buffered");
+    }
+
+    #[test]
+    fn the_read_rules() {
+        assert_eq!(read_rule(true, true, Idle::Dram), ReadRule::ToDram);
+        assert_eq!(read_rule(true, false, Idle::Pm), ReadRule::ToPm);
+        assert_eq!(read_rule(false, true, Idle::Dram), ReadRule::InPlace);
+        assert_eq!(read_rule(true, true, Idle::Neither), ReadRule::InPlace);
+    }
+}

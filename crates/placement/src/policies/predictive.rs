@@ -1,0 +1,62 @@
+//! `predictive`: the placement and migration policy of [TPFS], sections 4 and 5.
+//!
+//! Deviation, on purpose: besides reverse migration, a cold block comes into PM on its second touch, as it does
+//! under `anticache`; the publication leaves it to its page cache.
+
+use crate::threshold::utilisation_percent;
+use crate::{Observation, Policy, VictimOrder};
+
+/// The policy of [TPFS].
+#[derive(Debug)]
+pub struct Predictive {
+    /// Promote on the first touch.
+    pub first_touch: bool,
+}
+
+impl Policy for Predictive {
+    fn name(&self) -> &'static str {
+        "predictive"
+    }
+    fn blocks_to_demote(&self, seen: &Observation) -> u64 {
+        super::above(utilisation_percent(seen.pm_read_bytes, seen.pm_written_bytes), seen)
+    }
+    fn promotes(&self, touches: u32) -> bool {
+        super::second_touch(self.first_touch, touches)
+    }
+    fn threshold_percent(&self, seen: &Observation) -> Option<u8> {
+        Some(utilisation_percent(seen.pm_read_bytes, seen.pm_written_bytes))
+    }
+    fn victims(&self) -> VictimOrder {
+        VictimOrder::WriteColdFiles
+    }
+    fn steers_writes(&self) -> bool {
+        true
+    }
+    fn follows_reads(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demotes_sooner_the_more_is_written() {
+        let policy = Predictive { first_touch: false };
+        let seen = |read: u64, written: u64| Observation {
+            total_blocks: 1000,
+            free_blocks: 250,
+            pm_read_bytes: read << 20,
+            pm_written_bytes: written << 20,
+            ..Observation::default()
+        };
+        for (read, written, threshold, blocks) in [(0, 900, 50, 250), (9, 9, 70, 50), (900, 9, 90, 0)] {
+            let seen = seen(read, written);
+            assert_eq!(
+                (policy.threshold_percent(&seen), policy.blocks_to_demote(&seen)),
+                (Some(threshold), blocks)
+            );
+        }
+    }
+}

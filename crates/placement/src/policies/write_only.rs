@@ -1,0 +1,41 @@
+//! `write-only`: the earlier form of the same policy, [Ziggurat] sections 4 and 5: what is written decides.
+//!
+//! Reads move nothing but the threshold: no file is read-dominated, nothing goes into DRAM for its reads, and no
+//! reverse migration. A block comes into PM on its second touch, as under the other policies.
+
+use crate::policies::Predictive;
+use crate::{Observation, Policy, VictimOrder};
+
+/// The policy of [Ziggurat].
+#[derive(Debug)]
+pub struct WriteOnly {
+    /// Promote on the first touch.
+    pub first_touch: bool,
+}
+
+impl WriteOnly {
+    fn like(&self) -> Predictive {
+        Predictive { first_touch: self.first_touch }
+    }
+}
+
+impl Policy for WriteOnly {
+    fn name(&self) -> &'static str {
+        "write-only"
+    }
+    fn blocks_to_demote(&self, seen: &Observation) -> u64 {
+        self.like().blocks_to_demote(seen)
+    }
+    fn promotes(&self, touches: u32) -> bool {
+        self.like().promotes(touches)
+    }
+    fn threshold_percent(&self, seen: &Observation) -> Option<u8> {
+        self.like().threshold_percent(seen)
+    }
+    fn victims(&self) -> VictimOrder {
+        VictimOrder::WriteColdFiles
+    }
+    fn steers_writes(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,48 @@
+//! The read frequency predictor ([TPFS] section 4): is a file read much more than it is written?
+//!
+//! It counts what was read in a row since the last write; above twice the file's size the file is read-dominated.
+//! The publication counts blocks; here bytes, so that many small reads of one block do not count as many blocks.
+
+/// Times its size that a file must have been read since it was last written ([TPFS]: 2).
+pub const TIMES: u64 = 2;
+
+/// One file's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadFrequency {
+    /// Bytes read since the last write.
+    pub bytes: u64,
+}
+
+impl ReadFrequency {
+    /// `bytes` were read.
+    pub fn read(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// The file was written.
+    pub fn wrote(&mut self) {
+        self.bytes = 0;
+    }
+
+    /// Whether a file of `size` bytes is read-dominated.
+    pub fn is_dominated(&self, size: u64) -> bool {
+        size > 0 && self.bytes > size.saturating_mul(TIMES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_twice_the_size_and_not_once_it_is_written() {
+        let mut state = ReadFrequency::default();
+        assert!(!state.is_dominated(0), "an empty file is not");
+        (0..2).for_each(|_| state.read(1 << 20));
+        assert!(!state.is_dominated(1 << 20));
+        state.read(1);
+        assert!(state.is_dominated(1 << 20));
+        state.wrote();
+        assert!(!state.is_dominated(1));
+    }
+}

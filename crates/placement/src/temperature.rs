@@ -1,0 +1,125 @@
+//! Temperature ([TPFS] section 5.2): which files are write-cold, and how much of each goes down.
+//!
+//! Times are ticks of 10 ms. Files are compared by the logarithm of the age of their average, so that the order
+//! does not depend on differences that mean nothing.
+
+/// Ticks in a second.
+pub const TICKS_PER_SECOND: u32 = 100;
+/// A file not written for so long is write-cold as a whole ([TPFS]: 30 s).
+pub const WHOLE_AFTER: u32 = 30 * TICKS_PER_SECOND;
+
+/// The logarithmic bucket of an age: 0 is the youngest, 32 the oldest.
+pub fn bucket(now: u32, at: u32) -> u32 {
+    (u64::from(now.saturating_sub(at)) + 1).ilog2()
+}
+
+/// The times of a file's blocks in PM, summed up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    sum: u64,
+    oldest: u32,
+    /// Blocks.
+    pub blocks: u64,
+    /// The latest.
+    pub newest: u32,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times { sum: 0, oldest: u32::MAX, blocks: 0, newest: 0 }
+    }
+}
+
+impl Times {
+    /// One more block.
+    pub fn add(&mut self, at: u32) {
+        self.sum += u64::from(at);
+        self.blocks += 1;
+        self.newest = self.newest.max(at);
+        self.oldest = self.oldest.min(at);
+    }
+
+    /// Whether none of the blocks is older than their average.
+    pub fn is_even(&self) -> bool {
+        self.oldest >= self.average()
+    }
+
+    /// amtime or artime; zero of no blocks.
+    pub fn average(&self) -> u32 {
+        self.sum.checked_div(self.blocks).unwrap_or(0) as u32
+    }
+
+    /// How much of the file goes down.
+    pub fn portion(&self, now: u32) -> Portion {
+        if now.saturating_sub(self.newest) >= WHOLE_AFTER {
+            Portion::Whole
+        } else {
+            Portion::OlderThan(self.average())
+        }
+    }
+}
+
+/// What of a write-cold file goes down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Portion {
+    /// All of it.
+    Whole,
+    /// Blocks written before this tick, the file's average.
+    OlderThan(u32),
+}
+
+impl Portion {
+    /// Whether a block written at `at` is part of it.
+    pub fn holds(&self, at: u32) -> bool {
+        match self {
+            Portion::Whole => true,
+            Portion::OlderThan(average) => at < *average,
+        }
+    }
+}
+
+/// One word for people: what a file's times say.
+pub fn word(now: u32, written: u32, read: u32) -> &'static str {
+    let lately = |at: u32| at > 0 && now.saturating_sub(at) < WHOLE_AFTER;
+    match (lately(written), lately(read)) {
+        (true, _) => "write-hot",
+        (false, true) => "read-hot",
+        (false, false) => "cold",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_logarithmic() {
+        let ages = [0, 1, 2, 3, 7, 1023, u32::MAX];
+        assert_eq!(ages.map(|age| bucket(age, 0)), [0, 1, 1, 2, 3, 10, 32]);
+        assert_eq!(bucket(5, 9), 0, "a time ahead counts as now");
+    }
+
+    #[test]
+    fn an_untouched_file_goes_whole_and_another_in_part() {
+        let mut times = Times::default();
+        [100, 200, 600].iter().for_each(|at| times.add(*at));
+        assert_eq!((times.average(), times.newest, times.blocks), (300, 600, 3));
+        assert_eq!(times.portion(600 + WHOLE_AFTER), Portion::Whole);
+        let part = times.portion(700);
+        assert_eq!(part, Portion::OlderThan(300));
+        assert!(part.holds(200) && !part.holds(300) && !part.holds(600));
+        let mut even = Times::default();
+        (0..9).for_each(|_| even.add(50));
+        assert!(even.is_even() && !times.is_even());
+        assert!(!even.portion(60).holds(50), "written all at once: no part is older");
+    }
+
+    #[test]
+    fn words() {
+        let now = 10 * WHOLE_AFTER;
+        assert_eq!(
+            [word(now, now, 0), word(now, 1, now - 5), word(now, 1, 1)],
+            ["write-hot", "read-hot", "cold"]
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! The write size predictor ([TPFS] section 4): are writes here large, and do they stay large?
+//!
+//! A write entry is the run that one write produced: its length and a counter. A write that covers at least half
+//! of the entry it replaces takes its counter + 1, else 0. One that replaces nothing and continues a run takes the
+//! run's counter: + 1 when both are large (docs/decisions/0009), as it is otherwise.
+
+use crate::Parameters;
+
+/// What one write left behind: the granularity of the prediction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Entry {
+    /// Length of the run in bytes.
+    pub bytes: u64,
+    /// How often in a row a write here was large compared with the one before.
+    pub counter: u8,
+}
+
+/// What a write finds where it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// It replaces this entry.
+    Replaces(Entry),
+    /// It replaces nothing and begins where this one ends.
+    Continues(Entry),
+    /// Nothing is known.
+    Nothing,
+}
+
+impl Entry {
+    /// The entry that a write of `bytes` leaves.
+    pub fn after(before: Before, bytes: u64, parameters: &Parameters) -> Entry {
+        let counter = match before {
+            Before::Replaces(old) if bytes.saturating_mul(2) >= old.bytes => old.counter.saturating_add(1),
+            Before::Continues(run) if bytes.min(run.bytes) >= parameters.large_min => {
+                run.counter.saturating_add(1)
+            }
+            Before::Continues(run) => run.counter,
+            Before::Replaces(_) | Before::Nothing => 0,
+        };
+        Entry { bytes, counter }
+    }
+
+    /// Whether the write that left it was large: long enough, and stable.
+    pub fn is_large(&self, parameters: &Parameters) -> bool {
+        self.counter > parameters.large_after && self.bytes >= parameters.large_min
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: Parameters = Parameters { sync_blocks: 1024, large_after: 4, large_min: 64 << 10 };
+
+    #[test]
+    fn rewrites_of_at_least_half_count_up_and_smaller_ones_begin_again() {
+        let mut entry = Entry { bytes: 128 << 10, counter: 0 };
+        for expected in 1..=5 {
+            entry = Entry::after(Before::Replaces(entry), 64 << 10, &P);
+            assert_eq!(entry, Entry { bytes: 64 << 10, counter: expected });
+        }
+        assert!(entry.is_large(&P));
+        let small = Entry::after(Before::Replaces(entry), 4096, &P);
+        assert_eq!(small, Entry { bytes: 4096, counter: 0 });
+        let last = Entry { bytes: 4096, counter: u8::MAX };
+        assert_eq!(Entry::after(Before::Replaces(last), 4096, &P).counter, u8::MAX);
+        assert!(!last.is_large(&P), "a stable 4 KiB write is not large");
+    }
+
+    #[test]
+    fn a_stream_of_large_writes_counts_up_and_small_appends_do_not() {
+        let mut stream = Entry::after(Before::Nothing, 1 << 20, &P);
+        let mut large = 0;
+        for _ in 0..6 {
+            stream = Entry::after(Before::Continues(stream), 1 << 20, &P);
+            large += u32::from(stream.is_large(&P));
+        }
+        assert_eq!(large, 2, "from the sixth on");
+        let small = Entry::after(Before::Continues(stream), 512, &P);
+        assert_eq!(small.counter, stream.counter, "inherited");
+        assert!(!small.is_large(&P));
+        let log = Entry::after(Before::Continues(Entry { bytes: 512, counter: 0 }), 512, &P);
+        assert_eq!(log.counter, 0);
+    }
+}
