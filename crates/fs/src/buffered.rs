@@ -221,6 +221,18 @@ impl Fs {
         Ok(!self.cold_extents(inode.ino, BlockRange::new(block, block.plus(1)))?.is_empty())
     }
 
+    /// Dirty pages of a range whose blocks have no place yet. The caller holds the inode's exclusive lock.
+    pub(crate) fn dirty_without_place(&self, inode: &Inode, range: BlockRange) -> FsResult<u64> {
+        if inode.pending.is_none_or(|pending| pending.new_blocks == 0) {
+            return Ok(0);
+        }
+        let mut count = 0;
+        for block in self.cache.dirty_blocks(inode.ino, range.first, range.end, usize::MAX) {
+            count += u64::from(!self.has_place(inode, block)?);
+        }
+        Ok(count)
+    }
+
     /// Removes set-id bits, as a transaction of its own, when there are any.
     fn drop_set_id(&self, ino: Ino) -> FsResult<()> {
         let mut op = Op::reclaiming(Wait::Allowed);
@@ -264,7 +276,7 @@ impl Fs {
     }
 
     /// Brings an inode's entry up to date after a transaction: `slot` is what it logged, `visible` the size from now
-    /// on. The caller holds the inode's exclusive lock.
+    /// on, `placed` how many dirty pages without a place got one or went. The caller holds the inode's exclusive lock.
     pub(crate) fn settle(&self, inode: &Inode, slot: &InodeSlot, visible: u64, placed: i64) {
         let Some(pending) = inode.pending else { return };
         let dirty = self.cache.count_dirty(inode.ino);

@@ -133,6 +133,7 @@ impl Fs {
             return Ok(range.end);
         }
         staged.blocks_delta += gap.count() as i64;
+        staged.placed += self.dirty_without_place(&inode, gap)? as i64;
         match staged.device_claimed {
             Some(run) => self.allocate_below(reservation, &inode, gap, run, staged),
             None => self.allocate_pm(reservation, &inode, gap, staged),

@@ -233,6 +233,7 @@ impl Fs {
     ) -> Attempt<bool> {
         let piece = self.next_piece(op, inode, range)?;
         staged.drop_dirty = Some(range);
+        staged.placed += self.dirty_without_place(inode, range)? as i64;
         // Before the shards are locked, of which one is the intents'.
         let waiting = self.intents_of(inode)?.len();
         let mut shards = self.lock_piece(inode.ino, &piece);
@@ -283,9 +284,13 @@ impl Fs {
             for (from, to) in edges {
                 // Past the end nothing needs zeros.
                 let to = to.min(inode.size());
+                let mut to = to;
                 if from < to && self.is_dirty_in(&inode, FileBlock(from / BLOCK_SIZE)) {
                     staged.zero_dirty.push((from, to));
-                } else if from < to {
+                    // What lies below the page is what a crash leaves.
+                    to = to.min(inode.durable_size());
+                }
+                if from < to {
                     let zeros = Segment { offset: from, length: to - from, data: None };
                     self.stage(op, &inode, zeros, &mut staged)?;
                 }

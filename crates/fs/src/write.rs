@@ -83,6 +83,8 @@ pub(crate) struct Staged<'a> {
     owners: SmallVec<[(PmBlock, Owner); 4]>,
     /// Blocks newly allocated (positive) or freed, for st_blocks.
     pub blocks_delta: i64,
+    /// Dirty pages without a place on any medium that get one, or go.
+    pub placed: i64,
     /// Content that the record names, streamed with it.
     data: SmallVec<[(PmOffset, Cow<'a, [u8]>); 2]>,
     /// What is overwritten in place: stored by the commit, when nothing is lacking any more, because an
@@ -128,6 +130,7 @@ impl<'a> Staged<'a> {
             device_claimed: None,
             owners: SmallVec::new(),
             blocks_delta: 0,
+            placed: 0,
             data: SmallVec::new(),
             in_place: SmallVec::new(),
             unnamed: false,
@@ -448,7 +451,7 @@ impl Fs {
             self.devices.space.unreserve(dropped as u64);
         }
         let visible = staged.visible.unwrap_or(inode.size().max(slot.size.get()));
-        self.settle(inode, slot, visible, staged.blocks_delta);
+        self.settle(inode, slot, visible, staged.placed);
     }
 
     /// A size raised to or past `from` exposes bytes of the old last block past the old end: they become
@@ -581,6 +584,7 @@ impl Fs {
         staged.absorbed.extend(dirty.as_ref().map(|dirty| dirty.key));
         if old.is_none() && cold.is_none() {
             staged.blocks_delta += 1;
+            staged.placed += i64::from(dirty.is_some());
         }
         if whole {
             let new = staged.take()?;
@@ -629,6 +633,7 @@ impl Fs {
             let old = self.map.lookup(None, &inode.map(), block)?;
             if !self.has_place(&inode, block)? {
                 staged.blocks_delta += 1;
+                staged.placed += 1;
             }
             staged.absorbed.push(dirty.key);
             let new = self.merge_dirty(&inode, &dirty, old, (0, &[]), &mut staged)?;

@@ -110,9 +110,13 @@ impl Node {
     /// EISDIR, EINVAL.
     pub fn allocate(&mut self, offset: u64, length: u64, when: Stamp) -> Outcome<()> {
         let added = self.regular()?.allocate(offset, length) > 0;
-        self.unwritten.iter_mut().for_each(|unwritten| unwritten.allocate(offset, length));
+        // What waits may have no place yet; giving it one is a change.
+        let placed =
+            self.unwritten.as_mut().is_some_and(|unwritten| unwritten.allocate(offset, length, when));
         if added {
             self.modified(when);
+        } else if placed {
+            (self.mtime, self.ctime) = (self.mtime.or(when), self.ctime.or(when));
         }
         Ok(())
     }

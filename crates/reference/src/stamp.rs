@@ -30,6 +30,11 @@ impl Stamp {
         Stamp { from: self.from.max(other.from), to: self.to.max(other.to) }
     }
 
+    /// One of two times, or any between them.
+    pub(crate) fn or(self, other: Stamp) -> Stamp {
+        Stamp { from: self.from.min(other.from), to: self.to.max(other.to) }
+    }
+
     pub(crate) fn plus(self, ns: i64) -> Stamp {
         Stamp { from: self.from + ns, to: self.to + ns }
     }

@@ -143,8 +143,13 @@ impl Unwritten {
         self.durable.lower_size(durable);
     }
 
-    pub(crate) fn allocate(&mut self, offset: u64, length: u64) {
-        self.durable.allocate(offset, length);
+    /// Sets blocks aside; true when any was missing, and the times may have changed.
+    pub(crate) fn allocate(&mut self, offset: u64, length: u64, when: Stamp) -> bool {
+        let added = self.durable.allocate(offset, length) > 0;
+        if added {
+            (self.mtime, self.ctime) = (self.mtime.or(when), self.ctime.or(when));
+        }
+        added
     }
 
     /// A larger size of a file of this visible size.
