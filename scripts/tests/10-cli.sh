@@ -134,7 +134,7 @@ unchanged expect 32 "not a directory" "$t" mount "$pm" plain
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus=1
 unchanged expect 1 "threshold=0: must be" "$t" mount "$pm" mnt -o threshold=0
-for option in buffer=1M sync_blocks=9 large_after=4 large_min=64K emulate-pm=1:2 emulate-tier=1:hdd metrics=:1 \
+for option in buffer=1M sync_blocks=9 large_after=4 large_min=64K metrics=:1 \
     policy=predictive policy=write-only remount; do
     unchanged expect 1 "not built yet" "$t" mount "$pm" mnt -o "$option"
 done
