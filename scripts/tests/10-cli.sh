@@ -134,7 +134,7 @@ unchanged expect 1 "threshold=0: must be" "$t" mount "$pm" mnt -o threshold=0
 for option in sync_blocks=0 large_after=251 large_min=1K; do
     unchanged expect 1 "$option: must be" "$t" mount "$pm" mnt -o "$option"
 done
-for option in buffer=1M emulate-pm=1:2 emulate-tier=1:hdd metrics=:1 remount; do
+for option in metrics=:1 remount; do
     unchanged expect 1 "not built yet" "$t" mount "$pm" mnt -o "$option"
 done
 unchanged expect 1 "required arguments" "$t" mount "$pm"
