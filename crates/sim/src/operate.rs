@@ -356,7 +356,8 @@ impl World {
         let same = |node: &Node| {
             let expected = node.attributes();
             let without = node.unwritten.as_ref().map_or(0, |unwritten| unwritten.without_place());
-            let blocks = expected.blocks - 8 * without..=expected.blocks;
+            let most = if node.unwritten.is_some() { u64::MAX } else { expected.blocks }; // B1
+            let blocks = expected.blocks - 8 * without..=most;
             found.size == expected.size
                 && blocks.contains(&found.blocks)
                 && expected.mtime.allows(found.mtime_ns)
