@@ -37,8 +37,8 @@ impl World {
         // What an operation or a crash left to be done in the background still counts (C12, C20).
         let fewest = expected.blocks - 8 * self.without_place(id);
         let most = if self.waits(id) { u64::MAX } else { expected.blocks }; // B1
-        let blocks_fit = (fewest..=most).contains(&found.blocks)
-            || self.lenient && found.blocks > expected.blocks;
+        let blocks_fit =
+            (fewest..=most).contains(&found.blocks) || self.lenient && found.blocks > expected.blocks;
         assert!(blocks_fit, "{id:?}: {} units of st_blocks, expected {}", found.blocks, expected.blocks);
         let times = [
             ("atime", found.atime_ns, expected.atime),

@@ -197,7 +197,7 @@ impl OpenedFile for LocalFile {
     }
     fn sync(&mut self) -> io::Result<()> {
         self.note(Kind::Fsync, 0, 0, false);
-        self.fs.fsync(self.ino, false).map_err(told)
+        self.fs.fsync(self.ino, false, Wait::Allowed).map_err(told)
     }
     fn size(&mut self) -> io::Result<u64> {
         Ok(self.fs.getattr(self.ino).map_err(told)?.size)

@@ -177,7 +177,8 @@ impl Fs {
                     unwritten: mapping.unwritten,
                     lines,
                     below: None,
-                    valid: inode.durable_size().saturating_sub(victim.block.0 * BLOCK_SIZE).min(BLOCK_SIZE) as usize,
+                    valid: inode.durable_size().saturating_sub(victim.block.0 * BLOCK_SIZE).min(BLOCK_SIZE)
+                        as usize,
                     lost: None,
                     pinned: true,
                 });
