@@ -18,6 +18,7 @@ Usage: terrace bench paper ROW [OPTIONS]
   --quick           tiny and short: shows that the row runs; its figures mean nothing
   --class CLASS     what the device below everyone behaves like: host (default: the disk of this
                     machine, not emulated) or a class of `terrace bench device`
+  --device-memory   the file behind the device is in memory: for classes faster than the disk
   --peers LIST      only these of terrace,local,ext4,ext4-dj,xfs-ml,ext4-pm,xfs-pm,btrfs,tmpfs,null,mergerfs
                     (default: those of the row; local is Terrace without the kernel)
   --rounds N        interleaved rounds (default 5)
@@ -50,6 +51,7 @@ pub(crate) struct Options {
     pub row: String,
     pub quick: bool,
     pub class: Class,
+    pub device_memory: bool,
     pub peers: Option<Vec<Peer>>,
     pub rounds: usize,
     pub seconds: f64,
@@ -99,6 +101,7 @@ impl Options {
             row: String::new(),
             quick: false,
             class: Class::Host,
+            device_memory: false,
             peers: None,
             rounds: 5,
             seconds: 3.0,
@@ -121,6 +124,7 @@ impl Options {
                 "--list" => list = true,
                 "--quick" => options.quick = true,
                 "--class" => options.class = Class::parse(&value()?.to_string_lossy()),
+                "--device-memory" => options.device_memory = true,
                 "--peers" => options.peers = Some(peers(value()?)?),
                 "--rounds" => options.rounds = number::<usize>("--rounds", value()?)?.max(1),
                 "--seconds" => options.seconds = number::<f64>("--seconds", value()?)?.clamp(0.01, 3600.0),

@@ -115,6 +115,8 @@ pub(crate) struct Result {
     pub not_measured: Vec<Missing>,
     /// What Terrace's status said at the end.
     pub status: BTreeMap<String, serde_json::Value>,
+    /// Figures of the whole run.
+    derived: Vec<(String, serde_json::Value)>,
     notes: Vec<String>,
     #[serde(skip)]
     pub axis: &'static str,
@@ -152,6 +154,7 @@ impl Result {
             verdicts: Vec::new(),
             not_measured: Vec::new(),
             status: BTreeMap::new(),
+            derived: Vec::new(),
             notes: plan.notes.clone(),
             axis: plan.axis,
             metric: plan.metric,
@@ -159,8 +162,9 @@ impl Result {
     }
 
     /// Compares what the plan's claims are about.
-    pub fn judge(&mut self, claims: &[Claim]) {
-        self.verdicts = claims.iter().filter_map(|claim| self.verdict(claim)).collect();
+    pub fn judge(&mut self, plan: &Plan) {
+        self.derived = plan.conclude.map(|conclude| conclude(&self.status)).unwrap_or_default();
+        self.verdicts = plan.claims.iter().filter_map(|claim| self.verdict(claim)).collect();
     }
 
     fn verdict(&self, claim: &Claim) -> Option<Verdict> {
@@ -249,6 +253,9 @@ impl Result {
                     verdict.must
                 );
             }
+        }
+        for (name, value) in &self.derived {
+            let _ = writeln!(text, "\n{name}: {value}.");
         }
         for missing in &self.not_measured {
             let _ = writeln!(text, "\nNot measured: {}: {}.", missing.what, missing.reason);

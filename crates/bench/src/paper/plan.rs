@@ -4,6 +4,7 @@ use crate::site::peer::{Peer, Subject, Tuning};
 use crate::site::programs::Program;
 use crate::workload::load::{Kind, Load, Measure};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What a row's figures are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -85,7 +86,12 @@ pub(crate) struct Plan {
     /// The page cache of what runs through the kernel.
     pub page_cache_bytes: u64,
     pub notes: Vec<String>,
+    /// Figures of the whole run, from the status of each Terrace subject at the end.
+    pub conclude: Option<Conclude>,
 }
+
+/// Names and values.
+pub(crate) type Conclude = fn(&BTreeMap<String, serde_json::Value>) -> Vec<(String, serde_json::Value)>;
 
 /// How large and how long: what the rows derive their sizes from.
 #[derive(Debug, Clone, Copy)]
@@ -132,6 +138,7 @@ impl Plan {
             claims: Vec::new(),
             page_cache_bytes,
             notes: Vec::new(),
+            conclude: None,
         }
     }
 

@@ -76,16 +76,17 @@ impl Drop for Served {
 }
 
 impl Site {
-    /// A fully allocated file on the disk, of the class of the site.
+    /// A fully allocated file on the disk or in memory, of the class of the site.
     pub fn device(&self, name: &str, bytes: u64) -> Outcome<Device> {
-        let backing = self.scratch.disk.join(format!("{name}.device"));
+        let place = if self.device_memory { &self.scratch.memory } else { &self.scratch.disk };
+        let backing = place.join(format!("{name}.device"));
         let file = self.allocated(&backing, bytes)?;
         let Class::Emulated(class) = &self.class else {
             return Ok(Device { path: backing, _server: None, _file: file });
         };
         let mount = self.scratch.mount_point(&format!("{name}-device"))?;
         let mut command = self.child(&self.terrace);
-        command.args(["bench", "device"]).arg(&backing).arg(&mount).args(["--class", class]);
+        command.args(["bench", "device"]).arg(&backing).arg(&mount).args(["--class", class, "--foreground"]);
         let server = self.serve(command, &mount)?;
         Ok(Device { path: mount.join("device"), _server: Some(server), _file: file })
     }

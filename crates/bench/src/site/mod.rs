@@ -8,11 +8,13 @@
 pub(crate) mod device;
 pub(crate) mod group;
 pub(crate) mod peer;
+mod postgres;
 pub(crate) mod programs;
 pub(crate) mod run;
 pub(crate) mod teardown;
 
 use crate::Outcome;
+use crate::paper::options::Options;
 use crate::scratch::Scratch;
 use device::Class;
 use group::MemoryGroup;
@@ -26,6 +28,8 @@ pub(crate) struct Site {
     pub teardown: Arc<Teardown>,
     pub terrace: PathBuf,
     pub class: Class,
+    /// The files behind devices are in memory.
+    pub device_memory: bool,
     /// Confines what reads and writes through the kernel; the reason when there is none.
     pub group: Result<MemoryGroup, String>,
     pub scratch: Scratch,
@@ -33,12 +37,12 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Makes scratch directories below `directory` and on /dev/shm, a mount namespace where that is allowed, and
+    /// Makes scratch directories below the directory that is asked for and on /dev/shm, a mount namespace where that is allowed, and
     /// begins to catch signals. `cap_bytes` limits the page cache of what is confined.
-    pub fn new(directory: &Path, terrace: &Path, class: Class, cap_bytes: u64) -> Outcome<Site> {
-        sweep(directory);
+    pub fn new(options: &Options, cap_bytes: u64) -> Outcome<Site> {
+        sweep(&options.dir);
         sweep(Path::new("/dev/shm"));
-        let scratch = Scratch::new(directory, RUN)?;
+        let scratch = Scratch::new(&options.dir, RUN)?;
         // After the namespace was made: a thread has the namespace of the thread that made it.
         let teardown = Teardown::catching_signals()?;
         let files = [&scratch.disk, &scratch.memory]
@@ -47,7 +51,15 @@ impl Site {
             .collect::<Outcome<Vec<_>>>()?;
         let group = MemoryGroup::new(&teardown, &format!("terrace-{RUN}-{}", std::process::id()), cap_bytes);
         let group = group.map_err(|error| error.to_string());
-        Ok(Site { teardown, terrace: terrace.to_path_buf(), class, group, scratch, _files: files })
+        Ok(Site {
+            teardown,
+            terrace: options.terrace.clone(),
+            class: options.class.clone(),
+            device_memory: options.device_memory,
+            group,
+            scratch,
+            _files: files,
+        })
     }
 }
 

@@ -1,9 +1,10 @@
 //! Programs that are measured on a subject's directory: databases with their own benchmarks.
 
-use super::Site;
+use super::{Site, postgres};
 use crate::Outcome;
+use crate::workload::numbers::Picks;
 use serde::Serialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +18,10 @@ pub(crate) enum Program {
     /// sqlite3: inserts of 1,000 bytes under random keys, a transaction each, synchronous=FULL, into a database of
     /// `rows` rows.
     Sqlite { journal: &'static str, inserts: u64, rows: u64 },
+    /// A repository of so many files of a few KiB, cloned without links; clones of earlier rounds go first.
+    GitClone { files: u64 },
+    /// PostgreSQL with pgbench; the database is `scale` times 16 MiB.
+    Postgres { scale: u64, seconds: u64 },
     /// fio: 4 KiB at Zipf-distributed places of a private file per thread; writes O_DSYNC. θ 0 is uniform.
     Fio { write: bool, theta: String, files: u64, file_bytes: u64, milliseconds: u64 },
 }
@@ -39,6 +44,8 @@ impl Program {
         match self {
             Program::RocksDb { .. } => find("db_bench", "rocksdb-tools"),
             Program::Sqlite { .. } => find("sqlite3", "sqlite3"),
+            Program::GitClone { .. } => find("git", "git"),
+            Program::Postgres { .. } => return postgres::available(),
             Program::Fio { .. } => find("fio", "fio"),
         }
         .map(|_| ())
@@ -54,6 +61,8 @@ impl Program {
                 rocksdb(site, directory, benchmark, *keys, *threads, *seconds)
             }
             Program::Sqlite { journal, inserts, rows } => sqlite(site, directory, journal, *inserts, *rows),
+            Program::GitClone { files } => git_clone(site, directory, *files),
+            Program::Postgres { scale, seconds } => postgres::run(site, directory, *scale, *seconds),
             Program::Fio { write, theta, files, file_bytes, milliseconds } => {
                 fio(site, directory, *write, theta, [*files, *file_bytes, *milliseconds])
             }
@@ -127,6 +136,38 @@ fn sqlite(site: &Site, directory: &Path, journal: &str, inserts: u64, rows: u64)
     let begin = site.scratch.now_ns();
     run(text)?;
     Ok(inserts as f64 * 1e9 / (site.scratch.now_ns() - begin).max(1) as f64)
+}
+
+/// Files checked out per second.
+fn git_clone(site: &Site, directory: &Path, files: u64) -> Outcome<f64> {
+    let git = find("git", "git")?;
+    let source = site.scratch.disk.join("repository");
+    let run = |args: &[&OsStr]| {
+        let all: Vec<OsString> = args.iter().map(OsString::from).collect();
+        site.confined(&git, &all, PATIENCE).map(|_| ())
+    };
+    if !source.exists() {
+        fs::create_dir(&source)?;
+        let mut picks = Picks::new(11);
+        for number in 0..files {
+            let lines: Vec<String> =
+                (0..picks.below(400)).map(|_| format!("{:016x}\n", picks.next())).collect();
+            fs::write(source.join(format!("file-{number}")), lines.concat())?;
+        }
+        let at = [OsStr::new("-C"), source.as_os_str()];
+        let identity = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"].map(OsStr::new);
+        run(&[&at[..], &["init", "-q"].map(OsStr::new)].concat())?;
+        run(&[&at[..], &["add", "-A"].map(OsStr::new)].concat())?;
+        run(&[&at[..], &identity, &["commit", "-q", "-m", "all"].map(OsStr::new)].concat())?;
+    }
+    let clone = directory.join("clone");
+    if clone.exists() {
+        fs::remove_dir_all(&clone)?;
+    }
+    let words = ["clone", "-q", "--no-hardlinks"].map(OsStr::new);
+    let begin = site.scratch.now_ns();
+    run(&[&words[..], &[source.as_os_str(), clone.as_os_str()]].concat())?;
+    Ok(files as f64 * 1e9 / (site.scratch.now_ns() - begin).max(1) as f64)
 }
 
 fn fio(

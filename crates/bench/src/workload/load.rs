@@ -1,6 +1,7 @@
 //! A load: its description, its bounds, and its run by several threads.
 
 use super::anticache::{self, NameOperation};
+use super::bulk;
 use super::personality::{self, Personality};
 use super::random;
 use super::target::FileTarget;
@@ -31,6 +32,8 @@ pub(crate) enum Kind {
     AppendSync { bytes: u64 },
     /// [AC-BPFS figure 5]: requests of a whole file; of ten, `hot` go to files just used.
     Hotness { files: u64, file_bytes: u64, hot: u64 },
+    /// Whole files of so many bytes, written and not synced.
+    Bulk { file_bytes: u64 },
     /// [AC-BPFS table 1]: an operation on names.
     Names { operation: NameOperation },
 }
@@ -153,6 +156,7 @@ impl Load {
             Kind::Hotness { files, file_bytes, .. } => {
                 anticache::populate_hotness(target, *files, *file_bytes)?
             }
+            Kind::Bulk { .. } => target.make_directory("bulk")?,
             Kind::Names { .. } => target.make_directory("names")?,
         }
         target.settle()
@@ -185,6 +189,7 @@ impl Load {
             Kind::Hotness { files, file_bytes, hot } => {
                 anticache::hotness(*files, *file_bytes, *hot, target, seed, tally)
             }
+            Kind::Bulk { file_bytes } => bulk::run(*file_bytes, target, worker, seed, tally),
             Kind::Names { operation } => anticache::names(*operation, target, worker, tally),
         }
     }

@@ -4,6 +4,7 @@
 //! operations and by time, whichever ends first; both ends are of the load, never of the target.
 
 pub(crate) mod anticache;
+pub(crate) mod bulk;
 pub(crate) mod directory;
 pub(crate) mod load;
 pub(crate) mod local;

@@ -10,10 +10,16 @@ use super::target::FileTarget;
 use crate::trace::{self, Recorder};
 use std::path::Path;
 use std::sync::Arc;
+use tempfile::TempDir;
 use terrace_fs::{DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia};
 use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RamPm;
 use terrace_runtime::{Clock, ManualClock};
+
+/// In memory where that can be: syncfs of a busy disk takes as long as it likes.
+fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
 
 fn clock() -> Arc<dyn Clock> {
     Arc::new(ManualClock::new(1_700_000_000_000_000_000))
@@ -57,6 +63,7 @@ fn loads() -> Vec<Load> {
         all.push(load(kind, 2));
     }
     all.push(load(Kind::AppendSync { bytes: 1000 }, 1));
+    all.push(load(Kind::Bulk { file_bytes: (1 << 20) + 5000 }, 1));
     all.push(load(Kind::Hotness { files: 14, file_bytes: 8 << 10, hot: 6 }, 1));
     for operation in NameOperation::ALL.into_iter().filter(|it| *it != NameOperation::Unlink16M) {
         all.push(load(Kind::Names { operation }, 2));
@@ -78,7 +85,7 @@ fn run_all(target: Arc<dyn FileTarget>) -> Vec<Measure> {
 
 #[test]
 fn loads_do_the_same_in_process_and_on_a_directory() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     let root = scratch.path().join("root");
     std::fs::create_dir(&root).unwrap();
     let here = run_all(Arc::new(LocalTarget::new(pool(scratch.path()), None)));
@@ -93,7 +100,7 @@ fn loads_do_the_same_in_process_and_on_a_directory() {
 /// Rounds can be compared only if a flow leaves as much as it found.
 #[test]
 fn personalities_leave_their_files_as_many_and_as_large() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     let target: Arc<dyn FileTarget> = Arc::new(Directory::new(scratch.path()));
     for which in Personality::ALL {
         let kind = Kind::Personality { which, files: 4, file_bytes: 64 << 10, sync_every_write: false };
@@ -110,7 +117,7 @@ fn personalities_leave_their_files_as_many_and_as_large() {
 
 #[test]
 fn a_load_that_cannot_be_is_an_error() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     let target: Arc<dyn FileTarget> = Arc::new(Directory::new(scratch.path()));
     let kind = Kind::AppendSync { bytes: 1 };
     for threads in [0, 1000] {
@@ -124,7 +131,7 @@ fn a_load_that_cannot_be_is_an_error() {
 /// What is recorded in process does the same when it is replayed on a new pool.
 #[test]
 fn a_recorded_load_replays() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     let path = scratch.path().join("trace");
     let recorder = Arc::new(Recorder::create(&path, clock()).unwrap());
     let kind = Kind::Personality {
@@ -144,7 +151,7 @@ fn a_recorded_load_replays() {
     assert_eq!(events.len() as u64, noted);
     let syncs = events.iter().filter(|event| event.kind == trace::Kind::Fsync).count();
     assert_eq!(syncs, 20, "two in each turn");
-    let again = tempfile::tempdir().unwrap();
+    let again = scratch();
     let target = LocalTarget::new(pool(again.path()), None);
     assert_eq!(trace::replay(&events, &target).unwrap(), noted);
 }

@@ -1,4 +1,4 @@
-//! Rows tpfs-15, -16, zig-7 (RocksDB) and zig-8 (SQLite): programs, through the kernel.
+//! Rows tpfs-15, -16, zig-7 (RocksDB), zig-8 (SQLite) and zig-9 (PostgreSQL): programs, through the kernel.
 
 use super::{ALL, peers};
 use crate::paper::plan::{Cell, Metric, Must, Plan, Scale, Work};
@@ -97,5 +97,16 @@ pub(crate) fn sqlite(scale: &Scale) -> Plan {
     plan.claim("published 1.4 to 5.6 times", "terrace 6%", "xfs-ml", Must::AtLeast(1.4));
     plan.claim("near PM only", "terrace 6%", "terrace pm-only", Must::AtLeast(0.9));
     plan.notes.push("sqlite3's own shell; its start is in the time of an insert.".to_string());
+    plan
+}
+
+/// The publication has 20 GB and PM 2.
+pub(crate) fn postgres(scale: &Scale) -> Plan {
+    let mut plan = base(scale, "transactions");
+    let size = (scale.dataset_bytes / (16 << 20)).max(1);
+    let seconds = (scale.limit_ns / 1_000_000_000).max(1);
+    programs(&mut plan, vec![("TPC-B".to_string(), Program::Postgres { scale: size, seconds })]);
+    plan.claim("not slower: published +1 % and +19 %", "terrace 6%", "ext4-dj", Must::AtLeast(1.0));
+    plan.claim("not slower: published +1 % and +19 %", "terrace 6%", "xfs-ml", Must::AtLeast(1.0));
     plan
 }

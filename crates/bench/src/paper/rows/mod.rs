@@ -3,6 +3,7 @@
 pub(crate) mod anticache;
 pub(crate) mod databases;
 pub(crate) mod filebench;
+pub(crate) mod predict;
 pub(crate) mod random;
 
 use super::plan::{Must, Plan, Scale};
