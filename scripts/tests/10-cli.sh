@@ -49,7 +49,8 @@ expect 1 "unrecognized subcommand" "$t" frobnicate
 expect 1 "unexpected argument '--frob'" "$t" mkfs --frob
 expect 1 "required arguments" "$t" mkfs
 for name in iostat migrate pin unpin inspect; do expect 1 "$name: not built yet" "$t" $name; done
-for name in run paper; do expect 1 "bench $name: not built yet" "$t" bench $name; done
+expect 1 "bench run: not built yet" "$t" bench run
+expect 1 "which row" "$t" bench paper
 expect 16 "unexpected argument" "$t" check --frob x
 check "version" grep -qE '^terrace [0-9.]+ \(format version [0-9]+\)$' <("$t" --version)
 # What the simulator needs of the engine (planted mistakes, interleaving) is in no product.
