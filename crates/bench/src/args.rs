@@ -78,7 +78,7 @@ impl Args {
     }
 }
 
-fn terrace_program() -> Outcome<PathBuf> {
+pub(crate) fn terrace_program() -> Outcome<PathBuf> {
     let own = std::env::current_exe()?;
     Ok(if own.file_name().is_some_and(|name| name == "terrace-bench") {
         own.with_file_name("terrace")

@@ -1,4 +1,5 @@
-//! `terrace bench smoke`: the numbers of docs/benchmarks.md, each against what it must be.
+//! `terrace bench smoke`: the numbers of docs/benchmarks.md, each against what it must be; `terrace bench paper ROW`
+//! (paper/): one row of docs/evaluation.md, beside the peers that this machine has.
 //!
 //! A row sets up what it needs below a scratch directory and on /dev/shm, measures in rounds that alternate
 //! between what is compared, and takes everything down again. Mounts live in a private mount namespace;
@@ -13,14 +14,19 @@ mod io_loop;
 mod machine;
 mod memory;
 mod null_server;
+mod paper;
 mod peers;
 mod process;
 mod recovery;
 mod report;
 mod scratch;
 mod series;
+mod site;
+mod stats;
 mod through_fuse;
 mod throughput;
+mod trace;
+mod workload;
 
 use args::Args;
 use report::Report;
@@ -59,6 +65,11 @@ pub fn main_smoke(args: &[OsString]) -> ExitCode {
     }
 }
 
+/// Runs `terrace bench paper` with the arguments after `paper`.
+pub fn main_paper(args: &[OsString]) -> ExitCode {
+    paper::main(args)
+}
+
 type Row = fn(&Args, &Scratch, &mut Report) -> Outcome<()>;
 
 /// The rows: letter, what it measures, how.
@@ -73,7 +84,7 @@ const ROWS: [(char, &str, Row); 6] = [
 
 /// Runs the rows; false when a figure misses what it must be.
 fn smoke(args: &Args) -> Outcome<bool> {
-    let scratch = Scratch::new(args)?;
+    let scratch = Scratch::new(&args.dir, "smoke")?;
     let mut report = Report::new(machine::describe(), args.rounds);
     for (letter, what, run) in ROWS {
         // b is counted together with a.

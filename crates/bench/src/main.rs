@@ -1,14 +1,18 @@
-//! `terrace-bench smoke …`: the same as `terrace bench smoke …`.
+//! `terrace-bench smoke …` and `terrace-bench paper …`: the same as `terrace bench …`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    if args.next().is_none_or(|command| command != "smoke") {
-        eprintln!("usage: terrace-bench smoke [--help]");
-        return ExitCode::FAILURE;
-    }
+    let command = args.next().unwrap_or_default();
     let rest: Vec<OsString> = args.collect();
-    terrace_bench::main_smoke(&rest)
+    match command.to_str() {
+        Some("smoke") => terrace_bench::main_smoke(&rest),
+        Some("paper") => terrace_bench::main_paper(&rest),
+        _ => {
+            eprintln!("usage: terrace-bench smoke|paper [--help]");
+            ExitCode::FAILURE
+        }
+    }
 }

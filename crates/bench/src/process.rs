@@ -99,8 +99,8 @@ impl Drop for Server {
 pub(crate) fn null_server(scratch: &Scratch, mount: &Path) -> Outcome<Server> {
     let mut command = Command::new(std::env::current_exe()?);
     let own: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let to = own.iter().position(|arg| arg == "smoke").map_or(0, |at| at + 1);
-    command.args(own.iter().take(to)).arg("--null-server").arg(mount);
+    let to = own.iter().position(|arg| arg == "smoke" || arg == "paper").unwrap_or(0);
+    command.args(own.iter().take(to)).args(["smoke", "--null-server"]).arg(mount);
     Server::start(scratch, command, mount)
 }
 

@@ -2,7 +2,6 @@
 //! Both directories are removed at the end; mounts that a row left behind go with the namespace.
 
 use crate::Outcome;
-use crate::args::Args;
 use crate::machine::{disk_available, memory_available};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 #[allow(deprecated)] // the safe form; no file descriptor table is unshared
@@ -28,10 +27,11 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub fn new(args: &Args) -> Outcome<Scratch> {
-        let name = format!("smoke-{}", std::process::id());
-        fs::create_dir_all(&args.dir)?;
-        let disk = fs::canonicalize(&args.dir)?.join(&name);
+    /// Below `directory` on the disk; `run` names the kind of run.
+    pub fn new(directory: &Path, run: &str) -> Outcome<Scratch> {
+        let name = format!("{run}-{}", std::process::id());
+        fs::create_dir_all(directory)?;
+        let disk = fs::canonicalize(directory)?.join(&name);
         let memory = Path::new("/dev/shm").join(format!("terrace-{name}"));
         fs::create_dir(&disk)?;
         fs::create_dir(&memory)?;

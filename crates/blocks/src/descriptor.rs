@@ -17,6 +17,7 @@ pub enum State {
 }
 
 const CLEAN: u8 = 1;
+const PARTIAL: u8 = 2;
 /// Times of use from here on are no times but marks of the caller's.
 pub const MARKS: u32 = u32::MAX - 1;
 
@@ -108,6 +109,19 @@ impl Descriptor {
             self.flags.fetch_or(CLEAN, Ordering::AcqRel);
         } else if self.is_clean() {
             self.flags.fetch_and(!CLEAN, Ordering::AcqRel);
+        }
+    }
+
+    /// False when the block table is known to give the block all lines. Volatile; says nothing of a block that is
+    /// [`State::Unknown`].
+    pub(crate) fn may_be_partial(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & PARTIAL != 0
+    }
+    pub(crate) fn set_partial(&self, partial: bool) {
+        if partial {
+            self.flags.fetch_or(PARTIAL, Ordering::AcqRel);
+        } else if self.may_be_partial() {
+            self.flags.fetch_and(!PARTIAL, Ordering::AcqRel);
         }
     }
 }

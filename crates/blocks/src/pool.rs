@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrace_format::table::{MASK_FULL, Owner, TABLE_ENTRY_SIZE};
-use terrace_format::{Corrupt, FileBlock, Ino, Lsn, PmBlock};
+use terrace_format::{Corrupt, FileBlock, Ino, LineMask, Lsn, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -228,6 +228,7 @@ impl BlockPool {
             let descriptor = self.descriptor(*block);
             descriptor.set_state(State::Used);
             descriptor.set_clean(false);
+            descriptor.set_partial(false);
             descriptor.set_version(self.new_version());
         }
         Ok(Claim { pool: self, blocks, next: 0 })
@@ -239,14 +240,42 @@ impl BlockPool {
         tx.write_words(self.wal.geometry().table_entry(block), [U64::new(owner.encode()), U64::new(mask)]);
     }
 
-    /// Logs the owners of consecutive blocks in one write.
-    pub fn set_owners(&self, tx: &mut Tx, first: PmBlock, owners: &[Owner]) {
+    /// Logs the owners of consecutive new blocks in one write, with the lines that each holds.
+    pub fn set_owners(&self, tx: &mut Tx, first: PmBlock, owners: &[(Owner, LineMask)]) {
         let mut entries: SmallVec<[u8; 256]> = SmallVec::new();
-        for owner in owners {
+        for (block, (owner, lines)) in (first.0..).zip(owners) {
+            if !lines.is_full() {
+                // Before anybody can see the block. If the transaction is given up, the next claim takes it back.
+                self.descriptor(PmBlock(block)).set_partial(true);
+            }
             entries.extend_from_slice(&owner.encode().to_le_bytes());
-            entries.extend_from_slice(&(if *owner == Owner::Free { 0 } else { MASK_FULL }).to_le_bytes());
+            entries.extend_from_slice(&lines.0.to_le_bytes());
         }
         tx.write(self.wal.geometry().table_entry(first), &entries);
+    }
+
+    /// Logs that a partial block holds these lines from now on. The caller holds its inode's exclusive lock.
+    pub fn set_lines(&self, tx: &mut Tx, block: PmBlock, lines: LineMask) {
+        tx.write_words(self.wal.geometry().table_entry(block).plus(8), [U64::new(lines.0)]);
+    }
+
+    /// The lines that an owned block holds. The caller holds its inode's lock. Costs a look at the block table only
+    /// where a block may be partial, or was not scanned yet.
+    ///
+    /// # Errors
+    /// The medium's; an owned block without any line.
+    pub fn lines(&self, block: PmBlock) -> Result<LineMask> {
+        let descriptor = self.descriptor(block);
+        // In this order: the scan marks a block before it makes it known.
+        if descriptor.state() != State::Unknown && !descriptor.may_be_partial() {
+            return Ok(LineMask::FULL);
+        }
+        let lines = LineMask(self.wal.pm().load_u64(self.wal.geometry().table_entry(block).plus(8))?);
+        if lines.is_empty() {
+            let site = format!("block table entry {block}");
+            return Err(Corrupt::new(site, "lines of an owned block", "none").into());
+        }
+        Ok(lines)
     }
 
     /// Logs that a block becomes free and quarantines it. After the commit call [`Self::freed`]; if the
@@ -348,6 +377,10 @@ impl BlockPool {
             let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
             let descriptor = self.descriptor(PmBlock(block));
             if word != 0 {
+                // Perhaps it is another's by now; then this costs looks at the table, nothing else.
+                if !entry.ends_with(&MASK_FULL.to_le_bytes()) {
+                    descriptor.set_partial(true);
+                }
                 if descriptor.learn(State::Used) {
                     self.unknown.fetch_sub(1, Ordering::Relaxed);
                 }

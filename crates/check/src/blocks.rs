@@ -2,6 +2,7 @@
 
 use crate::checker::Checker;
 use crate::code::Code;
+use crate::file_map::Shadows;
 use std::fmt::Display;
 use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::{BLOCK_SIZE, PmBlock};
@@ -71,7 +72,7 @@ impl Checker<'_> {
             self.report(Code::BlockLeaked, || format!("block {block}: {owner:?}"));
         }
         if owner != Owner::Free && mask != MASK_FULL {
-            self.report(Code::TableMask, || format!("block {block}: {mask:#x}"));
+            self.partial_entry(block, owner, mask);
         }
         let counts = &mut self.summary.pm_blocks;
         *match owner {
@@ -88,6 +89,36 @@ impl Checker<'_> {
                 PageKind::MapNode => &mut counts.map_nodes,
             },
         } += 1;
+    }
+}
+
+impl Checker<'_> {
+    /// An owned block that does not hold all lines.
+    fn partial_entry(&mut self, block: u64, owner: Owner, mask: u64) {
+        let possible = self.superblock.has_partial_shadows() && mask != 0;
+        if !possible || !matches!(owner, Owner::File { unwritten: false, .. }) {
+            self.report(Code::TableMask, || format!("block {block}: {mask:#x}"));
+        } else if self.over_cold.contains(block) {
+            self.summary.pm_blocks.partial += 1;
+        } else {
+            self.report(Code::ShadowAlone, || format!("block {block}, {owner:?}: {mask:#x}"));
+        }
+    }
+
+    /// The shadows of a written extent that stand alone: the cold copies of the others are needed, and are noted.
+    pub fn whole_shadows(&mut self, shadows: &Shadows) -> u128 {
+        let mut whole = shadows.any;
+        if !self.superblock.has_partial_shadows() {
+            return whole;
+        }
+        for (bit, place) in &shadows.places {
+            let mask = self.word(self.geometry.table_entry(PmBlock(*place)).plus(8));
+            if mask.is_some_and(|mask| mask != MASK_FULL) {
+                self.over_cold.insert(*place);
+                whole &= !(1u128 << *bit);
+            }
+        }
+        whole
     }
 }
 

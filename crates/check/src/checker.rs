@@ -116,6 +116,8 @@ pub(crate) struct Checker<'a> {
     pub summary: Summary,
     /// PM blocks reached from their owner.
     pub reached: Dense,
+    /// Partial shadows that have a written cold copy.
+    pub over_cold: Dense,
     /// Inodes in use, by number.
     pub inodes: Vec<InodeRecord>,
     pub cold: Vec<DeviceState>,
@@ -141,6 +143,7 @@ impl<'a> Checker<'a> {
             findings,
             summary,
             reached: Dense::new(geometry.block_count()),
+            over_cold: Dense::new(if superblock.has_partial_shadows() { geometry.block_count() } else { 0 }),
             inodes: Vec::new(),
             cold: Vec::new(),
             progress: (0, 0),

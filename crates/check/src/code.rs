@@ -110,7 +110,7 @@ codes! {
         "metadata is rebuilt from what else knows of it; data stays unreadable";
     TableOwner 201 Error "An owner word of the block table does not decode."
         "from the maps and trees";
-    TableMask 202 Error "The line mask of an owned block is not all ones."
+    TableMask 202 Error "The line mask of an owned block is neither all ones nor one that a partial shadow can have."
         "all ones";
     TableFixed 203 Error "A block of the fixed area has another owner in the block table."
         "from the geometry";
@@ -122,6 +122,8 @@ codes! {
         "the table follows the map, unless another block has the owner that the map means";
     BlockLeaked 207 Error "A block has an owner in the block table but is not reached from it."
         "goes back to the map that misses it, or becomes free";
+    ShadowAlone 208 Error "A partial shadow has no written cold copy under it, which its other lines would come from."
+        "all ones; where keys of the catalog were lost, the other lines become zeros first";
     InodeRoot 301 Error "The root word of the inode file is not possible."
         "the tree is built from the block table";
     InodePageCount 302 Error "The number of inode pages in the roots is not possible."

@@ -60,8 +60,8 @@ impl Checker<'_> {
         if ours { readable } else { 0 }
     }
 
-    /// Notes an extent's device blocks; reads them when asked to. `shadows`: blocks that have a PM copy,
-    /// whose cold copy may be half written (M5) and is not judged.
+    /// Notes an extent's device blocks; reads them when asked to. `shadows`: blocks that have a whole PM
+    /// copy, whose cold copy may be half written (M5) and is not judged.
     pub fn cold_extent(&mut self, ino: u32, extent: &ColdExtent, shadows: u128) {
         let DeviceId(device) = extent.device;
         let (start, length) = (extent.start.0, u64::from(extent.length));

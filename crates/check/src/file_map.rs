@@ -39,6 +39,15 @@ impl fmt::Display for Tree {
     }
 }
 
+/// Blocks of an extent that have a PM mapping.
+#[derive(Default)]
+pub(crate) struct Shadows {
+    /// One bit for each.
+    pub any: u128,
+    /// Those that were written: bit and PM block.
+    pub places: Vec<(usize, u64)>,
+}
+
 /// Called with each leaf entry that is not 0 and its index, in ascending order.
 type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Checker<'a>, u64, u64);
 
@@ -111,12 +120,13 @@ impl<'a> Checker<'a> {
     }
 
     /// Which of the (at most 128) blocks from `first` on have a PM mapping.
-    pub fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> u128 {
-        let mut shadows = 0u128;
+    pub fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
+        let mut shadows = Shadows::default();
         let mut leaf: Option<(u64, Node)> = None;
         for (bit, block) in (first..first.saturating_add(count.min(128).into())).enumerate() {
             let direct = usize::try_from(block).ok().and_then(|at| record.direct.get(at));
-            let entry = match direct.filter(|_| self.has_direct()) {
+            let direct = direct.filter(|_| self.has_direct());
+            let entry = match direct {
                 Some(pointer) => u64::from(*pointer),
                 None => {
                     let number = block / RADIX_FANOUT;
@@ -128,7 +138,12 @@ impl<'a> Checker<'a> {
                     leaf.as_ref().and_then(|(_, node)| node.get(within)).copied().unwrap_or(0)
                 }
             };
-            shadows |= u128::from(entry != 0) << bit;
+            shadows.any |= u128::from(entry != 0) << bit;
+            let place =
+                entry & if direct.is_some() { !u64::from(DIRECT_UNWRITTEN) } else { !ENTRY_UNWRITTEN };
+            if entry == place && self.in_pool(place) {
+                shadows.places.push((bit, place));
+            }
         }
         shadows
     }

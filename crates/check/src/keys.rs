@@ -240,12 +240,13 @@ impl Checker<'_> {
         }
         let shadows = self.shadowed(record, first, extent.length);
         if let Some(record) = self.inode_mut(record.ino.into()) {
-            record.mapped += u64::from(extent.length.saturating_sub(shadows.count_ones()));
+            record.mapped += u64::from(extent.length.saturating_sub(shadows.any.count_ones()));
             if !extent.unwritten {
                 record.written_end = record.written_end.max(end);
             }
         }
-        self.cold_extent(record.ino, &extent, shadows);
+        let whole = if extent.unwritten { shadows.any } else { self.whole_shadows(&shadows) };
+        self.cold_extent(record.ino, &extent, whole);
     }
 
     fn intent(&mut self, run: &mut KeyRun, record: &InodeRecord, first: u64, value: &[u8]) {

@@ -50,6 +50,8 @@ pub struct PmBlocks {
     pub files: u64,
     /// Blocks of files that are allocated but read as zeros (counted in `files` too).
     pub unwritten: u64,
+    /// Blocks of files that hold some lines only, over a cold copy (counted in `files` too).
+    pub partial: u64,
 }
 
 /// Counts of what the pool holds.

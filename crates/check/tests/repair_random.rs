@@ -325,6 +325,18 @@ impl Target {
                     first..=first + length.div_ceil(128)
                 })
                 .collect(),
+            // A damaged line mask over a cold copy is that of a partial shadow (docs/decisions/0008).
+            Target::Table => hit
+                .iter()
+                .filter(|(at, length)| at % 16 >= 8 && *length <= 8)
+                .filter_map(|(at, _)| {
+                    let start = base.geometry.table_offset().0;
+                    let entry = at.checked_sub(start)? / 16;
+                    let owner = base.blocks.iter().find(|(block, _)| *block == entry)?.1;
+                    let Owner::File { ino, .. } = owner else { return None };
+                    Some(ino.0)
+                })
+                .collect(),
             Target::Leaves => hit.iter().flat_map(|(at, _)| base.spoken_of(at / 4096)).collect(),
             _ => BTreeSet::new(),
         }

@@ -99,9 +99,13 @@ pub enum Bench {
     /// Not built yet
     #[command(hide = true, disable_help_flag = true)]
     Run(Later),
-    /// Not built yet
-    #[command(hide = true, disable_help_flag = true)]
-    Paper(Later),
+    /// Measure a row of docs/evaluation.md
+    #[command(disable_help_flag = true)]
+    Paper {
+        /// The row, and options; `--help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
 }
 
 /// `terrace bench device`

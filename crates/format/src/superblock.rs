@@ -3,7 +3,9 @@
 use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::geometry::Geometry;
-use crate::version::{FORMAT_VERSION, INCOMPATIBLE, RADIX_MAP, READ_ONLY_COMPATIBLE, REPAIRING, known};
+use crate::version::{
+    FORMAT_VERSION, INCOMPATIBLE, PARTIAL_SHADOWS, RADIX_MAP, READ_ONLY_COMPATIBLE, REPAIRING, known,
+};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -133,7 +135,7 @@ impl Superblock {
         let mut superblock = Superblock::new_zeroed();
         superblock.magic = MAGIC;
         superblock.version = FORMAT_VERSION.into();
-        superblock.incompatible = RADIX_MAP.into();
+        superblock.incompatible = (RADIX_MAP | PARTIAL_SHADOWS).into();
         superblock.pm_size = geometry.pm_size.into();
         superblock.lane_size = geometry.lane_size.into();
         superblock.lane_count = geometry.lane_count.into();
@@ -161,6 +163,11 @@ impl Superblock {
     /// Set while a repair changes the pool: nothing but check may use it then.
     pub fn is_repairing(&self) -> bool {
         self.incompatible.get() & REPAIRING != 0
+    }
+
+    /// Whether its PM blocks may hold some lines only of a cold block.
+    pub fn has_partial_shadows(&self) -> bool {
+        self.incompatible.get() & PARTIAL_SHADOWS != 0
     }
 
     /// As [`Self::verify`], for check: a repair that was interrupted is no reason to refuse.

@@ -1,6 +1,7 @@
 //! Block table: 16 bytes per PM block, the truth about allocation (design 4.2).
 //!
-//! Entry: owner word (8 bytes), mask of valid cache lines (8 bytes, all ones in version 1).
+//! Entry: owner word (8 bytes), mask of valid cache lines (8 bytes): all ones unless the
+//! block is a partial shadow (lines.rs).
 //! Owner word, from the top: 31 bits inode or metadata kind, 32 bits file block or kind's datum,
 //! 1 bit unwritten. 0 is free.
 

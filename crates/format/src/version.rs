@@ -42,11 +42,18 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         name: "repairing",
         sentence: "a repair was interrupted: its journal has to be applied before anything else",
     },
+    FeatureRow {
+        bit: PARTIAL_SHADOWS,
+        name: "partial-shadows",
+        sentence: "a block table entry may hold fewer than all lines; the others are those of the cold copy",
+    },
 ];
 /// Incompatible feature: the radix map.
 pub const RADIX_MAP: u64 = 1;
 /// Incompatible feature, set only while `check --repair` changes the pool.
 pub const REPAIRING: u64 = 2;
+/// Incompatible feature: PM blocks that hold some lines of a cold block. Set by mkfs.
+pub const PARTIAL_SHADOWS: u64 = 4;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

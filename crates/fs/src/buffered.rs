@@ -7,6 +7,7 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Fail, Op};
+use crate::partial::Shadow;
 use crate::slot::{Inode, log_slot};
 use crate::types::{BlockRange, Wait, WriteFlags};
 use crate::unwritten::Pending;
@@ -191,7 +192,9 @@ impl Fs {
         match self.map.lookup(None, &inode.map(), block)? {
             Some(mapping) if mapping.unwritten => {}
             Some(mapping) => {
-                self.pm.read(mapping.block.offset(), &mut page.bytes_mut()[..valid])?;
+                let (until, pm, lines) = (block.plus(1), mapping.block, self.lines_of(mapping)?);
+                let shadow = Shadow { block, until, pm, lines };
+                self.read_shadow(op, inode, &shadow, 0, &mut page.bytes_mut()[..valid])?;
             }
             None if self.is_written_below(inode, block)? => {
                 let cold = self.fetched_block(op, inode, block)?;

@@ -71,6 +71,10 @@ pub struct Fs {
     pub(crate) superblock: Superblock,
     pub(crate) read_only: bool,
     pub(crate) data_ordered: bool,
+    /// The pool's blocks may hold some lines only of a cold block.
+    pub(crate) has_partial: bool,
+    /// A small write to a cold block reads it first.
+    pub(crate) read_first: bool,
     pub(crate) atime: Atime,
     pub(crate) prefetch_blocks: u64,
     pub(crate) group_blocks: u64,

@@ -26,6 +26,7 @@ mod namei;
 mod numbers;
 mod op;
 mod orphan;
+mod partial;
 mod place;
 mod read;
 mod readdir;

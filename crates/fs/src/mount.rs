@@ -89,6 +89,9 @@ pub struct MountOptions {
     pub promote_first_touch: bool,
     /// The home of every write that does not ask for durability, instead of what the policy says: for tests.
     pub home: Option<Home>,
+    /// Read a cold block before a small write to it, as all the publications do, instead of making a partial shadow:
+    /// for measuring the difference. What is partial already stays so.
+    pub read_first: bool,
     /// Move the checkpoint only when space is short, so that a crash leaves as much to replay as there can be:
     /// for measuring recovery.
     pub checkpoint_when_full: bool,
@@ -110,6 +113,7 @@ impl Default for MountOptions {
             prefetch_ms: 1000,
             promote_first_touch: false,
             home: None,
+            read_first: false,
             checkpoint_when_full: false,
         }
     }
@@ -280,6 +284,8 @@ impl Fs {
             slow_below: AtomicU64::new(slow),
             read_only: options.read_only,
             data_ordered: options.data_ordered.unwrap_or(superblock.data_mode == 2),
+            has_partial: superblock.has_partial_shadows(),
+            read_first: options.read_first,
             atime: options.atime,
             prefetch_blocks: options.prefetch_bytes / BLOCK_SIZE,
             group_blocks: group_blocks(options.group_bytes, &geometry),

@@ -3,6 +3,7 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Fail, Op};
+use crate::partial::Shadow;
 use crate::slot::Inode;
 use crate::types::{Atime, BlockRange, Wait};
 use smallvec::SmallVec;
@@ -75,7 +76,7 @@ impl Fs {
             return Ok(false);
         }
         match self.map.lookup(None, &inode.map(), block)? {
-            Some(mapping) if !mapping.unwritten => {
+            Some(mapping) if !mapping.unwritten && self.lines_of(mapping)?.is_full() => {
                 self.blocks.descriptor(mapping.block).touch_read(self.tick.load(Ordering::Relaxed));
                 self.pm.read(mapping.block.offset().plus(offset % BLOCK_SIZE), into)?;
                 Ok(true)
@@ -113,12 +114,23 @@ impl Fs {
             }
             match mappings[index] {
                 Some(mapping) if !mapping.unwritten && !gone(block) => {
-                    // Consecutive PM blocks are one copy.
                     self.blocks.descriptor(mapping.block).touch_read(tick);
+                    let lines = self.lines_of(mapping)?;
+                    if !lines.is_full() {
+                        let target = part(into, offset, block, 1);
+                        let skip = (start - block.0 * BLOCK_SIZE) as usize;
+                        let shadow = Shadow { block, until, pm: mapping.block, lines };
+                        self.read_shadow(op, inode, &shadow, skip, target)?;
+                        index += 1;
+                        continue;
+                    }
+                    // Consecutive PM blocks are one copy.
                     while let Some(Some(next)) = mappings.get(index + length) {
                         let follows = next.block.0 == mapping.block.0 + length as u64;
                         let after = block.plus(length as u64);
-                        if !follows || next.unwritten || gone(after) || self.is_dirty_in(inode, after) {
+                        let ends =
+                            !follows || next.unwritten || gone(after) || self.is_dirty_in(inode, after);
+                        if ends || !self.lines_of(*next)?.is_full() {
                             break;
                         }
                         self.blocks.descriptor(next.block).touch_read(tick);

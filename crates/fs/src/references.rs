@@ -117,6 +117,11 @@ impl References {
         true
     }
 
+    /// True while somebody has the inode open.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().get(&(ino.0 as u32)).is_some_and(|count| count.opens > 0)
+    }
+
     /// True when somebody refers to the inode.
     pub fn is_referenced(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&(ino.0 as u32))

@@ -10,6 +10,7 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
+use crate::partial::{Outcome, Part};
 use crate::slot::{Inode, log_slot};
 use crate::types::{BlockRange, Wait, WriteFlags};
 use crate::write_block::WholeBlock;
@@ -24,7 +25,7 @@ use terrace_format::checksum::crc32c;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::ColdExtent;
 use terrace_format::table::Owner;
-use terrace_format::{BLOCK_SIZE, FileBlock, Ino, Lsn, PmBlock, PmOffset};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino, LineMask, Lsn, PmBlock, PmOffset};
 use terrace_map::Mapping;
 use terrace_placement::Home;
 use terrace_runtime::interleave;
@@ -79,8 +80,8 @@ pub(crate) struct Staged<'a> {
     pub device_freed: SmallVec<[DeviceRun; 2]>,
     /// Device blocks claimed for it.
     pub device_claimed: Option<DeviceRun>,
-    /// New blocks and their owners, for the table, in claim order.
-    owners: SmallVec<[(PmBlock, Owner); 4]>,
+    /// New blocks, their owners and the lines they hold, for the table, in claim order.
+    owners: SmallVec<[(PmBlock, Owner, LineMask); 4]>,
     /// Blocks newly allocated (positive) or freed, for st_blocks.
     pub blocks_delta: i64,
     /// Dirty pages without a place on any medium that get one, or go.
@@ -217,7 +218,17 @@ impl<'a> Staged<'a> {
 
     /// Gives a new block an owner; logged with the others by [`Self::log_owners`].
     pub fn own(&mut self, block: PmBlock, owner: Owner) {
-        self.owners.push((block, owner));
+        self.own_lines(block, owner, LineMask::FULL);
+    }
+
+    /// As [`Self::own`], of a block that holds some lines.
+    pub fn own_lines(&mut self, block: PmBlock, owner: Owner, lines: LineMask) {
+        self.owners.push((block, owner, lines));
+    }
+
+    /// Stores into a block that stays, at the commit.
+    pub fn store_later(&mut self, block: PmBlock, at: usize, bytes: Cow<'a, [u8]>) {
+        self.in_place.push(InPlace { block, at: at as u64, bytes });
     }
 
     /// Frees a block in this transaction.
@@ -239,9 +250,9 @@ impl<'a> Staged<'a> {
         let mut at = 0;
         while at < self.owners.len() {
             let first = self.owners[at].0;
-            let mut run: SmallVec<[Owner; 8]> = SmallVec::new();
+            let mut run: SmallVec<[(Owner, LineMask); 8]> = SmallVec::new();
             while at < self.owners.len() && self.owners[at].0.0 == first.0 + run.len() as u64 {
-                run.push(self.owners[at].1);
+                run.push((self.owners[at].1, self.owners[at].2));
                 at += 1;
             }
             self.fs.blocks.set_owners(&mut self.tx, first, &run);
@@ -268,7 +279,7 @@ impl<'a> Staged<'a> {
             self.device_freed.iter().for_each(|run| self.fs.devices.space.freed(*run, lsn));
         }
         let tick = self.fs.tick.load(Ordering::Relaxed);
-        for (block, _) in &self.owners {
+        for (block, ..) in &self.owners {
             self.fs.blocks.descriptor(*block).touch_written(tick);
         }
         Ok(lsn)
@@ -563,7 +574,15 @@ impl Fs {
             Some(_) if data.is_some() => self.cache.dirty(inode.page_key(block)),
             _ => None,
         };
-        if let Some(old) = old.filter(|old| !old.unwritten && dirty.is_none()) {
+        let lines = old.map_or(Ok(LineMask::FULL), |old| self.lines_of(old))?;
+        if dirty.is_none() && !whole && self.is_by_lines(old, lines, cold, valid) {
+            let part = Part { block, old, lines, from, to, data, valid };
+            match self.stage_lines(inode, &part, staged)? {
+                Outcome::Moved(new) => return Ok(Some(new)),
+                Outcome::Stays => return Ok(None),
+                Outcome::NeedsRest => {}
+            }
+        } else if let Some(old) = old.filter(|old| !old.unwritten && dirty.is_none() && lines.is_full()) {
             let beyond_end = from >= valid && !whole;
             // A punch is whole or not at all, data=ordered or not (docs/semantics.md): its zeros need a new block.
             if beyond_end || self.data_ordered && data.is_some() {
@@ -579,7 +598,8 @@ impl Fs {
             if nothing_there {
                 return Ok(None);
             }
-            return self.merge_block(op, inode, block, old, nothing_there, from, to, None, valid, staged);
+            let seen = (old, lines, nothing_there);
+            return self.merge_block(op, inode, block, seen, from, to, None, valid, staged);
         };
         staged.absorbed.extend(dirty.as_ref().map(|dirty| dirty.key));
         if old.is_none() && cold.is_none() {
@@ -594,7 +614,8 @@ impl Fs {
         if let Some(dirty) = dirty {
             return self.merge_dirty(inode, &dirty, old, (from, data), staged).map(Some);
         }
-        self.merge_block(op, inode, block, old, nothing_there, from, to, Some(data), valid, staged)
+        let seen = (old, lines, nothing_there);
+        self.merge_block(op, inode, block, seen, from, to, Some(data), valid, staged)
     }
 
     /// A new block from a dirty page and the segment's part of it, which begins at a byte of the block.
@@ -656,8 +677,7 @@ impl Fs {
         op: &mut Op,
         inode: &Inode,
         block: FileBlock,
-        old: Option<Mapping>,
-        nothing_there: bool,
+        (old, lines, nothing_there): (Option<Mapping>, LineMask, bool),
         from: usize,
         to: usize,
         data: Option<&[u8]>,
@@ -667,7 +687,12 @@ impl Fs {
         let mut content = vec![0; BLOCK];
         if !nothing_there && valid > 0 {
             match old {
-                Some(old) => self.pm.read(old.block.offset(), &mut content)?,
+                Some(old) if lines.is_full() => self.pm.read(old.block.offset(), &mut content)?,
+                Some(old) => {
+                    let page = self.page_below(op, inode, block, block.plus(1))?;
+                    content.copy_from_slice(page.bytes());
+                    self.read_lines(old.block, lines, &mut content)?;
+                }
                 None => content.copy_from_slice(self.fetched_block(op, inode, block)?.bytes()),
             }
             // Bytes past the end are undefined on media (S5).
@@ -724,7 +749,7 @@ fn store_in_place<'a>(
             content.into()
         }
     };
-    staged.in_place.push(InPlace { block, at: first as u64, bytes });
+    staged.store_later(block, first, bytes);
 }
 
 /// Removes set-id bits as a write by somebody without the privilege does.

@@ -4,7 +4,7 @@
 //! Only with the feature `simulation`, which nothing but `terrace-sim` turns on; without it [`planted`] is the constant
 //! false and the wrong code is not compiled. A mistake is planted for the calling thread alone.
 //!
-//! The list was written before the crash explorer and does not change: the traps of other file systems, one row or
+//! The list was written before the crash explorer and grows only with what is built: the traps of other file systems, one row or
 //! more for each, and five that the design's own rules guard against.
 
 /// A mistake. See [`MISTAKES`].
@@ -37,6 +37,7 @@ pub enum Mistake {
     CloseOfOneHandle,
     DataCheckOfAnyRecord,
     PunchIgnoredByVersion,
+    LinesLostAtUnion,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -145,6 +146,11 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::PunchIgnoredByVersion,
         "punch-ignored-by-version",
         "a version check does not notice that a hole was punched",
+    ),
+    (
+        Mistake::LinesLostAtUnion,
+        "lines-lost-at-union",
+        "a second small write to a partial block forgets that the lines of the first are valid",
     ),
 ];
 

@@ -86,6 +86,8 @@ pub(crate) fn populate() -> Vec<Action> {
         make(COLD, ROOT, "cold", New::Regular(0o644)),
         write(COLD, 0, 20_000, 1),
         Action::SyncDown,
+        // A partial shadow.
+        write(COLD, 8192 + 512, 512, 6),
         make(F, ROOT, "f", New::Regular(0o644)),
         write(F, 0, 10_000, 2),
         make(G, D, "g", New::Regular(0o4755)),
@@ -179,6 +181,10 @@ pub fn acts() -> Vec<Act> {
         act("far, new map nodes", &[of(F)], write(F, 600 * 4096, 5000, 9)),
         act("over a cold block, whole", &[of(COLD)], write(COLD, 4096, BLOCK, 9)),
         act("over a cold block, part", &[of(COLD)], write(COLD, 5000, 100, 9)),
+        act("over a cold block, lines", &[of(COLD)], write(COLD, 4096 + 512, 512, 9)),
+        act("lines added to a partial block", &[of(COLD)], write(COLD, 8192 + 2048, 192, 9)),
+        act("lines over others of a partial block", &[of(COLD)], write(COLD, 8192 + 256, 512, 9)),
+        act("part of a line of a partial block", &[of(COLD)], write(COLD, 8192 + 600, 100, 9)),
         act("append to a cold block", &[of(COLD)], write(COLD, 20_000, 3000, 9)),
         act(
             "write with O_SYNC and set-id",
@@ -248,7 +254,7 @@ pub fn cases() -> (Vec<Case>, Vec<Case>) {
 }
 
 /// The pool of [`waiting`]: writes wait in DRAM.
-pub const DRAM: Config = Config { name: "systematic-dram", home: Some(Home::Block), ..SMALL };
+pub const DRAM: Config = Config { name: "systematic-dram", home: Some(Home::Block), dram: true, ..SMALL };
 
 /// Pairs of a write that waits in DRAM and of what comes upon it: its write-back, a promise, or an operation on the same
 /// file. On the pool [`DRAM`].

@@ -271,6 +271,11 @@ impl World {
         let (offset, length) = (self.offset(size), self.length());
         // Around the limit of a file's size, now and then.
         let offset = if self.rng.random_ratio(1, 2000) { 0xffff_ffff * B - 100 } else { offset };
+        // Whole cache lines: over a cold block they make a partial shadow.
+        let (offset, length) = match self.rng.random_ratio(1, 4) {
+            true => (offset / 64 * 64, self.rng.random_range(1..=16) * 64),
+            false => (offset, length),
+        };
         let regular = self.model.node(id).is_ok_and(|node| node.content().is_some());
         Op::Write {
             id,

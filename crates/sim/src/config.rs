@@ -19,6 +19,8 @@ pub struct Config {
     pub promote_first_touch: bool,
     /// Where writes go that do not ask for durability, instead of where the policy says.
     pub home: Option<Home>,
+    /// DRAM may take writes. Else every write goes to PM, and is durable when it returns.
+    pub dram: bool,
     /// PM use above which blocks go down.
     pub threshold_percent: u8,
     /// File blocks that the run tries not to exceed.
@@ -53,7 +55,7 @@ impl Config {
 
     /// Whether writes without O_SYNC may wait in DRAM until they are written back.
     pub fn buffers(&self) -> bool {
-        self.home == Some(Home::Block) && self.device_blocks > 0
+        self.dram && self.device_blocks > 0
     }
 }
 
@@ -65,6 +67,7 @@ pub const BASE: Config = Config {
     policy: PolicyKind::Anticache,
     promote_first_touch: false,
     home: None,
+    dram: false,
     threshold_percent: 60,
     most_blocks: 1800,
     files: 50,
@@ -83,13 +86,18 @@ pub const BASE: Config = Config {
 const POWER: Config = Config { name: "power", power_fails: true, relatime: false, images: 6, ..BASE };
 
 /// Writes without O_SYNC wait in DRAM. Without access times: they would be compared with times that a crash loses.
-pub const DRAM: Config = Config { name: "dram", home: Some(Home::Block), relatime: false, ..BASE };
+pub const DRAM: Config =
+    Config { name: "dram", home: Some(Home::Block), dram: true, relatime: false, ..BASE };
 
 /// Power fails anywhere, with data that waits in DRAM.
-const POWER_DRAM: Config = Config { name: "power-dram", home: Some(Home::Block), ..POWER };
+const POWER_DRAM: Config = Config { name: "power-dram", home: Some(Home::Block), dram: true, ..POWER };
+
+/// The predictors decide which writes wait.
+const PREDICTIVE: Config =
+    Config { name: "power-predictive", policy: PolicyKind::Predictive, dram: true, ..POWER };
 
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 16] = [
+pub const CONFIGS: [Config; 19] = [
     POWER,
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
     Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
@@ -106,6 +114,10 @@ pub const CONFIGS: [Config; 16] = [
     Config { name: "power-dram-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER_DRAM },
     Config { name: "faults-dram", faults: true, ..DRAM },
     Config { name: "full-dram", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..POWER_DRAM },
+    // DRAM takes only what PM has no room for.
+    Config { name: "power-brim", device_blocks: 512, most_blocks: 860, fills: true, dram: true, ..POWER },
+    PREDICTIVE,
+    Config { name: "faults-write-only", policy: PolicyKind::WriteOnly, faults: true, ..PREDICTIVE },
 ];
 
 /// What a run did.

@@ -208,7 +208,7 @@ impl World {
             cache_bytes: 2 << 20,
             group_bytes: 256 << 10,
             // Small, so that writers have to make room.
-            buffer_bytes: 256 << 10,
+            buffer_bytes: if self.config.buffers() { 256 << 10 } else { 0 },
             ..MountOptions::default()
         };
         let clock: Arc<dyn Clock> = self.clock.clone();

@@ -40,6 +40,21 @@ fn case(name: &'static str, act: impl Fn(&std::sync::Arc<terrace_fs::Fs>) + Send
     Case::new(name, populate, move |_, fs| act(fs))
 }
 
+/// A cold block of which PM has some lines.
+fn shadowed(world: &World, fs: &std::sync::Arc<terrace_fs::Fs>) {
+    populate(world, fs);
+    if world.shape.tier {
+        write(fs, find(fs, "cold"), 4096 + 512, &pattern(512, 5));
+    }
+}
+
+fn shadow_case(
+    name: &'static str,
+    act: impl Fn(&std::sync::Arc<terrace_fs::Fs>) + Send + Sync + 'static,
+) -> Case {
+    Case::new(name, shadowed, move |_, fs| act(fs))
+}
+
 /// Runs cases on both cores, prints what was explored, and fails with the first error of any.
 fn run(cases: Vec<Case>, factor: f64) {
     static TOTAL: Mutex<Option<Counts>> = Mutex::new(None);
@@ -173,7 +188,20 @@ fn writes() -> Vec<Case> {
         case("sparse, past a partial block", |fs| write(fs, find(fs, "f"), 100_000, &pattern(10, 9))),
         case("over a cold block, whole", |fs| write(fs, find(fs, "cold"), 4096, &pattern(4096, 9))),
         case("over a cold block, part", |fs| write(fs, find(fs, "cold"), 5000, &pattern(100, 9))),
+        case("lines over a cold block", |fs| write(fs, find(fs, "cold"), 4096 + 512, &pattern(512, 9))),
         case("append to a cold block", |fs| write(fs, find(fs, "cold"), 20_000, &pattern(3000, 9))),
+        shadow_case("lines added to a partial shadow", |fs| {
+            write(fs, find(fs, "cold"), 4096 + 1024, &pattern(128, 9));
+        }),
+        shadow_case("lines over others of a partial shadow", |fs| {
+            write(fs, find(fs, "cold"), 4096 + 256, &pattern(512, 9));
+        }),
+        shadow_case("part of a line of a partial shadow", |fs| {
+            write(fs, find(fs, "cold"), 4096 + 600, &pattern(100, 9));
+        }),
+        shadow_case("whole block over a partial shadow", |fs| {
+            write(fs, find(fs, "cold"), 4096, &pattern(4096, 9));
+        }),
         case("write with O_SYNC and set-id", |fs| {
             let flags = WriteFlags { sync: true, kill_set_id: true };
             fs.write(find(fs, "f"), 1, b"abc", flags, W).unwrap();
@@ -210,6 +238,13 @@ fn sizes() -> Vec<Case> {
             set_size(fs, find(fs, "f"), 9000);
         })
         .or(|_, fs| set_size(fs, find(fs, "f"), 4500)),
+        shadow_case("truncate a partial shadow", |fs| set_size(fs, find(fs, "cold"), 4096 + 600)),
+        shadow_case("truncate a partial shadow down and up", |fs| {
+            set_size(fs, find(fs, "cold"), 4096 + 512);
+            set_size(fs, find(fs, "cold"), 8192);
+        })
+        .or(|_, fs| set_size(fs, find(fs, "cold"), 4096 + 512)),
+        shadow_case("punch in a partial shadow", |fs| punch(fs, find(fs, "cold"), 4096 + 576, 640)),
         case("punch inside", |fs| punch(fs, find(fs, "f"), 1000, 7000)),
         case("punch in one block", |fs| punch(fs, find(fs, "f"), 1000, 70)),
         case("punch cold", |fs| punch(fs, find(fs, "cold"), 1000, 9000)),
@@ -272,6 +307,14 @@ fn moves() -> Vec<Case> {
             fs.sync_to(1, &mut |_| {}).unwrap();
         })
         .or(|_, fs| write(fs, find(fs, "cold"), 0, &pattern(9000, 8))),
+        shadow_case("demotion of a partial shadow", |fs| fs.sync_to(1, &mut |_| {}).unwrap()),
+        shadow_case("promotion of a partial shadow", |fs| {
+            for _ in 0..3 {
+                read(fs, find(fs, "cold"));
+            }
+            fs.run_background(50);
+            assert!(fs.status().unwrap().migration.promoted_bytes > 0);
+        }),
         // Space below that is freed is used again at once: the record that freed it is durable by then.
         case("freed space below is used again", |fs| {
             set_size(fs, find(fs, "cold"), 0);
@@ -542,6 +585,10 @@ fn ordered_overwrites_in_place() {
                             || f[r.clone()] == of(10)[r]
                     })
             }),
+            shadow_case("ordered: lines added to a partial shadow", |fs| {
+                write(fs, find(fs, "cold"), 4096 + 1024, &pattern(128, 9));
+            })
+            .shape(ordered),
             case("ordered: append", |fs| write(fs, find(fs, "f"), 10_000, &pattern(3000, 9))).shape(ordered),
             case("ordered: new block", |fs| write(fs, find(fs, "f"), 40_960, &pattern(3000, 9)))
                 .shape(ordered),

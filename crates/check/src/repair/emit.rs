@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::inode::{
     DIRECT_BLOCKS, ENTRY_UNWRITTEN, InodeSlot, ORPHAN_LISTS, RADIX_FANOUT, flag, pack_root, slot_offset,
 };
-use terrace_format::keys::Key;
+use terrace_format::keys::{ColdExtent, Key};
 use terrace_format::page::Page;
 use terrace_format::table::{MASK_FULL, Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, PmBlock};
@@ -23,6 +23,7 @@ impl Work<'_> {
         self.emit_orphans();
         self.emit_slots();
         self.emit_catalog(&sifted.kept)?;
+        self.settle_partial(sifted);
         self.emit_table();
         Ok(())
     }
@@ -274,6 +275,35 @@ impl Work<'_> {
         Ok(parents)
     }
 
+    /// Leaves in `partial` what stays so: written blocks of files with a written cold copy. Damage of such a mask alone
+    /// cannot be told from a mask. What lacks one because
+    /// keys were lost gets zeros for its other lines, which may be another file's; else it is the mask that was damaged.
+    fn settle_partial(&mut self, sifted: &Sifted) {
+        for (block, lines) in std::mem::take(&mut self.partial) {
+            let owner = self.new.get(block as usize).and_then(|word| Owner::decode(*word));
+            let Some(Owner::File { ino, block: file_block, unwritten: false }) = owner else {
+                continue;
+            };
+            let Ok(ino) = u32::try_from(ino.0) else { continue };
+            // A mask beside a damaged owner word is not believed.
+            if self.table.get(block as usize) != self.new.get(block as usize) {
+                continue;
+            }
+            let extents = sifted.extents.get(&ino).map_or(&[][..], Vec::as_slice);
+            let below = |extent: &ColdExtent| extent.first <= file_block && file_block < extent.end();
+            if extents.iter().any(|extent| !extent.unwritten && below(extent)) {
+                self.partial.insert(block, lines);
+            } else if self.cells_lost && self.slots.get(&ino).is_some_and(|slot| slot.has(flag::HAS_COLD)) {
+                self.actions.add(format!(
+                    "inode {ino}: lines of block {file_block} went with its cold copy; they read as zeros"
+                ));
+                for run in lines.missing().runs() {
+                    self.put(PmBlock(block).offset().plus(run.start as u64), &vec![0; run.len()]);
+                }
+            }
+        }
+    }
+
     fn emit_table(&mut self) {
         let fixed = Owner::Page { kind: PageKind::Fixed, datum: 0 }.encode();
         let first = self.geometry.first_pool_block().0;
@@ -287,9 +317,10 @@ impl Work<'_> {
             let mut wanted = Vec::with_capacity(64);
             for (block, (word, entry)) in (line * 4..).zip(words.iter().zip(found.as_chunks::<16>().0)) {
                 let word = if block < first { fixed } else { *word };
-                let mask = if word == 0 { 0 } else { MASK_FULL };
-                let stays =
-                    entry.starts_with(&word.to_le_bytes()) && (word == 0 || entry.ends_with(&[255; 8]));
+                let partial = self.partial.get(&block).map_or(MASK_FULL, |lines| lines.0);
+                let mask = if word == 0 { 0 } else { partial };
+                let stays = entry.starts_with(&word.to_le_bytes())
+                    && (word == 0 || entry.ends_with(&mask.to_le_bytes()));
                 if readable && stays {
                     wanted.extend_from_slice(entry);
                 } else {

@@ -111,10 +111,29 @@ impl Work<'_> {
         pointed
     }
 
+    /// Partial shadows that the table knows of and that have a cold copy.
+    fn shadows(&self) -> Vec<(u64, Owner)> {
+        let mut shadows = Vec::new();
+        for block in self.partial.keys().filter(|block| self.in_pool(**block)) {
+            let Some(owner @ Owner::File { ino, block: place, unwritten: false }) = self.owner(*block) else {
+                continue;
+            };
+            // The extent that begins at it or before it.
+            let first = Key::cold(ino, FileBlock(0)).0;
+            let end = Key::cold(ino, place.plus(1)).0;
+            let below = self.cells.range(first..end).next_back();
+            let below = below.and_then(|(key, value)| ColdExtent::decode(key, value).ok());
+            if below.is_some_and(|extent| !extent.unwritten && place < extent.end()) {
+                shadows.push((*block, owner));
+            }
+        }
+        shadows
+    }
+
     /// What the table says of blocks that nobody has yet, where a file could have it.
     fn told(&self) -> Vec<(Place, u64, bool)> {
         let mut told = Vec::new();
-        for (block, owner) in self.owned() {
+        for (block, owner) in self.owned().into_iter().chain(self.shadows()) {
             let Owner::File { ino, block: file_block, unwritten } = owner else {
                 continue;
             };

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::inode::{InodeSlot, SLOTS_PER_PAGE};
 use terrace_format::superblock::Superblock;
 use terrace_format::table::{MASK_FULL, Owner, PageKind};
-use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
+use terrace_format::{BLOCK_SIZE, Geometry, LineMask, PmBlock, PmOffset};
 
 /// Owner word of a table entry that cannot be read or decoded.
 const UNKNOWN: u64 = u64::MAX;
@@ -106,6 +106,8 @@ pub(crate) struct Work<'a> {
     pub table: Vec<u64>,
     /// Blocks whose line mask is that of an owned block.
     masked: Dense,
+    /// Line masks of what may be partial shadows, as found. A block whose mask is lost counts as whole.
+    pub partial: BTreeMap<u64, LineMask>,
     /// Metadata pages by owner word, as found.
     pub pages_of: BTreeMap<u64, Vec<u64>>,
     /// Owner words to be.
@@ -149,6 +151,7 @@ impl<'a> Work<'a> {
             fresh,
             table: vec![UNKNOWN; count as usize],
             masked: Dense::new(count),
+            partial: BTreeMap::new(),
             pages_of: BTreeMap::new(),
             new: vec![0; count as usize],
             seen: Dense::new(count),
@@ -185,6 +188,9 @@ impl<'a> Work<'a> {
                 for ((at, place), entry) in (block..).zip(line.iter_mut()).zip(bytes.as_chunks::<16>().0) {
                     if entry.ends_with(&MASK_FULL.to_le_bytes()) {
                         self.masked.insert(at);
+                    } else if self.superblock.has_partial_shadows() && !entry.ends_with(&[0; 8]) {
+                        let mask = entry.last_chunk().map_or(0, |mask| u64::from_le_bytes(*mask));
+                        self.partial.insert(at, LineMask(mask));
                     }
                     let word = entry.first_chunk().map_or(UNKNOWN, |word| u64::from_le_bytes(*word));
                     let possible = Owner::decode(word).is_some_and(|owner| self.is_possible(owner, inodes));

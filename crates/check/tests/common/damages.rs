@@ -92,7 +92,9 @@ pub const LOG: &[Damage] = &[
 
 pub const BLOCKS: &[Damage] = &[
     (TableOwner, |i| i.put_u64(i.geometry.table_entry(PmBlock(400)), 1)),
-    (TableMask, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.data[0])).plus(8), 1)),
+    (TableMask, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.data[0])).plus(8), 0)),
+    (TableMask, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.nodes[0])).plus(8), 1)),
+    (ShadowAlone, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.data[0])).plus(8), 1)),
     (TableFixed, |i| i.own(9, Owner::Free)),
     (TableFixed, |i| i.own(400, page(PageKind::Fixed, 0))),
     (BlockRange, |i| i.slot(FILE, |slot| slot.direct[2] = 5.into())),

@@ -33,7 +33,7 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Bench { what: Bench::Smoke { options } } => return Ok(terrace_bench::main_smoke(&options)),
         Command::Bench { what: Bench::Device(args) } => bench_device::run(&args),
         Command::Bench { what: Bench::Run(later) } => Err(later.refuse("bench run")),
-        Command::Bench { what: Bench::Paper(later) } => Err(later.refuse("bench paper")),
+        Command::Bench { what: Bench::Paper { options } } => return Ok(terrace_bench::main_paper(&options)),
         Command::Iostat(later) => Err(later.refuse("iostat")),
         Command::Migrate(later) => Err(later.refuse("migrate")),
         Command::Pin(later) => Err(later.refuse("pin")),

@@ -1,5 +1,6 @@
 //! Copying a group: victims pinned with their versions, one sequential write per device run, a flush.
 
+use super::complete::Below;
 use super::plan::{LEAVING, Victim};
 use super::{Migration, WORKERS};
 use crate::errno::{FsError, FsResult};
@@ -9,7 +10,7 @@ use crate::types::BlockRange;
 use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
-use terrace_format::{DeviceId, FileBlock, Ino, PmBlock, TierId};
+use terrace_format::{BLOCK_SIZE, DeviceId, FileBlock, Ino, LineMask, PmBlock, TierId};
 use terrace_map::Mapping;
 use terrace_media::MediaError;
 use terrace_media::block::{AlignedBlock, Buffer};
@@ -54,6 +55,11 @@ pub(super) struct Candidate<'a> {
     pub clean: bool,
     /// Allocated and never written: only its place moves.
     pub unwritten: bool,
+    /// The lines that the PM block holds; for the others [`super::complete`] reads the cold copy.
+    pub lines: LineMask,
+    pub below: Option<Below>,
+    /// Bytes of it before the end of the file; behind them zeros are written.
+    pub valid: usize,
     /// Why its content cannot be read. Such a block stays where it is.
     pub lost: Option<FsError>,
     pinned: bool,
@@ -95,6 +101,7 @@ impl Fs {
         let candidates = self.look_at(victims, &mut trouble);
         let (clean, dirty): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|c| c.clean);
         let (unwritten, dirty): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|c| c.unwritten);
+        let dirty = self.complete(dirty, &mut trouble);
         let mut freed = self.evict_clean(clean, &mut trouble)?;
         for mut rest in [unwritten, dirty] {
             while !rest.is_empty() {
@@ -149,12 +156,11 @@ impl Fs {
                 }
             };
             for victim in group {
-                let mapping = self.mapped_to(&inode, &intents, victim.block, victim.pm);
-                let mapping = mapping.unwrap_or_else(|error| {
+                let found = self.victim_lines(&inode, &intents, victim).unwrap_or_else(|error| {
                     trouble.get_or_insert(error);
                     None
                 });
-                let Some(mapping) = mapping else {
+                let Some((mapping, lines)) = found else {
                     self.refuse(victim.pm);
                     continue;
                 };
@@ -167,14 +173,34 @@ impl Fs {
                     block: victim.block,
                     pm: victim.pm,
                     version: descriptor.version(),
-                    clean: self.is_clean(&inode, victim.block, victim.pm),
+                    clean: lines.is_full() && self.is_clean(&inode, victim.block, victim.pm),
                     unwritten: mapping.unwritten,
+                    lines,
+                    below: None,
+                    valid: inode.durable_size().saturating_sub(victim.block.0 * BLOCK_SIZE).min(BLOCK_SIZE)
+                        as usize,
                     lost: None,
                     pinned: true,
                 });
             }
         }
         candidates
+    }
+
+    /// A victim's mapping, and the lines that it holds, when it can leave now.
+    fn victim_lines(
+        &self,
+        inode: &Inode,
+        intents: &[BlockRange],
+        victim: &Victim,
+    ) -> FsResult<Option<(Mapping, LineMask)>> {
+        let Some(mapping) = self.mapped_to(inode, intents, victim.block, victim.pm)? else {
+            return Ok(None);
+        };
+        if self.is_tail_in_use(inode, victim.block) {
+            return Ok(None);
+        }
+        Ok(Some((mapping, self.lines_of(mapping)?)))
     }
 
     /// The mapping of a file block when it is this PM block and no intent has taken it away.
@@ -203,7 +229,7 @@ impl Fs {
         let summaries = |data| if unwritten { 0 } else { summaries(data) };
         let blocks = (wanted + summaries(wanted)) as u64;
         let run = match self.allocate(blocks) {
-            Err(FsError::Engine(Error::NoSpace(_))) if self.drop_shadowed(&candidates)? > 0 => {
+            Err(FsError::Engine(Error::NoSpace(_))) if self.free_below(&mut candidates)? > 0 => {
                 self.allocate(blocks)?
             }
             other => other?,
@@ -276,12 +302,12 @@ impl Fs {
         for slice in candidates.chunks_mut(SLICE) {
             let part = buffer.get_mut(..slice.len()).unwrap_or(&mut []);
             for (candidate, target) in slice.iter_mut().zip(part.iter_mut()) {
-                let read = self.pm.read(candidate.pm.offset(), &mut target.0);
+                let read = self.copy_content(candidate, &mut target.0);
                 candidate.unpin();
                 let mut crc = crc32c(&target.0);
                 if let Err(error) = read {
                     // Not installed; what is written in its stead must not look like its content.
-                    candidate.lost = Some(error.into());
+                    candidate.lost = Some(error);
                     self.refuse(candidate.pm);
                     crc = !crc;
                 }

@@ -4,10 +4,12 @@
 //! flushes, [`commit`] installs the cold extents and drops the PM entries whose version is unchanged.
 //! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no
 //! inode lock is held while copying. M6: a move that cannot run has a reason and backs off.
+//! A partial shadow is completed first ([`complete`]).
 //! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
 
 mod coldest;
 mod commit;
+mod complete;
 mod copy;
 mod plan;
 mod promote;
@@ -65,6 +67,8 @@ pub(crate) struct Migration {
     /// Rises with every group done; waiters for space sleep on it.
     rounds: (Mutex<u64>, Condvar),
     threads: AtomicU32,
+    /// Operations that found no PM block and demote: then also last blocks leave that are in use.
+    pressed: AtomicU32,
     /// Set while `sync_to` wants PM emptied.
     pub(crate) drain: AtomicU32,
     /// Why the last attempt could not run; cleared by success.
@@ -148,6 +152,7 @@ impl Migration {
             wakers: (0..WORKERS).map(|_| Waker::new()).collect(),
             rounds: (Mutex::new(0), Condvar::new()),
             threads: AtomicU32::new(0),
+            pressed: AtomicU32::new(0),
             drain: AtomicU32::new(0),
             reason: Mutex::new(None),
             not_before_ns: AtomicU64::new(0),
@@ -322,7 +327,10 @@ impl Fs {
         if wait == Wait::Never {
             return Err(FsError::WouldBlock);
         }
-        match self.demotion_round(self.group_blocks) {
+        self.migration.pressed.fetch_add(1, Ordering::AcqRel);
+        let round = self.demotion_round(self.group_blocks);
+        self.migration.pressed.fetch_sub(1, Ordering::AcqRel);
+        match round {
             Ok(Round::Progress) => Ok(()),
             Ok(Round::InFlight) => {
                 self.migration.wait_round(Duration::from_millis(10));

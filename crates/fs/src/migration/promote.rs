@@ -64,11 +64,14 @@ impl Fs {
             let claim = self.blocks.claim(1, op.purpose)?;
             let _guard = self.locks.write(ino);
             let inode = self.load_regular(ino)?;
-            let mapped = self.map.lookup(None, &inode.map(), block)?.is_some();
+            let mapped = self.map.lookup(None, &inode.map(), block)?;
             let same = inode.slot.generation.get() == promotion.key.generation
                 && self.cold_versions.get(ino, block) == promotion.version;
-            if mapped || !same || block.0 * BLOCK_SIZE >= inode.durable_size() {
+            if !same || block.0 * BLOCK_SIZE >= inode.durable_size() {
                 return Ok(false);
+            }
+            if let Some(mapping) = mapped {
+                return self.promote_rest(reservation, mapping, promotion.page.bytes());
             }
             if self.map.missing_nodes(&inode.map(), block, 1)? > 0 {
                 return Err(Need::MapNodes { ino, first: block, count: 1 }.into());

@@ -13,9 +13,14 @@ use terrace_catalog::{DeviceRun, cold_map};
 use terrace_format::inode::flag;
 
 impl Fs {
-    /// Frees the cold copies beneath some candidates; returns how many device blocks became free.
+    /// Frees the cold copies beneath some candidates; returns how many device blocks became free. What lies beneath a
+    /// partial block is needed.
     pub(super) fn drop_shadowed(&self, candidates: &[Candidate<'_>]) -> FsResult<u64> {
-        self.by_pieces(candidates, |reservation, piece| self.drop_piece(reservation, piece))
+        let mut count = 0;
+        for whole in candidates.split(|candidate| !candidate.lines.is_full()) {
+            count += self.by_pieces(whole, |reservation, piece| self.drop_piece(reservation, piece))?;
+        }
+        Ok(count)
     }
 
     fn drop_piece(&self, reservation: terrace_wal::Reservation<'_>, piece: &[Candidate<'_>]) -> Attempt<u64> {

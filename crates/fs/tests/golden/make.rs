@@ -24,6 +24,11 @@ pub const RECIPES: &[Recipe] = &[
         "The same pool, mounted again, changed and killed: records in the lanes, no clean mark.",
         killed,
     ),
+    (
+        "shadows",
+        "The clean pool with the feature partial-shadows and some of them over cold blocks, unmounted in order.",
+        shadows,
+    ),
 ];
 
 fn create(fs: &Fs, parent: Ino, name: &str) -> FsResult<Ino> {
@@ -151,4 +156,18 @@ fn killed() -> FsResult<Pool> {
     let tree = fs.lookup(ROOT, b"tree")?.ino;
     fs.write(tree, 4096 * 5 + 10, b"changed", WriteFlags::default(), W)?;
     Ok(killed_now(pool))
+}
+
+/// Lines of cold blocks: of one write, of several, at both ends of a block.
+fn shadows() -> FsResult<Pool> {
+    let pool = clean()?;
+    let fs = pool.mount();
+    let (cold, shadowed) = (fs.lookup(ROOT, b"cold")?.ino, fs.lookup(ROOT, b"shadowed")?.ino);
+    for (ino, block, at, length) in
+        [(cold, 0, 512, 512), (cold, 5, 0, 64), (cold, 5, 192, 128), (shadowed, 12, 4032, 64)]
+    {
+        fs.write(ino, block * 4096 + at, &vec![0xdd; length], WriteFlags::default(), W)?;
+    }
+    fs.unmount()?;
+    Ok(pool)
 }

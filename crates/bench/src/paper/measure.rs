@@ -1,0 +1,132 @@
+//! Runs a plan: sets subjects up, makes the files, and measures in interleaved rounds. A subject that cannot be set
+//! up, or fails in a round, is left out from then on, with the reason.
+
+use super::outcome::{Figure, Missing, Result};
+use super::plan::{Cell, Plan, Work};
+use crate::Outcome;
+use crate::site::Site;
+use crate::site::peer::{Mounted, Peer, Place};
+use crate::site::run::Act;
+use crate::trace::Recorder;
+use crate::workload::load::{Kind, Load, Measure};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Runs a plan on a site; figures go into `result`.
+pub(crate) fn run(
+    plan: &Plan,
+    site: &Site,
+    rounds: usize,
+    warm: bool,
+    recorder: Option<&Arc<Recorder>>,
+    result: &mut Result,
+) -> Outcome<()> {
+    let mut mounted: Vec<Option<Mounted>> = Vec::new();
+    for (index, subject) in plan.subjects.iter().enumerate() {
+        eprintln!("  {}: set up", subject.label);
+        let made = programs_there(plan, index)
+            .and_then(|()| site.mount(subject, recorder.cloned()))
+            .and_then(|made| populate(plan, index, site, &made).map(|()| made));
+        mounted.push(made.map_err(|error| result.missing(&subject.label, &*error)).ok());
+    }
+    result.figures = plan.cells.iter().map(|cell| Figure::new(cell, plan.metric)).collect();
+    let first = usize::from(warm);
+    for round in 0..rounds + first {
+        eprintln!(
+            "  round {} of {rounds}{}",
+            round + 1 - first,
+            if round < first { " (warms up)" } else { "" }
+        );
+        for (index, cell) in plan.cells.iter().enumerate() {
+            let Some(subject) = mounted[cell.subject].as_ref() else { continue };
+            match measure(plan, cell, round, site, subject) {
+                Ok((value, measure)) if round >= first => {
+                    result.figures[index].push(round - first, value, measure)
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    result.missing(&format!("{} at {}", cell.series, cell.at), &*error);
+                    mounted[cell.subject] = None;
+                }
+            }
+        }
+    }
+    for (subject, made) in plan.subjects.iter().zip(mounted) {
+        let Some(made) = made else { continue };
+        if matches!(subject.peer, Peer::Terrace | Peer::Local) {
+            result.status.insert(subject.label.clone(), site.status(&made));
+        }
+        if let Err(error) = made.finish(site) {
+            result.missing(&format!("{}: end", subject.label), &*error);
+        }
+    }
+    Ok(())
+}
+
+fn programs_there(plan: &Plan, subject: usize) -> Outcome<()> {
+    for cell in plan.cells.iter().filter(|cell| cell.subject == subject) {
+        if let Work::Program(program) = &cell.work {
+            program.available()?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the files of all loads of a subject.
+fn populate(plan: &Plan, subject: usize, site: &Site, mounted: &Mounted) -> Outcome<()> {
+    let mut done: Vec<&Kind> = Vec::new();
+    for cell in plan.cells.iter().filter(|cell| cell.subject == subject) {
+        if let Work::Load(load) = &cell.work
+            && !done.contains(&&load.kind)
+        {
+            site.perform(mounted, load, Act::Populate)?;
+            done.push(&load.kind);
+        }
+    }
+    Ok(())
+}
+
+/// Longest wait for background work of the figure before.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// One figure. Before it, what is dirty goes down and what is cached goes, and migration comes to rest.
+fn measure(
+    plan: &Plan,
+    cell: &Cell,
+    round: usize,
+    site: &Site,
+    mounted: &Mounted,
+) -> Outcome<(f64, Option<Measure>)> {
+    match &cell.work {
+        Work::Load(load) => {
+            let load = Load { seed: load.seed + round as u64, ..load.clone() };
+            site.perform(mounted, &load, Act::Settle)?;
+            rest(site, mounted);
+            let measure = site.perform(mounted, &load, Act::Run)?.ok_or("the load measured nothing")?;
+            Ok((plan.metric.of(&measure), Some(measure)))
+        }
+        Work::Program(program) => match &mounted.place {
+            Place::Directory(root) => Ok((program.run(site, root)?, None)),
+            Place::Local { .. } => Err("a program needs a directory".into()),
+        },
+    }
+}
+
+/// Waits until Terrace does not migrate; a migration that does not rest is part of what is measured.
+fn rest(site: &Site, mounted: &Mounted) {
+    let end = site.scratch.now_ns() + QUIET.as_nanos() as u64;
+    while site.scratch.now_ns() < end {
+        let status = site.status(mounted);
+        match status["migration"]["state"].as_str() {
+            None | Some("idle") => return,
+            Some(_) => site.scratch.clock.sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+impl Result {
+    fn missing(&mut self, what: &str, error: &dyn std::error::Error) {
+        eprintln!("  {what}: {error}");
+        self.not_measured.push(Missing { what: what.to_string(), reason: error.to_string() });
+    }
+}

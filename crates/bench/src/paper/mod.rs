@@ -1,0 +1,271 @@
+//! `terrace bench paper ROW`: the rows of docs/evaluation.md, each a figure or table of a publication.
+//!
+//! A row is an entry of [`ROWS`] and a function that makes its plan (rows/). Ids are stable: results and documentation
+//! name them.
+
+mod measure;
+pub(crate) mod options;
+mod outcome;
+mod plan;
+mod plot;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use crate::Outcome;
+use crate::affinity;
+use crate::site::Site;
+use crate::site::peer::{Peer, Place, Tuning};
+use crate::trace::Recorder;
+use options::{Asked, Options};
+use outcome::Result;
+use plan::{Plan, Scale};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// How a row is run, or why it is not.
+#[derive(Clone, Copy)]
+enum Built {
+    Plan(fn(&Scale) -> Plan),
+    Not(&'static str),
+}
+
+/// A row of docs/evaluation.md.
+pub(crate) struct Row {
+    /// Stable.
+    pub id: &'static str,
+    /// What is measured.
+    pub sentence: &'static str,
+    /// What the publication found.
+    pub published: &'static str,
+    /// What has to be the same here.
+    pub shape: &'static str,
+    built: Built,
+}
+
+const fn row(
+    id: &'static str,
+    sentence: &'static str,
+    published: &'static str,
+    shape: &'static str,
+    built: Built,
+) -> Row {
+    Row { id, sentence, published, shape, built }
+}
+
+use rows::{anticache, databases, filebench, predict, random};
+
+/// All rows, in the order of docs/evaluation.md.
+#[rustfmt::skip]
+const ROWS: [Row; 24] = [
+    row("tpfs-8", "Random reads of 4 KiB by locality, PM from a sixteenth of the data to all of it",
+        "rises with locality; all-PM within 1 to 2 % of a PM-only file system; read-hot files in DRAM beat it by 29 % (Optane) and 6 % (SATA)",
+        "the same; bytes served from DRAM and when promoted", Built::Plan(random::tpfs_reads)),
+    row("zig-4r", "As tpfs-8 with 10 of 32 GB of page cache",
+        "rises with locality; all-PM within 2 % of NOVA; PM 2 within 5 % of EXT4-DJ and XFS-ML",
+        "the same", Built::Plan(random::ziggurat_reads)),
+    row("tpfs-9", "Synchronous random writes of 4 KiB by locality",
+        "flat over locality; PM-rich within 1 % of PM-only; PM 2 falls to the speed of the SSD",
+        "the same; never below EXT4-DJ or XFS-ML", Built::Plan(random::tpfs_writes)),
+    row("zig-4w", "As tpfs-9 with 10 of 32 GB of page cache; what the device is written",
+        "device writes reach 1917 of 2000 and 438 of 500 MB/s",
+        "the same; never below EXT4-DJ or XFS-ML", Built::Plan(random::ziggurat_writes)),
+    row("tpfs-10", "Random reads and writes with PM fixed and DRAM from twice the data to a sixteenth",
+        "reads fall below half the data in DRAM; writes do not care",
+        "the same", Built::Plan(random::sensitivity)),
+    row("tpfs-11", "filebench fileserver, 1 to 16 threads", "PM 2 like EXT4-DJ; PM-rich within 5 % of PM-only",
+        "the same", Built::Plan(filebench::fileserver)),
+    row("tpfs-12", "filebench webserver, 1 to 16 threads", "13 to 15 % above PM-only",
+        "the same", Built::Plan(filebench::webserver)),
+    row("tpfs-13", "filebench varmail, 1 to 16 threads",
+        "PM 2: 3.9 times EXT4-DJ, 4.5 times XFS-ML, like PM-only on Optane, lower on SATA",
+        "the same", Built::Plan(filebench::varmail)),
+    row("zig-5", "filebench fileserver, webproxy and varmail, several threads",
+        "varmail PM 2: 2.1 (Optane) and 2.6 times (NVMe) EXT4-DJ and XFS-ML; PM-rich within 3 % of NOVA",
+        "the same", Built::Plan(filebench::ziggurat_many)),
+    row("zig-6", "filebench fileserver, webproxy and varmail, one thread",
+        "PM-rich like NOVA; 31 and 27 % above Strata on fileserver and webproxy",
+        "PM-rich within 5 % of PM-only", Built::Plan(filebench::ziggurat_one)),
+    row("tpfs-14", "LevelDB: FillSeq, ReadRandom, ReadHot, 16 GB",
+        "least latency for random and skewed reads with PM 2", "the same",
+        Built::Not("Debian packages LevelDB without its db_bench; tpfs-15 and -16 run RocksDB's")),
+    row("tpfs-15", "RocksDB: FillSeq, FillUniqueRandom, synchronous, 8 threads",
+        "FillSeq PM 2: 7.3 to 8.2 times the disk variants, near PM-only (Optane); random 1.7 to 5.8 times",
+        "the same", Built::Plan(databases::rocksdb_writes)),
+    row("tpfs-16", "RocksDB: ReadSeq, ReadRandom",
+        "PM 2: 85 and 68 % of PM-rich on Optane, 30 and 31 % on SATA", "the same", Built::Plan(databases::rocksdb_reads)),
+    row("tpfs-17", "Group size of migration, 4 KiB to 256 MiB",
+        "the average peaks at 16 MiB (their grain of fetching; CPU cache 25 MB)",
+        "a rise up to a knee; the falling side only if fetches are group-sized", Built::Plan(filebench::group_size)),
+    row("zig-10", "As tpfs-17", "the average peaks at 16 MiB; filebench saturates at 2 MiB, its file size",
+        "a rise up to a knee", Built::Plan(filebench::group_size)),
+    row("tpfs-predict", "Synchronicity predictor over its threshold",
+        "99 % right, at worst 98.2 % (97 % in Ziggurat)",
+        "recall of each class, weighted by bytes, on one interleaved mix, beside always-sync and always-async",
+        Built::Plan(predict::mix)),
+    row("zig-7", "RocksDB with PM 2",
+        "FillSeq up to 38.9 times EXT4-DJ and 46.5 times XFS-ML; random 8.6 and 13.2 times; ReadSeq +43 to +48 %",
+        "these ratios against the same peers, or the reason", Built::Plan(databases::ziggurat_rocksdb)),
+    row("zig-8", "SQLite inserts with journal modes DELETE, PERSIST, WAL",
+        "1.4 to 5.6 times EXT4-DJ and XFS-ML; near PM-only with 5 % of the data in PM",
+        "the same", Built::Plan(databases::sqlite)),
+    row("zig-9", "TPC-C on a MySQL-type database, 20 GB; here pgbench's TPC-B on PostgreSQL",
+        "+1 % Optane, +19 % NVMe", "not slower", Built::Plan(databases::postgres)),
+    row("acbpfs-t1", "Operations on names, with the policy and without",
+        "−4 to +12 % (rmdir +11.9 %)", "at most +10 % each", Built::Plan(anticache::names)),
+    row("acbpfs-3", "Durable appends of growing sizes, past the threshold",
+        "like PM-only; orders of magnitude above ext4", "the same", Built::Plan(anticache::append)),
+    row("acbpfs-4", "Random reads, and overwrites with fsync, over data above the threshold; caches dropped",
+        "between PM-only and ext4", "the same", Built::Plan(anticache::random)),
+    row("acbpfs-5", "Reads of ten files of 40 KiB, none to all of them hot",
+        "from ext4's latency at 0 % to PM's at 100 %, falling all the way", "the same", Built::Plan(anticache::hotness)),
+    row("acbpfs-6", "fileserver with fsync by the threshold, 20 to 100 % of the data; bytes evicted",
+        "falls with the threshold, always above ext4; evictions grow",
+        "the same; clean evictions counted apart", Built::Plan(anticache::threshold)),
+];
+
+/// Runs `terrace bench paper` with the arguments after `paper`.
+pub(crate) fn main(args: &[OsString]) -> ExitCode {
+    let done = Options::parse(args).and_then(|asked| match asked {
+        Asked::Help => {
+            println!("{}", options::HELP);
+            Ok(())
+        }
+        Asked::List { json } => list(json),
+        Asked::Load(directory, job) => crate::site::run::child(&directory, &job),
+        Asked::Row(options) => match &options.replay {
+            Some(trace) => replay(&options, trace),
+            None => run(&options),
+        },
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("terrace bench paper: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A row as `--list --json` shows it.
+#[derive(Serialize)]
+struct Listed {
+    id: &'static str,
+    sentence: &'static str,
+    published: &'static str,
+    shape: &'static str,
+    /// Why it cannot run here.
+    not_built: Option<&'static str>,
+}
+
+fn list(json: bool) -> Outcome<()> {
+    let rows = ROWS.iter().map(|row| Listed {
+        id: row.id,
+        sentence: row.sentence,
+        published: row.published,
+        shape: row.shape,
+        not_built: match row.built {
+            Built::Plan(_) => None,
+            Built::Not(reason) => Some(reason),
+        },
+    });
+    if json {
+        let rows: Vec<Listed> = rows.collect();
+        println!("{}", serde_json::json!({ "output_version": 1, "rows": rows }));
+        return Ok(());
+    }
+    for row in rows {
+        println!("{:<13} {}", row.id, row.sentence);
+        if let Some(reason) = row.not_built {
+            println!("{:<13} not built: {reason}", "");
+        }
+    }
+    Ok(())
+}
+
+/// Data of a quick run.
+const QUICK_BYTES: u64 = 8 << 20;
+
+fn scale(options: &Options) -> Scale {
+    let quick = options.quick;
+    let seconds = if quick { options.seconds.min(0.5) } else { options.seconds };
+    let dataset_bytes = if quick { QUICK_BYTES } else { options.dataset_bytes };
+    Scale { dataset_bytes, limit_ns: (seconds * 1e9) as u64, quick, fio: options.fio }
+}
+
+fn run(options: &Options) -> Outcome<()> {
+    let row = ROWS.iter().find(|row| row.id == options.row);
+    let row = row.ok_or_else(|| format!("no row {}; terrace bench paper --list shows them", options.row))?;
+    let plan = match row.built {
+        Built::Plan(plan) => plan,
+        Built::Not(reason) => return Err(format!("row {} is not built: {reason}", row.id).into()),
+    };
+    if options.one_core {
+        // Before the first thread and child, which inherit it.
+        affinity::pin_self(&affinity::last(&affinity::all()?))?;
+    }
+    let scale = scale(options);
+    let mut plan = plan(&scale);
+    if let Some(peers) = &options.peers {
+        plan.keep(peers);
+    }
+    if plan.cells.is_empty() {
+        return Err(format!("row {} measures none of these peers", row.id).into());
+    }
+    let site = Site::new(options, plan.page_cache_bytes)?;
+    let (mut memory, mut disk) = plan.needs();
+    if options.device_memory {
+        (memory, disk) = (memory + disk, 0);
+    }
+    // A quick run is small, and has to run where little is left.
+    if !options.quick {
+        site.scratch.need(memory, disk)?;
+    }
+    let recorder = match &options.record {
+        Some(path) => Some(Arc::new(Recorder::create(path, site.scratch.clock.clone())?)),
+        None => None,
+    };
+    eprintln!("row {}: {}", row.id, row.sentence);
+    let mut result = Result::new(row, options, &plan, &site, scale.dataset_bytes);
+    measure::run(&plan, &site, options.rounds, !options.quick, recorder.as_ref(), &mut result)?;
+    if let Some(recorder) = recorder {
+        eprintln!("  {} operations recorded", recorder.finish()?);
+    }
+    result.judge(&plan);
+    let path = result.write(options)?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&result)?);
+    } else {
+        println!("{}", result.table());
+    }
+    eprintln!("  {} and .svg written", path.display());
+    match result.figures.iter().any(|figure| figure.median.is_some()) {
+        true => Ok(()),
+        false => Err(format!("row {}: nothing could be measured", row.id).into()),
+    }
+}
+
+/// Replays a trace in process, on a pool with PM for a sixteenth of `--dataset`.
+fn replay(options: &Options, trace: &Path) -> Outcome<()> {
+    let events = crate::trace::read(trace)?;
+    let scale = scale(options);
+    let site = Site::new(options, 0)?;
+    let subject = scale.subject("replay", Peer::Local, 1.0 / 16.0, Tuning::default());
+    site.scratch.need(subject.pm_bytes, subject.device_bytes)?;
+    let mounted = site.mount(&subject, None)?;
+    let Place::Local { target, .. } = &mounted.place else { return Err("not in process".into()) };
+    let begin = site.scratch.now_ns();
+    let done = crate::trace::replay(&events, &**target)?;
+    let elapsed_ns = site.scratch.now_ns() - begin;
+    let found = serde_json::json!({
+        "output_version": 1,
+        "operations": done,
+        "elapsed_ns": elapsed_ns,
+        "status": site.status(&mounted),
+    });
+    println!("{}", serde_json::to_string_pretty(&found)?);
+    mounted.finish(&site)
+}

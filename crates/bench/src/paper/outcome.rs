@@ -1,0 +1,286 @@
+//! What a run of a row found: figures, ratios, verdicts; as JSON, as text, and as SVG (paper/plot.rs).
+
+use super::Row;
+use super::options::Options;
+use super::plan::{Cell, Claim, Metric, Must, Plan};
+use crate::Outcome;
+use crate::machine::{Machine, describe};
+use crate::site::Site;
+use crate::site::peer::Subject;
+use crate::stats::{Ratio, median, quantile};
+use crate::workload::load::Measure;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+/// Samples of one cell; one that failed in a round has no sample there.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Figure {
+    pub series: String,
+    pub at: String,
+    pub x: f64,
+    unit: &'static str,
+    /// By round; NaN is written as null.
+    pub samples: Vec<f64>,
+    pub median: Option<f64>,
+    lowest: Option<f64>,
+    highest: Option<f64>,
+    /// Of the last round, if it was a load.
+    last: Option<Measure>,
+}
+
+impl Figure {
+    pub fn new(cell: &Cell, metric: Metric) -> Figure {
+        let (series, at, x) = (cell.series.clone(), cell.at.clone(), cell.x);
+        let unit = metric.unit();
+        Figure {
+            series,
+            at,
+            x,
+            unit,
+            samples: Vec::new(),
+            median: None,
+            lowest: None,
+            highest: None,
+            last: None,
+        }
+    }
+
+    pub fn push(&mut self, round: usize, value: f64, measure: Option<Measure>) {
+        self.samples.resize(round, f64::NAN);
+        self.samples.push(value);
+        self.last = measure;
+        let known: Vec<f64> = self.samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+        let of = |share| Some(quantile(&known, share)).filter(|value| value.is_finite());
+        self.median = Some(median(&known)).filter(|value| value.is_finite());
+        (self.lowest, self.highest) = (of(0.0), of(1.0));
+    }
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Missing {
+    pub what: String,
+    pub reason: String,
+}
+
+/// A ratio at one place.
+#[derive(Debug, Clone, Serialize)]
+struct Compared {
+    at: String,
+    ratio: Ratio,
+    /// Absent while the interval holds both answers.
+    held: Option<bool>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Verdict {
+    text: String,
+    ours: String,
+    theirs: String,
+    must: String,
+    places: Vec<Compared>,
+    /// true: at every place; false: surely not at one; absent: not decided.
+    held: Option<bool>,
+}
+
+/// The page cache's limit.
+#[derive(Debug, Clone, Serialize)]
+struct PageCache {
+    limit_bytes: Option<u64>,
+    cgroup_version: Option<u8>,
+    /// Why there is none.
+    reason: Option<String>,
+}
+
+/// A run of a row.
+#[derive(Serialize)]
+pub(crate) struct Result {
+    output_version: u32,
+    row: &'static str,
+    sentence: &'static str,
+    published: &'static str,
+    shape: &'static str,
+    class: String,
+    quick: bool,
+    one_core: bool,
+    machine: Machine,
+    rounds: usize,
+    dataset_bytes: u64,
+    page_cache: PageCache,
+    subjects: Vec<Subject>,
+    pub figures: Vec<Figure>,
+    verdicts: Vec<Verdict>,
+    pub not_measured: Vec<Missing>,
+    /// What Terrace's status said at the end.
+    pub status: BTreeMap<String, serde_json::Value>,
+    /// Figures of the whole run.
+    derived: Vec<(String, serde_json::Value)>,
+    notes: Vec<String>,
+    #[serde(skip)]
+    pub axis: &'static str,
+    #[serde(skip)]
+    pub metric: Metric,
+}
+
+impl Result {
+    pub fn new(row: &Row, options: &Options, plan: &Plan, site: &Site, dataset_bytes: u64) -> Result {
+        let page_cache = match &site.group {
+            Ok(group) => PageCache {
+                limit_bytes: Some(group.limit_bytes),
+                cgroup_version: Some(group.version),
+                reason: None,
+            },
+            Err(reason) => {
+                PageCache { limit_bytes: None, cgroup_version: None, reason: Some(reason.clone()) }
+            }
+        };
+        Result {
+            output_version: 1,
+            row: row.id,
+            sentence: row.sentence,
+            published: row.published,
+            shape: row.shape,
+            class: options.class.name().to_string(),
+            quick: options.quick,
+            one_core: options.one_core,
+            machine: describe(),
+            rounds: options.rounds,
+            dataset_bytes,
+            page_cache,
+            subjects: plan.subjects.clone(),
+            figures: Vec::new(),
+            verdicts: Vec::new(),
+            not_measured: Vec::new(),
+            status: BTreeMap::new(),
+            derived: Vec::new(),
+            notes: plan.notes.clone(),
+            axis: plan.axis,
+            metric: plan.metric,
+        }
+    }
+
+    /// Compares what the plan's claims are about.
+    pub fn judge(&mut self, plan: &Plan) {
+        self.derived = plan.conclude.map(|conclude| conclude(&self.status)).unwrap_or_default();
+        self.verdicts = plan.claims.iter().filter_map(|claim| self.verdict(claim)).collect();
+    }
+
+    fn verdict(&self, claim: &Claim) -> Option<Verdict> {
+        let mut places = Vec::new();
+        for ours in self.figures.iter().filter(|figure| figure.series == claim.ours) {
+            let theirs = self.figures.iter().find(|it| it.series == claim.theirs && it.at == ours.at);
+            let wanted = claim.at.as_ref().is_none_or(|at| *at == ours.at);
+            let Some(theirs) = theirs.filter(|_| wanted) else { continue };
+            let Some(ratio) = Ratio::of(&ours.samples, &theirs.samples) else { continue };
+            let held = match claim.must {
+                Must::AtLeast(least) => ratio.at_least(least),
+                Must::AtMost(most) => ratio.at_most(most),
+                Must::Shown => None,
+            };
+            places.push(Compared { at: ours.at.clone(), ratio, held });
+        }
+        let held = match places.iter().any(|place| place.held == Some(false)) {
+            true => Some(false),
+            false => places.iter().all(|place| place.held == Some(true)).then_some(true),
+        };
+        let must = match claim.must {
+            Must::AtLeast(least) => format!("≥ {least}"),
+            Must::AtMost(most) => format!("≤ {most}"),
+            Must::Shown => "shown".to_string(),
+        };
+        let (text, ours, theirs) = (claim.text.clone(), claim.ours.clone(), claim.theirs.clone());
+        (!places.is_empty()).then_some(Verdict { text, ours, theirs, must, places, held })
+    }
+
+    /// Writes ROW.json and ROW.svg; gives the first.
+    pub fn write(&self, options: &Options) -> Outcome<PathBuf> {
+        fs::create_dir_all(&options.out)?;
+        let json = options.out.join(format!("{}.json", self.row));
+        fs::write(&json, serde_json::to_string_pretty(self)? + "\n")?;
+        super::plot::draw(self, &options.out.join(format!("{}.svg", self.row)))?;
+        Ok(json)
+    }
+
+    pub fn title(&self) -> String {
+        let quick = if self.quick { "; quick: figures mean nothing" } else { "" };
+        format!("{}, device: {}{quick}", self.row, self.class)
+    }
+
+    /// As a page of docs/evaluation.md has it.
+    pub fn table(&self) -> String {
+        let mut text =
+            format!("## {}\n{}\n\n{}; {} rounds\n", self.title(), self.sentence, self.machine, self.rounds);
+        let _ = writeln!(
+            text,
+            "\n| series | {} | median ({}) | lowest | highest |\n|---|---|---|---|---|",
+            self.axis,
+            self.metric.unit()
+        );
+        for figure in self.figures.iter().filter(|figure| figure.median.is_some()) {
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {} |",
+                figure.series,
+                figure.at,
+                short(figure.median),
+                short(figure.lowest),
+                short(figure.highest)
+            );
+        }
+        if !self.verdicts.is_empty() {
+            text += "\n| claim | ratio | at | × | 95 % | must | |\n|---|---|---|---|---|---|---|\n";
+        }
+        for verdict in &self.verdicts {
+            for place in &verdict.places {
+                let ratio = &place.ratio;
+                let held = match place.held {
+                    Some(true) => "held",
+                    Some(false) => "**not held**",
+                    None => "",
+                };
+                let _ = writeln!(
+                    text,
+                    "| {} | {} ÷ {} | {} | {:.3} | {} to {} | {} | {held} |",
+                    verdict.text,
+                    verdict.ours,
+                    verdict.theirs,
+                    place.at,
+                    ratio.mean,
+                    short(ratio.low),
+                    short(ratio.high),
+                    verdict.must
+                );
+            }
+        }
+        for (name, value) in &self.derived {
+            let _ = writeln!(text, "\n{name}: {value}.");
+        }
+        for missing in &self.not_measured {
+            let _ = writeln!(text, "\nNot measured: {}: {}.", missing.what, missing.reason);
+        }
+        if let Some(reason) = &self.page_cache.reason {
+            let _ = writeln!(text, "\nThe page cache was not limited: {reason}.");
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "\n{note}");
+        }
+        let _ = writeln!(text, "\nPublished: {}. Shape: {}.", self.published, self.shape);
+        text
+    }
+}
+
+/// A number in few digits.
+pub(crate) fn short(value: Option<f64>) -> String {
+    match value {
+        None => "?".to_string(),
+        Some(value) => match value.abs() {
+            size if size >= 1e9 => format!("{:.2}e9", value / 1e9),
+            size if size >= 1e6 => format!("{:.2}e6", value / 1e6),
+            size if size >= 100.0 => format!("{value:.0}"),
+            size if size >= 10.0 => format!("{value:.1}"),
+            _ => format!("{value:.3}"),
+        },
+    }
+}

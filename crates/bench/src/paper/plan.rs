@@ -1,0 +1,203 @@
+//! A row as data: file systems, loads, what is compared with what. paper/measure.rs runs it.
+
+use crate::site::peer::{Peer, Subject, Tuning};
+use crate::site::programs::Program;
+use crate::workload::load::{Kind, Load, Measure};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What a row's figures are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) enum Metric {
+    /// Of the load or the program.
+    OperationsPerS,
+    /// Read and written.
+    BytesPerS,
+    /// Of one turn of the load.
+    MedianLatencyNs,
+}
+
+impl Metric {
+    pub fn unit(self) -> &'static str {
+        match self {
+            Metric::OperationsPerS => "operations/s",
+            Metric::BytesPerS => "bytes/s",
+            Metric::MedianLatencyNs => "ns",
+        }
+    }
+    pub fn of(self, measure: &Measure) -> f64 {
+        match self {
+            Metric::OperationsPerS => measure.operations_per_s(),
+            Metric::BytesPerS => measure.bytes_per_s(),
+            Metric::MedianLatencyNs => measure.latency_median_ns as f64,
+        }
+    }
+}
+
+/// What is run on a subject.
+#[derive(Debug, Clone)]
+pub(crate) enum Work {
+    Load(Load),
+    Program(Program),
+}
+
+/// One figure of each round.
+#[derive(Debug, Clone)]
+pub(crate) struct Cell {
+    /// Index into the plan's subjects.
+    pub subject: usize,
+    /// Line of the plot.
+    pub series: String,
+    /// Place on the axis: its number and its name.
+    pub x: f64,
+    pub at: String,
+    pub work: Work,
+}
+
+/// A ratio of two series, place by place, that the row's shape is about.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub text: String,
+    pub ours: String,
+    pub theirs: String,
+    /// Only at this place; everywhere without.
+    pub at: Option<String>,
+    pub must: Must,
+}
+
+/// What a ratio has to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Must {
+    AtLeast(f64),
+    AtMost(f64),
+    /// Shown beside the published one.
+    Shown,
+}
+
+/// All of a row.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub subjects: Vec<Subject>,
+    /// In the order of a round.
+    pub cells: Vec<Cell>,
+    pub metric: Metric,
+    pub axis: &'static str,
+    pub claims: Vec<Claim>,
+    /// The page cache of what runs through the kernel.
+    pub page_cache_bytes: u64,
+    pub notes: Vec<String>,
+    /// Figures of the whole run, from the status of each Terrace subject at the end.
+    pub conclude: Option<Conclude>,
+}
+
+/// Names and values.
+pub(crate) type Conclude = fn(&BTreeMap<String, serde_json::Value>) -> Vec<(String, serde_json::Value)>;
+
+/// How large and how long: what the rows derive their sizes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scale {
+    pub dataset_bytes: u64,
+    /// Of one figure in one round.
+    pub limit_ns: u64,
+    pub quick: bool,
+    /// Rows of random reads and writes also through fio itself.
+    pub fio: bool,
+}
+
+/// Terrace does not manage with less than this for logs, tables and the catalog of these data sets.
+const LEAST_PM: u64 = 32 << 20;
+
+impl Scale {
+    /// PM for a share of the data set, whole MiB.
+    pub fn pm(&self, share: f64) -> u64 {
+        ((self.dataset_bytes as f64 * share) as u64).max(LEAST_PM).next_multiple_of(1 << 20)
+    }
+
+    /// A file system with PM for a share of the data set.
+    pub fn subject(&self, label: impl Into<String>, peer: Peer, share: f64, tuning: Tuning) -> Subject {
+        let least = if self.quick { 64 << 20 } else { 256 << 20 };
+        let device_bytes = (self.dataset_bytes * 2).max(least);
+        Subject { label: label.into(), peer, pm_bytes: self.pm(share), device_bytes, tuning }
+    }
+
+    /// A load of this scale.
+    pub fn load(&self, kind: Kind, threads: u64) -> Load {
+        let operations = if self.quick { 50 } else { u64::MAX };
+        Load { kind, threads, limit_ns: self.limit_ns, operations, seed: 1 }
+    }
+}
+
+impl Plan {
+    /// An empty plan.
+    pub fn new(metric: Metric, axis: &'static str, page_cache_bytes: u64) -> Plan {
+        Plan {
+            subjects: Vec::new(),
+            cells: Vec::new(),
+            metric,
+            axis,
+            claims: Vec::new(),
+            page_cache_bytes,
+            notes: Vec::new(),
+            conclude: None,
+        }
+    }
+
+    /// Runs `kind` on every subject, one after the other, at a place of the axis.
+    pub fn point(&mut self, scale: &Scale, x: f64, at: impl Into<String>, kind: &Kind, threads: u64) {
+        let at = at.into();
+        for (subject, found) in self.subjects.iter().enumerate() {
+            let mut kind = kind.clone();
+            if let (Peer::Null, Kind::Random { file_bytes, single, .. }) = (found.peer, &mut kind) {
+                (*file_bytes, *single) = (crate::io_loop::FILE_BYTES, Some("file".to_string()));
+            }
+            let work = Work::Load(scale.load(kind, threads));
+            self.cells.push(Cell { subject, series: found.label.clone(), x, at: at.clone(), work });
+        }
+    }
+
+    /// Adds a claim about all places.
+    pub fn claim(&mut self, text: &str, ours: &str, theirs: &str, must: Must) {
+        let (ours, theirs) = (ours.to_string(), theirs.to_string());
+        self.claims.push(Claim { text: text.to_string(), ours, theirs, at: None, must });
+    }
+
+    /// Leaves only subjects of these peers.
+    pub fn keep(&mut self, peers: &[Peer]) {
+        let mut kept = Vec::new();
+        let places: Vec<Option<usize>> = self
+            .subjects
+            .drain(..)
+            .map(|subject| {
+                peers.contains(&subject.peer).then(|| {
+                    kept.push(subject);
+                    kept.len() - 1
+                })
+            })
+            .collect();
+        self.subjects = kept;
+        self.cells.retain_mut(|cell| match places.get(cell.subject).copied().flatten() {
+            Some(place) => {
+                cell.subject = place;
+                true
+            }
+            None => false,
+        });
+    }
+
+    /// Sums of what the subjects need: memory, disk.
+    pub fn needs(&self) -> (u64, u64) {
+        let (mut memory, mut disk) = (self.page_cache_bytes, 0);
+        for subject in &self.subjects {
+            let device = subject.device_bytes.max(512 << 20);
+            let (fast, slow) = match subject.peer {
+                Peer::Null => (0, 0),
+                Peer::Tmpfs | Peer::Ext4Pm | Peer::XfsPm => (device, 0),
+                Peer::Ext4 | Peer::Btrfs => (0, device),
+                _ => (subject.pm_bytes.max(64 << 20), device),
+            };
+            memory += fast;
+            disk += slow;
+        }
+        (memory, disk)
+    }
+}

@@ -1,0 +1,124 @@
+//! Rows tpfs-11 to -13, zig-5, -6: filebench's personalities; tpfs-17 and zig-10: the size of migration groups.
+
+use super::{ALL, both, subjects};
+use crate::paper::plan::{Cell, Metric, Must, Plan, Scale, Work};
+use crate::site::peer::{Peer, Tuning};
+use crate::workload::load::{Kind, Sync};
+use crate::workload::personality::Personality;
+
+/// "2 MB" on average.
+const FILE_BYTES: u64 = 2 << 20;
+/// 16 GB of page cache for 60 to 100 GB of data; 10 GB in [Ziggurat].
+const CACHE_SHARE: f64 = 0.2;
+
+pub(super) fn kind(scale: &Scale, which: Personality, sync_every_write: bool) -> Kind {
+    let file_bytes = if scale.quick { 64 << 10 } else { FILE_BYTES };
+    let files = (scale.dataset_bytes / file_bytes).clamp(32, 1 << 16);
+    Kind::Personality { which, files, file_bytes, sync_every_write }
+}
+
+fn base(scale: &Scale, axis: &'static str) -> Plan {
+    let cache = (scale.dataset_bytes as f64 * CACHE_SHARE) as u64;
+    let mut plan = Plan::new(Metric::OperationsPerS, axis, cache);
+    let shares = [(0.03, "3%"), (0.5, "50%"), (ALL, "150%")];
+    subjects(&mut plan, scale, &shares, cache);
+    both(&mut plan, "PM-rich is as fast as PM alone", "150%", "pm-only", Must::AtLeast(0.95));
+    plan.notes.push("Terrace has at least 32 MiB of PM; operations are filebench's flow operations.".into());
+    plan
+}
+
+fn by_threads(scale: &Scale, which: Personality) -> Plan {
+    let mut plan = base(scale, "threads");
+    let threads: &[u64] = if scale.quick { &[1] } else { &[1, 2, 4, 16] };
+    for count in threads {
+        plan.point(scale, *count as f64, count.to_string(), &kind(scale, which, false), *count);
+    }
+    plan
+}
+
+pub(crate) fn fileserver(scale: &Scale) -> Plan {
+    let mut plan = by_threads(scale, Personality::Fileserver);
+    plan.claim("a little PM is like data journalling", "terrace 3%", "ext4-dj", Must::AtLeast(0.9));
+    plan
+}
+
+pub(crate) fn webserver(scale: &Scale) -> Plan {
+    let mut plan = by_threads(scale, Personality::Webserver);
+    both(&mut plan, "read-hot files in DRAM: published +13 to +15 %", "150%", "pm-only", Must::Shown);
+    plan
+}
+
+pub(crate) fn varmail(scale: &Scale) -> Plan {
+    let mut plan = by_threads(scale, Personality::Varmail);
+    plan.claim("a little PM: published 3.9 times", "terrace 3%", "ext4-dj", Must::AtLeast(3.9));
+    plan.claim("a little PM: published 4.5 times", "terrace 3%", "xfs-ml", Must::AtLeast(3.9));
+    both(&mut plan, "on Optane as with all data in PM", "3%", "150%", Must::AtLeast(0.9));
+    plan
+}
+
+fn three(scale: &Scale, threads: u64) -> Plan {
+    let mut plan = base(scale, "personality");
+    let all = [Personality::Fileserver, Personality::Webproxy, Personality::Varmail];
+    for (number, which) in all.into_iter().enumerate() {
+        plan.point(scale, number as f64, which.name(), &kind(scale, which, false), threads);
+    }
+    for peer in ["ext4-dj", "xfs-ml"] {
+        plan.claim("varmail: published 2.1 to 2.6 times", "terrace 3%", peer, Must::AtLeast(2.1));
+        if let Some(claim) = plan.claims.last_mut() {
+            claim.at = Some(Personality::Varmail.name().to_string());
+        }
+    }
+    plan
+}
+
+/// The publication has 16 threads and more on 20 cores.
+pub(crate) fn ziggurat_many(scale: &Scale) -> Plan {
+    three(scale, 4)
+}
+pub(crate) fn ziggurat_one(scale: &Scale) -> Plan {
+    three(scale, 1)
+}
+
+/// Group sizes from one block on. The mount takes at most 256 MiB; published are sizes up to 1 GiB.
+pub(crate) fn group_size(scale: &Scale) -> Plan {
+    const GROUPS: [(u64, &str); 7] = [
+        (4 << 10, "4K"),
+        (64 << 10, "64K"),
+        (512 << 10, "512K"),
+        (2 << 20, "2M"),
+        (16 << 20, "16M"),
+        (64 << 20, "64M"),
+        (256 << 20, "256M"),
+    ];
+    const THREADS: u64 = 2;
+    let cache = (scale.dataset_bytes as f64 * CACHE_SHARE) as u64;
+    let mut plan = Plan::new(Metric::OperationsPerS, "group", cache);
+    let random = |write: bool| Kind::Random {
+        write,
+        sync: if write { Sync::Flag } else { Sync::Never },
+        files: THREADS,
+        file_bytes: scale.dataset_bytes / 2 / THREADS,
+        io_bytes: 4096,
+        theta: 0.71,
+        single: None,
+    };
+    let half = Scale { dataset_bytes: scale.dataset_bytes / 2, ..*scale };
+    let works = [
+        ("random read", random(false)),
+        ("random write", random(true)),
+        ("fileserver", kind(&half, Personality::Fileserver, false)),
+    ];
+    for (group_bytes, text) in GROUPS.iter().take(if scale.quick { 1 } else { GROUPS.len() }) {
+        let tuning =
+            Tuning { group_bytes: Some(*group_bytes), cache_bytes: Some(cache), ..Tuning::default() };
+        let subject = plan.subjects.len();
+        plan.subjects.push(scale.subject(format!("local group {text}"), Peer::Local, 1.0 / 16.0, tuning));
+        for (name, kind) in &works {
+            let work = Work::Load(scale.load(kind.clone(), THREADS));
+            let (series, at) = ((*name).to_string(), (*text).to_string());
+            plan.cells.push(Cell { subject, series, x: *group_bytes as f64, at, work });
+        }
+    }
+    plan.notes.push("In process: the kernel's path would hide a part of it.".to_string());
+    plan
+}

@@ -1,0 +1,42 @@
+//! The rows' plans, by what they run.
+
+pub(crate) mod anticache;
+pub(crate) mod databases;
+pub(crate) mod filebench;
+pub(crate) mod predict;
+pub(crate) mod random;
+
+use super::plan::{Must, Plan, Scale};
+use crate::site::peer::{Peer, Tuning};
+
+/// PM for everything: data, metadata and room below every threshold.
+pub(super) const ALL: f64 = 1.5;
+
+/// Terrace with these shares of PM through FUSE and in process, Terrace that never migrates with all data in PM
+/// (`pm-only`: stands for NOVA), and the peers of the publications.
+pub(super) fn subjects(plan: &mut Plan, scale: &Scale, shares: &[(f64, &str)], cache_bytes: u64) {
+    let tuning = Tuning { cache_bytes: Some(cache_bytes), ..Tuning::default() };
+    let fixed = Tuning { policy: Some("static"), ..tuning.clone() };
+    for (peer, name) in [(Peer::Terrace, "terrace"), (Peer::Local, "local")] {
+        for (share, text) in shares {
+            let label = format!("{name} {text}");
+            plan.subjects.push(scale.subject(label, peer, *share, tuning.clone()));
+        }
+        plan.subjects.push(scale.subject(format!("{name} pm-only"), peer, ALL, fixed.clone()));
+    }
+    peers(plan, scale, shares.first().map_or(0.03, |(share, _)| *share));
+}
+
+/// The peers of the publications; `share` of the data is what they have of PM as journal or log.
+pub(super) fn peers(plan: &mut Plan, scale: &Scale, share: f64) {
+    for peer in [Peer::Ext4Dj, Peer::XfsMl, Peer::Ext4Pm, Peer::XfsPm] {
+        plan.subjects.push(scale.subject(peer.name(), peer, share, Tuning::default()));
+    }
+}
+
+/// Claims of one kind about Terrace through FUSE and in process.
+pub(super) fn both(plan: &mut Plan, text: &str, ours: &str, theirs: &str, must: Must) {
+    for name in ["terrace", "local"] {
+        plan.claim(text, &format!("{name} {ours}"), &format!("{name} {theirs}"), must);
+    }
+}

@@ -1,0 +1,101 @@
+//! The registry and the plans of its rows, without running any.
+
+use super::plan::Work;
+use super::*;
+use std::collections::BTreeSet;
+
+/// The rows that the project has to show. A row may say that it is not built, but not be absent.
+const WANTED: [&str; 24] = [
+    "tpfs-8",
+    "zig-4r",
+    "tpfs-9",
+    "zig-4w",
+    "tpfs-10",
+    "tpfs-11",
+    "tpfs-12",
+    "tpfs-13",
+    "zig-5",
+    "zig-6",
+    "tpfs-14",
+    "tpfs-15",
+    "tpfs-16",
+    "tpfs-17",
+    "zig-10",
+    "tpfs-predict",
+    "zig-7",
+    "zig-8",
+    "zig-9",
+    "acbpfs-t1",
+    "acbpfs-3",
+    "acbpfs-4",
+    "acbpfs-5",
+    "acbpfs-6",
+];
+
+#[test]
+fn every_wanted_row_is_there_once() {
+    let ids: Vec<&str> = ROWS.iter().map(|row| row.id).collect();
+    let unique: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(unique.len(), ids.len(), "an id twice");
+    assert_eq!(unique, WANTED.into_iter().collect());
+    for row in &ROWS {
+        assert!(!row.sentence.is_empty() && !row.published.is_empty() && !row.shape.is_empty(), "{}", row.id);
+    }
+}
+
+fn plans(quick: bool) -> impl Iterator<Item = (&'static str, Plan)> {
+    let scale = Scale { dataset_bytes: 512 << 20, limit_ns: 1_000_000_000, quick, fio: true };
+    ROWS.iter().filter_map(move |row| match row.built {
+        Built::Plan(plan) => Some((row.id, plan(&scale))),
+        Built::Not(_) => None,
+    })
+}
+
+/// Labels name files and lines of the plot; claims that name no series would be silently empty.
+#[test]
+fn plans_are_consistent() {
+    for (id, plan) in plans(false).chain(plans(true)) {
+        let labels: BTreeSet<&str> = plan.subjects.iter().map(|subject| subject.label.as_str()).collect();
+        assert_eq!(labels.len(), plan.subjects.len(), "{id}: a label twice");
+        assert!(!plan.cells.is_empty(), "{id}");
+        let series: BTreeSet<&str> = plan.cells.iter().map(|cell| cell.series.as_str()).collect();
+        for claim in &plan.claims {
+            for name in [&claim.ours, &claim.theirs] {
+                assert!(series.contains(name.as_str()), "{id}: claim about {name}");
+            }
+            if let Some(at) = &claim.at {
+                assert!(plan.cells.iter().any(|cell| cell.at == *at), "{id}: claim at {at}");
+            }
+        }
+        for cell in &plan.cells {
+            assert!(cell.subject < plan.subjects.len(), "{id}");
+            let local = plan.subjects[cell.subject].peer == Peer::Local;
+            assert!(!(local && matches!(cell.work, Work::Program(_))), "{id}: a program in process");
+        }
+    }
+}
+
+#[test]
+fn peers_that_are_not_wanted_go_with_their_cells() {
+    for (id, mut plan) in plans(false) {
+        plan.keep(&[Peer::Terrace, Peer::Ext4Dj]);
+        for cell in &plan.cells {
+            let subject = &plan.subjects[cell.subject];
+            assert!(matches!(subject.peer, Peer::Terrace | Peer::Ext4Dj), "{id}");
+            let own = cell.series.starts_with(subject.peer.name());
+            assert!(own || id == "tpfs-17" || id == "zig-10", "{id}: {} on {}", cell.series, subject.label);
+        }
+        plan.keep(&[]);
+        assert!(plan.cells.is_empty() && plan.subjects.is_empty(), "{id}");
+    }
+}
+
+/// A row at the scale that docs/evaluation.md names fits a machine with 24 GiB of memory and leaves 6 of them.
+#[test]
+fn rows_fit_the_machine() {
+    for (id, plan) in plans(false) {
+        let (memory, disk) = plan.needs();
+        assert!(memory <= 16 << 30, "{id} needs {} MiB of memory", memory >> 20);
+        assert!(disk <= 32 << 30, "{id} needs {} MiB of disk", disk >> 20);
+    }
+}

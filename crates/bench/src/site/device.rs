@@ -1,0 +1,143 @@
+//! The slow device below everyone: a plain file of the disk, or that file behind the emulated latency and bandwidth of
+//! a class (`terrace bench device`); and loop devices over files.
+
+use super::Site;
+use super::teardown::{Held, Resource};
+use crate::Outcome;
+use crate::process::{Server, run};
+use crate::scratch::Scratch;
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the file that serves as device behaves like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// The disk of this machine, not emulated.
+    Host,
+    /// A class of `terrace bench device`.
+    Emulated(String),
+}
+
+impl Class {
+    pub fn parse(text: &str) -> Class {
+        match text {
+            "host" | "none" => Class::Host,
+            other => Class::Emulated(other.to_string()),
+        }
+    }
+    pub fn name(&self) -> &str {
+        match self {
+            Class::Host => "host",
+            Class::Emulated(name) => name,
+        }
+    }
+}
+
+/// A file that serves as device; deleted when dropped.
+pub(crate) struct Device {
+    pub path: PathBuf,
+    // In this order: the server before its backing file.
+    _server: Option<Served>,
+    _file: Held,
+}
+
+/// A server in a process of its own with what it has mounted; killed and unmounted when dropped.
+pub(crate) struct Served {
+    server: Option<Server>,
+    held: Vec<Held>,
+}
+
+impl Served {
+    fn resources(&self, mount: &Path) -> Vec<Resource> {
+        let process = self.server.as_ref().map(|server| Resource::Process(server.pid()));
+        [Resource::Mount(mount.to_path_buf())].into_iter().chain(process).collect()
+    }
+
+    /// Unmounts in order and waits for the end of the process.
+    pub fn stop(mut self, scratch: &Scratch) -> Outcome<()> {
+        self.held.drain(..).for_each(Held::gone);
+        match self.server.take() {
+            Some(server) => server.stop(scratch),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // First: a process id that has been waited for may be another's.
+        self.held.drain(..).for_each(Held::gone);
+        if let Some(mut server) = self.server.take() {
+            server.kill();
+        }
+    }
+}
+
+impl Site {
+    /// A fully allocated file on the disk or in memory, of the class of the site.
+    pub fn device(&self, name: &str, bytes: u64) -> Outcome<Device> {
+        let place = if self.device_memory { &self.scratch.memory } else { &self.scratch.disk };
+        let backing = place.join(format!("{name}.device"));
+        let file = self.allocated(&backing, bytes)?;
+        let Class::Emulated(class) = &self.class else {
+            return Ok(Device { path: backing, _server: None, _file: file });
+        };
+        let mount = self.scratch.mount_point(&format!("{name}-device"))?;
+        let mut command = self.child(&self.terrace);
+        command.args(["bench", "device"]).arg(&backing).arg(&mount).args(["--class", class, "--foreground"]);
+        let server = self.serve(command, &mount)?;
+        Ok(Device { path: mount.join("device"), _server: Some(server), _file: file })
+    }
+
+    /// A fully allocated file.
+    pub fn allocated(&self, path: &Path, bytes: u64) -> Outcome<Held> {
+        let file = File::create(path)?;
+        let held = self.teardown.hold(Resource::File(path.to_path_buf()))?;
+        fallocate(&file, FallocateFlags::empty(), 0, bytes)
+            .map_err(|error| format!("{}: allocate {bytes} bytes: {error}", path.display()))?;
+        Ok(held)
+    }
+
+    /// A loop device over a file. `direct`: without a second copy in the page cache.
+    pub fn loop_over(&self, file: &Path, direct: bool) -> Outcome<(String, Held)> {
+        let mut args = vec!["--find".as_ref(), "--show".as_ref()];
+        if direct {
+            args.push("--direct-io=on".as_ref());
+        }
+        args.push(file.as_os_str());
+        let device = run("losetup", args)?.trim().to_string();
+        let held = self.teardown.hold(Resource::Loop(device.clone()))?;
+        Ok((device, held))
+    }
+
+    /// A loop device over a file in memory: PM as a block device.
+    pub fn memory_loop(&self, name: &str, bytes: u64) -> Outcome<(String, Vec<Held>)> {
+        let path = self.scratch.memory.join(name);
+        let file = self.allocated(&path, bytes)?;
+        let (device, held) = self.loop_over(&path, false)?;
+        Ok((device, vec![file, held]))
+    }
+
+    /// A command whose process is killed when this one dies.
+    pub fn child(&self, program: &Path) -> Command {
+        const SETPRIV: &str = "/usr/bin/setpriv";
+        if !Path::new(SETPRIV).exists() {
+            return Command::new(program);
+        }
+        let mut command = Command::new(SETPRIV);
+        command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+        command
+    }
+
+    /// Starts a server and waits until it has mounted; the process and the mount are registered.
+    pub fn serve(&self, command: Command, mount: &Path) -> Outcome<Served> {
+        let server = Server::start(&self.scratch, command, mount)?;
+        let mut served = Served { server: Some(server), held: Vec::new() };
+        for resource in served.resources(mount) {
+            served.held.push(self.teardown.hold(resource)?);
+        }
+        Ok(served)
+    }
+}

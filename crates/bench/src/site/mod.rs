@@ -1,0 +1,82 @@
+//! Where a row is measured: scratch files, a private mount namespace, loop devices, a memory cgroup, and the
+//! emulated device that Terrace and every peer get alike.
+//!
+//! Everything made here is registered with [`Teardown`] before it is used, and taken down in reverse order when its
+//! holder is dropped, when the row fails, and on SIGINT, SIGTERM and SIGHUP. After SIGKILL the mount namespace
+//! goes with its processes and loop devices clear themselves; files are removed by the next run (`sweep`).
+
+pub(crate) mod device;
+pub(crate) mod group;
+pub(crate) mod peer;
+mod postgres;
+pub(crate) mod programs;
+pub(crate) mod run;
+pub(crate) mod teardown;
+
+use crate::Outcome;
+use crate::paper::options::Options;
+use crate::scratch::Scratch;
+use device::Class;
+use group::MemoryGroup;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use teardown::{Held, Resource, Teardown};
+
+/// A place to measure at.
+pub(crate) struct Site {
+    pub teardown: Arc<Teardown>,
+    pub terrace: PathBuf,
+    pub class: Class,
+    /// The files behind devices are in memory.
+    pub device_memory: bool,
+    /// Confines what reads and writes through the kernel; the reason when there is none.
+    pub group: Result<MemoryGroup, String>,
+    pub scratch: Scratch,
+    _files: Vec<Held>,
+}
+
+impl Site {
+    /// Makes scratch directories below the directory that is asked for and on /dev/shm, a mount namespace where that is allowed, and
+    /// begins to catch signals. `cap_bytes` limits the page cache of what is confined.
+    pub fn new(options: &Options, cap_bytes: u64) -> Outcome<Site> {
+        sweep(&options.dir);
+        sweep(Path::new("/dev/shm"));
+        let scratch = Scratch::new(&options.dir, RUN)?;
+        // After the namespace was made: a thread has the namespace of the thread that made it.
+        let teardown = Teardown::catching_signals()?;
+        let files = [&scratch.disk, &scratch.memory]
+            .map(|path| teardown.hold(Resource::Directory(path.clone())))
+            .into_iter()
+            .collect::<Outcome<Vec<_>>>()?;
+        let group = MemoryGroup::new(&teardown, &format!("terrace-{RUN}-{}", std::process::id()), cap_bytes);
+        let group = group.map_err(|error| error.to_string());
+        Ok(Site {
+            teardown,
+            terrace: options.terrace.clone(),
+            class: options.class.clone(),
+            device_memory: options.device_memory,
+            group,
+            scratch,
+            _files: files,
+        })
+    }
+}
+
+/// Names of scratch directories: this, then the process id.
+const RUN: &str = "paper";
+
+/// Removes scratch directories of runs whose process is gone.
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let name = name.strip_prefix("terrace-").unwrap_or(&name);
+        let number = name.strip_prefix(RUN).and_then(|rest| rest.strip_prefix('-'));
+        if let Some(number) = number
+            && number.parse::<u32>().is_ok()
+            && !Path::new("/proc").join(number).exists()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! File systems side by side: how each is made on the device of the site, and what stands for whose column.
+//!
+//! | name | is | the publications' |
+//! |---|---|---|
+//! | `terrace` | Terrace through FUSE | TPFS-n, Ziggurat-n, AC-BPFS |
+//! | `local` | Terrace in this process, without a kernel | – |
+//! | `ext4` | ext4, data=ordered, on the device | ext4 |
+//! | `ext4-dj` | ext4, data=journal, journal on a PM loop device | EXT4-DJ |
+//! | `xfs-ml` | XFS, log on a PM loop device | XFS-ML |
+//! | `ext4-pm`, `xfs-pm` | wholly on a PM loop device; with a page cache, which the originals lack | EXT4-DAX, XFS-DAX, NOVA |
+//! | `btrfs` | btrfs on the device | – |
+//! | `tmpfs` | ceiling of the kernel's path | – |
+//! | `null` | FUSE server that answers for one file: floor of the FUSE path | – |
+//! | `mergerfs` | files on a PM loop device first, then on the device | – |
+
+use super::Site;
+use super::device::{Device, Served};
+use super::teardown::{Held, Resource};
+use crate::Outcome;
+use crate::process::run;
+use crate::trace::Recorder;
+use crate::workload::local::LocalTarget;
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use terrace_fs::{Background, Fs, MountOptions, PolicyKind, PoolMedia};
+use terrace_media::PmMedium;
+use terrace_media::block::FileDevice;
+use terrace_media::pm::RamPm;
+
+/// A kind of file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Peer {
+    Terrace,
+    Local,
+    Ext4,
+    Ext4Dj,
+    XfsMl,
+    Ext4Pm,
+    XfsPm,
+    Btrfs,
+    Tmpfs,
+    Null,
+    Mergerfs,
+}
+
+impl Peer {
+    pub const ALL: [(Peer, &'static str); 11] = [
+        (Peer::Terrace, "terrace"),
+        (Peer::Local, "local"),
+        (Peer::Ext4, "ext4"),
+        (Peer::Ext4Dj, "ext4-dj"),
+        (Peer::XfsMl, "xfs-ml"),
+        (Peer::Ext4Pm, "ext4-pm"),
+        (Peer::XfsPm, "xfs-pm"),
+        (Peer::Btrfs, "btrfs"),
+        (Peer::Tmpfs, "tmpfs"),
+        (Peer::Null, "null"),
+        (Peer::Mergerfs, "mergerfs"),
+    ];
+
+    pub fn parse(text: &str) -> Option<Peer> {
+        Self::ALL.iter().find(|(_, name)| *name == text).map(|(peer, _)| *peer)
+    }
+
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(peer, _)| *peer == self).map_or("?", |(_, name)| name)
+    }
+}
+
+/// What a mount of Terrace is told beyond its defaults.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Tuning {
+    pub policy: Option<&'static str>,
+    pub cache_bytes: Option<u64>,
+    pub group_bytes: Option<u64>,
+    pub threshold_percent: Option<u8>,
+}
+
+impl Tuning {
+    /// For `terrace mount -o`.
+    fn words(&self) -> String {
+        let mut words = vec!["defaults".to_string()];
+        words.extend(self.policy.map(|name| format!("policy={name}")));
+        words.extend(self.cache_bytes.map(|bytes| format!("cache={bytes}")));
+        words.extend(self.group_bytes.map(|bytes| format!("group={bytes}")));
+        words.extend(self.threshold_percent.map(|percent| format!("threshold={percent}")));
+        words.join(",")
+    }
+
+    fn options(&self) -> Outcome<MountOptions> {
+        let mut options = MountOptions::default();
+        options.policy = match self.policy {
+            None => None,
+            Some("static") => Some(PolicyKind::Static),
+            Some("anticache") => Some(PolicyKind::Anticache),
+            Some(name) => return Err(format!("policy {name} is not built yet").into()),
+        };
+        options.cache_bytes = self.cache_bytes.unwrap_or(options.cache_bytes);
+        options.group_bytes = self.group_bytes.unwrap_or(options.group_bytes);
+        options.threshold_percent = self.threshold_percent;
+        Ok(options)
+    }
+}
+
+/// One file system of a row.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Subject {
+    /// Unique in the row.
+    pub label: String,
+    pub peer: Peer,
+    /// PM of Terrace; of the peers, what lies on a PM loop device.
+    pub pm_bytes: u64,
+    /// The device below.
+    pub device_bytes: u64,
+    pub tuning: Tuning,
+}
+
+impl Subject {
+    /// For files and mount points.
+    fn file_name(&self) -> String {
+        self.label.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect()
+    }
+}
+
+/// A subject that is set up; dropping takes it down.
+pub(crate) struct Mounted {
+    /// Of the pool when it is Terrace through FUSE.
+    pub status_of: Option<PathBuf>,
+    pub place: Place,
+    // Dropped from the last to the first; devices after everything on them.
+    served: Option<Served>,
+    held: Vec<Held>,
+    _device: Option<Device>,
+}
+
+/// Where a subject's files are.
+pub(crate) enum Place {
+    Directory(PathBuf),
+    /// In this process, with the threads that migrate.
+    Local {
+        target: Arc<LocalTarget>,
+        fs: Arc<Fs>,
+        background: Option<Background>,
+    },
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Without threads it has been unmounted.
+        if let Place::Local { fs, background, .. } = &mut self.place
+            && let Some(threads) = background.take()
+        {
+            drop(threads);
+            let _ = fs.unmount();
+        }
+        self.served.take();
+        while let Some(held) = self.held.pop() {
+            drop(held);
+        }
+    }
+}
+
+/// Smallest block device for the peers: mkfs.xfs refuses less than 300 MiB.
+const LEAST_DEVICE: u64 = 512 << 20;
+/// Smallest journal or log outside.
+const LEAST_JOURNAL: u64 = 64 << 20;
+
+impl Site {
+    /// Makes and mounts a subject. What was made is gone again when it fails.
+    pub fn mount(&self, subject: &Subject, recorder: Option<Arc<Recorder>>) -> Outcome<Mounted> {
+        match subject.peer {
+            Peer::Local => return self.local(subject, recorder),
+            Peer::Terrace => return self.terrace(subject),
+            _ => {}
+        }
+        let root = self.scratch.mount_point(&subject.file_name())?;
+        let place = Place::Directory(root.clone());
+        let mut mounted = Mounted { status_of: None, place, served: None, held: Vec::new(), _device: None };
+        match subject.peer {
+            Peer::Tmpfs => {
+                let size = format!("size={}", subject.device_bytes);
+                self.attach(&mut mounted, &["-t", "tmpfs", "-o", &size, "none"], &root)?;
+            }
+            Peer::Null => {
+                let mut command = self.child(&std::env::current_exe()?);
+                let own: Vec<_> = std::env::args_os().skip(1).take_while(|arg| arg != "paper").collect();
+                command.args(own).args(["smoke", "--null-server"]).arg(&root);
+                mounted.served = Some(self.serve(command, &root)?);
+            }
+            Peer::Mergerfs => self.mergerfs(&mut mounted, subject, &root)?,
+            _ => self.on_a_loop(&mut mounted, subject, &root)?,
+        }
+        Ok(mounted)
+    }
+
+    /// mount(8), registered.
+    fn attach(&self, mounted: &mut Mounted, options: &[&str], root: &Path) -> Outcome<()> {
+        run("mount", options.iter().map(OsStr::new).chain([root.as_os_str()]))?;
+        mounted.held.push(self.teardown.hold(Resource::Mount(root.to_path_buf()))?);
+        Ok(())
+    }
+
+    /// A loop device over the device of the site.
+    fn slow_loop(&self, mounted: &mut Mounted, subject: &Subject) -> Outcome<String> {
+        let device = self.device(&subject.file_name(), subject.device_bytes.max(LEAST_DEVICE))?;
+        let (name, held) = self.loop_over(&device.path, true)?;
+        mounted.held.push(held);
+        mounted._device = Some(device);
+        Ok(name)
+    }
+
+    /// A loop device over memory.
+    fn fast_loop(&self, mounted: &mut Mounted, subject: &Subject, bytes: u64) -> Outcome<String> {
+        let (name, held) = self.memory_loop(&format!("{}.pm", subject.file_name()), bytes)?;
+        mounted.held.extend(held);
+        Ok(name)
+    }
+
+    fn on_a_loop(&self, mounted: &mut Mounted, subject: &Subject, root: &Path) -> Outcome<()> {
+        let journal_bytes = subject.pm_bytes.max(LEAST_JOURNAL);
+        let whole_bytes = subject.device_bytes.max(LEAST_DEVICE);
+        let (kind, device, options) = match subject.peer {
+            Peer::Ext4Dj => {
+                let journal = self.fast_loop(mounted, subject, journal_bytes)?;
+                run("mke2fs", ["-q", "-F", "-O", "journal_dev", "-b", "4096", &journal])?;
+                let device = self.slow_loop(mounted, subject)?;
+                let journal = format!("device={journal}");
+                run("mkfs.ext4", ["-q", "-F", "-b", "4096", LAZY[0], LAZY[1], "-J", &journal, &device])?;
+                ("ext4", device, "data=journal".to_string())
+            }
+            Peer::XfsMl => {
+                let log = self.fast_loop(mounted, subject, journal_bytes)?;
+                let device = self.slow_loop(mounted, subject)?;
+                // Its own largest is 2 GiB.
+                let place = format!("logdev={log},size={}", journal_bytes.min(1 << 30));
+                run("mkfs.xfs", ["-q", "-f", "-l", &place, &device])?;
+                ("xfs", device, format!("logdev={log}"))
+            }
+            Peer::Ext4 | Peer::Ext4Pm => {
+                let device = match subject.peer {
+                    Peer::Ext4 => self.slow_loop(mounted, subject)?,
+                    _ => self.fast_loop(mounted, subject, whole_bytes)?,
+                };
+                run("mkfs.ext4", ["-q", "-F", "-b", "4096", LAZY[0], LAZY[1], &device])?;
+                ("ext4", device, "defaults".to_string())
+            }
+            Peer::XfsPm => {
+                let device = self.fast_loop(mounted, subject, whole_bytes)?;
+                run("mkfs.xfs", ["-q", "-f", &device])?;
+                ("xfs", device, "defaults".to_string())
+            }
+            _ => {
+                let device = self.slow_loop(mounted, subject)?;
+                run("mkfs.btrfs", ["-q", "-f", &device])?;
+                ("btrfs", device, "defaults".to_string())
+            }
+        };
+        self.attach(mounted, &["-t", kind, "-o", &options, &device], root)
+    }
+
+    fn mergerfs(&self, mounted: &mut Mounted, subject: &Subject, root: &Path) -> Outcome<()> {
+        let fast = self.scratch.mount_point(&format!("{}-fast", subject.file_name()))?;
+        let slow = self.scratch.mount_point(&format!("{}-slow", subject.file_name()))?;
+        let upper = self.fast_loop(mounted, subject, subject.pm_bytes.max(LEAST_JOURNAL))?;
+        let lower = self.slow_loop(mounted, subject)?;
+        for (device, place) in [(upper, &fast), (lower, &slow)] {
+            run("mkfs.ext4", ["-q", "-F", "-b", "4096", LAZY[0], LAZY[1], &device])?;
+            self.attach(mounted, &["-t", "ext4", &device], place)?;
+        }
+        // The first branch that has room; a file that outgrows it moves.
+        let options = "category.create=ff,minfreespace=4M,moveonenospc=true";
+        let branches = format!("{}:{}", fast.display(), slow.display());
+        run("mergerfs", ["-o", options, &branches].map(OsStr::new).into_iter().chain([root.as_os_str()]))?;
+        mounted.held.push(self.teardown.hold(Resource::Mount(root.to_path_buf()))?);
+        Ok(())
+    }
+
+    /// PM file and device of a new pool; the first is deleted with the second.
+    fn pool(&self, subject: &Subject) -> Outcome<(PathBuf, Device, Held)> {
+        let device = self.device(&subject.file_name(), subject.device_bytes.max(subject.pm_bytes))?;
+        let pm = self.scratch.memory.join(format!("{}.pm", subject.file_name()));
+        let held = self.teardown.hold(Resource::File(pm.clone()))?;
+        let size = subject.pm_bytes.to_string();
+        let words = ["mkfs", "--pm-size", &size, "--force", "--tier"].map(OsStr::new);
+        let rest = [device.path.as_os_str(), OsStr::new("--pm"), pm.as_os_str()];
+        run(&self.terrace, words.into_iter().chain(rest))?;
+        Ok((pm, device, held))
+    }
+
+    fn terrace(&self, subject: &Subject) -> Outcome<Mounted> {
+        let root = self.scratch.mount_point(&subject.file_name())?;
+        let (pm, device, held) = self.pool(subject)?;
+        let mut command = self.child(&self.terrace);
+        command.args(["mount", "--foreground", "-o", &subject.tuning.words()]).arg(&pm).arg(&root);
+        let served = self.serve(command, &root)?;
+        Ok(Mounted {
+            status_of: Some(root.clone()),
+            place: Place::Directory(root),
+            served: Some(served),
+            held: vec![held],
+            _device: Some(device),
+        })
+    }
+
+    fn local(&self, subject: &Subject, recorder: Option<Arc<Recorder>>) -> Outcome<Mounted> {
+        let options = subject.tuning.options()?;
+        let (path, device, held) = self.pool(subject)?;
+        let pm = Arc::new(RamPm::open(&path, false)?);
+        pm.prepare(terrace_format::PmOffset(0), pm.size());
+        let block = FileDevice::open(&device.path, true, false)?;
+        let (superblock, _) = terrace_fs::read_superblock(&*pm, true)?;
+        let media = PoolMedia { pm, block: vec![Arc::new(block)] };
+        let fs = Fs::mount(media, superblock, options, self.scratch.clock.clone())?;
+        let background = Some(fs.start_background()?);
+        let target = Arc::new(LocalTarget::new(fs.clone(), recorder));
+        Ok(Mounted {
+            status_of: None,
+            place: Place::Local { target, fs, background },
+            served: None,
+            held: vec![held],
+            _device: Some(device),
+        })
+    }
+}
+
+/// mkfs does all the writing that mount would do later in the background.
+const LAZY: [&str; 2] = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
+
+impl Mounted {
+    /// Takes the subject down and says what went wrong with that: an error of unmount may be one of a write.
+    pub fn finish(mut self, site: &Site) -> Outcome<()> {
+        if let Place::Local { fs, background, .. } = &mut self.place {
+            drop(background.take());
+            fs.unmount()?;
+        }
+        match self.served.take() {
+            Some(served) => served.stop(&site.scratch),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! PostgreSQL on a subject's directory, measured by pgbench's TPC-B-like transactions: stands for the TPC-C of
+//! [Ziggurat 4.6]. The server is started, measured and ended by one shell, which the site confines and bounds; it
+//! runs as the user `postgres`, since it refuses root, and gets SIGINT (fast shutdown) when the shell dies.
+
+use super::Site;
+use crate::Outcome;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Arguments: programs, data, socket, scale, clients, seconds.
+const SCRIPT: &str = r#"
+set -eu
+as() { setpriv --reuid=postgres --regid=postgres --clear-groups --pdeathsig INT -- "$@"; }
+cd /
+fresh=
+if [ ! -e "$2/PG_VERSION" ]; then
+    fresh=yes
+    as "$1/initdb" -D "$2" -A trust --no-locale >&2
+fi
+as "$1/postgres" -D "$2" -k "$3" -c listen_addresses= -c shared_buffers=32MB >&2 &
+server=$!
+trap 'kill -INT $server 2>/dev/null || :; wait $server || :' EXIT
+for try in $(seq 300); do
+    as "$1/pg_isready" -q -h "$3" && break
+    kill -0 $server
+    sleep 0.2
+done
+if [ -n "$fresh" ]; then as "$1/pgbench" -h "$3" -i -q -s "$4" postgres >&2; fi
+as "$1/pgbench" -h "$3" -n -c "$5" -T "$6" postgres
+"#;
+const PATIENCE: Duration = Duration::from_secs(1800);
+const CLIENTS: u64 = 4;
+
+/// Where Debian has the newest server's programs.
+fn programs() -> Outcome<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let found =
+        versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("postgres").exists());
+    found.max().ok_or_else(|| "PostgreSQL is not installed (Debian: postgresql)".into())
+}
+
+/// User and group ids of `postgres`.
+fn user() -> Outcome<(u32, u32)> {
+    let users = fs::read_to_string("/etc/passwd")?;
+    let line = users.lines().find(|line| line.starts_with("postgres:")).ok_or("no user postgres")?;
+    let mut fields = line.split(':').skip(2);
+    let mut number = || fields.next().and_then(|field| field.parse().ok()).ok_or("/etc/passwd: postgres");
+    Ok((number()?, number()?))
+}
+
+/// Whether it can be run here.
+///
+/// # Errors
+/// With what is missing.
+pub(crate) fn available() -> Outcome<()> {
+    programs()?;
+    user().map(|_| ())
+}
+
+/// Transactions per second of so many seconds on a database of `scale` times 16 MiB, made if it is not there.
+///
+/// # Errors
+/// What a program says; when its output is not understood.
+pub(crate) fn run(site: &Site, directory: &Path, scale: u64, seconds: u64) -> Outcome<f64> {
+    let (uid, gid) = user()?;
+    let (data, socket) = (directory.join("postgres"), site.scratch.disk.join("postgres"));
+    for path in [&data, &socket] {
+        if !path.exists() {
+            fs::create_dir(path)?;
+        }
+        chown(path, Some(uid), Some(gid))?;
+    }
+    let numbers = [scale, CLIENTS, seconds].map(|number| OsString::from(number.to_string()));
+    let mut args: Vec<OsString> = vec!["-c".into(), SCRIPT.into(), "sh".into(), programs()?.into()];
+    args.extend([data.into(), socket.into()]);
+    args.extend(numbers);
+    transactions_per_s(&site.confined(Path::new("/bin/sh"), &args, PATIENCE)?)
+}
+
+/// `tps = 1234.5 (without initial connection time)`
+fn transactions_per_s(text: &str) -> Outcome<f64> {
+    let line = text.lines().rev().find_map(|line| line.strip_prefix("tps = "));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.ok_or_else(|| "pgbench does not say tps".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pgbench_says_is_understood() {
+        let text = "scaling factor: 1\nlatency average = 2.5 ms\ntps = 1600.250000 (without initial connection time)\n";
+        assert_eq!(transactions_per_s(text).unwrap(), 1600.25);
+        assert!(transactions_per_s("nothing").is_err());
+    }
+}

@@ -1,0 +1,219 @@
+//! Programs that are measured on a subject's directory: databases with their own benchmarks.
+
+use super::{Site, postgres};
+use crate::Outcome;
+use crate::workload::numbers::Picks;
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A run of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) enum Program {
+    /// RocksDB's db_bench: one of its benchmarks, synchronous, values of 1,000 bytes, uncompressed. The sizes of log
+    /// and memtable are in the published proportion to the data (128 MB : 32 GB).
+    RocksDb { benchmark: &'static str, keys: u64, threads: u64, seconds: u64 },
+    /// sqlite3: inserts of 1,000 bytes under random keys, a transaction each, synchronous=FULL, into a database of
+    /// `rows` rows.
+    Sqlite { journal: &'static str, inserts: u64, rows: u64 },
+    /// A repository of so many files of a few KiB, cloned without links; clones of earlier rounds go first.
+    GitClone { files: u64 },
+    /// PostgreSQL with pgbench; the database is `scale` times 16 MiB.
+    Postgres { scale: u64, seconds: u64 },
+    /// fio: 4 KiB at Zipf-distributed places of a private file per thread; writes O_DSYNC. θ 0 is uniform.
+    Fio { write: bool, theta: String, files: u64, file_bytes: u64, milliseconds: u64 },
+}
+
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// Path of a program, or the Debian package that has it.
+fn find(program: &str, package: &str) -> Outcome<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|place| place.join(program)).find(|file| file.exists());
+    found.ok_or_else(|| format!("{program} is not installed (Debian: {package})").into())
+}
+
+impl Program {
+    /// Whether it can be run here.
+    ///
+    /// # Errors
+    /// With the package that is missing.
+    pub fn available(&self) -> Outcome<()> {
+        match self {
+            Program::RocksDb { .. } => find("db_bench", "rocksdb-tools"),
+            Program::Sqlite { .. } => find("sqlite3", "sqlite3"),
+            Program::GitClone { .. } => find("git", "git"),
+            Program::Postgres { .. } => return postgres::available(),
+            Program::Fio { .. } => find("fio", "fio"),
+        }
+        .map(|_| ())
+    }
+
+    /// Runs it; operations per second.
+    ///
+    /// # Errors
+    /// What the program says; when its output is not understood.
+    pub fn run(&self, site: &Site, directory: &Path) -> Outcome<f64> {
+        match self {
+            Program::RocksDb { benchmark, keys, threads, seconds } => {
+                rocksdb(site, directory, benchmark, *keys, *threads, *seconds)
+            }
+            Program::Sqlite { journal, inserts, rows } => sqlite(site, directory, journal, *inserts, *rows),
+            Program::GitClone { files } => git_clone(site, directory, *files),
+            Program::Postgres { scale, seconds } => postgres::run(site, directory, *scale, *seconds),
+            Program::Fio { write, theta, files, file_bytes, milliseconds } => {
+                fio(site, directory, *write, theta, [*files, *file_bytes, *milliseconds])
+            }
+        }
+    }
+}
+
+fn rocksdb(
+    site: &Site,
+    directory: &Path,
+    benchmark: &str,
+    keys: u64,
+    threads: u64,
+    seconds: u64,
+) -> Outcome<f64> {
+    let data = keys * 1016;
+    let memtable = (data / 256).max(64 << 10);
+    let reading = benchmark.starts_with("read");
+    let each = (keys / if reading { 1 } else { threads }).max(1);
+    let args = [
+        format!("--benchmarks={benchmark}"),
+        format!("--db={}", directory.join("rocksdb").display()),
+        format!("--wal_dir={}", directory.join("rocksdb").display()),
+        format!("--num={each}"),
+        format!("--threads={threads}"),
+        format!("--duration={seconds}"),
+        format!("--write_buffer_size={memtable}"),
+        format!("--target_file_size_base={memtable}"),
+        format!("--use_existing_db={}", u8::from(reading)),
+        "--sync=1".into(),
+        "--key_size=16".into(),
+        "--value_size=1000".into(),
+        "--compression_type=none".into(),
+        "--histogram=0".into(),
+        "--stats_interval=0".into(),
+    ];
+    let args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
+    let text = site.confined(&find("db_bench", "rocksdb-tools")?, &args, PATIENCE)?;
+    operations_per_s(&text, benchmark)
+}
+
+/// `fillseq : 11.1 micros/op 90012 ops/sec 1.0 seconds …`
+fn operations_per_s(text: &str, benchmark: &str) -> Outcome<f64> {
+    let line = text.lines().rev().find(|line| line.starts_with(benchmark) && line.contains("ops/sec"));
+    let number = line.and_then(|line| {
+        let before = line.split("ops/sec").next()?;
+        before.split_whitespace().last()?.parse().ok()
+    });
+    number.ok_or_else(|| format!("db_bench says nothing of {benchmark}").into())
+}
+
+fn sqlite(site: &Site, directory: &Path, journal: &str, inserts: u64, rows: u64) -> Outcome<f64> {
+    let database = directory.join(format!("{journal}.sqlite"));
+    let script = site.scratch.disk.join("script.sql");
+    let head = format!("PRAGMA journal_mode={journal}; PRAGMA synchronous=FULL;\n");
+    let run = |text: String| -> Outcome<()> {
+        fs::write(&script, text)?;
+        let args =
+            ["-bail".into(), database.clone().into_os_string(), format!(".read {}", script.display()).into()];
+        site.confined(&find("sqlite3", "sqlite3")?, &args, PATIENCE).map(|_| ())
+    };
+    if !database.exists() {
+        run(format!(
+            "{head}CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
+             INSERT OR IGNORE INTO t SELECT random(), randomblob(1000) FROM n;\n"
+        ))?;
+    }
+    let insert = "INSERT OR IGNORE INTO t VALUES(random(), randomblob(1000));\n";
+    let text = head + &insert.repeat(inserts as usize);
+    let begin = site.scratch.now_ns();
+    run(text)?;
+    Ok(inserts as f64 * 1e9 / (site.scratch.now_ns() - begin).max(1) as f64)
+}
+
+/// Files checked out per second.
+fn git_clone(site: &Site, directory: &Path, files: u64) -> Outcome<f64> {
+    let git = find("git", "git")?;
+    let source = site.scratch.disk.join("repository");
+    let run = |args: &[&OsStr]| {
+        let all: Vec<OsString> = args.iter().map(OsString::from).collect();
+        site.confined(&git, &all, PATIENCE).map(|_| ())
+    };
+    if !source.exists() {
+        fs::create_dir(&source)?;
+        let mut picks = Picks::new(11);
+        for number in 0..files {
+            let lines: Vec<String> =
+                (0..picks.below(400)).map(|_| format!("{:016x}\n", picks.next())).collect();
+            fs::write(source.join(format!("file-{number}")), lines.concat())?;
+        }
+        let at = [OsStr::new("-C"), source.as_os_str()];
+        let identity = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"].map(OsStr::new);
+        run(&[&at[..], &["init", "-q"].map(OsStr::new)].concat())?;
+        run(&[&at[..], &["add", "-A"].map(OsStr::new)].concat())?;
+        run(&[&at[..], &identity, &["commit", "-q", "-m", "all"].map(OsStr::new)].concat())?;
+    }
+    let clone = directory.join("clone");
+    if clone.exists() {
+        fs::remove_dir_all(&clone)?;
+    }
+    let words = ["clone", "-q", "--no-hardlinks"].map(OsStr::new);
+    let begin = site.scratch.now_ns();
+    run(&[&words[..], &[source.as_os_str(), clone.as_os_str()]].concat())?;
+    Ok(files as f64 * 1e9 / (site.scratch.now_ns() - begin).max(1) as f64)
+}
+
+fn fio(
+    site: &Site,
+    directory: &Path,
+    write: bool,
+    theta: &str,
+    [files, file_bytes, milliseconds]: [u64; 3],
+) -> Outcome<f64> {
+    let distribution = if theta == "0" { "random".to_string() } else { format!("zipf:{theta}") };
+    let mut args = vec![
+        "--name=zipf".to_string(),
+        format!("--directory={}", directory.display()),
+        "--filename_format=fio.$jobnum".to_string(),
+        format!("--rw={}", if write { "randwrite" } else { "randread" }),
+        "--bs=4k".to_string(),
+        format!("--size={file_bytes}"),
+        format!("--numjobs={files}"),
+        format!("--random_distribution={distribution}"),
+        "--ioengine=psync".to_string(),
+        "--time_based".to_string(),
+        format!("--runtime={milliseconds}ms"),
+        "--group_reporting".to_string(),
+        "--output-format=json".to_string(),
+    ];
+    if write {
+        args.push("--sync=dsync".to_string());
+    }
+    let args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
+    let text = site.confined(&find("fio", "fio")?, &args, PATIENCE)?;
+    // Its notes come before the object.
+    let object = text.find('{').map(|at| &text[at..]).ok_or("fio says nothing")?;
+    let found: serde_json::Value = serde_json::from_str(object)?;
+    let side = if write { "write" } else { "read" };
+    found["jobs"][0][side]["iops"].as_f64().ok_or_else(|| "fio does not say iops".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_db_bench_says_is_understood() {
+        let text = "RocksDB:    version 7.8.3\n\
+            fillseq      :      11.110 micros/op 90012 ops/sec 0.111 seconds 10000 operations;   87.3 MB/s\n";
+        assert_eq!(operations_per_s(text, "fillseq").unwrap(), 90012.0);
+        assert!(operations_per_s(text, "readseq").is_err());
+    }
+}

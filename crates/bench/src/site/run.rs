@@ -1,0 +1,144 @@
+//! Running a load or a program on a subject: in this process, or in a child that the memory cgroup confines.
+
+use super::Site;
+use super::peer::{Mounted, Place};
+use super::teardown::Resource;
+use crate::Outcome;
+use crate::workload::directory::Directory;
+use crate::workload::load::{Load, Measure};
+use crate::workload::target::FileTarget;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_runtime::{Clock, SystemClock};
+
+/// What a child is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Act {
+    /// Makes the files.
+    Populate,
+    /// Makes all durable and drops caches.
+    Settle,
+    Run,
+}
+
+/// A job for a child process, as its argument.
+#[derive(Debug, Serialize, Deserialize)]
+struct Job {
+    act: Act,
+    load: Load,
+}
+
+/// Beyond the limit of a load: filling a slow device takes long.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+fn perform(
+    act: Act,
+    load: &Load,
+    target: &Arc<dyn FileTarget>,
+    clock: &Arc<dyn Clock>,
+) -> Outcome<Option<Measure>> {
+    match act {
+        Act::Populate => load.populate(&**target)?,
+        Act::Settle => target.settle()?,
+        Act::Run => return Ok(Some(load.run(target, clock)?)),
+    }
+    Ok(None)
+}
+
+/// The child: does the job in a directory and prints what it measured.
+pub(crate) fn child(directory: &Path, job: &str) -> Outcome<()> {
+    let job: Job = serde_json::from_str(job)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let target: Arc<dyn FileTarget> = Arc::new(Directory::new(directory));
+    println!("{}", serde_json::to_string(&perform(job.act, &job.load, &target, &clock)?)?);
+    Ok(())
+}
+
+impl Site {
+    /// Does one thing with a subject.
+    ///
+    /// # Errors
+    /// What the load, its child or its target says.
+    pub fn perform(&self, mounted: &Mounted, load: &Load, act: Act) -> Outcome<Option<Measure>> {
+        let root = match &mounted.place {
+            Place::Local { target, .. } => {
+                let target: Arc<dyn FileTarget> = target.clone();
+                return perform(act, load, &target, &self.scratch.clock);
+            }
+            Place::Directory(root) => root,
+        };
+        let job = serde_json::to_string(&Job { act, load: load.clone() })?;
+        let own = std::env::args_os().skip(1).take_while(|arg| arg != "paper");
+        let mut args: Vec<OsString> = own.collect();
+        args.extend(["paper".into(), "--load".into(), root.into(), job.into()]);
+        let patience = PATIENCE + Duration::from_nanos(load.limit_ns);
+        Ok(serde_json::from_str(&self.confined(&std::env::current_exe()?, &args, patience)?)?)
+    }
+
+    /// Runs a program confined by the memory cgroup, if there is one, and gives its output.
+    ///
+    /// # Errors
+    /// Its complaint when it fails, and when it does not end within `patience`; it is killed then.
+    pub fn confined(&self, program: &Path, args: &[OsString], patience: Duration) -> Outcome<String> {
+        let name = program.display();
+        let (out, complaint) = (self.scratch.disk.join("program.out"), self.scratch.disk.join("program.err"));
+        // It waits until it is in the cgroup.
+        let mut command: Command = self.child(Path::new("/bin/sh"));
+        command.args(["-c", "read go && exec \"$@\"", "sh"]).arg(program).args(args);
+        command.stdin(Stdio::piped()).stdout(File::create(&out)?).stderr(File::create(&complaint)?);
+        let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
+        let held = self.teardown.hold(Resource::Process(child.id()));
+        let begun = held.and_then(|held| {
+            if let Ok(group) = &self.group {
+                group.take(child.id())?;
+            }
+            child.stdin.take().ok_or("no input")?.write_all(b"go\n")?;
+            Ok(held)
+        });
+        let end = self.scratch.now_ns().saturating_add(patience.as_nanos() as u64);
+        let status = loop {
+            match child.try_wait()? {
+                Some(status) => break Some(status),
+                None if begun.is_err() || self.scratch.now_ns() > end => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break None;
+                }
+                None => self.scratch.clock.sleep(Duration::from_millis(2)),
+            }
+        };
+        begun?.gone();
+        let complaint = fs::read_to_string(&complaint).unwrap_or_default();
+        match status {
+            Some(status) if status.success() => Ok(fs::read_to_string(&out)?),
+            Some(status) => Err(format!("{name}: {status}: {}", last_line(&complaint)).into()),
+            None => Err(format!("{name}: did not end within {} s", patience.as_secs()).into()),
+        }
+    }
+
+    /// What Terrace says of itself; null of a peer.
+    pub fn status(&self, mounted: &Mounted) -> serde_json::Value {
+        let told = match (&mounted.place, &mounted.status_of) {
+            (Place::Local { fs, .. }, _) => {
+                fs.status().ok().and_then(|status| serde_json::to_value(status).ok())
+            }
+            (_, Some(root)) => {
+                let args = ["status".as_ref(), "--json".as_ref(), root.as_os_str()];
+                let text = crate::process::run(&self.terrace, args).ok();
+                text.and_then(|text| serde_json::from_str(&text).ok())
+            }
+            _ => None,
+        };
+        told.unwrap_or_default()
+    }
+}
+
+fn last_line(text: &str) -> &str {
+    text.trim().lines().last().unwrap_or("no message")
+}

@@ -1,0 +1,171 @@
+//! What has been set up and must go again, whatever happens.
+//!
+//! Invariant: a resource is registered before or at once after it exists, and released exactly once, by whoever takes it
+//! out of the table under the lock: its holder, or the signal's thread. Nothing is released under the lock.
+
+use crate::Outcome;
+use crate::process::run;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use terrace_runtime::sync::Mutex;
+
+/// Something outside this process's memory.
+pub(crate) enum Resource {
+    /// A server that is a child of this process; killed.
+    Process(u32),
+    /// A mount point.
+    Mount(PathBuf),
+    /// /dev/loopN.
+    Loop(String),
+    /// An empty cgroup.
+    Group(PathBuf),
+    /// Removed with all that is in it.
+    Directory(PathBuf),
+    /// A file.
+    File(PathBuf),
+}
+
+impl Resource {
+    /// Best effort: the next ones have to go too.
+    fn release(self) {
+        match self {
+            Resource::Process(pid) => {
+                if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
+            Resource::Mount(path) => {
+                if unmount(&path, UnmountFlags::empty()).is_err() {
+                    let _ = unmount(&path, UnmountFlags::DETACH);
+                }
+            }
+            Resource::Loop(device) => {
+                let _ = run("losetup", ["--detach", &device]);
+            }
+            Resource::Group(path) => {
+                let _ = fs::remove_dir(path);
+            }
+            Resource::Directory(path) => {
+                let _ = fs::remove_dir_all(path);
+            }
+            Resource::File(path) => {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    resources: Vec<(u64, Resource)>,
+    /// Set by a signal: nothing more is set up.
+    ending: bool,
+}
+
+/// All resources of this process.
+#[derive(Default)]
+pub(crate) struct Teardown(Mutex<Table>);
+
+impl Teardown {
+    /// With a thread that takes everything down on a signal and ends the process.
+    pub fn catching_signals() -> Outcome<Arc<Teardown>> {
+        let teardown = Arc::new(Teardown::default());
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let shared = teardown.clone();
+        terrace_runtime::thread::spawn("signals", move || {
+            if let Some(signal) = signals.forever().next() {
+                shared.all();
+                std::process::exit(128 + signal);
+            }
+        })?;
+        Ok(teardown)
+    }
+
+    /// Takes charge of a resource until the holder is dropped.
+    ///
+    /// # Errors
+    /// When a signal has come: the resource is released at once.
+    pub fn hold(self: &Arc<Self>, resource: Resource) -> Outcome<Held> {
+        let mut table = self.0.lock();
+        if table.ending {
+            drop(table);
+            resource.release();
+            return Err("interrupted".into());
+        }
+        let number = table.next;
+        table.next += 1;
+        table.resources.push((number, resource));
+        Ok(Held { teardown: self.clone(), number })
+    }
+
+    /// Takes everything down, the last made first.
+    fn all(&self) {
+        self.0.lock().ending = true;
+        loop {
+            let Some((_, resource)) = self.0.lock().resources.pop() else { return };
+            resource.release();
+        }
+    }
+}
+
+/// A resource in use; dropping releases it.
+pub(crate) struct Held {
+    teardown: Arc<Teardown>,
+    number: u64,
+}
+
+impl Held {
+    fn take(&self) -> Option<Resource> {
+        let mut table = self.teardown.0.lock();
+        let at = table.resources.iter().position(|(number, _)| *number == self.number)?;
+        Some(table.resources.remove(at).1)
+    }
+
+    /// Forgets a resource that is gone already.
+    pub fn gone(self) {
+        drop(self.take());
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(resource) = self.take() {
+            resource.release();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_goes_with_its_holder_or_with_all() {
+        let scratch = tempfile::tempdir().unwrap();
+        let paths = ["a", "b", "c"].map(|name| scratch.path().join(name));
+        let teardown = Arc::new(Teardown::default());
+        let mut held = Vec::new();
+        for path in &paths {
+            fs::create_dir(path).unwrap();
+            fs::write(path.join("file"), "x").unwrap();
+            held.push(teardown.hold(Resource::Directory(path.clone())).unwrap());
+        }
+        drop(held.remove(0));
+        assert!(!paths[0].exists() && paths[1].exists());
+        fs::remove_dir_all(&paths[1]).unwrap();
+        held.remove(0).gone();
+        teardown.all();
+        assert!(!paths[2].exists());
+        drop(held);
+        let late = scratch.path().join("late");
+        fs::create_dir(&late).unwrap();
+        assert!(teardown.hold(Resource::Directory(late.clone())).is_err());
+        assert!(!late.exists(), "what comes after the end goes at once");
+    }
+}

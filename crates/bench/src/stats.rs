@@ -1,0 +1,134 @@
+//! Statistics of paired rounds: medians, spreads, and ratios with a 95 % interval.
+//!
+//! A ratio is taken round by round, so that what slows both sides of a round cancels out. Its interval is
+//! Student's t on the logarithms of the ratios: ratios are multiplicative and few.
+
+use serde::{Deserialize, Serialize};
+
+/// The value that `share` (0 to 1) of the samples are not above; NaN of none.
+pub(crate) fn quantile(samples: &[f64], share: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let last = sorted.len().saturating_sub(1);
+    let place = last as f64 * share.clamp(0.0, 1.0);
+    let (low, high) = (place.floor() as usize, place.ceil() as usize);
+    match (sorted.get(low), sorted.get(high)) {
+        (Some(low_value), Some(high_value)) => low_value + (high_value - low_value) * (place - low as f64),
+        _ => f64::NAN,
+    }
+}
+
+/// The middle one, or the mean of the two in the middle.
+pub(crate) fn median(samples: &[f64]) -> f64 {
+    quantile(samples, 0.5)
+}
+
+/// A ratio of paired samples.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ratio {
+    /// Geometric mean of the rounds' ratios.
+    pub mean: f64,
+    /// Ends of the 95 % interval; both absent with fewer than two rounds.
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+    /// Pairs that counted.
+    pub pairs: usize,
+}
+
+impl Ratio {
+    /// `ours[i] / theirs[i]`; pairs with a value that is not above zero do not count. `None` without pairs.
+    pub fn of(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
+        let usable = |value: &f64| value.is_finite() && *value > 0.0;
+        let logs: Vec<f64> = ours
+            .iter()
+            .zip(theirs)
+            .filter(|(a, b)| usable(a) && usable(b))
+            .map(|(a, b)| (a / b).ln())
+            .collect();
+        if logs.is_empty() {
+            return None;
+        }
+        let count = logs.len() as f64;
+        let mean = logs.iter().sum::<f64>() / count;
+        let half = (logs.len() > 1).then(|| {
+            let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
+            let deviation = (squares / (count - 1.0)).sqrt();
+            student_95(logs.len() - 1) * deviation / count.sqrt()
+        });
+        Some(Ratio {
+            mean: mean.exp(),
+            low: half.map(|half| (mean - half).exp()),
+            high: half.map(|half| (mean + half).exp()),
+            pairs: logs.len(),
+        })
+    }
+
+    /// Whether the ratio is at least `least`: undecided (`None`) while the interval contains it, or without one.
+    pub fn at_least(&self, least: f64) -> Option<bool> {
+        let (low, high) = (self.low?, self.high?);
+        if low >= least {
+            return Some(true);
+        }
+        (high < least).then_some(false)
+    }
+
+    /// Whether the ratio is at most `most`: as [`Self::at_least`].
+    pub fn at_most(&self, most: f64) -> Option<bool> {
+        let (low, high) = (self.low?, self.high?);
+        if high <= most {
+            return Some(true);
+        }
+        (low > most).then_some(false)
+    }
+}
+
+/// Two-sided 95 % quantile of Student's t with so many degrees of freedom (tables; above 30 the last entry,
+/// which is a little too wide).
+fn student_95(freedom: usize) -> f64 {
+    const TABLE: [f64; 30] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+        2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
+        2.045, 2.042,
+    ];
+    TABLE[freedom.clamp(1, TABLE.len()) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(quantile(&[1.0, 2.0], 1.0), 2.0);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn equal_rounds_have_a_ratio_without_width() {
+        let ratio = Ratio::of(&[2.0, 4.0, 8.0], &[1.0, 2.0, 4.0]).unwrap();
+        assert!((ratio.mean - 2.0).abs() < 1e-12, "{ratio:?}");
+        assert!((ratio.low.unwrap() - 2.0).abs() < 1e-9 && (ratio.high.unwrap() - 2.0).abs() < 1e-9);
+        assert_eq!(ratio.at_least(1.9), Some(true));
+        assert_eq!(ratio.at_least(2.1), Some(false));
+        assert_eq!(ratio.at_most(1.9), Some(false));
+    }
+
+    /// By hand: logs of 1, 2, 4 have mean ln 2 and deviation ln 2; t(2) = 4.303, so the half width is 2.484 ln 2.
+    #[test]
+    fn the_interval_is_students() {
+        let ratio = Ratio::of(&[1.0, 2.0, 4.0], &[1.0; 3]).unwrap();
+        assert!((ratio.mean - 2.0).abs() < 1e-12);
+        let half = 4.303 * std::f64::consts::LN_2 / 3f64.sqrt();
+        assert!((ratio.high.unwrap().ln() - (std::f64::consts::LN_2 + half)).abs() < 1e-12);
+        assert_eq!(ratio.at_least(1.5), None, "the interval contains it");
+    }
+
+    #[test]
+    fn what_cannot_be_compared_does_not_count() {
+        assert_eq!(Ratio::of(&[0.0, 1.0], &[1.0, f64::NAN]), None);
+        let one = Ratio::of(&[3.0, 0.0], &[1.0, 1.0]).unwrap();
+        assert_eq!((one.pairs, one.low, one.at_least(2.0)), (1, None, None));
+    }
+}

@@ -1,0 +1,326 @@
+//! Recorded streams of file operations at the interface of `Fs`, and their replay.
+//!
+//! A trace file is 16 bytes of header (magic, version, bytes of a record; little endian) and records of 32 bytes:
+//! time in ns since the recording began (8), offset (8), length in bytes (4), inode (4), operation (1), flags (1:
+//! bit 0 O_SYNC or O_DSYNC), thread (2), zeros (4). That is what a placement policy sees of an access, so policies
+//! can be replayed without data. Data is not kept. A record is noted when its operation begins; records of
+//! different threads are in the order in which they were noted. An inode number is used again only
+//! after its `Unlink` and a new `Create`.
+//! A trace is untrusted input: what cannot be is an error, and replay does nothing before all of it was judged.
+
+use crate::workload::target::{FileTarget, OpenedFile};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use terrace_format::Ino;
+use terrace_runtime::Clock;
+use terrace_runtime::sync::Mutex;
+
+const MAGIC: [u8; 8] = *b"TERRTRC\0";
+const VERSION: u32 = 1;
+const RECORD: usize = 32;
+/// The longest request the kernel hands over is 1 MiB; programs in process may ask for more.
+const MAX_LENGTH: u32 = 64 << 20;
+/// Largest file, as the file system has it.
+const MAX_END: u64 = 16 << 40;
+
+/// What was done. The numbers are the format's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Create = 1,
+    Open = 2,
+    Close = 3,
+    Read = 4,
+    Write = 5,
+    Fsync = 6,
+    /// The offset is the new size.
+    Truncate = 7,
+    Unlink = 8,
+}
+
+impl Kind {
+    const ALL: [Kind; 8] = [
+        Kind::Create,
+        Kind::Open,
+        Kind::Close,
+        Kind::Read,
+        Kind::Write,
+        Kind::Fsync,
+        Kind::Truncate,
+        Kind::Unlink,
+    ];
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// Since the recording began.
+    pub time_ns: u64,
+    pub ino: u32,
+    pub kind: Kind,
+    pub offset: u64,
+    /// Bytes.
+    pub length: u32,
+    /// O_SYNC or O_DSYNC.
+    pub sync: bool,
+    /// Identifies the thread.
+    pub thread: u16,
+}
+
+impl Event {
+    /// Of an inode, without a range; time and thread are the recorder's to fill in.
+    pub fn bare(kind: Kind, ino: Ino) -> Event {
+        // Inode numbers have 31 bits.
+        let ino = ino.0 as u32;
+        Event { time_ns: 0, ino, kind, offset: 0, length: 0, sync: false, thread: 0 }
+    }
+
+    fn encode(&self) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        bytes[0..8].copy_from_slice(&self.time_ns.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.length.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.ino.to_le_bytes());
+        bytes[24] = self.kind as u8;
+        bytes[25] = u8::from(self.sync);
+        bytes[26..28].copy_from_slice(&self.thread.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; RECORD]) -> Result<Event, String> {
+        let (time, rest) = bytes.split_at(8);
+        let (offset, rest) = rest.split_at(8);
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        let kind = Kind::ALL.into_iter().find(|kind| *kind as u8 == bytes[24]);
+        let event = Event {
+            time_ns: number(time),
+            offset: number(offset),
+            length: number(&rest[0..4]) as u32,
+            ino: number(&rest[4..8]) as u32,
+            kind: kind.ok_or_else(|| format!("unknown operation {}", bytes[24]))?,
+            sync: bytes[25] & 1 == 1,
+            thread: number(&bytes[26..28]) as u16,
+        };
+        if bytes[25] > 1 || bytes[28..] != [0; 4] {
+            return Err("unknown flags".into());
+        }
+        if event.length > MAX_LENGTH || event.offset.saturating_add(u64::from(event.length)) > MAX_END {
+            return Err(format!("range {}+{} is beyond any file", event.offset, event.length));
+        }
+        Ok(event)
+    }
+}
+
+/// Takes down what is done.
+pub(crate) struct Recorder {
+    clock: Arc<dyn Clock>,
+    begin_ns: u64,
+    out: Mutex<Out>,
+}
+
+struct Out {
+    file: BufWriter<File>,
+    events: u64,
+    /// The first failure; nothing is written after it.
+    error: Option<io::Error>,
+}
+
+impl Recorder {
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn create(path: &Path, clock: Arc<dyn Clock>) -> io::Result<Recorder> {
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+        file.write_all(&MAGIC)?;
+        file.write_all(&VERSION.to_le_bytes())?;
+        file.write_all(&(RECORD as u32).to_le_bytes())?;
+        let begin_ns = clock.monotonic_ns();
+        Ok(Recorder { clock, begin_ns, out: Mutex::new(Out { file, events: 0, error: None }) })
+    }
+
+    pub fn note(&self, event: Event) {
+        let mut out = self.out.lock();
+        // Under the lock, so that times do not go back.
+        let time_ns = self.clock.monotonic_ns().saturating_sub(self.begin_ns);
+        let thread = terrace_runtime::thread::index() as u16;
+        if out.error.is_none() {
+            let bytes = Event { time_ns, thread, ..event }.encode();
+            out.error = out.file.write_all(&bytes).err();
+            out.events += 1;
+        }
+    }
+
+    /// Writes what is left and gives the number of events.
+    ///
+    /// # Errors
+    /// Of any write since the beginning.
+    pub fn finish(&self) -> io::Result<u64> {
+        let mut out = self.out.lock();
+        match out.error.take() {
+            Some(error) => Err(error),
+            None => {
+                out.file.flush()?;
+                Ok(out.events)
+            }
+        }
+    }
+}
+
+/// Reads a whole trace.
+///
+/// # Errors
+/// `InvalidData` with the number of the record that cannot be; the file's.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<Event>> {
+    let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
+    let mut header = [0; 16];
+    file.read_exact(&mut header).map_err(|_| invalid(path, "too short for a header"))?;
+    if header[..8] != MAGIC {
+        return Err(invalid(path, "not a trace"));
+    }
+    if header[8..12] != VERSION.to_le_bytes() || header[12..] != (RECORD as u32).to_le_bytes() {
+        return Err(invalid(path, "of another version"));
+    }
+    let mut events: Vec<Event> = Vec::new();
+    let mut bytes = [0; RECORD];
+    loop {
+        let mut have = 0;
+        while have < RECORD {
+            match file.read(&mut bytes[have..])? {
+                0 => break,
+                more => have += more,
+            }
+        }
+        match have {
+            0 => return Ok(events),
+            RECORD => {}
+            _ => return Err(invalid(path, &format!("record {} is cut short", events.len()))),
+        }
+        let event = Event::decode(&bytes)
+            .map_err(|what| invalid(path, &format!("record {}: {what}", events.len())))?;
+        if events.last().is_some_and(|last| last.time_ns > event.time_ns) {
+            return Err(invalid(path, &format!("record {}: time goes back", events.len())));
+        }
+        events.push(event);
+    }
+}
+
+fn invalid(path: &Path, what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()))
+}
+
+/// Does again what was recorded, as fast as it goes, in the order of the trace. Files are `trace/INODE`. A file
+/// that the trace does not create is made when it is first used; its old content is unknown and not written.
+/// Gives the number of events done.
+///
+/// # Errors
+/// The target's.
+pub(crate) fn replay(events: &[Event], target: &dyn FileTarget) -> io::Result<u64> {
+    target.make_directory("trace")?;
+    let mut open: HashMap<u32, Box<dyn OpenedFile>> = HashMap::new();
+    let mut buffer = Vec::new();
+    for event in events {
+        let name = format!("trace/{}", event.ino);
+        match event.kind {
+            Kind::Unlink => {
+                open.remove(&event.ino);
+                match target.unlink(&name) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => continue,
+                }
+            }
+            Kind::Close => {
+                open.remove(&event.ino);
+                continue;
+            }
+            _ => {}
+        }
+        let file = match open.entry(event.ino) {
+            std::collections::hash_map::Entry::Occupied(file) => file.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => place.insert(target.open(&name, true)?),
+        };
+        let length = event.length as usize;
+        if buffer.len() < length {
+            buffer.resize(length, 0x7e);
+        }
+        match event.kind {
+            Kind::Read => drop(file.read_at(&mut buffer[..length], event.offset)?),
+            Kind::Write => file.write_at(&buffer[..length], event.offset, event.sync)?,
+            Kind::Fsync => file.sync()?,
+            Kind::Truncate => file.set_size(event.offset)?,
+            Kind::Create | Kind::Open | Kind::Close | Kind::Unlink => {}
+        }
+    }
+    Ok(events.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::directory::Directory;
+    use terrace_runtime::ManualClock;
+
+    fn sample() -> Vec<Event> {
+        let event = |kind, offset, length, sync| Event { offset, length, sync, ..Event::bare(kind, Ino(7)) };
+        vec![
+            event(Kind::Create, 0, 0, false),
+            event(Kind::Write, 4096, 100, true),
+            event(Kind::Fsync, 0, 0, false),
+            event(Kind::Read, 4090, 20, false),
+            event(Kind::Truncate, 5000, 0, false),
+            event(Kind::Close, 0, 0, false),
+        ]
+    }
+
+    #[test]
+    fn a_trace_comes_back_as_it_was_noted() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("trace");
+        let recorder = Recorder::create(&path, Arc::new(ManualClock::new(5))).unwrap();
+        sample().into_iter().for_each(|event| recorder.note(event));
+        assert_eq!(recorder.finish().unwrap(), 6);
+        let same = |event: &Event| Event { thread: 0, time_ns: 0, ..*event };
+        assert_eq!(read(&path).unwrap().iter().map(same).collect::<Vec<_>>(), sample());
+    }
+
+    #[test]
+    fn replay_does_what_the_trace_says() {
+        let scratch = tempfile::tempdir().unwrap();
+        let target = Directory::new(scratch.path());
+        assert_eq!(replay(&sample(), &target).unwrap(), 6);
+        let content = std::fs::read(scratch.path().join("trace/7")).unwrap();
+        assert_eq!(content.len(), 5000);
+        assert!(content[..4096].iter().all(|byte| *byte == 0) && content[4096..4196] == [0x7e; 100]);
+        replay(&[Event::bare(Kind::Unlink, Ino(7)), Event::bare(Kind::Unlink, Ino(8))], &target).unwrap();
+        assert!(!scratch.path().join("trace/7").exists());
+    }
+
+    /// A trace is a file from anywhere: whatever is wrong is an error that names the record.
+    #[test]
+    fn what_is_no_trace_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("trace");
+        let recorder = Recorder::create(&path, Arc::new(ManualClock::new(5))).unwrap();
+        sample().into_iter().for_each(|event| recorder.note(event));
+        recorder.finish().unwrap();
+        let good = std::fs::read(&path).unwrap();
+        let refused = |bytes: &[u8], expected: &str| {
+            std::fs::write(&path, bytes).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        refused(&good[..10], "too short");
+        refused(&good[..good.len() - 1], "record 5 is cut short");
+        let changed = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            bytes
+        };
+        refused(&changed(0, b'X'), "not a trace");
+        refused(&changed(8, 9), "another version");
+        refused(&changed(16 + 24, 99), "record 0: unknown operation");
+        refused(&changed(16 + 25, 2), "record 0: unknown flags");
+        refused(&changed(16 + 32 + 15, 0xff), "record 1: range");
+        refused(&changed(16, 9), "record 1: time goes back");
+    }
+}

@@ -1,0 +1,86 @@
+//! fio's random reads and writes [TPFS 6.2, Ziggurat 4.2]: every thread works on a private file, places are
+//! Zipf-distributed blocks of the request's size. Files are filled by writes of 2 MiB.
+
+use super::load::{Sync, Tally, Worker};
+use super::numbers::{Picks, Zipf};
+use super::target::FileTarget;
+use std::io;
+
+/// Places drawn before the clock runs; the thread goes round them.
+const DRAWN: usize = 1 << 16;
+/// "The files are initialized with 2 MB writes."
+const FILL: u64 = 2 << 20;
+
+/// What a run does.
+pub(crate) struct Plan<'a> {
+    pub write: bool,
+    pub sync: Sync,
+    pub files: u64,
+    pub file_bytes: u64,
+    pub io_bytes: u64,
+    pub theta: f64,
+    /// Instead of the private files.
+    pub single: Option<&'a str>,
+}
+
+fn name(file: u64) -> String {
+    format!("random/{file}")
+}
+
+/// Makes the files; those that have their size are left alone.
+pub(crate) fn populate(target: &dyn FileTarget, files: u64, file_bytes: u64) -> io::Result<()> {
+    target.make_directory("random")?;
+    let piece = vec![0x6b; FILL.min(file_bytes) as usize];
+    for number in 0..files {
+        let mut file = target.open(&name(number), true)?;
+        let mut at = file.size()?;
+        while at < file_bytes {
+            let bytes = (file_bytes - at).min(piece.len() as u64);
+            file.write_at(&piece[..bytes as usize], at, false)?;
+            at += bytes;
+        }
+        file.sync()?;
+    }
+    Ok(())
+}
+
+/// Reads or writes until the tally says to end.
+pub(crate) fn run(
+    plan: &Plan<'_>,
+    target: &dyn FileTarget,
+    worker: Worker,
+    seed: u64,
+    tally: &mut Tally,
+) -> io::Result<()> {
+    let mut picks = Picks::new(seed);
+    let blocks = plan.file_bytes.checked_div(plan.io_bytes).unwrap_or(0);
+    let places = Zipf::new(blocks, plan.theta)?.draw(&mut picks, DRAWN);
+    let mut file = match plan.single {
+        Some(path) => target.open(path, false)?,
+        None => target.open(&name(worker.index % plan.files.max(1)), false)?,
+    };
+    let mut buffer = vec![0xd4; plan.io_bytes as usize];
+    for place in places.iter().cycle() {
+        let offset = place * plan.io_bytes;
+        let more = tally.turn(|tally| {
+            if plan.write {
+                file.write_at(&buffer, offset, plan.sync == Sync::Flag)?;
+                if plan.sync == Sync::Fsync {
+                    file.sync()?;
+                }
+                tally.wrote(plan.io_bytes);
+            } else {
+                let bytes = file.read_at(&mut buffer, offset)? as u64;
+                if bytes != plan.io_bytes {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                tally.read(bytes);
+            }
+            Ok(())
+        })?;
+        if !more {
+            break;
+        }
+    }
+    Ok(())
+}

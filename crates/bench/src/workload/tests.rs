@@ -1,0 +1,157 @@
+//! Every load, tiny, in process and on a directory. Bounded by operations; the clock is driven by hand, so nothing
+//! depends on time.
+
+use super::anticache::NameOperation;
+use super::directory::Directory;
+use super::load::{Kind, Load, Measure, Sync};
+use super::local::LocalTarget;
+use super::personality::Personality;
+use super::target::FileTarget;
+use crate::trace::{self, Recorder};
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+use terrace_fs::{DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia};
+use terrace_media::block::SimulatedDevice;
+use terrace_media::pm::RamPm;
+use terrace_runtime::{Clock, ManualClock};
+
+/// In memory where that can be: syncfs of a busy disk takes as long as it likes.
+fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(ManualClock::new(1_700_000_000_000_000_000))
+}
+
+/// A small pool in memory that never migrates.
+fn pool(directory: &Path) -> Arc<Fs> {
+    let media = PoolMedia {
+        pm: Arc::new(RamPm::create(directory.join("pm"), 48 << 20).unwrap()),
+        block: vec![Arc::new(SimulatedDevice::new(4096))],
+    };
+    let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [1; 16], path: "/tier".into() };
+    let options = FormatOptions {
+        label: "bench".into(),
+        uuid: [7; 16],
+        hash_key: [9; 16],
+        policy: PolicyKind::Static,
+        data_ordered: false,
+        chunk_blocks: 16,
+        created_ns: 0,
+        root: Default::default(),
+        devices: vec![device],
+    };
+    terrace_fs::format(&media, &options).unwrap();
+    let (superblock, _) = terrace_fs::read_superblock(&*media.pm, true).unwrap();
+    Fs::mount(media, superblock, MountOptions::default(), clock()).unwrap()
+}
+
+fn loads() -> Vec<Load> {
+    let load = |kind: Kind, threads| Load { kind, threads, limit_ns: u64::MAX, operations: 7, seed: 3 };
+    let mut all = Vec::new();
+    for which in Personality::ALL {
+        for sync_every_write in [false, true] {
+            let kind = Kind::Personality { which, files: 6, file_bytes: 40 << 10, sync_every_write };
+            all.push(load(kind, 2));
+        }
+    }
+    for (write, sync) in [(false, Sync::Never), (true, Sync::Flag), (true, Sync::Fsync)] {
+        let (file_bytes, io_bytes) = (64 << 10, 4096);
+        let kind = Kind::Random { write, sync, files: 2, file_bytes, io_bytes, theta: 0.9, single: None };
+        all.push(load(kind, 2));
+    }
+    all.push(load(Kind::AppendSync { bytes: 1000 }, 1));
+    all.push(load(Kind::Bulk { file_bytes: (1 << 20) + 5000 }, 1));
+    all.push(load(Kind::Hotness { files: 14, file_bytes: 8 << 10, hot: 6 }, 1));
+    for operation in NameOperation::ALL.into_iter().filter(|it| *it != NameOperation::Unlink16M) {
+        all.push(load(Kind::Names { operation }, 2));
+    }
+    all
+}
+
+fn run_all(target: Arc<dyn FileTarget>) -> Vec<Measure> {
+    let run = |load: &Load| {
+        let done = load.populate(&*target).and_then(|()| {
+            // The second finds what the first left.
+            load.run(&target, &clock())?;
+            load.run(&target, &clock())
+        });
+        done.unwrap_or_else(|error| panic!("{load:?}: {error}"))
+    };
+    loads().iter().map(run).collect()
+}
+
+#[test]
+fn loads_do_the_same_in_process_and_on_a_directory() {
+    let scratch = scratch();
+    let root = scratch.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let here = run_all(Arc::new(LocalTarget::new(pool(scratch.path()), None)));
+    let there = run_all(Arc::new(Directory::new(&root)));
+    for ((load, a), b) in loads().iter().zip(&here).zip(&there) {
+        assert!(a.operations >= 7 * load.threads, "{load:?}: {a:?}");
+        let counts = |measure: &Measure| (measure.operations, measure.bytes_read, measure.bytes_written);
+        assert_eq!(counts(a), counts(b), "{load:?}");
+    }
+}
+
+/// Rounds can be compared only if a flow leaves as much as it found.
+#[test]
+fn personalities_leave_their_files_as_many_and_as_large() {
+    let scratch = scratch();
+    let target: Arc<dyn FileTarget> = Arc::new(Directory::new(scratch.path()));
+    for which in Personality::ALL {
+        let kind = Kind::Personality { which, files: 4, file_bytes: 64 << 10, sync_every_write: false };
+        let load = Load { kind, threads: 1, limit_ns: u64::MAX, operations: 200, seed: 3 };
+        load.populate(&*target).unwrap();
+        load.run(&target, &clock()).unwrap();
+        assert_eq!(target.count_entries("d0").unwrap(), 4);
+        for file in 0..4 {
+            let size = target.size(&format!("d0/f{file}")).unwrap();
+            assert!((32 << 10..=(3 * 96) << 10).contains(&size), "{}: {size}", which.name());
+        }
+    }
+}
+
+#[test]
+fn a_load_that_cannot_be_is_an_error() {
+    let scratch = scratch();
+    let target: Arc<dyn FileTarget> = Arc::new(Directory::new(scratch.path()));
+    let kind = Kind::AppendSync { bytes: 1 };
+    for threads in [0, 1000] {
+        let load = Load { kind: kind.clone(), threads, limit_ns: 1, operations: 1, seed: 0 };
+        assert!(load.run(&target, &clock()).is_err());
+    }
+    let load = Load { kind, threads: 1, limit_ns: 1, operations: 1, seed: 0 };
+    assert!(load.run(&target, &clock()).is_err(), "its directory was not made");
+}
+
+/// What is recorded in process does the same when it is replayed on a new pool.
+#[test]
+fn a_recorded_load_replays() {
+    let scratch = scratch();
+    let path = scratch.path().join("trace");
+    let recorder = Arc::new(Recorder::create(&path, clock()).unwrap());
+    let kind = Kind::Personality {
+        which: Personality::Varmail,
+        files: 4,
+        file_bytes: 20 << 10,
+        sync_every_write: false,
+    };
+    let load = Load { kind, threads: 1, limit_ns: u64::MAX, operations: 10, seed: 1 };
+    let target: Arc<dyn FileTarget> =
+        Arc::new(LocalTarget::new(pool(scratch.path()), Some(recorder.clone())));
+    load.populate(&*target).unwrap();
+    load.run(&target, &clock()).unwrap();
+    drop(target);
+    let noted = recorder.finish().unwrap();
+    let events = trace::read(&path).unwrap();
+    assert_eq!(events.len() as u64, noted);
+    let syncs = events.iter().filter(|event| event.kind == trace::Kind::Fsync).count();
+    assert_eq!(syncs, 20, "two in each turn");
+    let again = scratch();
+    let target = LocalTarget::new(pool(again.path()), None);
+    assert_eq!(trace::replay(&events, &target).unwrap(), noted);
+}

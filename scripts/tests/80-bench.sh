@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# `terrace bench paper`: the list of rows, one quick row in process on a plain file, its results, a wrong name.
+# No loop device, no peer, no emulated device, no figure that is judged: those depend on the machine.
+. "$(dirname "$0")/lib.sh"
+
+paper() { timeout 120 "$TERRACE" bench paper "$@"; }
+rows_are_listed() {
+    paper --list >list.txt && grep -q '^tpfs-13 ' list.txt && grep -q '^acbpfs-t1 ' list.txt &&
+        paper --list --json | python3 -c '
+import json, sys
+rows = json.load(sys.stdin)["rows"]
+assert len(rows) == len({row["id"] for row in rows}) >= 24, rows
+assert all(row["not_built"] or row["sentence"] for row in rows), rows'
+}
+check "the rows are listed" rows_are_listed
+
+quick_row_runs() {
+    paper acbpfs-t1 --quick --rounds 2 --peers local --dir "$WORK/scratch" --out "$WORK/out" --json >row.json 2>row.err || {
+        cat row.err >&9
+        return 1
+    }
+    python3 - <<'PY'
+import json
+with open("row.json") as shown, open("out/acbpfs-t1.json") as written:
+    row = json.load(shown)
+    assert row["figures"] == json.load(written)["figures"]
+assert row["output_version"] == 1 and row["quick"], row
+assert not row["not_measured"], row["not_measured"]
+assert all(figure["median"] > 0 and len(figure["samples"]) == 2 for figure in row["figures"]), row["figures"]
+assert len(row["figures"]) == 22, len(row["figures"])
+PY
+}
+check "a quick row runs in process" quick_row_runs
+check "a plot was written" grep -q '</svg>' "$WORK/out/acbpfs-t1.svg"
+nothing_is_left() { [ -z "$(ls -A "$WORK/scratch")" ]; }
+check "nothing is left of the run" nothing_is_left
+
+expect 1 "no row tpfs-99; terrace bench paper --list" paper tpfs-99
+expect 1 "which row" paper
+expect 1 "row tpfs-14 is not built: " paper tpfs-14
+expect 1 "no peer ext9" paper tpfs-9 --peers ext9
+finish
