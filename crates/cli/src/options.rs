@@ -52,7 +52,7 @@ const IGNORED: &[&str] = &[
 /// The kernel's.
 const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
 /// In cli.md or in mount(8), but not here yet.
-const LATER: &[&str] = &["buffer", "lazytime", "metrics", "remount", "strictatime"];
+const LATER: &[&str] = &["lazytime", "metrics", "remount", "strictatime"];
 
 /// An hour.
 const MAX_PREFETCH_MS: u64 = 3_600_000;
@@ -111,8 +111,8 @@ impl Options {
             "emulate-pm" | "emulate-tier" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
-            "cache" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms" | "log"
-            | "sync_blocks" | "large_after" | "large_min" => {
+            "cache" | "buffer" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms"
+            | "log" | "sync_blocks" | "large_after" | "large_min" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             _ => return Err(unknown(name)),
@@ -128,6 +128,7 @@ impl Options {
         let size = || parse_size(value).map_err(|error| wrong(&error));
         match name {
             "cache" => self.fs.cache_bytes = size()?,
+            "buffer" => self.fs.buffer_bytes = size()?,
             "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
             "emulate-tier" => self.emulation.take_tier(value).map_err(|error| wrong(&error))?,
             "prefetch" => self.fs.prefetch_bytes = size()?,
@@ -223,6 +224,8 @@ mod tests {
         assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);
         assert_eq!(options.log, Some(PathBuf::from("/a b")));
         assert!(!options.fs.checkpoint_when_full);
+        let options = parse("buffer=2G").unwrap_or_else(|failure| unreachable!("{failure:?}"));
+        assert_eq!(options.fs.buffer_bytes, 2 << 30);
         let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
         let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(options.fs.policy, Some(PolicyKind::WriteOnly));

@@ -12,10 +12,12 @@ use crate::slot::{Inode, log_slot};
 use crate::types::{BlockRange, Wait, WriteFlags};
 use crate::unwritten::Pending;
 use crate::write::{Segment, kill_set_id};
+use smallvec::SmallVec;
 use terrace_cache::{Lines, Page, PageKey};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_map::Mapping;
 use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_wal::{Error, NoSpace};
@@ -138,6 +140,7 @@ impl Fs {
         let range = segment.blocks();
         let mut pages = Vec::with_capacity(range.count() as usize);
         let mut new_blocks = 0;
+        let placed = self.placed(&inode, range)?;
         for block in (range.first.0..range.end.0).map(FileBlock) {
             let is_dirty = inode.pending.is_some() && self.cache.state_of(inode.page_key(block)).is_some();
             if is_dirty {
@@ -147,7 +150,7 @@ impl Fs {
             let (from, to, _) = part_of(segment, block);
             let whole = to - from == BLOCK_SIZE as usize;
             let page = if whole { Page::zeroed() } else { self.medium_page(op, &inode, block)? };
-            new_blocks += u64::from(!self.has_place(&inode, block)?);
+            new_blocks += u64::from(!placed[(block.0 - range.first.0) as usize]);
             pages.push(Some(page));
         }
         let now = self.clock.monotonic_ns();
@@ -213,15 +216,22 @@ impl Fs {
         Ok(extents.iter().any(|extent| !extent.unwritten))
     }
 
-    /// Whether PM or a lower tier has a place for a block, written or not.
-    pub(crate) fn has_place(&self, inode: &Inode, block: FileBlock) -> FsResult<bool> {
-        if self.map.lookup(None, &inode.map(), block)?.is_some() {
-            return Ok(true);
+    /// For each block of a range whether PM or a lower tier has a place for it, written or not.
+    pub(crate) fn placed(&self, inode: &Inode, range: BlockRange) -> FsResult<SmallVec<[bool; 64]>> {
+        let count = range.count() as usize;
+        let mut mappings: SmallVec<[Option<Mapping>; 64]> = SmallVec::from_elem(None, count);
+        self.map.lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+        let mut placed: SmallVec<[bool; 64]> = mappings.iter().map(Option::is_some).collect();
+        if inode.slot.has(flag::HAS_COLD) && placed.contains(&false) {
+            for extent in self.cold_extents(inode.ino, range)? {
+                let inside = extent.slice(range.first, range.end);
+                for extent in inside.iter() {
+                    let from = (extent.first.0 - range.first.0) as usize;
+                    placed[from..from + extent.length as usize].fill(true);
+                }
+            }
         }
-        if !inode.slot.has(flag::HAS_COLD) {
-            return Ok(false);
-        }
-        Ok(!self.cold_extents(inode.ino, BlockRange::new(block, block.plus(1)))?.is_empty())
+        Ok(placed)
     }
 
     /// Dirty pages of a range whose blocks have no place yet. The caller holds the inode's exclusive lock.

@@ -67,7 +67,7 @@ impl Fs {
         if op.wait == Wait::Never {
             return Err(FsError::WouldBlock);
         }
-        let wanted_end = range.end.max(range.first.plus(self.prefetch_blocks));
+        let wanted_end = range.end.max(range.first.plus(self.read_ahead.window(ino, range.first)));
         let window = BlockRange::new(range.first, wanted_end);
         loop {
             let (inode, reads, versions) = {

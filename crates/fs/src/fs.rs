@@ -5,6 +5,7 @@ use crate::files::Files;
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
+use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
 use crate::slot::InodePages;
@@ -76,7 +77,7 @@ pub struct Fs {
     /// A small write to a cold block reads it first.
     pub(crate) read_first: bool,
     pub(crate) atime: Atime,
-    pub(crate) prefetch_blocks: u64,
+    pub(crate) read_ahead: ReadAhead,
     pub(crate) group_blocks: u64,
     pub(crate) recovery: RecoveryReport,
     pub(crate) recovery_ns: u64,

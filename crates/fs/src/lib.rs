@@ -29,6 +29,7 @@ mod orphan;
 mod partial;
 mod place;
 mod read;
+mod read_ahead;
 mod readdir;
 mod reclaim;
 mod reclaim_queue;

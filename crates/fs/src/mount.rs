@@ -7,6 +7,7 @@ use crate::fs::{ColdVersions, Fs};
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
+use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
 use crate::slot::InodePages;
@@ -287,7 +288,7 @@ impl Fs {
             has_partial: superblock.has_partial_shadows(),
             read_first: options.read_first,
             atime: options.atime,
-            prefetch_blocks: options.prefetch_bytes / BLOCK_SIZE,
+            read_ahead: ReadAhead::new(options.prefetch_bytes / BLOCK_SIZE, options.cache_bytes / BLOCK_SIZE),
             group_blocks: group_blocks(options.group_bytes, &geometry),
             recovery,
             recovery_ns: clock.monotonic_ns() - begin,

@@ -337,6 +337,10 @@ impl Fs {
             space.free += free;
             space.available += free;
         }
+        // Promised to dirty pages.
+        let promised = self.devices.space.reserved();
+        space.free = space.free.saturating_sub(promised);
+        space.available = space.available.saturating_sub(promised);
         // Inodes take PM blocks: as many more as pages fit.
         let pages = self.numbers.lock().pages;
         let room = usage.free.saturating_sub(usage.reserve) * SLOTS_PER_PAGE;

@@ -350,8 +350,13 @@ impl Fs {
         let home = home.map_or_else(|| self.ask_home(ino, &whole, flags), Ok)?;
         if home == Home::Block {
             match self.write_buffered(ino, offset, data, flags, wait) {
-                // DRAM or the lower tiers take nothing now: PM may.
-                Err(error) if Self::is_no_tier_error(&error) => {}
+                // DRAM or the lower tiers take nothing now: PM may, after what lies before it in the file, as far as it
+                // has room.
+                Err(error) if Self::is_no_tier_error(&error) => {
+                    if self.unwritten.get(ino).is_some() && !self.wal.is_stopped() {
+                        let _ = self.keep_in_pm(ino);
+                    }
+                }
                 taken => return taken,
             }
         }
@@ -652,7 +657,7 @@ impl Fs {
             }
             self.stage_tail_zeros(op, &inode, block.0 * BLOCK_SIZE, &mut staged)?;
             let old = self.map.lookup(None, &inode.map(), block)?;
-            if !self.has_place(&inode, block)? {
+            if !self.placed(&inode, BlockRange::new(block, block.plus(1)))?[0] {
                 staged.blocks_delta += 1;
                 staged.placed += 1;
             }

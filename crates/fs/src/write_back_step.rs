@@ -134,8 +134,21 @@ impl Fs {
         let errors = &self.write_back.errors;
         match self.cache.least_recently_written(|ino| !errors.is_waiting(ino, now)) {
             Some(key) => self.group_round(key.ino, key.block),
-            None => Ok(Round::Nothing),
+            None => self.any_round(now),
         }
+    }
+
+    /// Behind many pages of files that wait there may be others.
+    fn any_round(&self, now_ns: u64) -> FsResult<Round> {
+        for ino in self.cache.dirty_files() {
+            if !self.write_back.errors.is_waiting(ino, now_ns)
+                && let Some(block) = self.cache.next_dirty(ino, FileBlock(0), FileBlock(u64::MAX))
+                && self.group_round(ino, block)? == Round::Progress
+            {
+                return Ok(Round::Progress);
+            }
+        }
+        Ok(Round::Nothing)
     }
 
     /// Writes back a group with a page that is dirty for too long, and raises sizes that nothing holds back.

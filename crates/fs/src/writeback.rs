@@ -501,7 +501,11 @@ impl Fs {
                 left.remove(block);
             });
             left.retain(|block| self.is_dirty(ino, *block));
-            idle = if written.blocks.is_empty() { idle + 1 } else { 0 };
+            idle = match (written.blocks.is_empty(), written.others) {
+                (false, _) => 0,
+                (true, 0) => idle + MOST_TRIES,
+                (true, _) => idle + 1,
+            };
             if idle > MOST_IDLE + MOST_TRIES {
                 // Others keep cutting or filling what has to go before: PM takes it (I9).
                 self.keep_in_pm(ino)?;
@@ -556,7 +560,7 @@ impl Fs {
         self.raise_durable(ino)
     }
 
-    /// Writes to these blocks came to an end for everybody who waits for a round.
+    /// Whether DRAM or the lower tiers refused, so that PM may be asked.
     pub(crate) fn is_no_tier_error(error: &FsError) -> bool {
         matches!(error, FsError::Engine(Error::NoSpace(_) | Error::Media(_)))
     }
@@ -564,7 +568,7 @@ impl Fs {
 
 /// Rounds in which nothing could be installed before others' copies are not waited for any more.
 const MOST_IDLE: u32 = 50;
-/// And further ones before PM takes the pages.
+/// And before PM takes the pages. One without others under way counts as so many.
 const MOST_TRIES: u32 = 8;
 /// How long others are waited for at once.
 const WAIT: std::time::Duration = std::time::Duration::from_millis(10);
