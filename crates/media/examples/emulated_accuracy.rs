@@ -19,20 +19,29 @@ fn median(mut samples: Vec<u64>) -> f64 {
 }
 
 fn row(what: &str, unit: &str, asked: f64, found: f64) {
-    println!("| {what} | {unit} | {asked:.4} | {found:.4} | {:+.1} % |", (found / asked - 1.0) * 100.0);
+    println!("| {what} | {unit} | {asked:.0} | {found:.0} | {:+.1} % |", (found / asked - 1.0) * 100.0);
 }
 
-/// Writes of a size, each with its fence, the median in nanoseconds.
-fn write_ns(pm: &dyn PmMedium, clock: &dyn Clock, bytes: u64) -> f64 {
-    let data = vec![7; bytes as usize];
-    let turn = |index: u64| {
-        let at = PmOffset(index * 8192 % PM_BYTES);
+/// Operations timed together, so that reading the clock does not count.
+const TOGETHER: u64 = 10;
+
+/// Time of one of `turns` operations, the median in nanoseconds.
+fn each_ns(clock: &dyn Clock, turns: u64, mut turn: impl FnMut(u64)) -> f64 {
+    let batch = |number: u64| {
         let begin = clock.monotonic_ns();
-        pm.write_streaming(at, &data).unwrap();
-        pm.persist();
+        (0..TOGETHER).for_each(|index| turn(number * TOGETHER + index));
         clock.monotonic_ns() - begin
     };
-    median((0..TURNS).map(turn).collect())
+    median((0..turns / TOGETHER).map(batch).collect()) / TOGETHER as f64
+}
+
+/// Writes of a size, each with its fence.
+fn write_ns(pm: &dyn PmMedium, clock: &dyn Clock, bytes: u64) -> f64 {
+    let data = vec![7; bytes as usize];
+    each_ns(clock, TURNS, |index| {
+        pm.write_streaming(PmOffset(index * 8192 % PM_BYTES), &data).unwrap();
+        pm.persist();
+    })
 }
 
 fn pm(clock: &Arc<dyn Clock>) {
@@ -59,12 +68,9 @@ fn pm(clock: &Arc<dyn Clock>) {
         }
         if speed.read_ns > 0 {
             let mut into = [0; 4096];
-            let turn = |index: u64| {
-                let begin = clock.monotonic_ns();
+            let found = each_ns(&**clock, TURNS, |index| {
                 medium.read(PmOffset(index * 8192 % PM_BYTES), &mut into).unwrap();
-                clock.monotonic_ns() - begin
-            };
-            let found = median((0..TURNS).map(turn).collect());
+            });
             row(&format!("{text}: read 4096 B"), "ns", speed.read_ns as f64, found);
         }
         // Two threads, each as fast as it may.

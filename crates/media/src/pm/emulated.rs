@@ -22,10 +22,12 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 const LINE: u64 = 64;
 const SHARDS: usize = 64;
-/// Samples of the calibration.
-const SAMPLES: usize = 201;
-/// The delay that it measures, in nanoseconds.
-const SAMPLE_NS: u64 = 1_000;
+/// Samples of the calibration, and writes of each.
+const SAMPLES: usize = 101;
+const BATCH: u64 = 16;
+/// What it emulates.
+const CALIBRATION: PmSpeed =
+    PmSpeed { model: PmModel::Line, write_ns: 500, bytes_per_s: 1 << 40, read_ns: 0 };
 /// Most that is taken off: more is a machine that was disturbed.
 const MOST_OFF_NS: u64 = 200;
 
@@ -113,12 +115,15 @@ pub struct EmulatedPm {
 }
 
 impl EmulatedPm {
-    /// `below` with `speed`. Measures the delay for less than a millisecond, with fences and without a store.
+    /// `below` with `speed`. Measures for about a millisecond what the delay takes too much, with writes of what the
+    /// first line holds: nobody else may store to it meanwhile.
     pub fn new(below: Arc<dyn PmMedium>, speed: PmSpeed, clock: Arc<dyn Clock>) -> EmulatedPm {
-        let off_ns = calibrate(&*below, &*clock);
         let shard = |_| Shard { written: AtomicU64::new(NOWHERE), read: AtomicU64::new(NOWHERE) };
         let shards = Box::new(std::array::from_fn(shard));
-        EmulatedPm { below, speed, clock, bus: Bus::default(), off_ns, shards }
+        let mut pm = EmulatedPm { below, speed: CALIBRATION, clock, bus: Bus::default(), off_ns: 0, shards };
+        pm.off_ns = calibrate(&pm);
+        (pm.speed, pm.bus) = (speed, Bus::default());
+        pm
     }
 
     #[inline]
@@ -167,21 +172,26 @@ impl EmulatedPm {
     }
 }
 
-/// How much longer a delay and the fence behind it take than asked for, in nanoseconds.
-fn calibrate(below: &dyn PmMedium, clock: &dyn Clock) -> u64 {
+/// How much longer than asked for a write with its fence takes, in nanoseconds: what spinning, clock and fence add.
+/// Writes what is there already, so nothing changes, whenever it is interrupted.
+fn calibrate(pm: &EmulatedPm) -> u64 {
+    let mut line = [0; LINE as usize];
+    if pm.below.read(PmOffset(0), &mut line).is_err() {
+        return 0;
+    }
     let mut over: Vec<u64> = Vec::with_capacity(SAMPLES);
-    let mut reading = u64::MAX;
     for _ in 0..SAMPLES {
-        let begin = clock.monotonic_ns();
-        clock.wait_until(begin + SAMPLE_NS);
-        below.fence(Fence::Order, Location::caller());
-        let end = clock.monotonic_ns();
-        over.push((end - begin).saturating_sub(SAMPLE_NS));
-        reading = reading.min(clock.monotonic_ns() - end);
+        let begin = pm.clock.monotonic_ns();
+        for _ in 0..BATCH {
+            if pm.write_streaming(PmOffset(0), &line).is_err() {
+                return 0;
+            }
+            pm.fence(Fence::Order, Location::caller());
+        }
+        over.push(((pm.clock.monotonic_ns() - begin) / BATCH).saturating_sub(CALIBRATION.write_ns));
     }
     over.sort_unstable();
-    // Whoever measures has to read a clock too: that is not the memory's.
-    over[SAMPLES / 2].saturating_sub(reading).min(MOST_OFF_NS)
+    over[SAMPLES / 2].min(MOST_OFF_NS)
 }
 
 impl PmMedium for EmulatedPm {
