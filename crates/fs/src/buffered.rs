@@ -241,7 +241,8 @@ impl Fs {
         }
         let mut count = 0;
         for block in self.cache.dirty_blocks(inode.ino, range.first, range.end, usize::MAX) {
-            count += u64::from(!self.has_place(inode, block)?);
+            let placed = self.placed(inode, BlockRange::new(block, block.plus(1)))?;
+            count += u64::from(placed.contains(&false));
         }
         Ok(count)
     }
