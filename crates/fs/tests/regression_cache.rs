@@ -56,7 +56,7 @@ fn fsync_ends_beside_an_appender() -> FsResult<()> {
 #[test]
 fn unmount_keeps_files_behind_one_that_cannot_be_kept() -> FsResult<()> {
     // The first file that neither the device nor PM took ended the unmount, and the files behind it were lost.
-    let world = World::new(1 << 20, 4096);
+    let world = World::new(2 << 20, 4096);
     let fs = world.mount(buffered(8 << 20));
     let large = create(&fs, "large")?;
     fs.write(large, 0, &fill(4 << 20, 1), ASYNC, W)?;

@@ -131,8 +131,8 @@ fn a_load_that_cannot_be_is_an_error() {
 /// What is recorded in process does the same when it is replayed on a new pool.
 #[test]
 fn a_recorded_load_replays() {
-    let scratch = scratch();
-    let path = scratch.path().join("trace");
+    let first = scratch();
+    let path = first.path().join("trace");
     let recorder = Arc::new(Recorder::create(&path, clock()).unwrap());
     let kind = Kind::Personality {
         which: Personality::Varmail,
@@ -142,7 +142,7 @@ fn a_recorded_load_replays() {
     };
     let load = Load { kind, threads: 1, limit_ns: u64::MAX, operations: 10, seed: 1 };
     let target: Arc<dyn FileTarget> =
-        Arc::new(LocalTarget::new(pool(scratch.path()), Some(recorder.clone())));
+        Arc::new(LocalTarget::new(pool(first.path()), Some(recorder.clone())));
     load.populate(&*target).unwrap();
     load.run(&target, &clock()).unwrap();
     drop(target);
