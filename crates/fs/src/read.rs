@@ -121,6 +121,9 @@ impl Fs {
                         let skip = (start - block.0 * BLOCK_SIZE) as usize;
                         let shadow = Shadow { block, until, pm: mapping.block, lines };
                         self.read_shadow(op, inode, &shadow, skip, target)?;
+                        if inode.pending.is_some() {
+                            zero_past(into, offset, (block, 1), inode.durable_size());
+                        }
                         index += 1;
                         continue;
                     }

@@ -45,7 +45,7 @@ fn ask(path: &Path) -> Outcome<Value> {
     Ok(json!({
         "output_version": OUTPUT_VERSION, "path": output::path_text(path), "inode": attributes.ino(),
         "size_bytes": found["size_bytes"], "tiers": tiers, "dram_bytes": found["dram_bytes"],
-        "clean_bytes": found["clean_bytes"], "dirty_bytes": 0, "sync_predicted": found["sync_predicted"],
+        "clean_bytes": found["clean_bytes"], "dirty_bytes": found["dirty_bytes"], "sync_predicted": found["sync_predicted"],
         "large_predicted": found["large_predicted"], "read_dominated": found["read_dominated"],
         "average_mtime": found["average_mtime"], "average_rtime": found["average_rtime"],
         "temperature": found["temperature"], "pinned": false,

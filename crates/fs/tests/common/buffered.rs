@@ -192,7 +192,8 @@ impl Model {
     pub fn run(seed: u64) -> FsResult<()> {
         let world = World::new(2 << 20, 512);
         let buffer = if seed % 3 == 0 { 16 * 4096 } else { 4 << 20 };
-        let options = MountOptions { group_bytes: 8 * 4096, ..buffered(buffer) };
+        let data_ordered = Some(seed % 4 == 1);
+        let options = MountOptions { group_bytes: 8 * 4096, data_ordered, ..buffered(buffer) };
         let fs = world.mount(options.clone());
         let mut model =
             Model { random: SmallRng::seed_from_u64(seed), files: Vec::new(), next: 1, crash_at: 0 };
