@@ -88,19 +88,23 @@ impl Fs {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Before the end of a mount: writes back all files, and puts into PM what no lower tier takes. A file that can be
-    /// kept nowhere does not keep the others from it.
+    /// Before the end of a mount: writes back all files, and puts into PM what no lower tier takes, the files with the
+    /// fewest such pages first, so that as many as can are kept. One that can be kept nowhere keeps no other from it.
     ///
     /// # Errors
     /// The first of such a file.
     pub(crate) fn keep_all(&self) -> FsResult<()> {
-        let mut first_error = None;
+        let mut refused = Vec::new();
         for ino in self.unwritten.files() {
-            let kept = self.write_back_noted(ino).or_else(|error| {
+            if let Err(error) = self.write_back_noted(ino) {
                 tracing::warn!("inode {ino} cannot be written back: {error}; kept in persistent memory");
-                self.keep_in_pm(ino)
-            });
-            if let Err(error) = kept {
+                refused.push(ino);
+            }
+        }
+        refused.sort_by_key(|ino| self.cache.count_dirty(*ino));
+        let mut first_error = None;
+        for ino in refused {
+            if let Err(error) = self.keep_in_pm(ino) {
                 tracing::error!("what was written last to inode {ino} is lost: {error}");
                 first_error.get_or_insert(error);
             }
