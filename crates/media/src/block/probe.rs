@@ -154,7 +154,7 @@ mod tests {
         let clock = ManualClock::new(0);
         let device = SimulatedDevice::new(8);
         let before = AlignedBlock([9; 4096]);
-        device.write(DeviceBlock(0), &[before.clone()])?;
+        device.write(DeviceBlock(0), std::slice::from_ref(&before))?;
         probe(&device, DeviceBlock(1)..DeviceBlock(8), &clock)?;
         let mut back = [AlignedBlock::zeroed()];
         device.read(DeviceBlock(0), &mut back)?;
