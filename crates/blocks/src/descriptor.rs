@@ -20,6 +20,7 @@ const CLEAN: u8 = 1;
 const PARTIAL: u8 = 2;
 /// Times of use from here on are no times but marks of the caller's.
 pub const MARKS: u32 = u32::MAX - 1;
+const IN_USE: u8 = 4;
 
 /// One block's volatile state.
 #[derive(Debug, Default)]
@@ -95,8 +96,22 @@ impl Descriptor {
         let before = self.pins.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "unpin without pin");
     }
-    pub(crate) fn is_pinned(&self) -> bool {
+    /// Whether somebody holds a pin.
+    pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes a use of a metadata page: it does not move below PM before the clock hand came by twice.
+    #[inline]
+    pub fn set_in_use(&self) {
+        if self.flags.load(Ordering::Relaxed) & IN_USE == 0 {
+            self.flags.fetch_or(IN_USE, Ordering::Relaxed);
+        }
+    }
+    /// Forgets uses; true when there were any.
+    pub fn clear_in_use(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & IN_USE != 0
+            && self.flags.fetch_and(!IN_USE, Ordering::Relaxed) & IN_USE != 0
     }
 
     /// True when the cold copy is known to hold the same content (design S2). Volatile, false after mount.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use terrace_format::keys::Key;
 use terrace_format::{DeviceBlock, DeviceId, Lsn};
 use terrace_runtime::sync::Mutex;
-use terrace_wal::Result;
+use terrace_wal::{Error, Result};
 
 /// Chunks loaded in one step.
 const LOAD: usize = 256;
@@ -177,7 +177,8 @@ impl ChunkSpace {
         });
         let words = match words {
             Ok(Some(words)) => words,
-            Ok(None) => Some(Vec::new()),
+            // A leaf with a chunk key is never below PM.
+            Ok(None) | Err(Error::PageBelow(_)) => Some(Vec::new()),
             Err(_) => None,
         };
         (lsn, words)

@@ -227,8 +227,11 @@ impl ShardsWrite<'_> {
                 continue;
             }
             let parent = self.reader(tx).node(step.block, Some(step.level))?;
-            if above.is_empty() && parent.count() == 2 {
-                let other = self.reader(tx).child(&parent, usize::from(step.index == 0))?;
+            // A root is always in PM: a leaf below keeps its parent.
+            if above.is_empty()
+                && parent.count() == 2
+                && let Some(other) = self.reader(tx).child(&parent, usize::from(step.index == 0))?
+            {
                 self.release(tx, freed, shard, step.block)?;
                 self.write_root(tx, shard, Some(other));
                 return Ok(());
@@ -244,21 +247,15 @@ impl ShardsWrite<'_> {
         if index > 0 {
             return self.remove_cell(tx, parent, index);
         }
-        let second = self.reader(tx).child(parent, 1)?;
+        let second = self.reader(tx).child_word(parent, 1)?;
         self.set_child(tx, parent, 0, second)?;
         self.remove_cell(tx, parent, 1)
     }
 
     /// Points a cell of an inner page to another child.
-    pub(crate) fn set_child(
-        &mut self,
-        tx: &mut Tx,
-        parent: &Node,
-        index: usize,
-        child: PmBlock,
-    ) -> Result<()> {
+    pub(crate) fn set_child(&mut self, tx: &mut Tx, parent: &Node, index: usize, word: u64) -> Result<()> {
         let cell = parent.cell(index)?;
-        self.write(tx, parent, cell.value_at(), &child.0.to_le_bytes());
+        self.write(tx, parent, cell.value_at(), &word.to_le_bytes());
         Ok(())
     }
 

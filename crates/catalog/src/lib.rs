@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod below;
 pub mod chunk_space;
 pub mod chunks;
 pub mod cold_map;

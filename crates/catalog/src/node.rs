@@ -6,6 +6,7 @@
 
 use crate::tree::Reader;
 use std::cmp::Ordering;
+use terrace_format::below::is_below;
 use terrace_format::keys::MAX_KEY;
 use terrace_format::page::{CELL_HEADER, PAGE_HEADER, PAGE_SIZE};
 use terrace_format::{Corrupt, PmBlock};
@@ -207,20 +208,34 @@ impl Reader<'_> {
             let found = format!("{} cells, heap at {}", node.count(), node.heap());
             return Err(damaged(block, "header", "slots below heap below page size", found));
         }
-        if node.count() == 0 && node.level() > 0 {
-            return Err(damaged(block, "inner page", "at least one child", "none"));
+        match node.level() {
+            0 => self.catalog.blocks().descriptor(block).set_in_use(),
+            _ if node.count() == 0 => {
+                return Err(damaged(block, "inner page", "at least one child", "none"));
+            }
+            _ => {}
         }
         Ok(())
     }
 
-    /// The child that a cell of an inner page points to.
+    /// The location of the child that a cell of an inner page points to.
     #[inline]
-    pub(crate) fn child(&self, node: &Node, index: usize) -> Result<PmBlock> {
+    pub(crate) fn child_word(&self, node: &Node, index: usize) -> Result<u64> {
         let value = node.value(&node.cell(index)?);
         match <[u8; 8]>::try_from(value) {
-            Ok(word) => self.location(u64::from_le_bytes(word), "catalog child"),
+            Ok(word) => Ok(u64::from_le_bytes(word)),
             Err(_) => Err(damaged(node.block, "child location", "8 bytes", value.len())),
         }
+    }
+
+    /// The child that a cell of an inner page points to; `None` for a leaf below PM.
+    #[inline]
+    pub(crate) fn child(&self, node: &Node, index: usize) -> Result<Option<PmBlock>> {
+        let word = self.child_word(node, index)?;
+        if is_below(word) && node.level() == 1 {
+            return Ok(None);
+        }
+        self.location(word, "catalog child").map(Some)
     }
 }
 

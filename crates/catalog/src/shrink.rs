@@ -39,7 +39,9 @@ impl Change<'_, '_> {
             && root.count == 1
         {
             let reader = self.guard.committed();
-            let child = reader.child(&reader.node(root.block, Some(root.level))?, 0)?;
+            let Some(child) = reader.child(&reader.node(root.block, Some(root.level))?, 0)? else {
+                return Ok(false);
+            };
             self.guard.release(self.tx, self.freed, self.shard, root.block)?;
             self.guard.write_root(self.tx, self.shard, Some(child));
             return Ok(true);
@@ -69,7 +71,12 @@ impl Change<'_, '_> {
     fn merge(&mut self, above: &[Step], step: &Step, left: usize) -> Result<bool> {
         let reader = self.guard.committed();
         let parent = reader.node(step.block, Some(step.level))?;
-        let blocks = (reader.child(&parent, left)?, reader.child(&parent, left + 1)?);
+        let children = (reader.child(&parent, left)?, reader.child(&parent, left + 1)?);
+        // One that lies below PM is not fetched for that.
+        let (Some(first), Some(second)) = children else {
+            return Ok(false);
+        };
+        let blocks = (first, second);
         let level = step.level - 1;
         let pages = (reader.page(blocks.0, level)?, reader.page(blocks.1, level)?);
         let key = parent.key(&parent.cell(left + 1)?);
@@ -87,7 +94,7 @@ impl Change<'_, '_> {
         self.guard.release(self.tx, self.freed, self.shard, blocks.0)?;
         self.guard.release(self.tx, self.freed, self.shard, blocks.1)?;
         let merged = self.new_page(&merged)?;
-        self.guard.set_child(self.tx, &parent, left, merged)?;
+        self.guard.set_child(self.tx, &parent, left, merged.0)?;
         self.guard.remove_cell(self.tx, &parent, left + 1)?;
         Ok(true)
     }

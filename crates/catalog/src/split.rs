@@ -398,7 +398,7 @@ impl Change<'_, '_> {
                 self.guard.write_root(self.tx, self.shard, Some(root));
             }
             (Some((parent, index)), right) => {
-                self.guard.set_child(self.tx, &parent, index, left)?;
+                self.guard.set_child(self.tx, &parent, index, left.0)?;
                 if let Some((key, right)) = right {
                     self.insert_child(&parent, index + 1, key, right);
                 }

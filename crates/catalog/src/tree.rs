@@ -5,13 +5,13 @@ use smallvec::SmallVec;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
+use terrace_format::below::is_below;
 use terrace_format::geometry::ROOTS_BLOCK;
-use terrace_format::inode::location_tier;
 use terrace_format::keys::Key;
 use terrace_format::{Corrupt, PmBlock, PmOffset};
 use terrace_media::PmMedium;
 use terrace_runtime::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use terrace_wal::{Result, Tx, Wal};
+use terrace_wal::{PageBelow, Result, Tx, Wal};
 
 /// A shard's lock, on a cache line of its own.
 #[derive(Default)]
@@ -154,6 +154,7 @@ pub(crate) type Path = SmallVec<[Step; 4]>;
 
 /// A place in a leaf.
 struct Cursor {
+    shard: u32,
     path: Path,
     leaf: Node,
     index: usize,
@@ -164,7 +165,7 @@ struct Cursor {
 impl Cursor {
     #[inline]
     fn new() -> Cursor {
-        Cursor { path: Path::new(), leaf: Node::empty(), index: 0, visited: 0 }
+        Cursor { shard: 0, path: Path::new(), leaf: Node::empty(), index: 0, visited: 0 }
     }
 }
 
@@ -189,11 +190,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Checks a tagged location.
+    /// Checks the location of a page that is always in PM.
     pub(crate) fn location(&self, word: u64, site: &str) -> Result<PmBlock> {
-        if location_tier(word) != 0 {
-            let found = format!("tier {}", location_tier(word));
-            return Err(Corrupt::new(site, "a page on tier 0", found).into());
+        if is_below(word) {
+            return Err(Corrupt::new(site, "a page in PM", format!("{word:#x}")).into());
         }
         self.catalog.blocks.verify(PmBlock(word), site)
     }
@@ -201,8 +201,12 @@ impl<'a> Reader<'a> {
     /// The shard of a key; it must be locked.
     pub(crate) fn shard(&self, key: &[u8]) -> u32 {
         let shard = self.catalog.shard_of_key(key);
-        assert!(self.held.contains(&shard), "catalog shard {shard} is not locked, {:?} are", self.held);
+        self.must_hold(shard);
         shard
+    }
+
+    pub(crate) fn must_hold(&self, shard: u32) {
+        assert!(self.held.contains(&shard), "catalog shard {shard} is not locked, {:?} are", self.held);
     }
 
     pub(crate) fn root(&self, shard: u32) -> Result<Option<PmBlock>> {
@@ -217,14 +221,18 @@ impl<'a> Reader<'a> {
     /// the inner ones; false when the tree is empty.
     #[inline]
     fn walk(&self, key: &[u8], node: &mut Node, mut visit: impl FnMut(Step)) -> Result<bool> {
-        let Some(root) = self.root(self.shard(key))? else {
+        let shard = self.shard(key);
+        let Some(root) = self.root(shard)? else {
             return Ok(false);
         };
         self.node_into(root, None, node)?;
         while node.level() > 0 {
             let index = node.child_index(key)?;
             visit(step(node, index));
-            self.node_into(self.child(node, index)?, Some(node.level() - 1), node)?;
+            let Some(child) = self.child(node, index)? else {
+                return Err(PageBelow::Leaf { shard, key: key.to_vec() }.into());
+            };
+            self.node_into(child, Some(node.level() - 1), node)?;
         }
         Ok(true)
     }
@@ -321,7 +329,7 @@ impl<'a> Reader<'a> {
                 (before, first) = (key, false);
             }
             last = SmallVec::from_slice(before);
-            if !self.next_leaf(&mut cursor)? {
+            if !self.next_leaf(&mut cursor, prefix)? {
                 return Ok(());
             }
         }
@@ -351,7 +359,8 @@ impl<'a> Reader<'a> {
         };
         cursor.index = place.map_or_else(|after| after, |at| at + 1);
         while cursor.index == 0 {
-            if !self.previous_leaf(&mut cursor)? {
+            // What starts with the prefix is not below it: the leaf before need not be in PM.
+            if self.low_of(&cursor.path)?.as_slice() <= prefix || !self.previous_leaf(&mut cursor)? {
                 return Ok(None);
             }
         }
@@ -367,14 +376,26 @@ impl<'a> Reader<'a> {
     /// Moves a cursor to the leaf that covers `key`.
     #[inline]
     fn start(&self, key: &[u8], cursor: &mut Cursor) -> Result<Option<std::result::Result<usize, usize>>> {
+        cursor.shard = self.shard(key);
         let (path, leaf) = (&mut cursor.path, &mut cursor.leaf);
         if self.walk(key, leaf, |step| path.push(step))? { leaf.search(key).map(Some) } else { Ok(None) }
     }
 
-    /// Moves to the start of the next leaf; false at the end of the tree.
-    fn next_leaf(&self, cursor: &mut Cursor) -> Result<bool> {
+    /// A lower bound of the keys below the last step of a path: empty for the first leaf.
+    fn low_of(&self, path: &[Step]) -> Result<Vec<u8>> {
+        for step in path.iter().rev().filter(|step| step.index > 0) {
+            let node = self.node(step.block, Some(step.level))?;
+            return Ok(node.key(&node.cell(step.index)?).to_vec());
+        }
+        Ok(Vec::new())
+    }
+
+    /// Moves to the start of the next leaf; false at the end of the tree, and where all that follows is behind
+    /// `prefix`: that leaf need not be in PM.
+    fn next_leaf(&self, cursor: &mut Cursor, prefix: &[u8]) -> Result<bool> {
         self.move_leaf(
             cursor,
+            |key| key > prefix && !key.starts_with(prefix),
             |step| {
                 step.index += 1;
                 step.index < step.count
@@ -387,6 +408,7 @@ impl<'a> Reader<'a> {
     fn previous_leaf(&self, cursor: &mut Cursor) -> Result<bool> {
         let moved = self.move_leaf(
             cursor,
+            |_| false,
             |step| {
                 step.index = step.index.wrapping_sub(1);
                 step.index < step.count
@@ -400,6 +422,7 @@ impl<'a> Reader<'a> {
     fn move_leaf(
         &self,
         cursor: &mut Cursor,
+        behind: impl Fn(&[u8]) -> bool,
         advance: impl Fn(&mut Step) -> bool,
         enter: impl Fn(&Node) -> usize,
     ) -> Result<bool> {
@@ -415,13 +438,20 @@ impl<'a> Reader<'a> {
         let node = &mut cursor.leaf;
         self.node_into(top.block, Some(top.level), node)?;
         let mut index = top.index;
+        if behind(node.key(&node.cell(index)?)) {
+            return Ok(false);
+        }
         while node.level() > 0 {
             cursor.visited += 1;
             if cursor.visited > self.catalog.blocks.end_block().0 {
                 let expected = "at most as many pages as the pool has";
                 return Err(damaged(node.block, "tree", expected, "a page reached twice"));
             }
-            self.node_into(self.child(node, index)?, Some(node.level() - 1), node)?;
+            let Some(child) = self.child(node, index)? else {
+                let key = self.low_of(&cursor.path)?;
+                return Err(PageBelow::Leaf { shard: cursor.shard, key }.into());
+            };
+            self.node_into(child, Some(node.level() - 1), node)?;
             if node.level() > 0 {
                 index = enter(node);
                 cursor.path.push(step(node, index));

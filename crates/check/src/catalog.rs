@@ -4,6 +4,8 @@
 use crate::checker::Checker;
 use crate::code::Code;
 use crate::keys::KeyRun;
+use terrace_format::below::{Identity, is_below};
+use terrace_format::keys::{Key, Kind};
 use terrace_format::page::{CELL_HEADER, PAGE_SIZE, Page};
 use terrace_format::table::{Owner, PageKind};
 
@@ -31,14 +33,23 @@ impl Checker<'_> {
     /// Recursion is bounded: a child's level is one below its parent's, which is at most 15.
     fn subtree(&mut self, run: &mut KeyRun, place: &Place) {
         let owner = Owner::Page { kind: PageKind::CatalogPage, datum: run.shard };
-        let site = format!("catalog shard {}, page at block {}", run.shard, place.block);
-        if !self.claim(place.block, owner, &site) {
-            return;
-        }
-        let Some(bytes) = self.block(place.block) else {
+        let mut site = format!("catalog shard {}, page at block {}", run.shard, place.block);
+        let below = self.superblock.has_metadata_below() && is_below(place.block);
+        let bytes = if below {
+            site = format!("catalog shard {}, page below, {:#x}", run.shard, place.block);
+            self.below(place.block, Identity::Catalog { shard: run.shard }, &site)
+        } else if self.claim(place.block, owner, &site) {
+            self.block(place.block)
+        } else {
+            None
+        };
+        let Some(bytes) = bytes else {
             return;
         };
         let page = Page(bytes);
+        if below {
+            self.leaf_below(&page, &site);
+        }
         if let Err(corrupt) = page.verify_header(&site) {
             self.report(Code::CatalogPage, || corrupt.to_string());
             return;
@@ -55,6 +66,17 @@ impl Checker<'_> {
             self.leaf_page(run, place, &page, &site);
         } else {
             self.inner_page(run, place, &page, &site);
+        }
+    }
+
+    /// Only leaves lie below, without chunk keys: a fetch needs both to be in PM.
+    fn leaf_below(&mut self, page: &Page, site: &str) {
+        let chunk = |index| {
+            let (key, _) = page.cell(index).ok()?;
+            Key::split(key).filter(|(_, kind, _)| *kind == Kind::Chunk as u8)
+        };
+        if page.level() > 0 || (0..page.count()).any(|index| chunk(index).is_some()) {
+            self.report(Code::MetadataPlace, || format!("{site}: level {} or a chunk key", page.level()));
         }
     }
 

@@ -232,16 +232,20 @@ codes! {
         "dropped";
     ColdOverlap 712 Error "Two cold extents of a file overlap."
         "the later one is cut";
-    ColdShared 713 Error "A device block belongs to two cold extents."
+    ColdShared 713 Error "A device block belongs to two cold extents or metadata pages."
         "stays where its checksum matches";
-    ColdUnmarked 714 Error "A block of a cold extent is free in its chunk's bitmap."
+    ColdUnmarked 714 Error "A block of a cold extent or a metadata page is free in its chunk's bitmap."
         "marked";
     ColdChecksum 715 Error "A cold block does not match its checksum."
         "nothing: reads give EIO";
     ChunkRange 721 Error "A chunk key or bitmap bit lies outside its device."
         "dropped";
-    ChunkLeaked 722 Error "A block marked in a chunk's bitmap is neither in a cold extent nor a valid group summary."
+    ChunkLeaked 722 Error "A block marked in a chunk's bitmap is neither in a cold extent nor a metadata page nor a valid group summary."
         "freed";
+    MetadataPlace 731 Error "A metadata page's location on a lower tier is not possible, or a page is there that has to be in PM."
+        "the pointer goes, where no metadata lies below; else nothing";
+    MetadataChecksum 732 Error "A metadata page on a lower tier is not the page that its location names; what it held is not judged."
+        "the pointer goes, where no metadata lies below; else nothing";
 }
 
 impl Serialize for Code {

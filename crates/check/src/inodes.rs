@@ -3,7 +3,9 @@
 use crate::checker::{Checker, InodeRecord};
 use crate::code::Code;
 use crate::file_map::Tree;
+use terrace_format::BLOCK_SIZE;
 use terrace_format::address::{MAX_FILE_SIZE, MAX_INO, ROOT_INO};
+use terrace_format::below::{Identity, is_below};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, flag, unpack_root};
 use terrace_format::table::{Owner, PageKind};
 use zerocopy::FromBytes;
@@ -14,7 +16,11 @@ impl Checker<'_> {
         let Some(count) = self.word(self.geometry.inode_pages()) else {
             return;
         };
-        let most = (MAX_INO.0 / SLOTS_PER_PAGE + 1).min(self.geometry.block_count());
+        let below = self.superblock.device_rows().iter().map(|row| row.blocks.get());
+        let below = below.fold(0, u64::saturating_add);
+        let room = self.geometry.block_count();
+        let room = if self.superblock.has_metadata_below() { room.saturating_add(below) } else { room };
+        let most = (MAX_INO.0 / SLOTS_PER_PAGE + 1).min(room);
         if count == 0 || count > most {
             self.report(Code::InodePageCount, || format!("{count} pages"));
         }
@@ -54,7 +60,14 @@ impl Checker<'_> {
     }
 
     fn inode_page(&mut self, index: u64, entry: u64) {
-        // The tier tag of a location must be 0 in version 1, and so makes a number out of range.
+        if self.superblock.has_metadata_below() && is_below(entry) {
+            let site = format_args!("inode page {index}");
+            if let Some(bytes) = self.below(entry, Identity::Inodes { index }, &site) {
+                self.slots(index, &bytes);
+            }
+            return;
+        }
+        // Without the feature a tag makes a number out of range.
         let Ok(datum) = u32::try_from(index) else {
             return; // the height bounds it, but nothing rests on that
         };
@@ -62,9 +75,12 @@ impl Checker<'_> {
         if !self.claim(entry, owner, &format_args!("inode page {index}")) {
             return;
         }
-        let Some(bytes) = self.block(entry) else {
-            return;
-        };
+        if let Some(bytes) = self.block(entry) {
+            self.slots(index, &bytes);
+        }
+    }
+
+    fn slots(&mut self, index: u64, bytes: &[u8; BLOCK_SIZE as usize]) {
         for (ino, bytes) in (index * SLOTS_PER_PAGE..).zip(bytes.as_chunks::<{ SLOT_SIZE as usize }>().0) {
             let Ok(slot) = InodeSlot::read_from_bytes(bytes) else {
                 continue;

@@ -79,6 +79,9 @@ impl Checker<'_> {
             run.ino = Some(ino);
         }
         let Some(record) = self.inode(ino).cloned() else {
+            if self.is_unread(ino) {
+                return;
+            }
             self.report(Code::KeyInode, || format!("{key:02x?}: no such inode"));
             return;
         };
@@ -145,6 +148,9 @@ impl Checker<'_> {
         let print = u128::from(first.hash_one(name)) << 64 | u128::from(second.hash_one(name));
         if !run.names.insert(print) {
             self.report(Code::DentryDuplicate, || format!("directory {at}: {:?}", shown()));
+        }
+        if self.is_unread(target.into()) {
+            return;
         }
         let Some(record) = self.inode_mut(target.into()) else {
             self.report(Code::DentryTarget, || format!("directory {at}: {:?} names inode {target}", shown()));

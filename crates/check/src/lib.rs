@@ -12,6 +12,7 @@
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
+mod below;
 mod bitmap;
 mod blocks;
 mod catalog;

@@ -79,6 +79,8 @@ pub struct Summary {
     pub cold_blocks: u64,
     /// Cold blocks read and compared with their checksum (with `read_cold`).
     pub cold_blocks_read: u64,
+    /// Metadata pages on lower tiers.
+    pub metadata_below: u64,
     /// Blocks of group summaries.
     pub summary_blocks: u64,
 }

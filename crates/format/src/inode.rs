@@ -145,11 +145,6 @@ pub fn unpack_root(word: u64) -> (u8, u64) {
 /// Bit of a radix leaf entry (and of a direct pointer, at bit 31): allocated but unwritten.
 pub const ENTRY_UNWRITTEN: u64 = 1 << 63;
 
-/// Tier tag of a location of a metadata page (design C1): the top 8 bits; 0 is PM.
-pub fn location_tier(word: u64) -> u8 {
-    (word >> 56) as u8
-}
-
 /// Address of a slot inside its page.
 pub fn slot_offset(page: PmOffset, ino: u64) -> PmOffset {
     page.plus((ino % SLOTS_PER_PAGE) * SLOT_SIZE)

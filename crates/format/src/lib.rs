@@ -7,6 +7,7 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod address;
+pub mod below;
 pub mod checkpoint;
 pub mod checksum;
 pub mod corrupt;

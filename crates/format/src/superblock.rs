@@ -4,7 +4,8 @@ use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::geometry::Geometry;
 use crate::version::{
-    FORMAT_VERSION, INCOMPATIBLE, PARTIAL_SHADOWS, RADIX_MAP, READ_ONLY_COMPATIBLE, REPAIRING, known,
+    FORMAT_VERSION, INCOMPATIBLE, METADATA_BELOW, PARTIAL_SHADOWS, RADIX_MAP, READ_ONLY_COMPATIBLE,
+    REPAIRING, known,
 };
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -168,6 +169,11 @@ impl Superblock {
     /// Whether its PM blocks may hold some lines only of a cold block.
     pub fn has_partial_shadows(&self) -> bool {
         self.incompatible.get() & PARTIAL_SHADOWS != 0
+    }
+
+    /// Whether metadata pages may lie on lower tiers.
+    pub fn has_metadata_below(&self) -> bool {
+        self.incompatible.get() & METADATA_BELOW != 0
     }
 
     /// As [`Self::verify`], for check: a repair that was interrupted is no reason to refuse.

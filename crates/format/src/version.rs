@@ -47,6 +47,11 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         name: "partial-shadows",
         sentence: "a block table entry may hold fewer than all lines; the others are those of the cold copy",
     },
+    FeatureRow {
+        bit: METADATA_BELOW,
+        name: "metadata-below",
+        sentence: "catalog leaves and inode pages may lie on lower tiers",
+    },
 ];
 /// Incompatible feature: the radix map.
 pub const RADIX_MAP: u64 = 1;
@@ -54,6 +59,8 @@ pub const RADIX_MAP: u64 = 1;
 pub const REPAIRING: u64 = 2;
 /// Incompatible feature: PM blocks that hold some lines of a cold block. Set by mkfs.
 pub const PARTIAL_SHADOWS: u64 = 4;
+/// Incompatible feature: metadata pages on lower tiers. Set by mkfs.
+pub const METADATA_BELOW: u64 = 8;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

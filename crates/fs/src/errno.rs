@@ -119,7 +119,11 @@ impl FsError {
                 libc::ENOSPC
             }
             FsError::Engine(
-                Error::Media(_) | Error::Corrupt(_) | Error::RecordTooLarge { .. } | Error::Refused(_),
+                Error::Media(_)
+                | Error::Corrupt(_)
+                | Error::RecordTooLarge { .. }
+                | Error::PageBelow(_)
+                | Error::Refused(_),
             ) => libc::EIO,
         }
     }

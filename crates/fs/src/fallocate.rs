@@ -229,6 +229,18 @@ impl Fs {
     /// # Errors
     /// ENXIO at or past the end (and for data, when none follows), EISDIR, EIO.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+        self.try_seek(ino, offset, what, Wait::Allowed)
+    }
+
+    /// As [`Self::seek`]; it waits for metadata on a lower tier only if it may.
+    ///
+    /// # Errors
+    /// As [`Self::seek`]; `WouldBlock`.
+    pub fn try_seek(&self, ino: Ino, offset: u64, what: Seek, wait: Wait) -> FsResult<u64> {
+        self.with_pages(wait, || self.seek_in_pm(ino, offset, what))
+    }
+
+    fn seek_in_pm(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
         let _guard = self.locks.read(ino);
         let inode = self.load_regular(ino)?;
         let size = inode.size();

@@ -5,6 +5,7 @@ use crate::files::Files;
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
+use crate::pages::MetadataPages;
 use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
@@ -38,6 +39,7 @@ pub struct Fs {
     pub(crate) map: Box<dyn FileMap>,
     pub(crate) inode_map: InodeFileMap,
     pub(crate) inode_pages: InodePages,
+    pub(crate) metadata: Arc<MetadataPages>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) names: NameHash,
     pub(crate) devices: Devices,

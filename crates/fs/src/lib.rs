@@ -26,6 +26,7 @@ mod namei;
 mod numbers;
 mod op;
 mod orphan;
+mod pages;
 mod partial;
 mod place;
 mod read;
@@ -57,7 +58,9 @@ pub use errno::{FsError, FsResult};
 pub use fs::Fs;
 pub use migration::MigrationReport;
 pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
-pub use mount::{Background, MountOptions, PolicyKind, PoolMedia, mend_superblock, read_superblock};
+pub use mount::{
+    Background, MetadataMoves, MountOptions, PolicyKind, PoolMedia, mend_superblock, read_superblock,
+};
 pub use references::OpenMode;
 pub use speeds::{SpeedStatus, class_name, speed_of, speed_status};
 pub use status::{FsStatus, PlacementStatus};

@@ -13,7 +13,7 @@ use terrace_format::geometry::{ROOTS_BLOCK, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, pack_root};
 use terrace_format::superblock::{DeviceRow, MAX_DEVICES, Superblock};
 use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
-use terrace_format::version::DEVICE_SPEEDS;
+use terrace_format::version::{DEVICE_SPEEDS, METADATA_BELOW};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, PmBlock, PmOffset};
 use terrace_media::block::AlignedBlock;
 use terrace_media::speed::{ClassedSpeed, FIGURES};
@@ -187,6 +187,9 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
         if !row.set_path(path) {
             return Err(refuse(format!("{}: path longer than 255 bytes", device.path.display())));
         }
+    }
+    if !options.devices.is_empty() {
+        superblock.incompatible |= METADATA_BELOW;
     }
     superblock.seal();
     Ok(superblock)

@@ -7,6 +7,7 @@ use crate::fs::{ColdVersions, Fs};
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
+use crate::pages::MetadataPages;
 use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
@@ -61,6 +62,17 @@ pub enum PolicyKind {
     WriteOnly = 4,
 }
 
+/// When cold metadata moves below PM (design C1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetadataMoves {
+    /// Never.
+    Never,
+    /// When PM is scarce, and moving data does not help or metadata has more than its share.
+    WhenScarce,
+    /// As soon as it is cold: for tests.
+    Always,
+}
+
 /// What a mount may override.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -93,6 +105,8 @@ pub struct MountOptions {
     /// Read a cold block before a small write to it, as all the publications do, instead of making a partial shadow:
     /// for measuring the difference. What is partial already stays so.
     pub read_first: bool,
+    /// When cold metadata moves below PM. What lies there is fetched in any case.
+    pub metadata_moves: MetadataMoves,
     /// Move the checkpoint only when space is short, so that a crash leaves as much to replay as there can be:
     /// for measuring recovery.
     pub checkpoint_when_full: bool,
@@ -115,6 +129,7 @@ impl Default for MountOptions {
             promote_first_touch: false,
             home: None,
             read_first: false,
+            metadata_moves: MetadataMoves::Never,
             checkpoint_when_full: false,
         }
     }
@@ -249,14 +264,22 @@ impl Fs {
             if devices.list.is_empty() || policy_id == PolicyKind::Static as u8 { 0 } else { usable / 16 };
         let steers = policy.steers_writes();
         let numbers = InodeNumbers::new(media.pm.load_u64(geometry.inode_pages())?);
-        if numbers.pages > usable {
+        let has_below = superblock.has_metadata_below();
+        let below: u64 = sizes.iter().map(|(_, blocks)| *blocks).sum();
+        if numbers.pages > usable + if has_below { below } else { 0 } {
             let found = numbers.pages.to_string();
-            return Err(terrace_format::Corrupt::new("inode pages", "fewer than PM blocks", found).into());
+            return Err(terrace_format::Corrupt::new("inode pages", "fewer than blocks", found).into());
         }
+        let may_lower = has_below
+            && !devices.list.is_empty()
+            && !options.read_only
+            && options.metadata_moves != MetadataMoves::Never;
+        let eager = options.metadata_moves == MetadataMoves::Always;
         let fs = Fs {
             map: Box::new(RadixTree::new(Arc::clone(&blocks))),
             inode_map: InodeFileMap::new(Arc::clone(&blocks)),
             inode_pages: InodePages::new(),
+            metadata: Arc::new(MetadataPages::new(may_lower, eager, usable)),
             catalog,
             names: NameHash::new(&superblock.hash_key),
             devices,

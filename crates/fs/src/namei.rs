@@ -60,10 +60,18 @@ impl Fs {
     /// # Errors
     /// ENOENT, ENOTDIR, ENAMETOOLONG, EIO; ESTALE for ".." of a removed directory.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attributes> {
+        self.try_lookup(parent, name, Wait::Allowed)
+    }
+
+    /// As [`Self::lookup`]; it waits for metadata on a lower tier only if it may.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`]; `WouldBlock`.
+    pub fn try_lookup(&self, parent: Ino, name: &[u8], wait: Wait) -> FsResult<Attributes> {
         if name.len() > NAME_MAX {
             return Err(FsError::NameTooLong);
         }
-        let ino = {
+        let ino = self.with_pages(wait, || {
             let _guard = self.locks.read(parent);
             let directory = self.load_directory(parent)?;
             let ino = match name {
@@ -75,17 +83,17 @@ impl Fs {
             };
             // Under the directory's lock: nobody can remove the last name before the reference counts.
             self.references.looked_up(ino);
-            ino
-        };
-        self.attributes_or_forget(ino)
+            Ok(ino)
+        })?;
+        self.attributes_or_forget(ino, wait)
     }
 
     /// Attributes of an inode whose reference was just taken; gives the reference back on failure.
-    pub(crate) fn attributes_or_forget(&self, ino: Ino) -> FsResult<Attributes> {
-        let found = {
+    pub(crate) fn attributes_or_forget(&self, ino: Ino, wait: Wait) -> FsResult<Attributes> {
+        let found = self.with_pages(wait, || {
             let _guard = self.locks.read(ino);
             self.load(ino)
-        };
+        });
         match found {
             Ok(inode) => Ok(inode.attributes()),
             Err(error) => {
@@ -104,9 +112,15 @@ impl Fs {
 
     /// Queues an inode for removal when it has no name left.
     fn queue_if_orphan(&self, ino: Ino) {
-        // Without the lock: the flag is set before the last reference goes, or nobody needs it.
-        match self.load_any(ino) {
+        // The flag is set before the last reference goes, or nobody needs it.
+        let found = {
+            let _guard = self.locks.read(ino);
+            self.load_any(ino)
+        };
+        match found {
             Ok(inode) if !inode.slot.has(flag::ORPHAN) => {}
+            // Pages with orphans stay in PM.
+            Err(FsError::Engine(terrace_wal::Error::PageBelow(_))) => {}
             // What cannot be read now is looked at again by the reclaimer.
             _ => self.reclaim.push(Job::Orphan(ino)),
         }
@@ -117,8 +131,18 @@ impl Fs {
     /// # Errors
     /// ESTALE, EIO.
     pub fn getattr(&self, ino: Ino) -> FsResult<Attributes> {
-        let _guard = self.locks.read(ino);
-        Ok(self.load(ino)?.attributes())
+        self.try_getattr(ino, Wait::Allowed)
+    }
+
+    /// As [`Self::getattr`]; it waits for metadata on a lower tier only if it may.
+    ///
+    /// # Errors
+    /// As [`Self::getattr`]; `WouldBlock`.
+    pub fn try_getattr(&self, ino: Ino, wait: Wait) -> FsResult<Attributes> {
+        self.with_pages(wait, || {
+            let _guard = self.locks.read(ino);
+            Ok(self.load(ino)?.attributes())
+        })
     }
 
     /// Opens; `truncate` as O_TRUNC. The mode is that of the first open until the last close.
@@ -133,10 +157,12 @@ impl Fs {
             let change = SetAttributes { size: Some(0), kill_set_id: true, ..Default::default() };
             self.setattr(ino, &change, wait)?;
         }
-        let _guard = self.locks.read(ino);
-        let inode = self.load(ino)?;
-        let cached = !write && inode.slot.has(flag::HAS_COLD) && !truncate && self.mostly_cold(&inode)?;
-        Ok(self.references.open(ino, if cached { OpenMode::Cached } else { OpenMode::Direct }))
+        self.with_pages(wait, || {
+            let _guard = self.locks.read(ino);
+            let inode = self.load(ino)?;
+            let cached = !write && inode.slot.has(flag::HAS_COLD) && !truncate && self.mostly_cold(&inode)?;
+            Ok(self.references.open(ino, if cached { OpenMode::Cached } else { OpenMode::Direct }))
+        })
     }
 
     /// A file none of whose first blocks is in PM is read through the kernel's cache.

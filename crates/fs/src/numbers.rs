@@ -7,7 +7,9 @@ use crate::errno::FsResult;
 use crate::fs::Fs;
 use crate::op::{Attempt, Need};
 use crate::reclaim_queue::Job;
+use std::collections::BTreeSet;
 use terrace_blocks::Purpose;
+use terrace_format::below::Below;
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, flag};
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, Ino};
@@ -23,6 +25,10 @@ pub(crate) struct InodeNumbers {
     candidates: Vec<u32>,
     /// Pages of the inode file.
     pub pages: u64,
+    /// Pages that lay below when they were to be scanned: their free slots are not known.
+    unknown: BTreeSet<u64>,
+    /// Those of them that have some, by their location.
+    unknown_free: Vec<u64>,
     /// Numbers whose freeing transaction is not yet applied: as many as threads that free.
     freeing: Vec<u64>,
 }
@@ -33,8 +39,27 @@ impl InodeNumbers {
         InodeNumbers { pages, ..Default::default() }
     }
 
-    fn scanned(&self) -> u64 {
+    /// Pages whose free slots are known, or that lay below when it was their turn.
+    pub fn scanned(&self) -> u64 {
         self.free.len() as u64
+    }
+
+    /// Takes note of the slots of a page that came into PM.
+    pub fn learn(&mut self, index: u64, bytes: &[u8; BLOCK_SIZE as usize]) {
+        if !self.unknown.remove(&index) {
+            return;
+        }
+        self.unknown_free.retain(|page| *page != index);
+        for (ino, slot) in slots_of(index, bytes) {
+            if slot.is_free() && ino.0 > 1 && !self.freeing.contains(&ino.0) {
+                self.insert(ino);
+            }
+        }
+    }
+
+    /// Looks for no free slots in pages below any more.
+    pub fn give_up_below(&mut self) {
+        self.unknown_free.clear();
     }
 
     fn insert(&mut self, ino: Ino) {
@@ -80,6 +105,12 @@ impl Drop for NewNumber<'_> {
     }
 }
 
+/// The slots of a page.
+fn slots_of(index: u64, bytes: &[u8; BLOCK_SIZE as usize]) -> impl Iterator<Item = (Ino, InodeSlot)> {
+    let slots = bytes.as_chunks::<{ SLOT_SIZE as usize }>().0.iter().zip(index * SLOTS_PER_PAGE..);
+    slots.filter_map(|(raw, ino)| Some((Ino(ino), InodeSlot::read_from_bytes(raw).ok()?)))
+}
+
 impl Fs {
     /// Takes a free inode number.
     pub(crate) fn new_number(&self) -> Attempt<NewNumber<'_>> {
@@ -89,7 +120,11 @@ impl Fs {
                 return Ok(NewNumber { fs: self, ino, kept: false });
             }
             if !self.scan_inode_page(&mut numbers)? {
-                return Err(Need::InodePage.into());
+                // A page below with free slots before a new one.
+                return Err(match numbers.unknown_free.last() {
+                    Some(index) => Need::FreeNumbers(*index).into(),
+                    None => Need::InodePage.into(),
+                });
             }
         }
     }
@@ -115,20 +150,28 @@ impl Fs {
             return Ok(false);
         }
         let mut word = 0;
-        if let Some(page) = self.inode_map.lookup(None, index)? {
-            let mut bytes = [0; BLOCK_SIZE as usize];
-            self.pm.read(page.offset(), &mut bytes)?;
-            for (bit, raw) in bytes.as_chunks::<{ SLOT_SIZE as usize }>().0.iter().enumerate() {
-                let ino = index * SLOTS_PER_PAGE + bit as u64;
-                let Ok(slot) = InodeSlot::read_from_bytes(raw) else {
-                    continue;
-                };
-                if slot.is_free() && ino > 1 && !numbers.freeing.contains(&ino) {
-                    word |= 1 << bit;
-                } else if slot.has(flag::HAS_INTENT) && !slot.has(flag::ORPHAN) {
-                    self.reclaim.push(Job::Intents(Ino(ino)));
+        match self.inode_map.lookup(None, index) {
+            Ok(Some(page)) => {
+                let mut bytes = [0; BLOCK_SIZE as usize];
+                self.pm.read(page.offset(), &mut bytes)?;
+                for (ino, slot) in slots_of(index, &bytes) {
+                    if slot.is_free() && ino.0 > 1 && !numbers.freeing.contains(&ino.0) {
+                        word |= 1 << (ino.0 % SLOTS_PER_PAGE);
+                    } else if slot.has(flag::HAS_INTENT) && !slot.has(flag::ORPHAN) {
+                        self.reclaim.push(Job::Intents(ino));
+                    }
                 }
             }
+            Ok(None) => {}
+            // Not read for that: its location says whether it has free slots, and it has no intents.
+            Err(terrace_wal::Error::PageBelow(_)) => {
+                numbers.unknown.insert(index);
+                let place = self.inode_map.location(None, index)?.and_then(Below::decode);
+                if place.is_some_and(|place| place.free_slots) {
+                    numbers.unknown_free.push(index);
+                }
+            }
+            Err(error) => return Err(error.into()),
         }
         numbers.free.push(word);
         if word != 0 {
@@ -142,7 +185,8 @@ impl Fs {
         let reservation = self.wal.reserve(crate::op::SMALL_RECORD.min(self.wal.max_record()))?;
         let mut claim = self.blocks.claim(6, purpose)?;
         let mut numbers = self.numbers.lock();
-        if !numbers.candidates.is_empty() || numbers.scanned() < numbers.pages {
+        let known = numbers.candidates.is_empty() && numbers.unknown_free.is_empty();
+        if !known || numbers.scanned() < numbers.pages {
             return Ok(());
         }
         let index = numbers.pages;

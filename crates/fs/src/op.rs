@@ -3,13 +3,14 @@
 use crate::cold::Fetched;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::pages::PagePins;
 use crate::types::{BlockRange, Wait};
 use terrace_blocks::Purpose;
 use terrace_catalog::{Edit, Shortage};
 use terrace_format::keys::Key;
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_runtime::interleave;
-use terrace_wal::{Error, NoSpace, Reservation};
+use terrace_wal::{Error, NoSpace, PageBelow, Reservation};
 
 /// One operation under way.
 pub(crate) struct Op {
@@ -17,6 +18,8 @@ pub(crate) struct Op {
     pub purpose: Purpose,
     /// Cold blocks that were read for it.
     pub fetched: Fetched,
+    /// Metadata pages that were fetched for it.
+    pub pages: PagePins,
     /// PM blocks to claim beyond the usual number.
     pub extra: usize,
     /// How often its pieces were halved because a record would have been too large.
@@ -34,6 +37,7 @@ impl Op {
             wait,
             purpose: Purpose::User,
             fetched: Fetched::default(),
+            pages: PagePins::default(),
             extra: 0,
             halved: 0,
             freed_seen: 0,
@@ -56,6 +60,10 @@ pub(crate) enum Need {
     CatalogRoom(Shortage),
     /// Room in catalog pages for several keys (with value lengths) at once.
     CatalogRooms(Vec<(Key, usize)>),
+    /// A metadata page that lies below PM.
+    MetadataPage(Box<PageBelow>),
+    /// A page of the inode file below, for its free slots.
+    FreeNumbers(u64),
     /// Content of cold blocks.
     Cold { ino: Ino, range: BlockRange },
     /// An intent overlaps a range that is to be used again.
@@ -76,6 +84,8 @@ impl Need {
             Need::MapNodes { .. } => "map nodes",
             Need::CatalogRoom(_) => "room in a catalog page",
             Need::CatalogRooms(_) => "room in several catalog pages",
+            Need::MetadataPage(_) => "metadata pages below",
+            Need::FreeNumbers(_) => "free inode numbers",
             Need::Cold { .. } => "cold blocks",
             Need::ClearIntent { .. } => "the end of an intent",
             Need::InodePage => "an inode page",
@@ -99,6 +109,7 @@ impl From<FsError> for Fail {
     fn from(error: FsError) -> Fail {
         match error {
             FsError::Engine(Error::NoSpace(NoSpace::Pm)) => Fail::Need(Need::PmSpace),
+            FsError::Engine(Error::PageBelow(page)) => Fail::Need(Need::MetadataPage(page)),
             error => Fail::Error(error),
         }
     }
@@ -185,6 +196,8 @@ impl Fs {
                 self.catalog.make_room_for(&shortage, op.purpose).map_err(FsError::from)
             }
             Need::CatalogRooms(puts) => self.catalog.make_room_many(&puts, op.purpose).map_err(FsError::from),
+            Need::MetadataPage(page) => self.fetch_page(op, &page),
+            Need::FreeNumbers(index) => self.fetch_numbers(op, index),
             Need::Cold { ino, range } => self.fetch_cold(op, ino, range),
             Need::ClearIntent { ino, range } => self.clear_intent(op.wait, ino, range),
             Need::InodePage => self.add_inode_page(op.purpose),
@@ -199,6 +212,10 @@ impl Fs {
             Err(FsError::Engine(Error::NoSpace(NoSpace::Pm))) => {
                 *provided -= 1;
                 self.make_pm_space(op)
+            }
+            // Met on the way: then the attempt lacks what it lacked, or finds it.
+            Err(FsError::Engine(Error::PageBelow(page))) => {
+                self.provide(op, Need::MetadataPage(page), provided)
             }
             other => other,
         }

@@ -221,14 +221,22 @@ impl Fs {
     /// # Errors
     /// EINVAL for other inodes, EIO.
     pub fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        let (target, atime_due) = {
+        self.try_readlink(ino, Wait::Allowed)
+    }
+
+    /// As [`Self::readlink`]; it waits for metadata on a lower tier only if it may.
+    ///
+    /// # Errors
+    /// As [`Self::readlink`]; `WouldBlock`.
+    pub fn try_readlink(&self, ino: Ino, wait: Wait) -> FsResult<Vec<u8>> {
+        let (target, atime_due) = self.with_pages(wait, || {
             let _guard = self.locks.read(ino);
             let inode = self.load(ino)?;
             if !inode.slot.is_symlink() {
                 return Err(FsError::Invalid);
             }
-            (self.symlink_target(&inode)?, self.atime_due(&inode))
-        };
+            Ok((self.symlink_target(&inode)?, self.atime_due(&inode)))
+        })?;
         if atime_due {
             self.touch_atime(ino);
         }

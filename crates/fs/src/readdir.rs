@@ -2,7 +2,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::types::{Attributes, DirectoryEntry};
+use crate::types::{Attributes, DirectoryEntry, Wait};
 use std::ops::ControlFlow;
 use terrace_catalog::dentry;
 use terrace_format::Ino;
@@ -26,16 +26,39 @@ impl Fs {
         after: u64,
         visit: &mut dyn FnMut(&DirectoryEntry) -> bool,
     ) -> FsResult<()> {
-        let mut after = after;
+        self.try_readdir(ino, after, Wait::Allowed, visit)
+    }
+
+    /// As [`Self::readdir`]; it waits for metadata on a lower tier only if it may, and ends before what it would have to
+    /// wait for when it has visited some.
+    ///
+    /// # Errors
+    /// As [`Self::readdir`]; `WouldBlock`.
+    pub fn try_readdir(
+        &self,
+        ino: Ino,
+        after: u64,
+        wait: Wait,
+        visit: &mut dyn FnMut(&DirectoryEntry) -> bool,
+    ) -> FsResult<()> {
+        let (mut next, mut consumed) = (after, false);
         loop {
-            let batch = self.read_entries(ino, after, false)?;
+            let batch = match self.with_pages(wait, || self.read_entries(ino, next, false)) {
+                Err(FsError::WouldBlock) if consumed => break,
+                batch => batch?,
+            };
             let Some(last) = batch.last() else { break };
-            after = last.cookie;
-            if batch.iter().any(|entry| !visit(entry)) {
+            next = last.cookie;
+            let visited = batch.iter().take_while(|entry| visit(entry)).count();
+            consumed |= visited > 0;
+            if visited < batch.len() {
                 break;
             }
         }
-        self.directory_read(ino)
+        match self.directory_read(ino, wait) {
+            Err(FsError::WouldBlock) if consumed => Ok(()),
+            read => read,
+        }
     }
 
     /// As [`Self::readdir`], with attributes; takes a lookup reference for each entry that is consumed,
@@ -49,13 +72,27 @@ impl Fs {
         after: u64,
         visit: &mut dyn FnMut(&DirectoryEntry, &Attributes) -> bool,
     ) -> FsResult<()> {
+        self.try_readdir_plus(ino, after, Wait::Allowed, visit)
+    }
+
+    /// As [`Self::readdir_plus`]; it waits for metadata on a lower tier only if it may.
+    ///
+    /// # Errors
+    /// As [`Self::readdir`]; `WouldBlock`, when nothing was consumed.
+    pub fn try_readdir_plus(
+        &self,
+        ino: Ino,
+        after: u64,
+        wait: Wait,
+        visit: &mut dyn FnMut(&DirectoryEntry, &Attributes) -> bool,
+    ) -> FsResult<()> {
         let mut consumed = false;
-        let result = self.read_plus(ino, after, &mut |entry, attributes| {
+        let result = self.read_plus(ino, after, wait, &mut |entry, attributes| {
             let taken = visit(entry, attributes);
             consumed |= taken;
             taken
         });
-        let result = result.and_then(|()| self.directory_read(ino));
+        let result = result.and_then(|()| self.directory_read(ino, wait));
         // Of what was consumed the kernel must be told, or it never gives the references back.
         if consumed { Ok(()) } else { result }
     }
@@ -64,11 +101,12 @@ impl Fs {
         &self,
         ino: Ino,
         after: u64,
+        wait: Wait,
         visit: &mut dyn FnMut(&DirectoryEntry, &Attributes) -> bool,
     ) -> FsResult<()> {
         let mut after = after;
         loop {
-            let batch = self.read_entries(ino, after, true)?;
+            let batch = self.with_pages(wait, || self.read_entries(ino, after, true))?;
             let Some(last) = batch.last() else { return Ok(()) };
             after = last.cookie;
             let mut ended = None;
@@ -80,7 +118,10 @@ impl Fs {
                     }
                     continue;
                 }
-                let found = if dots { self.getattr(entry.ino) } else { self.attributes_or_forget(entry.ino) };
+                let found = match dots {
+                    true => self.try_getattr(entry.ino, wait),
+                    false => self.attributes_or_forget(entry.ino, wait),
+                };
                 match found {
                     Ok(attributes) if visit(entry, &attributes) => {}
                     Ok(_) => {
@@ -135,11 +176,11 @@ impl Fs {
         Ok(entries)
     }
 
-    fn directory_read(&self, ino: Ino) -> FsResult<()> {
-        let due = {
+    fn directory_read(&self, ino: Ino, wait: Wait) -> FsResult<()> {
+        let due = self.with_pages(wait, || {
             let _guard = self.locks.read(ino);
-            self.load(ino).map(|inode| self.atime_due(&inode))?
-        };
+            self.load(ino).map(|inode| self.atime_due(&inode))
+        })?;
         if due {
             self.touch_atime(ino);
         }

@@ -19,7 +19,7 @@ impl Fs {
         }
         let rest = SetAttributes { size: None, ..*change };
         if rest == (SetAttributes { kill_set_id: rest.kill_set_id, ..Default::default() }) {
-            return self.getattr(ino);
+            return self.try_getattr(ino, wait);
         }
         let mut op = Op::reclaiming(wait);
         self.run(&mut op, 256, |reservation, _op| {

@@ -70,7 +70,8 @@ impl Inode {
     }
 }
 
-/// Where pages of the inode file lie, as found last: a word each, by the low bits of the index. Pages do not move.
+/// Where pages of the inode file lie, as found last: a word each, by the low bits of the index. A page moves under
+/// the locks of all its inodes, and who looks here holds one of them.
 pub(crate) struct InodePages(Vec<AtomicU64>);
 
 const CACHED_PAGES: u64 = 1 << 12;
@@ -89,10 +90,15 @@ impl InodePages {
         (word != 0 && word >> 32 == index).then_some(PmBlock(word & 0xffff_ffff))
     }
 
-    fn put(&self, index: u64, page: PmBlock) {
+    pub fn put(&self, index: u64, page: PmBlock) {
         if page.0 <= u64::from(u32::MAX) {
             self.word(index).store(index << 32 | page.0, Ordering::Relaxed);
         }
+    }
+
+    /// The page moves.
+    pub fn forget(&self, index: u64) {
+        self.word(index).store(0, Ordering::Relaxed);
     }
 }
 
@@ -130,16 +136,21 @@ impl Fs {
         Ok(found)
     }
 
-    /// Address of an inode's slot.
+    /// Address of an inode's slot. The caller holds its lock, or the list of an orphan: pages with orphans do not move.
+    ///
+    /// # Errors
+    /// `PageBelow`; ESTALE; EIO.
     pub(crate) fn slot_place(&self, ino: Ino) -> FsResult<PmOffset> {
         if ino.0 == 0 || ino > terrace_format::address::MAX_INO {
             return Err(FsError::Stale);
         }
         let index = ino.0 / SLOTS_PER_PAGE;
         if let Some(page) = self.inode_pages.get(index) {
+            self.blocks.descriptor(page).set_in_use();
             return Ok(slot_offset(page.offset(), ino.0));
         }
         let page = self.inode_map.lookup(None, index)?.ok_or(FsError::Stale)?;
+        self.blocks.descriptor(page).set_in_use();
         self.inode_pages.put(index, page);
         Ok(slot_offset(page.offset(), ino.0))
     }

@@ -362,6 +362,10 @@ impl Fs {
     /// # Errors
     /// ESTALE, EIO.
     pub fn whereabouts_in(&self, ino: Ino, range: BlockRange) -> FsResult<Whereabouts> {
+        self.with_pages(Wait::Allowed, || self.whereabouts_in_pm(ino, range))
+    }
+
+    fn whereabouts_in_pm(&self, ino: Ino, range: BlockRange) -> FsResult<Whereabouts> {
         let _guard = self.locks.read(ino);
         let inode = self.load(ino)?;
         let (mut written, mut read) = (Times::default(), Times::default());

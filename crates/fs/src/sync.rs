@@ -179,7 +179,7 @@ impl Fs {
                 }
                 self.clock.sleep(Duration::from_millis(500));
             } else if begun.demoted_bytes == self.migration.report(self.clock.monotonic_ns()).demoted_bytes {
-                if !self.is_any_left(before)? {
+                if !self.with_pages(Wait::Allowed, || self.is_any_left(before))? {
                     return Ok(());
                 }
                 self.migration.wait_round(Duration::from_millis(10));

@@ -327,7 +327,7 @@ impl Fs {
         let whole = Segment { offset, length: data.len() as u64, data: Some(data) };
         let mut home = None;
         if self.is_pm_short() {
-            home = Some(self.ask_home(ino, &whole, flags)?);
+            home = Some(self.with_pages(wait, || self.ask_home(ino, &whole, flags))?);
             if home == Some(Home::Pm) {
                 self.wait_for_demotion(wait)?;
             }
@@ -347,7 +347,7 @@ impl Fs {
                 WholeBlock::Unknown => {}
             }
         }
-        let home = home.map_or_else(|| self.ask_home(ino, &whole, flags), Ok)?;
+        let home = home.map_or_else(|| self.with_pages(wait, || self.ask_home(ino, &whole, flags)), Ok)?;
         if home == Home::Block {
             match self.write_buffered(ino, offset, data, flags, wait) {
                 // DRAM or the lower tiers take nothing now: PM may, after what lies before it in the file, as far as it

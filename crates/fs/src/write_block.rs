@@ -47,7 +47,10 @@ impl Fs {
             claim => claim?,
         };
         let guard = self.locks.write(ino);
-        let inode = self.load_regular(ino)?;
+        let inode = match self.load_regular(ino) {
+            Err(FsError::Engine(Error::PageBelow(_))) => return Ok(WholeBlock::Unknown),
+            inode => inode?,
+        };
         let segment = Segment { offset: block.0 * BLOCK_SIZE, length: BLOCK_SIZE, data: Some(data) };
         let home = self.home_of(&inode, &segment, flags);
         if home == Home::Block || inode.pending.is_some() {

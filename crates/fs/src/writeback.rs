@@ -105,7 +105,8 @@ impl Fs {
     ) -> FsResult<Option<Group<'_>>> {
         let _guard = self.locks.read(ino);
         let inode = match self.load(ino) {
-            Err(FsError::Stale) => return Ok(None),
+            // Whose page lies below has no dirty pages.
+            Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(None),
             inode => inode?,
         };
         let generation = inode.slot.generation.get();
@@ -469,7 +470,7 @@ impl Fs {
     pub(crate) fn blocks_with(&self, ino: Ino, block: FileBlock) -> FsResult<Vec<FileBlock>> {
         let _guard = self.locks.read(ino);
         let durable_block = match self.load(ino) {
-            Err(FsError::Stale) => return Ok(Vec::new()),
+            Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(Vec::new()),
             inode => FileBlock(inode?.durable_size() / BLOCK_SIZE),
         };
         let end = FileBlock(u64::MAX);
@@ -486,7 +487,7 @@ impl Fs {
         let (size, mut left) = {
             let _guard = self.locks.read(ino);
             let inode = match self.load(ino) {
-                Err(FsError::Stale) => return Ok(()),
+                Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(()),
                 inode => inode?,
             };
             let Some(pending) = inode.pending else { return Ok(()) };
@@ -534,7 +535,7 @@ impl Fs {
     fn first_behind_end(&self, ino: Ino) -> FsResult<Option<FileBlock>> {
         let _guard = self.locks.read(ino);
         match self.load(ino) {
-            Err(FsError::Stale) => Ok(None),
+            Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => Ok(None),
             inode => {
                 let from = FileBlock(inode?.durable_size() / BLOCK_SIZE);
                 Ok(self.cache.next_dirty(ino, from, FileBlock(u64::MAX)))
@@ -546,7 +547,7 @@ impl Fs {
     fn is_size_pending(&self, ino: Ino, size: u64) -> FsResult<bool> {
         let _guard = self.locks.read(ino);
         let inode = match self.load(ino) {
-            Err(FsError::Stale) => return Ok(false),
+            Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(false),
             inode => inode?,
         };
         Ok(inode.pending.is_some_and(|pending| inode.durable_size() < pending.size.min(size)))

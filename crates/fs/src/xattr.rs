@@ -42,14 +42,24 @@ impl Fs {
     /// # Errors
     /// ENODATA, EOPNOTSUPP for other namespaces, EIO.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        self.try_getxattr(ino, name, Wait::Allowed)
+    }
+
+    /// As [`Self::getxattr`]; it waits for metadata on a lower tier only if it may.
+    ///
+    /// # Errors
+    /// As [`Self::getxattr`]; `WouldBlock`.
+    pub fn try_getxattr(&self, ino: Ino, name: &[u8], wait: Wait) -> FsResult<Vec<u8>> {
         check(name)?;
-        let _guard = self.locks.read(ino);
-        let inode = self.load(ino)?;
-        if !inode.slot.has(flag::HAS_XATTR) {
-            return Err(FsError::NoAttribute);
-        }
-        let shard = self.catalog.read(self.catalog.shard_of(ino.0));
-        xattr::get(shard.reader(), ino, name)?.ok_or(FsError::NoAttribute)
+        self.with_pages(wait, || {
+            let _guard = self.locks.read(ino);
+            let inode = self.load(ino)?;
+            if !inode.slot.has(flag::HAS_XATTR) {
+                return Err(FsError::NoAttribute);
+            }
+            let shard = self.catalog.read(self.catalog.shard_of(ino.0));
+            xattr::get(shard.reader(), ino, name)?.ok_or(FsError::NoAttribute)
+        })
     }
 
     /// Names of all attributes, each with a NUL behind it.
@@ -57,17 +67,27 @@ impl Fs {
     /// # Errors
     /// EIO.
     pub fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        let _guard = self.locks.read(ino);
-        let inode = self.load(ino)?;
-        let mut names = Vec::new();
-        if inode.slot.has(flag::HAS_XATTR) {
-            let shard = self.catalog.read(self.catalog.shard_of(ino.0));
-            xattr::list(shard.reader(), ino, |name| {
-                names.extend_from_slice(name);
-                names.push(0);
-            })?;
-        }
-        Ok(names)
+        self.try_listxattr(ino, Wait::Allowed)
+    }
+
+    /// As [`Self::listxattr`]; it waits for metadata on a lower tier only if it may.
+    ///
+    /// # Errors
+    /// As [`Self::listxattr`]; `WouldBlock`.
+    pub fn try_listxattr(&self, ino: Ino, wait: Wait) -> FsResult<Vec<u8>> {
+        self.with_pages(wait, || {
+            let _guard = self.locks.read(ino);
+            let inode = self.load(ino)?;
+            let mut names = Vec::new();
+            if inode.slot.has(flag::HAS_XATTR) {
+                let shard = self.catalog.read(self.catalog.shard_of(ino.0));
+                xattr::list(shard.reader(), ino, |name| {
+                    names.extend_from_slice(name);
+                    names.push(0);
+                })?;
+            }
+            Ok(names)
+        })
     }
 
     /// Sets an attribute.

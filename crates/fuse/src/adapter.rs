@@ -123,6 +123,23 @@ fn answer<R: Refuse, T>(reply: R, result: Result<T, Errno>, accept: impl FnOnce(
     }
 }
 
+/// Replies that are filled entry by entry.
+trait Listing {
+    fn end(self, result: Result<(), Errno>);
+}
+
+macro_rules! listing {
+    ($($reply:ty),*) => { $(impl Listing for $reply {
+        fn end(self, result: Result<(), Errno>) {
+            match result {
+                Ok(()) => self.ok(),
+                Err(errno) => self.error(errno),
+            }
+        }
+    })* };
+}
+listing!(ReplyDirectory, ReplyDirectoryPlus);
+
 fn entry(reply: ReplyEntry, found: Attributes) {
     reply.entry(&VALID, &attributes(&found), generation(&found));
 }
@@ -162,6 +179,33 @@ impl Adapter {
                         call(&fs, &payload, Wait::Allowed).map_err(|error| errno(&error))
                     });
                     answer(reply, result, accept);
+                }));
+            }
+        }
+    }
+
+    /// As [`Self::attempt`], for listings: they are collected in the reply itself. One that would have to wait has
+    /// collected nothing.
+    fn list<R, C>(&self, operation: &'static str, mut reply: R, read: C)
+    where
+        R: Listing + Send + 'static,
+        C: Fn(&Fs, Wait, &mut R) -> FsResult<()> + Send + 'static,
+    {
+        let first = guarded(operation, || match read(&self.fs, Wait::Never, &mut reply) {
+            Ok(()) => Ok(true),
+            Err(FsError::WouldBlock) => Ok(false),
+            Err(error) => Err(errno(&error)),
+        });
+        match (first, &self.waiting) {
+            (Ok(true), _) => reply.end(Ok(())),
+            (Err(errno), _) => reply.end(Err(errno)),
+            (Ok(false), None) => reply.end(Err(Errno::EIO)),
+            (Ok(false), Some(waiting)) => {
+                let fs = Arc::clone(&self.fs);
+                waiting.changes.submit(Box::new(move || {
+                    let listed = || read(&fs, Wait::Allowed, &mut reply).map_err(|error| errno(&error));
+                    let result = guarded(operation, listed);
+                    reply.end(result);
                 }));
             }
         }
@@ -216,11 +260,14 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.direct("lookup", |fs| fs.lookup(ino(parent), name.as_bytes())) {
-            Ok(found) => entry(reply, found),
-            Err(error) if error.code() == libc::ENOENT => session::absent(reply),
-            Err(error) => reply.error(error),
-        }
+        let call = move |fs: &Fs, name: &[u8], wait| match fs.try_lookup(ino(parent), name, wait) {
+            Err(FsError::NotFound) => Ok(None),
+            found => found.map(Some),
+        };
+        self.attempt("lookup", name.as_bytes(), reply, call, |reply, found| match found {
+            Some(found) => entry(reply, found),
+            None => session::absent(reply),
+        });
     }
 
     fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
@@ -231,8 +278,8 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let result = self.direct("getattr", |fs| fs.getattr(ino(node)));
-        answer(reply, result, |reply, found| reply.attr(&VALID, &attributes(&found)));
+        let call = move |fs: &Fs, _: &[u8], wait| fs.try_getattr(ino(node), wait);
+        self.attempt("getattr", &[], reply, call, |reply, found| reply.attr(&VALID, &attributes(&found)));
     }
 
     fn setattr(
@@ -269,8 +316,8 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
-        let result = self.direct("readlink", |fs| fs.readlink(ino(node)));
-        answer(reply, result, |reply, target| reply.data(&target));
+        let call = move |fs: &Fs, _: &[u8], wait| fs.try_readlink(ino(node), wait);
+        self.attempt("readlink", &[], reply, call, |reply, target: Vec<u8>| reply.data(&target));
     }
 
     fn mknod(
@@ -367,7 +414,7 @@ impl Filesystem for Adapter {
         let call = move |fs: &Fs, name: &[u8], wait| {
             let (found, truncate) = match fs.mknod(ino(parent), name, mode, 0, caller, wait) {
                 Err(FsError::Exists) if flags & libc::O_EXCL == 0 => {
-                    (fs.lookup(ino(parent), name)?, flags & libc::O_TRUNC != 0)
+                    (fs.try_lookup(ino(parent), name, wait)?, flags & libc::O_TRUNC != 0)
                 }
                 made => (made?, false),
             };
@@ -545,18 +592,14 @@ impl Filesystem for Adapter {
         node: INodeNo,
         _handle: FileHandle,
         cookie: u64,
-        mut reply: ReplyDirectory,
+        reply: ReplyDirectory,
     ) {
-        let result = self.direct("readdir", |fs| {
-            fs.readdir(ino(node), cookie, &mut |found| {
+        self.list("readdir", reply, move |fs, wait, reply| {
+            fs.try_readdir(ino(node), cookie, wait, &mut |found| {
                 let kind = file_type(found.file_type);
                 !reply.add(INodeNo(found.ino.0), found.cookie, kind, OsStr::from_bytes(&found.name))
             })
         });
-        match result {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
     }
 
     fn readdirplus(
@@ -565,18 +608,14 @@ impl Filesystem for Adapter {
         node: INodeNo,
         _handle: FileHandle,
         cookie: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
-        let result = self.direct("readdirplus", |fs| {
-            fs.readdir_plus(ino(node), cookie, &mut |found, attr| {
+        self.list("readdirplus", reply, move |fs, wait, reply| {
+            fs.try_readdir_plus(ino(node), cookie, wait, &mut |found, attr| {
                 let (name, number) = (OsStr::from_bytes(&found.name), INodeNo(found.ino.0));
                 !reply.add(number, found.cookie, name, &VALID, &attributes(attr), generation(attr))
             })
         });
-        match result {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
     }
 
     fn fsyncdir(
@@ -621,13 +660,15 @@ impl Filesystem for Adapter {
         if name.as_bytes() == CONTROL_XATTR.as_bytes() {
             return value_reply(reply, size, &self.control);
         }
-        let result = self.direct("getxattr", |fs| fs.getxattr(ino(node), name.as_bytes()));
-        answer(reply, result, |reply, value| value_reply(reply, size, &value));
+        let call = move |fs: &Fs, name: &[u8], wait| fs.try_getxattr(ino(node), name, wait);
+        let accept = move |reply, value: Vec<u8>| value_reply(reply, size, &value);
+        self.attempt("getxattr", name.as_bytes(), reply, call, accept);
     }
 
     fn listxattr(&self, _request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        let result = self.direct("listxattr", |fs| fs.listxattr(ino(node)));
-        answer(reply, result, |reply, names| value_reply(reply, size, &names));
+        let call = move |fs: &Fs, _: &[u8], wait| fs.try_listxattr(ino(node), wait);
+        let accept = move |reply, names: Vec<u8>| value_reply(reply, size, &names);
+        self.attempt("listxattr", &[], reply, call, accept);
     }
 
     fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -683,8 +724,8 @@ impl Filesystem for Adapter {
         let Ok(offset) = u64::try_from(offset) else {
             return reply.error(Errno::ENXIO);
         };
-        let result = self.direct("lseek", |fs| fs.seek(ino(node), offset, what));
-        answer(reply, result, |reply, found| reply.offset(found as i64));
+        let call = move |fs: &Fs, _: &[u8], wait| fs.try_seek(ino(node), offset, what, wait);
+        self.attempt("lseek", &[], reply, call, |reply, found: u64| reply.offset(found as i64));
     }
 
     /// ENOSYS: the kernel copies by reads and writes from then on.

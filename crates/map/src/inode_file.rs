@@ -5,12 +5,13 @@
 //! the page itself is logged by the caller.
 
 use crate::file_map::Mapping;
-use crate::radix_tree::{NODE_BYTES, NodeOwner, RadixTree, RootPlace};
+use crate::radix_tree::{NODE_BYTES, NodeOwner, RadixTree, RootPlace, entry_at, index};
 use std::sync::Arc;
 use terrace_blocks::{BlockPool, Claim};
+use terrace_format::below::is_below;
 use terrace_format::inode::{SLOTS_PER_PAGE, slot_offset};
 use terrace_format::{FileBlock, Ino, PmBlock, PmOffset};
-use terrace_wal::{Result, Tx};
+use terrace_wal::{PageBelow, Result, Tx};
 
 /// Maps pages of the inode file to PM blocks.
 pub struct InodeFileMap {
@@ -29,13 +30,28 @@ impl InodeFileMap {
         InodeFileMap { tree: RadixTree::new(blocks), place }
     }
 
-    /// The PM block of a page.
+    /// Location of a page: a PM block or a place below; `None` when there is no such page.
     ///
     /// # Errors
     /// The medium's; `Corrupt`.
+    pub fn location(&self, tx: Option<&Tx>, page: u64) -> Result<Option<u64>> {
+        let Some(leaf) = self.tree.leaf(tx, &self.place, page)? else {
+            return Ok(None);
+        };
+        let word = self.tree.word(tx, entry_at(leaf, index(page, 0)))?;
+        Ok((word != 0).then_some(word))
+    }
+
+    /// The PM block of a page.
+    ///
+    /// # Errors
+    /// `PageBelow`; the medium's; `Corrupt`.
     pub fn lookup(&self, tx: Option<&Tx>, page: u64) -> Result<Option<PmBlock>> {
-        let mapping = self.tree.lookup_at(tx, &self.place, FileBlock(page))?;
-        Ok(mapping.map(|mapping| mapping.block))
+        match self.location(tx, page)? {
+            None => Ok(None),
+            Some(word) if is_below(word) => Err(PageBelow::Inodes { index: page }.into()),
+            Some(word) => self.tree.verify(word, "inode page").map(Some),
+        }
     }
 
     /// The address of an inode's slot.
@@ -68,6 +84,15 @@ impl InodeFileMap {
         self.tree.add_nodes_at(tx, &self.place, FileBlock(page), 1, claim)
     }
 
+    /// Points an existing page at another location (16 bytes in the record).
+    ///
+    /// # Errors
+    /// The medium's; `Corrupt`, also when the leaf is missing.
+    pub fn set_location(&self, tx: &mut Tx, page: u64, word: u64) -> Result<()> {
+        let entry = Mapping::written(PmBlock(word));
+        self.tree.set_at(tx, &self.place, FileBlock(page), &[Some(entry)])
+    }
+
     /// Sets or clears the PM block of a page (16 bytes in the record).
     ///
     /// # Errors
@@ -79,7 +104,7 @@ impl InodeFileMap {
     /// The first page from `from` on that exists.
     ///
     /// # Errors
-    /// The medium's; `Corrupt`.
+    /// The medium's; `Corrupt`, also when that page lies below PM.
     pub fn next_page(&self, from: u64) -> Result<Option<(u64, PmBlock)>> {
         let end = FileBlock(u64::MAX);
         let hit = self.tree.next_mapped_at(&self.place, FileBlock(from), end)?;

@@ -112,7 +112,7 @@ impl RadixTree {
 
     /// `BlockPool::verify` with the sound case in line.
     #[inline]
-    fn verify(&self, block: u64, site: &'static str) -> Result<PmBlock> {
+    pub(crate) fn verify(&self, block: u64, site: &'static str) -> Result<PmBlock> {
         if block.wrapping_sub(self.first) < self.count {
             return Ok(PmBlock(block));
         }

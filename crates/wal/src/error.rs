@@ -29,6 +29,9 @@ pub enum Error {
         /// A quarter lane.
         limit: usize,
     },
+    /// A metadata page lies below PM: it is fetched, without locks, and what met it starts again (design C1).
+    #[error("{0} lies on a lower tier")]
+    PageBelow(Box<PageBelow>),
     /// The pool cannot be used.
     #[error("{0}")]
     Refused(Box<str>),
@@ -36,6 +39,31 @@ pub enum Error {
 
 // Results are moved on every path: what is large in an error is boxed.
 const _: () = assert!(size_of::<Error>() <= 24);
+
+/// A metadata page on a lower tier, named so that it is found again.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum PageBelow {
+    /// The leaf that covers a key.
+    #[error("catalog leaf of {key:02x?} in shard {shard}")]
+    Leaf {
+        /// The shard.
+        shard: u32,
+        /// A key, or a lower bound of keys, in its range.
+        key: Vec<u8>,
+    },
+    /// A page of the inode file.
+    #[error("inode page {index}")]
+    Inodes {
+        /// Its index.
+        index: u64,
+    },
+}
+
+impl From<PageBelow> for Error {
+    fn from(page: PageBelow) -> Error {
+        Error::PageBelow(Box::new(page))
+    }
+}
 
 /// Where space ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@ pub mod recovery;
 pub mod transaction;
 pub mod wal;
 
-pub use error::{Error, NoSpace, Result};
+pub use error::{Error, NoSpace, PageBelow, Result};
 pub use recovery::RecoveryReport;
 pub use transaction::Tx;
 pub use wal::{Open, Reservation, Wal};

@@ -1,6 +1,7 @@
 //! Finds the cells of the catalog: by its trees, and on leaves that the block table names and no tree reaches.
 
 use super::work::{Cell, Shard, Work};
+use terrace_format::below::Identity;
 use terrace_format::keys::Key;
 use terrace_format::page::Page;
 use terrace_format::table::{Owner, PageKind};
@@ -56,6 +57,9 @@ impl Work<'_> {
 
     fn subtree(&mut self, shard: u32, block: u64, level: Option<u8>, found: &mut Shard) {
         let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
+        if self.lies_below(block, Identity::Catalog { shard }) {
+            return;
+        }
         self.see(block);
         let trusted = match self.owner(block) {
             Some(there) if there == owner => true,

@@ -3,6 +3,7 @@
 use super::work::{FileMap, Work};
 use std::collections::BTreeMap;
 use terrace_format::address::MAX_INO;
+use terrace_format::below::Identity;
 use terrace_format::inode::{InodeSlot, RADIX_FANOUT, SLOT_SIZE, SLOTS_PER_PAGE, unpack_root};
 use terrace_format::table::{Owner, PageKind};
 use zerocopy::FromBytes;
@@ -101,6 +102,7 @@ impl Work<'_> {
         self.inode_tree_broken = walk.broken || root == 0;
         self.inode_nodes = walk.nodes;
         for (index, block) in &walk.entries {
+            self.lies_below(*block, Identity::Inodes { index: *index });
             self.see(*block);
             self.pages_found.insert(*index, *block);
         }

@@ -31,7 +31,8 @@ use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
 use terrace_format::superblock::Superblock;
-use work::{Actions, Fresh, Stuck, Work};
+pub(crate) use work::Work;
+use work::{Actions, Fresh, Stuck};
 
 /// Rounds at most: what one drops may leave something for the next.
 const ROUNDS: usize = 4;
@@ -211,6 +212,12 @@ fn forget_unreadable_roots(devices: &Devices, overlay: &mut Overlay) -> bool {
 fn settle(work: &mut Work<'_>, first: Option<&Log>) -> Result<(), Stuck> {
     work.salvage_inode_file();
     work.salvage_catalog();
+    if work.below {
+        return Err(Stuck(
+            "metadata of this pool lies on lower tiers; a repair cannot go there yet, and does nothing"
+                .into(),
+        ));
+    }
     work.salvage_maps();
     work.settle_blocks();
     if let Some(log) = first {

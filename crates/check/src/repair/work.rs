@@ -128,6 +128,8 @@ pub(crate) struct Work<'a> {
     pub cells: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Cells or pages of the catalog are gone.
     pub cells_lost: bool,
+    /// Metadata lies below PM.
+    pub below: bool,
     /// Bytes of the overlay changed in this round.
     pub changed: bool,
 }
@@ -166,6 +168,7 @@ impl<'a> Work<'a> {
             shards: Vec::new(),
             cells: BTreeMap::new(),
             cells_lost: false,
+            below: false,
             changed: false,
         };
         work.read_table();

@@ -10,7 +10,7 @@ use super::commit::demoting;
 use super::copy::Candidate;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::op::{Attempt, SMALL_RECORD};
+use crate::op::{Attempt, Need, SMALL_RECORD};
 use crate::slot::Inode;
 use crate::write::Staged;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, LineMask};
 use terrace_map::Mapping;
 use terrace_media::block::Buffer;
 use terrace_runtime::sync::atomic::Ordering;
-use terrace_wal::Reservation;
+use terrace_wal::{Error, Reservation};
 
 /// How long after its last change a file counts as being written.
 const WRITE_HOT_NS: i64 = 30_000_000_000;
@@ -93,6 +93,19 @@ impl Fs {
     /// The cold copies under the partial ones of some candidates of one inode, as far as they can be read, and why
     /// others cannot.
     fn read_below(&self, candidates: &[Candidate<'_>]) -> (HashMap<FileBlock, Below>, Option<FsError>) {
+        let (mut op, mut provided) = (demoting(), 0);
+        loop {
+            let read = self.try_read_below(candidates);
+            match &read.1 {
+                // The extents themselves lie below.
+                Some(FsError::Engine(Error::PageBelow(page)))
+                    if self.provide(&mut op, Need::MetadataPage(page.clone()), &mut provided).is_ok() => {}
+                _ => return read,
+            }
+        }
+    }
+
+    fn try_read_below(&self, candidates: &[Candidate<'_>]) -> (HashMap<FileBlock, Below>, Option<FsError>) {
         let (mut found, mut failed) = (HashMap::new(), None);
         let partial = candidates.iter().filter(|candidate| !candidate.lines.is_full());
         let reads = {

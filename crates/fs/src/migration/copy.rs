@@ -3,6 +3,7 @@
 use super::complete::Below;
 use super::plan::{LEAVING, Victim};
 use super::{Migration, WORKERS};
+use crate::device::Device;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::slot::Inode;
@@ -330,10 +331,15 @@ impl Fs {
         }
         pause::at_unlocked("demotion:copied");
         if !planted(Mistake::DropBeforeFlush) {
-            device.flush(failed_before)?;
+            self.flush_run(device, failed_before)?;
         }
         pause::at_unlocked("demotion:flushed");
         Ok(crcs)
+    }
+
+    /// Makes what was written below durable, before anything names it (M1).
+    pub(super) fn flush_run(&self, device: &Device, failed_before: u64) -> FsResult<()> {
+        Ok(device.flush(failed_before)?)
     }
 
     /// Copies blocks to places that their extents name already: [`Mistake::ExtentBeforeData`].

@@ -11,6 +11,7 @@ mod coldest;
 mod commit;
 mod complete;
 mod copy;
+mod lower;
 mod plan;
 mod promote;
 mod reverse;
@@ -330,6 +331,12 @@ impl Fs {
         self.migration.pressed.fetch_add(1, Ordering::AcqRel);
         let round = self.demotion_round(self.group_blocks);
         self.migration.pressed.fetch_sub(1, Ordering::AcqRel);
+        let no_data =
+            matches!(round, Ok(Round::Nothing | Round::Claimed) | Err(FsError::Engine(Error::NoSpace(_))));
+        // Twice around: what was used lately is cold the second time.
+        if no_data && self.lower_metadata(2 * self.blocks.end_block().0)? > 0 {
+            return Ok(());
+        }
         match round {
             Ok(Round::Progress) => Ok(()),
             Ok(Round::InFlight) => {
@@ -441,12 +448,19 @@ impl Step for MigrationStep {
             _ => u64::MAX,
         };
         if wanted == 0 && fs.migration.queue.lock().is_empty() {
+            if self.worker == 0 && fs.lower_some(0, false) {
+                return Next::Again;
+            }
             return Next::After(if self.worker == 0 { POLL } else { IDLE });
         }
         if self.worker == 0 {
             fs.migration.wakers.iter().skip(1).for_each(Waker::wake);
         }
-        match fs.demotion_round(wanted) {
+        let round = fs.demotion_round(wanted);
+        if self.worker == 0 && fs.lower_some(wanted, matches!(round, Ok(Round::Progress))) {
+            return Next::Again;
+        }
+        match round {
             Ok(Round::Progress) => Next::Again,
             Err(_) if planted(Mistake::MigrationSpins) => Next::Again,
             _ => Next::After(POLL),

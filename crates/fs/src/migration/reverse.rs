@@ -53,7 +53,7 @@ impl Fs {
         else {
             return;
         };
-        match self.bring_up(ino, generation, from) {
+        match self.with_pages(Wait::Allowed, || self.bring_up(ino, generation, from)) {
             Ok(next) => cursor.file = next.map(|next| (ino, generation, next)),
             Err(FsError::Stale) => {}
             Err(error) => {

@@ -1,0 +1,68 @@
+//! Leaves below PM (design C1, docs/decisions/0014): finding and changing the pointer to one.
+//!
+//! A leaf's content is not looked at here: who moves one has it. Invariant: only leaves that are not their
+//! tree's root lie below, and none that holds a chunk key, so that the way to any leaf and the bitmaps that a fetch
+//! changes are in PM.
+
+use crate::node::Node;
+use crate::tree::{Reader, ShardsWrite};
+use terrace_wal::{Result, Tx};
+
+impl Reader<'_> {
+    /// Reads the parent of the leaf that covers `key`, and tells which child that is; `None` when the root is a leaf
+    /// or there is no tree.
+    fn parent_into(&self, shard: u32, key: &[u8], node: &mut Node) -> Result<Option<usize>> {
+        self.must_hold(shard);
+        let Some(root) = self.root(shard)? else {
+            return Ok(None);
+        };
+        self.node_into(root, None, node)?;
+        while node.level() > 1 {
+            let index = node.child_index(key)?;
+            let Some(child) = self.child(node, index)? else {
+                return Ok(None);
+            };
+            self.node_into(child, Some(node.level() - 1), node)?;
+        }
+        if node.level() == 0 { Ok(None) } else { node.child_index(key).map(Some) }
+    }
+
+    /// Location of the leaf that covers `key`, which may be a lower bound of keys; `None` when that is the root.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn leaf_location(&self, shard: u32, key: &[u8]) -> Result<Option<u64>> {
+        let mut parent = Node::empty();
+        match self.parent_into(shard, key, &mut parent)? {
+            Some(index) => self.child_word(&parent, index).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl ShardsWrite<'_> {
+    /// Points to the leaf that covers `key` at another location, if it is where it is expected; false when not.
+    /// A word in the record.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn set_leaf_location(
+        &mut self,
+        tx: &mut Tx,
+        shard: u32,
+        key: &[u8],
+        expected: u64,
+        new: u64,
+    ) -> Result<bool> {
+        let mut parent = Node::empty();
+        let reader = self.reader(tx);
+        let Some(index) = reader.parent_into(shard, key, &mut parent)? else {
+            return Ok(false);
+        };
+        if reader.child_word(&parent, index)? != expected {
+            return Ok(false);
+        }
+        self.set_child(tx, &parent, index, new)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,307 @@
+//! Metadata pages below PM, the way up (design C1, docs/decisions/0014): what an operation meets there is fetched
+//! without locks, put into PM by a transaction of its own, and pinned until the operation ends.
+//!
+//! Invariants: the device block is pinned from before its location is read until its page is in PM, so that an unchanged
+//! location means an unchanged page; a fetch needs nothing that lies below (chunk bitmaps are always in PM). Lock order:
+//! inode stripes of the page, catalog shards, inode numbers.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
+use crate::types::Wait;
+use crate::write::Staged;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use terrace_blocks::BlockPool;
+use terrace_catalog::{DeviceRun, Pin, ShardsWrite, chunks};
+use terrace_format::below::{Below, Identity, is_below, unseal};
+use terrace_format::inode::SLOTS_PER_PAGE;
+use terrace_format::table::{Owner, PageKind};
+use terrace_format::{Corrupt, Ino, PmBlock};
+use terrace_media::block::AlignedBlock;
+use terrace_runtime::interleave;
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_wal::{Error, NoSpace, PageBelow, Reservation};
+
+/// Pages that one operation pins; with one more it drops what it has.
+const MOST_PINS: usize = 64;
+
+/// State of the moves of metadata pages.
+pub(crate) struct MetadataPages {
+    /// Pages may move below.
+    pub allowed: bool,
+    /// They do whenever they are cold, not only when PM is scarce: for tests.
+    pub eager: bool,
+    /// Where the clock hand stands.
+    pub hand: Mutex<Hand>,
+    /// Pins of all operations, and how many there may be.
+    pins: AtomicU64,
+    most_pins: u64,
+    /// Pages moved since mount.
+    pub lowered: AtomicU64,
+    pub fetched: AtomicU64,
+}
+
+/// The clock hand over PM blocks.
+#[derive(Default)]
+pub(crate) struct Hand {
+    /// The next block.
+    pub next: u64,
+    /// Metadata pages seen in this turn, in the turn before.
+    pub seen: u64,
+    pub last_turn: u64,
+}
+
+impl MetadataPages {
+    pub fn new(allowed: bool, eager: bool, blocks: u64) -> MetadataPages {
+        MetadataPages {
+            allowed,
+            eager,
+            hand: Mutex::default(),
+            pins: AtomicU64::new(0),
+            most_pins: blocks / 4,
+            lowered: AtomicU64::new(0),
+            fetched: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Pages that stay in PM until this is dropped.
+#[derive(Default)]
+pub(crate) struct PagePins {
+    of: Option<(Arc<BlockPool>, Arc<MetadataPages>)>,
+    held: SmallVec<[PmBlock; 4]>,
+}
+
+impl PagePins {
+    fn pin(&mut self, fs: &Fs, page: PmBlock) {
+        if self.held.len() >= MOST_PINS {
+            self.release();
+        }
+        if fs.metadata.pins.load(Ordering::Relaxed) >= fs.metadata.most_pins {
+            return;
+        }
+        self.of.get_or_insert_with(|| (Arc::clone(&fs.blocks), Arc::clone(&fs.metadata)));
+        fs.metadata.pins.fetch_add(1, Ordering::Relaxed);
+        fs.blocks.descriptor(page).pin();
+        self.held.push(page);
+    }
+
+    fn release(&mut self) {
+        if let Some((blocks, metadata)) = &self.of {
+            metadata.pins.fetch_sub(self.held.len() as u64, Ordering::Relaxed);
+            self.held.drain(..).for_each(|page| blocks.descriptor(page).unpin());
+        }
+    }
+}
+
+impl Drop for PagePins {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The inodes of a page of the inode file; their locks are the page's.
+pub(crate) fn inodes_of(index: u64) -> Vec<Ino> {
+    (index * SLOTS_PER_PAGE..(index + 1) * SLOTS_PER_PAGE).map(Ino).collect()
+}
+
+/// A page as it was found below.
+struct Found {
+    word: u64,
+    place: Below,
+    _pin: Pin,
+}
+
+impl Found {
+    fn run(&self) -> DeviceRun {
+        DeviceRun { device: self.place.device, start: self.place.block, length: 1 }
+    }
+}
+
+/// What an attempt to install gives; it lacks nothing but space in a sound pool.
+fn settled<T>(attempt: Attempt<T>) -> FsResult<T> {
+    match attempt {
+        Ok(value) => Ok(value),
+        Err(Fail::Error(error)) => Err(error),
+        Err(Fail::Need(Need::PmSpace | Need::LargerClaim)) => Err(NoSpace::Pm.into()),
+        Err(Fail::Need(need)) => {
+            let site = "what the fetch of a metadata page lacks";
+            Err(Corrupt::new(site, "nothing but space", format!("{need:?}")).into())
+        }
+    }
+}
+
+impl Fs {
+    /// Runs what is no transaction and may meet metadata below PM; again after each page that it lacked. It holds no lock
+    /// when it returns.
+    pub(crate) fn with_pages<T>(&self, wait: Wait, mut body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+        let mut fetching: Option<(Op, u32)> = None;
+        loop {
+            match body() {
+                Err(FsError::Engine(Error::PageBelow(page))) => {
+                    // Each fetch gives back a device block, room for a page to move down: it may use the reserve.
+                    let (op, provided) = fetching.get_or_insert_with(|| (Op::reclaiming(wait), 0));
+                    self.provide(op, Need::MetadataPage(page), provided)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Brings a page into PM and pins it for the operation; does nothing when it is there.
+    ///
+    /// # Errors
+    /// `WouldBlock`; ENOSPC when there is no PM block; EIO, also of a copy that is not the page.
+    pub(crate) fn fetch_page(&self, op: &mut Op, page: &PageBelow) -> FsResult<()> {
+        if op.wait == Wait::Never {
+            return Err(FsError::WouldBlock);
+        }
+        // Its place in PM could not be recorded.
+        if self.wal.is_stopped() {
+            return Err(FsError::NotDurable);
+        }
+        let identity = match page {
+            PageBelow::Leaf { shard, .. } => Identity::Catalog { shard: *shard },
+            PageBelow::Inodes { index } => Identity::Inodes { index: *index },
+        };
+        let Some(found) = self.find_below(page)? else {
+            return Ok(());
+        };
+        let bytes = self.read_copy(identity, &found)?;
+        interleave::point("fetch:read");
+        let reservation = self.wal.reserve(SMALL_RECORD.min(self.wal.max_record()))?;
+        let claim = self.blocks.claim(1, op.purpose)?;
+        let staged = Staged::new(self, Some(claim), false);
+        let installed = match page {
+            PageBelow::Leaf { shard, key } => {
+                self.install_leaf(reservation, staged, (*shard, key), &found, &bytes)
+            }
+            PageBelow::Inodes { index } => self.install_inodes(reservation, staged, *index, &found, &bytes),
+        };
+        if let Some(new) = settled(installed)? {
+            op.pages.pin(self, new);
+            self.metadata.fetched.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Location and pin together, under the page's lock (S6, S7); `None` when it is in PM.
+    fn find_below(&self, page: &PageBelow) -> FsResult<Option<Found>> {
+        let found = |word: Option<u64>| -> FsResult<Option<Found>> {
+            let Some(word) = word.filter(|word| is_below(*word)) else {
+                return Ok(None);
+            };
+            let place = Below::decode(word).ok_or_else(|| {
+                Corrupt::new(format!("{page}"), "a location that can be", format!("{word:#x}"))
+            })?;
+            let run = DeviceRun { device: place.device, start: place.block, length: 1 };
+            Ok(Some(Found { word, place, _pin: self.devices.space.pin(run) }))
+        };
+        match page {
+            PageBelow::Leaf { shard, key } => {
+                let guard = self.catalog.read(*shard);
+                found(guard.reader().leaf_location(*shard, key)?)
+            }
+            PageBelow::Inodes { index } => {
+                let _guard = self.locks.read(Ino(index * SLOTS_PER_PAGE));
+                found(self.inode_map.location(None, *index)?)
+            }
+        }
+    }
+
+    /// Reads and checks the copy.
+    fn read_copy(&self, identity: Identity, found: &Found) -> FsResult<[AlignedBlock; 1]> {
+        let mut block = [AlignedBlock::zeroed()];
+        self.devices.medium(found.place.device)?.read(found.place.block, &mut block)?;
+        let [AlignedBlock(bytes)] = &mut block;
+        if let Err(error) = unseal(bytes, self.wal.pool_uuid(), identity, found.word) {
+            self.devices.note_damage(found.place.device);
+            return Err(error.into());
+        }
+        Ok(block)
+    }
+
+    /// Brings up an inode page for its free slots. When pages below cannot be read a new one is added instead.
+    ///
+    /// # Errors
+    /// `WouldBlock`; ENOSPC.
+    pub(crate) fn fetch_numbers(&self, op: &mut Op, index: u64) -> FsResult<()> {
+        match self.fetch_page(op, &PageBelow::Inodes { index }) {
+            Err(error @ (FsError::WouldBlock | FsError::Engine(Error::NoSpace(_)))) => Err(error),
+            Err(error) => {
+                tracing::warn!("free inodes below are not used until the next mount: {error}");
+                self.numbers.lock().give_up_below();
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// The new page, its owner, and the device block that becomes free.
+    fn stage_fetched<'a>(
+        &self,
+        staged: &mut Staged<'a>,
+        shards: &mut ShardsWrite<'_>,
+        owner: Owner,
+        found: &Found,
+        bytes: &'a [AlignedBlock; 1],
+    ) -> Attempt<PmBlock> {
+        let new = staged.take()?;
+        let [AlignedBlock(bytes)] = bytes;
+        staged.store(new, 0, bytes.as_slice())?;
+        staged.own(new, owner);
+        self.stage_device_free(found.run(), shards, staged)?;
+        staged.unlink_emptied(shards)?;
+        self.blocks.descriptor(new).set_in_use();
+        Ok(new)
+    }
+
+    fn install_leaf<'a>(
+        &'a self,
+        reservation: Reservation<'_>,
+        mut staged: Staged<'a>,
+        (shard, key): (u32, &[u8]),
+        found: &Found,
+        bytes: &'a [AlignedBlock; 1],
+    ) -> Attempt<Option<PmBlock>> {
+        let mut locked = chunks::shards(&self.catalog, found.run());
+        locked.push(shard);
+        let mut shards = self.catalog.write(&locked);
+        if shards.reader(&staged.tx).leaf_location(shard, key)? != Some(found.word) {
+            return Ok(None);
+        }
+        let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
+        let new = self.stage_fetched(&mut staged, &mut shards, owner, found, bytes)?;
+        if !shards.set_leaf_location(&mut staged.tx, shard, key, found.word, new.0)? {
+            return Ok(None);
+        }
+        staged.commit(reservation)?;
+        Ok(Some(new))
+    }
+
+    fn install_inodes<'a>(
+        &'a self,
+        reservation: Reservation<'_>,
+        mut staged: Staged<'a>,
+        index: u64,
+        found: &Found,
+        bytes: &'a [AlignedBlock; 1],
+    ) -> Attempt<Option<PmBlock>> {
+        let _guards = self.locks.write_many(&inodes_of(index));
+        let mut shards = self.catalog.write(&chunks::shards(&self.catalog, found.run()));
+        let mut numbers = self.numbers.lock();
+        if self.inode_map.location(None, index)? != Some(found.word) {
+            return Ok(None);
+        }
+        let owner = Owner::Page { kind: PageKind::InodePage, datum: index as u32 };
+        let new = self.stage_fetched(&mut staged, &mut shards, owner, found, bytes)?;
+        self.inode_map.set_location(&mut staged.tx, index, new.0)?;
+        staged.commit(reservation)?;
+        let [AlignedBlock(bytes)] = bytes;
+        numbers.learn(index, bytes);
+        self.inode_pages.put(index, new);
+        Ok(Some(new))
+    }
+}
