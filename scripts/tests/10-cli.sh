@@ -48,7 +48,7 @@ says() {
 expect 1 "unrecognized subcommand" "$t" frobnicate
 expect 1 "unexpected argument '--frob'" "$t" mkfs --frob
 expect 1 "required arguments" "$t" mkfs
-for name in iostat migrate pin unpin inspect; do expect 1 "$name: not built yet" "$t" $name; done
+for name in inspect; do expect 1 "$name: not built yet" "$t" $name; done
 expect 1 "bench run: not built yet" "$t" bench run
 expect 1 "which row" "$t" bench paper
 expect 16 "unexpected argument" "$t" check --frob x
@@ -233,6 +233,91 @@ rm mnt/log
 expect 1 "No such file" "$t" where mnt/nothing
 expect 1 "not in a mounted pool" "$t" where data
 expect 1 "not a mounted pool" "$t" sync "$WORK"
+
+## moves by hand and what passes through the tiers
+expect 1 "required arguments" "$t" migrate mnt/data
+expect 1 "no tier 7" "$t" migrate mnt/data --to 7
+expect 1 "no tier 'tape'" "$t" migrate mnt/data --to tape
+expect 1 "No such file" "$t" migrate mnt/nothing --to 1
+expect 1 "not in a mounted pool" "$t" migrate data --to 1
+expect 1 "not in a mounted pool" "$t" migrate "$pm" --to 1
+head -c 2M /dev/urandom >small && mkdir mnt/sub && cp small mnt/sub/a && cp small mnt/sub/b
+says 0 "sub: 3 files and directories; would move to tier 1: 4 MiB from tier 0" "$t" migrate mnt/sub --to 1 --dry-run
+check "dry run --json" python3 - <<PY
+import json, subprocess
+plan = json.loads(subprocess.check_output(["$t", "migrate", "mnt/sub", "--to", "ssd", "--dry-run", "--json"]))
+assert plan["output_version"] == 1 and plan["dry_run"] and plan["tier"] == 1, plan
+assert plan["tiers"][0] == {"id": 0, "bytes": 4 << 20} and plan["move_bytes"] == 4 << 20 and plan["files"] == 3, plan
+PY
+says 0 "PM 2 MiB  tier 1 0 B" "$t" where mnt/sub/a
+says 0 "sub: 4 MiB moved to tier 1$" "$t" migrate mnt/sub --to 1 --wait
+says 0 "PM 0 B  tier 1 2 MiB" "$t" where mnt/sub/b
+check "migrate --wait --json" python3 - <<PY
+import json, subprocess
+move = json.loads(subprocess.check_output(["$t", "migrate", "mnt/sub/a", "--to", "pm", "--wait", "--json"]))
+assert move["output_version"] == 1 and move["state"] == "done" and move["action"] == "migrate", move
+assert move["tier"] == 0 and move["done_bytes"] == 2 << 20 and move["left_bytes"] == 0 and move["path"] == "mnt/sub/a", move
+status = json.loads(subprocess.check_output(["$t", "status", "mnt", "--json"]))
+assert [one["state"] for one in status["moves"]] == ["done", "done"], status["moves"]
+PY
+says 0 "PM 2 MiB" "$t" where mnt/sub/a
+check "content" cmp small mnt/sub/a
+says 0 "in the background \\(move [0-9]+\\)" "$t" migrate mnt/sub/a --to 1
+head -c 30M /dev/urandom >big && cp big mnt/big
+says 0 "moved to tier 1$" "$t" migrate mnt/big --to 1 --wait
+expect 1 "tier 0 is full.* did not move" "$t" migrate mnt/big --to 0 --wait
+check "content" cmp big mnt/big
+expect 1 "not a mounted pool" "$t" iostat "$WORK"
+expect 1 "invalid value 'often'" "$t" iostat mnt often
+expect 1 "INTERVAL: must be between" "$t" iostat mnt 0
+expect 1 "COUNT: must be" "$t" iostat mnt 1 0
+expect 1 "give an INTERVAL" "$t" iostat -y mnt
+says 0 "^1-ssd +[0-9.]+[KMG]?" "$t" iostat mnt
+says 0 "^dram" "$t" iostat mnt
+check "no header, tabs, exact numbers" eval '"$t" iostat -Hp mnt >out && grep -qP "^0-ram(\\t([0-9]+|-)){8}$" out && [ "$(wc -l <out)" = 6 ]'
+check "three reports" test "$("$t" iostat -H mnt 0.01 3 | grep -c ^dram)" = 3
+check "not since mount" test "$("$t" iostat -yH mnt 0.01 2 | grep -c ^dram)" = 2
+check "iostat --json" python3 - <<PY
+import json, subprocess
+lines = subprocess.check_output(["$t", "iostat", "--json", "mnt", "0.01", "2"]).splitlines()
+first, second = [json.loads(line) for line in lines]
+assert first["output_version"] == 1 and first["since_mount"] and not second["since_mount"], first
+assert [tier["id"] for tier in first["tiers"]] == [0, 1], first
+assert first["tiers"][0]["write_bytes"] >= 50 << 20 and first["tiers"][1]["write_bytes"] >= 50 << 20, first
+assert first["tiers"][0]["write_latency_seconds"] is None and first["tiers"][1]["write_latency_seconds"] > 0, first
+assert first["migration"]["demoted_bytes"] >= 50 << 20 and first["migration"]["promoted_bytes"] >= 2 << 20, first
+assert 0 < second["interval_seconds"] < first["interval_seconds"], second
+PY
+
+## pins
+expect 1 "required arguments" "$t" pin mnt/sub
+expect 1 "no tier 7" "$t" pin mnt/sub --tier 7
+expect 1 "No such file" "$t" pin mnt/nothing --tier 0
+expect 1 "not in a mounted pool" "$t" unpin data
+says 0 "sub: 3 files and directories; would move to tier 1" "$t" pin mnt/sub --tier 1 --dry-run
+says 0 "sub: 3 files and directories pinned to tier 1; .*moved to tier 1$" "$t" pin mnt/sub --tier ssd --wait
+says 0 "pinned to tier 1$" "$t" where mnt/sub/a
+touch mnt/sub/new
+says 0 "pinned to tier 1$" "$t" where mnt/sub/new
+expect 1 "pinned to another tier; unpin it first" "$t" migrate mnt/sub --to 0 --wait
+check "pins are hidden" python3 -c 'import os, sys; sys.exit(os.listxattr("mnt/sub/a") != [])'
+check "where --json" python3 - <<PY
+import json, subprocess
+[file] = json.loads(subprocess.check_output(["$t", "where", "--json", "mnt/sub/a"]))
+assert file["pinned"] and file["pinned_tier"] == 1, file
+PY
+says 0 "sub: 4 files and directories$" "$t" unpin mnt/sub --dry-run
+says 0 "sub: 4 files and directories are pinned no more$" "$t" unpin mnt/sub
+check "pin --json" python3 - <<PY
+import json, subprocess
+pin = json.loads(subprocess.check_output(["$t", "pin", "mnt/sub/a", "--tier", "0", "--wait", "--json"]))
+assert pin["action"] == "pin" and pin["tier"] == 0 and pin["state"] == "done" and pin["files"] == 1, pin
+unpin = json.loads(subprocess.check_output(["$t", "unpin", "mnt/sub/a", "--json"]))
+assert unpin["action"] == "unpin" and unpin["tier"] is None and unpin["state"] == "done", unpin
+PY
+expect 1 "big: pins to tier 0 may take half of it" "$t" pin mnt/big --tier 0
+says 0 "big: would be refused: pins to tier 0 may take half of it" "$t" pin mnt/big --tier 0 --dry-run
+rm -r mnt/sub mnt/big
 expect 1 "no Terrace" "$t" status "$WORK"
 
 ## umount

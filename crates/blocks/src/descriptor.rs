@@ -18,6 +18,7 @@ pub enum State {
 
 const CLEAN: u8 = 1;
 const PARTIAL: u8 = 2;
+const KEPT: u8 = 4;
 /// Times of use from here on are no times but marks of the caller's.
 pub const MARKS: u32 = u32::MAX - 1;
 const IN_USE: u8 = 4;
@@ -117,6 +118,24 @@ impl Descriptor {
     /// True when the cold copy is known to hold the same content (design S2). Volatile, false after mount.
     pub fn is_clean(&self) -> bool {
         self.flags.load(Ordering::Acquire) & CLEAN != 0
+    }
+    /// True when the block belongs to a file that is pinned to PM, and was not demoted for that. Volatile.
+    pub fn is_kept(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & KEPT != 0
+    }
+    /// Marks the block as kept, or no more.
+    pub fn set_kept(&self, kept: bool) {
+        if kept {
+            self.flags.fetch_or(KEPT, Ordering::AcqRel);
+        } else if self.is_kept() {
+            self.flags.fetch_and(!KEPT, Ordering::AcqRel);
+        }
+    }
+    /// Nothing is known of what the block will hold.
+    pub(crate) fn clear_flags(&self) {
+        if self.flags.load(Ordering::Acquire) != 0 {
+            self.flags.store(0, Ordering::Release);
+        }
     }
     /// Set under the inode lock, in the promotion that made the copy; cleared before the first store.
     pub fn set_clean(&self, clean: bool) {

@@ -227,8 +227,7 @@ impl BlockPool {
         for block in &blocks {
             let descriptor = self.descriptor(*block);
             descriptor.set_state(State::Used);
-            descriptor.set_clean(false);
-            descriptor.set_partial(false);
+            descriptor.clear_flags();
             descriptor.set_version(self.new_version());
         }
         Ok(Claim { pool: self, blocks, next: 0 })

@@ -47,6 +47,18 @@ pub enum Command {
     /// Make everything written so far durable, on a tier or below it
     #[command(after_help = "Example: terrace sync /mnt --to 1")]
     Sync(Sync),
+    /// Show what passes through each tier and through DRAM
+    #[command(after_help = "Example: terrace iostat /mnt 5")]
+    Iostat(Iostat),
+    /// Move a file or a directory with all below it to one tier
+    #[command(after_help = "Example: terrace migrate /mnt/archive --to 1 --wait")]
+    Migrate(Migrate),
+    /// Keep a file or a directory with all below it on a tier
+    #[command(after_help = "Example: terrace pin /mnt/database --tier 0")]
+    Pin(Pin),
+    /// Keep a file or a directory with all below it on no tier any more
+    #[command(after_help = "Example: terrace unpin /mnt/database")]
+    Unpin(Unpin),
     /// Check an unmounted pool; writes nothing without --repair
     #[command(after_help = "Example: terrace check /dev/shm/pool")]
     Check(Check),
@@ -63,18 +75,6 @@ pub enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Not built yet
-    #[command(hide = true, disable_help_flag = true)]
-    Iostat(Later),
-    /// Not built yet
-    #[command(hide = true, disable_help_flag = true)]
-    Migrate(Later),
-    /// Not built yet
-    #[command(hide = true, disable_help_flag = true)]
-    Pin(Later),
-    /// Not built yet
-    #[command(hide = true, disable_help_flag = true)]
-    Unpin(Later),
     /// Not built yet
     #[command(hide = true, disable_help_flag = true)]
     Inspect(Later),
@@ -282,6 +282,81 @@ pub struct Sync {
     /// Tier number (0 is persistent memory), or class when only one tier has it
     #[arg(long, value_name = "TIER")]
     pub to: Option<String>,
+}
+
+/// `terrace iostat`
+#[derive(Debug, Args)]
+pub struct Iostat {
+    /// Leave out the first report, which covers the time since the mount
+    #[arg(short = 'y')]
+    pub since_now: bool,
+    /// For scripts: no header, one tab between fields
+    #[arg(short = 'H')]
+    pub script: bool,
+    /// Exact numbers: bytes and nanoseconds
+    #[arg(short = 'p')]
+    pub exact: bool,
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// A mounted directory
+    pub dir: PathBuf,
+    /// Seconds between reports; without it there is one report
+    pub interval: Option<f64>,
+    /// How many reports; without it until interrupted
+    #[arg(requires = "interval")]
+    pub count: Option<u64>,
+}
+
+/// `terrace migrate`
+#[derive(Debug, Args)]
+pub struct Migrate {
+    /// A file or directory in a mounted pool
+    pub path: PathBuf,
+    /// Tier number (0 is persistent memory), or class when only one tier has it
+    #[arg(long, value_name = "TIER")]
+    pub to: String,
+    /// Wait until it is done; interrupting the wait does not stop the move
+    #[arg(long)]
+    pub wait: bool,
+    /// Only say what would move
+    #[arg(long)]
+    pub dry_run: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace pin`
+#[derive(Debug, Args)]
+pub struct Pin {
+    /// A file or directory in a mounted pool
+    pub path: PathBuf,
+    /// Tier number (0 is persistent memory), or class when only one tier has it
+    #[arg(long, value_name = "TIER")]
+    pub tier: String,
+    /// Also wait until all of it is there
+    #[arg(long)]
+    pub wait: bool,
+    /// Only say what would be pinned and moved
+    #[arg(long)]
+    pub dry_run: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace unpin`
+#[derive(Debug, Args)]
+pub struct Unpin {
+    /// A file or directory in a mounted pool
+    pub path: PathBuf,
+    /// Only say what it would concern
+    #[arg(long)]
+    pub dry_run: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `terrace check`

@@ -16,7 +16,7 @@ use terrace_cache::{Page, PageKey};
 use terrace_format::checksum::crc32c;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
-use terrace_format::{Corrupt, FileBlock, Ino};
+use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, Ino};
 
 /// Cold blocks read for one operation, with the region version they were read at.
 #[derive(Default)]
@@ -52,6 +52,7 @@ impl Fs {
                 self.migration.want_promotion(key, version, &found.page);
             }
             op.fetched.pages.insert(block, (version, found.page.clone()));
+            self.io.dram.read(BLOCK_SIZE as usize);
             return Ok(found.page);
         }
         Err(Need::Cold { ino: inode.ino, range: BlockRange::new(block, until) }.into())
@@ -109,7 +110,7 @@ impl Fs {
 
     /// Reads one device run and checks every block's checksum. A wrong one fails the read only when the
     /// block was asked for.
-    fn read_pages(
+    pub(crate) fn read_pages(
         &self,
         read: &DeviceRead<'_>,
         asked: BlockRange,
@@ -150,6 +151,7 @@ impl Fs {
                 op.fetched.pages.insert(block, (version, page.clone()));
             }
             self.cache.insert(key, version, page, wanted, now);
+            self.io.dram.write(BLOCK_SIZE as usize);
         }
     }
 }

@@ -159,18 +159,6 @@ impl Devices {
         matching.map(|(index, _)| DeviceId(index as u8)).collect()
     }
 
-    /// Where new data may go, the best first: the devices of each tier from `from` on that did not fail a moment ago,
-    /// then those that did, so that the last one left is still tried.
-    pub fn choices(&self, from: TierId, now_ns: u64) -> Vec<Vec<DeviceId>> {
-        let tiers = self.tiers().into_iter().filter(|tier| *tier >= from).map(|tier| self.of_tier(tier));
-        let avoided = |id: &DeviceId| self.list.get(usize::from(id.0)).is_some_and(|d| d.is_avoided(now_ns));
-        let (last, mut choices): (Vec<_>, Vec<_>) =
-            tiers.map(|tier| tier.into_iter().partition::<Vec<_>, _>(avoided)).unzip();
-        choices.extend(last);
-        choices.retain(|devices| !devices.is_empty());
-        choices
-    }
-
     /// Whether another device than one that just failed can take new data.
     pub fn is_any_sound(&self, now_ns: u64) -> bool {
         self.list.iter().any(|device| !device.is_avoided(now_ns))

@@ -2,10 +2,12 @@
 
 use crate::device::Devices;
 use crate::files::Files;
+use crate::io_count::IoCount;
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
 use crate::pages::MetadataPages;
+use crate::pin::Pins;
 use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
@@ -43,6 +45,7 @@ pub struct Fs {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) names: NameHash,
     pub(crate) devices: Devices,
+    pub(crate) io: IoCount,
     pub(crate) cache: BlockCache,
     pub(crate) unwritten: Unwritten,
     pub(crate) write_back: WriteBack,
@@ -54,6 +57,7 @@ pub struct Fs {
     pub(crate) references: References,
     pub(crate) reclaim: ReclaimQueue,
     pub(crate) migration: Migration,
+    pub(crate) pins: Pins,
     pub(crate) policy: Box<dyn Policy>,
     /// The predictors' parameters and what they remember; nothing is noted unless the policy steers writes.
     pub(crate) parameters: Parameters,

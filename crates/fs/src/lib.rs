@@ -18,6 +18,7 @@ mod fallocate;
 mod files;
 mod fs;
 mod intent;
+mod io_count;
 mod locks;
 mod migration;
 mod mkfs;
@@ -28,6 +29,7 @@ mod op;
 mod orphan;
 mod pages;
 mod partial;
+mod pin;
 mod place;
 mod read;
 mod read_ahead;
@@ -56,7 +58,8 @@ mod xattr;
 
 pub use errno::{FsError, FsResult};
 pub use fs::Fs;
-pub use migration::MigrationReport;
+pub use io_count::{IoReport, IoSums, TierIo};
+pub use migration::{HandMove, HandPlan, HandReport, HandState, MigrationReport};
 pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
 pub use mount::{
     Background, MetadataMoves, MountOptions, PolicyKind, PoolMedia, mend_superblock, read_superblock,

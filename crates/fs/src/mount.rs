@@ -4,10 +4,12 @@ use crate::device::{Device, Devices};
 use crate::errno::{FsError, FsResult};
 use crate::files::Files;
 use crate::fs::{ColdVersions, Fs};
+use crate::io_count::IoCount;
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
 use crate::pages::MetadataPages;
+use crate::pin::Pins;
 use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
@@ -223,7 +225,7 @@ impl Fs {
     /// # Errors
     /// A pool that cannot be used; the media's.
     pub fn mount(
-        media: PoolMedia,
+        mut media: PoolMedia,
         superblock: Superblock,
         options: MountOptions,
         clock: Arc<dyn Clock>,
@@ -243,6 +245,7 @@ impl Fs {
         let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
         while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
         let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
+        let io = IoCount::around(&mut media.block, &clock);
         let sizes = media.block.iter().enumerate();
         let sizes: Vec<(DeviceId, u64)> =
             sizes.map(|(index, medium)| (DeviceId(index as u8), medium.blocks())).collect();
@@ -283,6 +286,7 @@ impl Fs {
             catalog,
             names: NameHash::new(&superblock.hash_key),
             devices,
+            io,
             cache: BlockCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000),
             unwritten: Unwritten::new(),
             write_back: WriteBack::new(options.buffer_bytes),
@@ -294,6 +298,7 @@ impl Fs {
             references: References::new(),
             reclaim: ReclaimQueue::new(),
             migration: Migration::new(),
+            pins: Pins::new(),
             policy,
             parameters: options.parameters,
             steers,
@@ -330,7 +335,8 @@ impl Fs {
     /// When no thread can be made.
     pub fn start_background(self: &Arc<Fs>) -> io::Result<Background> {
         let mut drivers = Vec::new();
-        for (step, waker) in self.background_steps() {
+        let by_hand = (!self.read_only).then(|| self.hand_background());
+        for (step, waker) in self.background_steps().into_iter().chain(by_hand) {
             drivers.push(Driver::start(step, waker)?);
         }
         Ok(Background { _drivers: drivers })

@@ -252,7 +252,7 @@ impl Fs {
         let mut op = Op::new(wait);
         let record = if new.target.is_some() { self.large_record() } else { SMALL_RECORD };
         let mut number = None;
-        self.run(&mut op, record, |reservation, _op| {
+        self.run(&mut op, record, |reservation, op| {
             // Pages and slots exist already, but metadata alone must not take the reserve either.
             self.blocks.probe()?;
             // Kept between attempts, because room is made for its keys.
@@ -278,9 +278,15 @@ impl Fs {
                 let error = Corrupt::new(site, "the free slot that was found", "one in use");
                 return Err(FsError::from(error).into());
             }
-            let slot = self.new_slot(&inode, &directory, new, caller);
+            let mut slot = self.new_slot(&inode, &directory, new, caller);
+            let pin = if is_directory || slot.is_regular() { self.pin_of(&directory)? } else { None };
+            if pin.is_some() && op.record < self.large_record() {
+                op.record = self.large_record();
+                return Err(Need::Again.into());
+            }
             let shards = [self.catalog.shard_of(parent.0), self.catalog.shard_of(number.ino.0)];
-            let mut shards = self.catalog.write(&shards[..if new.target.is_some() { 2 } else { 1 }]);
+            let keys = new.target.is_some() || pin.is_some();
+            let mut shards = self.catalog.write(&shards[..if keys { 2 } else { 1 }]);
             let file_type = (new.mode >> 12) as u8;
             dentry::insert(&mut shards, &mut staged.tx, &self.names, parent, name, number.ino, file_type)?;
             if let Some(target) = new.target {
@@ -288,6 +294,15 @@ impl Fs {
                 if matches!(made, Err(Edit::Full(_))) {
                     // Both in one: the name may take the room in a leaf that they share.
                     let mut puts = symlink::create_puts(number.ino, target.len());
+                    puts.push(dentry::insert_put(&self.names, parent, name));
+                    return Err(Need::CatalogRooms(puts).into());
+                }
+                made?;
+            }
+            if let Some(tier) = pin {
+                let made = self.stage_pin(&mut shards, &mut staged, number.ino, &mut slot, tier);
+                if matches!(made, Err(Edit::Full(_))) {
+                    let mut puts = Fs::pin_puts(number.ino);
                     puts.push(dentry::insert_put(&self.names, parent, name));
                     return Err(Need::CatalogRooms(puts).into());
                 }

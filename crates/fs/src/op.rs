@@ -29,6 +29,8 @@ pub(crate) struct Op {
     pub starved: u32,
     /// Bytes that the present attempt served from copies of lower tiers in DRAM.
     pub dram_bytes: u64,
+    /// Record room that it was found to need, when that is more than usual.
+    pub record: usize,
 }
 
 impl Op {
@@ -43,6 +45,7 @@ impl Op {
             freed_seen: 0,
             starved: 0,
             dram_bytes: 0,
+            record: 0,
         }
     }
     /// An operation that gives space back and may therefore use the reserve.
@@ -169,7 +172,7 @@ impl Fs {
         }
         let mut provided = 0;
         loop {
-            let reservation = self.wal.reserve(record.min(self.wal.max_record()))?;
+            let reservation = self.wal.reserve(record.max(op.record).min(self.wal.max_record()))?;
             match attempt(reservation, op) {
                 Ok(value) => return Ok(value),
                 // Piece sizes are chosen for usual pages; the worst pages make larger records (T7).

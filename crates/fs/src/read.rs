@@ -79,6 +79,7 @@ impl Fs {
             Some(mapping) if !mapping.unwritten && self.lines_of(mapping)?.is_full() => {
                 self.blocks.descriptor(mapping.block).touch_read(self.tick.load(Ordering::Relaxed));
                 self.pm.read(mapping.block.offset().plus(offset % BLOCK_SIZE), into)?;
+                self.io.pm.read(into.len());
                 Ok(true)
             }
             _ => Ok(false),
@@ -142,6 +143,7 @@ impl Fs {
                     let target = part(into, offset, block, length);
                     let skip = start - block.0 * BLOCK_SIZE;
                     self.pm.read(mapping.block.offset().plus(skip), target)?;
+                    self.io.pm.read(target.len());
                 }
                 None if inode.slot.has(flag::HAS_COLD) && !gone(block) => {
                     if cold.is_none() {

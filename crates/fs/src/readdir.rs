@@ -143,7 +143,7 @@ impl Fs {
 
     /// Some entries after a cookie. With `refer`, each gets a lookup reference under the directory's lock,
     /// so that the inode cannot be freed and reused before its attributes are loaded.
-    fn read_entries(&self, ino: Ino, after: u64, refer: bool) -> FsResult<Vec<DirectoryEntry>> {
+    pub(crate) fn read_entries(&self, ino: Ino, after: u64, refer: bool) -> FsResult<Vec<DirectoryEntry>> {
         let _guard = self.locks.read(ino);
         let directory = self.load_directory(ino)?;
         let mut entries = Vec::new();

@@ -149,7 +149,7 @@ impl Fs {
     pub fn run_background(self: &Arc<Fs>, limit: usize) {
         let mut steps = self.background_steps();
         for _ in 0..limit {
-            let mut again = false;
+            let mut again = !self.read_only && self.hand_step() == Next::Again;
             for (step, _) in &mut steps {
                 again |= step.step() == Next::Again;
             }

@@ -2,7 +2,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::migration::MigrationReport;
+use crate::migration::{HandReport, MigrationReport};
 use crate::speeds::{SpeedStatus, class_name, speed_status};
 use crate::tally::TallyReport;
 use crate::types::{BlockRange, Space, Wait, Whereabouts};
@@ -133,6 +133,8 @@ pub struct FsStatus {
     pub placement: Option<PlacementStatus>,
     /// Migration.
     pub migration: MigrationReport,
+    /// Moves that users asked for: those that wait, are under way, or ended lately.
+    pub moves: Vec<HandReport>,
     /// The last mount.
     pub recovery: RecoveryStatus,
     /// The log.
@@ -172,6 +174,7 @@ impl Fs {
             threshold: self.policy.threshold_percent(&self.with_flows(Observation::default())),
             placement: self.placement_status(),
             migration: self.migration.report(self.clock.monotonic_ns()),
+            moves: self.hand_reports(),
             recovery: RecoveryStatus {
                 duration_seconds: self.recovery_ns as f64 / 1e9,
                 records_replayed: self.recovery.records_replayed,
@@ -239,7 +242,7 @@ impl Fs {
         }
     }
 
-    fn tier_status(&self) -> FsResult<Vec<TierStatus>> {
+    pub(crate) fn tier_status(&self) -> FsResult<Vec<TierStatus>> {
         self.wait_for_scan(Wait::Allowed)?;
         let usage = self.blocks.usage();
         let capacity = usage.total * BLOCK_SIZE;
@@ -369,7 +372,8 @@ impl Fs {
         let _guard = self.locks.read(ino);
         let inode = self.load(ino)?;
         let (mut written, mut read) = (Times::default(), Times::default());
-        let mut found = Whereabouts { size_bytes: inode.size(), ..Default::default() };
+        let pinned_tier = self.pin_of(&inode)?;
+        let mut found = Whereabouts { size_bytes: inode.size(), pinned_tier, ..Default::default() };
         let mut bytes =
             vec![0u64; 1 + self.devices.tiers().iter().map(|tier| tier.0).max().unwrap_or(0) as usize];
         if inode.slot.is_regular() {

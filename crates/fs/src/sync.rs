@@ -11,7 +11,6 @@ use terrace_blocks::State;
 use terrace_format::table::Owner;
 use terrace_format::{Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step, interleave};
 
 impl Fs {
@@ -121,7 +120,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Moves everything that is in PM now to `tier` or below, and waits. `progress` is told how many
+    /// Moves everything that is above `tier` now to `tier` or below, and waits. `progress` is told how many
     /// blocks are left.
     ///
     /// # Errors
@@ -137,9 +136,12 @@ impl Fs {
         if self.read_only {
             return Err(FsError::ReadOnly);
         }
-        self.migration.drain.fetch_add(1, Ordering::AcqRel);
-        let done = self.drain(progress);
-        self.migration.drain.fetch_sub(1, Ordering::AcqRel);
+        self.migration.begin_drain(tier);
+        // First what is dirty in DRAM: written back it lies where it should be, or in PM, and then goes with the rest.
+        let written_back = if self.unwritten.files().is_empty() { Ok(()) } else { self.sync() };
+        let drained = written_back.and_then(|()| self.drain(tier, progress));
+        let done = drained.and_then(|()| self.drain_below(tier, progress));
+        self.migration.end_drain();
         done?;
         interleave::point("sync:drained");
         // Each group was flushed before it was installed (M1).
@@ -147,7 +149,7 @@ impl Fs {
     }
 
     /// Demotes until nothing that was written before the call is only in PM.
-    fn drain(self: &Arc<Fs>, progress: &mut dyn FnMut(u64)) -> FsResult<()> {
+    fn drain(self: &Arc<Fs>, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<()> {
         // Blocks written after this version need not go.
         let before = self.blocks.new_version();
         let mut step = MigrationStep::new(self, 1);
@@ -161,7 +163,7 @@ impl Fs {
                 left += 1;
                 Ok(ControlFlow::Continue(()))
             })?;
-            progress(left);
+            progress(left + self.used_between(tier));
             if left == 0 {
                 return Ok(());
             }

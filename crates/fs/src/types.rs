@@ -173,6 +173,8 @@ pub struct Whereabouts {
     pub dirty_bytes: u64,
     /// Bytes of clean copies kept on lower tiers beneath PM.
     pub clean_bytes: u64,
+    /// The tier that it is pinned to.
+    pub pinned_tier: Option<u8>,
     /// What the predictors say.
     #[serde(flatten)]
     pub predictions: Predictions,

@@ -93,6 +93,8 @@ pub(crate) struct Staged<'a> {
     in_place: SmallVec<[InPlace<'a>; 1]>,
     /// A block stored in place must be fenced before the record unless its bytes are named.
     unnamed: bool,
+    /// Counted when all is done: a locked instruction would wait for the streams.
+    stored_bytes: usize,
     checked: bool,
     /// Dirty pages whose content this change contains: dropped when it is committed (S3).
     absorbed: SmallVec<[PageKey; 2]>,
@@ -135,6 +137,7 @@ impl<'a> Staged<'a> {
             data: SmallVec::new(),
             in_place: SmallVec::new(),
             unnamed: false,
+            stored_bytes: 0,
             checked,
             absorbed: SmallVec::new(),
             drop_dirty: None,
@@ -173,6 +176,7 @@ impl<'a> Staged<'a> {
     /// between their stream and the fence.
     pub fn store(&mut self, block: PmBlock, at: u64, bytes: impl Into<Cow<'a, [u8]>>) -> Attempt<()> {
         let (offset, mut bytes) = (block.offset().plus(at), bytes.into());
+        self.stored_bytes += bytes.len();
         if self.checked {
             self.tx.name_data(offset, bytes.len() as u32, crc32c(&bytes));
         }
@@ -270,6 +274,9 @@ impl<'a> Staged<'a> {
         // A record that failed on the way may be valid: what it gives to files must not be handed out again.
         self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
         let lsn = committed?;
+        if self.stored_bytes > 0 {
+            self.fs.io.pm.write(self.stored_bytes);
+        }
         if !self.released.is_empty() {
             self.fs.blocks.freed(lsn, &self.released);
         }

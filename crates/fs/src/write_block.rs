@@ -93,6 +93,7 @@ impl Fs {
         self.blocks.descriptor(new).touch_written(self.tick.load(Ordering::Relaxed));
         self.note_write(&inode, BlockRange::new(block, block.plus(1)), BLOCK_SIZE, flags, Home::Pm);
         drop(guard);
+        self.io.pm.write(data.len());
         if due {
             self.wal.checkpoint_if_idle()?;
         }

@@ -4,6 +4,7 @@
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Need, Op};
+use crate::pin::OWN_NAMESPACE;
 use crate::slot::{Inode, log_slot};
 use crate::types::{Wait, XattrMode};
 use crate::write::Staged;
@@ -82,8 +83,10 @@ impl Fs {
             if inode.slot.has(flag::HAS_XATTR) {
                 let shard = self.catalog.read(self.catalog.shard_of(ino.0));
                 xattr::list(shard.reader(), ino, |name| {
-                    names.extend_from_slice(name);
-                    names.push(0);
+                    if !name.starts_with(OWN_NAMESPACE) {
+                        names.extend_from_slice(name);
+                        names.push(0);
+                    }
                 })?;
             }
             Ok(names)

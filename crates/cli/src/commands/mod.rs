@@ -2,8 +2,12 @@
 
 mod bench_device;
 mod check;
+mod iostat;
+mod migrate;
 mod mkfs;
 mod mount;
+mod moves;
+mod pin;
 mod status;
 mod sync;
 mod umount;
@@ -34,10 +38,10 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Bench { what: Bench::Device(args) } => bench_device::run(&args),
         Command::Bench { what: Bench::Run(later) } => Err(later.refuse("bench run")),
         Command::Bench { what: Bench::Paper { options } } => return Ok(terrace_bench::main_paper(&options)),
-        Command::Iostat(later) => Err(later.refuse("iostat")),
-        Command::Migrate(later) => Err(later.refuse("migrate")),
-        Command::Pin(later) => Err(later.refuse("pin")),
-        Command::Unpin(later) => Err(later.refuse("unpin")),
+        Command::Iostat(args) => iostat::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
+        Command::Pin(args) => pin::pin(&args),
+        Command::Unpin(args) => pin::unpin(&args),
         Command::Inspect(later) => Err(later.refuse("inspect")),
     };
     status.map(ExitCode::from)

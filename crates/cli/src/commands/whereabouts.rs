@@ -48,7 +48,8 @@ fn ask(path: &Path) -> Outcome<Value> {
         "clean_bytes": found["clean_bytes"], "dirty_bytes": found["dirty_bytes"], "sync_predicted": found["sync_predicted"],
         "large_predicted": found["large_predicted"], "read_dominated": found["read_dominated"],
         "average_mtime": found["average_mtime"], "average_rtime": found["average_rtime"],
-        "temperature": found["temperature"], "pinned": false,
+        "temperature": found["temperature"], "pinned": !found["pinned_tier"].is_null(),
+        "pinned_tier": found["pinned_tier"],
     }))
 }
 
@@ -70,5 +71,8 @@ fn show(found: &Value) {
         ("read_dominated", "read-dominated"),
     ];
     parts.extend(says.iter().filter(|(name, _)| found[*name] == true).map(|(_, word)| word.to_string()));
+    if let Some(tier) = found["pinned_tier"].as_u64() {
+        parts.push(format!("pinned to tier {tier}"));
+    }
     output::print(parts.join("  "));
 }

@@ -49,6 +49,24 @@ pub enum Request {
         /// Number or class.
         tier: String,
     },
+    /// What passed through the tiers since mount.
+    Iostat,
+    /// Move a file or a directory with all below it. Answers a number to ask for with `Moved`.
+    Move {
+        /// Inode number.
+        ino: u64,
+        /// migrate, pin or unpin.
+        action: String,
+        /// Number or class.
+        tier: Option<String>,
+        /// Only say what would move.
+        dry_run: bool,
+    },
+    /// How far a move is.
+    Moved {
+        /// Its number.
+        id: u64,
+    },
     /// Answers when the mount has ended: whether the pool is clean.
     End,
     /// Flush, unmount, end.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use terrace_format::Ino;
 use terrace_format::superblock::Superblock;
-use terrace_fs::Fs;
+use terrace_fs::{Fs, HandMove};
 use terrace_runtime::sync::{Condvar, Mutex, RwLock};
 use terrace_runtime::thread::spawn;
 
@@ -95,6 +95,16 @@ impl Shared {
                 let found = fs.whereabouts(Ino(*ino)).map_err(text)?;
                 serde_json::to_value(found).map_err(|error| error.to_string())
             }
+            Request::Iostat => {
+                serde_json::to_value(fs.io_report().map_err(text)?).map_err(|error| error.to_string())
+            }
+            Request::Move { ino, action, tier, dry_run } => {
+                self.begin_move(fs, Ino(*ino), action, tier.as_deref(), *dry_run)
+            }
+            Request::Moved { id } => match fs.hand_report(*id) {
+                Some(report) => serde_json::to_value(report).map_err(|error| error.to_string()),
+                None => Err(format!("no move {id}")),
+            },
             Request::Sync => fs.sync().map(|()| serde_json::Value::Null).map_err(text),
             Request::SyncTo { tier } => {
                 let tier = self.tier(tier)?;
@@ -102,6 +112,32 @@ impl Shared {
             }
             Request::End | Request::Stop => Ok(serde_json::Value::Null),
         }
+    }
+
+    /// Begins a move, or says what it would do.
+    fn begin_move(
+        &self,
+        fs: &Fs,
+        ino: Ino,
+        action: &str,
+        tier: Option<&str>,
+        dry_run: bool,
+    ) -> Result<serde_json::Value, String> {
+        let tier = tier.map(|tier| self.tier(tier)).transpose()?;
+        let action = match (action, tier) {
+            ("migrate", Some(to)) => HandMove::Migrate { to },
+            ("pin", Some(tier)) => HandMove::Pin { tier },
+            ("unpin", None) => HandMove::Unpin,
+            _ => return Err(format!("unknown move '{action}'; is the daemon of another version?")),
+        };
+        let text = |error: terrace_fs::FsError| error.to_string();
+        if !dry_run {
+            return fs.move_by_hand(ino, action).map(Into::into).map_err(text);
+        }
+        let plan = fs.plan_by_hand(ino, action).map_err(text)?;
+        let mut plan = serde_json::to_value(plan).map_err(|error| error.to_string())?;
+        plan["tier"] = tier.into();
+        Ok(plan)
     }
 
     fn wait_for_end(&self) -> Result<serde_json::Value, String> {

@@ -10,6 +10,7 @@ use crate::references::NumberHasher;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
+use terrace_blocks::Descriptor;
 use terrace_placement::temperature::{Portion, Times, bucket};
 use terrace_runtime::sync::atomic::Ordering;
 
@@ -18,11 +19,12 @@ type ByFile<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
 impl Fs {
     /// About `wanted` blocks of the write-coldest files, sorted by file and block; none when no file is cold and
     /// every file was written all at once.
-    pub(super) fn pick_coldest(&self, wanted: u64) -> VecDeque<Victim> {
+    /// Blocks that `fits` says no to are left out.
+    pub(super) fn pick_coldest(&self, wanted: u64, fits: &impl Fn(&Descriptor) -> bool) -> VecDeque<Victim> {
         let now = self.tick.load(Ordering::Relaxed);
         let mut files: ByFile<Times> = HashMap::default();
         self.blocks.visit_files(&mut |_, descriptor, ino, _| {
-            if descriptor.touched() < LEAVING {
+            if descriptor.touched() < LEAVING && fits(descriptor) {
                 files.entry(ino.0).or_default().add(descriptor.written());
             }
         });
@@ -31,6 +33,7 @@ impl Fs {
         self.blocks.visit_files(&mut |pm, descriptor, ino, block| {
             if let Some((rank, portion)) = chosen.get(&ino.0)
                 && descriptor.touched() < LEAVING
+                && fits(descriptor)
                 && portion.holds(descriptor.written())
             {
                 found.push((*rank, descriptor.written(), Victim { ino, block, pm }));

@@ -2,7 +2,7 @@
 
 use super::complete::Below;
 use super::plan::{LEAVING, Victim};
-use super::{Migration, WORKERS};
+use super::{Destination, Migration, WORKERS};
 use crate::device::Device;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -63,6 +63,8 @@ pub(super) struct Candidate<'a> {
     pub valid: usize,
     /// Why its content cannot be read. Such a block stays where it is.
     pub lost: Option<FsError>,
+    /// The tier that its file is pinned to.
+    kept_on: Option<u8>,
     pinned: bool,
 }
 
@@ -94,19 +96,42 @@ fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
     written.map(|copied| (copied.candidate.pm, copied.place)).collect()
 }
 
+/// Candidates by where they go, unwritten ones by themselves. What is pinned to a lower tier goes there if it may.
+fn by_destination(candidates: Vec<Candidate<'_>>, to: Destination) -> Vec<(Destination, Vec<Candidate<'_>>)> {
+    let mut lists: Vec<((Destination, bool), Vec<Candidate<'_>>)> = Vec::new();
+    for candidate in candidates {
+        let to = match candidate.kept_on {
+            Some(tier) if tier > 0 && to == Destination::Any => Destination::Rather(TierId(tier)),
+            _ => to,
+        };
+        let key = (to, candidate.unwritten);
+        match lists.iter_mut().find(|(found, _)| *found == key) {
+            Some((_, list)) => list.push(candidate),
+            None => lists.push((key, vec![candidate])),
+        }
+    }
+    lists.into_iter().map(|((to, _), list)| (to, list)).collect()
+}
+
 impl Fs {
     /// Demotes a group. Returns how many PM blocks it freed. Damage of a file or of a PM block holds back
     /// only what it concerns (I8): it is an error only when nothing else could be moved.
     pub(super) fn demote(&self, victims: &[Victim]) -> FsResult<u64> {
+        self.demote_to(victims, Destination::Any)
+    }
+
+    /// As [`Self::demote`], to where `to` says.
+    pub(super) fn demote_to(&self, victims: &[Victim], to: Destination) -> FsResult<u64> {
         let mut trouble = None;
         let candidates = self.look_at(victims, &mut trouble);
         let (clean, dirty): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|c| c.clean);
         let (unwritten, dirty): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|c| c.unwritten);
         let dirty = self.complete(dirty, &mut trouble);
         let mut freed = self.evict_clean(clean, &mut trouble)?;
-        for mut rest in [unwritten, dirty] {
+        let rest = unwritten.into_iter().chain(dirty).collect();
+        for (to, mut rest) in by_destination(rest, to) {
             while !rest.is_empty() {
-                let (copied, left) = self.write_run(rest)?;
+                let (copied, left) = self.write_run(rest, to)?;
                 if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.lost.as_ref()) {
                     trouble.get_or_insert_with(|| lost.clone());
                 }
@@ -156,6 +181,7 @@ impl Fs {
                     continue;
                 }
             };
+            let kept_on = self.pin_of(&inode).unwrap_or(None);
             for victim in group {
                 let found = self.victim_lines(&inode, &intents, victim).unwrap_or_else(|error| {
                     trouble.get_or_insert(error);
@@ -165,6 +191,10 @@ impl Fs {
                     self.refuse(victim.pm);
                     continue;
                 };
+                if kept_on == Some(0) && self.keeps(victim.pm) {
+                    self.refuse(victim.pm);
+                    continue;
+                }
                 let descriptor = self.blocks.descriptor(victim.pm);
                 descriptor.pin();
                 candidates.push(Candidate {
@@ -181,6 +211,7 @@ impl Fs {
                     valid: inode.durable_size().saturating_sub(victim.block.0 * BLOCK_SIZE).min(BLOCK_SIZE)
                         as usize,
                     lost: None,
+                    kept_on,
                     pinned: true,
                 });
             }
@@ -224,14 +255,15 @@ impl Fs {
     fn write_run<'a>(
         &'a self,
         mut candidates: Vec<Candidate<'a>>,
+        to: Destination,
     ) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
         let wanted = candidates.len();
         let unwritten = candidates.iter().any(|candidate| candidate.unwritten);
         let summaries = |data| if unwritten { 0 } else { summaries(data) };
         let blocks = (wanted + summaries(wanted)) as u64;
-        let run = match self.allocate(blocks) {
+        let run = match self.allocate_for(blocks, to) {
             Err(FsError::Engine(Error::NoSpace(_))) if self.free_below(&mut candidates)? > 0 => {
-                self.allocate(blocks)?
+                self.allocate_for(blocks, to)?
             }
             other => other?,
         };
@@ -277,45 +309,64 @@ impl Fs {
     }
 
     fn write_blocks(&self, candidates: &mut [Candidate<'_>], run: DeviceRun) -> FsResult<Vec<u32>> {
-        let mut buffer = self.migration.take_buffer();
-        let written = self.write_through(candidates, run, &mut buffer);
-        self.migration.put_buffer(buffer);
-        if let Ok(written) = &written {
-            self.migration.note_demotion(written.len() as u64, self.clock.monotonic_ns());
+        let written = self.write_items(candidates, run, |slice, into, entries| {
+            self.read_candidates(slice, into, entries);
+        })?;
+        self.migration.note_demotion(written.len() as u64, self.clock.monotonic_ns());
+        Ok(written)
+    }
+
+    /// Reads blocks from PM into a buffer, with a summary entry for each.
+    fn read_candidates(
+        &self,
+        slice: &mut [Candidate<'_>],
+        into: &mut [AlignedBlock],
+        entries: &mut Vec<SummaryEntry>,
+    ) {
+        let lsn = self.wal.next_lsn();
+        for (candidate, target) in slice.iter_mut().zip(into.iter_mut()) {
+            let read = self.copy_content(candidate, &mut target.0);
+            candidate.unpin();
+            let mut crc = crc32c(&target.0);
+            if let Err(error) = read {
+                // Not installed; what is written in its stead must not look like its content.
+                candidate.lost = Some(error);
+                self.refuse(candidate.pm);
+                crc = !crc;
+            }
+            let Candidate { ino, generation, block, .. } = *candidate;
+            entries.push(SummaryEntry { ino, generation, block, crc, lsn });
         }
+    }
+
+    /// Copies blocks to the device through a small buffer, then the summaries, then flushes (M1). `fill` puts the
+    /// content of some into the buffer and adds a summary entry for each, whose checksums are returned.
+    pub(super) fn write_items<T>(
+        &self,
+        items: &mut [T],
+        run: DeviceRun,
+        fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
+    ) -> FsResult<Vec<u32>> {
+        let mut buffer = self.migration.take_buffer();
+        let written = self.write_through(items, run, &mut buffer, fill);
+        self.migration.put_buffer(buffer);
         written
     }
 
-    /// Copies the blocks to the device through a small buffer, then the summaries, then flushes. Gives the
-    /// checksums.
-    fn write_through(
+    fn write_through<T>(
         &self,
-        candidates: &mut [Candidate<'_>],
+        items: &mut [T],
         run: DeviceRun,
         buffer: &mut Buffer,
+        fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
     ) -> FsResult<Vec<u32>> {
-        let mut crcs = Vec::with_capacity(candidates.len());
         let device = self.devices.device(run.device)?;
         let (medium, failed_before) = (&device.medium, device.failed_flushes());
-        let lsn = self.wal.next_lsn();
-        let mut entries = Vec::with_capacity(candidates.len());
+        let mut entries = Vec::with_capacity(items.len());
         let mut at = run.start;
-        for slice in candidates.chunks_mut(SLICE) {
+        for slice in items.chunks_mut(SLICE) {
             let part = buffer.get_mut(..slice.len()).unwrap_or(&mut []);
-            for (candidate, target) in slice.iter_mut().zip(part.iter_mut()) {
-                let read = self.copy_content(candidate, &mut target.0);
-                candidate.unpin();
-                let mut crc = crc32c(&target.0);
-                if let Err(error) = read {
-                    // Not installed; what is written in its stead must not look like its content.
-                    candidate.lost = Some(error);
-                    self.refuse(candidate.pm);
-                    crc = !crc;
-                }
-                crcs.push(crc);
-                let Candidate { ino, generation, block, .. } = *candidate;
-                entries.push(SummaryEntry { ino, generation, block, crc, lsn });
-            }
+            fill(slice, part, &mut entries);
             if !planted(Mistake::ExtentBeforeData) {
                 medium.write(at, part)?;
             }
@@ -334,7 +385,7 @@ impl Fs {
             self.flush_run(device, failed_before)?;
         }
         pause::at_unlocked("demotion:flushed");
-        Ok(crcs)
+        Ok(entries.into_iter().map(|entry| entry.crc).collect())
     }
 
     /// Makes what was written below durable, before anything names it (M1).
@@ -355,7 +406,12 @@ impl Fs {
     /// Space for a group on the fastest lower tier that has any, on a device that did not fail a moment ago if any
     /// other has.
     pub(crate) fn allocate(&self, blocks: u64) -> FsResult<DeviceRun> {
-        for devices in self.devices.choices(TierId(1), self.clock.monotonic_ns()) {
+        self.allocate_for(blocks, Destination::Any)
+    }
+
+    /// Space for a group on the first tier that has any, of those that the destination allows.
+    pub(super) fn allocate_for(&self, blocks: u64, to: Destination) -> FsResult<DeviceRun> {
+        for devices in self.choices_for(to) {
             if let Some(run) = self.devices.space.allocate(&devices, blocks)? {
                 return Ok(run);
             }

@@ -7,15 +7,23 @@
 //! A partial shadow is completed first ([`complete`]).
 //! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
 
+mod between;
+mod by_hand;
 mod coldest;
 mod commit;
 mod complete;
 mod copy;
+mod destination;
+mod drain;
+mod job;
 mod lower;
 mod plan;
 mod promote;
+mod raise;
 mod reverse;
 mod shadow;
+mod survey;
+mod sweep;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +31,9 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::Op;
 use crate::types::Wait;
+use by_hand::ByHand;
+pub use by_hand::{HandMove, HandPlan, HandReport, HandState};
+use destination::Destination;
 pub(crate) use plan::Victim;
 use plan::Victims;
 use promote::Promotion;
@@ -35,7 +46,7 @@ use terrace_format::BLOCK_SIZE;
 use terrace_media::block::Buffer;
 use terrace_placement::Observation;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
@@ -72,6 +83,10 @@ pub(crate) struct Migration {
     pressed: AtomicU32,
     /// Set while `sync_to` wants PM emptied.
     pub(crate) drain: AtomicU32,
+    /// The tier that it wants, or a lower one; 0 when it does not matter.
+    pub(crate) drain_to: AtomicU8,
+    /// What users asked to be moved.
+    pub(crate) by_hand: ByHand,
     /// Why the last attempt could not run; cleared by success.
     reason: Mutex<Option<FsError>>,
     not_before_ns: AtomicU64,
@@ -80,6 +95,7 @@ pub(crate) struct Migration {
     demoted_blocks: AtomicU64,
     evicted_clean_blocks: AtomicU64,
     promoted_blocks: AtomicU64,
+    moved_below_blocks: AtomicU64,
     skipped_blocks: AtomicU64,
     /// When a block was last moved down, moved up: nanoseconds, plus one; 0 is never.
     moved_down: AtomicU64,
@@ -124,6 +140,8 @@ pub struct MigrationReport {
     pub demoted_bytes: u64,
     /// Bytes brought into PM since mount.
     pub promoted_bytes: u64,
+    /// Bytes moved from one lower tier to another since mount.
+    pub moved_below_bytes: u64,
     /// Bytes of PM given up without a write, because the cold copy was still good.
     pub clean_evicted_bytes: u64,
     /// Bytes copied in vain, because they changed meanwhile.
@@ -155,12 +173,15 @@ impl Migration {
             threads: AtomicU32::new(0),
             pressed: AtomicU32::new(0),
             drain: AtomicU32::new(0),
+            drain_to: AtomicU8::new(0),
+            by_hand: ByHand::new(),
             reason: Mutex::new(None),
             not_before_ns: AtomicU64::new(0),
             elsewhere: AtomicBool::new(false),
             demoted_blocks: AtomicU64::new(0),
             evicted_clean_blocks: AtomicU64::new(0),
             promoted_blocks: AtomicU64::new(0),
+            moved_below_blocks: AtomicU64::new(0),
             skipped_blocks: AtomicU64::new(0),
             moved_down: AtomicU64::new(0),
             moved_up: AtomicU64::new(0),
@@ -234,6 +255,7 @@ impl Migration {
             reason,
             demoted_bytes: self.demoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             promoted_bytes: self.promoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            moved_below_bytes: self.moved_below_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             clean_evicted_bytes: self.evicted_clean_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             skipped_bytes: self.skipped_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
         }
@@ -440,7 +462,10 @@ impl Step for MigrationStep {
             }
             fs.reverse_round();
         }
-        if now < fs.migration.not_before_ns.load(Ordering::Relaxed) || fs.wal.is_stopped() {
+        if now < fs.migration.not_before_ns.load(Ordering::Relaxed)
+            || fs.wal.is_stopped()
+            || fs.rests_for_pins(now)
+        {
             return Next::After(POLL);
         }
         let wanted = match fs.migration.drain.load(Ordering::Acquire) {
@@ -463,6 +488,10 @@ impl Step for MigrationStep {
         match round {
             Ok(Round::Progress) => Next::Again,
             Err(_) if planted(Mistake::MigrationSpins) => Next::Again,
+            Ok(Round::Nothing) => {
+                fs.rest_for_pins(now);
+                Next::After(POLL)
+            }
             _ => Next::After(POLL),
         }
     }

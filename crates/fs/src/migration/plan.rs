@@ -7,7 +7,7 @@ use super::{Migration, WORKERS};
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use std::collections::VecDeque;
-use terrace_blocks::{MARKS, State};
+use terrace_blocks::{Descriptor, MARKS, State};
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_placement::VictimOrder;
@@ -71,7 +71,11 @@ impl Fs {
                 let mut claimed = false;
                 if wanted > 0 {
                     while self.blocks.scan_step()? {}
-                    (*queue, claimed) = self.pick(wanted.clamp(self.group_blocks.min(64), MOST))?;
+                    let wanted = wanted.clamp(self.group_blocks.min(64), MOST);
+                    (*queue, claimed) = self.pick(wanted, self.takes_kept(false))?;
+                    if queue.is_empty() && !claimed && !others && self.takes_kept(true) {
+                        (*queue, claimed) = self.pick(wanted, true)?;
+                    }
                 }
                 if queue.is_empty() {
                     return Ok(match (others, claimed) {
@@ -98,27 +102,34 @@ impl Fs {
 
     /// The `wanted` blocks that the policy wants to go first, sorted by file and block. A drain takes all, whatever
     /// their age; and where no file is cold or uneven enough, the least recently used go.
-    fn pick(&self, wanted: u64) -> FsResult<(VecDeque<Victim>, bool)> {
+    /// Blocks that a pin keeps in PM are left out unless `kept_too`.
+    fn pick(&self, wanted: u64, kept_too: bool) -> FsResult<(VecDeque<Victim>, bool)> {
+        let fits = self.count_kept(kept_too);
         let draining = self.migration.drain.load(Ordering::Acquire) > 0;
         if !draining && self.policy.victims() == VictimOrder::WriteColdFiles {
-            let coldest = self.pick_coldest(wanted);
+            let coldest = self.pick_coldest(wanted, &fits);
             if !coldest.is_empty() {
                 return Ok((coldest, false));
             }
         }
-        self.pick_least_recent(wanted)
+        self.pick_least_recent(wanted, &fits)
     }
 
     /// The `wanted` least recently used file blocks, sorted by file and block; whether somebody has blocks that no file
     /// owns yet.
-    fn pick_least_recent(&self, wanted: u64) -> FsResult<(VecDeque<Victim>, bool)> {
+    /// Blocks that `fits` says no to are left out.
+    fn pick_least_recent(
+        &self,
+        wanted: u64,
+        fits: &impl Fn(&Descriptor) -> bool,
+    ) -> FsResult<(VecDeque<Victim>, bool)> {
         let now = self.tick.load(Ordering::Relaxed);
         let age = |touched: u32| (now.saturating_sub(touched) + 1).ilog2() as usize;
         let mut histogram = [0u64; 33];
         let range = self.blocks.first_block().0..self.blocks.end_block().0;
         for block in range.clone() {
             let descriptor = self.blocks.descriptor(PmBlock(block));
-            if descriptor.state() == State::Used && descriptor.touched() < LEAVING {
+            if descriptor.state() == State::Used && descriptor.touched() < LEAVING && fits(descriptor) {
                 histogram[age(descriptor.touched())] += 1;
             }
         }
@@ -131,7 +142,11 @@ impl Fs {
         for block in range.map(PmBlock) {
             let descriptor = self.blocks.descriptor(block);
             let touched = descriptor.touched();
-            if descriptor.state() != State::Used || touched >= LEAVING || age(touched) < cut {
+            if descriptor.state() != State::Used
+                || touched >= LEAVING
+                || age(touched) < cut
+                || !fits(descriptor)
+            {
                 continue;
             }
             match self.blocks.owner(block) {

@@ -19,9 +19,9 @@ const BATCH: usize = 64;
 
 /// A block to bring into PM.
 pub(crate) struct Promotion {
-    key: PageKey,
-    version: u64,
-    page: Page,
+    pub(super) key: PageKey,
+    pub(super) version: u64,
+    pub(super) page: Page,
 }
 
 impl Migration {
@@ -57,7 +57,7 @@ impl Fs {
         Ok(())
     }
 
-    fn promote(&self, promotion: &Promotion) -> FsResult<bool> {
+    pub(super) fn promote(&self, promotion: &Promotion) -> FsResult<bool> {
         let (ino, block) = (promotion.key.ino, promotion.key.block);
         let mut op = Op::new(Wait::Never);
         self.run(&mut op, SMALL_RECORD, |reservation, op| {
@@ -67,7 +67,8 @@ impl Fs {
             let mapped = self.map.lookup(None, &inode.map(), block)?;
             let same = inode.slot.generation.get() == promotion.key.generation
                 && self.cold_versions.get(ino, block) == promotion.version;
-            if !same || block.0 * BLOCK_SIZE >= inode.durable_size() {
+            let kept_below = self.pin_of(&inode)?.is_some_and(|tier| tier > 0);
+            if !same || kept_below || block.0 * BLOCK_SIZE >= inode.durable_size() {
                 return Ok(false);
             }
             if let Some(mapping) = mapped {

@@ -1,12 +1,13 @@
 //! What cannot be brought about from outside: records that are too large, races between workers.
 #![allow(clippy::unwrap_used)]
 
+use super::between::{FileId, MovingGroup};
 use super::*;
 use crate::mkfs::{DeviceClass, FormatOptions, NewDevice, format};
 use crate::mount::{MountOptions, PolicyKind, PoolMedia, read_superblock};
-use crate::types::{Caller, WriteFlags};
-use terrace_format::Ino;
+use crate::types::{Caller, SetAttributes, WriteFlags};
 use terrace_format::address::ROOT_INO;
+use terrace_format::{FileBlock, Ino, TierId};
 use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RecordedPm;
 use terrace_runtime::ManualClock;
@@ -114,4 +115,59 @@ fn blocks_claimed_by_others_are_waited_for() {
     assert_eq!(fs.demotion_round(100).unwrap(), Round::Claimed);
     claim.give_back_all();
     assert_eq!(fs.demotion_round(100).unwrap(), Round::Nothing);
+}
+
+/// A block that is overwritten, truncated or unlinked while it is on its way between lower tiers keeps its newest content,
+/// and the space of its copy is given back; the others arrive (M2, S6).
+#[test]
+fn changes_during_a_move_between_lower_tiers_win() {
+    let (fs, ino) = with_file(12);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let file = FileId { ino, generation: fs.getattr(ino).unwrap().generation };
+    let free = || fs.devices.space.totals(&fs.devices.of_tier(TierId(1))).unwrap().free;
+    let before = free();
+    // There is one lower tier: "elsewhere" is another place on it.
+    let collect = |group: &mut MovingGroup| {
+        let elsewhere = Destination::Only(TierId(2));
+        assert_eq!(fs.collect_below(file, FileBlock(0), 100, elsewhere, group).unwrap(), None);
+    };
+    let mut group = MovingGroup::default();
+    collect(&mut group);
+    assert_eq!(group.blocks.len(), 12);
+    let write = |block: u64, byte: u8| {
+        let bytes = vec![byte; BLOCK_SIZE as usize];
+        fs.write(ino, block * BLOCK_SIZE, &bytes, WriteFlags::default(), Wait::Allowed).unwrap();
+    };
+    // Overwritten and demoted again: another place. Overwritten: a copy in PM, which is the newest. Cut off: gone.
+    write(3, 33);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    write(5, 55);
+    let cut = SetAttributes { size: Some(10 * BLOCK_SIZE), ..Default::default() };
+    fs.setattr(ino, &cut, Wait::Allowed).unwrap();
+    let mut trouble = None;
+    let moved = fs.move_between(group, Destination::Only(TierId(1)), &mut trouble).unwrap();
+    assert!(trouble.is_none(), "{trouble:?}");
+    // What is below a PM copy may move: it is shadowed.
+    assert!((8..=9).contains(&moved), "{moved}");
+    for block in 0..10u64 {
+        let mut found = vec![0; BLOCK_SIZE as usize];
+        fs.read(ino, block * BLOCK_SIZE, &mut found, Wait::Allowed).unwrap();
+        let expected = if block == 3 {
+            33
+        } else if block == 5 {
+            55
+        } else {
+            1
+        };
+        assert!(found.iter().all(|byte| *byte == expected), "block {block}");
+    }
+    assert_eq!(free(), before + 2);
+    // The whole file vanishes.
+    let mut group = MovingGroup::default();
+    collect(&mut group);
+    fs.forget(ino, 1);
+    fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
+    fs.run_background(100);
+    assert_eq!(fs.move_between(group, Destination::Only(TierId(1)), &mut trouble).unwrap(), 0);
+    assert_eq!(free(), before + 12);
 }

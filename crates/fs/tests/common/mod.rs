@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod buffered;
+pub mod tiers;
 
 use std::sync::Arc;
 use terrace_check::{Devices, Options, Report, check};

@@ -1,0 +1,30 @@
+//! `terrace pin` and `terrace unpin`: a file or directory with all below it is kept on a tier, or no more.
+
+use super::moves::{self, Asked};
+use crate::args::{Pin, Unpin};
+use crate::failure::Outcome;
+
+pub fn pin(args: &Pin) -> Outcome<u8> {
+    let asked = Asked {
+        path: &args.path,
+        action: "pin",
+        tier: Some(&args.tier),
+        wait: args.wait,
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    moves::run(&asked)
+}
+
+pub fn unpin(args: &Unpin) -> Outcome<u8> {
+    let asked = Asked {
+        path: &args.path,
+        action: "unpin",
+        tier: None,
+        // There is nothing to move.
+        wait: true,
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    moves::run(&asked)
+}

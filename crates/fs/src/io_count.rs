@@ -1,0 +1,262 @@
+//! What `terrace iostat` shows: operations, bytes and latency of each tier and of DRAM since mount.
+//!
+//! Devices are counted and timed by a wrapper around their medium, so whatever uses one is seen. PM and DRAM are counted
+//! where file data passes (one operation is one contiguous run), and not timed: reading a clock costs a good part of
+//! such an operation. The metadata of PM is not counted.
+//! Invariant: counting takes no lock and orders nothing; numbers read together need not be of one instant.
+
+use crate::errno::FsResult;
+use crate::fs::Fs;
+use serde::Serialize;
+use std::panic::Location;
+use std::sync::Arc;
+// Not from the runtime: nothing is decided by these numbers, so a scheduler need not try their orders.
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_format::{DeviceBlock, TierId};
+use terrace_media::block::AlignedBlock;
+use terrace_media::{BlockMedium, MediaError};
+use terrace_runtime::{Clock, thread};
+
+/// Cells of a counter: threads beyond that share one.
+const CELLS: usize = 8;
+
+/// A line of its own for each, so that threads do not wait for each other's.
+#[derive(Default)]
+#[repr(align(128))]
+struct Cell {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    read_ns: AtomicU64,
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    write_ns: AtomicU64,
+    flushes: AtomicU64,
+    flush_ns: AtomicU64,
+}
+
+/// Sums since mount.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct IoSums {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Nanoseconds that the reads took together; 0 where they are not timed.
+    pub read_ns: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Nanoseconds that the writes took together; 0 where they are not timed.
+    pub write_ns: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Nanoseconds that the flushes took together.
+    pub flush_ns: u64,
+}
+
+/// A tier and its sums.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TierIo {
+    /// 0 is PM.
+    pub id: u8,
+    /// ram, ssd, hdd.
+    pub kind: &'static str,
+    /// Bytes.
+    pub capacity_bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Whether its operations are timed.
+    pub timed: bool,
+    /// Of all its devices.
+    pub sums: IoSums,
+}
+
+/// What passed since mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IoReport {
+    /// Monotonic time of the report, in nanoseconds.
+    pub at_ns: u64,
+    /// The same at mount.
+    pub mounted_at_ns: u64,
+    /// Tier 0 first.
+    pub tiers: Vec<TierIo>,
+    /// Blocks of lower tiers found in DRAM and put there.
+    pub dram: IoSums,
+    /// Bytes of DRAM in use for that.
+    pub dram_used_bytes: u64,
+    /// Bytes that migration wrote to lower tiers, from PM.
+    pub demoted_bytes: u64,
+    /// Bytes that migration brought into PM.
+    pub promoted_bytes: u64,
+    /// Bytes moved from one lower tier to another.
+    pub moved_below_bytes: u64,
+}
+
+/// Counts one place's operations.
+#[derive(Default)]
+pub(crate) struct Counter([Cell; CELLS]);
+
+impl Counter {
+    fn cell(&self) -> &Cell {
+        &self.0[thread::index() % CELLS]
+    }
+
+    /// A read.
+    #[inline]
+    pub fn read(&self, bytes: usize) {
+        let cell = self.cell();
+        cell.reads.fetch_add(1, Ordering::Relaxed);
+        cell.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// A write.
+    #[inline]
+    pub fn write(&self, bytes: usize) {
+        let cell = self.cell();
+        cell.writes.fetch_add(1, Ordering::Relaxed);
+        cell.write_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn sums(&self) -> IoSums {
+        let mut sums = IoSums::default();
+        for cell in &self.0 {
+            sums.reads += cell.reads.load(Ordering::Relaxed);
+            sums.read_bytes += cell.read_bytes.load(Ordering::Relaxed);
+            sums.read_ns += cell.read_ns.load(Ordering::Relaxed);
+            sums.writes += cell.writes.load(Ordering::Relaxed);
+            sums.write_bytes += cell.write_bytes.load(Ordering::Relaxed);
+            sums.write_ns += cell.write_ns.load(Ordering::Relaxed);
+            sums.flushes += cell.flushes.load(Ordering::Relaxed);
+            sums.flush_ns += cell.flush_ns.load(Ordering::Relaxed);
+        }
+        sums
+    }
+}
+
+impl IoSums {
+    fn add(&mut self, other: &IoSums) {
+        self.reads += other.reads;
+        self.read_bytes += other.read_bytes;
+        self.read_ns += other.read_ns;
+        self.writes += other.writes;
+        self.write_bytes += other.write_bytes;
+        self.write_ns += other.write_ns;
+        self.flushes += other.flushes;
+        self.flush_ns += other.flush_ns;
+    }
+}
+
+/// All counters of a mount.
+pub(crate) struct IoCount {
+    /// File data in PM.
+    pub pm: Counter,
+    /// Blocks of lower tiers in DRAM.
+    pub dram: Counter,
+    /// By device number.
+    devices: Vec<Arc<Counter>>,
+    mounted_at_ns: u64,
+}
+
+impl IoCount {
+    /// Counters from now on; also wraps each device's medium in one that counts.
+    pub fn around(devices: &mut [Arc<dyn BlockMedium>], clock: &Arc<dyn Clock>) -> IoCount {
+        let mut counters = Vec::with_capacity(devices.len());
+        for device in devices {
+            let counter = Arc::new(Counter::default());
+            counters.push(Arc::clone(&counter));
+            let medium = Arc::clone(device);
+            *device = Arc::new(Counted { medium, counter, clock: Arc::clone(clock) });
+        }
+        let (pm, dram) = (Counter::default(), Counter::default());
+        IoCount { pm, dram, devices: counters, mounted_at_ns: clock.monotonic_ns() }
+    }
+
+    fn of_tier(&self, fs: &Fs, tier: TierId) -> IoSums {
+        let mut sums = IoSums::default();
+        for id in fs.devices.of_tier(tier) {
+            if let Some(counter) = self.devices.get(usize::from(id.0)) {
+                sums.add(&counter.sums());
+            }
+        }
+        sums
+    }
+}
+
+/// A device that counts and times what is done with it. Failed operations count too: they took their time.
+struct Counted {
+    medium: Arc<dyn BlockMedium>,
+    counter: Arc<Counter>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Counted {
+    fn timed<T>(&self, sum: impl FnOnce(&Cell) -> &AtomicU64, work: impl FnOnce() -> T) -> T {
+        let begin = self.clock.monotonic_ns();
+        let done = work();
+        let passed = self.clock.monotonic_ns().saturating_sub(begin);
+        sum(self.counter.cell()).fetch_add(passed, Ordering::Relaxed);
+        done
+    }
+}
+
+impl BlockMedium for Counted {
+    fn blocks(&self) -> u64 {
+        self.medium.blocks()
+    }
+    fn name(&self) -> &str {
+        self.medium.name()
+    }
+    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
+        self.counter.read(size_of_val(into));
+        self.timed(|cell| &cell.read_ns, || self.medium.read(first, into))
+    }
+    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
+        self.counter.write(size_of_val(from));
+        self.timed(|cell| &cell.write_ns, || self.medium.write(first, from))
+    }
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.counter.cell().flushes.fetch_add(1, Ordering::Relaxed);
+        self.timed(|cell| &cell.flush_ns, || self.medium.flush_at(at))
+    }
+    fn discard(&self, first: DeviceBlock, blocks: u64) {
+        self.medium.discard(first, blocks);
+    }
+    fn error_count(&self) -> u64 {
+        self.medium.error_count()
+    }
+    fn last_error(&self) -> Option<MediaError> {
+        self.medium.last_error()
+    }
+}
+
+impl Fs {
+    /// What passed since mount. Waits for the scan after mount: not for a request thread.
+    ///
+    /// # Errors
+    /// EIO when the tiers' use cannot be read.
+    pub fn io_report(&self) -> FsResult<IoReport> {
+        let migration = self.migration.report(self.clock.monotonic_ns());
+        let tiers = self.tier_status()?.into_iter().map(|tier| TierIo {
+            id: tier.id,
+            kind: tier.kind,
+            capacity_bytes: tier.capacity_bytes,
+            used_bytes: tier.used_bytes,
+            timed: tier.id > 0,
+            sums: match tier.id {
+                0 => self.io.pm.sums(),
+                id => self.io.of_tier(self, TierId(id)),
+            },
+        });
+        Ok(IoReport {
+            tiers: tiers.collect(),
+            at_ns: self.clock.monotonic_ns(),
+            mounted_at_ns: self.io.mounted_at_ns,
+            dram: self.io.dram.sums(),
+            dram_used_bytes: self.cache.bytes(),
+            demoted_bytes: migration.demoted_bytes,
+            promoted_bytes: migration.promoted_bytes,
+            moved_below_bytes: migration.moved_below_bytes,
+        })
+    }
+}

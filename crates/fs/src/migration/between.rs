@@ -1,0 +1,366 @@
+//! Moves between lower tiers: read with its checksum, write to free space of the target, flush, then exchange the cold
+//! extents in one transaction per piece (design 7: the same mechanism as demotion, through DRAM).
+//!
+//! M1: the old place is given up only when the new one was flushed, and becomes allocatable only when the record that
+//! names the new one is persisted (`Staged::commit`). M3: no inode lock is held while copying.
+//! S6: what was looked at is pinned, so that its device blocks cannot be used again; therefore a file block that still
+//! has the same place and checksum is unchanged, and place and checksum serve as its version.
+//! Blocks with a PM copy are left out: the newest content is there, and what lies below it may be stale (S2).
+
+use super::Destination;
+use super::commit::demoting;
+use super::copy::summaries;
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::Attempt;
+use crate::slot::Inode;
+use crate::types::BlockRange;
+use crate::write::Staged;
+use std::ops::ControlFlow;
+use terrace_catalog::{DeviceRun, Pin, chunks, cold_map};
+use terrace_format::checksum::crc32c;
+use terrace_format::device::SummaryEntry;
+use terrace_format::inode::flag;
+use terrace_format::keys::ColdExtent;
+use terrace_format::{Corrupt, DeviceBlock, DeviceId, FileBlock, Ino, TierId};
+use terrace_media::block::AlignedBlock;
+use terrace_runtime::interleave;
+use terrace_runtime::sync::atomic::Ordering;
+
+/// A file as it was when a move of it was planned: a number may be used again, with another generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FileId {
+    pub ino: Ino,
+    pub generation: u32,
+}
+
+/// A block on a lower tier that is to lie elsewhere.
+pub(super) struct Moving {
+    file: FileId,
+    block: FileBlock,
+    from: (DeviceId, DeviceBlock),
+    crc: u32,
+    unwritten: bool,
+    /// Why its content cannot be read. Such a block stays where it is.
+    lost: Option<FsError>,
+}
+
+/// Blocks to move and the pins on where they are. The pins end with it.
+#[derive(Default)]
+pub(super) struct MovingGroup {
+    pub blocks: Vec<Moving>,
+    pins: Vec<Pin>,
+}
+
+/// A block with its new place.
+struct Moved {
+    moving: Moving,
+    place: DeviceRun,
+}
+
+impl Fs {
+    /// The inode of a file that may have gone since. The caller holds its lock.
+    pub(super) fn load_file(&self, file: FileId) -> FsResult<Option<Inode>> {
+        match self.load(file.ino) {
+            Ok(inode) if inode.slot.generation.get() == file.generation && inode.slot.is_regular() => {
+                Ok(Some(inode))
+            }
+            Ok(_) | Err(FsError::Stale) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds blocks of a file, from `from` on, that lie below PM where `to` does not want them, until the group has
+    /// `most`. Gives where to go on; `None` at the end of the file, or when it is gone.
+    ///
+    /// # Errors
+    /// EIO when the maps cannot be read.
+    pub(super) fn collect_below(
+        &self,
+        file: FileId,
+        from: FileBlock,
+        most: usize,
+        to: Destination,
+        group: &mut MovingGroup,
+    ) -> FsResult<Option<FileBlock>> {
+        let _guard = self.locks.read(file.ino);
+        let Some(inode) = self.load_file(file)? else { return Ok(None) };
+        if !inode.slot.has(flag::HAS_COLD) {
+            return Ok(None);
+        }
+        let intents = self.intents_of(&inode)?;
+        let gone = |block: FileBlock| intents.iter().any(|range| range.first <= block && block < range.end);
+        let mut extents = Vec::new();
+        let mut next = None;
+        let mut room = most.saturating_sub(group.blocks.len());
+        {
+            let shard = self.catalog.read(self.catalog.shard_of(file.ino.0));
+            let end = crate::truncate::FILE_END;
+            cold_map::scan(shard.reader(), file.ino, from, end, |extent| {
+                let Some(extent) = extent.slice(from, end) else { return ControlFlow::Continue(()) };
+                if self.tier_of(extent.device).is_some_and(|tier| to.accepts(tier)) {
+                    return ControlFlow::Continue(());
+                }
+                if room == 0 {
+                    next = Some(extent.first);
+                    return ControlFlow::Break(());
+                }
+                let part = extent.slice(extent.first, extent.first.plus(room as u64));
+                let taken = part.as_ref().map_or(0, |part| part.length as usize);
+                room -= taken;
+                if taken < extent.length as usize {
+                    next = Some(extent.first.plus(taken as u64));
+                }
+                extents.extend(part);
+                if next.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+        }
+        // Few pins: each is looked at by every allocation.
+        let runs = extents.iter().map(DeviceRun::from).collect::<Vec<_>>();
+        for run in runs.chunk_by(|a, b| a.device == b.device && b.start == a.start.plus(a.length)) {
+            let length = run.iter().map(|run| run.length).sum();
+            let whole = run.first().map(|first| DeviceRun { length, ..*first });
+            group.pins.extend(whole.map(|whole| self.devices.space.pin(whole)));
+        }
+        for extent in extents {
+            for index in 0..u64::from(extent.length) {
+                let block = extent.first.plus(index);
+                if gone(block) || self.map.lookup(None, &inode.map(), block)?.is_some() {
+                    continue;
+                }
+                group.blocks.push(Moving {
+                    file,
+                    block,
+                    from: (extent.device, extent.start.plus(index)),
+                    crc: extent.crcs.get(index as usize).copied().unwrap_or(0),
+                    unwritten: extent.unwritten,
+                    lost: None,
+                });
+            }
+        }
+        Ok(next)
+    }
+
+    /// The tier of a device.
+    pub(super) fn tier_of(&self, device: DeviceId) -> Option<TierId> {
+        self.devices.list.get(usize::from(device.0)).map(|device| device.tier)
+    }
+
+    /// Moves a group. Gives how many blocks are now where they should be. Blocks that changed meanwhile are left out;
+    /// damage of one goes to `trouble` and holds back nothing else (I8).
+    ///
+    /// # Errors
+    /// ENOSPC when the target has no room (what was moved before stays so), EIO when it fails.
+    pub(super) fn move_between(
+        &self,
+        group: MovingGroup,
+        to: Destination,
+        trouble: &mut Option<FsError>,
+    ) -> FsResult<u64> {
+        let MovingGroup { blocks, pins } = group;
+        let (unwritten, written): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|moving| moving.unwritten);
+        let mut moved = 0;
+        for mut rest in [unwritten, written] {
+            while !rest.is_empty() {
+                let (placed, left) = self.place(rest, to)?;
+                let mut lost = placed.iter().filter_map(|moved| moved.moving.lost.as_ref());
+                // What changed meanwhile is not lost.
+                if let Some(lost) = lost.find(|lost| !matches!(lost, FsError::Stale)) {
+                    trouble.get_or_insert_with(|| lost.clone());
+                }
+                interleave::point("between:flushed");
+                moved += self.exchange(placed)?;
+                rest = left;
+            }
+        }
+        drop(pins);
+        self.migration.moved_below_blocks.fetch_add(moved, Ordering::Relaxed);
+        Ok(moved)
+    }
+
+    /// Writes as many blocks as one run of the target takes, and flushes it. Returns them and what is left.
+    fn place(&self, mut blocks: Vec<Moving>, to: Destination) -> FsResult<(Vec<Moved>, Vec<Moving>)> {
+        let wanted = blocks.len();
+        let unwritten = blocks.iter().any(|moving| moving.unwritten);
+        let summaries = |data| if unwritten { 0 } else { summaries(data) };
+        let run = self.allocate_for((wanted + summaries(wanted)) as u64, to)?;
+        let mut data = (run.length as usize).min(wanted);
+        while data + summaries(data) > run.length as usize {
+            data -= 1;
+        }
+        let left = blocks.split_off(data);
+        let written = match unwritten {
+            true => Ok(Vec::new()),
+            false => self.write_items(&mut blocks, run, |slice, into, entries| {
+                self.read_moving(slice, into, entries);
+            }),
+        };
+        // The summary blocks are hints in space that counts as free; see docs/format.md.
+        let spare = DeviceRun { start: run.start.plus(data as u64), length: run.length - data as u64, ..run };
+        if spare.length > 0 {
+            self.devices.space.release_claim(spare);
+        }
+        written.inspect_err(|error| {
+            self.note_device_failure(run.device, error);
+            self.devices.space.release_claim(DeviceRun { length: data as u64, ..run });
+        })?;
+        let place = |index: usize| DeviceRun { start: run.start.plus(index as u64), length: 1, ..run };
+        let moved = blocks.into_iter().enumerate();
+        Ok((moved.map(|(index, moving)| Moved { moving, place: place(index) }).collect(), left))
+    }
+
+    /// Reads blocks from their tier, neighbours there at once, and compares their checksums.
+    fn read_moving(&self, slice: &mut [Moving], into: &mut [AlignedBlock], entries: &mut Vec<SummaryEntry>) {
+        let lsn = self.wal.next_lsn();
+        let neighbours = |a: &Moving, b: &Moving| b.from == (a.from.0, a.from.1.plus(1)) && a.file == b.file;
+        let mut at = 0;
+        for run in slice.chunk_by_mut(neighbours) {
+            let part = into.get_mut(at..at + run.len()).unwrap_or(&mut []);
+            at += run.len();
+            let Some((device, start)) = run.first().map(|moving| moving.from) else { continue };
+            let read = self.devices.medium(device).and_then(|medium| medium.read(start, part));
+            for (moving, content) in run.iter_mut().zip(part.iter_mut()) {
+                let found = crc32c(&content.0);
+                let mut crc = moving.crc;
+                if let Err(error) = &read {
+                    moving.lost = Some(error.clone().into());
+                } else if found != crc {
+                    moving.lost = self.damage_of(moving, found);
+                }
+                if moving.lost.is_some() || found != crc {
+                    // Not installed; what is written in its stead must not look like its content.
+                    moving.lost.get_or_insert(FsError::Stale);
+                    crc = !found;
+                }
+                let FileId { ino, generation } = moving.file;
+                entries.push(SummaryEntry { ino, generation, block: moving.block, crc, lsn });
+            }
+        }
+    }
+
+    /// What a wrong checksum is: damage, unless the block was changed while it was read.
+    fn damage_of(&self, moving: &Moving, found: u32) -> Option<FsError> {
+        let _guard = self.locks.read(moving.file.ino);
+        let same = match self.load_file(moving.file) {
+            Ok(Some(inode)) => self.is_there(&inode, moving),
+            Ok(None) => Ok(false),
+            Err(error) => return Some(error),
+        };
+        match same {
+            Ok(false) => None,
+            Err(error) => Some(error),
+            Ok(true) => {
+                let (device, start) = moving.from;
+                self.devices.note_damage(device);
+                let site = format!("{} block {start}", self.devices.name(device));
+                Some(Corrupt::new(site, format!("CRC {:#x}", moving.crc), format!("{found:#x}")).into())
+            }
+        }
+    }
+
+    /// Whether a block is still where and what it was, with nothing above it. The caller holds the inode's lock.
+    fn is_there(&self, inode: &Inode, moving: &Moving) -> FsResult<bool> {
+        let extents = self.cold_extents(inode.ino, BlockRange::new(moving.block, moving.block.plus(1)))?;
+        let shadowed = self.map.lookup(None, &inode.map(), moving.block)?.is_some();
+        Ok(!shadowed && extents.first().is_some_and(|extent| covers(extent, moving)))
+    }
+
+    /// Installs the new places of blocks that are unchanged; gives how many.
+    fn exchange(&self, placed: Vec<Moved>) -> FsResult<u64> {
+        let mut moved = 0;
+        let mut failed = None;
+        for run in placed.chunk_by(follows) {
+            let mut rest = run;
+            while !rest.is_empty() && failed.is_none() {
+                interleave::point("between:between-pieces");
+                let done = self.run(&mut demoting(), self.large_record(), |reservation, op| {
+                    let most = rest.len().min((self.install_limit() >> op.halved).max(1));
+                    self.exchange_first(reservation, &rest[..most])
+                });
+                match done {
+                    Ok((skipped, installed)) => {
+                        let (gone, tail) = rest.split_at(skipped);
+                        self.release_moved(gone);
+                        self.migration.skipped_blocks.fetch_add(skipped as u64, Ordering::Relaxed);
+                        moved += installed as u64;
+                        rest = &tail[installed..];
+                    }
+                    Err(error) => failed = Some(error),
+                }
+            }
+            self.release_moved(rest);
+        }
+        failed.map_or(Ok(moved), Err)
+    }
+
+    fn release_moved(&self, blocks: &[Moved]) {
+        // A record that failed on the way may be valid: what it names must not be handed out again.
+        if !self.wal.is_stopped() {
+            blocks.iter().for_each(|moved| self.devices.space.release_claim(moved.place));
+        }
+    }
+
+    /// Skips changed blocks and installs the unchanged ones that follow: (skipped, installed).
+    fn exchange_first(
+        &self,
+        reservation: terrace_wal::Reservation<'_>,
+        piece: &[Moved],
+    ) -> Attempt<(usize, usize)> {
+        let Some(first) = piece.first() else { return Ok((0, 0)) };
+        let file = first.moving.file;
+        let _guard = self.locks.write(file.ino);
+        let Some(inode) = self.load_file(file)? else { return Ok((piece.len(), 0)) };
+        let intents = self.intents_of(&inode)?;
+        let range = BlockRange::new(first.moving.block, first.moving.block.plus(piece.len() as u64));
+        let old = self.cold_extents(file.ino, range)?;
+        let same = |moved: &&Moved| {
+            let moving = &moved.moving;
+            let gone = intents.iter().any(|range| range.first <= moving.block && moving.block < range.end);
+            moving.lost.is_none() && !gone && old.iter().any(|extent| covers(extent, moving))
+        };
+        let skipped = piece.iter().take_while(|moved| !same(moved)).count();
+        let part = &piece[skipped..];
+        let count = part.iter().take_while(same).count();
+        let Some(start) = part.first().filter(|_| count > 0) else { return Ok((piece.len(), 0)) };
+        let crcs = part[..count].iter().map(|moved| moved.moving.crc);
+        let extent = ColdExtent {
+            first: start.moving.block,
+            length: count as u32,
+            device: start.place.device,
+            start: start.place.start,
+            unwritten: start.moving.unwritten,
+            crcs: if start.moving.unwritten { Vec::new() } else { crcs.collect() },
+        };
+        let run = DeviceRun { length: count as u64, ..start.place };
+        let mut shards = self.lock_shards(file.ino, old.iter().map(DeviceRun::from).chain([run]));
+        let mut staged = Staged::new(self, None, false);
+        self.cold_versions.bump(file.ino, BlockRange::new(extent.first, extent.end()));
+        let mut freed = Vec::new();
+        cold_map::install(&mut shards, &mut staged.tx, file.ino, &extent, &mut freed)?;
+        for (device, start, length) in freed {
+            self.stage_device_free(DeviceRun { device, start, length }, &mut shards, &mut staged)?;
+        }
+        chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+        staged.unlink_emptied(&mut shards)?;
+        staged.commit(reservation)?;
+        Ok((skipped, count))
+    }
+}
+
+/// Whether an extent says of a block what was known of it.
+fn covers(extent: &ColdExtent, moving: &Moving) -> bool {
+    let Some(index) = moving.block.0.checked_sub(extent.first.0) else { return false };
+    let crc = if extent.unwritten { Some(0) } else { extent.crcs.get(index as usize).copied() };
+    index < u64::from(extent.length)
+        && (extent.device, extent.start.plus(index)) == moving.from
+        && extent.unwritten == moving.unwritten
+        && crc == Some(moving.crc)
+}
+
+/// True when `b` continues `a` in the file and on the device.
+fn follows(a: &Moved, b: &Moved) -> bool {
+    a.moving.file == b.moving.file
+        && b.moving.block == a.moving.block.plus(1)
+        && b.place.device == a.place.device
+        && b.place.start == a.place.start.plus(1)
+}

@@ -1,0 +1,62 @@
+//! Where a move may put blocks.
+
+use crate::fs::Fs;
+use terrace_format::{DeviceId, TierId};
+use terrace_runtime::sync::atomic::Ordering;
+
+/// The lower tiers that a move may use, in the order in which they are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Destination {
+    /// The fastest that has room.
+    Any,
+    /// This one, else the fastest that has room.
+    Rather(TierId),
+    /// This one, and no other.
+    Only(TierId),
+    /// This one or a lower one.
+    AtOrBelow(TierId),
+}
+
+impl Destination {
+    /// Whether a block on this tier is where it should be.
+    pub fn accepts(self, tier: TierId) -> bool {
+        match self {
+            Destination::Any | Destination::Rather(_) => true,
+            Destination::Only(wanted) => tier == wanted,
+            Destination::AtOrBelow(wanted) => tier >= wanted,
+        }
+    }
+}
+
+impl Fs {
+    /// The devices to try for a destination, best first: those of each tier that did not fail a moment ago, then those
+    /// that did, so that the last one left is still tried.
+    pub(super) fn choices_for(&self, to: Destination) -> Vec<Vec<DeviceId>> {
+        let now_ns = self.clock.monotonic_ns();
+        let avoided = |id: &DeviceId| {
+            self.devices.list.get(usize::from(id.0)).is_some_and(|found| found.is_avoided(now_ns))
+        };
+        let tiers = self.tiers_for(to).into_iter().map(|tier| self.devices.of_tier(tier));
+        let (last, mut choices): (Vec<_>, Vec<_>) =
+            tiers.map(|tier| tier.into_iter().partition::<Vec<_>, _>(avoided)).unzip();
+        choices.extend(last);
+        choices.retain(|devices| !devices.is_empty());
+        choices
+    }
+
+    /// The tiers of a destination, best first.
+    fn tiers_for(&self, to: Destination) -> Vec<TierId> {
+        let mut tiers = self.devices.tiers();
+        tiers.retain(|tier| to.accepts(*tier));
+        // What leaves PM during `sync --to` goes where that wants it, or it would be moved twice.
+        let drain_to = TierId(self.migration.drain_to.load(Ordering::Relaxed));
+        match to {
+            Destination::Any => tiers.sort_by_key(|tier| (*tier < drain_to, *tier)),
+            Destination::Rather(wanted) => {
+                tiers.sort_by_key(|tier| (*tier < drain_to, *tier != wanted, *tier));
+            }
+            Destination::Only(_) | Destination::AtOrBelow(_) => {}
+        }
+        tiers
+    }
+}

@@ -1,0 +1,100 @@
+//! What `sync --to` needs besides demotion: everything that lies on lower tiers above the wanted one goes there too.
+
+use super::between::{FileId, MovingGroup};
+use super::{Destination, Migration};
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use terrace_format::inode::{SLOTS_PER_PAGE, flag};
+use terrace_format::{FileBlock, Ino, TierId};
+use terrace_runtime::interleave;
+use terrace_runtime::sync::atomic::Ordering;
+
+/// How often all files are gone through. What comes above the tier meanwhile goes there by itself
+/// (`tiers_for`), so twice is the rule.
+const MOST_PASSES: u32 = 8;
+
+impl Migration {
+    /// From now on what leaves PM goes to `tier` or below, if there is room.
+    pub(crate) fn begin_drain(&self, tier: u8) {
+        self.drain_to.fetch_max(tier, Ordering::AcqRel);
+        self.drain.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends what [`Self::begin_drain`] began.
+    pub(crate) fn end_drain(&self) {
+        if self.drain.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.drain_to.store(0, Ordering::Release);
+        }
+    }
+}
+
+impl Fs {
+    /// Blocks in use on lower tiers above `tier`, stale copies included.
+    pub(crate) fn used_between(&self, tier: u8) -> u64 {
+        let above = self.devices.tiers().into_iter().filter(|above| above.0 < tier);
+        let totals = above.map(|above| self.devices.space.totals_now(&self.devices.of_tier(above)));
+        totals.map(|totals| totals.total - totals.free).sum()
+    }
+
+    /// Moves what lies on lower tiers above `tier` there. `progress` is told how many blocks are left at most.
+    ///
+    /// # Errors
+    /// ENOSPC, EIO; EAGAIN when changes were faster again and again.
+    pub(crate) fn drain_below(&self, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<()> {
+        if !self.devices.tiers().iter().any(|above| above.0 < tier) {
+            return Ok(());
+        }
+        // Counting what is left needs all bitmaps.
+        while self.devices.space.load_step()? {}
+        for _ in 0..MOST_PASSES {
+            let (found, trouble) = self.drain_pass(tier, progress)?;
+            if let Some(trouble) = trouble {
+                return Err(trouble);
+            }
+            if !found {
+                return Ok(());
+            }
+        }
+        Err(FsError::WouldBlock)
+    }
+
+    /// Goes through all files once; whether it found anything to move, and the first damage that it met.
+    fn drain_pass(&self, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<(bool, Option<FsError>)> {
+        let (to, most) = (Destination::AtOrBelow(TierId(tier)), self.group_blocks as usize);
+        let (mut group, mut found, mut trouble) = (MovingGroup::default(), false, None);
+        let pages = self.numbers.lock().pages;
+        for ino in (1..pages * SLOTS_PER_PAGE).map(Ino) {
+            let Some(file) = self.has_cold(ino, &mut trouble)? else { continue };
+            let mut at = Some(FileBlock(0));
+            while let Some(from) = at {
+                at = self.collect_below(file, from, most, to, &mut group)?;
+                if group.blocks.len() >= most {
+                    found = true;
+                    interleave::point("drain:between-rounds");
+                    self.move_between(std::mem::take(&mut group), to, &mut trouble)?;
+                    progress(self.used_between(tier));
+                }
+            }
+        }
+        found |= !group.blocks.is_empty();
+        self.move_between(group, to, &mut trouble)?;
+        progress(self.used_between(tier));
+        Ok((found, trouble))
+    }
+
+    /// A file with blocks below PM. One that cannot be read is `trouble`.
+    fn has_cold(&self, ino: Ino, trouble: &mut Option<FsError>) -> FsResult<Option<FileId>> {
+        let _guard = self.locks.read(ino);
+        match self.load(ino) {
+            Ok(inode) if inode.slot.is_regular() && inode.slot.has(flag::HAS_COLD) => {
+                Ok(Some(FileId { ino, generation: inode.slot.generation.get() }))
+            }
+            Ok(_) | Err(FsError::Stale) => Ok(None),
+            Err(error) if self.wal.is_stopped() => Err(error),
+            Err(error) => {
+                trouble.get_or_insert(error);
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,620 @@
+//! One move by hand, as a sequence of bounded pieces.
+//!
+//! Order: the files below the path are found and counted; then, towards a lower tier, PM blocks are demoted there in
+//! groups that may span files, and what lies on another lower tier is moved through DRAM; towards PM blocks are brought
+//! up one piece after the other. Then everything is looked at again, and moved again a few times if something changed
+//! while it was moved. Each piece is one group at most, and leaves a state that may be the last.
+
+use super::Destination;
+use super::between::{FileId, MovingGroup};
+use super::by_hand::{HandMove, HandPlan, HandReport, HandState};
+use super::plan::{LEAVING, Victim};
+use super::survey::Survey;
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::types::{Attributes, DirectoryEntry};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino, TierId};
+use terrace_runtime::Next;
+use terrace_runtime::sync::Mutex;
+use terrace_wal::Error;
+
+/// Pause after a failure that may pass.
+const BACK_OFF: Duration = Duration::from_secs(1);
+/// How often one piece is tried.
+const MOST_FAILURES: u32 = 3;
+/// How often all files are gone through.
+const MOST_PASSES: u32 = 3;
+/// Files looked at in one piece when they hold nothing to move.
+const MOST_FILES: usize = 256;
+const DIRECTORY_TYPE: u8 = 4;
+const REGULAR_TYPE: u8 = 8;
+/// Cookies up to this are "." and "..".
+const DOTS: u64 = 2;
+
+/// What others may look at while a job runs.
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub report: HandReport,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Files are found.
+    Walk,
+    /// Their bytes are counted.
+    Survey,
+    /// Pins are set or taken away; files are found once more.
+    Mark,
+    /// PM blocks go down.
+    Down,
+    /// Blocks on other lower tiers follow.
+    Between,
+    /// Blocks come into PM.
+    Up,
+    /// What is left is counted.
+    Verify,
+}
+
+/// A job under way.
+pub(crate) struct Job {
+    action: HandMove,
+    root: FileId,
+    /// Of the root, as st_mode >> 12.
+    file_type: u8,
+    /// Whether the walk has dealt with the root itself.
+    begun: bool,
+    phase: Phase,
+    /// Directories to read, with the cookie after which to go on.
+    directories: Vec<(Ino, u64)>,
+    files: Vec<FileId>,
+    /// Files with several names, so that each is moved once.
+    linked: HashSet<Ino>,
+    /// The file, by index, and the block at which to go on.
+    at: (usize, FileBlock),
+    survey: Survey,
+    /// Damage that was met; the first is told at the end.
+    trouble: Option<FsError>,
+    /// What ends the job, while what is left is counted.
+    fatal: Option<FsError>,
+    failures: u32,
+    passes: u32,
+    moved_in_pass: u64,
+    progress: Arc<Mutex<Progress>>,
+}
+
+/// What a piece left to do.
+enum Piece {
+    More,
+    PhaseEnds,
+}
+
+impl Job {
+    /// A job that has not begun.
+    pub fn new(id: u64, of: &Attributes, action: HandMove) -> Job {
+        let report = HandReport {
+            id,
+            action: action.name(),
+            tier: action.tier(),
+            state: HandState::Queued,
+            reason: None,
+            files: 1,
+            pinned_files: 0,
+            total_bytes: 0,
+            done_bytes: 0,
+            left_bytes: 0,
+        };
+        let job = Job {
+            action,
+            root: FileId { ino: of.ino, generation: of.generation },
+            file_type: 0,
+            begun: false,
+            phase: Phase::Walk,
+            directories: Vec::new(),
+            files: Vec::new(),
+            linked: HashSet::new(),
+            at: (0, FileBlock(0)),
+            survey: Survey::default(),
+            trouble: None,
+            fatal: None,
+            failures: 0,
+            passes: 0,
+            moved_in_pass: 0,
+            progress: Arc::new(Mutex::new(Progress { report })),
+        };
+        job.from_root((of.mode >> 12) as u8)
+    }
+
+    /// Begins to walk at the root.
+    fn from_root(mut self, file_type: u8) -> Job {
+        self.file_type = file_type;
+        self.begin_walk();
+        self
+    }
+
+    fn begin_walk(&mut self) {
+        self.files.clear();
+        self.linked.clear();
+        self.begun = false;
+        match self.file_type {
+            DIRECTORY_TYPE => self.directories.push((self.root.ino, 0)),
+            REGULAR_TYPE => self.files.push(self.root),
+            _ => {}
+        }
+    }
+
+    /// Where its progress can be followed.
+    pub fn progress(&self) -> Arc<Mutex<Progress>> {
+        Arc::clone(&self.progress)
+    }
+
+    fn to(&self) -> u8 {
+        self.action.tier().unwrap_or(0)
+    }
+
+    /// Does a piece of finding and counting; false when all is counted.
+    pub fn look(&mut self, fs: &Fs) -> FsResult<bool> {
+        let piece = match self.phase {
+            Phase::Walk => self.walk(fs)?,
+            Phase::Survey => self.count(fs)?,
+            _ => return Ok(false),
+        };
+        match (piece, self.phase) {
+            (Piece::PhaseEnds, Phase::Walk) => self.next_phase(),
+            (Piece::PhaseEnds, _) => return Ok(false),
+            (Piece::More, _) => {}
+        }
+        Ok(true)
+    }
+
+    /// What was found.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn plan(&self, fs: &Fs) -> FsResult<HandPlan> {
+        let refused = self.refusal(fs)?;
+        let moves = self.action != HandMove::Unpin;
+        let report = &self.progress.lock().report;
+        let tiers = self.survey.0.iter().enumerate();
+        Ok(HandPlan {
+            files: report.files,
+            pinned_files: report.pinned_files,
+            tiers: tiers.map(|(tier, bytes)| (tier as u8, *bytes)).collect(),
+            move_bytes: if moves { self.survey.elsewhere(self.to()) } else { 0 },
+            refused,
+        })
+    }
+
+    /// Does one piece.
+    pub fn step(&mut self, fs: &Fs) -> Next {
+        if fs.is_stopped() {
+            return self.end(Err(FsError::NotDurable));
+        }
+        // To take pins away nothing need be counted.
+        if self.phase == Phase::Walk && self.action == HandMove::Unpin {
+            self.phase = Phase::Mark;
+        }
+        let done = match self.phase {
+            Phase::Walk | Phase::Mark => self.walk(fs),
+            Phase::Survey | Phase::Verify => self.count(fs),
+            Phase::Down => self.down(fs),
+            Phase::Between => self.between(fs),
+            Phase::Up => self.up(fs),
+        };
+        match done {
+            Ok(piece) => {
+                self.failures = 0;
+                self.note(None);
+                match piece {
+                    Piece::PhaseEnds if self.phase == Phase::Verify => self.verified(fs),
+                    Piece::PhaseEnds if self.phase == Phase::Mark && self.action == HandMove::Unpin => {
+                        self.end(Ok(()))
+                    }
+                    Piece::PhaseEnds => match self.refusal(fs) {
+                        Ok(None) => {
+                            self.next_phase();
+                            Next::Again
+                        }
+                        Ok(Some(refusal)) => {
+                            let report = &mut self.progress.lock().report;
+                            (report.state, report.reason) = (HandState::Failed, Some(refusal));
+                            Next::Done
+                        }
+                        Err(error) => self.end(Err(error)),
+                    },
+                    Piece::More => Next::Again,
+                }
+            }
+            Err(error) if self.failures + 1 < MOST_FAILURES && may_pass(&error) => {
+                self.failures += 1;
+                self.note(Some(error.to_string()));
+                Next::After(BACK_OFF)
+            }
+            // What did move is counted before the end.
+            Err(error) if self.moves() => {
+                self.fatal = Some(error);
+                self.survey = Survey::default();
+                (self.phase, self.at, self.failures) = (Phase::Verify, (0, FileBlock(0)), 0);
+                Next::Again
+            }
+            Err(error) => {
+                let error = self.fatal.take().unwrap_or(error);
+                self.end(Err(error))
+            }
+        }
+    }
+
+    fn moves(&self) -> bool {
+        matches!(self.phase, Phase::Down | Phase::Between | Phase::Up)
+    }
+
+    /// Tells how far the job is; with a reason it waits.
+    fn note(&mut self, reason: Option<String>) {
+        let report = &mut self.progress.lock().report;
+        report.state = match self.phase {
+            _ if reason.is_some() => HandState::Waiting,
+            Phase::Walk | Phase::Survey => HandState::Looking,
+            Phase::Mark => HandState::Pinning,
+            _ => HandState::Moving,
+        };
+        report.reason = reason;
+    }
+
+    fn next_phase(&mut self) {
+        self.at = (0, FileBlock(0));
+        let first = if self.to() == 0 { Phase::Up } else { Phase::Down };
+        self.phase = match self.phase {
+            Phase::Walk => Phase::Survey,
+            Phase::Survey => {
+                let total = self.survey.elsewhere(self.to());
+                self.progress.lock().report.total_bytes = total;
+                if matches!(self.action, HandMove::Pin { .. }) {
+                    self.progress.lock().report.files = 1;
+                    self.begin_walk();
+                    Phase::Mark
+                } else {
+                    first
+                }
+            }
+            Phase::Mark => first,
+            Phase::Down => Phase::Between,
+            Phase::Between | Phase::Up => {
+                self.survey = Survey::default();
+                Phase::Verify
+            }
+            Phase::Verify => first,
+        };
+    }
+
+    /// After everything was gone through and counted again.
+    fn verified(&mut self, fs: &Fs) -> Next {
+        if !self.is_root_there(fs) {
+            return self.end(Err(FsError::Stale));
+        }
+        let left = self.survey.elsewhere(self.to());
+        {
+            let report = &mut self.progress.lock().report;
+            report.left_bytes = left;
+            report.done_bytes = report.done_bytes.max(report.total_bytes.saturating_sub(left));
+        }
+        if let Some(fatal) = self.fatal.take() {
+            return self.end(Err(fatal));
+        }
+        self.passes += 1;
+        // Once more, if that may help: not against damage, and not without end against a busy writer.
+        let again = left > 0 && self.trouble.is_none() && self.passes < MOST_PASSES && self.moved_in_pass > 0;
+        self.moved_in_pass = 0;
+        if again {
+            self.next_phase();
+            return Next::Again;
+        }
+        let trouble = self.trouble.take().filter(|_| left > 0);
+        self.end(trouble.map_or(Ok(()), Err))
+    }
+
+    /// A file or directory that was removed while it was moved.
+    fn is_root_there(&self, fs: &Fs) -> bool {
+        let found = fs.getattr(self.root.ino);
+        found.is_ok_and(|found| found.generation == self.root.generation && found.nlink > 0)
+    }
+
+    fn end(&mut self, result: FsResult<()>) -> Next {
+        let report = &mut self.progress.lock().report;
+        if report.left_bytes == 0 && result.is_err() {
+            report.left_bytes = report.total_bytes.saturating_sub(report.done_bytes);
+        }
+        (report.state, report.reason) = match result {
+            Ok(()) if report.left_bytes == 0 => (HandState::Done, None),
+            Ok(()) => (HandState::Done, Some("the rest was changed while it was moved".to_string())),
+            Err(error) => {
+                let pinned = matches!(self.action, HandMove::Pin { .. }) && self.phase == Phase::Verify;
+                let pinned = if pinned { "pinned, but not all of it is there: " } else { "" };
+                (HandState::Failed, Some(format!("{pinned}{}", reason(&error, self.action))))
+            }
+        };
+        Next::Done
+    }
+
+    fn moved(&mut self, blocks: u64) {
+        self.moved_in_pass += blocks;
+        let report = &mut self.progress.lock().report;
+        report.done_bytes += blocks * BLOCK_SIZE;
+        report.total_bytes = report.total_bytes.max(report.done_bytes);
+    }
+
+    /// Reads a part of a directory.
+    fn walk(&mut self, fs: &Fs) -> FsResult<Piece> {
+        if !self.begun {
+            self.deal_with_root(fs)?;
+            self.begun = true;
+        }
+        let Some((directory, after)) = self.directories.pop() else { return Ok(Piece::PhaseEnds) };
+        // With references, so that no number is used again before it was looked at.
+        let entries = match fs.read_entries(directory, after, true) {
+            // Removed meanwhile.
+            Err(FsError::Stale | FsError::NotDirectory) if directory != self.root.ino => {
+                return Ok(Piece::More);
+            }
+            entries => entries?,
+        };
+        if let Some(last) = entries.last() {
+            self.directories.push((directory, last.cookie));
+        }
+        let mut result = Ok(Piece::More);
+        for entry in entries.iter().filter(|entry| entry.cookie > DOTS) {
+            if result.is_ok()
+                && let Err(error) = self.found(fs, entry)
+            {
+                result = Err(error);
+            }
+            fs.forget(entry.ino, 1);
+        }
+        if result.is_err() {
+            // The same part again: what was done is done again without harm.
+            self.directories.retain(|(found, _)| *found != directory);
+            self.directories.push((directory, after));
+        }
+        result
+    }
+
+    /// The path itself: pinned elsewhere it stays, to be pinned it is before what is in it.
+    fn deal_with_root(&mut self, fs: &Fs) -> FsResult<()> {
+        match (self.phase, self.action) {
+            (Phase::Mark, action) => fs.set_pin(self.root.ino, self.root.generation, action.tier()),
+            (_, HandMove::Migrate { to }) if self.is_pinned_elsewhere(fs, self.root.ino, to)? => {
+                Err(FsError::NotPermitted)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_pinned_elsewhere(&self, fs: &Fs, ino: Ino, to: u8) -> FsResult<bool> {
+        Ok(fs.pinned(ino)?.is_some_and(|tier| tier != to))
+    }
+
+    /// An entry of a directory. It may have vanished.
+    fn found(&mut self, fs: &Fs, entry: &DirectoryEntry) -> FsResult<()> {
+        let Ok(found) = fs.getattr(entry.ino) else { return Ok(()) };
+        if entry.file_type != DIRECTORY_TYPE && entry.file_type != REGULAR_TYPE {
+            return Ok(());
+        }
+        self.progress.lock().report.files += 1;
+        if self.phase == Phase::Mark {
+            match fs.set_pin(entry.ino, found.generation, self.action.tier()) {
+                Err(FsError::Stale) => return Ok(()),
+                done => done?,
+            }
+        }
+        if entry.file_type == DIRECTORY_TYPE {
+            self.directories.push((entry.ino, 0));
+        } else if found.nlink < 2 || self.linked.insert(entry.ino) {
+            if let HandMove::Migrate { to } = self.action
+                && self.is_pinned_elsewhere(fs, entry.ino, to).unwrap_or(false)
+            {
+                self.progress.lock().report.pinned_files += 1;
+                return Ok(());
+            }
+            self.files.push(FileId { ino: entry.ino, generation: found.generation });
+        }
+        Ok(())
+    }
+
+    /// After counting, before anything is pinned: what is pinned to PM may take half of it.
+    /// Gives why it must not be.
+    fn refusal(&self, fs: &Fs) -> FsResult<Option<String>> {
+        if self.phase != Phase::Survey || self.action != (HandMove::Pin { tier: 0 }) {
+            return Ok(None);
+        }
+        let besides = self.files.iter().map(|file| file.ino).collect();
+        let pinned = fs.pinned_bytes(&besides)? + self.survey.0.iter().sum::<u64>();
+        let most = fs.most_kept() * BLOCK_SIZE;
+        let text = || format!("pins to tier 0 may take half of it, {most} bytes; they would take {pinned}");
+        Ok((pinned > most).then(text))
+    }
+
+    /// Counts a part of a file, or of several that hold little.
+    fn count(&mut self, fs: &Fs) -> FsResult<Piece> {
+        for _ in 0..MOST_FILES {
+            let Some(file) = self.files.get(self.at.0) else { return Ok(Piece::PhaseEnds) };
+            if self.phase == Phase::Survey && self.at.1.0 == 0 && fs.unwritten.get(file.ino).is_some() {
+                // Dirty pages have no place yet.
+                fs.write_back_noted(file.ino)?;
+            }
+            match fs.survey(*file, self.at.1, &mut self.survey) {
+                Ok(Some(next)) => {
+                    self.at.1 = next;
+                    return Ok(Piece::More);
+                }
+                Ok(None) => self.at = (self.at.0 + 1, FileBlock(0)),
+                Err(error) => self.pass_over(error)?,
+            }
+        }
+        Ok(Piece::More)
+    }
+
+    /// Goes on behind a file that is damaged; other errors are the caller's.
+    fn pass_over(&mut self, error: FsError) -> FsResult<()> {
+        if !is_damage(&error) {
+            return Err(error);
+        }
+        self.trouble.get_or_insert(error);
+        self.at = (self.at.0 + 1, FileBlock(0));
+        Ok(())
+    }
+
+    /// Collects from file after file until the group is full.
+    fn collect<T>(
+        &mut self,
+        most: usize,
+        group: &mut T,
+        length: impl Fn(&T) -> usize,
+        mut collect: impl FnMut(FileId, FileBlock, &mut T) -> FsResult<Option<FileBlock>>,
+    ) -> FsResult<()> {
+        for _ in 0..MOST_FILES {
+            let Some(file) = self.files.get(self.at.0) else { break };
+            if length(group) >= most {
+                break;
+            }
+            match collect(*file, self.at.1, group) {
+                Ok(Some(next)) => self.at.1 = next,
+                Ok(None) => self.at = (self.at.0 + 1, FileBlock(0)),
+                Err(error) => self.pass_over(error)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn piece(&self) -> Piece {
+        if self.at.0 < self.files.len() { Piece::More } else { Piece::PhaseEnds }
+    }
+
+    /// Demotes a group of PM blocks.
+    fn down(&mut self, fs: &Fs) -> FsResult<Piece> {
+        let (most, to) = (fs.group_blocks as usize, Destination::Only(TierId(self.to())));
+        let (begin, mut victims) = (self.at, Vec::new());
+        self.collect(most, &mut victims, Vec::len, |file, from, victims| {
+            fs.collect_pm(file, from, most - victims.len(), victims)
+        })?;
+        match fs.move_down(&victims, to) {
+            Ok(blocks) => self.moved(blocks),
+            Err(error) => self.failed_at(begin, error)?,
+        }
+        Ok(self.piece())
+    }
+
+    /// Moves a group that lies on other lower tiers.
+    fn between(&mut self, fs: &Fs) -> FsResult<Piece> {
+        let (most, to) = (fs.group_blocks as usize, Destination::Only(TierId(self.to())));
+        let (begin, mut group) = (self.at, MovingGroup::default());
+        self.collect(
+            most,
+            &mut group,
+            |group| group.blocks.len(),
+            |file, from, group| fs.collect_below(file, from, most, to, group),
+        )?;
+        match fs.move_between(group, to, &mut self.trouble) {
+            Ok(blocks) => self.moved(blocks),
+            Err(error) => self.failed_at(begin, error)?,
+        }
+        Ok(self.piece())
+    }
+
+    /// Brings a few blocks into PM.
+    fn up(&mut self, fs: &Fs) -> FsResult<Piece> {
+        for _ in 0..MOST_FILES {
+            let Some(file) = self.files.get(self.at.0) else { break };
+            match fs.raise(*file, self.at.1, &mut self.trouble) {
+                Ok(raised) => {
+                    self.at = match raised.next {
+                        Some(next) => (self.at.0, next),
+                        None => (self.at.0 + 1, FileBlock(0)),
+                    };
+                    if raised.blocks > 0 {
+                        self.moved(raised.blocks);
+                        break;
+                    }
+                }
+                Err(error) => self.pass_over(error)?,
+            }
+        }
+        Ok(self.piece())
+    }
+
+    /// A group that failed is tried again, but for damage.
+    fn failed_at(&mut self, begin: (usize, FileBlock), error: FsError) -> FsResult<()> {
+        if is_damage(&error) {
+            self.trouble.get_or_insert(error);
+            return Ok(());
+        }
+        self.at = begin;
+        Err(error)
+    }
+}
+
+impl Fs {
+    /// Adds PM blocks of a file from `from` on, at most `most`. Gives where to go on; `None` at the end of the file, or
+    /// when it is gone.
+    fn collect_pm(
+        &self,
+        file: FileId,
+        from: FileBlock,
+        most: usize,
+        victims: &mut Vec<Victim>,
+    ) -> FsResult<Option<FileBlock>> {
+        let _guard = self.locks.read(file.ino);
+        let Some(inode) = self.load_file(file)? else { return Ok(None) };
+        let (mut at, mut count) = (from, 0);
+        while let Some((block, mapping)) = self.next_mapped(&inode, at, crate::truncate::FILE_END)? {
+            if count == most {
+                return Ok(Some(block));
+            }
+            victims.push(Victim { ino: file.ino, block, pm: mapping.block });
+            count += 1;
+            at = block.plus(1);
+        }
+        Ok(None)
+    }
+
+    /// Demotes a group that was not picked by the policy. Gives how many PM blocks became free.
+    pub(super) fn move_down(&self, victims: &[Victim], to: Destination) -> FsResult<u64> {
+        if victims.is_empty() {
+            return Ok(0);
+        }
+        // Not picked by the policy meanwhile; who uses them makes them young again.
+        victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch_read(LEAVING));
+        let freed = self.demote_to(victims, to);
+        self.give_back_victims(victims);
+        let freed = freed?;
+        self.wal.checkpoint_at_leisure()?;
+        self.blocks.drain_quarantine();
+        self.migration.round_done();
+        Ok(freed)
+    }
+}
+
+/// Damage of one file or block: the others can be moved.
+fn is_damage(error: &FsError) -> bool {
+    use terrace_media::MediaError;
+    matches!(error, FsError::Engine(Error::Corrupt(_) | Error::Media(MediaError::Pm { .. })))
+}
+
+/// Whether trying again may help.
+fn may_pass(error: &FsError) -> bool {
+    matches!(error, FsError::Engine(Error::Media(_))) && error.errno() != libc::ENOSPC
+}
+
+/// Why a job failed, with what to do.
+fn reason(error: &FsError, action: HandMove) -> String {
+    let full = match action.tier() {
+        Some(tier) if tier > 0 => format!("tier {tier} is full"),
+        _ => "tier 0 is full: the reserve and the policy's threshold leave no more room".to_string(),
+    };
+    match (error, error.errno()) {
+        (FsError::NotPermitted, _) => "pinned to another tier; unpin it first".to_string(),
+        (_, libc::ENOSPC) => full,
+        (_, libc::ESTALE) => "the file or directory has vanished".to_string(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,121 @@
+//! Bringing blocks into PM by hand: as a promotion does, but whoever asked decides what, and PM takes as much as the
+//! reserve and the policy's threshold leave.
+
+use super::between::FileId;
+use super::promote::Promotion;
+use crate::device::DeviceRead;
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::types::BlockRange;
+use std::ops::ControlFlow;
+use terrace_cache::PageKey;
+use terrace_catalog::cold_map;
+use terrace_format::inode::flag;
+use terrace_format::{BLOCK_SIZE, FileBlock};
+use terrace_runtime::interleave;
+use terrace_runtime::sync::atomic::Ordering;
+use terrace_wal::NoSpace;
+
+/// Blocks read for one step.
+const PIECE: u64 = 64;
+
+/// What one piece did.
+pub(super) struct Raised {
+    /// Blocks that came into PM.
+    pub blocks: u64,
+    /// Where to go on; `None` at the end of the file, or when it is gone.
+    pub next: Option<FileBlock>,
+}
+
+impl Fs {
+    /// Whether PM takes more: beyond back-pressure, and beyond what the policy would demote again at once.
+    fn takes_more(&self) -> bool {
+        let low = 2 * self.slow_below.load(Ordering::Relaxed);
+        self.blocks.free_hint() >= low && self.policy.blocks_to_demote(&self.observe()) == 0
+    }
+
+    /// Brings some blocks of a file from `from` on into PM. Blocks that changed meanwhile are left out; damage of one
+    /// goes to `trouble`.
+    ///
+    /// # Errors
+    /// ENOSPC when PM takes no more (what came before stays), EIO.
+    pub(super) fn raise(
+        &self,
+        file: FileId,
+        from: FileBlock,
+        trouble: &mut Option<FsError>,
+    ) -> FsResult<Raised> {
+        let mut raised = Raised { blocks: 0, next: None };
+        let (reads, next) = self.plan_raise(file, from)?;
+        raised.next = next;
+        interleave::point("raise:planned");
+        for (read, version) in reads {
+            let mut pages = Vec::new();
+            let first = read.blocks.first().map_or(FileBlock(0), |(block, _)| *block);
+            let last = read.blocks.last().map_or(first, |(block, _)| *block);
+            if let Err(error) = self.read_pages(&read, BlockRange::new(first, last.plus(1)), &mut pages) {
+                trouble.get_or_insert(error);
+            }
+            for (block, page) in pages {
+                if !self.takes_more() {
+                    return Err(NoSpace::Tier.into());
+                }
+                let key = PageKey { ino: file.ino, generation: file.generation, block };
+                match self.promote(&Promotion { key, version, page }) {
+                    Ok(true) => {
+                        raised.blocks += 1;
+                        self.migration.note_promotion(self.clock.monotonic_ns());
+                        self.cache.remove(key);
+                    }
+                    Ok(false) | Err(FsError::Stale) => {}
+                    // It would have to wait for space.
+                    Err(FsError::WouldBlock) => return Err(NoSpace::Tier.into()),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(raised)
+    }
+
+    /// The device reads for the next blocks that PM lacks, each inside one region, with that region's version.
+    #[allow(clippy::type_complexity)] // the list of reads and where to go on
+    fn plan_raise(
+        &self,
+        file: FileId,
+        from: FileBlock,
+    ) -> FsResult<(Vec<(DeviceRead<'_>, u64)>, Option<FileBlock>)> {
+        let _guard = self.locks.read(file.ino);
+        let Some(inode) = self.load_file(file)? else { return Ok((Vec::new(), None)) };
+        let end = FileBlock(inode.size().div_ceil(BLOCK_SIZE));
+        if !inode.slot.has(flag::HAS_COLD) || from >= end {
+            return Ok((Vec::new(), None));
+        }
+        let intents = self.intents_of(&inode)?;
+        let mut extents = Vec::new();
+        let mut window = None;
+        {
+            let shard = self.catalog.read(self.catalog.shard_of(file.ino.0));
+            cold_map::scan(shard.reader(), file.ino, from, end, |extent| {
+                // From the first that is found, and inside its region of versions.
+                let first: &mut FileBlock = window.get_or_insert(extent.first.max(from));
+                let until = end.min(FileBlock(((first.0 / PIECE) + 1) * PIECE));
+                extents.extend(extent.slice(*first, until).filter(|extent| !extent.unwritten));
+                if extent.end() < until { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+        }
+        let Some(first) = window else { return Ok((Vec::new(), None)) };
+        let until = end.min(FileBlock(((first.0 / PIECE) + 1) * PIECE));
+        let version = self.cold_versions.get(file.ino, first);
+        let mut wanted = Vec::new();
+        for extent in extents {
+            for block in (extent.first.0..extent.end().0).map(FileBlock) {
+                let gone = intents.iter().any(|range| range.first <= block && block < range.end);
+                if !gone && self.map.lookup(None, &inode.map(), block)?.is_none() {
+                    wanted.extend(extent.slice(block, block.plus(1)));
+                }
+            }
+        }
+        let reads = self.devices.plan_reads(wanted).into_iter().map(|read| (read, version)).collect();
+        Ok((reads, (until < end).then_some(until)))
+    }
+}
