@@ -141,8 +141,7 @@ fn a_recorded_load_replays() {
         sync_every_write: false,
     };
     let load = Load { kind, threads: 1, limit_ns: u64::MAX, operations: 10, seed: 1 };
-    let target: Arc<dyn FileTarget> =
-        Arc::new(LocalTarget::new(pool(first.path()), Some(recorder.clone())));
+    let target: Arc<dyn FileTarget> = Arc::new(LocalTarget::new(pool(first.path()), Some(recorder.clone())));
     load.populate(&*target).unwrap();
     load.run(&target, &clock()).unwrap();
     drop(target);
