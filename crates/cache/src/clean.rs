@@ -100,6 +100,11 @@ impl BlockCache {
         }
     }
 
+    /// Most bytes of clean pages that it keeps.
+    pub fn budget_bytes(&self) -> u64 {
+        (self.pages_per_shard * self.shards.len()) as u64 * BLOCK_SIZE
+    }
+
     /// Bytes of clean pages.
     pub fn bytes(&self) -> u64 {
         self.clean_pages.load(Ordering::Relaxed) * BLOCK_SIZE

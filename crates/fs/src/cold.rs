@@ -48,7 +48,7 @@ impl Fs {
         }
         let key = inode.page_key(block);
         if let Some(found) = self.cache.get(key, version, self.clock.monotonic_ns()) {
-            if self.policy.promotes(found.touches) {
+            if self.policy.promotes(found.touches) && !self.belongs_in_dram(inode) {
                 self.migration.want_promotion(key, version, &found.page);
             }
             op.fetched.pages.insert(block, (version, found.page.clone()));

@@ -110,6 +110,7 @@ impl Fs {
                 let target = part(into, offset, block, 1);
                 let skip = (start - block.0 * BLOCK_SIZE) as usize;
                 target.copy_from_slice(&dirty.bytes()[skip..skip + target.len()]);
+                op.dram_bytes += target.len() as u64;
                 index += 1;
                 continue;
             }

@@ -6,9 +6,9 @@ use crate::slot::Inode;
 use crate::types::Predictions;
 use terrace_format::Ino;
 use terrace_placement::threshold::{Flow, Window};
-use terrace_placement::{Observation, temperature};
+use terrace_placement::{Idle, Observation, temperature};
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Shards of the counters, by inode.
 const SHARDS: usize = 16;
@@ -37,6 +37,8 @@ fn add(word: &AtomicU64, bytes: u64) {
 pub(crate) struct Flows {
     shards: [Shard; SHARDS],
     window: Mutex<Seconds>,
+    /// [`Idle`] when the last second was closed, to be read without the lock.
+    idle: AtomicU8,
 }
 
 #[derive(Default)]
@@ -49,7 +51,7 @@ struct Seconds {
 
 impl Flows {
     pub fn new() -> Flows {
-        Flows { shards: Default::default(), window: Mutex::default() }
+        Flows { shards: Default::default(), window: Mutex::default(), idle: AtomicU8::new(0) }
     }
 
     fn shard(&self, ino: Ino) -> &Shard {
@@ -101,6 +103,16 @@ impl Flows {
         seconds.at_ns = Some(begin + passed * SECOND_NS);
         seconds.window.second(flow);
         (1..passed.min(MOST_SECONDS)).for_each(|_| seconds.window.second(Flow::default()));
+        self.idle.store(seconds.window.idle() as u8, Ordering::Relaxed);
+    }
+
+    /// The side that idles by equation (2).
+    pub fn idle(&self) -> Idle {
+        match self.idle.load(Ordering::Relaxed) {
+            0 => Idle::Neither,
+            1 => Idle::Dram,
+            _ => Idle::Pm,
+        }
     }
 
     /// The window as it stands.

@@ -265,6 +265,35 @@ fn read_dominated_files_come_up_while_pm_idles() -> FsResult<()> {
 }
 
 #[test]
+fn read_dominated_files_go_into_dram_while_it_idles() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = mount_pm_only(&pool);
+    let (often, other) = (create(&fs, "often")?, create(&fs, "other")?);
+    write(&fs, often, 0, 100)?;
+    write(&fs, other, 0, 100)?;
+    pass(&pool, &fs, Duration::from_secs(1));
+    for _ in 0..5 {
+        assert_eq!(in_pm(&fs.whereabouts(often)?), 100);
+        (0..4).try_for_each(|_| read(&fs, often, 0, 100))?;
+        pass(&pool, &fs, Duration::from_secs(1));
+    }
+    (0..20).for_each(|_| fs.run_background(5));
+    let found = fs.whereabouts(often)?;
+    assert_eq!((in_pm(&found), found.dram_bytes), (0, 100 * BLOCK), "{:?}", fs.status()?.placement);
+    assert_eq!(in_pm(&fs.whereabouts(other)?), 100, "not read");
+    // Read from DRAM: it stays there, and reads the same.
+    let mut content = vec![0; (100 * BLOCK) as usize];
+    (0..3).try_for_each(|_| fs.read(often, 0, &mut content, W).map(drop))?;
+    assert!(content.iter().all(|byte| *byte == often.0 as u8));
+    fs.run_background(20);
+    assert_eq!(fs.status()?.migration.promoted_bytes, 0);
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
+#[test]
 fn static_and_anticache_keep_no_account() -> FsResult<()> {
     for policy in [PolicyKind::Static, PolicyKind::Anticache] {
         let pool = Pool::new(2 << 20, 4096);

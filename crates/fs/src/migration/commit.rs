@@ -148,7 +148,9 @@ impl Fs {
         let mut slot = inode.slot;
         slot.flags = (slot.flags.get() | flag::HAS_COLD).into();
         log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+        let copies = self.copies_for_dram(&inode, part);
         staged.commit(reservation)?;
+        self.keep_copies(&inode, copies);
         Ok((skipped, count))
     }
 

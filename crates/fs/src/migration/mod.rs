@@ -26,6 +26,7 @@ mod survey;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod to_dram;
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -104,6 +105,7 @@ pub(crate) struct Migration {
     left_blocks: AtomicU64,
     pace: Mutex<Pace>,
     reverse: Mutex<reverse::Cursor>,
+    to_dram: Mutex<reverse::Cursor>,
 }
 
 /// How fast use of PM grows.
@@ -188,6 +190,7 @@ impl Migration {
             left_blocks: AtomicU64::new(0),
             pace: Mutex::default(),
             reverse: Mutex::default(),
+            to_dram: Mutex::default(),
         }
     }
 
@@ -293,9 +296,14 @@ impl Fs {
             Victims::Claimed => return Ok(Round::Claimed),
             Victims::None => return Ok(Round::Nothing),
         };
+        self.move_group(&victims)
+    }
+
+    /// Demotes a group that counts as in flight.
+    fn move_group(&self, victims: &[Victim]) -> FsResult<Round> {
         let count = victims.len() as u64;
-        let done = self.demote(&victims);
-        self.give_back_victims(&victims);
+        let done = self.demote(victims);
+        self.give_back_victims(victims);
         self.migration.in_flight.fetch_sub(count, Ordering::AcqRel);
         let result = match done {
             Ok(freed) => {
@@ -461,6 +469,9 @@ impl Step for MigrationStep {
                 tracing::debug!("promotion: {error}");
             }
             fs.reverse_round();
+            if now >= fs.migration.not_before_ns.load(Ordering::Relaxed) && !fs.wal.is_stopped() {
+                fs.to_dram_round();
+            }
         }
         if now < fs.migration.not_before_ns.load(Ordering::Relaxed)
             || fs.wal.is_stopped()

@@ -24,14 +24,14 @@ const PIECE: u64 = 64;
 #[derive(Default)]
 pub(super) struct Cursor {
     place: usize,
-    file: Option<(Ino, u32, FileBlock)>,
+    pub(super) file: Option<(Ino, u32, FileBlock)>,
     not_before_ns: u64,
 }
 
 impl Fs {
     /// Brings up a piece, if the policy and equation (2) ask for it and there is room below the threshold.
     pub(super) fn reverse_round(&self) {
-        let idle = self.flows.window().idle();
+        let idle = self.flows.idle();
         if !self.policy.follows_reads() || read_rule(true, false, idle) != ReadRule::ToPm || self.read_only {
             return;
         }
@@ -70,7 +70,8 @@ impl Fs {
         (seen.total_blocks * percent / 100).saturating_sub(seen.used_blocks() + seen.arriving_blocks)
     }
 
-    fn next_read_dominated(&self, cursor: &mut Cursor) -> Option<(Ino, u32, FileBlock)> {
+    /// The next read-dominated file, if one is among the next places of the table.
+    pub(super) fn next_read_dominated(&self, cursor: &mut Cursor) -> Option<(Ino, u32, FileBlock)> {
         for _ in 0..PLACES.min(self.files.places()) {
             cursor.place = (cursor.place + 1) % self.files.places();
             if let Some((ino, generation)) = self.files.read_dominated_at(cursor.place) {

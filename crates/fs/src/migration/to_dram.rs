@@ -1,0 +1,127 @@
+//! Read migration into DRAM ([TPFS] sections 4 and 5.3): while DRAM bandwidth idles, blocks of read-dominated files go down
+//! to a block tier, and a copy of each stays in DRAM.
+//!
+//! The move is a demotion like any other (M1, M2). The copy is taken from PM under the inode lock in which the
+//! cold extent is installed, and kept only if it has the checksum that the extent names. One bounded piece per
+//! step, only as far as the cache has room.
+
+use super::copy::Copied;
+use super::plan::{LEAVING, Victim};
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::slot::Inode;
+use std::sync::Arc;
+use terrace_cache::Page;
+use terrace_format::checksum::crc32c;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_media::block::AlignedBlock;
+use terrace_placement::Idle;
+use terrace_placement::decision::{ReadRule, read_rule};
+use terrace_runtime::sync::atomic::Ordering;
+
+/// Most blocks moved in one step.
+const PIECE: u64 = 512;
+/// Not worth moving for fewer.
+const LEAST: u64 = 16;
+
+impl Fs {
+    /// Whether a file's blocks are better in DRAM than in PM: read-dominated, and PM does not idle.
+    pub(crate) fn belongs_in_dram(&self, inode: &Inode) -> bool {
+        self.policy.follows_reads()
+            && self.flows.idle() != Idle::Pm
+            && self
+                .files
+                .get(inode.ino, inode.slot.generation.get())
+                .is_some_and(|file| file.reads().is_dominated(inode.size()))
+    }
+
+    /// Moves a piece, if the policy and equation (2) ask for it and DRAM has room.
+    pub(super) fn to_dram_round(&self) {
+        let rule = read_rule(true, true, self.flows.idle());
+        if !self.policy.follows_reads() || rule != ReadRule::ToDram || self.devices.list.is_empty() {
+            return;
+        }
+        let room = self.cache.budget_bytes().saturating_sub(self.cache.bytes()) / BLOCK_SIZE;
+        if self.read_only || room < LEAST {
+            return;
+        }
+        // Taken out: no lock is held while a device is written.
+        let mut cursor = std::mem::take(&mut *self.migration.to_dram.lock());
+        if let Some((ino, generation, from)) =
+            cursor.file.take().or_else(|| self.next_read_dominated(&mut cursor))
+        {
+            match self.sink(ino, generation, from, room.min(PIECE)) {
+                Ok(next) => cursor.file = next.map(|next| (ino, generation, next)),
+                Err(error) => tracing::debug!("migration of inode {ino} into DRAM: {error}"),
+            }
+        }
+        *self.migration.to_dram.lock() = cursor;
+    }
+
+    /// Moves at most `most` of a file's PM blocks at or behind `from` that were read; where to go on.
+    fn sink(&self, ino: Ino, generation: u32, from: FileBlock, most: u64) -> FsResult<Option<FileBlock>> {
+        let Some((victims, next)) = self.read_blocks(ino, generation, from, most)? else { return Ok(None) };
+        if !victims.is_empty() {
+            self.migration.in_flight.fetch_add(victims.len() as u64, Ordering::AcqRel);
+            self.move_group(&victims)?;
+        }
+        Ok(next)
+    }
+
+    #[allow(clippy::type_complexity)] // what was found, and where to go on
+    fn read_blocks(
+        &self,
+        ino: Ino,
+        generation: u32,
+        from: FileBlock,
+        most: u64,
+    ) -> FsResult<Option<(Vec<Victim>, Option<FileBlock>)>> {
+        let _guard = self.locks.read(ino);
+        let inode = match self.load_regular(ino) {
+            Err(FsError::Stale) => return Ok(None),
+            inode => inode?,
+        };
+        if inode.slot.generation.get() != generation || !self.belongs_in_dram(&inode) {
+            return Ok(None);
+        }
+        let end = FileBlock(inode.size().div_ceil(BLOCK_SIZE));
+        let (mut victims, mut at) = (Vec::new(), from);
+        for _ in 0..most {
+            let Some((block, mapping)) = self.next_mapped(&inode, at, end)? else {
+                return Ok(Some((victims, None)));
+            };
+            let descriptor = self.blocks.descriptor(mapping.block);
+            if !mapping.unwritten && descriptor.read() > 0 {
+                descriptor.touch_read(LEAVING);
+                victims.push(Victim { ino, block, pm: mapping.block });
+            }
+            at = block.plus(1);
+        }
+        Ok(Some((victims, Some(at))))
+    }
+
+    /// Copies of what is about to be installed, if the file belongs in DRAM. The caller holds the inode lock.
+    pub(super) fn copies_for_dram(&self, inode: &Inode, part: &[Copied<'_>]) -> Vec<(FileBlock, Page)> {
+        if !self.belongs_in_dram(inode) {
+            return Vec::new();
+        }
+        let copy = |copied: &Copied<'_>| {
+            let mut block = AlignedBlock::zeroed();
+            self.pm.read(copied.candidate.pm.offset(), &mut block.0).ok()?;
+            // What was merged on the way down is not what PM holds.
+            let same = !copied.candidate.unwritten && crc32c(&block.0) == copied.crc;
+            let page = same.then(|| Page::new(Arc::new(vec![block]), 0))??;
+            Some((copied.candidate.block, page))
+        };
+        part.iter().filter_map(copy).collect()
+    }
+
+    /// Keeps them, once their extent is installed. The caller still holds the inode lock.
+    pub(super) fn keep_copies(&self, inode: &Inode, copies: Vec<(FileBlock, Page)>) {
+        let now = self.clock.monotonic_ns();
+        for (block, page) in copies {
+            let version = self.cold_versions.get(inode.ino, block);
+            self.cache.insert(inode.page_key(block), version, page, true, now);
+        }
+    }
+}
