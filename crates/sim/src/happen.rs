@@ -186,8 +186,11 @@ fn write_back(world: &Shared) {
     };
     background(world, 400);
     let mut now = world.borrow_mut();
+    // What was changed meanwhile waits anew.
+    let unchanged: Vec<(Id, u64)> =
+        written.into_iter().filter(|(id, waited)| now.model.waited(*id) == *waited).collect();
     if !now.crash.is_taken() && !now.faulty() {
-        now.written_back(&written);
+        now.written_back(&unchanged);
     }
 }
 
