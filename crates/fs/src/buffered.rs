@@ -20,6 +20,7 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
 use terrace_placement::Home;
 use terrace_runtime::interleave;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::{Error, NoSpace};
 
 /// Blocks accepted at once.
@@ -123,6 +124,9 @@ impl Fs {
         };
         self.devices.space.unreserve(blocks.count() - taken.as_ref().map_or(0, |new| *new));
         self.write_back.wake_if_due(self.cache.dirty_pages());
+        if planted(Mistake::SizeWithTheWrite) {
+            self.commit_visible_size(ino)?;
+        }
         taken.map(|_| ())
     }
 
@@ -260,6 +264,21 @@ impl Fs {
                 log_slot(&mut tx, inode.place, &inode.slot, &slot);
                 self.wal.commit(reservation, &tx)?;
             }
+            Ok(())
+        })
+    }
+
+    /// What a planted mistake does.
+    fn commit_visible_size(&self, ino: Ino) -> FsResult<()> {
+        let mut op = Op::reclaiming(Wait::Allowed);
+        self.run(&mut op, 256, |reservation, _| {
+            let _guard = self.locks.write(ino);
+            let inode = self.load_regular(ino)?;
+            let mut slot = inode.slot;
+            slot.size = inode.size().into();
+            let mut tx = terrace_wal::Tx::new();
+            log_slot(&mut tx, inode.place, &inode.slot, &slot);
+            self.wal.commit(reservation, &tx)?;
             Ok(())
         })
     }

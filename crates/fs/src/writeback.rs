@@ -25,6 +25,7 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
 use terrace_media::block::Buffer;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::{interleave, pause};
 use terrace_wal::{Error, NoSpace, Reservation};
 
@@ -229,6 +230,9 @@ impl Fs {
 
     /// Flushes each device that a group was written to, once.
     fn flush_written(&self, runs: &[(DeviceRun, u64)]) -> FsResult<()> {
+        if planted(Mistake::WriteBackWithoutFlush) {
+            return Ok(());
+        }
         let mut done: SmallVec<[_; 4]> = SmallVec::new();
         for (run, failed_before) in runs {
             if !done.contains(&run.device) {
@@ -296,7 +300,10 @@ impl Fs {
             Err(error) => return Err(error.into()),
         };
         let state = |placed: &Placed| self.cache.state_of(placed.copy.key);
-        let alive = |placed: &&Placed| state(placed).is_some_and(|(birth, _)| birth == placed.copy.birth);
+        let alive = |placed: &&Placed| {
+            let careless = planted(Mistake::WriteBackIgnoresVersion);
+            careless || state(placed).is_some_and(|(birth, _)| birth == placed.copy.birth)
+        };
         let skipped = piece.iter().take_while(|placed| !alive(placed)).count();
         let part = &piece[skipped..];
         let part = &part[..part.iter().take_while(alive).count()];

@@ -101,6 +101,7 @@ impl Node {
         let size = content.size();
         content.punch(offset, length);
         self.unwritten.iter_mut().for_each(|unwritten| unwritten.punch(offset, length, size));
+        self.waited += 1;
         Ok(())
     }
 
@@ -177,7 +178,7 @@ impl Reference {
         Ok(data.len())
     }
 
-    /// How far a file has come: what [`Self::written_back`] takes.
+    /// How far a file has come: what [`Self::written_back`] takes. It rises with each change of what waits.
     pub fn waited(&self, id: Id) -> u64 {
         self.nodes.get(&id).map_or(0, |node| node.waited)
     }

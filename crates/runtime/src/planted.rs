@@ -4,8 +4,8 @@
 //! Only with the feature `simulation`, which nothing but `terrace-sim` turns on; without it [`planted`] is the constant
 //! false and the wrong code is not compiled. A mistake is planted for the calling thread alone.
 //!
-//! The list was written before the crash explorer and grows only with what is built: the traps of other file systems, one row or
-//! more for each, and five that the design's own rules guard against.
+//! The list was written before the crash explorer and grows only with what is built: the traps of other file systems,
+//! one row or more for each, and five that the design's own rules guard against.
 
 /// A mistake. See [`MISTAKES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +38,9 @@ pub enum Mistake {
     DataCheckOfAnyRecord,
     PunchIgnoredByVersion,
     LinesLostAtUnion,
+    WriteBackWithoutFlush,
+    WriteBackIgnoresVersion,
+    SizeWithTheWrite,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -151,6 +154,21 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::LinesLostAtUnion,
         "lines-lost-at-union",
         "a second small write to a partial block forgets that the lines of the first are valid",
+    ),
+    (
+        Mistake::WriteBackWithoutFlush,
+        "write-back-without-flush",
+        "a write-back installs what the device was not asked to flush",
+    ),
+    (
+        Mistake::WriteBackIgnoresVersion,
+        "write-back-ignores-version",
+        "a write-back that was under way is installed over what was written to PM meanwhile",
+    ),
+    (
+        Mistake::SizeWithTheWrite,
+        "size-with-the-write",
+        "a write into DRAM commits the size before its bytes are written back",
     ),
 ];
 

@@ -186,8 +186,11 @@ fn write_back(world: &Shared) {
     };
     background(world, 400);
     let mut now = world.borrow_mut();
+    // What was changed meanwhile waits anew.
+    let unchanged: Vec<(Id, u64)> =
+        written.into_iter().filter(|(id, waited)| now.model.waited(*id) == *waited).collect();
     if !now.crash.is_taken() && !now.faulty() {
-        now.written_back(&written);
+        now.written_back(&unchanged);
     }
 }
 
@@ -213,7 +216,8 @@ fn sync(world: &Shared) {
         }
         // What cannot be written back is not durable, and nobody is told that it is (I5).
         Err(error) => {
-            let expected = now.config.faults && now.config.buffers() && error.errno() == libc::EIO;
+            let told = matches!(error.errno(), libc::EIO | libc::ENOSPC);
+            let expected = now.config.faults && now.config.buffers() && told;
             assert!(expected, "sync: {error}");
         }
     }

@@ -17,6 +17,9 @@ use terrace_reference::{
     data,
 };
 
+/// Blocks that DRAM takes at once: half of what may be dirty in the pools of the simulator.
+const WAITING_BLOCKS: u64 = crate::world::DIRTY_BYTES / BLOCK as u64 / 2;
+
 /// What is remembered of an operation while the engine does it.
 struct Begun {
     call: Call,
@@ -58,8 +61,9 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
         Op::Read { .. } => true,
         // What it waits for is written back.
         Op::Fsync { .. } => world.config.buffers(),
-        Op::Write { offset, length, .. } => {
-            (*offset as usize % BLOCK + length).div_ceil(BLOCK) <= world.config.atomic_blocks() as usize
+        Op::Write { offset, length, sync, .. } => {
+            let most = if world.model.waits(*sync) { WAITING_BLOCKS } else { world.config.atomic_blocks() };
+            (*offset as usize % BLOCK + length).div_ceil(BLOCK) <= most as usize
         }
         _ => false,
     };
@@ -384,7 +388,9 @@ fn partial(model: &Reference, op: &Op, id: Id, old: Node, atomic_blocks: u64, wh
             let waits = model.waits(sync);
             let mut at = 0;
             while at < length {
-                let room = (atomic_blocks * b - (offset + at as u64) % b) as usize;
+                // What waits is taken in pieces of whatever blocks there is room for.
+                let most = if waits { 1 } else { atomic_blocks };
+                let room = (most * b - (offset + at as u64) % b) as usize;
                 let end = length.min(at + room);
                 let (start, piece) = (offset + at as u64, &bytes[at..end]);
                 let written = if waits { Node::write_waiting } else { Node::write };

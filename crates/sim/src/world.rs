@@ -84,6 +84,8 @@ pub struct World {
 /// A world that operations can run in the middle of each other in.
 pub type Shared = Rc<RefCell<World>>;
 
+/// What may be dirty in DRAM.
+pub const DIRTY_BYTES: u64 = 256 << 10;
 const START_NS: u64 = 1_700_000_000_000_000_000;
 
 /// What mkfs is told.
@@ -208,7 +210,7 @@ impl World {
             cache_bytes: 2 << 20,
             group_bytes: 256 << 10,
             // Small, so that writers have to make room.
-            buffer_bytes: if self.config.buffers() { 256 << 10 } else { 0 },
+            buffer_bytes: if self.config.buffers() { DIRTY_BYTES } else { 0 },
             ..MountOptions::default()
         };
         let clock: Arc<dyn Clock> = self.clock.clone();
