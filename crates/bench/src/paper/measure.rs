@@ -39,6 +39,7 @@ pub(crate) fn run(
         );
         for (index, cell) in plan.cells.iter().enumerate() {
             let Some(subject) = mounted[cell.subject].as_ref() else { continue };
+            site.teardown.go_on()?;
             match measure(plan, cell, round, site, subject) {
                 Ok((value, measure)) if round >= first => {
                     result.figures[index].push(round - first, value, measure)
@@ -60,7 +61,8 @@ pub(crate) fn run(
             result.missing(&format!("{}: end", subject.label), &*error);
         }
     }
-    Ok(())
+    // A signal also fails figures: nothing of them is to be written.
+    site.teardown.go_on()
 }
 
 fn programs_there(plan: &Plan, subject: usize) -> Outcome<()> {

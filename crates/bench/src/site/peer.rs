@@ -96,7 +96,9 @@ impl Tuning {
             None => None,
             Some("static") => Some(PolicyKind::Static),
             Some("anticache") => Some(PolicyKind::Anticache),
-            Some(name) => return Err(format!("policy {name} is not built yet").into()),
+            Some("predictive") => Some(PolicyKind::Predictive),
+            Some("write-only") => Some(PolicyKind::WriteOnly),
+            Some(name) => return Err(format!("no policy {name}").into()),
         };
         options.cache_bytes = self.cache_bytes.unwrap_or(options.cache_bytes);
         options.group_bytes = self.group_bytes.unwrap_or(options.group_bytes);

@@ -104,6 +104,12 @@ impl Teardown {
         Ok(Held { teardown: self.clone(), number })
     }
 
+    /// # Errors
+    /// When a signal has come: what was measured since is worth nothing.
+    pub fn go_on(&self) -> Outcome<()> {
+        if self.0.lock().ending { Err("interrupted".into()) } else { Ok(()) }
+    }
+
     /// Takes everything down, the last made first.
     fn all(&self) {
         self.0.lock().ending = true;
@@ -160,7 +166,9 @@ mod tests {
         assert!(!paths[0].exists() && paths[1].exists());
         fs::remove_dir_all(&paths[1]).unwrap();
         held.remove(0).gone();
+        assert!(teardown.go_on().is_ok());
         teardown.all();
+        assert!(teardown.go_on().is_err());
         assert!(!paths[2].exists());
         drop(held);
         let late = scratch.path().join("late");

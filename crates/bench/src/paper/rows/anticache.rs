@@ -114,7 +114,16 @@ pub(crate) fn hotness(scale: &Scale) -> Plan {
     let text =
         "The hot requests of ext4 come from its page cache; in the publication all of them went to the disk.";
     plan.notes.push(text.to_string());
-    plan.claim("no slower than ext4", "ext4", "terrace anticache", Must::AtLeast(0.9));
+    for (text, ours, theirs, at, must) in [
+        ("nothing hot: no slower than ext4", "ext4", "terrace anticache", "0 %", Must::AtLeast(0.9)),
+        ("all hot: like PM only", "terrace anticache", "terrace pm-only", "100 %", Must::AtMost(1.1)),
+        ("all hot: like PM only", "local anticache", "local pm-only", "100 %", Must::AtMost(1.1)),
+    ] {
+        plan.claim(text, ours, theirs, must);
+        if let Some(claim) = plan.claims.last_mut() {
+            claim.at = Some(at.to_string());
+        }
+    }
     plan
 }
 
