@@ -3,6 +3,7 @@
 use super::*;
 use terrace_check::Code::{self, *};
 use terrace_format::checkpoint::FAR;
+use terrace_format::version::METADATA_BELOW;
 
 pub type Damage = (Code, fn(&mut Image));
 
@@ -235,6 +236,15 @@ pub const COLD: &[Damage] = &[
     (KeyValue, |i| i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[0; 3])),
     (ChunkLeaked, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[1] = 1)),
     (ChunkLeaked, |i| i.put_device(7, b"x")),
+    // Beyond the device.
+    (MetadataPlace, |i| {
+        i.superblock(|s| s.incompatible = (s.incompatible.get() | METADATA_BELOW).into());
+        i.entry(i.inode_node, 1, 1 << 56 | 1 << 39);
+    }),
+    (MetadataChecksum, |i| {
+        i.superblock(|s| s.incompatible = (s.incompatible.get() | METADATA_BELOW).into());
+        i.entry(i.inode_node, 1, 1 << 56 | 6);
+    }),
 ];
 
 /// All tables.
