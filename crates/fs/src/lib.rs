@@ -49,6 +49,7 @@ mod truncate;
 mod types;
 mod unwritten;
 mod write;
+mod write_back_file;
 mod write_back_step;
 mod write_block;
 mod write_entries;

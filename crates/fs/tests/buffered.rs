@@ -236,10 +236,7 @@ fn migration_and_dirty_pages() -> FsResult<()> {
 #[test]
 fn random_operations_and_crashes() -> FsResult<()> {
     for seed in 0..120 {
-        Model::run(seed).map_err(|error| {
-            eprintln!("seed {seed}");
-            error
-        })?;
+        Model::run(seed).inspect_err(|_| eprintln!("seed {seed}"))?;
     }
     Ok(())
 }

@@ -191,7 +191,7 @@ impl Model {
     /// One run: operations until power fails, then a look at what is left.
     pub fn run(seed: u64) -> FsResult<()> {
         let world = World::new(2 << 20, 512);
-        let buffer = if seed % 3 == 0 { 16 * 4096 } else { 4 << 20 };
+        let buffer = if seed.is_multiple_of(3) { 16 * 4096 } else { 4 << 20 };
         let data_ordered = Some(seed % 4 == 1);
         let options = MountOptions { group_bytes: 8 * 4096, data_ordered, ..buffered(buffer) };
         let fs = world.mount(options.clone());
