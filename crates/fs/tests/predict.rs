@@ -272,7 +272,7 @@ fn read_dominated_files_go_into_dram_while_it_idles() -> FsResult<()> {
     write(&fs, often, 0, 100)?;
     write(&fs, other, 0, 100)?;
     pass(&pool, &fs, Duration::from_secs(1));
-    for _ in 0..5 {
+    for _ in 0..4 {
         assert_eq!(in_pm(&fs.whereabouts(often)?), 100);
         (0..4).try_for_each(|_| read(&fs, often, 0, 100))?;
         pass(&pool, &fs, Duration::from_secs(1));
