@@ -383,11 +383,11 @@ impl<'a> Reader<'a> {
 
     /// A lower bound of the keys below the last step of a path: empty for the first leaf.
     fn low_of(&self, path: &[Step]) -> Result<Vec<u8>> {
-        for step in path.iter().rev().filter(|step| step.index > 0) {
-            let node = self.node(step.block, Some(step.level))?;
-            return Ok(node.key(&node.cell(step.index)?).to_vec());
-        }
-        Ok(Vec::new())
+        let Some(step) = path.iter().rev().find(|step| step.index > 0) else {
+            return Ok(Vec::new());
+        };
+        let node = self.node(step.block, Some(step.level))?;
+        Ok(node.key(&node.cell(step.index)?).to_vec())
     }
 
     /// Moves to the start of the next leaf; false at the end of the tree, and where all that follows is behind

@@ -229,6 +229,18 @@ pub const COLD: &[Damage] = &[
     (ColdUnmarked, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[0] = 0b0111_1000)),
     (ColdChecksum, |i| i.put_device(5, b"x")),
     (ColdChecksum, |i| i.change_value(second_leaf(i), 0, |value| value[16] ^= 1)),
+    (MetadataPlace, |i| {
+        i.superblock(|s| s.incompatible |= METADATA_BELOW);
+        i.entry(i.inode_node, 1, 9 << 56 | 3);
+    }),
+    (MetadataPlace, |i| {
+        i.superblock(|s| s.incompatible |= METADATA_BELOW);
+        i.entry(i.inode_node, 2, 1 << 56);
+    }),
+    (MetadataChecksum, |i| {
+        i.superblock(|s| s.incompatible |= METADATA_BELOW);
+        i.entry(i.inode_node, 1, 1 << 56 | 12);
+    }),
     // The bitmap is whole words, but the chunk has 16 blocks only.
     (ChunkRange, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[2] = 1)),
     (ChunkRange, |i| i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[1])),
