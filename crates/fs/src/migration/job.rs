@@ -19,6 +19,7 @@ use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, TierId};
 use terrace_runtime::Next;
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::Error;
 
 /// Pause after a failure that may pass.
@@ -497,7 +498,11 @@ impl Job {
         self.collect(most, &mut victims, Vec::len, |file, from, victims| {
             fs.collect_pm(file, from, most - victims.len(), victims)
         })?;
-        match fs.move_down(&victims, to) {
+        // Who asks for the whole file means its last block too, open or not.
+        fs.migration.pressed.fetch_add(1, Ordering::AcqRel);
+        let moved = fs.move_down(&victims, to);
+        fs.migration.pressed.fetch_sub(1, Ordering::AcqRel);
+        match moved {
             Ok(blocks) => self.moved(blocks),
             Err(error) => self.failed_at(begin, error)?,
         }
