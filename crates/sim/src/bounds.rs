@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn what_spins_is_found() {
         only_count();
-        let spin = || (0..).for_each(|_| interleave::point("device:stalled"));
+        let spin = || (0..u64::MAX).for_each(|_| interleave::point("device:stalled"));
         let found = crate::caught(spin);
         interleave::set_hook(None);
         assert!(found.is_err_and(|text| text.contains("does not end")));

@@ -46,7 +46,8 @@ pub fn run(args: &Iostat) -> Outcome<u8> {
     while let Some(interval) = interval.filter(|_| left > 0) {
         clock.sleep(interval);
         let now = ask(&daemon, args)?;
-        if !args.json && !args.script && !(args.since_now && left == args.count.unwrap_or(u64::MAX)) {
+        let skips_first = args.since_now && left == args.count.unwrap_or(u64::MAX);
+        if !(args.json || args.script || skips_first) {
             output::print(RULE);
         }
         show(args, &now, Some(&before));

@@ -125,11 +125,11 @@ impl Job {
             moved_in_pass: 0,
             progress: Arc::new(Mutex::new(Progress { report })),
         };
-        job.from_root((of.mode >> 12) as u8)
+        job.rooted_at((of.mode >> 12) as u8)
     }
 
     /// Begins to walk at the root.
-    fn from_root(mut self, file_type: u8) -> Job {
+    fn rooted_at(mut self, file_type: u8) -> Job {
         self.file_type = file_type;
         self.begin_walk();
         self
