@@ -61,6 +61,8 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
         Op::Read { .. } => true,
         // What it waits for is written back.
         Op::Fsync { .. } => world.config.buffers(),
+        // With a full PM it goes to DRAM and is written back: two steps.
+        Op::Write { sync: true, .. } if world.config.buffers() => false,
         Op::Write { offset, length, sync, .. } => {
             let most = if world.model.waits(*sync) { WAITING_BLOCKS } else { world.config.atomic_blocks() };
             (*offset as usize % BLOCK + length).div_ceil(BLOCK) <= most as usize

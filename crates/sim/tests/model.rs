@@ -134,6 +134,37 @@ fn pm_faults() {
     assert!(counts.errors > 300 && counts.crashes > 100, "{counts:?}");
 }
 
+/// Writes wait in DRAM; power fails anywhere.
+#[test]
+fn dram() {
+    check(kind("dram"), 10_000);
+    let counts = check(kind("power-dram"), 8_000);
+    assert!(counts.crashes_amid_operation > 20 && counts.taken_over > 100, "{counts:?}");
+    check(kind("power-dram-small"), 8_000);
+    check(kind("power-dram-ordered"), 5_000);
+}
+
+/// The same on a full pool, and where DRAM takes what PM has no room for.
+#[test]
+fn dram_full() {
+    check(kind("full-dram"), 5_000);
+    check(kind("power-brim"), 5_000);
+}
+
+/// Write-backs fail: fsync says so, and everything can be read as long as the daemon lives (I5).
+#[test]
+fn dram_faults() {
+    let counts = check(kind("faults-dram"), 10_000);
+    assert!(counts.errors > 0, "{counts:?}");
+}
+
+/// The predictors decide which writes wait.
+#[test]
+fn predictive() {
+    check(kind("power-predictive"), 6_000);
+    check(kind("faults-write-only"), 5_000);
+}
+
 /// PM alone, full: what gives space back never lacks it (I9).
 #[test]
 fn brim() {
