@@ -21,8 +21,10 @@ use terrace_map::Mapping;
 use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_wal::{Error, NoSpace};
+use terrace_wal::{Error, NoSpace, Reservation};
 
+/// Record room for an inode's mode.
+const SET_ID_RECORD: usize = 256;
 /// Blocks accepted at once.
 const PIECE: u64 = 256;
 
@@ -105,23 +107,10 @@ impl Fs {
             return Err(FsError::TooLarge);
         }
         self.wait_for_dirty_room(blocks.count(), op.wait)?;
-        if flags.kill_set_id {
-            self.drop_set_id(ino)?;
-        }
         if !self.devices.space.reserve(blocks.count())? {
             return Err(NoSpace::Tier.into());
         }
-        let mut provided = 0;
-        let taken = loop {
-            match self.try_buffer(op, ino, &segment, flags) {
-                Ok(new) => break Ok(new),
-                Err(Fail::Error(error)) => break Err(error),
-                Err(Fail::Need(need)) => match self.provide(op, need, &mut provided) {
-                    Ok(()) => {}
-                    Err(error) => break Err(error),
-                },
-            }
-        };
+        let taken = self.take_piece(op, ino, &segment, flags);
         self.devices.space.unreserve(blocks.count() - taken.as_ref().map_or(0, |new| *new));
         self.write_back.wake_if_due(self.cache.dirty_pages());
         if planted(Mistake::SizeWithTheWrite) {
@@ -131,7 +120,31 @@ impl Fs {
     }
 
     /// Takes a piece; gives how many pages became dirty. Changes nothing unless it succeeds.
-    fn try_buffer(&self, op: &mut Op, ino: Ino, segment: &Segment<'_>, flags: WriteFlags) -> Attempt<u64> {
+    fn take_piece(&self, op: &mut Op, ino: Ino, segment: &Segment<'_>, flags: WriteFlags) -> FsResult<u64> {
+        if flags.kill_set_id {
+            return self.run(op, SET_ID_RECORD, |reservation, op| {
+                self.try_buffer(op, ino, segment, flags, Some(reservation))
+            });
+        }
+        let mut provided = 0;
+        loop {
+            match self.try_buffer(op, ino, segment, flags, None) {
+                Ok(new) => return Ok(new),
+                Err(Fail::Error(error)) => return Err(error),
+                Err(Fail::Need(need)) => self.provide(op, need, &mut provided)?,
+            }
+        }
+    }
+
+    /// One attempt of [`Self::take_piece`]; `reservation` is for the mode that loses its set-id bits.
+    fn try_buffer(
+        &self,
+        op: &mut Op,
+        ino: Ino,
+        segment: &Segment<'_>,
+        flags: WriteFlags,
+        reservation: Option<Reservation<'_>>,
+    ) -> Attempt<u64> {
         if self.read_only {
             return Err(FsError::ReadOnly.into());
         }
@@ -156,6 +169,9 @@ impl Fs {
             let page = if whole { Page::zeroed() } else { self.medium_page(op, &inode, block)? };
             new_blocks += u64::from(!placed[(block.0 - range.first.0) as usize]);
             pages.push(Some(page));
+        }
+        if let Some(reservation) = reservation {
+            self.drop_set_id(reservation, &inode)?;
         }
         let now = self.clock.monotonic_ns();
         let mut count = 0;
@@ -251,21 +267,17 @@ impl Fs {
         Ok(count)
     }
 
-    /// Removes set-id bits, as a transaction of its own, when there are any.
-    fn drop_set_id(&self, ino: Ino) -> FsResult<()> {
-        let mut op = Op::reclaiming(Wait::Allowed);
-        self.run(&mut op, 256, |reservation, _| {
-            let _guard = self.locks.write(ino);
-            let inode = self.load_regular(ino)?;
-            let mut slot = inode.slot;
-            kill_set_id(&mut slot);
-            if slot.mode != inode.slot.mode {
-                let mut tx = terrace_wal::Tx::new();
-                log_slot(&mut tx, inode.place, &inode.slot, &slot);
-                self.wal.commit(reservation, &tx)?;
-            }
-            Ok(())
-        })
+    /// Removes set-id bits in a transaction, when there are any. The caller holds the inode's exclusive lock, and has all
+    /// that the write needs: one that fails keeps them (C9).
+    fn drop_set_id(&self, reservation: Reservation<'_>, inode: &Inode) -> Attempt<()> {
+        let mut slot = inode.slot;
+        kill_set_id(&mut slot);
+        if slot.mode != inode.slot.mode {
+            let mut tx = terrace_wal::Tx::new();
+            log_slot(&mut tx, inode.place, &inode.slot, &slot);
+            self.wal.commit(reservation, &tx)?;
+        }
+        Ok(())
     }
 
     /// What a planted mistake does.

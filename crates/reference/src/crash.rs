@@ -119,7 +119,15 @@ impl Reference {
             }
             let old = before.node(id).ok().and_then(|node| node.content()).cloned();
             // Bytes past the old end and blocks that are new are all or nothing with the size.
-            if rules.ordered
+            let waits = before.node(id).ok().and_then(|node| node.unwritten.as_ref());
+            if let Some(waits) = waits.filter(|_| rules.ordered) {
+                // Versions of the durable bytes, like those that wait.
+                let most = waits.durable_size().saturating_sub(start).min(piece.len() as u64);
+                let mut torn = before.clone();
+                if most > 0 && torn.write_waiting(id, start, &piece[..most as usize], false, when).is_ok() {
+                    states.push(CrashState { tree: torn, torn: None, name: format!("torn at byte {start}") });
+                }
+            } else if rules.ordered
                 && let Some(old) = old
             {
                 let bytes = start..(offset + end as u64).min(old.size());

@@ -181,6 +181,11 @@ impl Unwritten {
         }
     }
 
+    /// The size that a crash leaves at least.
+    pub fn durable_size(&self) -> u64 {
+        self.durable.size()
+    }
+
     /// Blocks that have no place on a medium yet, for all that is known.
     pub fn without_place(&self) -> u64 {
         self.touched.keys().filter(|block| !self.durable.has_place(**block)).count() as u64

@@ -153,7 +153,7 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
         println!("shortened history, {} entries:", violation.history.len());
         describe(&violation.history).iter().for_each(|line| println!("  {line}"));
         println!("its last steps:");
-        violation.log.iter().rev().take(12).rev().for_each(|line| println!("  {line:.300}"));
+        violation.log.iter().rev().take(200).rev().for_each(|line| println!("  {line:.300}"));
         println!("violation: {:.2000}", violation.text);
         let mistake =
             arguments.mistake.map(|planted| MISTAKES.iter().find(|(mistake, _, _)| *mistake == planted));

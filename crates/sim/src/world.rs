@@ -182,7 +182,7 @@ impl World {
     }
 
     pub fn note(&mut self, what: String) {
-        if self.log.len() == 60 {
+        if self.log.len() == 200 {
             self.log.pop_front();
         }
         self.log.push_back(format!("{}{what}", "  ".repeat(self.depth)));
