@@ -125,7 +125,7 @@ impl Fs {
         for extent in extents {
             for index in 0..u64::from(extent.length) {
                 let block = extent.first.plus(index);
-                if gone(block) || self.map.lookup(None, &inode.map(), block)?.is_some() {
+                if gone(block) || self.is_hidden(&inode, block)? {
                     continue;
                 }
                 group.blocks.push(Moving {
@@ -139,6 +139,12 @@ impl Fs {
             }
         }
         Ok(next)
+    }
+
+    /// Whether PM has the whole of a block. Under a partial shadow its cold copy still counts.
+    fn is_hidden(&self, inode: &Inode, block: FileBlock) -> FsResult<bool> {
+        let mapping = self.map.lookup(None, &inode.map(), block)?;
+        mapping.map_or(Ok(false), |mapping| Ok(self.lines_of(mapping)?.is_full()))
     }
 
     /// The tier of a device.
@@ -261,8 +267,8 @@ impl Fs {
     /// Whether a block is still where and what it was, with nothing above it. The caller holds the inode's lock.
     fn is_there(&self, inode: &Inode, moving: &Moving) -> FsResult<bool> {
         let extents = self.cold_extents(inode.ino, BlockRange::new(moving.block, moving.block.plus(1)))?;
-        let shadowed = self.map.lookup(None, &inode.map(), moving.block)?.is_some();
-        Ok(!shadowed && extents.first().is_some_and(|extent| covers(extent, moving)))
+        Ok(!self.is_hidden(inode, moving.block)?
+            && extents.first().is_some_and(|extent| covers(extent, moving)))
     }
 
     /// Installs the new places of blocks that are unchanged; gives how many.
