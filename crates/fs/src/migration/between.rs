@@ -14,7 +14,7 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::Attempt;
 use crate::slot::Inode;
-use crate::types::BlockRange;
+use crate::types::{BlockRange, Wait};
 use crate::write::Staged;
 use std::ops::ControlFlow;
 use terrace_catalog::{DeviceRun, Pin, chunks, cold_map};
@@ -76,6 +76,18 @@ impl Fs {
     /// # Errors
     /// EIO when the maps cannot be read.
     pub(super) fn collect_below(
+        &self,
+        file: FileId,
+        from: FileBlock,
+        most: usize,
+        to: Destination,
+        group: &mut MovingGroup,
+    ) -> FsResult<Option<FileBlock>> {
+        self.with_pages(Wait::Allowed, || self.collect_in_pm(file, from, most, to, group))
+    }
+
+    /// As [`Self::collect_below`]; `PageBelow`, with nothing added, where extents lie below themselves.
+    fn collect_in_pm(
         &self,
         file: FileId,
         from: FileBlock,
@@ -246,12 +258,10 @@ impl Fs {
 
     /// What a wrong checksum is: damage, unless the block was changed while it was read.
     fn damage_of(&self, moving: &Moving, found: u32) -> Option<FsError> {
-        let _guard = self.locks.read(moving.file.ino);
-        let same = match self.load_file(moving.file) {
-            Ok(Some(inode)) => self.is_there(&inode, moving),
-            Ok(None) => Ok(false),
-            Err(error) => return Some(error),
-        };
+        let same = self.with_pages(Wait::Allowed, || {
+            let _guard = self.locks.read(moving.file.ino);
+            self.load_file(moving.file)?.map_or(Ok(false), |inode| self.is_there(&inode, moving))
+        });
         match same {
             Ok(false) => None,
             Err(error) => Some(error),
