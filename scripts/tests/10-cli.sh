@@ -235,6 +235,9 @@ expect 1 "not in a mounted pool" "$t" where data
 expect 1 "not a mounted pool" "$t" sync "$WORK"
 
 ## moves by hand and what passes through the tiers
+# Under a policy that has all writes begin in PM.
+says 0 "" "$t" umount mnt
+says 0 "" "$t" mount "$pm" mnt -o policy=anticache
 expect 1 "required arguments" "$t" migrate mnt/data
 expect 1 "no tier 7" "$t" migrate mnt/data --to 7
 expect 1 "no tier 'tape'" "$t" migrate mnt/data --to tape
@@ -262,7 +265,7 @@ assert [one["state"] for one in status["moves"]] == ["done", "done"], status["mo
 PY
 says 0 "PM 2 MiB" "$t" where mnt/sub/a
 check "content" cmp small mnt/sub/a
-says 0 "in the background \\(move [0-9]+\\)" "$t" migrate mnt/sub/a --to 1
+says 0 "in the background \\(move [0-9]+\\)|moved to tier 1$" "$t" migrate mnt/sub/a --to 1
 head -c 30M /dev/urandom >big && cp big mnt/big
 says 0 "moved to tier 1$" "$t" migrate mnt/big --to 1 --wait
 expect 1 "tier 0 is full.* did not move" "$t" migrate mnt/big --to 0 --wait
@@ -283,9 +286,9 @@ lines = subprocess.check_output(["$t", "iostat", "--json", "mnt", "0.01", "2"]).
 first, second = [json.loads(line) for line in lines]
 assert first["output_version"] == 1 and first["since_mount"] and not second["since_mount"], first
 assert [tier["id"] for tier in first["tiers"]] == [0, 1], first
-assert first["tiers"][0]["write_bytes"] >= 50 << 20 and first["tiers"][1]["write_bytes"] >= 50 << 20, first
+assert first["tiers"][0]["write_bytes"] >= 30 << 20 and first["tiers"][1]["write_bytes"] >= 30 << 20, first
 assert first["tiers"][0]["write_latency_seconds"] is None and first["tiers"][1]["write_latency_seconds"] > 0, first
-assert first["migration"]["demoted_bytes"] >= 50 << 20 and first["migration"]["promoted_bytes"] >= 2 << 20, first
+assert first["migration"]["demoted_bytes"] >= 30 << 20 and first["migration"]["promoted_bytes"] >= 2 << 20, first
 assert 0 < second["interval_seconds"] < first["interval_seconds"], second
 PY
 

@@ -19,9 +19,9 @@ pub enum State {
 const CLEAN: u8 = 1;
 const PARTIAL: u8 = 2;
 const KEPT: u8 = 4;
+const IN_USE: u8 = 8;
 /// Times of use from here on are no times but marks of the caller's.
 pub const MARKS: u32 = u32::MAX - 1;
-const IN_USE: u8 = 4;
 
 /// One block's volatile state.
 #[derive(Debug, Default)]

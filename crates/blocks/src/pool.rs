@@ -297,8 +297,13 @@ impl BlockPool {
 
     fn quarantine_as(&self, block: PmBlock, version: u64) {
         let descriptor = self.descriptor(block);
+        let unknown = descriptor.state() == State::Unknown;
+        if unknown {
+            // [`Self::keep`] makes it known without a look at its lines.
+            descriptor.set_partial(true);
+        }
         // The scan may meet the block at this moment: whoever moves it from unknown counts it.
-        if descriptor.state() == State::Unknown && descriptor.learn(State::Quarantined) {
+        if unknown && descriptor.learn(State::Quarantined) {
             self.unknown.fetch_sub(1, Ordering::Relaxed);
         } else {
             descriptor.set_state(State::Quarantined);

@@ -4,7 +4,8 @@
 //! [`Files`] finds a file's dirty pages in the order of its blocks; the list [`List::Dirty`] of each shard has them by
 //! their last write ([HiNFS] section 3.3).
 //! Each dirty page has a *birth* and a *version*. A copy of an older version may still be installed below a page that
-//! was written since; a copy of a page of another birth may not: that one was dropped (truncated, punched, absorbed).
+//! was written since; a copy of a page of another birth may not: that one was dropped (truncated, punched, absorbed),
+//! or a newer copy than it was installed.
 
 use crate::BlockCache;
 use crate::header::{Header, Lines, List, PageKey};
@@ -184,6 +185,10 @@ impl BlockCache {
                 return Installed::Clean;
             };
             if shard.header(at).version != copy.version {
+                // Copies taken before this one are older than what is below now.
+                let birth = self.next_version();
+                let header = shard.header_mut(at);
+                (header.birth, header.in_flight) = (birth, false);
                 drop(shard);
                 // What it holds beyond the copy came after that.
                 if let Some(file) = self.files.shard(copy.key.ino).lock().get_mut(&copy.key.ino) {

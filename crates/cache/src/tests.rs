@@ -79,3 +79,18 @@ fn a_copy_stays_as_it_was_and_an_old_one_leaves_the_page_dirty() {
     assert_eq!(cache.get(key(1), 5, 3).map(|found| found.page.bytes()[7]), Some(2));
     assert_eq!(cache.dirty_pages(), 0);
 }
+
+/// A copy that was taken before one that is below already would bring older content back.
+#[test]
+fn a_copy_older_than_the_installed_one_is_not_installed() {
+    let cache = BlockCache::new(1 << 20, 100);
+    cache.add_dirty(key(1), Lines::ALL, page(1), 0);
+    let first = cache.dirty(key(1));
+    assert!(cache.change_dirty(key(1), Lines(1), false, 1, |bytes| bytes.fill(2)));
+    let second = cache.dirty(key(1));
+    assert!(cache.change_dirty(key(1), Lines(1), false, 1, |bytes| bytes.fill(3)));
+    let (Some(first), Some(second)) = (first, second) else { unreachable!() };
+    assert_eq!(cache.installed(&second, 5, 2), Installed::Dirty);
+    let birth = cache.state_of(key(1)).map(|(birth, _)| birth);
+    assert!(birth.is_some() && birth != Some(first.birth));
+}

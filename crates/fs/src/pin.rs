@@ -65,6 +65,14 @@ impl Pins {
     }
 }
 
+/// An attribute of our own: the leaf that would hold it lies below PM only if it does not.
+fn in_pm(found: terrace_wal::Result<Option<Vec<u8>>>) -> terrace_wal::Result<Option<Vec<u8>>> {
+    match found {
+        Err(terrace_wal::Error::PageBelow(_)) => Ok(None),
+        found => found,
+    }
+}
+
 impl Fs {
     /// The tier that an inode is pinned to. The caller holds its lock.
     ///
@@ -75,7 +83,7 @@ impl Fs {
             return Ok(None);
         }
         let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
-        self.decode_pin(inode.ino, xattr::get(shard.reader(), inode.ino, PIN)?)
+        self.decode_pin(inode.ino, in_pm(xattr::get(shard.reader(), inode.ino, PIN))?)
     }
 
     fn decode_pin(&self, ino: Ino, value: Option<Vec<u8>>) -> FsResult<Option<u8>> {
@@ -94,8 +102,10 @@ impl Fs {
     /// # Errors
     /// ESTALE, EIO.
     pub fn pinned(&self, ino: Ino) -> FsResult<Option<u8>> {
-        let _guard = self.locks.read(ino);
-        self.pin_of(&self.load(ino)?)
+        self.with_pages(Wait::Allowed, || {
+            let _guard = self.locks.read(ino);
+            self.pin_of(&self.load(ino)?)
+        })
     }
 
     /// Adds a pin to the transaction that makes an inode. The caller holds the shard of its number.
@@ -186,7 +196,7 @@ impl Fs {
             let _guard = self.locks.read(ROOT_INO);
             let root = self.load(ROOT_INO)?;
             let shard = self.catalog.read(self.catalog.shard_of(ROOT_INO.0));
-            root.slot.has(flag::HAS_XATTR) && xattr::get(shard.reader(), ROOT_INO, SWEPT)?.is_some()
+            root.slot.has(flag::HAS_XATTR) && in_pm(xattr::get(shard.reader(), ROOT_INO, SWEPT))?.is_some()
         };
         let known = if found { SOME } else { NONE };
         // Unless the first such pin came meanwhile.

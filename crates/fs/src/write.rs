@@ -360,7 +360,11 @@ impl Fs {
                 // DRAM or the lower tiers take nothing now: PM may, after what lies before it in the file, as far as it
                 // has room.
                 Err(error) if Self::is_no_tier_error(&error) => {
-                    if self.unwritten.get(ino).is_some() && !self.wal.is_stopped() {
+                    let is_waiting = self.unwritten.get(ino).is_some();
+                    if is_waiting && wait == Wait::Never {
+                        return Err(FsError::WouldBlock);
+                    }
+                    if is_waiting && !self.wal.is_stopped() {
                         let _ = self.keep_in_pm(ino);
                     }
                 }

@@ -83,7 +83,13 @@ impl Fs {
         let mut idle = 0;
         while !left.is_empty() {
             let blocks: Vec<FileBlock> = left.iter().copied().collect();
-            let written = self.write_back_blocks(ino, &blocks, idle > MOST_IDLE || interleave::active())?;
+            let written = self.write_back_blocks(ino, &blocks, idle > MOST_IDLE || interleave::active());
+            if matches!(written, Err(FsError::Engine(Error::NoSpace(_)))) {
+                // What was promised is free and waits for readers of its old content: PM takes it (I9).
+                self.keep_in_pm(ino)?;
+                break;
+            }
+            let written = written?;
             written.blocks.iter().for_each(|block| {
                 left.remove(block);
             });

@@ -9,7 +9,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::migration::{demoting, summaries};
+use crate::migration::{Destination, demoting, summaries};
 use crate::op::{Attempt, Op};
 use crate::slot::{Inode, log_slot};
 use crate::types::BlockRange;
@@ -142,6 +142,9 @@ impl Fs {
         let count = pages.len().min(run.length as usize);
         let hints = count + summaries(count) <= run.length as usize;
         let written = self.write_reserved(group, &pages[..count], run, hints, devices);
+        if let Err(error) = &written {
+            self.avoid_failed(run.device, error);
+        }
         let used = if written.is_ok() { count as u64 } else { 0 };
         let spare = DeviceRun { start: run.start.plus(used), length: run.length - used, ..run };
         if spare.length > 0 {
@@ -216,10 +219,10 @@ impl Fs {
         Ok(self.devices.medium(run.device)?.write(at, buffer.get(..count).unwrap_or(&[]))?)
     }
 
-    /// Space out of what was reserved when the writes were accepted, on the fastest lower tier that has any.
+    /// Space out of what was reserved when the writes were accepted, on the fastest lower tier that has any; on a device
+    /// that failed a moment ago only when no other has.
     fn claim_reserved(&self, blocks: u64) -> FsResult<DeviceRun> {
-        for tier in self.devices.tiers() {
-            let devices = self.devices.of_tier(tier);
+        for devices in self.choices_for(Destination::Any) {
             if let Some(run) = self.devices.space.allocate_reserved(&devices, blocks)? {
                 return Ok(run);
             }
@@ -236,7 +239,10 @@ impl Fs {
         for (run, failed_before) in runs {
             if !done.contains(&run.device) {
                 // The first of its runs: the oldest count covers them all.
-                self.devices.device(run.device)?.flush(*failed_before)?;
+                let flushed = self.devices.device(run.device)?.flush(*failed_before).map_err(FsError::from);
+                flushed.inspect_err(|error| {
+                    self.avoid_failed(run.device, error);
+                })?;
                 done.push(run.device);
             }
         }

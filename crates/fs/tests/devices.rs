@@ -9,6 +9,7 @@ use std::sync::Arc;
 use terrace_format::Ino;
 use terrace_fs::{Fs, FsResult, MountOptions, PoolMedia, Wait, WriteFlags, format};
 use terrace_media::block::{Operation, SimulatedDevice, Times};
+use terrace_placement::Home;
 
 const W: Wait = Wait::Allowed;
 
@@ -151,5 +152,30 @@ fn devices_of_a_tier_fill_alike() -> FsResult<()> {
     for (name, ino) in files {
         assert_holds(&fs, ino, name + b'0', 65_536)?;
     }
+    Ok(())
+}
+
+/// Write-back went to the device that had failed again and again, as long as that had most room.
+#[test]
+fn write_back_passes_over_a_failed_device() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 64);
+    let (first, second) = (Arc::new(SimulatedDevice::new(2048)), Arc::new(SimulatedDevice::new(2048)));
+    let media = || PoolMedia { pm: pool.pm.clone(), block: vec![first.clone(), second.clone()] };
+    let superblock = format(&media(), &format_options(2))?;
+    let options = MountOptions { home: Some(Home::Block), ..MountOptions::default() };
+    let fs = Fs::mount(media(), superblock, options, Arc::clone(&pool.clock))?;
+    fs.run_background(1000);
+    first.fail_next(Operation::Write, 0..2048, libc::EIO, Times::Forever);
+    let mut errors = 0;
+    for name in b'a'..=b'f' {
+        let ino = fs.mknod(ROOT, &[name], 0o100644, 0, CALLER, W)?.ino;
+        assert_eq!(fs.write(ino, 0, &[name; 100_000], WriteFlags::default(), W)?, 100_000);
+        while fs.fsync(ino, false, W).is_err() {
+            errors += 1;
+            assert!(errors < 2);
+        }
+        assert_holds(&fs, ino, name, 100_000)?;
+    }
+    assert!(errors == 1 && fs.status()?.tiers[1].devices[1].used_bytes >= 600_000);
     Ok(())
 }

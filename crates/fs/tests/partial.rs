@@ -7,14 +7,16 @@ mod common;
 use common::{CALLER, Pool, ROOT};
 use std::cell::Cell;
 use std::sync::Arc;
+use terrace_blocks::BlockPool;
 use terrace_check::Code;
-use terrace_format::Ino;
+use terrace_format::{Ino, PmBlock};
 use terrace_fs::{
     Allocate, Fs, FsError, FsResult, MountOptions, PolicyKind, SetAttributes, Wait, WriteFlags,
 };
 use terrace_media::PmMedium;
 use terrace_media::block::{Operation, Times};
 use terrace_runtime::ManualClock;
+use terrace_wal::{Tx, Wal};
 
 const W: Wait = Wait::Allowed;
 const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false };
@@ -504,4 +506,25 @@ fn repair_keeps_partial_shadows() -> FsResult<()> {
     assert_eq!(world.partial(), 1);
     world.fs = world.pool.mount_with(options());
     world.compare_everywhere()
+}
+
+/// A partial block that a change was to replace before the scan of the table had come by, and that stays because the
+/// change is given up, is partial still: its other lines are not a file's.
+#[test]
+fn a_partial_block_stays_partial_when_its_release_is_given_up() -> FsResult<()> {
+    let mut world = World::new(8192)?;
+    world.write(512, &[1; 512])?;
+    world.fs.unmount()?;
+    let pm: Arc<dyn PmMedium> = world.pool.pm.clone();
+    let (superblock, _) = terrace_fs::read_superblock(&*pm, true).unwrap();
+    let (wal, _) = Wal::open(pm, superblock.uuid, superblock.geometry()).unwrap();
+    let blocks = BlockPool::new(Arc::new(wal));
+    let all = (blocks.first_block().0..blocks.end_block().0).map(PmBlock);
+    let is_partial = |block: &PmBlock| blocks.lines(*block).is_ok_and(|lines| !lines.is_full());
+    let partial: Vec<PmBlock> = all.filter(is_partial).collect();
+    assert_eq!(partial.len(), 1);
+    blocks.release(&mut Tx::new(), partial[0]);
+    blocks.keep(partial[0]);
+    assert!(is_partial(&partial[0]));
+    Ok(())
 }

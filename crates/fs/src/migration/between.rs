@@ -14,7 +14,7 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::Attempt;
 use crate::slot::Inode;
-use crate::types::BlockRange;
+use crate::types::{BlockRange, Wait};
 use crate::write::Staged;
 use std::ops::ControlFlow;
 use terrace_catalog::{DeviceRun, Pin, chunks, cold_map};
@@ -83,6 +83,18 @@ impl Fs {
         to: Destination,
         group: &mut MovingGroup,
     ) -> FsResult<Option<FileBlock>> {
+        self.with_pages(Wait::Allowed, || self.collect_in_pm(file, from, most, to, group))
+    }
+
+    /// As [`Self::collect_below`]; `PageBelow`, with nothing added, where extents lie below themselves.
+    fn collect_in_pm(
+        &self,
+        file: FileId,
+        from: FileBlock,
+        most: usize,
+        to: Destination,
+        group: &mut MovingGroup,
+    ) -> FsResult<Option<FileBlock>> {
         let _guard = self.locks.read(file.ino);
         let Some(inode) = self.load_file(file)? else { return Ok(None) };
         if !inode.slot.has(flag::HAS_COLD) {
@@ -125,7 +137,7 @@ impl Fs {
         for extent in extents {
             for index in 0..u64::from(extent.length) {
                 let block = extent.first.plus(index);
-                if gone(block) || self.map.lookup(None, &inode.map(), block)?.is_some() {
+                if gone(block) || self.is_hidden(&inode, block)? {
                     continue;
                 }
                 group.blocks.push(Moving {
@@ -139,6 +151,12 @@ impl Fs {
             }
         }
         Ok(next)
+    }
+
+    /// Whether PM has the whole of a block. Under a partial shadow its cold copy still counts.
+    fn is_hidden(&self, inode: &Inode, block: FileBlock) -> FsResult<bool> {
+        let mapping = self.map.lookup(None, &inode.map(), block)?;
+        mapping.map_or(Ok(false), |mapping| Ok(self.lines_of(mapping)?.is_full()))
     }
 
     /// The tier of a device.
@@ -240,12 +258,10 @@ impl Fs {
 
     /// What a wrong checksum is: damage, unless the block was changed while it was read.
     fn damage_of(&self, moving: &Moving, found: u32) -> Option<FsError> {
-        let _guard = self.locks.read(moving.file.ino);
-        let same = match self.load_file(moving.file) {
-            Ok(Some(inode)) => self.is_there(&inode, moving),
-            Ok(None) => Ok(false),
-            Err(error) => return Some(error),
-        };
+        let same = self.with_pages(Wait::Allowed, || {
+            let _guard = self.locks.read(moving.file.ino);
+            self.load_file(moving.file)?.map_or(Ok(false), |inode| self.is_there(&inode, moving))
+        });
         match same {
             Ok(false) => None,
             Err(error) => Some(error),
@@ -261,8 +277,8 @@ impl Fs {
     /// Whether a block is still where and what it was, with nothing above it. The caller holds the inode's lock.
     fn is_there(&self, inode: &Inode, moving: &Moving) -> FsResult<bool> {
         let extents = self.cold_extents(inode.ino, BlockRange::new(moving.block, moving.block.plus(1)))?;
-        let shadowed = self.map.lookup(None, &inode.map(), moving.block)?.is_some();
-        Ok(!shadowed && extents.first().is_some_and(|extent| covers(extent, moving)))
+        Ok(!self.is_hidden(inode, moving.block)?
+            && extents.first().is_some_and(|extent| covers(extent, moving)))
     }
 
     /// Installs the new places of blocks that are unchanged; gives how many.

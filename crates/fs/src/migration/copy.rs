@@ -295,17 +295,23 @@ impl Fs {
 
     /// After a failure to write there: the next group goes elsewhere, if there is an elsewhere.
     pub(crate) fn note_device_failure(&self, device: DeviceId, error: &FsError) {
-        if let (FsError::Engine(Error::Media(MediaError::Device(_))), Ok(found)) =
-            (error, self.devices.device(device))
-        {
-            let now_ns = self.clock.monotonic_ns();
-            let fresh = !found.is_avoided(now_ns);
-            found.avoid(now_ns);
-            // Once for each device that was sound: where all else is full, the failed one is tried again with a pause.
-            if fresh && self.devices.is_any_sound(now_ns) {
-                self.migration.elsewhere.store(true, Ordering::Release);
-            }
+        // Once for each device that was sound: where all else is full, the failed one is tried again with a pause.
+        if self.avoid_failed(device, error) && self.devices.is_any_sound(self.clock.monotonic_ns()) {
+            self.migration.elsewhere.store(true, Ordering::Release);
         }
+    }
+
+    /// Has a device be chosen last for a while when this is an error of it; true when it was sound until now.
+    pub(crate) fn avoid_failed(&self, device: DeviceId, error: &FsError) -> bool {
+        let (FsError::Engine(Error::Media(MediaError::Device(_))), Ok(found)) =
+            (error, self.devices.device(device))
+        else {
+            return false;
+        };
+        let now_ns = self.clock.monotonic_ns();
+        let fresh = !found.is_avoided(now_ns);
+        found.avoid(now_ns);
+        fresh
     }
 
     fn write_blocks(&self, candidates: &mut [Candidate<'_>], run: DeviceRun) -> FsResult<Vec<u32>> {

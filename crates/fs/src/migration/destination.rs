@@ -31,7 +31,7 @@ impl Destination {
 impl Fs {
     /// The devices to try for a destination, best first: those of each tier that did not fail a moment ago, then those
     /// that did, so that the last one left is still tried.
-    pub(super) fn choices_for(&self, to: Destination) -> Vec<Vec<DeviceId>> {
+    pub(crate) fn choices_for(&self, to: Destination) -> Vec<Vec<DeviceId>> {
         let now_ns = self.clock.monotonic_ns();
         let avoided = |id: &DeviceId| {
             self.devices.list.get(usize::from(id.0)).is_some_and(|found| found.is_avoided(now_ns))

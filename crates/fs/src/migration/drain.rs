@@ -4,6 +4,7 @@ use super::between::{FileId, MovingGroup};
 use super::{Destination, Migration};
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::types::Wait;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
 use terrace_format::{FileBlock, Ino, TierId};
 use terrace_runtime::interleave;
@@ -84,8 +85,11 @@ impl Fs {
 
     /// A file with blocks below PM. One that cannot be read is `trouble`.
     fn has_cold(&self, ino: Ino, trouble: &mut Option<FsError>) -> FsResult<Option<FileId>> {
-        let _guard = self.locks.read(ino);
-        match self.load(ino) {
+        let found = self.with_pages(Wait::Allowed, || {
+            let _guard = self.locks.read(ino);
+            self.load(ino)
+        });
+        match found {
             Ok(inode) if inode.slot.is_regular() && inode.slot.has(flag::HAS_COLD) => {
                 Ok(Some(FileId { ino, generation: inode.slot.generation.get() }))
             }

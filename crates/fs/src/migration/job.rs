@@ -569,7 +569,12 @@ impl Fs {
         victims: &mut Vec<Victim>,
     ) -> FsResult<Option<FileBlock>> {
         let _guard = self.locks.read(file.ino);
-        let Some(inode) = self.load_file(file)? else { return Ok(None) };
+        let inode = match self.load_file(file) {
+            // An inode with blocks in PM is there too.
+            Err(FsError::Engine(terrace_wal::Error::PageBelow(_))) => return Ok(None),
+            inode => inode?,
+        };
+        let Some(inode) = inode else { return Ok(None) };
         let (mut at, mut count) = (from, 0);
         while let Some((block, mapping)) = self.next_mapped(&inode, at, crate::truncate::FILE_END)? {
             if count == most {

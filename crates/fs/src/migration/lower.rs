@@ -10,6 +10,7 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, SMALL_RECORD};
 use crate::pages::inodes_of;
+use crate::pin::OWN_NAMESPACE;
 use crate::write::Staged;
 use terrace_blocks::State;
 use terrace_catalog::{DeviceRun, chunks};
@@ -165,8 +166,11 @@ impl Fs {
         }
         let mut last = None;
         for index in 0..page.count() {
-            let (ino, kind, _) = Key::split(page.cell(index).ok()?.0)?;
-            if kind == Kind::Chunk as u8 || last != Some(ino) && self.references.is_open(Ino(ino)) {
+            let (ino, kind, sub) = Key::split(page.cell(index).ok()?.0)?;
+            // Chunk bitmaps, and what is asked of a file without waiting.
+            let own = kind == Kind::Xattr as u8 && sub.starts_with(OWN_NAMESPACE);
+            let open = last != Some(ino) && self.references.is_open(Ino(ino));
+            if kind == Kind::Chunk as u8 || own || open {
                 return None;
             }
             last = Some(ino);

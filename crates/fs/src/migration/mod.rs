@@ -34,7 +34,7 @@ use crate::op::Op;
 use crate::types::Wait;
 use by_hand::ByHand;
 pub use by_hand::{HandMove, HandPlan, HandReport, HandState};
-use destination::Destination;
+pub(crate) use destination::Destination;
 pub(crate) use plan::Victim;
 use plan::Victims;
 use promote::Promotion;

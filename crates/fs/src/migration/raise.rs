@@ -6,7 +6,7 @@ use super::promote::Promotion;
 use crate::device::DeviceRead;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::types::BlockRange;
+use crate::types::{BlockRange, Wait};
 use std::ops::ControlFlow;
 use terrace_cache::PageKey;
 use terrace_catalog::cold_map;
@@ -80,6 +80,15 @@ impl Fs {
     /// The device reads for the next blocks that PM lacks, each inside one region, with that region's version.
     #[allow(clippy::type_complexity)] // the list of reads and where to go on
     fn plan_raise(
+        &self,
+        file: FileId,
+        from: FileBlock,
+    ) -> FsResult<(Vec<(DeviceRead<'_>, u64)>, Option<FileBlock>)> {
+        self.with_pages(Wait::Allowed, || self.plan_raise_in_pm(file, from))
+    }
+
+    #[allow(clippy::type_complexity)] // as above
+    fn plan_raise_in_pm(
         &self,
         file: FileId,
         from: FileBlock,

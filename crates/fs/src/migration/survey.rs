@@ -4,7 +4,7 @@ use super::between::FileId;
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use crate::slot::Inode;
-use crate::types::BlockRange;
+use crate::types::{BlockRange, Wait};
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock};
 
@@ -45,6 +45,16 @@ impl Fs {
         from: FileBlock,
         survey: &mut Survey,
     ) -> FsResult<Option<FileBlock>> {
+        self.with_pages(Wait::Allowed, || self.survey_in_pm(file, from, survey))
+    }
+
+    /// As [`Self::survey`]; `PageBelow`, with nothing added, where extents lie below themselves.
+    fn survey_in_pm(
+        &self,
+        file: FileId,
+        from: FileBlock,
+        survey: &mut Survey,
+    ) -> FsResult<Option<FileBlock>> {
         let _guard = self.locks.read(file.ino);
         let Some(inode) = self.load_file(file)? else { return Ok(None) };
         let end = FileBlock(inode.size().div_ceil(BLOCK_SIZE));
@@ -55,15 +65,17 @@ impl Fs {
         let intents = self.intents_of(&inode)?;
         let visible = |block: FileBlock| !intents.iter().any(|r| r.first <= block && block < r.end);
         let mapped = self.count_mapped(&inode, range, visible)?;
+        let extents = match inode.slot.has(flag::HAS_COLD) {
+            true => self.cold_extents(file.ino, range)?,
+            false => Vec::new(),
+        };
         survey.add(0, mapped);
-        if inode.slot.has(flag::HAS_COLD) {
-            for extent in self.cold_extents(file.ino, range)?.iter().filter(|extent| !extent.unwritten) {
-                let Some(tier) = self.tier_of(extent.device) else { continue };
-                let Some(part) = extent.slice(range.first, range.end) else { continue };
-                let part = BlockRange::new(part.first, part.end());
-                let there = (part.first.0..part.end.0).filter(|block| visible(FileBlock(*block))).count();
-                survey.add(tier.0, there as u64 - self.count_mapped(&inode, part, visible)?);
-            }
+        for extent in extents.iter().filter(|extent| !extent.unwritten) {
+            let Some(tier) = self.tier_of(extent.device) else { continue };
+            let Some(part) = extent.slice(range.first, range.end) else { continue };
+            let part = BlockRange::new(part.first, part.end());
+            let there = (part.first.0..part.end.0).filter(|block| visible(FileBlock(*block))).count();
+            survey.add(tier.0, there as u64 - self.count_mapped(&inode, part, visible)?);
         }
         Ok((range.end < end).then_some(range.end))
     }
