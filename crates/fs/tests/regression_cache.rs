@@ -245,3 +245,102 @@ fn a_failed_write_back_is_told_once_and_tried_again() -> FsResult<()> {
     assert_eq!(read_all(&fs, ino)?, fill(50_000, 1));
     Ok(())
 }
+
+/// One group is written back in the background; `act` happens while its write is on the way.
+fn while_on_the_way(
+    world: &World,
+    fs: &std::sync::Arc<Fs>,
+    act: impl FnOnce() -> FsResult<()>,
+) -> FsResult<()> {
+    world.clock.advance(Duration::from_secs(31));
+    let mut steps = fs.background_steps();
+    world.device.stall();
+    std::thread::scope(|scope| {
+        let group = scope.spawn(|| {
+            let mine = steps.iter_mut().find(|(step, _)| step.name() == "terrace-writeb");
+            mine.map(|(step, _)| step.step())
+        });
+        let arrived = || world.device.waiting() > 0 || group.is_finished();
+        while !arrived() {
+            std::thread::yield_now();
+        }
+        let done = act();
+        world.device.unstall();
+        group.join().unwrap().unwrap();
+        done
+    })
+}
+
+/// What was cut off while its copy was on the way came back when the size was raised again.
+#[test]
+fn a_copy_of_what_was_cut_off_is_not_installed() -> FsResult<()> {
+    let world = World::new(2 << 20, 2048);
+    let fs = world.mount(buffered(4 << 20));
+    let ino = create(&fs, "a")?;
+    fs.write(ino, 0, &fill(6000, 9), ASYNC, W)?;
+    let size = |size| SetAttributes { size: Some(size), ..Default::default() };
+    while_on_the_way(&world, &fs, || {
+        fs.setattr(ino, &size(5000), W)?;
+        fs.setattr(ino, &size(6000), W).map(|_| ())
+    })?;
+    let found = read_all(&world.crash_now(1).mount(buffered(4 << 20)), ino)?;
+    assert!(found.iter().skip(5000).all(|byte| *byte == 0), "cut off bytes are back");
+    fs.fsync(ino, false, W)?;
+    let mut expected = fill(6000, 0);
+    expected[..5000].fill(9);
+    assert_eq!(read_all(&world.crash_now(2).mount(buffered(4 << 20)), ino)?, expected);
+    Ok(())
+}
+
+/// A page that was punched and written anew is another page: the copy of the old one must not be installed below it.
+#[test]
+fn a_copy_of_a_punched_page_is_not_installed() -> FsResult<()> {
+    let world = World::new(2 << 20, 2048);
+    let fs = world.mount(buffered(4 << 20));
+    let ino = create(&fs, "a")?;
+    fs.write(ino, 0, &fill(4096, 9), ASYNC, W)?;
+    while_on_the_way(&world, &fs, || {
+        fs.fallocate(ino, 0, 4096, Allocate::PunchHole, W)?;
+        fs.write(ino, 0, &fill(10, 1), ASYNC, W).map(|_| ())
+    })?;
+    let found = read_all(&world.crash_now(1).mount(buffered(4 << 20)), ino)?;
+    assert!(!found.contains(&9), "punched bytes are back");
+    Ok(())
+}
+
+/// Two groups behind the end of a file, the later one first: its blocks lay behind the durable size and were seen when
+/// that was raised without a write.
+#[test]
+fn nothing_is_installed_before_what_lies_in_front_of_it() -> FsResult<()> {
+    let world = World::new(2 << 20, 2048);
+    let fs = world.mount(buffered(4 << 20));
+    let ino = create(&fs, "a")?;
+    fs.write(ino, 8192, &fill(4096, 7), ASYNC, W)?;
+    while_on_the_way(&world, &fs, || fs.write(ino, 0, &fill(4096, 5), ASYNC, W).map(|_| ()))?;
+    let after = world.crash_now(1).mount(buffered(4 << 20));
+    let before = after.getattr(ino)?.size as usize;
+    let size = SetAttributes { size: Some(12_288), ..Default::default() };
+    after.setattr(ino, &size, W)?;
+    assert!(read_all(&after, ino)?[before..].iter().all(|byte| *byte == 0));
+    fs.fsync(ino, false, W)?;
+    let found = read_all(&world.crash_now(2).mount(buffered(4 << 20)), ino)?;
+    assert_eq!((&found[..4096], &found[8192..]), (&fill(4096, 5)[..], &fill(4096, 7)[..]));
+    Ok(())
+}
+
+/// The size of a page that was appended to while its copy was on the way: what the copy does not hold is not durable.
+#[test]
+fn the_size_rises_over_what_the_copy_holds_only() -> FsResult<()> {
+    let world = World::new(2 << 20, 2048);
+    let fs = world.mount(buffered(4 << 20));
+    let ino = create(&fs, "a")?;
+    fs.write(ino, 0, &fill(5000, 1), ASYNC, W)?;
+    while_on_the_way(&world, &fs, || fs.write(ino, 5000, &fill(1000, 2), ASYNC, W).map(|_| ()))?;
+    assert_eq!(read_all(&world.crash_now(1).mount(buffered(4 << 20)), ino)?, fill(5000, 1));
+    assert_eq!(dirty(&fs), 4096);
+    fs.fsync(ino, false, W)?;
+    let mut expected = fill(6000, 1);
+    expected[5000..].fill(2);
+    assert_eq!(read_all(&world.crash_now(2).mount(buffered(4 << 20)), ino)?, expected);
+    Ok(())
+}
