@@ -17,7 +17,7 @@ unset CARGO_TARGET_DIR
 tests() {
     local kind=$1 flags=$2
     shift 2
-    (cd "$root" && RUSTFLAGS=$flags nice cargo test --quiet --locked --target "$triple" \
+    (cd "$root" && RUSTFLAGS=$flags cargo test --quiet --locked --target "$triple" \
         --target-dir "$target/sanitize-$kind" "$@") >"$kind.out" 2>&1 || {
         grep -aE 'SUMMARY|WARNING|ERROR|panicked|#[0-9]+ ' "$kind.out" | head -n 40 >&2
         fail "$kind: cargo test $*"

@@ -93,7 +93,7 @@ fn no_tier() {
 #[test]
 fn full() {
     let config =
-        Config { name: "full", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..BASE };
+        Config { name: "full", device_blocks: 384, most_blocks: 860, files: 60, fills: true, ..BASE };
     let counts = check(config, 40_000);
     assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
 }
