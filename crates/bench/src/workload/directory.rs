@@ -53,13 +53,9 @@ impl FileTarget for Directory {
     fn size(&self, path: &str) -> io::Result<u64> {
         Ok(fs::metadata(self.root.join(path))?.len())
     }
-    fn count_entries(&self, path: &str) -> io::Result<u64> {
-        let mut count = 0;
-        for entry in fs::read_dir(self.root.join(path))? {
-            entry?;
-            count += 1;
-        }
-        Ok(count)
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let name = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+        fs::read_dir(self.root.join(path))?.map(name).collect()
     }
     fn settle(&self) -> io::Result<()> {
         rustix::fs::syncfs(File::open(&self.root)?)?;

@@ -162,16 +162,30 @@ impl Load {
         target.settle()
     }
 
-    fn work(&self, target: &dyn FileTarget, worker: Worker, tally: &mut Tally) -> io::Result<()> {
+    /// What threads share, looked up before the clock runs.
+    fn prepare(&self, target: &dyn FileTarget) -> io::Result<Option<personality::Files>> {
+        let Kind::Personality { which, files, file_bytes, sync_every_write } = &self.kind else {
+            return Ok(None);
+        };
+        Ok(Some(personality::Files {
+            exists: personality::existing(*which, target, *files)?,
+            mean_bytes: *file_bytes,
+            sync_every_write: *sync_every_write,
+        }))
+    }
+
+    fn work(
+        &self,
+        target: &dyn FileTarget,
+        set: Option<&personality::Files>,
+        worker: Worker,
+        tally: &mut Tally,
+    ) -> io::Result<()> {
         let seed = self.seed.wrapping_mul(1000) + worker.index;
         match &self.kind {
-            Kind::Personality { which, files, file_bytes, sync_every_write } => {
-                let set = personality::Files {
-                    count: *files,
-                    mean_bytes: *file_bytes,
-                    sync_every_write: *sync_every_write,
-                };
-                personality::run(*which, &set, target, worker, seed, tally)
+            Kind::Personality { which, .. } => {
+                let set = set.ok_or_else(|| io::Error::other("a personality without its files"))?;
+                personality::run(*which, set, target, worker, seed, tally)
             }
             Kind::Random { write, sync, files, file_bytes, io_bytes, theta, single } => {
                 let plan = random::Plan {
@@ -204,16 +218,18 @@ impl Load {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let done: Arc<Mutex<Vec<io::Result<Tally>>>> = Arc::default();
+        let set = Arc::new(self.prepare(&**target)?);
         let begin = clock.monotonic_ns();
         let mut threads = Vec::new();
         for index in 1..self.threads {
             let (load, target, clock, done) = (self.clone(), target.clone(), clock.clone(), done.clone());
+            let set = set.clone();
             threads.push(terrace_runtime::thread::spawn("load", move || {
-                let result = load.thread(&*target, index, clock);
+                let result = load.thread(&*target, set.as_ref().as_ref(), index, clock);
                 done.lock().push(result);
             })?);
         }
-        let own = self.thread(&**target, 0, clock.clone());
+        let own = self.thread(&**target, set.as_ref().as_ref(), 0, clock.clone());
         for thread in threads {
             thread.join().map_err(|_| io::Error::other("a thread of the load panicked"))?;
         }
@@ -238,9 +254,15 @@ impl Load {
         })
     }
 
-    fn thread(&self, target: &dyn FileTarget, index: u64, clock: Arc<dyn Clock>) -> io::Result<Tally> {
+    fn thread(
+        &self,
+        target: &dyn FileTarget,
+        set: Option<&personality::Files>,
+        index: u64,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Tally> {
         let mut tally = Tally::new(clock, self)?;
-        self.work(target, Worker { index, of: self.threads }, &mut tally)?;
+        self.work(target, set, Worker { index, of: self.threads }, &mut tally)?;
         Ok(tally)
     }
 }

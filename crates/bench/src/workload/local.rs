@@ -148,15 +148,17 @@ impl FileTarget for LocalTarget {
         self.fs.forget(found.ino, 1);
         Ok(found.size)
     }
-    fn count_entries(&self, path: &str) -> io::Result<u64> {
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
         let directory = self.directory(path)?;
-        let mut count = 0;
+        let mut names = Vec::new();
         let mut visit = |entry: &terrace_fs::DirectoryEntry| {
-            count += u64::from(entry.name != b"." && entry.name != b"..");
+            if entry.name != b"." && entry.name != b".." {
+                names.push(String::from_utf8_lossy(&entry.name).into_owned());
+            }
             true
         };
         self.fs.readdir(directory, 0, &mut visit).map_err(told)?;
-        Ok(count)
+        Ok(names)
     }
     fn settle(&self) -> io::Result<()> {
         self.fs.sync().map_err(told)

@@ -1,11 +1,12 @@
 //! filebench's personalities with the parameters of [TPFS table 4] and [Ziggurat table 4], as flows of our own.
 //!
-//! Sizes of files lie evenly between half and one and a half of the mean (filebench draws them from a gamma
-//! distribution). The set of files stays what it was, so that rounds can be compared: what a flow deletes it makes
-//! again (filebench's fileserver), flows that make small files (webproxy, varmail) have names of their own for
-//! these, and a file that appends have doubled is cut back to its first size. Each thread works
-//! on files of its own. Flow operations are counted as filebench counts them: open, read of a whole file,
-//! append, fsync, close, … one each.
+//! Files are as in filebench: a set of names, four fifths of which exist at first; a flow deletes any file that
+//! exists and creates any that does not. What varmail and webproxy create gets appends only, so that the files they
+//! begin with give way to small ones: their set is made with the sizes that the flow itself leaves
+//! (`file_bytes`), else figures would change while they are taken. Appends have any length up to 16 KiB
+//! (`appendfilerand`). First sizes lie evenly between half and one and a half of the mean (filebench: a gamma
+//! distribution). Each thread has names of its own. Flow operations are counted as filebench counts them: open,
+//! read of a whole file, append, fsync, close, … one each.
 
 use super::load::{Tally, Worker};
 use super::numbers::Picks;
@@ -48,21 +49,35 @@ impl Personality {
 
 /// The set of files of a run.
 pub(crate) struct Files {
-    pub count: u64,
+    /// Which names have a file when the run begins.
+    pub exists: Vec<bool>,
     pub mean_bytes: u64,
     /// [AC-BPFS 4.3]: "to issue an fsync after writes".
     pub sync_every_write: bool,
 }
 
 const APPEND: usize = 16 << 10;
-const PER_DIRECTORY: u64 = 20;
-/// Small files of a thread that are deleted and made again.
-const YOUNG: u64 = 16;
 /// A log is begun again at this size.
 const LOG_BYTES: u64 = 4 << 20;
+/// One name in so many has no file at first ("prealloc=80").
+const ABSENT: u64 = 5;
 
-fn name(file: u64) -> String {
-    format!("d{}/f{file}", file / PER_DIRECTORY)
+impl Personality {
+    /// Files per directory: filebench's `meandirwidth`; what it calls a million is one directory.
+    fn per_directory(self) -> u64 {
+        match self {
+            Personality::Fileserver | Personality::Webserver => 20,
+            Personality::Webproxy | Personality::Varmail => u64::MAX,
+        }
+    }
+
+    fn directory(self, file: u64) -> String {
+        format!("d{}", file / self.per_directory())
+    }
+
+    fn path(self, file: u64) -> String {
+        format!("{}/f{file}", self.directory(file))
+    }
 }
 
 /// First size of a file: from half to one and a half of the mean.
@@ -72,18 +87,36 @@ fn first_size(file: u64, mean: u64) -> u64 {
 
 /// Makes the files; those that are large enough are left alone.
 pub(crate) fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u64) -> io::Result<()> {
-    for directory in 0..count.div_ceil(PER_DIRECTORY) {
-        target.make_directory(&format!("d{directory}"))?;
-    }
-    target.make_directory("young")?;
+    target.make_directory("logs")?;
     let piece = vec![0x33; which.read_bytes()];
+    let mut made = None;
     for number in 0..count {
-        let mut file = target.open(&name(number), true)?;
-        let wanted = first_size(number, mean);
-        let have = file.size()?;
-        write_whole(&mut *file, &piece, have, wanted)?;
+        let directory = which.directory(number);
+        if made.as_ref() != Some(&directory) {
+            target.make_directory(&directory)?;
+            made = Some(directory);
+        }
+        if number % ABSENT != ABSENT - 1 {
+            let mut file = target.open(&which.path(number), true)?;
+            let have = file.size()?;
+            write_whole(&mut *file, &piece, have, first_size(number, mean))?;
+        }
     }
     Ok(())
+}
+
+/// Which of the set's names have a file.
+pub(crate) fn existing(which: Personality, target: &dyn FileTarget, count: u64) -> io::Result<Vec<bool>> {
+    let mut exists = vec![false; count as usize];
+    for first in (0..count).step_by(which.per_directory().min(count.max(1)) as usize) {
+        for name in target.list(&which.directory(first))? {
+            let number = name.strip_prefix('f').and_then(|digits| digits.parse::<usize>().ok());
+            if let Some(found) = number.and_then(|number| exists.get_mut(number)) {
+                *found = true;
+            }
+        }
+    }
+    Ok(exists)
 }
 
 fn write_whole(file: &mut dyn OpenedFile, piece: &[u8], from: u64, to: u64) -> io::Result<()> {
@@ -103,6 +136,9 @@ struct Flow<'a> {
     target: &'a dyn FileTarget,
     worker: Worker,
     picks: Picks,
+    /// This thread's names with a file, and those without.
+    present: Vec<u64>,
+    absent: Vec<u64>,
     buffer: Vec<u8>,
     append: Vec<u8>,
     log: Option<(Box<dyn OpenedFile>, u64)>,
@@ -117,12 +153,24 @@ pub(crate) fn run(
     seed: u64,
     tally: &mut Tally,
 ) -> io::Result<()> {
-    if set.count < worker.of {
-        let text = format!("{} files for {} threads", set.count, worker.of);
+    let own = (worker.index..set.exists.len() as u64).step_by(worker.of as usize);
+    let (present, absent): (Vec<u64>, Vec<u64>) = own.partition(|number| set.exists[*number as usize]);
+    if present.is_empty() {
+        let text = format!("{} files for {} threads", set.exists.len(), worker.of);
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
-    let (buffer, append) = (vec![0; which.read_bytes()], vec![0x5c; APPEND]);
-    let mut flow = Flow { which, set, target, worker, picks: Picks::new(seed), buffer, append, log: None };
+    let mut flow = Flow {
+        which,
+        set,
+        target,
+        worker,
+        picks: Picks::new(seed),
+        present,
+        absent,
+        buffer: vec![0; which.read_bytes()],
+        append: vec![0x5c; APPEND],
+        log: None,
+    };
     while tally.turn(|tally| flow.turn(tally))? {}
     Ok(())
 }
@@ -138,18 +186,20 @@ impl Flow<'_> {
                 self.append_to_log(tally)
             }
             Personality::Webproxy => {
-                self.make_young(tally, 1, false)?;
+                self.replace(tally, 1, false)?;
                 for _ in 0..5 {
                     self.read_one(tally)?;
                 }
                 self.append_to_log(tally)
             }
             Personality::Varmail => {
-                self.make_young(tally, 2, true)?;
-                let number = self.pick();
-                let mut file = self.open(number, tally)?;
+                self.replace(tally, 2, true)?;
+                let mut file = self.open(tally)?;
                 self.read_whole(&mut *file, tally)?;
-                self.append_twice_and_sync(&mut *file, number, tally)?;
+                let end = file.size()?;
+                self.append(&mut *file, end, 2, tally)?;
+                file.sync()?;
+                tally.other();
                 drop(file);
                 tally.other();
                 self.read_one(tally)
@@ -157,15 +207,15 @@ impl Flow<'_> {
         }
     }
 
-    /// A file of this thread.
+    /// A file of this thread that exists.
     fn pick(&mut self) -> u64 {
-        let own = (self.set.count - self.worker.index).div_ceil(self.worker.of);
-        self.worker.index + self.picks.below(own) * self.worker.of
+        self.present[self.picks.below(self.present.len() as u64) as usize]
     }
 
-    fn open(&mut self, number: u64, tally: &mut Tally) -> io::Result<Box<dyn OpenedFile>> {
+    fn open(&mut self, tally: &mut Tally) -> io::Result<Box<dyn OpenedFile>> {
         tally.other();
-        self.target.open(&name(number), true)
+        let path = self.which.path(self.pick());
+        self.target.open(&path, false)
     }
 
     fn read_whole(&mut self, file: &mut dyn OpenedFile, tally: &mut Tally) -> io::Result<()> {
@@ -183,53 +233,48 @@ impl Flow<'_> {
 
     /// open, read, close.
     fn read_one(&mut self, tally: &mut Tally) -> io::Result<()> {
-        let number = self.pick();
-        let mut file = self.open(number, tally)?;
+        let mut file = self.open(tally)?;
         self.read_whole(&mut *file, tally)?;
         drop(file);
         tally.other();
         Ok(())
     }
 
-    /// Where the next append goes; a file that has doubled is cut back.
-    fn end(&self, file: &mut dyn OpenedFile, number: u64) -> io::Result<u64> {
-        let (end, first) = (file.size()?, first_size(number, self.set.mean_bytes));
-        if end < 2 * first.max(1) {
-            return Ok(end);
-        }
-        file.set_size(first)?;
-        Ok(first)
-    }
-
-    fn append_twice_and_sync(
+    /// So many appends of any length up to 16 KiB.
+    fn append(
         &mut self,
         file: &mut dyn OpenedFile,
-        number: u64,
+        mut end: u64,
+        count: u64,
         tally: &mut Tally,
     ) -> io::Result<()> {
-        let end = self.end(file, number)?;
-        for turn in 0..2 {
-            file.write_at(&self.append, end + turn * APPEND as u64, false)?;
-            tally.wrote(APPEND as u64);
+        for _ in 0..count {
+            let bytes = 1 + self.picks.below(APPEND as u64);
+            file.write_at(&self.append[..bytes as usize], end, false)?;
+            tally.wrote(bytes);
+            end += bytes;
         }
-        file.sync()?;
-        tally.other();
         Ok(())
     }
 
-    /// Deletes a small file and makes it again with so many appends.
-    fn make_young(&mut self, tally: &mut Tally, appends: u64, sync: bool) -> io::Result<()> {
-        let path = format!("young/{}-{}", self.worker.index, self.picks.below(YOUNG));
-        match self.target.unlink(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => tally.other(),
-        }
-        let mut file = self.target.open(&path, true)?;
+    /// Deletes a file that exists and opens one that did not.
+    fn delete_and_create(&mut self, tally: &mut Tally) -> io::Result<(u64, Box<dyn OpenedFile>)> {
+        let victim = self.picks.below(self.present.len() as u64) as usize;
+        self.target.unlink(&self.which.path(self.present[victim]))?;
         tally.other();
-        for turn in 0..appends {
-            file.write_at(&self.append, turn * APPEND as u64, false)?;
-            tally.wrote(APPEND as u64);
-        }
+        self.absent.push(self.present.swap_remove(victim));
+        let new = self.picks.below(self.absent.len() as u64) as usize;
+        let number = self.absent.swap_remove(new);
+        let file = self.target.open(&self.which.path(number), true)?;
+        tally.other();
+        self.present.push(number);
+        Ok((number, file))
+    }
+
+    /// A file deleted, another created with so many appends.
+    fn replace(&mut self, tally: &mut Tally, appends: u64, sync: bool) -> io::Result<()> {
+        let (_, mut file) = self.delete_and_create(tally)?;
+        self.append(&mut *file, 0, appends, tally)?;
         if sync {
             file.sync()?;
             tally.other();
@@ -242,7 +287,7 @@ impl Flow<'_> {
     fn append_to_log(&mut self, tally: &mut Tally) -> io::Result<()> {
         let (mut file, mut end) = match self.log.take() {
             Some(log) => log,
-            None => (self.target.open(&format!("young/log-{}", self.worker.index), true)?, LOG_BYTES),
+            None => (self.target.open(&format!("logs/{}", self.worker.index), true)?, LOG_BYTES),
         };
         if end >= LOG_BYTES {
             file.set_size(0)?;
@@ -256,10 +301,7 @@ impl Flow<'_> {
 
     fn fileserver(&mut self, tally: &mut Tally) -> io::Result<()> {
         // delete, create, write whole, close
-        let number = self.pick();
-        self.target.unlink(&name(number))?;
-        tally.other();
-        let mut file = self.open(number, tally)?;
+        let (number, mut file) = self.delete_and_create(tally)?;
         let size = first_size(number, self.set.mean_bytes);
         write_whole(&mut *file, &self.append, 0, size)?;
         tally.wrote(size);
@@ -267,18 +309,16 @@ impl Flow<'_> {
         drop(file);
         tally.other();
         // open, append, close
-        let number = self.pick();
-        let mut file = self.open(number, tally)?;
-        let end = self.end(&mut *file, number)?;
-        file.write_at(&self.append, end, false)?;
-        tally.wrote(APPEND as u64);
+        let mut file = self.open(tally)?;
+        let end = file.size()?;
+        self.append(&mut *file, end, 1, tally)?;
         self.sync_if_asked(&mut *file, tally)?;
         drop(file);
         tally.other();
         // open, read whole, close; stat
         self.read_one(tally)?;
-        let number = self.pick();
-        self.target.size(&name(number))?;
+        let path = self.which.path(self.pick());
+        self.target.size(&path)?;
         tally.other();
         Ok(())
     }

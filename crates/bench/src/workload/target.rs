@@ -17,8 +17,8 @@ pub(crate) trait FileTarget: Send + Sync {
     fn change_mode(&self, path: &str, mode: u32) -> io::Result<()>;
     /// Size in bytes, as stat(2) gives it.
     fn size(&self, path: &str) -> io::Result<u64>;
-    /// Number of entries without `.` and `..`.
-    fn count_entries(&self, path: &str) -> io::Result<u64>;
+    /// Names in a directory without `.` and `..`.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
     /// Makes everything durable and, where a cache of the kernel holds data, drops it from there.
     fn settle(&self) -> io::Result<()>;
 }

@@ -8,11 +8,20 @@ use crate::workload::personality::Personality;
 
 /// "2 MB" on average.
 const FILE_BYTES: u64 = 2 << 20;
+/// What varmail's flow makes of its files: two appends of 8 KiB on average when they are created, two more per life.
+const VARMAIL_BYTES: u64 = 32 << 10;
+/// One append of 8 KiB on average; webproxy appends nothing later.
+const WEBPROXY_BYTES: u64 = 8 << 10;
 /// 16 GB of page cache for 60 to 100 GB of data; 10 GB in [Ziggurat].
 const CACHE_SHARE: f64 = 0.2;
 
 pub(super) fn kind(scale: &Scale, which: Personality, sync_every_write: bool) -> Kind {
-    let file_bytes = if scale.quick { 64 << 10 } else { FILE_BYTES };
+    let file_bytes = match which {
+        Personality::Varmail => VARMAIL_BYTES,
+        Personality::Webproxy => WEBPROXY_BYTES,
+        _ if scale.quick => 64 << 10,
+        _ => FILE_BYTES,
+    };
     let files = (scale.dataset_bytes / file_bytes).clamp(32, 1 << 16);
     Kind::Personality { which, files, file_bytes, sync_every_write }
 }
