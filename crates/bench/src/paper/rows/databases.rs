@@ -14,7 +14,7 @@ fn base(scale: &Scale, axis: &'static str) -> Plan {
     let tuning = Tuning { cache_bytes: Some(cache), ..Tuning::default() };
     let fixed = Tuning { policy: Some("static"), ..tuning.clone() };
     plan.subjects.push(scale.subject("terrace 6%", Peer::Terrace, LITTLE, tuning.clone()));
-    plan.subjects.push(scale.subject("terrace 150%", Peer::Terrace, ALL, tuning));
+    plan.subjects.push(scale.subject("terrace 200%", Peer::Terrace, ALL, tuning));
     plan.subjects.push(scale.subject("terrace pm-only", Peer::Terrace, ALL, fixed));
     peers(&mut plan, scale, LITTLE);
     plan
@@ -67,11 +67,11 @@ pub(crate) fn rocksdb_reads(scale: &Scale) -> Plan {
     at(
         &mut plan,
         "of PM-rich: published 85 % on Optane, 30 % on SATA",
-        "terrace 150%",
+        "terrace 200%",
         "readseq",
         Must::Shown,
     );
-    at(&mut plan, "of PM-rich: published 68 % and 31 %", "terrace 150%", "readrandom", Must::Shown);
+    at(&mut plan, "of PM-rich: published 68 % and 31 %", "terrace 200%", "readrandom", Must::Shown);
     plan
 }
 

@@ -10,7 +10,7 @@ use super::plan::{Must, Plan, Scale};
 use crate::site::peer::{Peer, Tuning};
 
 /// PM for everything: data, metadata and room below every threshold.
-pub(super) const ALL: f64 = 1.5;
+pub(super) const ALL: f64 = 2.0;
 
 /// Terrace with these shares of PM through FUSE and in process, Terrace that never migrates with all data in PM
 /// (`pm-only`: stands for NOVA), and the peers of the publications.

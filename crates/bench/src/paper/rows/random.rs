@@ -21,7 +21,7 @@ fn kind(scale: &Scale, write: bool, theta: f64) -> Kind {
 fn localities(scale: &Scale, write: bool, cache_share: f64) -> Plan {
     let cache = (scale.dataset_bytes as f64 * cache_share) as u64;
     let mut plan = Plan::new(Metric::OperationsPerS, "locality", cache);
-    let shares = [(1.0 / 16.0, "6%"), (0.25, "25%"), (ALL, "150%")];
+    let shares = [(1.0 / 16.0, "6%"), (0.25, "25%"), (ALL, "200%")];
     subjects(&mut plan, scale, &shares, cache);
     // The floor of the FUSE path: a file of 4 MiB that holds nothing.
     plan.subjects.push(scale.subject("null", Peer::Null, ALL, Tuning::default()));
@@ -54,14 +54,14 @@ fn with_fio(plan: &mut Plan, scale: &Scale, write: bool, theta: f64, at: &str) {
 
 fn reads(scale: &Scale, cache_share: f64) -> Plan {
     let mut plan = localities(scale, false, cache_share);
-    both(&mut plan, "PM-rich is as fast as PM alone", "150%", "pm-only", Must::AtLeast(0.98));
+    both(&mut plan, "PM-rich is as fast as PM alone", "200%", "pm-only", Must::AtLeast(0.98));
     plan.claim("a little PM against data journalling", "terrace 6%", "ext4-dj", Must::Shown);
     plan
 }
 
 fn writes(scale: &Scale, cache_share: f64) -> Plan {
     let mut plan = localities(scale, true, cache_share);
-    both(&mut plan, "PM-rich is as fast as PM alone", "150%", "pm-only", Must::AtLeast(0.98));
+    both(&mut plan, "PM-rich is as fast as PM alone", "200%", "pm-only", Must::AtLeast(0.98));
     plan.claim("never below data journalling", "terrace 6%", "ext4-dj", Must::AtLeast(1.0));
     plan.claim("never below the external log", "terrace 6%", "xfs-ml", Must::AtLeast(1.0));
     plan
