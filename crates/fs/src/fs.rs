@@ -97,6 +97,10 @@ pub(crate) struct ColdVersions {
 
 const REGION_SHIFT: u32 = 9;
 const WORDS: usize = 1 << 14;
+/// No file has this region: the count of what changes a whole inode.
+const WHOLE_INODE: u64 = u64::MAX;
+/// Regions that are counted one by one.
+const MOST_REGIONS: u64 = 16;
 
 impl ColdVersions {
     pub fn new() -> ColdVersions {
@@ -108,26 +112,51 @@ impl ColdVersions {
         &self.words[(mix >> 50) as usize % WORDS]
     }
 
-    /// The region's version.
+    /// The region's version: the sum of its own count and that of the whole inode, both of which only rise.
     pub fn get(&self, ino: Ino, block: FileBlock) -> u64 {
-        self.word(ino, block.0 >> REGION_SHIFT).load(terrace_runtime::sync::atomic::Ordering::Acquire)
+        let order = terrace_runtime::sync::atomic::Ordering::Acquire;
+        let region = self.word(ino, block.0 >> REGION_SHIFT).load(order);
+        region.wrapping_add(self.word(ino, WHOLE_INODE).load(order))
     }
 
     /// Bumps the versions of all regions of a range. Call under the exclusive inode lock, before the
-    /// change can be seen.
+    /// change can be seen. A long range, such as all that a removed file could have, costs one count: to visit each
+    /// word for it would also tell all other files' cached blocks that they changed.
     pub fn bump(&self, ino: Ino, range: crate::types::BlockRange) {
         if range.is_empty() {
             return;
         }
+        let order = terrace_runtime::sync::atomic::Ordering::AcqRel;
         let (first, last) = (range.first.0 >> REGION_SHIFT, (range.end.0 - 1) >> REGION_SHIFT);
-        if last - first >= WORDS as u64 {
-            for word in &self.words {
-                word.fetch_add(1, terrace_runtime::sync::atomic::Ordering::AcqRel);
-            }
+        if last - first >= MOST_REGIONS {
+            self.word(ino, WHOLE_INODE).fetch_add(1, order);
             return;
         }
         for region in first..=last {
-            self.word(ino, region).fetch_add(1, terrace_runtime::sync::atomic::Ordering::AcqRel);
+            self.word(ino, region).fetch_add(1, order);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::truncate::WHOLE_FILE;
+    use crate::types::BlockRange;
+
+    /// The whole file's bump went through all words once: each removed file made every cached block stale.
+    #[test]
+    fn a_removed_file_leaves_the_versions_of_others() {
+        let versions = ColdVersions::new();
+        let regions = [0, 1, 511, 512, 100_000, 0xffff_fffe].map(FileBlock);
+        let all = |ino: u64| regions.map(|block| versions.get(Ino(ino), block));
+        let (own, others) = (all(7), (8..500).map(all).collect::<Vec<_>>());
+        versions.bump(Ino(7), WHOLE_FILE);
+        assert!(all(7).iter().zip(&own).all(|(new, old)| new > old));
+        let changed = (8..500).zip(&others).filter(|(ino, before)| all(*ino) != **before).count();
+        assert!(changed < 10, "{changed} of 492");
+        versions.bump(Ino(7), BlockRange::new(FileBlock(512), FileBlock(513)));
+        assert_eq!(versions.get(Ino(7), FileBlock(0)), all(7)[0]);
+        assert!(versions.get(Ino(7), FileBlock(600)) >= own[3] + 2);
     }
 }
