@@ -19,6 +19,15 @@ pub(crate) fn last(cores: &CpuSet) -> CpuSet {
     one
 }
 
+/// All but the last of these cores; `None` when there is no other.
+pub(crate) fn without_last(cores: &CpuSet) -> Option<CpuSet> {
+    let mut others = *cores;
+    if let Some(core) = (0..CpuSet::MAX_CPU).rev().find(|core| cores.is_set(*core)) {
+        others.unset(core);
+    }
+    (others.count() > 0).then_some(others)
+}
+
 /// Pins all threads of a process.
 pub(crate) fn pin_process(pid: u32, cores: &CpuSet) -> Outcome<()> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {

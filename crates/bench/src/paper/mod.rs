@@ -203,9 +203,12 @@ fn run(options: &Options) -> Outcome<()> {
         Built::Plan(plan) => plan,
         Built::Not(reason) => return Err(format!("row {} is not built: {reason}", row.id).into()),
     };
+    let mut device_cores = None;
     if options.one_core {
+        let cores = affinity::all()?;
+        device_cores = affinity::without_last(&cores);
         // Before the first thread and child, which inherit it.
-        affinity::pin_self(&affinity::last(&affinity::all()?))?;
+        affinity::pin_self(&affinity::last(&cores))?;
     }
     let scale = scale(options);
     let mut plan = plan(&scale);
@@ -215,7 +218,8 @@ fn run(options: &Options) -> Outcome<()> {
     if plan.cells.is_empty() {
         return Err(format!("row {} measures none of these peers", row.id).into());
     }
-    let site = Site::new(options, plan.page_cache_bytes)?;
+    let mut site = Site::new(options, plan.page_cache_bytes)?;
+    site.device_cores = device_cores;
     let (mut memory, mut disk) = plan.needs();
     if options.device_memory {
         (memory, disk) = (memory + disk, 0);

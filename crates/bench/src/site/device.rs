@@ -4,6 +4,7 @@
 use super::Site;
 use super::teardown::{Held, Resource};
 use crate::Outcome;
+use crate::affinity;
 use crate::process::{Server, run};
 use crate::scratch::Scratch;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -88,6 +89,9 @@ impl Site {
         let mut command = self.child(&self.terrace);
         command.args(["bench", "device"]).arg(&backing).arg(&mount).args(["--class", class, "--foreground"]);
         let server = self.serve(command, &mount)?;
+        if let (Some(cores), Some(process)) = (&self.device_cores, &server.server) {
+            affinity::pin_process(process.pid(), cores)?;
+        }
         Ok(Device { path: mount.join("device"), _server: Some(server), _file: file })
     }
 

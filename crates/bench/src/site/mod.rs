@@ -18,6 +18,7 @@ use crate::paper::options::Options;
 use crate::scratch::Scratch;
 use device::Class;
 use group::MemoryGroup;
+use rustix::thread::CpuSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub(crate) struct Site {
     pub class: Class,
     /// The files behind devices are in memory.
     pub device_memory: bool,
+    /// Where emulated devices run when everything else is on one core: hardware would not take its time.
+    pub device_cores: Option<CpuSet>,
     /// Confines what reads and writes through the kernel; the reason when there is none.
     pub group: Result<MemoryGroup, String>,
     pub scratch: Scratch,
@@ -56,6 +59,7 @@ impl Site {
             terrace: options.terrace.clone(),
             class: options.class.clone(),
             device_memory: options.device_memory,
+            device_cores: None,
             group,
             scratch,
             _files: files,
