@@ -68,8 +68,20 @@ impl Fs {
         if op.wait == Wait::Never {
             return Err(FsError::WouldBlock);
         }
-        let wanted_end = range.end.max(range.first.plus(self.read_ahead.window(ino, range.first)));
-        let window = BlockRange::new(range.first, wanted_end);
+        match self.window_of(ino, range) {
+            Some(window) => self.fetch_window(op, ino, range, window),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the cold blocks of a window, in which `range` was asked for.
+    pub(crate) fn fetch_window(
+        &self,
+        op: &mut Op,
+        ino: Ino,
+        range: BlockRange,
+        window: BlockRange,
+    ) -> FsResult<()> {
         loop {
             let (inode, reads, versions) = {
                 let _guard = self.locks.read(ino);
