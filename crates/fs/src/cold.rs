@@ -13,6 +13,7 @@ use crate::types::{BlockRange, Wait};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrace_cache::{Page, PageKey};
+use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
@@ -68,8 +69,20 @@ impl Fs {
         if op.wait == Wait::Never {
             return Err(FsError::WouldBlock);
         }
-        let wanted_end = range.end.max(range.first.plus(self.read_ahead.window(ino, range.first)));
-        let window = BlockRange::new(range.first, wanted_end);
+        match self.window_of(ino, range) {
+            Some(window) => self.fetch_window(op, ino, range, window),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the cold blocks of a window, in which `range` was asked for.
+    pub(crate) fn fetch_window(
+        &self,
+        op: &mut Op,
+        ino: Ino,
+        range: BlockRange,
+        window: BlockRange,
+    ) -> FsResult<()> {
         loop {
             let (inode, reads, versions) = {
                 let _guard = self.locks.read(ino);
@@ -84,7 +97,7 @@ impl Fs {
             };
             let mut pages = Vec::new();
             for read in reads {
-                self.read_pages(&read, range, &mut pages)?;
+                self.read_pages(ino, &read, range, &mut pages)?;
             }
             let _guard = self.locks.read(ino);
             let unchanged = self.region_versions(ino, window) == versions
@@ -112,6 +125,7 @@ impl Fs {
     /// block was asked for.
     pub(crate) fn read_pages(
         &self,
+        ino: Ino,
         read: &DeviceRead<'_>,
         asked: BlockRange,
         pages: &mut Vec<(FileBlock, Page)>,
@@ -129,13 +143,29 @@ impl Fs {
             let found = crc32c(page.bytes());
             if found == *crc {
                 pages.push((*block, page));
-            } else if wants(*block) {
+            } else if wants(*block) && !self.is_stale(ino, *block, read.place(index), *crc) {
                 self.devices.note_damage(read.device);
                 let site = format!("{} block {}", read.name(), read.start.plus(index as u64));
                 return Err(Corrupt::new(site, format!("CRC {crc:#x}"), format!("{found:#x}")).into());
             }
         }
         Ok(())
+    }
+
+    /// Whether a cold copy with a wrong checksum is one that nobody needs: PM has the whole block, and its copy below
+    /// may be half written (M5), or it is not the block's any more.
+    fn is_stale(&self, ino: Ino, block: FileBlock, place: DeviceRun, crc: u32) -> bool {
+        let look = || {
+            let _guard = self.locks.read(ino);
+            let inode = self.load(ino)?;
+            let extents = self.cold_extents(ino, BlockRange::new(block, block.plus(1)))?;
+            let same = |extent: &ColdExtent| {
+                let slice = extent.slice(block, block.plus(1));
+                slice.is_some_and(|slice| DeviceRun::from(&slice) == place && slice.crcs == [crc])
+            };
+            Ok(self.is_hidden(&inode, block)? || !extents.iter().any(same))
+        };
+        self.with_pages(Wait::Allowed, look).unwrap_or(false)
     }
 
     fn keep_pages(&self, op: &mut Op, inode: &Inode, asked: BlockRange, pages: Vec<(FileBlock, Page)>) {

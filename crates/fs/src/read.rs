@@ -66,6 +66,10 @@ impl Fs {
             self.read_run(op, &inode, offset, into, (at, end), &mappings, &intents)?;
             at = at.plus(run as u64);
         }
+        if op.dram_bytes > 0 {
+            let file_end = FileBlock(inode.size().div_ceil(BLOCK_SIZE));
+            self.read_ahead.found(ino, BlockRange::new(first, end), file_end);
+        }
         self.note_read(&inode, count as u64, op.dram_bytes);
         Ok((count, atime_due))
     }

@@ -1,22 +1,74 @@
-//! How much is read around a missing cold block: twice as much each time a file is read on where the last read of a
-//! lower tier ended, as much as the mount says where it is not.
+//! Reading ahead of a stream: how much is read around a missing cold block, and what is fetched in the background
+//! before it is asked for, so that a lower tier works while its last answer is consumed.
+//!
+//! A window is twice as large each time a file is read on where the last one ended, as large as the mount says where it
+//! is not. A file that is read on has up to two windows ahead of its reader, queued here and fetched by [`AheadStep`]s,
+//! two at a time, so that the latency of one is hidden behind the transfer of the other. Who misses a block of a queued
+//! window fetches it himself; who misses one that is being fetched waits for that, not longer than a few seconds, and
+//! then looks again.
 //!
 //! Volatile and approximate: one stream per slot of a small table by inode; two files that share a slot cost a short
-//! window, nothing else. Innermost lock.
+//! window, nothing else. What is fetched ahead is a hint: errors are left to those who ask for the block.
+//! Lock order: innermost; a stream's lock before the queue's.
 
+use crate::fs::Fs;
+use crate::op::Op;
+use crate::types::{BlockRange, Wait};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use terrace_format::{FileBlock, Ino};
-use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::thread::Waker;
+use terrace_runtime::{Next, Step, interleave};
 
 /// Longest window: 2 MiB.
-const LONGEST: u64 = 512;
+pub(crate) const LONGEST: u64 = 512;
 const STREAMS: usize = 256;
+/// Windows fetched at once.
+pub(crate) const WORKERS: usize = 2;
+/// Windows ahead of a reader.
+const AHEAD: u64 = 2;
+/// Windows queued at most: beyond that many streams read at once, and each has to see for itself.
+const QUEUED: usize = 64;
+/// How long a worker rests when nobody wakes it.
+const IDLE: Duration = Duration::from_secs(1);
+/// How often, and how long each time, a reader waits for a window that is being fetched.
+const MOST_WAITS: u32 = 100;
+const WAIT: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Default)]
 struct Stream {
     ino: Ino,
+    /// Where the last window began that its reader fetched.
     first: FileBlock,
-    end: FileBlock,
+    /// How far it was read.
+    seen: FileBlock,
+    /// End of what was fetched or queued.
+    ahead: FileBlock,
+    /// Blocks of the last window; as short as can be until the file is read on.
     window: u64,
+    read_on: bool,
+}
+
+/// A window of a file.
+pub(crate) type Window = (Ino, BlockRange);
+
+#[derive(Default)]
+struct Queue {
+    wanted: VecDeque<Window>,
+    under_way: Vec<Window>,
+}
+
+/// Who has the window of a missing block.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// Nobody.
+    Nobody,
+    /// The caller, from now on: it was queued.
+    Caller(BlockRange),
+    /// A worker.
+    Worker,
 }
 
 /// The streams under way.
@@ -24,25 +76,172 @@ pub(crate) struct ReadAhead {
     streams: Vec<Mutex<Stream>>,
     shortest: u64,
     longest: u64,
+    queue: Mutex<Queue>,
+    /// Notified whenever a window has come.
+    came: Condvar,
+    wakers: Vec<Waker>,
 }
 
 impl ReadAhead {
     /// Windows from `shortest` blocks up (0: what was asked for only), so that a few fit into `cache_blocks`.
     pub fn new(shortest: u64, cache_blocks: u64) -> ReadAhead {
-        let longest = LONGEST.min(cache_blocks / 8).max(shortest);
-        ReadAhead { streams: (0..STREAMS).map(|_| Mutex::default()).collect(), shortest, longest }
+        ReadAhead {
+            streams: (0..STREAMS).map(|_| Mutex::default()).collect(),
+            shortest,
+            longest: LONGEST.min(cache_blocks / 8).max(shortest),
+            queue: Mutex::default(),
+            came: Condvar::new(),
+            wakers: (0..WORKERS).map(|_| Waker::new()).collect(),
+        }
     }
 
-    /// How many blocks to read from `first` on.
-    pub fn window(&self, ino: Ino, first: FileBlock) -> u64 {
+    pub fn waker(&self, worker: usize) -> Waker {
+        self.wakers.get(worker).cloned().unwrap_or_default()
+    }
+
+    /// Up to where to read from missing blocks on. Queues the window after it where the file is read on.
+    pub fn missed(&self, ino: Ino, range: BlockRange) -> FileBlock {
         if self.shortest == 0 {
-            return 0;
+            return range.end;
         }
+        let first = range.first;
         let mut stream = self.streams[ino.0 as usize % STREAMS].lock();
-        let goes_on = stream.ino == ino && stream.first < first && first <= stream.end;
-        let window = if goes_on { (stream.window * 2).min(self.longest) } else { self.shortest };
-        *stream = Stream { ino, first, end: first.plus(window), window };
-        window
+        let read_on = stream.ino == ino && stream.first < first && first <= stream.ahead;
+        let window = if read_on { (stream.window * 2).min(self.longest) } else { self.shortest };
+        let ahead = range.end.max(first.plus(window));
+        *stream = Stream { ino, first, seen: first, ahead, window, read_on };
+        if read_on {
+            self.want(&mut stream);
+        }
+        ahead
+    }
+
+    /// A read of a range found copies in DRAM: queues the next window of a file that is read on and ends at `end`.
+    pub fn found(&self, ino: Ino, range: BlockRange, end: FileBlock) {
+        let mut stream = self.streams[ino.0 as usize % STREAMS].lock();
+        let near = range.first.0 <= stream.seen.0 + stream.window && stream.seen < range.end;
+        if stream.ino != ino || !stream.read_on || !near {
+            return;
+        }
+        stream.seen = range.end;
+        let left = stream.ahead.0.saturating_sub(stream.seen.0);
+        if stream.ahead < end && left < AHEAD * stream.window {
+            stream.window = (stream.window * 2).min(self.longest);
+            self.want(&mut stream);
+        }
+    }
+
+    fn want(&self, stream: &mut Stream) {
+        let range = BlockRange::new(stream.ahead, stream.ahead.plus(stream.window));
+        {
+            let mut queue = self.queue.lock();
+            if queue.wanted.len() >= QUEUED {
+                return;
+            }
+            queue.wanted.push_back((stream.ino, range));
+        }
+        stream.ahead = range.end;
+        self.wakers.iter().for_each(Waker::wake);
+    }
+
+    /// Who has the window with a missing block. One that is queued is the caller's from now on.
+    pub fn holder(&self, ino: Ino, block: FileBlock) -> Holder {
+        let mut queue = self.queue.lock();
+        let holds = |window: &Window| window.0 == ino && window.1.first <= block && block < window.1.end;
+        if queue.under_way.iter().any(holds) {
+            return Holder::Worker;
+        }
+        let found = queue.wanted.iter().position(holds).and_then(|at| queue.wanted.remove(at));
+        found.map_or(Holder::Nobody, |(_, range)| Holder::Caller(range))
+    }
+
+    /// Waits until the window with a block has come, or long enough.
+    fn wait_for(&self, ino: Ino, block: FileBlock) {
+        let mut queue = self.queue.lock();
+        for _ in 0..MOST_WAITS {
+            let held = queue
+                .under_way
+                .iter()
+                .any(|(file, range)| *file == ino && range.first <= block && block < range.end);
+            if !held {
+                return;
+            }
+            self.came.wait_for(&mut queue, WAIT);
+        }
+    }
+
+    fn take(&self) -> Option<Window> {
+        let mut queue = self.queue.lock();
+        let window = queue.wanted.pop_front()?;
+        queue.under_way.push(window);
+        Some(window)
+    }
+
+    fn done(&self, window: Window) {
+        let mut queue = self.queue.lock();
+        if let Some(at) = queue.under_way.iter().position(|other| *other == window) {
+            queue.under_way.swap_remove(at);
+        }
+        drop(queue);
+        self.came.notify_all();
+    }
+}
+
+impl Fs {
+    /// The window to fetch for a missing block; none when a worker had it and it has come.
+    pub(crate) fn window_of(&self, ino: Ino, range: BlockRange) -> Option<BlockRange> {
+        match self.read_ahead.holder(ino, range.first) {
+            Holder::Nobody => {}
+            Holder::Caller(queued) => {
+                return Some(BlockRange::new(range.first, range.end.max(queued.end)));
+            }
+            // What a simulator runs meanwhile on the same thread would wait for ever.
+            Holder::Worker if interleave::active() => {}
+            Holder::Worker => {
+                self.read_ahead.wait_for(ino, range.first);
+                return None;
+            }
+        }
+        Some(BlockRange::new(range.first, self.read_ahead.missed(ino, range)))
+    }
+
+    /// Fetches one queued window; false when there is none.
+    fn fetch_ahead(&self) -> bool {
+        let Some((ino, window)) = self.read_ahead.take() else {
+            return false;
+        };
+        let nothing = BlockRange::new(window.first, window.first);
+        if let Err(error) = self.fetch_window(&mut Op::new(Wait::Allowed), ino, nothing, window) {
+            tracing::debug!("reading ahead: {error}");
+        }
+        self.read_ahead.done((ino, window));
+        true
+    }
+}
+
+/// Background: fetches what is wanted ahead of streams.
+pub(crate) struct AheadStep {
+    fs: Weak<Fs>,
+    worker: usize,
+}
+
+impl AheadStep {
+    pub fn new(fs: &Arc<Fs>, worker: usize) -> AheadStep {
+        AheadStep { fs: Arc::downgrade(fs), worker }
+    }
+}
+
+impl Step for AheadStep {
+    fn name(&self) -> &'static str {
+        if self.worker == 0 { "terrace-ahead-0" } else { "terrace-ahead-1" }
+    }
+
+    fn step(&mut self) -> Next {
+        match self.fs.upgrade() {
+            None => Next::Done,
+            Some(fs) if fs.fetch_ahead() => Next::Again,
+            Some(_) => Next::After(IDLE),
+        }
     }
 }
 
@@ -50,17 +249,55 @@ impl ReadAhead {
 mod tests {
     use super::*;
 
+    const FILE: Ino = Ino(5);
+    const END: FileBlock = FileBlock(1 << 20);
+
+    fn range(first: u64, end: u64) -> BlockRange {
+        BlockRange::new(FileBlock(first), FileBlock(end))
+    }
+
     #[test]
     fn windows_double_while_a_file_is_read_on() {
         let ahead = ReadAhead::new(32, 1 << 20);
-        let mut at = FileBlock(0);
+        assert_eq!(ahead.missed(FILE, range(0, 1)), FileBlock(32));
+        assert_eq!(ahead.take(), None, "nobody knows yet that it is read on");
+        assert_eq!(ahead.missed(FILE, range(32, 33)), FileBlock(96));
+        assert_eq!(ahead.take(), Some((FILE, range(96, 160))));
         let mut windows = Vec::new();
-        for _ in 0..6 {
-            windows.push(ahead.window(Ino(5), at));
-            at = at.plus(windows[windows.len() - 1]);
+        for at in (32..2048).step_by(32) {
+            ahead.found(FILE, range(at, at + 32), END);
+            windows.extend(ahead.take().map(|(_, range)| range.count()));
         }
-        assert_eq!(windows, [32, 64, 128, 256, 512, 512]);
-        assert_eq!(ahead.window(Ino(5), FileBlock(7)), 32);
-        assert_eq!(ReadAhead::new(0, 1 << 20).window(Ino(5), FileBlock(0)), 0);
+        assert_eq!(windows[..4], [128, 256, 512, 512]);
+        assert_eq!(ahead.missed(FILE, range(7, 8)), FileBlock(39), "it went back");
+        assert_eq!(ahead.missed(FILE, range(39, 139)), FileBlock(139), "as much as was asked for");
+        assert_eq!(ReadAhead::new(0, 1 << 20).missed(FILE, range(0, 1)), FileBlock(1));
+    }
+
+    #[test]
+    fn no_more_than_two_windows_and_none_past_the_end() {
+        let ahead = ReadAhead::new(32, 1 << 20);
+        let _ = (ahead.missed(FILE, range(0, 1)), ahead.missed(FILE, range(32, 33)));
+        for _ in 0..100 {
+            ahead.found(FILE, range(32, 64), END);
+            ahead.found(FILE, range(9000, 9001), END);
+        }
+        assert_eq!([ahead.take(), ahead.take(), ahead.take()].iter().flatten().count(), 2);
+        ahead.found(FILE, range(64, 96), FileBlock(100));
+        assert_eq!(ahead.take(), None);
+    }
+
+    #[test]
+    fn a_queued_window_goes_to_who_misses_it_first() {
+        let ahead = ReadAhead::new(32, 1 << 20);
+        let _ = (ahead.missed(FILE, range(0, 1)), ahead.missed(FILE, range(32, 33)));
+        assert_eq!(ahead.holder(FILE, FileBlock(95)), Holder::Nobody);
+        assert_eq!(ahead.holder(FILE, FileBlock(96)), Holder::Caller(range(96, 160)));
+        assert_eq!(ahead.holder(FILE, FileBlock(96)), Holder::Nobody);
+        ahead.found(FILE, range(64, 96), END);
+        let taken = ahead.take().unwrap_or((FILE, range(0, 0)));
+        assert_eq!(ahead.holder(FILE, taken.1.first), Holder::Worker);
+        ahead.done(taken);
+        assert_eq!(ahead.holder(FILE, taken.1.first), Holder::Nobody);
     }
 }

@@ -5,6 +5,7 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::MigrationStep;
 use crate::op::{Attempt, Op};
+use crate::read_ahead::{self, AheadStep};
 use crate::reclaim_queue::Job;
 use crate::slot::{Inode, log_whole_slot};
 use crate::truncate::WHOLE_FILE;
@@ -133,6 +134,11 @@ impl Fs {
         let prepare = PrepareStep { fs: Arc::clone(self), next: PmOffset(0) };
         let mut steps: Vec<(Box<dyn Step>, Waker)> =
             vec![(Box::new(reclaim), self.reclaim.waker.clone()), (Box::new(prepare), Waker::new())];
+        if !self.devices.list.is_empty() {
+            for worker in 0..read_ahead::WORKERS {
+                steps.push((Box::new(AheadStep::new(self, worker)), self.read_ahead.waker(worker)));
+            }
+        }
         if !self.read_only {
             for worker in 0..2 {
                 steps.push((Box::new(MigrationStep::new(self, worker)), self.migration.waker(worker)));

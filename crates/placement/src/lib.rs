@@ -11,6 +11,7 @@ pub mod decision;
 pub mod parameters;
 pub mod policies;
 pub mod read_frequency;
+pub mod spill;
 pub mod synchronicity;
 pub mod temperature;
 pub mod threshold;

@@ -198,6 +198,10 @@ fn show_live(found: &Value) {
         let reason = migration["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let (down, up) = (size(&migration["demoted_bytes"]), size(&migration["promoted_bytes"]));
         output::print(format!("migration {}{reason}  down {down}  up {up}", text(&migration["state"])));
+        if let Some(factor) = migration["write_amplification"].as_f64().filter(|factor| *factor > 0.0) {
+            let in_place = size(&migration["in_place_bytes"]);
+            output::print(format!("written below for each byte down {factor:.2}; in place {in_place}"));
+        }
     }
     show_placement(&found["placement"]);
     let recovery = &found["recovery"];

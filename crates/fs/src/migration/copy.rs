@@ -64,7 +64,7 @@ pub(super) struct Candidate<'a> {
     /// Why its content cannot be read. Such a block stays where it is.
     pub lost: Option<FsError>,
     /// The tier that its file is pinned to.
-    kept_on: Option<u8>,
+    pub kept_on: Option<u8>,
     pinned: bool,
 }
 
@@ -128,6 +128,8 @@ impl Fs {
         let (unwritten, dirty): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|c| c.unwritten);
         let dirty = self.complete(dirty, &mut trouble);
         let mut freed = self.evict_clean(clean, &mut trouble)?;
+        let (done, dirty) = self.write_in_place(dirty, to, &mut trouble);
+        freed += done;
         let rest = unwritten.into_iter().chain(dirty).collect();
         for (to, mut rest) in by_destination(rest, to) {
             while !rest.is_empty() {
@@ -318,7 +320,9 @@ impl Fs {
         let written = self.write_items(candidates, run, |slice, into, entries| {
             self.read_candidates(slice, into, entries);
         })?;
-        self.migration.note_demotion(written.len() as u64, self.clock.monotonic_ns());
+        let blocks = written.len();
+        self.migration.note_demotion(blocks as u64, self.clock.monotonic_ns());
+        self.migration.note_device_writes((blocks + summaries(blocks)) as u64);
         Ok(written)
     }
 

@@ -53,7 +53,9 @@ impl Fs {
             let mut pages = Vec::new();
             let first = read.blocks.first().map_or(FileBlock(0), |(block, _)| *block);
             let last = read.blocks.last().map_or(first, |(block, _)| *block);
-            if let Err(error) = self.read_pages(&read, BlockRange::new(first, last.plus(1)), &mut pages) {
+            if let Err(error) =
+                self.read_pages(file.ino, &read, BlockRange::new(first, last.plus(1)), &mut pages)
+            {
                 trouble.get_or_insert(error);
             }
             for (block, page) in pages {
