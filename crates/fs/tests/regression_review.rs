@@ -98,6 +98,37 @@ fn nothing_is_read_ahead_from_another_device() -> FsResult<()> {
     Ok(())
 }
 
+/// A file pinned to persistent memory went to a lower tier all the same when it was written in large pieces.
+#[test]
+fn what_is_pinned_to_persistent_memory_is_written_there() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount_with(buffered(1 << 20));
+    let ino = create(&fs, ROOT, "a");
+    let pinned = pool.finish(&fs, fs.move_by_hand(ino, HandMove::Pin { tier: 0 })?);
+    assert_eq!(pinned.state, HandState::Done, "{pinned:?}");
+    write(&fs, ino, 0, &pattern(20 * BLOCK as usize, 1))?;
+    fs.fsync(ino, false, W)?;
+    assert_eq!(bytes_on(&fs, ino), [20 * BLOCK, 0, 0]);
+    Ok(())
+}
+
+/// What was written in large pieces to a file pinned to a lower tier was written back to the fastest one, and stayed.
+#[test]
+fn what_is_pinned_below_is_written_back_there() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount_with(buffered(1 << 20));
+    let ino = create(&fs, ROOT, "a");
+    let pinned = pool.finish(&fs, fs.move_by_hand(ino, HandMove::Pin { tier: 2 })?);
+    assert_eq!(pinned.state, HandState::Done, "{pinned:?}");
+    write(&fs, ino, 0, &pattern(20 * BLOCK as usize, 1))?;
+    fs.fsync(ino, false, W)?;
+    assert_eq!(bytes_on(&fs, ino), [0, 0, 20 * BLOCK]);
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
 /// A device during each of whose reads something happens.
 struct Busy {
     device: Arc<SimulatedDevice>,
