@@ -88,7 +88,8 @@ mod tests {
                 let mut is_well = device.0.lock();
                 while wait == Wait::Allowed && !*is_well {
                     // A test that fails ends as well.
-                    *is_well |= device.1.wait_for(&mut is_well, 2 * LONG).timed_out();
+                    let timed_out = device.1.wait_for(&mut is_well, 2 * LONG).timed_out();
+                    *is_well = *is_well || timed_out;
                 }
                 Ok((wait == Wait::Allowed).then_some("stuck"))
             };
