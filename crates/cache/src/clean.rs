@@ -8,6 +8,9 @@ use crate::{BlockCache, Found};
 use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_runtime::sync::atomic::Ordering;
 
+/// How often clean pages are looked at for buffers that are kept for few of them: a second.
+const TIDY_NS: u64 = 1_000_000_000;
+
 /// The lists of clean pages.
 const CLEAN: [List; 3] = [List::Ahead, List::Once, List::Again];
 
@@ -93,10 +96,19 @@ impl BlockCache {
         }
     }
 
-    /// Drops pages whose lifetime has ended; called now and then from background work.
+    /// Drops pages whose lifetime has ended; called now and then from background work. What is left of a buffer whose
+    /// other pages have gone gets one of its own, once a second.
     pub fn expire(&self, now_ns: u64) {
+        let due_ns = self.tidy_at_ns.load(Ordering::Relaxed);
+        let tidies = now_ns >= due_ns;
+        if tidies {
+            self.tidy_at_ns.store(now_ns.saturating_add(TIDY_NS), Ordering::Relaxed);
+        }
         for shard in &self.shards {
             self.shrink(&mut shard.lock(), now_ns);
+        }
+        for shard in self.shards.iter().filter(|_| tidies) {
+            shard.lock().tidy();
         }
     }
 

@@ -43,6 +43,8 @@ pub struct BlockCache {
     clean_pages: AtomicU64,
     dirty_count: AtomicU64,
     versions: AtomicU64,
+    /// When [`BlockCache::expire`] looks at all pages again.
+    tidy_at_ns: AtomicU64,
 }
 
 impl BlockCache {
@@ -57,6 +59,7 @@ impl BlockCache {
             clean_pages: AtomicU64::new(0),
             dirty_count: AtomicU64::new(0),
             versions: AtomicU64::new(1),
+            tidy_at_ns: AtomicU64::new(0),
         }
     }
 

@@ -102,6 +102,19 @@ impl Page {
         Page::of(AlignedBlock::zeroed())
     }
 
+    /// This page in a buffer of its own.
+    pub fn alone(&self) -> Page {
+        if self.buffer.len() == 1 {
+            return self.clone();
+        }
+        Page { buffer: Arc::new(vec![AlignedBlock(*self.bytes())]), index: 0 }
+    }
+
+    /// Whether it keeps more than twice the bytes in DRAM that anybody has use for.
+    pub(crate) fn is_wasteful(&self) -> bool {
+        self.buffer.len() > 2 * Arc::strong_count(&self.buffer)
+    }
+
     /// The block's bytes.
     pub fn bytes(&self) -> &[u8; BLOCK_SIZE as usize] {
         const EMPTY: &AlignedBlock = &AlignedBlock([0; BLOCK_SIZE as usize]);

@@ -103,6 +103,13 @@ impl Shard {
         self.spare.push(at);
     }
 
+    /// Gives pages a buffer of their own that keep a large one for few of them.
+    pub fn tidy(&mut self) {
+        for page in self.pages.iter_mut().flatten().filter(|page| page.is_wasteful()) {
+            *page = page.alone();
+        }
+    }
+
     /// Puts a block at the front of a list.
     pub fn move_to(&mut self, at: u32, list: List) {
         self.unlink(at);

@@ -52,6 +52,9 @@ impl Fs {
         if behind && !flags.sync && segment.offset + segment.length > inode.durable_size() {
             return Home::Block;
         }
+        if chosen == Home::Block && self.pin_of(inode).is_ok_and(|pin| pin == Some(0)) {
+            return Home::Pm;
+        }
         chosen
     }
 
@@ -75,7 +78,7 @@ impl Fs {
         wait: Wait,
     ) -> FsResult<usize> {
         // A request thread does not wait for the flush that follows.
-        if flags.sync && wait == Wait::Never {
+        if flags.sync && wait != Wait::Allowed {
             return Err(FsError::WouldBlock);
         }
         let mut op = Op::new(wait);

@@ -17,7 +17,10 @@ use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
-use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, Ino};
+use terrace_format::{BLOCK_SIZE, Corrupt, DeviceId, FileBlock, Ino};
+
+/// How often a fetch is begun anew because something of the region has changed.
+const MOST_ROUNDS: u32 = 3;
 
 /// Cold blocks read for one operation, with the region version they were read at.
 #[derive(Default)]
@@ -66,7 +69,7 @@ impl Fs {
 
     /// Reads the cold blocks of a range (and prefetches their neighbours).
     pub(crate) fn fetch_cold(&self, op: &mut Op, ino: Ino, range: BlockRange) -> FsResult<()> {
-        if op.wait == Wait::Never {
+        if op.wait != Wait::Allowed {
             return Err(FsError::WouldBlock);
         }
         match self.window_of(ino, range) {
@@ -83,6 +86,7 @@ impl Fs {
         range: BlockRange,
         window: BlockRange,
     ) -> FsResult<()> {
+        let mut rounds = 0;
         loop {
             let (inode, reads, versions) = {
                 let _guard = self.locks.read(ino);
@@ -96,17 +100,35 @@ impl Fs {
                 (inode, self.devices.plan_reads(inside.collect()), self.region_versions(ino, window))
             };
             let mut pages = Vec::new();
-            for read in reads {
+            for read in on_asked_devices(reads, range) {
                 self.read_pages(ino, &read, range, &mut pages)?;
             }
+            rounds += 1;
             let _guard = self.locks.read(ino);
-            let unchanged = self.region_versions(ino, window) == versions
-                && self.load(ino)?.slot.generation == inode.slot.generation;
-            if unchanged {
-                self.keep_pages(op, &inode, range, pages);
-                return Ok(());
+            if self.load(ino)?.slot.generation != inode.slot.generation {
+                continue;
             }
+            if self.region_versions(ino, window) != versions {
+                if rounds < MOST_ROUNDS {
+                    continue;
+                }
+                // Something in the region changes faster than the device answers. What the map still names is as good.
+                self.keep_named(ino, window, &mut pages)?;
+            }
+            self.keep_pages(op, &inode, range, pages);
+            return Ok(());
         }
+    }
+
+    /// Leaves those pages whose checksum is the one that the map has for their block now. The caller holds the inode lock.
+    fn keep_named(&self, ino: Ino, window: BlockRange, pages: &mut Vec<(FileBlock, Page)>) -> FsResult<()> {
+        let extents = self.cold_extents(ino, window)?;
+        pages.retain(|(block, page)| {
+            let extent = extents.iter().find(|e| e.first <= *block && *block < e.end() && !e.unwritten);
+            let named = extent.and_then(|extent| extent.crcs.get((block.0 - extent.first.0) as usize));
+            named == Some(&crc32c(page.bytes()))
+        });
+        Ok(())
     }
 
     /// Asks for what an operation fetched to come into PM.
@@ -133,8 +155,17 @@ impl Fs {
         let wants = |block: FileBlock| asked.first <= block && block < asked.end;
         let buffer = match read.read() {
             Ok(buffer) => Arc::new(buffer),
-            Err(error) if read.blocks.iter().any(|(block, _)| wants(*block)) => return Err(error.into()),
-            Err(_) => return Ok(()),
+            Err(error) => {
+                // One sector among those that nobody asked for: the others alone. They are consecutive.
+                let Some(first) = read.blocks.iter().position(|(block, _)| wants(*block)) else {
+                    return Ok(());
+                };
+                let count = read.blocks.iter().filter(|(block, _)| wants(*block)).count();
+                return match read.part(first..first + count) {
+                    Some(part) if count < read.blocks.len() => self.read_pages(ino, &part, asked, pages),
+                    _ => Err(error.into()),
+                };
+            }
         };
         for (index, (block, crc)) in read.blocks.iter().enumerate() {
             let Some(page) = Page::new(Arc::clone(&buffer), index) else {
@@ -170,7 +201,10 @@ impl Fs {
 
     fn keep_pages(&self, op: &mut Op, inode: &Inode, asked: BlockRange, pages: Vec<(FileBlock, Page)>) {
         let now = self.clock.monotonic_ns();
+        // Those that were read ahead go sooner, and would leave their part of the buffer to the others.
+        let few = asked.count() * 4 <= pages.len() as u64;
         for (block, page) in pages {
+            let page = if few && asked.first <= block && block < asked.end { page.alone() } else { page };
             let version = self.cold_versions.get(inode.ino, block);
             let key = inode.page_key(block);
             let wanted = asked.first <= block && block < asked.end;
@@ -184,4 +218,14 @@ impl Fs {
             self.io.dram.write(BLOCK_SIZE as usize);
         }
     }
+}
+
+/// Without the reads of devices on which nothing lies that was asked for: nobody waits for a slower tier, or for one that
+/// hangs, because of what is only read ahead. In the background nothing was asked for, and all is read.
+fn on_asked_devices(reads: Vec<DeviceRead<'_>>, asked: BlockRange) -> impl Iterator<Item = DeviceRead<'_>> {
+    let is_asked = |read: &DeviceRead<'_>| {
+        read.blocks.iter().any(|(block, _)| asked.first <= *block && *block < asked.end)
+    };
+    let devices: Vec<DeviceId> = reads.iter().filter(|read| is_asked(read)).map(|read| read.device).collect();
+    reads.into_iter().filter(move |read| asked.is_empty() || devices.contains(&read.device))
 }

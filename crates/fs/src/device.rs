@@ -1,6 +1,7 @@
 //! Lower-tier devices: their media, free space and health.
 
 use crate::errno::FsResult;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_cache::{Buffers, Shared};
@@ -119,6 +120,14 @@ impl DeviceRead<'_> {
     /// The place of one of its blocks.
     pub fn place(&self, index: usize) -> DeviceRun {
         DeviceRun { device: self.device, start: self.start.plus(index as u64), length: 1 }
+    }
+    /// The part of the run that a range of its blocks is, `None` when that is empty.
+    pub fn part(&self, of: Range<usize>) -> Option<DeviceRead<'_>> {
+        let blocks = self.blocks.get(of.clone()).filter(|blocks| !blocks.is_empty())?.to_vec();
+        let start = self.start.plus(of.start as u64);
+        let run = DeviceRun { device: self.device, start, length: blocks.len() as u64 };
+        let _pin = self.devices.space.pin(run);
+        Some(DeviceRead { devices: self.devices, device: self.device, start, blocks, _pin })
     }
     /// The device's name, for messages.
     pub fn name(&self) -> String {

@@ -10,6 +10,7 @@
 //! inode numbers, allocator, lanes.
 #![forbid(unsafe_code)]
 
+mod absorb;
 mod buffered;
 mod cold;
 mod device;

@@ -155,7 +155,7 @@ impl Fs {
     /// # Errors
     /// `WouldBlock`; ENOSPC when there is no PM block; EIO, also of a copy that is not the page.
     pub(crate) fn fetch_page(&self, op: &mut Op, page: &PageBelow) -> FsResult<()> {
-        if op.wait == Wait::Never {
+        if op.wait != Wait::Allowed {
             return Err(FsError::WouldBlock);
         }
         // Its place in PM could not be recorded.

@@ -312,7 +312,7 @@ impl Fs {
         if self.blocks.usage().unknown == 0 && self.devices.space.is_loaded() {
             return Ok(());
         }
-        if wait == Wait::Never {
+        if wait != Wait::Allowed {
             return Err(FsError::WouldBlock);
         }
         while self.blocks.scan_step()? || self.devices.space.load_step()? {}

@@ -28,7 +28,7 @@ impl Fs {
             return Err(FsError::NotDurable);
         }
         let is_waiting = self.unwritten.get(ino).is_some();
-        if is_waiting && wait == Wait::Never {
+        if is_waiting && wait != Wait::Allowed {
             return Err(FsError::WouldBlock);
         }
         self.note_fsync(ino);

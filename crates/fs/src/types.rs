@@ -20,6 +20,9 @@ pub enum Wait {
     /// Return `WouldBlock` instead of waiting. Nothing has changed then, but that fallocate may have done a
     /// part, which the repeated request completes. A write of several pieces gives what it has written.
     Never,
+    /// As `Never`, but a writer that comes too fast for migration is slowed, by some milliseconds: for threads that wait
+    /// for no device.
+    Briefly,
     /// Wait as long as it takes.
     Allowed,
 }

@@ -153,9 +153,14 @@ impl<'a> Staged<'a> {
     }
 
     /// How far the file is on media once the absorbed pages are: the end of the last of them, or the visible end.
-    fn absorbed_end(&self, inode: &Inode) -> u64 {
+    pub fn absorbed_end(&self, inode: &Inode) -> u64 {
         let last = self.absorbed.iter().map(|key| (key.block.0 + 1) * BLOCK_SIZE).max();
         last.map_or(0, |end| end.min(inode.size()))
+    }
+
+    /// This change contains the content of a dirty page.
+    pub fn absorb(&mut self, page: &DirtyPage) {
+        self.absorbed.push(page.key);
     }
 
     pub fn take(&mut self) -> Attempt<PmBlock> {
@@ -361,7 +366,7 @@ impl Fs {
                 // has room.
                 Err(error) if Self::is_no_tier_error(&error) => {
                     let is_waiting = self.unwritten.get(ino).is_some();
-                    if is_waiting && wait == Wait::Never {
+                    if is_waiting && wait != Wait::Allowed {
                         return Err(FsError::WouldBlock);
                     }
                     if is_waiting && !self.wal.is_stopped() {
@@ -409,7 +414,7 @@ impl Fs {
 
     fn write_piece(&self, op: &mut Op, ino: Ino, segment: Segment<'_>, flags: WriteFlags) -> FsResult<()> {
         let blocks = segment.blocks().count() as usize;
-        let record = (RECORD_FIXED + RECORD_PER_BLOCK * (blocks + 1)).max(SMALL_RECORD);
+        let record = record_of(blocks).max(SMALL_RECORD);
         let mut first_seen = None;
         self.run(op, record, |reservation, op| {
             // The old last block, whose tail may have to become zeros, rarely needs one more.
@@ -635,7 +640,7 @@ impl Fs {
     }
 
     /// A new block from a dirty page and the segment's part of it, which begins at a byte of the block.
-    fn merge_dirty(
+    pub(crate) fn merge_dirty(
         &self,
         inode: &Inode,
         dirty: &DirtyPage,
@@ -648,42 +653,6 @@ impl Fs {
         let new = staged.take()?;
         staged.store(new, 0, content)?;
         Ok(self.replace(inode, dirty.key.block, old, new, staged))
-    }
-
-    /// Moves a dirty page into PM.
-    pub(crate) fn absorb_block(&self, ino: Ino, block: FileBlock) -> FsResult<()> {
-        let mut op = Op::new(Wait::Allowed);
-        self.run(&mut op, SMALL_RECORD, |reservation, op| {
-            let claim = self.blocks.claim(1 + op.extra, op.purpose)?;
-            let _guard = self.locks.write(ino);
-            let inode = match self.load(ino) {
-                Err(FsError::Stale) => return Ok(()),
-                inode => inode?,
-            };
-            let Some(dirty) = self.cache.dirty(inode.page_key(block)) else { return Ok(()) };
-            let mut staged = Staged::new(self, Some(claim), true);
-            self.refuse_intents(&inode, BlockRange::new(block, block.plus(1)))?;
-            if self.map.missing_nodes(&inode.map(), block, 1)? > 0 {
-                return Err(Need::MapNodes { ino, first: block, count: 1 }.into());
-            }
-            self.stage_tail_zeros(op, &inode, block.0 * BLOCK_SIZE, &mut staged)?;
-            let old = self.map.lookup(None, &inode.map(), block)?;
-            if !self.placed(&inode, BlockRange::new(block, block.plus(1)))?[0] {
-                staged.blocks_delta += 1;
-                staged.placed += 1;
-            }
-            staged.absorbed.push(dirty.key);
-            let new = self.merge_dirty(&inode, &dirty, old, (0, &[]), &mut staged)?;
-            self.map.set(&mut staged.tx, &inode.map(), block, &[Some(new)])?;
-            let mut slot = inode.slot;
-            slot.size = inode.durable_size().max(staged.absorbed_end(&inode)).into();
-            slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
-            inode.log_pending_times(&mut slot);
-            log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
-            staged.commit(reservation)?;
-            self.settle_absorbed(&inode, &slot, &staged);
-            Ok(())
-        })
     }
 
     /// A new block from the old content and the segment's part of it.
@@ -766,6 +735,11 @@ fn store_in_place<'a>(
         }
     };
     staged.store_later(block, first, bytes);
+}
+
+/// Record bytes for new content of so many blocks, in the worst case.
+pub(crate) fn record_of(blocks: usize) -> usize {
+    RECORD_FIXED + RECORD_PER_BLOCK * (blocks + 1)
 }
 
 /// Removes set-id bits as a write by somebody without the privilege does.

@@ -1,5 +1,8 @@
 //! Write-back of whole files, for fsync, sync and unmount: what was dirty when it was asked for, then the size.
 
+#[cfg(test)]
+mod tests;
+
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::demoting;
@@ -147,9 +150,7 @@ impl Fs {
 
     /// Puts the dirty pages of a file into PM, in the order of its blocks: for what no lower tier takes.
     pub(crate) fn keep_in_pm(&self, ino: Ino) -> FsResult<()> {
-        for block in self.cache.dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX) {
-            self.absorb_block(ino, block)?;
-        }
+        self.absorb(ino, &self.cache.dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX))?;
         self.raise_durable(ino)
     }
 

@@ -12,7 +12,7 @@ use terrace_runtime::sync::atomic::{AtomicBool, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
-use terrace_wal::NoSpace;
+use terrace_wal::{Error, NoSpace};
 
 /// How often old pages are looked for.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -121,6 +121,12 @@ impl Fs {
                 self.note_round(ino, &Ok(()));
                 Ok(if written.blocks.is_empty() { Round::Nothing } else { Round::Progress })
             }
+            // What was promised is free and waits for readers of its old content: no failure that anybody is to hear of.
+            Err(error @ FsError::Engine(Error::NoSpace(_))) => {
+                self.write_back.errors.postpone(ino, &error, self.clock.monotonic_ns());
+                self.write_back.round_done();
+                Err(error)
+            }
             Err(error) => {
                 self.note_round(ino, &Err(error.clone()));
                 Err(error)
@@ -189,7 +195,7 @@ impl Fs {
             if dirty == 0 || dirty + pages <= self.write_back.limit_pages {
                 return Ok(());
             }
-            if wait == Wait::Never {
+            if wait != Wait::Allowed {
                 return Err(FsError::WouldBlock);
             }
             match self.pressure_round() {

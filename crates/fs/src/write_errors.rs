@@ -26,6 +26,20 @@ struct Failure {
     not_before_ns: u64,
 }
 
+impl Failure {
+    /// None yet. A `number` of 0 is due to nobody.
+    fn new(error: &FsError, number: u64) -> Failure {
+        Failure { error: error.clone(), number, told: HashSet::new(), count: 0, not_before_ns: 0 }
+    }
+
+    /// One more: the next try comes later.
+    fn back_off(&mut self, now_ns: u64) {
+        let pause = FIRST_PAUSE * (1 << self.count.min(DOUBLINGS));
+        self.count = self.count.saturating_add(1);
+        self.not_before_ns = now_ns + pause.as_nanos() as u64;
+    }
+}
+
 /// The failures of all files.
 pub(crate) struct WriteErrors {
     sequence: AtomicU64,
@@ -46,21 +60,20 @@ impl WriteErrors {
     pub fn note(&self, ino: Ino, error: &FsError, now_ns: u64) {
         let mut failures = self.failures.lock();
         let number = self.new_handle();
-        let failure = failures.entry(ino).or_insert_with(|| Failure {
-            error: error.clone(),
-            number,
-            told: HashSet::new(),
-            count: 0,
-            not_before_ns: 0,
-        });
+        let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, number));
         if failure.count == 0 {
             tracing::warn!("write-back of inode {ino} failed: {error}; tried again later");
         }
         (failure.error, failure.number) = (error.clone(), number);
         failure.told.clear();
-        let pause = FIRST_PAUSE * (1 << failure.count.min(DOUBLINGS));
-        failure.count = failure.count.saturating_add(1);
-        failure.not_before_ns = now_ns + pause.as_nanos() as u64;
+        failure.back_off(now_ns);
+    }
+
+    /// Notes that a write-back has to wait for space that is promised to it and in use for a moment: nobody is told.
+    pub fn postpone(&self, ino: Ino, error: &FsError, now_ns: u64) {
+        let mut failures = self.failures.lock();
+        let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, 0));
+        failure.back_off(now_ns);
     }
 
     /// Notes that a write-back of a file succeeded. What is due to handles stays so.

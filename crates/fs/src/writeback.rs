@@ -21,7 +21,7 @@ use terrace_format::checksum::crc32c;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
-use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino, TierId};
 use terrace_map::Mapping;
 use terrace_media::block::Buffer;
 use terrace_runtime::planted::{Mistake, planted};
@@ -38,6 +38,8 @@ struct Group<'a> {
     generation: u32,
     /// The visible size then.
     size: u64,
+    /// Where the file should lie.
+    to: Destination,
     pages: Vec<DirtyPage>,
 }
 
@@ -110,7 +112,11 @@ impl Fs {
             inode => inode?,
         };
         let generation = inode.slot.generation.get();
-        let mut group = Group { fs: self, ino, generation, size: inode.size(), pages: Vec::new() };
+        let to = match self.pin_of(&inode) {
+            Ok(Some(tier)) if tier > 0 => Destination::Rather(TierId(tier)),
+            _ => Destination::Any,
+        };
+        let mut group = Group { fs: self, ino, generation, size: inode.size(), to, pages: Vec::new() };
         for block in blocks {
             let Some(page) = self.cache.dirty(inode.page_key(*block)) else { continue };
             if page.in_flight && !all {
@@ -137,7 +143,7 @@ impl Fs {
         devices: &mut SmallVec<[(DeviceRun, u64); 4]>,
         placed: &mut Vec<Placed>,
     ) -> FsResult<usize> {
-        let run = self.claim_reserved((pages.len() + summaries(pages.len())) as u64)?;
+        let run = self.claim_reserved((pages.len() + summaries(pages.len())) as u64, group.to)?;
         // Where the run is too short for both, the summaries are left out: they are hints.
         let count = pages.len().min(run.length as usize);
         let hints = count + summaries(count) <= run.length as usize;
@@ -219,10 +225,10 @@ impl Fs {
         Ok(self.devices.medium(run.device)?.write(at, buffer.get(..count).unwrap_or(&[]))?)
     }
 
-    /// Space out of what was reserved when the writes were accepted, on the fastest lower tier that has any; on a device
-    /// that failed a moment ago only when no other has.
-    fn claim_reserved(&self, blocks: u64) -> FsResult<DeviceRun> {
-        for devices in self.choices_for(Destination::Any) {
+    /// Space out of what was reserved when the writes were accepted, on the first lower tier of `to` that has any; on a
+    /// device that failed a moment ago only when no other has.
+    fn claim_reserved(&self, blocks: u64, to: Destination) -> FsResult<DeviceRun> {
+        for devices in self.choices_for(to) {
             if let Some(run) = self.devices.space.allocate_reserved(&devices, blocks)? {
                 return Ok(run);
             }

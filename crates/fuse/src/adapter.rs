@@ -10,6 +10,7 @@
 
 use crate::convert::{allocate, attributes, errno, file_type, ino, open_flags, set_time, xattr_mode};
 use crate::session;
+use crate::waiting::Waiting;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
@@ -26,7 +27,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use terrace_fs::{Attributes, Caller, Fs, FsError, FsResult, OpenMode, Seek, SetAttributes, Space, Wait};
-use terrace_runtime::thread::Pool;
 
 /// Extended attribute, on every inode and listed nowhere, that says where the daemon's control socket is.
 pub const CONTROL_XATTR: &str = "terrace.control";
@@ -34,31 +34,9 @@ pub const CONTROL_XATTR: &str = "terrace.control";
 /// How long the kernel may believe names and attributes.
 pub(crate) const VALID: Duration = Duration::from_secs(24 * 3600);
 
-/// Reads, and changes, that wait for a lower tier at the same time; more queue.
-const WAITING_THREADS: usize = 64;
-
 thread_local! {
     /// A request thread's buffer for reads.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Threads that may wait. Reads have their own: however many of them a stuck tier holds, a write that is only slowed
-/// because PM is nearly full goes on when it has waited (I10).
-struct Waiting {
-    reads: Pool,
-    changes: Pool,
-    /// fsync of files with dirty pages: however many wait for a stuck tier, no other change waits behind them.
-    syncs: Pool,
-}
-
-impl Waiting {
-    fn new() -> Waiting {
-        Waiting {
-            reads: Pool::new(WAITING_THREADS),
-            changes: Pool::new(WAITING_THREADS),
-            syncs: Pool::new(WAITING_THREADS),
-        }
-    }
 }
 
 /// The kernel's requests, answered by a file system.
@@ -75,6 +53,15 @@ fn guarded<T>(operation: &'static str, body: impl FnOnce() -> Result<T, Errno>) 
         tracing::error!(operation, "request panicked; answered EIO");
         Err(Errno::EIO)
     })
+}
+
+/// The result of a call, `None` when it would have to wait.
+fn unless_it_waits<T>(result: FsResult<T>) -> Result<Option<T>, Errno> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(FsError::WouldBlock) => Ok(None),
+        Err(error) => Err(errno(&error)),
+    }
 }
 
 fn caller(request: &Request) -> Caller {
@@ -163,11 +150,7 @@ impl Adapter {
         C: Fn(&Fs, &[u8], Wait) -> FsResult<T> + Send + 'static,
         A: FnOnce(R, T) + Send + 'static,
     {
-        let first = guarded(operation, || match call(&self.fs, payload, Wait::Never) {
-            Ok(value) => Ok(Some(value)),
-            Err(FsError::WouldBlock) => Ok(None),
-            Err(error) => Err(errno(&error)),
-        });
+        let first = guarded(operation, || unless_it_waits(call(&self.fs, payload, Wait::Never)));
         match (first, &self.waiting) {
             (Ok(Some(value)), _) => accept(reply, value),
             (Err(errno), _) => reply.refuse(errno),
@@ -180,6 +163,27 @@ impl Adapter {
                     });
                     answer(reply, result, accept);
                 }));
+            }
+        }
+    }
+
+    /// As [`Self::attempt`], for writes.
+    fn attempt_write<C, A>(&self, payload: &[u8], reply: ReplyWrite, call: C, accept: A)
+    where
+        C: Fn(&Fs, &[u8], Wait) -> FsResult<usize> + Send + 'static,
+        A: FnOnce(ReplyWrite, usize) + Send + 'static,
+    {
+        let first = guarded("write", || unless_it_waits(call(&self.fs, payload, Wait::Never)));
+        match (first, &self.waiting) {
+            (Ok(Some(count)), _) => accept(reply, count),
+            (Err(errno), _) => reply.refuse(errno),
+            (Ok(None), None) => reply.refuse(Errno::EIO),
+            (Ok(None), Some(waiting)) => {
+                let (fs, payload) = (Arc::clone(&self.fs), payload.to_vec());
+                waiting.writes.submit(
+                    move |wait| guarded("write", || unless_it_waits(call(&fs, &payload, wait))),
+                    move |result| answer(reply, result, accept),
+                );
             }
         }
     }
@@ -517,9 +521,9 @@ impl Filesystem for Adapter {
                 Err(error) => return Err(error),
             };
             written.store(done, Ordering::Relaxed);
-            if done < data.len() && wait == Wait::Never { Err(FsError::WouldBlock) } else { Ok(done) }
+            if done < data.len() && wait != Wait::Allowed { Err(FsError::WouldBlock) } else { Ok(done) }
         };
-        self.attempt("write", data, reply, call, |reply, count: usize| {
+        self.attempt_write(data, reply, call, |reply, count: usize| {
             reply.written(count as u32);
             after();
         });

@@ -15,6 +15,7 @@ mod convert;
 pub mod device;
 pub mod null;
 pub mod session;
+mod waiting;
 
 pub use adapter::{Adapter, CONTROL_XATTR};
 pub use device::DeviceServer;

@@ -5,8 +5,9 @@
 
 use super::{Answer, Request};
 use crate::failure::{Failure, Outcome, plain};
+use rustix::net::{SendFlags, send};
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,21 @@ use terrace_format::superblock::Superblock;
 use terrace_fs::{Fs, HandMove};
 use terrace_runtime::sync::{Condvar, Mutex, RwLock};
 use terrace_runtime::thread::spawn;
+
+/// How long a client that does not read is waited for with its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest request in bytes.
+const LONGEST_REQUEST: u64 = 1 << 16;
+
+/// Says how much is left, unless the client has not read what was said before: a stopped one would hold the request, and
+/// with it the gate, for as long as it is stopped.
+fn tell_progress(stream: &UnixStream, left: u64) {
+    if let Ok(mut line) = serde_json::to_vec(&Answer::Progress(left)) {
+        line.push(b'\n');
+        // So short a message is taken whole or not at all.
+        let _ = send(stream, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}
 
 /// What requests work on.
 pub struct Shared {
@@ -154,8 +170,9 @@ impl Shared {
     fn serve(&self, stream: UnixStream) -> io::Result<()> {
         let peer = rustix::net::sockopt::socket_peercred(&stream)?;
         let allowed = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+        stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = String::new();
-        BufReader::new(&stream).read_line(&mut line)?;
+        BufReader::new((&stream).take(LONGEST_REQUEST)).read_line(&mut line)?;
         let send = |answer: &Answer| -> io::Result<()> {
             let mut line = serde_json::to_vec(answer)?;
             line.push(b'\n');
@@ -165,9 +182,7 @@ impl Shared {
             return send(&Answer::Error("only root and the user who mounted it may ask".to_string()));
         }
         let answer = match serde_json::from_str(&line) {
-            Ok(request) => self.answer(&request, &mut |left| {
-                let _ = send(&Answer::Progress(left));
-            }),
+            Ok(request) => self.answer(&request, &mut |left| tell_progress(&stream, left)),
             Err(_) => Err(format!("unknown request {}; is the daemon of another version?", line.trim())),
         };
         send(&answer.map_or_else(Answer::Error, Answer::Ok))
@@ -230,5 +245,29 @@ impl Shared {
                 self.end.lock().1 -= 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that was stopped while `sync --to` told it of its progress held the daemon's request, and unmount waited for
+    /// it.
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn progress_does_not_wait_for_a_client_that_does_not_read() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = spawn("test", move || {
+            (0..100_000).for_each(|left| tell_progress(&ours, left));
+            tell.send(()).unwrap();
+        });
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(()));
+        thread.unwrap().join().unwrap();
+        // What did arrive is whole.
+        let lines = BufReader::new(&theirs).lines().map(Result::unwrap);
+        let count = lines.inspect(|line| assert!(serde_json::from_str::<Answer>(line).is_ok())).count();
+        assert!(count > 10, "{count}");
     }
 }

@@ -27,6 +27,9 @@ use terrace_media::block::AlignedBlock;
 use terrace_runtime::interleave;
 use terrace_runtime::sync::atomic::Ordering;
 
+/// After so many sectors of one run that cannot be read the rest is not tried.
+pub(super) const MOST_BAD: usize = 8;
+
 /// A file as it was when a move of it was planned: a number may be used again, with another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
@@ -237,11 +240,20 @@ impl Fs {
             at += run.len();
             let Some((device, start)) = run.first().map(|moving| moving.from) else { continue };
             let read = self.devices.medium(device).and_then(|medium| medium.read(start, part));
+            let mut failures = 0;
             for (moving, content) in run.iter_mut().zip(part.iter_mut()) {
+                let mut read = read.clone();
+                // A sector that cannot be read holds back no other.
+                if read.is_err() && failures < MOST_BAD {
+                    let medium = self.devices.medium(device);
+                    read =
+                        medium.and_then(|medium| medium.read(moving.from.1, std::slice::from_mut(content)));
+                    failures += usize::from(read.is_err());
+                }
                 let found = crc32c(&content.0);
                 let mut crc = moving.crc;
-                if let Err(error) = &read {
-                    moving.lost = Some(error.clone().into());
+                if let Err(error) = read {
+                    moving.lost = Some(error.into());
                 } else if found != crc {
                     moving.lost = self.damage_of(moving, found);
                 }

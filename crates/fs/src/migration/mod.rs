@@ -62,6 +62,8 @@ const POLL: Duration = Duration::from_millis(10);
 const IDLE: Duration = Duration::from_secs(1);
 /// How long after a move status speaks of it.
 const LATELY: Duration = Duration::from_secs(1);
+/// How often the rest doubles after rounds in which everything stayed: to 1.28 s.
+const RESTS: u32 = 7;
 /// Pause after a failure.
 const BACK_OFF: Duration = Duration::from_secs(1);
 /// How far ahead the policy sees: what a group takes on a slow disk.
@@ -95,6 +97,9 @@ pub(crate) struct Migration {
     /// Why a lower tier that is nearly full stays so.
     spill_reason: Mutex<Option<String>>,
     not_before_ns: AtomicU64,
+    /// Rounds in a row in which all that was picked stayed, and until when the policy rests after the last of them.
+    stayed: AtomicU32,
+    rest_until_ns: AtomicU64,
     /// A device failed that was sound until then, and another is left: the next round need not wait.
     elsewhere: AtomicBool,
     demoted_blocks: AtomicU64,
@@ -172,6 +177,8 @@ pub(crate) enum Round {
     Progress,
     /// Another worker has all victims.
     InFlight,
+    /// All that was picked stays where it is for now: in use, pinned, or changed meanwhile.
+    Stayed,
     /// Nothing can be demoted before operations under way have ended.
     Claimed,
     /// There is nothing that could be demoted.
@@ -195,6 +202,8 @@ impl Migration {
             reason: Mutex::new(None),
             spill_reason: Mutex::new(None),
             not_before_ns: AtomicU64::new(0),
+            stayed: AtomicU32::new(0),
+            rest_until_ns: AtomicU64::new(0),
             elsewhere: AtomicBool::new(false),
             demoted_blocks: AtomicU64::new(0),
             device_blocks: AtomicU64::new(0),
@@ -348,7 +357,10 @@ impl Fs {
                 // Freed blocks become usable when the checkpoint has passed them (T6).
                 self.wal.checkpoint_at_leisure()?;
                 self.blocks.drain_quarantine();
-                Ok(if freed > 0 { Round::Progress } else { Round::InFlight })
+                if freed > 0 {
+                    self.migration.stayed.store(0, Ordering::Relaxed);
+                }
+                Ok(if freed > 0 { Round::Progress } else { Round::Stayed })
             }
             Err(error) if self.migration.elsewhere.swap(false, Ordering::AcqRel) => {
                 tracing::warn!("a group is moved elsewhere: {error}");
@@ -391,7 +403,7 @@ impl Fs {
         if purpose == Purpose::Demotion {
             return Err(final_no_space());
         }
-        if wait == Wait::Never {
+        if wait != Wait::Allowed {
             return Err(FsError::WouldBlock);
         }
         self.migration.pressed.fetch_add(1, Ordering::AcqRel);
@@ -406,6 +418,14 @@ impl Fs {
         match round {
             Ok(Round::Progress) => Ok(()),
             Ok(Round::InFlight) => {
+                self.migration.wait_round(Duration::from_millis(10));
+                Ok(())
+            }
+            Ok(Round::Stayed) => {
+                op.starved += 1;
+                if op.starved > MOST_STARVED {
+                    return Err(final_no_space());
+                }
                 self.migration.wait_round(Duration::from_millis(10));
                 Ok(())
             }
@@ -435,6 +455,26 @@ impl Fs {
             Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the policy picked only what stays, the last times: picking again at once would find the same (M6). Not while
+    /// PM runs low or is emptied: then more may leave.
+    fn rests(&self, now_ns: u64) -> bool {
+        now_ns < self.migration.rest_until_ns.load(Ordering::Relaxed)
+            && self.migration.stayed.load(Ordering::Relaxed) > 0
+            && self.migration.drain.load(Ordering::Acquire) == 0
+            && self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed)
+    }
+
+    /// After such a round: whether to rest. Not before all that was picked had its turn; then twice as long as the last time.
+    fn rest(&self, now_ns: u64) -> bool {
+        if !self.migration.queue.lock().is_empty() {
+            return false;
+        }
+        let before = self.migration.stayed.fetch_add(1, Ordering::Relaxed);
+        let until = now_ns + (POLL.as_nanos() as u64) * (1 << before.min(RESTS));
+        self.migration.rest_until_ns.store(until, Ordering::Relaxed);
+        true
     }
 
     /// Back-pressure: a writer waits a little for demotion before PM is full.
@@ -512,6 +552,7 @@ impl Step for MigrationStep {
         if now < fs.migration.not_before_ns.load(Ordering::Relaxed)
             || fs.wal.is_stopped()
             || fs.rests_for_pins(now)
+            || fs.rests(now)
         {
             return Next::After(POLL);
         }
@@ -539,6 +580,8 @@ impl Step for MigrationStep {
                 fs.rest_for_pins(now);
                 Next::After(POLL)
             }
+            Ok(Round::Stayed) if fs.rest(now) => Next::After(POLL),
+            Ok(Round::Stayed) => Next::Again,
             _ => Next::After(POLL),
         }
     }

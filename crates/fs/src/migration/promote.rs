@@ -29,7 +29,8 @@ impl Migration {
     pub(crate) fn want_promotion(&self, key: PageKey, version: u64, page: &Page) {
         let mut queue = self.promotions.lock();
         if queue.len() < QUEUE {
-            queue.push_back(Promotion { key, version, page: page.clone() });
+            // Not the whole read that brought it.
+            queue.push_back(Promotion { key, version, page: page.alone() });
         }
     }
 }

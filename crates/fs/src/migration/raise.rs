@@ -2,11 +2,13 @@
 //! reserve and the policy's threshold leave.
 
 use super::between::FileId;
+use super::between::MOST_BAD;
 use super::promote::Promotion;
 use crate::device::DeviceRead;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::types::{BlockRange, Wait};
+use crate::truncate::WHOLE_FILE;
+use crate::types::Wait;
 use std::ops::ControlFlow;
 use terrace_cache::PageKey;
 use terrace_catalog::cold_map;
@@ -51,12 +53,19 @@ impl Fs {
         interleave::point("raise:planned");
         for (read, version) in reads {
             let mut pages = Vec::new();
-            let first = read.blocks.first().map_or(FileBlock(0), |(block, _)| *block);
-            let last = read.blocks.last().map_or(first, |(block, _)| *block);
-            if let Err(error) =
-                self.read_pages(file.ino, &read, BlockRange::new(first, last.plus(1)), &mut pages)
-            {
-                trouble.get_or_insert(error);
+            if self.read_pages(file.ino, &read, WHOLE_FILE, &mut pages).is_err() {
+                // Damage of one block holds back no other.
+                pages.clear();
+                let mut failures = 0;
+                for part in (0..read.blocks.len()).filter_map(|index| read.part(index..index + 1)) {
+                    if let Err(error) = self.read_pages(file.ino, &part, WHOLE_FILE, &mut pages) {
+                        trouble.get_or_insert(error);
+                        failures += 1;
+                    }
+                    if failures == MOST_BAD {
+                        break;
+                    }
+                }
             }
             for (block, page) in pages {
                 if !self.takes_more() {

@@ -171,3 +171,36 @@ fn changes_during_a_move_between_lower_tiers_win() {
     assert_eq!(fs.move_between(group, Destination::Only(TierId(1)), &mut trouble).unwrap(), 0);
     assert_eq!(free(), before + 12);
 }
+
+/// While nearly all of PM was last blocks of open files the policy picked them again every 10 ms, each time reading the
+/// block table several times.
+#[test]
+fn what_stays_is_not_picked_again_at_once() {
+    let (fs, _) = with_file(1);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    for name in 0..200 {
+        let (name, caller) = (format!("f{name}"), Caller { uid: 0, gid: 0 });
+        let ino = fs.mknod(ROOT_INO, name.as_bytes(), 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
+        fs.open(ino, false, true, Wait::Allowed).unwrap();
+        fs.write(ino, 0, &[1; 100], WriteFlags::default(), Wait::Allowed).unwrap();
+    }
+    fs.slow_below.store(1, Ordering::Relaxed);
+    let mut looks = 0;
+    for _ in 0..400 {
+        fs.clock.sleep(POLL);
+        let now = fs.clock.monotonic_ns();
+        if fs.rests(now) {
+            continue;
+        }
+        looks += u32::from(fs.migration.queue.lock().is_empty());
+        assert_eq!(fs.demotion_round(200).unwrap(), Round::Stayed);
+        fs.rest(now);
+    }
+    assert!((5..15).contains(&looks), "the table was read {looks} times in 4 s");
+    // PM runs low: nobody rests. And what was closed long ago goes.
+    fs.slow_below.store(u64::MAX, Ordering::Relaxed);
+    assert!(!fs.rests(fs.clock.monotonic_ns()));
+    assert_eq!(fs.demotion_round(100).unwrap(), Round::Progress);
+    fs.slow_below.store(1, Ordering::Relaxed);
+    assert!(!fs.rests(fs.clock.monotonic_ns()));
+}

@@ -1,0 +1,99 @@
+//! Dirty pages that go into PM: for what no lower tier takes (I9), at fsync, at unmount, and before a write to PM behind
+//! them.
+//!
+//! As many as a write transaction takes go at once, in the order of their blocks, so that a crash leaves the file shorter
+//! and never with a hole (C28). A page that was dropped meanwhile is passed over.
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::{Attempt, Need, Op, SMALL_RECORD};
+use crate::slot::{Inode, log_slot};
+use crate::types::{BlockRange, Wait};
+use crate::write::{Staged, record_of};
+use smallvec::SmallVec;
+use terrace_blocks::Claim;
+use terrace_cache::DirtyPage;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_map::Mapping;
+use terrace_wal::{Error, NoSpace};
+
+/// New data up to so many blocks is named by checksum in the record.
+const CHECKED_BLOCKS: usize = 2;
+
+impl Fs {
+    /// Moves the dirty pages of some blocks, ascending, into PM.
+    ///
+    /// # Errors
+    /// ENOSPC; EIO. Those before the failure are in PM.
+    pub(crate) fn absorb(&self, ino: Ino, blocks: &[FileBlock]) -> FsResult<()> {
+        let mut rest = blocks;
+        while !rest.is_empty() {
+            let most = rest.len().min(self.atomic_blocks() as usize);
+            let done = self.absorb_some(ino, &rest[..most])?;
+            rest = &rest[done..];
+        }
+        Ok(())
+    }
+
+    /// Moves the first of them in one transaction; gives how many.
+    fn absorb_some(&self, ino: Ino, blocks: &[FileBlock]) -> FsResult<usize> {
+        let mut op = Op::new(Wait::Allowed);
+        self.run(&mut op, record_of(blocks.len()).max(SMALL_RECORD), |reservation, op| {
+            let (claim, count) = self.claim_some(op, (blocks.len() >> op.halved).max(1))?;
+            let _guard = self.locks.write(ino);
+            let inode = match self.load(ino) {
+                Err(FsError::Stale) => return Ok(blocks.len()),
+                inode => inode?,
+            };
+            let pages = blocks[..count].iter().filter_map(|block| self.cache.dirty(inode.page_key(*block)));
+            let pages: Vec<DirtyPage> = pages.collect();
+            let mut staged = Staged::new(self, Some(claim), pages.len() <= CHECKED_BLOCKS);
+            let Some(first) = pages.first() else { return Ok(count) };
+            self.stage_tail_zeros(op, &inode, first.key.block.0 * BLOCK_SIZE, &mut staged)?;
+            for run in pages.chunk_by(|a, b| b.key.block == a.key.block.plus(1)) {
+                self.stage_absorbed(&inode, run, &mut staged)?;
+            }
+            let mut slot = inode.slot;
+            slot.size = inode.durable_size().max(staged.absorbed_end(&inode)).into();
+            slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
+            inode.log_pending_times(&mut slot);
+            log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            staged.commit(reservation)?;
+            self.settle_absorbed(&inode, &slot, &staged);
+            Ok(count)
+        })
+    }
+
+    /// Blocks for as many pages as there is room for, and for the tail of the old last block when that needs one.
+    fn claim_some(&self, op: &Op, mut count: usize) -> Attempt<(Claim<'_>, usize)> {
+        loop {
+            match self.blocks.claim(count + op.extra, op.purpose) {
+                Err(Error::NoSpace(NoSpace::Pm)) if count > 1 => count /= 2,
+                claim => return Ok((claim?, count)),
+            }
+        }
+    }
+
+    /// New blocks with the content of dirty pages of consecutive file blocks.
+    fn stage_absorbed(&self, inode: &Inode, pages: &[DirtyPage], staged: &mut Staged<'_>) -> Attempt<()> {
+        let Some(first) = pages.first().map(|page| page.key.block) else { return Ok(()) };
+        let range = BlockRange::new(first, first.plus(pages.len() as u64));
+        self.refuse_intents(inode, range)?;
+        if self.map.missing_nodes(&inode.map(), first, pages.len())? > 0 {
+            return Err(Need::MapNodes { ino: inode.ino, first, count: range.count() }.into());
+        }
+        let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::from_elem(None, pages.len());
+        self.map.lookup_run(None, &inode.map(), first, &mut mappings)?;
+        let placed = self.placed(inode, range)?;
+        for ((page, mapping), placed) in pages.iter().zip(&mut mappings).zip(placed) {
+            if !placed {
+                staged.blocks_delta += 1;
+                staged.placed += 1;
+            }
+            staged.absorb(page);
+            *mapping = Some(self.merge_dirty(inode, page, *mapping, (0, &[]), staged)?);
+        }
+        self.map.set(&mut staged.tx, &inode.map(), first, &mappings)?;
+        Ok(())
+    }
+}

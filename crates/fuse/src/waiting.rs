@@ -1,0 +1,116 @@
+//! Threads that may wait, for requests that a request thread has given up (design L2).
+//!
+//! Invariant: what has a pool of its own never waits behind what a stuck tier holds for ever. So reads, writes, fsyncs and
+//! all else have theirs; and a write that is only slowed, because PM runs low, is slowed by threads that wait for no
+//! device (I10): those that need one go on from there.
+
+use fuser::Errno;
+use std::sync::Arc;
+use terrace_fs::Wait;
+use terrace_runtime::thread::Pool;
+
+/// Requests of one kind that wait at the same time; more queue.
+const WAITING_THREADS: usize = 64;
+/// Writes that are slowed at the same time.
+const SLOWED_THREADS: usize = 16;
+
+/// All of them. Ends in the order of the fields, each when its last request is answered.
+pub(crate) struct Waiting {
+    pub(crate) writes: Writes,
+    pub(crate) reads: Pool,
+    /// Names and attributes.
+    pub(crate) changes: Pool,
+    /// fsync of files with dirty pages.
+    pub(crate) syncs: Pool,
+}
+
+impl Waiting {
+    pub(crate) fn new() -> Waiting {
+        Waiting {
+            writes: Writes::new(),
+            reads: Pool::new(WAITING_THREADS),
+            changes: Pool::new(WAITING_THREADS),
+            syncs: Pool::new(WAITING_THREADS),
+        }
+    }
+}
+
+/// Threads for writes.
+pub(crate) struct Writes {
+    /// Ends first: its jobs hand over to the other.
+    slowed: Pool,
+    stuck: Arc<Pool>,
+}
+
+impl Writes {
+    fn new() -> Writes {
+        Writes { slowed: Pool::new(SLOWED_THREADS), stuck: Arc::new(Pool::new(WAITING_THREADS)) }
+    }
+
+    /// Runs `call` with [`Wait::Briefly`] and, where it gives `None` because it would wait for more, with
+    /// [`Wait::Allowed`]; `end` gets the result.
+    pub(crate) fn submit<T: 'static>(
+        &self,
+        call: impl Fn(Wait) -> Result<Option<T>, Errno> + Send + 'static,
+        end: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        let stuck = Arc::clone(&self.stuck);
+        self.slowed.submit(Box::new(move || match call(Wait::Briefly).transpose() {
+            Some(result) => end(result),
+            None => stuck.submit(Box::new(move || {
+                let result = call(Wait::Allowed);
+                end(result.and_then(|value| value.ok_or(Errno::EIO)));
+            })),
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+    use terrace_runtime::sync::{Condvar, Mutex};
+
+    /// Longer than any machine takes.
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// Writers that waited for room in DRAM beside a device that hung took all threads; then writes to PM that were only
+    /// to be slowed waited for them, for ever.
+    #[test]
+    fn a_slowed_write_does_not_wait_behind_stuck_ones() {
+        let waiting = Waiting::new();
+        let device: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let (tell, told) = channel();
+        for _ in 0..2 * WAITING_THREADS {
+            let (device, tell) = (Arc::clone(&device), tell.clone());
+            let call = move |wait| {
+                let mut is_well = device.0.lock();
+                while wait == Wait::Allowed && !*is_well {
+                    // A test that fails ends as well.
+                    let timed_out = device.1.wait_for(&mut is_well, 2 * LONG).timed_out();
+                    *is_well = *is_well || timed_out;
+                }
+                Ok((wait == Wait::Allowed).then_some("stuck"))
+            };
+            waiting.writes.submit(call, move |result| tell.send(result.map_err(Errno::code)).unwrap_or(()));
+        }
+        let slowed = tell.clone();
+        let call = |wait| Ok((wait == Wait::Briefly).then_some("slowed"));
+        waiting.writes.submit(call, move |result| slowed.send(result.map_err(Errno::code)).unwrap_or(()));
+        assert_eq!(told.recv_timeout(LONG), Ok(Ok("slowed")));
+        // And it is tried once more only by those who may wait.
+        let never = tell.clone();
+        let call = |_| -> Result<Option<&str>, Errno> { Ok(None) };
+        waiting.writes.submit(call, move |result| never.send(result.map_err(Errno::code)).unwrap_or(()));
+        *device.0.lock() = true;
+        device.1.notify_all();
+        drop(waiting);
+        drop(tell);
+        let mut ends: Vec<_> = told.iter().collect();
+        ends.sort_unstable();
+        let mut expected = vec![Ok("stuck"); 2 * WAITING_THREADS];
+        expected.push(Err(libc::EIO));
+        assert_eq!(ends, expected);
+    }
+}
