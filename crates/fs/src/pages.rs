@@ -7,12 +7,13 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::mount::MetadataMoves;
 use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
 use crate::types::Wait;
 use crate::write::Staged;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use terrace_blocks::BlockPool;
+use terrace_blocks::{BlockPool, Purpose};
 use terrace_catalog::{DeviceRun, Pin, ShardsWrite, chunks};
 use terrace_format::below::{Below, Identity, is_below, unseal};
 use terrace_format::inode::SLOTS_PER_PAGE;
@@ -29,7 +30,9 @@ const MOST_PINS: usize = 64;
 
 /// State of the moves of metadata pages.
 pub(crate) struct MetadataPages {
-    /// Pages may move below.
+    /// Pages can move below in this mount.
+    pub possible: bool,
+    /// They do by themselves; else only as many as were fetched, where what is asked for has no room in PM.
     pub allowed: bool,
     /// They do whenever they are cold, not only when PM is scarce: for tests.
     pub eager: bool,
@@ -54,15 +57,29 @@ pub(crate) struct Hand {
 }
 
 impl MetadataPages {
-    pub fn new(allowed: bool, eager: bool, blocks: u64) -> MetadataPages {
+    /// `possible`: the pool has the feature and a device, and may be changed.
+    pub fn new(possible: bool, moves: MetadataMoves, blocks: u64) -> MetadataPages {
         MetadataPages {
-            allowed,
-            eager,
+            possible,
+            allowed: possible && moves != MetadataMoves::Never,
+            eager: moves == MetadataMoves::Always,
             hand: Mutex::default(),
             pins: AtomicU64::new(0),
             most_pins: blocks / 4,
             lowered: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
+        }
+    }
+}
+
+impl MetadataPages {
+    /// Pages that may move below now.
+    pub fn may_move(&self) -> u64 {
+        let (fetched, lowered) = (self.fetched.load(Ordering::Relaxed), self.lowered.load(Ordering::Relaxed));
+        match (self.possible, self.allowed) {
+            (false, _) => 0,
+            (true, true) => u64::MAX,
+            (true, false) => fetched.saturating_sub(lowered),
         }
     }
 }
@@ -134,6 +151,31 @@ fn settled<T>(attempt: Attempt<T>) -> FsResult<T> {
 }
 
 impl Fs {
+    /// Metadata pages on each device, in the order of their numbers. Reads what points to them: one word for each page.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) fn metadata_below(&self) -> FsResult<Vec<u64>> {
+        let mut pages = vec![0; self.devices.list.len()];
+        if !self.superblock.has_metadata_below() {
+            return Ok(pages);
+        }
+        let mut count = |word: u64| {
+            let device = Below::decode(word).map_or(usize::MAX, |place| usize::from(place.device.0));
+            if let Some(pages) = pages.get_mut(device) {
+                *pages += 1;
+            }
+        };
+        for shard in 0..self.catalog.shard_count() {
+            self.catalog.read(shard).reader().leaves_below(shard, &mut count)?;
+        }
+        let inode_pages = self.numbers.lock().pages;
+        for index in 0..inode_pages {
+            count(self.inode_map.location(None, index)?.filter(|word| is_below(*word)).unwrap_or(0));
+        }
+        Ok(pages)
+    }
+
     /// Runs what is no transaction and may meet metadata below PM; again after each page that it lacked. It holds no lock
     /// when it returns.
     pub(crate) fn with_pages<T>(&self, wait: Wait, mut body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
@@ -172,7 +214,9 @@ impl Fs {
         let bytes = self.read_copy(identity, &found)?;
         interleave::point("fetch:read");
         let reservation = self.wal.reserve(SMALL_RECORD.min(self.wal.max_record()))?;
-        let claim = self.blocks.claim(1, op.purpose)?;
+        // Never the last blocks: without them nothing could move down to make room.
+        let purpose = if op.purpose == Purpose::Reclaim { Purpose::Fetch } else { op.purpose };
+        let claim = self.blocks.claim(1, purpose)?;
         let staged = Staged::new(self, Some(claim), false);
         let installed = match page {
             PageBelow::Leaf { shard, key } => {

@@ -25,6 +25,8 @@ pub struct DeviceStatus {
     pub used_bytes: u64,
     /// ok or degraded.
     pub health: &'static str,
+    /// Of them, those of metadata pages, counted by [`Fs::status`] alone.
+    pub metadata_bytes: u64,
     /// Why it is degraded.
     pub reason: Option<String>,
     /// Errors that it answered with since mount.
@@ -52,6 +54,17 @@ pub struct TierStatus {
     pub capacity_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
+}
+
+/// Metadata pages below PM.
+#[derive(Debug, Clone, Serialize)]
+pub struct MetadataStatus {
+    /// Bytes of catalog leaves and inode pages that lie on lower tiers now.
+    pub below_bytes: u64,
+    /// Pages moved down since mount.
+    pub lowered_pages: u64,
+    /// Pages fetched since mount.
+    pub fetched_pages: u64,
 }
 
 /// What the last mount found.
@@ -133,6 +146,8 @@ pub struct FsStatus {
     pub placement: Option<PlacementStatus>,
     /// Migration.
     pub migration: MigrationReport,
+    /// Metadata below PM.
+    pub metadata: MetadataStatus,
     /// Moves that users asked for: those that wait, are under way, or ended lately.
     pub moves: Vec<HandReport>,
     /// The last mount.
@@ -161,7 +176,15 @@ impl Fs {
     /// # Errors
     /// EIO when the tiers' use cannot be read.
     pub fn status(&self) -> FsResult<FsStatus> {
-        let tiers = self.tier_status()?;
+        let mut tiers = self.tier_status()?;
+        let below = self.metadata_below()?;
+        for tier in tiers.iter_mut().skip(1) {
+            let ids = self.devices.of_tier(terrace_format::TierId(tier.id));
+            for (device, id) in tier.devices.iter_mut().zip(ids) {
+                device.metadata_bytes = below.get(usize::from(id.0)).map_or(0, |pages| pages * BLOCK_SIZE);
+            }
+        }
+        let below_bytes = below.iter().sum::<u64>() * BLOCK_SIZE;
         let healthy =
             self.pm_trouble().is_none() && self.devices.list.iter().all(|device| device.is_healthy());
         let label = self.superblock.label.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<u8>>();
@@ -174,6 +197,11 @@ impl Fs {
             threshold: self.policy.threshold_percent(&self.with_flows(Observation::default())),
             placement: self.placement_status(),
             migration: self.migration.report(self.clock.monotonic_ns()),
+            metadata: MetadataStatus {
+                below_bytes,
+                lowered_pages: self.metadata.lowered.load(Ordering::Relaxed),
+                fetched_pages: self.metadata.fetched.load(Ordering::Relaxed),
+            },
             moves: self.hand_reports(),
             recovery: RecoveryStatus {
                 duration_seconds: self.recovery_ns as f64 / 1e9,
@@ -251,6 +279,7 @@ impl Fs {
             path: self.pm.describe(),
             capacity_bytes: capacity,
             used_bytes: used,
+            metadata_bytes: 0,
             health: health(self.pm_trouble().is_none()),
             reason: self.pm_trouble(),
             errors: self.pm.error_count(),
@@ -276,6 +305,7 @@ impl Fs {
                     path: device.medium.name().to_string(),
                     capacity_bytes: total * BLOCK_SIZE,
                     used_bytes: (total - free) * BLOCK_SIZE,
+                    metadata_bytes: 0,
                     health: health(device.is_healthy()),
                     reason: device.reason(),
                     errors: device.medium.error_count(),
