@@ -131,7 +131,7 @@ impl Default for MountOptions {
             promote_first_touch: false,
             home: None,
             read_first: false,
-            metadata_moves: MetadataMoves::Never,
+            metadata_moves: MetadataMoves::WhenScarce,
             checkpoint_when_full: false,
         }
     }
