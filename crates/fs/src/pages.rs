@@ -151,31 +151,6 @@ fn settled<T>(attempt: Attempt<T>) -> FsResult<T> {
 }
 
 impl Fs {
-    /// Metadata pages on each device, in the order of their numbers. Reads what points to them: one word for each page.
-    ///
-    /// # Errors
-    /// EIO.
-    pub(crate) fn metadata_below(&self) -> FsResult<Vec<u64>> {
-        let mut pages = vec![0; self.devices.list.len()];
-        if !self.superblock.has_metadata_below() {
-            return Ok(pages);
-        }
-        let mut count = |word: u64| {
-            let device = Below::decode(word).map_or(usize::MAX, |place| usize::from(place.device.0));
-            if let Some(pages) = pages.get_mut(device) {
-                *pages += 1;
-            }
-        };
-        for shard in 0..self.catalog.shard_count() {
-            self.catalog.read(shard).reader().leaves_below(shard, &mut count)?;
-        }
-        let inode_pages = self.numbers.lock().pages;
-        for index in 0..inode_pages {
-            count(self.inode_map.location(None, index)?.filter(|word| is_below(*word)).unwrap_or(0));
-        }
-        Ok(pages)
-    }
-
     /// Runs what is no transaction and may meet metadata below PM; again after each page that it lacked. It holds no lock
     /// when it returns.
     pub(crate) fn with_pages<T>(&self, wait: Wait, mut body: impl FnMut() -> FsResult<T>) -> FsResult<T> {

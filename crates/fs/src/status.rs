@@ -2,6 +2,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::metadata_status::MetadataStatus;
 use crate::migration::{HandReport, MigrationReport};
 use crate::speeds::{SpeedStatus, class_name, speed_status};
 use crate::tally::TallyReport;
@@ -54,17 +55,6 @@ pub struct TierStatus {
     pub capacity_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
-}
-
-/// Metadata pages below PM.
-#[derive(Debug, Clone, Serialize)]
-pub struct MetadataStatus {
-    /// Bytes of catalog leaves and inode pages that lie on lower tiers now.
-    pub below_bytes: u64,
-    /// Pages moved down since mount.
-    pub lowered_pages: u64,
-    /// Pages fetched since mount.
-    pub fetched_pages: u64,
 }
 
 /// What the last mount found.
@@ -177,14 +167,7 @@ impl Fs {
     /// EIO when the tiers' use cannot be read.
     pub fn status(&self) -> FsResult<FsStatus> {
         let mut tiers = self.tier_status()?;
-        let below = self.metadata_below()?;
-        for tier in tiers.iter_mut().skip(1) {
-            let ids = self.devices.of_tier(terrace_format::TierId(tier.id));
-            for (device, id) in tier.devices.iter_mut().zip(ids) {
-                device.metadata_bytes = below.get(usize::from(id.0)).map_or(0, |pages| pages * BLOCK_SIZE);
-            }
-        }
-        let below_bytes = below.iter().sum::<u64>() * BLOCK_SIZE;
+        let metadata = self.metadata_status(&mut tiers)?;
         let healthy =
             self.pm_trouble().is_none() && self.devices.list.iter().all(|device| device.is_healthy());
         let label = self.superblock.label.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<u8>>();
@@ -197,11 +180,7 @@ impl Fs {
             threshold: self.policy.threshold_percent(&self.with_flows(Observation::default())),
             placement: self.placement_status(),
             migration: self.migration.report(self.clock.monotonic_ns()),
-            metadata: MetadataStatus {
-                below_bytes,
-                lowered_pages: self.metadata.lowered.load(Ordering::Relaxed),
-                fetched_pages: self.metadata.fetched.load(Ordering::Relaxed),
-            },
+            metadata,
             moves: self.hand_reports(),
             recovery: RecoveryStatus {
                 duration_seconds: self.recovery_ns as f64 / 1e9,
