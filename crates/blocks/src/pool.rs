@@ -23,7 +23,10 @@ pub enum Purpose {
     User,
     /// Demotion: leaves the reclaimers' half.
     Demotion,
-    /// Unlink, truncate, punch, intents, page fetches: may take everything.
+    /// Metadata pages that come back for a reader or for what gives space back: leaves the reclaimers' half and some
+    /// of demotion's, with which others move down in their place.
+    Fetch,
+    /// Unlink, truncate, punch, intents: may take everything.
     Reclaim,
 }
 
@@ -173,6 +176,7 @@ impl BlockPool {
         match purpose {
             _ if planted(Mistake::ReserveOpenToAll) => 0,
             Purpose::User => self.reserve,
+            Purpose::Fetch => self.reserve / 4 * 3,
             Purpose::Demotion => self.reserve / 2,
             Purpose::Reclaim => 0,
         }

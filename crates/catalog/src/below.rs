@@ -6,6 +6,7 @@
 
 use crate::node::Node;
 use crate::tree::{Reader, ShardsWrite};
+use terrace_format::PmBlock;
 use terrace_wal::{Result, Tx};
 
 impl Reader<'_> {
@@ -25,6 +26,31 @@ impl Reader<'_> {
             self.node_into(child, Some(node.level() - 1), node)?;
         }
         if node.level() == 0 { Ok(None) } else { node.child_index(key).map(Some) }
+    }
+
+    /// Gives `use_word` the location of each leaf of a shard that lies below PM. Reads inner pages only.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn leaves_below(&self, shard: u32, use_word: &mut dyn FnMut(u64)) -> Result<()> {
+        self.must_hold(shard);
+        let mut node = Node::empty();
+        let mut next: Vec<(PmBlock, Option<u8>)> =
+            self.root(shard)?.map(|root| (root, None)).into_iter().collect();
+        while let Some((block, level)) = next.pop() {
+            self.node_into(block, level, &mut node)?;
+            if node.level() == 0 {
+                continue; // a root
+            }
+            for index in 0..node.count() {
+                match self.child(&node, index)? {
+                    None => use_word(self.child_word(&node, index)?),
+                    Some(child) if node.level() > 1 => next.push((child, Some(node.level() - 1))),
+                    Some(_) => {}
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Location of the leaf that covers `key`, which may be a lower bound of keys; `None` when that is the root.

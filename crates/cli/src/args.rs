@@ -213,7 +213,7 @@ pub struct Mount {
     pub dir: PathBuf,
     /// Options as in mount(8): ro, noatime, allow_other, cache=SIZE, policy=NAME, data=MODE,
     /// threshold=PERCENT, sync_blocks=N, large_after=N, large_min=SIZE, group=SIZE, prefetch=SIZE, prefetch_ms=N,
-    /// first_touch, emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS], emulate-tier=TIER:CLASS, log=PATH
+    /// first_touch, metadata=any|pm, emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS], emulate-tier=TIER:CLASS, log=PATH
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<OsString>,
     /// Stay in the foreground and log to standard error

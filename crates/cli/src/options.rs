@@ -6,7 +6,7 @@ use crate::output::parse_size;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use terrace_fs::{Atime, MountOptions, PolicyKind};
+use terrace_fs::{Atime, MetadataMoves, MountOptions, PolicyKind};
 
 /// Options, sorted by who takes them.
 #[derive(Debug, Clone)]
@@ -112,7 +112,7 @@ impl Options {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             "cache" | "buffer" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms"
-            | "log" | "sync_blocks" | "large_after" | "large_min" => {
+            | "log" | "metadata" | "sync_blocks" | "large_after" | "large_min" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             _ => return Err(unknown(name)),
@@ -166,6 +166,13 @@ impl Options {
                 self.fs.parameters.large_min = match size()? {
                     bytes if (4096..=1 << 20).contains(&bytes) => bytes,
                     _ => return Err(wrong("must be from 4K to 1M")),
+                }
+            }
+            "metadata" => {
+                self.fs.metadata_moves = match value {
+                    "pm" => MetadataMoves::Never,
+                    "any" => MetadataMoves::WhenScarce,
+                    _ => return Err(wrong("must be any or pm")),
                 }
             }
             "policy" => {
@@ -229,6 +236,9 @@ mod tests {
         let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
         let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(options.fs.policy, Some(PolicyKind::WriteOnly));
+        assert_eq!(options.fs.metadata_moves, MetadataMoves::WhenScarce);
+        let kept = parse("metadata=pm").unwrap_or_else(|failure| unreachable!("{failure:?}"));
+        assert_eq!(kept.fs.metadata_moves, MetadataMoves::Never);
         assert_eq!(options.fs.parameters, Parameters { sync_blocks: 8, large_after: 0, large_min: 32 << 10 });
     }
 
@@ -248,6 +258,7 @@ mod tests {
             ("large_min=2M", "from 4K to 1M"),
             ("large_min", "needs a value"),
             ("policy=best", "no such policy"),
+            ("metadata=below", "must be any or pm"),
             ("threshold=0", "from 1 to 99"),
             ("cache=lots", "not a size"),
             ("cache", "needs a value"),

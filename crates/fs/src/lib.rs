@@ -21,6 +21,7 @@ mod fs;
 mod intent;
 mod io_count;
 mod locks;
+mod metadata_status;
 mod migration;
 mod mkfs;
 mod mount;

@@ -67,7 +67,7 @@ pub enum PolicyKind {
 /// When cold metadata moves below PM (design C1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetadataMoves {
-    /// Never.
+    /// Never by itself. What lies below already makes room for each other in PM.
     Never,
     /// When PM is scarce, and moving data does not help or metadata has more than its share.
     WhenScarce,
@@ -150,7 +150,7 @@ impl Default for MountOptions {
             promote_first_touch: false,
             home: None,
             read_first: false,
-            metadata_moves: MetadataMoves::Never,
+            metadata_moves: MetadataMoves::WhenScarce,
             checkpoint_when_full: false,
         }
     }
@@ -296,16 +296,12 @@ impl Fs {
             let found = numbers.pages.to_string();
             return Err(terrace_format::Corrupt::new("inode pages", "fewer than blocks", found).into());
         }
-        let may_lower = has_below
-            && !devices.list.is_empty()
-            && !options.read_only
-            && options.metadata_moves != MetadataMoves::Never;
-        let eager = options.metadata_moves == MetadataMoves::Always;
+        let can_lower = has_below && !devices.list.is_empty() && !options.read_only;
         let fs = Fs {
             map: Box::new(RadixTree::new(Arc::clone(&blocks))),
             inode_map: InodeFileMap::new(Arc::clone(&blocks)),
             inode_pages: InodePages::new(),
-            metadata: Arc::new(MetadataPages::new(may_lower, eager, usable)),
+            metadata: Arc::new(MetadataPages::new(can_lower, options.metadata_moves, usable)),
             catalog,
             names: NameHash::new(&superblock.hash_key),
             devices,

@@ -16,6 +16,9 @@ use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_wal::{NoSpace, Tx};
 use zerocopy::FromBytes;
 
+/// One in so many pages of the inode file may lie below with free slots before one is fetched for them.
+const FETCHED_SHARE: u64 = 4;
+
 /// Free slots of the scanned pages.
 #[derive(Default)]
 pub(crate) struct InodeNumbers {
@@ -55,6 +58,27 @@ impl InodeNumbers {
                 self.insert(ino);
             }
         }
+    }
+
+    /// Whether nobody has taken a number of a page, or frees one, who has not yet changed its slot.
+    pub fn is_settled(&self, index: u64, bytes: &[u8; BLOCK_SIZE as usize]) -> bool {
+        self.free.get(index as usize) == Some(&free_word(index, bytes))
+    }
+
+    /// A settled page moved below: what is made meanwhile gets a number of another page.
+    pub fn unlearn(&mut self, index: u64) {
+        let Some(word) = self.free.get_mut(index as usize) else { return };
+        self.unknown.insert(index);
+        if std::mem::take(word) != 0 {
+            self.unknown_free.push(index);
+        }
+    }
+
+    /// A page below that is to be fetched for its free slots: when they are many. Else a new page, which takes as much
+    /// of PM and waits for no device, is better.
+    fn worth_fetching(&self) -> Option<u64> {
+        let many = self.unknown_free.len() as u64 * FETCHED_SHARE >= self.pages;
+        self.unknown_free.last().copied().filter(|_| many)
     }
 
     /// Looks for no free slots in pages below any more.
@@ -105,6 +129,12 @@ impl Drop for NewNumber<'_> {
     }
 }
 
+/// The free slots of a page, one bit each.
+fn free_word(index: u64, bytes: &[u8; BLOCK_SIZE as usize]) -> u32 {
+    let free = slots_of(index, bytes).filter(|(ino, slot)| slot.is_free() && ino.0 > 1);
+    free.fold(0, |word, (ino, _)| word | 1 << (ino.0 % SLOTS_PER_PAGE))
+}
+
 /// The slots of a page.
 fn slots_of(index: u64, bytes: &[u8; BLOCK_SIZE as usize]) -> impl Iterator<Item = (Ino, InodeSlot)> {
     let slots = bytes.as_chunks::<{ SLOT_SIZE as usize }>().0.iter().zip(index * SLOTS_PER_PAGE..);
@@ -120,9 +150,8 @@ impl Fs {
                 return Ok(NewNumber { fs: self, ino, kept: false });
             }
             if !self.scan_inode_page(&mut numbers)? {
-                // A page below with free slots before a new one.
-                return Err(match numbers.unknown_free.last() {
-                    Some(index) => Need::FreeNumbers(*index).into(),
+                return Err(match numbers.worth_fetching() {
+                    Some(index) => Need::FreeNumbers(index).into(),
                     None => Need::InodePage.into(),
                 });
             }
@@ -185,7 +214,7 @@ impl Fs {
         let reservation = self.wal.reserve(crate::op::SMALL_RECORD.min(self.wal.max_record()))?;
         let mut claim = self.blocks.claim(6, purpose)?;
         let mut numbers = self.numbers.lock();
-        let known = numbers.candidates.is_empty() && numbers.unknown_free.is_empty();
+        let known = numbers.candidates.is_empty() && numbers.worth_fetching().is_none();
         if !known || numbers.scanned() < numbers.pages {
             return Ok(());
         }

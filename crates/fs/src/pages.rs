@@ -7,12 +7,13 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::mount::MetadataMoves;
 use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
 use crate::types::Wait;
 use crate::write::Staged;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use terrace_blocks::BlockPool;
+use terrace_blocks::{BlockPool, Purpose};
 use terrace_catalog::{DeviceRun, Pin, ShardsWrite, chunks};
 use terrace_format::below::{Below, Identity, is_below, unseal};
 use terrace_format::inode::SLOTS_PER_PAGE;
@@ -29,7 +30,9 @@ const MOST_PINS: usize = 64;
 
 /// State of the moves of metadata pages.
 pub(crate) struct MetadataPages {
-    /// Pages may move below.
+    /// Pages can move below in this mount.
+    pub possible: bool,
+    /// They do by themselves; else only as many as were fetched, where what is asked for has no room in PM.
     pub allowed: bool,
     /// They do whenever they are cold, not only when PM is scarce: for tests.
     pub eager: bool,
@@ -54,15 +57,29 @@ pub(crate) struct Hand {
 }
 
 impl MetadataPages {
-    pub fn new(allowed: bool, eager: bool, blocks: u64) -> MetadataPages {
+    /// `possible`: the pool has the feature and a device, and may be changed.
+    pub fn new(possible: bool, moves: MetadataMoves, blocks: u64) -> MetadataPages {
         MetadataPages {
-            allowed,
-            eager,
+            possible,
+            allowed: possible && moves != MetadataMoves::Never,
+            eager: moves == MetadataMoves::Always,
             hand: Mutex::default(),
             pins: AtomicU64::new(0),
             most_pins: blocks / 4,
             lowered: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
+        }
+    }
+}
+
+impl MetadataPages {
+    /// Pages that may move below now.
+    pub fn may_move(&self) -> u64 {
+        let (fetched, lowered) = (self.fetched.load(Ordering::Relaxed), self.lowered.load(Ordering::Relaxed));
+        match (self.possible, self.allowed) {
+            (false, _) => 0,
+            (true, true) => u64::MAX,
+            (true, false) => fetched.saturating_sub(lowered),
         }
     }
 }
@@ -172,7 +189,9 @@ impl Fs {
         let bytes = self.read_copy(identity, &found)?;
         interleave::point("fetch:read");
         let reservation = self.wal.reserve(SMALL_RECORD.min(self.wal.max_record()))?;
-        let claim = self.blocks.claim(1, op.purpose)?;
+        // Never the last blocks: without them nothing could move down to make room.
+        let purpose = if op.purpose == Purpose::Reclaim { Purpose::Fetch } else { op.purpose };
+        let claim = self.blocks.claim(1, purpose)?;
         let staged = Staged::new(self, Some(claim), false);
         let installed = match page {
             PageBelow::Leaf { shard, key } => {

@@ -2,6 +2,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::metadata_status::MetadataStatus;
 use crate::migration::{HandReport, MigrationReport};
 use crate::speeds::{SpeedStatus, class_name, speed_status};
 use crate::tally::TallyReport;
@@ -25,6 +26,8 @@ pub struct DeviceStatus {
     pub used_bytes: u64,
     /// ok or degraded.
     pub health: &'static str,
+    /// Of them, those of metadata pages, counted by [`Fs::status`] alone.
+    pub metadata_bytes: u64,
     /// Why it is degraded.
     pub reason: Option<String>,
     /// Errors that it answered with since mount.
@@ -133,6 +136,8 @@ pub struct FsStatus {
     pub placement: Option<PlacementStatus>,
     /// Migration.
     pub migration: MigrationReport,
+    /// Metadata below PM.
+    pub metadata: MetadataStatus,
     /// Moves that users asked for: those that wait, are under way, or ended lately.
     pub moves: Vec<HandReport>,
     /// The last mount.
@@ -161,7 +166,8 @@ impl Fs {
     /// # Errors
     /// EIO when the tiers' use cannot be read.
     pub fn status(&self) -> FsResult<FsStatus> {
-        let tiers = self.tier_status()?;
+        let mut tiers = self.tier_status()?;
+        let metadata = self.metadata_status(&mut tiers)?;
         let healthy =
             self.pm_trouble().is_none() && self.devices.list.iter().all(|device| device.is_healthy());
         let label = self.superblock.label.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<u8>>();
@@ -174,6 +180,7 @@ impl Fs {
             threshold: self.policy.threshold_percent(&self.with_flows(Observation::default())),
             placement: self.placement_status(),
             migration: self.migration.report(self.clock.monotonic_ns()),
+            metadata,
             moves: self.hand_reports(),
             recovery: RecoveryStatus {
                 duration_seconds: self.recovery_ns as f64 / 1e9,
@@ -251,6 +258,7 @@ impl Fs {
             path: self.pm.describe(),
             capacity_bytes: capacity,
             used_bytes: used,
+            metadata_bytes: 0,
             health: health(self.pm_trouble().is_none()),
             reason: self.pm_trouble(),
             errors: self.pm.error_count(),
@@ -276,6 +284,7 @@ impl Fs {
                     path: device.medium.name().to_string(),
                     capacity_bytes: total * BLOCK_SIZE,
                     used_bytes: (total - free) * BLOCK_SIZE,
+                    metadata_bytes: 0,
                     health: health(device.is_healthy()),
                     reason: device.reason(),
                     errors: device.medium.error_count(),

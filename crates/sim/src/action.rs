@@ -21,6 +21,8 @@ pub enum Action {
     Sync,
     /// Everything written is moved below PM.
     SyncDown,
+    /// Metadata moves below PM, as far as it may, with operations in the middle.
+    LowerMetadata,
     /// Unmount, check, mount.
     Remount,
     /// Unmount, check: the last thing of a history.

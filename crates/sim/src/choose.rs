@@ -78,6 +78,9 @@ impl World {
             4 => b"a/b".to_vec(),
             5..=15 => vec![b'a' + self.rng.random_range(0..4); 255],
             16..=30 => vec![0xff, 0xfe, self.rng.random_range(0x80..0x88)],
+            _ if self.config.many_names => {
+                format!("{:0160}", self.rng.random_range(0..self.config.names)).into_bytes()
+            }
             _ => format!("n{}", self.rng.random_range(0..self.config.names)).into_bytes(),
         }
     }
@@ -135,6 +138,9 @@ impl World {
             && let Some(op) = self.shrink()
         {
             return op;
+        }
+        if self.config.many_names && self.rng.random_ratio(1, 4) {
+            return self.choose_make();
         }
         match self.rng.random_range(0..1000) {
             0..=89 => self.choose_make(),

@@ -1,7 +1,7 @@
 //! The kinds of runs, and what a run counts.
 
 use std::ops::AddAssign;
-use terrace_fs::PolicyKind;
+use terrace_fs::{MetadataMoves, PolicyKind};
 use terrace_placement::Home;
 
 /// One kind of run.
@@ -21,6 +21,10 @@ pub struct Config {
     pub home: Option<Home>,
     /// DRAM may take writes. Else every write goes to PM, and is durable when it returns.
     pub dram: bool,
+    /// When metadata moves below PM.
+    pub metadata: MetadataMoves,
+    /// Most operations are about names, which are long, so that leaves of the catalog are many.
+    pub many_names: bool,
     /// PM use above which blocks go down.
     pub threshold_percent: u8,
     /// File blocks that the run tries not to exceed.
@@ -53,6 +57,11 @@ impl Config {
         56
     }
 
+    /// Whether metadata may lie below PM.
+    pub fn has_metadata_below(&self) -> bool {
+        self.device_blocks > 0 && self.metadata != MetadataMoves::Never
+    }
+
     /// Whether writes without O_SYNC may wait in DRAM until they are written back.
     pub fn buffers(&self) -> bool {
         self.dram && self.device_blocks > 0
@@ -68,6 +77,8 @@ pub const BASE: Config = Config {
     promote_first_touch: false,
     home: None,
     dram: false,
+    metadata: MetadataMoves::WhenScarce,
+    many_names: false,
     threshold_percent: 60,
     most_blocks: 1800,
     files: 50,
@@ -96,16 +107,31 @@ const POWER_DRAM: Config = Config { name: "power-dram", home: Some(Home::Block),
 const PREDICTIVE: Config =
     Config { name: "power-predictive", policy: PolicyKind::Predictive, dram: true, ..POWER };
 
+/// Metadata moves below PM as soon as it was not used for a moment.
+const METADATA: Config = Config {
+    name: "power-metadata",
+    metadata: MetadataMoves::Always,
+    many_names: true,
+    // Pages of inodes that map PM blocks do not move.
+    threshold_percent: 10,
+    most_blocks: 200,
+    files: 250,
+    directories: 5,
+    names: 300,
+    ..POWER
+};
+
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 19] = [
+pub const CONFIGS: [Config; 24] = [
     POWER,
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
     Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
     Config { name: "power-full", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..POWER },
     Config { name: "power-persist", persist_only: true, ..POWER },
     Config { name: "power-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER },
-    Config { name: "faults", faults: true, relatime: false, ..BASE },
-    Config { name: "faults-power", faults: true, ..POWER },
+    // Flushes that lie lose metadata that lies below; here none does.
+    Config { name: "faults", faults: true, relatime: false, metadata: MetadataMoves::Never, ..BASE },
+    Config { name: "faults-power", faults: true, metadata: MetadataMoves::Never, ..POWER },
     Config { name: "faults-pm", pm_faults: true, relatime: false, ..BASE },
     Config { name: "brim", device_blocks: 0, most_blocks: 10_000, files: 40, fills: true, ..BASE },
     DRAM,
@@ -118,6 +144,18 @@ pub const CONFIGS: [Config; 19] = [
     Config { name: "power-brim", device_blocks: 512, most_blocks: 860, fills: true, dram: true, ..POWER },
     PREDICTIVE,
     Config { name: "faults-write-only", policy: PolicyKind::WriteOnly, faults: true, ..PREDICTIVE },
+    METADATA,
+    Config { name: "power-metadata-dram", home: Some(Home::Block), dram: true, ..METADATA },
+    Config { name: "faults-metadata", faults: true, power_fails: false, ..METADATA },
+    Config { name: "faults-power-metadata", faults: true, ..METADATA },
+    Config {
+        name: "full-metadata",
+        device_blocks: 512,
+        most_blocks: 700,
+        threshold_percent: 60,
+        fills: true,
+        ..METADATA
+    },
 ];
 
 /// What a run did.
@@ -152,6 +190,9 @@ pub struct Counts {
     pub promoted_bytes: u64,
     pub clean_evicted_bytes: u64,
     pub skipped_bytes: u64,
+    /// Metadata pages moved below PM, and fetched.
+    pub lowered: u64,
+    pub fetched: u64,
     /// Files of which something was not written back when power failed, taken over as they were found.
     pub taken_over: u64,
 }
@@ -176,6 +217,8 @@ impl AddAssign for Counts {
         self.promoted_bytes += other.promoted_bytes;
         self.clean_evicted_bytes += other.clean_evicted_bytes;
         self.skipped_bytes += other.skipped_bytes;
+        self.lowered += other.lowered;
+        self.fetched += other.fetched;
         self.taken_over += other.taken_over;
     }
 }

@@ -62,6 +62,8 @@ impl Generator {
             430..=629 if config.pm_faults => self.poisoned(world),
             630..=639 if config.buffers() => Action::Sync,
             640..=649 if config.buffers() => Action::WriteBack,
+            650..=656 if config.has_metadata_below() => Action::LowerMetadata,
+            657..=700 if config.many_names => Action::LowerMetadata,
             _ => return Entry { action: self.operation(world), seed },
         };
         Entry { action, seed }
@@ -101,8 +103,9 @@ impl Generator {
     }
 
     fn fault(&mut self, config: Config) -> Fault {
-        // What a flush that lied lost of data that waited cannot be told from what was never written.
-        let kinds = if config.buffers() { 9 } else { 10 };
+        // What a flush that lied lost of data that waited cannot be told from what was never written; of metadata it
+        // may be every name.
+        let kinds = if config.buffers() || config.has_metadata_below() { 9 } else { 10 };
         match self.rng.random_range(0..kinds) {
             0..=5 => Fault::Fails {
                 operation: *OPERATIONS.choose(&mut self.rng).unwrap_or(&Operation::Read),

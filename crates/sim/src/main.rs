@@ -167,8 +167,8 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
     let states = progress.states.lock().len();
     let seconds = progress.clock.monotonic_ns() as f64 / 1e9;
     println!(
-        "{}: {histories} histories, {} operations ({} amid others), {} faults, {} crashes ({} in operations, {} in \
-         background work, {} in recovery), {states} distinct states in {seconds:.0} s, {:.0} states/s",
+        "{}: {histories} histories, {} operations ({} amid others), {} faults, {} metadata pages down, {} up, {} crashes ({} in \
+         operations, {} in background work, {} in recovery), {states} distinct states in {seconds:.0} s, {:.0} states/s",
         match (found.is_some(), arguments.mistake.is_some()) {
             (true, _) => "VIOLATION",
             (false, true) => "the planted mistake was NOT FOUND",
@@ -177,6 +177,8 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
         counts.operations,
         counts.amid,
         counts.faults,
+        counts.lowered,
+        counts.fetched,
         counts.crashes,
         counts.crashes_amid_operation,
         counts.crashes_amid_background,

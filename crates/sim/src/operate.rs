@@ -300,6 +300,9 @@ impl World {
     /// Whether an operation may have to read or write the device: it works on content that is not all in PM, or
     /// needs space in a full PM.
     fn may_meet_device(&self, op: &Op) -> bool {
+        if self.config.has_metadata_below() {
+            return !matches!(op, Op::Release { .. } | Op::Forget { .. });
+        }
         if matches!(op, Op::Fsync { .. }) {
             return self.config.buffers();
         }
@@ -358,7 +361,11 @@ impl World {
         if old.content().is_none() {
             return;
         }
-        let found = self.fs().getattr(self.ino(id)).unwrap();
+        let found = match self.fs().getattr(self.ino(id)) {
+            // What lies below now was not changed by an operation that has just failed.
+            Err(error) if self.may_lie_below(&error) => return,
+            found => found.unwrap(),
+        };
         let same = |node: &Node| {
             let expected = node.attributes();
             let without = node.unwritten.as_ref().map_or(0, |unwritten| unwritten.without_place());

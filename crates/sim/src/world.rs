@@ -17,7 +17,8 @@ use std::sync::Arc;
 use terrace_check::{Code, Severity};
 use terrace_format::Ino;
 use terrace_fs::{
-    Atime, DeviceClass, FormatOptions, Fs, InPlace, MountOptions, NewDevice, Wait, format, read_superblock,
+    Atime, DeviceClass, FormatOptions, Fs, FsError, InPlace, MountOptions, NewDevice, Wait, format,
+    read_superblock,
 };
 use terrace_reference::{CrashState, Id, Limits, ROOT, Reference, Stamp, Torn};
 use terrace_runtime::{Clock, ManualClock, Step};
@@ -192,6 +193,11 @@ impl World {
         self.numbers.get(&id).map_or(Ino(0), |(ino, _)| *ino)
     }
 
+    /// Whether an error may be that of a metadata page on a lower tier that misbehaves.
+    pub fn may_lie_below(&self, error: &FsError) -> bool {
+        self.faulty() && self.config.has_metadata_below() && error.errno() == libc::EIO
+    }
+
     /// Whether the lower tier misbehaves now.
     pub fn faulty(&self) -> bool {
         self.fault.is_some()
@@ -206,6 +212,7 @@ impl World {
             threshold_percent: Some(self.config.threshold_percent),
             promote_first_touch: self.config.promote_first_touch,
             home: self.config.home,
+            metadata_moves: self.config.metadata,
             // Small, so that cached pages are evicted and prefetched ones expire.
             cache_bytes: 2 << 20,
             group_bytes: 256 << 10,
@@ -241,7 +248,10 @@ impl World {
     }
 
     pub fn end_mount(&mut self) {
-        let report = self.fs().status().unwrap().migration;
+        let status = self.fs().status().unwrap();
+        self.counts.lowered += status.metadata.lowered_pages;
+        self.counts.fetched += status.metadata.fetched_pages;
+        let report = status.migration;
         self.counts.demoted_bytes += report.demoted_bytes;
         self.counts.promoted_bytes += report.promoted_bytes;
         self.counts.clean_evicted_bytes += report.clean_evicted_bytes;

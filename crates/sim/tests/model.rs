@@ -165,6 +165,18 @@ fn predictive() {
     check(kind("faults-write-only"), 5_000);
 }
 
+/// Metadata moves below PM and comes back; power fails anywhere, devices fail.
+#[test]
+fn metadata() {
+    let counts = check(kind("power-metadata"), 5_000);
+    assert!(counts.lowered > 500 && counts.fetched > 500, "{counts:?}");
+    check(kind("power-metadata-dram"), 3_000);
+    check(kind("full-metadata"), 3_000);
+    let counts = check(kind("faults-power-metadata"), 3_000);
+    assert!(counts.errors > 0, "{counts:?}");
+    check(kind("faults-metadata"), 3_000);
+}
+
 /// PM alone, full: what gives space back never lacks it (I9).
 #[test]
 fn brim() {

@@ -203,6 +203,16 @@ fn show_live(found: &Value) {
             output::print(format!("written below for each byte down {factor:.2}; in place {in_place}"));
         }
     }
+    let below = found["metadata"]["below_bytes"].as_u64().unwrap_or(0);
+    if below > 0 {
+        let pages = |name: &str| text(&found["metadata"][name]);
+        output::print(format!(
+            "metadata below PM {}: without their devices the names and attributes there are lost  pages down {}  up {}",
+            human(below),
+            pages("lowered_pages"),
+            pages("fetched_pages")
+        ));
+    }
     show_placement(&found["placement"]);
     let recovery = &found["recovery"];
     if !recovery.is_null() {

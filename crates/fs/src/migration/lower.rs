@@ -72,7 +72,8 @@ impl Fs {
     /// Moves up to a batch of cold pages down, the clock hand passing at most `stride` blocks. Returns how many moved;
     /// 0 also when no tier has room for one.
     pub(super) fn lower_metadata(&self, stride: u64) -> FsResult<u64> {
-        if !self.metadata.allowed || self.wal.is_stopped() {
+        let most = self.metadata.may_move();
+        if most == 0 || self.wal.is_stopped() {
             return Ok(0);
         }
         while self.blocks.scan_step()? {}
@@ -83,6 +84,7 @@ impl Fs {
             let picked = self.pick_metadata(&mut left).into_iter();
             cold.extend(picked.filter_map(|(pm, kind, datum)| self.movable(pm, kind, datum)));
         }
+        cold.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         if cold.is_empty() {
             return Ok(0);
         }
@@ -92,12 +94,29 @@ impl Fs {
         };
         if moved > 0 {
             *self.migration.reason.lock() = None;
+            self.migration.not_before_ns.store(0, Ordering::Relaxed);
         }
         self.metadata.lowered.fetch_add(moved, Ordering::Relaxed);
         self.migration.left_blocks.fetch_add(moved, Ordering::Relaxed);
         self.wal.checkpoint_at_leisure()?;
         self.blocks.drain_quarantine();
         Ok(moved)
+    }
+
+    /// Moves down at once every metadata page that may move, however much room PM has. For tests and simulators.
+    /// Returns how many moved.
+    ///
+    /// # Errors
+    /// The media's.
+    pub fn lower_metadata_now(&self) -> FsResult<u64> {
+        let mut all = 0;
+        loop {
+            // Twice around: what was used lately is cold the second time.
+            match self.lower_metadata(2 * self.blocks.end_block().0)? {
+                0 => return Ok(all),
+                moved => all += moved,
+            }
+        }
     }
 
     /// The next pages under the clock hand that were not used since it last came by; what it may still pass goes down.
@@ -326,11 +345,12 @@ impl Fs {
     ) -> Attempt<bool> {
         let _guards = self.locks.write_many(&inodes_of(index));
         let mut shards = self.catalog.write(&chunks::shards(&self.catalog, place));
-        let numbers = self.numbers.lock();
+        let mut numbers = self.numbers.lock();
         let mut staged = Staged::new(self, None, false);
         if index >= numbers.scanned()
             || self.inode_map.location(None, index)? != Some(page.pm.0)
             || self.inodes_may_move(index, &page.bytes).is_none()
+            || !numbers.is_settled(index, &page.bytes)
             || !self.stage_lowered(&mut staged, &mut shards, page, place)?
         {
             return Ok(false);
@@ -338,6 +358,7 @@ impl Fs {
         self.inode_map.set_location(&mut staged.tx, index, word)?;
         staged.commit(reservation)?;
         self.inode_pages.forget(index);
+        numbers.unlearn(index);
         Ok(true)
     }
 }

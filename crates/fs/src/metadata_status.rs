@@ -1,0 +1,66 @@
+//! How much metadata lies below PM, for `terrace status`. Nothing is kept for it: what points to pages is in PM and is read.
+
+use crate::errno::FsResult;
+use crate::fs::Fs;
+use crate::status::TierStatus;
+use serde::Serialize;
+use terrace_format::below::{Below, is_below};
+use terrace_format::{BLOCK_SIZE, TierId};
+use terrace_runtime::sync::atomic::Ordering;
+
+/// Metadata pages below PM.
+#[derive(Debug, Clone, Serialize)]
+pub struct MetadataStatus {
+    /// Bytes of catalog leaves and inode pages that lie on lower tiers now.
+    pub below_bytes: u64,
+    /// Pages moved down since mount.
+    pub lowered_pages: u64,
+    /// Pages fetched since mount.
+    pub fetched_pages: u64,
+}
+
+impl Fs {
+    /// What status says of metadata; fills in the share of each device. Lower tiers follow PM in `tiers`.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) fn metadata_status(&self, tiers: &mut [TierStatus]) -> FsResult<MetadataStatus> {
+        let below = self.metadata_below()?;
+        for tier in tiers.iter_mut().skip(1) {
+            let ids = self.devices.of_tier(TierId(tier.id));
+            for (device, id) in tier.devices.iter_mut().zip(ids) {
+                device.metadata_bytes = below.get(usize::from(id.0)).map_or(0, |pages| pages * BLOCK_SIZE);
+            }
+        }
+        Ok(MetadataStatus {
+            below_bytes: below.iter().sum::<u64>() * BLOCK_SIZE,
+            lowered_pages: self.metadata.lowered.load(Ordering::Relaxed),
+            fetched_pages: self.metadata.fetched.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Metadata pages on each device, in the order of their numbers. Reads what points to them: one word for each page.
+    ///
+    /// # Errors
+    /// EIO.
+    fn metadata_below(&self) -> FsResult<Vec<u64>> {
+        let mut pages = vec![0; self.devices.list.len()];
+        if !self.superblock.has_metadata_below() {
+            return Ok(pages);
+        }
+        let mut count = |word: u64| {
+            let device = Below::decode(word).map_or(usize::MAX, |place| usize::from(place.device.0));
+            if let Some(pages) = pages.get_mut(device) {
+                *pages += 1;
+            }
+        };
+        for shard in 0..self.catalog.shard_count() {
+            self.catalog.read(shard).reader().leaves_below(shard, &mut count)?;
+        }
+        let inode_pages = self.numbers.lock().pages;
+        for index in 0..inode_pages {
+            count(self.inode_map.location(None, index)?.filter(|word| is_below(*word)).unwrap_or(0));
+        }
+        Ok(pages)
+    }
+}
