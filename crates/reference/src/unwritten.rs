@@ -186,6 +186,11 @@ impl Unwritten {
         self.durable.size()
     }
 
+    /// Blocks of a range that have a place on a medium.
+    pub(crate) fn placed(&self, first: u64, end: u64) -> impl Iterator<Item = u64> {
+        self.durable.allocated(first, end)
+    }
+
     /// Blocks that have no place on a medium yet, for all that is known.
     pub fn without_place(&self) -> u64 {
         self.touched.keys().filter(|block| !self.durable.has_place(**block)).count() as u64

@@ -205,3 +205,20 @@ fn blocks_set_aside() -> Result<(), i32> {
     assert_eq!(node.content().map(|content| content.unwritten(0, 9)), Some(2));
     Ok(())
 }
+
+/// fallocate gives what waits a place too, in its turn: a crash amid it leaves a prefix that begins with that block.
+#[test]
+fn allocation_over_what_waits() -> Result<(), i32> {
+    let (mut fs, id) = start();
+    put(&mut fs, id, 0, &[1; 64], 3);
+    let op = Op::Fallocate { id, offset: 64, length: 3 * BLOCK as u64, mode: Allocate::KeepSize };
+    let rules = CrashRules { atomic_blocks: 56, ordered: false };
+    let mut blocks = Vec::new();
+    for mut state in fs.crash_states(&op, rules, Stamp::at(5)) {
+        let waits = state.tree.node(id)?.unwritten.as_ref().map_or(0, |waits| waits.without_place());
+        blocks.push(state.tree.attributes(id)?.blocks / 8 - waits);
+        state.tree.drop_references();
+    }
+    assert_eq!(blocks, [0, 1, 2, 3, 4, 4]);
+    Ok(())
+}
