@@ -24,6 +24,7 @@ pub mod fresh;
 pub mod generate;
 mod hand;
 mod happen;
+mod inject;
 pub mod log;
 pub mod media;
 pub mod mistakes;
