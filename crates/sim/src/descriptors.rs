@@ -51,10 +51,12 @@ impl Descriptors {
     /// One of a file is closed: the oldest and the newest in turns.
     pub fn close(&mut self, id: Id) {
         let of_file = |found: &Descriptor| found.id == id;
-        let newest = self.tick() % 2 == 0;
+        let newest = self.tick().is_multiple_of(2);
         let at =
             if newest { self.list.iter().rposition(of_file) } else { self.list.iter().position(of_file) };
-        at.map(|at| self.list.remove(at));
+        if let Some(at) = at {
+            self.list.remove(at);
+        }
     }
 
     /// A file with a descriptor that is to be told.
