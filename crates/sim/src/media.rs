@@ -174,7 +174,7 @@ impl Media {
             match seed / 4 % 4 {
                 0 => device.image_none(),
                 1 => device.image_all(),
-                _ if turn > 1 && seed / 16 % 2 == 0 => match seed / 32 / turn % 3 {
+                _ if turn > 1 && (seed / 16).is_multiple_of(2) => match seed / 32 / turn % 3 {
                     0 => device.image_none(),
                     1 => device.image_all(),
                     _ => device.image_random(seed + turn),
