@@ -386,7 +386,7 @@ impl BlockPool {
             let descriptor = self.descriptor(PmBlock(block));
             if word != 0 {
                 // Perhaps it is another's by now; then this costs looks at the table, nothing else.
-                if !entry.ends_with(&MASK_FULL.to_le_bytes()) {
+                if !entry.ends_with(&MASK_FULL.to_le_bytes()) && !planted(Mistake::PartialCountsAsFull) {
                     descriptor.set_partial(true);
                 }
                 if descriptor.learn(State::Used) {

@@ -209,8 +209,9 @@ impl<'a> Staged<'a> {
         Ok(())
     }
 
-    /// Stores what stays in its block.
-    fn overwrite(&mut self) -> Attempt<()> {
+    /// Stores what stays in its block. Gives what a planted mistake stores too late.
+    fn overwrite(&mut self) -> Attempt<Vec<(PmOffset, Cow<'a, [u8]>)>> {
+        let mut late = Vec::new();
         for InPlace { block, at, bytes } in std::mem::take(&mut self.in_place) {
             // The bytes may be named by the checksum of a lane's last record (T4).
             self.fs.wal.confirm_named(block.offset().plus(at), bytes.len() as u64)?;
@@ -220,9 +221,12 @@ impl<'a> Staged<'a> {
             }
             self.fs.blocks.bump(block);
             descriptor.touch_written(self.fs.tick.load(Ordering::Relaxed));
-            self.store(block, at, bytes)?;
+            match planted(Mistake::MaskBeforeLines) {
+                true => late.push((block.offset().plus(at), bytes)),
+                false => self.store(block, at, bytes)?,
+            }
         }
-        Ok(())
+        Ok(late)
     }
 
     /// Gives a new block an owner; logged with the others by [`Self::log_owners`].
@@ -271,7 +275,7 @@ impl<'a> Staged<'a> {
     /// Commits; afterwards the freed blocks wait for the checkpoint.
     pub fn commit(&mut self, reservation: Reservation<'_>) -> Attempt<Lsn> {
         self.log_owners();
-        self.overwrite()?;
+        let late = self.overwrite()?;
         if self.unnamed {
             self.fs.pm.order();
         }
@@ -279,6 +283,9 @@ impl<'a> Staged<'a> {
         // A record that failed on the way may be valid: what it gives to files must not be handed out again.
         self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
         let lsn = committed?;
+        for (offset, bytes) in late {
+            self.fs.pm.write_streaming(offset, &bytes)?;
+        }
         if self.stored_bytes > 0 {
             self.fs.io.pm.write(self.stored_bytes);
         }

@@ -99,7 +99,8 @@ impl Fs {
     fn note_round(&self, ino: Ino, result: &FsResult<()>) {
         match result {
             Ok(()) => self.write_back.errors.succeeded(ino),
-            Err(FsError::WouldBlock) => {}
+            // Of a file that was removed meanwhile: who has its number next must not be told.
+            Err(FsError::WouldBlock | FsError::Stale) => {}
             Err(error) => self.write_back.errors.note(ino, error, self.clock.monotonic_ns()),
         }
         self.write_back.round_done();
@@ -107,7 +108,11 @@ impl Fs {
 
     /// Writes a file back and notes what became of it.
     pub(crate) fn write_back_noted(&self, ino: Ino) -> FsResult<()> {
-        let result = self.write_back_file(ino);
+        let result = match self.write_back_file(ino) {
+            // It was removed meanwhile: nothing of it is to be durable.
+            Err(FsError::Stale) => Ok(()),
+            result => result,
+        };
         self.note_round(ino, &result);
         result
     }
@@ -127,6 +132,7 @@ impl Fs {
                 self.write_back.round_done();
                 Err(error)
             }
+            Err(FsError::Stale) => Ok(Round::Nothing),
             Err(error) => {
                 self.note_round(ino, &Err(error.clone()));
                 Err(error)

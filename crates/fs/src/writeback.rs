@@ -73,6 +73,9 @@ impl Fs {
         let Some(group) = self.look_at_dirty(ino, blocks, all, &mut written.others)? else {
             return Ok(written);
         };
+        if planted(Mistake::CleanBeforeWritten) {
+            self.clean_early(&group);
+        }
         let mut rest: &[DirtyPage] = &group.pages;
         let mut placed = Vec::with_capacity(rest.len());
         let mut devices: SmallVec<[(DeviceRun, u64); 4]> = SmallVec::new();
@@ -95,6 +98,15 @@ impl Fs {
         pause::at_unlocked("writeback:flushed");
         self.install_written(&group, &placed, &mut written.blocks)?;
         Ok(written)
+    }
+
+    /// A planted mistake.
+    fn clean_early(&self, group: &Group<'_>) {
+        let now = self.clock.monotonic_ns();
+        for copy in &group.pages {
+            let version = self.cold_versions.get(group.ino, copy.key.block);
+            let _: Installed = self.cache.installed(copy, version, now);
+        }
     }
 
     /// Copies of dirty pages, marked as under way.
@@ -312,7 +324,7 @@ impl Fs {
         };
         let state = |placed: &Placed| self.cache.state_of(placed.copy.key);
         let alive = |placed: &&Placed| {
-            let careless = planted(Mistake::WriteBackIgnoresVersion);
+            let careless = planted(Mistake::WriteBackIgnoresVersion) || planted(Mistake::CleanBeforeWritten);
             careless || state(placed).is_some_and(|(birth, _)| birth == placed.copy.birth)
         };
         let skipped = piece.iter().take_while(|placed| !alive(placed)).count();

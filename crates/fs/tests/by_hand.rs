@@ -63,6 +63,33 @@ fn files_move_between_any_two_of_three_tiers() -> FsResult<()> {
     Ok(())
 }
 
+/// A file that is nearly all hole was counted in pieces of 1 GiB, holes included: 10,000 steps for one block at 5 TiB.
+#[test]
+fn holes_are_not_counted_piece_by_piece() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "file");
+    let far = (5 << 40) + 3 * BLOCK;
+    for (offset, seed) in [(0, 1), (1 << 40, 2), (far, 3)] {
+        write(&fs, file, offset, &pattern(BLOCK as usize, seed))?;
+    }
+    for to in [2, 1, 0] {
+        let job = fs.move_by_hand(file, HandMove::Migrate { to })?;
+        let ended = |fs: &Fs| fs.hand_report(job).is_some_and(|report| report.state.has_ended());
+        let steps = (0..100).take_while(|_| !ended(&fs) && fs.hand_step() == Next::Again).count();
+        let report = fs.hand_report(job).unwrap();
+        assert_eq!((report.state, report.total_bytes, report.left_bytes), (HandState::Done, 3 * BLOCK, 0));
+        assert!(steps < 40, "{steps}");
+        let mut expected = [0; 3];
+        expected[usize::from(to)] = 3 * BLOCK;
+        assert_eq!(bytes_on(&fs, file), expected, "to tier {to}");
+    }
+    let mut found = vec![0; BLOCK as usize];
+    fs.read(file, far, &mut found, W)?;
+    assert_eq!(found, pattern(BLOCK as usize, 3));
+    Ok(())
+}
+
 /// Holes, preallocated blocks and an end inside a block move and stay what they are; a block with a newer copy in PM is
 /// not taken from below.
 #[test]

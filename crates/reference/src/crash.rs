@@ -150,9 +150,12 @@ impl Reference {
         let block = BLOCK as u64;
         let mut tree = self.clone();
         let (first, end) = (offset / block, (offset + length).div_ceil(block));
-        let had: Vec<u64> = match self.node(id).ok().and_then(|node| node.content()) {
-            Some(content) => content.allocated(first, end).collect(),
-            None => return,
+        let Ok(node) = self.node(id) else { return };
+        // What waits in DRAM has no place yet and gets one too.
+        let had: Vec<u64> = match (&node.unwritten, node.content()) {
+            (Some(unwritten), _) => unwritten.placed(first, end).collect(),
+            (None, Some(content)) => content.allocated(first, end).collect(),
+            (None, None) => return,
         };
         for number in (first..end).filter(|number| !had.contains(number)) {
             let Ok(node) = tree.node_mut(id) else { return };

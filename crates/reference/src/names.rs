@@ -143,7 +143,9 @@ impl Reference {
             gid = parent.gid;
             mode |= if is_directory { S_ISGID } else { 0 };
         }
-        let id = self.add(Node::new(kind, mode, links, (uid, gid), when));
+        let keeps = matches!(kind, Kind::Regular(_) | Kind::Directory { .. });
+        let pin = self.node(directory)?.pin.filter(|_| keeps);
+        let id = self.add(Node { pin, ..Node::new(kind, mode, links, (uid, gid), when) });
         self.directory_mut(directory)?.insert(name.to_vec(), id);
         let parent = self.node_mut(directory)?;
         parent.links += u32::from(is_directory);

@@ -66,6 +66,8 @@ pub struct Node {
     pub unwritten: Option<Box<Unwritten>>,
     /// Writes that waited in DRAM so far.
     pub(crate) waited: u64,
+    /// The tier that it is kept on; inherited by what is made in a directory.
+    pub pin: Option<u8>,
 }
 
 /// What stat tells.
@@ -111,6 +113,7 @@ impl Node {
             references: 0,
             unwritten: None,
             waited: 0,
+            pin: None,
         }
     }
 

@@ -186,6 +186,11 @@ impl Unwritten {
         self.durable.size()
     }
 
+    /// Blocks of a range that have a place on a medium.
+    pub(crate) fn placed(&self, first: u64, end: u64) -> impl Iterator<Item = u64> {
+        self.durable.allocated(first, end)
+    }
+
     /// Blocks that have no place on a medium yet, for all that is known.
     pub fn without_place(&self) -> u64 {
         self.touched.keys().filter(|block| !self.durable.has_place(**block)).count() as u64
@@ -292,7 +297,7 @@ impl Unwritten {
         let length = |size: u64| size.saturating_sub(start).min(B) as usize;
         let mut bytes = self.durable.block(block);
         let mut size = self.durable.size();
-        let mut versions = vec![Version { bytes, length: length(size) }];
+        let mut versions = vec![Version { bytes, length: length(size), size }];
         for write in &self.writes {
             let inside = write.pieces.iter().filter_map(|piece| piece.slice(start..start + B));
             let mut changed = length(write.size.max(size)) > length(size);
@@ -301,9 +306,20 @@ impl Unwritten {
                 bytes[at..at + piece.bytes.len()].copy_from_slice(&piece.bytes);
                 changed = true;
             }
+            // A size alone is durable at once where the end before it was, whatever waits below that end.
+            if write.pieces.is_empty() && write.size > size {
+                let at_end = versions.iter().filter(|version| version.size == size);
+                let raised = at_end.map(|version| Version {
+                    bytes: version.bytes,
+                    length: length(write.size),
+                    size: write.size,
+                });
+                let raised: Vec<Version> = raised.collect();
+                versions.extend(raised);
+            }
             size = size.max(write.size);
             if changed {
-                versions.push(Version { bytes, length: length(size) });
+                versions.push(Version { bytes, length: length(size), size });
             }
         }
         versions
@@ -326,6 +342,8 @@ struct Version {
     bytes: [u8; BLOCK],
     /// Bytes of it before the end of the file.
     length: usize,
+    /// The size of the file.
+    size: u64,
 }
 
 #[cfg(test)]

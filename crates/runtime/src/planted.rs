@@ -41,6 +41,12 @@ pub enum Mistake {
     WriteBackWithoutFlush,
     WriteBackIgnoresVersion,
     SizeWithTheWrite,
+    CleanBeforeWritten,
+    OlderCopyInstalled,
+    ErrorToldOnce,
+    MaskBeforeLines,
+    PartialCountsAsFull,
+    MoveWithoutFlush,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -169,6 +175,36 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::SizeWithTheWrite,
         "size-with-the-write",
         "a write into DRAM commits the size before its bytes are written back",
+    ),
+    (
+        Mistake::CleanBeforeWritten,
+        "clean-before-written",
+        "a dirty page counts as clean as soon as it was copied, before the device has it",
+    ),
+    (
+        Mistake::OlderCopyInstalled,
+        "older-copy-installed",
+        "of two copies of a dirty page that are under way the older may be installed last",
+    ),
+    (
+        Mistake::ErrorToldOnce,
+        "error-told-once",
+        "a write-back that failed is told to the first descriptor that asks, and to no other",
+    ),
+    (
+        Mistake::MaskBeforeLines,
+        "mask-before-lines",
+        "the mask of a partial block says that lines are valid before they are stored",
+    ),
+    (
+        Mistake::PartialCountsAsFull,
+        "partial-counts-as-full",
+        "after a mount a partial block counts as one that holds all lines",
+    ),
+    (
+        Mistake::MoveWithoutFlush,
+        "move-without-flush",
+        "a move between lower tiers gives up the old copy before the new one was flushed",
     ),
 ];
 

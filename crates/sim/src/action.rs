@@ -2,9 +2,10 @@
 //! repeated, and shortened, without the generator that made it.
 
 use std::time::Duration;
+use terrace_fs::HandMove;
 use terrace_media::block::{Operation, Times};
 use terrace_media::pm::Access;
-use terrace_reference::Op;
+use terrace_reference::{Id, Op};
 
 /// One thing that happens to a pool.
 #[derive(Debug, Clone)]
@@ -23,6 +24,10 @@ pub enum Action {
     SyncDown,
     /// Metadata moves below PM, as far as it may, with operations in the middle.
     LowerMetadata,
+    /// A user asks for a move of a file or directory, or a pin. `finish`: it is waited for.
+    Hand { id: Id, action: HandMove, finish: bool },
+    /// A file is read again and again, second after second.
+    ReadOften(Id),
     /// Unmount, check, mount.
     Remount,
     /// Unmount, check: the last thing of a history.

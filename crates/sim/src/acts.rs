@@ -3,6 +3,7 @@
 
 use crate::action::Action;
 use crate::config::{BASE, Config};
+use terrace_fs::HandMove;
 use terrace_placement::Home;
 use terrace_reference::{Allocate, BLOCK, Change, Id, New, Op, ROOT, SetTime, XattrMode};
 
@@ -286,6 +287,50 @@ pub fn waiting_first() -> Vec<Act> {
 pub fn settling() -> Vec<Act> {
     let act = |name, action| Act { name, action, touches: Vec::new() };
     vec![act("write-back", Action::WriteBack), act("sync", Action::Sync)]
+}
+
+/// The pool of [`by_hand`]: two tiers of two devices each.
+pub const TIERS: Config = Config {
+    name: "systematic-tiers",
+    device_blocks: 513,
+    more_devices: &[(1, 257), (2, 513), (2, 257)],
+    by_hand: true,
+    ..SMALL
+};
+
+/// Moves between tiers and pins, by themselves and upon each other and upon writes. On the pool [`TIERS`].
+pub fn by_hand() -> Vec<Case> {
+    let hand = |name, id, action| Act {
+        name,
+        action: Action::Hand { id, action, finish: true },
+        touches: vec![(id, None)],
+    };
+    let mut all = acts();
+    let mut named = |name: &str| all.swap_remove(all.iter().position(|act| act.name == name).unwrap());
+    let down = |id| hand("to tier 2", id, HandMove::Migrate { to: 2 });
+    let (lines, part) = (named("over a cold block, lines"), named("over a cold block, part"));
+    vec![
+        vec![down(COLD)],
+        vec![down(BIG)],
+        vec![hand("to tier 1", F, HandMove::Migrate { to: 1 })],
+        vec![hand("into PM", COLD, HandMove::Migrate { to: 0 })],
+        vec![hand("pinned to PM", COLD, HandMove::Pin { tier: 0 })],
+        vec![hand("a directory pinned to tier 2", D, HandMove::Pin { tier: 2 })],
+        vec![hand("pinned", D, HandMove::Pin { tier: 1 }), hand("unpinned", D, HandMove::Unpin)],
+        vec![hand("pinned", D, HandMove::Pin { tier: 1 }), make_in(D)],
+        vec![down(BIG), hand("up to tier 1", BIG, HandMove::Migrate { to: 1 })],
+        vec![down(COLD), lines.clone()],
+        vec![lines, down(COLD)],
+        vec![part, down(COLD)],
+        vec![down(COLD), named("punch cold")],
+        vec![down(COLD), named("truncate cold")],
+        vec![down(ROOT), hand("all to tier 1", ROOT, HandMove::Migrate { to: 1 })],
+    ]
+}
+
+fn make_in(directory: Id) -> Act {
+    let action = make(NEW, directory, "new", New::Regular(0o644));
+    Act { name: "create", action, touches: Vec::new() }
 }
 
 /// As the second step of a pair: another inode, other content.

@@ -167,7 +167,17 @@ impl World {
                 let name = [b"..".to_vec(), b".".to_vec()].get(dots).cloned().unwrap_or(name);
                 Op::Lookup { directory, name }
             }
-            240..=259 => Op::Open { id: self.file(), truncate: self.rng.random_ratio(1, 8) },
+            240..=259 => {
+                let (id, truncate) = (self.file(), self.rng.random_ratio(1, 8));
+                // Several descriptors of one file.
+                let other = self
+                    .opens
+                    .keys()
+                    .next()
+                    .copied()
+                    .filter(|_| self.config.by_hand && id.0.is_multiple_of(2));
+                Op::Open { id: other.unwrap_or(id), truncate }
+            }
             260..=329 => self.choose_release(),
             330..=339 => Op::GetAttributes { id: self.any() },
             340..=519 => self.choose_read(),
@@ -190,7 +200,10 @@ impl World {
                 let link = self.pick(|kind, _| matches!(kind, Kind::Symlink(_)));
                 Op::ReadLink { id: link.unwrap_or(ROOT) }
             }
-            _ => Op::Fsync { id: self.any() },
+            _ => {
+                let id = self.any();
+                Op::Fsync { id: self.descriptors.due().filter(|_| self.config.by_hand).unwrap_or(id) }
+            }
         }
     }
 
@@ -242,7 +255,18 @@ impl World {
     fn choose_read(&mut self) -> Op {
         let id = self.file();
         let size = self.size_of(id);
+        // On where the last read ended, so that more is read than was asked for.
+        if self.config.by_hand
+            && let Some((id, offset)) = self.last_read.filter(|(id, _)| self.model.node(*id).is_ok())
+            && offset < self.size_of(id)
+            && self.rng.random_ratio(1, 2)
+        {
+            let length = self.rng.random_range(1..20 * B);
+            self.last_read = Some((id, offset + length));
+            return Op::Read { id, offset, length: length as usize };
+        }
         let (offset, length) = (self.offset(size), self.length());
+        self.last_read = Some((id, offset + length));
         Op::Read { id, offset, length: length as usize }
     }
 

@@ -92,6 +92,7 @@ impl World {
             self.compare_content(id);
             self.compare_attributes(id);
         }
+        self.compare_pins();
         if self.lenient {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 use terrace_fs::{MetadataMoves, PolicyKind};
-use terrace_placement::Home;
+use terrace_placement::{Home, Parameters};
 
 /// One kind of run.
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +11,12 @@ pub struct Config {
     pub name: &'static str,
     /// 0: no lower tier.
     pub device_blocks: u64,
+    /// Devices beside the first, which is of tier 1: tier and blocks.
+    pub more_devices: &'static [(u8, u64)],
+    /// Users move and pin files, and read them again and again.
+    pub by_hand: bool,
+    /// Of the predictors, instead of the default.
+    pub parameters: Option<Parameters>,
     /// data=ordered.
     pub data_ordered: bool,
     /// Placement.
@@ -62,6 +68,17 @@ impl Config {
         self.device_blocks > 0 && self.metadata != MetadataMoves::Never
     }
 
+    /// The devices below PM: tier and blocks.
+    pub fn devices(&self) -> Vec<(u8, u64)> {
+        let first = (self.device_blocks > 0).then_some((1, self.device_blocks));
+        first.into_iter().chain(self.more_devices.iter().copied()).collect()
+    }
+
+    /// The lowest tier.
+    pub fn lowest_tier(&self) -> u8 {
+        self.devices().iter().map(|(tier, _)| *tier).max().unwrap_or(0)
+    }
+
     /// Whether writes without O_SYNC may wait in DRAM until they are written back.
     pub fn buffers(&self) -> bool {
         self.dram && self.device_blocks > 0
@@ -72,6 +89,9 @@ impl Config {
 pub const BASE: Config = Config {
     name: "atomic",
     device_blocks: 5120,
+    more_devices: &[],
+    by_hand: false,
+    parameters: None,
     data_ordered: false,
     policy: PolicyKind::Anticache,
     promote_first_touch: false,
@@ -121,8 +141,26 @@ const METADATA: Config = Config {
     ..POWER
 };
 
+/// Two tiers of two devices each below PM. Predictors that judge soon, so that all they say is said.
+const TIERS: Config = Config {
+    name: "tiers",
+    device_blocks: 1025,
+    more_devices: &[(1, 769), (2, 1025), (2, 1537)],
+    by_hand: true,
+    parameters: Some(Parameters { sync_blocks: 16, large_after: 1, large_min: 16 << 10 }),
+    ..BASE
+};
+
+/// Power fails anywhere, with all of it.
+const POWER_TIERS: Config =
+    Config { name: "power-tiers", power_fails: true, relatime: false, images: 6, ..TIERS };
+
+/// The same with data that waits in DRAM.
+const TIERS_DRAM: Config =
+    Config { name: "power-tiers-dram", home: Some(Home::Block), dram: true, ..POWER_TIERS };
+
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 24] = [
+pub const CONFIGS: [Config; 31] = [
     POWER,
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
     Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
@@ -155,6 +193,20 @@ pub const CONFIGS: [Config; 24] = [
         threshold_percent: 60,
         fills: true,
         ..METADATA
+    },
+    TIERS,
+    POWER_TIERS,
+    TIERS_DRAM,
+    Config { name: "tiers-predictive", policy: PolicyKind::Predictive, dram: true, ..POWER_TIERS },
+    Config { name: "faults-tiers", faults: true, relatime: false, ..TIERS },
+    Config { name: "faults-tiers-dram", faults: true, ..TIERS_DRAM },
+    Config {
+        name: "full-tiers",
+        device_blocks: 129,
+        more_devices: &[(1, 161), (2, 129), (2, 129)],
+        most_blocks: 860,
+        fills: true,
+        ..TIERS_DRAM
     },
 ];
 
@@ -195,6 +247,13 @@ pub struct Counts {
     pub fetched: u64,
     /// Files of which something was not written back when power failed, taken over as they were found.
     pub taken_over: u64,
+    /// Bytes moved from one lower tier to another.
+    pub moved_below_bytes: u64,
+    /// Moves by hand that ended well, and others.
+    pub hand_done: u64,
+    pub hand_failed: u64,
+    /// Errors of write-back told to a descriptor that had not asked for what failed.
+    pub told: u64,
 }
 
 impl AddAssign for Counts {
@@ -220,5 +279,9 @@ impl AddAssign for Counts {
         self.lowered += other.lowered;
         self.fetched += other.fetched;
         self.taken_over += other.taken_over;
+        self.moved_below_bytes += other.moved_below_bytes;
+        self.hand_done += other.hand_done;
+        self.hand_failed += other.hand_failed;
+        self.told += other.told;
     }
 }

@@ -32,6 +32,8 @@ pub struct Call {
     pub numbers: BTreeMap<Id, Ino>,
     /// Where a directory is read from.
     pub cookie: u64,
+    /// The descriptor that makes a file durable.
+    pub handle: Option<u64>,
 }
 
 fn time(set: reference::SetTime) -> terrace_fs::SetTime {
@@ -130,7 +132,10 @@ impl Call {
             }),
             Op::ReadDirectory { id, limit, plus, .. } => self.directory(fs, *id, *limit, *plus),
             Op::ReadLink { id } => fs.readlink(self.ino(id)).map(Seen::Bytes),
-            Op::Fsync { id } => fs.fsync(self.ino(id), false, wait).map(done),
+            Op::Fsync { id } => match self.handle {
+                Some(handle) => fs.fsync_handle(self.ino(id), handle, false, wait).map(done),
+                None => fs.fsync(self.ino(id), false, wait).map(done),
+            },
         }
     }
 

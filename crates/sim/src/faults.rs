@@ -340,8 +340,7 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
 fn begin(known: &Shared, setup: &Setup) -> Shared {
     let media = {
         let known = known.borrow();
-        let device = known.media.device.as_ref().map(|device| device.visible_image());
-        Media::from_images(known.media.pm.visible_image(), device, setup)
+        Media::from_images(known.media.pm.visible_image(), known.media.device_images(), setup)
     };
     let world = known.borrow().fork(media);
     world.borrow_mut().begin_quiet();
@@ -369,7 +368,7 @@ fn states_of(world: &World, action: &Action) -> Vec<CrashState> {
 }
 
 fn device(world: &World) -> Arc<SimulatedDevice> {
-    Arc::clone(world.media.device.as_ref().unwrap())
+    Arc::clone(&world.media.devices[0])
 }
 
 fn inject(world: &World, kind: Kind, after: u64) {

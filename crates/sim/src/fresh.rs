@@ -31,8 +31,7 @@ fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
     let (pm, device) = {
         let mut world = world.borrow_mut();
         world.leave_a_file();
-        let device = world.media.device.as_ref().map(|device| device.visible_image());
-        (world.media.pm.visible_image(), device)
+        (world.media.pm.visible_image(), world.media.device_images().pop())
     };
     let header = device.as_ref().map(|device| device.block(DeviceBlock(0)));
     let media = Media::from_images(pm, device, setup);
@@ -52,7 +51,7 @@ fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
     let mut seen = HashSet::new();
     for (index, moment) in chosen.into_iter().map(|index| (index, &moments[index])) {
         let done = index + 1 == moments.len();
-        let device = moment.device.as_ref();
+        let device = moment.devices.first();
         let mut random = Random(index as u64);
         // Where only `persist` makes durable: the oldest epoch, the newest, and some between.
         let epochs = moment.pm.epoch_count() as usize;

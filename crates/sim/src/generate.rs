@@ -7,8 +7,10 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
+use terrace_fs::HandMove;
 use terrace_media::block::{Operation, Times};
 use terrace_media::pm::Access;
+use terrace_reference::Id;
 
 /// What a device does.
 pub const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
@@ -62,8 +64,10 @@ impl Generator {
             430..=629 if config.pm_faults => self.poisoned(world),
             630..=639 if config.buffers() => Action::Sync,
             640..=649 if config.buffers() => Action::WriteBack,
-            650..=656 if config.has_metadata_below() => Action::LowerMetadata,
-            657..=700 if config.many_names => Action::LowerMetadata,
+            650..=679 if config.by_hand => self.hand(world),
+            680..=683 if config.by_hand => Action::ReadOften(self.node(world, false)),
+            684..=690 if config.has_metadata_below() => Action::LowerMetadata,
+            650..=683 if config.many_names => Action::LowerMetadata,
             _ => return Entry { action: self.operation(world), seed },
         };
         Entry { action, seed }
@@ -78,6 +82,27 @@ impl Generator {
             3000
         };
         Duration::from_millis(self.rng.random_range(1..most))
+    }
+
+    /// A file, or a directory now and then.
+    fn node(&mut self, world: &Shared, directories: bool) -> Id {
+        let mut world = world.borrow_mut();
+        std::mem::swap(&mut world.rng, &mut self.rng);
+        let directory = directories && world.rng.random_ratio(1, 4);
+        let id = if directory { world.directory() } else { world.file() };
+        std::mem::swap(&mut world.rng, &mut self.rng);
+        id
+    }
+
+    fn hand(&mut self, world: &Shared) -> Action {
+        let tier = self.rng.random_range(0..=world.borrow().config.lowest_tier());
+        let action = match self.rng.random_range(0..10) {
+            0..=5 => HandMove::Migrate { to: tier },
+            6..=7 => HandMove::Pin { tier },
+            _ => HandMove::Unpin,
+        };
+        let finish = self.rng.random_ratio(2, 3);
+        Action::Hand { id: self.node(world, true), action, finish }
     }
 
     fn operation(&mut self, world: &Shared) -> Action {

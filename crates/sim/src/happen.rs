@@ -6,6 +6,7 @@
 
 use crate::action::{Action, Entry, Fault};
 use crate::bounds;
+use crate::hand::{hand, read_often};
 use crate::operate::operate;
 use crate::pm_fault::poisoned;
 use crate::power::Crash;
@@ -13,10 +14,8 @@ use crate::world::{Nesting, Shared, World};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use terrace_fs::Wait;
-use terrace_media::block::Times;
 use terrace_reference::{Allocate, Change, Id, New, Op, ROOT};
 use terrace_runtime::{Next, interleave, thread};
 
@@ -24,7 +23,7 @@ use terrace_runtime::{Next, interleave, thread};
 pub const DUE: Duration = Duration::from_secs(40);
 
 /// Runs something of the engine with operations in its middle.
-fn with_nesting<R>(world: &Shared, nesting: Nesting, run: impl FnOnce() -> R) -> R {
+pub(crate) fn with_nesting<R>(world: &Shared, nesting: Nesting, run: impl FnOnce() -> R) -> R {
     world.borrow_mut().nesting = nesting;
     let result = run();
     world.borrow_mut().nesting = Nesting::None;
@@ -72,18 +71,23 @@ fn at_point(world: &Shared, point: &'static str) {
     now.depth -= 1;
 }
 
-/// One step of one kind of background work.
+/// One step of one kind of background work; the last kind is what users asked for by hand.
 fn step_once(world: &Shared, which: usize) -> Next {
     let taken = {
         let mut now = world.borrow_mut();
-        let count = now.steps.len().max(1);
-        now.steps.get_mut(which % count).and_then(Option::take)
+        let at = which % now.kinds();
+        match now.steps.get_mut(at) {
+            Some(step) => Ok((at, step.take())),
+            None => Err(now.fs.clone()),
+        }
     };
-    let Some(mut step) = taken else { return Next::Done };
+    let (at, mut step) = match taken {
+        Ok((at, Some(step))) => (at, step),
+        Err(Some(fs)) => return fs.hand_step(),
+        _ => return Next::Done,
+    };
     let next = step.step();
-    let mut now = world.borrow_mut();
-    let count = now.steps.len().max(1);
-    if let Some(place) = now.steps.get_mut(which % count) {
+    if let Some(place) = world.borrow_mut().steps.get_mut(at) {
         *place = Some(step);
     }
     next
@@ -116,8 +120,13 @@ impl World {
         Some(op)
     }
 
+    /// Kinds of background work.
+    fn kinds(&self) -> usize {
+        self.steps.len().max(1) + usize::from(self.config.by_hand && self.fs.is_some())
+    }
+
     /// A mistake that ends the run: background work is at rest and time alone moves it on.
-    fn background_ended(&mut self) {
+    pub(crate) fn background_ended(&mut self) {
         if self.take_crash() {
             self.counts.crashes_amid_background += 1;
             let states = self.state_now();
@@ -143,6 +152,8 @@ pub fn apply(world: &Shared, entry: &Entry) {
         Action::Sync => sync(world),
         Action::SyncDown => sync_down(world),
         Action::LowerMetadata => lower_metadata(world),
+        Action::Hand { id, action, finish } => hand(world, *id, *action, *finish),
+        Action::ReadOften(id) => read_often(world, *id),
         Action::Remount => world.borrow_mut().remount(),
         Action::Unmount => world.borrow_mut().unmount_and_check(),
         Action::Compare => world.borrow_mut().compare_when_well(),
@@ -162,10 +173,10 @@ fn recover_if_taken(world: &Shared) {
     }
 }
 
-fn background(world: &Shared, rounds: usize) {
+pub(crate) fn background(world: &Shared, rounds: usize) {
     world.borrow_mut().note(format!("background work, {rounds} rounds"));
     world.borrow().clock.advance(Duration::from_millis(20));
-    let kinds = world.borrow().steps.len();
+    let kinds = world.borrow().kinds();
     let ended = with_nesting(world, Nesting::Background, || {
         (0..rounds).any(|_| {
             let again =
@@ -225,23 +236,25 @@ fn sync(world: &Shared) {
 }
 
 fn sync_down(world: &Shared) {
-    let fs = {
+    let (fs, tier) = {
         let mut now = world.borrow_mut();
         if now.config.device_blocks == 0 {
             assert_eq!(now.fs().sync_to(1, &mut |_| {}).map_err(|e| e.errno()), Err(libc::EINVAL));
             return;
         }
-        now.note("sync to tier 1".into());
+        let lowest = now.config.lowest_tier();
+        let tier = if lowest > 1 { now.rng.random_range(1..=lowest) } else { 1 };
+        now.note(format!("sync to tier {tier}"));
         // It tries for ever while a device fails.
         if now.faulty() {
             return;
         }
-        now.fs().clone()
+        (now.fs().clone(), tier)
     };
     let written = world.borrow().written();
     let quiet = world.borrow_mut().rng.random_ratio(1, 2);
     let nesting = if quiet { Nesting::None } else { Nesting::Background };
-    let result = with_nesting(world, nesting, || fs.sync_to(1, &mut |_| {}));
+    let result = with_nesting(world, nesting, || fs.sync_to(tier, &mut |_| {}));
     drop(fs);
     let mut now = world.borrow_mut();
     now.background_ended();
@@ -249,11 +262,16 @@ fn sync_down(world: &Shared) {
         return;
     }
     match result {
-        Ok(()) if quiet => now.assert_all_below(),
+        Ok(()) if quiet => now.assert_all_below(tier),
         Ok(()) => {}
         // A flush that failed for one group counts against others in flight (M1).
         Err(error) if now.config.faults && error.errno() == libc::EIO => return,
-        Err(error) => assert!(now.config.fills && error.errno() == libc::ENOSPC, "sync to tier 1: {error}"),
+        // What pins and other moves bring up meanwhile is brought down again, but not for ever.
+        Err(error) if now.config.by_hand && !quiet && error.errno() == libc::EAGAIN => return,
+        Err(error) => {
+            let full = now.config.fills && error.errno() == libc::ENOSPC;
+            assert!(full, "sync to tier {tier}: {error}");
+        }
     }
     now.written_back(&written);
     now.unpersisted.clear();
@@ -332,13 +350,15 @@ impl World {
         Op::Write { id, offset, length, seed: self.rng.random(), kill_set_id: false, sync: false }
     }
 
-    /// After a sync to tier 1: what is still in PM has its copy below, or was never written.
-    fn assert_all_below(&mut self) {
+    /// After a sync to a tier: what is still above has its copy there, or was never written.
+    fn assert_all_below(&mut self, tier: u8) {
         let ids: Vec<Id> = self.model.nodes().map(|(id, _)| id).collect();
         for id in ids {
             let found = self.fs().whereabouts(self.ino(id)).unwrap();
             let unwritten = self.unwritten_blocks(id) * 4096;
-            assert!(found.tiers[0].1 <= found.clean_bytes + unwritten, "{id:?}: {found:?}");
+            let above = found.tiers.iter().filter(|(at, _)| *at < tier).map(|(_, bytes)| bytes);
+            let above: u64 = above.sum();
+            assert!(above <= found.clean_bytes + unwritten, "{id:?}: {found:?}");
         }
     }
 
@@ -375,44 +395,6 @@ impl World {
         assert!(self.fs().status().unwrap().recovery.clean);
         self.compare_all();
     }
-
-    /// Puts a fault in force, or ends it.
-    fn inject(&mut self, fault: Fault) {
-        let Some(device) = self.media.device.clone() else { return };
-        if self.faulty() && fault != Fault::Heals {
-            self.inject(Fault::Heals);
-        }
-        self.note(format!("{fault:?}"));
-        self.counts.faults += 1;
-        let blocks = device_blocks(&device);
-        match fault {
-            Fault::Fails { operation, errno, times } => {
-                let times = times.map_or(Times::Forever, Times::Count);
-                device.fail_next(operation, 0..blocks, errno, times);
-            }
-            Fault::Stalls => device.stall_without_waiting(),
-            Fault::Vanishes => device.vanish(libc::ENODEV),
-            Fault::Lies => {
-                device.lie_about_flush(true);
-                self.lied = true;
-            }
-            Fault::Heals => {
-                device.clear_failures();
-                device.unstall();
-                if self.fault == Some(Fault::Vanishes) {
-                    let lost_power = self.rng.random::<bool>().then(|| self.rng.random());
-                    device.come_back(lost_power);
-                    self.may_be_damaged |= self.lied && lost_power.is_some();
-                }
-                device.lie_about_flush(false);
-            }
-        }
-        self.fault = (fault != Fault::Heals).then_some(fault);
-    }
-}
-
-fn device_blocks(device: &Arc<terrace_media::block::SimulatedDevice>) -> u64 {
-    terrace_media::BlockMedium::blocks(&**device)
 }
 
 impl World {

@@ -69,7 +69,7 @@ struct Expected {
 }
 
 fn run(effort: Effort, seed: u64, setup: &Setup, explored: &mut Explored) {
-    let media = Media::new(PM_BYTES, 0, &Setup::default());
+    let media = Media::new(PM_BYTES, [], &Setup::default());
     Wal::format(pm_of(&media), UUID, geometry()).unwrap();
     let media = Media::from_images(media.pm.visible_image(), None, setup);
     let wal = open(&media);

@@ -1,10 +1,10 @@
-//! The pool's media: recorded PM and a simulated device that share a crash clock.
+//! The pool's media: recorded PM and simulated devices that share a crash clock.
 
 use crate::old_content;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use terrace_check::{Devices, Options, Report, check};
 use terrace_format::Geometry;
 use terrace_fs::PoolMedia;
@@ -19,12 +19,19 @@ use terrace_media::{BlockMedium, PmMedium};
 pub struct Moment {
     /// Persistent memory.
     pub pm: CrashSnapshot,
-    /// The lower tier.
-    pub device: Option<DeviceSnapshot>,
+    /// The devices of the lower tiers.
+    pub devices: Vec<DeviceSnapshot>,
     /// How often the ordering point that is made wrong had been passed.
     pub changed: u64,
     /// A `persist` comes next: most is volatile.
     pub before_persist: bool,
+}
+
+impl Moment {
+    /// An image of each device.
+    pub fn device_images(&self, image: impl FnMut(&DeviceSnapshot) -> DeviceImage) -> Vec<DeviceImage> {
+        self.devices.iter().map(image).collect()
+    }
 }
 
 /// How media are made, and what was seen of all that were.
@@ -44,8 +51,8 @@ pub struct Media {
     pub clock: Arc<CrashClock>,
     /// Persistent memory.
     pub pm: Arc<RecordedPm>,
-    /// The lower tier.
-    pub device: Option<Arc<SimulatedDevice>>,
+    /// The devices of the lower tiers.
+    pub devices: Vec<Arc<SimulatedDevice>>,
     setup: Setup,
 }
 
@@ -59,46 +66,56 @@ impl Drop for Media {
 }
 
 impl Media {
-    /// Media of zeros.
-    pub fn new(pm_bytes: u64, device_blocks: u64, setup: &Setup) -> Media {
-        let device = (device_blocks > 0).then(|| DeviceImage::zeroed(device_blocks));
-        Media::from_images(vec![0; pm_bytes as usize], device, setup)
+    /// Media of zeros; devices of so many blocks.
+    pub fn new(pm_bytes: u64, devices: impl IntoIterator<Item = u64>, setup: &Setup) -> Media {
+        let devices = devices.into_iter().map(DeviceImage::zeroed);
+        Media::from_images(vec![0; pm_bytes as usize], devices, setup)
     }
 
     /// Media that hold these images, durably.
-    pub fn from_images(pm: impl Into<PmImage>, device: Option<DeviceImage>, setup: &Setup) -> Media {
+    pub fn from_images(
+        pm: impl Into<PmImage>,
+        devices: impl IntoIterator<Item = DeviceImage>,
+        setup: &Setup,
+    ) -> Media {
         let clock = CrashClock::new();
         let pm = RecordedPm::with_clock(pm, &clock);
-        Media::with(clock, pm, device, setup)
+        Media::with(clock, pm, devices, setup)
     }
 
     /// Media at a moment when the daemon has died and the machine has not.
     pub fn resumed(moment: &Moment, setup: &Setup) -> Media {
         let clock = CrashClock::new();
         let pm = RecordedPm::resumed(&moment.pm, &clock);
-        let device = moment.device.as_ref().map(|device| device.image_all());
-        Media::with(clock, pm, device, setup)
+        Media::with(clock, pm, moment.device_images(DeviceSnapshot::image_all), setup)
     }
 
-    fn with(clock: Arc<CrashClock>, pm: RecordedPm, device: Option<DeviceImage>, setup: &Setup) -> Media {
+    fn with(
+        clock: Arc<CrashClock>,
+        pm: RecordedPm,
+        devices: impl IntoIterator<Item = DeviceImage>,
+        setup: &Setup,
+    ) -> Media {
         clock.ordering().change(setup.change);
         pm.set_persist_only(setup.persist_only);
         let pm = Arc::new(pm);
-        let device = device.map(|image| Arc::new(SimulatedDevice::with_clock("tier1", image, &clock)));
-        Media { clock, pm, device, setup: setup.clone() }
+        let name = |index: usize| format!("device{index}");
+        let device = |(index, image)| Arc::new(SimulatedDevice::with_clock(&name(index), image, &clock));
+        let devices = devices.into_iter().enumerate().map(device).collect();
+        Media { clock, pm, devices, setup: setup.clone() }
     }
 
     /// As the engine takes them.
     pub fn pool(&self) -> PoolMedia {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
-        let device = self.device.iter().map(|device| device.clone() as Arc<dyn BlockMedium>);
-        PoolMedia { pm, block: device.collect() }
+        let devices = self.devices.iter().map(|device| device.clone() as Arc<dyn BlockMedium>);
+        PoolMedia { pm, block: devices.collect() }
     }
 
     /// `terrace check --data` of the pool as it is.
     pub fn check(&self) -> Report {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
-        let device = self.device.iter().map(|device| Some(device.clone() as Arc<dyn BlockMedium>));
+        let device = self.devices.iter().map(|device| Some(device.clone() as Arc<dyn BlockMedium>));
         let options = Options { read_cold: true, ..Default::default() };
         check(&Devices { pm, block: device.collect() }, &options)
     }
@@ -106,9 +123,14 @@ impl Media {
     /// Puts old content into everything that the new pool does not use.
     pub fn grow_old(&mut self, geometry: &Geometry) {
         let mut pm = self.pm.visible_image();
-        let mut device = self.device.as_ref().map(|device| device.visible_image());
-        old_content::fill(geometry, &mut pm, device.as_mut());
-        *self = Media::from_images(pm, device, &self.setup.clone());
+        let mut devices = self.device_images();
+        old_content::fill(geometry, &mut pm, &mut devices);
+        *self = Media::from_images(pm, devices, &self.setup.clone());
+    }
+
+    /// What the devices show.
+    pub fn device_images(&self) -> Vec<DeviceImage> {
+        self.devices.iter().map(|device| device.visible_image()).collect()
     }
 
     /// This moment.
@@ -118,21 +140,24 @@ impl Media {
 
     /// What photographs these media.
     pub fn camera(&self) -> Camera {
-        Camera { clock: Arc::clone(&self.clock), pm: Arc::clone(&self.pm), device: self.device.clone() }
+        Camera { clock: Arc::clone(&self.clock), pm: Arc::clone(&self.pm), devices: self.devices.clone() }
     }
 
     /// The moment at which power failed, when it has.
     pub fn take_moment(&self) -> Option<Moment> {
         let pm = self.pm.take_snapshot()?;
         let changed = self.clock.ordering().changed_count();
-        let device = self.device.as_ref().and_then(|device| device.take_snapshot());
-        Some(Moment { pm, device, changed, before_persist: false })
+        let devices = self.devices.iter().filter_map(|device| device.take_snapshot()).collect();
+        Some(Moment { pm, devices, changed, before_persist: false })
     }
 
     /// A hash of all content.
     pub fn hash(&self) -> u64 {
-        let device = self.device.as_ref().map_or(0, |device| device.visible_image().hash());
-        self.pm.visible_image().hash() ^ device.rotate_left(17)
+        let mut turn = 0;
+        self.device_images().iter().fold(self.pm.visible_image().hash(), |hash, image| {
+            turn += 17;
+            hash ^ image.hash().rotate_left(turn)
+        })
     }
 
     /// Media as a crash at a moment may leave them; the first four seeds are the extremes.
@@ -142,12 +167,22 @@ impl Media {
             1 => moment.pm.image_newest(),
             _ => moment.pm.image_random(seed),
         };
-        let device = moment.device.as_ref().map(|device| match seed / 4 % 4 {
-            0 => device.image_none(),
-            1 => device.image_all(),
-            _ => device.image_random(seed),
+        // With several devices: all in the same extreme, or each by itself.
+        let mut turn = 0;
+        let devices = moment.device_images(|device| {
+            turn += 1;
+            match seed / 4 % 4 {
+                0 => device.image_none(),
+                1 => device.image_all(),
+                _ if turn > 1 && (seed / 16).is_multiple_of(2) => match seed / 32 / turn % 3 {
+                    0 => device.image_none(),
+                    1 => device.image_all(),
+                    _ => device.image_random(seed + turn),
+                },
+                _ => device.image_random(seed),
+            }
         });
-        Media::from_images(pm, device, setup)
+        Media::from_images(pm, devices, setup)
     }
 
     /// How these were made.
@@ -160,27 +195,27 @@ impl Media {
 pub struct Camera {
     clock: Arc<CrashClock>,
     pm: Arc<RecordedPm>,
-    device: Option<Arc<SimulatedDevice>>,
+    devices: Vec<Arc<SimulatedDevice>>,
 }
 
 impl Camera {
     /// This moment.
     pub fn now(&self) -> Moment {
         let changed = self.clock.ordering().changed_count();
-        let device = self.device.as_ref().map(|device| device.snapshot());
-        Moment { pm: self.pm.snapshot(), device, changed, before_persist: false }
+        let devices = self.devices.iter().map(|device| device.snapshot()).collect();
+        Moment { pm: self.pm.snapshot(), devices, changed, before_persist: false }
     }
 
     /// The moments before each event of `run`, and the one after the last.
     pub fn film<R>(self, run: impl FnOnce() -> R) -> (Vec<Moment>, R) {
         let (sender, receiver) = mpsc::channel();
         let (clock, pm) = (Arc::downgrade(&self.clock), Arc::downgrade(&self.pm));
-        let device = self.device.as_ref().map(Arc::downgrade);
+        let devices: Vec<_> = self.devices.iter().map(Arc::downgrade).collect();
         self.clock.on_event(Some(Box::new(move |event| {
             let (Some(clock), Some(pm)) = (clock.upgrade(), pm.upgrade()) else { return };
-            let device = device.as_ref().and_then(|device| device.upgrade());
+            let devices = devices.iter().filter_map(Weak::upgrade).collect();
             let before_persist = event.kind == EventKind::Persist;
-            let _ = sender.send(Moment { before_persist, ..Camera { clock, pm, device }.now() });
+            let _ = sender.send(Moment { before_persist, ..Camera { clock, pm, devices }.now() });
         })));
         let result = run();
         self.clock.on_event(None);

@@ -1,6 +1,6 @@
 //! Looking for a planted mistake: single operations first, then random histories.
 
-use crate::acts::{SMALL, cases};
+use crate::acts::{SMALL, TIERS, by_hand, cases};
 use crate::config::{CONFIGS, Config};
 use crate::faults::{self, Kind};
 use crate::run::{Seen, Wrong, run};
@@ -35,6 +35,8 @@ pub struct Budget {
 enum Stage {
     /// Every operation, on a pool mounted anew or on one that has run.
     Operations(Config, bool),
+    /// Moves between tiers and pins.
+    Moves,
     /// A demotion on a device that stalls.
     Stall,
     /// One random history of each kind.
@@ -45,7 +47,7 @@ fn stages(histories: u64) -> Vec<Stage> {
     let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
     let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
     // A stall last of these: with a mistake that spins it would not end.
-    let first = [Stage::Operations(SMALL, true), Stage::Histories(1), Stage::Stall];
+    let first = [Stage::Operations(SMALL, true), Stage::Histories(1), Stage::Stall, Stage::Moves];
     let then = [
         Stage::Operations(persist_only, true),
         Stage::Operations(SMALL, false),
@@ -66,6 +68,16 @@ pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
                 let explored = explore(config, case, effort, 0, wrong);
                 found.states += explored.states;
                 found.how = format!("{} on a {} pool", case[0].name, if quiet { "quiet" } else { "busy" });
+                explored.violation
+            }),
+            Stage::Moves => by_hand().iter().find_map(|case| {
+                let effort = Effort { lines: 4, samples: 8, stride: 3, quiet: true, ..Effort::NONE };
+                let explored = explore(TIERS, case, effort, 0, wrong);
+                found.states += explored.states;
+                found.how = format!(
+                    "{}, two tiers",
+                    case.iter().map(|act| act.name).collect::<Vec<_>>().join(", then ")
+                );
                 explored.violation
             }),
             Stage::Stall => singles.iter().find(|case| case[0].name == "demotion").and_then(|case| {

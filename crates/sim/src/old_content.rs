@@ -24,7 +24,7 @@ struct Old {
 
 /// Fills what a new pool does not use: PM behind the root directory's pages, devices behind the header.
 /// See the module.
-pub fn fill(geometry: &Geometry, pm: &mut PmImage, device: Option<&mut DeviceImage>) {
+pub fn fill(geometry: &Geometry, pm: &mut PmImage, devices: &mut [DeviceImage]) {
     static OLD: OnceLock<Old> = OnceLock::new();
     let old = OLD.get_or_init(older_life);
     let inode_page = inode_page();
@@ -38,7 +38,7 @@ pub fn fill(geometry: &Geometry, pm: &mut PmImage, device: Option<&mut DeviceIma
         };
         assert!(pm.write(block * BLOCK_SIZE, &content));
     }
-    if let Some(device) = device {
+    for device in devices {
         for block in 1..device.blocks() {
             let content = AlignedBlock(old.device[block as usize % old.device.len()]);
             device.set_block(DeviceBlock(block), content);

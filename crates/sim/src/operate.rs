@@ -5,6 +5,7 @@
 //! else runs. That holds for operations of one transaction; nothing runs amid others.
 
 use crate::choose::blocks;
+use crate::descriptors::Asking;
 use crate::engine::{Call, Seen};
 use crate::world::{Nesting, Shared, World};
 use rand::Rng;
@@ -27,6 +28,8 @@ struct Begun {
     nesting: Nesting,
     /// How far the file had come when it was to be made durable.
     written: u64,
+    /// Who makes it durable.
+    asking: Option<Asking>,
 }
 
 /// Does an operation, first without waiting now and then, and compares. `waits` is false for what runs amid
@@ -56,7 +59,11 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     let from = world.now();
     let first = if waits && !world.rng.random_ratio(1, 8) { Wait::Allowed } else { Wait::Never };
     world.asked_cookie = world.cookie_of(&op);
-    let call = world.call(&op);
+    let asking = match &op {
+        Op::Fsync { id } => Some(world.descriptors.asks(*id)),
+        _ => None,
+    };
+    let call = Call { handle: asking.and_then(|asking| asking.handle), ..world.call(&op) };
     let one_transaction = match &op {
         Op::Read { .. } => true,
         // What it waits for is written back.
@@ -76,7 +83,7 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     world.under_way.extend(op.target());
     let fs = world.fs().clone();
     let written = op.target().map_or(0, |id| world.model.waited(id));
-    Some((fs, Begun { call, from, nesting, written }, first))
+    Some((fs, Begun { call, from, nesting, written, asking }, first))
 }
 
 impl World {
@@ -94,7 +101,7 @@ impl World {
     }
 
     fn finish(&mut self, begun: Begun, answer: Result<Seen, FsError>) {
-        let Begun { call: Call { op, .. }, from, nesting, written } = begun;
+        let Begun { call: Call { op, .. }, from, nesting, written, asking } = begun;
         self.nesting = nesting;
         if op.target().is_some() {
             self.under_way.pop();
@@ -111,8 +118,12 @@ impl World {
             return;
         }
         let succeeded = answer.is_ok();
+        let told = asking.is_some_and(|asking| self.told(asking, &answer));
         let inside = if self.config.persist_only { self.states_of(&op, when) } else { Vec::new() };
-        self.judge(&op, answer, when);
+        match told {
+            true => self.take_over(&op, when),
+            false => self.judge(&op, answer, when),
+        }
         if let Op::Fsync { id } = op
             && succeeded
         {
@@ -120,6 +131,21 @@ impl World {
         }
         self.last_end = self.now();
         self.durable_history(&op, inside, succeeded);
+    }
+
+    /// What the answer to who made a file durable says of write-backs (I5). True when it is the error of one.
+    fn told(&mut self, asking: Asking, answer: &Result<Seen, FsError>) -> bool {
+        match answer {
+            Ok(_) => self.descriptors.succeeded(asking),
+            Err(error) if matches!(error.errno(), libc::EIO | libc::ENOSPC) => {
+                let failing = self.faulty() || self.config.fills;
+                let told = self.descriptors.failed(asking, failing);
+                self.counts.told += u64::from(told && !self.faulty());
+                return told;
+            }
+            Err(_) => {}
+        }
+        false
     }
 
     /// What a crash inside an operation may leave of it.
@@ -219,7 +245,7 @@ impl World {
     pub fn call(&self, op: &Op) -> Call {
         let ids = op.target().into_iter().chain(op.directories());
         let numbers = ids.map(|id| (id, self.ino(id))).collect();
-        Call { op: op.clone(), numbers, cookie: self.asked_cookie }
+        Call { op: op.clone(), numbers, cookie: self.asked_cookie, handle: None }
     }
 
     /// Where an operation reads a directory from.
@@ -244,12 +270,18 @@ impl World {
             Op::Rename { from, .. } if self.model.lookup(from.0, &from.1).is_err() => {
                 self.cookies.remove(&(from.0, from.1.clone()));
             }
-            Op::Open { id, .. } if self.model.node(*id).is_ok() => *self.opens.entry(*id).or_default() += 1,
+            Op::Open { id, .. } if self.model.node(*id).is_ok() => {
+                *self.opens.entry(*id).or_default() += 1;
+                let handle = self.fs().new_handle();
+                let failing = self.faulty() || self.config.fills;
+                self.descriptors.open(*id, handle, failing);
+            }
             Op::Release { id } => {
                 if let Some(count) = self.opens.get_mut(id) {
                     *count -= 1;
                 }
                 self.opens.retain(|_, count| *count > 0);
+                self.descriptors.close(*id);
             }
             Op::Forget { id, count } => {
                 if let Some(left) = self.lookups.get_mut(id) {
@@ -342,7 +374,7 @@ impl World {
         let full = status.tiers.iter().map(|tier| tier.used_bytes * 100 / tier.capacity_bytes.max(1));
         let full: Vec<u64> = full.collect();
         let pm_full = full[0] >= 80;
-        let tier_full = full.get(1).is_none_or(|percent| *percent >= 90);
+        let tier_full = full[1..].iter().all(|percent| *percent >= 90);
         assert!(pm_full || tier_full || self.faulty(), "{op:?}: ENOSPC with {full:?} percent in use");
         let frees = match op {
             Op::Remove { .. } | Op::Release { .. } | Op::Forget { .. } | Op::RemoveXattr { .. } => true,

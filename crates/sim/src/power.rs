@@ -149,6 +149,7 @@ impl World {
         }
         self.seen.borrow_mut().insert(media.hash());
         self.look_at(media, &states);
+        self.pins_unsure = None;
         self.clock.advance(Duration::from_millis(1));
         self.last_end = self.now();
     }

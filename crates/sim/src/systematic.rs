@@ -13,7 +13,8 @@ use crate::subsets::{Choice, NEWEST, Random, all_subsets, any_states, some_subse
 use crate::world::{Shared, World};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use terrace_media::block::DeviceImage;
+use terrace_fs::HandMove;
+use terrace_media::block::{DeviceImage, DeviceSnapshot};
 use terrace_media::ordering::OrderingPoint;
 use terrace_media::pm::CrashSnapshot;
 use terrace_reference::{CrashState, Op};
@@ -86,10 +87,10 @@ pub fn explore(config: Config, case: &[Act], effort: Effort, seed: u64, wrong: W
 pub fn explore_on(known: &Shared, case: &[Act], effort: Effort, seed: u64, wrong: Wrong) -> Explored {
     judged(|explored| {
         let now = known.borrow();
-        let device = now.media.device.as_ref().map(|device| device.visible_image());
+        let devices = now.media.device_images();
         let setup =
             Setup { persist_only: now.config.persist_only, change: wrong.ordering, ..Setup::default() };
-        let world = now.fork(Media::from_images(now.media.pm.visible_image(), device, &setup));
+        let world = now.fork(Media::from_images(now.media.pm.visible_image(), devices, &setup));
         plant(wrong.mistake);
         world.borrow_mut().begin_quiet();
         run_case(&world, case, Effort { quiet: false, ..effort }, seed, explored);
@@ -123,6 +124,9 @@ fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &
     }
     let setup = world.borrow().media.setup().clone();
     let known = copy(world, &setup);
+    if let Action::Hand { action: action @ (HandMove::Pin { .. } | HandMove::Unpin), .. } = &last.action {
+        known.borrow_mut().pins_unsure = Some(action.tier());
+    }
     let camera = world.borrow().media.camera();
     explored.passed = passed_points(world);
     world.borrow().media.clock.ordering().forget();
@@ -178,9 +182,9 @@ fn crash_recovery(
     seen: &mut HashSet<u64>,
     explored: &mut Explored,
 ) -> Result<(), String> {
-    let device = moment.device.as_ref().map(|device| device.image_all());
+    let devices = moment.device_images(DeviceSnapshot::image_all);
     let setup = known.borrow().media.setup().clone();
-    let fork = known.borrow().fork(Media::from_images(moment.pm.image_newest(), device, &setup));
+    let fork = known.borrow().fork(Media::from_images(moment.pm.image_newest(), devices, &setup));
     let camera = fork.borrow().media.camera();
     let (moments, ()) = camera.film(|| fork.borrow().only_mount());
     for index in of_second(&moments, &setup, effort) {
@@ -244,8 +248,7 @@ fn persists(action: &Action) -> bool {
 /// What is known now, on media of its own: judges start from it.
 fn copy(world: &Shared, setup: &Setup) -> Shared {
     let now = world.borrow();
-    let device = now.media.device.as_ref().map(|device| device.visible_image());
-    now.fork(Media::from_images(now.media.pm.visible_image(), device, setup))
+    now.fork(Media::from_images(now.media.pm.visible_image(), now.media.device_images(), setup))
 }
 
 /// The pool of all cases, unmounted in order.
@@ -308,10 +311,10 @@ fn judge_moment(
         }
         None => some_subsets(&newest, effort.samples, seed),
     };
-    let mut devices: Vec<Option<DeviceImage>> = vec![moment.device.as_ref().map(|d| d.image_none())];
-    if let Some(device) = moment.device.as_ref().filter(|device| device.unflushed_count() > 0) {
-        devices.push(Some(device.image_all()));
-        devices.extend((0..2).map(|i| Some(device.image_random(seed + i))));
+    let mut devices = vec![moment.device_images(DeviceSnapshot::image_none)];
+    if moment.devices.iter().any(|device| device.unflushed_count() > 0) {
+        devices.push(moment.device_images(DeviceSnapshot::image_all));
+        devices.extend((0..2).map(|i| moment.device_images(|device| device.image_random(seed + i))));
     }
     judge_images(world, &newest, &choices, &devices, states, seen, explored)?;
     // Where only `persist` makes durable the crash may fall into an earlier epoch.
@@ -331,7 +334,7 @@ fn judge_images(
     world: &Shared,
     pm: &CrashSnapshot,
     choices: &[Choice],
-    devices: &[Option<DeviceImage>],
+    devices: &[Vec<DeviceImage>],
     states: &[CrashState],
     seen: &mut HashSet<u64>,
     explored: &mut Explored,
@@ -344,7 +347,8 @@ fn judge_images(
             if index >= 2 && turn != 0 && turn != 1 + index % (devices.len() - 1) {
                 continue;
             }
-            let whole = hash ^ device.as_ref().map_or(0, DeviceImage::hash).rotate_left(17);
+            let of_devices = device.iter().fold(0, |all: u64, image| all.rotate_left(17) ^ image.hash());
+            let whole = hash ^ of_devices.rotate_left(17);
             if !seen.insert(whole) {
                 continue;
             }

@@ -6,6 +6,7 @@
 use crate::action::Fault;
 use crate::bounds;
 use crate::config::{Config, Counts};
+use crate::descriptors::Descriptors;
 use crate::media::{Media, Setup};
 use crate::power::Crash;
 use rand::SeedableRng;
@@ -68,6 +69,8 @@ pub struct World {
     pub under_way: Vec<Id>,
     /// Faults in force.
     pub fault: Option<Fault>,
+    /// The devices that misbehave, or did last.
+    pub failing: Vec<usize>,
     pub lied: bool,
     /// Where only `persist` makes durable: the states since the last one.
     pub unpersisted: Vec<CrashState>,
@@ -80,6 +83,12 @@ pub struct World {
     pub fresh_blocks: u64,
     /// A mount after a crash is looked at: what waited in DRAM is taken over as it is found.
     pub settling: bool,
+    /// Descriptors, and what they are to be told.
+    pub descriptors: Descriptors,
+    /// While pins are changed by hand: what files may be pinned to beside what the reference says.
+    pub pins_unsure: Option<Option<u8>>,
+    /// Where the last read ended.
+    pub last_read: Option<(Id, u64)>,
 }
 
 /// A world that operations can run in the middle of each other in.
@@ -91,7 +100,12 @@ const START_NS: u64 = 1_700_000_000_000_000_000;
 
 /// What mkfs is told.
 pub fn format_options(config: Config, uuid: [u8; 16], hash_key: [u8; 16]) -> FormatOptions {
-    let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [1; 16], path: "/tier1".into() };
+    let device = |(index, (tier, _)): (usize, (u8, u64))| NewDevice {
+        tier,
+        class: DeviceClass::Ssd,
+        uuid: [index as u8 + 1; 16],
+        path: format!("/device{index}").into(),
+    };
     FormatOptions {
         label: "simulated".into(),
         uuid,
@@ -101,7 +115,7 @@ pub fn format_options(config: Config, uuid: [u8; 16], hash_key: [u8; 16]) -> For
         chunk_blocks: 16,
         created_ns: START_NS as i64,
         root: Default::default(),
-        devices: if config.device_blocks > 0 { vec![device] } else { Vec::new() },
+        devices: config.devices().into_iter().enumerate().map(device).collect(),
     }
 }
 
@@ -109,7 +123,7 @@ impl World {
     /// A new pool.
     pub fn new(config: Config, hash_seed: u64, setup: Setup) -> Shared {
         let setup = Setup { persist_only: config.persist_only, ..setup };
-        let mut media = Media::new(2 << 20, config.device_blocks, &setup);
+        let mut media = Media::new(2 << 20, config.devices().into_iter().map(|(_, blocks)| blocks), &setup);
         let hash_key = hash_seed.to_le_bytes().repeat(2).try_into().unwrap_or([0; 16]);
         let options = format_options(config, [7; 16], hash_key);
         let superblock = format(&media.pool(), &options).unwrap();
@@ -153,6 +167,7 @@ impl World {
             depth: 0,
             under_way: Vec::new(),
             fault: None,
+            failing: Vec::new(),
             lied: false,
             unpersisted: Vec::new(),
             mount_read: Cell::new(0),
@@ -160,6 +175,9 @@ impl World {
             steps: Vec::new(),
             fresh_blocks: 0,
             settling: false,
+            descriptors: Descriptors::default(),
+            pins_unsure: None,
+            last_read: None,
         }
     }
 
@@ -174,6 +192,7 @@ impl World {
             may_be_damaged: self.may_be_damaged,
             seen: Rc::clone(&self.seen),
             fresh_blocks: self.fresh_blocks,
+            pins_unsure: self.pins_unsure,
             ..World::over(self.config, media, clock, self.model.clone())
         }))
     }
@@ -219,6 +238,7 @@ impl World {
             // Small, as its files are.
             in_place: InPlace { extent_blocks: 3, one_of: 3 },
             // Small, so that writers have to make room.
+            parameters: self.config.parameters.unwrap_or_default(),
             buffer_bytes: if self.config.buffers() { DIRTY_BYTES } else { 0 },
             ..MountOptions::default()
         };
@@ -256,6 +276,7 @@ impl World {
         self.counts.promoted_bytes += report.promoted_bytes;
         self.counts.clean_evicted_bytes += report.clean_evicted_bytes;
         self.counts.skipped_bytes += report.skipped_bytes;
+        self.counts.moved_below_bytes += report.moved_below_bytes;
         self.steps.clear();
         self.fs = None;
     }
@@ -264,6 +285,7 @@ impl World {
     pub fn forget_volatile(&mut self) {
         self.lookups.clear();
         self.opens.clear();
+        self.descriptors.clear();
         self.forget_gone();
     }
 

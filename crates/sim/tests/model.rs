@@ -183,3 +183,31 @@ fn brim() {
     let counts = check(kind("brim"), 20_000);
     assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
 }
+
+/// Two tiers of two devices each, moves and pins by hand.
+#[test]
+fn tiers() {
+    let counts = check(kind("tiers"), 10_000);
+    assert!(counts.hand_done > 20 && counts.moved_below_bytes > 1 << 20, "{counts:?}");
+    check(kind("power-tiers-dram"), 5_000);
+    check(kind("tiers-predictive"), 5_000);
+    check(kind("full-tiers"), 3_000);
+    let counts = check(kind("faults-tiers-dram"), 5_000);
+    assert!(counts.errors > 0, "{counts:?}");
+}
+
+/// Histories that found something, which no test without the simulator's interleavings shows.
+#[test]
+fn what_was_found_before() {
+    let found = [
+        // A sync of everything gave ESTALE, because a file was removed while it was written back.
+        ("faults-dram", 62),
+        // The reference knew no word of old bytes with zeros of a raised end behind them.
+        ("power-dram-small", 57),
+    ];
+    for (name, seed) in found {
+        let ended = run(kind(name), seed, 2000, Wrong::default(), &Seen::default());
+        let text = ended.violation.map(|violation| violation.text);
+        assert!(text.is_none(), "{name}, seed {seed}: {}", text.unwrap_or_default());
+    }
+}

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
-use terrace_sim::acts::{Case, DRAM, SMALL, cases, waiting};
+use terrace_sim::acts::{Case, DRAM, SMALL, TIERS, by_hand, cases, waiting};
 use terrace_sim::config::Config;
 use terrace_sim::run::Wrong;
 use terrace_sim::systematic::{Effort, explore};
@@ -70,6 +70,14 @@ fn waiting_pairs() {
     let effort = Effort { lines: 3, samples: 8, stride: 4, quiet: true, recoveries: 1, ..Effort::NONE };
     let states = run(DRAM, &waiting(), effort);
     assert!(states > 10_000, "{states}");
+}
+
+/// Two tiers of two devices each: moves between them and pins, and what comes before and after.
+#[test]
+fn moves_by_hand() {
+    let effort = Effort { lines: 5, samples: 12, stride: 2, quiet: true, recoveries: 1, ..Effort::NONE };
+    let states = run(TIERS, &by_hand(), effort);
+    assert!(states > 2_000, "{states}");
 }
 
 #[test]

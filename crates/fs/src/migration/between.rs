@@ -25,6 +25,7 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::{Corrupt, DeviceBlock, DeviceId, FileBlock, Ino, TierId};
 use terrace_media::block::AlignedBlock;
 use terrace_runtime::interleave;
+use terrace_runtime::planted::Mistake;
 use terrace_runtime::sync::atomic::Ordering;
 
 /// After so many sectors of one run that cannot be read the rest is not tried.
@@ -212,7 +213,7 @@ impl Fs {
         let left = blocks.split_off(data);
         let written = match unwritten {
             true => Ok(Vec::new()),
-            false => self.write_items(&mut blocks, run, |slice, into, entries| {
+            false => self.write_items(&mut blocks, run, Mistake::MoveWithoutFlush, |slice, into, entries| {
                 self.read_moving(slice, into, entries);
             }),
         };

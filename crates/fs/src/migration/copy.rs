@@ -317,9 +317,10 @@ impl Fs {
     }
 
     fn write_blocks(&self, candidates: &mut [Candidate<'_>], run: DeviceRun) -> FsResult<Vec<u32>> {
-        let written = self.write_items(candidates, run, |slice, into, entries| {
-            self.read_candidates(slice, into, entries);
-        })?;
+        let written =
+            self.write_items(candidates, run, Mistake::DropBeforeFlush, |slice, into, entries| {
+                self.read_candidates(slice, into, entries);
+            })?;
         let blocks = written.len();
         self.migration.note_demotion(blocks as u64, self.clock.monotonic_ns());
         self.migration.note_device_writes((blocks + summaries(blocks)) as u64);
@@ -350,15 +351,17 @@ impl Fs {
     }
 
     /// Copies blocks to the device through a small buffer, then the summaries, then flushes (M1). `fill` puts the
-    /// content of some into the buffer and adds a summary entry for each, whose checksums are returned.
+    /// content of some into the buffer and adds a summary entry for each, whose checksums are returned. `careless`: the
+    /// planted mistake that leaves the flush out.
     pub(super) fn write_items<T>(
         &self,
         items: &mut [T],
         run: DeviceRun,
+        careless: Mistake,
         fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
     ) -> FsResult<Vec<u32>> {
         let mut buffer = self.migration.take_buffer();
-        let written = self.write_through(items, run, &mut buffer, fill);
+        let written = self.write_through(items, run, careless, &mut buffer, fill);
         self.migration.put_buffer(buffer);
         written
     }
@@ -367,6 +370,7 @@ impl Fs {
         &self,
         items: &mut [T],
         run: DeviceRun,
+        careless: Mistake,
         buffer: &mut Buffer,
         fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
     ) -> FsResult<Vec<u32>> {
@@ -391,7 +395,7 @@ impl Fs {
             medium.write(at, buffer.get(..summaries(entries.len())).unwrap_or(&[]))?;
         }
         pause::at_unlocked("demotion:copied");
-        if !planted(Mistake::DropBeforeFlush) {
+        if !planted(careless) {
             self.flush_run(device, failed_before)?;
         }
         pause::at_unlocked("demotion:flushed");

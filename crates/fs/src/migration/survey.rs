@@ -5,6 +5,8 @@ use crate::errno::FsResult;
 use crate::fs::Fs;
 use crate::slot::Inode;
 use crate::types::{BlockRange, Wait};
+use std::ops::ControlFlow;
+use terrace_catalog::cold_map;
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock};
 
@@ -69,6 +71,10 @@ impl Fs {
             true => self.cold_extents(file.ino, range)?,
             false => Vec::new(),
         };
+        let next = match range.end < end {
+            true => self.next_held(&inode, BlockRange::new(range.end, end))?,
+            false => None,
+        };
         survey.add(0, mapped);
         for extent in extents.iter().filter(|extent| !extent.unwritten) {
             let Some(tier) = self.tier_of(extent.device) else { continue };
@@ -77,7 +83,22 @@ impl Fs {
             let there = (part.first.0..part.end.0).filter(|block| visible(FileBlock(*block))).count();
             survey.add(tier.0, there as u64 - self.count_mapped(&inode, part, visible)?);
         }
-        Ok((range.end < end).then_some(range.end))
+        Ok(next)
+    }
+
+    /// The first block of a range that PM or a lower tier holds: a file may be mostly hole.
+    fn next_held(&self, inode: &Inode, range: BlockRange) -> FsResult<Option<FileBlock>> {
+        let mapped = self.next_mapped(inode, range.first, range.end)?.map(|(block, _)| block);
+        let until = mapped.unwrap_or(range.end);
+        let mut below = None;
+        if inode.slot.has(flag::HAS_COLD) {
+            let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
+            cold_map::scan(shard.reader(), inode.ino, range.first, until, |extent| {
+                below = Some(extent.first.max(range.first));
+                ControlFlow::Break(())
+            })?;
+        }
+        Ok(below.or(mapped))
     }
 
     /// Blocks of a range that PM holds.

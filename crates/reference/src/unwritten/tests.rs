@@ -205,3 +205,36 @@ fn blocks_set_aside() -> Result<(), i32> {
     assert_eq!(node.content().map(|content| content.unwritten(0, 9)), Some(2));
     Ok(())
 }
+
+/// fallocate gives what waits a place too, in its turn: a crash amid it leaves a prefix that begins with that block.
+#[test]
+fn allocation_over_what_waits() -> Result<(), i32> {
+    let (mut fs, id) = start();
+    put(&mut fs, id, 0, &[1; 64], 3);
+    let op = Op::Fallocate { id, offset: 64, length: 3 * BLOCK as u64, mode: Allocate::KeepSize };
+    let rules = CrashRules { atomic_blocks: 56, ordered: false };
+    let mut blocks = Vec::new();
+    for mut state in fs.crash_states(&op, rules, Stamp::at(5)) {
+        let waits = state.tree.node(id)?.unwritten.as_ref().map_or(0, |waits| waits.without_place());
+        blocks.push(state.tree.attributes(id)?.blocks / 8 - waits);
+        state.tree.drop_references();
+    }
+    assert_eq!(blocks, [0, 1, 2, 3, 4, 4]);
+    Ok(())
+}
+
+/// A file of 3 bytes, durable for all that is known; they are overwritten and wait; the size is raised, which is durable at
+/// once. The old bytes with zeros behind them never were there before, and may be left.
+#[test]
+fn a_raised_end_behind_bytes_that_wait() -> Result<(), String> {
+    let (mut fs, id) = start();
+    put(&mut fs, id, 0, &[1, 1, 1], 3);
+    put(&mut fs, id, 0, &[2, 2, 2], 4);
+    let change = Change { size: Some(8), ..Change::default() };
+    fs.set_attributes(id, &change, Stamp::at(5)).map_err(|errno| errno.to_string())?;
+    for first in [1, 2] {
+        showing(&fs, id, &[first, first, first, 0, 0, 0, 0, 0], &[])?;
+    }
+    assert!(showing(&fs, id, &[0; 8], &[]).is_err());
+    Ok(())
+}
