@@ -200,7 +200,8 @@ assert status["map"] == "radix" and status["policy"] == "predictive" and 50 <= s
 placement = status["placement"]
 assert (placement["sync_blocks"], placement["large_after"], placement["large_min_bytes"]) == (1024, 4, 65536)
 assert placement["writes_seen"] > 0 and {"dataflow_ratio", "dataflow_idle"} <= set(placement)
-assert set(placement["confusion"]) == {"synchronous", "asynchronous", "unjudged"}
+rows = {"synchronous", "asynchronous", "unjudged", "expected_synchronous", "expected_asynchronous"}
+assert set(placement["confusion"]) == rows
 PY
 done
 check "sync" "$t" sync mnt

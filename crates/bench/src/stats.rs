@@ -82,6 +82,37 @@ impl Ratio {
     }
 }
 
+/// How much larger paired samples are: the median of the differences.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Difference {
+    pub median: f64,
+    /// Ends of the 95 % interval of the median, by order statistics: a pair that was disturbed moves nothing.
+    pub low: f64,
+    pub high: f64,
+    pub pairs: usize,
+}
+
+impl Difference {
+    /// `ours[i] − theirs[i]`. `None` without pairs.
+    pub fn of(ours: &[f64], theirs: &[f64]) -> Option<Difference> {
+        let mut all: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a - b).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        let count = all.len();
+        let spread = 1.96 * (count as f64).sqrt() / 2.0;
+        let (low, high) = (count as f64 / 2.0 - spread, count as f64 / 2.0 + spread);
+        let at = |place: f64| all.get((place.max(0.0) as usize).min(count.checked_sub(1)?)).copied();
+        Some(Difference { median: median(&all), low: at(low.floor())?, high: at(high.ceil())?, pairs: count })
+    }
+
+    /// Whether it is at most `most`; undecided while the interval contains it.
+    pub fn at_most(&self, most: f64) -> Option<bool> {
+        if self.high <= most {
+            return Some(true);
+        }
+        (self.low > most).then_some(false)
+    }
+}
+
 /// Two-sided 95 % quantile of Student's t with so many degrees of freedom (tables; above 30 the last entry,
 /// which is a little too wide).
 fn student_95(freedom: usize) -> f64 {
@@ -123,6 +154,20 @@ mod tests {
         let half = 4.303 * std::f64::consts::LN_2 / 3f64.sqrt();
         assert!((ratio.high.unwrap().ln() - (std::f64::consts::LN_2 + half)).abs() < 1e-12);
         assert_eq!(ratio.at_least(1.5), None, "the interval contains it");
+    }
+
+    #[test]
+    fn a_difference_is_not_moved_by_a_disturbed_pair() {
+        let theirs: Vec<f64> = (0..100).map(f64::from).collect();
+        let mut ours: Vec<f64> = theirs.iter().map(|value| value + 10.0).collect();
+        ours[7] = 1e9;
+        let found = Difference::of(&ours, &theirs).unwrap();
+        assert_eq!((found.median, found.low, found.high, found.pairs), (10.0, 10.0, 10.0, 100));
+        assert_eq!((found.at_most(10.0), found.at_most(9.0)), (Some(true), Some(false)));
+        // By hand: of 0…99 the interval is from the 40th to the 60th.
+        let spread = Difference::of(&theirs, &[0.0; 100]).unwrap();
+        assert_eq!((spread.low, spread.high, spread.at_most(50.0)), (40.0, 60.0, None));
+        assert_eq!(Difference::of(&[], &[]), None);
     }
 
     #[test]

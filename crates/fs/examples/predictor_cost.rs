@@ -3,6 +3,11 @@
 //! 95 % interval, and the counters that show that the predictors ran.
 //!
 //! `cargo run --release -p terrace-fs --example predictor_cost [ROUNDS]`
+//!
+//! Instructions are counted by running it without a clock under callgrind, which counts exactly and needs no counters of
+//! the processor; what two runs that differ by N operations differ by, divided by N, is one operation:
+//!
+//! `valgrind --tool=callgrind predictor_cost count static|predictive OPERATION NUMBER`
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -13,7 +18,7 @@ use terrace_fs::{
 };
 use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RamPm;
-use terrace_runtime::{Clock, SystemClock};
+use terrace_runtime::{Clock, ManualClock, SystemClock};
 
 const BATCH: u64 = 500;
 const BLOCKS: u64 = 1024;
@@ -43,33 +48,73 @@ fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> 
     (fs, ino)
 }
 
-/// Nanoseconds per operation of a batch.
-fn batch(fs: &Fs, ino: Ino, write: bool, picks: &mut u64, clock: &dyn Clock) -> f64 {
+/// What is done again and again.
+#[derive(Clone, Copy)]
+enum Operation {
+    Overwrite,
+    OverwriteSynced,
+    Read,
+}
+
+const OPERATIONS: [(&str, Operation); 3] = [
+    ("overwrite", Operation::Overwrite),
+    ("overwrite+fsync", Operation::OverwriteSynced),
+    ("read", Operation::Read),
+];
+
+/// Does an operation on 4 KiB so many times.
+fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) {
     let mut block = [5; 4096];
-    let begin = clock.monotonic_ns();
-    for _ in 0..BATCH {
+    let flags = WriteFlags::default();
+    for _ in 0..times {
         *picks = picks.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let offset = (*picks >> 40) % BLOCKS * 4096;
-        if write {
-            fs.write(ino, offset, &block, WriteFlags::default(), Wait::Allowed).unwrap();
-        } else {
-            fs.read(ino, offset, &mut block, Wait::Allowed).unwrap();
+        match operation {
+            Operation::Overwrite => drop(fs.write(ino, offset, &block, flags, Wait::Allowed).unwrap()),
+            Operation::OverwriteSynced => {
+                fs.write(ino, offset, &block, flags, Wait::Allowed).unwrap();
+                fs.fsync(ino, false, Wait::Allowed).unwrap();
+            }
+            Operation::Read => drop(fs.read(ino, offset, &mut block, Wait::Allowed).unwrap()),
         }
     }
+}
+
+/// Nanoseconds per operation of a batch.
+fn batch(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, clock: &dyn Clock) -> f64 {
+    let begin = clock.monotonic_ns();
+    repeat(fs, ino, operation, picks, BATCH);
     (clock.monotonic_ns() - begin) as f64 / BATCH as f64
 }
 
+/// For callgrind.
+fn count(words: &[String]) {
+    let [policy, operation, times] = words else { panic!("count static|predictive OPERATION NUMBER") };
+    let policy = if policy == "static" { PolicyKind::Static } else { PolicyKind::Predictive };
+    let (_, operation) = OPERATIONS.into_iter().find(|(name, _)| name == operation).unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(1));
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (fs, ino) = mount(&directory.path().join("pm"), policy, &clock);
+    repeat(&fs, ino, operation, &mut 1, times.parse().unwrap());
+    let seen = fs.status().unwrap().placement.map_or(0, |placement| placement.writes_seen);
+    println!("writes seen by the predictors: {seen}");
+}
+
 fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "count") {
+        return count(&words[1..]);
+    }
     let rounds: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(400);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let (fixed, fixed_ino) = mount(&directory.path().join("static"), PolicyKind::Static, &clock);
     let (learning, learning_ino) =
         mount(&directory.path().join("predictive"), PolicyKind::Predictive, &clock);
-    for (name, write) in [("4 KiB overwrite", true), ("4 KiB read", false)] {
+    for (name, operation) in OPERATIONS {
         let (mut differences, mut base) = (Vec::new(), Vec::new());
         for round in 0..rounds as u64 {
-            let one = |fs: &Fs, ino| batch(fs, ino, write, &mut (round + 1), &*clock);
+            let one = |fs: &Fs, ino| batch(fs, ino, operation, &mut (round + 1), &*clock);
             // Who goes first changes with every round.
             let (without, with) = if round % 2 == 0 {
                 let without = one(&fixed, fixed_ino);
@@ -88,7 +133,7 @@ fn main() {
         let at = |index: usize| differences[index.min(rounds - 1)];
         let (low, high) = (at((rounds / 2).saturating_sub(spread)), at(rounds / 2 + spread));
         let (median, without) = (at(rounds / 2), base[rounds / 2]);
-        println!("{name}: static {without:.0} ns, predictive {median:+.1} ns [{low:+.1}, {high:+.1}]");
+        println!("4 KiB {name}: static {without:.0} ns, predictive {median:+.1} ns [{low:+.1}, {high:+.1}]");
     }
     let placement = learning.status().unwrap().placement.unwrap();
     println!("writes seen by the predictors: {}", placement.writes_seen);

@@ -4,12 +4,13 @@
 //! Nothing is allocated and nothing locked: who writes a file holds its lock exclusively, readers and fsync may lose
 //! one another's counts, which costs a prediction some accuracy and nothing else. Everything is volatile.
 
+use crate::relatives::{Key, Relatives};
 use crate::tally::{Outcome, Tally};
 use terrace_format::Ino;
+use terrace_placement::Parameters;
 use terrace_placement::read_frequency::ReadFrequency;
-use terrace_placement::synchronicity::{Judgement, Synchronicity};
+use terrace_placement::synchronicity::{Judgement, Synchronicity, WRITE_BACK_TICKS};
 use terrace_placement::write_size::Entry;
-use terrace_placement::{Parameters, temperature};
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Files that share a set.
@@ -40,6 +41,20 @@ pub(crate) struct FileState {
     pending: AtomicU64,
     /// Size in bytes when last used.
     size: AtomicU64,
+    /// Tick of the first write of [`Self::pending`].
+    since: AtomicU32,
+    /// [`Key`] of its relatives.
+    relatives: AtomicU32,
+}
+
+/// What is learnt from.
+#[derive(Clone, Copy)]
+pub(crate) struct Lessons<'a> {
+    pub parameters: &'a Parameters,
+    pub tally: &'a Tally,
+    pub relatives: &'a Relatives,
+    /// Now.
+    pub tick: u32,
 }
 
 impl FileState {
@@ -60,7 +75,9 @@ impl FileState {
         for word in [&self.sync, &self.read, &self.run_end, &self.run_bytes, &self.pending, &self.size] {
             word.store(0, Ordering::Relaxed);
         }
-        self.run_counter.store(0, Ordering::Relaxed);
+        for word in [&self.run_counter, &self.since, &self.relatives] {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Bytes of which it is not yet known whether an fsync follows, how many blocks they were, and what was
@@ -68,6 +85,18 @@ impl FileState {
     fn pending(&self) -> (u64, u32, Judgement) {
         let word = self.pending.load(Ordering::Relaxed);
         (word & ((1 << PENDING_BYTES) - 1), (word >> PENDING_BYTES) as u32, self.synchronicity().judgement)
+    }
+
+    /// Whether write-back would have written by now what waits for its outcome.
+    fn is_late(&self, tick: u32) -> bool {
+        tick.saturating_sub(self.since.load(Ordering::Relaxed)) >= WRITE_BACK_TICKS
+    }
+
+    /// Something became of the file: its relatives are told, unless they were told the same last.
+    fn tell(&self, state: &mut Synchronicity, synced: bool, relatives: &Relatives) {
+        if state.tells(synced) {
+            relatives.tell(Key(self.relatives.load(Ordering::Relaxed)), synced);
+        }
     }
 
     /// It is known now: tells the tally.
@@ -85,8 +114,7 @@ impl FileState {
         (bytes, blocks): (u64, u32),
         (entry, end): (Entry, u64),
         durable: bool,
-        parameters: &Parameters,
-        tally: &Tally,
+        lessons: Lessons<'_>,
     ) {
         self.run_counter.store(u32::from(entry.counter), Ordering::Relaxed);
         self.run_bytes.store(entry.bytes, Ordering::Relaxed);
@@ -95,26 +123,73 @@ impl FileState {
         let mut state = self.synchronicity();
         if durable {
             // Needs no prediction, and covers what was written before.
-            self.settle(Outcome::Synced, tally);
+            self.settle_synced(lessons);
             state.wrote_durably();
         } else {
-            let most = (1 << PENDING_BYTES) - 1;
-            let (before, count, _) = self.pending();
-            let count = count.saturating_add(blocks).min((1 << (64 - PENDING_BYTES)) - 1);
-            let word = (before + bytes).min(most) | u64::from(count) << PENDING_BYTES;
-            self.pending.store(word, Ordering::Relaxed);
-            if count >= parameters.sync_blocks {
-                self.settle(Outcome::NotSynced, tally);
-            }
-            state.wrote(blocks, parameters);
+            self.note_unsynced((bytes, blocks), &mut state, lessons);
         }
         self.sync.store(state.pack(), Ordering::Relaxed);
     }
 
-    fn note_fsync(&self, parameters: &Parameters, tally: &Tally) {
-        self.settle(Outcome::Synced, tally);
+    /// A write without O_SYNC. A judgement changes only when nothing waits for its outcome: what waits is counted as
+    /// what was said of it.
+    fn note_unsynced(&self, (bytes, blocks): (u64, u32), state: &mut Synchronicity, lessons: Lessons<'_>) {
+        let Lessons { parameters, tally, relatives, tick } = lessons;
+        let (mut before, mut count, _) = self.pending();
+        if before > 0 && self.is_late(tick) {
+            self.settle(Outcome::NotSynced, tally);
+            self.tell(state, false, relatives);
+            (before, count) = (0, 0);
+        }
+        if before == 0 {
+            self.since.store(tick, Ordering::Relaxed);
+            if !state.judgement.is_own() {
+                state.expect(relatives.expects(Key(self.relatives.load(Ordering::Relaxed))));
+                self.sync.store(state.pack(), Ordering::Relaxed);
+            }
+        }
+        let count = count.saturating_add(blocks).min((1 << (64 - PENDING_BYTES)) - 1);
+        let bytes = (before + bytes).min((1 << PENDING_BYTES) - 1);
+        self.pending.store(bytes | u64::from(count) << PENDING_BYTES, Ordering::Relaxed);
+        let was = state.judgement;
+        state.wrote(blocks, parameters);
+        if count >= parameters.sync_blocks || state.judgement != was {
+            self.settle(Outcome::NotSynced, tally);
+            self.tell(state, false, relatives);
+        }
+    }
+
+    /// An fsync reaches what waits for its outcome, if it is not too late.
+    fn settle_synced(&self, lessons: Lessons<'_>) {
+        let late = self.pending().0 > 0 && self.is_late(lessons.tick);
+        self.settle(if late { Outcome::NotSynced } else { Outcome::Synced }, lessons.tally);
+    }
+
+    fn note_fsync(&self, lessons: Lessons<'_>) {
         let mut state = self.synchronicity();
-        state.synced(parameters);
+        self.settle_synced(lessons);
+        if state.blocks > 0 {
+            state.synced(lessons.parameters);
+            let short = state.is_synchronous();
+            self.tell(&mut state, short, lessons.relatives);
+            self.sync.store(state.pack(), Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody has the file open any more: who wrote what was not synced is done with it.
+    fn note_close(&self, lessons: Lessons<'_>) {
+        if self.pending().0 > 0 {
+            let mut state = self.synchronicity();
+            self.tell(&mut state, false, lessons.relatives);
+            self.sync.store(state.pack(), Ordering::Relaxed);
+        }
+    }
+
+    /// The file is new, with relatives.
+    pub fn note_made(&self, relatives: Key, lessons: Lessons<'_>) {
+        self.relatives.store(relatives.0, Ordering::Relaxed);
+        let mut state = self.synchronicity();
+        state.expect(lessons.relatives.expects(relatives));
         self.sync.store(state.pack(), Ordering::Relaxed);
     }
 
@@ -200,22 +275,34 @@ impl Files {
         state
     }
 
-    /// An fsync of a file, whatever its generation: an inode has one at a time.
-    pub fn note_fsync(&self, ino: Ino, parameters: &Parameters, tally: &Tally) {
+    /// An inode's state, whatever its generation: it has one at a time.
+    fn of(&self, ino: Ino) -> Option<&FileState> {
         let first = self.set(ino);
-        let found = (first..first + WAYS).find(|at| self.keys[*at].load(Ordering::Relaxed) >> 32 == ino.0);
-        if let Some(at) = found {
-            self.states[at].note_fsync(parameters, tally);
+        let found = (first..first + WAYS).find(|at| self.keys[*at].load(Ordering::Relaxed) >> 32 == ino.0)?;
+        Some(&self.states[found])
+    }
+
+    /// An fsync of a file.
+    pub fn note_fsync(&self, ino: Ino, lessons: Lessons<'_>) {
+        if let Some(state) = self.of(ino) {
+            state.note_fsync(lessons);
         }
     }
 
-    /// Bytes not yet in the tally: those of files not used for long count as never synced, the others as unknown.
+    /// The last close of a file.
+    pub fn note_close(&self, ino: Ino, lessons: Lessons<'_>) {
+        if let Some(state) = self.of(ino) {
+            state.note_close(lessons);
+        }
+    }
+
+    /// Bytes not yet in the tally: those for which an fsync would come too late count as not synced, the others
+    /// as unknown.
     pub fn unsettled(&self, now: u32, mut visit: impl FnMut(Judgement, bool, u64)) {
         for (key, state) in self.keys.iter().zip(&self.states) {
             let (bytes, _, judgement) = state.pending();
             if key.load(Ordering::Relaxed) != 0 && bytes > 0 {
-                let idle = now.saturating_sub(state.used.load(Ordering::Relaxed)) >= temperature::WHOLE_AFTER;
-                visit(judgement, idle, bytes);
+                visit(judgement, state.is_late(now), bytes);
             }
         }
     }
@@ -243,21 +330,52 @@ mod tests {
 
     const P: Parameters = Parameters { sync_blocks: 1024, large_after: 4, large_min: 64 << 10 };
 
-    fn write(state: &FileState, blocks: u32, tally: &Tally) {
-        let bytes = u64::from(blocks) * 4096;
-        state.note_write((bytes, blocks), (Entry { bytes, counter: 0 }, 1), false, &P, tally);
+    /// A table with what is learnt.
+    struct Table {
+        files: Files,
+        tally: Tally,
+        relatives: Relatives,
+    }
+
+    impl Table {
+        fn new() -> Table {
+            Table { files: Files::new(0), tally: Tally::default(), relatives: Relatives::new(0) }
+        }
+        fn lessons(&self, tick: u32) -> Lessons<'_> {
+            Lessons { parameters: &P, tally: &self.tally, relatives: &self.relatives, tick }
+        }
+        fn enter(&self, ino: u64, generation: u32, tick: u32) -> &FileState {
+            self.files.enter(Ino(ino), generation, 0, tick, &self.tally)
+        }
+        /// A file made in a directory of the root.
+        fn make(&self, ino: u64, directory: u64) {
+            let key = self.relatives.file_made((Ino(directory), 1), Ino(1), 0);
+            self.enter(ino, 0, 1).note_made(key, self.lessons(1));
+        }
+        fn write(&self, ino: u64, blocks: u32, tick: u32) {
+            let bytes = u64::from(blocks) * 4096;
+            let entry = Entry { bytes, counter: 0 };
+            self.enter(ino, 0, tick).note_write((bytes, blocks), (entry, 1), false, self.lessons(tick));
+        }
+        fn fsync(&self, ino: u64, tick: u32) {
+            self.files.note_fsync(Ino(ino), self.lessons(tick));
+        }
+        fn close(&self, ino: u64, tick: u32) {
+            self.files.note_close(Ino(ino), self.lessons(tick));
+        }
     }
 
     #[test]
     fn a_new_generation_begins_anew_and_the_oldest_file_of_a_set_goes() {
-        let (files, tally) = (Files::new(0), Tally::default());
-        write(files.enter(Ino(7), 1, 4096, 1, &tally), 2000, &tally);
-        assert!(!files.get(Ino(7), 1).is_some_and(|state| state.synchronicity().is_synchronous()));
-        assert!(files.enter(Ino(7), 2, 0, 1, &tally).synchronicity().is_synchronous());
-        assert!(files.get(Ino(7), 1).is_none());
+        let table = Table::new();
+        let files = &table.files;
+        table.write(7, 2000, 1);
+        assert!(!files.get(Ino(7), 0).is_some_and(|state| state.synchronicity().is_synchronous()));
+        assert!(table.enter(7, 2, 1).synchronicity().is_synchronous());
+        assert!(files.get(Ino(7), 0).is_none());
         // Many more files than places: none is lost that was used last.
         for ino in 100..100 + 64 * files.places() as u64 {
-            files.enter(Ino(ino), 0, 0, ino as u32, &tally);
+            table.enter(ino, 0, ino as u32);
             assert!(files.get(Ino(ino), 0).is_some());
         }
         assert!(files.get(Ino(7), 2).is_none());
@@ -265,20 +383,70 @@ mod tests {
 
     #[test]
     fn what_was_predicted_is_compared_with_what_happened() {
-        let (files, tally) = (Files::new(0), Tally::default());
-        let log = files.enter(Ino(1), 0, 0, 1, &tally);
+        let table = Table::new();
         for _ in 0..3 {
-            write(log, 2, &tally);
-            files.note_fsync(Ino(1), &P, &tally);
+            table.write(1, 2, 1);
+            table.fsync(1, 1);
         }
-        let copy = files.enter(Ino(2), 0, 0, 1, &tally);
-        (0..4).for_each(|_| write(copy, 1024, &tally));
-        let report = tally.report();
+        (0..4).for_each(|_| table.write(2, 1024, 1));
+        let report = table.tally.report();
         assert_eq!((report.unjudged.synced_bytes, report.synchronous.synced_bytes), (2 * 4096, 4 * 4096));
         assert_eq!((report.unjudged.unsynced_bytes, report.asynchronous.unsynced_bytes), (4 << 20, 12 << 20));
-        write(copy, 10, &tally);
-        let mut open = Vec::new();
-        files.unsettled(2, |judgement, idle, bytes| open.push((judgement, idle, bytes)));
-        assert_eq!(open, [(Judgement::Asynchronous, false, 40960)]);
+        table.write(2, 10, 5);
+        let open = |now| {
+            let mut open = Vec::new();
+            table.files.unsettled(now, |judgement, late, bytes| open.push((judgement, late, bytes)));
+            open
+        };
+        assert_eq!(open(6), [(Judgement::Asynchronous, false, 40960)]);
+        assert_eq!(open(5 + WRITE_BACK_TICKS), [(Judgement::Asynchronous, true, 40960)]);
+    }
+
+    #[test]
+    fn an_fsync_after_write_back_would_have_written_comes_too_late() {
+        let table = Table::new();
+        table.write(1, 1, 10);
+        table.fsync(1, 10 + WRITE_BACK_TICKS - 1);
+        table.write(1, 2, 10 + WRITE_BACK_TICKS);
+        table.fsync(1, 10 + 2 * WRITE_BACK_TICKS);
+        // A late write finds out too, and begins anew.
+        table.write(2, 4, 10);
+        table.write(2, 8, 10 + WRITE_BACK_TICKS);
+        table.fsync(2, 11 + WRITE_BACK_TICKS);
+        let report = table.tally.report();
+        assert_eq!((report.unjudged.synced_bytes, report.unjudged.unsynced_bytes), (9 * 4096, 4 * 4096));
+        assert_eq!((report.synchronous.synced_bytes, report.synchronous.unsynced_bytes), (0, 2 * 4096));
+    }
+
+    #[test]
+    fn what_files_of_a_directory_were_is_expected_of_the_next() {
+        let table = Table::new();
+        for ino in 1000..1010 {
+            table.make(ino, 20);
+            table.write(ino, 2, 1);
+            table.close(ino, 1);
+            table.make(ino + 1000, 30);
+            table.write(ino + 1000, 3, 1);
+            table.fsync(ino + 1000, 1);
+            table.close(ino + 1000, 1);
+        }
+        let mut open = 0;
+        table.files.unsettled(1, |judgement, _, bytes| {
+            open += bytes * u64::from(judgement == Judgement::ExpectedAsynchronous);
+        });
+        assert_eq!(open, 9 * 2 * 4096, "all but the first");
+        let report = table.tally.report();
+        assert_eq!(report.expected_asynchronous.synced_bytes, 0);
+        // A file with a history keeps its own.
+        table.make(5, 20);
+        table.write(5, 1, 1);
+        table.fsync(5, 1);
+        table.write(5, 1, 1);
+        table.fsync(5, 1);
+        let report = table.tally.report();
+        assert_eq!(
+            (report.expected_asynchronous.synced_bytes, report.synchronous.synced_bytes),
+            (4096, 4096)
+        );
     }
 }

@@ -12,6 +12,7 @@ use crate::pin::Pins;
 use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
+use crate::relatives::Relatives;
 use crate::slot::InodePages;
 use crate::tally::Tally;
 use crate::temperature::Flows;
@@ -67,6 +68,7 @@ pub struct Fs {
     pub(crate) entries: WriteEntries,
     pub(crate) flows: Flows,
     pub(crate) tally: Tally,
+    pub(crate) relatives: Relatives,
     /// Forced by the mount.
     pub(crate) home: Option<Home>,
     pub(crate) clock: Arc<dyn Clock>,

@@ -39,6 +39,7 @@ mod readdir;
 mod reclaim;
 mod reclaim_queue;
 mod references;
+mod relatives;
 mod rename;
 mod setattr;
 mod slot;

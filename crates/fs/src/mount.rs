@@ -13,6 +13,7 @@ use crate::pin::Pins;
 use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
+use crate::relatives::Relatives;
 use crate::slot::InodePages;
 use crate::tally::Tally;
 use crate::temperature::Flows;
@@ -326,6 +327,7 @@ impl Fs {
             entries: WriteEntries::new(if steers { usable } else { 0 }),
             flows: Flows::new(),
             tally: Tally::default(),
+            relatives: Relatives::new(if steers { usable } else { 0 }),
             home: options.home,
             mounted_ns: begin,
             tick: AtomicU32::new(1),

@@ -176,7 +176,11 @@ impl Fs {
 
     /// Closes.
     pub fn release(&self, ino: Ino) {
-        if self.references.release(ino) {
+        let left = self.references.release(ino);
+        if !left.is_open {
+            self.note_close(ino);
+        }
+        if !left.is_referenced {
             self.queue_if_orphan(ino);
         }
     }
@@ -313,7 +317,9 @@ impl Fs {
             staged.commit(reservation)?;
             number.kept = true;
             self.references.looked_up(number.ino);
-            Ok(Inode { ino: number.ino, place: inode.place, slot, pending: None }.attributes())
+            let made = Inode { ino: number.ino, place: inode.place, slot, pending: None };
+            self.note_made(&directory, name, &made);
+            Ok(made.attributes())
         })
     }
 

@@ -4,13 +4,14 @@
 //! committed, so that an attempt that starts again is not counted twice. Both are called under the exclusive inode
 //! lock and get the inode as it was before the write. They touch a few words of fixed tables: no lock, no allocation.
 
+use crate::files::Lessons;
 use crate::fs::Fs;
 use crate::slot::Inode;
 use crate::types::{BlockRange, WriteFlags};
 use terrace_format::{BLOCK_SIZE, Ino};
-use terrace_placement::Home;
 use terrace_placement::decision::{WriteSeen, write_home};
 use terrace_placement::write_size::Entry;
+use terrace_placement::{Home, prior};
 use terrace_runtime::sync::atomic::Ordering;
 
 impl Fs {
@@ -64,7 +65,7 @@ impl Fs {
         let entry = self.entry_after(inode, range, file.run());
         self.entries.put(ino, generation, range, entry);
         let blocks = range.count().min(u64::from(u32::MAX)) as u32;
-        file.note_write((bytes, blocks), (entry, range.end.0), flags.sync, &self.parameters, &self.tally);
+        file.note_write((bytes, blocks), (entry, range.end.0), flags.sync, self.lessons(tick));
         match home {
             Home::Pm => self.flows.note_write(ino, bytes, 0),
             Home::Block => self.flows.note_write(ino, 0, bytes),
@@ -87,7 +88,35 @@ impl Fs {
     #[inline]
     pub(crate) fn note_fsync(&self, ino: Ino) {
         if self.steers {
-            self.files.note_fsync(ino, &self.parameters, &self.tally);
+            self.files.note_fsync(ino, self.lessons(self.tick.load(Ordering::Relaxed)));
         }
+    }
+
+    /// Nobody has a file open any more.
+    pub(crate) fn note_close(&self, ino: Ino) {
+        if self.steers {
+            self.files.note_close(ino, self.lessons(self.tick.load(Ordering::Relaxed)));
+        }
+    }
+
+    /// A file or directory was made in a directory. The caller holds both locks.
+    pub(crate) fn note_made(&self, directory: &Inode, name: &[u8], made: &Inode) {
+        if !self.steers {
+            return;
+        }
+        let above = Ino(u64::from(directory.slot.parent_or_rdev.get()));
+        if made.slot.is_directory() {
+            self.relatives.directory_made(made.ino, directory.ino, above);
+        } else if made.slot.is_regular() {
+            let tick = self.tick.load(Ordering::Relaxed);
+            let directory = (directory.ino, directory.slot.generation.get());
+            let relatives = self.relatives.file_made(directory, above, prior::family(name));
+            let file = self.files.enter(made.ino, made.slot.generation.get(), 0, tick, &self.tally);
+            file.note_made(relatives, self.lessons(tick));
+        }
+    }
+
+    fn lessons(&self, tick: u32) -> Lessons<'_> {
+        Lessons { parameters: &self.parameters, tally: &self.tally, relatives: &self.relatives, tick }
     }
 }

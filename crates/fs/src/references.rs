@@ -26,6 +26,15 @@ struct Count {
     cached: bool,
 }
 
+/// Who knows an inode after one closed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// Somebody has it open.
+    pub is_open: bool,
+    /// Somebody refers to it.
+    pub is_referenced: bool,
+}
+
 /// Multiplicative hash: keys are inode numbers, not attacker-chosen strings.
 #[derive(Default)]
 pub(crate) struct NumberHasher(u64);
@@ -100,21 +109,21 @@ impl References {
         if count.cached { OpenMode::Cached } else { OpenMode::Direct }
     }
 
-    /// Closes; true when nobody refers to the inode any more.
-    pub fn release(&self, ino: Ino) -> bool {
+    /// Closes.
+    pub fn release(&self, ino: Ino) -> Left {
         let mut counts = self.shard(ino).lock();
         let Some(count) = counts.get_mut(&(ino.0 as u32)) else {
-            return true;
+            return Left { is_open: false, is_referenced: false };
         };
         count.opens = count.opens.saturating_sub(1);
         if planted(Mistake::CloseOfOneHandle) && count.opens > 0 {
             *count = Count::default();
         }
-        if count.lookups > 0 || count.opens > 0 {
-            return false;
+        let left = Left { is_open: count.opens > 0, is_referenced: count.lookups > 0 || count.opens > 0 };
+        if !left.is_referenced {
+            counts.remove(&(ino.0 as u32));
         }
-        counts.remove(&(ino.0 as u32));
-        true
+        left
     }
 
     /// True while somebody has the inode open.

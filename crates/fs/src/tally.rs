@@ -1,7 +1,8 @@
 //! How good the synchronicity predictor is: bytes by what was predicted of them and by what happened.
 //!
 //! What happened is what the publication asks ([TPFS] section 6.6): whether an fsync came before `sync_blocks` more
-//! blocks of the file were written. Writes with O_SYNC need no prediction and are not counted.
+//! blocks of the file were written, and before write-back would have written the bytes anyway. Writes with O_SYNC need
+//! no prediction and are not counted.
 
 use serde::Serialize;
 use terrace_placement::synchronicity::Judgement;
@@ -17,7 +18,7 @@ pub(crate) enum Outcome {
 /// Bytes by prediction and outcome.
 #[derive(Default)]
 pub(crate) struct Tally {
-    cells: [[AtomicU64; 2]; 3],
+    cells: [[AtomicU64; 2]; Judgement::COUNT],
 }
 
 /// One row of the confusion matrix.
@@ -38,8 +39,12 @@ pub struct TallyReport {
     pub synchronous: TallyRow,
     /// Of files that had been written at length without.
     pub asynchronous: TallyRow,
-    /// The first bytes of files never synced: they count as synchronous, knowing nothing.
+    /// The first bytes of files never synced of whose relatives nothing is known: they count as synchronous.
     pub unjudged: TallyRow,
+    /// The first bytes of files whose relatives were synced.
+    pub expected_synchronous: TallyRow,
+    /// The first bytes of files whose relatives were not: they count as asynchronous.
+    pub expected_asynchronous: TallyRow,
 }
 
 impl TallyReport {
@@ -47,6 +52,8 @@ impl TallyReport {
     pub(crate) fn row_mut(&mut self, judgement: Judgement) -> &mut TallyRow {
         match judgement {
             Judgement::Unjudged => &mut self.unjudged,
+            Judgement::ExpectedSynchronous => &mut self.expected_synchronous,
+            Judgement::ExpectedAsynchronous => &mut self.expected_asynchronous,
             Judgement::Synchronous => &mut self.synchronous,
             Judgement::Asynchronous => &mut self.asynchronous,
         }
@@ -72,6 +79,8 @@ impl Tally {
             synchronous: row(Judgement::Synchronous),
             asynchronous: row(Judgement::Asynchronous),
             unjudged: row(Judgement::Unjudged),
+            expected_synchronous: row(Judgement::ExpectedSynchronous),
+            expected_asynchronous: row(Judgement::ExpectedAsynchronous),
         }
     }
 }

@@ -71,10 +71,60 @@ fn fsync_at_short_intervals_is_predicted_and_tallied() -> FsResult<()> {
     let confusion = placement.confusion;
     assert_eq!(placement.writes_seen, 16);
     assert_eq!((confusion.synchronous.synced_bytes, confusion.unjudged.synced_bytes), (7 * BLOCK, BLOCK));
-    assert_eq!(confusion.asynchronous.unsynced_bytes + confusion.unjudged.unsynced_bytes, 128 * BLOCK);
+    // The copy begins when the log beside it has been synced.
+    let unsynced = [confusion.asynchronous, confusion.expected_synchronous].map(|row| row.unsynced_bytes);
+    assert_eq!(unsynced, [64 * BLOCK; 2]);
     // An O_SYNC write makes it synchronous at once.
     fs.write(copy, 0, &[1; 4096], WriteFlags { sync: true, ..WriteFlags::default() }, W)?;
     assert_eq!(says(copy)?.sync_predicted, Some(true));
+    Ok(())
+}
+
+/// What a checkout and a log of records say of the files that come after them.
+#[test]
+fn a_new_file_is_what_the_files_beside_it_were() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = mount(&pool, Parameters::default());
+    let directory =
+        |parent, name: &str| fs.mkdir(parent, name.as_bytes(), 0o755, CALLER, W).map(|made| made.ino);
+    let (tree, logs) = (directory(ROOT, "tree")?, directory(ROOT, "logs")?);
+    let file = |parent, name: String, sync: bool| -> FsResult<Option<bool>> {
+        let ino = fs.mknod(parent, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino;
+        let predicted = fs.whereabouts(ino)?.predictions.sync_predicted;
+        fs.open(ino, false, true, W)?;
+        write(&fs, ino, 0, 2)?;
+        if sync {
+            fs.fsync(ino, false, W)?;
+        }
+        fs.release(ino);
+        Ok(predicted)
+    };
+    for number in 0..8 {
+        assert_eq!(file(tree, format!("{number}.c"), false)?, Some(number == 0), "{number}");
+        assert_eq!(file(logs, format!("{number}.log"), true)?, Some(true), "{number}");
+    }
+    // A directory made in the tree, and a file of another kind; what the logs are stays what it was.
+    let below = directory(tree, "below")?;
+    assert_eq!(file(below, "a.h".into(), false)?, Some(false));
+    assert_eq!(file(logs, "b.txt".into(), true)?, Some(true));
+    // A file that two have open is not done with when one closes.
+    let other = directory(ROOT, "other")?;
+    let shared = fs.mknod(other, b"a.two", 0o100644, 0, CALLER, W)?.ino;
+    (0..2).try_for_each(|_| fs.open(shared, false, true, W).map(drop))?;
+    write(&fs, shared, 0, 2)?;
+    fs.release(shared);
+    let next = |name: &str| -> FsResult<Option<bool>> {
+        let ino = fs.mknod(other, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino;
+        Ok(fs.whereabouts(ino)?.predictions.sync_predicted)
+    };
+    assert_eq!(next("b.two")?, Some(true));
+    fs.release(shared);
+    assert_eq!(next("c.two")?, Some(false));
+    let placement = fs.status()?.placement.ok_or(terrace_fs::FsError::Invalid)?;
+    let (of_tree, of_logs) =
+        (placement.confusion.expected_asynchronous, placement.confusion.expected_synchronous);
+    assert_eq!((of_tree.synced_bytes, of_logs.synced_bytes), (0, 8 * 2 * BLOCK));
+    assert_eq!(of_tree.open_bytes, 8 * 2 * BLOCK);
     Ok(())
 }
 

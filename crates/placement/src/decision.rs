@@ -70,7 +70,8 @@ mod tests {
     fn the_write_tree() {
         let p = Parameters::default();
         let home = |judgement, counter, bytes, durable, pm_full| {
-            let synchronicity = Synchronicity { blocks: 0, judgement };
+            let mut synchronicity = Synchronicity::default();
+            synchronicity.judgement = judgement;
             write_home(&WriteSeen { durable, synchronicity, entry: Entry { bytes, counter }, pm_full }, &p)
         };
         let (sync, async_, new) = (Judgement::Synchronous, Judgement::Asynchronous, Judgement::Unjudged);

@@ -1,21 +1,57 @@
 //! The synchronicity predictor ([TPFS] section 4, [Ziggurat] section 4): will this file be fsynced soon?
 //!
 //! It counts the blocks written between two fsyncs. Fewer than `sync_blocks`: updated synchronously. A file
-//! never synced is synchronous until it passes that many (design 5). An fsync with nothing written since the one
-//! before says nothing about writes and changes nothing.
+//! never synced is what its relatives were ([`crate::prior`]), synchronous if nothing is known of them, until it passes
+//! that many (design 5). An fsync with nothing written since the one before says nothing about writes and changes
+//! nothing.
+//!
+//! Relatives are told what became of a file when it is fsynced, passes `sync_blocks`, is closed with bytes that were
+//! not synced, or these have become as old as write-back lets pages become: each time that is something else than it
+//! told last.
 
 use crate::Parameters;
+use crate::temperature::TICKS_PER_SECOND;
+
+/// By then write-back would have written what an fsync has not: later ones came too late for it.
+pub const WRITE_BACK_TICKS: u32 = 30 * TICKS_PER_SECOND;
 
 /// What is known of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Judgement {
-    /// Never synced and not yet past `sync_blocks`: counts as synchronous.
+    /// Never synced and not yet past `sync_blocks`, and nothing known of its relatives: counts as synchronous.
     #[default]
     Unjudged,
     /// The last interval was short.
     Synchronous,
     /// The last interval, or the present one, was long.
     Asynchronous,
+    /// No history; its relatives were synced.
+    ExpectedSynchronous,
+    /// No history; its relatives were not synced.
+    ExpectedAsynchronous,
+}
+
+impl Judgement {
+    /// How many there are.
+    pub const COUNT: usize = 5;
+
+    const ALL: [Judgement; Judgement::COUNT] = [
+        Judgement::Unjudged,
+        Judgement::Synchronous,
+        Judgement::Asynchronous,
+        Judgement::ExpectedSynchronous,
+        Judgement::ExpectedAsynchronous,
+    ];
+
+    /// Whether it follows from the file's own intervals.
+    pub fn is_own(self) -> bool {
+        matches!(self, Judgement::Synchronous | Judgement::Asynchronous)
+    }
+
+    /// Whether the next write is expected to be fsynced soon.
+    pub fn is_synchronous(self) -> bool {
+        !matches!(self, Judgement::Asynchronous | Judgement::ExpectedAsynchronous)
+    }
 }
 
 /// One file's state: 8 bytes when packed.
@@ -23,8 +59,10 @@ pub enum Judgement {
 pub struct Synchronicity {
     /// Blocks written since the last fsync.
     pub blocks: u32,
-    /// What follows from the intervals so far.
+    /// What follows from the intervals so far, or from the relatives.
     pub judgement: Judgement,
+    /// What the relatives were told last.
+    told: Option<bool>,
 }
 
 impl Synchronicity {
@@ -38,7 +76,7 @@ impl Synchronicity {
 
     /// A write through a descriptor with O_SYNC or O_DSYNC: synchronous by definition.
     pub fn wrote_durably(&mut self) {
-        *self = Synchronicity { blocks: 0, judgement: Judgement::Synchronous };
+        (self.blocks, self.judgement) = (0, Judgement::Synchronous);
     }
 
     /// The file was fsynced.
@@ -50,24 +88,41 @@ impl Synchronicity {
         }
     }
 
+    /// Takes what the relatives say, unless the file has a history.
+    pub fn expect(&mut self, expected: Option<bool>) {
+        if !self.judgement.is_own() {
+            self.judgement = match expected {
+                None => Judgement::Unjudged,
+                Some(true) => Judgement::ExpectedSynchronous,
+                Some(false) => Judgement::ExpectedAsynchronous,
+            };
+        }
+    }
+
+    /// Something became of the file: whether its relatives are to be told.
+    pub fn tells(&mut self, synced: bool) -> bool {
+        self.told.replace(synced) != Some(synced)
+    }
+
     /// Whether the next write is expected to be fsynced soon.
     pub fn is_synchronous(&self) -> bool {
-        self.judgement != Judgement::Asynchronous
+        self.judgement.is_synchronous()
     }
 
     /// As one word.
     pub fn pack(&self) -> u64 {
-        u64::from(self.blocks) | (self.judgement as u64) << 32
+        let told = self.told.map_or(0, |synced| 1 + u64::from(synced));
+        u64::from(self.blocks) | (self.judgement as u64) << 32 | told << 40
     }
 
     /// From [`Self::pack`]; zero is a file nothing is known of.
     pub fn unpack(word: u64) -> Synchronicity {
-        let judgement = match word >> 32 {
-            0 => Judgement::Unjudged,
-            1 => Judgement::Synchronous,
-            _ => Judgement::Asynchronous,
+        let judgement = Judgement::ALL.get((word >> 32 & 0xff) as usize).copied();
+        let told = match word >> 40 {
+            0 => None,
+            told => Some(told == 2),
         };
-        Synchronicity { blocks: word as u32, judgement }
+        Synchronicity { blocks: word as u32, judgement: judgement.unwrap_or_default(), told }
     }
 }
 
@@ -76,9 +131,8 @@ mod tests {
     use super::*;
 
     /// Runs a stream of (blocks, then fsync?) and gives what was predicted before each write.
-    fn stream(steps: &[(u32, bool)]) -> Vec<bool> {
+    fn stream_of(mut state: Synchronicity, steps: &[(u32, bool)]) -> Vec<bool> {
         let parameters = Parameters::default();
-        let mut state = Synchronicity::default();
         let predict = |(blocks, sync): &(u32, bool)| {
             let predicted = state.is_synchronous();
             state.wrote(*blocks, &parameters);
@@ -89,6 +143,10 @@ mod tests {
             predicted
         };
         steps.iter().map(predict).collect()
+    }
+
+    fn stream(steps: &[(u32, bool)]) -> Vec<bool> {
+        stream_of(Synchronicity::default(), steps)
     }
 
     #[test]
@@ -105,8 +163,30 @@ mod tests {
 
     #[test]
     fn o_sync_is_synchronous_whatever_was_before() {
-        let mut state = Synchronicity { blocks: 9000, judgement: Judgement::Asynchronous };
+        let mut state =
+            Synchronicity { blocks: 9000, judgement: Judgement::Asynchronous, ..Synchronicity::default() };
         state.wrote_durably();
         assert!(state.is_synchronous());
+    }
+
+    #[test]
+    fn what_is_expected_holds_until_there_is_a_history() {
+        let mut expected = Synchronicity::default();
+        expected.expect(Some(false));
+        assert_eq!(stream_of(expected, &[(4, false), (4, true), (4, false)]), [false, false, true]);
+        let mut judged = Synchronicity { judgement: Judgement::Synchronous, ..Synchronicity::default() };
+        judged.expect(Some(false));
+        assert_eq!(judged.judgement, Judgement::Synchronous);
+    }
+
+    #[test]
+    fn a_file_tells_the_same_once() {
+        let mut state = Synchronicity::default();
+        let mut tells = |synced| {
+            let told = state.tells(synced);
+            state = Synchronicity::unpack(state.pack());
+            told
+        };
+        assert_eq!([true, true, false, false, true].map(&mut tells), [true, false, true, false, true]);
     }
 }

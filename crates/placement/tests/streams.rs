@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use terrace_placement::Home;
 use terrace_placement::Parameters;
 use terrace_placement::decision::{WriteSeen, write_home};
+use terrace_placement::prior::{Score, family};
 use terrace_placement::synchronicity::Synchronicity;
 use terrace_placement::write_size::{Before, Entry};
 
@@ -43,6 +44,22 @@ fn bulk_copy(blocks: u64, synced: bool) -> Vec<Io> {
         stream.push(S);
     }
     stream
+}
+
+/// Files of a clone by name: objects, then what is checked out. Each is written in one or two pieces and closed.
+fn clone(files: u64) -> Vec<(String, String, Vec<Io>)> {
+    let whole = |number: u64| {
+        if number.is_multiple_of(3) { vec![W(0, 1), W(1, 2)] } else { vec![W(0, 1 + number % 4)] }
+    };
+    let objects = (0..files).map(|number| {
+        let hash = format!("{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        (format!("clone/.git/objects/{}", &hash[..2]), hash[2..].to_string(), whole(number))
+    });
+    let work = (0..files).map(|number| {
+        let kind = ["c", "h", "md", "txt"][number as usize % 4];
+        (format!("clone/d{}/e{}", number % 5, number % 40), format!("file-{number}.{kind}"), whole(number))
+    });
+    objects.chain(work).collect()
 }
 
 /// A table of RocksDB made by a compaction: large pieces, one fsync at the end.
@@ -108,6 +125,40 @@ fn synced_soon(rest: &[Io], p: &Parameters) -> bool {
     false
 }
 
+/// What relatives said, by family and directory: as the file system keeps it, without bounds.
+#[derive(Default)]
+struct Relatives(HashMap<(String, u32), Score>);
+
+impl Relatives {
+    /// The levels of a file, the nearest first.
+    fn levels(directory: &str, name: &str) -> Vec<(String, u32)> {
+        let mut levels = vec![(directory.to_string(), 1 | family(name.as_bytes()))];
+        let mut above = directory;
+        while levels.len() < terrace_placement::prior::LEVELS {
+            levels.push((above.to_string(), 0));
+            let Some(at) = above.rfind('/') else { break };
+            above = &above[..at];
+        }
+        levels
+    }
+
+    /// A file is made, written and closed.
+    fn file(&mut self, directory: &str, name: &str, stream: &[Io]) -> Vec<Judged> {
+        let levels = Self::levels(directory, name);
+        let score = |level| self.0.get(level).copied().unwrap_or_default();
+        let expected = levels.iter().enumerate().find_map(|(at, level)| score(level).expects(at));
+        let mut file = File::default();
+        file.sync.expect(expected);
+        let judged = file.replay(stream, &Parameters::default());
+        let synced = matches!(stream.last(), Some(S)) && file.sync.is_synchronous();
+        for level in levels {
+            let score = self.0.entry(level).or_default();
+            *score = score.told(synced);
+        }
+        judged
+    }
+}
+
 fn replay(stream: &[Io]) -> Vec<Judged> {
     File::default().replay(stream, &Parameters::default())
 }
@@ -157,6 +208,12 @@ fn tables_of_a_compaction_go_below_and_small_writes_never_do() {
     assert!(after_first_sync.synchronous, "one short interval is enough");
 }
 
+/// Of a class, the share in percent that was predicted as it.
+fn recall(all: &[Judged], class: bool) -> u64 {
+    let right = sum(all, |write| write.synced == class && write.synchronous == class);
+    right * 100 / sum(all, |write| write.synced == class)
+}
+
 #[test]
 fn recall_on_a_mix_weighted_by_bytes() {
     // As much of each class: 200 mails and logs, and four copies of 128 MiB. The first four megabytes of each copy
@@ -166,9 +223,38 @@ fn recall_on_a_mix_weighted_by_bytes() {
         all.extend([VARMAIL, ROCKSDB_WAL, SQLITE].into_iter().flat_map(replay));
     }
     (0..4).for_each(|_| all.extend(replay(&bulk_copy(32_768, false))));
-    let recall = |class: bool| {
-        let right = sum(&all, |write| write.synced == class && write.synchronous == class);
-        right * 100 / sum(&all, |write| write.synced == class)
-    };
-    assert_eq!((recall(true), recall(false)), (100, 96));
+    assert_eq!((recall(&all, true), recall(&all, false)), (100, 96));
+}
+
+#[test]
+fn small_files_of_a_clone_are_known_by_their_relatives() {
+    let (mut relatives, mut all, mut alone) = (Relatives::default(), Vec::new(), Vec::new());
+    for (turn, (directory, name, stream)) in clone(2000).into_iter().enumerate() {
+        all.extend(relatives.file(&directory, &name, &stream));
+        alone.extend(replay(&stream));
+        // Mails, tables and journals are made meanwhile.
+        let turn = turn.to_string();
+        for (directory, name, stream) in [
+            ("mail", turn.as_str(), VARMAIL),
+            ("db", &format!("{turn}.log"), ROCKSDB_WAL),
+            ("db", &format!("{turn}.sqlite"), SQLITE),
+            ("db", "LOG", &[W(0, 1)]),
+        ] {
+            all.extend(relatives.file(directory, name, stream));
+        }
+    }
+    assert_eq!(recall(&alone, false), 0, "nothing is known of a file alone");
+    assert_eq!((recall(&all, true), recall(&all, false)), (100, 99));
+}
+
+#[test]
+fn copies_of_four_megabytes_each_are_known_by_their_relatives() {
+    let mut relatives = Relatives::default();
+    let copies =
+        (0..50).flat_map(|number| relatives.file("copies", &number.to_string(), &bulk_copy(1000, false)));
+    let copies: Vec<Judged> = copies.collect();
+    assert_eq!(recall(&copies, false), 98, "all but the first");
+    // A database that comes to live there: a file or two go wrong.
+    let logs = (0..200).flat_map(|number| relatives.file("copies", &format!("{number}.log"), ROCKSDB_WAL));
+    assert_eq!(recall(&logs.collect::<Vec<Judged>>(), true), 99);
 }

@@ -9,6 +9,7 @@ use crate::site::peer::{Mounted, Peer, Place};
 use crate::site::run::Act;
 use crate::trace::Recorder;
 use crate::workload::load::{Kind, Load, Measure};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,12 @@ pub(crate) fn run(
             .and_then(|()| site.mount(subject, recorder.cloned()))
             .and_then(|made| populate(plan, index, site, &made).map(|()| made));
         mounted.push(made.map_err(|error| result.missing(&subject.label, &*error)).ok());
+    }
+    pause(plan, site)?;
+    for (subject, made) in plan.subjects.iter().zip(&mounted) {
+        if let Some(made) = made.as_ref().filter(|_| matches!(subject.peer, Peer::Terrace | Peer::Local)) {
+            result.status_before.insert(subject.label.clone(), site.status(made));
+        }
     }
     result.figures = plan.cells.iter().map(|cell| Figure::new(cell, plan.metric)).collect();
     let first = usize::from(warm);
@@ -65,9 +72,22 @@ pub(crate) fn run(
     site.teardown.go_on()
 }
 
+fn pause(plan: &Plan, site: &Site) -> Outcome<()> {
+    for _ in 0..plan.pause_s {
+        site.teardown.go_on()?;
+        site.scratch.clock.sleep(Duration::from_secs(1));
+    }
+    Ok(())
+}
+
+/// What the cells of a subject are made of.
+fn parts(plan: &Plan, subject: usize) -> impl Iterator<Item = &Work> {
+    plan.cells.iter().filter(move |cell| cell.subject == subject).flat_map(|cell| cell.work.parts())
+}
+
 fn programs_there(plan: &Plan, subject: usize) -> Outcome<()> {
-    for cell in plan.cells.iter().filter(|cell| cell.subject == subject) {
-        if let Work::Program(program) = &cell.work {
+    for part in parts(plan, subject) {
+        if let Work::Program(program) = part {
             program.available()?;
         }
     }
@@ -77,8 +97,8 @@ fn programs_there(plan: &Plan, subject: usize) -> Outcome<()> {
 /// Makes the files of all loads of a subject.
 fn populate(plan: &Plan, subject: usize, site: &Site, mounted: &Mounted) -> Outcome<()> {
     let mut done: Vec<&Kind> = Vec::new();
-    for cell in plan.cells.iter().filter(|cell| cell.subject == subject) {
-        if let Work::Load(load) = &cell.work
+    for part in parts(plan, subject) {
+        if let Work::Load(load) = part
             && !done.contains(&&load.kind)
         {
             site.perform(mounted, load, Act::Populate)?;
@@ -111,7 +131,34 @@ fn measure(
             Place::Directory(root) => Ok((program.run(site, root)?, None)),
             Place::Local { .. } => Err("a program needs a directory".into()),
         },
+        Work::Together(parts) => match &mounted.place {
+            Place::Directory(root) => Ok((together(parts, round, site, root)?, None)),
+            Place::Local { .. } => Err("programs need a directory".into()),
+        },
     }
+}
+
+/// Begins all and waits for all; seconds.
+fn together(parts: &[Work], round: usize, site: &Site, root: &Path) -> Outcome<f64> {
+    let begin_ns = site.scratch.now_ns();
+    let (mut loads, mut programs) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part {
+            Work::Load(load) => {
+                let load = Load { seed: load.seed + round as u64, ..load.clone() };
+                loads.push(site.begin_load(root, &load, Act::Run)?);
+            }
+            Work::Program(program) => programs.push(program.begin(site, root)?),
+            Work::Together(_) => return Err("a mix in a mix".into()),
+        }
+    }
+    for load in loads {
+        load.wait(site)?;
+    }
+    for program in programs {
+        program.wait(site)?;
+    }
+    Ok((site.scratch.now_ns() - begin_ns) as f64 / 1e9)
 }
 
 /// Waits until Terrace does not migrate; a migration that does not rest is part of what is measured.

@@ -30,6 +30,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 enum Built {
     Plan(fn(&Scale) -> Plan),
+    /// What predictors cost a request: paired batches instead of figures over an axis.
+    Cost,
     Not(&'static str),
 }
 
@@ -56,11 +58,11 @@ const fn row(
     Row { id, sentence, published, shape, built }
 }
 
-use rows::{anticache, databases, filebench, predict, random};
+use rows::{anticache, databases, filebench, predict, predictor_cost, random};
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 26] = [
     row("tpfs-8", "Random reads of 4 KiB by locality, PM from a sixteenth of the data to all of it",
         "rises with locality; all-PM within 1 to 2 % of a PM-only file system; read-hot files in DRAM beat it by 29 % (Optane) and 6 % (SATA)",
         "the same; bytes served from DRAM and when promoted", Built::Plan(random::tpfs_reads)),
@@ -106,6 +108,11 @@ const ROWS: [Row; 24] = [
         "99 % right, at worst 98.2 % (97 % in Ziggurat)",
         "recall of each class, weighted by bytes, on one interleaved mix, beside always-sync and always-async",
         Built::Plan(predict::mix)),
+    row("tpfs-predict-n", "As tpfs-predict, thresholds from 4 KiB to 1 GiB",
+        "99 % right, at worst 98.2 %, where the threshold lies between the files and the appends of varmail",
+        "as tpfs-predict; right of all bytes by threshold", Built::Plan(predict::thresholds)),
+    row("predictor-cost", "policy=predictive against policy=static where PM is plenty, every personality, in process",
+        "not published", "at most 40 ns a request; the predictors ran", Built::Cost),
     row("zig-7", "RocksDB with PM 2",
         "FillSeq up to 38.9 times EXT4-DJ and 46.5 times XFS-ML; random 8.6 and 13.2 times; ReadSeq +43 to +48 %",
         "these ratios against the same peers, or the reason", Built::Plan(databases::ziggurat_rocksdb)),
@@ -168,7 +175,7 @@ fn list(json: bool) -> Outcome<()> {
         published: row.published,
         shape: row.shape,
         not_built: match row.built {
-            Built::Plan(_) => None,
+            Built::Plan(_) | Built::Cost => None,
             Built::Not(reason) => Some(reason),
         },
     });
@@ -201,6 +208,7 @@ fn run(options: &Options) -> Outcome<()> {
     let row = row.ok_or_else(|| format!("no row {}; terrace bench paper --list shows them", options.row))?;
     let plan = match row.built {
         Built::Plan(plan) => plan,
+        Built::Cost => return cost(row, options),
         Built::Not(reason) => return Err(format!("row {} is not built: {reason}", row.id).into()),
     };
     let mut device_cores = None;
@@ -250,6 +258,31 @@ fn run(options: &Options) -> Outcome<()> {
         true => Ok(()),
         false => Err(format!("row {}: nothing could be measured", row.id).into()),
     }
+}
+
+/// The row that has no plan.
+fn cost(row: &Row, options: &Options) -> Outcome<()> {
+    if options.one_core {
+        affinity::pin_self(&affinity::last(&affinity::all()?))?;
+    }
+    let site = Site::new(options, 0)?;
+    eprintln!("row {}: {}", row.id, row.sentence);
+    let found = predictor_cost::run(&site, &scale(options), options.rounds)?;
+    std::fs::create_dir_all(&options.out)?;
+    let path = options.out.join(format!("{}.json", row.id));
+    let json = serde_json::json!({
+        "output_version": 1,
+        "row": row.id,
+        "quick": options.quick,
+        "one_core": options.one_core,
+        "machine": crate::machine::describe(),
+        "dataset_bytes": scale(options).dataset_bytes,
+        "found": found,
+    });
+    std::fs::write(&path, serde_json::to_string_pretty(&json)? + "\n")?;
+    println!("{}", if options.json { json.to_string() } else { found.table() });
+    eprintln!("  {} written", path.display());
+    Ok(())
 }
 
 /// Replays a trace in process, on a pool with PM for a sixteenth of `--dataset`.

@@ -2,7 +2,7 @@
 
 use super::Row;
 use super::options::Options;
-use super::plan::{Cell, Claim, Metric, Must, Plan};
+use super::plan::{Cell, Claim, Metric, Must, Plan, Status};
 use crate::Outcome;
 use crate::machine::{Machine, describe};
 use crate::site::Site;
@@ -10,7 +10,6 @@ use crate::site::peer::Subject;
 use crate::stats::{Ratio, median, quantile};
 use crate::workload::load::Measure;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -113,8 +112,9 @@ pub(crate) struct Result {
     pub figures: Vec<Figure>,
     verdicts: Vec<Verdict>,
     pub not_measured: Vec<Missing>,
-    /// What Terrace's status said at the end.
-    pub status: BTreeMap<String, serde_json::Value>,
+    /// What Terrace's status said before the first round, and at the end.
+    pub status_before: Status,
+    pub status: Status,
     /// Figures of the whole run.
     derived: Vec<(String, serde_json::Value)>,
     notes: Vec<String>,
@@ -153,7 +153,8 @@ impl Result {
             figures: Vec::new(),
             verdicts: Vec::new(),
             not_measured: Vec::new(),
-            status: BTreeMap::new(),
+            status_before: Status::new(),
+            status: Status::new(),
             derived: Vec::new(),
             notes: plan.notes.clone(),
             axis: plan.axis,
@@ -163,7 +164,8 @@ impl Result {
 
     /// Compares what the plan's claims are about.
     pub fn judge(&mut self, plan: &Plan) {
-        self.derived = plan.conclude.map(|conclude| conclude(&self.status)).unwrap_or_default();
+        self.derived =
+            plan.conclude.map(|conclude| conclude(&self.status_before, &self.status)).unwrap_or_default();
         self.verdicts = plan.claims.iter().filter_map(|claim| self.verdict(claim)).collect();
     }
 

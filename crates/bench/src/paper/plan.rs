@@ -15,6 +15,8 @@ pub(crate) enum Metric {
     BytesPerS,
     /// Of one turn of the load.
     MedianLatencyNs,
+    /// From begin to end.
+    Seconds,
 }
 
 impl Metric {
@@ -23,6 +25,7 @@ impl Metric {
             Metric::OperationsPerS => "operations/s",
             Metric::BytesPerS => "bytes/s",
             Metric::MedianLatencyNs => "ns",
+            Metric::Seconds => "s",
         }
     }
     pub fn of(self, measure: &Measure) -> f64 {
@@ -30,6 +33,7 @@ impl Metric {
             Metric::OperationsPerS => measure.operations_per_s(),
             Metric::BytesPerS => measure.bytes_per_s(),
             Metric::MedianLatencyNs => measure.latency_median_ns as f64,
+            Metric::Seconds => measure.elapsed_ns as f64 / 1e9,
         }
     }
 }
@@ -39,6 +43,18 @@ impl Metric {
 pub(crate) enum Work {
     Load(Load),
     Program(Program),
+    /// All of them at the same time, in a directory; loads and programs only.
+    Together(Vec<Work>),
+}
+
+impl Work {
+    /// The loads and programs that it is made of.
+    pub fn parts(&self) -> &[Work] {
+        match self {
+            Work::Together(parts) => parts,
+            alone => std::slice::from_ref(alone),
+        }
+    }
 }
 
 /// One figure of each round.
@@ -86,12 +102,16 @@ pub(crate) struct Plan {
     /// The page cache of what runs through the kernel.
     pub page_cache_bytes: u64,
     pub notes: Vec<String>,
-    /// Figures of the whole run, from the status of each Terrace subject at the end.
+    /// What is waited when the files have been made: for what depends on their age.
+    pub pause_s: u64,
+    /// Figures of the whole run, from the status of each Terrace subject before the first round and at the end.
     pub conclude: Option<Conclude>,
 }
 
+/// Of each Terrace subject.
+pub(crate) type Status = BTreeMap<String, serde_json::Value>;
 /// Names and values.
-pub(crate) type Conclude = fn(&BTreeMap<String, serde_json::Value>) -> Vec<(String, serde_json::Value)>;
+pub(crate) type Conclude = fn(&Status, &Status) -> Vec<(String, serde_json::Value)>;
 
 /// How large and how long: what the rows derive their sizes from.
 #[derive(Debug, Clone, Copy)]
@@ -138,6 +158,7 @@ impl Plan {
             claims: Vec::new(),
             page_cache_bytes,
             notes: Vec::new(),
+            pause_s: 0,
             conclude: None,
         }
     }

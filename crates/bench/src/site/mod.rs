@@ -23,6 +23,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use teardown::{Held, Resource, Teardown};
+use terrace_runtime::sync::atomic::AtomicU64;
 
 /// A place to measure at.
 pub(crate) struct Site {
@@ -36,6 +37,8 @@ pub(crate) struct Site {
     /// Confines what reads and writes through the kernel; the reason when there is none.
     pub group: Result<MemoryGroup, String>,
     pub scratch: Scratch,
+    /// Begun so far: names of their outputs.
+    programs: AtomicU64,
     _files: Vec<Held>,
 }
 
@@ -62,6 +65,7 @@ impl Site {
             device_cores: None,
             group,
             scratch,
+            programs: AtomicU64::new(0),
             _files: files,
         })
     }

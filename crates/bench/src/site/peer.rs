@@ -77,6 +77,7 @@ pub(crate) struct Tuning {
     pub cache_bytes: Option<u64>,
     pub group_bytes: Option<u64>,
     pub threshold_percent: Option<u8>,
+    pub sync_blocks: Option<u32>,
 }
 
 impl Tuning {
@@ -87,6 +88,7 @@ impl Tuning {
         words.extend(self.cache_bytes.map(|bytes| format!("cache={bytes}")));
         words.extend(self.group_bytes.map(|bytes| format!("group={bytes}")));
         words.extend(self.threshold_percent.map(|percent| format!("threshold={percent}")));
+        words.extend(self.sync_blocks.map(|blocks| format!("sync_blocks={blocks}")));
         words.join(",")
     }
 
@@ -103,6 +105,7 @@ impl Tuning {
         options.cache_bytes = self.cache_bytes.unwrap_or(options.cache_bytes);
         options.group_bytes = self.group_bytes.unwrap_or(options.group_bytes);
         options.threshold_percent = self.threshold_percent;
+        options.parameters.sync_blocks = self.sync_blocks.unwrap_or(options.parameters.sync_blocks);
         Ok(options)
     }
 }

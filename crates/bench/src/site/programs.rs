@@ -1,5 +1,6 @@
 //! Programs that are measured on a subject's directory: databases with their own benchmarks.
 
+use super::run::Running;
 use super::{Site, postgres};
 use crate::Outcome;
 use crate::workload::numbers::Picks;
@@ -57,27 +58,80 @@ impl Program {
     /// What the program says; when its output is not understood.
     pub fn run(&self, site: &Site, directory: &Path) -> Outcome<f64> {
         match self {
-            Program::RocksDb { benchmark, keys, threads, seconds } => {
-                rocksdb(site, directory, benchmark, *keys, *threads, *seconds)
-            }
-            Program::Sqlite { journal, inserts, rows } => sqlite(site, directory, journal, *inserts, *rows),
-            Program::GitClone { files } => git_clone(site, directory, *files),
             Program::Postgres { scale, seconds } => postgres::run(site, directory, *scale, *seconds),
+            _ => self.begin(site, directory)?.wait(site),
+        }
+    }
+
+    /// Makes what it needs and begins it.
+    ///
+    /// # Errors
+    /// What is missing; PostgreSQL, which is several programs.
+    pub fn begin(&self, site: &Site, directory: &Path) -> Outcome<Begun> {
+        let (program, args, unit) = match self {
+            Program::RocksDb { benchmark, keys, threads, seconds } => {
+                rocksdb(directory, benchmark, *keys, *threads, *seconds)?
+            }
+            Program::Sqlite { journal, inserts, rows } => sqlite(site, directory, journal, *inserts, *rows)?,
+            Program::GitClone { files } => git_clone(site, directory, *files)?,
+            Program::Postgres { .. } => return Err("PostgreSQL runs alone".into()),
             Program::Fio { write, theta, files, file_bytes, milliseconds } => {
-                fio(site, directory, *write, theta, [*files, *file_bytes, *milliseconds])
+                fio(directory, *write, theta, [*files, *file_bytes, *milliseconds])?
+            }
+        };
+        Ok(Begun { running: site.begin(&program, &args, PATIENCE)?, unit })
+    }
+}
+
+/// What a program's operations per second are.
+enum Unit {
+    /// db_bench says it of a benchmark.
+    DbBench(&'static str),
+    /// So many operations are all it does.
+    Operations(u64),
+    /// fio's JSON of one side.
+    Fio(&'static str),
+}
+
+/// A program with its arguments.
+type Ready = (PathBuf, Vec<OsString>, Unit);
+
+/// A program that was begun.
+pub(crate) struct Begun {
+    running: Running,
+    unit: Unit,
+}
+
+impl Begun {
+    /// Waits for its end; operations per second.
+    ///
+    /// # Errors
+    /// What the program says; when its output is not understood.
+    pub fn wait(self, site: &Site) -> Outcome<f64> {
+        let begin_ns = self.running.begin_ns;
+        let text = self.running.wait(site)?;
+        match self.unit {
+            Unit::DbBench(benchmark) => operations_per_s(&text, benchmark),
+            Unit::Operations(count) => {
+                Ok(count as f64 * 1e9 / (site.scratch.now_ns() - begin_ns).max(1) as f64)
+            }
+            Unit::Fio(side) => {
+                // Its notes come before the object.
+                let object = text.find('{').map(|at| &text[at..]).ok_or("fio says nothing")?;
+                let found: serde_json::Value = serde_json::from_str(object)?;
+                found["jobs"][0][side]["iops"].as_f64().ok_or_else(|| "fio does not say iops".into())
             }
         }
     }
 }
 
 fn rocksdb(
-    site: &Site,
     directory: &Path,
-    benchmark: &str,
+    benchmark: &'static str,
     keys: u64,
     threads: u64,
     seconds: u64,
-) -> Outcome<f64> {
+) -> Outcome<Ready> {
     let data = keys * 1016;
     let memtable = (data / 256).max(64 << 10);
     let reading = benchmark.starts_with("read");
@@ -100,8 +154,7 @@ fn rocksdb(
         "--stats_interval=0".into(),
     ];
     let args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
-    let text = site.confined(&find("db_bench", "rocksdb-tools")?, &args, PATIENCE)?;
-    operations_per_s(&text, benchmark)
+    Ok((find("db_bench", "rocksdb-tools")?, args, Unit::DbBench(benchmark)))
 }
 
 /// `fillseq : 11.1 micros/op 90012 ops/sec 1.0 seconds …`
@@ -114,32 +167,33 @@ fn operations_per_s(text: &str, benchmark: &str) -> Outcome<f64> {
     number.ok_or_else(|| format!("db_bench says nothing of {benchmark}").into())
 }
 
-fn sqlite(site: &Site, directory: &Path, journal: &str, inserts: u64, rows: u64) -> Outcome<f64> {
+fn sqlite(site: &Site, directory: &Path, journal: &str, inserts: u64, rows: u64) -> Outcome<Ready> {
     let database = directory.join(format!("{journal}.sqlite"));
-    let script = site.scratch.disk.join("script.sql");
+    let script = site.scratch.disk.join(format!("{journal}.sql"));
+    let program = find("sqlite3", "sqlite3")?;
     let head = format!("PRAGMA journal_mode={journal}; PRAGMA synchronous=FULL;\n");
-    let run = |text: String| -> Outcome<()> {
-        fs::write(&script, text)?;
-        let args =
-            ["-bail".into(), database.clone().into_os_string(), format!(".read {}", script.display()).into()];
-        site.confined(&find("sqlite3", "sqlite3")?, &args, PATIENCE).map(|_| ())
-    };
+    let args =
+        vec!["-bail".into(), database.clone().into_os_string(), format!(".read {}", script.display()).into()];
     if !database.exists() {
-        run(format!(
+        let make = format!(
             "{head}CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB);
              WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
              INSERT OR IGNORE INTO t SELECT random(), randomblob(1000) FROM n;\n"
-        ))?;
+        );
+        fs::write(&script, make)?;
+        site.confined(&program, &args, PATIENCE)?;
     }
     let insert = "INSERT OR IGNORE INTO t VALUES(random(), randomblob(1000));\n";
-    let text = head + &insert.repeat(inserts as usize);
-    let begin = site.scratch.now_ns();
-    run(text)?;
-    Ok(inserts as f64 * 1e9 / (site.scratch.now_ns() - begin).max(1) as f64)
+    fs::write(&script, head + &insert.repeat(inserts as usize))?;
+    Ok((program, args, Unit::Operations(inserts)))
 }
 
+/// Of the files of a generated repository: directories of this many.
+const PER_DIRECTORY: u64 = 32;
+const EXTENSIONS: [&str; 4] = ["c", "h", "md", "txt"];
+
 /// Files checked out per second.
-fn git_clone(site: &Site, directory: &Path, files: u64) -> Outcome<f64> {
+fn git_clone(site: &Site, directory: &Path, files: u64) -> Outcome<Ready> {
     let git = find("git", "git")?;
     let source = site.scratch.disk.join("repository");
     let run = |args: &[&OsStr]| {
@@ -152,10 +206,16 @@ fn git_clone(site: &Site, directory: &Path, files: u64) -> Outcome<f64> {
         for number in 0..files {
             let lines: Vec<String> =
                 (0..picks.below(400)).map(|_| format!("{:016x}\n", picks.next())).collect();
-            fs::write(source.join(format!("file-{number}")), lines.concat())?;
+            let leaf = number / PER_DIRECTORY;
+            let place = source.join(format!("part{}/{leaf}", leaf % 8));
+            fs::create_dir_all(&place)?;
+            let extension = EXTENSIONS[number as usize % EXTENSIONS.len()];
+            fs::write(place.join(format!("file-{number}.{extension}")), lines.concat())?;
         }
         let at = [OsStr::new("-C"), source.as_os_str()];
-        let identity = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"].map(OsStr::new);
+        // Without the packing in the background, which would take away what is being cloned.
+        let identity =
+            ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0"].map(OsStr::new);
         run(&[&at[..], &["init", "-q"].map(OsStr::new)].concat())?;
         run(&[&at[..], &["add", "-A"].map(OsStr::new)].concat())?;
         run(&[&at[..], &identity, &["commit", "-q", "-m", "all"].map(OsStr::new)].concat())?;
@@ -164,19 +224,17 @@ fn git_clone(site: &Site, directory: &Path, files: u64) -> Outcome<f64> {
     if clone.exists() {
         fs::remove_dir_all(&clone)?;
     }
-    let words = ["clone", "-q", "--no-hardlinks"].map(OsStr::new);
-    let begin = site.scratch.now_ns();
-    run(&[&words[..], &[source.as_os_str(), clone.as_os_str()]].concat())?;
-    Ok(files as f64 * 1e9 / (site.scratch.now_ns() - begin).max(1) as f64)
+    let words = ["clone", "-q", "--no-hardlinks"].map(OsString::from);
+    let args = words.into_iter().chain([source.into(), clone.into()]).collect();
+    Ok((git, args, Unit::Operations(files)))
 }
 
 fn fio(
-    site: &Site,
     directory: &Path,
     write: bool,
     theta: &str,
     [files, file_bytes, milliseconds]: [u64; 3],
-) -> Outcome<f64> {
+) -> Outcome<Ready> {
     let distribution = if theta == "0" { "random".to_string() } else { format!("zipf:{theta}") };
     let mut args = vec![
         "--name=zipf".to_string(),
@@ -197,12 +255,7 @@ fn fio(
         args.push("--sync=dsync".to_string());
     }
     let args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
-    let text = site.confined(&find("fio", "fio")?, &args, PATIENCE)?;
-    // Its notes come before the object.
-    let object = text.find('{').map(|at| &text[at..]).ok_or("fio says nothing")?;
-    let found: serde_json::Value = serde_json::from_str(object)?;
-    let side = if write { "write" } else { "read" };
-    found["jobs"][0][side]["iops"].as_f64().ok_or_else(|| "fio does not say iops".into())
+    Ok((find("fio", "fio")?, args, Unit::Fio(if write { "write" } else { "read" })))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::Site;
 use super::peer::{Mounted, Place};
-use super::teardown::Resource;
+use super::teardown::{Held, Resource};
 use crate::Outcome;
 use crate::workload::directory::Directory;
 use crate::workload::load::{Load, Measure};
@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Clock, SystemClock};
 
 /// What a child is asked to do.
@@ -66,19 +67,29 @@ impl Site {
     /// # Errors
     /// What the load, its child or its target says.
     pub fn perform(&self, mounted: &Mounted, load: &Load, act: Act) -> Outcome<Option<Measure>> {
-        let root = match &mounted.place {
+        match &mounted.place {
             Place::Local { target, .. } => {
                 let target: Arc<dyn FileTarget> = target.clone();
-                return perform(act, load, &target, &self.scratch.clock);
+                perform(act, load, &target, &self.scratch.clock)
             }
-            Place::Directory(root) => root,
-        };
+            Place::Directory(root) => {
+                let running = self.begin_load(root, load, act)?;
+                Ok(serde_json::from_str(&running.wait(self)?)?)
+            }
+        }
+    }
+
+    /// Begins one thing with the files of a directory.
+    ///
+    /// # Errors
+    /// When its child cannot be started.
+    pub fn begin_load(&self, root: &Path, load: &Load, act: Act) -> Outcome<Running> {
         let job = serde_json::to_string(&Job { act, load: load.clone() })?;
         let own = std::env::args_os().skip(1).take_while(|arg| arg != "paper");
         let mut args: Vec<OsString> = own.collect();
         args.extend(["paper".into(), "--load".into(), root.into(), job.into()]);
         let patience = PATIENCE + Duration::from_nanos(load.limit_ns);
-        Ok(serde_json::from_str(&self.confined(&std::env::current_exe()?, &args, patience)?)?)
+        self.begin(&std::env::current_exe()?, &args, patience)
     }
 
     /// Runs a program confined by the memory cgroup, if there is one, and gives its output.
@@ -86,8 +97,18 @@ impl Site {
     /// # Errors
     /// Its complaint when it fails, and when it does not end within `patience`; it is killed then.
     pub fn confined(&self, program: &Path, args: &[OsString], patience: Duration) -> Outcome<String> {
-        let name = program.display();
-        let (out, complaint) = (self.scratch.disk.join("program.out"), self.scratch.disk.join("program.err"));
+        self.begin(program, args, patience)?.wait(self)
+    }
+
+    /// Begins a program confined by the memory cgroup, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn begin(&self, program: &Path, args: &[OsString], patience: Duration) -> Outcome<Running> {
+        let name = program.display().to_string();
+        let number = self.programs.fetch_add(1, Ordering::Relaxed);
+        let output = |kind| self.scratch.disk.join(format!("program-{number}.{kind}"));
+        let (out, complaint) = (output("out"), output("err"));
         // It waits until it is in the cgroup.
         let mut command: Command = self.child(Path::new("/bin/sh"));
         command.args(["-c", "read go && exec \"$@\"", "sh"]).arg(program).args(args);
@@ -101,25 +122,23 @@ impl Site {
             child.stdin.take().ok_or("no input")?.write_all(b"go\n")?;
             Ok(held)
         });
-        let end = self.scratch.now_ns().saturating_add(patience.as_nanos() as u64);
-        let status = loop {
-            match child.try_wait()? {
-                Some(status) => break Some(status),
-                None if begun.is_err() || self.scratch.now_ns() > end => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    break None;
-                }
-                None => self.scratch.clock.sleep(Duration::from_millis(2)),
+        let held = match begun {
+            Ok(held) => held,
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error);
             }
         };
-        begun?.gone();
-        let complaint = fs::read_to_string(&complaint).unwrap_or_default();
-        match status {
-            Some(status) if status.success() => Ok(fs::read_to_string(&out)?),
-            Some(status) => Err(format!("{name}: {status}: {}", last_line(&complaint)).into()),
-            None => Err(format!("{name}: did not end within {} s", patience.as_secs()).into()),
-        }
+        Ok(Running {
+            child,
+            held: Some(held),
+            name,
+            out,
+            complaint,
+            patience,
+            begin_ns: self.scratch.now_ns(),
+        })
     }
 
     /// What Terrace says of itself; null of a peer.
@@ -136,6 +155,59 @@ impl Site {
             _ => None,
         };
         told.unwrap_or_default()
+    }
+}
+
+/// A program that was begun. Dropped before its end, it is killed.
+pub(crate) struct Running {
+    child: Child,
+    held: Option<Held>,
+    name: String,
+    out: PathBuf,
+    complaint: PathBuf,
+    patience: Duration,
+    pub begin_ns: u64,
+}
+
+impl Running {
+    /// Waits for its end and gives its output.
+    ///
+    /// # Errors
+    /// Its complaint when it fails, and when it does not end within its patience; it is killed then.
+    pub fn wait(mut self, site: &Site) -> Outcome<String> {
+        let end = self.begin_ns.saturating_add(self.patience.as_nanos() as u64);
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if site.scratch.now_ns() > end => {
+                    return Err(
+                        format!("{}: did not end within {} s", self.name, self.patience.as_secs()).into()
+                    );
+                }
+                None => site.scratch.clock.sleep(Duration::from_millis(2)),
+            }
+        };
+        if let Some(held) = self.held.take() {
+            held.gone();
+        }
+        let complaint = fs::read_to_string(&self.complaint).unwrap_or_default();
+        match status.success() {
+            true => Ok(fs::read_to_string(&self.out)?),
+            false => Err(format!("{}: {status}: {}", self.name, last_line(&complaint)).into()),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            held.gone();
+        }
+        for file in [&self.out, &self.complaint] {
+            let _ = fs::remove_file(file);
+        }
     }
 }
 

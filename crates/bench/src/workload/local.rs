@@ -11,6 +11,7 @@ use std::sync::Arc;
 use terrace_format::Ino;
 use terrace_fs::{Caller, Fs, FsError, SetAttributes, Wait, WriteFlags};
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 const ROOT: Ino = Ino(1);
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
@@ -21,6 +22,7 @@ pub(crate) struct LocalTarget {
     /// Directories already looked up; each holds one lookup.
     directories: Mutex<HashMap<String, Ino>>,
     recorder: Option<Arc<Recorder>>,
+    requests: Arc<AtomicU64>,
 }
 
 fn told(error: FsError) -> io::Error {
@@ -29,7 +31,18 @@ fn told(error: FsError) -> io::Error {
 
 impl LocalTarget {
     pub fn new(fs: Arc<Fs>, recorder: Option<Arc<Recorder>>) -> LocalTarget {
-        LocalTarget { fs, directories: Mutex::new(HashMap::new()), recorder }
+        LocalTarget { fs, directories: Mutex::new(HashMap::new()), recorder, requests: Arc::default() }
+    }
+
+    /// Calls of the file system so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// The file system, for so many requests.
+    fn ask(&self, requests: u64) -> &Fs {
+        self.requests.fetch_add(requests, Ordering::Relaxed);
+        &self.fs
     }
 
     fn directory(&self, path: &str) -> io::Result<Ino> {
@@ -56,7 +69,7 @@ impl LocalTarget {
     /// The inode of a path, with a lookup to be given back.
     fn look_up(&self, path: &str) -> io::Result<Ino> {
         let (parent, name) = self.place(path)?;
-        Ok(self.fs.lookup(parent, name).map_err(told)?.ino)
+        Ok(self.ask(1).lookup(parent, name).map_err(told)?.ino)
     }
 
     fn record(&self, kind: Kind, ino: Ino) {
@@ -69,7 +82,7 @@ impl LocalTarget {
 impl FileTarget for LocalTarget {
     fn make_directory(&self, path: &str) -> io::Result<()> {
         let (parent, name) = self.place(path)?;
-        match self.fs.mkdir(parent, name, 0o755, CALLER, Wait::Allowed) {
+        match self.ask(1).mkdir(parent, name, 0o755, CALLER, Wait::Allowed) {
             Ok(made) => self.fs.forget(made.ino, 1),
             Err(FsError::Exists) => {}
             Err(error) => return Err(told(error)),
@@ -78,7 +91,7 @@ impl FileTarget for LocalTarget {
     }
     fn remove_directory(&self, path: &str) -> io::Result<()> {
         let (parent, name) = self.place(path)?;
-        self.fs.rmdir(parent, name, Wait::Allowed).map_err(told)?;
+        self.ask(1).rmdir(parent, name, Wait::Allowed).map_err(told)?;
         let known = self.directories.lock().remove(path);
         if let Some(ino) = known {
             self.fs.forget(ino, 1);
@@ -87,21 +100,26 @@ impl FileTarget for LocalTarget {
     }
     fn open(&self, path: &str, create: bool) -> io::Result<Box<dyn OpenedFile>> {
         let (parent, name) = self.place(path)?;
-        let ino = match self.fs.lookup(parent, name) {
+        let ino = match self.ask(1).lookup(parent, name) {
             Ok(found) => found.ino,
             Err(FsError::NotFound) if create => {
-                let made = self.fs.mknod(parent, name, 0o644, 0, CALLER, Wait::Allowed).map_err(told)?;
+                let made = self.ask(1).mknod(parent, name, 0o644, 0, CALLER, Wait::Allowed).map_err(told)?;
                 self.record(Kind::Create, made.ino);
                 made.ino
             }
             Err(error) => return Err(told(error)),
         };
-        if let Err(error) = self.fs.open(ino, false, true, Wait::Allowed) {
+        if let Err(error) = self.ask(1).open(ino, false, true, Wait::Allowed) {
             self.fs.forget(ino, 1);
             return Err(told(error));
         }
         self.record(Kind::Open, ino);
-        Ok(Box::new(LocalFile { fs: self.fs.clone(), ino, recorder: self.recorder.clone() }))
+        Ok(Box::new(LocalFile {
+            fs: self.fs.clone(),
+            ino,
+            recorder: self.recorder.clone(),
+            requests: self.requests.clone(),
+        }))
     }
     fn unlink(&self, path: &str) -> io::Result<()> {
         let (parent, name) = self.place(path)?;
@@ -110,11 +128,11 @@ impl FileTarget for LocalTarget {
             self.record(Kind::Unlink, ino);
             self.fs.forget(ino, 1);
         }
-        self.fs.unlink(parent, name, Wait::Allowed).map_err(told)
+        self.ask(1).unlink(parent, name, Wait::Allowed).map_err(told)
     }
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let ((parent, name), (new_parent, new_name)) = (self.place(from)?, self.place(to)?);
-        self.fs.rename(parent, name, new_parent, new_name, false, Wait::Allowed).map_err(told)?;
+        self.ask(1).rename(parent, name, new_parent, new_name, false, Wait::Allowed).map_err(told)?;
         let moved = self.directories.lock().remove(from);
         if let Some(ino) = moved {
             self.fs.forget(ino, 1);
@@ -124,27 +142,27 @@ impl FileTarget for LocalTarget {
     fn link(&self, from: &str, to: &str) -> io::Result<()> {
         let (parent, name) = self.place(to)?;
         let ino = self.look_up(from)?;
-        let linked = self.fs.link(ino, parent, name, Wait::Allowed);
+        let linked = self.ask(1).link(ino, parent, name, Wait::Allowed);
         // One lookup of ours, one of the link.
         self.fs.forget(ino, 1 + u64::from(linked.is_ok()));
         linked.map(|_| ()).map_err(told)
     }
     fn symlink(&self, text: &str, path: &str) -> io::Result<()> {
         let (parent, name) = self.place(path)?;
-        let made = self.fs.symlink(parent, name, text.as_bytes(), CALLER, Wait::Allowed).map_err(told)?;
+        let made = self.ask(1).symlink(parent, name, text.as_bytes(), CALLER, Wait::Allowed).map_err(told)?;
         self.fs.forget(made.ino, 1);
         Ok(())
     }
     fn change_mode(&self, path: &str, mode: u32) -> io::Result<()> {
         let ino = self.look_up(path)?;
         let change = SetAttributes { mode: Some(mode), ..Default::default() };
-        let done = self.fs.setattr(ino, &change, Wait::Allowed);
+        let done = self.ask(1).setattr(ino, &change, Wait::Allowed);
         self.fs.forget(ino, 1);
         done.map(|_| ()).map_err(told)
     }
     fn size(&self, path: &str) -> io::Result<u64> {
         let (parent, name) = self.place(path)?;
-        let found = self.fs.lookup(parent, name).map_err(told)?;
+        let found = self.ask(1).lookup(parent, name).map_err(told)?;
         self.fs.forget(found.ino, 1);
         Ok(found.size)
     }
@@ -157,7 +175,7 @@ impl FileTarget for LocalTarget {
             }
             true
         };
-        self.fs.readdir(directory, 0, &mut visit).map_err(told)?;
+        self.ask(1).readdir(directory, 0, &mut visit).map_err(told)?;
         Ok(names)
     }
     fn settle(&self) -> io::Result<()> {
@@ -169,9 +187,15 @@ struct LocalFile {
     fs: Arc<Fs>,
     ino: Ino,
     recorder: Option<Arc<Recorder>>,
+    requests: Arc<AtomicU64>,
 }
 
 impl LocalFile {
+    fn ask(&self) -> &Fs {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        &self.fs
+    }
+
     fn note(&self, kind: Kind, offset: u64, length: usize, sync: bool) {
         if let Some(recorder) = &self.recorder {
             recorder.note(Event { offset, length: length as u32, sync, ..Event::bare(kind, self.ino) });
@@ -182,7 +206,7 @@ impl LocalFile {
 impl OpenedFile for LocalFile {
     fn read_at(&mut self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         self.note(Kind::Read, offset, into.len(), false);
-        self.fs.read(self.ino, offset, into, Wait::Allowed).map_err(told)
+        self.ask().read(self.ino, offset, into, Wait::Allowed).map_err(told)
     }
     fn write_at(&mut self, bytes: &[u8], offset: u64, sync: bool) -> io::Result<()> {
         self.note(Kind::Write, offset, bytes.len(), sync);
@@ -190,7 +214,7 @@ impl OpenedFile for LocalFile {
         let mut done = 0;
         while done < bytes.len() {
             let at = offset + done as u64;
-            match self.fs.write(self.ino, at, &bytes[done..], flags, Wait::Allowed).map_err(told)? {
+            match self.ask().write(self.ino, at, &bytes[done..], flags, Wait::Allowed).map_err(told)? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 written => done += written,
             }
@@ -199,22 +223,22 @@ impl OpenedFile for LocalFile {
     }
     fn sync(&mut self) -> io::Result<()> {
         self.note(Kind::Fsync, 0, 0, false);
-        self.fs.fsync(self.ino, false, Wait::Allowed).map_err(told)
+        self.ask().fsync(self.ino, false, Wait::Allowed).map_err(told)
     }
     fn size(&mut self) -> io::Result<u64> {
-        Ok(self.fs.getattr(self.ino).map_err(told)?.size)
+        Ok(self.ask().getattr(self.ino).map_err(told)?.size)
     }
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
         self.note(Kind::Truncate, bytes, 0, false);
         let change = SetAttributes { size: Some(bytes), ..Default::default() };
-        self.fs.setattr(self.ino, &change, Wait::Allowed).map(|_| ()).map_err(told)
+        self.ask().setattr(self.ino, &change, Wait::Allowed).map(|_| ()).map_err(told)
     }
 }
 
 impl Drop for LocalFile {
     fn drop(&mut self) {
         self.note(Kind::Close, 0, 0, false);
-        self.fs.release(self.ino);
+        self.ask().release(self.ino);
         self.fs.forget(self.ino, 1);
     }
 }

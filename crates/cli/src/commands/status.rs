@@ -187,7 +187,8 @@ fn show_placement(placement: &Value) {
         let row = &placement["confusion"][name];
         format!("{name} {}/{}", size(&row["synced_bytes"]), size(&row["unsynced_bytes"]))
     };
-    let rows = ["synchronous", "asynchronous", "unjudged"].map(row);
+    let rows =
+        ["synchronous", "asynchronous", "expected_synchronous", "expected_asynchronous", "unjudged"].map(row);
     output::print(format!("predicted, of it synced/not: {}", rows.join("  ")));
 }
 
