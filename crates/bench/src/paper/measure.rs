@@ -115,7 +115,7 @@ fn measure(
 }
 
 /// Waits until Terrace does not migrate; a migration that does not rest is part of what is measured.
-fn rest(site: &Site, mounted: &Mounted) {
+pub(crate) fn rest(site: &Site, mounted: &Mounted) {
     let end = site.scratch.now_ns() + QUIET.as_nanos() as u64;
     while site.scratch.now_ns() < end {
         let status = site.status(mounted);

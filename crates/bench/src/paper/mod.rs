@@ -30,6 +30,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 enum Built {
     Plan(fn(&Scale) -> Plan),
+    /// Runs by itself.
+    Own(fn(&Row, &Options) -> Outcome<()>),
     Not(&'static str),
 }
 
@@ -56,11 +58,11 @@ const fn row(
     Row { id, sentence, published, shape, built }
 }
 
-use rows::{anticache, databases, filebench, predict, random};
+use rows::{anticache, databases, filebench, predict, random, regret};
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 25] = [
     row("tpfs-8", "Random reads of 4 KiB by locality, PM from a sixteenth of the data to all of it",
         "rises with locality; all-PM within 1 to 2 % of a PM-only file system; read-hot files in DRAM beat it by 29 % (Optane) and 6 % (SATA)",
         "the same; bytes served from DRAM and when promoted", Built::Plan(random::tpfs_reads)),
@@ -125,6 +127,9 @@ const ROWS: [Row; 24] = [
     row("acbpfs-6", "fileserver with fsync by the threshold, 20 to 100 % of the data; bytes evicted",
         "falls with the threshold, always above ext4; evictions grow",
         "the same; clean evictions counted apart", Built::Plan(anticache::threshold)),
+    row("regret", "Recorded traces through every policy, predictive without each predictor, and an offline optimum",
+        "nothing", "predictive at least 0.8 of the optimum on average, each predictor worth its place",
+        Built::Own(regret::run)),
 ];
 
 /// Runs `terrace bench paper` with the arguments after `paper`.
@@ -168,7 +173,7 @@ fn list(json: bool) -> Outcome<()> {
         published: row.published,
         shape: row.shape,
         not_built: match row.built {
-            Built::Plan(_) => None,
+            Built::Plan(_) | Built::Own(_) => None,
             Built::Not(reason) => Some(reason),
         },
     });
@@ -201,6 +206,7 @@ fn run(options: &Options) -> Outcome<()> {
     let row = row.ok_or_else(|| format!("no row {}; terrace bench paper --list shows them", options.row))?;
     let plan = match row.built {
         Built::Plan(plan) => plan,
+        Built::Own(run) => return run(row, options),
         Built::Not(reason) => return Err(format!("row {} is not built: {reason}", row.id).into()),
     };
     if options.one_core {

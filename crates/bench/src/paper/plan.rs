@@ -15,6 +15,8 @@ pub(crate) enum Metric {
     BytesPerS,
     /// Of one turn of the load.
     MedianLatencyNs,
+    /// What the offline optimum waits, divided by what is waited.
+    ShareOfOptimum,
 }
 
 impl Metric {
@@ -23,6 +25,7 @@ impl Metric {
             Metric::OperationsPerS => "operations/s",
             Metric::BytesPerS => "bytes/s",
             Metric::MedianLatencyNs => "ns",
+            Metric::ShareOfOptimum => "optimum / wait",
         }
     }
     pub fn of(self, measure: &Measure) -> f64 {
@@ -30,6 +33,8 @@ impl Metric {
             Metric::OperationsPerS => measure.operations_per_s(),
             Metric::BytesPerS => measure.bytes_per_s(),
             Metric::MedianLatencyNs => measure.latency_median_ns as f64,
+            // Of no load.
+            Metric::ShareOfOptimum => f64::NAN,
         }
     }
 }

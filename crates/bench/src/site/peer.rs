@@ -24,7 +24,7 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrace_fs::{Background, Fs, MountOptions, PolicyKind, PoolMedia};
+use terrace_fs::{Ablation, Background, Fs, MountOptions, PolicyKind, PoolMedia};
 use terrace_media::PmMedium;
 use terrace_media::block::FileDevice;
 use terrace_media::pm::RamPm;
@@ -77,6 +77,9 @@ pub(crate) struct Tuning {
     pub cache_bytes: Option<u64>,
     pub group_bytes: Option<u64>,
     pub threshold_percent: Option<u8>,
+    /// In process only.
+    #[serde(skip)]
+    pub ablation: Ablation,
 }
 
 impl Tuning {
@@ -103,6 +106,7 @@ impl Tuning {
         options.cache_bytes = self.cache_bytes.unwrap_or(options.cache_bytes);
         options.group_bytes = self.group_bytes.unwrap_or(options.group_bytes);
         options.threshold_percent = self.threshold_percent;
+        options.ablation = self.ablation;
         Ok(options)
     }
 }
