@@ -176,7 +176,7 @@ pub(crate) fn run(steps: &Steps, setup: Setup, candidate: &Candidate) -> Waits {
     };
     for (index, step) in steps.list.iter().enumerate() {
         if index == steps.measured_from {
-            machine.waits = Waits::default();
+            machine.sink_all();
         }
         machine.step(step);
     }
@@ -184,6 +184,19 @@ pub(crate) fn run(steps: &Steps, setup: Setup, candidate: &Candidate) -> Waits {
 }
 
 impl Machine<'_> {
+    /// All data goes below and nothing is in fast memory, as after `terrace sync --to 1` and with the cache dropped:
+    /// every candidate begins to be measured in the same state, and so does the optimum. What was learnt stays.
+    fn sink_all(&mut self) {
+        let blocks = self.places.len();
+        for place in &mut self.places {
+            *place = Place { below: true, version: place.version + 1, ..Place::default() };
+        }
+        (self.in_pm, self.clean, self.dirty) = (Order::new(blocks), Order::new(blocks), Order::new(blocks));
+        (self.group, self.pace) = (None, Pace::default());
+        self.promotions.clear();
+        (self.cursors, self.waits) = ([(0, 0); 2], Waits::default());
+    }
+
     fn step(&mut self, step: &Step) {
         self.advance(THINK_NS, 0);
         match step.act {

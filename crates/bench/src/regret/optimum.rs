@@ -1,16 +1,18 @@
 //! The offline optimum: the least that the thread of the machine (machine.rs) can wait, known the whole trace.
 //!
-//! Two bounds, each below what any policy of its kind can reach. Fast memory is PM and DRAM together, `k` blocks, at the
-//! speed of the faster of the two; what is in it when measuring begins is free, and moves down are.
+//! Two bounds, each below what any policy of its kind can reach. Fast memory is PM and DRAM together, `k` blocks, each
+//! request at the price of the cheaper of the two (a durable write at that of PM); moves down are free. At the beginning
+//! all data is below, as for the policies.
 //!
 //! *Demand*: a block comes up only by a read of the application that names it. A read of a block is then a miss unless
 //! the block was kept in fast memory since it was read or written before, all the time. So there is an interval for
-//! each read, at most `k` intervals overlap, and the cost is the floor plus the weights of intervals not kept: a missed
+//! each read but the first of a block, at most `k` intervals overlap, and the cost is the floor plus the weights of
+//! reads without a kept interval: a missed
 //! block costs its transfer and its part of one latency of the request. (A request that misses some of its blocks waits
 //! a whole latency for each run of them: no less.) With equal weights the largest number of intervals of which no more
 //! than `k` overlap is found by Belady's rule: when too many overlap, the one that ends last goes. With unequal weights
-//! the weights are cut into layers: Σ wᵢxᵢ = ∑ layers (thickness × kept intervals that are at least as heavy), and each
-//! layer by itself can keep no more than Belady's rule gives it. That bounds the sum, and equals it with one weight;
+//! the weights are cut into layers: Σ wᵢxᵢ = Σ over layers of thickness × kept intervals that are at least as heavy, and
+//! each layer by itself can keep no more than Belady's rule gives it. That bounds the sum, and equals it with one weight;
 //! [`Bound::kept_ns`] beside [`Bound::keepable_ns`] shows how far a schedule that exists is from it.
 //!
 //! *Any*, for policies that also bring up what was not asked for: what is not kept must still pass the device's one bus
@@ -18,11 +20,15 @@
 //! pass it downwards (intervals again, packed by the same rule). All that must fit into the time that passes.
 //!
 //! The demand bound is the larger of the two.
+//!
+//! *Fixed* is no bound but what regret is usually taken against: the best choice of `k` blocks that stay in fast memory
+//! from their first use on, in hindsight, while all others are never kept. Policies may do better.
 
 use super::machine::{DRAM, Setup, THINK_NS, transfer_ns};
 use super::steps::{Act, Steps};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use terrace_media::speed::Speed;
 
 /// Most layers of weight; finer differences are rounded up, which can only lower the bound.
 const LAYERS: usize = 24;
@@ -34,7 +40,9 @@ pub(crate) struct Bound {
     pub demand_ns: u64,
     /// Least wait of any policy at all.
     pub any_ns: u64,
-    /// Of it what PM or DRAM cost if nothing ever missed.
+    /// Wait of the best fixed choice of blocks.
+    pub fixed_ns: u64,
+    /// What PM or DRAM cost if nothing ever missed.
     pub floor_ns: u64,
     /// Least blocks read from the device, and written to it.
     pub misses: u64,
@@ -54,6 +62,7 @@ struct Interval {
 }
 
 /// The trace's intervals, in the order of their ends.
+#[derive(Default)]
 struct Intervals {
     /// From each access of a block to the next read of it.
     reads: Vec<Interval>,
@@ -64,47 +73,51 @@ struct Intervals {
     floor_ns: u64,
     /// What all reads would cost if all missed, beyond the floor.
     all_missed_ns: u64,
+    /// Reads of blocks not used before: all missed.
+    first_reads: u64,
+    /// Weights of each block's intervals.
+    by_block: Vec<u64>,
 }
 
-/// Costs of the parts of a request.
-struct Prices {
-    latency_ns: u64,
-    block_ns: u64,
-    written_ns: u64,
-    missed_ns: u64,
-    device_latency_ns: u64,
+/// What requests cost.
+pub(super) struct Prices {
+    pm: Speed,
+    pub(super) device: Speed,
 }
 
 impl Prices {
-    fn of(setup: &Setup) -> Prices {
-        let (pm, device) = (setup.pm, setup.device);
-        Prices {
-            latency_ns: [
-                pm.read_latency_ns,
-                pm.write_latency_ns,
-                DRAM.read_latency_ns,
-                DRAM.write_latency_ns,
-            ]
-            .into_iter()
-            .fold(device.read_latency_ns, u64::min),
-            block_ns: transfer_ns(1, pm.read_bytes_per_s.max(DRAM.read_bytes_per_s)),
-            written_ns: transfer_ns(1, pm.write_bytes_per_s.max(DRAM.write_bytes_per_s)),
-            missed_ns: transfer_ns(1, device.read_bytes_per_s),
-            device_latency_ns: device.read_latency_ns,
+    pub(super) fn of(setup: &Setup) -> Prices {
+        Prices { pm: setup.pm, device: setup.device }
+    }
+
+    /// A read of so many blocks of fast memory, at least. Concave: a part costs at least its share of the whole.
+    pub(super) fn read_ns(&self, blocks: u64) -> u64 {
+        let of = |speed: &Speed| speed.read_latency_ns + blocks * transfer_ns(1, speed.read_bytes_per_s);
+        if blocks == 0 { 0 } else { of(&self.pm).min(of(&DRAM)) }
+    }
+
+    /// A write of so many, at least.
+    pub(super) fn write_ns(&self, blocks: u64, sync: bool) -> u64 {
+        let of = |speed: &Speed| speed.write_latency_ns + blocks * transfer_ns(1, speed.write_bytes_per_s);
+        let durable = of(&self.pm).min(of(&self.device));
+        match (blocks, sync) {
+            (0, _) => 0,
+            (_, true) => durable,
+            (_, false) => durable.min(of(&DRAM)),
         }
     }
 
-    /// Of one missed block of a request of so many, beyond the floor.
+    /// A missed block of a request of so many, at least, beyond its share of the whole request's price in fast memory.
     fn weight_ns(&self, blocks: u64) -> u64 {
-        let part = (self.device_latency_ns - self.latency_ns) / blocks.max(1);
-        (part + self.missed_ns).saturating_sub(self.block_ns)
+        let blocks = blocks.max(1);
+        let part = self.device.read_latency_ns / blocks + transfer_ns(1, self.device.read_bytes_per_s);
+        part.saturating_sub(self.read_ns(blocks).div_ceil(blocks))
     }
 }
 
 impl Intervals {
     fn of(steps: &Steps, prices: &Prices) -> Intervals {
-        let mut found =
-            Intervals { reads: Vec::new(), versions: Vec::new(), end: 0, floor_ns: 0, all_missed_ns: 0 };
+        let mut found = Intervals { by_block: vec![0; steps.blocks()], ..Intervals::default() };
         let mut used: Vec<Option<usize>> = vec![None; steps.blocks()];
         let mut written: Vec<Option<usize>> = vec![None; steps.blocks()];
         for (index, step) in steps.list.iter().enumerate() {
@@ -122,9 +135,12 @@ impl Intervals {
                 match step.act {
                     Act::Read if at > 0 => {
                         found.all_missed_ns += weight_ns;
-                        let from = used[id].unwrap_or(0);
-                        found.reads.push(Interval { from, until: at, weight_ns });
-                        used[id] = Some(at);
+                        if let Some(from) = used[id].replace(at) {
+                            found.reads.push(Interval { from, until: at, weight_ns });
+                            found.by_block[id] += weight_ns;
+                        } else {
+                            found.first_reads += 1;
+                        }
                     }
                     Act::Write { .. } if at > 0 => {
                         found.versions.extend(version);
@@ -134,13 +150,13 @@ impl Intervals {
                         found.versions.extend(version);
                         used[id] = None;
                     }
-                    _ => used[id] = Some(0),
+                    _ => {}
                 }
             }
-            if at > 0 && blocks > 0 {
+            if at > 0 {
                 found.floor_ns += match step.act {
-                    Act::Read => prices.latency_ns + blocks * prices.block_ns,
-                    Act::Write { .. } => prices.latency_ns + blocks * prices.written_ns,
+                    Act::Read => prices.read_ns(blocks),
+                    Act::Write { sync } => prices.write_ns(blocks, sync),
                     _ => 0,
                 };
             }
@@ -218,7 +234,7 @@ pub(crate) fn bound(steps: &Steps, setup: &Setup) -> Bound {
     let keepable_ns = most_weight(reads, end, k).min(found.all_missed_ns);
     let (_, by_end) = pack(reads, end, k, |interval| Reverse(interval.until));
     let (_, by_weight) = pack(reads, end, k, |it| (it.weight_ns, Reverse(it.until)));
-    let misses = reads.len() as u64 - most(reads, end, k);
+    let misses = found.first_reads + reads.len() as u64 - most(reads, end, k);
     let drains = versions.len() as u64 - most(versions, end, k);
     let device = setup.device;
     let bus_ns =
@@ -227,7 +243,11 @@ pub(crate) fn bound(steps: &Steps, setup: &Setup) -> Bound {
     let any_ns = found.floor_ns.max(bus_ns.saturating_sub(think_ns));
     let demand_ns = (found.floor_ns + found.all_missed_ns - keepable_ns).max(any_ns);
     let kept_ns = by_end.max(by_weight);
-    Bound { demand_ns, any_ns, floor_ns: found.floor_ns, misses, drains, keepable_ns, kept_ns }
+    let mut by_block = found.by_block;
+    by_block.sort_unstable_by_key(|weight_ns| Reverse(*weight_ns));
+    let stay_ns: u64 = by_block.iter().take(k as usize).sum();
+    let fixed_ns = (found.floor_ns + found.all_missed_ns - stay_ns).max(any_ns);
+    Bound { demand_ns, any_ns, fixed_ns, floor_ns: found.floor_ns, misses, drains, keepable_ns, kept_ns }
 }
 
 #[cfg(test)]
