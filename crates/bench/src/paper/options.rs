@@ -25,7 +25,7 @@ Usage: terrace bench paper ROW [OPTIONS]
   --seconds N       time of one figure in one round (default 3)
   --dataset SIZE    bytes of data; PM follows in the published proportion (default 512M)
   --fio             rows of random reads and writes also through fio itself, beside the own generator
-  --engine          row regret also on the engine, for time (long)
+  --engine          row regret also on the engine, for time (long), and on one machine of costs only
   --one-core        everything on one core
   --record PATH     what `local` is asked to do, to be replayed
   --json            the result on standard output, instead of a table

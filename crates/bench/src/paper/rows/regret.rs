@@ -378,7 +378,7 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
             .push((format!("predictive against {}", candidate.name), json!(worth(&all, &traces, index))));
     }
     result.notes.push(waits_table(&traces, &all, &format!("{class}, PM 1/{}, DRAM 1/{}", MAIN.0, MAIN.1)));
-    if !options.quick {
+    if !options.quick && !options.engine {
         let mut rows = Vec::new();
         for (other, pm, dram) in OTHERS {
             let other = other.unwrap_or(&class);
@@ -399,4 +399,54 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
     }
     eprintln!("  {} and .svg written", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regret::steps::Act;
+    use terrace_format::{BLOCK_SIZE, Ino};
+
+    /// A file of eight blocks of which two are read again and again, by a machine with room for two.
+    fn trace() -> Traced {
+        let event = |kind, block: u64, blocks: u64| Event {
+            offset: block * BLOCK_SIZE,
+            length: (blocks * BLOCK_SIZE) as u32,
+            ..Event::bare(kind, Ino(9))
+        };
+        let made = event(crate::trace::Kind::Write, 0, 8);
+        let reads = (0..40).map(|turn| event(crate::trace::Kind::Read, turn % 2, 1));
+        let events: Vec<Event> = [made].into_iter().chain(reads).collect();
+        let steps = Steps::of(&events, 1, REST_NS);
+        Traced { name: "two blocks", events, populated: 1, steps }
+    }
+
+    #[test]
+    fn what_fits_is_read_as_the_optimum_reads_it() {
+        let traces = [trace()];
+        assert_eq!(traces[0].steps.list.iter().filter(|step| step.act == Act::Read).count(), 40);
+        let all = replayed(&traces, Setup::new(2, 2, "sata").unwrap());
+        for (index, Candidate { name, .. }) in CANDIDATES.iter().enumerate() {
+            assert_eq!(all[0].waits[index].blocks_missed, 2, "{name}");
+            assert!((0.98..=1.0).contains(&mean(&all, index)), "{name}");
+            assert!((0.98..=1.0).contains(&mean_of_fixed(&all, index)), "{name}");
+        }
+        assert_eq!(figures(&traces, &all).len(), CANDIDATES.len());
+        assert!(worth(&all, &traces, 4).starts_with("makes no difference"));
+    }
+
+    /// Every script is one thread's and bounded by turns: a trace is the same in every run.
+    #[test]
+    fn scripts_repeat() {
+        for quick in [false, true] {
+            let scale = Scale { dataset_bytes: 512 << 20, limit_ns: 1, quick, fio: false };
+            let scripts = scripts(&scale);
+            assert_eq!(scripts.len(), 8);
+            for part in scripts.iter().flat_map(|script| &script.parts) {
+                let Part::Load(load) = part else { continue };
+                let Load { threads, limit_ns, operations, .. } = load;
+                assert!(*threads == 1 && *limit_ns == u64::MAX && *operations > 0 && *operations < 1 << 20);
+            }
+        }
+    }
 }
