@@ -32,6 +32,25 @@ PY
 }
 check "a quick row runs in process" quick_row_runs
 check "a plot was written" grep -q '</svg>' "$WORK/out/acbpfs-t1.svg"
+regret_runs() {
+    paper regret --quick --dir "$WORK/scratch" --out "$WORK/out" --json >regret.json 2>regret.err || {
+        cat regret.err >&9
+        return 1
+    }
+    python3 - <<'PY'
+import json
+with open("regret.json") as shown:
+    row = json.load(shown)
+traces = row["details"]["machine"]
+assert len(traces) == 8 and len(row["figures"]) == 8 * 9, (len(traces), len(row["figures"]))
+for trace in traces:
+    bound = trace["bound"]
+    assert 0 < bound["any_ns"] <= bound["demand_ns"] <= bound["fixed_ns"], trace
+    assert all(sum(waits[part] for part in waits if part.endswith("_ns")) >= bound["any_ns"]
+               for waits in trace["waits"].values()), trace
+PY
+}
+check "traces are recorded and replayed through every policy" regret_runs
 nothing_is_left() { [ -z "$(ls -A "$WORK/scratch")" ]; }
 check "nothing is left of the run" nothing_is_left
 

@@ -18,6 +18,7 @@ mod paper;
 mod peers;
 mod process;
 mod recovery;
+mod regret;
 mod report;
 mod scratch;
 mod series;

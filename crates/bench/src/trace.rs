@@ -151,6 +151,11 @@ impl Recorder {
         }
     }
 
+    /// Events until now.
+    pub fn count(&self) -> u64 {
+        self.out.lock().events
+    }
+
     /// Writes what is left and gives the number of events.
     ///
     /// # Errors

@@ -72,5 +72,5 @@ pub use references::OpenMode;
 pub use speeds::{SpeedStatus, class_name, speed_of, speed_status};
 pub use status::{FsStatus, PlacementStatus};
 pub use tally::{TallyReport, TallyRow};
-pub use terrace_placement::{Parameters, name_of as policy_name};
+pub use terrace_placement::{Ablation, Parameters, name_of as policy_name};
 pub use types::*;

@@ -35,7 +35,7 @@ use terrace_format::superblock::{Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceId, TierId};
 use terrace_map::{InodeFileMap, RadixTree};
 use terrace_media::{BlockMedium, PmMedium};
-use terrace_placement::{Home, Parameters};
+use terrace_placement::{Ablation, Home, Parameters};
 use terrace_runtime::Clock;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
@@ -126,6 +126,8 @@ pub struct MountOptions {
     /// Read a cold block before a small write to it, as all the publications do, instead of making a partial shadow:
     /// for measuring the difference. What is partial already stays so.
     pub read_first: bool,
+    /// What is left out of the policy: for measuring what it is worth.
+    pub ablation: Ablation,
     /// When cold metadata moves below PM. What lies there is fetched in any case.
     pub metadata_moves: MetadataMoves,
     /// Move the checkpoint only when space is short, so that a crash leaves as much to replay as there can be:
@@ -151,6 +153,7 @@ impl Default for MountOptions {
             promote_first_touch: false,
             home: None,
             read_first: false,
+            ablation: Ablation::Nothing,
             metadata_moves: MetadataMoves::WhenScarce,
             checkpoint_when_full: false,
         }
@@ -286,6 +289,7 @@ impl Fs {
         let threshold = options.threshold_percent.unwrap_or(80);
         let policy = terrace_placement::make(policy_id, threshold, options.promote_first_touch)
             .ok_or_else(|| refuse(format!("unknown policy {policy_id}")))?;
+        let policy = options.ablation.of(policy);
         let usable = geometry.block_count() - geometry.first_pool_block().0;
         let slow =
             if devices.list.is_empty() || policy_id == PolicyKind::Static as u8 { 0 } else { usable / 16 };
@@ -320,7 +324,7 @@ impl Fs {
             migration: Migration::new(),
             pins: Pins::new(),
             policy,
-            parameters: options.parameters,
+            parameters: options.ablation.parameters(options.parameters),
             steers,
             // Nothing is noted: as small as can be.
             files: Files::new(if steers { usable } else { 0 }),

@@ -48,16 +48,9 @@ impl WriteEntries {
         range: BlockRange,
         (run, run_end): (Entry, u64),
     ) -> Before {
-        let first = range.first.0;
-        // The last block of a run may have been written in part.
-        let continues = run.bytes > 0 && (first == run_end || first + 1 == run_end);
-        let appends = range.end.0 * BLOCK_SIZE > size;
-        let replaced = if appends && continues { None } else { self.get(ino, generation, range.first) };
-        match replaced {
-            Some(entry) if first * BLOCK_SIZE < size => Before::Replaces(entry),
-            _ if continues => Before::Continues(run),
-            _ => Before::Nothing,
-        }
+        let (first, end) = (range.first.0 * BLOCK_SIZE, range.end.0 * BLOCK_SIZE);
+        let place = (range.first.0, end > size, first < size);
+        Before::of(place, (run, run_end), || self.get(ino, generation, range.first))
     }
 
     /// Notes what a write to `range` leaves.

@@ -20,7 +20,7 @@ pub mod write_size;
 
 pub use decision::Idle;
 pub use parameters::Parameters;
-pub use policies::{POLICIES, PolicyRow, make, name_of};
+pub use policies::{Ablation, POLICIES, PolicyRow, make, name_of};
 
 /// Where a write goes first (design 5): a write has one home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 //! Times are ticks of 10 ms. Files are compared by the logarithm of the age of their average, so that the order
 //! does not depend on differences that mean nothing.
 
+use std::cmp::Reverse;
+
 /// Ticks in a second.
 pub const TICKS_PER_SECOND: u32 = 100;
 /// A file not written for so long is write-cold as a whole ([TPFS]: 30 s).
@@ -76,6 +78,34 @@ impl Portion {
             Portion::OlderThan(average) => at < *average,
         }
     }
+}
+
+/// Which files give about `wanted` blocks, the coldest first, and what of each goes. A file goes by the logarithm of
+/// the age of its average; files of one age by number, which keeps neighbours together and every run the same. A file
+/// written all at once and lately has no part that is older, and is left out.
+pub fn coldest<'a>(
+    files: impl IntoIterator<Item = (u64, &'a Times)>,
+    wanted: u64,
+    now: u32,
+) -> Vec<(u64, Portion)> {
+    let with_age = |(file, times): (u64, &'a Times)| (Reverse(bucket(now, times.average())), file, times);
+    let mut order: Vec<_> = files.into_iter().map(with_age).collect();
+    order.sort_unstable_by_key(|(age, file, _)| (*age, *file));
+    let (mut chosen, mut blocks) = (Vec::new(), 0);
+    for (_, file, times) in order {
+        if blocks >= wanted {
+            break;
+        }
+        let portion = times.portion(now);
+        blocks += match portion {
+            Portion::Whole => times.blocks,
+            Portion::OlderThan(_) if times.is_even() => continue,
+            // At least one is older than the average, and mostly half are.
+            Portion::OlderThan(_) => (times.blocks / 2).max(1),
+        };
+        chosen.push((file, portion));
+    }
+    chosen
 }
 
 /// One word for people: what a file's times say.

@@ -26,6 +26,25 @@ pub enum Before {
     Nothing,
 }
 
+impl Before {
+    /// What a write finds that begins in block `first`, is beyond the end of its file at its end (`appends`) or at
+    /// its beginning (not `inside`). The file's last run was `run` and ended before block `run_end`; `replaced` looks up
+    /// the entry at the first block.
+    pub fn of(
+        (first, appends, inside): (u64, bool, bool),
+        (run, run_end): (Entry, u64),
+        replaced: impl FnOnce() -> Option<Entry>,
+    ) -> Before {
+        // The last block of a run may have been written in part.
+        let continues = run.bytes > 0 && (first == run_end || first + 1 == run_end);
+        match if appends && continues { None } else { replaced() } {
+            Some(entry) if inside => Before::Replaces(entry),
+            _ if continues => Before::Continues(run),
+            _ => Before::Nothing,
+        }
+    }
+}
+
 impl Entry {
     /// The entry that a write of `bytes` leaves.
     pub fn after(before: Before, bytes: u64, parameters: &Parameters) -> Entry {

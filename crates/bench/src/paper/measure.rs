@@ -162,7 +162,7 @@ fn together(parts: &[Work], round: usize, site: &Site, root: &Path) -> Outcome<f
 }
 
 /// Waits until Terrace does not migrate; a migration that does not rest is part of what is measured.
-fn rest(site: &Site, mounted: &Mounted) {
+pub(crate) fn rest(site: &Site, mounted: &Mounted) {
     let end = site.scratch.now_ns() + QUIET.as_nanos() as u64;
     while site.scratch.now_ns() < end {
         let status = site.status(mounted);

@@ -30,8 +30,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 enum Built {
     Plan(fn(&Scale) -> Plan),
-    /// What predictors cost a request: paired batches instead of figures over an axis.
-    Cost,
+    /// Runs by itself.
+    Own(fn(&Row, &Options) -> Outcome<()>),
     Not(&'static str),
 }
 
@@ -58,11 +58,11 @@ const fn row(
     Row { id, sentence, published, shape, built }
 }
 
-use rows::{anticache, databases, filebench, predict, predictor_cost, random};
+use rows::{anticache, databases, filebench, predict, predictor_cost, random, regret};
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-const ROWS: [Row; 26] = [
+const ROWS: [Row; 27] = [
     row("tpfs-8", "Random reads of 4 KiB by locality, PM from a sixteenth of the data to all of it",
         "rises with locality; all-PM within 1 to 2 % of a PM-only file system; read-hot files in DRAM beat it by 29 % (Optane) and 6 % (SATA)",
         "the same; bytes served from DRAM and when promoted", Built::Plan(random::tpfs_reads)),
@@ -112,7 +112,7 @@ const ROWS: [Row; 26] = [
         "99 % right, at worst 98.2 %, where the threshold lies between the files and the appends of varmail",
         "as tpfs-predict; right of all bytes by threshold", Built::Plan(predict::thresholds)),
     row("predictor-cost", "policy=predictive against policy=static where PM is plenty, every personality, in process",
-        "not published", "at most 40 ns a request; the predictors ran", Built::Cost),
+        "not published", "at most 40 ns a request; the predictors ran", Built::Own(cost)),
     row("zig-7", "RocksDB with PM 2",
         "FillSeq up to 38.9 times EXT4-DJ and 46.5 times XFS-ML; random 8.6 and 13.2 times; ReadSeq +43 to +48 %",
         "these ratios against the same peers, or the reason", Built::Plan(databases::ziggurat_rocksdb)),
@@ -132,6 +132,9 @@ const ROWS: [Row; 26] = [
     row("acbpfs-6", "fileserver with fsync by the threshold, 20 to 100 % of the data; bytes evicted",
         "falls with the threshold, always above ext4; evictions grow",
         "the same; clean evictions counted apart", Built::Plan(anticache::threshold)),
+    row("regret", "Recorded traces through every policy, predictive without each predictor, and an offline optimum",
+        "nothing", "predictive at least 0.8 of the optimum on average, each predictor worth its place",
+        Built::Own(regret::run)),
 ];
 
 /// Runs `terrace bench paper` with the arguments after `paper`.
@@ -175,7 +178,7 @@ fn list(json: bool) -> Outcome<()> {
         published: row.published,
         shape: row.shape,
         not_built: match row.built {
-            Built::Plan(_) | Built::Cost => None,
+            Built::Plan(_) | Built::Own(_) => None,
             Built::Not(reason) => Some(reason),
         },
     });
@@ -208,7 +211,7 @@ fn run(options: &Options) -> Outcome<()> {
     let row = row.ok_or_else(|| format!("no row {}; terrace bench paper --list shows them", options.row))?;
     let plan = match row.built {
         Built::Plan(plan) => plan,
-        Built::Cost => return cost(row, options),
+        Built::Own(run) => return run(row, options),
         Built::Not(reason) => return Err(format!("row {} is not built: {reason}", row.id).into()),
     };
     let mut device_cores = None;

@@ -25,6 +25,7 @@ Usage: terrace bench paper ROW [OPTIONS]
   --seconds N       time of one figure in one round (default 3)
   --dataset SIZE    bytes of data; PM follows in the published proportion (default 512M)
   --fio             rows of random reads and writes also through fio itself, beside the own generator
+  --engine          row regret also on the engine, for time (long), and on one machine of costs only
   --one-core        everything on one core
   --record PATH     what `local` is asked to do, to be replayed
   --json            the result on standard output, instead of a table
@@ -57,6 +58,7 @@ pub(crate) struct Options {
     pub seconds: f64,
     pub dataset_bytes: u64,
     pub fio: bool,
+    pub engine: bool,
     pub one_core: bool,
     pub record: Option<PathBuf>,
     pub replay: Option<PathBuf>,
@@ -107,6 +109,7 @@ impl Options {
             seconds: 3.0,
             dataset_bytes: 512 << 20,
             fio: false,
+            engine: false,
             one_core: false,
             record: None,
             replay: None,
@@ -130,6 +133,7 @@ impl Options {
                 "--seconds" => options.seconds = number::<f64>("--seconds", value()?)?.clamp(0.01, 3600.0),
                 "--dataset" => options.dataset_bytes = size("--dataset", value()?)?.max(8 << 20),
                 "--fio" => options.fio = true,
+                "--engine" => options.engine = true,
                 "--one-core" => options.one_core = true,
                 "--record" => options.record = Some(value()?.into()),
                 "--replay" => options.replay = Some(value()?.into()),

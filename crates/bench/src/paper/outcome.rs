@@ -116,8 +116,11 @@ pub(crate) struct Result {
     pub status_before: Status,
     pub status: Status,
     /// Figures of the whole run.
-    derived: Vec<(String, serde_json::Value)>,
-    notes: Vec<String>,
+    pub derived: Vec<(String, serde_json::Value)>,
+    pub notes: Vec<String>,
+    /// What a row has beyond figures.
+    #[serde(skip_serializing_if = "serde_json::Value::is_null")]
+    pub details: serde_json::Value,
     #[serde(skip)]
     pub axis: &'static str,
     #[serde(skip)]
@@ -157,6 +160,7 @@ impl Result {
             status: Status::new(),
             derived: Vec::new(),
             notes: plan.notes.clone(),
+            details: serde_json::Value::Null,
             axis: plan.axis,
             metric: plan.metric,
         }

@@ -17,6 +17,8 @@ pub(crate) enum Metric {
     MedianLatencyNs,
     /// From begin to end.
     Seconds,
+    /// What the offline optimum waits, divided by what is waited.
+    ShareOfOptimum,
 }
 
 impl Metric {
@@ -26,6 +28,7 @@ impl Metric {
             Metric::BytesPerS => "bytes/s",
             Metric::MedianLatencyNs => "ns",
             Metric::Seconds => "s",
+            Metric::ShareOfOptimum => "optimum / wait",
         }
     }
     pub fn of(self, measure: &Measure) -> f64 {
@@ -34,6 +37,8 @@ impl Metric {
             Metric::BytesPerS => measure.bytes_per_s(),
             Metric::MedianLatencyNs => measure.latency_median_ns as f64,
             Metric::Seconds => measure.elapsed_ns as f64 / 1e9,
+            // Of no load.
+            Metric::ShareOfOptimum => f64::NAN,
         }
     }
 }

@@ -24,7 +24,7 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrace_fs::{Background, Fs, MountOptions, PolicyKind, PoolMedia};
+use terrace_fs::{Ablation, Background, Fs, MountOptions, PolicyKind, PoolMedia};
 use terrace_media::PmMedium;
 use terrace_media::block::FileDevice;
 use terrace_media::pm::RamPm;
@@ -78,6 +78,9 @@ pub(crate) struct Tuning {
     pub group_bytes: Option<u64>,
     pub threshold_percent: Option<u8>,
     pub sync_blocks: Option<u32>,
+    /// In process only.
+    #[serde(skip)]
+    pub ablation: Ablation,
 }
 
 impl Tuning {
@@ -106,6 +109,7 @@ impl Tuning {
         options.group_bytes = self.group_bytes.unwrap_or(options.group_bytes);
         options.threshold_percent = self.threshold_percent;
         options.parameters.sync_blocks = self.sync_blocks.unwrap_or(options.parameters.sync_blocks);
+        options.ablation = self.ablation;
         Ok(options)
     }
 }

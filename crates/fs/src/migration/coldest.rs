@@ -7,11 +7,10 @@
 use super::plan::{LEAVING, Victim};
 use crate::fs::Fs;
 use crate::references::NumberHasher;
-use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use terrace_blocks::Descriptor;
-use terrace_placement::temperature::{Portion, Times, bucket};
+use terrace_placement::temperature::{Portion, Times, coldest};
 use terrace_runtime::sync::atomic::Ordering;
 
 type ByFile<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
@@ -50,26 +49,8 @@ impl Fs {
 
 /// As many files as give about `wanted` blocks, the coldest first: their rank and what of them goes.
 fn coldest_files(files: &ByFile<Times>, wanted: u64, now: u32) -> ByFile<(u32, Portion)> {
-    // By age bucket; inside of one by number, which keeps a file's neighbours together and every run the same.
-    let mut order: Vec<_> =
-        files.iter().map(|(ino, times)| (Reverse(bucket(now, times.average())), *ino, times)).collect();
-    order.sort_unstable_by_key(|(age, ino, _)| (*age, *ino));
-    let mut chosen: ByFile<(u32, Portion)> = HashMap::default();
-    let mut blocks = 0;
-    for (rank, (_, ino, times)) in (0..).zip(order) {
-        if blocks >= wanted {
-            break;
-        }
-        let portion = times.portion(now);
-        blocks += match portion {
-            Portion::Whole => times.blocks,
-            Portion::OlderThan(_) if times.is_even() => continue,
-            // At least one is older than the average, and mostly half are.
-            Portion::OlderThan(_) => (times.blocks / 2).max(1),
-        };
-        chosen.insert(ino, (rank, portion));
-    }
-    chosen
+    let order = coldest(files.iter().map(|(ino, times)| (*ino, times)), wanted, now);
+    (0..).zip(order).map(|(rank, (ino, portion))| (ino, (rank, portion))).collect()
 }
 
 #[cfg(test)]

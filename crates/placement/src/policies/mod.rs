@@ -1,10 +1,12 @@
 //! The registry of policies.
 
+mod ablated;
 mod anticache;
 mod fixed;
 mod predictive;
 mod write_only;
 
+pub use ablated::Ablation;
 pub use anticache::AntiCache;
 pub use fixed::Static;
 pub use predictive::Predictive;

@@ -6,6 +6,7 @@ pub(crate) mod filebench;
 pub(crate) mod predict;
 pub(crate) mod predictor_cost;
 pub(crate) mod random;
+pub(crate) mod regret;
 
 use super::plan::{Must, Plan, Scale};
 use crate::site::peer::{Peer, Tuning};

@@ -1,0 +1,367 @@
+//! What the machine does beside its thread, on what the foreground leaves of the device's bus: demotion, write-back,
+//! promotion, reverse migration, migration into DRAM; one group at a time, chosen as the engine chooses.
+
+use super::machine::{Machine, transfer_ns};
+use terrace_placement::decision::{ReadRule, read_rule};
+use terrace_placement::temperature::{Portion, Times, coldest};
+use terrace_placement::threshold::Flow;
+use terrace_placement::{Idle, Observation, VictimOrder};
+
+/// How often the policy is asked while nothing moves.
+const POLL_NS: u64 = 10_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+/// How far ahead the policy sees.
+const AHEAD_NS: u64 = 100_000_000;
+/// Ticks after which a dirty page is written back.
+const OLD_TICKS: u32 = 2500;
+/// Promotions in one step, and most that wait.
+const PROMOTED_AT_ONCE: usize = 64;
+const PROMOTIONS: usize = 1024;
+/// Blocks brought into DRAM and into PM at once, and least room for it.
+const TO_DRAM: u64 = 512;
+const UP: u64 = 64;
+const LEAST_ROOM: u64 = 16;
+/// Files looked at in one step.
+const LOOKS: usize = 256;
+
+/// A move under way.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub left_ns: u64,
+    kind: Kind,
+    /// Blocks and the versions that are moved.
+    blocks: Vec<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Demote,
+    WriteBack,
+    ToDram,
+    Up,
+}
+
+/// How fast use of PM grows.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    last_ns: u64,
+    in_pm: u64,
+    blocks_per_s: u64,
+    /// That have left PM since.
+    left: u64,
+}
+
+impl Machine<'_> {
+    /// Time passes, the first `bus_ns` of which the foreground has the bus.
+    pub(super) fn advance(&mut self, ns: u64, bus_ns: u64) {
+        let end = self.now_ns + ns;
+        self.now_ns += bus_ns.min(ns);
+        loop {
+            match &mut self.group {
+                Some(group) => {
+                    let part = group.left_ns.min(end - self.now_ns);
+                    self.now_ns += part;
+                    group.left_ns -= part;
+                    if group.left_ns > 0 {
+                        break;
+                    }
+                    self.complete();
+                    self.next_poll_ns = self.now_ns;
+                }
+                None if self.next_poll_ns > end => break,
+                None => {
+                    self.now_ns = self.now_ns.max(self.next_poll_ns);
+                    self.next_poll_ns = self.now_ns + POLL_NS;
+                    self.poll();
+                }
+            }
+        }
+        self.now_ns = end;
+    }
+
+    fn poll(&mut self) {
+        while self.now_ns / SECOND_NS > self.seconds {
+            self.seconds += 1;
+            let flow = self.flow.since(&self.flow_before);
+            self.flow_before = self.flow;
+            self.window.second(flow);
+        }
+        self.promote_some();
+        let seen = self.observe();
+        let wanted = self.policy.blocks_to_demote(&seen);
+        let begun = self.begin_write_back() || (wanted > 0 && self.begin_demotion(wanted));
+        if !begun && !self.begin_to_dram() {
+            self.begin_up();
+        }
+    }
+
+    fn observe(&mut self) -> Observation {
+        let in_pm = self.in_pm.len() as u64;
+        let passed = self.now_ns - self.pace.last_ns;
+        if passed >= POLL_NS / 2 {
+            let grown = (in_pm + self.pace.left).saturating_sub(self.pace.in_pm);
+            let rate = u128::from(grown) * u128::from(SECOND_NS) / u128::from(passed);
+            let blocks_per_s = (self.pace.blocks_per_s + rate as u64) / 2;
+            self.pace = Pace { last_ns: self.now_ns, in_pm, blocks_per_s, left: 0 };
+        }
+        let Flow { pm_read, pm_written, .. } = self.window.decayed();
+        Observation {
+            total_blocks: self.setup.pm_blocks,
+            free_blocks: self.free_pm(),
+            arriving_blocks: self.pace.blocks_per_s * AHEAD_NS / SECOND_NS,
+            pm_read_bytes: pm_read,
+            pm_written_bytes: pm_written,
+        }
+    }
+
+    fn begin(&mut self, kind: Kind, ids: &[u32], latency_ns: u64, bytes_per_s: u64) -> bool {
+        if ids.is_empty() {
+            return false;
+        }
+        let left_ns = latency_ns + transfer_ns(ids.len() as u64, bytes_per_s);
+        let blocks = ids.iter().map(|id| (*id, self.places[*id as usize].version)).collect();
+        self.group = Some(Group { left_ns, kind, blocks });
+        true
+    }
+
+    fn begin_down(&mut self, kind: Kind, ids: &[u32]) -> bool {
+        let device = self.setup.device;
+        let begun = self.begin(kind, ids, device.write_latency_ns, device.write_bytes_per_s);
+        self.waits.blocks_down += ids.len() as u64;
+        begun
+    }
+
+    fn complete(&mut self) {
+        let Some(group) = self.group.take() else { return };
+        for (id, version) in group.blocks {
+            let place = self.places[id as usize];
+            let same = place.version == version;
+            match group.kind {
+                Kind::Demote | Kind::ToDram if same && place.pm => {
+                    self.places[id as usize].below = true;
+                    self.sink(id, group.kind == Kind::ToDram);
+                }
+                Kind::WriteBack if same => self.written_back(id),
+                Kind::Up if same && !place.pm && place.below && self.free_pm() > 0 => {
+                    self.clean.remove(id);
+                    self.enter_pm(id);
+                }
+                // It was written or removed meanwhile.
+                _ => self.places[id as usize].leaving = false,
+            }
+        }
+    }
+
+    /// A block whose content is below leaves PM.
+    fn sink(&mut self, id: u32, to_dram: bool) {
+        self.leave_pm(id);
+        self.pace.left += 1;
+        if to_dram || self.belongs_in_dram(id) {
+            self.keep_clean(id);
+        }
+    }
+
+    /// Moves victims: those with a sound copy below at once, the others as a group.
+    fn take_down(&mut self, kind: Kind, victims: Vec<u32>) -> bool {
+        let (clean, dirty): (Vec<u32>, Vec<u32>) =
+            victims.into_iter().partition(|id| self.places[*id as usize].below);
+        clean.iter().for_each(|id| self.sink(*id, kind == Kind::ToDram));
+        dirty.iter().for_each(|id| self.places[*id as usize].leaving = true);
+        self.begin_down(kind, &dirty) || !clean.is_empty()
+    }
+
+    fn begin_demotion(&mut self, wanted: u64) -> bool {
+        let wanted = wanted.clamp(1, self.setup.group_blocks) as usize;
+        let mut victims = match self.policy.victims() {
+            VictimOrder::WriteColdFiles => self.coldest(wanted),
+            VictimOrder::LeastRecentlyUsed => Vec::new(),
+        };
+        if victims.is_empty() {
+            let places = &self.places;
+            let used = |id: &u32| places[*id as usize].written.max(places[*id as usize].read);
+            victims = self.in_pm.iter().filter(|id| !places[*id as usize].leaving).collect();
+            victims.sort_unstable_by_key(|id| (used(id), *id));
+            victims.truncate(wanted);
+        }
+        self.take_down(Kind::Demote, victims)
+    }
+
+    /// As `Fs::pick_coldest`.
+    fn coldest(&self, wanted: usize) -> Vec<u32> {
+        let now = self.tick();
+        let mut files = vec![Times::default(); self.steps.files.len()];
+        let movable = || self.in_pm.iter().filter(|id| !self.places[*id as usize].leaving);
+        let file_of = |id: u32| self.steps.places[id as usize].0;
+        movable().for_each(|id| files[file_of(id) as usize].add(self.places[id as usize].written));
+        let some = (0..).zip(&files).filter(|(_, times)| times.blocks > 0);
+        let mut chosen: Vec<Option<(usize, Portion)>> = vec![None; files.len()];
+        for (rank, (file, portion)) in coldest(some, wanted as u64, now).into_iter().enumerate() {
+            chosen[file as usize] = Some((rank, portion));
+        }
+        let mut found = Vec::new();
+        for id in movable() {
+            let written = self.places[id as usize].written;
+            if let Some((rank, portion)) = chosen[file_of(id) as usize]
+                && portion.holds(written)
+            {
+                found.push((rank, written, id));
+            }
+        }
+        found.sort_unstable();
+        found.truncate(wanted);
+        found.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    pub(super) fn dirty_limit(&self) -> u64 {
+        self.setup.dram_blocks / 2
+    }
+
+    /// From 95 % of the limit on until 80 %, and what is old: the file written longest ago.
+    fn begin_write_back(&mut self) -> bool {
+        let (dirty, limit) = (self.dirty.len() as u64 * 100, self.dirty_limit());
+        self.draining = if self.draining { dirty > limit * 80 } else { dirty > limit * 95 };
+        let due = |id: u32| self.tick().saturating_sub(self.places[id as usize].written) >= OLD_TICKS;
+        match self.dirty.oldest() {
+            Some(oldest) if self.draining || due(oldest) => self.write_back_around(oldest),
+            _ => false,
+        }
+    }
+
+    fn write_back_around(&mut self, id: u32) -> bool {
+        let steps = self.steps;
+        let own = steps.files[steps.places[id as usize].0 as usize].iter().copied();
+        let most = self.setup.group_blocks as usize;
+        let ids: Vec<u32> = own.filter(|id| self.dirty.holds(*id)).take(most).collect();
+        self.begin_down(Kind::WriteBack, &ids)
+    }
+
+    /// The thread waits until what is moved now has been moved.
+    fn wait_for_group(&mut self) {
+        let left_ns = self.group.as_ref().map_or(0, |group| group.left_ns);
+        self.waits.room_ns += left_ns;
+        self.advance(left_ns, 0);
+    }
+
+    /// Waits until PM has a free block; false when the policy never makes one.
+    pub(super) fn make_pm_room(&mut self) -> bool {
+        while self.free_pm() == 0 {
+            if self.group.is_some() {
+                self.wait_for_group();
+            } else if self.policy.threshold_percent(&Observation::default()).is_none()
+                || !self.begin_demotion(64)
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits until so many more pages may be dirty.
+    pub(super) fn make_dirty_room(&mut self, pages: u64) {
+        while self.dirty.len() as u64 + pages > self.dirty_limit() {
+            if self.group.is_some() {
+                self.wait_for_group();
+            } else if !self.dirty.oldest().is_some_and(|oldest| self.write_back_around(oldest)) {
+                break;
+            }
+        }
+    }
+
+    fn belongs_in_dram(&self, id: u32) -> bool {
+        let file = self.steps.places[id as usize].0;
+        self.policy.follows_reads()
+            && self.window.idle() != Idle::Pm
+            && self.files[file as usize].is_read_dominated()
+    }
+
+    /// A cold block was read for the `touches`-th time.
+    pub(super) fn want_promotion(&mut self, id: u32, touches: u32) {
+        let wanted = self.policy.promotes(touches) && self.promotions.len() < PROMOTIONS;
+        if wanted && !self.belongs_in_dram(id) {
+            self.promotions.push_back((id, self.places[id as usize].version));
+        }
+    }
+
+    fn promote_some(&mut self) {
+        for _ in 0..PROMOTED_AT_ONCE {
+            if self.free_pm() < 2 * self.slow_below() {
+                self.promotions.clear();
+                return;
+            }
+            let Some((id, version)) = self.promotions.pop_front() else { return };
+            let place = self.places[id as usize];
+            if place.version == version && place.below && !place.pm {
+                self.clean.remove(id);
+                self.enter_pm(id);
+            }
+        }
+    }
+
+    /// The next read-dominated file with where to go on in it.
+    fn next_read_dominated(&mut self, which: usize) -> Option<(usize, usize)> {
+        let (mut file, block) = self.cursors[which];
+        if block > 0 && self.files.get(file).is_some_and(|it| it.is_read_dominated()) {
+            return Some((file, block));
+        }
+        for _ in 0..LOOKS.min(self.files.len()) {
+            file = (file + 1) % self.files.len();
+            if self.files[file].is_read_dominated() {
+                return Some((file, 0));
+            }
+        }
+        self.cursors[which] = (file, 0);
+        None
+    }
+
+    /// Blocks of a file from a place on that `fits`, at most `most`; the cursor goes on behind them.
+    fn gather(&mut self, which: usize, most: u64, fits: impl Fn(&Self, u32) -> bool) -> Vec<u32> {
+        let Some((file, from)) = self.next_read_dominated(which) else { return Vec::new() };
+        let steps = self.steps;
+        let (mut found, mut at) = (Vec::new(), from);
+        while at < steps.files[file].len() && (found.len() as u64) < most {
+            let id = steps.files[file][at];
+            if fits(self, id) {
+                found.push(id);
+            }
+            at += 1;
+        }
+        self.cursors[which] = (file, if at < steps.files[file].len() { at } else { 0 });
+        found
+    }
+
+    /// Read migration into DRAM.
+    fn begin_to_dram(&mut self) -> bool {
+        let rule = read_rule(true, true, self.window.idle());
+        let room = self.dram_room();
+        if !self.policy.follows_reads() || rule != ReadRule::ToDram || room < LEAST_ROOM {
+            return false;
+        }
+        let victims = self.gather(0, room.min(TO_DRAM), |machine, id| {
+            let place = machine.places[id as usize];
+            place.pm && place.read > 0 && !place.leaving
+        });
+        self.take_down(Kind::ToDram, victims)
+    }
+
+    /// Reverse migration, as far as the threshold of equation (1) has room.
+    fn begin_up(&mut self) -> bool {
+        let rule = read_rule(true, false, self.window.idle());
+        if !self.policy.follows_reads() || rule != ReadRule::ToPm || !self.promotions.is_empty() {
+            return false;
+        }
+        let seen = self.observe();
+        let percent = u64::from(self.policy.threshold_percent(&seen).unwrap_or(0));
+        let limit = seen.total_blocks * percent / 100;
+        if limit.saturating_sub(seen.used_blocks() + seen.arriving_blocks) < UP {
+            return false;
+        }
+        let cold = self.gather(1, UP, |machine, id| {
+            let place = machine.places[id as usize];
+            place.below && !place.pm
+        });
+        let device = self.setup.device;
+        self.begin(Kind::Up, &cold, device.read_latency_ns, device.read_bytes_per_s);
+        self.waits.blocks_up += cold.len() as u64;
+        self.group.is_some()
+    }
+}

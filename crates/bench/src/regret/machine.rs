@@ -1,0 +1,419 @@
+//! A machine on which policies are compared: PM, DRAM, one device below, one thread that waits for its operations.
+//!
+//! Time is virtual and everything is exact and repeats. An operation costs what its thread waits: latency and transfer
+//! of the media in [TPFS table 1], and waiting for room. Between operations [`THINK_NS`] pass. The device has one bus;
+//! transfers of the foreground come first, and background moves take what is left of it (background.rs).
+//! What the engine has and this has not: read-ahead, metadata, the reserve, being slowed before PM is full, the cost of
+//! calls. Who places is the policy, the decision tree and the predictors of crates/placement, as in the engine.
+
+use super::background::{Group, Pace};
+use super::list::Order;
+use super::steer::FileMemory;
+use super::steps::{Act, Step, Steps};
+use std::collections::VecDeque;
+use terrace_format::BLOCK_SIZE;
+use terrace_media::speed::{Speed, named};
+use terrace_placement::threshold::{Flow, Window};
+use terrace_placement::{Ablation, Home, Parameters, Policy, make};
+
+/// Between the end of an operation and the beginning of the next.
+pub(crate) const THINK_NS: u64 = 5_000;
+/// DRAM in [TPFS table 1].
+pub(crate) const DRAM: Speed = Speed {
+    read_latency_ns: 100,
+    write_latency_ns: 100,
+    read_bytes_per_s: 25_000_000_000,
+    write_bytes_per_s: 25_000_000_000,
+};
+/// A tick of temperature.
+const TICK_NS: u64 = 10_000_000;
+
+/// Sizes and speeds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup {
+    pub pm_blocks: u64,
+    /// For clean copies and dirty pages; dirty are at most half.
+    pub dram_blocks: u64,
+    /// Largest group of a background move.
+    pub group_blocks: u64,
+    pub pm: Speed,
+    pub device: Speed,
+}
+
+impl Setup {
+    /// With the PM of the table; `class` is a class of devices.
+    pub fn new(pm_blocks: u64, dram_blocks: u64, class: &str) -> Option<Setup> {
+        let (pm, device) = (named("pm")?.speed, named(class)?.speed);
+        Some(Setup { pm_blocks, dram_blocks, group_blocks: 4096.min(pm_blocks / 4).max(1), pm, device })
+    }
+}
+
+/// Transfer of so many blocks.
+pub(crate) fn transfer_ns(blocks: u64, bytes_per_s: u64) -> u64 {
+    (u128::from(blocks * BLOCK_SIZE) * 1_000_000_000 / u128::from(bytes_per_s)) as u64
+}
+
+/// A policy with what it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub name: &'static str,
+    /// Of [`terrace_placement::POLICIES`].
+    pub policy: u8,
+    pub ablation: Ablation,
+}
+
+const fn candidate(name: &'static str, policy: u8, ablation: Ablation) -> Candidate {
+    Candidate { name, policy, ablation }
+}
+
+/// What is compared: the policies, and `predictive` without each of its predictors.
+pub(crate) const CANDIDATES: [Candidate; 9] = [
+    candidate("predictive", 3, Ablation::Nothing),
+    candidate("write-only", 4, Ablation::Nothing),
+    candidate("anticache", 2, Ablation::Nothing),
+    candidate("static", 1, Ablation::Nothing),
+    candidate("no synchronicity: all async", 3, Ablation::SynchronicityAsync),
+    candidate("no synchronicity: all sync", 3, Ablation::SynchronicitySync),
+    candidate("no write size", 3, Ablation::WriteSize),
+    candidate("no read frequency", 3, Ablation::ReadFrequency),
+    candidate("no temperature", 3, Ablation::Temperature),
+];
+
+/// Where a block is. Its newest content is in PM, else dirty in DRAM, else below.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Place {
+    pub pm: bool,
+    /// The device has the newest content.
+    pub below: bool,
+    /// Picked for a move.
+    pub leaving: bool,
+    /// Changes with the content.
+    pub version: u32,
+    /// Ticks.
+    pub written: u32,
+    pub read: u32,
+    /// Reads since the copy in DRAM was made.
+    pub touches: u32,
+}
+
+/// What the thread has waited, in nanoseconds, and what was moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Waits {
+    /// For PM and DRAM.
+    pub memory_ns: u64,
+    /// For reads of the device.
+    pub read_ns: u64,
+    /// For fsync and for writes that go through to the device.
+    pub sync_ns: u64,
+    /// For room in PM or DRAM.
+    pub room_ns: u64,
+    /// Blocks read from the device by the thread, brought into PM unasked, written to the device by anyone.
+    pub blocks_missed: u64,
+    pub blocks_up: u64,
+    pub blocks_down: u64,
+}
+
+impl Waits {
+    pub fn total_ns(&self) -> u64 {
+        self.memory_ns + self.read_ns + self.sync_ns + self.room_ns
+    }
+}
+
+/// A run of one candidate over one trace.
+pub(crate) struct Machine<'a> {
+    pub(super) steps: &'a Steps,
+    pub(super) setup: Setup,
+    pub(super) policy: Box<dyn Policy>,
+    pub(super) parameters: Parameters,
+    pub(super) now_ns: u64,
+    pub(super) places: Vec<Place>,
+    /// Blocks in PM by arrival; of no meaning to a policy.
+    pub(super) in_pm: Order,
+    /// Clean copies in DRAM by last use, dirty pages by last write.
+    pub(super) clean: Order,
+    pub(super) dirty: Order,
+    pub(super) files: Vec<FileMemory>,
+    pub(super) flow: Flow,
+    pub(super) flow_before: Flow,
+    pub(super) window: Window,
+    pub(super) seconds: u64,
+    pub(super) pace: Pace,
+    pub(super) group: Option<Group>,
+    pub(super) next_poll_ns: u64,
+    pub(super) draining: bool,
+    pub(super) promotions: VecDeque<(u32, u32)>,
+    /// Where the looks for read-dominated files stopped: file, block; for DRAM and for PM.
+    pub(super) cursors: [(usize, usize); 2],
+    pub(super) waits: Waits,
+}
+
+/// Runs a candidate and gives what was waited in the measured part.
+pub(crate) fn run(steps: &Steps, setup: Setup, candidate: &Candidate) -> Waits {
+    let Some(policy) = make(candidate.policy, 80, false) else { return Waits::default() };
+    let blocks = steps.blocks();
+    let mut machine = Machine {
+        steps,
+        setup,
+        policy: candidate.ablation.of(policy),
+        parameters: candidate.ablation.parameters(Parameters::default()),
+        now_ns: 0,
+        places: vec![Place::default(); blocks],
+        in_pm: Order::new(blocks),
+        clean: Order::new(blocks),
+        dirty: Order::new(blocks),
+        files: vec![FileMemory::default(); steps.files.len()],
+        flow: Flow::default(),
+        flow_before: Flow::default(),
+        window: Window::default(),
+        seconds: 0,
+        pace: Pace::default(),
+        group: None,
+        next_poll_ns: 0,
+        draining: false,
+        promotions: VecDeque::new(),
+        cursors: [(0, 0); 2],
+        waits: Waits::default(),
+    };
+    for (index, step) in steps.list.iter().enumerate() {
+        if index == steps.measured_from {
+            machine.sink_all();
+        }
+        machine.step(step);
+    }
+    machine.waits
+}
+
+impl Machine<'_> {
+    /// All data goes below and nothing is in fast memory, as after `terrace sync --to 1` and with the cache dropped:
+    /// every candidate begins to be measured in the same state, and so does the optimum. What was learnt stays.
+    fn sink_all(&mut self) {
+        let blocks = self.places.len();
+        for place in &mut self.places {
+            *place = Place { below: true, version: place.version + 1, ..Place::default() };
+        }
+        (self.in_pm, self.clean, self.dirty) = (Order::new(blocks), Order::new(blocks), Order::new(blocks));
+        (self.group, self.pace) = (None, Pace::default());
+        self.promotions.clear();
+        (self.cursors, self.waits) = ([(0, 0); 2], Waits::default());
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.advance(THINK_NS, 0);
+        match step.act {
+            Act::Read => self.read(step),
+            Act::Write { sync } => self.write(step, sync),
+            Act::Fsync => self.fsync(step),
+            Act::Drop => {
+                for id in self.steps.ids(step) {
+                    self.changed(*id);
+                    self.leave_pm(*id);
+                }
+            }
+            Act::Rest(ns) => self.advance(ns, 0),
+        }
+    }
+
+    pub(super) fn tick(&self) -> u32 {
+        1 + (self.now_ns / TICK_NS) as u32
+    }
+    pub(super) fn free_pm(&self) -> u64 {
+        self.setup.pm_blocks.saturating_sub(self.in_pm.len() as u64)
+    }
+    pub(super) fn dram_room(&self) -> u64 {
+        self.setup.dram_blocks.saturating_sub((self.clean.len() + self.dirty.len()) as u64)
+    }
+    /// The mark below which writers count as too fast.
+    pub(super) fn slow_below(&self) -> u64 {
+        self.setup.pm_blocks / 16
+    }
+
+    /// Copies below and in DRAM are no longer the newest.
+    fn changed(&mut self, id: u32) {
+        self.clean.remove(id);
+        self.dirty.remove(id);
+        let place = &mut self.places[id as usize];
+        (place.below, place.version) = (false, place.version + 1);
+    }
+
+    pub(super) fn leave_pm(&mut self, id: u32) {
+        self.in_pm.remove(id);
+        let place = &mut self.places[id as usize];
+        (place.pm, place.leaving) = (false, false);
+    }
+
+    pub(super) fn enter_pm(&mut self, id: u32) {
+        let tick = self.tick();
+        self.in_pm.put(id);
+        let place = &mut self.places[id as usize];
+        (place.pm, place.leaving, place.written) = (true, false, tick);
+    }
+
+    /// Keeps a clean copy in DRAM; the one used longest ago goes.
+    pub(super) fn keep_clean(&mut self, id: u32) {
+        if self.setup.dram_blocks == 0 {
+            return;
+        }
+        while self.dram_room() == 0 {
+            let Some(oldest) = self.clean.oldest() else { return };
+            self.clean.remove(oldest);
+        }
+        self.clean.put(id);
+        self.places[id as usize].touches = 0;
+    }
+
+    fn read(&mut self, step: &Step) {
+        let steps = self.steps;
+        let (mut pm, mut dram, mut missed, mut runs) = (0, 0, 0, 0);
+        let (mut cold, mut before_missed) = (Vec::new(), false);
+        let tick = self.tick();
+        for id in steps.ids(step) {
+            let place = &mut self.places[*id as usize];
+            let is_missed = !place.pm && !self.clean.holds(*id) && !self.dirty.holds(*id);
+            if place.pm {
+                pm += 1;
+                place.read = tick;
+                place.leaving = false;
+            } else if is_missed {
+                missed += 1;
+                runs += u64::from(!before_missed);
+                cold.push(*id);
+            } else {
+                dram += 1;
+                self.touched(*id);
+            }
+            before_missed = is_missed;
+        }
+        let (fast, slow) = (self.setup.pm, self.setup.device);
+        let memory = |blocks: u64, speed: &Speed| match blocks {
+            0 => 0,
+            _ => speed.read_latency_ns + transfer_ns(blocks, speed.read_bytes_per_s),
+        };
+        self.waits.memory_ns += memory(pm, &fast) + memory(dram, &DRAM);
+        let bus_ns = transfer_ns(missed, slow.read_bytes_per_s);
+        let device_ns = runs * slow.read_latency_ns + bus_ns;
+        self.waits.read_ns += device_ns;
+        self.waits.blocks_missed += missed;
+        let bytes = (pm + dram + missed) * BLOCK_SIZE;
+        self.files[step.file as usize].read(bytes, step.size);
+        self.flow.pm_read += pm * BLOCK_SIZE;
+        self.flow.dram_read += (dram + missed) * BLOCK_SIZE;
+        self.advance(memory(pm, &fast) + memory(dram, &DRAM) + device_ns, bus_ns);
+        for id in cold {
+            self.keep_clean(id);
+            self.want_promotion(id, 1);
+        }
+    }
+
+    /// A copy in DRAM was read.
+    fn touched(&mut self, id: u32) {
+        if self.clean.holds(id) {
+            self.clean.put(id);
+            self.places[id as usize].touches += 1;
+            // The read that made the copy is the first touch.
+            self.want_promotion(id, self.places[id as usize].touches + 1);
+        }
+    }
+
+    fn write(&mut self, step: &Step, sync: bool) {
+        let steps = self.steps;
+        let ids = steps.ids(step);
+        let steers = self.policy.steers_writes();
+        let full = self.free_pm() < self.slow_below() / 4;
+        let home = match sync || !steers {
+            true => Home::Pm,
+            false => self.files[step.file as usize].home(&step.range, step.size, full, &self.parameters),
+        };
+        match home {
+            Home::Pm => self.write_pm(ids, sync),
+            Home::Block => self.write_dram(ids),
+        }
+        if steers {
+            self.files[step.file as usize].wrote(&step.range, step.size, sync, &self.parameters);
+        }
+    }
+
+    fn write_pm(&mut self, ids: &[u32], sync: bool) {
+        let (mut stored, mut without_room) = (0, Vec::new());
+        for id in ids {
+            let there = self.places[*id as usize].pm;
+            if there || self.make_pm_room() {
+                self.changed(*id);
+                self.enter_pm(*id);
+                stored += 1;
+            } else {
+                without_room.push(*id);
+            }
+        }
+        self.flow.pm_written += stored * BLOCK_SIZE;
+        if stored > 0 {
+            let pm = self.setup.pm;
+            let ns = pm.write_latency_ns + transfer_ns(stored, pm.write_bytes_per_s);
+            self.waits.memory_ns += ns;
+            self.advance(ns, 0);
+        }
+        match without_room.is_empty() {
+            true => {}
+            false if sync => self.write_through(&without_room),
+            false => self.write_dram(&without_room),
+        }
+    }
+
+    fn write_through(&mut self, ids: &[u32]) {
+        for id in ids {
+            self.changed(*id);
+            self.leave_pm(*id);
+            self.places[*id as usize].below = true;
+        }
+        self.device_write(ids.len() as u64);
+    }
+
+    /// The thread waits for one sequential write to the device.
+    fn device_write(&mut self, blocks: u64) {
+        let device = self.setup.device;
+        let bus_ns = transfer_ns(blocks, device.write_bytes_per_s);
+        self.waits.sync_ns += device.write_latency_ns + bus_ns;
+        self.waits.blocks_down += blocks;
+        self.advance(device.write_latency_ns + bus_ns, bus_ns);
+    }
+
+    fn write_dram(&mut self, ids: &[u32]) {
+        if ids.len() as u64 > self.dirty_limit() {
+            return self.write_through(ids);
+        }
+        self.make_dirty_room(ids.len() as u64);
+        for id in ids {
+            self.changed(*id);
+            self.leave_pm(*id);
+            while self.dram_room() == 0 {
+                let Some(oldest) = self.clean.oldest() else { break };
+                self.clean.remove(oldest);
+            }
+            self.dirty.put(*id);
+            self.places[*id as usize].written = self.tick();
+        }
+        let ns = DRAM.write_latency_ns + transfer_ns(ids.len() as u64, DRAM.write_bytes_per_s);
+        self.waits.memory_ns += ns;
+        self.advance(ns, 0);
+    }
+
+    fn fsync(&mut self, step: &Step) {
+        let steps = self.steps;
+        if self.dirty.len() > 0 {
+            let own = steps.files[step.file as usize].iter().copied();
+            let dirty: Vec<u32> = own.filter(|id| self.dirty.holds(*id)).collect();
+            if !dirty.is_empty() {
+                self.device_write(dirty.len() as u64);
+            }
+            dirty.into_iter().for_each(|id| self.written_back(id));
+        }
+        self.files[step.file as usize].synced(&self.parameters);
+    }
+
+    /// A dirty page is below.
+    pub(super) fn written_back(&mut self, id: u32) {
+        if self.dirty.remove(id) {
+            self.places[id as usize].below = true;
+            self.keep_clean(id);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What the engine's glue around the predictors does (crates/fs: place.rs, files.rs, write_entries.rs), without its tables'
+//! bounds: nothing is forgotten. The predictors and the decision are those of crates/placement.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use terrace_format::BLOCK_SIZE;
+use terrace_placement::decision::{WriteSeen, write_home};
+use terrace_placement::read_frequency::ReadFrequency;
+use terrace_placement::synchronicity::Synchronicity;
+use terrace_placement::write_size::{Before, Entry};
+use terrace_placement::{Home, Parameters};
+
+/// Blocks of a region that has one write entry, as a power of two: as the engine has it.
+const REGION_SHIFT: u32 = 4;
+
+/// What is remembered of a file.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct FileMemory {
+    synchronicity: Synchronicity,
+    reads: ReadFrequency,
+    run: (Entry, u64),
+    entries: HashMap<u64, Entry>,
+    size: u64,
+}
+
+impl FileMemory {
+    fn entry_after(&self, range: &Range<u64>, size: u64, parameters: &Parameters) -> Entry {
+        let (first, end) = (range.start * BLOCK_SIZE, range.end * BLOCK_SIZE);
+        let place = (range.start, end > size, first < size);
+        let replaced = || self.entries.get(&(range.start >> REGION_SHIFT)).copied();
+        Entry::after(Before::of(place, self.run, replaced), end - first, parameters)
+    }
+
+    /// The home of a write to blocks of a file of `size` bytes; `pm_full`: PM has hardly a block left.
+    pub fn home(&self, range: &Range<u64>, size: u64, pm_full: bool, parameters: &Parameters) -> Home {
+        let bytes = (range.end - range.start) * BLOCK_SIZE;
+        if bytes < parameters.large_min && !pm_full {
+            return Home::Pm;
+        }
+        let entry = self.entry_after(range, size, parameters);
+        let seen = WriteSeen { durable: false, synchronicity: self.synchronicity, entry, pm_full };
+        write_home(&seen, parameters)
+    }
+
+    /// It was written, `sync`: with O_SYNC.
+    pub fn wrote(&mut self, range: &Range<u64>, size: u64, sync: bool, parameters: &Parameters) {
+        let entry = self.entry_after(range, size, parameters);
+        for region in range.start >> REGION_SHIFT..=(range.end - 1) >> REGION_SHIFT {
+            self.entries.insert(region, entry);
+        }
+        self.run = (entry, range.end);
+        self.reads.wrote();
+        self.size = size.max(range.end * BLOCK_SIZE);
+        match sync {
+            true => self.synchronicity.wrote_durably(),
+            false => self.synchronicity.wrote((range.end - range.start) as u32, parameters),
+        }
+    }
+
+    pub fn read(&mut self, bytes: u64, size: u64) {
+        self.reads.read(bytes);
+        self.size = size;
+    }
+
+    pub fn synced(&mut self, parameters: &Parameters) {
+        self.synchronicity.synced(parameters);
+    }
+
+    pub fn is_read_dominated(&self) -> bool {
+        self.reads.is_dominated(self.size)
+    }
+}
