@@ -107,7 +107,7 @@ impl Page {
         if self.buffer.len() == 1 {
             return self.clone();
         }
-        Page { buffer: Arc::new(vec![AlignedBlock(*self.bytes())]), index: 0 }
+        Page { buffer: Arc::new(vec![AlignedBlock(*self.bytes())].into()), index: 0 }
     }
 
     /// Whether it keeps more than twice the bytes in DRAM that anybody has use for.

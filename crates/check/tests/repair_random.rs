@@ -120,7 +120,7 @@ fn fresh_pool() -> World {
     let superblock = format(&world.media(), &options).unwrap();
     // What is free holds old pages and data: nothing of it may come back.
     let (mut pm, mut device) = (world.pm.visible_image(), world.device.visible_image());
-    old_content::fill(&superblock.geometry(), &mut pm, Some(&mut device));
+    old_content::fill(&superblock.geometry(), &mut pm, std::slice::from_mut(&mut device));
     World::new(pm, device)
 }
 

@@ -49,7 +49,7 @@ impl World {
         let superblock = format(&bare.media(), &options).unwrap();
         let mut pm = bare.pm.visible_image();
         let mut device = bare.device.visible_image();
-        old_content::fill(&superblock.geometry(), &mut pm, Some(&mut device));
+        old_content::fill(&superblock.geometry(), &mut pm, std::slice::from_mut(&mut device));
         World::at(shape, pm, device, EPOCH_NS)
     }
 
