@@ -154,6 +154,7 @@ impl Fs {
         let before = self.blocks.new_version();
         let mut step = MigrationStep::new(self, 1);
         let mut failures = 0;
+        let mut fewest = u64::MAX;
         loop {
             if self.wal.is_stopped() {
                 return Err(FsError::NotDurable);
@@ -169,8 +170,11 @@ impl Fs {
             }
             interleave::point("drain:between-rounds");
             let begun = self.migration.report(self.clock.monotonic_ns());
+            // Only what is done counts as progress: rounds that find other work do not make a failure pass.
+            if left < fewest {
+                (fewest, failures) = (left, 0);
+            }
             if step.step() == Next::Again {
-                failures = 0;
                 continue;
             }
             if let Some(reason) = self.migration.reason() {
