@@ -35,6 +35,20 @@ check "a plot was written" grep -q '</svg>' "$WORK/out/acbpfs-t1.svg"
 nothing_is_left() { [ -z "$(ls -A "$WORK/scratch")" ]; }
 check "nothing is left of the run" nothing_is_left
 
+# The server that the row starts has to end with it. Only where PostgreSQL is installed.
+database_row_ends() {
+    timeout 400 "$TERRACE" bench paper zig-9 --quick --rounds 1 --peers terrace --dir "$WORK/scratch" --out "$WORK/out" \
+        >zig-9.out 2>&1 || {
+        cat zig-9.out >&9
+        return 1
+    }
+}
+if compgen -G "/usr/lib/postgresql/*/bin/pgbench" >/dev/null; then
+    check "a row of PostgreSQL ends" database_row_ends
+else
+    echo "left out: zig-9 (Debian: postgresql)"
+fi
+
 expect 1 "no row tpfs-99; terrace bench paper --list" paper tpfs-99
 expect 1 "which row" paper
 expect 1 "row tpfs-14 is not built: " paper tpfs-14
