@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `terrace bench paper`: the list of rows, one quick row in process on a plain file, its results, a wrong name.
+# `terrace bench paper`: the list of rows, quick rows in process on a plain file, their results, a wrong name.
 # No loop device, no peer, no emulated device, no figure that is judged: those depend on the machine.
 . "$(dirname "$0")/lib.sh"
 
@@ -9,7 +9,7 @@ rows_are_listed() {
         paper --list --json | python3 -c '
 import json, sys
 rows = json.load(sys.stdin)["rows"]
-assert len(rows) == len({row["id"] for row in rows}) >= 24, rows
+assert len(rows) == len({row["id"] for row in rows}) >= 29, rows
 assert all(row["not_built"] or row["sentence"] for row in rows), rows'
 }
 check "the rows are listed" rows_are_listed
@@ -31,6 +31,32 @@ assert len(row["figures"]) == 22, len(row["figures"])
 PY
 }
 check "a quick row runs in process" quick_row_runs
+
+# The rows beyond the publications, in process and on a plain file. What they claim is not judged here: only that every
+# figure and every claim is there, and that a burst is not refused for want of space.
+tiering_row_runs() { # ROW PEERS
+    paper "$1" --quick --rounds 2 --class host --peers "$2" --dir "$WORK/scratch" --out "$WORK/out" --json \
+        >row.json 2>row.err || {
+        cat row.err >&9
+        return 1
+    }
+    python3 - "$1" <<'PY'
+import json, sys
+row = json.load(open("row.json"))
+assert not row["not_measured"], row["not_measured"]
+assert row["verdicts"] and row["figures"], row
+for figure in row["figures"]:
+    assert figure["median"] is not None and len(figure["samples"]) == 2, figure
+if sys.argv[1] == "burst":
+    refused = [verdict for verdict in row["verdicts"] if verdict["text"] == "no ENOSPC"]
+    assert refused and all(verdict["held"] for verdict in refused), refused
+PY
+}
+for row in burst scan cold-small rich; do
+    check "row $row runs in process" tiering_row_runs $row local
+done
+check "row demoted-read runs in process" tiering_row_runs demoted-read local,device
+
 check "a plot was written" grep -q '</svg>' "$WORK/out/acbpfs-t1.svg"
 nothing_is_left() { [ -z "$(ls -A "$WORK/scratch")" ]; }
 check "nothing is left of the run" nothing_is_left

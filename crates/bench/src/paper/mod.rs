@@ -56,11 +56,11 @@ const fn row(
     Row { id, sentence, published, shape, built }
 }
 
-use rows::{anticache, databases, filebench, predict, random};
+use rows::{anticache, databases, filebench, predict, random, tiering};
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 29] = [
     row("tpfs-8", "Random reads of 4 KiB by locality, PM from a sixteenth of the data to all of it",
         "rises with locality; all-PM within 1 to 2 % of a PM-only file system; read-hot files in DRAM beat it by 29 % (Optane) and 6 % (SATA)",
         "the same; bytes served from DRAM and when promoted", Built::Plan(random::tpfs_reads)),
@@ -125,7 +125,21 @@ const ROWS: [Row; 24] = [
     row("acbpfs-6", "fileserver with fsync by the threshold, 20 to 100 % of the data; bytes evicted",
         "falls with the threshold, always above ext4; evictions grow",
         "the same; clean evictions counted apart", Built::Plan(anticache::threshold)),
+    row("burst", "Open loop of durable 4 KiB appends at half the capacity, four times PM in a burst",
+        NOBODY, "p99.9 at most 20 medians or 2 ms, none above 500 ms, no ENOSPC", Built::Plan(tiering::burst)),
+    row("scan", "Durable 4 KiB appends beside a scan of cold data, ten times PM",
+        NOBODY, "the 99th percentile of a commit is unchanged within its interval", Built::Plan(tiering::scan)),
+    row("cold-small", "512 bytes, synchronous, appended to and written over cold files on a disk",
+        "the originals read the block first",
+        "at most 3 times the same on files in PM", Built::Plan(tiering::small)),
+    row("demoted-read", "A demoted file of 1 GiB read from end to end",
+        NOBODY, "at least 0.8 of the device's bandwidth", Built::Plan(tiering::demoted_read)),
+    row("rich", "The four personalities in process, PM for everything, predictive policy against static",
+        "within 1 to 5 % of a PM-only file system", "at most 40 ns more per operation", Built::Plan(tiering::rich)),
 ];
+
+/// Rows beyond the publications.
+const NOBODY: &str = "by nobody";
 
 /// Runs `terrace bench paper` with the arguments after `paper`.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -215,7 +229,7 @@ fn run(options: &Options) -> Outcome<()> {
     if plan.cells.is_empty() {
         return Err(format!("row {} measures none of these peers", row.id).into());
     }
-    let site = Site::new(options, plan.page_cache_bytes)?;
+    let site = Site::new(options, plan.page_cache_bytes, plan.class)?;
     let (mut memory, mut disk) = plan.needs();
     if options.device_memory {
         (memory, disk) = (memory + disk, 0);
@@ -252,7 +266,7 @@ fn run(options: &Options) -> Outcome<()> {
 fn replay(options: &Options, trace: &Path) -> Outcome<()> {
     let events = crate::trace::read(trace)?;
     let scale = scale(options);
-    let site = Site::new(options, 0)?;
+    let site = Site::new(options, 0, None)?;
     let subject = scale.subject("replay", Peer::Local, 1.0 / 16.0, Tuning::default());
     site.scratch.need(subject.pm_bytes, subject.device_bytes)?;
     let mounted = site.mount(&subject, None)?;

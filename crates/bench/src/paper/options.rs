@@ -16,10 +16,10 @@ Usage: terrace bench paper ROW [OPTIONS]
 
   --list            the rows: id, what is measured, why one cannot run here
   --quick           tiny and short: shows that the row runs; its figures mean nothing
-  --class CLASS     what the device below everyone behaves like: host (default: the disk of this
-                    machine, not emulated) or a class of `terrace bench device`
+  --class CLASS     what the device below everyone behaves like: host (the disk of this machine, not
+                    emulated) or a class of `terrace bench device` (default: host, or what the row is about)
   --device-memory   the file behind the device is in memory: for classes faster than the disk
-  --peers LIST      only these of terrace,local,ext4,ext4-dj,xfs-ml,ext4-pm,xfs-pm,btrfs,tmpfs,null,mergerfs
+  --peers LIST      only these of terrace,local,ext4,ext4-dj,xfs-ml,ext4-pm,xfs-pm,btrfs,tmpfs,null,mergerfs,device
                     (default: those of the row; local is Terrace without the kernel)
   --rounds N        interleaved rounds (default 5)
   --seconds N       time of one figure in one round (default 3)
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     /// Empty with `replay`.
     pub row: String,
     pub quick: bool,
-    pub class: Class,
+    pub class: Option<Class>,
     pub device_memory: bool,
     pub peers: Option<Vec<Peer>>,
     pub rounds: usize,
@@ -100,7 +100,7 @@ impl Options {
         let mut options = Options {
             row: String::new(),
             quick: false,
-            class: Class::Host,
+            class: None,
             device_memory: false,
             peers: None,
             rounds: 5,
@@ -123,7 +123,7 @@ impl Options {
                 "--help" | "-h" => return Ok(Asked::Help),
                 "--list" => list = true,
                 "--quick" => options.quick = true,
-                "--class" => options.class = Class::parse(&value()?.to_string_lossy()),
+                "--class" => options.class = Some(Class::parse(&value()?.to_string_lossy())),
                 "--device-memory" => options.device_memory = true,
                 "--peers" => options.peers = Some(peers(value()?)?),
                 "--rounds" => options.rounds = number::<usize>("--rounds", value()?)?.max(1),
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(options.row, "tpfs-9");
         assert_eq!(options.peers, Some(vec![Peer::Local, Peer::Ext4Dj]));
         assert_eq!((options.dataset_bytes, options.json), (64 << 20, true));
-        assert_eq!(options.class, Class::Emulated("sata".into()));
+        assert_eq!(options.class, Some(Class::Emulated("sata".into())));
         assert!(matches!(parse(&["--list"]), Ok(Asked::List { json: false })));
     }
 

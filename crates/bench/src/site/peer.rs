@@ -12,6 +12,8 @@
 //! | `tmpfs` | ceiling of the kernel's path | – |
 //! | `null` | FUSE server that answers for one file: floor of the FUSE path | – |
 //! | `mergerfs` | files on a PM loop device first, then on the device | – |
+//! | `device` | the device itself, without a file system | – |
+//! | `given` | a directory that exists (`terrace bench run`) | – |
 
 use super::Site;
 use super::device::{Device, Served};
@@ -20,6 +22,7 @@ use crate::Outcome;
 use crate::process::run;
 use crate::trace::Recorder;
 use crate::workload::local::LocalTarget;
+use crate::workload::raw::RawTarget;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -44,10 +47,12 @@ pub(crate) enum Peer {
     Tmpfs,
     Null,
     Mergerfs,
+    Device,
+    Given,
 }
 
 impl Peer {
-    pub const ALL: [(Peer, &'static str); 11] = [
+    pub const ALL: [(Peer, &'static str); 13] = [
         (Peer::Terrace, "terrace"),
         (Peer::Local, "local"),
         (Peer::Ext4, "ext4"),
@@ -59,6 +64,8 @@ impl Peer {
         (Peer::Tmpfs, "tmpfs"),
         (Peer::Null, "null"),
         (Peer::Mergerfs, "mergerfs"),
+        (Peer::Device, "device"),
+        (Peer::Given, "given"),
     ];
 
     pub fn parse(text: &str) -> Option<Peer> {
@@ -77,6 +84,9 @@ pub(crate) struct Tuning {
     pub cache_bytes: Option<u64>,
     pub group_bytes: Option<u64>,
     pub threshold_percent: Option<u8>,
+    pub prefetch_bytes: Option<u64>,
+    /// A partial write of a cold block reads it first. In process only: no mount option says it.
+    pub read_first: bool,
 }
 
 impl Tuning {
@@ -87,6 +97,7 @@ impl Tuning {
         words.extend(self.cache_bytes.map(|bytes| format!("cache={bytes}")));
         words.extend(self.group_bytes.map(|bytes| format!("group={bytes}")));
         words.extend(self.threshold_percent.map(|percent| format!("threshold={percent}")));
+        words.extend(self.prefetch_bytes.map(|bytes| format!("prefetch={bytes}")));
         words.join(",")
     }
 
@@ -103,6 +114,8 @@ impl Tuning {
         options.cache_bytes = self.cache_bytes.unwrap_or(options.cache_bytes);
         options.group_bytes = self.group_bytes.unwrap_or(options.group_bytes);
         options.threshold_percent = self.threshold_percent;
+        options.prefetch_bytes = self.prefetch_bytes.unwrap_or(options.prefetch_bytes);
+        options.read_first = self.read_first;
         Ok(options)
     }
 }
@@ -118,6 +131,9 @@ pub(crate) struct Subject {
     /// The device below.
     pub device_bytes: u64,
     pub tuning: Tuning,
+    /// Of `given`: where a directory for the files is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given: Option<PathBuf>,
 }
 
 impl Subject {
@@ -141,6 +157,8 @@ pub(crate) struct Mounted {
 /// Where a subject's files are.
 pub(crate) enum Place {
     Directory(PathBuf),
+    /// A device without a file system.
+    Raw(Arc<RawTarget>),
     /// In this process, with the threads that migrate.
     Local {
         target: Arc<LocalTarget>,
@@ -176,6 +194,8 @@ impl Site {
         match subject.peer {
             Peer::Local => return self.local(subject, recorder),
             Peer::Terrace => return self.terrace(subject),
+            Peer::Device => return self.raw(subject),
+            Peer::Given => return self.given(subject),
             _ => {}
         }
         let root = self.scratch.mount_point(&subject.file_name())?;
@@ -278,6 +298,23 @@ impl Site {
         run("mergerfs", ["-o", options, &branches].map(OsStr::new).into_iter().chain([root.as_os_str()]))?;
         mounted.held.push(self.teardown.hold(Resource::Mount(root.to_path_buf()))?);
         Ok(())
+    }
+
+    fn raw(&self, subject: &Subject) -> Outcome<Mounted> {
+        let device = self.device(&subject.file_name(), subject.device_bytes)?;
+        let place = Place::Raw(Arc::new(RawTarget::new(FileDevice::open(&device.path, true, false)?)));
+        Ok(Mounted { status_of: None, place, served: None, held: Vec::new(), _device: Some(device) })
+    }
+
+    /// A new directory in one that is there.
+    fn given(&self, subject: &Subject) -> Outcome<Mounted> {
+        let above = subject.given.as_ref().ok_or("no directory is given")?;
+        let root = std::fs::canonicalize(above).map_err(|error| format!("{}: {error}", above.display()))?;
+        let root = root.join(format!("terrace-bench-{}", std::process::id()));
+        std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+        let held = vec![self.teardown.hold(Resource::Directory(root.clone()))?];
+        let place = Place::Directory(root);
+        Ok(Mounted { status_of: None, place, served: None, held, _device: None })
     }
 
     /// PM file and device of a new pool; the first is deleted with the second.

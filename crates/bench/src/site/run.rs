@@ -71,6 +71,10 @@ impl Site {
                 let target: Arc<dyn FileTarget> = target.clone();
                 return perform(act, load, &target, &self.scratch.clock);
             }
+            Place::Raw(target) => {
+                let target: Arc<dyn FileTarget> = target.clone();
+                return perform(act, load, &target, &self.scratch.clock);
+            }
             Place::Directory(root) => root,
         };
         let job = serde_json::to_string(&Job { act, load: load.clone() })?;
@@ -86,6 +90,11 @@ impl Site {
     /// # Errors
     /// Its complaint when it fails, and when it does not end within `patience`; it is killed then.
     pub fn confined(&self, program: &Path, args: &[OsString], patience: Duration) -> Outcome<String> {
+        self.ended(program, args, patience, true)
+    }
+
+    /// As [`Self::confined`]; in the cgroup only when `confine` says so.
+    fn ended(&self, program: &Path, args: &[OsString], patience: Duration, confine: bool) -> Outcome<String> {
         let name = program.display();
         let (out, complaint) = (self.scratch.disk.join("program.out"), self.scratch.disk.join("program.err"));
         // It waits until it is in the cgroup.
@@ -95,7 +104,7 @@ impl Site {
         let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
         let held = self.teardown.hold(Resource::Process(child.id()));
         let begun = held.and_then(|held| {
-            if let Ok(group) = &self.group {
+            if let (Ok(group), true) = (&self.group, confine) {
                 group.take(child.id())?;
             }
             child.stdin.take().ok_or("no input")?.write_all(b"go\n")?;
@@ -119,6 +128,22 @@ impl Site {
             Some(status) if status.success() => Ok(fs::read_to_string(&out)?),
             Some(status) => Err(format!("{name}: {status}: {}", last_line(&complaint)).into()),
             None => Err(format!("{name}: did not end within {} s", patience.as_secs()).into()),
+        }
+    }
+
+    /// Moves everything of Terrace below PM. Peers have nothing above their device but caches, which go before
+    /// each figure.
+    ///
+    /// # Errors
+    /// What Terrace says.
+    pub fn demote(&self, mounted: &Mounted) -> Outcome<()> {
+        match (&mounted.place, &mounted.status_of) {
+            (Place::Local { fs, .. }, _) => Ok(fs.sync_to(1, &mut |_| {})?),
+            (_, Some(root)) => {
+                let args = ["sync".into(), "--to".into(), "1".into(), root.clone().into_os_string()];
+                self.ended(&self.terrace, &args, PATIENCE, false).map(drop)
+            }
+            _ => Ok(()),
         }
     }
 

@@ -5,6 +5,7 @@ pub(crate) mod databases;
 pub(crate) mod filebench;
 pub(crate) mod predict;
 pub(crate) mod random;
+pub(crate) mod tiering;
 
 use super::plan::{Must, Plan, Scale};
 use crate::site::peer::{Peer, Tuning};
