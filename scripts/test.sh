@@ -21,6 +21,15 @@ need make make
 need setpriv util-linux
 install_packages "${missing[@]}"
 
+# Peers and programs of `terrace bench`, which leaves out what is not there.
+missing=()
+need mkfs.xfs xfsprogs
+need mkfs.btrfs btrfs-progs
+need mergerfs mergerfs
+need fio fio
+need db_bench rocksdb-tools
+[ $# -gt 0 ] && [[ " $* " != *" 80-bench "* ]] || offer_packages "${missing[@]}"
+
 passed=0
 failed=0
 begin=$SECONDS

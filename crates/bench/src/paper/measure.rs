@@ -129,7 +129,13 @@ fn measure(
             }
             site.perform(mounted, &load, Act::Settle)?;
             rest(site, mounted);
-            let measure = site.perform(mounted, &load, Act::Run)?.ok_or("the load measured nothing")?;
+            let before = site.written_below(mounted);
+            let done = site.perform(mounted, &load, Act::Run)?;
+            let mut measure = done.ok_or("the load measured nothing")?;
+            if let (Some((written, demoted)), Some(after)) = (before, site.written_below(mounted)) {
+                measure.device_written_bytes = after.0.saturating_sub(written);
+                measure.demoted_bytes = after.1.saturating_sub(demoted);
+            }
             if let Kind::Burst { arrivals: Arrivals::Closed, .. } = load.kind {
                 *capacity = measure.operations_per_s();
             }

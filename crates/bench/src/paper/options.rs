@@ -13,8 +13,14 @@ Measures a row of docs/evaluation.md beside the file systems that this machine h
 Usage: terrace bench paper ROW [OPTIONS]
        terrace bench paper --list
        terrace bench paper --replay TRACE [OPTIONS]
+       terrace bench paper --must-show [OPTIONS]
 
   --list            the rows: id, what is measured, why one cannot run here
+  --must-show       all rows of what the project has to show, on one core and unpinned, and their table; what
+                    has results below --out is not run again
+  --only NAME       of these only this one
+  --limit N         of these run at most so many, then print the table (0: only the table)
+  --again           run those again that have results
   --quick           tiny and short: shows that the row runs; its figures mean nothing
   --class CLASS     what the device below everyone behaves like: host (the disk of this machine, not
                     emulated) or a class of `terrace bench device` (default: host, or what the row is about)
@@ -41,6 +47,7 @@ pub(crate) enum Asked {
         json: bool,
     },
     Row(Box<Options>),
+    MustShow(Box<Options>),
     /// For the child process: directory, job.
     Load(PathBuf, String),
 }
@@ -60,6 +67,13 @@ pub(crate) struct Options {
     pub one_core: bool,
     pub record: Option<PathBuf>,
     pub replay: Option<PathBuf>,
+    /// Of `--must-show`.
+    pub only: Option<String>,
+    pub limit: usize,
+    pub again: bool,
+    /// Of `terrace bench run`.
+    pub dirs: Vec<PathBuf>,
+    pub threads: u64,
     pub json: bool,
     pub out: PathBuf,
     pub dir: PathBuf,
@@ -97,6 +111,18 @@ impl Options {
     /// # Errors
     /// A sentence about what is not understood.
     pub fn parse(given: &[OsString]) -> Outcome<Asked> {
+        Self::parse_words(given, false)
+    }
+
+    /// The words after `terrace bench run`: the workload is in `row`.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_run(given: &[OsString]) -> Outcome<Asked> {
+        Self::parse_words(given, true)
+    }
+
+    fn parse_words(given: &[OsString], run: bool) -> Outcome<Asked> {
         let mut options = Options {
             row: String::new(),
             quick: false,
@@ -110,18 +136,31 @@ impl Options {
             one_core: false,
             record: None,
             replay: None,
+            only: None,
+            limit: usize::MAX,
+            again: false,
+            dirs: Vec::new(),
+            threads: 1,
             json: false,
             out: PathBuf::from("target/bench"),
             dir: PathBuf::from("target/bench"),
             terrace: terrace_program()?,
         };
-        let mut list = false;
+        if run {
+            (options.out, options.dir) = (PathBuf::new(), std::env::temp_dir());
+        }
+        let (mut list, mut must_show) = (false, false);
         let mut given = given.iter();
         while let Some(word) = given.next() {
             let mut value = || given.next().ok_or_else(|| format!("{} needs a value", word.display()));
             match word.to_str().unwrap_or_default() {
                 "--help" | "-h" => return Ok(Asked::Help),
-                "--list" => list = true,
+                "--list" if !run => list = true,
+                "--must-show" if !run => must_show = true,
+                "--only" if !run => options.only = Some(value()?.to_string_lossy().into_owned()),
+                "--limit" if !run => options.limit = number("--limit", value()?)?,
+                "--again" if !run => options.again = true,
+                "--threads" if run => options.threads = number("--threads", value()?)?,
                 "--quick" => options.quick = true,
                 "--class" => options.class = Some(Class::parse(&value()?.to_string_lossy())),
                 "--device-memory" => options.device_memory = true,
@@ -145,11 +184,28 @@ impl Options {
                 row if !row.is_empty() && !row.starts_with('-') && options.row.is_empty() => {
                     options.row = row.to_string();
                 }
+                directory if run && !directory.is_empty() && !directory.starts_with('-') => {
+                    options.dirs.push(word.into());
+                }
                 _ => return Err(format!("unknown option {}; see --help", word.display()).into()),
             }
         }
         if list {
             return Ok(Asked::List { json: options.json });
+        }
+        if run {
+            return match (options.row.is_empty(), options.dirs.is_empty(), options.threads) {
+                (true, ..) => Err("which workload? terrace bench run --help shows them".into()),
+                (_, true, _) => Err("in which directories? terrace bench run --help shows an example".into()),
+                (.., 1..=64) => Ok(Asked::Row(Box::new(options))),
+                _ => Err("--threads: from 1 to 64".into()),
+            };
+        }
+        if must_show {
+            return match options.row.is_empty() && options.replay.is_none() {
+                true => Ok(Asked::MustShow(Box::new(options))),
+                false => Err("--must-show has rows of its own".into()),
+            };
         }
         if options.row.is_empty() == options.replay.is_none() {
             return Err("which row? terrace bench paper --list shows them".into());

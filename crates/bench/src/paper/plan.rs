@@ -24,6 +24,10 @@ pub(crate) enum Metric {
     Failures,
     /// Time of all threads by operations.
     NsPerOperation,
+    /// What Terrace's devices were written meanwhile.
+    DeviceBytesPerS,
+    /// The same by what migration moved below PM.
+    Amplification,
 }
 
 /// "p99.9 ≤ max(20 × median, 2 ms)".
@@ -34,7 +38,8 @@ impl Metric {
     pub fn unit(self) -> &'static str {
         match self {
             Metric::OperationsPerS => "operations/s",
-            Metric::BytesPerS => "bytes/s",
+            Metric::BytesPerS | Metric::DeviceBytesPerS => "bytes/s",
+            Metric::Amplification => "bytes/byte",
             Metric::TailByLimit => "of the limit",
             Metric::Failures => "writes",
             Metric::NsPerOperation => "ns/operation",
@@ -54,6 +59,10 @@ impl Metric {
                 let limit = TAIL_NS.max(TAIL_MEDIANS * measure.latency_median_ns);
                 measure.latency_p999_ns as f64 / limit as f64
             }
+            Metric::DeviceBytesPerS => {
+                measure.device_written_bytes as f64 / measure.elapsed_ns.max(1) as f64 * 1e9
+            }
+            Metric::Amplification => measure.device_written_bytes as f64 / measure.demoted_bytes as f64,
             Metric::Failures => measure.failed as f64,
             Metric::NsPerOperation => {
                 (measure.elapsed_ns * threads) as f64 / measure.operations.max(1) as f64

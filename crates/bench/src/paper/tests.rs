@@ -5,7 +5,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 /// The rows that the project has to show. A row may say that it is not built, but not be absent.
-const WANTED: [&str; 29] = [
+const WANTED: [&str; 30] = [
     "tpfs-8",
     "zig-4r",
     "tpfs-9",
@@ -31,6 +31,7 @@ const WANTED: [&str; 29] = [
     "acbpfs-5",
     "acbpfs-6",
     "burst",
+    "sync-write",
     "scan",
     "cold-small",
     "demoted-read",
@@ -107,5 +108,23 @@ fn rows_fit_the_machine() {
         let (memory, disk) = plan.needs();
         assert!(memory <= 16 << 30, "{id} needs {} MiB of memory", memory >> 20);
         assert!(disk <= 32 << 30, "{id} needs {} MiB of disk", disk >> 20);
+    }
+}
+
+#[test]
+fn what_must_be_shown_has_rows_and_options() {
+    let mut names = BTreeSet::new();
+    for entry in &must_show::ENTRIES {
+        assert!(names.insert(entry.name), "{} twice", entry.name);
+        assert!(ROWS.iter().any(|row| row.id == entry.row), "{}", entry.name);
+        let words = [entry.row].iter().chain(entry.args).map(OsString::from).collect::<Vec<_>>();
+        let Ok(Asked::Row(options)) = Options::parse(&words) else { panic!("{}", entry.name) };
+        let row = ROWS.iter().find(|row| row.id == entry.row).unwrap();
+        let Built::Plan(plan) = row.built else { panic!("{}", entry.name) };
+        let mut plan = plan(&scale(&options));
+        if let Some(peers) = &options.peers {
+            plan.keep(peers);
+        }
+        assert!(!plan.cells.is_empty(), "{}", entry.name);
     }
 }

@@ -51,7 +51,7 @@ impl Site {
             .into_iter()
             .collect::<Outcome<Vec<_>>>()?;
         let group = match cap_bytes {
-            0 => Err("it was not to be".to_string()),
+            0 => Err("nobody asked for that".to_string()),
             _ => MemoryGroup::new(&teardown, &format!("terrace-{RUN}-{}", std::process::id()), cap_bytes)
                 .map_err(|error| error.to_string()),
         };

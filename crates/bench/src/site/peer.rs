@@ -19,7 +19,7 @@ use super::Site;
 use super::device::{Device, Served};
 use super::teardown::{Held, Resource};
 use crate::Outcome;
-use crate::process::run;
+use crate::process::{own_words, run};
 use crate::trace::Recorder;
 use crate::workload::local::LocalTarget;
 use crate::workload::raw::RawTarget;
@@ -208,8 +208,7 @@ impl Site {
             }
             Peer::Null => {
                 let mut command = self.child(&std::env::current_exe()?);
-                let own: Vec<_> = std::env::args_os().skip(1).take_while(|arg| arg != "paper").collect();
-                command.args(own).args(["smoke", "--null-server"]).arg(&root);
+                command.args(own_words()).args(["smoke", "--null-server"]).arg(&root);
                 mounted.served = Some(self.serve(command, &root)?);
             }
             Peer::Mergerfs => self.mergerfs(&mut mounted, subject, &root)?,

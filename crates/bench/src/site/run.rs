@@ -78,8 +78,7 @@ impl Site {
             Place::Directory(root) => root,
         };
         let job = serde_json::to_string(&Job { act, load: load.clone() })?;
-        let own = std::env::args_os().skip(1).take_while(|arg| arg != "paper");
-        let mut args: Vec<OsString> = own.collect();
+        let mut args: Vec<OsString> = crate::process::own_words();
         args.extend(["paper".into(), "--load".into(), root.into(), job.into()]);
         let patience = PATIENCE + Duration::from_nanos(load.limit_ns);
         Ok(serde_json::from_str(&self.confined(&std::env::current_exe()?, &args, patience)?)?)
@@ -144,6 +143,32 @@ impl Site {
                 self.ended(&self.terrace, &args, PATIENCE, false).map(drop)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Bytes that Terrace's devices were written, and bytes that migration moved below PM, since the mount.
+    pub fn written_below(&self, mounted: &Mounted) -> Option<(u64, u64)> {
+        let of = |tiers: &serde_json::Value, sums: bool| -> Option<u64> {
+            let below = tiers.as_array()?.iter().filter(|tier| tier["id"].as_u64() > Some(0));
+            let bytes = |tier: &serde_json::Value| {
+                let from = if sums { &tier["sums"] } else { tier };
+                from["write_bytes"].as_u64()
+            };
+            below.map(bytes).sum()
+        };
+        match (&mounted.place, &mounted.status_of) {
+            (Place::Local { fs, .. }, _) => {
+                let report = fs.io_report().ok()?;
+                let tiers = serde_json::to_value(&report.tiers).ok()?;
+                Some((of(&tiers, true)?, report.demoted_bytes))
+            }
+            (_, Some(root)) => {
+                let args = ["iostat".as_ref(), "--json".as_ref(), root.as_os_str()];
+                let text = crate::process::run(&self.terrace, args).ok()?;
+                let found: serde_json::Value = serde_json::from_str(text.lines().next()?).ok()?;
+                Some((of(&found["tiers"], false)?, found["migration"]["demoted_bytes"].as_u64()?))
+            }
+            _ => None,
         }
     }
 

@@ -146,33 +146,40 @@ pub(crate) fn small(
     Ok(())
 }
 
-/// The file of [`read_whole`].
+/// The file of [`whole`].
 pub(crate) fn populate_whole(target: &dyn FileTarget, bytes: u64) -> io::Result<()> {
     target.make_directory("whole")?;
     fill(target, "whole/0", bytes)
 }
 
-/// Reads a file once from its beginning to its end by 1 MiB; several threads take turns.
-pub(crate) fn read_whole(
+/// Reads or writes a file once from its beginning to its end by 1 MiB; several threads take turns. What is written is
+/// durable at the end.
+pub(crate) fn whole(
     bytes: u64,
+    write: bool,
     target: &dyn FileTarget,
     worker: Worker,
     tally: &mut Tally,
 ) -> io::Result<()> {
     let mut file = target.open("whole/0", false)?;
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0x91; PIECE];
     let step = PIECE as u64 * worker.of;
     let mut at = PIECE as u64 * worker.index;
     while at < bytes
         && tally.turn(|tally| {
             let wanted = (bytes - at).min(PIECE as u64);
-            if file.read_at(&mut buffer[..wanted as usize], at)? as u64 != wanted {
+            let piece = &mut buffer[..wanted as usize];
+            at += step;
+            if write {
+                file.write_at(piece, at - step, false)?;
+                tally.wrote(wanted);
+            } else if file.read_at(piece, at - step)? as u64 == wanted {
+                tally.read(wanted);
+            } else {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            tally.read(wanted);
-            at += step;
             Ok(())
         })?
     {}
-    Ok(())
+    if write { file.sync() } else { Ok(()) }
 }

@@ -6,9 +6,11 @@ use super::personality::{self, Personality};
 use super::random;
 use super::target::FileTarget;
 use super::{bulk, cold};
+use crate::trace;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_runtime::Clock;
@@ -44,15 +46,18 @@ pub(crate) enum Kind {
     Commits { cold_bytes: u64, scan: bool },
     /// 512 bytes, O_DSYNC, to files that were demoted (`cold`) or not.
     Small { append: bool, cold: bool },
-    /// A demoted file read from end to end.
-    Whole { bytes: u64 },
+    /// A demoted file read from end to end, or a file written so.
+    Whole { bytes: u64, write: bool },
+    /// A recorded trace, once.
+    Trace { path: PathBuf },
 }
 
 impl Kind {
     /// What of it has to lie below PM before it runs.
     pub fn demoted(&self) -> Demoted {
         match self {
-            Kind::Commits { .. } | Kind::Whole { .. } => Demoted::BeforeEachRun,
+            Kind::Commits { cold_bytes: 0, .. } => Demoted::Never,
+            Kind::Commits { .. } | Kind::Whole { write: false, .. } => Demoted::BeforeEachRun,
             Kind::Small { cold: true, .. } => Demoted::Once,
             _ => Demoted::Never,
         }
@@ -104,6 +109,11 @@ pub(crate) struct Measure {
     /// Writes that found no space.
     #[serde(default)]
     pub failed: u64,
+    /// Of Terrace: what its devices were written meanwhile, and what migration moved below PM.
+    #[serde(default)]
+    pub device_written_bytes: u64,
+    #[serde(default)]
+    pub demoted_bytes: u64,
     pub elapsed_ns: u64,
     /// Of one operation (of a personality: one turn of its loop), over all threads.
     pub latency_median_ns: u64,
@@ -253,7 +263,8 @@ impl Load {
             Kind::Burst { .. } => burst::populate(target)?,
             Kind::Commits { cold_bytes, .. } => cold::populate_scan(target, *cold_bytes)?,
             Kind::Small { append, cold } => cold::populate_small(target, *append, *cold)?,
-            Kind::Whole { bytes } => cold::populate_whole(target, *bytes)?,
+            Kind::Whole { bytes, .. } => cold::populate_whole(target, *bytes)?,
+            Kind::Trace { .. } => {}
         }
         target.settle()
     }
@@ -290,7 +301,15 @@ impl Load {
             Kind::Burst { bytes, arrivals } => burst::run(*bytes, *arrivals, target, worker, tally),
             Kind::Commits { cold_bytes, scan } => cold::commits(*cold_bytes, *scan, target, worker, tally),
             Kind::Small { append, cold } => cold::small(*append, *cold, self.seed, target, tally),
-            Kind::Whole { bytes } => cold::read_whole(*bytes, target, worker, tally),
+            Kind::Whole { bytes, write } => cold::whole(*bytes, *write, target, worker, tally),
+            Kind::Trace { path } => {
+                let events = trace::read(path)?;
+                tally.turn(|tally| {
+                    tally.operations += trace::replay(&events, target)?;
+                    Ok(())
+                })?;
+                Ok(())
+            }
         }
     }
 
@@ -336,6 +355,8 @@ impl Load {
             bytes_written: all.bytes_written,
             bytes_scanned: all.bytes_scanned,
             failed: all.failed,
+            device_written_bytes: 0,
+            demoted_bytes: 0,
             elapsed_ns: end_ns.saturating_sub(begin).max(1),
             latency_median_ns: all.latency.value_at_quantile(0.5),
             latency_p99_ns: all.latency.value_at_quantile(0.99),

@@ -1,5 +1,5 @@
 //! A device without a file system: what its bandwidth is, beside which files are read. Only the file of
-//! [`super::cold::read_whole`] is there, from the first block on.
+//! [`super::cold::whole`] is there, from the first block on.
 
 use super::target::{FileTarget, OpenedFile};
 use std::io;
@@ -72,7 +72,7 @@ impl RawFile {
     /// The buffer for a range, which has to be of whole blocks.
     fn range(&mut self, bytes: usize, offset: u64) -> io::Result<(DeviceBlock, &mut [AlignedBlock])> {
         let count = bytes / BLOCK_SIZE as usize;
-        if bytes as u64 % BLOCK_SIZE != 0 || offset % BLOCK_SIZE != 0 {
+        if !(bytes as u64).is_multiple_of(BLOCK_SIZE) || !offset.is_multiple_of(BLOCK_SIZE) {
             return nothing();
         }
         if self.blocks.len() < count {

@@ -72,7 +72,9 @@ fn loads() -> Vec<Load> {
     for (append, cold) in [(false, false), (true, true)] {
         all.push(load(Kind::Small { append, cold }, 1));
     }
-    all.push(load(Kind::Whole { bytes: (6 << 20) + 4096 }, 1));
+    for write in [false, true] {
+        all.push(load(Kind::Whole { bytes: (6 << 20) + 4096, write }, 1));
+    }
     all.push(load(Kind::AppendSync { bytes: 1000 }, 1));
     all.push(load(Kind::Bulk { file_bytes: (1 << 20) + 5000 }, 1));
     all.push(load(Kind::Hotness { files: 14, file_bytes: 8 << 10, hot: 6 }, 1));

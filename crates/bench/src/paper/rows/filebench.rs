@@ -11,7 +11,7 @@ const FILE_BYTES: u64 = 2 << 20;
 /// 16 GB of page cache for 60 to 100 GB of data; 10 GB in [Ziggurat].
 const CACHE_SHARE: f64 = 0.2;
 
-pub(super) fn kind(scale: &Scale, which: Personality, sync_every_write: bool) -> Kind {
+pub(crate) fn kind(scale: &Scale, which: Personality, sync_every_write: bool) -> Kind {
     let file_bytes = if scale.quick { 64 << 10 } else { FILE_BYTES };
     let files = (scale.dataset_bytes / file_bytes).clamp(32, 1 << 16);
     Kind::Personality { which, files, file_bytes, sync_every_write }

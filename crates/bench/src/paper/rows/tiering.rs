@@ -5,7 +5,7 @@ use crate::paper::plan::{Metric, Must, Plan, Scale};
 use crate::site::peer::{Peer, Tuning};
 use crate::workload::burst::Arrivals;
 use crate::workload::cold::TURNS;
-use crate::workload::load::{Kind, Load};
+use crate::workload::load::{Kind, Load, Sync};
 use crate::workload::personality::Personality;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -60,6 +60,54 @@ pub(crate) fn burst(scale: &Scale) -> Plan {
         "{THREADS} logs; the capacity is that of the same burst as fast as it goes, in the same round; latencies \
          count from the time for which a write was due."
     ));
+    plan
+}
+
+/// Writes that are durable one by one, with PM for 3 % of the data, and the device alone, written by 1 MiB.
+pub(crate) fn sync_write(scale: &Scale) -> Plan {
+    const THREADS: u64 = 4;
+    const SHARE: f64 = 0.03;
+    let mut plan = Plan::new(Metric::OperationsPerS, "locality", scale.dataset_bytes / 2);
+    plan.class = Some("sata");
+    plan.also = vec![
+        ("device", Metric::DeviceBytesPerS),
+        ("amplification", Metric::Amplification),
+        ("bytes", Metric::BytesPerS),
+    ];
+    let tuning = Tuning { cache_bytes: Some(scale.dataset_bytes / 8), ..Tuning::default() };
+    for (peer, name) in BOTH {
+        plan.subjects.push(scale.subject(format!("{name} 3%"), peer, SHARE, tuning.clone()));
+        let ours = format!("{name} 3%");
+        for theirs in ["ext4-dj", "xfs-ml"] {
+            plan.claim("never below data journalling and external log", &ours, theirs, Must::AtLeast(1.0));
+        }
+        plan.claim(
+            "of the device's bandwidth",
+            &format!("{ours} device"),
+            "device bytes",
+            Must::AtLeast(0.85),
+        );
+        plan.limit("written per byte demoted", &format!("{ours} amplification"), Must::AtMost(1.1));
+    }
+    for peer in [Peer::Ext4Dj, Peer::XfsMl, Peer::Device] {
+        plan.subjects.push(scale.subject(peer.name(), peer, SHARE, Tuning::default()));
+    }
+    for (number, (theta, at)) in [(1.04, "90/10"), (0.0, "50/50")].into_iter().enumerate() {
+        for subject in 0..plan.subjects.len() {
+            let (label, peer) = (plan.subjects[subject].label.clone(), plan.subjects[subject].peer);
+            let file_bytes = scale.dataset_bytes / THREADS;
+            let load = match peer {
+                Peer::Device => until_done(scale, Kind::Whole { bytes: scale.dataset_bytes, write: true }, 2),
+                _ => {
+                    let (write, sync, io_bytes, single) = (true, Sync::Flag, 4096, None);
+                    let files = THREADS;
+                    let kind = Kind::Random { write, sync, files, file_bytes, io_bytes, theta, single };
+                    scale.load(kind, THREADS)
+                }
+            };
+            plan.cell(subject, label, (number as f64, at), load);
+        }
+    }
     plan
 }
 
@@ -157,7 +205,12 @@ pub(crate) fn demoted_read(scale: &Scale) -> Plan {
         // The device has more than one request at a time, so that its latency does not count.
         let threads = if found.peer == Peer::Device { 2 } else { 1 };
         let label = found.label.clone();
-        plan.cell(subject, label, (0.0, "1 GiB"), until_done(scale, Kind::Whole { bytes }, threads));
+        plan.cell(
+            subject,
+            label,
+            (0.0, "1 GiB"),
+            until_done(scale, Kind::Whole { bytes, write: false }, threads),
+        );
     }
     plan
 }
