@@ -28,6 +28,7 @@ need mkfs.btrfs btrfs-progs
 need mergerfs mergerfs
 need fio fio
 need db_bench rocksdb-tools
+[ -e /usr/lib/python3/dist-packages/plyvel ] || missing+=(python3-plyvel)
 [ $# -gt 0 ] && [[ " $* " != *" 80-bench "* ]] || offer_packages "${missing[@]}"
 
 passed=0

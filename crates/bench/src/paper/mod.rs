@@ -93,7 +93,7 @@ const ROWS: [Row; 30] = [
         "PM-rich within 5 % of PM-only", Built::Plan(filebench::ziggurat_one)),
     row("tpfs-14", "LevelDB: FillSeq, ReadRandom, ReadHot, 16 GB",
         "least latency for random and skewed reads with PM 2", "the same",
-        Built::Not("Debian packages LevelDB without its db_bench; tpfs-15 and -16 run RocksDB's")),
+        Built::Plan(databases::leveldb)),
     row("tpfs-15", "RocksDB: FillSeq, FillUniqueRandom, synchronous, 8 threads",
         "FillSeq PM 2: 7.3 to 8.2 times the disk variants, near PM-only (Optane); random 1.7 to 5.8 times",
         "the same", Built::Plan(databases::rocksdb_writes)),

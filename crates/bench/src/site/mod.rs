@@ -7,6 +7,7 @@
 
 pub(crate) mod device;
 pub(crate) mod group;
+mod leveldb;
 pub(crate) mod peer;
 mod postgres;
 pub(crate) mod programs;

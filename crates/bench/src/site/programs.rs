@@ -1,6 +1,6 @@
 //! Programs that are measured on a subject's directory: databases with their own benchmarks.
 
-use super::{Site, postgres};
+use super::{Site, leveldb, postgres};
 use crate::Outcome;
 use crate::workload::numbers::Picks;
 use serde::Serialize;
@@ -15,6 +15,8 @@ pub(crate) enum Program {
     /// RocksDB's db_bench: one of its benchmarks, synchronous, values of 1,000 bytes, uncompressed. The sizes of log
     /// and memtable are in the published proportion to the data (128 MB : 32 GB).
     RocksDb { benchmark: &'static str, keys: u64, threads: u64, seconds: u64 },
+    /// LevelDB: one of db_bench's benchmarks, one thread, asynchronous, for so many milliseconds if it reads.
+    LevelDb { benchmark: &'static str, keys: u64, milliseconds: u64 },
     /// sqlite3: inserts of 1,000 bytes under random keys, a transaction each, synchronous=FULL, into a database of
     /// `rows` rows.
     Sqlite { journal: &'static str, inserts: u64, rows: u64 },
@@ -46,6 +48,7 @@ impl Program {
             Program::Sqlite { .. } => find("sqlite3", "sqlite3"),
             Program::GitClone { .. } => find("git", "git"),
             Program::Postgres { .. } => return postgres::available(),
+            Program::LevelDb { .. } => return leveldb::available(),
             Program::Fio { .. } => find("fio", "fio"),
         }
         .map(|_| ())
@@ -59,6 +62,9 @@ impl Program {
         match self {
             Program::RocksDb { benchmark, keys, threads, seconds } => {
                 rocksdb(site, directory, benchmark, *keys, *threads, *seconds)
+            }
+            Program::LevelDb { benchmark, keys, milliseconds } => {
+                leveldb::run(site, directory, benchmark, *keys, *milliseconds as f64 / 1e3)
             }
             Program::Sqlite { journal, inserts, rows } => sqlite(site, directory, journal, *inserts, *rows),
             Program::GitClone { files } => git_clone(site, directory, *files),
