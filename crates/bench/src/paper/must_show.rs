@@ -56,7 +56,7 @@ pub(super) const ENTRIES: [Entry; 14] = [
         &["--class", "sata", "--peers", "terrace"]),
     entry("demoted-read", "a demoted 1 GiB file: ≥ 0.8 of the device's bandwidth", "demoted-read", &["--class", "sata"]),
     entry("scan", "commits beside a scan of 10 × PM: p99 unchanged", "scan", &["--class", "sata"]),
-    entry("predict-nvme", "RocksDB on NVMe beside", "tpfs-15", &["--class", "nvme", "--device-memory", "--peers", "terrace,ext4-dj,xfs-ml"]),
+    entry("rocksdb-nvme", "the same on NVMe", "tpfs-15", &["--class", "nvme", "--device-memory", "--peers", "terrace,ext4-dj,xfs-ml"]),
 ];
 
 /// With everything on one core, and as the machine places it.
