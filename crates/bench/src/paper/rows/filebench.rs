@@ -15,7 +15,7 @@ const WEBPROXY_BYTES: u64 = 8 << 10;
 /// 16 GB of page cache for 60 to 100 GB of data; 10 GB in [Ziggurat].
 const CACHE_SHARE: f64 = 0.2;
 
-pub(super) fn kind(scale: &Scale, which: Personality, sync_every_write: bool) -> Kind {
+pub(crate) fn kind(scale: &Scale, which: Personality, sync_every_write: bool) -> Kind {
     let file_bytes = match which {
         Personality::Varmail => VARMAIL_BYTES,
         Personality::Webproxy => WEBPROXY_BYTES,
