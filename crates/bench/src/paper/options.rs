@@ -32,7 +32,7 @@ Usage: terrace bench paper ROW [OPTIONS]
   --dataset SIZE    bytes of data; PM follows in the published proportion (default 512M)
   --fio             rows of random reads and writes also through fio itself, beside the own generator
   --engine          row regret also on the engine, for time (long), and on one machine of costs only
-  --one-core        everything on one core
+  --one-core        everything on one core; emulated devices on the others
   --record PATH     what `local` is asked to do, to be replayed
   --json            the result on standard output, instead of a table
   --out DIR         ROW.json and ROW.svg go there (default target/bench)
