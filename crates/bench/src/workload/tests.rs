@@ -139,6 +139,25 @@ fn personalities_leave_their_files_as_many_and_as_large() {
     }
 }
 
+/// Rows run several on one file system: varmail's f20 to f39 lie where fileserver's f0 to f19 do, and are not its.
+#[test]
+fn personalities_run_beside_the_files_of_others() {
+    let scratch = scratch();
+    let target: Arc<dyn FileTarget> = Arc::new(Directory::new(scratch.path()));
+    let load = |which, files| {
+        let kind = Kind::Personality { which, files, file_bytes: 4096, sync_every_write: false };
+        Load { kind, threads: 1, limit_ns: u64::MAX, operations: 100, seed: 3 }
+    };
+    let all = [load(Personality::Fileserver, 40), load(Personality::Varmail, 60)];
+    for load in &all {
+        load.populate(&*target).unwrap();
+    }
+    // Names come and go; the second time each begins with what is there.
+    for load in all.iter().chain(&all) {
+        load.run(&target, &clock()).unwrap();
+    }
+}
+
 #[test]
 fn a_load_that_cannot_be_is_an_error() {
     let scratch = scratch();
