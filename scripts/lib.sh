@@ -30,3 +30,13 @@ install_packages() {
         die "missing: $*; install them as root (apt-get install $*)"
     fi
 }
+
+# Installs Debian packages that are of use and not needed; says which could not be. Arguments: packages.
+offer_packages() {
+    [ $# -gt 0 ] || return 0
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "installing $*"
+        timeout 300 apt-get install -y --no-install-recommends "$@" >/dev/null 2>&1 && return 0
+    fi
+    say "not there: $*; what needs them is left out"
+}

@@ -21,6 +21,16 @@ need make make
 need setpriv util-linux
 install_packages "${missing[@]}"
 
+# Peers and programs of `terrace bench`, which leaves out what is not there.
+missing=()
+need mkfs.xfs xfsprogs
+need mkfs.btrfs btrfs-progs
+need mergerfs mergerfs
+need fio fio
+need db_bench rocksdb-tools
+[ -e /usr/lib/python3/dist-packages/plyvel ] || missing+=(python3-plyvel)
+[ $# -gt 0 ] && [[ " $* " != *" 80-bench "* ]] || offer_packages "${missing[@]}"
+
 passed=0
 failed=0
 begin=$SECONDS

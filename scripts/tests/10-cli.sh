@@ -49,7 +49,9 @@ expect 1 "unrecognized subcommand" "$t" frobnicate
 expect 1 "unexpected argument '--frob'" "$t" mkfs --frob
 expect 1 "required arguments" "$t" mkfs
 for name in inspect; do expect 1 "$name: not built yet" "$t" $name; done
-expect 1 "bench run: not built yet" "$t" bench run
+expect 1 "which workload" "$t" bench run
+expect 1 "in which directories" "$t" bench run varmail
+expect 1 "no workload postmark" "$t" bench run postmark .
 expect 1 "which row" "$t" bench paper
 expect 16 "unexpected argument" "$t" check --frob x
 check "version" grep -qE '^terrace [0-9.]+ \(format version [0-9]+\)$' <("$t" --version)

@@ -71,6 +71,11 @@ pub fn main_paper(args: &[OsString]) -> ExitCode {
     paper::main(args)
 }
 
+/// Runs `terrace bench run` with the arguments after `run`.
+pub fn main_run(args: &[OsString]) -> ExitCode {
+    paper::given::main(args)
+}
+
 type Row = fn(&Args, &Scratch, &mut Report) -> Outcome<()>;
 
 /// The rows: letter, what it measures, how.

@@ -1,4 +1,4 @@
-//! `terrace-bench smoke …` and `terrace-bench paper …`: the same as `terrace bench …`.
+//! `terrace-bench smoke …`, `terrace-bench paper …`, `terrace-bench run …`: the same as `terrace bench …`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -10,8 +10,9 @@ fn main() -> ExitCode {
     match command.to_str() {
         Some("smoke") => terrace_bench::main_smoke(&rest),
         Some("paper") => terrace_bench::main_paper(&rest),
+        Some("run") => terrace_bench::main_run(&rest),
         _ => {
-            eprintln!("usage: terrace-bench smoke|paper [--help]");
+            eprintln!("usage: terrace-bench smoke|paper|run [--help]");
             ExitCode::FAILURE
         }
     }

@@ -95,12 +95,16 @@ impl Drop for Server {
     }
 }
 
+/// What this program was called with before the command of the bench: `bench`, or nothing.
+pub(crate) fn own_words() -> Vec<OsString> {
+    let command = |arg: &OsString| arg == "smoke" || arg == "paper" || arg == "run";
+    std::env::args_os().skip(1).take_while(|arg| !command(arg)).collect()
+}
+
 /// The null server: this program again.
 pub(crate) fn null_server(scratch: &Scratch, mount: &Path) -> Outcome<Server> {
     let mut command = Command::new(std::env::current_exe()?);
-    let own: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let to = own.iter().position(|arg| arg == "smoke" || arg == "paper").unwrap_or(0);
-    command.args(own.iter().take(to)).args(["smoke", "--null-server"]).arg(mount);
+    command.args(own_words()).args(["smoke", "--null-server"]).arg(mount);
     Server::start(scratch, command, mount)
 }
 

@@ -39,28 +39,37 @@ impl Ratio {
     /// `ours[i] / theirs[i]`; pairs with a value that is not above zero do not count. `None` without pairs.
     pub fn of(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
         let usable = |value: &f64| value.is_finite() && *value > 0.0;
-        let logs: Vec<f64> = ours
-            .iter()
-            .zip(theirs)
-            .filter(|(a, b)| usable(a) && usable(b))
-            .map(|(a, b)| (a / b).ln())
-            .collect();
-        if logs.is_empty() {
+        let pairs = ours.iter().zip(theirs).filter(|(a, b)| usable(a) && usable(b));
+        let logs: Vec<f64> = pairs.map(|(a, b)| (a / b).ln()).collect();
+        let found = Ratio::of_values(&logs)?;
+        Some(Ratio {
+            mean: found.mean.exp(),
+            low: found.low.map(f64::exp),
+            high: found.high.map(f64::exp),
+            ..found
+        })
+    }
+
+    /// `ours[i] - theirs[i]`, a difference in place of a ratio: mean and interval of the differences themselves.
+    pub fn difference(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
+        let values: Vec<f64> =
+            ours.iter().zip(theirs).map(|(a, b)| a - b).filter(|it| it.is_finite()).collect();
+        Ratio::of_values(&values)
+    }
+
+    fn of_values(values: &[f64]) -> Option<Ratio> {
+        if values.is_empty() {
             return None;
         }
-        let count = logs.len() as f64;
-        let mean = logs.iter().sum::<f64>() / count;
-        let half = (logs.len() > 1).then(|| {
-            let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let half = (values.len() > 1).then(|| {
+            let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
             let deviation = (squares / (count - 1.0)).sqrt();
-            student_95(logs.len() - 1) * deviation / count.sqrt()
+            student_95(values.len() - 1) * deviation / count.sqrt()
         });
-        Some(Ratio {
-            mean: mean.exp(),
-            low: half.map(|half| (mean - half).exp()),
-            high: half.map(|half| (mean + half).exp()),
-            pairs: logs.len(),
-        })
+        let (low, high) = (half.map(|half| mean - half), half.map(|half| mean + half));
+        Some(Ratio { mean, low, high, pairs: values.len() })
     }
 
     /// Whether the ratio is at least `least`: undecided (`None`) while the interval contains it, or without one.
@@ -168,6 +177,14 @@ mod tests {
         let spread = Difference::of(&theirs, &[0.0; 100]).unwrap();
         assert_eq!((spread.low, spread.high, spread.at_most(50.0)), (40.0, 60.0, None));
         assert_eq!(Difference::of(&[], &[]), None);
+    }
+
+    #[test]
+    fn a_difference_has_the_interval_of_its_values() {
+        let found = Ratio::difference(&[11.0, 22.0, 33.0], &[10.0, 20.0, 30.0]).unwrap();
+        assert!((found.mean - 2.0).abs() < 1e-12);
+        assert!((found.high.unwrap() - 2.0 - 4.303 / 3f64.sqrt()).abs() < 1e-9);
+        assert_eq!((found.at_most(5.0), found.at_most(3.0)), (Some(true), None));
     }
 
     #[test]

@@ -96,9 +96,13 @@ pub enum Bench {
                             umount /mnt/disk"
     )]
     Device(BenchDevice),
-    /// Not built yet
-    #[command(hide = true, disable_help_flag = true)]
-    Run(Later),
+    /// Run a workload side by side in directories
+    #[command(disable_help_flag = true)]
+    Run {
+        /// The workload, the directories, and options; `--help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Measure a row of docs/evaluation.md
     #[command(disable_help_flag = true)]
     Paper {

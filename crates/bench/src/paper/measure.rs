@@ -8,7 +8,8 @@ use crate::site::Site;
 use crate::site::peer::{Mounted, Peer, Place};
 use crate::site::run::Act;
 use crate::trace::Recorder;
-use crate::workload::load::{Kind, Load, Measure};
+use crate::workload::burst::Arrivals;
+use crate::workload::load::{Demoted, Kind, Load, Measure};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,13 @@ pub(crate) fn run(
             result.status_before.insert(subject.label.clone(), site.status(made));
         }
     }
-    result.figures = plan.cells.iter().map(|cell| Figure::new(cell, plan.metric)).collect();
+    // Of each cell its own, then the further ones.
+    let each = 1 + plan.also.len();
+    for cell in &plan.cells {
+        result.figures.push(Figure::new(cell, "", plan.metric));
+        result.figures.extend(plan.also.iter().map(|(words, metric)| Figure::new(cell, words, *metric)));
+    }
+    let mut capacity = vec![0.0; plan.subjects.len()];
     let first = usize::from(warm);
     for round in 0..rounds + first {
         eprintln!(
@@ -47,9 +54,15 @@ pub(crate) fn run(
         for (index, cell) in plan.cells.iter().enumerate() {
             let Some(subject) = mounted[cell.subject].as_ref() else { continue };
             site.teardown.go_on()?;
-            match measure(plan, cell, round, site, subject) {
+            match measure(plan, cell, round, site, subject, &mut capacity[cell.subject]) {
                 Ok((value, measure)) if round >= first => {
-                    result.figures[index].push(round - first, value, measure)
+                    let figures = &mut result.figures[index * each..][..each];
+                    if let (Work::Load(load), Some(measure)) = (&cell.work, &measure) {
+                        for (figure, (_, metric)) in figures[1..].iter_mut().zip(&plan.also) {
+                            figure.push(round - first, metric.of(measure, load.threads), None);
+                        }
+                    }
+                    figures[0].push(round - first, value, measure);
                 }
                 Ok(_) => {}
                 Err(error) => {
@@ -102,6 +115,9 @@ fn populate(plan: &Plan, subject: usize, site: &Site, mounted: &Mounted) -> Outc
             && !done.contains(&&load.kind)
         {
             site.perform(mounted, load, Act::Populate)?;
+            if load.kind.demoted() != Demoted::Never {
+                site.demote(mounted)?;
+            }
             done.push(&load.kind);
         }
     }
@@ -118,22 +134,40 @@ fn measure(
     round: usize,
     site: &Site,
     mounted: &Mounted,
+    capacity: &mut f64,
 ) -> Outcome<(f64, Option<Measure>)> {
     match &cell.work {
         Work::Load(load) => {
-            let load = Load { seed: load.seed + round as u64, ..load.clone() };
+            let mut load = Load { seed: load.seed + round as u64, ..load.clone() };
+            if let Kind::Burst { arrivals: arrivals @ Arrivals::PercentOfCapacity(_), .. } = &mut load.kind
+                && let Arrivals::PercentOfCapacity(percent) = *arrivals
+            {
+                *arrivals = Arrivals::PerSecond(*capacity * percent as f64 / 100.0);
+            }
+            if load.kind.demoted() == Demoted::BeforeEachRun {
+                site.demote(mounted)?;
+            }
             site.perform(mounted, &load, Act::Settle)?;
             rest(site, mounted);
-            let measure = site.perform(mounted, &load, Act::Run)?.ok_or("the load measured nothing")?;
-            Ok((plan.metric.of(&measure), Some(measure)))
+            let before = site.written_below(mounted);
+            let done = site.perform(mounted, &load, Act::Run)?;
+            let mut measure = done.ok_or("the load measured nothing")?;
+            if let (Some((written, demoted)), Some(after)) = (before, site.written_below(mounted)) {
+                measure.device_written_bytes = after.0.saturating_sub(written);
+                measure.demoted_bytes = after.1.saturating_sub(demoted);
+            }
+            if let Kind::Burst { arrivals: Arrivals::Closed, .. } = load.kind {
+                *capacity = measure.operations_per_s();
+            }
+            Ok((plan.metric.of(&measure, load.threads), Some(measure)))
         }
         Work::Program(program) => match &mounted.place {
             Place::Directory(root) => Ok((program.run(site, root)?, None)),
-            Place::Local { .. } => Err("a program needs a directory".into()),
+            _ => Err("a program needs a directory".into()),
         },
         Work::Together(parts) => match &mounted.place {
             Place::Directory(root) => Ok((together(parts, round, site, root)?, None)),
-            Place::Local { .. } => Err("programs need a directory".into()),
+            _ => Err("programs need a directory".into()),
         },
     }
 }

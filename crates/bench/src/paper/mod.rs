@@ -3,7 +3,9 @@
 //! A row is an entry of [`ROWS`] and a function that makes its plan (rows/). Ids are stable: results and documentation
 //! name them.
 
+pub(crate) mod given;
 mod measure;
+mod must_show;
 pub(crate) mod options;
 mod outcome;
 mod plan;
@@ -20,6 +22,7 @@ use crate::trace::Recorder;
 use options::{Asked, Options};
 use outcome::Result;
 use plan::{Plan, Scale};
+use rustix::thread::CpuSet;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::Path;
@@ -58,11 +61,11 @@ const fn row(
     Row { id, sentence, published, shape, built }
 }
 
-use rows::{anticache, databases, filebench, predict, predictor_cost, random, regret};
+use rows::{anticache, databases, filebench, predict, predictor_cost, random, regret, tiering};
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-const ROWS: [Row; 27] = [
+const ROWS: [Row; 33] = [
     row("tpfs-8", "Random reads of 4 KiB by locality, PM from a sixteenth of the data to all of it",
         "rises with locality; all-PM within 1 to 2 % of a PM-only file system; read-hot files in DRAM beat it by 29 % (Optane) and 6 % (SATA)",
         "the same; bytes served from DRAM and when promoted", Built::Plan(random::tpfs_reads)),
@@ -93,7 +96,7 @@ const ROWS: [Row; 27] = [
         "PM-rich within 5 % of PM-only", Built::Plan(filebench::ziggurat_one)),
     row("tpfs-14", "LevelDB: FillSeq, ReadRandom, ReadHot, 16 GB",
         "least latency for random and skewed reads with PM 2", "the same",
-        Built::Not("Debian packages LevelDB without its db_bench; tpfs-15 and -16 run RocksDB's")),
+        Built::Plan(databases::leveldb)),
     row("tpfs-15", "RocksDB: FillSeq, FillUniqueRandom, synchronous, 8 threads",
         "FillSeq PM 2: 7.3 to 8.2 times the disk variants, near PM-only (Optane); random 1.7 to 5.8 times",
         "the same", Built::Plan(databases::rocksdb_writes)),
@@ -135,7 +138,25 @@ const ROWS: [Row; 27] = [
     row("regret", "Recorded traces through every policy, predictive without each predictor, and an offline optimum",
         "nothing", "predictive at least 0.8 of the optimum on average, each predictor worth its place",
         Built::Own(regret::run)),
+    row("burst", "Open loop of durable 4 KiB appends at half the capacity, four times PM in a burst",
+        NOBODY, "p99.9 at most 20 medians or 2 ms, none above 500 ms, no ENOSPC", Built::Plan(tiering::burst)),
+    row("sync-write", "Synchronous random writes of 4 KiB with PM for 3 % of the data; what the device is written",
+        "1917 of 2000 and 438 of 500 MB/s reach the device",
+        "never below EXT4-DJ; 85 % of the device's bandwidth; at most 1.1 bytes written per byte demoted",
+        Built::Plan(tiering::sync_write)),
+    row("scan", "Durable 4 KiB appends beside a scan of cold data, ten times PM",
+        NOBODY, "the 99th percentile of a commit is unchanged within its interval", Built::Plan(tiering::scan)),
+    row("cold-small", "512 bytes, synchronous, appended to and written over cold files on a disk",
+        "the originals read the block first",
+        "at most 3 times the same on files in PM", Built::Plan(tiering::small)),
+    row("demoted-read", "A demoted file of 1 GiB read from end to end",
+        NOBODY, "at least 0.8 of the device's bandwidth", Built::Plan(tiering::demoted_read)),
+    row("rich", "The four personalities in process, PM for everything, predictive policy against static",
+        "within 1 to 5 % of a PM-only file system", "at most 40 ns more per operation", Built::Plan(tiering::rich)),
 ];
+
+/// Rows beyond the publications.
+const NOBODY: &str = "by nobody";
 
 /// Runs `terrace bench paper` with the arguments after `paper`.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -146,6 +167,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
         }
         Asked::List { json } => list(json),
         Asked::Load(directory, job) => crate::site::run::child(&directory, &job),
+        Asked::MustShow(options) => must_show::run(&options),
         Asked::Row(options) => match &options.replay {
             Some(trace) => replay(&options, trace),
             None => run(&options),
@@ -214,13 +236,6 @@ fn run(options: &Options) -> Outcome<()> {
         Built::Own(run) => return run(row, options),
         Built::Not(reason) => return Err(format!("row {} is not built: {reason}", row.id).into()),
     };
-    let mut device_cores = None;
-    if options.one_core {
-        let cores = affinity::all()?;
-        device_cores = affinity::without_last(&cores);
-        // Before the first thread and child, which inherit it.
-        affinity::pin_self(&affinity::last(&cores))?;
-    }
     let scale = scale(options);
     let mut plan = plan(&scale);
     if let Some(peers) = &options.peers {
@@ -229,7 +244,22 @@ fn run(options: &Options) -> Outcome<()> {
     if plan.cells.is_empty() {
         return Err(format!("row {} measures none of these peers", row.id).into());
     }
-    let mut site = Site::new(options, plan.page_cache_bytes)?;
+    run_plan(options, row, plan, &scale)
+}
+
+/// With `--one-core`: this thread, before the first thread and child, which inherit it. The cores for emulated devices.
+fn pin(options: &Options) -> Outcome<Option<CpuSet>> {
+    if !options.one_core {
+        return Ok(None);
+    }
+    let cores = affinity::all()?;
+    affinity::pin_self(&affinity::last(&cores))?;
+    Ok(affinity::without_last(&cores))
+}
+
+fn run_plan(options: &Options, row: &Row, plan: Plan, scale: &Scale) -> Outcome<()> {
+    let device_cores = pin(options)?;
+    let mut site = Site::new(options, plan.page_cache_bytes, plan.class)?;
     site.device_cores = device_cores;
     let (mut memory, mut disk) = plan.needs();
     if options.device_memory {
@@ -250,13 +280,18 @@ fn run(options: &Options) -> Outcome<()> {
         eprintln!("  {} operations recorded", recorder.finish()?);
     }
     result.judge(&plan);
-    let path = result.write(options)?;
+    let written = match options.out.as_os_str().is_empty() {
+        true => None,
+        false => Some(result.write(options)?),
+    };
     if options.json {
         println!("{}", serde_json::to_string_pretty(&result)?);
     } else {
         println!("{}", result.table());
     }
-    eprintln!("  {} and .svg written", path.display());
+    if let Some(path) = written {
+        eprintln!("  {} and .svg written", path.display());
+    }
     match result.figures.iter().any(|figure| figure.median.is_some()) {
         true => Ok(()),
         false => Err(format!("row {}: nothing could be measured", row.id).into()),
@@ -265,10 +300,9 @@ fn run(options: &Options) -> Outcome<()> {
 
 /// The row that has no plan.
 fn cost(row: &Row, options: &Options) -> Outcome<()> {
-    if options.one_core {
-        affinity::pin_self(&affinity::last(&affinity::all()?))?;
-    }
-    let site = Site::new(options, 0)?;
+    let device_cores = pin(options)?;
+    let mut site = Site::new(options, 0, None)?;
+    site.device_cores = device_cores;
     eprintln!("row {}: {}", row.id, row.sentence);
     let found = predictor_cost::run(&site, &scale(options), options.rounds)?;
     std::fs::create_dir_all(&options.out)?;
@@ -292,7 +326,7 @@ fn cost(row: &Row, options: &Options) -> Outcome<()> {
 fn replay(options: &Options, trace: &Path) -> Outcome<()> {
     let events = crate::trace::read(trace)?;
     let scale = scale(options);
-    let site = Site::new(options, 0)?;
+    let site = Site::new(options, 0, None)?;
     let subject = scale.subject("replay", Peer::Local, 1.0 / 16.0, Tuning::default());
     site.scratch.need(subject.pm_bytes, subject.device_bytes)?;
     let mounted = site.mount(&subject, None)?;

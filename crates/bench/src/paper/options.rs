@@ -13,20 +13,26 @@ Measures a row of docs/evaluation.md beside the file systems that this machine h
 Usage: terrace bench paper ROW [OPTIONS]
        terrace bench paper --list
        terrace bench paper --replay TRACE [OPTIONS]
+       terrace bench paper --must-show [OPTIONS]
 
   --list            the rows: id, what is measured, why one cannot run here
+  --must-show       all rows of what the project has to show, on one core and unpinned, and their table; what
+                    has results below --out is not run again
+  --only NAME       of these only this one
+  --limit N         of these run at most so many, then print the table (0: only the table)
+  --again           run those again that have results
   --quick           tiny and short: shows that the row runs; its figures mean nothing
-  --class CLASS     what the device below everyone behaves like: host (default: the disk of this
-                    machine, not emulated) or a class of `terrace bench device`
+  --class CLASS     what the device below everyone behaves like: host (the disk of this machine, not
+                    emulated) or a class of `terrace bench device` (default: host, or what the row is about)
   --device-memory   the file behind the device is in memory: for classes faster than the disk
-  --peers LIST      only these of terrace,local,ext4,ext4-dj,xfs-ml,ext4-pm,xfs-pm,btrfs,tmpfs,null,mergerfs
+  --peers LIST      only these of terrace,local,ext4,ext4-dj,xfs-ml,ext4-pm,xfs-pm,btrfs,tmpfs,null,mergerfs,device
                     (default: those of the row; local is Terrace without the kernel)
   --rounds N        interleaved rounds (default 5)
   --seconds N       time of one figure in one round (default 3)
   --dataset SIZE    bytes of data; PM follows in the published proportion (default 512M)
   --fio             rows of random reads and writes also through fio itself, beside the own generator
   --engine          row regret also on the engine, for time (long), and on one machine of costs only
-  --one-core        everything on one core
+  --one-core        everything on one core; emulated devices on the others
   --record PATH     what `local` is asked to do, to be replayed
   --json            the result on standard output, instead of a table
   --out DIR         ROW.json and ROW.svg go there (default target/bench)
@@ -42,6 +48,7 @@ pub(crate) enum Asked {
         json: bool,
     },
     Row(Box<Options>),
+    MustShow(Box<Options>),
     /// For the child process: directory, job.
     Load(PathBuf, String),
 }
@@ -51,7 +58,7 @@ pub(crate) struct Options {
     /// Empty with `replay`.
     pub row: String,
     pub quick: bool,
-    pub class: Class,
+    pub class: Option<Class>,
     pub device_memory: bool,
     pub peers: Option<Vec<Peer>>,
     pub rounds: usize,
@@ -62,6 +69,13 @@ pub(crate) struct Options {
     pub one_core: bool,
     pub record: Option<PathBuf>,
     pub replay: Option<PathBuf>,
+    /// Of `--must-show`.
+    pub only: Option<String>,
+    pub limit: usize,
+    pub again: bool,
+    /// Of `terrace bench run`.
+    pub dirs: Vec<PathBuf>,
+    pub threads: u64,
     pub json: bool,
     pub out: PathBuf,
     pub dir: PathBuf,
@@ -99,10 +113,22 @@ impl Options {
     /// # Errors
     /// A sentence about what is not understood.
     pub fn parse(given: &[OsString]) -> Outcome<Asked> {
+        Self::parse_words(given, false)
+    }
+
+    /// The words after `terrace bench run`: the workload is in `row`.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_run(given: &[OsString]) -> Outcome<Asked> {
+        Self::parse_words(given, true)
+    }
+
+    fn parse_words(given: &[OsString], run: bool) -> Outcome<Asked> {
         let mut options = Options {
             row: String::new(),
             quick: false,
-            class: Class::Host,
+            class: None,
             device_memory: false,
             peers: None,
             rounds: 5,
@@ -113,20 +139,33 @@ impl Options {
             one_core: false,
             record: None,
             replay: None,
+            only: None,
+            limit: usize::MAX,
+            again: false,
+            dirs: Vec::new(),
+            threads: 1,
             json: false,
             out: PathBuf::from("target/bench"),
             dir: PathBuf::from("target/bench"),
             terrace: terrace_program()?,
         };
-        let mut list = false;
+        if run {
+            (options.out, options.dir) = (PathBuf::new(), std::env::temp_dir());
+        }
+        let (mut list, mut must_show) = (false, false);
         let mut given = given.iter();
         while let Some(word) = given.next() {
             let mut value = || given.next().ok_or_else(|| format!("{} needs a value", word.display()));
             match word.to_str().unwrap_or_default() {
                 "--help" | "-h" => return Ok(Asked::Help),
-                "--list" => list = true,
+                "--list" if !run => list = true,
+                "--must-show" if !run => must_show = true,
+                "--only" if !run => options.only = Some(value()?.to_string_lossy().into_owned()),
+                "--limit" if !run => options.limit = number("--limit", value()?)?,
+                "--again" if !run => options.again = true,
+                "--threads" if run => options.threads = number("--threads", value()?)?,
                 "--quick" => options.quick = true,
-                "--class" => options.class = Class::parse(&value()?.to_string_lossy()),
+                "--class" => options.class = Some(Class::parse(&value()?.to_string_lossy())),
                 "--device-memory" => options.device_memory = true,
                 "--peers" => options.peers = Some(peers(value()?)?),
                 "--rounds" => options.rounds = number::<usize>("--rounds", value()?)?.max(1),
@@ -149,11 +188,28 @@ impl Options {
                 row if !row.is_empty() && !row.starts_with('-') && options.row.is_empty() => {
                     options.row = row.to_string();
                 }
+                directory if run && !directory.is_empty() && !directory.starts_with('-') => {
+                    options.dirs.push(word.into());
+                }
                 _ => return Err(format!("unknown option {}; see --help", word.display()).into()),
             }
         }
         if list {
             return Ok(Asked::List { json: options.json });
+        }
+        if run {
+            return match (options.row.is_empty(), options.dirs.is_empty(), options.threads) {
+                (true, ..) => Err("which workload? terrace bench run --help shows them".into()),
+                (_, true, _) => Err("in which directories? terrace bench run --help shows an example".into()),
+                (.., 1..=64) => Ok(Asked::Row(Box::new(options))),
+                _ => Err("--threads: from 1 to 64".into()),
+            };
+        }
+        if must_show {
+            return match options.row.is_empty() && options.replay.is_none() {
+                true => Ok(Asked::MustShow(Box::new(options))),
+                false => Err("--must-show has rows of its own".into()),
+            };
         }
         if options.row.is_empty() == options.replay.is_none() {
             return Err("which row? terrace bench paper --list shows them".into());
@@ -180,7 +236,7 @@ mod tests {
         assert_eq!(options.row, "tpfs-9");
         assert_eq!(options.peers, Some(vec![Peer::Local, Peer::Ext4Dj]));
         assert_eq!((options.dataset_bytes, options.json), (64 << 20, true));
-        assert_eq!(options.class, Class::Emulated("sata".into()));
+        assert_eq!(options.class, Some(Class::Emulated("sata".into())));
         assert!(matches!(parse(&["--list"]), Ok(Asked::List { json: false })));
     }
 

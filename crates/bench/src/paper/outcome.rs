@@ -20,7 +20,7 @@ pub(crate) struct Figure {
     pub series: String,
     pub at: String,
     pub x: f64,
-    unit: &'static str,
+    pub unit: &'static str,
     /// By round; NaN is written as null.
     pub samples: Vec<f64>,
     pub median: Option<f64>,
@@ -31,8 +31,10 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    pub fn new(cell: &Cell, metric: Metric) -> Figure {
-        let (series, at, x) = (cell.series.clone(), cell.at.clone(), cell.x);
+    /// `words` tell further figures of a cell from its own.
+    pub fn new(cell: &Cell, words: &str, metric: Metric) -> Figure {
+        let series = if words.is_empty() { cell.series.clone() } else { format!("{} {words}", cell.series) };
+        let (at, x) = (cell.at.clone(), cell.x);
         let unit = metric.unit();
         Figure {
             series,
@@ -145,7 +147,7 @@ impl Result {
             sentence: row.sentence,
             published: row.published,
             shape: row.shape,
-            class: options.class.name().to_string(),
+            class: site.class.name().to_string(),
             quick: options.quick,
             one_core: options.one_core,
             machine: describe(),
@@ -176,26 +178,29 @@ impl Result {
     fn verdict(&self, claim: &Claim) -> Option<Verdict> {
         let mut places = Vec::new();
         for ours in self.figures.iter().filter(|figure| figure.series == claim.ours) {
-            let theirs = self.figures.iter().find(|it| it.series == claim.theirs && it.at == ours.at);
             let wanted = claim.at.as_ref().is_none_or(|at| *at == ours.at);
-            let Some(theirs) = theirs.filter(|_| wanted) else { continue };
-            let Some(ratio) = Ratio::of(&ours.samples, &theirs.samples) else { continue };
-            let held = match claim.must {
-                Must::AtLeast(least) => ratio.at_least(least),
-                Must::AtMost(most) => ratio.at_most(most),
-                Must::Shown => None,
+            if !wanted {
+                continue;
+            }
+            let ones = vec![1.0; ours.samples.len()];
+            let theirs = match claim.theirs.as_str() {
+                "" => &ones,
+                name => {
+                    match self.figures.iter().find(|figure| figure.series == name && figure.at == ours.at) {
+                        Some(figure) => &figure.samples,
+                        None => continue,
+                    }
+                }
             };
-            places.push(Compared { at: ours.at.clone(), ratio, held });
+            if let Some((ratio, held)) = claim.must.judge(&ours.samples, theirs) {
+                places.push(Compared { at: ours.at.clone(), ratio, held });
+            }
         }
         let held = match places.iter().any(|place| place.held == Some(false)) {
             true => Some(false),
             false => places.iter().all(|place| place.held == Some(true)).then_some(true),
         };
-        let must = match claim.must {
-            Must::AtLeast(least) => format!("≥ {least}"),
-            Must::AtMost(most) => format!("≤ {most}"),
-            Must::Shown => "shown".to_string(),
-        };
+        let must = claim.must.words();
         let (text, ours, theirs) = (claim.text.clone(), claim.ours.clone(), claim.theirs.clone());
         (!places.is_empty()).then_some(Verdict { text, ours, theirs, must, places, held })
     }
@@ -220,25 +225,29 @@ impl Result {
             format!("## {}\n{}\n\n{}; {} rounds\n", self.title(), self.sentence, self.machine, self.rounds);
         let _ = writeln!(
             text,
-            "\n| series | {} | median ({}) | lowest | highest |\n|---|---|---|---|---|",
-            self.axis,
-            self.metric.unit()
+            "\n| series | {} | median | lowest | highest | |\n|---|---|---|---|---|---|",
+            self.axis
         );
         for figure in self.figures.iter().filter(|figure| figure.median.is_some()) {
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} |",
                 figure.series,
                 figure.at,
                 short(figure.median),
                 short(figure.lowest),
-                short(figure.highest)
+                short(figure.highest),
+                figure.unit
             );
         }
         if !self.verdicts.is_empty() {
-            text += "\n| claim | ratio | at | × | 95 % | must | |\n|---|---|---|---|---|---|---|\n";
+            text += "\n| claim | of | at | | 95 % | must | |\n|---|---|---|---|---|---|---|\n";
         }
         for verdict in &self.verdicts {
+            let of = match verdict.theirs.as_str() {
+                "" => verdict.ours.clone(),
+                theirs => format!("{} ÷ {theirs}", verdict.ours),
+            };
             for place in &verdict.places {
                 let ratio = &place.ratio;
                 let held = match place.held {
@@ -248,12 +257,10 @@ impl Result {
                 };
                 let _ = writeln!(
                     text,
-                    "| {} | {} ÷ {} | {} | {:.3} | {} to {} | {} | {held} |",
+                    "| {} | {of} | {} | {} | {} to {} | {} | {held} |",
                     verdict.text,
-                    verdict.ours,
-                    verdict.theirs,
                     place.at,
-                    ratio.mean,
+                    short(Some(ratio.mean)),
                     short(ratio.low),
                     short(ratio.high),
                     verdict.must
@@ -276,6 +283,51 @@ impl Result {
         text
     }
 }
+
+impl Must {
+    /// What the rounds say, and whether that is what has to be; `None` when they say nothing.
+    fn judge(self, ours: &[f64], theirs: &[f64]) -> Option<(Ratio, Option<bool>)> {
+        match self {
+            Must::Never(most) => {
+                let worst = quantile(ours, 1.0);
+                let ratio = Ratio { mean: worst, low: None, high: None, pairs: ours.len() };
+                worst.is_finite().then_some((ratio, Some(worst <= most)))
+            }
+            Must::MoreByAtMost(most) => {
+                let ratio = Ratio::difference(ours, theirs)?;
+                Some((ratio, ratio.at_most(most)))
+            }
+            _ => {
+                let ratio = Ratio::of(ours, theirs)?;
+                let held = match self {
+                    Must::AtLeast(least) => ratio.at_least(least),
+                    Must::AtMost(most) => ratio.at_most(most),
+                    Must::NotAbove => match (ratio.low, ratio.high) {
+                        (Some(low), _) if low > 1.0 => Some(false),
+                        (Some(_), Some(high)) if high <= WIDE => Some(true),
+                        _ => None,
+                    },
+                    _ => None,
+                };
+                Some((ratio, held))
+            }
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Must::AtLeast(least) => format!("≥ {}", short(Some(least))),
+            Must::AtMost(most) => format!("≤ {}", short(Some(most))),
+            Must::Never(most) => format!("never above {}", short(Some(most))),
+            Must::NotAbove => "unchanged".to_string(),
+            Must::MoreByAtMost(most) => format!("difference ≤ {}", short(Some(most))),
+            Must::Shown => "shown".to_string(),
+        }
+    }
+}
+
+/// An interval up to here says that nothing changed; a wider one says nothing.
+const WIDE: f64 = 1.25;
 
 /// A number in few digits.
 pub(crate) fn short(value: Option<f64>) -> String {

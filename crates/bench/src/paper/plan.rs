@@ -19,19 +19,41 @@ pub(crate) enum Metric {
     Seconds,
     /// What the offline optimum waits, divided by what is waited.
     ShareOfOptimum,
+    P99LatencyNs,
+    P999LatencyNs,
+    MaxLatencyNs,
+    /// The 99.9th percentile by the larger of 20 medians and 2 ms.
+    TailByLimit,
+    /// Writes that found no space.
+    Failures,
+    /// Time of all threads by operations.
+    NsPerOperation,
+    /// What Terrace's devices were written meanwhile.
+    DeviceBytesPerS,
+    /// The same by what migration moved below PM.
+    Amplification,
 }
+
+/// "p99.9 ≤ max(20 × median, 2 ms)".
+const TAIL_MEDIANS: u64 = 20;
+const TAIL_NS: u64 = 2_000_000;
 
 impl Metric {
     pub fn unit(self) -> &'static str {
         match self {
             Metric::OperationsPerS => "operations/s",
-            Metric::BytesPerS => "bytes/s",
-            Metric::MedianLatencyNs => "ns",
+            Metric::BytesPerS | Metric::DeviceBytesPerS => "bytes/s",
             Metric::Seconds => "s",
             Metric::ShareOfOptimum => "optimum / wait",
+            Metric::Amplification => "bytes/byte",
+            Metric::TailByLimit => "of the limit",
+            Metric::Failures => "writes",
+            Metric::NsPerOperation => "ns/operation",
+            _ => "ns",
         }
     }
-    pub fn of(self, measure: &Measure) -> f64 {
+    /// `threads` made the measure.
+    pub fn of(self, measure: &Measure, threads: u64) -> f64 {
         match self {
             Metric::OperationsPerS => measure.operations_per_s(),
             Metric::BytesPerS => measure.bytes_per_s(),
@@ -39,6 +61,21 @@ impl Metric {
             Metric::Seconds => measure.elapsed_ns as f64 / 1e9,
             // Of no load.
             Metric::ShareOfOptimum => f64::NAN,
+            Metric::P99LatencyNs => measure.latency_p99_ns as f64,
+            Metric::P999LatencyNs => measure.latency_p999_ns as f64,
+            Metric::MaxLatencyNs => measure.latency_max_ns as f64,
+            Metric::TailByLimit => {
+                let limit = TAIL_NS.max(TAIL_MEDIANS * measure.latency_median_ns);
+                measure.latency_p999_ns as f64 / limit as f64
+            }
+            Metric::DeviceBytesPerS => {
+                measure.device_written_bytes as f64 / measure.elapsed_ns.max(1) as f64 * 1e9
+            }
+            Metric::Amplification => measure.device_written_bytes as f64 / measure.demoted_bytes as f64,
+            Metric::Failures => measure.failed as f64,
+            Metric::NsPerOperation => {
+                (measure.elapsed_ns * threads) as f64 / measure.operations.max(1) as f64
+            }
         }
     }
 }
@@ -80,6 +117,7 @@ pub(crate) struct Cell {
 pub(crate) struct Claim {
     pub text: String,
     pub ours: String,
+    /// Empty: `ours` itself is what has to hold, not a ratio.
     pub theirs: String,
     /// Only at this place; everywhere without.
     pub at: Option<String>,
@@ -91,6 +129,12 @@ pub(crate) struct Claim {
 pub(crate) enum Must {
     AtLeast(f64),
     AtMost(f64),
+    /// In no round more than this. Only of a series itself.
+    Never(f64),
+    /// The interval holds 1, or lies below it, and does not reach 1.25.
+    NotAbove,
+    /// The difference, round by round, is at most this, in the unit of the series.
+    MoreByAtMost(f64),
     /// Shown beside the published one.
     Shown,
 }
@@ -102,7 +146,11 @@ pub(crate) struct Plan {
     /// In the order of a round.
     pub cells: Vec<Cell>,
     pub metric: Metric,
+    /// Further figures of each cell that is a load: series with these words behind their names.
+    pub also: Vec<(&'static str, Metric)>,
     pub axis: &'static str,
+    /// The device that the row is about, unless `--class` names one.
+    pub class: Option<&'static str>,
     pub claims: Vec<Claim>,
     /// The page cache of what runs through the kernel.
     pub page_cache_bytes: u64,
@@ -142,7 +190,7 @@ impl Scale {
     pub fn subject(&self, label: impl Into<String>, peer: Peer, share: f64, tuning: Tuning) -> Subject {
         let least = if self.quick { 64 << 20 } else { 256 << 20 };
         let device_bytes = (self.dataset_bytes * 2).max(least);
-        Subject { label: label.into(), peer, pm_bytes: self.pm(share), device_bytes, tuning }
+        Subject { label: label.into(), peer, pm_bytes: self.pm(share), device_bytes, tuning, given: None }
     }
 
     /// A load of this scale.
@@ -159,7 +207,9 @@ impl Plan {
             subjects: Vec::new(),
             cells: Vec::new(),
             metric,
+            also: Vec::new(),
             axis,
+            class: None,
             claims: Vec::new(),
             page_cache_bytes,
             notes: Vec::new(),
@@ -185,6 +235,17 @@ impl Plan {
     pub fn claim(&mut self, text: &str, ours: &str, theirs: &str, must: Must) {
         let (ours, theirs) = (ours.to_string(), theirs.to_string());
         self.claims.push(Claim { text: text.to_string(), ours, theirs, at: None, must });
+    }
+
+    /// Adds a claim about the figures of a series themselves.
+    pub fn limit(&mut self, text: &str, ours: &str, must: Must) {
+        self.claim(text, ours, "", must);
+    }
+
+    /// Runs `kind` on one subject under a name of its own.
+    pub fn cell(&mut self, subject: usize, series: impl Into<String>, (x, at): (f64, &str), load: Load) {
+        let (series, at) = (series.into(), at.to_string());
+        self.cells.push(Cell { subject, series, x, at, work: Work::Load(load) });
     }
 
     /// Leaves only subjects of these peers.
@@ -216,9 +277,9 @@ impl Plan {
         for subject in &self.subjects {
             let device = subject.device_bytes.max(512 << 20);
             let (fast, slow) = match subject.peer {
-                Peer::Null => (0, 0),
+                Peer::Null | Peer::Given => (0, 0),
                 Peer::Tmpfs | Peer::Ext4Pm | Peer::XfsPm => (device, 0),
-                Peer::Ext4 | Peer::Btrfs => (0, device),
+                Peer::Ext4 | Peer::Btrfs | Peer::Device => (0, device),
                 _ => (subject.pm_bytes.max(64 << 20), device),
             };
             memory += fast;

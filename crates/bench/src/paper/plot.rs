@@ -17,7 +17,8 @@ pub(crate) fn draw(result: &Result, path: &Path) -> Outcome<()> {
     let mut places: Vec<(f64, &str)> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     let (mut low, mut high) = (f64::INFINITY, 0f64);
-    for figure in &result.figures {
+    let shown = || result.figures.iter().filter(|figure| figure.unit == result.metric.unit());
+    for figure in shown() {
         if !places.iter().any(|(_, at)| *at == figure.at) {
             places.push((figure.x, &figure.at));
         }
@@ -57,7 +58,7 @@ pub(crate) fn draw(result: &Result, path: &Path) -> Outcome<()> {
         .draw()?;
     for (number, name) in names.iter().enumerate() {
         let color = Palette99::pick(number).mix(0.9);
-        let own = result.figures.iter().filter(|figure| figure.series == *name);
+        let own = shown().filter(|figure| figure.series == *name);
         let mut points: Vec<(f64, f64)> = Vec::new();
         for figure in own {
             let place = places.iter().position(|(_, at)| *at == figure.at).unwrap_or(0) as f64;

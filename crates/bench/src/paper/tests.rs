@@ -1,11 +1,11 @@
 //! The registry and the plans of its rows, without running any.
 
-use super::plan::Work;
+use super::plan::{Cell, Must, Work};
 use super::*;
 use std::collections::BTreeSet;
 
 /// The rows that the project has to show. A row may say that it is not built, but not be absent.
-const WANTED: [&str; 27] = [
+const WANTED: [&str; 33] = [
     "tpfs-8",
     "zig-4r",
     "tpfs-9",
@@ -33,6 +33,12 @@ const WANTED: [&str; 27] = [
     "acbpfs-5",
     "acbpfs-6",
     "regret",
+    "burst",
+    "sync-write",
+    "scan",
+    "cold-small",
+    "demoted-read",
+    "rich",
 ];
 
 #[test]
@@ -61,10 +67,15 @@ fn plans_are_consistent() {
         let labels: BTreeSet<&str> = plan.subjects.iter().map(|subject| subject.label.as_str()).collect();
         assert_eq!(labels.len(), plan.subjects.len(), "{id}: a label twice");
         assert!(!plan.cells.is_empty(), "{id}");
-        let series: BTreeSet<&str> = plan.cells.iter().map(|cell| cell.series.as_str()).collect();
+        let further = |cell: &Cell| -> Vec<String> {
+            let also = plan.also.iter().map(|(words, _)| format!("{} {words}", cell.series));
+            also.chain([cell.series.clone()]).collect()
+        };
+        let series: BTreeSet<String> = plan.cells.iter().flat_map(further).collect();
         for claim in &plan.claims {
-            for name in [&claim.ours, &claim.theirs] {
-                assert!(series.contains(name.as_str()), "{id}: claim about {name}");
+            assert!(!claim.theirs.is_empty() || !matches!(claim.must, Must::MoreByAtMost(_)), "{id}");
+            for name in [&claim.ours, &claim.theirs].into_iter().filter(|name| !name.is_empty()) {
+                assert!(series.contains(name), "{id}: claim about {name}");
             }
             if let Some(at) = &claim.at {
                 assert!(plan.cells.iter().any(|cell| cell.at == *at), "{id}: claim at {at}");
@@ -101,5 +112,26 @@ fn rows_fit_the_machine() {
         let (memory, disk) = plan.needs();
         assert!(memory <= 16 << 30, "{id} needs {} MiB of memory", memory >> 20);
         assert!(disk <= 32 << 30, "{id} needs {} MiB of disk", disk >> 20);
+    }
+}
+
+#[test]
+fn what_must_be_shown_has_rows_and_options() {
+    let mut names = BTreeSet::new();
+    for entry in &must_show::ENTRIES {
+        assert!(names.insert(entry.name), "{} twice", entry.name);
+        assert!(ROWS.iter().any(|row| row.id == entry.row), "{}", entry.name);
+        let words = [entry.row].iter().chain(entry.args).map(OsString::from).collect::<Vec<_>>();
+        let Ok(Asked::Row(options)) = Options::parse(&words) else { panic!("{}", entry.name) };
+        let row = ROWS.iter().find(|row| row.id == entry.row).unwrap();
+        let mut plan = match row.built {
+            Built::Plan(plan) => plan(&scale(&options)),
+            Built::Own(_) => continue,
+            Built::Not(reason) => panic!("{}: {reason}", entry.name),
+        };
+        if let Some(peers) = &options.peers {
+            plan.keep(peers);
+        }
+        assert!(!plan.cells.is_empty(), "{}", entry.name);
     }
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod device;
 pub(crate) mod group;
+mod leveldb;
 pub(crate) mod peer;
 mod postgres;
 pub(crate) mod programs;
@@ -44,8 +45,9 @@ pub(crate) struct Site {
 
 impl Site {
     /// Makes scratch directories below the directory that is asked for and on /dev/shm, a mount namespace where that is allowed, and
-    /// begins to catch signals. `cap_bytes` limits the page cache of what is confined.
-    pub fn new(options: &Options, cap_bytes: u64) -> Outcome<Site> {
+    /// begins to catch signals. `cap_bytes` limits the page cache of what is confined; 0 does not. Devices are of the class
+    /// that was asked for, or of that of the row.
+    pub fn new(options: &Options, cap_bytes: u64, class: Option<&str>) -> Outcome<Site> {
         sweep(&options.dir);
         sweep(Path::new("/dev/shm"));
         let scratch = Scratch::new(&options.dir, RUN)?;
@@ -55,12 +57,15 @@ impl Site {
             .map(|path| teardown.hold(Resource::Directory(path.clone())))
             .into_iter()
             .collect::<Outcome<Vec<_>>>()?;
-        let group = MemoryGroup::new(&teardown, &format!("terrace-{RUN}-{}", std::process::id()), cap_bytes);
-        let group = group.map_err(|error| error.to_string());
+        let group = match cap_bytes {
+            0 => Err("nobody asked for that".to_string()),
+            _ => MemoryGroup::new(&teardown, &format!("terrace-{RUN}-{}", std::process::id()), cap_bytes)
+                .map_err(|error| error.to_string()),
+        };
         Ok(Site {
             teardown,
             terrace: options.terrace.clone(),
-            class: options.class.clone(),
+            class: options.class.clone().unwrap_or_else(|| class.map_or(Class::Host, Class::parse)),
             device_memory: options.device_memory,
             device_cores: None,
             group,

@@ -12,14 +12,17 @@
 //! | `tmpfs` | ceiling of the kernel's path | – |
 //! | `null` | FUSE server that answers for one file: floor of the FUSE path | – |
 //! | `mergerfs` | files on a PM loop device first, then on the device | – |
+//! | `device` | the device itself, without a file system | – |
+//! | `given` | a directory that exists (`terrace bench run`) | – |
 
 use super::Site;
 use super::device::{Device, Served};
 use super::teardown::{Held, Resource};
 use crate::Outcome;
-use crate::process::run;
+use crate::process::{own_words, run};
 use crate::trace::Recorder;
 use crate::workload::local::LocalTarget;
+use crate::workload::raw::RawTarget;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -44,10 +47,12 @@ pub(crate) enum Peer {
     Tmpfs,
     Null,
     Mergerfs,
+    Device,
+    Given,
 }
 
 impl Peer {
-    pub const ALL: [(Peer, &'static str); 11] = [
+    pub const ALL: [(Peer, &'static str); 13] = [
         (Peer::Terrace, "terrace"),
         (Peer::Local, "local"),
         (Peer::Ext4, "ext4"),
@@ -59,6 +64,8 @@ impl Peer {
         (Peer::Tmpfs, "tmpfs"),
         (Peer::Null, "null"),
         (Peer::Mergerfs, "mergerfs"),
+        (Peer::Device, "device"),
+        (Peer::Given, "given"),
     ];
 
     pub fn parse(text: &str) -> Option<Peer> {
@@ -81,6 +88,9 @@ pub(crate) struct Tuning {
     /// In process only.
     #[serde(skip)]
     pub ablation: Ablation,
+    pub prefetch_bytes: Option<u64>,
+    /// A partial write of a cold block reads it first. In process only: no mount option says it.
+    pub read_first: bool,
 }
 
 impl Tuning {
@@ -92,6 +102,7 @@ impl Tuning {
         words.extend(self.group_bytes.map(|bytes| format!("group={bytes}")));
         words.extend(self.threshold_percent.map(|percent| format!("threshold={percent}")));
         words.extend(self.sync_blocks.map(|blocks| format!("sync_blocks={blocks}")));
+        words.extend(self.prefetch_bytes.map(|bytes| format!("prefetch={bytes}")));
         words.join(",")
     }
 
@@ -110,6 +121,8 @@ impl Tuning {
         options.threshold_percent = self.threshold_percent;
         options.parameters.sync_blocks = self.sync_blocks.unwrap_or(options.parameters.sync_blocks);
         options.ablation = self.ablation;
+        options.prefetch_bytes = self.prefetch_bytes.unwrap_or(options.prefetch_bytes);
+        options.read_first = self.read_first;
         Ok(options)
     }
 }
@@ -125,6 +138,9 @@ pub(crate) struct Subject {
     /// The device below.
     pub device_bytes: u64,
     pub tuning: Tuning,
+    /// Of `given`: where a directory for the files is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given: Option<PathBuf>,
 }
 
 impl Subject {
@@ -148,6 +164,8 @@ pub(crate) struct Mounted {
 /// Where a subject's files are.
 pub(crate) enum Place {
     Directory(PathBuf),
+    /// A device without a file system.
+    Raw(Arc<RawTarget>),
     /// In this process, with the threads that migrate.
     Local {
         target: Arc<LocalTarget>,
@@ -183,6 +201,8 @@ impl Site {
         match subject.peer {
             Peer::Local => return self.local(subject, recorder),
             Peer::Terrace => return self.terrace(subject),
+            Peer::Device => return self.raw(subject),
+            Peer::Given => return self.given(subject),
             _ => {}
         }
         let root = self.scratch.mount_point(&subject.file_name())?;
@@ -195,8 +215,7 @@ impl Site {
             }
             Peer::Null => {
                 let mut command = self.child(&std::env::current_exe()?);
-                let own: Vec<_> = std::env::args_os().skip(1).take_while(|arg| arg != "paper").collect();
-                command.args(own).args(["smoke", "--null-server"]).arg(&root);
+                command.args(own_words()).args(["smoke", "--null-server"]).arg(&root);
                 mounted.served = Some(self.serve(command, &root)?);
             }
             Peer::Mergerfs => self.mergerfs(&mut mounted, subject, &root)?,
@@ -285,6 +304,23 @@ impl Site {
         run("mergerfs", ["-o", options, &branches].map(OsStr::new).into_iter().chain([root.as_os_str()]))?;
         mounted.held.push(self.teardown.hold(Resource::Mount(root.to_path_buf()))?);
         Ok(())
+    }
+
+    fn raw(&self, subject: &Subject) -> Outcome<Mounted> {
+        let device = self.device(&subject.file_name(), subject.device_bytes)?;
+        let place = Place::Raw(Arc::new(RawTarget::new(FileDevice::open(&device.path, true, false)?)));
+        Ok(Mounted { status_of: None, place, served: None, held: Vec::new(), _device: Some(device) })
+    }
+
+    /// A new directory in one that is there.
+    fn given(&self, subject: &Subject) -> Outcome<Mounted> {
+        let above = subject.given.as_ref().ok_or("no directory is given")?;
+        let root = std::fs::canonicalize(above).map_err(|error| format!("{}: {error}", above.display()))?;
+        let root = root.join(format!("terrace-bench-{}", std::process::id()));
+        std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+        let held = vec![self.teardown.hold(Resource::Directory(root.clone()))?];
+        let place = Place::Directory(root);
+        Ok(Mounted { status_of: None, place, served: None, held, _device: None })
     }
 
     /// PM file and device of a new pool; the first is deleted with the second.

@@ -1,6 +1,8 @@
 //! PostgreSQL on a subject's directory, measured by pgbench's TPC-B-like transactions: stands for the TPC-C of
 //! [Ziggurat 4.6]. The server is started, measured and ended by one shell, which the site confines and bounds; it
-//! runs as the user `postgres`, since it refuses root, and gets SIGINT (fast shutdown) when the shell dies.
+//! runs as the user `postgres`, since it refuses root, and gets SIGINT (fast shutdown) when the shell dies. The number
+//! that the shell signals has to be the server's own: a subshell in between would ignore SIGINT, as all
+//! that a shell starts in the background does unless it sets it, and never end.
 
 use super::Site;
 use crate::Outcome;
@@ -13,25 +15,39 @@ use std::time::Duration;
 /// Arguments: programs, data, socket, scale, clients, seconds.
 const SCRIPT: &str = r#"
 set -eu
-as() { setpriv --reuid=postgres --regid=postgres --clear-groups --pdeathsig INT -- "$@"; }
+as() { exec setpriv --reuid=postgres --regid=postgres --clear-groups --pdeathsig INT -- "$@"; }
+running() { kill -0 $server 2>/dev/null; }
+# Fast, then at once, then at all; each is given half a minute.
+stop() {
+    trap - EXIT
+    for signal in INT QUIT KILL; do
+        kill -$signal $server 2>/dev/null || break
+        for try in $(seq 150); do
+            running || break 2
+            sleep 0.2
+        done
+    done
+    wait $server || :
+}
 cd /
 fresh=
 if [ ! -e "$2/PG_VERSION" ]; then
     fresh=yes
-    as "$1/initdb" -D "$2" -A trust --no-locale >&2
+    (as "$1/initdb" -D "$2" -A trust --no-locale >&2)
 fi
 as "$1/postgres" -D "$2" -k "$3" -c listen_addresses= -c shared_buffers=32MB >&2 &
 server=$!
-trap 'kill -INT $server 2>/dev/null || :; wait $server || :' EXIT
+trap stop EXIT
 for try in $(seq 300); do
-    as "$1/pg_isready" -q -h "$3" && break
-    kill -0 $server
+    (as "$1/pg_isready" -q -h "$3") && break
+    running
     sleep 0.2
 done
-if [ -n "$fresh" ]; then as "$1/pgbench" -h "$3" -i -q -s "$4" postgres >&2; fi
-as "$1/pgbench" -h "$3" -n -c "$5" -T "$6" postgres
+if [ -n "$fresh" ]; then (as "$1/pgbench" -h "$3" -i -q -s "$4" postgres >&2); fi
+(as "$1/pgbench" -h "$3" -n -c "$5" -T "$6" postgres)
 "#;
-const PATIENCE: Duration = Duration::from_secs(1800);
+/// Beyond the measured time: to make the cluster and its tables on a slow device, to start and to end.
+const PATIENCE: Duration = Duration::from_secs(600);
 const CLIENTS: u64 = 4;
 
 /// Where Debian has the newest server's programs.
@@ -77,7 +93,8 @@ pub(crate) fn run(site: &Site, directory: &Path, scale: u64, seconds: u64) -> Ou
     let mut args: Vec<OsString> = vec!["-c".into(), SCRIPT.into(), "sh".into(), programs()?.into()];
     args.extend([data.into(), socket.into()]);
     args.extend(numbers);
-    transactions_per_s(&site.confined(Path::new("/bin/sh"), &args, PATIENCE)?)
+    let patience = PATIENCE + Duration::from_secs(seconds);
+    transactions_per_s(&site.confined(Path::new("/bin/sh"), &args, patience)?)
 }
 
 /// `tps = 1234.5 (without initial connection time)`

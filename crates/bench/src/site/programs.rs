@@ -1,7 +1,7 @@
 //! Programs that are measured on a subject's directory: databases with their own benchmarks.
 
 use super::run::Running;
-use super::{Site, postgres};
+use super::{Site, leveldb, postgres};
 use crate::Outcome;
 use crate::workload::numbers::Picks;
 use serde::Serialize;
@@ -16,6 +16,8 @@ pub(crate) enum Program {
     /// RocksDB's db_bench: one of its benchmarks, synchronous, values of 1,000 bytes, uncompressed. The sizes of log
     /// and memtable are in the published proportion to the data (128 MB : 32 GB).
     RocksDb { benchmark: &'static str, keys: u64, threads: u64, seconds: u64 },
+    /// LevelDB: one of db_bench's benchmarks, one thread, asynchronous, for so many milliseconds if it reads.
+    LevelDb { benchmark: &'static str, keys: u64, milliseconds: u64 },
     /// sqlite3: inserts of 1,000 bytes under random keys, a transaction each, synchronous=FULL, into a database of
     /// `rows` rows.
     Sqlite { journal: &'static str, inserts: u64, rows: u64 },
@@ -47,6 +49,7 @@ impl Program {
             Program::Sqlite { .. } => find("sqlite3", "sqlite3"),
             Program::GitClone { .. } => find("git", "git"),
             Program::Postgres { .. } => return postgres::available(),
+            Program::LevelDb { .. } => return leveldb::available(),
             Program::Fio { .. } => find("fio", "fio"),
         }
         .map(|_| ())
@@ -72,6 +75,11 @@ impl Program {
             Program::RocksDb { benchmark, keys, threads, seconds } => {
                 rocksdb(directory, benchmark, *keys, *threads, *seconds)?
             }
+            Program::LevelDb { benchmark, keys, milliseconds } => {
+                let (python, args) =
+                    leveldb::command(directory, benchmark, *keys, *milliseconds as f64 / 1e3);
+                (python, args, Unit::Printed)
+            }
             Program::Sqlite { journal, inserts, rows } => sqlite(site, directory, journal, *inserts, *rows)?,
             Program::GitClone { files } => git_clone(site, directory, *files)?,
             Program::Postgres { .. } => return Err("PostgreSQL runs alone".into()),
@@ -91,6 +99,8 @@ enum Unit {
     Operations(u64),
     /// fio's JSON of one side.
     Fio(&'static str),
+    /// All it prints.
+    Printed,
 }
 
 /// A program with its arguments.
@@ -112,6 +122,9 @@ impl Begun {
         let text = self.running.wait(site)?;
         match self.unit {
             Unit::DbBench(benchmark) => operations_per_s(&text, benchmark),
+            Unit::Printed => {
+                text.trim().parse().map_err(|_| "the program does not say operations per second".into())
+            }
             Unit::Operations(count) => {
                 Ok(count as f64 * 1e9 / (site.scratch.now_ns() - begin_ns).max(1) as f64)
             }

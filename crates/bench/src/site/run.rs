@@ -72,6 +72,10 @@ impl Site {
                 let target: Arc<dyn FileTarget> = target.clone();
                 perform(act, load, &target, &self.scratch.clock)
             }
+            Place::Raw(target) => {
+                let target: Arc<dyn FileTarget> = target.clone();
+                perform(act, load, &target, &self.scratch.clock)
+            }
             Place::Directory(root) => {
                 let running = self.begin_load(root, load, act)?;
                 Ok(serde_json::from_str(&running.wait(self)?)?)
@@ -85,8 +89,7 @@ impl Site {
     /// When its child cannot be started.
     pub fn begin_load(&self, root: &Path, load: &Load, act: Act) -> Outcome<Running> {
         let job = serde_json::to_string(&Job { act, load: load.clone() })?;
-        let own = std::env::args_os().skip(1).take_while(|arg| arg != "paper");
-        let mut args: Vec<OsString> = own.collect();
+        let mut args: Vec<OsString> = crate::process::own_words();
         args.extend(["paper".into(), "--load".into(), root.into(), job.into()]);
         let patience = PATIENCE + Duration::from_nanos(load.limit_ns);
         self.begin(&std::env::current_exe()?, &args, patience)
@@ -105,6 +108,17 @@ impl Site {
     /// # Errors
     /// When it cannot be started.
     pub fn begin(&self, program: &Path, args: &[OsString], patience: Duration) -> Outcome<Running> {
+        self.start(program, args, patience, true)
+    }
+
+    /// As [`Self::begin`]; in the cgroup only when `confine` says so.
+    fn start(
+        &self,
+        program: &Path,
+        args: &[OsString],
+        patience: Duration,
+        confine: bool,
+    ) -> Outcome<Running> {
         let name = program.display().to_string();
         let number = self.programs.fetch_add(1, Ordering::Relaxed);
         let output = |kind| self.scratch.disk.join(format!("program-{number}.{kind}"));
@@ -116,7 +130,7 @@ impl Site {
         let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
         let held = self.teardown.hold(Resource::Process(child.id()));
         let begun = held.and_then(|held| {
-            if let Ok(group) = &self.group {
+            if let (Ok(group), true) = (&self.group, confine) {
                 group.take(child.id())?;
             }
             child.stdin.take().ok_or("no input")?.write_all(b"go\n")?;
@@ -139,6 +153,48 @@ impl Site {
             patience,
             begin_ns: self.scratch.now_ns(),
         })
+    }
+
+    /// Moves everything of Terrace below PM. Peers have nothing above their device but caches, which go before
+    /// each figure.
+    ///
+    /// # Errors
+    /// What Terrace says.
+    pub fn demote(&self, mounted: &Mounted) -> Outcome<()> {
+        match (&mounted.place, &mounted.status_of) {
+            (Place::Local { fs, .. }, _) => Ok(fs.sync_to(1, &mut |_| {})?),
+            (_, Some(root)) => {
+                let args = ["sync".into(), "--to".into(), "1".into(), root.clone().into_os_string()];
+                self.start(&self.terrace, &args, PATIENCE, false)?.wait(self).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes that Terrace's devices were written, and bytes that migration moved below PM, since the mount.
+    pub fn written_below(&self, mounted: &Mounted) -> Option<(u64, u64)> {
+        let of = |tiers: &serde_json::Value, sums: bool| -> Option<u64> {
+            let below = tiers.as_array()?.iter().filter(|tier| tier["id"].as_u64() > Some(0));
+            let bytes = |tier: &serde_json::Value| {
+                let from = if sums { &tier["sums"] } else { tier };
+                from["write_bytes"].as_u64()
+            };
+            below.map(bytes).sum()
+        };
+        match (&mounted.place, &mounted.status_of) {
+            (Place::Local { fs, .. }, _) => {
+                let report = fs.io_report().ok()?;
+                let tiers = serde_json::to_value(&report.tiers).ok()?;
+                Some((of(&tiers, true)?, report.demoted_bytes))
+            }
+            (_, Some(root)) => {
+                let args = ["iostat".as_ref(), "--json".as_ref(), root.as_os_str()];
+                let text = crate::process::run(&self.terrace, args).ok()?;
+                let found: serde_json::Value = serde_json::from_str(text.lines().next()?).ok()?;
+                Some((of(&found["tiers"], false)?, found["migration"]["demoted_bytes"].as_u64()?))
+            }
+            _ => None,
+        }
     }
 
     /// What Terrace says of itself; null of a peer.

@@ -1,14 +1,18 @@
 //! A load: its description, its bounds, and its run by several threads.
 
 use super::anticache::{self, NameOperation};
-use super::bulk;
+use super::burst::{self, Arrivals};
 use super::personality::{self, Personality};
 use super::random;
 use super::target::FileTarget;
+use super::{bulk, cold};
+use crate::trace;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
 
@@ -36,6 +40,37 @@ pub(crate) enum Kind {
     Bulk { file_bytes: u64 },
     /// [AC-BPFS table 1]: an operation on names.
     Names { operation: NameOperation },
+    /// Durable appends of 4 KiB, `bytes` in all.
+    Burst { bytes: u64, arrivals: Arrivals },
+    /// Durable appends, with `scan` beside a thread that reads cold data.
+    Commits { cold_bytes: u64, scan: bool },
+    /// 512 bytes, O_DSYNC, to files that were demoted (`cold`) or not.
+    Small { append: bool, cold: bool },
+    /// A demoted file read from end to end, or a file written so.
+    Whole { bytes: u64, write: bool },
+    /// A recorded trace, once.
+    Trace { path: PathBuf },
+}
+
+impl Kind {
+    /// What of it has to lie below PM before it runs.
+    pub fn demoted(&self) -> Demoted {
+        match self {
+            Kind::Commits { cold_bytes: 0, .. } => Demoted::Never,
+            Kind::Commits { .. } | Kind::Whole { write: false, .. } => Demoted::BeforeEachRun,
+            Kind::Small { cold: true, .. } => Demoted::Once,
+            _ => Demoted::Never,
+        }
+    }
+}
+
+/// When everything on a subject has to go below PM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Demoted {
+    Never,
+    /// After the files were made.
+    Once,
+    BeforeEachRun,
 }
 
 /// How a write is made durable.
@@ -68,6 +103,17 @@ pub(crate) struct Measure {
     pub operations: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
+    /// Read by a thread that is there to disturb.
+    #[serde(default)]
+    pub bytes_scanned: u64,
+    /// Writes that found no space.
+    #[serde(default)]
+    pub failed: u64,
+    /// Of Terrace: what its devices were written meanwhile, and what migration moved below PM.
+    #[serde(default)]
+    pub device_written_bytes: u64,
+    #[serde(default)]
+    pub demoted_bytes: u64,
     pub elapsed_ns: u64,
     /// Of one operation (of a personality: one turn of its loop), over all threads.
     pub latency_median_ns: u64,
@@ -93,6 +139,10 @@ pub(crate) struct Tally {
     pub operations: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
+    bytes_scanned: u64,
+    failed: u64,
+    /// When the work was done, if that is not when the thread ends.
+    end_ns: Option<u64>,
     latency: Histogram<u64>,
 }
 
@@ -104,18 +154,64 @@ impl Tally {
         let latency = Histogram::new_with_bounds(1, MAX_LATENCY_NS, 2).map_err(io::Error::other)?;
         let deadline_ns = clock.monotonic_ns().saturating_add(load.limit_ns);
         let turns_left = load.operations;
-        Ok(Tally { clock, deadline_ns, turns_left, operations: 0, bytes_read: 0, bytes_written: 0, latency })
+        Ok(Tally {
+            clock,
+            deadline_ns,
+            turns_left,
+            operations: 0,
+            bytes_read: 0,
+            bytes_written: 0,
+            bytes_scanned: 0,
+            failed: 0,
+            end_ns: None,
+            latency,
+        })
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+
+    /// Whether there is to be no further turn.
+    pub fn is_over(&self) -> bool {
+        self.turns_left == 0 || self.now_ns() >= self.deadline_ns
+    }
+
+    /// Whether operations, and not only time, end the load.
+    pub fn is_bounded(&self) -> bool {
+        self.turns_left < u64::MAX / 2
+    }
+
+    /// What follows is clearing up.
+    pub fn end(&mut self) {
+        self.end_ns = Some(self.now_ns());
     }
 
     /// Does one turn and times it; false when there is to be no further one.
     pub fn turn(&mut self, body: impl FnOnce(&mut Tally) -> io::Result<()>) -> io::Result<bool> {
-        let begin = self.clock.monotonic_ns();
-        if self.turns_left == 0 || begin >= self.deadline_ns {
+        self.turn_due(None, body)
+    }
+
+    /// As [`Self::turn`], not before the time it is due, and timed from then.
+    pub fn turn_due(
+        &mut self,
+        due_ns: Option<u64>,
+        body: impl FnOnce(&mut Tally) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        if self.is_over() {
             return Ok(false);
+        }
+        let mut begin = self.now_ns();
+        if let Some(due_ns) = due_ns {
+            // A clock that stands still is not waited for.
+            if let Some(early_ns) = due_ns.checked_sub(begin).filter(|early_ns| *early_ns > 0) {
+                self.clock.sleep(Duration::from_nanos(early_ns));
+            }
+            begin = due_ns;
         }
         self.turns_left -= 1;
         body(self)?;
-        let spent = self.clock.monotonic_ns().saturating_sub(begin);
+        let spent = self.now_ns().saturating_sub(begin);
         self.latency.saturating_record(spent.clamp(1, MAX_LATENCY_NS));
         Ok(true)
     }
@@ -127,6 +223,12 @@ impl Tally {
     pub fn wrote(&mut self, bytes: u64) {
         self.operations += 1;
         self.bytes_written += bytes;
+    }
+    pub fn scanned(&mut self, bytes: u64) {
+        self.bytes_scanned += bytes;
+    }
+    pub fn failed(&mut self) {
+        self.failed += 1;
     }
     pub fn other(&mut self) {
         self.operations += 1;
@@ -158,6 +260,11 @@ impl Load {
             }
             Kind::Bulk { .. } => target.make_directory("bulk")?,
             Kind::Names { .. } => target.make_directory("names")?,
+            Kind::Burst { .. } => burst::populate(target)?,
+            Kind::Commits { cold_bytes, .. } => cold::populate_scan(target, *cold_bytes)?,
+            Kind::Small { append, cold } => cold::populate_small(target, *append, *cold)?,
+            Kind::Whole { bytes, .. } => cold::populate_whole(target, *bytes)?,
+            Kind::Trace { .. } => {}
         }
         target.settle()
     }
@@ -205,6 +312,18 @@ impl Load {
             }
             Kind::Bulk { file_bytes } => bulk::run(*file_bytes, target, worker, seed, tally),
             Kind::Names { operation } => anticache::names(*operation, target, worker, tally),
+            Kind::Burst { bytes, arrivals } => burst::run(*bytes, *arrivals, target, worker, tally),
+            Kind::Commits { cold_bytes, scan } => cold::commits(*cold_bytes, *scan, target, worker, tally),
+            Kind::Small { append, cold } => cold::small(*append, *cold, self.seed, target, tally),
+            Kind::Whole { bytes, write } => cold::whole(*bytes, *write, target, worker, tally),
+            Kind::Trace { path } => {
+                let events = trace::read(path)?;
+                tally.turn(|tally| {
+                    tally.operations += trace::replay(&events, target)?;
+                    Ok(())
+                })?;
+                Ok(())
+            }
         }
     }
 
@@ -233,20 +352,28 @@ impl Load {
         for thread in threads {
             thread.join().map_err(|_| io::Error::other("a thread of the load panicked"))?;
         }
-        let elapsed_ns = clock.monotonic_ns().saturating_sub(begin).max(1);
+        let mut end_ns = clock.monotonic_ns();
         let mut all = own?;
         for other in done.lock().drain(..) {
             let other = other?;
+            all.end_ns = all.end_ns.max(other.end_ns);
+            all.bytes_scanned += other.bytes_scanned;
+            all.failed += other.failed;
             all.operations += other.operations;
             all.bytes_read += other.bytes_read;
             all.bytes_written += other.bytes_written;
             all.latency.add(other.latency).map_err(io::Error::other)?;
         }
+        end_ns = all.end_ns.unwrap_or(end_ns);
         Ok(Measure {
             operations: all.operations,
             bytes_read: all.bytes_read,
             bytes_written: all.bytes_written,
-            elapsed_ns,
+            bytes_scanned: all.bytes_scanned,
+            failed: all.failed,
+            device_written_bytes: 0,
+            demoted_bytes: 0,
+            elapsed_ns: end_ns.saturating_sub(begin).max(1),
             latency_median_ns: all.latency.value_at_quantile(0.5),
             latency_p99_ns: all.latency.value_at_quantile(0.99),
             latency_p999_ns: all.latency.value_at_quantile(0.999),

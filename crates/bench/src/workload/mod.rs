@@ -5,12 +5,15 @@
 
 pub(crate) mod anticache;
 pub(crate) mod bulk;
+pub(crate) mod burst;
+pub(crate) mod cold;
 pub(crate) mod directory;
 pub(crate) mod load;
 pub(crate) mod local;
 pub(crate) mod numbers;
 pub(crate) mod personality;
 pub(crate) mod random;
+pub(crate) mod raw;
 pub(crate) mod target;
 #[cfg(test)]
 mod tests;

@@ -105,13 +105,15 @@ pub(crate) fn populate(which: Personality, target: &dyn FileTarget, count: u64, 
     Ok(())
 }
 
-/// Which of the set's names have a file.
+/// Which of the set's names have a file. Another personality's set may share directories: its numbers do not count.
 pub(crate) fn existing(which: Personality, target: &dyn FileTarget, count: u64) -> io::Result<Vec<bool>> {
     let mut exists = vec![false; count as usize];
-    for first in (0..count).step_by(which.per_directory().min(count.max(1)) as usize) {
+    let each = which.per_directory().min(count.max(1));
+    for first in (0..count).step_by(each as usize) {
         for name in target.list(&which.directory(first))? {
-            let number = name.strip_prefix('f').and_then(|digits| digits.parse::<usize>().ok());
-            if let Some(found) = number.and_then(|number| exists.get_mut(number)) {
+            let number = name.strip_prefix('f').and_then(|digits| digits.parse::<u64>().ok());
+            let own = number.filter(|number| (first..first.saturating_add(each)).contains(number));
+            if let Some(found) = own.and_then(|number| exists.get_mut(number as usize)) {
                 *found = true;
             }
         }

@@ -2,6 +2,7 @@
 //! depends on time.
 
 use super::anticache::NameOperation;
+use super::burst::Arrivals;
 use super::directory::Directory;
 use super::load::{Kind, Load, Measure, Sync};
 use super::local::LocalTarget;
@@ -62,6 +63,18 @@ fn loads() -> Vec<Load> {
         let kind = Kind::Random { write, sync, files: 2, file_bytes, io_bytes, theta: 0.9, single: None };
         all.push(load(kind, 2));
     }
+    for arrivals in [Arrivals::Closed, Arrivals::PerSecond(1e4)] {
+        all.push(load(Kind::Burst { bytes: 80 << 10, arrivals }, 2));
+    }
+    for scan in [false, true] {
+        all.push(load(Kind::Commits { cold_bytes: (1 << 20) + 5000, scan }, 3));
+    }
+    for (append, cold) in [(false, false), (true, true)] {
+        all.push(load(Kind::Small { append, cold }, 1));
+    }
+    for write in [false, true] {
+        all.push(load(Kind::Whole { bytes: (6 << 20) + 4096, write }, 1));
+    }
     all.push(load(Kind::AppendSync { bytes: 1000 }, 1));
     all.push(load(Kind::Bulk { file_bytes: (1 << 20) + 5000 }, 1));
     all.push(load(Kind::Hotness { files: 14, file_bytes: 8 << 10, hot: 6 }, 1));
@@ -91,7 +104,10 @@ fn loads_do_the_same_in_process_and_on_a_directory() {
     let here = run_all(Arc::new(LocalTarget::new(pool(scratch.path()), None)));
     let there = run_all(Arc::new(Directory::new(&root)));
     for ((load, a), b) in loads().iter().zip(&here).zip(&there) {
-        assert!(a.operations >= 7 * load.threads, "{load:?}: {a:?}");
+        // The thread that scans has no operations.
+        let scanning = u64::from(matches!(load.kind, Kind::Commits { scan: true, .. }));
+        assert!(a.operations >= 7 * (load.threads - scanning), "{load:?}: {a:?}");
+        assert_eq!((a.bytes_scanned > 0, a.failed), (scanning > 0, 0), "{load:?}");
         let counts = |measure: &Measure| (measure.operations, measure.bytes_read, measure.bytes_written);
         assert_eq!(counts(a), counts(b), "{load:?}");
     }
@@ -120,6 +136,25 @@ fn personalities_leave_their_files_as_many_and_as_large() {
         let sizes = names.iter().map(|name| target.size(&format!("d0/{name}")).unwrap());
         let average = sizes.sum::<u64>() / 16;
         assert!((mean / 2..mean * 2).contains(&average), "{}: {average}", which.name());
+    }
+}
+
+/// Rows run several on one file system: varmail's f20 to f39 lie where fileserver's f0 to f19 do, and are not its.
+#[test]
+fn personalities_run_beside_the_files_of_others() {
+    let scratch = scratch();
+    let target: Arc<dyn FileTarget> = Arc::new(Directory::new(scratch.path()));
+    let load = |which, files| {
+        let kind = Kind::Personality { which, files, file_bytes: 4096, sync_every_write: false };
+        Load { kind, threads: 1, limit_ns: u64::MAX, operations: 100, seed: 3 }
+    };
+    let all = [load(Personality::Fileserver, 40), load(Personality::Varmail, 60)];
+    for load in &all {
+        load.populate(&*target).unwrap();
+    }
+    // Names come and go; the second time each begins with what is there.
+    for load in all.iter().chain(&all) {
+        load.run(&target, &clock()).unwrap();
     }
 }
 

@@ -36,7 +36,7 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         }
         Command::Bench { what: Bench::Smoke { options } } => return Ok(terrace_bench::main_smoke(&options)),
         Command::Bench { what: Bench::Device(args) } => bench_device::run(&args),
-        Command::Bench { what: Bench::Run(later) } => Err(later.refuse("bench run")),
+        Command::Bench { what: Bench::Run { options } } => return Ok(terrace_bench::main_run(&options)),
         Command::Bench { what: Bench::Paper { options } } => return Ok(terrace_bench::main_paper(&options)),
         Command::Iostat(args) => iostat::run(&args),
         Command::Migrate(args) => migrate::run(&args),

@@ -1,4 +1,4 @@
-//! Rows tpfs-15, -16, zig-7 (RocksDB), zig-8 (SQLite) and zig-9 (PostgreSQL): programs, through the kernel.
+//! Rows tpfs-14 (LevelDB), tpfs-15, -16, zig-7 (RocksDB), zig-8 (SQLite) and zig-9 (PostgreSQL): programs, through the kernel.
 
 use super::{ALL, peers};
 use crate::paper::plan::{Cell, Metric, Must, Plan, Scale, Work};
@@ -82,6 +82,23 @@ pub(crate) fn ziggurat_rocksdb(scale: &Scale) -> Plan {
     at(&mut plan, "published 8.6 times", "ext4-dj", "filluniquerandom", Must::Shown);
     at(&mut plan, "published 13.2 times", "xfs-ml", "filluniquerandom", Must::Shown);
     at(&mut plan, "published +43 %", "ext4-dj", "readseq", Must::Shown);
+    plan
+}
+
+/// The publication has 16 GB and one thread.
+pub(crate) fn leveldb(scale: &Scale) -> Plan {
+    let mut plan = base(scale, "benchmark");
+    let keys = if scale.quick { 1000 } else { scale.dataset_bytes / 1016 };
+    let milliseconds = scale.limit_ns / 1_000_000;
+    let all = ["fillseq", "readrandom", "readhot"]
+        .map(|benchmark| (benchmark.to_string(), Program::LevelDb { benchmark, keys, milliseconds }));
+    programs(&mut plan, all.into());
+    for peer in ["ext4-dj", "xfs-ml", "terrace pm-only"] {
+        for benchmark in ["readrandom", "readhot"] {
+            at(&mut plan, "published: the least latency", peer, benchmark, Must::AtLeast(1.0));
+        }
+    }
+    plan.notes.push("Values of 1,000 bytes, asynchronous; LevelDB through its Python binding.".into());
     plan
 }
 

@@ -15,7 +15,7 @@ const WEBPROXY_BYTES: u64 = 8 << 10;
 /// 16 GB of page cache for 60 to 100 GB of data; 10 GB in [Ziggurat].
 const CACHE_SHARE: f64 = 0.2;
 
-pub(super) fn kind(scale: &Scale, which: Personality, sync_every_write: bool) -> Kind {
+pub(crate) fn kind(scale: &Scale, which: Personality, sync_every_write: bool) -> Kind {
     let file_bytes = match which {
         Personality::Varmail => VARMAIL_BYTES,
         Personality::Webproxy => WEBPROXY_BYTES,
@@ -68,8 +68,10 @@ pub(crate) fn varmail(scale: &Scale) -> Plan {
 fn three(scale: &Scale, threads: u64) -> Plan {
     let mut plan = base(scale, "personality");
     let all = [Personality::Fileserver, Personality::Webproxy, Personality::Varmail];
+    // All three sets are there at once, and together are the data.
+    let third = Scale { dataset_bytes: scale.dataset_bytes / 3, ..*scale };
     for (number, which) in all.into_iter().enumerate() {
-        plan.point(scale, number as f64, which.name(), &kind(scale, which, false), threads);
+        plan.point(scale, number as f64, which.name(), &kind(&third, which, false), threads);
     }
     for peer in ["ext4-dj", "xfs-ml"] {
         plan.claim("varmail: published 2.1 to 2.6 times", "terrace 3%", peer, Must::AtLeast(2.1));

@@ -7,6 +7,7 @@ pub(crate) mod predict;
 pub(crate) mod predictor_cost;
 pub(crate) mod random;
 pub(crate) mod regret;
+pub(crate) mod tiering;
 
 use super::plan::{Must, Plan, Scale};
 use crate::site::peer::{Peer, Tuning};
@@ -29,9 +30,12 @@ pub(super) fn subjects(plan: &mut Plan, scale: &Scale, shares: &[(f64, &str)], c
     peers(plan, scale, shares.first().map_or(0.03, |(share, _)| *share));
 }
 
-/// The peers of the publications; `share` of the data is what they have of PM as journal or log.
+/// The peers of the publications, and those that are used instead today, with tmpfs as the ceiling of the kernel's path;
+/// `share` of the data is what they have of PM as journal or log.
 pub(super) fn peers(plan: &mut Plan, scale: &Scale, share: f64) {
-    for peer in [Peer::Ext4Dj, Peer::XfsMl, Peer::Ext4Pm, Peer::XfsPm] {
+    let all =
+        [Peer::Ext4Dj, Peer::XfsMl, Peer::Ext4Pm, Peer::XfsPm, Peer::Btrfs, Peer::Mergerfs, Peer::Tmpfs];
+    for peer in all {
         plan.subjects.push(scale.subject(peer.name(), peer, share, Tuning::default()));
     }
 }

@@ -317,7 +317,7 @@ fn figures(traces: &[Traced], all: &[Replayed]) -> Vec<Figure> {
             });
             let (series, at) = (candidate.name.to_string(), trace.name.to_string());
             let cell = Cell { subject: 0, series, x: number as f64, at, work };
-            let mut figure = Figure::new(&cell, Metric::ShareOfOptimum);
+            let mut figure = Figure::new(&cell, "", Metric::ShareOfOptimum);
             figure.push(0, found.score(index), None);
             figures.push(figure);
         }
@@ -342,8 +342,8 @@ fn details(traces: &[Traced], all: &[Replayed]) -> serde_json::Value {
 pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
     let scale = scale(options);
     let class = match &options.class {
-        Class::Host => "sata".to_string(),
-        Class::Emulated(name) => name.clone(),
+        Some(Class::Emulated(name)) => name.clone(),
+        Some(Class::Host) | None => "sata".to_string(),
     };
     let setup = |class: &str, (pm, dram): (u64, u64)| {
         let blocks = scale.dataset_bytes / terrace_format::BLOCK_SIZE;
@@ -351,7 +351,7 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
             .ok_or_else(|| format!("{class}: not a class of devices"))
     };
     let main = setup(&class, MAIN)?;
-    let site = Site::new(options, 0)?;
+    let site = Site::new(options, 0, None)?;
     let mut plan = Plan::new(Metric::ShareOfOptimum, "trace", 0);
     plan.subjects = CANDIDATES.iter().map(|candidate| engine_subject(candidate, &scale)).collect();
     let mut result = Result::new(row, options, &plan, &site, scale.dataset_bytes);

@@ -1,0 +1,185 @@
+//! Loads over data that has been demoted: commits beside a scan, small synchronous writes, a file read whole.
+
+use super::load::{Tally, Worker};
+use super::target::FileTarget;
+use std::io;
+
+const COMMIT: usize = 4096;
+/// A log of commits is begun again at this size.
+const LOG_BYTES: u64 = 4 << 20;
+/// Cold data is in files of this size at most.
+const FILE_BYTES: u64 = 64 << 20;
+/// Requests of scans and of whole files.
+const PIECE: usize = 1 << 20;
+/// Small writes of a run. Each is to a place that no run before has touched.
+pub(crate) const TURNS: u64 = 100;
+/// Runs for which there are places.
+const RUNS: u64 = 12;
+/// "512-byte synchronous append and overwrite".
+const SMALL: usize = 512;
+const BLOCK: u64 = 4096;
+
+fn fill(target: &dyn FileTarget, path: &str, bytes: u64) -> io::Result<()> {
+    let piece = vec![0x3c; PIECE];
+    let mut file = target.open(path, true)?;
+    let mut at = file.size()?;
+    while at < bytes {
+        let length = (bytes - at).min(PIECE as u64);
+        file.write_at(&piece[..length as usize], at, false)?;
+        at += length;
+    }
+    file.sync()
+}
+
+/// The cold data of [`commits`].
+pub(crate) fn populate_scan(target: &dyn FileTarget, cold_bytes: u64) -> io::Result<()> {
+    target.make_directory("commits")?;
+    target.make_directory("scan")?;
+    for file in 0..cold_bytes.div_ceil(FILE_BYTES) {
+        fill(target, &format!("scan/{file}"), (cold_bytes - file * FILE_BYTES).min(FILE_BYTES))?;
+    }
+    Ok(())
+}
+
+/// Appends of 4 KiB with fsync, a log for each thread. With `scan` the last thread reads the cold data from end to end,
+/// again and again, instead; only its bytes are counted.
+pub(crate) fn commits(
+    cold_bytes: u64,
+    scan: bool,
+    target: &dyn FileTarget,
+    worker: Worker,
+    tally: &mut Tally,
+) -> io::Result<()> {
+    if scan && worker.index + 1 == worker.of {
+        return read_again_and_again(cold_bytes, target, tally);
+    }
+    let path = format!("commits/{}", worker.index);
+    let mut file = target.open(&path, true)?;
+    file.set_size(0)?;
+    let block = vec![0x7a; COMMIT];
+    let mut at = 0;
+    while tally.turn(|tally| {
+        file.write_at(&block, at, false)?;
+        file.sync()?;
+        tally.wrote(COMMIT as u64);
+        at = (at + COMMIT as u64) % LOG_BYTES;
+        Ok(())
+    })? {}
+    Ok(())
+}
+
+fn read_again_and_again(cold_bytes: u64, target: &dyn FileTarget, tally: &mut Tally) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE];
+    // Whoever is bounded by operations is not to scan for ever.
+    let mut passes_left = if tally.is_bounded() { 1 } else { u64::MAX };
+    while passes_left > 0 && cold_bytes > 0 {
+        passes_left -= 1;
+        for number in 0..cold_bytes.div_ceil(FILE_BYTES) {
+            let mut file = target.open(&format!("scan/{number}"), false)?;
+            let mut at = 0;
+            loop {
+                if tally.is_over() {
+                    return Ok(());
+                }
+                let bytes = file.read_at(&mut buffer, at)? as u64;
+                tally.scanned(bytes);
+                at += bytes;
+                if bytes < PIECE as u64 {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn name(cold: bool) -> &'static str {
+    if cold { "small/cold" } else { "small/warm" }
+}
+
+/// Files for [`small`]: one to overwrite, or as many to append to as there are turns.
+pub(crate) fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) -> io::Result<()> {
+    target.make_directory("small")?;
+    let name = name(cold);
+    if !append {
+        return fill(target, name, RUNS * TURNS * BLOCK);
+    }
+    for file in 0..RUNS * TURNS {
+        let mut tail = target.open(&format!("{name}-{file}"), true)?;
+        if tail.size()? == 0 {
+            tail.write_at(&[0x3c; BLOCK as usize + SMALL], 0, false)?;
+        }
+    }
+    Ok(())
+}
+
+/// 512 bytes with O_DSYNC over a block, or after the end of a file, that was not touched since it was made. `run`
+/// numbers the runs.
+pub(crate) fn small(
+    append: bool,
+    cold: bool,
+    run: u64,
+    target: &dyn FileTarget,
+    tally: &mut Tally,
+) -> io::Result<()> {
+    let name = name(cold);
+    let mut file = if append { None } else { Some(target.open(name, false)?) };
+    for turn in 0..TURNS {
+        let place = ((run % RUNS) * TURNS + turn) % (RUNS * TURNS);
+        // No two neighbours after each other; 1021 is prime to the number of places.
+        let mut offset = place * 1021 % (RUNS * TURNS) * BLOCK + SMALL as u64;
+        if append {
+            let mut tail = target.open(&format!("{name}-{place}"), false)?;
+            offset = tail.size()?;
+            file = Some(tail);
+        }
+        let Some(file) = file.as_mut() else { break };
+        let more = tally.turn(|tally| {
+            file.write_at(&[0xd7; SMALL], offset, true)?;
+            tally.wrote(SMALL as u64);
+            Ok(())
+        })?;
+        if !more {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The file of [`whole`].
+pub(crate) fn populate_whole(target: &dyn FileTarget, bytes: u64) -> io::Result<()> {
+    target.make_directory("whole")?;
+    fill(target, "whole/0", bytes)
+}
+
+/// Reads or writes a file once from its beginning to its end by 1 MiB; several threads take turns. What is written is
+/// durable at the end.
+pub(crate) fn whole(
+    bytes: u64,
+    write: bool,
+    target: &dyn FileTarget,
+    worker: Worker,
+    tally: &mut Tally,
+) -> io::Result<()> {
+    let mut file = target.open("whole/0", false)?;
+    let mut buffer = vec![0x91; PIECE];
+    let step = PIECE as u64 * worker.of;
+    let mut at = PIECE as u64 * worker.index;
+    while at < bytes
+        && tally.turn(|tally| {
+            let wanted = (bytes - at).min(PIECE as u64);
+            let piece = &mut buffer[..wanted as usize];
+            at += step;
+            if write {
+                file.write_at(piece, at - step, false)?;
+                tally.wrote(wanted);
+            } else if file.read_at(piece, at - step)? as u64 == wanted {
+                tally.read(wanted);
+            } else {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            Ok(())
+        })?
+    {}
+    if write { file.sync() } else { Ok(()) }
+}
