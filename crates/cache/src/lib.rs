@@ -17,7 +17,7 @@ mod tests;
 
 pub use dirty::{DirtyPage, Installed};
 pub use header::{Lines, PageKey};
-pub use page::{Buffers, Page, Shared};
+pub use page::Page;
 
 use shard::Shard;
 use terrace_format::BLOCK_SIZE;

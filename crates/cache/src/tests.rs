@@ -105,7 +105,7 @@ fn a_page_keeps_no_buffer_for_itself() {
     let cache = BlockCache::new(budget, 100);
     let mut buffers = Vec::new();
     for read in 0..256 {
-        let buffer: Arc<crate::Shared> = Arc::new(vec![AlignedBlock::zeroed(); 32].into());
+        let buffer = Arc::new(vec![AlignedBlock::zeroed(); 32]);
         buffers.push(Arc::downgrade(&buffer));
         for index in 0..32 {
             let page = Page::new(Arc::clone(&buffer), index).unwrap();

@@ -4,10 +4,10 @@ use crate::errno::FsResult;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_cache::{Buffers, Shared};
 use terrace_catalog::{ChunkSpace, DeviceRun, Pin};
 use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
+use terrace_media::block::{AlignedBlock, Buffer};
 use terrace_media::{BlockMedium, DeviceError, MediaError, Promise};
 use terrace_runtime::sync::ReentrantMutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -92,8 +92,6 @@ impl Device {
 pub(crate) struct Devices {
     pub list: Vec<Device>,
     pub space: Arc<ChunkSpace>,
-    /// For reads of whole windows.
-    pub buffers: Arc<Buffers>,
 }
 
 /// Device, first block there, and the file blocks with their checksums.
@@ -111,15 +109,10 @@ pub(crate) struct DeviceRead<'a> {
 
 impl DeviceRead<'_> {
     /// Reads the run.
-    pub fn read(&self) -> Result<Shared, MediaError> {
-        let mut buffer = self.devices.buffers.take(self.blocks.len());
-        let wanted = buffer.get_mut(..self.blocks.len()).unwrap_or(&mut []);
-        self.devices.medium(self.device)?.read(self.start, wanted)?;
+    pub fn read(&self) -> Result<Buffer, MediaError> {
+        let mut buffer = vec![AlignedBlock::zeroed(); self.blocks.len()];
+        self.devices.medium(self.device)?.read(self.start, &mut buffer)?;
         Ok(buffer)
-    }
-    /// The place of one of its blocks.
-    pub fn place(&self, index: usize) -> DeviceRun {
-        DeviceRun { device: self.device, start: self.start.plus(index as u64), length: 1 }
     }
     /// The part of the run that a range of its blocks is, `None` when that is empty.
     pub fn part(&self, of: Range<usize>) -> Option<DeviceRead<'_>> {

@@ -24,7 +24,7 @@ use crate::write_entries::WriteEntries;
 use std::io;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
-use terrace_cache::{BlockCache, Buffers};
+use terrace_cache::BlockCache;
 use terrace_catalog::Catalog;
 use terrace_catalog::ChunkSpace;
 use terrace_catalog::dentry::NameHash;
@@ -76,22 +76,6 @@ pub enum MetadataMoves {
     Always,
 }
 
-/// Which overwrites of demoted blocks are written back over their cold copies (design M5). A few scattered blocks of an
-/// extent are; where more has changed they go to free space as groups of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InPlace {
-    /// Fewest blocks of an extent that is worth keeping whole.
-    pub extent_blocks: u32,
-    /// At most one of so many of its blocks.
-    pub one_of: u32,
-}
-
-impl Default for InPlace {
-    fn default() -> InPlace {
-        InPlace { extent_blocks: 16, one_of: 8 }
-    }
-}
-
 /// What a mount may override.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -109,8 +93,6 @@ pub struct MountOptions {
     pub parameters: Parameters,
     /// Largest group of a migration, in bytes.
     pub group_bytes: u64,
-    /// What migration writes back in place.
-    pub in_place: InPlace,
     /// DRAM for clean pages, in bytes.
     pub cache_bytes: u64,
     /// Most dirty pages in DRAM, in bytes; 0: every write goes to PM.
@@ -145,7 +127,6 @@ impl Default for MountOptions {
             threshold_percent: None,
             parameters: Parameters::default(),
             group_bytes: 16 << 20,
-            in_place: InPlace::default(),
             cache_bytes: 64 << 20,
             buffer_bytes: 64 << 20,
             prefetch_bytes: 128 << 10,
@@ -280,11 +261,7 @@ impl Fs {
             avoid_until_ns: AtomicU64::new(0),
             flushing: ReentrantMutex::new(()),
         });
-        let devices = Devices {
-            list: list.collect(),
-            space: ChunkSpace::new(Arc::clone(&catalog), &sizes),
-            buffers: Buffers::new(crate::read_ahead::LONGEST as usize),
-        };
+        let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };
         let policy_id = options.policy.map_or(superblock.policy, |kind| kind as u8);
         let threshold = options.threshold_percent.unwrap_or(80);
         let policy = terrace_placement::make(policy_id, threshold, options.promote_first_touch)
@@ -343,7 +320,6 @@ impl Fs {
             atime: options.atime,
             read_ahead: ReadAhead::new(options.prefetch_bytes / BLOCK_SIZE, options.cache_bytes / BLOCK_SIZE),
             group_blocks: group_blocks(options.group_bytes, &geometry),
-            in_place: options.in_place,
             recovery,
             recovery_ns: clock.monotonic_ns() - begin,
             pm: media.pm,

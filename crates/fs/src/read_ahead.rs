@@ -23,7 +23,7 @@ use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
 
 /// Longest window: 2 MiB.
-pub(crate) const LONGEST: u64 = 512;
+const LONGEST: u64 = 512;
 const STREAMS: usize = 256;
 /// Windows fetched at once.
 pub(crate) const WORKERS: usize = 2;

@@ -12,7 +12,6 @@ pub mod parameters;
 pub mod policies;
 pub mod prior;
 pub mod read_frequency;
-pub mod spill;
 pub mod synchronicity;
 pub mod temperature;
 pub mod threshold;

@@ -18,8 +18,7 @@ use std::sync::Arc;
 use terrace_check::{Code, Severity};
 use terrace_format::Ino;
 use terrace_fs::{
-    Atime, DeviceClass, FormatOptions, Fs, FsError, InPlace, MountOptions, NewDevice, Wait, format,
-    read_superblock,
+    Atime, DeviceClass, FormatOptions, Fs, FsError, MountOptions, NewDevice, Wait, format, read_superblock,
 };
 use terrace_reference::{CrashState, Id, Limits, ROOT, Reference, Stamp, Torn};
 use terrace_runtime::{Clock, ManualClock, Step};
@@ -235,8 +234,6 @@ impl World {
             // Small, so that cached pages are evicted and prefetched ones expire.
             cache_bytes: 2 << 20,
             group_bytes: 256 << 10,
-            // Small, as its files are.
-            in_place: InPlace { extent_blocks: 3, one_of: 3 },
             // Small, so that writers have to make room.
             parameters: self.config.parameters.unwrap_or_default(),
             buffer_bytes: if self.config.buffers() { DIRTY_BYTES } else { 0 },

@@ -199,10 +199,6 @@ fn show_live(found: &Value) {
         let reason = migration["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let (down, up) = (size(&migration["demoted_bytes"]), size(&migration["promoted_bytes"]));
         output::print(format!("migration {}{reason}  down {down}  up {up}", text(&migration["state"])));
-        if let Some(factor) = migration["write_amplification"].as_f64().filter(|factor| *factor > 0.0) {
-            let in_place = size(&migration["in_place_bytes"]);
-            output::print(format!("written below for each byte down {factor:.2}; in place {in_place}"));
-        }
     }
     let below = found["metadata"]["below_bytes"].as_u64().unwrap_or(0);
     if below > 0 {

@@ -114,7 +114,7 @@ impl Fs {
             let end = crate::truncate::FILE_END;
             cold_map::scan(shard.reader(), file.ino, from, end, |extent| {
                 let Some(extent) = extent.slice(from, end) else { return ControlFlow::Continue(()) };
-                if !self.tier_of(extent.device).is_some_and(|tier| to.takes_from(tier)) {
+                if self.tier_of(extent.device).is_some_and(|tier| to.accepts(tier)) {
                     return ControlFlow::Continue(());
                 }
                 if room == 0 {
@@ -158,7 +158,7 @@ impl Fs {
     }
 
     /// Whether PM has the whole of a block. Under a partial shadow its cold copy still counts.
-    pub(crate) fn is_hidden(&self, inode: &Inode, block: FileBlock) -> FsResult<bool> {
+    fn is_hidden(&self, inode: &Inode, block: FileBlock) -> FsResult<bool> {
         let mapping = self.map.lookup(None, &inode.map(), block)?;
         mapping.map_or(Ok(false), |mapping| Ok(self.lines_of(mapping)?.is_full()))
     }

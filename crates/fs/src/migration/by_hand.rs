@@ -8,7 +8,6 @@
 //! The jobs themselves (walk, order of the pieces) are in [`super::job`].
 
 use super::job::{Job, Progress};
-use super::spill::Spill;
 use super::sweep::Sweep;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -144,7 +143,6 @@ enum Slot {
 
 struct State {
     sweep: Option<Box<Sweep>>,
-    spill: Option<Box<Spill>>,
     queued: VecDeque<Box<Job>>,
     running: Slot,
     reports: BTreeMap<u64, Arc<Mutex<Progress>>>,
@@ -161,7 +159,6 @@ impl ByHand {
     pub fn new() -> ByHand {
         let state = State {
             sweep: Some(Box::default()),
-            spill: Some(Box::default()),
             queued: VecDeque::new(),
             running: Slot::Empty,
             reports: BTreeMap::new(),
@@ -266,11 +263,6 @@ impl Fs {
         if let Some(mut sweep) = sweep {
             more = !self.is_stopped() && self.sweep_step(&mut sweep);
             by_hand.state.lock().sweep = Some(sweep);
-        }
-        let spill = by_hand.state.lock().spill.take();
-        if let Some(mut spill) = spill {
-            more |= !self.is_stopped() && self.spill_step(&mut spill);
-            by_hand.state.lock().spill = Some(spill);
         }
         let mut job = match by_hand.take(self.clock.monotonic_ns()) {
             Ok(job) => job,

@@ -23,9 +23,6 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::Error;
 
-/// What a run costs in a record, in blocks of [`Fs::install_limit`].
-const OF_RUN: usize = 16;
-
 pub(crate) fn demoting() -> Op {
     Op { purpose: Purpose::Demotion, ..Op::new(Wait::Allowed) }
 }
@@ -40,20 +37,20 @@ impl Fs {
     pub(super) fn install(&self, copied: Vec<Copied<'_>>, trouble: &mut Option<FsError>) -> FsResult<u64> {
         let mut freed = 0;
         let mut failed = None;
-        let mut rest = copied.as_slice();
-        while !rest.is_empty() {
-            let (piece, tail) = rest.split_at(first_piece(rest, self.install_limit()));
-            rest = tail;
-            if failed.is_some() {
-                self.release_places(piece);
-                continue;
-            }
-            match self.install_piece(piece) {
-                Ok(count) => freed += count,
-                Err(error) if self.is_for_all(&error) => failed = Some(error),
-                Err(error) => {
-                    piece.iter().for_each(|copied| self.refuse(copied.candidate.pm));
-                    trouble.get_or_insert(error);
+        let limit = self.install_limit();
+        for run in copied.chunk_by(|a, b| follows(a, b)) {
+            for piece in run.chunks(limit) {
+                if failed.is_some() {
+                    self.release_places(piece);
+                    continue;
+                }
+                match self.install_piece(piece) {
+                    Ok(count) => freed += count,
+                    Err(error) if self.is_for_all(&error) => failed = Some(error),
+                    Err(error) => {
+                        piece.iter().for_each(|copied| self.refuse(copied.candidate.pm));
+                        trouble.get_or_insert(error);
+                    }
                 }
             }
         }
@@ -84,7 +81,7 @@ impl Fs {
             interleave::point("demotion:between-pieces");
             let mut op = demoting();
             let done = self.run(&mut op, self.large_record(), |reservation, op| {
-                let most = first_piece(rest, (self.install_limit() >> op.halved).max(1));
+                let most = rest.len().min((self.install_limit() >> op.halved).max(1));
                 self.install_first(reservation, &rest[..most])
             });
             match done {
@@ -93,7 +90,7 @@ impl Fs {
                     self.release_places(gone);
                     self.migration.skipped_blocks.fetch_add(skipped as u64, Ordering::Relaxed);
                     freed += installed as u64;
-                    self.migration.note_left(installed as u64);
+                    self.migration.left_blocks.fetch_add(installed as u64, Ordering::Relaxed);
                     rest = &tail[installed..];
                 }
                 Err(error) => {
@@ -121,31 +118,32 @@ impl Fs {
             return Ok((piece.len(), 0));
         }
         let part = &piece[skipped..skipped + count];
-        let mut runs: SmallVec<[(&[Copied<'_>], ColdExtent); 8]> = SmallVec::new();
-        let mut places: SmallVec<[DeviceRun; 16]> = SmallVec::new();
-        for run in part.chunk_by(follows) {
-            let extent = extent_of(run);
-            if inode.slot.has(flag::HAS_COLD) {
-                let range = BlockRange::new(extent.first, extent.end());
-                places.extend(self.cold_extents(inode.ino, range)?.iter().map(DeviceRun::from));
-            }
-            places.push(DeviceRun { length: run.len() as u64, ..run[0].place });
-            runs.push((run, extent));
-        }
-        let mut shards = self.lock_shards(inode.ino, places);
+        let (start, place) = (part[0].candidate.block, part[0].place);
+        let extent = ColdExtent {
+            first: start,
+            length: count as u32,
+            device: place.device,
+            start: place.start,
+            unwritten: first.unwritten,
+            crcs: if first.unwritten { Vec::new() } else { part.iter().map(|copied| copied.crc).collect() },
+        };
+        let range = BlockRange::new(start, extent.end());
+        let run = DeviceRun { length: count as u64, ..place };
+        let old = match inode.slot.has(flag::HAS_COLD) {
+            true => self.cold_extents(inode.ino, range)?,
+            false => Vec::new(),
+        };
+        let mut shards = self.lock_shards(inode.ino, old.iter().map(DeviceRun::from).chain([run]));
         let mut staged = Staged::new(self, None, false);
-        for (run, extent) in &runs {
-            self.cold_versions.bump(inode.ino, BlockRange::new(extent.first, extent.end()));
-            let mut freed = Vec::new();
-            cold_map::install(&mut shards, &mut staged.tx, inode.ino, extent, &mut freed)?;
-            for (device, start, length) in freed {
-                let old = DeviceRun { device, start, length };
-                self.stage_device_free(old, &mut shards, &mut staged)?;
-            }
-            let place = DeviceRun { length: run.len() as u64, ..run[0].place };
-            chunks::mark(&mut shards, &mut staged.tx, place, true)?;
-            self.stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
+        self.cold_versions.bump(inode.ino, range);
+        let mut freed = Vec::new();
+        cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
+        for (device, start, length) in freed {
+            let old = DeviceRun { device, start, length };
+            self.stage_device_free(old, &mut shards, &mut staged)?;
         }
+        chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+        self.stage_unmap(&inode, part.iter().map(|copied| &copied.candidate), &mut staged)?;
         staged.unlink_emptied(&mut shards)?;
         let mut slot = inode.slot;
         slot.flags = (slot.flags.get() | flag::HAS_COLD).into();
@@ -174,7 +172,7 @@ impl Fs {
     }
 
     /// Drops the PM entries of consecutive blocks.
-    pub(super) fn stage_unmap<'b, 'c: 'b>(
+    fn stage_unmap<'b, 'c: 'b>(
         &self,
         inode: &Inode,
         candidates: impl Iterator<Item = &'b Candidate<'c>>,
@@ -283,34 +281,6 @@ impl Fs {
         staged.commit(reservation)?;
         self.migration.left_blocks.fetch_add(piece.len() as u64, Ordering::Relaxed);
         Ok(piece.len() as u64)
-    }
-}
-
-/// How many of some blocks are installed in one transaction: of one inode, as many as its record takes. What begins a
-/// run costs a key, and cuts the extent that was there.
-fn first_piece(copied: &[Copied<'_>], limit: usize) -> usize {
-    let Some(first) = copied.first() else { return 0 };
-    let (mut count, mut weight) = (1, OF_RUN);
-    for pair in copied.windows(2) {
-        weight += if follows(&pair[0], &pair[1]) { 1 } else { OF_RUN };
-        if pair[1].candidate.ino != first.candidate.ino || weight >= limit + OF_RUN {
-            break;
-        }
-        count += 1;
-    }
-    count
-}
-
-/// The extent of blocks that follow one another.
-fn extent_of(run: &[Copied<'_>]) -> ColdExtent {
-    let (first, place) = (&run[0].candidate, run[0].place);
-    ColdExtent {
-        first: first.block,
-        length: run.len() as u32,
-        device: place.device,
-        start: place.start,
-        unwritten: first.unwritten,
-        crcs: if first.unwritten { Vec::new() } else { run.iter().map(|copied| copied.crc).collect() },
     }
 }
 

@@ -15,10 +15,10 @@ use crate::slot::Inode;
 use crate::write::Staged;
 use std::collections::HashMap;
 use std::sync::Arc;
-use terrace_cache::Shared;
 use terrace_format::checksum::crc32c;
 use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, LineMask};
 use terrace_map::Mapping;
+use terrace_media::block::Buffer;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, Reservation};
 
@@ -27,7 +27,7 @@ const WRITE_HOT_NS: i64 = 30_000_000_000;
 
 /// The content of a cold copy.
 pub(super) struct Below {
-    buffer: Arc<Shared>,
+    buffer: Arc<Buffer>,
     index: usize,
 }
 

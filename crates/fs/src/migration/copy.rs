@@ -64,7 +64,7 @@ pub(super) struct Candidate<'a> {
     /// Why its content cannot be read. Such a block stays where it is.
     pub lost: Option<FsError>,
     /// The tier that its file is pinned to.
-    pub kept_on: Option<u8>,
+    kept_on: Option<u8>,
     pinned: bool,
 }
 
@@ -128,8 +128,6 @@ impl Fs {
         let (unwritten, dirty): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|c| c.unwritten);
         let dirty = self.complete(dirty, &mut trouble);
         let mut freed = self.evict_clean(clean, &mut trouble)?;
-        let (done, dirty) = self.write_in_place(dirty, to, &mut trouble);
-        freed += done;
         let rest = unwritten.into_iter().chain(dirty).collect();
         for (to, mut rest) in by_destination(rest, to) {
             while !rest.is_empty() {
@@ -321,9 +319,7 @@ impl Fs {
             self.write_items(candidates, run, Mistake::DropBeforeFlush, |slice, into, entries| {
                 self.read_candidates(slice, into, entries);
             })?;
-        let blocks = written.len();
-        self.migration.note_demotion(blocks as u64, self.clock.monotonic_ns());
-        self.migration.note_device_writes((blocks + summaries(blocks)) as u64);
+        self.migration.note_demotion(written.len() as u64, self.clock.monotonic_ns());
         Ok(written)
     }
 

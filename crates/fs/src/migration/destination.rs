@@ -15,8 +15,6 @@ pub(crate) enum Destination {
     Only(TierId),
     /// This one or a lower one.
     AtOrBelow(TierId),
-    /// Whatever is slower than this one, and only what lies here.
-    Below(TierId),
 }
 
 impl Destination {
@@ -26,15 +24,6 @@ impl Destination {
             Destination::Any | Destination::Rather(_) => true,
             Destination::Only(wanted) => tier == wanted,
             Destination::AtOrBelow(wanted) => tier >= wanted,
-            Destination::Below(full) => tier > full,
-        }
-    }
-
-    /// Whether a block on this tier is to go elsewhere.
-    pub fn takes_from(self, tier: TierId) -> bool {
-        match self {
-            Destination::Below(full) => tier == full,
-            _ => !self.accepts(tier),
         }
     }
 }
@@ -66,7 +55,7 @@ impl Fs {
             Destination::Rather(wanted) => {
                 tiers.sort_by_key(|tier| (*tier < drain_to, *tier != wanted, *tier));
             }
-            Destination::Only(_) | Destination::AtOrBelow(_) | Destination::Below(_) => {}
+            Destination::Only(_) | Destination::AtOrBelow(_) => {}
         }
         tiers
     }

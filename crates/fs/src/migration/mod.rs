@@ -15,7 +15,6 @@ mod complete;
 mod copy;
 mod destination;
 mod drain;
-mod in_place;
 mod job;
 mod lower;
 mod plan;
@@ -23,7 +22,6 @@ mod promote;
 mod raise;
 mod reverse;
 mod shadow;
-mod spill;
 mod survey;
 mod sweep;
 #[cfg(test)]
@@ -94,8 +92,6 @@ pub(crate) struct Migration {
     pub(crate) by_hand: ByHand,
     /// Why the last attempt could not run; cleared by success.
     reason: Mutex<Option<FsError>>,
-    /// Why a lower tier that is nearly full stays so.
-    spill_reason: Mutex<Option<String>>,
     not_before_ns: AtomicU64,
     /// Rounds in a row in which all that was picked stayed, and until when the policy rests after the last of them.
     stayed: AtomicU32,
@@ -103,11 +99,6 @@ pub(crate) struct Migration {
     /// A device failed that was sound until then, and another is left: the next round need not wait.
     elsewhere: AtomicBool,
     demoted_blocks: AtomicU64,
-    /// Blocks written to devices for that, summaries included; and how many of them over their old copies.
-    device_blocks: AtomicU64,
-    in_place_blocks: AtomicU64,
-    /// PM blocks given up because they were written below.
-    written_left_blocks: AtomicU64,
     evicted_clean_blocks: AtomicU64,
     promoted_blocks: AtomicU64,
     moved_below_blocks: AtomicU64,
@@ -154,12 +145,6 @@ pub struct MigrationReport {
     pub reason: Option<String>,
     /// Bytes written to lower tiers since mount.
     pub demoted_bytes: u64,
-    /// Of them, those that were written over their old copies.
-    pub in_place_bytes: u64,
-    /// Bytes written to devices for demotions since mount, summaries included.
-    pub device_written_bytes: u64,
-    /// Those for each byte that really left PM; what was copied in vain counts, too. 0 before the first.
-    pub write_amplification: f64,
     /// Bytes brought into PM since mount.
     pub promoted_bytes: u64,
     /// Bytes moved from one lower tier to another since mount.
@@ -200,15 +185,11 @@ impl Migration {
             drain_to: AtomicU8::new(0),
             by_hand: ByHand::new(),
             reason: Mutex::new(None),
-            spill_reason: Mutex::new(None),
             not_before_ns: AtomicU64::new(0),
             stayed: AtomicU32::new(0),
             rest_until_ns: AtomicU64::new(0),
             elsewhere: AtomicBool::new(false),
             demoted_blocks: AtomicU64::new(0),
-            device_blocks: AtomicU64::new(0),
-            in_place_blocks: AtomicU64::new(0),
-            written_left_blocks: AtomicU64::new(0),
             evicted_clean_blocks: AtomicU64::new(0),
             promoted_blocks: AtomicU64::new(0),
             moved_below_blocks: AtomicU64::new(0),
@@ -255,17 +236,6 @@ impl Migration {
         self.moved_down.store(now_ns + 1, Ordering::Relaxed);
     }
 
-    /// Notes that PM blocks were given up that were written below.
-    fn note_left(&self, blocks: u64) {
-        self.left_blocks.fetch_add(blocks, Ordering::Relaxed);
-        self.written_left_blocks.fetch_add(blocks, Ordering::Relaxed);
-    }
-
-    /// Notes that blocks were written to a device for a demotion.
-    fn note_device_writes(&self, blocks: u64) {
-        self.device_blocks.fetch_add(blocks, Ordering::Relaxed);
-    }
-
     /// Notes that a block was moved up.
     fn note_promotion(&self, now_ns: u64) {
         self.promoted_blocks.fetch_add(1, Ordering::Relaxed);
@@ -292,16 +262,10 @@ impl Migration {
 
     pub fn report(&self, now_ns: u64) -> MigrationReport {
         let reason = self.reason().map(|error| error.to_string());
-        let reason = reason.or_else(|| self.spill_reason.lock().clone());
-        let bytes = |blocks: &AtomicU64| blocks.load(Ordering::Relaxed) * BLOCK_SIZE;
-        let (written, left) = (bytes(&self.device_blocks), bytes(&self.written_left_blocks));
         MigrationReport {
             state: self.state(now_ns),
             reason,
             demoted_bytes: self.demoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
-            in_place_bytes: bytes(&self.in_place_blocks),
-            device_written_bytes: written,
-            write_amplification: if left == 0 { 0.0 } else { written as f64 / left as f64 },
             promoted_bytes: self.promoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             moved_below_bytes: self.moved_below_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             clean_evicted_bytes: self.evicted_clean_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,

@@ -10,6 +10,7 @@ use super::plan::{LEAVING, Victim};
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::slot::Inode;
+use std::sync::Arc;
 use terrace_cache::Page;
 use terrace_format::checksum::crc32c;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -109,7 +110,7 @@ impl Fs {
             self.pm.read(copied.candidate.pm.offset(), &mut block.0).ok()?;
             // What was merged on the way down is not what PM holds.
             let same = !copied.candidate.unwritten && crc32c(&block.0) == copied.crc;
-            let page = same.then(|| Page::of(block))?;
+            let page = same.then(|| Page::new(Arc::new(vec![block]), 0))??;
             Some((copied.candidate.block, page))
         };
         part.iter().filter_map(copy).collect()
