@@ -1,6 +1,5 @@
 //! How much metadata lies below PM, for `terrace status`. Nothing is kept for it: what points to pages is in PM and is read.
 
-use crate::errno::FsResult;
 use crate::fs::Fs;
 use crate::status::TierStatus;
 use serde::Serialize;
@@ -21,32 +20,27 @@ pub struct MetadataStatus {
 
 impl Fs {
     /// What status says of metadata; fills in the share of each device. Lower tiers follow PM in `tiers`.
-    ///
-    /// # Errors
-    /// EIO.
-    pub(crate) fn metadata_status(&self, tiers: &mut [TierStatus]) -> FsResult<MetadataStatus> {
-        let below = self.metadata_below()?;
+    /// Pages that cannot be read are not counted: status has to speak of a failing medium, too.
+    pub(crate) fn metadata_status(&self, tiers: &mut [TierStatus]) -> MetadataStatus {
+        let below = self.metadata_below();
         for tier in tiers.iter_mut().skip(1) {
             let ids = self.devices.of_tier(TierId(tier.id));
             for (device, id) in tier.devices.iter_mut().zip(ids) {
                 device.metadata_bytes = below.get(usize::from(id.0)).map_or(0, |pages| pages * BLOCK_SIZE);
             }
         }
-        Ok(MetadataStatus {
+        MetadataStatus {
             below_bytes: below.iter().sum::<u64>() * BLOCK_SIZE,
             lowered_pages: self.metadata.lowered.load(Ordering::Relaxed),
             fetched_pages: self.metadata.fetched.load(Ordering::Relaxed),
-        })
+        }
     }
 
     /// Metadata pages on each device, in the order of their numbers. Reads what points to them: one word for each page.
-    ///
-    /// # Errors
-    /// EIO.
-    fn metadata_below(&self) -> FsResult<Vec<u64>> {
+    fn metadata_below(&self) -> Vec<u64> {
         let mut pages = vec![0; self.devices.list.len()];
         if !self.superblock.has_metadata_below() {
-            return Ok(pages);
+            return pages;
         }
         let mut count = |word: u64| {
             let device = Below::decode(word).map_or(usize::MAX, |place| usize::from(place.device.0));
@@ -55,12 +49,15 @@ impl Fs {
             }
         };
         for shard in 0..self.catalog.shard_count() {
-            self.catalog.read(shard).reader().leaves_below(shard, &mut count)?;
+            if let Err(error) = self.catalog.read(shard).reader().leaves_below(shard, &mut count) {
+                tracing::debug!("leaves of shard {shard} below PM are not all counted: {error}");
+            }
         }
         let inode_pages = self.numbers.lock().pages;
         for index in 0..inode_pages {
-            count(self.inode_map.location(None, index)?.filter(|word| is_below(*word)).unwrap_or(0));
+            let location = self.inode_map.location(None, index).ok().flatten();
+            count(location.filter(|word| is_below(*word)).unwrap_or(0));
         }
-        Ok(pages)
+        pages
     }
 }

@@ -192,12 +192,14 @@ impl Fs {
             SOME => return Ok(true),
             _ => {}
         }
-        let found = {
+        let look = || {
             let _guard = self.locks.read(ROOT_INO);
             let root = self.load(ROOT_INO)?;
             let shard = self.catalog.read(self.catalog.shard_of(ROOT_INO.0));
-            root.slot.has(flag::HAS_XATTR) && in_pm(xattr::get(shard.reader(), ROOT_INO, SWEPT))?.is_some()
+            let has_own = root.slot.has(flag::HAS_XATTR);
+            Ok(has_own && xattr::get(shard.reader(), ROOT_INO, SWEPT)?.is_some())
         };
+        let found = self.with_pages(Wait::Allowed, look)?;
         let known = if found { SOME } else { NONE };
         // Unless the first such pin came meanwhile.
         let _ = self.pins.below.compare_exchange(UNKNOWN, known, Ordering::AcqRel, Ordering::Acquire);

@@ -167,7 +167,7 @@ impl Fs {
     /// EIO when the tiers' use cannot be read.
     pub fn status(&self) -> FsResult<FsStatus> {
         let mut tiers = self.tier_status()?;
-        let metadata = self.metadata_status(&mut tiers)?;
+        let metadata = self.metadata_status(&mut tiers);
         let healthy =
             self.pm_trouble().is_none() && self.devices.list.iter().all(|device| device.is_healthy());
         let label = self.superblock.label.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<u8>>();

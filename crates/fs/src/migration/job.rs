@@ -12,6 +12,7 @@ use super::plan::{LEAVING, Victim};
 use super::survey::Survey;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::types::Wait;
 use crate::types::{Attributes, DirectoryEntry};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -158,7 +159,7 @@ impl Job {
     /// Does a piece of finding and counting; false when all is counted.
     pub fn look(&mut self, fs: &Fs) -> FsResult<bool> {
         let piece = match self.phase {
-            Phase::Walk => self.walk(fs)?,
+            Phase::Walk => fs.with_pages(Wait::Allowed, || self.walk(fs))?,
             Phase::Survey => self.count(fs)?,
             _ => return Ok(false),
         };
@@ -198,7 +199,7 @@ impl Job {
             self.phase = Phase::Mark;
         }
         let done = match self.phase {
-            Phase::Walk | Phase::Mark => self.walk(fs),
+            Phase::Walk | Phase::Mark => fs.with_pages(Wait::Allowed, || self.walk(fs)),
             Phase::Survey | Phase::Verify => self.count(fs),
             Phase::Down => self.down(fs),
             Phase::Between => self.between(fs),
@@ -429,7 +430,8 @@ impl Job {
             return Ok(None);
         }
         let besides = self.files.iter().map(|file| file.ino).collect();
-        let pinned = fs.pinned_bytes(&besides)? + self.survey.0.iter().sum::<u64>();
+        let pinned =
+            fs.with_pages(Wait::Allowed, || fs.pinned_bytes(&besides))? + self.survey.0.iter().sum::<u64>();
         let most = fs.most_kept() * BLOCK_SIZE;
         let text = || format!("pins to tier 0 may take half of it, {most} bytes; they would take {pinned}");
         Ok((pinned > most).then(text))
