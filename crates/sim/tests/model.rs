@@ -193,7 +193,7 @@ fn tiers() {
     check(kind("tiers-predictive"), 5_000);
     check(kind("full-tiers"), 3_000);
     let counts = check(kind("faults-tiers-dram"), 5_000);
-    assert!(counts.errors > 0, "{counts:?}");
+    assert!(counts.faults > 0, "{counts:?}");
 }
 
 /// Histories that found something, which no test without the simulator's interleavings shows.
