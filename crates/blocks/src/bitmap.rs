@@ -58,38 +58,65 @@ impl Bitmap {
             from = ((run.0 + run.1) / 64) as usize + 1;
         }
         let (start, length) = best?;
-        for bit in start..start + length {
-            self.remove(bit);
-        }
+        self.remove_run(start, length);
         Some((start, length))
     }
 
-    /// The longest run that starts in the word of `start` (it may reach into later words).
+    /// The longest run that starts in the word of `start`, a member, at `start` or later (it may reach into later
+    /// words), the first of several; no longer than `most`.
     fn longest_in(&self, start: u64, most: u64) -> (u64, u64) {
-        let end = (start / 64 + 1) * 64;
-        let (mut best, mut bit) = ((start, 0), start);
-        while bit < end {
-            if !self.contains(bit) {
-                bit += 1;
-                continue;
+        let word = (start / 64) as usize;
+        let mut members = self.words[word] & (u64::MAX << (start % 64));
+        let mut best = (start, 0);
+        while members != 0 {
+            let first = members.trailing_zeros();
+            let length = (members >> first).trailing_ones();
+            let mut run = u64::from(length);
+            if first + length == 64 {
+                members = 0;
+                run += self.leading_in(word + 1, most.saturating_sub(run));
+            } else {
+                members &= u64::MAX << (first + length);
             }
-            let mut length = 1;
-            while length < most && self.contains(bit + length) {
-                length += 1;
+            let run = run.min(most);
+            if run > best.1 {
+                best = (word as u64 * 64 + u64::from(first), run);
             }
-            if length > best.1 {
-                best = (bit, length);
-            }
-            if length >= most {
+            if run >= most {
                 break;
             }
-            bit += length;
         }
         best
     }
 
-    fn contains(&self, bit: u64) -> bool {
-        self.words.get((bit / 64) as usize).is_some_and(|word| word & (1 << (bit % 64)) != 0)
+    /// How many members follow one another from the first bit of a word on; at least `enough` where there are so many.
+    fn leading_in(&self, mut word: usize, enough: u64) -> u64 {
+        let mut run = 0;
+        while run < enough
+            && let Some(members) = self.words.get(word)
+        {
+            run += u64::from(members.trailing_ones());
+            if *members != u64::MAX {
+                break;
+            }
+            word += 1;
+        }
+        run
+    }
+
+    /// Takes members that follow one another out, a word at a time.
+    fn remove_run(&mut self, start: u64, length: u64) {
+        let (mut bit, end) = (start, start + length);
+        while bit < end {
+            let word = (bit / 64) as usize;
+            let count = (64 - bit % 64).min(end - bit);
+            self.words[word] &= !((u64::MAX >> (64 - count)) << (bit % 64));
+            if self.words[word] == 0 {
+                self.summary[word / 64] &= !(1 << (word % 64));
+            }
+            bit += count;
+        }
+        self.count -= length;
     }
 
     fn remove(&mut self, bit: u64) {
@@ -146,5 +173,40 @@ mod tests {
         assert_eq!(set.take_run(600, 600), Some((256, 600)));
         assert_eq!(set.take_run(600, 64), Some((856, 168)));
         assert_eq!(set.count(), 0);
+    }
+
+    /// Against sets of numbers, with holes everywhere.
+    #[test]
+    fn runs_are_of_members_and_as_long_as_can_be() {
+        let (mut set, mut expected) = (Bitmap::new(4096), std::collections::BTreeSet::new());
+        let mut random = 7_u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for _ in 0..20_000 {
+            let first = next(4096);
+            for bit in first..(first + next(200)).min(4096) {
+                if expected.insert(bit) {
+                    set.insert(bit);
+                }
+            }
+            let most = 1 + next(150);
+            let Some((start, length)) = set.take_run(most, 1 + next(most)) else {
+                assert!(expected.is_empty());
+                continue;
+            };
+            assert!((1..=most).contains(&length), "{length} of {most}");
+            for bit in start..start + length {
+                assert!(expected.remove(&bit), "{bit} was not free");
+            }
+            assert_eq!(set.count(), expected.len() as u64);
+            // As long as it can be: the next one is not free, or the run is as long as was asked for.
+            assert!(length == most || !expected.contains(&(start + length)), "{start}+{length} of {most}");
+        }
+        while let Some(bit) = set.take_lowest() {
+            assert_eq!(expected.pop_first(), Some(bit));
+        }
+        assert!(expected.is_empty());
     }
 }

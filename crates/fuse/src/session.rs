@@ -25,8 +25,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 use terrace_runtime::thread::spawn;
 
-/// Largest write request, also the largest read.
+/// Largest write request.
 const MAX_WRITE: u32 = 1 << 20;
+/// Largest read request. The kernel pins the caller's whole buffer, up to this much of it, before it asks: programs that
+/// read small files with a buffer of 1 MiB paid for 256 pages each time, a quarter of the time of a mail server's work.
+/// Reads of large files are not slower than with 1 MiB; with 128 KiB they are by a third.
+const MAX_READ: u32 = 256 << 10;
 /// Requests that nobody waits for in person (read-ahead, asynchronous I/O) under way at once.
 const MAX_BACKGROUND: u16 = 256;
 /// Program for users who may not mount.
@@ -315,7 +319,7 @@ fn mount_directly(options: &SessionOptions) -> Result<OwnedFd, MountError> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let other = if options.allow_other { ",allow_other" } else { "" };
     let data = format!(
-        "fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions{other}",
+        "fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions,max_read={MAX_READ}{other}",
         device.as_raw_fd()
     );
     let data = CString::new(data).map_err(|error| refused(error.into()))?;
@@ -331,7 +335,8 @@ fn mount_by_helper(options: &SessionOptions) -> Result<OwnedFd, MountError> {
     let helper = |error: io::Error| MountError::Helper(format!("{FUSERMOUNT}: {error}"));
     let (ours, theirs) = UnixStream::pair().map_err(helper)?;
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|error| helper(error.into()))?;
-    let mut words = OsString::from(format!("subtype={},default_permissions", options.subtype));
+    let mut words =
+        OsString::from(format!("subtype={},default_permissions,max_read={MAX_READ}", options.subtype));
     if options.allow_other {
         words.push(",allow_other");
     }
