@@ -259,4 +259,10 @@ impl Fs {
             moved_below_bytes: migration.moved_below_bytes,
         })
     }
+
+    /// Operations that lower devices have ended since mount: one that hangs does not count.
+    pub fn device_operations(&self) -> u64 {
+        let sums = self.io.devices.iter().map(|device| device.sums());
+        sums.map(|sums| sums.reads + sums.writes + sums.flushes).sum()
+    }
 }

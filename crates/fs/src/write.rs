@@ -406,7 +406,7 @@ impl Fs {
             if is_waiting && wait != Wait::Allowed {
                 return Err(FsError::WouldBlock);
             }
-            if is_waiting && !self.wal.is_stopped() && self.keep_in_pm(ino).is_err() {
+            if is_waiting && !self.wal.is_stopped() && self.keep_in_pm(ino, wait).is_err() {
                 // The end of it may be in DRAM: what is written before that needs nothing of it.
                 tracing::debug!("inode {ino}: not all that waits in DRAM fits into persistent memory");
             }
