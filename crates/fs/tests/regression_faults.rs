@@ -321,3 +321,34 @@ fn an_older_copy_is_not_installed_over_a_newer_one() {
     fs.unmount().unwrap();
     pool.assert_clean();
 }
+
+/// Two groups on their way to a device that hung were all that may be: writers waited for them although another tier had
+/// room.
+#[test]
+fn a_device_that_hangs_does_not_keep_writers_from_the_others() {
+    let pool = Tiers::new(4 << 20, 4096, 4096);
+    let fs = pool.mount_with(MountOptions { buffer_bytes: 0, ..MountOptions::default() });
+    pool.devices[0].stall_at_most(Duration::from_secs(600));
+    let (tell, told) = std::sync::mpsc::channel();
+    let writers: Vec<_> = (0..4u8)
+        .map(|number| {
+            let (fs, tell) = (Arc::clone(&fs), tell.clone());
+            let ino = create_in(&fs, ROOT, &format!("file-{number}"));
+            let body = move || {
+                (0..50).for_each(|at| write_at(&fs, ino, at << 16, &tier_pattern(1 << 16, number)).unwrap());
+                tell.send(ino).unwrap();
+            };
+            thread::spawn("writer", body).unwrap()
+        })
+        .collect();
+    while pool.devices[0].waiting() < 2 {
+        std::thread::yield_now();
+    }
+    pool.clock.advance(Duration::from_secs(6));
+    let written = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(fs.whereabouts(written).is_ok());
+    pool.devices[0].unstall();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}

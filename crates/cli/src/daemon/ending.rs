@@ -25,21 +25,21 @@ const WITHOUT: &str = "a device does not answer; what waited for it is in persis
 
 /// Tells whether devices have been silent for too long.
 struct Silence {
-    operations: u64,
+    answered_ns: u64,
     since_ns: u64,
     told: bool,
 }
 
 impl Silence {
     fn new(fs: &Fs, clock: &dyn Clock) -> Silence {
-        Silence { operations: fs.device_operations(), since_ns: clock.monotonic_ns(), told: false }
+        Silence { answered_ns: fs.devices_answered_ns(), since_ns: clock.monotonic_ns(), told: false }
     }
 
     /// True when nothing was answered for long and all that waits could be put into persistent memory.
     fn can_leave(&mut self, fs: &Fs, clock: &dyn Clock) -> bool {
-        let (operations, now) = (fs.device_operations(), clock.monotonic_ns());
-        if operations != self.operations {
-            (self.operations, self.since_ns) = (operations, now);
+        let (answered, now) = (fs.devices_answered_ns(), clock.monotonic_ns());
+        if answered != self.answered_ns {
+            (self.answered_ns, self.since_ns) = (answered, now);
         }
         if now - self.since_ns < PATIENCE.as_nanos() as u64 {
             return false;
