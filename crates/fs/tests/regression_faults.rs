@@ -352,3 +352,27 @@ fn a_device_that_hangs_does_not_keep_writers_from_the_others() {
     fs.unmount().unwrap();
     pool.assert_clean();
 }
+
+/// A device that comes back without what it had not flushed says so once, at its next flush, whoever asks for it: also to a
+/// descriptor that was opened after it had come back. The simulator's reference took that for an error of nothing.
+#[test]
+fn a_device_that_came_back_tells_what_it_lost_to_the_next_fsync() {
+    let pool = Pool::new(8 << 20, 4096);
+    let fs = pool.mount_with(MountOptions { home: Some(Home::Block), ..MountOptions::default() });
+    let ino = create(&fs, "file");
+    write(&fs, ino, 0, &[1; 5000]);
+    pool.device.fail_next(Operation::Flush, 0..4096, libc::EIO, Times::Count(1));
+    assert!(fs.fsync(ino, false, W).is_err());
+    pool.device.vanish(libc::ENODEV);
+    pool.device.come_back(Some(1));
+    assert!(pool.device.has_loss_to_tell());
+    let handle = fs.new_handle();
+    let told = || fs.fsync_handle(ino, handle, false, W).map_err(|error| error.errno());
+    assert_eq!((told(), told()), (Err(libc::EIO), Ok(())));
+    let left = crashed(&pool, 3);
+    let mut found = vec![0; 5000];
+    assert_eq!(left.mount().read(ino, 0, &mut found, W).unwrap(), 5000);
+    assert!(found.iter().all(|byte| *byte == 1));
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}
