@@ -102,10 +102,10 @@ health=$("$TERRACE" status mnt | grep -c '\[ok\]') || true
 
 # The end of a mount beside a device that hangs: what waits in DRAM for it goes into PM, and the daemon ends.
 head -c 40M /dev/urandom >source
+throttle 1
 dd if=source of=mnt/large bs=1M status=none
 waiting=$(status_number dirty_bytes) || waiting=0
 [ "${waiting:-0}" -gt $((4 << 20)) ] || fail "only ${waiting:-0} bytes wait in DRAM for the tier"
-throttle 1
 begin=$SECONDS
 if timeout 150 "$TERRACE" umount mnt >umount.out 2>&1; then fail "the unmount beside a stalled tier says that it is clean"; fi
 grep -q 'does not answer' umount.out || fail "umount beside a stalled tier: $(cat umount.out)"

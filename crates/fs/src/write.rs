@@ -371,7 +371,7 @@ impl Fs {
             return self.write_below(ino, offset, data, flags, wait);
         }
         match self.write_pm(ino, offset, data, flags, wait) {
-            Ok((done, rest)) if rest == Rest::Behind => {
+            Ok((done, Rest::Behind)) => {
                 // Others have written into DRAM before it since its home was chosen: it goes behind them.
                 match self.write_below(ino, offset + done as u64, &data[done..], flags, wait) {
                     Err(_) if done > 0 => Ok(done),
