@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The tier's loop device stalled by blkio throttling of the daemon, while more readers of cold blocks than the
 # daemon has request threads (and waiting threads) and a `terrace sync --to 1` wait for it: every write and
-# sync of files in PM takes less than a second. Then the stall ends, everything finishes, data are compared.
+# sync of files in PM takes less than a second. Then the stall ends, everything finishes, data are compared. At last the
+# mount ends while the tier stalls: nothing is lost, and the daemon does not wait for it.
 . "$(dirname "$0")/suites.sh"
 build_helper
 seconds=${STALL_SECONDS:-10}
@@ -98,6 +99,27 @@ wait "$syncing" || fail "sync --to 1 after the stall: $(cat sync.out)"
 step "finished"
 health=$("$TERRACE" status mnt | grep -c '\[ok\]') || true
 [ "$health" = 2 ] || fail "a device is not healthy after the stall"
+
+# The end of a mount beside a device that hangs: what waits in DRAM for it goes into PM, and the daemon ends.
+head -c 40M /dev/urandom >source
+throttle 1
+dd if=source of=mnt/large bs=1M status=none
+waiting=$(status_number dirty_bytes) || waiting=0
+[ "${waiting:-0}" -gt $((4 << 20)) ] || fail "only ${waiting:-0} bytes wait in DRAM for the tier"
+begin=$SECONDS
+if timeout 150 "$TERRACE" umount mnt >umount.out 2>&1; then fail "the unmount beside a stalled tier says that it is clean"; fi
+grep -q 'does not answer' umount.out || fail "umount beside a stalled tier: $(cat umount.out)"
+ended=$((SECONDS - begin))
+throttle 0
+for _ in $(seq 300); do
+    [ -e "/proc/$daemon/exe" ] || break
+    sleep 0.1
+done
+mount_pool
+cmp source mnt/large || fail "what waited for the stalled tier when the mount ended"
+daemon=$(daemon_pid)
+echo "$daemon" >"$group/cgroup.procs"
+step "ended beside a stalled tier in $ended s, $waiting bytes kept"
 umount_pool
 daemon=
 check_pool --data

@@ -4,7 +4,6 @@
 use crate::Devices;
 use crate::checker::Checker;
 use crate::code::Code;
-use crate::repair::Work;
 use std::fmt::Display;
 use terrace_format::below::{Below, Identity, unseal};
 use terrace_format::device::FIRST_CHUNK_BLOCK;
@@ -53,19 +52,6 @@ pub(crate) fn read(devices: &Devices, superblock: &Superblock, word: u64, identi
     match unseal(bytes, &superblock.uuid, identity, word) {
         Ok(()) => Found::Page(Box::new(*bytes)),
         Err(corrupt) => Found::Other(corrupt.to_string()),
-    }
-}
-
-impl Work<'_> {
-    /// Whether a pointer names a page below that is there, or may be there and cannot be read. Anything else is a
-    /// damaged pointer.
-    pub fn lies_below(&mut self, word: u64, identity: Identity) -> bool {
-        let found = match read(self.devices, &self.superblock, word, identity) {
-            Found::Page(_) | Found::Unreadable(_) => true,
-            Found::Other(_) | Found::Nowhere => false,
-        };
-        self.below |= found;
-        found
     }
 }
 

@@ -227,7 +227,7 @@ codes! {
     DeviceTooSmall 703 Error "A device is smaller than its header or the superblock says."
         "nothing";
     DeviceUnreadable 704 Error "A block of a lower-tier device cannot be read."
-        "nothing: reads give EIO";
+        "nothing: reads give EIO; metadata there counts as lost if the device gives its header";
     ColdRange 711 Error "A cold extent lies outside its device or its file."
         "dropped";
     ColdOverlap 712 Error "Two cold extents of a file overlap."
@@ -243,9 +243,9 @@ codes! {
     ChunkLeaked 722 Error "A block marked in a chunk's bitmap is neither in a cold extent nor a metadata page nor a valid group summary."
         "freed";
     MetadataPlace 731 Error "A metadata page's location on a lower tier is not possible, or a page is there that has to be in PM."
-        "the pointer goes, where no metadata lies below; else nothing";
+        "the pointer goes: names or attributes that it held are lost";
     MetadataChecksum 732 Error "A metadata page on a lower tier is not the page that its location names; what it held is not judged."
-        "the pointer goes, where no metadata lies below; else nothing";
+        "the pointer goes: names or attributes that it held are lost";
 }
 
 impl Serialize for Code {

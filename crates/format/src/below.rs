@@ -14,6 +14,7 @@ use crate::corrupt::Corrupt;
 use crate::inode::SLOT_SIZE;
 use crate::page::PAGE_SIZE;
 use crate::superblock::MAX_DEVICES;
+use std::collections::HashMap;
 
 /// Bit of a location: an inode page that had a free slot when it moved.
 const FREE_SLOTS: u64 = 1 << 55;
@@ -161,10 +162,73 @@ pub fn unseal(page: &mut Bytes, pool_uuid: &[u8; 16], identity: Identity, word: 
     Ok(())
 }
 
+/// Finds out under which location word a copy was sealed, where nothing names it any more: for repair.
+///
+/// A CRC is linear, so what each bit of the word that is not known (sequence and free slots) changes in it is the same for
+/// every page: all of them are in a table.
+pub struct Words(HashMap<u32, u16>);
+
+/// Lowest bit of a word that is not the place, and how many follow.
+const UNKNOWN_BITS: u32 = 16;
+
+impl Default for Words {
+    fn default() -> Self {
+        let change = |bits: u64| {
+            let of = |word| checksum(&[0; PAGE_SIZE], &[0; 16], Identity::Inodes { index: 0 }, word);
+            of(bits << SEQUENCE_SHIFT) ^ of(0)
+        };
+        let basis: Vec<u32> = (0..UNKNOWN_BITS).map(|bit| change(1 << bit)).collect();
+        let sum = |bits: u16| {
+            let set = (0u32..).zip(&basis).filter(|(bit, _)| bits >> bit & 1 == 1);
+            set.fold(0, |sum, (_, change)| sum ^ change)
+        };
+        Words((0..=u16::MAX).map(|bits| (sum(bits), bits)).collect())
+    }
+}
+
+impl Words {
+    /// The word under which the copy in this place opens as `identity`, if there is one.
+    pub fn find(
+        &self,
+        page: &[u8; PAGE_SIZE],
+        pool_uuid: &[u8; 16],
+        identity: Identity,
+        device: DeviceId,
+        block: DeviceBlock,
+    ) -> Option<u64> {
+        let (crc_at, marks) = seal_places(identity);
+        if marks.iter().any(|(at, mark)| get(page, *at, mark.len()) != *mark) {
+            return None;
+        }
+        let found = get(page, crc_at, 4).first_chunk::<4>().map_or(0, |crc| u32::from_le_bytes(*crc));
+        let mut content = *page;
+        set(&mut content, crc_at, &[0; 4]);
+        let place = Below::new(device, block, 0, false).encode();
+        let bits = self.0.get(&(found ^ checksum(&content, pool_uuid, identity, place)))?;
+        Some(place | u64::from(*bits) << SEQUENCE_SHIFT)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::page::Page;
+
+    #[test]
+    fn the_word_of_a_copy_is_found_again() {
+        let (uuid, words) = ([7; 16], Words::default());
+        for (lsn, free) in [(0, false), (0x1234_5678, true), (u64::MAX, false), (1, true)] {
+            let (device, block) = (DeviceId(3), DeviceBlock(0xab_cdef));
+            let word = Below::new(device, block, lsn, free).encode();
+            for identity in [Identity::Catalog { shard: 2 }, Identity::Inodes { index: 77 }] {
+                let mut page = [0; PAGE_SIZE];
+                page[1000..2000].fill(9);
+                assert!(seal(&mut page, &uuid, identity, word));
+                assert_eq!(words.find(&page, &uuid, identity, device, block), Some(word));
+                assert_eq!(words.find(&page, &uuid, Identity::Inodes { index: 78 }, device, block), None);
+            }
+        }
+    }
 
     #[test]
     fn locations_round_trip() {

@@ -24,20 +24,20 @@ impl Fs {
     /// Moves the dirty pages of some blocks, ascending, into PM.
     ///
     /// # Errors
-    /// ENOSPC; EIO. Those before the failure are in PM.
-    pub(crate) fn absorb(&self, ino: Ino, blocks: &[FileBlock]) -> FsResult<()> {
+    /// ENOSPC; EIO; `WouldBlock`. Those before the failure are in PM.
+    pub(crate) fn absorb(&self, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<()> {
         let mut rest = blocks;
         while !rest.is_empty() {
             let most = rest.len().min(self.atomic_blocks() as usize);
-            let done = self.absorb_some(ino, &rest[..most])?;
+            let done = self.absorb_some(ino, &rest[..most], wait)?;
             rest = &rest[done..];
         }
         Ok(())
     }
 
     /// Moves the first of them in one transaction; gives how many.
-    fn absorb_some(&self, ino: Ino, blocks: &[FileBlock]) -> FsResult<usize> {
-        let mut op = Op::new(Wait::Allowed);
+    fn absorb_some(&self, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<usize> {
+        let mut op = Op::new(wait);
         self.run(&mut op, record_of(blocks.len()).max(SMALL_RECORD), |reservation, op| {
             let (claim, count) = self.claim_some(op, (blocks.len() >> op.halved).max(1))?;
             let _guard = self.locks.write(ino);

@@ -60,6 +60,9 @@ pub enum FsError {
     /// Would wait, and the caller said not to.
     #[error("would wait for a lower tier or for space")]
     WouldBlock,
+    /// The mount ends, and with it what may take long.
+    #[error("the mount is ending")]
+    Ending,
     /// PM has failed, so nothing can be promised any more. Not EROFS, which programs take from fsync for "need not be
     /// synced".
     #[error("persistent memory failed: what was written last may not be durable")]
@@ -108,6 +111,7 @@ impl FsError {
             FsError::NotSupported => libc::EOPNOTSUPP,
             FsError::ReadOnly => libc::EROFS,
             FsError::WouldBlock => libc::EAGAIN,
+            FsError::Ending => libc::ECANCELED,
             FsError::NotDurable => libc::EIO,
             FsError::Engine(Error::NoSpace(_)) => libc::ENOSPC,
             FsError::Engine(Error::Stopped) => libc::EROFS,

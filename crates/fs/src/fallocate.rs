@@ -237,10 +237,13 @@ impl Fs {
     /// # Errors
     /// As [`Self::seek`]; `WouldBlock`.
     pub fn try_seek(&self, ino: Ino, offset: u64, what: Seek, wait: Wait) -> FsResult<u64> {
-        self.with_pages(wait, || self.seek_in_pm(ino, offset, what))
+        // Kept from one page of metadata that is missing to the next, so that each is looked at once.
+        let mut at = FileBlock(offset / BLOCK_SIZE);
+        self.with_pages(wait, || self.seek_in_pm(ino, offset, &mut at, what))
     }
 
-    fn seek_in_pm(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+    /// Goes on at `at`, before which there is nothing that is looked for.
+    fn seek_in_pm(&self, ino: Ino, offset: u64, at: &mut FileBlock, what: Seek) -> FsResult<u64> {
         let _guard = self.locks.read(ino);
         let inode = self.load_regular(ino)?;
         let size = inode.size();
@@ -249,19 +252,14 @@ impl Fs {
         }
         let intents = self.intents_of(&inode)?;
         let end = FileBlock(size.div_ceil(BLOCK_SIZE));
-        let mut at = FileBlock(offset / BLOCK_SIZE);
-        loop {
-            let data = self.next_data(&inode, at, end, &intents)?;
-            match (what, data) {
-                (Seek::Data, None) => return Err(FsError::NoDataThere),
-                (Seek::Data, Some(block)) => return Ok(offset.max(block.0 * BLOCK_SIZE)),
-                (Seek::Hole, Some(block)) if block == at => {
-                    at = self.data_end(&inode, at, end, &intents)?;
-                    if at >= end {
-                        return Ok(size);
-                    }
-                }
-                (Seek::Hole, _) => return Ok(offset.max(at.0 * BLOCK_SIZE).min(size)),
+        match what {
+            Seek::Data => match self.next_data(&inode, *at, end, &intents)? {
+                None => Err(FsError::NoDataThere),
+                Some(block) => Ok(offset.max(block.0 * BLOCK_SIZE)),
+            },
+            Seek::Hole => {
+                self.skip_data(&inode, at, end, &intents)?;
+                Ok(offset.max(at.0 * BLOCK_SIZE).min(size))
             }
         }
     }
@@ -310,21 +308,78 @@ impl Fs {
         Ok(best)
     }
 
-    /// One past the data that starts at `at`.
-    fn data_end(
+    /// Moves `at` behind the data that it stands in: by extents below, by runs in PM.
+    fn skip_data(
         &self,
         inode: &Inode,
-        at: FileBlock,
+        at: &mut FileBlock,
         end: FileBlock,
         intents: &[BlockRange],
-    ) -> FsResult<FileBlock> {
-        let mut block = at;
-        while block < end {
-            match self.next_data(inode, block, block.plus(1), intents)? {
-                Some(found) if found == block => block = block.plus(1),
-                _ => break,
+    ) -> FsResult<()> {
+        loop {
+            let before = *at;
+            if inode.slot.has(flag::HAS_COLD) {
+                self.skip_cold(inode, at, end, intents)?;
+            }
+            self.skip_mapped(inode, at, end, intents)?;
+            while *at < end
+                && inode.pending.is_some()
+                && self.cache.next_dirty(inode.ino, *at, at.plus(1)).is_some()
+            {
+                *at = at.plus(1);
+            }
+            if *at == before {
+                return Ok(());
             }
         }
-        Ok(block)
     }
+
+    fn skip_cold(
+        &self,
+        inode: &Inode,
+        at: &mut FileBlock,
+        end: FileBlock,
+        intents: &[BlockRange],
+    ) -> FsResult<()> {
+        let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
+        cold_map::scan(shard.reader(), inode.ino, *at, end, |extent| {
+            let until = extent.end().min(end).min(next_intent(intents, *at));
+            if extent.unwritten || extent.first > *at || until <= *at {
+                return std::ops::ControlFlow::Break(());
+            }
+            *at = until;
+            std::ops::ControlFlow::Continue(())
+        })?;
+        Ok(())
+    }
+
+    fn skip_mapped(
+        &self,
+        inode: &Inode,
+        at: &mut FileBlock,
+        end: FileBlock,
+        intents: &[BlockRange],
+    ) -> FsResult<()> {
+        let end = end.min(next_intent(intents, *at));
+        while *at < end {
+            let mut run = [None; MAPPED_RUN as usize];
+            let run = &mut run[..(end.0 - at.0).min(MAPPED_RUN) as usize];
+            self.map.lookup_run(None, &inode.map(), *at, run)?;
+            for mapping in run {
+                let Some(mapping) = mapping.filter(|mapping| !mapping.unwritten) else { return Ok(()) };
+                self.check_owner(inode, *at, mapping.block)?;
+                *at = at.plus(1);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// PM blocks looked up at once.
+const MAPPED_RUN: u64 = 64;
+
+/// Where the next range begins that an intent has taken away; `at` itself when it is in one.
+fn next_intent(intents: &[BlockRange], at: FileBlock) -> FileBlock {
+    let ahead = intents.iter().filter(|range| range.end > at).map(|range| range.first.max(at));
+    ahead.min().unwrap_or(FileBlock(u64::MAX))
 }

@@ -31,7 +31,7 @@ use terrace_media::PmMedium;
 use terrace_placement::{Home, Parameters, Policy};
 use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use terrace_wal::{RecoveryReport, Wal};
 
 /// A mounted pool.
@@ -78,6 +78,8 @@ pub struct Fs {
     /// Writers wait a little while fewer PM blocks are free.
     pub(crate) slow_below: AtomicU64,
     pub(crate) superblock: Superblock,
+    /// Set when the mount ends: nothing that may take long goes on.
+    pub(crate) ending: AtomicBool,
     pub(crate) read_only: bool,
     pub(crate) data_ordered: bool,
     /// The pool's blocks may hold some lines only of a cold block.

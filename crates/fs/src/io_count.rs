@@ -12,7 +12,8 @@ use std::panic::Location;
 use std::sync::Arc;
 // Not from the runtime: nothing is decided by these numbers, so a scheduler need not try their orders.
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_format::{DeviceBlock, TierId};
+use std::time::Duration;
+use terrace_format::{DeviceBlock, DeviceId, TierId};
 use terrace_media::block::AlignedBlock;
 use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::{Clock, thread};
@@ -155,21 +156,49 @@ pub(crate) struct IoCount {
     pub dram: Counter,
     /// By device number.
     devices: Vec<Arc<Counter>>,
+    activities: Vec<Arc<Activity>>,
     mounted_at_ns: u64,
+}
+
+/// How long a device that is asked may give no answer before it is passed over.
+const SILENT: Duration = Duration::from_secs(5);
+
+/// Whether a device answers.
+#[derive(Default)]
+struct Activity {
+    under_way: AtomicU64,
+    /// When the last operation ended, or the first of those under way began.
+    since_ns: AtomicU64,
 }
 
 impl IoCount {
     /// Counters from now on; also wraps each device's medium in one that counts.
     pub fn around(devices: &mut [Arc<dyn BlockMedium>], clock: &Arc<dyn Clock>) -> IoCount {
         let mut counters = Vec::with_capacity(devices.len());
+        let mut activities = Vec::with_capacity(devices.len());
         for device in devices {
-            let counter = Arc::new(Counter::default());
+            let (counter, activity) = (Arc::new(Counter::default()), Arc::new(Activity::default()));
             counters.push(Arc::clone(&counter));
+            activities.push(Arc::clone(&activity));
             let medium = Arc::clone(device);
-            *device = Arc::new(Counted { medium, counter, clock: Arc::clone(clock) });
+            *device = Arc::new(Counted { medium, counter, activity, clock: Arc::clone(clock) });
         }
         let (pm, dram) = (Counter::default(), Counter::default());
-        IoCount { pm, dram, devices: counters, mounted_at_ns: clock.monotonic_ns() }
+        IoCount { pm, dram, devices: counters, activities, mounted_at_ns: clock.monotonic_ns() }
+    }
+
+    /// Whether a device was asked and has answered nothing for some seconds.
+    pub fn is_silent(&self, device: DeviceId, now_ns: u64) -> bool {
+        self.activities.get(usize::from(device.0)).is_some_and(|activity| {
+            activity.under_way.load(Ordering::Relaxed) > 0
+                && now_ns.saturating_sub(activity.since_ns.load(Ordering::Relaxed)) > SILENT.as_nanos() as u64
+        })
+    }
+
+    /// How many are.
+    pub fn silent(&self, now_ns: u64) -> u64 {
+        (0..self.activities.len()).filter(|device| self.is_silent(DeviceId(*device as u8), now_ns)).count()
+            as u64
     }
 
     fn of_tier(&self, fs: &Fs, tier: TierId) -> IoSums {
@@ -187,14 +216,21 @@ impl IoCount {
 struct Counted {
     medium: Arc<dyn BlockMedium>,
     counter: Arc<Counter>,
+    activity: Arc<Activity>,
     clock: Arc<dyn Clock>,
 }
 
 impl Counted {
     fn timed<T>(&self, sum: impl FnOnce(&Cell) -> &AtomicU64, work: impl FnOnce() -> T) -> T {
         let begin = self.clock.monotonic_ns();
+        if self.activity.under_way.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.activity.since_ns.store(begin, Ordering::Relaxed);
+        }
         let done = work();
-        let passed = self.clock.monotonic_ns().saturating_sub(begin);
+        let end = self.clock.monotonic_ns();
+        self.activity.since_ns.store(end, Ordering::Relaxed);
+        self.activity.under_way.fetch_sub(1, Ordering::Relaxed);
+        let passed = end.saturating_sub(begin);
         sum(self.counter.cell()).fetch_add(passed, Ordering::Relaxed);
         done
     }
@@ -258,5 +294,10 @@ impl Fs {
             promoted_bytes: migration.promoted_bytes,
             moved_below_bytes: migration.moved_below_bytes,
         })
+    }
+
+    /// When a lower device last answered, or was asked after a rest: monotonic nanoseconds. One that hangs changes nothing.
+    pub fn devices_answered_ns(&self) -> u64 {
+        self.io.activities.iter().map(|activity| activity.since_ns.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 }

@@ -38,7 +38,7 @@ use terrace_media::{BlockMedium, PmMedium};
 use terrace_placement::{Ablation, Home, Parameters};
 use terrace_runtime::Clock;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use terrace_runtime::sync::{Mutex, ReentrantMutex};
 use terrace_runtime::thread::Driver;
 use terrace_wal::{Error, Wal};
@@ -316,6 +316,7 @@ impl Fs {
             read_only: options.read_only,
             data_ordered: options.data_ordered.unwrap_or(superblock.data_mode == 2),
             has_partial: superblock.has_partial_shadows(),
+            ending: AtomicBool::new(false),
             read_first: options.read_first,
             atime: options.atime,
             read_ahead: ReadAhead::new(options.prefetch_bytes / BLOCK_SIZE, options.cache_bytes / BLOCK_SIZE),

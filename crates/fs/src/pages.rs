@@ -12,6 +12,7 @@ use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
 use crate::types::Wait;
 use crate::write::Staged;
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use terrace_blocks::{BlockPool, Purpose};
 use terrace_catalog::{DeviceRun, Pin, ShardsWrite, chunks};
@@ -154,12 +155,18 @@ impl Fs {
     /// Runs what is no transaction and may meet metadata below PM; again after each page that it lacked. It holds no lock
     /// when it returns.
     pub(crate) fn with_pages<T>(&self, wait: Wait, mut body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
-        let mut fetching: Option<(Op, u32)> = None;
+        let mut fetching: Option<(Op, BTreeSet<PageBelow>, u32)> = None;
         loop {
             match body() {
                 Err(FsError::Engine(Error::PageBelow(page))) => {
                     // Each fetch gives back a device block, room for a page to move down: it may use the reserve.
-                    let (op, provided) = fetching.get_or_insert_with(|| (Op::reclaiming(wait), 0));
+                    let (op, met, provided) =
+                        fetching.get_or_insert_with(|| (Op::reclaiming(wait), BTreeSet::new(), 0));
+                    // A large file has more pages than an operation may lack things: what counts is that the same one
+                    // comes back again and again.
+                    if met.insert((*page).clone()) {
+                        *provided = 0;
+                    }
                     self.provide(op, Need::MetadataPage(page), provided)?;
                 }
                 other => return other,

@@ -11,6 +11,7 @@ use terrace_blocks::State;
 use terrace_format::table::Owner;
 use terrace_format::{Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step, interleave};
 
 impl Fs {
@@ -103,11 +104,34 @@ impl Fs {
         refused.sort_by_key(|ino| self.cache.count_dirty(*ino));
         let mut first_error = None;
         for ino in refused {
-            if let Err(error) = self.keep_in_pm(ino) {
+            if let Err(error) = self.keep_in_pm(ino, Wait::Allowed) {
                 tracing::error!("what was written last to inode {ino} is lost: {error}");
                 first_error.get_or_insert(error);
             }
         }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// What may take long ends from now on: a `sync_to` under way gives up.
+    pub fn begin_end(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+
+    /// Puts into PM what waits in DRAM for lower tiers, and waits for none of them: for the end of a mount beside a device
+    /// that does not answer. The files with the fewest such pages first.
+    ///
+    /// # Errors
+    /// The first of a file whose pages PM has no room for, or of which it needs something from below: it still waits.
+    pub fn keep_without_devices(&self) -> FsResult<()> {
+        let mut files = self.unwritten.files();
+        files.sort_by_key(|ino| self.cache.count_dirty(*ino));
+        let mut first_error = None;
+        for ino in files {
+            if let Err(error) = self.keep_in_pm(ino, Wait::Never) {
+                first_error.get_or_insert(error);
+            }
+        }
+        self.barrier()?;
         first_error.map_or(Ok(()), Err)
     }
 
@@ -159,6 +183,7 @@ impl Fs {
             if self.wal.is_stopped() {
                 return Err(FsError::NotDurable);
             }
+            self.go_on()?;
             let mut left = 0;
             self.dirty_before(before, |_| {
                 left += 1;
@@ -191,6 +216,11 @@ impl Fs {
                 self.migration.wait_round(Duration::from_millis(10));
             }
         }
+    }
+
+    /// ECANCELED once the mount ends.
+    pub(crate) fn go_on(&self) -> FsResult<()> {
+        if self.ending.load(Ordering::Acquire) { Err(FsError::Ending) } else { Ok(()) }
     }
 
     /// Visits the file blocks that the block table says are only in PM and were written before a version.

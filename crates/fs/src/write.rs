@@ -368,36 +368,69 @@ impl Fs {
         }
         let home = home.map_or_else(|| self.with_pages(wait, || self.ask_home(ino, &whole, flags)), Ok)?;
         if home == Home::Block {
-            match self.write_buffered(ino, offset, data, flags, wait) {
-                // DRAM or the lower tiers take nothing now: PM may, after what lies before it in the file, as far as it
-                // has room.
-                Err(error) if Self::is_no_tier_error(&error) => {
-                    let is_waiting = self.unwritten.get(ino).is_some();
-                    if is_waiting && wait != Wait::Allowed {
-                        return Err(FsError::WouldBlock);
-                    }
-                    if is_waiting && !self.wal.is_stopped() {
-                        let _ = self.keep_in_pm(ino);
-                    }
-                }
-                taken => return taken,
-            }
+            return self.write_below(ino, offset, data, flags, wait);
         }
         match self.write_pm(ino, offset, data, flags, wait) {
+            Ok((done, Rest::Behind)) => {
+                // Others have written into DRAM before it since its home was chosen: it goes behind them.
+                match self.write_below(ino, offset + done as u64, &data[done..], flags, wait) {
+                    Err(_) if done > 0 => Ok(done),
+                    written => Ok(done + written?),
+                }
+            }
             // A full PM is not a full file system (I9).
-            Err(FsError::Engine(Error::NoSpace(full))) if home == Home::Pm && self.has_buffer() => {
+            Err(FsError::Engine(Error::NoSpace(full))) if self.has_buffer() => {
                 let taken = self.write_buffered(ino, offset, data, flags, wait);
                 taken.map_err(|error| if Self::is_no_tier_error(&error) { full.into() } else { error })
             }
-            written => written,
+            written => Ok(written?.0),
         }
     }
 
-    /// Writes into PM.
-    fn write_pm(&self, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags, wait: Wait) -> FsResult<usize> {
+    /// Writes into DRAM; into PM what neither DRAM nor the lower tiers take now, after what lies before it in the file, as
+    /// far as PM has room.
+    fn write_below(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        wait: Wait,
+    ) -> FsResult<usize> {
+        let refused = match self.write_buffered(ino, offset, data, flags, wait) {
+            Err(error) if Self::is_no_tier_error(&error) => error,
+            taken => return taken,
+        };
+        for _ in 0..MOST_BEHIND {
+            let is_waiting = self.unwritten.get(ino).is_some();
+            if is_waiting && wait != Wait::Allowed {
+                return Err(FsError::WouldBlock);
+            }
+            if is_waiting && !self.wal.is_stopped() && self.keep_in_pm(ino, wait).is_err() {
+                // The end of it may be in DRAM: what is written before that needs nothing of it.
+                tracing::debug!("inode {ino}: not all that waits in DRAM fits into persistent memory");
+            }
+            let (done, rest) = self.write_pm(ino, offset, data, flags, wait)?;
+            if rest == Rest::Nothing || done > 0 {
+                return Ok(done);
+            }
+        }
+        Err(refused)
+    }
+
+    /// Writes into PM; gives the bytes written, and why the rest was not.
+    fn write_pm(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        wait: Wait,
+    ) -> FsResult<(usize, Rest)> {
         let mut op = Op::new(wait);
         let mut at = offset;
         let mut rest = data;
+        let mut why = Rest::Nothing;
         while !rest.is_empty() {
             let room = (self.atomic_blocks() * BLOCK_SIZE - at % BLOCK_SIZE) as usize;
             let (piece, tail) = rest.split_at(rest.len().min(room));
@@ -406,9 +439,14 @@ impl Fs {
             }
             let segment = Segment { offset: at, length: piece.len() as u64, data: Some(piece) };
             match self.write_piece(&mut op, ino, segment, flags) {
+                Ok(true) => {}
+                Ok(false) => {
+                    why = Rest::Behind;
+                    break;
+                }
                 // What is in the file was written, whatever became of the rest.
                 Err(_) if at != offset => break,
-                written => written?,
+                Err(error) => return Err(error),
             }
             at += piece.len() as u64;
             rest = tail;
@@ -416,10 +454,12 @@ impl Fs {
         if flags.sync {
             self.pm.persist();
         }
-        Ok(data.len() - rest.len())
+        Ok((data.len() - rest.len(), why))
     }
 
-    fn write_piece(&self, op: &mut Op, ino: Ino, segment: Segment<'_>, flags: WriteFlags) -> FsResult<()> {
+    /// Writes a piece into PM; false, changing nothing, when bytes that are only in DRAM lie between the durable end and
+    /// its own: a crash would leave a hole (C28). Asked under the lock: others may have written since its home was chosen.
+    fn write_piece(&self, op: &mut Op, ino: Ino, segment: Segment<'_>, flags: WriteFlags) -> FsResult<bool> {
         let blocks = segment.blocks().count() as usize;
         let record = record_of(blocks).max(SMALL_RECORD);
         let mut first_seen = None;
@@ -431,6 +471,9 @@ impl Fs {
             let seen = *first_seen.get_or_insert(inode.durable_size());
             let mut staged = Staged::new(self, Some(claim), segment.length <= CHECKED_BYTES);
             let end = segment.offset + segment.length;
+            if !flags.sync && inode.size() > inode.durable_size() && end > inode.durable_size() {
+                return Ok(false);
+            }
             self.stage_tail_zeros(op, &inode, segment.offset, &mut staged)?;
             self.stage(op, &inode, segment, &mut staged)?;
             let mut slot = inode.slot;
@@ -441,7 +484,7 @@ impl Fs {
             }
             self.finish_change(reservation, &inode, slot, staged)?;
             self.note_write(&inode, segment.blocks(), segment.length, flags, Home::Pm);
-            Ok(())
+            Ok(true)
         })
     }
 
@@ -758,6 +801,18 @@ pub(crate) fn kill_set_id(slot: &mut InodeSlot) {
     }
     slot.mode = mode.into();
 }
+
+/// Why a write into PM ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// All was written, or what failed is the caller's to try again.
+    Nothing,
+    /// The rest lies behind bytes that are only in DRAM.
+    Behind,
+}
+
+/// How often a writer whose bytes nobody takes puts what is before them into PM, when others write there meanwhile.
+const MOST_BEHIND: u32 = 3;
 
 /// What a claim of user data is for.
 pub(crate) const USER: Purpose = Purpose::User;

@@ -6,7 +6,9 @@ mod tests;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::demoting;
+use crate::op::Op;
 use crate::slot::log_slot;
+use crate::types::Wait;
 use crate::write::Staged;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,8 +25,8 @@ const WAIT: Duration = Duration::from_millis(10);
 
 impl Fs {
     /// Raises the durable size over what is on media already; nothing else of the file was dirty before it.
-    pub(crate) fn raise_durable(&self, ino: Ino) -> FsResult<()> {
-        let mut op = demoting();
+    pub(crate) fn raise_durable(&self, ino: Ino, wait: Wait) -> FsResult<()> {
+        let mut op = Op { wait, ..demoting() };
         self.run(&mut op, self.large_record(), |reservation, op| {
             let claim = self.blocks.claim(1 + op.extra, op.purpose)?;
             let _guard = self.locks.write(ino);
@@ -89,7 +91,7 @@ impl Fs {
             let written = self.write_back_blocks(ino, &blocks, idle > MOST_IDLE || interleave::active());
             if matches!(written, Err(FsError::Engine(Error::NoSpace(_)))) {
                 // What was promised is free and waits for readers of its old content: PM takes it (I9).
-                self.keep_in_pm(ino)?;
+                self.keep_in_pm(ino, Wait::Allowed)?;
                 break;
             }
             let written = written?;
@@ -104,7 +106,7 @@ impl Fs {
             };
             if idle > MOST_IDLE + MOST_TRIES {
                 // Others keep cutting or filling what has to go before: PM takes it (I9).
-                self.keep_in_pm(ino)?;
+                self.keep_in_pm(ino, Wait::Allowed)?;
                 break;
             }
             if written.others > 0 && written.blocks.is_empty() {
@@ -114,10 +116,10 @@ impl Fs {
             }
         }
         if self.is_size_pending(ino, size)? {
-            self.raise_durable(ino)?;
+            self.raise_durable(ino, Wait::Allowed)?;
         }
         if self.is_size_pending(ino, size)? {
-            self.keep_in_pm(ino)?;
+            self.keep_in_pm(ino, Wait::Allowed)?;
         }
         Ok(())
     }
@@ -149,9 +151,9 @@ impl Fs {
     }
 
     /// Puts the dirty pages of a file into PM, in the order of its blocks: for what no lower tier takes.
-    pub(crate) fn keep_in_pm(&self, ino: Ino) -> FsResult<()> {
-        self.absorb(ino, &self.cache.dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX))?;
-        self.raise_durable(ino)
+    pub(crate) fn keep_in_pm(&self, ino: Ino, wait: Wait) -> FsResult<()> {
+        self.absorb(ino, &self.cache.dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX), wait)?;
+        self.raise_durable(ino, wait)
     }
 
     /// Whether DRAM or the lower tiers refused, so that PM may be asked.

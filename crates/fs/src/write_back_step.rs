@@ -183,7 +183,7 @@ impl Fs {
         }
         for ino in self.unwritten.files() {
             if self.cache.count_dirty(ino) == 0 && !errors.is_waiting(ino, now) {
-                let raised = self.raise_durable(ino);
+                let raised = self.raise_durable(ino, Wait::Allowed);
                 self.note_round(ino, &raised);
             }
         }

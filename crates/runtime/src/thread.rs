@@ -6,6 +6,7 @@ use crate::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 #[cfg(not(feature = "shuttle"))]
 use std::thread::{Builder, JoinHandle};
@@ -141,9 +142,12 @@ impl Drop for Driver {
 type Job = Box<dyn FnOnce() + Send>;
 
 struct PoolState {
-    jobs: VecDeque<Job>,
+    /// With when each came.
+    jobs: VecDeque<(Job, Instant)>,
     idle: usize,
     threads: usize,
+    /// A thread looks whether the first job waits for too long.
+    watched: bool,
     stop: bool,
 }
 
@@ -153,8 +157,14 @@ struct PoolShared {
     limit: usize,
 }
 
+/// How long a job waits for one of the usual threads.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Threads at most, in multiples of the usual number.
+const MOST: usize = 8;
+
 /// Threads for work that may wait for a slow device. Jobs beyond the limit queue; the caller
-/// never waits.
+/// never waits. When the first in the queue has waited for long, more threads are added, some at a time: jobs that a device
+/// which hangs holds must not hold back those of others.
 pub struct Pool {
     shared: Arc<PoolShared>,
     joins: Mutex<Vec<JoinHandle<()>>>,
@@ -163,7 +173,7 @@ pub struct Pool {
 impl Pool {
     /// A pool of at most `limit` threads, started on demand.
     pub fn new(limit: usize) -> Pool {
-        let state = PoolState { jobs: VecDeque::new(), idle: 0, threads: 0, stop: false };
+        let state = PoolState { jobs: VecDeque::new(), idle: 0, threads: 0, watched: false, stop: false };
         let shared = PoolShared { state: Mutex::new(state), changed: Condvar::new(), limit };
         Pool { shared: Arc::new(shared), joins: Mutex::new(Vec::new()) }
     }
@@ -171,10 +181,19 @@ impl Pool {
     /// Queues a job. When no thread can be started and none exists, the job runs in the caller.
     pub fn submit(&self, job: Job) {
         let mut state = self.shared.state.lock();
-        state.jobs.push_back(job);
-        if state.idle >= state.jobs.len() || state.threads >= self.shared.limit {
+        state.jobs.push_back((job, Instant::now()));
+        if state.idle >= state.jobs.len() {
             drop(state);
             self.shared.changed.notify_one();
+            return;
+        }
+        if state.threads >= self.shared.limit {
+            let watch = !std::mem::replace(&mut state.watched, true);
+            drop(state);
+            self.shared.changed.notify_one();
+            if watch {
+                self.watch();
+            }
             return;
         }
         state.threads += 1;
@@ -187,18 +206,61 @@ impl Pool {
                 state.threads -= 1;
                 let orphan = if state.threads == 0 { state.jobs.pop_back() } else { None };
                 drop(state);
-                if let Some(job) = orphan {
+                if let Some((job, _)) = orphan {
                     job();
                 }
             }
         }
     }
+
+    /// Starts a thread that adds others while jobs wait for too long; without it they only wait.
+    fn watch(&self) {
+        let shared = Arc::clone(&self.shared);
+        if spawn("terrace-watch", move || watch(&shared)).is_err() {
+            self.shared.state.lock().watched = false;
+        }
+    }
+}
+
+/// Adds threads, a quarter of the usual number at a time, until no job waits any more.
+fn watch(shared: &Arc<PoolShared>) {
+    let mut state = shared.state.lock();
+    while !state.jobs.is_empty() && !state.stop {
+        let late = state.jobs.front().is_some_and(|(_, since)| since.elapsed() >= PATIENCE);
+        let room = (MOST * shared.limit).saturating_sub(state.threads);
+        let more = if late { (shared.limit / 4).max(1).min(state.jobs.len()).min(room) } else { 0 };
+        for _ in 0..more {
+            let others = Arc::clone(shared);
+            if spawn("terrace-wait", move || worker(&others)).is_ok() {
+                state.threads += 1;
+            }
+        }
+        shared.changed.wait_for(&mut state, PATIENCE / 4);
+    }
+    state.watched = false;
+}
+
+/// A thread that counts, until it ends, also by a panic.
+struct Counted<'a>(&'a PoolShared);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().threads -= 1;
+        self.0.changed.notify_all();
+    }
 }
 
 fn worker(shared: &PoolShared) {
+    let _counted = Counted(shared);
+    work(shared);
+}
+
+fn work(shared: &PoolShared) {
     let mut state = shared.state.lock();
     loop {
-        if let Some(job) = state.jobs.pop_front() {
+        if state.threads > shared.limit && state.jobs.is_empty() {
+            return;
+        } else if let Some((job, _)) = state.jobs.pop_front() {
             drop(state);
             job();
             state = shared.state.lock();
@@ -219,5 +281,41 @@ impl Drop for Pool {
         for handle in self.joins.lock().drain(..) {
             let _ = handle.join();
         }
+        // Those that were added later.
+        let mut state = self.shared.state.lock();
+        while state.threads > 0 {
+            self.shared.changed.wait(&mut state);
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// As many readers of a device that hung as there are threads held back the reads of all other devices, for ever.
+    #[test]
+    fn jobs_that_hang_do_not_hold_back_others() {
+        let pool = Pool::new(4);
+        let (hold, held) = channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        let (tell, told) = channel();
+        for number in 0..12 {
+            let (held, tell) = (Arc::clone(&held), tell.clone());
+            pool.submit(Box::new(move || {
+                let _ = held.lock().recv();
+                tell.send(number).unwrap();
+            }));
+        }
+        let (done, well) = channel();
+        pool.submit(Box::new(move || done.send("well").unwrap()));
+        assert_eq!(well.recv_timeout(Duration::from_secs(60)), Ok("well"));
+        drop(hold);
+        drop((pool, tell));
+        let mut ended: Vec<i32> = told.iter().collect();
+        ended.sort_unstable();
+        assert_eq!(ended, (0..12).collect::<Vec<i32>>());
     }
 }

@@ -1,8 +1,9 @@
 //! Descriptors, and the errors of write-back that each is to be told, once (I5).
 //!
 //! When a write-back failed is not seen from outside. What is known: a descriptor is told of failures since it was
-//! opened or was told last (its window); nobody is told when nothing can have failed; and when one is told, so must be every
-//! other whose window began before the teller's. An fsync without a descriptor tells of its own failure only.
+//! opened or was told last (its window); nobody is told when nothing can have failed (what a device lost before it came
+//! back fails its next flush); and when one is told, so must be every other whose window began before the teller's. An fsync
+//! without a descriptor tells of its own failure only.
 
 use terrace_reference::Id;
 

@@ -30,6 +30,8 @@ struct Begun {
     written: u64,
     /// Who makes it durable.
     asking: Option<Asking>,
+    /// Whether a device could fail when it began.
+    may_fail: bool,
 }
 
 /// Does an operation, first without waiting now and then, and compares. `waits` is false for what runs amid
@@ -83,7 +85,8 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     world.under_way.extend(op.target());
     let fs = world.fs().clone();
     let written = op.target().map_or(0, |id| world.model.waited(id));
-    Some((fs, Begun { call, from, nesting, written, asking }, first))
+    let may_fail = world.may_fail();
+    Some((fs, Begun { call, from, nesting, written, asking, may_fail }, first))
 }
 
 impl World {
@@ -101,7 +104,7 @@ impl World {
     }
 
     fn finish(&mut self, begun: Begun, answer: Result<Seen, FsError>) {
-        let Begun { call: Call { op, .. }, from, nesting, written, asking } = begun;
+        let Begun { call: Call { op, .. }, from, nesting, written, asking, may_fail } = begun;
         self.nesting = nesting;
         if op.target().is_some() {
             self.under_way.pop();
@@ -122,6 +125,15 @@ impl World {
         let inside = if self.config.persist_only { self.states_of(&op, when) } else { Vec::new() };
         match told {
             true => self.take_over(&op, when),
+            // The flush that it asked for told of what a device had lost before it came back.
+            false if may_fail && answer.as_ref().is_err_and(|error| error.errno() == libc::EIO) => {
+                self.counts.errors += 1;
+                assert!(
+                    self.may_meet_device(&op),
+                    "{op:?}: an error although it needs nothing from the device"
+                );
+                self.take_over(&op, when);
+            }
             false => self.judge(&op, answer, when),
         }
         if let Op::Fsync { id } = op
@@ -138,7 +150,7 @@ impl World {
         match answer {
             Ok(_) => self.descriptors.succeeded(asking),
             Err(error) if matches!(error.errno(), libc::EIO | libc::ENOSPC) => {
-                let failing = self.faulty() || self.config.fills;
+                let failing = self.may_fail() || self.config.fills;
                 let told = self.descriptors.failed(asking, failing);
                 self.counts.told += u64::from(told && !self.faulty());
                 return told;
@@ -273,7 +285,7 @@ impl World {
             Op::Open { id, .. } if self.model.node(*id).is_ok() => {
                 *self.opens.entry(*id).or_default() += 1;
                 let handle = self.fs().new_handle();
-                let failing = self.faulty() || self.config.fills;
+                let failing = self.may_fail() || self.config.fills;
                 self.descriptors.open(*id, handle, failing);
             }
             Op::Release { id } => {

@@ -221,6 +221,12 @@ impl World {
         self.fault.is_some()
     }
 
+    /// Whether a write-back may fail now: also one after a device came back without what it had not flushed, which its next
+    /// flush says, once.
+    pub fn may_fail(&self) -> bool {
+        self.faulty() || self.media.devices.iter().any(|device| device.has_loss_to_tell())
+    }
+
     pub fn mount(&self, media: &Media) -> Arc<Fs> {
         bounds::begin();
         let (superblock, warning) = read_superblock(&*media.pm, true).unwrap();

@@ -1,5 +1,6 @@
 //! Finds the cells of the catalog: by its trees, and on leaves that the block table names and no tree reaches.
 
+use super::below::Copy;
 use super::work::{Cell, Shard, Work};
 use terrace_format::below::Identity;
 use terrace_format::keys::Key;
@@ -24,6 +25,7 @@ impl Work<'_> {
                     if found.doubtful && self.has_unreached(owner) {
                         // Pages of the tree lie elsewhere: it is a pointer that is damaged, not the table.
                         found.pages.iter().for_each(|block| self.release(*block));
+                        self.forget_leaves_below(shard);
                         found = Shard::default();
                         self.subtree(shard, root, None, &mut found);
                     }
@@ -57,8 +59,19 @@ impl Work<'_> {
 
     fn subtree(&mut self, shard: u32, block: u64, level: Option<u8>, found: &mut Shard) {
         let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
-        if self.lies_below(block, Identity::Catalog { shard }) {
-            return;
+        match self.copy_below(block, Identity::Catalog { shard }) {
+            Copy::Elsewhere => {}
+            Copy::Lost => {
+                found.broken = true;
+                return;
+            }
+            Copy::Intact(bytes) => {
+                let cells = self.take_leaf_below(shard, block, bytes);
+                // A root does not lie below.
+                found.broken |= cells.is_none() || level != Some(0);
+                found.found.extend(cells.unwrap_or_default());
+                return;
+            }
         }
         self.see(block);
         let trusted = match self.owner(block) {

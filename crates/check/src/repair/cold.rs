@@ -64,6 +64,11 @@ impl Work<'_> {
         for place in shared {
             self.unshare(place, sifted);
         }
+        for (device, block) in self.places_below.clone() {
+            if used.get(usize::from(device)).is_some_and(|used| used.contains(block)) {
+                self.leave_to_metadata((device, block), sifted);
+            }
+        }
         sifted.extents.retain(|_, extents| !extents.is_empty());
     }
 
@@ -89,6 +94,21 @@ impl Work<'_> {
                     "inode {ino}: block {file_block} was another's on device {device}; cut out"
                 ));
                 cut(sifted.extents.entry(*ino).or_default(), *file_block, *file_block + 1);
+            }
+        }
+    }
+
+    /// Cuts a device block that holds a page of metadata out of all extents: its checksum is longer than theirs.
+    fn leave_to_metadata(&mut self, (device, block): (u8, u64), sifted: &mut Sifted) {
+        for (ino, extents) in &mut sifted.extents {
+            let holder = extents.iter().find(|extent| {
+                extent.device.0 == device
+                    && extent.start.0 <= block
+                    && block - extent.start.0 < u64::from(extent.length)
+            });
+            if let Some(at) = holder.map(|extent| extent.first.0 + (block - extent.start.0)) {
+                self.actions.add(format!("inode {ino}: block {at} was metadata on device {device}; cut out"));
+                cut(extents, at, at + 1);
             }
         }
     }
@@ -166,7 +186,7 @@ impl Work<'_> {
         }
     }
 
-    /// Chunk bitmaps that mark the blocks of extents and the summaries that were marked, nothing else.
+    /// Chunk bitmaps that mark the blocks of extents, metadata pages and the summaries that were marked, nothing else.
     pub fn settle_chunks(&mut self, sifted: &mut Sifted) {
         let chunk_blocks = u64::from(self.geometry.chunk_blocks);
         let place = |block: u64| {
@@ -186,6 +206,9 @@ impl Work<'_> {
             for block in (extent.start.0..).take(extent.length as usize) {
                 mark(&mut chunks, extent.device.0, block);
             }
+        }
+        for (device, block) in &self.places_below {
+            mark(&mut chunks, *device, *block);
         }
         for ((chunk, device), bitmap) in std::mem::take(&mut sifted.chunks) {
             let first = FIRST_CHUNK_BLOCK.0 + chunk * chunk_blocks;

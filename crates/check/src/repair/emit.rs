@@ -1,6 +1,7 @@
 //! Writes the settled state into the overlay: trees that are sound and say what they should stay as they are,
 //! the others are built anew in free blocks.
 
+use super::below::LeafBelow;
 use super::keys::Sifted;
 use super::work::{Cell, FileMap, Mapped, Stuck, Work};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +19,10 @@ const SPARE: usize = 400;
 
 impl Work<'_> {
     pub fn emit(&mut self, sifted: &mut Sifted) -> Result<(), Stuck> {
-        self.emit_inode_file()?;
         self.emit_maps()?;
         self.emit_orphans();
+        self.raise_changed_pages()?;
+        self.emit_inode_file()?;
         self.emit_slots();
         self.emit_catalog(&sifted.kept)?;
         self.settle_partial(sifted);
@@ -174,32 +176,38 @@ impl Work<'_> {
     }
 
     fn emit_slots(&mut self) {
-        for (ino, old) in std::mem::take(&mut self.residues) {
-            if !self.slots.contains_key(&ino) {
-                let junk = old.nlink.get() != 0
-                    || old.blocks.get() != 0
-                    || old.root.get() != 0
-                    || old.direct.iter().any(|pointer| pointer.get() != 0)
-                    || (old.orphan_next.get(), old.orphan_previous.get()) != (0, 0)
-                    || old.has(flag::ORPHAN)
-                    || !old.is_free();
-                let mut free = old;
-                if junk {
-                    free = InodeSlot::new_zeroed();
-                    free.generation = old.generation;
-                }
-                self.put_slot(ino, &free);
+        let numbers: BTreeSet<u32> = self.residues.keys().chain(self.slots.keys()).copied().collect();
+        for ino in numbers {
+            if let Some(slot) = self.settled_slot(ino) {
+                self.put_slot(ino, &slot);
             }
         }
-        let slots = std::mem::take(&mut self.slots);
-        for (ino, slot) in &slots {
-            self.put_slot(*ino, slot);
+    }
+
+    /// The slot of an inode as it will be; `None` where there was nothing and will be nothing.
+    pub fn settled_slot(&self, ino: u32) -> Option<InodeSlot> {
+        if let Some(slot) = self.slots.get(&ino) {
+            return Some(*slot);
         }
-        self.slots = slots;
+        let old = self.residues.get(&ino)?;
+        let junk = old.nlink.get() != 0
+            || old.blocks.get() != 0
+            || old.root.get() != 0
+            || old.direct.iter().any(|pointer| pointer.get() != 0)
+            || (old.orphan_next.get(), old.orphan_previous.get()) != (0, 0)
+            || old.has(flag::ORPHAN)
+            || !old.is_free();
+        if !junk {
+            return Some(*old);
+        }
+        let mut free = InodeSlot::new_zeroed();
+        free.generation = old.generation;
+        Some(free)
     }
 
     fn put_slot(&mut self, ino: u32, slot: &InodeSlot) {
-        if let Some(page) = self.pages.get(&Self::page_of(ino)) {
+        // What is still below has not changed.
+        if let Some(page) = self.pages.get(&Self::page_of(ino)).filter(|page| self.in_pool(**page)) {
             let place = slot_offset(PmBlock(*page).offset(), ino.into());
             self.put(place, slot.as_bytes());
         }
@@ -236,8 +244,14 @@ impl Work<'_> {
         if cells.is_empty() {
             return Ok(0);
         }
-        let cells = cells.iter().map(|(key, value)| ((*key).clone(), (*value).clone())).collect();
-        let mut children = self.build_level(shard, 0, cells)?;
+        let leaves = self.take_leaves_below(shard);
+        let mut children = self.build_leaves(shard, cells, &leaves)?;
+        // A root does not lie below.
+        if let [(_, word)] = &children[..]
+            && word.last().is_some_and(|device| *device != 0)
+        {
+            children = self.build_leaves(shard, cells, &BTreeMap::new())?;
+        }
         let mut level = 1;
         while children.len() > 1 {
             children = self.build_level(shard, level, children)?;
@@ -245,6 +259,33 @@ impl Work<'_> {
         }
         let root = children.pop().and_then(|(_, value)| <[u8; 8]>::try_from(value.as_slice()).ok());
         Ok(root.map_or(0, u64::from_le_bytes))
+    }
+
+    /// Leaves, those that lie below and have not changed where they are; gives the cells of the next level.
+    fn build_leaves(
+        &mut self,
+        shard: u32,
+        cells: &[(&Vec<u8>, &Vec<u8>)],
+        below: &BTreeMap<Vec<u8>, LeafBelow>,
+    ) -> Result<Vec<Cell>, Stuck> {
+        let (mut parents, mut rest) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while let Some((key, value)) = cells.get(at) {
+            let stays = below.get(*key).filter(|leaf| {
+                let found = leaf.cells.iter().map(|(key, value)| (key, value));
+                cells.get(at..at + leaf.cells.len()).is_some_and(|cells| found.eq(cells.iter().copied()))
+            });
+            if let Some(leaf) = stays {
+                parents.extend(self.build_level(shard, 0, std::mem::take(&mut rest))?);
+                parents.push(((*key).clone(), leaf.word.to_le_bytes().to_vec()));
+                at += leaf.cells.len();
+            } else {
+                rest.push(((*key).clone(), (*value).clone()));
+                at += 1;
+            }
+        }
+        parents.extend(self.build_level(shard, 0, rest)?);
+        Ok(parents)
     }
 
     /// Pages of one level; gives the cells of the next.

@@ -1,6 +1,7 @@
 //! Finds the pages of the inode file, by its tree and by the block table, and reads their slots.
 
-use super::work::{FileMap, Work};
+use super::below::Copy;
+use super::work::{Bytes, FileMap, Work};
 use std::collections::BTreeMap;
 use terrace_format::address::MAX_INO;
 use terrace_format::below::Identity;
@@ -101,14 +102,19 @@ impl Work<'_> {
         let walk = self.walk(root, &owner);
         self.inode_tree_broken = walk.broken || root == 0;
         self.inode_nodes = walk.nodes;
-        for (index, block) in &walk.entries {
-            self.lies_below(*block, Identity::Inodes { index: *index });
-            self.see(*block);
-            self.pages_found.insert(*index, *block);
-        }
         let most = MAX_INO.0 / SLOTS_PER_PAGE;
         let page = |index: u64| Owner::Page { kind: PageKind::InodePage, datum: index as u32 };
         let mut claims: BTreeMap<u64, u64> = BTreeMap::new();
+        for (index, block) in &walk.entries {
+            self.see(*block);
+            self.pages_found.insert(*index, *block);
+            if let Copy::Intact(bytes) = self.copy_below(*block, Identity::Inodes { index: *index })
+                && *index <= most
+            {
+                self.inodes_below.insert(*block, bytes);
+                claims.insert(*index, *block);
+            }
+        }
         // What tree and table agree on, then what the table alone knows, then what the tree alone knows.
         for (index, block) in walk.entries.iter().filter(|(index, _)| *index <= most) {
             if self.owner(*block) == Some(page(*index)) && self.is_open(*block) && !claims.contains_key(index)
@@ -146,8 +152,7 @@ impl Work<'_> {
             last = count - 1; // pages that neither tree nor table know any more
         }
         for index in 0..=last {
-            let bytes = self.pages.get(&index).and_then(|block| self.block(*block));
-            let Some(bytes) = bytes else {
+            let Some(bytes) = self.inode_page(index) else {
                 if let Some(block) = self.pages.remove(&index)
                     && let Some(place) = self.new.get_mut(block as usize)
                 {
@@ -156,18 +161,22 @@ impl Work<'_> {
                 self.lost_pages.insert(index);
                 continue;
             };
-            for (ino, bytes) in (index * SLOTS_PER_PAGE..).zip(bytes.as_chunks::<{ SLOT_SIZE as usize }>().0)
-            {
-                let (Ok(slot), Ok(ino)) = (InodeSlot::read_from_bytes(bytes), u32::try_from(ino)) else {
-                    continue;
-                };
-                if slot.is_free() {
-                    if bytes.iter().any(|byte| *byte != 0) {
-                        self.residues.insert(ino, slot);
-                    }
-                } else {
-                    self.slots.insert(ino, slot);
+            self.read_slots(index, &bytes);
+        }
+    }
+
+    /// The slots of a page.
+    pub fn read_slots(&mut self, index: u64, bytes: &Bytes) {
+        for (ino, bytes) in (index * SLOTS_PER_PAGE..).zip(bytes.as_chunks::<{ SLOT_SIZE as usize }>().0) {
+            let (Ok(slot), Ok(ino)) = (InodeSlot::read_from_bytes(bytes), u32::try_from(ino)) else {
+                continue;
+            };
+            if slot.is_free() {
+                if bytes.iter().any(|byte| *byte != 0) {
+                    self.residues.insert(ino, slot);
                 }
+            } else {
+                self.slots.insert(ino, slot);
             }
         }
     }

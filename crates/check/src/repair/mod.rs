@@ -8,6 +8,7 @@
 //! One round: inode file, catalog, maps (what was found: `inode_file`, `catalog`, `maps`) → inodes (`slots`) → keys
 //! (`keys`, `names`, `cold`, `summaries`) → pages and words (`emit`). docs/decisions/0006 says why.
 
+mod below;
 mod catalog;
 mod cold;
 mod emit;
@@ -212,11 +213,12 @@ fn forget_unreadable_roots(devices: &Devices, overlay: &mut Overlay) -> bool {
 fn settle(work: &mut Work<'_>, first: Option<&Log>) -> Result<(), Stuck> {
     work.salvage_inode_file();
     work.salvage_catalog();
-    if work.below {
-        return Err(Stuck(
-            "metadata of this pool lies on lower tiers; a repair cannot go there yet, and does nothing"
-                .into(),
-        ));
+    work.find_unreached_below();
+    if let Some(device) = work.absent {
+        return Err(Stuck(format!(
+            "metadata of this pool lies on device {device}, which is missing or answers with errors; a repair without it \
+             would lose it, and does nothing"
+        )));
     }
     work.salvage_maps();
     work.settle_blocks();

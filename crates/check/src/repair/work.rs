@@ -4,6 +4,7 @@
 //! a block gets one owner only. New pages go to blocks whose content neither the old state nor another run of
 //! repair looks at, so that writing them early spoils nothing.
 
+use super::below::LeafBelow;
 use crate::Devices;
 use crate::bitmap::Dense;
 use crate::checker::Node;
@@ -128,8 +129,14 @@ pub(crate) struct Work<'a> {
     pub cells: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Cells or pages of the catalog are gone.
     pub cells_lost: bool,
-    /// Metadata lies below PM.
-    pub below: bool,
+    /// Places of intact metadata pages below PM: device and block.
+    pub places_below: BTreeSet<(u8, u64)>,
+    /// Those of the inode file, by location.
+    pub inodes_below: BTreeMap<u64, Bytes>,
+    /// Leaves of each shard, by their first key.
+    pub leaves_below: BTreeMap<u32, BTreeMap<Vec<u8>, LeafBelow>>,
+    /// A device that metadata lies on and that cannot be asked.
+    pub absent: Option<u8>,
     /// Bytes of the overlay changed in this round.
     pub changed: bool,
 }
@@ -168,7 +175,10 @@ impl<'a> Work<'a> {
             shards: Vec::new(),
             cells: BTreeMap::new(),
             cells_lost: false,
-            below: false,
+            places_below: BTreeSet::new(),
+            inodes_below: BTreeMap::new(),
+            leaves_below: BTreeMap::new(),
+            absent: None,
             changed: false,
         };
         work.read_table();

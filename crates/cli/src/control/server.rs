@@ -205,9 +205,9 @@ impl Server {
         Ok(Server { shared, path: path.to_path_buf() })
     }
 
-    /// Takes no more requests for the file system and waits for those under way.
-    pub fn close_gate(&self) {
-        *self.shared.fs.write() = None;
+    /// The gate, to be closed from another thread.
+    pub fn gate(&self) -> Gate {
+        Gate(Arc::clone(&self.shared))
     }
 
     /// Tells those who wait for the end, removes the socket.
@@ -222,6 +222,16 @@ impl Server {
                 break;
             }
         }
+    }
+}
+
+/// What requests have to pass.
+pub struct Gate(Arc<Shared>);
+
+impl Gate {
+    /// Takes no more requests for the file system and waits for those under way.
+    pub fn close(&self) {
+        *self.0.fs.write() = None;
     }
 }
 

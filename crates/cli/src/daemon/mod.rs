@@ -1,8 +1,10 @@
 //! The daemon: opens a pool, serves its mount, ends it in order.
 //!
 //! Order of the end: no more requests from the kernel (the session is over), none over the control socket
-//! (its gate is closed), background work stopped, then `Fs::unmount` marks the pool clean.
+//! (its gate is closed), background work stopped, then `Fs::unmount` marks the pool clean. Beside a device that does not
+//! answer see `ending`.
 
+mod ending;
 pub mod launch;
 mod log;
 mod notify;
@@ -22,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrace_format::superblock::Superblock;
-use terrace_fs::{Background, Fs};
+use terrace_fs::Fs;
 use terrace_fuse::{Adapter, Connection, Running, SessionOptions, Unmount};
 use terrace_media::PmMedium;
 use terrace_runtime::thread::spawn;
@@ -143,7 +145,7 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
         tracing::error!(%error, "session ended");
     }
     session_over.store(true, Ordering::Relaxed);
-    finish(&fs, server, background)
+    ending::finish(&fs, server, background)
 }
 
 /// Rewrites a damaged copy of the superblock, now that the pool is known to be usable, and says so.
@@ -168,20 +170,6 @@ fn start_session(plan: &Plan, fs: &Arc<Fs>, contact: &Contact) -> Outcome<Runnin
         let _ = kernel.set(notifier);
     })
     .map_err(|error| Failure::new(error.to_string()))
-}
-
-/// Ends the pool after the session.
-fn finish(fs: &Arc<Fs>, server: Server, background: Background) -> Outcome<()> {
-    notify::notify("STOPPING=1");
-    server.close_gate();
-    drop(background);
-    let result = fs.unmount().map_err(|error| error.to_string());
-    match &result {
-        Ok(()) => tracing::info!("unmounted, pool is clean"),
-        Err(error) => tracing::error!(%error, "unmounted, pool is not clean: the next mount recovers it"),
-    }
-    server.end(result.clone());
-    result.map_err(|error| Failure::new(format!("unmount: {error}")))
 }
 
 /// A pool whose files lie below the directory would hide behind its own mount.
@@ -215,9 +203,14 @@ struct Stopper {
 
 impl Stopper {
     fn stop(&self) {
-        if let Err(error) = self.fs.sync() {
-            tracing::error!(%error, "sync before the end");
-        }
+        self.fs.begin_end();
+        // Not for ever beside a device that hangs: what it does not take goes into persistent memory at the end.
+        let fs = Arc::clone(&self.fs);
+        ending::for_a_while("terrace-sync", PATIENCE, move || {
+            if let Err(error) = fs.sync() {
+                tracing::error!(%error, "sync before the end");
+            }
+        });
         let begin = self.clock.monotonic_ns();
         loop {
             let busy = match terrace_fuse::unmount(&self.dir, Unmount::Plain) {
@@ -246,6 +239,8 @@ impl Stopper {
             tracing::error!(%error, "the mount is still in use and cannot be aborted; ending without it");
             std::process::exit(0);
         }
+        // Requests that a device holds are answered when it answers.
+        ending::without_devices(&self.fs, &*self.clock, || self.session_over.load(Ordering::Relaxed));
     }
 }
 

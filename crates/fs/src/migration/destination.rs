@@ -29,12 +29,13 @@ impl Destination {
 }
 
 impl Fs {
-    /// The devices to try for a destination, best first: those of each tier that did not fail a moment ago, then those
-    /// that did, so that the last one left is still tried.
+    /// The devices to try for a destination, best first: those of each tier that did not fail a moment ago and answer, then
+    /// the others, so that the last one left is still tried.
     pub(crate) fn choices_for(&self, to: Destination) -> Vec<Vec<DeviceId>> {
         let now_ns = self.clock.monotonic_ns();
         let avoided = |id: &DeviceId| {
             self.devices.list.get(usize::from(id.0)).is_some_and(|found| found.is_avoided(now_ns))
+                || self.io.is_silent(*id, now_ns)
         };
         let tiers = self.tiers_for(to).into_iter().map(|tier| self.devices.of_tier(tier));
         let (last, mut choices): (Vec<_>, Vec<_>) =

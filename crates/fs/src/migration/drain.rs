@@ -68,6 +68,7 @@ impl Fs {
             let Some(file) = self.has_cold(ino, &mut trouble)? else { continue };
             let mut at = Some(FileBlock(0));
             while let Some(from) = at {
+                self.go_on()?;
                 at = self.collect_below(file, from, most, to, &mut group)?;
                 if group.blocks.len() >= most {
                     found = true;

@@ -359,24 +359,30 @@ impl Job {
             Err(FsError::Stale | FsError::NotDirectory) if directory != self.root.ino => {
                 return Ok(Piece::More);
             }
-            entries => entries?,
-        };
-        if let Some(last) = entries.last() {
-            self.directories.push((directory, last.cookie));
-        }
-        let mut result = Ok(Piece::More);
-        for entry in entries.iter().filter(|entry| entry.cookie > DOTS) {
-            if result.is_ok()
-                && let Err(error) = self.found(fs, entry)
-            {
-                result = Err(error);
+            Err(error) => {
+                self.directories.push((directory, after));
+                return Err(error);
             }
-            fs.forget(entry.ino, 1);
+            Ok(entries) => entries,
+        };
+        // Below what is found in it. Where an error ends this part, the next goes on at the entry that met it.
+        let place = self.directories.len();
+        let (mut result, mut done) = (Ok(Piece::More), after);
+        for entry in &entries {
+            if entry.cookie > DOTS {
+                if result.is_ok()
+                    && let Err(error) = self.found(fs, entry)
+                {
+                    result = Err(error);
+                }
+                fs.forget(entry.ino, 1);
+            }
+            if result.is_ok() {
+                done = entry.cookie;
+            }
         }
-        if result.is_err() {
-            // The same part again: what was done is done again without harm.
-            self.directories.retain(|(found, _)| *found != directory);
-            self.directories.push((directory, after));
+        if !entries.is_empty() {
+            self.directories.insert(place, (directory, done));
         }
         result
     }
@@ -396,19 +402,26 @@ impl Job {
         Ok(fs.pinned(ino)?.is_some_and(|tier| tier != to))
     }
 
-    /// An entry of a directory. It may have vanished.
+    /// An entry of a directory. It may have vanished. After an error nothing of it counts.
     fn found(&mut self, fs: &Fs, entry: &DirectoryEntry) -> FsResult<()> {
-        let Ok(found) = fs.getattr(entry.ino) else { return Ok(()) };
+        let found = match fs.getattr(entry.ino) {
+            Err(FsError::Stale) => return Ok(()),
+            Err(error) if is_damage(&error) => {
+                self.trouble.get_or_insert(error);
+                return Ok(());
+            }
+            found => found?,
+        };
         if entry.file_type != DIRECTORY_TYPE && entry.file_type != REGULAR_TYPE {
             return Ok(());
         }
-        self.progress.lock().report.files += 1;
         if self.phase == Phase::Mark {
             match fs.set_pin(entry.ino, found.generation, self.action.tier()) {
                 Err(FsError::Stale) => return Ok(()),
                 done => done?,
             }
         }
+        self.progress.lock().report.files += 1;
         if entry.file_type == DIRECTORY_TYPE {
             self.directories.push((entry.ino, 0));
         } else if found.nlink < 2 || self.linked.insert(entry.ino) {

@@ -56,7 +56,9 @@ impl Fs {
     /// Takes the next group of victims, picking `wanted` new ones when none are queued.
     pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Victims> {
         // Writers that wait for space come here too: they must not each take a group and a copy buffer.
-        if self.migration.in_flight.load(Ordering::Acquire) >= WORKERS as u64 * self.group_blocks {
+        // What a device that hangs holds does not count, or all others would wait for it.
+        let most = WORKERS as u64 * (1 + self.io.silent(self.clock.monotonic_ns())) * self.group_blocks;
+        if self.migration.in_flight.load(Ordering::Acquire) >= most {
             return Ok(Victims::InFlight);
         }
         let group = self.migration.pop_group(self.group_blocks as usize);

@@ -204,3 +204,23 @@ fn what_stays_is_not_picked_again_at_once() {
     fs.slow_below.store(1, Ordering::Relaxed);
     assert!(!fs.rests(fs.clock.monotonic_ns()));
 }
+
+/// What is no transaction gave EIO after 1,000 fetched metadata pages: a large file has more. The same page for ever is
+/// damage.
+#[test]
+fn many_pages_below_are_no_damage() {
+    let (fs, _) = with_file(1);
+    let page = |index: u64| {
+        let key = terrace_format::keys::Key::dentry(ROOT_INO, index).0;
+        let shard = fs.catalog.shard_of(ROOT_INO.0);
+        FsError::from(Error::from(terrace_wal::PageBelow::Leaf { shard, key }))
+    };
+    let mut met = 0;
+    let many = fs.with_pages(Wait::Allowed, || {
+        met += 1;
+        if met <= 3000 { Err(page(met)) } else { Ok(met) }
+    });
+    assert_eq!(many.unwrap(), 3001);
+    let same: FsResult<()> = fs.with_pages(Wait::Allowed, || Err(page(7)));
+    assert!(matches!(same, Err(FsError::Engine(Error::Corrupt(_)))), "{same:?}");
+}

@@ -62,6 +62,8 @@ impl Fs {
     fn sink(&self, ino: Ino, generation: u32, from: FileBlock, most: u64) -> FsResult<Option<FileBlock>> {
         let Some((victims, next)) = self.read_blocks(ino, generation, from, most)? else { return Ok(None) };
         if !victims.is_empty() {
+            // Not before all are found: after an error nobody would give the marked ones back.
+            victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch_read(LEAVING));
             self.migration.in_flight.fetch_add(victims.len() as u64, Ordering::AcqRel);
             self.move_group(&victims)?;
         }
@@ -92,7 +94,6 @@ impl Fs {
             };
             let descriptor = self.blocks.descriptor(mapping.block);
             if !mapping.unwritten && descriptor.read() > 0 {
-                descriptor.touch_read(LEAVING);
                 victims.push(Victim { ino, block, pm: mapping.block });
             }
             at = block.plus(1);

@@ -219,6 +219,11 @@ impl SimulatedDevice {
         self.shared.state.lock().faults.gone = Some(errno);
     }
 
+    /// Whether unflushed writes were lost and no flush has said so: the next one will, although the device is there.
+    pub fn has_loss_to_tell(&self) -> bool {
+        self.shared.state.lock().faults.lost
+    }
+
     /// The device is there again. With a seed it had lost power meanwhile: what was not flushed is kept, lost or
     /// torn as a crash would have it, and if there was any, the next flush fails with EIO. Without one nothing is lost.
     pub fn come_back(&self, lost_power: Option<u64>) {

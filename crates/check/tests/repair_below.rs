@@ -1,0 +1,432 @@
+//! Repair of pools whose metadata lies on a lower tier (decision 0014): what is intact there stays, wherever the damage is.
+
+#![allow(clippy::unwrap_used)]
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use terrace_check::{Code, Devices, Options, Repair, Report, check, repair};
+use terrace_format::below::{Below, is_below};
+use terrace_format::inode::{SLOTS_PER_PAGE, unpack_root};
+use terrace_format::page::Page;
+use terrace_format::superblock::Superblock;
+use terrace_format::{Ino, PmBlock, PmOffset};
+use terrace_fs::{
+    Caller, DeviceClass, FormatOptions, Fs, MetadataMoves, MountOptions, NewDevice, PolicyKind, PoolMedia,
+    Wait, WriteFlags, XattrMode, format, read_superblock,
+};
+use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
+use terrace_media::pm::RecordedPm;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::ManualClock;
+
+const W: Wait = Wait::Allowed;
+const BLOCK: usize = 4096;
+const ROOT: Ino = Ino(1);
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const OPTIONS: Options<'static> = Options { read_cold: true, progress: None };
+const PM_BYTES: u64 = 4 << 20;
+const DEVICE_BLOCKS: u64 = 4096;
+const DIRECTORIES: u32 = 12;
+const FILES: u32 = 2400;
+
+/// Path, inode, mode, size, content and attribute of everything.
+type Tree = BTreeMap<String, (u64, u32, u64, Vec<u8>, Option<Vec<u8>>)>;
+
+struct World {
+    pm: Arc<RecordedPm>,
+    device: Arc<SimulatedDevice>,
+}
+
+impl World {
+    fn new(pm: &[u8], device: &[u8]) -> World {
+        let device = DeviceImage::from_bytes(device);
+        World {
+            pm: Arc::new(RecordedPm::from_image(pm.to_vec())),
+            device: Arc::new(SimulatedDevice::from_image(device)),
+        }
+    }
+    fn devices(&self, present: bool) -> Devices {
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        Devices { pm: self.pm.clone(), block: vec![present.then_some(device)] }
+    }
+    fn repair(&self) -> Repair {
+        repair(&self.devices(true), &OPTIONS)
+    }
+    fn check(&self) -> Report {
+        check(&self.devices(true), &OPTIONS)
+    }
+    fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut pm = vec![0; self.pm.size() as usize];
+        assert!(self.pm.visible_image().read(0, &mut pm));
+        (pm, self.device.visible_image().to_bytes())
+    }
+    fn superblock(&self) -> Superblock {
+        read_superblock(&*self.pm, true).unwrap().0
+    }
+    fn mount(&self, metadata_moves: MetadataMoves) -> Arc<Fs> {
+        let pm: Arc<dyn PmMedium> = self.pm.clone();
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        let options = MountOptions { metadata_moves, ..MountOptions::default() };
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
+        Fs::mount(PoolMedia { pm, block: vec![device] }, self.superblock(), options, clock).unwrap()
+    }
+    /// Everything that can be reached.
+    fn tree(&self) -> Tree {
+        let fs = self.mount(MetadataMoves::WhenScarce);
+        let mut tree = Tree::new();
+        let mut left = vec![(ROOT, String::new())];
+        while let Some((directory, path)) = left.pop() {
+            let mut entries = Vec::new();
+            fs.readdir(directory, 0, &mut |entry| {
+                entries.push(entry.clone());
+                true
+            })
+            .unwrap();
+            for entry in entries.into_iter().filter(|entry| !entry.name.starts_with(b".")) {
+                let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+                let found = fs.getattr(entry.ino).unwrap();
+                let mut content = Vec::new();
+                if found.mode >> 12 == 0o10 {
+                    content = vec![0; found.size as usize];
+                    let read = fs.read(entry.ino, 0, &mut content, W).unwrap();
+                    assert_eq!(read, content.len());
+                } else if found.mode >> 12 == 0o04 {
+                    left.push((entry.ino, path.clone()));
+                }
+                let attribute = fs.getxattr(entry.ino, b"user.a").ok();
+                let size = if found.mode >> 12 == 0o10 { found.size } else { 0 };
+                tree.insert(path, (entry.ino.0, found.mode, size, content, attribute));
+            }
+        }
+        fs.unmount().unwrap();
+        tree
+    }
+}
+
+/// A pool most of whose metadata lies below.
+struct Sample {
+    pm: Vec<u8>,
+    device: Vec<u8>,
+    tree: Tree,
+}
+
+impl Sample {
+    fn new() -> Sample {
+        let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::new(PM_BYTES));
+        let device: Arc<dyn BlockMedium> = Arc::new(SimulatedDevice::new(DEVICE_BLOCKS));
+        let options = FormatOptions {
+            label: "test".into(),
+            uuid: [7; 16],
+            hash_key: [9; 16],
+            policy: PolicyKind::Anticache,
+            data_ordered: false,
+            chunk_blocks: 16,
+            created_ns: 1_700_000_000_000_000_000,
+            root: Default::default(),
+            devices: vec![NewDevice {
+                tier: 1,
+                class: DeviceClass::Ssd,
+                uuid: [1; 16],
+                path: "/tier".into(),
+            }],
+        };
+        format(&PoolMedia { pm: pm.clone(), block: vec![device.clone()] }, &options).unwrap();
+        let mut bytes = vec![0; PM_BYTES as usize];
+        pm.read(PmOffset(0), &mut bytes).unwrap();
+        let world = World::new(&bytes, &{
+            let mut blocks = vec![terrace_media::block::AlignedBlock::zeroed(); DEVICE_BLOCKS as usize];
+            device.read(terrace_format::DeviceBlock(0), &mut blocks).unwrap();
+            blocks.iter().flat_map(|block| block.0).collect::<Vec<u8>>()
+        });
+        let fs = world.mount(MetadataMoves::Always);
+        let directories: Vec<Ino> = (0..DIRECTORIES)
+            .map(|index| fs.mkdir(ROOT, format!("d{index}").as_bytes(), 0o755, CALLER, W).unwrap().ino)
+            .collect();
+        for index in 0..FILES {
+            let directory = directories[(index % DIRECTORIES) as usize];
+            let name = format!("{index:05}-{}", "a-name-of-some-length".repeat(2));
+            let ino = fs.mknod(directory, name.as_bytes(), 0o100644, 0, CALLER, W).unwrap().ino;
+            if index % 7 == 0 {
+                let content = vec![index as u8 | 1; 100 + index as usize % 5000];
+                fs.write(ino, 0, &content, WriteFlags::default(), W).unwrap();
+            }
+            if index % 11 == 0 {
+                fs.setxattr(ino, b"user.a", name.as_bytes(), XattrMode::Any, W).unwrap();
+            }
+            fs.forget(ino, 1);
+        }
+        fs.sync_to(1, &mut |_| {}).unwrap();
+        fs.lower_metadata_now().unwrap();
+        directories.iter().for_each(|ino| fs.forget(*ino, 1));
+        fs.unmount().unwrap();
+        drop(fs);
+        let report = world.check();
+        assert!(report.is_clean() && report.summary.metadata_below > 100, "{report:#?}");
+        let (pm, device) = world.bytes();
+        let tree = World::new(&pm, &device).tree();
+        assert_eq!(tree.len(), (DIRECTORIES + FILES) as usize);
+        Sample { pm, device, tree }
+    }
+    fn world(&self) -> World {
+        World::new(&self.pm, &self.device)
+    }
+    fn word(&self, offset: PmOffset) -> u64 {
+        u64::from_le_bytes(self.pm[offset.0 as usize..][..8].try_into().unwrap())
+    }
+    fn page(&self, block: u64) -> Page {
+        Page(Box::new(self.pm[block as usize * BLOCK..][..BLOCK].try_into().unwrap()))
+    }
+    fn geometry(&self) -> terrace_format::Geometry {
+        self.world().superblock().geometry()
+    }
+    /// Inner pages and leaves in PM, and locations below, of all catalog trees.
+    fn catalog(&self) -> (Vec<u64>, Vec<u64>, Vec<u64>) {
+        let geometry = self.geometry();
+        let (mut inner, mut leaves, mut below) = (Vec::new(), Vec::new(), Vec::new());
+        let roots = (0..geometry.catalog_shards).map(|shard| self.word(geometry.shard_root(shard)));
+        let mut left: Vec<u64> = roots.filter(|root| *root != 0).collect();
+        while let Some(word) = left.pop() {
+            if is_below(word) {
+                below.push(word);
+                continue;
+            }
+            let page = self.page(word);
+            if page.level() == 0 {
+                leaves.push(word);
+                continue;
+            }
+            inner.push(word);
+            let child = |at| u64::from_le_bytes(page.cell(at).unwrap().1.try_into().unwrap());
+            left.extend((0..page.count()).map(child));
+        }
+        (inner, leaves, below)
+    }
+    /// Nodes of the inode file's tree, and its pages: in PM and below.
+    fn inode_file(&self) -> (Vec<u64>, Vec<u64>, Vec<u64>) {
+        let (height, root) = unpack_root(self.word(self.geometry().inode_root()));
+        let (mut nodes, mut level) = (Vec::new(), vec![root]);
+        for _ in 0..height {
+            let children = level.iter().flat_map(|node| {
+                let words = (0..512).map(|at| self.word(PmBlock(*node).offset().plus(at * 8)));
+                words.filter(|word| *word != 0).collect::<Vec<u64>>()
+            });
+            let children = children.collect();
+            nodes.append(&mut level);
+            level = children;
+        }
+        let (below, here) = level.into_iter().partition(|word| is_below(*word));
+        (nodes, here, below)
+    }
+    fn wipe(&mut self, block: u64) {
+        self.pm[block as usize * BLOCK..][..BLOCK].fill(0);
+    }
+    fn rot(&mut self, word: u64) {
+        let at = Below::decode(word).unwrap().block.0 as usize * BLOCK;
+        self.device[at + 2000] ^= 0x40;
+    }
+    fn copy(&self) -> Sample {
+        Sample { pm: self.pm.clone(), device: self.device.clone(), tree: self.tree.clone() }
+    }
+    /// Repairs, and judges all but what is left of the files.
+    #[track_caller]
+    fn repaired(&self, site: &str) -> (World, Repair) {
+        let world = self.world();
+        let done = world.repair();
+        assert_eq!(done.failure, None, "{site}");
+        assert!(
+            done.written && done.left.is_clean(),
+            "{site}: {:#?} {:#?}",
+            done.left.findings,
+            done.actions
+        );
+        let (pm, device) = world.bytes();
+        assert!(device == self.device, "{site}: a lower tier was written");
+        let again = world.repair();
+        assert!(!again.written && again.left.is_clean(), "{site}: a second run writes: {:?}", again.actions);
+        (World::new(&pm, &device), done)
+    }
+}
+
+#[test]
+fn a_sound_pool_with_metadata_below_is_not_written() {
+    let sample = Sample::new();
+    let world = sample.world();
+    let done = world.repair();
+    assert!(!done.written && done.failure.is_none() && done.left.is_clean(), "{done:#?}");
+}
+
+/// Each of these led to "does nothing". What lies below is intact, so nothing of it may be lost, wherever PM is damaged:
+/// also where the pages that lead to it are gone.
+#[test]
+fn damage_in_pm_loses_nothing_below() {
+    let sample = Sample::new();
+    let (inner, leaves, _) = sample.catalog();
+    let (nodes, here, _) = sample.inode_file();
+    assert!(!inner.is_empty() && !nodes.is_empty() && !here.is_empty());
+    let geometry = sample.geometry();
+    let mut damages: Vec<(String, Sample)> = Vec::new();
+    for block in inner.iter().chain(&nodes) {
+        let mut damaged = sample.copy();
+        damaged.wipe(*block);
+        damages.push((format!("inner page {block}"), damaged));
+    }
+    let mut all = sample.copy();
+    inner.iter().chain(&nodes).for_each(|block| all.wipe(*block));
+    damages.push(("all inner pages".into(), all));
+    for block in here.iter().chain(&leaves).chain(&inner).chain(&nodes) {
+        let mut damaged = sample.copy();
+        let entry = geometry.table_entry(PmBlock(*block)).0 as usize;
+        damaged.pm[entry..entry + 16].fill(0);
+        damages.push((format!("table entry of {block}"), damaged));
+    }
+    let mut lost = sample.copy();
+    for copy in terrace_format::geometry::CHECKPOINT_COPIES {
+        lost.wipe(copy.0);
+    }
+    damages.push(("checkpoints".into(), lost));
+    let mut head = sample.copy();
+    head.pm[geometry.orphan_head(3).0 as usize] = 9;
+    damages.push(("orphan list".into(), head));
+    for (site, damaged) in damages {
+        let (world, done) = damaged.repaired(&site);
+        let found = world.tree();
+        let missing: Vec<&String> = sample.tree.keys().filter(|path| !found.contains_key(*path)).collect();
+        assert!(missing.is_empty(), "{site}: {} missing, {:#?}", missing.len(), done.actions);
+        assert!(found == sample.tree, "{site}: {:#?}", done.actions);
+    }
+}
+
+/// A slot in a page below that has to change brings its page into PM; the others stay.
+#[test]
+fn a_page_below_that_changes_comes_up() {
+    let sample = Sample::new();
+    let (_, _, below) = sample.inode_file();
+    let mut damaged = sample.copy();
+    // A block that the table gives to an inode of a page below: its map, and so its slot, has to take it.
+    let geometry = sample.geometry();
+    let (index, ino) = sample
+        .tree
+        .values()
+        .filter(|(_, mode, size, _, _)| mode >> 12 == 0o10 && *size > 0)
+        .map(|(ino, ..)| (ino / SLOTS_PER_PAGE, *ino))
+        .next_back()
+        .unwrap();
+    let free = (geometry.first_pool_block().0..geometry.block_count())
+        .rev()
+        .find(|block| sample.word(geometry.table_entry(PmBlock(*block))) == 0)
+        .unwrap();
+    let owner = terrace_format::table::Owner::File {
+        ino: Ino(ino),
+        block: terrace_format::FileBlock(0),
+        unwritten: false,
+    };
+    let entry = geometry.table_entry(PmBlock(free)).0 as usize;
+    damaged.pm[entry..entry + 8].copy_from_slice(&owner.encode().to_le_bytes());
+    damaged.pm[entry + 8..entry + 16].fill(0xff);
+    let (world, done) = damaged.repaired("table entry");
+    let came = done.actions.iter().filter(|action| action.contains("comes up")).count();
+    assert_eq!(came, 1, "page {index} of {}: {:#?}", below.len(), done.actions);
+    assert_eq!(world.check().summary.metadata_below, sample.world().check().summary.metadata_below - 1);
+    let found = world.tree();
+    for (path, (number, mode, size, content, attribute)) in &sample.tree {
+        let (found_number, found_mode, found_size, found_content, found_attribute) = &found[path];
+        assert_eq!((found_number, found_mode, found_size), (number, mode, size), "{path}");
+        assert_eq!(found_attribute, attribute, "{path}");
+        assert!(found_content == content || *number == ino, "{path}");
+    }
+}
+
+/// A leaf below that is damaged takes its names along, and nothing else; a page of the inode file its attributes.
+#[test]
+fn damage_below_loses_what_it_held_and_no_more() {
+    let sample = Sample::new();
+    let (_, _, leaves) = sample.catalog();
+    let (inner, _, _) = sample.catalog();
+    let (nodes, _, pages) = sample.inode_file();
+    assert!(leaves.len() > 10 && pages.len() > 20);
+    for (leaf, page, wiped) in [(0, None, false), (3, None, true), (5, Some(7), false), (9, Some(11), true)] {
+        let site = format!("leaf {leaf}, page {page:?}, inner pages wiped: {wiped}");
+        let mut damaged = sample.copy();
+        damaged.rot(leaves[leaf]);
+        page.into_iter().for_each(|page: usize| damaged.rot(pages[page]));
+        if wiped {
+            inner.iter().chain(&nodes).for_each(|block| damaged.wipe(*block));
+        }
+        let before = damaged.world().check();
+        assert!(before.has(Code::MetadataChecksum) || wiped, "{site}: {:?}", before.findings);
+        let (world, _) = damaged.repaired(&site);
+        let found = world.tree();
+        let numbers: BTreeSet<u64> = found.values().map(|(ino, ..)| *ino).collect();
+        // No more than a leaf holds have no name any more; all of them are in lost+found.
+        let nameless = sample.tree.keys().filter(|path| !found.contains_key(*path)).count();
+        assert!(nameless < 200, "{site}: {nameless}");
+        let gone: Vec<u64> =
+            sample.tree.values().map(|(ino, ..)| *ino).filter(|ino| !numbers.contains(ino)).collect();
+        assert!(gone.len() <= if page.is_some() { 32 } else { 0 }, "{site}: {gone:?}");
+        let same = sample.tree.iter().filter(|(path, seen)| found.get(*path) == Some(seen)).count();
+        let most = 200 + if page.is_some() { 32 } else { 0 };
+        assert!(sample.tree.len() - same < most, "{site}: {same} of {}", sample.tree.len());
+    }
+}
+
+/// What lies on a device that is missing may come back: nothing is repaired without it, and all with it.
+#[test]
+fn nothing_is_repaired_without_the_device() {
+    let sample = Sample::new();
+    let (inner, _, _) = sample.catalog();
+    let mut damaged = sample.copy();
+    damaged.wipe(inner[0]);
+    let geometry = sample.geometry();
+    damaged.pm[geometry.orphan_head(3).0 as usize] = 9;
+    let world = damaged.world();
+    let done = repair(&world.devices(false), &OPTIONS);
+    assert!(!done.written && done.failure.is_some(), "{done:#?}");
+    world.device.fail_next(Operation::Read, 0..DEVICE_BLOCKS, 5, Times::Forever);
+    let done = world.repair();
+    assert!(!done.written && done.failure.is_some(), "{done:#?}");
+    world.device.clear_failures();
+    assert_eq!(world.bytes().0, damaged.pm);
+    let done = world.repair();
+    assert!(done.written && done.left.is_clean(), "{done:#?}");
+    assert!(world.tree() == sample.tree);
+}
+
+/// Any damage: the repair ends, what it leaves is sound, and a second one has nothing to do.
+#[test]
+fn any_damage_is_repaired_once() {
+    let sample = Sample::new();
+    let (inner, leaves, below) = sample.catalog();
+    let (nodes, here, pages) = sample.inode_file();
+    let geometry = sample.geometry();
+    for seed in 0..60 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut damaged = sample.copy();
+        let of_pm: Vec<u64> = inner.iter().chain(&leaves).chain(&nodes).chain(&here).copied().collect();
+        for _ in 0..rng.random_range(1..4) {
+            match rng.random_range(0..4) {
+                0 => {
+                    let at = of_pm[rng.random_range(0..of_pm.len())] as usize * BLOCK;
+                    let line = at + 64 * rng.random_range(0..64);
+                    let fill: u8 = rng.random();
+                    damaged.pm[line..line + 64].fill(fill);
+                }
+                1 => damaged.rot(below[rng.random_range(0..below.len())]),
+                2 => damaged.rot(pages[rng.random_range(0..pages.len())]),
+                _ => {
+                    let block = PmBlock(rng.random_range(0..geometry.block_count()));
+                    let entry = geometry.table_entry(block).0 as usize;
+                    damaged.pm[entry] ^= 1 << rng.random_range(0..8);
+                }
+            }
+        }
+        let world = damaged.world();
+        let done = world.repair();
+        assert_eq!(done.failure, None, "seed {seed}");
+        assert!(done.left.is_clean(), "seed {seed}: {:#?} {:#?}", done.left.findings, done.actions);
+        let again = world.repair();
+        assert!(!again.written, "seed {seed}: {:?}", again.actions);
+        world.tree();
+    }
+}

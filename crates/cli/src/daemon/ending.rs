@@ -1,0 +1,112 @@
+//! The end of a pool, also beside a device that does not answer.
+//!
+//! ext4 and ZFS wait for such a device, for ever if need be. Here what waits for it in DRAM has another home: after a while
+//! without any answer it goes into persistent memory, and the daemon ends. The pool is then not marked clean, because
+//! threads that the device holds may still wake up: the next mount recovers it, as after `kill -9`, and nothing is lost.
+//! What persistent memory has no room for is waited for: dropping it would lose what an orderly unmount has to keep.
+
+use super::notify;
+use crate::control::Server;
+use crate::failure::{Failure, Outcome};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use terrace_fs::{Background, Fs};
+use terrace_runtime::thread::spawn;
+use terrace_runtime::{Clock, SystemClock};
+
+/// How long no device may answer before the daemon ends without them. Linux gives a disk 30 s before it tries again.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often that is looked at.
+const STEP: Duration = Duration::from_millis(500);
+
+/// What is said of such an end.
+const WITHOUT: &str = "a device does not answer; what waited for it is in persistent memory, and the next mount recovers the pool";
+
+/// Tells whether devices have been silent for too long.
+struct Silence {
+    answered_ns: u64,
+    since_ns: u64,
+    told: bool,
+}
+
+impl Silence {
+    fn new(fs: &Fs, clock: &dyn Clock) -> Silence {
+        Silence { answered_ns: fs.devices_answered_ns(), since_ns: clock.monotonic_ns(), told: false }
+    }
+
+    /// True when nothing was answered for long and all that waits could be put into persistent memory.
+    fn can_leave(&mut self, fs: &Fs, clock: &dyn Clock) -> bool {
+        let (answered, now) = (fs.devices_answered_ns(), clock.monotonic_ns());
+        if answered != self.answered_ns {
+            (self.answered_ns, self.since_ns) = (answered, now);
+        }
+        if now - self.since_ns < PATIENCE.as_nanos() as u64 {
+            return false;
+        }
+        let kept = fs.keep_without_devices();
+        if let Err(error) = &kept
+            && !std::mem::replace(&mut self.told, true)
+        {
+            tracing::error!(%error, "a device does not answer, and what waits for it fits nowhere else; waiting for it");
+        }
+        kept.is_ok()
+    }
+}
+
+/// Ends the pool after the session.
+pub(super) fn finish(fs: &Arc<Fs>, server: Server, background: Background) -> Outcome<()> {
+    notify::notify("STOPPING=1");
+    fs.begin_end();
+    let (tell, told) = channel();
+    let (ending, gate) = (Arc::clone(fs), server.gate());
+    let thread = spawn("terrace-end", move || {
+        gate.close();
+        drop(background);
+        let _ = tell.send(ending.unmount().map_err(|error| error.to_string()));
+    });
+    let clock = SystemClock::default();
+    let mut silence = Silence::new(fs, &clock);
+    let result = loop {
+        if let Err(error) = &thread {
+            break Err(format!("no thread for it: {error}"));
+        }
+        match told.recv_timeout(STEP) {
+            Ok(result) => break result,
+            Err(RecvTimeoutError::Disconnected) => break Err("the thread for it ended early".to_string()),
+            Err(RecvTimeoutError::Timeout) if silence.can_leave(fs, &clock) => break Err(WITHOUT.to_string()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    };
+    match &result {
+        Ok(()) => tracing::info!("unmounted, pool is clean"),
+        Err(error) => tracing::error!(%error, "unmounted, pool is not clean: the next mount recovers it"),
+    }
+    server.end(result.clone());
+    result.map_err(|error| Failure::new(format!("unmount: {error}")))
+}
+
+/// Runs something in a thread of its own and waits for it, not longer than `limit`.
+pub(super) fn for_a_while(name: &str, limit: Duration, body: impl FnOnce() + Send + 'static) {
+    let (tell, told) = channel();
+    let thread = spawn(name, move || {
+        body();
+        let _ = tell.send(());
+    });
+    match thread {
+        Ok(_) => drop(told.recv_timeout(limit)),
+        Err(error) => tracing::error!(%error, "{name}"),
+    }
+}
+
+/// Waits until `is_over`; ends the process when requests wait for a device that does not answer.
+pub(super) fn without_devices(fs: &Fs, clock: &dyn Clock, is_over: impl Fn() -> bool) {
+    let mut silence = Silence::new(fs, clock);
+    while !is_over() {
+        if silence.can_leave(fs, clock) {
+            tracing::error!("{WITHOUT}");
+            std::process::exit(1);
+        }
+        clock.sleep(STEP);
+    }
+}
