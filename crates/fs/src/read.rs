@@ -78,7 +78,13 @@ impl Fs {
         self.read_into(ino, offset, &mut Growing { buffer, length }, wait)
     }
 
-    fn read_into<R: Room + ?Sized>(&self, ino: Ino, offset: u64, into: &mut R, wait: Wait) -> FsResult<usize> {
+    fn read_into<R: Room + ?Sized>(
+        &self,
+        ino: Ino,
+        offset: u64,
+        into: &mut R,
+        wait: Wait,
+    ) -> FsResult<usize> {
         let mut op = Op::new(wait);
         let mut provided = 0;
         loop {

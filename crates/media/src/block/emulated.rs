@@ -136,6 +136,17 @@ mod tests {
         assert_eq!(took(begin), 1000 * 10_000 + 10_000);
         assert_eq!(back[0].0, [7; 4096]);
         let begin = clock.monotonic_ns();
+        let (one, two) = back.split_at_mut(1);
+        device.read_all(&mut [
+            BlockRead::new(DeviceBlock(9), one),
+            BlockRead::new(DeviceBlock(3), &mut two[..3]),
+        ]);
+        assert_eq!(
+            (took(begin), two[0].0),
+            (4 * 10_000 + 10_000, [7; 4096]),
+            "their latency passes together"
+        );
+        let begin = clock.monotonic_ns();
         device.flush()?;
         assert_eq!((took(begin), below.counters().flushes), (0, 1));
         Ok(())
