@@ -215,7 +215,7 @@ impl BlockMedium for Counted {
         reads.iter().for_each(|read| self.counter.read(size_of_val(read.into)));
         let begin = self.clock.monotonic_ns();
         self.medium.read_all(reads);
-        // They were in flight together, and none came before the last.
+        // In flight together: each counts as long as the last.
         let passed = self.clock.monotonic_ns().saturating_sub(begin) * reads.len() as u64;
         self.counter.cell().read_ns.fetch_add(passed, Ordering::Relaxed);
     }
