@@ -17,6 +17,8 @@ use terrace_format::checksum::crc32c;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, Corrupt, DeviceId, FileBlock, Ino};
+use terrace_media::MediaError;
+use terrace_media::block::Buffer;
 
 /// How often a fetch is begun anew because something of the region has changed.
 const MOST_ROUNDS: u32 = 3;
@@ -99,8 +101,9 @@ impl Fs {
                 (inode, self.devices.plan_reads(inside.collect()), self.region_versions(ino, window))
             };
             let mut pages = Vec::new();
-            for read in on_asked_devices(reads, range) {
-                self.read_pages(&read, range, &mut pages)?;
+            let reads = on_asked_devices(reads, range);
+            for (read, result) in reads.iter().zip(DeviceRead::read_all(&reads)) {
+                self.check_pages(read, result, range, &mut pages)?;
             }
             rounds += 1;
             let _guard = self.locks.read(ino);
@@ -150,8 +153,19 @@ impl Fs {
         asked: BlockRange,
         pages: &mut Vec<(FileBlock, Page)>,
     ) -> FsResult<()> {
+        self.check_pages(read, read.read(), asked, pages)
+    }
+
+    /// The rest of [`Self::read_pages`], when the run has been read.
+    fn check_pages(
+        &self,
+        read: &DeviceRead<'_>,
+        result: Result<Buffer, MediaError>,
+        asked: BlockRange,
+        pages: &mut Vec<(FileBlock, Page)>,
+    ) -> FsResult<()> {
         let wants = |block: FileBlock| asked.first <= block && block < asked.end;
-        let buffer = match read.read() {
+        let buffer = match result {
             Ok(buffer) => Arc::new(buffer),
             Err(error) => {
                 // One sector among those that nobody asked for: the others alone. They are consecutive.
@@ -204,10 +218,14 @@ impl Fs {
 
 /// Without the reads of devices on which nothing lies that was asked for: nobody waits for a slower tier, or for one that
 /// hangs, because of what is only read ahead. In the background nothing was asked for, and all is read.
-fn on_asked_devices(reads: Vec<DeviceRead<'_>>, asked: BlockRange) -> impl Iterator<Item = DeviceRead<'_>> {
+fn on_asked_devices(mut reads: Vec<DeviceRead<'_>>, asked: BlockRange) -> Vec<DeviceRead<'_>> {
+    if asked.is_empty() {
+        return reads;
+    }
     let is_asked = |read: &DeviceRead<'_>| {
         read.blocks.iter().any(|(block, _)| asked.first <= *block && *block < asked.end)
     };
     let devices: Vec<DeviceId> = reads.iter().filter(|read| is_asked(read)).map(|read| read.device).collect();
-    reads.into_iter().filter(move |read| asked.is_empty() || devices.contains(&read.device))
+    reads.retain(|read| devices.contains(&read.device));
+    reads
 }

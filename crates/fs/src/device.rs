@@ -7,7 +7,7 @@ use std::time::Duration;
 use terrace_catalog::{ChunkSpace, DeviceRun, Pin};
 use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
-use terrace_media::block::{AlignedBlock, Buffer};
+use terrace_media::block::{AlignedBlock, BlockRead, Buffer};
 use terrace_media::{BlockMedium, DeviceError, MediaError, Promise};
 use terrace_runtime::sync::ReentrantMutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -113,6 +113,32 @@ impl DeviceRead<'_> {
         let mut buffer = vec![AlignedBlock::zeroed(); self.blocks.len()];
         self.devices.medium(self.device)?.read(self.start, &mut buffer)?;
         Ok(buffer)
+    }
+    /// Reads several runs, those of one device together. As many results.
+    pub fn read_all(runs: &[DeviceRead<'_>]) -> Vec<Result<Buffer, MediaError>> {
+        let mut results = Vec::with_capacity(runs.len());
+        for runs in runs.chunk_by(|one, next| one.device == next.device) {
+            let medium = match runs {
+                [] => continue,
+                [run] => {
+                    results.push(run.read());
+                    continue;
+                }
+                [first, ..] => first.devices.medium(first.device),
+            };
+            let mut buffers: Vec<Buffer> =
+                runs.iter().map(|run| vec![AlignedBlock::zeroed(); run.blocks.len()]).collect();
+            let places = runs.iter().zip(&mut buffers);
+            let mut reads: Vec<BlockRead<'_>> =
+                places.map(|(run, buffer)| BlockRead::new(run.start, buffer)).collect();
+            match medium {
+                Ok(medium) => medium.read_all(&mut reads),
+                Err(error) => reads.iter_mut().for_each(|read| read.result = Err(error.clone())),
+            }
+            let ends: Vec<_> = reads.into_iter().map(|read| read.result).collect();
+            results.extend(ends.into_iter().zip(buffers).map(|(end, buffer)| end.map(|()| buffer)));
+        }
+        results
     }
     /// The part of the run that a range of its blocks is, `None` when that is empty.
     pub fn part(&self, of: Range<usize>) -> Option<DeviceRead<'_>> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_format::{DeviceBlock, DeviceId, TierId};
-use terrace_media::block::AlignedBlock;
+use terrace_media::block::{AlignedBlock, BlockRead};
 use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::{Clock, thread};
 
@@ -246,6 +246,14 @@ impl BlockMedium for Counted {
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         self.counter.read(size_of_val(into));
         self.timed(|cell| &cell.read_ns, || self.medium.read(first, into))
+    }
+    fn read_all(&self, reads: &mut [BlockRead<'_>]) {
+        reads.iter().for_each(|read| self.counter.read(size_of_val(read.into)));
+        let begin = self.clock.monotonic_ns();
+        self.medium.read_all(reads);
+        // In flight together: each counts as long as the last.
+        let passed = self.clock.monotonic_ns().saturating_sub(begin) * reads.len() as u64;
+        self.counter.cell().read_ns.fetch_add(passed, Ordering::Relaxed);
     }
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         self.counter.write(size_of_val(from));

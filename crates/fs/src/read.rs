@@ -17,6 +17,41 @@ use terrace_runtime::sync::atomic::Ordering;
 const RUN: usize = 64;
 const DAY_NS: i64 = 86_400_000_000_000;
 
+/// Where a read puts what it finds.
+trait Room {
+    /// Bytes asked for.
+    fn length(&self) -> usize;
+    /// The first `count` of them, at most as many as asked for.
+    fn first(&mut self, count: usize) -> &mut [u8];
+}
+
+impl Room for [u8] {
+    fn length(&self) -> usize {
+        self.len()
+    }
+    fn first(&mut self, count: usize) -> &mut [u8] {
+        &mut self[..count]
+    }
+}
+
+/// A buffer that gets as long as what is read.
+struct Growing<'a> {
+    buffer: &'a mut Vec<u8>,
+    length: usize,
+}
+
+impl Room for Growing<'_> {
+    fn length(&self) -> usize {
+        self.length
+    }
+    fn first(&mut self, count: usize) -> &mut [u8] {
+        if self.buffer.len() < count {
+            self.buffer.resize(count, 0);
+        }
+        &mut self.buffer[..count]
+    }
+}
+
 impl Fs {
     /// Reads up to `into.len()` bytes; fewer at the end of the file. With `Wait::Never` it returns
     /// `WouldBlock` when a lower tier has to be read.
@@ -24,6 +59,32 @@ impl Fs {
     /// # Errors
     /// EISDIR, EINVAL, EIO when a medium fails or a cold block's checksum is wrong.
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8], wait: Wait) -> FsResult<usize> {
+        self.read_into(ino, offset, into, wait)
+    }
+
+    /// As [`Self::read`], up to `length` bytes to the beginning of a buffer, which is made longer where that is more
+    /// than it has: what is behind the end of the file takes no room.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_to(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length: usize,
+        buffer: &mut Vec<u8>,
+        wait: Wait,
+    ) -> FsResult<usize> {
+        self.read_into(ino, offset, &mut Growing { buffer, length }, wait)
+    }
+
+    fn read_into<R: Room + ?Sized>(
+        &self,
+        ino: Ino,
+        offset: u64,
+        into: &mut R,
+        wait: Wait,
+    ) -> FsResult<usize> {
         let mut op = Op::new(wait);
         let mut provided = 0;
         loop {
@@ -40,15 +101,21 @@ impl Fs {
         }
     }
 
-    fn try_read(&self, op: &mut Op, ino: Ino, offset: u64, into: &mut [u8]) -> Attempt<(usize, bool)> {
+    fn try_read<R: Room + ?Sized>(
+        &self,
+        op: &mut Op,
+        ino: Ino,
+        offset: u64,
+        into: &mut R,
+    ) -> Attempt<(usize, bool)> {
         let _guard = self.locks.read(ino);
         let inode = self.load_regular(ino)?;
-        let count = (inode.size().saturating_sub(offset)).min(into.len() as u64) as usize;
+        let count = (inode.size().saturating_sub(offset)).min(into.length() as u64) as usize;
         let atime_due = self.atime_due(&inode);
         if count == 0 {
             return Ok((0, atime_due));
         }
-        let into = &mut into[..count];
+        let into = into.first(count);
         let first = FileBlock(offset / BLOCK_SIZE);
         let end = FileBlock((offset + count as u64).div_ceil(BLOCK_SIZE));
         if end.0 == first.0 + 1 && self.read_one(&inode, offset, first, into)? {

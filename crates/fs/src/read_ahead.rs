@@ -1,11 +1,11 @@
 //! Reading ahead of a stream: how much is read around a missing cold block, and what is fetched in the background
 //! before it is asked for, so that a lower tier works while its last answer is consumed.
 //!
-//! A window is twice as large each time a file is read on where the last one ended, as large as the mount says where it
-//! is not. A file that is read on has up to two windows ahead of its reader, queued here and fetched by [`AheadStep`]s,
-//! two at a time, so that the latency of one is hidden behind the transfer of the other. Who misses a block of a queued
-//! window fetches it himself; who misses one that is being fetched waits for that, not longer than a few seconds, and
-//! then looks again.
+//! A window is twice as large each time a file is read on where the last one ended, and never smaller than the reads
+//! themselves; as large as the mount says where it is not. A file that is read on has two windows ahead of its reader, in
+//! pieces that are queued here and fetched by [`AheadStep`]s, two at a time beside what the reader fetches, so that the
+//! latency of one is hidden behind the transfer of the other. Who misses a block of a queued piece fetches that himself;
+//! who misses one that is being fetched waits for it, not longer than a few seconds, and then looks again.
 //!
 //! Volatile and approximate: one stream per slot of a small table by inode; two files that share a slot cost a short
 //! window, nothing else. What is fetched ahead is a hint: errors are left to those who ask for the block.
@@ -24,6 +24,8 @@ use terrace_runtime::{Next, Step, interleave};
 
 /// Longest window: 2 MiB.
 const LONGEST: u64 = 512;
+/// Most of a window that is fetched at once: 1 MiB. Larger ones would be waited for longer and gain nothing.
+const PIECE: u64 = 256;
 const STREAMS: usize = 256;
 /// Windows fetched at once.
 pub(crate) const WORKERS: usize = 2;
@@ -51,7 +53,17 @@ struct Stream {
     read_on: bool,
 }
 
-/// A window of a file.
+impl Stream {
+    /// Blocks that are fetched or queued ahead of the reader.
+    fn left(&self) -> u64 {
+        self.ahead.0.saturating_sub(self.seen.0)
+    }
+}
+
+/// Where a file ends for who does not know it: what lies behind its end costs nothing.
+const NO_END: FileBlock = FileBlock(u64::MAX);
+
+/// A piece of a window of a file.
 pub(crate) type Window = (Ino, BlockRange);
 
 #[derive(Default)]
@@ -107,41 +119,48 @@ impl ReadAhead {
         let first = range.first;
         let mut stream = self.streams[ino.0 as usize % STREAMS].lock();
         let read_on = stream.ino == ino && stream.first < first && first <= stream.ahead;
-        let window = if read_on { (stream.window * 2).min(self.longest) } else { self.shortest };
-        let ahead = range.end.max(first.plus(window));
-        *stream = Stream { ino, first, seen: first, ahead, window, read_on };
+        let window = if read_on { stream.window * 2 } else { self.shortest };
+        let window = window.max(range.count()).min(self.longest);
+        // All that was asked for, and of a stream no more than others could fetch meanwhile.
+        let until = range.end.max(first.plus(window.min(PIECE)));
+        *stream = Stream { ino, first, seen: range.end, ahead: until, window, read_on };
         if read_on {
-            self.want(&mut stream);
+            self.want(&mut stream, NO_END);
         }
-        ahead
+        until
     }
 
-    /// A read of a range found copies in DRAM: queues the next window of a file that is read on and ends at `end`.
+    /// A read of a range found copies in DRAM: queues what comes next of a file that is read on and ends at `end`.
     pub fn found(&self, ino: Ino, range: BlockRange, end: FileBlock) {
         let mut stream = self.streams[ino.0 as usize % STREAMS].lock();
-        let near = range.first.0 <= stream.seen.0 + stream.window && stream.seen < range.end;
+        let near = range.first.0 <= stream.seen.0 + stream.window && stream.seen <= range.end;
         if stream.ino != ino || !stream.read_on || !near {
             return;
         }
         stream.seen = range.end;
-        let left = stream.ahead.0.saturating_sub(stream.seen.0);
-        if stream.ahead < end && left < AHEAD * stream.window {
-            stream.window = (stream.window * 2).min(self.longest);
-            self.want(&mut stream);
+        // It may have passed what was queued: nothing behind it is wanted.
+        stream.ahead = stream.ahead.max(stream.seen);
+        if stream.ahead < end && stream.left() < AHEAD * stream.window {
+            stream.window = (stream.window * 2).max(range.count()).min(self.longest);
+            self.want(&mut stream, end);
         }
     }
 
-    fn want(&self, stream: &mut Stream) {
-        let range = BlockRange::new(stream.ahead, stream.ahead.plus(stream.window));
-        {
+    /// Queues pieces until a stream has its windows ahead, or the file ends.
+    fn want(&self, stream: &mut Stream, end: FileBlock) {
+        let before = stream.ahead;
+        while stream.ahead < end && stream.left() < AHEAD * stream.window {
+            let range = BlockRange::new(stream.ahead, stream.ahead.plus(stream.window.min(PIECE)));
             let mut queue = self.queue.lock();
             if queue.wanted.len() >= QUEUED {
-                return;
+                break;
             }
             queue.wanted.push_back((stream.ino, range));
+            stream.ahead = range.end;
         }
-        stream.ahead = range.end;
-        self.wakers.iter().for_each(Waker::wake);
+        if stream.ahead > before {
+            self.wakers.iter().for_each(Waker::wake);
+        }
     }
 
     /// Who has the window with a missing block. One that is queued is the caller's from now on.
@@ -192,9 +211,8 @@ impl Fs {
     pub(crate) fn window_of(&self, ino: Ino, range: BlockRange) -> Option<BlockRange> {
         match self.read_ahead.holder(ino, range.first) {
             Holder::Nobody => {}
-            Holder::Caller(queued) => {
-                return Some(BlockRange::new(range.first, range.end.max(queued.end)));
-            }
+            // Not what comes behind it: that is queued or under way by itself.
+            Holder::Caller(queued) => return Some(BlockRange::new(range.first, queued.end)),
             // What a simulator runs meanwhile on the same thread would wait for ever.
             Holder::Worker if interleave::active() => {}
             Holder::Worker => {
@@ -256,22 +274,49 @@ mod tests {
         BlockRange::new(FileBlock(first), FileBlock(end))
     }
 
+    fn queued(ahead: &ReadAhead) -> Vec<BlockRange> {
+        std::iter::from_fn(|| ahead.take()).map(|(_, range)| range).collect()
+    }
+
     #[test]
     fn windows_double_while_a_file_is_read_on() {
         let ahead = ReadAhead::new(32, 1 << 20);
         assert_eq!(ahead.missed(FILE, range(0, 1)), FileBlock(32));
         assert_eq!(ahead.take(), None, "nobody knows yet that it is read on");
         assert_eq!(ahead.missed(FILE, range(32, 33)), FileBlock(96));
-        assert_eq!(ahead.take(), Some((FILE, range(96, 160))));
-        let mut windows = Vec::new();
-        for at in (32..2048).step_by(32) {
+        assert_eq!(queued(&ahead), [range(96, 160), range(160, 224)], "two windows");
+        let mut lengths = Vec::new();
+        for at in (32..4096).step_by(32) {
             ahead.found(FILE, range(at, at + 32), END);
-            windows.extend(ahead.take().map(|(_, range)| range.count()));
+            lengths.extend(queued(&ahead).iter().map(BlockRange::count));
         }
-        assert_eq!(windows[..4], [128, 256, 512, 512]);
+        assert_eq!(lengths[..3], [128, 128, 256]);
+        assert!(lengths[3..].iter().all(|length| *length == 256), "{lengths:?}");
         assert_eq!(ahead.missed(FILE, range(7, 8)), FileBlock(39), "it went back");
         assert_eq!(ahead.missed(FILE, range(39, 139)), FileBlock(139), "as much as was asked for");
         assert_eq!(ReadAhead::new(0, 1 << 20).missed(FILE, range(0, 1)), FileBlock(1));
+    }
+
+    /// A reader faster than what was queued for it: windows were queued behind it and fetched a second time.
+    #[test]
+    fn nothing_is_fetched_twice_for_large_requests() {
+        let ahead = ReadAhead::new(32, 1 << 20);
+        let mut fetched = vec![range(0, ahead.missed(FILE, range(0, 256)).0)];
+        for at in (256..65536).step_by(256) {
+            match ahead.holder(FILE, FileBlock(at)) {
+                Holder::Nobody => fetched.push(range(at, ahead.missed(FILE, range(at, at + 256)).0)),
+                Holder::Caller(queued) => fetched.push(range(at, queued.end.0)),
+                Holder::Worker => unreachable!("nobody works"),
+            }
+            ahead.found(FILE, range(at, at + 256), FileBlock(65536));
+            let waits = ahead.queue.lock().wanted.len() as u64;
+            assert!(at < 512 || waits >= 3 || at + 1024 > 65536, "{waits} wait at {at}");
+        }
+        fetched.extend(queued(&ahead));
+        fetched.sort_by_key(|range| range.first);
+        for (range, next) in fetched.iter().zip(&fetched[1..]) {
+            assert_eq!(range.end, next.first);
+        }
     }
 
     #[test]
@@ -282,7 +327,7 @@ mod tests {
             ahead.found(FILE, range(32, 64), END);
             ahead.found(FILE, range(9000, 9001), END);
         }
-        assert_eq!([ahead.take(), ahead.take(), ahead.take()].iter().flatten().count(), 2);
+        assert_eq!(queued(&ahead).iter().map(BlockRange::count).sum::<u64>(), 2 * 64);
         ahead.found(FILE, range(64, 96), FileBlock(100));
         assert_eq!(ahead.take(), None);
     }

@@ -1,7 +1,8 @@
 //! `fuser::Filesystem` over `Fs`: each handler turns arguments into a call and the result into a reply.
 //!
 //! Every call runs first in the request thread with `Wait::Never`; when it answers `WouldBlock` the
-//! request, its data copied, goes to a thread that may wait (design L2). See [`Adapter::attempt`].
+//! request, its data copied, goes to a thread that may wait (design L2). See [`Adapter::attempt`]. Reads may wait in
+//! request threads too, as long as others are left ([`crate::waiting::Here`]).
 //!
 //! Kernel caching. The daemon is the only writer, so names (absent ones too) and attributes are valid for
 //! a day; the kernel itself invalidates what its own requests change: size, blocks, mtime and ctime after
@@ -186,6 +187,26 @@ impl Adapter {
                 );
             }
         }
+    }
+
+    /// Reads in this thread and replies; gives the reply back when it would have to wait.
+    fn read_here(
+        &self,
+        node: INodeNo,
+        offset: u64,
+        size: usize,
+        wait: Wait,
+        reply: ReplyData,
+    ) -> Option<ReplyData> {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let read = || unless_it_waits(self.fs.read_to(ino(node), offset, size, buffer, wait));
+            match guarded("read", read) {
+                Ok(None) => return Some(reply),
+                Ok(Some(count)) => reply.data(&buffer[..count]),
+                Err(errno) => reply.error(errno),
+            }
+            None
+        })
     }
 
     /// As [`Self::attempt`], for listings: they are collected in the reply itself. One that would have to wait has
@@ -450,43 +471,22 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let size = size as usize;
-        let mut reply = Some(reply);
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                buffer.resize(size, 0);
+        let Some(reply) = self.read_here(node, offset, size, Wait::Never, reply) else { return };
+        let Some(waiting) = &self.waiting else { return reply.error(Errno::EIO) };
+        if let Some(_allowed) = waiting.here.enter() {
+            if let Some(reply) = self.read_here(node, offset, size, Wait::Allowed, reply) {
+                reply.error(Errno::EIO);
             }
-            let first =
-                guarded("read", || match self.fs.read(ino(node), offset, &mut buffer[..size], Wait::Never) {
-                    Ok(count) => Ok(Some(count)),
-                    Err(FsError::WouldBlock) => Ok(None),
-                    Err(error) => Err(errno(&error)),
-                });
-            match first {
-                Ok(None) => {}
-                Ok(Some(count)) => {
-                    if let Some(reply) = reply.take() {
-                        reply.data(&buffer[..count]);
-                    }
-                }
-                Err(errno) => {
-                    if let Some(reply) = reply.take() {
-                        reply.error(errno);
-                    }
-                }
-            }
-        });
-        let (Some(reply), Some(waiting)) = (reply, &self.waiting) else {
             return;
-        };
+        }
         let fs = Arc::clone(&self.fs);
         // A buffer of its own: waiting threads are many, and what they keep would count against the daemon.
         waiting.reads.submit(Box::new(move || {
+            let mut buffer = Vec::new();
             let result = guarded("read", || {
-                let mut buffer = vec![0; size];
-                let read = fs.read(ino(node), offset, &mut buffer, Wait::Allowed);
-                read.map(|count| (buffer, count)).map_err(|error| errno(&error))
+                fs.read_to(ino(node), offset, size, &mut buffer, Wait::Allowed).map_err(|error| errno(&error))
             });
-            answer(reply, result, |reply, (buffer, count)| reply.data(&buffer[..count]));
+            answer(reply, result, |reply, count| reply.data(&buffer[..count]));
         }));
     }
 

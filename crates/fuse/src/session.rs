@@ -47,8 +47,6 @@ pub struct SessionOptions {
     pub allow_other: bool,
     /// Mount flags by their names in mount(8): ro, nosuid, nodev, noexec, noatime, …
     pub flags: Vec<String>,
-    /// Request threads; `None` chooses.
-    pub threads: Option<usize>,
     /// One /dev/fuse descriptor per thread.
     pub clone_fd: bool,
     /// The file system type shows as `fuse.` and this.
@@ -63,7 +61,6 @@ impl SessionOptions {
             mountpoint: mountpoint.into(),
             allow_other: rustix::process::geteuid().is_root(),
             flags: Vec::new(),
-            threads: None,
             clone_fd: true,
             subtype: "terrace",
         }
@@ -177,6 +174,12 @@ pub(crate) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
     negotiate_only(config, &wanted)
 }
 
+/// Threads that take requests from the kernel.
+pub(crate) fn request_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(2, |count| count.get());
+    (2 * cores).clamp(4, 16)
+}
+
 /// Asks for these capabilities, and for large requests.
 pub(crate) fn negotiate_only(config: &mut KernelConfig, wanted: &[InitFlags]) -> io::Result<()> {
     for &flag in wanted {
@@ -223,8 +226,7 @@ pub fn start<F: Filesystem>(
     let device = mount(options)?;
     let handshake = |error| MountError::Handshake { path: options.mountpoint.clone(), error };
     let mut config = Config::default();
-    let cores = std::thread::available_parallelism().map_or(2, |count| count.get());
-    config.n_threads = Some(options.threads.unwrap_or_else(|| (2 * cores).clamp(4, 16)));
+    config.n_threads = Some(request_threads());
     config.clone_fd = options.clone_fd;
     // Who may use the mount is the kernel's business (allow_other); fuser's own filter would refuse
     // set-id programs of the owner.

@@ -2,10 +2,12 @@
 //!
 //! Invariant: what has a pool of its own never waits behind what a stuck tier holds for ever. So reads, writes, fsyncs and
 //! all else have theirs; and a write that is only slowed, because PM runs low, is slowed by threads that wait for no
-//! device (I10): those that need one go on from there.
+//! device (I10): those that need one go on from there. Half of the request threads never wait.
 
+use crate::session;
 use fuser::Errno;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_fs::Wait;
 use terrace_runtime::thread::Pool;
 
@@ -17,6 +19,9 @@ const SLOWED_THREADS: usize = 16;
 /// All of them. Ends in the order of the fields, each when its last request is answered.
 pub(crate) struct Waiting {
     pub(crate) writes: Writes,
+    /// Reads, in request threads.
+    pub(crate) here: Here,
+    /// Reads beyond those.
     pub(crate) reads: Pool,
     /// Names and attributes.
     pub(crate) changes: Pool,
@@ -28,10 +33,39 @@ impl Waiting {
     pub(crate) fn new() -> Waiting {
         Waiting {
             writes: Writes::new(),
+            here: Here::new(session::request_threads() / 2),
             reads: Pool::new(WAITING_THREADS),
             changes: Pool::new(WAITING_THREADS),
             syncs: Pool::new(WAITING_THREADS),
         }
+    }
+}
+
+/// How many request threads may wait for a device themselves, which spares a hand-over: the others answer what does not
+/// have to wait, also while a device hangs.
+pub(crate) struct Here {
+    free: AtomicUsize,
+}
+
+/// One of them, until it is dropped.
+pub(crate) struct WaitsHere<'a>(&'a Here);
+
+impl Here {
+    fn new(most: usize) -> Here {
+        Here { free: AtomicUsize::new(most) }
+    }
+
+    /// Counts the caller in; `None` when as many wait as may.
+    pub(crate) fn enter(&self) -> Option<WaitsHere<'_>> {
+        let one_less = |free: usize| free.checked_sub(1);
+        let entered = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
+        entered.is_ok().then_some(WaitsHere(self))
+    }
+}
+
+impl Drop for WaitsHere<'_> {
+    fn drop(&mut self) {
+        self.0.free.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -112,5 +146,16 @@ mod tests {
         let mut expected = vec![Ok("stuck"); 2 * WAITING_THREADS];
         expected.push(Err(libc::EIO));
         assert_eq!(ends, expected);
+    }
+
+    #[test]
+    fn so_many_request_threads_wait_and_no_more() {
+        let here = Here::new(2);
+        let (one, two) = (here.enter(), here.enter());
+        assert!(one.is_some() && two.is_some() && here.enter().is_none());
+        drop(one);
+        let again = here.enter();
+        assert!(again.is_some() && here.enter().is_none());
+        assert!(session::request_threads() / 2 >= 2, "others are left");
     }
 }

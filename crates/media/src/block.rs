@@ -33,6 +33,23 @@ impl AlignedBlock {
 /// A buffer of blocks aligned for O_DIRECT.
 pub type Buffer = Vec<AlignedBlock>;
 
+/// One of several reads.
+pub struct BlockRead<'a> {
+    /// First block.
+    pub first: DeviceBlock,
+    /// As many blocks as it has.
+    pub into: &'a mut [AlignedBlock],
+    /// How it ended.
+    pub result: Result<(), MediaError>,
+}
+
+impl<'a> BlockRead<'a> {
+    /// A read to be done.
+    pub fn new(first: DeviceBlock, into: &'a mut [AlignedBlock]) -> BlockRead<'a> {
+        BlockRead { first, into, result: Ok(()) }
+    }
+}
+
 /// A block device or file of 4 KiB blocks. Reads and writes are synchronous for the caller; several
 /// threads may call at once. What `write` did is volatile, and may be torn at 512 bytes or reordered by
 /// a crash, until a `flush` that started after it returned has succeeded. After a failed `flush`
@@ -47,6 +64,12 @@ pub trait BlockMedium: Send + Sync {
     /// # Errors
     /// [`MediaError::Device`].
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError>;
+    /// Does several reads, in flight together where the medium can; each gets its result.
+    fn read_all(&self, reads: &mut [BlockRead<'_>]) {
+        for read in reads {
+            read.result = self.read(read.first, read.into);
+        }
+    }
     /// Writes blocks.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use terrace_format::DeviceBlock;
-use terrace_media::block::{AlignedBlock, Buffer, EmulatedBlock, FileDevice, SimulatedDevice};
+use terrace_media::block::{AlignedBlock, BlockRead, Buffer, EmulatedBlock, FileDevice, SimulatedDevice};
 use terrace_media::speed::named;
 use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::ManualClock;
@@ -123,6 +123,33 @@ fn a_discard_is_local() {
         device.read(DeviceBlock(20), &mut back).unwrap();
         assert!(same(&data[..2], &back[..2]), "{}", case.name);
         assert!(same(&data[4..], &back[4..]), "{}", case.name);
+    }
+}
+
+#[test]
+fn reads_together_are_each_as_alone() {
+    for case in media() {
+        let device = &case.medium;
+        let data = blocks(3000, 5);
+        device.write(DeviceBlock(100), &data).unwrap();
+        // A large one among many small ones, more than are in flight at once, and two that leave the device.
+        let ranges =
+            (0..50).map(|index| (100 + index * 7, 3)).chain([(400, 2000), (BLOCKS, 1), (BLOCKS - 1, 2)]);
+        let ranges: Vec<(u64, usize)> = ranges.collect();
+        let mut buffers: Vec<Buffer> =
+            ranges.iter().map(|(_, count)| vec![AlignedBlock([1; 4096]); *count]).collect();
+        let places = ranges.iter().zip(&mut buffers);
+        let mut reads: Vec<BlockRead<'_>> =
+            places.map(|((first, _), buffer)| BlockRead::new(DeviceBlock(*first), buffer)).collect();
+        device.read_all(&mut reads);
+        device.read_all(&mut []);
+        let ends: Vec<_> = reads.into_iter().map(|read| read.result).collect();
+        for (((first, count), end), buffer) in ranges.into_iter().zip(ends).zip(&buffers) {
+            assert_eq!(end.is_err(), first + count as u64 > BLOCKS, "{} at {first}: {end:?}", case.name);
+            let at = first as usize - 100;
+            assert!(end.is_err() || same(buffer, &data[at..at + count]), "{} at {first}", case.name);
+        }
+        assert_eq!(device.error_count(), 2, "{}", case.name);
     }
 }
 

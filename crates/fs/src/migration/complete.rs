@@ -24,6 +24,8 @@ use terrace_wal::{Error, Reservation};
 
 /// How long after its last change a file counts as being written.
 const WRITE_HOT_NS: i64 = 30_000_000_000;
+/// Last blocks of such files may stay while so many times as much is free as makes writers wait: half of PM.
+const ROOM_FOR_TAILS: u64 = 8;
 
 /// The content of a cold copy.
 pub(super) struct Below {
@@ -39,20 +41,24 @@ impl Below {
 
 impl Fs {
     /// Whether a block is the partly filled last one of a file that is open or was written a moment ago: it stays in
-    /// PM, where the next append finds it, unless PM is to be emptied or is short.
+    /// PM, where the next append finds it, unless PM is to be emptied or is short. Those of closed files stay while half
+    /// of PM is free, then go in the order of all victims, which spares what was just written. Where small files are made
+    /// by the thousand they filled PM: writers waited, and migration looked at what stayed again and again.
     pub(super) fn is_tail_in_use(&self, inode: &Inode, block: FileBlock) -> bool {
         let size = inode.durable_size();
         if size.is_multiple_of(BLOCK_SIZE) || block.0 != size / BLOCK_SIZE {
             return false;
         }
+        let (free, low) = (self.blocks.free_hint(), self.slow_below.load(Ordering::Relaxed));
         if self.migration.drain.load(Ordering::Acquire) > 0
             || self.migration.pressed.load(Ordering::Acquire) > 0
-            || self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed)
+            || free < low
         {
             return false;
         }
         let age_ns = self.clock.wall_coarse_ns().saturating_sub(inode.slot.mtime.get());
-        self.references.is_open(inode.ino) || (0..WRITE_HOT_NS).contains(&age_ns)
+        let is_hot = free >= low.saturating_mul(ROOM_FOR_TAILS) && (0..WRITE_HOT_NS).contains(&age_ns);
+        is_hot || self.references.is_open(inode.ino)
     }
 
     /// Reads what partial candidates lack. Those for which that fails are left out: they stay where they are.

@@ -47,14 +47,14 @@ struct Cold {
 
 impl Fs {
     /// One round in the background: moves some cold metadata when PM is scarce and data cannot, or not alone, make
-    /// room. `wanted` is what the policy wants, `data_moved` whether data has just been moved. Returns pages moved.
-    fn metadata_round(&self, wanted: u64, data_moved: bool) -> FsResult<u64> {
+    /// room. `wanted` is what the policy wants, `data_moves` whether data leaves PM. Returns pages moved.
+    fn metadata_round(&self, wanted: u64, data_moves: bool) -> FsResult<u64> {
         let metadata = &self.metadata;
         if !metadata.allowed || self.migration.drain.load(Ordering::Acquire) != 0 {
             return Ok(0);
         }
         let share = metadata.hand.lock().last_turn * 100 / self.blocks.usage().total.max(1);
-        let due = wanted > 0 && (!data_moved || share > SHARE_PERCENT);
+        let due = wanted > 0 && (!data_moves || share > SHARE_PERCENT);
         if !due && !metadata.eager {
             return Ok(0);
         }
@@ -62,8 +62,8 @@ impl Fs {
     }
 
     /// As [`Self::metadata_round`]; whether it moved any. A failure has its reason in status and backs off (M6).
-    pub(super) fn lower_some(&self, wanted: u64, data_moved: bool) -> bool {
-        self.metadata_round(wanted, data_moved).unwrap_or_else(|error| {
+    pub(super) fn lower_some(&self, wanted: u64, data_moves: bool) -> bool {
+        self.metadata_round(wanted, data_moves).unwrap_or_else(|error| {
             self.note_stuck(&error);
             0
         }) > 0

@@ -534,7 +534,9 @@ impl Step for MigrationStep {
             fs.migration.wakers.iter().skip(1).for_each(Waker::wake);
         }
         let round = fs.demotion_round(wanted);
-        if self.worker == 0 && fs.lower_some(wanted, matches!(round, Ok(Round::Progress))) {
+        // Also when the other worker has what there is to move, or somebody has it in hand.
+        let data_moves = matches!(round, Ok(Round::Progress | Round::InFlight | Round::Claimed));
+        if self.worker == 0 && fs.lower_some(wanted, data_moves) {
             return Next::Again;
         }
         match round {

@@ -27,6 +27,8 @@ const NEVER: u32 = u32::MAX;
 /// Tick of victims that are queued or being moved: they are not picked again. Whoever uses such a block makes it
 /// young again, as any other; picked twice it would be skipped at the commit.
 pub(super) const LEAVING: u32 = MARKS;
+/// At least so great a part of PM is picked at once, as far as a group takes it.
+const LEAST_OF_PM: u64 = 32;
 /// Most blocks picked at once.
 const MOST: u64 = 1 << 16;
 
@@ -73,7 +75,7 @@ impl Fs {
                 let mut claimed = false;
                 if wanted > 0 {
                     while self.blocks.scan_step()? {}
-                    let wanted = wanted.clamp(self.group_blocks.min(64), MOST);
+                    let wanted = wanted.clamp(self.least_pick(), MOST);
                     (*queue, claimed) = self.pick(wanted, self.takes_kept(false))?;
                     if queue.is_empty() && !claimed && !others && self.takes_kept(true) {
                         (*queue, claimed) = self.pick(wanted, true)?;
@@ -92,6 +94,12 @@ impl Fs {
         Ok(if group.is_empty() { Victims::InFlight } else { Victims::Group(group) })
     }
 
+    /// Blocks to pick at least: to pick few costs as much as to pick many, a look at all of PM.
+    fn least_pick(&self) -> u64 {
+        let usable = self.blocks.end_block().0 - self.blocks.first_block().0;
+        (usable / LEAST_OF_PM).max(64).min(self.group_blocks)
+    }
+
     /// After a group: what stayed in PM is as old as its last write.
     pub(super) fn give_back_victims(&self, victims: &[Victim]) {
         for victim in victims {
@@ -103,16 +111,24 @@ impl Fs {
     }
 
     /// The `wanted` blocks that the policy wants to go first, sorted by file and block. A drain takes all, whatever
-    /// their age; and where no file is cold or uneven enough, the least recently used go.
+    /// their age; and where too few files are cold or uneven enough, the least recently used go with them: a pick looks
+    /// at all of PM, however little it gives.
     /// Blocks that a pin keeps in PM are left out unless `kept_too`.
     fn pick(&self, wanted: u64, kept_too: bool) -> FsResult<(VecDeque<Victim>, bool)> {
         let fits = self.count_kept(kept_too);
         let draining = self.migration.drain.load(Ordering::Acquire) > 0;
         if !draining && self.policy.victims() == VictimOrder::WriteColdFiles {
-            let coldest = self.pick_coldest(wanted, &fits);
-            if !coldest.is_empty() {
+            let mut coldest = self.pick_coldest(wanted, &fits);
+            let missing = wanted - (coldest.len() as u64).min(wanted);
+            if missing <= wanted / 2 {
                 return Ok((coldest, false));
             }
+            let (mut least_recent, claimed) = self
+                .pick_least_recent(missing, &fits)
+                .inspect_err(|_| self.give_back_victims(coldest.make_contiguous()))?;
+            least_recent.extend(coldest);
+            least_recent.make_contiguous().sort_unstable();
+            return Ok((least_recent, claimed));
         }
         self.pick_least_recent(wanted, &fits)
     }

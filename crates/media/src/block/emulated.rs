@@ -4,7 +4,7 @@
 //! than its [`Pace`] says, counted from its arrival, so what the medium below takes is part of it. A medium below
 //! that is slower than the speed asked for stays slower.
 
-use super::{AlignedBlock, BlockMedium};
+use super::{AlignedBlock, BlockMedium, BlockRead};
 use crate::MediaError;
 use crate::pace::{Direction, Follows, Pace};
 use crate::speed::Speed;
@@ -35,21 +35,28 @@ impl EmulatedBlock {
         self.pace.speed()
     }
 
-    /// Waits until a request of so many blocks that arrived at `arrival_ns` is to end.
-    fn wait(&self, arrival_ns: u64, direction: Direction, blocks: usize) {
-        let mut transfer = self.pace.begin(arrival_ns, direction, blocks as u64 * BLOCK_SIZE);
-        loop {
-            match self.pace.advance(&mut transfer) {
-                Follows::Piece(at_ns) => {
-                    // Late is no harm: the rest is reserved from when the piece ended.
-                    let ahead_ns = at_ns.saturating_sub(self.clock.monotonic_ns());
-                    if ahead_ns > AHEAD_NS {
-                        self.clock.sleep(Duration::from_nanos(ahead_ns));
+    /// Waits until requests of so many blocks that arrived together at `arrival_ns` are to end.
+    fn wait(&self, arrival_ns: u64, direction: Direction, requests: impl IntoIterator<Item = usize>) {
+        let mut end_ns = arrival_ns;
+        for blocks in requests {
+            let mut transfer = self.pace.begin(arrival_ns, direction, blocks as u64 * BLOCK_SIZE);
+            loop {
+                match self.pace.advance(&mut transfer) {
+                    Follows::Piece(at_ns) => {
+                        // Late is no harm: the rest is reserved from when the piece ended.
+                        let ahead_ns = at_ns.saturating_sub(self.clock.monotonic_ns());
+                        if ahead_ns > AHEAD_NS {
+                            self.clock.sleep(Duration::from_nanos(ahead_ns));
+                        }
+                    }
+                    Follows::End(at_ns) => {
+                        end_ns = end_ns.max(at_ns);
+                        break;
                     }
                 }
-                Follows::End(at_ns) => return self.clock.wait_until(at_ns),
             }
         }
+        self.clock.wait_until(end_ns);
     }
 }
 
@@ -65,14 +72,21 @@ impl BlockMedium for EmulatedBlock {
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         let arrival_ns = self.clock.monotonic_ns();
         self.below.read(first, into)?;
-        self.wait(arrival_ns, Direction::Read, into.len());
+        self.wait(arrival_ns, Direction::Read, [into.len()]);
         Ok(())
+    }
+
+    fn read_all(&self, reads: &mut [BlockRead<'_>]) {
+        let arrival_ns = self.clock.monotonic_ns();
+        self.below.read_all(reads);
+        let good = reads.iter().filter(|read| read.result.is_ok());
+        self.wait(arrival_ns, Direction::Read, good.map(|read| read.into.len()));
     }
 
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         let arrival_ns = self.clock.monotonic_ns();
         self.below.write(first, from)?;
-        self.wait(arrival_ns, Direction::Write, from.len());
+        self.wait(arrival_ns, Direction::Write, [from.len()]);
         Ok(())
     }
 
@@ -121,6 +135,17 @@ mod tests {
         device.read(DeviceBlock(3), &mut back)?;
         assert_eq!(took(begin), 1000 * 10_000 + 10_000);
         assert_eq!(back[0].0, [7; 4096]);
+        let begin = clock.monotonic_ns();
+        let (one, two) = back.split_at_mut(1);
+        device.read_all(&mut [
+            BlockRead::new(DeviceBlock(9), one),
+            BlockRead::new(DeviceBlock(3), &mut two[..3]),
+        ]);
+        assert_eq!(
+            (took(begin), two[0].0),
+            (4 * 10_000 + 10_000, [7; 4096]),
+            "their latency passes together"
+        );
         let begin = clock.monotonic_ns();
         device.flush()?;
         assert_eq!((took(begin), below.counters().flushes), (0, 1));

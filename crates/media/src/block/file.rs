@@ -4,8 +4,8 @@
 //! fdatasync, which returns only when the device's own cache was flushed. Where the file system
 //! refuses O_DIRECT the page cache lies between, and flush covers it too; `describe` says so.
 
-use super::ring::{Direction, Rings};
-use super::{AlignedBlock, BlockMedium};
+use super::ring::{Direction, Rings, Span};
+use super::{AlignedBlock, BlockMedium, BlockRead};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use crate::{DeviceError, MediaError};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
@@ -183,6 +183,12 @@ fn device_size(file: &File, path: &Path) -> Result<u64, OpenError> {
     Ok(bytes)
 }
 
+/// What a read fills.
+fn span(first: DeviceBlock, into: &mut [AlignedBlock]) -> Span {
+    let buffer = into.as_mut_ptr().cast::<u8>();
+    Span { buffer, length: size_of_val(into), offset: first.byte_offset() }
+}
+
 impl BlockMedium for FileDevice {
     fn blocks(&self) -> u64 {
         self.blocks
@@ -197,14 +203,28 @@ impl BlockMedium for FileDevice {
         if !self.holds(first, blocks) {
             return Err(self.error("read", first, blocks, libc::EINVAL));
         }
-        let (file, length) = (self.file.as_fd(), std::mem::size_of_val(into));
-        let buffer = into.as_mut_ptr().cast::<u8>();
         // SAFETY: `into` is ours for the whole call and any bytes are a valid block.
-        let result = unsafe {
-            let offset = first.byte_offset();
-            self.rings.transfer(file, Direction::Read, buffer, length, offset)
-        };
+        let result = unsafe { self.rings.transfer(self.file.as_fd(), Direction::Read, span(first, into)) };
         result.map_err(|errno| self.error("read", first, blocks, errno))
+    }
+
+    fn read_all(&self, reads: &mut [BlockRead<'_>]) {
+        let inside = |read: &BlockRead<'_>| self.holds(read.first, read.into.len() as u64);
+        let spans: Vec<Span> = reads
+            .iter_mut()
+            .map(|read| {
+                let length = if inside(read) { size_of_val(read.into) } else { 0 };
+                Span { length, ..span(read.first, read.into) }
+            })
+            .collect();
+        let mut failures: Vec<Option<i32>> =
+            reads.iter().map(|read| (!inside(read)).then_some(libc::EINVAL)).collect();
+        // SAFETY: the buffers are ours for the whole call, none is there twice, and any bytes are a valid block.
+        unsafe { self.rings.transfer_all(self.file.as_fd(), Direction::Read, &spans, &mut failures) };
+        for (read, failure) in reads.iter_mut().zip(failures) {
+            let blocks = read.into.len() as u64;
+            read.result = failure.map_or(Ok(()), |errno| Err(self.error("read", read.first, blocks, errno)));
+        }
     }
 
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
@@ -213,13 +233,10 @@ impl BlockMedium for FileDevice {
             let errno = if self.read_only { libc::EROFS } else { libc::EINVAL };
             return Err(self.error("write", first, blocks, errno));
         }
-        let (file, length) = (self.file.as_fd(), std::mem::size_of_val(from));
         let buffer = from.as_ptr().cast::<u8>().cast_mut();
+        let span = Span { buffer, length: size_of_val(from), offset: first.byte_offset() };
         // SAFETY: a write only reads the buffer, which is borrowed for the whole call.
-        let result = unsafe {
-            let offset = first.byte_offset();
-            self.rings.transfer(file, Direction::Write, buffer, length, offset)
-        };
+        let result = unsafe { self.rings.transfer(self.file.as_fd(), Direction::Write, span) };
         result.map_err(|errno| self.error("write", first, blocks, errno))
     }
 

@@ -1,4 +1,5 @@
-//! Transfers between memory and a file through io_uring, split into pieces in flight together.
+//! Transfers between memory and a file: what one request can carry by preadv or pwritev in the calling thread, what takes
+//! several through io_uring, all of them in flight together.
 //!
 //! Invariants: a transfer returns only when the kernel has finished with every piece of its buffer,
 //! errors included. A ring is used by one transfer at a time and goes back to the pool only when nothing is
@@ -24,9 +25,19 @@ pub(super) enum Direction {
     Write,
 }
 
-/// A buffer of a transfer.
+/// Memory and where in the file its bytes belong.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub buffer: *mut u8,
+    /// Bytes, a multiple of 4096.
+    pub length: usize,
+    pub offset: u64,
+}
+
+/// A part of a span.
 #[derive(Clone, Copy)]
 struct Piece {
+    span: usize,
     start: usize,
     length: usize,
 }
@@ -49,36 +60,56 @@ impl Rings {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Moves `length` bytes (a multiple of 4096) between `buffer` and the file at `offset`.
+    /// Moves a span's bytes.
     ///
     /// # Errors
     /// The first piece's errno; EIO when the file ends early. Any part may have been moved.
     ///
     /// # Safety
-    /// `buffer` is valid for `length` bytes and for a read nobody else uses it.
+    /// The span's buffer is valid for its length and for a read nobody else uses it.
     pub(super) unsafe fn transfer(
         &self,
         file: BorrowedFd<'_>,
         direction: Direction,
-        buffer: *mut u8,
-        length: usize,
-        offset: u64,
+        span: Span,
     ) -> Result<(), i32> {
-        let ring = self.take();
-        let Some(mut ring) = ring else {
-            // SAFETY: the caller's promise.
-            return unsafe { transfer_by_calls(file, direction, buffer, length, offset) };
-        };
-        let job = Job { file: Fd(file.as_raw_fd()), direction, buffer, offset };
+        let mut failures = [None];
         // SAFETY: the caller's promise.
-        let (result, clean) = unsafe { job.run(&mut ring, length) };
+        unsafe { self.transfer_all(file, direction, &[span], &mut failures) };
+        failures[0].map_or(Ok(()), Err)
+    }
+
+    /// Moves the bytes of several spans, in flight together. `failures`, as many, gets each one's errno as of
+    /// [`Self::transfer`]; one that fails does not end the others.
+    ///
+    /// # Safety
+    /// As [`Self::transfer`], of each; no two buffers of a read overlap.
+    pub(super) unsafe fn transfer_all(
+        &self,
+        file: BorrowedFd<'_>,
+        direction: Direction,
+        spans: &[Span],
+        failures: &mut [Option<i32>],
+    ) {
+        // One request waits as well in the call itself. A ring would hand it to a thread of the kernel where the
+        // file cannot be asked without waiting, as with a file that a FUSE server exports.
+        let single = matches!(spans, [span] if span.length <= PIECE);
+        let Some(mut ring) = (if single { None } else { self.take() }) else {
+            for (span, failure) in spans.iter().zip(failures) {
+                // SAFETY: the caller's promise.
+                *failure = unsafe { transfer_by_calls(file, direction, *span) }.err();
+            }
+            return;
+        };
+        let job = Job { file: Fd(file.as_raw_fd()), direction, spans };
+        // SAFETY: the caller's promise.
+        let clean = unsafe { job.run(&mut ring, failures) };
         if clean {
             let mut idle = self.idle.lock();
             if idle.len() < KEPT {
                 idle.push(ring);
             }
         }
-        result
     }
 
     fn take(&self) -> Option<IoUring> {
@@ -103,35 +134,46 @@ impl Rings {
 }
 
 /// One transfer on one ring.
-struct Job {
+struct Job<'a> {
     file: Fd,
     direction: Direction,
-    buffer: *mut u8,
-    offset: u64,
+    spans: &'a [Span],
 }
 
-impl Job {
-    /// Runs to the end. The second value says whether the ring can be used again.
+/// The pieces of spans, in order, of those that have not failed.
+struct Pieces {
+    span: usize,
+    next: usize,
+}
+
+impl Pieces {
+    fn next(&mut self, spans: &[Span], failures: &[Option<i32>]) -> Option<Piece> {
+        loop {
+            let span = spans.get(self.span)?;
+            if self.next < span.length && failures.get(self.span).is_some_and(Option::is_none) {
+                let length = PIECE.min(span.length - self.next);
+                let piece = Piece { span: self.span, start: self.next, length };
+                self.next += length;
+                return Some(piece);
+            }
+            (self.span, self.next) = (self.span + 1, 0);
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Runs to the end. The value says whether the ring can be used again.
     ///
     /// # Safety
-    /// As [`Rings::transfer`].
-    unsafe fn run(&self, ring: &mut IoUring, length: usize) -> (Result<(), i32>, bool) {
+    /// As [`Rings::transfer_all`].
+    unsafe fn run(&self, ring: &mut IoUring, failures: &mut [Option<i32>]) -> bool {
         let mut slots: [Option<Piece>; DEPTH] = [None; DEPTH];
         let mut again: Vec<Piece> = Vec::new();
-        let mut next = 0;
+        let mut pieces = Pieces { span: 0, next: 0 };
         let mut in_flight = 0;
-        let mut failure = None;
         loop {
-            while failure.is_none() && in_flight < DEPTH {
-                let piece = if let Some(rest) = again.pop() {
-                    rest
-                } else if next < length {
-                    let piece = Piece { start: next, length: PIECE.min(length - next) };
-                    next += piece.length;
-                    piece
-                } else {
-                    break;
-                };
+            while in_flight < DEPTH {
+                let Some(piece) = again.pop().or_else(|| pieces.next(self.spans, failures)) else { break };
                 // SAFETY: the piece is inside the caller's buffer, which outlives this loop.
                 if !unsafe { self.push(ring, &mut slots, piece) } {
                     again.push(piece);
@@ -140,14 +182,16 @@ impl Job {
                 in_flight += 1;
             }
             if in_flight == 0 {
-                return (failure.map_or(Ok(()), Err), true);
+                return true;
             }
             if let Err(error) = ring.submit_and_wait(1) {
                 match error.raw_os_error() {
                     Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
                     code => {
                         drain(ring, in_flight);
-                        return (Err(code.unwrap_or(libc::EIO)), false);
+                        let code = code.unwrap_or(libc::EIO);
+                        failures.iter_mut().for_each(|failure| *failure = failure.or(Some(code)));
+                        return false;
                     }
                 }
             }
@@ -157,10 +201,11 @@ impl Job {
                     continue;
                 };
                 in_flight -= 1;
+                let Some(failure) = failures.get_mut(piece.span) else { continue };
                 match advance(piece, entry.result()) {
-                    Ok(Some(rest)) => again.push(rest),
-                    Ok(None) => {}
-                    Err(code) => failure = failure.or(Some(code)),
+                    Ok(Some(rest)) if failure.is_none() => again.push(rest),
+                    Ok(_) => {}
+                    Err(code) => *failure = failure.or(Some(code)),
                 }
             }
         }
@@ -174,9 +219,12 @@ impl Job {
         let Some(slot) = slots.iter().position(Option::is_none) else {
             return false;
         };
+        let Some(span) = self.spans.get(piece.span) else {
+            return false;
+        };
         // SAFETY: inside the caller's buffer.
-        let at = unsafe { self.buffer.add(piece.start) };
-        let position = self.offset + piece.start as u64;
+        let at = unsafe { span.buffer.add(piece.start) };
+        let position = span.offset + piece.start as u64;
         let bytes = piece.length as u32;
         let entry = match self.direction {
             Direction::Read => opcode::Read::new(self.file, at, bytes).offset(position).build(),
@@ -214,7 +262,7 @@ fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
     if done == 0 {
         return Err(libc::EIO);
     }
-    let rest = Piece { start: piece.start + done, length: piece.length - done };
+    let rest = Piece { start: piece.start + done, length: piece.length - done, ..piece };
     Ok((rest.length != 0).then_some(rest))
 }
 
@@ -222,21 +270,17 @@ fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
 ///
 /// # Safety
 /// As [`Rings::transfer`].
-unsafe fn transfer_by_calls(
-    file: BorrowedFd<'_>,
-    direction: Direction,
-    buffer: *mut u8,
-    length: usize,
-    offset: u64,
-) -> Result<(), i32> {
-    let mut left = Some(Piece { start: 0, length }).filter(|p| p.length != 0);
+unsafe fn transfer_by_calls(file: BorrowedFd<'_>, direction: Direction, span: Span) -> Result<(), i32> {
+    let mut left = Some(Piece { span: 0, start: 0, length: span.length }).filter(|p| p.length != 0);
     while let Some(piece) = left {
-        let position = (offset + piece.start as u64) as libc::off_t;
+        let position = (span.offset + piece.start as u64) as libc::off_t;
         let fd = file.as_raw_fd();
         // SAFETY: the rest of the caller's buffer.
         let moved = unsafe {
-            let vector =
-                libc::iovec { iov_base: buffer.add(piece.start).cast(), iov_len: piece.length.min(PIECE) };
+            let vector = libc::iovec {
+                iov_base: span.buffer.add(piece.start).cast(),
+                iov_len: piece.length.min(PIECE),
+            };
             match direction {
                 Direction::Read => libc::preadv(fd, &vector, 1, position),
                 Direction::Write => libc::pwritev(fd, &vector, 1, position),
@@ -258,7 +302,7 @@ mod tests {
 
     #[test]
     fn short_and_interrupted_pieces_continue_and_an_early_end_is_an_error() {
-        let piece = Piece { start: 4096, length: 8192 };
+        let piece = Piece { span: 0, start: 4096, length: 8192 };
         let rest = advance(piece, 4096).unwrap().unwrap();
         assert_eq!((rest.start, rest.length), (8192, 4096));
         let rest = advance(piece, 5000).unwrap().unwrap();
@@ -267,5 +311,22 @@ mod tests {
         assert_eq!(advance(piece, -libc::EINTR).unwrap().unwrap().length, 8192);
         assert_eq!(advance(piece, 0).err(), Some(libc::EIO));
         assert_eq!(advance(piece, -libc::ENOSPC).err(), Some(libc::ENOSPC));
+    }
+
+    #[test]
+    fn pieces_of_a_failed_span_are_left_out() {
+        let span = |length| Span { buffer: std::ptr::null_mut(), length, offset: 0 };
+        let spans = [span(PIECE + 4096), span(0), span(2 * PIECE), span(8192)];
+        let mut failures = [None; 4];
+        let mut pieces = Pieces { span: 0, next: 0 };
+        let mut next = |failures: &[Option<i32>]| {
+            pieces.next(&spans, failures).map(|piece| (piece.span, piece.start, piece.length))
+        };
+        assert_eq!(next(&failures), Some((0, 0, PIECE)));
+        assert_eq!(next(&failures), Some((0, PIECE, 4096)));
+        assert_eq!(next(&failures), Some((2, 0, PIECE)));
+        failures[2] = Some(libc::EIO);
+        assert_eq!(next(&failures), Some((3, 0, 8192)));
+        assert_eq!(next(&failures), None);
     }
 }
