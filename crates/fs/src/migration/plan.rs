@@ -106,8 +106,9 @@ impl Fs {
     fn pick(&self, wanted: u64, kept_too: bool) -> FsResult<(VecDeque<Victim>, bool)> {
         let fits = self.count_kept(kept_too);
         let draining = self.migration.drain.load(Ordering::Acquire) > 0;
-        if !draining && self.policy.victims() == VictimOrder::WriteColdFiles {
-            let coldest = self.pick_coldest(wanted, &fits);
+        let order = self.policy.victims();
+        if !draining && order != VictimOrder::LeastRecentlyUsed {
+            let coldest = self.pick_coldest(wanted, order, &fits);
             if !coldest.is_empty() {
                 return Ok((coldest, false));
             }
