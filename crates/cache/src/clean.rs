@@ -1,5 +1,6 @@
-//! Clean pages: copies of cold blocks, in two segments, so that a scan does not drop what was asked for twice; and
-//! pages read ahead, with a lifetime ([AC-BPFS] section 3.2).
+//! Clean pages: copies of cold blocks, in two segments: a few that came lately, and those that stay, which only what is
+//! asked for more often displaces ([TinyLFU], `frequency.rs`), so that neither a scan nor a loop does; and pages read ahead,
+//! with a lifetime ([AC-BPFS] section 3.2).
 
 use crate::header::{Header, List, PageKey};
 use crate::page::Page;
@@ -11,16 +12,25 @@ use terrace_runtime::sync::atomic::Ordering;
 /// How often clean pages are looked at for buffers that are kept for few of them: a second.
 const TIDY_NS: u64 = 1_000_000_000;
 
+/// The part of the pages that came lately: one in so many.
+const LATELY: usize = 8;
+/// How much more often a page that came lately must have been asked for. Of pages that are asked for alike, in turns, those
+/// that stay should not change: counts of one lead may be of the moment.
+const LEAD: u8 = 1;
+/// Pages read ahead that make pages go which are to stay: one in so many.
+const AHEAD: usize = 4;
+
 /// The lists of clean pages.
-const CLEAN: [List; 3] = [List::Ahead, List::Once, List::Again];
+const CLEAN: [List; 3] = [List::Ahead, List::Late, List::Stays];
 
 impl Shard {
     fn clean(&self) -> usize {
         CLEAN.iter().map(|list| self.length(*list)).sum()
     }
 
-    /// What is dropped next.
-    fn victim(&self, most: usize, now_ns: u64) -> Option<u32> {
+    /// What is dropped next. Pages that came lately ([`List::Late`]) are few; the oldest of them goes, or, if it was asked
+    /// for more often, takes the place of the oldest of those that stay ([`List::Stays`]).
+    fn victim(&mut self, most: usize, now_ns: u64) -> Option<u32> {
         let ahead = self.oldest(List::Ahead);
         if let Some(expired) = ahead.filter(|at| self.header(*at).time_ns <= now_ns) {
             return Some(expired);
@@ -28,7 +38,24 @@ impl Shard {
         if self.clean() <= most {
             return None;
         }
-        self.oldest(List::Once).or(ahead).or_else(|| self.oldest(List::Again))
+        let (few, ahead_most) = (most / LATELY, most / AHEAD);
+        let stay_most = most - few - self.length(List::Ahead).min(ahead_most);
+        while self.length(List::Late) > few {
+            let Some(late) = self.oldest(List::Late) else { break };
+            let rival = self.oldest(List::Stays).filter(|_| self.length(List::Stays) >= stay_most);
+            let Some(rival) = rival else {
+                self.move_to(late, List::Stays);
+                continue;
+            };
+            let often = |at: u32| self.frequency.of(&self.header(at).key());
+            if often(late) <= often(rival) + LEAD {
+                return Some(late);
+            }
+            self.move_to(late, List::Stays);
+            return Some(rival);
+        }
+        let ahead = ahead.filter(|_| self.length(List::Ahead) > ahead_most || self.length(List::Stays) == 0);
+        ahead.or_else(|| self.oldest(List::Stays)).or_else(|| self.oldest(List::Late))
     }
 }
 
@@ -47,13 +74,9 @@ impl BlockCache {
         }
         let touches = u32::from(header.touches) + 1;
         shard.header_mut(at).touches = header.touches.saturating_add(1);
-        let list = if header.list == List::Ahead { List::Once } else { List::Again };
+        let list = if header.list == List::Ahead { List::Late } else { header.list };
         shard.move_to(at, list);
-        // What was asked for twice keeps three quarters at most: the rest is for what comes.
-        while shard.length(List::Again) > (self.pages_per_shard * 3 / 4).max(1) {
-            let Some(oldest) = shard.oldest(List::Again) else { break };
-            shard.move_to(oldest, List::Once);
-        }
+        shard.frequency.count(&key);
         Some(Found { page: shard.page(at)?.clone(), touches })
     }
 
@@ -69,9 +92,12 @@ impl BlockCache {
             Some(at) => self.drop_clean(&mut shard, at),
             None => {}
         }
-        let list = if asked { List::Once } else { List::Ahead };
+        let list = if asked { List::Late } else { List::Ahead };
         let mut header = Header::new(key, list, version, now_ns + self.lifetime_ns);
         header.touches = u16::from(asked);
+        if asked {
+            shard.frequency.count(&key);
+        }
         shard.add(header, page);
         self.clean_pages.fetch_add(1, Ordering::Relaxed);
         self.shrink(&mut shard, now_ns);

@@ -198,7 +198,7 @@ impl BlockCache {
             }
             shard.remove(at);
             if self.pages_per_shard > 0 {
-                let mut header = Header::new(copy.key, List::Once, clean_version, now_ns);
+                let mut header = Header::new(copy.key, List::Late, clean_version, now_ns);
                 header.touches = 1;
                 shard.add(header, copy.page.clone());
                 self.clean_pages.fetch_add(1, Ordering::Relaxed);

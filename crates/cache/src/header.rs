@@ -50,10 +50,10 @@ impl Lines {
 pub(crate) enum List {
     /// Read ahead and not yet asked for, by the time they came.
     Ahead = 0,
-    /// Clean, asked for once.
-    Once = 1,
-    /// Clean, asked for again: a scan does not drop them.
-    Again = 2,
+    /// Clean, came lately.
+    Late = 1,
+    /// Clean, and stays unless something else is asked for more often.
+    Stays = 2,
     /// Dirty, by their last write.
     Dirty = 3,
 }

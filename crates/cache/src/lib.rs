@@ -1,6 +1,6 @@
 //! DRAM pages of file blocks: clean copies of what lies on lower tiers, and dirty pages, which are to be written there
-//! (design 8). One header per block; clean pages in two segments and prefetched ones with a lifetime, dirty ones by
-//! their last write.
+//! (design 8). One header per block; clean pages stay by how often they were asked for, prefetched ones have a lifetime,
+//! dirty ones go by their last write.
 //!
 //! Invariants: a clean page is used only if its version equals the present one of its (inode, 2 MiB) region (design
 //! S6); clean pages together stay within the budget; a dirty page leaves only by a call that says so.
@@ -9,6 +9,7 @@
 
 mod clean;
 mod dirty;
+mod frequency;
 mod header;
 mod page;
 mod shard;
@@ -51,10 +52,11 @@ impl BlockCache {
     /// A cache of at most `budget_bytes` of clean pages; pages nobody asked for live `lifetime_ns`. Dirty pages are
     /// limited by those who make them.
     pub fn new(budget_bytes: u64, lifetime_ns: u64) -> BlockCache {
+        let pages_per_shard = (budget_bytes / BLOCK_SIZE) as usize / SHARDS;
         BlockCache {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(pages_per_shard))).collect(),
             files: dirty::Files::new(),
-            pages_per_shard: (budget_bytes / BLOCK_SIZE) as usize / SHARDS,
+            pages_per_shard,
             lifetime_ns,
             clean_pages: AtomicU64::new(0),
             dirty_count: AtomicU64::new(0),

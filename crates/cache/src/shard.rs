@@ -2,6 +2,7 @@
 //!
 //! Invariant: a header is in the index, in one list, and has its page at the same place of `pages`; or it is spare.
 
+use crate::frequency::Frequency;
 use crate::header::{Header, LISTS, List, NONE, PageKey};
 use crate::page::Page;
 use std::collections::HashMap;
@@ -22,21 +23,23 @@ pub(crate) struct Shard {
     pages: Vec<Option<Page>>,
     spare: Vec<u32>,
     lists: [Ends; LISTS],
+    /// Of blocks that were asked for.
+    pub frequency: Frequency,
 }
 
-impl Default for Shard {
-    fn default() -> Shard {
+impl Shard {
+    /// For so many clean pages.
+    pub fn new(pages: usize) -> Shard {
         Shard {
             index: HashMap::new(),
             headers: Vec::new(),
             pages: Vec::new(),
             spare: Vec::new(),
             lists: [Ends { front: NONE, back: NONE, length: 0 }; LISTS],
+            frequency: Frequency::new(pages),
         }
     }
-}
 
-impl Shard {
     /// The place of a block.
     pub fn find(&self, key: PageKey) -> Option<u32> {
         self.index.get(&key).copied()

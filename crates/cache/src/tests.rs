@@ -39,7 +39,29 @@ fn a_scan_does_not_drop_what_was_touched_twice() {
         cache.insert(key(block), 1, page(0), true, 0);
     }
     assert!(cache.get(key(0), 1, 0).is_some());
-    assert!(cache.get(key(1), 1, 0).is_none());
+    assert_eq!((1..32).filter(|block| cache.get(key(*block), 1, 0).is_some()).count(), 7);
+}
+
+/// A list by last use hits nothing of a loop that is longer than it: each page goes just before its turn.
+#[test]
+fn of_a_loop_longer_than_the_cache_a_part_stays() {
+    let cache = BlockCache::new(16 * 4096 * 16, 100);
+    let ask = |block| {
+        let found = cache.get(key(block), 1, 0).is_some();
+        if !found {
+            cache.insert(key(block), 1, page(0), true, 0);
+        }
+        found
+    };
+    let round = || (0..32).filter(|block| ask(*block)).count();
+    assert_eq!(round(), 0);
+    for turn in 0..50 {
+        let hits = round();
+        assert!((10..=16).contains(&hits), "round {turn}: {hits} of 16 that fit");
+    }
+    // What is asked for more often takes their place.
+    (0..8).for_each(|_| (20..32).for_each(|block| drop(ask(block))));
+    assert!((20..32).filter(|block| ask(*block)).count() >= 10);
 }
 
 #[test]

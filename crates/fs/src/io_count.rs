@@ -221,7 +221,8 @@ struct Counted {
 }
 
 impl Counted {
-    fn timed<T>(&self, sum: impl FnOnce(&Cell) -> &AtomicU64, work: impl FnOnce() -> T) -> T {
+    /// Does so many operations at once; `sum` says what their time is added to.
+    fn timed<T>(&self, operations: u64, sum: impl FnOnce(&Cell) -> &AtomicU64, work: impl FnOnce() -> T) -> T {
         let begin = self.clock.monotonic_ns();
         if self.activity.under_way.fetch_add(1, Ordering::Relaxed) == 0 {
             self.activity.since_ns.store(begin, Ordering::Relaxed);
@@ -230,7 +231,7 @@ impl Counted {
         let end = self.clock.monotonic_ns();
         self.activity.since_ns.store(end, Ordering::Relaxed);
         self.activity.under_way.fetch_sub(1, Ordering::Relaxed);
-        let passed = end.saturating_sub(begin);
+        let passed = end.saturating_sub(begin) * operations;
         sum(self.counter.cell()).fetch_add(passed, Ordering::Relaxed);
         done
     }
@@ -245,23 +246,20 @@ impl BlockMedium for Counted {
     }
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         self.counter.read(size_of_val(into));
-        self.timed(|cell| &cell.read_ns, || self.medium.read(first, into))
+        self.timed(1, |cell| &cell.read_ns, || self.medium.read(first, into))
     }
     fn read_all(&self, reads: &mut [BlockRead<'_>]) {
         reads.iter().for_each(|read| self.counter.read(size_of_val(read.into)));
-        let begin = self.clock.monotonic_ns();
-        self.medium.read_all(reads);
         // In flight together: each counts as long as the last.
-        let passed = self.clock.monotonic_ns().saturating_sub(begin) * reads.len() as u64;
-        self.counter.cell().read_ns.fetch_add(passed, Ordering::Relaxed);
+        self.timed(reads.len() as u64, |cell| &cell.read_ns, || self.medium.read_all(reads));
     }
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         self.counter.write(size_of_val(from));
-        self.timed(|cell| &cell.write_ns, || self.medium.write(first, from))
+        self.timed(1, |cell| &cell.write_ns, || self.medium.write(first, from))
     }
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         self.counter.cell().flushes.fetch_add(1, Ordering::Relaxed);
-        self.timed(|cell| &cell.flush_ns, || self.medium.flush_at(at))
+        self.timed(1, |cell| &cell.flush_ns, || self.medium.flush_at(at))
     }
     fn discard(&self, first: DeviceBlock, blocks: u64) {
         self.medium.discard(first, blocks);

@@ -52,6 +52,18 @@ pub enum VictimOrder {
     LeastRecentlyUsed,
     /// The files written longest ago; of a file written lately what is older than its average.
     WriteColdFiles,
+    /// The same by the last use: what is read does not go down before what nobody touches.
+    ColdFiles,
+}
+
+impl VictimOrder {
+    /// The tick by which a block is judged that was last written and read then.
+    pub fn tick(self, written: u32, read: u32) -> u32 {
+        match self {
+            VictimOrder::WriteColdFiles => written,
+            VictimOrder::LeastRecentlyUsed | VictimOrder::ColdFiles => written.max(read),
+        }
+    }
 }
 
 impl Observation {

@@ -47,8 +47,9 @@ pub(super) struct Pace {
     last_ns: u64,
     in_pm: u64,
     blocks_per_s: u64,
-    /// That have left PM since.
+    /// That have left PM since, and that were brought into it: those stop by themselves.
     left: u64,
+    raised: u64,
 }
 
 impl Machine<'_> {
@@ -99,10 +100,10 @@ impl Machine<'_> {
         let in_pm = self.in_pm.len() as u64;
         let passed = self.now_ns - self.pace.last_ns;
         if passed >= POLL_NS / 2 {
-            let grown = (in_pm + self.pace.left).saturating_sub(self.pace.in_pm);
+            let grown = (in_pm + self.pace.left).saturating_sub(self.pace.in_pm + self.pace.raised);
             let rate = u128::from(grown) * u128::from(SECOND_NS) / u128::from(passed);
             let blocks_per_s = (self.pace.blocks_per_s + rate as u64) / 2;
-            self.pace = Pace { last_ns: self.now_ns, in_pm, blocks_per_s, left: 0 };
+            self.pace = Pace { last_ns: self.now_ns, in_pm, blocks_per_s, left: 0, raised: 0 };
         }
         let Flow { pm_read, pm_written, .. } = self.window.decayed();
         Observation {
@@ -143,8 +144,9 @@ impl Machine<'_> {
                 }
                 Kind::WriteBack if same => self.written_back(id),
                 Kind::Up if same && !place.pm && place.below && self.free_pm() > 0 => {
-                    self.clean.remove(id);
+                    self.drop_clean(id);
                     self.enter_pm(id);
+                    self.pace.raised += 1;
                 }
                 // It was written or removed meanwhile.
                 _ => self.places[id as usize].leaving = false,
@@ -173,8 +175,8 @@ impl Machine<'_> {
     fn begin_demotion(&mut self, wanted: u64) -> bool {
         let wanted = wanted.clamp(1, self.setup.group_blocks) as usize;
         let mut victims = match self.policy.victims() {
-            VictimOrder::WriteColdFiles => self.coldest(wanted),
             VictimOrder::LeastRecentlyUsed => Vec::new(),
+            order => self.coldest(wanted, order),
         };
         if victims.is_empty() {
             let places = &self.places;
@@ -187,12 +189,13 @@ impl Machine<'_> {
     }
 
     /// As `Fs::pick_coldest`.
-    fn coldest(&self, wanted: usize) -> Vec<u32> {
+    fn coldest(&self, wanted: usize, order: VictimOrder) -> Vec<u32> {
         let now = self.tick();
         let mut files = vec![Times::default(); self.steps.files.len()];
         let movable = || self.in_pm.iter().filter(|id| !self.places[*id as usize].leaving);
         let file_of = |id: u32| self.steps.places[id as usize].0;
-        movable().for_each(|id| files[file_of(id) as usize].add(self.places[id as usize].written));
+        let used = |id: u32| order.tick(self.places[id as usize].written, self.places[id as usize].read);
+        movable().for_each(|id| files[file_of(id) as usize].add(used(id)));
         let some = (0..).zip(&files).filter(|(_, times)| times.blocks > 0);
         let mut chosen: Vec<Option<(usize, Portion)>> = vec![None; files.len()];
         for (rank, (file, portion)) in coldest(some, wanted as u64, now).into_iter().enumerate() {
@@ -200,11 +203,10 @@ impl Machine<'_> {
         }
         let mut found = Vec::new();
         for id in movable() {
-            let written = self.places[id as usize].written;
             if let Some((rank, portion)) = chosen[file_of(id) as usize]
-                && portion.holds(written)
+                && portion.holds(used(id))
             {
-                found.push((rank, written, id));
+                found.push((rank, used(id), id));
             }
         }
         found.sort_unstable();
@@ -213,7 +215,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn dirty_limit(&self) -> u64 {
-        self.setup.dram_blocks / 2
+        self.setup.dirty_blocks()
     }
 
     /// From 95 % of the limit on until 80 %, and what is old: the file written longest ago.
@@ -291,8 +293,9 @@ impl Machine<'_> {
             let Some((id, version)) = self.promotions.pop_front() else { return };
             let place = self.places[id as usize];
             if place.version == version && place.below && !place.pm {
-                self.clean.remove(id);
+                self.drop_clean(id);
                 self.enter_pm(id);
+                self.pace.raised += 1;
             }
         }
     }

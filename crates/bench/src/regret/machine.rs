@@ -2,16 +2,19 @@
 //!
 //! Time is virtual and everything is exact and repeats. An operation costs what its thread waits: latency and transfer
 //! of the media in [TPFS table 1], and waiting for room. Between operations [`THINK_NS`] pass. The device has one bus;
-//! transfers of the foreground come first, and background moves take what is left of it (background.rs).
-//! What the engine has and this has not: read-ahead, metadata, the reserve, being slowed before PM is full, the cost of
-//! calls. Who places is the policy, the decision tree and the predictors of crates/placement, as in the engine.
+//! transfers of the foreground come first, and background moves take what is left of it (background.rs). A read that misses
+//! blocks with others between them reads through those when that takes less time than to begin anew. Clean copies in DRAM
+//! are in the engine's own cache (crates/cache), dirty pages have a budget beside it, as `cache=` and `buffer=` are.
+//! What the engine has and this has not: relatives of files (a trace has no names), read-ahead, metadata, the reserve,
+//! being slowed before PM is full, the cost of calls. Who places is the policy, the decision tree and the predictors of crates/placement, as in the engine.
 
 use super::background::{Group, Pace};
 use super::list::Order;
 use super::steer::FileMemory;
 use super::steps::{Act, Step, Steps};
 use std::collections::VecDeque;
-use terrace_format::BLOCK_SIZE;
+use terrace_cache::{BlockCache, Page, PageKey};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_media::speed::{Speed, named};
 use terrace_placement::threshold::{Flow, Window};
 use terrace_placement::{Ablation, Home, Parameters, Policy, make};
@@ -32,7 +35,7 @@ const TICK_NS: u64 = 10_000_000;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     pub pm_blocks: u64,
-    /// For clean copies and dirty pages; dirty are at most half.
+    /// For clean copies and dirty pages; one in eight for dirty ones.
     pub dram_blocks: u64,
     /// Largest group of a background move.
     pub group_blocks: u64,
@@ -45,6 +48,18 @@ impl Setup {
     pub fn new(pm_blocks: u64, dram_blocks: u64, class: &str) -> Option<Setup> {
         let (pm, device) = (named("pm")?.speed, named(class)?.speed);
         Some(Setup { pm_blocks, dram_blocks, group_blocks: 4096.min(pm_blocks / 4).max(1), pm, device })
+    }
+}
+
+impl Setup {
+    /// Whether the device reads so many blocks between two that are wanted, which takes less time than to begin anew.
+    pub fn reads_through(&self, blocks: u64) -> bool {
+        blocks < 1 << 20 && transfer_ns(blocks, self.device.read_bytes_per_s) <= self.device.read_latency_ns
+    }
+
+    /// Most dirty pages: `buffer=` beside `cache=`.
+    pub fn dirty_blocks(&self) -> u64 {
+        self.dram_blocks / 8
     }
 }
 
@@ -92,8 +107,6 @@ pub(super) struct Place {
     /// Ticks.
     pub written: u32,
     pub read: u32,
-    /// Reads since the copy in DRAM was made.
-    pub touches: u32,
 }
 
 /// What the thread has waited, in nanoseconds, and what was moved.
@@ -129,8 +142,10 @@ pub(crate) struct Machine<'a> {
     pub(super) places: Vec<Place>,
     /// Blocks in PM by arrival; of no meaning to a policy.
     pub(super) in_pm: Order,
-    /// Clean copies in DRAM by last use, dirty pages by last write.
-    pub(super) clean: Order,
+    /// Clean copies in DRAM: the engine's cache, with one page of zeros for all blocks.
+    pub(super) clean: BlockCache,
+    zeros: Page,
+    /// Dirty pages by last write.
     pub(super) dirty: Order,
     pub(super) files: Vec<FileMemory>,
     pub(super) flow: Flow,
@@ -159,7 +174,8 @@ pub(crate) fn run(steps: &Steps, setup: Setup, candidate: &Candidate) -> Waits {
         now_ns: 0,
         places: vec![Place::default(); blocks],
         in_pm: Order::new(blocks),
-        clean: Order::new(blocks),
+        clean: clean_cache(&setup),
+        zeros: Page::zeroed(),
         dirty: Order::new(blocks),
         files: vec![FileMemory::default(); steps.files.len()],
         flow: Flow::default(),
@@ -183,6 +199,11 @@ pub(crate) fn run(steps: &Steps, setup: Setup, candidate: &Candidate) -> Waits {
     machine.waits
 }
 
+/// DRAM for clean copies.
+fn clean_cache(setup: &Setup) -> BlockCache {
+    BlockCache::new((setup.dram_blocks - setup.dirty_blocks()) * BLOCK_SIZE, u64::MAX / 2)
+}
+
 impl Machine<'_> {
     /// All data goes below and nothing is in fast memory, as after `terrace sync --to 1` and with the cache dropped:
     /// every candidate begins to be measured in the same state, and so does the optimum. What was learnt stays.
@@ -191,7 +212,8 @@ impl Machine<'_> {
         for place in &mut self.places {
             *place = Place { below: true, version: place.version + 1, ..Place::default() };
         }
-        (self.in_pm, self.clean, self.dirty) = (Order::new(blocks), Order::new(blocks), Order::new(blocks));
+        (self.in_pm, self.dirty) = (Order::new(blocks), Order::new(blocks));
+        self.clean = clean_cache(&self.setup);
         (self.group, self.pace) = (None, Pace::default());
         self.promotions.clear();
         (self.cursors, self.waits) = ([(0, 0); 2], Waits::default());
@@ -219,8 +241,16 @@ impl Machine<'_> {
     pub(super) fn free_pm(&self) -> u64 {
         self.setup.pm_blocks.saturating_sub(self.in_pm.len() as u64)
     }
+    /// Of a block in the engine's cache.
+    fn key(&self, id: u32) -> PageKey {
+        let (file, block) = self.steps.places[id as usize];
+        PageKey { ino: Ino(file.into()), generation: 0, block: FileBlock(block) }
+    }
+    pub(super) fn drop_clean(&self, id: u32) {
+        self.clean.remove(self.key(id));
+    }
     pub(super) fn dram_room(&self) -> u64 {
-        self.setup.dram_blocks.saturating_sub((self.clean.len() + self.dirty.len()) as u64)
+        self.clean.budget_bytes().saturating_sub(self.clean.bytes()) / BLOCK_SIZE
     }
     /// The mark below which writers count as too fast.
     pub(super) fn slow_below(&self) -> u64 {
@@ -229,7 +259,7 @@ impl Machine<'_> {
 
     /// Copies below and in DRAM are no longer the newest.
     fn changed(&mut self, id: u32) {
-        self.clean.remove(id);
+        self.drop_clean(id);
         self.dirty.remove(id);
         let place = &mut self.places[id as usize];
         (place.below, place.version) = (false, place.version + 1);
@@ -248,40 +278,37 @@ impl Machine<'_> {
         (place.pm, place.leaving, place.written) = (true, false, tick);
     }
 
-    /// Keeps a clean copy in DRAM; the one used longest ago goes.
-    pub(super) fn keep_clean(&mut self, id: u32) {
-        if self.setup.dram_blocks == 0 {
-            return;
-        }
-        while self.dram_room() == 0 {
-            let Some(oldest) = self.clean.oldest() else { return };
-            self.clean.remove(oldest);
-        }
-        self.clean.put(id);
-        self.places[id as usize].touches = 0;
+    /// Keeps a clean copy in DRAM.
+    pub(super) fn keep_clean(&self, id: u32) {
+        self.clean.insert(self.key(id), 0, self.zeros.clone(), true, self.now_ns);
     }
 
     fn read(&mut self, step: &Step) {
         let steps = self.steps;
-        let (mut pm, mut dram, mut missed, mut runs) = (0, 0, 0, 0);
-        let (mut cold, mut before_missed) = (Vec::new(), false);
+        let (mut pm, mut dram, mut transferred, mut runs) = (0, 0, 0, 0);
+        // Blocks since the last missed one: many at the beginning.
+        let (mut cold, mut since) = (Vec::new(), u64::MAX);
         let tick = self.tick();
         for id in steps.ids(step) {
             let place = &mut self.places[*id as usize];
-            let is_missed = !place.pm && !self.clean.holds(*id) && !self.dirty.holds(*id);
+            since = since.saturating_add(1);
             if place.pm {
                 pm += 1;
                 place.read = tick;
                 place.leaving = false;
-            } else if is_missed {
-                missed += 1;
-                runs += u64::from(!before_missed);
-                cold.push(*id);
-            } else {
+            } else if self.dirty.holds(*id) {
                 dram += 1;
-                self.touched(*id);
+            } else if let Some(found) = self.clean.get(self.key(*id), 0, self.now_ns) {
+                dram += 1;
+                self.want_promotion(*id, found.touches);
+            } else {
+                match self.setup.reads_through(since - 1) {
+                    true => transferred += since,
+                    false => (transferred, runs) = (transferred + 1, runs + 1),
+                }
+                since = 0;
+                cold.push(*id);
             }
-            before_missed = is_missed;
         }
         let (fast, slow) = (self.setup.pm, self.setup.device);
         let memory = |blocks: u64, speed: &Speed| match blocks {
@@ -289,7 +316,8 @@ impl Machine<'_> {
             _ => speed.read_latency_ns + transfer_ns(blocks, speed.read_bytes_per_s),
         };
         self.waits.memory_ns += memory(pm, &fast) + memory(dram, &DRAM);
-        let bus_ns = transfer_ns(missed, slow.read_bytes_per_s);
+        let missed = cold.len() as u64;
+        let bus_ns = transfer_ns(transferred, slow.read_bytes_per_s);
         let device_ns = runs * slow.read_latency_ns + bus_ns;
         self.waits.read_ns += device_ns;
         self.waits.blocks_missed += missed;
@@ -301,16 +329,6 @@ impl Machine<'_> {
         for id in cold {
             self.keep_clean(id);
             self.want_promotion(id, 1);
-        }
-    }
-
-    /// A copy in DRAM was read.
-    fn touched(&mut self, id: u32) {
-        if self.clean.holds(id) {
-            self.clean.put(id);
-            self.places[id as usize].touches += 1;
-            // The read that made the copy is the first touch.
-            self.want_promotion(id, self.places[id as usize].touches + 1);
         }
     }
 
@@ -384,10 +402,6 @@ impl Machine<'_> {
         for id in ids {
             self.changed(*id);
             self.leave_pm(*id);
-            while self.dram_room() == 0 {
-                let Some(oldest) = self.clean.oldest() else { break };
-                self.clean.remove(oldest);
-            }
             self.dirty.put(*id);
             self.places[*id as usize].written = self.tick();
         }

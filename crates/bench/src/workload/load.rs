@@ -2,7 +2,7 @@
 
 use super::anticache::{self, NameOperation};
 use super::burst::{self, Arrivals};
-use super::personality::{self, Personality};
+use super::personality::{self, Order, Personality};
 use super::random;
 use super::target::FileTarget;
 use super::{bulk, cold};
@@ -20,7 +20,14 @@ use terrace_runtime::sync::Mutex;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// One of filebench's personalities over `files` files of `file_bytes` on average.
-    Personality { which: Personality, files: u64, file_bytes: u64, sync_every_write: bool },
+    Personality {
+        which: Personality,
+        files: u64,
+        file_bytes: u64,
+        sync_every_write: bool,
+        #[serde(default)]
+        order: Order,
+    },
     /// fio: every thread reads or writes `io_bytes` at Zipf-distributed places of a private file.
     /// `single`: all threads on this one file, which exists (the null server's).
     Random {
@@ -271,13 +278,14 @@ impl Load {
 
     /// What threads share, looked up before the clock runs.
     fn prepare(&self, target: &dyn FileTarget) -> io::Result<Option<personality::Files>> {
-        let Kind::Personality { which, files, file_bytes, sync_every_write } = &self.kind else {
+        let Kind::Personality { which, files, file_bytes, sync_every_write, order } = &self.kind else {
             return Ok(None);
         };
         Ok(Some(personality::Files {
             exists: personality::existing(*which, target, *files)?,
             mean_bytes: *file_bytes,
             sync_every_write: *sync_every_write,
+            order: *order,
         }))
     }
 

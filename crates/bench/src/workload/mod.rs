@@ -12,6 +12,7 @@ pub(crate) mod load;
 pub(crate) mod local;
 pub(crate) mod numbers;
 pub(crate) mod personality;
+pub(crate) mod programs;
 pub(crate) mod random;
 pub(crate) mod raw;
 pub(crate) mod target;

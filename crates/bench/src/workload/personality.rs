@@ -47,11 +47,23 @@ impl Personality {
     }
 }
 
+/// Which file of its set a flow takes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Any, all alike, whatever was taken before.
+    #[default]
+    Even,
+    /// The next by number, round and round: `fileset_pick` of filebench without an index. One rotor for files that
+    /// exist, another for those that do not.
+    Rotation,
+}
+
 /// The set of files of a run.
 pub(crate) struct Files {
     /// Which names have a file when the run begins.
     pub exists: Vec<bool>,
     pub mean_bytes: u64,
+    pub order: Order,
     /// [AC-BPFS 4.3]: "to issue an fsync after writes".
     pub sync_every_write: bool,
 }
@@ -131,6 +143,53 @@ fn write_whole(file: &mut dyn OpenedFile, piece: &[u8], from: u64, to: u64) -> i
     Ok(())
 }
 
+/// Names of a thread that have a file, or that have none.
+struct Names {
+    /// Ascending in a rotation.
+    list: Vec<u64>,
+    order: Order,
+    /// In a rotation: the least that may be next.
+    rotor: u64,
+}
+
+impl Names {
+    fn new(list: Vec<u64>, order: Order) -> Names {
+        Names { list, order, rotor: 0 }
+    }
+
+    /// The place of the next one.
+    fn next(&mut self, picks: &mut Picks) -> usize {
+        match self.order {
+            Order::Even => picks.below(self.list.len() as u64) as usize,
+            Order::Rotation => {
+                let at = self.list.partition_point(|name| *name < self.rotor) % self.list.len();
+                self.rotor = self.list[at] + 1;
+                at
+            }
+        }
+    }
+
+    fn pick(&mut self, picks: &mut Picks) -> u64 {
+        let at = self.next(picks);
+        self.list[at]
+    }
+
+    fn take(&mut self, picks: &mut Picks) -> u64 {
+        let at = self.next(picks);
+        match self.order {
+            Order::Even => self.list.swap_remove(at),
+            Order::Rotation => self.list.remove(at),
+        }
+    }
+
+    fn put(&mut self, name: u64) {
+        match self.order {
+            Order::Even => self.list.push(name),
+            Order::Rotation => self.list.insert(self.list.partition_point(|other| *other < name), name),
+        }
+    }
+}
+
 /// One thread's flow.
 struct Flow<'a> {
     which: Personality,
@@ -139,8 +198,8 @@ struct Flow<'a> {
     worker: Worker,
     picks: Picks,
     /// This thread's names with a file, and those without.
-    present: Vec<u64>,
-    absent: Vec<u64>,
+    present: Names,
+    absent: Names,
     buffer: Vec<u8>,
     append: Vec<u8>,
     log: Option<(Box<dyn OpenedFile>, u64)>,
@@ -167,8 +226,8 @@ pub(crate) fn run(
         target,
         worker,
         picks: Picks::new(seed),
-        present,
-        absent,
+        present: Names::new(present, set.order),
+        absent: Names::new(absent, set.order),
         buffer: vec![0; which.read_bytes()],
         append: vec![0x5c; APPEND],
         log: None,
@@ -211,7 +270,7 @@ impl Flow<'_> {
 
     /// A file of this thread that exists.
     fn pick(&mut self) -> u64 {
-        self.present[self.picks.below(self.present.len() as u64) as usize]
+        self.present.pick(&mut self.picks)
     }
 
     fn open(&mut self, tally: &mut Tally) -> io::Result<Box<dyn OpenedFile>> {
@@ -261,15 +320,14 @@ impl Flow<'_> {
 
     /// Deletes a file that exists and opens one that did not.
     fn delete_and_create(&mut self, tally: &mut Tally) -> io::Result<(u64, Box<dyn OpenedFile>)> {
-        let victim = self.picks.below(self.present.len() as u64) as usize;
-        self.target.unlink(&self.which.path(self.present[victim]))?;
+        let victim = self.present.take(&mut self.picks);
+        self.target.unlink(&self.which.path(victim))?;
         tally.other();
-        self.absent.push(self.present.swap_remove(victim));
-        let new = self.picks.below(self.absent.len() as u64) as usize;
-        let number = self.absent.swap_remove(new);
+        self.absent.put(victim);
+        let number = self.absent.take(&mut self.picks);
         let file = self.target.open(&self.which.path(number), true)?;
         tally.other();
-        self.present.push(number);
+        self.present.put(number);
         Ok((number, file))
     }
 

@@ -6,7 +6,7 @@ use super::burst::Arrivals;
 use super::directory::Directory;
 use super::load::{Kind, Load, Measure, Sync};
 use super::local::LocalTarget;
-use super::personality::Personality;
+use super::personality::{Order, Personality};
 use super::target::FileTarget;
 use crate::trace::{self, Recorder};
 use std::path::Path;
@@ -118,16 +118,18 @@ fn loads_do_the_same_in_process_and_on_a_directory() {
 fn personalities_leave_their_files_as_many_and_as_large() {
     let scratch = scratch();
     // Mean sizes are those that each flow leaves by itself.
-    for (which, mean) in [
-        (Personality::Fileserver, 64 << 10),
-        (Personality::Webserver, 64 << 10),
-        (Personality::Webproxy, 8 << 10),
-        (Personality::Varmail, 32 << 10),
+    for (which, mean, order) in [
+        (Personality::Fileserver, 64 << 10, Order::Even),
+        (Personality::Webserver, 64 << 10, Order::Even),
+        (Personality::Webproxy, 8 << 10, Order::Even),
+        (Personality::Varmail, 32 << 10, Order::Even),
+        (Personality::Varmail, 32 << 10, Order::Rotation),
     ] {
-        let kind = Kind::Personality { which, files: 20, file_bytes: mean, sync_every_write: false };
+        let kind = Kind::Personality { which, files: 20, file_bytes: mean, sync_every_write: false, order };
         let load = Load { kind, threads: 2, limit_ns: u64::MAX, operations: 200, seed: 3 };
-        let base = Directory::new(&scratch.path().join(which.name()));
-        std::fs::create_dir(scratch.path().join(which.name())).unwrap();
+        let name = format!("{}-{order:?}", which.name());
+        let base = Directory::new(&scratch.path().join(&name));
+        std::fs::create_dir(scratch.path().join(&name)).unwrap();
         let target: Arc<dyn FileTarget> = Arc::new(base);
         load.populate(&*target).unwrap();
         load.run(&target, &clock()).unwrap();
@@ -145,7 +147,8 @@ fn personalities_run_beside_the_files_of_others() {
     let scratch = scratch();
     let target: Arc<dyn FileTarget> = Arc::new(Directory::new(scratch.path()));
     let load = |which, files| {
-        let kind = Kind::Personality { which, files, file_bytes: 4096, sync_every_write: false };
+        let order = Order::Even;
+        let kind = Kind::Personality { which, files, file_bytes: 4096, sync_every_write: false, order };
         Load { kind, threads: 1, limit_ns: u64::MAX, operations: 100, seed: 3 }
     };
     let all = [load(Personality::Fileserver, 40), load(Personality::Varmail, 60)];
@@ -182,6 +185,7 @@ fn a_recorded_load_replays() {
         files: 4,
         file_bytes: 20 << 10,
         sync_every_write: false,
+        order: Order::Rotation,
     };
     let load = Load { kind, threads: 1, limit_ns: u64::MAX, operations: 10, seed: 1 };
     let target: Arc<dyn FileTarget> = Arc::new(LocalTarget::new(pool(first.path()), Some(recorder.clone())));

@@ -1,6 +1,7 @@
-//! Victims of `predictive` and `write-only`: the write-coldest files first ([TPFS] section 5.2).
+//! Victims of `predictive` and `write-only`: the coldest files first ([TPFS] section 5.2), by the last use of their blocks
+//! or by the last write ([`VictimOrder::tick`]).
 //!
-//! A file not written for 30 s goes whole; of the others what is older than the file's average. No list is kept: the
+//! A file not used for 30 s goes whole; of the others what is older than the file's average. No list is kept: the
 //! block table is read twice, in its order, once for the files' averages and once for their blocks. That costs nothing
 //! while an operation runs, and what is found is exact (docs/placement.md).
 
@@ -10,21 +11,29 @@ use crate::references::NumberHasher;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use terrace_blocks::Descriptor;
+use terrace_placement::VictimOrder;
 use terrace_placement::temperature::{Portion, Times, coldest};
 use terrace_runtime::sync::atomic::Ordering;
 
 type ByFile<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
 
 impl Fs {
-    /// About `wanted` blocks of the write-coldest files, sorted by file and block; none when no file is cold and
-    /// every file was written all at once.
+    /// About `wanted` blocks of the coldest files, sorted by file and block; none when no file is cold and every file
+    /// was used all at once.
     /// Blocks that `fits` says no to are left out.
-    pub(super) fn pick_coldest(&self, wanted: u64, fits: &impl Fn(&Descriptor) -> bool) -> VecDeque<Victim> {
+    pub(super) fn pick_coldest(
+        &self,
+        wanted: u64,
+        order: VictimOrder,
+        fits: &impl Fn(&Descriptor) -> bool,
+    ) -> VecDeque<Victim> {
         let now = self.tick.load(Ordering::Relaxed);
+        // Of one that was marked meanwhile the last write.
+        let tick = |descriptor: &Descriptor| order.tick(descriptor.written(), descriptor.read());
         let mut files: ByFile<Times> = HashMap::default();
         self.blocks.visit_files(&mut |_, descriptor, ino, _| {
             if descriptor.touched() < LEAVING && fits(descriptor) {
-                files.entry(ino.0).or_default().add(descriptor.written());
+                files.entry(ino.0).or_default().add(tick(descriptor));
             }
         });
         let chosen = coldest_files(&files, wanted, now);
@@ -33,9 +42,9 @@ impl Fs {
             if let Some((rank, portion)) = chosen.get(&ino.0)
                 && descriptor.touched() < LEAVING
                 && fits(descriptor)
-                && portion.holds(descriptor.written())
+                && portion.holds(tick(descriptor))
             {
-                found.push((*rank, descriptor.written(), Victim { ino, block, pm }));
+                found.push((*rank, tick(descriptor), Victim { ino, block, pm }));
             }
         });
         found.sort_unstable();

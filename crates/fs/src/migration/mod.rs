@@ -122,7 +122,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Takes notice of how many blocks have come into PM until now, those that left again included.
+    /// Takes notice of how many blocks have come into PM until now, those that left again included, promoted ones not.
     fn observe(&mut self, now_ns: u64, come: u64) {
         let (begin_ns, before) = *self.last.get_or_insert((now_ns, come));
         let passed_ns = now_ns.saturating_sub(begin_ns);
@@ -285,7 +285,10 @@ impl Fs {
         // Until the table was read, what is found in it is not growth.
         if usage.unknown == 0 {
             let there = usage.total - usage.free - usage.quarantined;
-            let come = there + self.migration.left_blocks.load(Ordering::Relaxed);
+            // What is promoted is no arrival: it stops by itself when room gets short, and must push nothing out.
+            let left = self.migration.left_blocks.load(Ordering::Relaxed);
+            let promoted = self.migration.promoted_blocks.load(Ordering::Relaxed);
+            let come = (there + left).saturating_sub(promoted);
             pace.observe(self.clock.monotonic_ns(), come);
         }
         let arriving_blocks = pace.blocks_per_s * AHEAD.as_millis() as u64 / 1000;

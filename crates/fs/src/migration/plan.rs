@@ -117,8 +117,9 @@ impl Fs {
     fn pick(&self, wanted: u64, kept_too: bool) -> FsResult<(VecDeque<Victim>, bool)> {
         let fits = self.count_kept(kept_too);
         let draining = self.migration.drain.load(Ordering::Acquire) > 0;
-        if !draining && self.policy.victims() == VictimOrder::WriteColdFiles {
-            let mut coldest = self.pick_coldest(wanted, &fits);
+        let order = self.policy.victims();
+        if !draining && order != VictimOrder::LeastRecentlyUsed {
+            let mut coldest = self.pick_coldest(wanted, order, &fits);
             let missing = wanted - (coldest.len() as u64).min(wanted);
             if missing <= wanted / 2 {
                 return Ok((coldest, false));

@@ -10,6 +10,7 @@ use terrace_format::address::ROOT_INO;
 use terrace_format::{FileBlock, Ino, TierId};
 use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RecordedPm;
+use terrace_placement::VictimOrder;
 use terrace_runtime::ManualClock;
 use terrace_runtime::sync::atomic::AtomicUsize;
 
@@ -262,4 +263,37 @@ fn many_pages_below_are_no_damage() {
     assert_eq!(many.unwrap(), 3001);
     let same: FsResult<()> = fs.with_pages(Wait::Allowed, || Err(page(7)));
     assert!(matches!(same, Err(FsError::Engine(Error::Corrupt(_)))), "{same:?}");
+}
+
+/// By their last write alone, blocks that had come up for their reads went down before files that nobody had touched for
+/// as long.
+#[test]
+fn what_is_read_stays_and_what_nobody_touches_goes() {
+    let (fs, read) = with_file(8);
+    let caller = Caller { uid: 0, gid: 0 };
+    let other = fs.mknod(ROOT_INO, b"b", 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
+    fs.write(other, 0, &[2; 8 * BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed).unwrap();
+    let now = 3 * terrace_placement::temperature::WHOLE_AFTER;
+    fs.tick.store(now, Ordering::Relaxed);
+    fs.blocks.visit_files(&mut |_, descriptor, ino, _| {
+        descriptor.touch_written(10);
+        descriptor.touch_read(if ino == read { now } else { 0 });
+    });
+    let picked = fs.pick_coldest(8, VictimOrder::ColdFiles, &|_| true);
+    assert_eq!(picked.iter().filter(|victim| victim.ino == other).count(), 8, "{picked:?}");
+}
+
+/// Promoted blocks counted as a stream of writes that goes on: a threshold's worth of PM was made free for it.
+#[test]
+fn what_is_promoted_is_no_arrival() {
+    let (fs, ino) = with_file(12);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    fs.observe();
+    let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
+    (0..2).for_each(|_| drop(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap()));
+    fs.promotion_round().unwrap();
+    assert_eq!(fs.migration.report(fs.clock.monotonic_ns()).promoted_bytes, 12 * BLOCK_SIZE);
+    fs.clock.sleep(POLL);
+    // A node of the map may be new; twelve blocks in 10 ms would be 60 in the next 100 ms.
+    assert!(fs.observe().arriving_blocks < 30);
 }

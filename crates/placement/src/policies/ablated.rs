@@ -102,7 +102,7 @@ mod tests {
     fn each_leaves_out_one_thing() {
         let policy = |without: Ablation| without.of(Box::new(Predictive { first_touch: false }));
         let all = policy(Ablation::Nothing);
-        assert!(all.follows_reads() && all.victims() == VictimOrder::WriteColdFiles);
+        assert!(all.follows_reads() && all.victims() == VictimOrder::ColdFiles);
         assert!(!policy(Ablation::ReadFrequency).follows_reads());
         assert_eq!(policy(Ablation::Temperature).victims(), VictimOrder::LeastRecentlyUsed);
         assert!(policy(Ablation::Temperature).follows_reads() && policy(Ablation::WriteSize).steers_writes());

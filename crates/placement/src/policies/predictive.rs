@@ -1,6 +1,7 @@
 //! `predictive`: the placement and migration policy of [TPFS], sections 4 and 5.
 //!
-//! Deviation, on purpose: besides reverse migration, a cold block comes into PM on its second touch, as it does
+//! Deviations, on purpose: files are cold by the last use of their blocks and not by the last write alone, which sent
+//! down first what had come up for its reads; and besides reverse migration, a cold block comes into PM on its second touch, as it does
 //! under `anticache`; the publication leaves it to its page cache.
 
 use crate::threshold::utilisation_percent;
@@ -27,7 +28,7 @@ impl Policy for Predictive {
         Some(utilisation_percent(seen.pm_read_bytes, seen.pm_written_bytes))
     }
     fn victims(&self) -> VictimOrder {
-        VictimOrder::WriteColdFiles
+        VictimOrder::ColdFiles
     }
     fn steers_writes(&self) -> bool {
         true

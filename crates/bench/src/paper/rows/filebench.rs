@@ -4,7 +4,7 @@ use super::{ALL, both, subjects};
 use crate::paper::plan::{Cell, Metric, Must, Plan, Scale, Work};
 use crate::site::peer::{Peer, Tuning};
 use crate::workload::load::{Kind, Sync};
-use crate::workload::personality::Personality;
+use crate::workload::personality::{Order, Personality};
 
 /// "2 MB" on average.
 const FILE_BYTES: u64 = 2 << 20;
@@ -23,7 +23,7 @@ pub(crate) fn kind(scale: &Scale, which: Personality, sync_every_write: bool) ->
         _ => FILE_BYTES,
     };
     let files = (scale.dataset_bytes / file_bytes).clamp(32, 1 << 16);
-    Kind::Personality { which, files, file_bytes, sync_every_write }
+    Kind::Personality { which, files, file_bytes, sync_every_write, order: Order::Even }
 }
 
 fn base(scale: &Scale, axis: &'static str) -> Plan {

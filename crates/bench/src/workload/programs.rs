@@ -1,0 +1,154 @@
+//! What two databases do to their files, without the databases: traces of them are recorded in process, where no program
+//! runs (row regret). One thread; the same in every run of a seed.
+
+use super::numbers::{Picks, Zipf};
+use super::target::{FileTarget, OpenedFile};
+use std::io;
+
+const PAGE: u64 = 4096;
+const PIECE: u64 = 1 << 20;
+/// As fio's locality of 80/20 in [TPFS table 3].
+const THETA: f64 = 0.88;
+
+fn write_by_pieces(file: &mut dyn OpenedFile, bytes: u64) -> io::Result<()> {
+    let piece = vec![0x4c; PIECE as usize];
+    let mut at = 0;
+    while at < bytes {
+        let length = PIECE.min(bytes - at);
+        file.write_at(&piece[..length as usize], at, false)?;
+        at += length;
+    }
+    Ok(())
+}
+
+/// SQLite with a rollback journal that is deleted at each commit: pages are read, their old content goes into the
+/// journal, fsync, the pages are written, fsync, and the journal is removed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sqlite {
+    pub file_bytes: u64,
+}
+
+impl Sqlite {
+    pub fn populate(&self, target: &dyn FileTarget) -> io::Result<()> {
+        target.make_directory("sqlite")?;
+        let mut file = target.open("sqlite/db", true)?;
+        write_by_pieces(&mut *file, self.file_bytes)?;
+        file.sync()
+    }
+
+    /// So many transactions, each of eight selected and four changed pages.
+    pub fn run(&self, target: &dyn FileTarget, transactions: u64, seed: u64) -> io::Result<()> {
+        let picks = &mut Picks::new(seed);
+        let pages = Zipf::new(self.file_bytes / PAGE, THETA)?;
+        let mut file = target.open("sqlite/db", false)?;
+        let mut page = vec![0; PAGE as usize];
+        for _ in 0..transactions {
+            for _ in 0..8 {
+                file.read_at(&mut page, pages.block(picks) * PAGE)?;
+            }
+            let changed: Vec<u64> = (0..4).map(|_| pages.block(picks) * PAGE).collect();
+            let mut journal = target.open("sqlite/db-journal", true)?;
+            journal.write_at(&page[..512], 0, false)?;
+            for (number, at) in (0..).zip(&changed) {
+                file.read_at(&mut page, *at)?;
+                journal.write_at(&page, 512 + number * (PAGE + 8), false)?;
+            }
+            journal.sync()?;
+            for at in &changed {
+                file.write_at(&page, *at, false)?;
+            }
+            file.sync()?;
+            drop(journal);
+            target.unlink("sqlite/db-journal")?;
+        }
+        Ok(())
+    }
+}
+
+/// RocksDB with leveled compaction, two levels: a log fsynced with every group of writes; when a memtable is full it is
+/// written as a table and the log removed; four tables of the first level are merged with as many of the second,
+/// round and round; point reads of blocks of tables between them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RocksDb {
+    pub table_bytes: u64,
+    /// Tables of the second level.
+    pub tables: u64,
+}
+
+/// Tables of the first level that are merged.
+const MERGED: u64 = 4;
+/// Bytes of a group of writes in the log.
+const GROUP: u64 = 16 << 10;
+
+impl RocksDb {
+    fn make_table(&self, target: &dyn FileTarget, number: u64) -> io::Result<()> {
+        let mut table = target.open(&format!("rocksdb/{number:06}.sst"), true)?;
+        write_by_pieces(&mut *table, self.table_bytes)?;
+        table.sync()
+    }
+
+    pub fn populate(&self, target: &dyn FileTarget) -> io::Result<()> {
+        target.make_directory("rocksdb")?;
+        (0..self.tables).try_for_each(|number| self.make_table(target, number))
+    }
+
+    /// So many memtables are filled, with `reads` point reads during each.
+    pub fn run(&self, target: &dyn FileTarget, memtables: u64, reads: u64, seed: u64) -> io::Result<()> {
+        let picks = &mut Picks::new(seed);
+        let mut second: Vec<u64> = (0..self.tables).collect();
+        let (mut first, mut next) = (Vec::new(), self.tables);
+        let blocks = Zipf::new(self.tables * self.table_bytes / PAGE, THETA)?;
+        let (mut page, group) = (vec![0; PAGE as usize], vec![0x3e; GROUP as usize]);
+        for memtable in 0..memtables {
+            let log = format!("rocksdb/{next:06}.log");
+            let mut file = target.open(&log, true)?;
+            let groups = self.table_bytes / GROUP;
+            for number in 0..groups {
+                file.write_at(&group, number * GROUP, false)?;
+                file.sync()?;
+                for _ in 0..reads / groups {
+                    let block = blocks.block(picks);
+                    let (table, at) = (block * PAGE / self.table_bytes, block * PAGE % self.table_bytes);
+                    let table = format!("rocksdb/{:06}.sst", second[table as usize]);
+                    target.open(&table, false)?.read_at(&mut page, at)?;
+                }
+            }
+            drop(file);
+            self.make_table(target, next)?;
+            first.push(next);
+            next += 1;
+            target.unlink(&log)?;
+            if first.len() as u64 == MERGED {
+                let from = memtable / MERGED * MERGED % self.tables;
+                let old: Vec<u64> =
+                    (from..from + MERGED).map(|at| second[(at % self.tables) as usize]).collect();
+                next = self.merge(target, &first, &old, next)?;
+                for number in 0..MERGED {
+                    second[((from + number) % self.tables) as usize] = next - MERGED + number;
+                }
+                first.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// The older tables and the newer ones are read and become as many as the older; the next number.
+    fn merge(&self, target: &dyn FileTarget, newer: &[u64], older: &[u64], mut next: u64) -> io::Result<u64> {
+        let mut piece = vec![0; PIECE as usize];
+        for (one, other) in newer.iter().zip(older) {
+            let open = |number: &u64| target.open(&format!("rocksdb/{number:06}.sst"), false);
+            let mut inputs = [open(one)?, open(other)?];
+            let mut output = target.open(&format!("rocksdb/{next:06}.sst"), true)?;
+            for at in (0..self.table_bytes).step_by(PIECE as usize) {
+                inputs.iter_mut().try_for_each(|input| input.read_at(&mut piece, at).map(|_| ()))?;
+                output.write_at(&piece, at, false)?;
+            }
+            output.sync()?;
+            next += 1;
+        }
+        for number in newer.iter().chain(older) {
+            target.unlink(&format!("rocksdb/{number:06}.sst"))?;
+        }
+        Ok(next)
+    }
+}

@@ -1,0 +1,81 @@
+//! How often blocks were asked for lately, of those in a shard and of those that have gone: counters that blocks share, of
+//! which the least counts (a count-min sketch), halved now and then ([TinyLFU]: Einziger, Friedman, Manes, ACM TOS 13(4),
+//! 2017). It decides who stays when pages have to go (`clean.rs`): what is asked for often displaces what is not, and a scan
+//! or a loop longer than the cache displaces nothing.
+
+use crate::header::PageKey;
+
+/// Counters of each block.
+const ROWS: u32 = 4;
+/// Counters for each page of the shard.
+const PER_PAGE: usize = 32;
+/// A counter goes no further.
+const MOST: u8 = 15;
+/// Halved after so many times the shard's pages.
+const PERIOD: usize = 10;
+
+/// The counters of one shard.
+pub(crate) struct Frequency {
+    counters: Vec<u8>,
+    period: usize,
+    /// Since the last halving.
+    counted: usize,
+}
+
+impl Frequency {
+    /// For a shard of so many pages.
+    pub fn new(pages: usize) -> Frequency {
+        let counters = vec![0; (pages * PER_PAGE).next_power_of_two()];
+        Frequency { counters, period: (pages * PERIOD).max(1), counted: 0 }
+    }
+
+    fn places(&self, key: &PageKey) -> [usize; ROWS as usize] {
+        let word = key.ino.0 << 32 ^ key.block.0 ^ u64::from(key.generation) << 16;
+        let mixed = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        [0, 1, 2, 3]
+            .map(|row| (mixed.rotate_left(row * 16) ^ mixed >> 32) as usize & (self.counters.len() - 1))
+    }
+
+    /// A block was asked for.
+    pub fn count(&mut self, key: &PageKey) {
+        let places = self.places(key);
+        let least = self.of(key);
+        for place in places {
+            // Only those that say how often: the others are of other blocks too.
+            if self.counters[place] == least && least < MOST {
+                self.counters[place] += 1;
+            }
+        }
+        self.counted += 1;
+        if self.counted >= self.period {
+            self.counters.iter_mut().for_each(|counter| *counter /= 2);
+            self.counted = 0;
+        }
+    }
+
+    /// How often it was, at least lately and at most [`MOST`]; never less than that, seldom more.
+    pub fn of(&self, key: &PageKey) -> u8 {
+        self.places(key).into_iter().map(|place| self.counters[place]).min().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_format::{FileBlock, Ino};
+
+    #[test]
+    fn what_was_asked_for_often_is_known_and_forgotten() {
+        let key = |block| PageKey { ino: Ino(7), generation: 3, block: FileBlock(block) };
+        let mut frequency = Frequency::new(100);
+        (0..100).for_each(|block| frequency.count(&key(block)));
+        (0..5).for_each(|_| frequency.count(&key(40)));
+        assert_eq!(frequency.of(&key(40)), 6);
+        let wrong = (0..100).filter(|block| *block != 40 && frequency.of(&key(*block)) != 1).count();
+        assert!(wrong <= 2, "{wrong} of 99 counted too high");
+        assert!((1000..1100).filter(|block| frequency.of(&key(*block)) > 0).count() <= 10);
+        (0..3000).for_each(|block| frequency.count(&key(10_000 + block)));
+        assert!(frequency.of(&key(40)) <= 3, "forgotten in time");
+    }
+}
