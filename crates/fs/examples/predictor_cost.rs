@@ -54,13 +54,31 @@ enum Operation {
     Overwrite,
     OverwriteSynced,
     Read,
+    /// A file made with two appends of 8 KiB, synced, read, and removed: nine requests.
+    Mail,
 }
 
-const OPERATIONS: [(&str, Operation); 3] = [
+const OPERATIONS: [(&str, Operation); 4] = [
     ("overwrite", Operation::Overwrite),
     ("overwrite+fsync", Operation::OverwriteSynced),
     ("read", Operation::Read),
+    ("mail", Operation::Mail),
 ];
+
+/// One mail.
+fn mail(fs: &Fs) {
+    let (caller, flags) = (Caller { uid: 0, gid: 0 }, WriteFlags::default());
+    let mut block = [5; 8192];
+    let ino = fs.mknod(Ino(1), b"mail-1", 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
+    fs.open(ino, false, true, Wait::Allowed).unwrap();
+    fs.write(ino, 0, &block, flags, Wait::Allowed).unwrap();
+    fs.write(ino, 8192, &block, flags, Wait::Allowed).unwrap();
+    fs.fsync(ino, false, Wait::Allowed).unwrap();
+    fs.read(ino, 0, &mut block, Wait::Allowed).unwrap();
+    fs.release(ino);
+    fs.forget(ino, 1);
+    fs.unlink(Ino(1), b"mail-1", Wait::Allowed).unwrap();
+}
 
 /// Does an operation on 4 KiB so many times.
 fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) {
@@ -76,6 +94,7 @@ fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) 
                 fs.fsync(ino, false, Wait::Allowed).unwrap();
             }
             Operation::Read => drop(fs.read(ino, offset, &mut block, Wait::Allowed).unwrap()),
+            Operation::Mail => mail(fs),
         }
     }
 }
