@@ -54,13 +54,26 @@ enum Operation {
     Overwrite,
     OverwriteSynced,
     Read,
+    /// Five requests: see [`mail`].
+    Mail,
 }
 
-const OPERATIONS: [(&str, Operation); 3] = [
+const OPERATIONS: [(&str, Operation); 4] = [
     ("overwrite", Operation::Overwrite),
     ("overwrite+fsync", Operation::OverwriteSynced),
     ("read", Operation::Read),
+    ("mail", Operation::Mail),
 ];
+
+/// Opens, writes 8 KiB, syncs, reads them, closes.
+fn mail(fs: &Fs, ino: Ino, offset: u64) {
+    let mut content = [5; 8192];
+    fs.open(ino, false, true, Wait::Allowed).unwrap();
+    fs.write(ino, offset, &content, WriteFlags::default(), Wait::Allowed).unwrap();
+    fs.fsync(ino, false, Wait::Allowed).unwrap();
+    fs.read(ino, offset, &mut content, Wait::Allowed).unwrap();
+    fs.release(ino);
+}
 
 /// Does an operation on 4 KiB so many times.
 fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) {
@@ -76,6 +89,7 @@ fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) 
                 fs.fsync(ino, false, Wait::Allowed).unwrap();
             }
             Operation::Read => drop(fs.read(ino, offset, &mut block, Wait::Allowed).unwrap()),
+            Operation::Mail => mail(fs, ino, offset),
         }
     }
 }

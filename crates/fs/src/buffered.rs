@@ -60,7 +60,9 @@ impl Fs {
 
     /// As [`Self::home_of`], for who holds no lock.
     pub(crate) fn ask_home(&self, ino: Ino, segment: &Segment<'_>, flags: WriteFlags) -> FsResult<Home> {
-        if !self.has_buffer() {
+        // Most writes need no look at the inode: short ones, while PM has room and nothing of the file is only in DRAM.
+        let plain = flags.sync || !self.has_choice(segment.blocks());
+        if !self.has_buffer() || (plain && self.home.is_none() && self.unwritten.get(ino).is_none()) {
             return Ok(Home::Pm);
         }
         let _guard = self.locks.read(ino);

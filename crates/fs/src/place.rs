@@ -4,7 +4,7 @@
 //! committed, so that an attempt that starts again is not counted twice. Both are called under the exclusive inode
 //! lock and get the inode as it was before the write. They touch a few words of fixed tables: no lock, no allocation.
 
-use crate::files::Lessons;
+use crate::files::{FileState, Lessons};
 use crate::fs::Fs;
 use crate::slot::Inode;
 use crate::types::{BlockRange, WriteFlags};
@@ -15,6 +15,17 @@ use terrace_placement::{Home, prior};
 use terrace_runtime::sync::atomic::Ordering;
 
 impl Fs {
+    /// Whether PM has hardly a block left.
+    fn is_pm_full(&self) -> bool {
+        self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed) / 4
+    }
+
+    /// Whether predictors are asked for the home of a write to `range`.
+    #[inline]
+    pub(crate) fn has_choice(&self, range: BlockRange) -> bool {
+        self.steers && (range.count() * BLOCK_SIZE >= self.parameters.large_min || self.is_pm_full())
+    }
+
     /// The home of a write to `range`. The caller holds the inode lock.
     pub(crate) fn choose_home(&self, inode: &Inode, range: BlockRange, flags: WriteFlags) -> Home {
         if flags.sync || self.devices.list.is_empty() {
@@ -23,23 +34,26 @@ impl Fs {
         if let Some(home) = self.home {
             return home;
         }
-        let bytes = range.count() * BLOCK_SIZE;
-        let pm_full = self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed) / 4;
-        if !self.steers || (bytes < self.parameters.large_min && !pm_full) {
+        if !self.has_choice(range) {
             return Home::Pm;
         }
         let Some(file) = self.files.get(inode.ino, inode.slot.generation.get()) else {
             return Home::Pm;
         };
-        let entry = self.entry_after(inode, range, file.run());
-        let seen = WriteSeen { durable: flags.sync, synchronicity: file.synchronicity(), entry, pm_full };
+        let entry = self.entry_after(inode, range, file);
+        let (synchronicity, pm_full) = (file.judged(&self.relatives), self.is_pm_full());
+        let seen = WriteSeen { durable: flags.sync, synchronicity, entry, pm_full };
         write_home(&seen, &self.parameters)
     }
 
-    fn entry_after(&self, inode: &Inode, range: BlockRange, run: (Entry, u64)) -> Entry {
-        let file = (inode.ino, inode.slot.generation.get(), inode.size());
-        let before = self.entries.before(file, range, run);
-        Entry::after(before, range.count() * BLOCK_SIZE, &self.parameters)
+    /// The entry that a write to `range` of a file will leave.
+    fn entry_after(&self, inode: &Inode, range: BlockRange, file: &FileState) -> Entry {
+        let bytes = range.count() * BLOCK_SIZE;
+        if bytes < self.parameters.large_min {
+            return Entry::after_short(file.run(), (range.first.0, bytes));
+        }
+        let of = (inode.ino, inode.slot.generation.get(), inode.size());
+        Entry::after(self.entries.before(of, range, file.run()), bytes, &self.parameters)
     }
 
     /// `bytes` were written to the blocks of `range`. The caller holds the inode lock; `inode` is from before.
@@ -57,19 +71,34 @@ impl Fs {
         }
     }
 
+    #[inline]
     fn learn_write(&self, inode: &Inode, range: BlockRange, bytes: u64, flags: WriteFlags, home: Home) {
         let (ino, generation) = (inode.ino, inode.slot.generation.get());
         let size = inode.size().max(range.end.0 * BLOCK_SIZE);
         let tick = self.tick.load(Ordering::Relaxed);
         let file = self.files.enter(ino, generation, size, tick, &self.tally);
-        let entry = self.entry_after(inode, range, file.run());
-        self.entries.put(ino, generation, range, entry);
+        let entry = if range.count() * BLOCK_SIZE < self.parameters.large_min {
+            if file.has_entries() {
+                self.entries.forget(ino, generation, range);
+            }
+            Entry::after_short(file.run(), (range.first.0, range.count() * BLOCK_SIZE))
+        } else {
+            self.leave_entry(inode, range, file)
+        };
         let blocks = range.count().min(u64::from(u32::MAX)) as u32;
         file.note_write((bytes, blocks), (entry, range.end.0), flags.sync, self.lessons(tick));
         match home {
             Home::Pm => self.flows.note_write(ino, bytes, 0),
             Home::Block => self.flows.note_write(ino, 0, bytes),
         }
+    }
+
+    /// Notes the entry of a write to `range` that is long enough to have one.
+    fn leave_entry(&self, inode: &Inode, range: BlockRange, file: &FileState) -> Entry {
+        let entry = self.entry_after(inode, range, file);
+        self.entries.put(inode.ino, inode.slot.generation.get(), range, entry);
+        file.set_has_entries();
+        entry
     }
 
     /// `bytes` were read, `dram_bytes` of them from copies of lower tiers in DRAM. The caller holds the inode lock,
@@ -112,7 +141,7 @@ impl Fs {
             let directory = (directory.ino, directory.slot.generation.get());
             let relatives = self.relatives.file_made(directory, above, prior::family(name));
             let file = self.files.enter(made.ino, made.slot.generation.get(), 0, tick, &self.tally);
-            file.note_made(relatives, self.lessons(tick));
+            file.note_made(relatives);
         }
     }
 

@@ -5,6 +5,7 @@
 //! no prediction and are not counted.
 
 use serde::Serialize;
+use terrace_format::Ino;
 use terrace_placement::synchronicity::Judgement;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,10 +16,19 @@ pub(crate) enum Outcome {
     NotSynced,
 }
 
-/// Bytes by prediction and outcome.
+/// Shards of the counts, by inode.
+const SHARDS: usize = 16;
+
+/// One shard, on cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard([[AtomicU64; 2]; Judgement::COUNT]);
+
+/// Bytes by prediction and outcome. Not locked: two threads that settle files of one shard at the same instant may lose
+/// one another's bytes.
 #[derive(Default)]
 pub(crate) struct Tally {
-    cells: [[AtomicU64; 2]; Judgement::COUNT],
+    shards: [Shard; SHARDS],
 }
 
 /// One row of the confusion matrix.
@@ -61,17 +71,24 @@ impl TallyReport {
 }
 
 impl Tally {
-    pub fn add(&self, judgement: Judgement, outcome: Outcome, bytes: u64) {
-        self.cells[judgement as usize][outcome as usize].fetch_add(bytes, Ordering::Relaxed);
+    /// `bytes` of a file.
+    #[inline]
+    pub fn add(&self, ino: Ino, judgement: Judgement, outcome: Outcome, bytes: u64) {
+        let cell = &self.shards[ino.0 as usize % SHARDS].0[judgement as usize][outcome as usize];
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
     }
 
     /// What is known for certain.
     pub fn report(&self) -> TallyReport {
         let row = |judgement: Judgement| {
-            let [synced, unsynced] = &self.cells[judgement as usize];
+            let sum = |outcome: Outcome| {
+                let cell =
+                    |shard: &Shard| shard.0[judgement as usize][outcome as usize].load(Ordering::Relaxed);
+                self.shards.iter().map(cell).fold(0, u64::wrapping_add)
+            };
             TallyRow {
-                synced_bytes: synced.load(Ordering::Relaxed),
-                unsynced_bytes: unsynced.load(Ordering::Relaxed),
+                synced_bytes: sum(Outcome::Synced),
+                unsynced_bytes: sum(Outcome::NotSynced),
                 open_bytes: 0,
             }
         };

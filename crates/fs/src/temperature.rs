@@ -143,7 +143,8 @@ impl Fs {
         let known = self.files.get(inode.ino, inode.slot.generation.get());
         let steers = self.policy.steers_writes();
         Predictions {
-            sync_predicted: steers.then(|| known.is_none_or(|file| file.synchronicity().is_synchronous())),
+            sync_predicted: steers
+                .then(|| known.is_none_or(|file| file.judged(&self.relatives).is_synchronous())),
             large_predicted: steers
                 .then(|| known.is_some_and(|file| file.run().0.is_large(&self.parameters))),
             read_dominated: self

@@ -2,7 +2,8 @@
 //!
 //! The publication keeps them in the log entry of the write; here a fixed hashed table holds a word for each 64 KiB
 //! region, whatever tier the blocks are on, so that an entry outlives a demotion and costs a block nothing. Two
-//! regions that share a word forget one another's entry. Who writes a file holds its lock.
+//! regions that share a word forget one another's entry. Writes shorter than `large_min`
+//! leave no entry, they only end one: they are no large writes, whatever they replace. Who writes a file holds its lock.
 
 use crate::types::BlockRange;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -53,6 +54,17 @@ impl WriteEntries {
         Before::of(place, (run, run_end), || self.get(ino, generation, range.first))
     }
 
+    /// A short write to `range` ends the entries there.
+    pub fn forget(&self, ino: Ino, generation: u32, range: BlockRange) {
+        let end = (range.end.0 + (1 << REGION_SHIFT) - 1) >> REGION_SHIFT;
+        for region in range.first.0 >> REGION_SHIFT..end {
+            let (word, tag) = self.word(ino, generation, region);
+            if word.load(Ordering::Relaxed) & !u64::from(u32::MAX) == tag {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Notes what a write to `range` leaves.
     pub fn put(&self, ino: Ino, generation: u32, range: BlockRange, entry: Entry) {
         let blocks = (entry.bytes / BLOCK_SIZE).clamp(1, 0xff_ffff);
@@ -85,6 +97,14 @@ mod tests {
         entries.put(Ino(5), 1, range(0, 32), entry);
         let run = (entry, 32);
         assert_eq!(entries.before(file(32 * 4096), range(16, 16), run), Before::Replaces(entry));
+        entries.forget(Ino(5), 1, range(16, 1));
+        entries.forget(Ino(6), 1, range(0, 16));
+        assert_eq!(
+            entries.before(file(32 * 4096), range(16, 16), none),
+            Before::Nothing,
+            "a short write ended it"
+        );
+        assert_eq!(entries.before(file(32 * 4096), range(0, 16), none), Before::Replaces(entry));
         assert_eq!(entries.before(file(32 * 4096), range(32, 32), run), Before::Continues(entry));
         assert_eq!(entries.before(file(32 * 4096 - 100), range(31, 33), run), Before::Continues(entry));
         assert_eq!(entries.before(file(32 * 4096), range(40, 1), run), Before::Nothing);

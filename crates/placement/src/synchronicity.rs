@@ -35,7 +35,8 @@ impl Judgement {
     /// How many there are.
     pub const COUNT: usize = 5;
 
-    const ALL: [Judgement; Judgement::COUNT] = [
+    /// All of them, by number.
+    pub const ALL: [Judgement; Judgement::COUNT] = [
         Judgement::Unjudged,
         Judgement::Synchronous,
         Judgement::Asynchronous,
@@ -44,11 +45,13 @@ impl Judgement {
     ];
 
     /// Whether it follows from the file's own intervals.
+    #[inline]
     pub fn is_own(self) -> bool {
         matches!(self, Judgement::Synchronous | Judgement::Asynchronous)
     }
 
     /// Whether the next write is expected to be fsynced soon.
+    #[inline]
     pub fn is_synchronous(self) -> bool {
         !matches!(self, Judgement::Asynchronous | Judgement::ExpectedAsynchronous)
     }
@@ -67,6 +70,7 @@ pub struct Synchronicity {
 
 impl Synchronicity {
     /// `blocks` were written without O_SYNC.
+    #[inline]
     pub fn wrote(&mut self, blocks: u32, parameters: &Parameters) {
         self.blocks = self.blocks.saturating_add(blocks);
         if self.blocks >= parameters.sync_blocks {
@@ -80,6 +84,7 @@ impl Synchronicity {
     }
 
     /// The file was fsynced.
+    #[inline]
     pub fn synced(&mut self, parameters: &Parameters) {
         if self.blocks > 0 {
             let short = self.blocks < parameters.sync_blocks;
@@ -100,22 +105,26 @@ impl Synchronicity {
     }
 
     /// Something became of the file: whether its relatives are to be told.
+    #[inline]
     pub fn tells(&mut self, synced: bool) -> bool {
         self.told.replace(synced) != Some(synced)
     }
 
     /// Whether the next write is expected to be fsynced soon.
+    #[inline]
     pub fn is_synchronous(&self) -> bool {
         self.judgement.is_synchronous()
     }
 
     /// As one word.
+    #[inline]
     pub fn pack(&self) -> u64 {
         let told = self.told.map_or(0, |synced| 1 + u64::from(synced));
         u64::from(self.blocks) | (self.judgement as u64) << 32 | told << 40
     }
 
     /// From [`Self::pack`]; zero is a file nothing is known of.
+    #[inline]
     pub fn unpack(word: u64) -> Synchronicity {
         let judgement = Judgement::ALL.get((word >> 32 & 0xff) as usize).copied();
         let told = match word >> 40 {

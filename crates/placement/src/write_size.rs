@@ -35,8 +35,7 @@ impl Before {
         (run, run_end): (Entry, u64),
         replaced: impl FnOnce() -> Option<Entry>,
     ) -> Before {
-        // The last block of a run may have been written in part.
-        let continues = run.bytes > 0 && (first == run_end || first + 1 == run_end);
+        let continues = run.is_followed_by(run_end, first);
         match if appends && continues { None } else { replaced() } {
             Some(entry) if inside => Before::Replaces(entry),
             _ if continues => Before::Continues(run),
@@ -57,6 +56,21 @@ impl Entry {
             Before::Replaces(_) | Before::Nothing => 0,
         };
         Entry { bytes, counter }
+    }
+
+    /// What a write shorter than `large_min` leaves: never a large write, so what it replaces is not looked up. It begins
+    /// in block `first` and is `bytes` long; the file's last run was `run` and ended before block `run_end`, and its
+    /// counter is inherited if it goes on.
+    #[inline]
+    pub fn after_short((run, run_end): (Entry, u64), (first, bytes): (u64, u64)) -> Entry {
+        Entry { bytes, counter: if run.is_followed_by(run_end, first) { run.counter } else { 0 } }
+    }
+
+    /// Whether a write that begins in block `first` goes on where this run ended, before block `run_end`.
+    #[inline]
+    fn is_followed_by(&self, run_end: u64, first: u64) -> bool {
+        // The last block of a run may have been written in part.
+        self.bytes > 0 && (first == run_end || first + 1 == run_end)
     }
 
     /// Whether the write that left it was large: long enough, and stable.
@@ -98,6 +112,9 @@ mod tests {
         let small = Entry::after(Before::Continues(stream), 512, &P);
         assert_eq!(small.counter, stream.counter, "inherited");
         assert!(!small.is_large(&P));
+        assert_eq!(Entry::after_short((stream, 9), (9, 512)), small);
+        assert_eq!(Entry::after_short((stream, 9), (8, 512)), small, "into the last block");
+        assert_eq!(Entry::after_short((stream, 9), (3, 512)).counter, 0);
         let log = Entry::after(Before::Continues(Entry { bytes: 512, counter: 0 }), 512, &P);
         assert_eq!(log.counter, 0);
     }

@@ -1,9 +1,12 @@
 //! Row predictor-cost: what predictors, temperature and thresholds cost a request where they cannot win anything.
 //!
-//! Two pools in this process with four times the data in PM, policy=static and policy=predictive, without room in DRAM
-//! for copies, so that nothing migrates and everything else is the same; new ones for each personality, whose files differ
-//! in size. Each round does the same turns, with the same seed, on both, one after the other; who is first changes with every round. A request is
-//! one call of the file system: lookup, open, read, write, fsync, close.
+//! Two pools in this process with eight times the data in PM, policy=static and policy=predictive. Nothing may migrate, so
+//! that everything else is the same: there is no room in DRAM for copies, and PM is so large that not even the pace at
+//! which the files are made lets predictive expect to run short of it. (With four times the data it did: some of the files lay
+//! below, and the difference was that of reads of a device.) A round in which something migrated is an error. New pools
+//! for each personality, whose files differ in size, and for each round of the command line, because where memory lies makes as much of a difference. Each pair does
+//! the same turns, with the same seed, on both, one after the other; who is first changes with every pair. A request is one
+//! call of the file system: lookup, open, read, write, fsync, close.
 
 use crate::Outcome;
 use crate::paper::outcome::short;
@@ -20,13 +23,19 @@ use std::fmt::Write as _;
 /// What the row must show.
 const MOST_NS: f64 = 40.0;
 /// Pairs of one round of the command line.
-const PAIRS: usize = 40;
-/// Turns of a batch: some ten milliseconds.
+const PAIRS: usize = 200;
+/// Of these the first of a pool warm up.
+const WARM: usize = 4;
+/// Too little for migration into DRAM to begin (`fs/migration/to_dram.rs`).
+const CACHE_BYTES: u64 = 32 << 10;
+/// PM by data.
+const SHARE: f64 = 8.0;
+/// Turns of a batch: about a millisecond, so that what disturbs one pair leaves most alone.
 const TURNS: [(Personality, u64); 4] = [
-    (Personality::Fileserver, 8),
-    (Personality::Webserver, 4),
-    (Personality::Webproxy, 8),
-    (Personality::Varmail, 16),
+    (Personality::Fileserver, 2),
+    (Personality::Webserver, 1),
+    (Personality::Webproxy, 4),
+    (Personality::Varmail, 8),
 ];
 
 /// A personality's line.
@@ -38,9 +47,9 @@ struct Line {
     predictive_more_ns: Difference,
     /// Absent while the interval holds both answers.
     held: Option<bool>,
-    /// What `status` says under policy=predictive at the end.
-    placement: serde_json::Value,
-    migration: serde_json::Value,
+    /// What `status` says under policy=predictive at the end of each round.
+    placement: Vec<serde_json::Value>,
+    migration: Vec<serde_json::Value>,
 }
 
 /// What the row found.
@@ -50,14 +59,12 @@ pub(crate) struct Cost {
     lines: Vec<Line>,
 }
 
-/// Nanoseconds and requests of a batch.
+/// Nanoseconds of the turns of a batch, and requests with those that look what is there before.
 fn batch(site: &Site, mounted: &Mounted, load: &Load) -> Outcome<(u64, u64)> {
     let Place::Local { target, .. } = &mounted.place else { return Err("not in process".into()) };
     let before = target.requests();
-    let begin = site.scratch.now_ns();
-    site.perform(mounted, load, Act::Run)?;
-    let elapsed_ns = site.scratch.now_ns() - begin;
-    Ok((elapsed_ns, target.requests() - before))
+    let measure = site.perform(mounted, load, Act::Run)?.ok_or("the load measured nothing")?;
+    Ok((measure.elapsed_ns, target.requests() - before))
 }
 
 fn load(scale: &Scale, which: Personality, turns: u64) -> Load {
@@ -72,66 +79,83 @@ fn load(scale: &Scale, which: Personality, turns: u64) -> Load {
 /// # Errors
 /// When a pool cannot be made, or its file system fails.
 pub(crate) fn run(site: &Site, scale: &Scale, rounds: usize) -> Outcome<Cost> {
-    let pool = |label: &str, policy| {
-        let tuning = Tuning { policy: Some(policy), cache_bytes: Some(1 << 20), ..Tuning::default() };
-        let subject = scale.subject(label, Peer::Local, 4.0, tuning);
+    let pairs = if scale.quick { 4 } else { PAIRS };
+    let mut lines = Vec::new();
+    for (which, turns) in TURNS {
+        eprintln!("  {}: {rounds} times {pairs} pairs", which.name());
+        let (load, mut seen) = (load(scale, which, turns), Seen::default());
+        for _ in 0..rounds {
+            round(site, scale, &load, pairs, &mut seen)?;
+        }
+        lines.push(seen.line(which)?);
+    }
+    Ok(Cost { pairs: rounds * pairs, lines })
+}
+
+/// What the rounds of a personality gave: nanoseconds a request of each pair.
+#[derive(Default)]
+struct Seen {
+    without: Vec<f64>,
+    with: Vec<f64>,
+    requests: u64,
+    placement: Vec<serde_json::Value>,
+    migration: Vec<serde_json::Value>,
+}
+
+impl Seen {
+    fn line(self, which: Personality) -> Outcome<Line> {
+        let more = Difference::of(&self.with, &self.without).ok_or("no pairs")?;
+        Ok(Line {
+            personality: which.name(),
+            requests: self.requests,
+            static_ns: crate::stats::median(&self.without),
+            held: more.at_most(MOST_NS),
+            predictive_more_ns: more,
+            placement: self.placement,
+            migration: self.migration,
+        })
+    }
+}
+
+/// One round: new pools with their files, and so many pairs.
+fn round(site: &Site, scale: &Scale, load: &Load, pairs: usize, seen: &mut Seen) -> Outcome<()> {
+    let pool = |policy| {
+        let tuning = Tuning { policy: Some(policy), cache_bytes: Some(CACHE_BYTES), ..Tuning::default() };
+        let subject = scale.subject(policy, Peer::Local, SHARE, tuning);
         site.scratch.need(subject.pm_bytes, 0)?;
         site.mount(&subject, None)
     };
-    let pairs = if scale.quick { 4 } else { rounds * PAIRS };
-    let mut lines = Vec::new();
-    for (which, turns) in TURNS {
-        eprintln!("  {}: {pairs} pairs", which.name());
-        let (fixed, learning) = (pool("static", "static")?, pool("predictive", "predictive")?);
-        let load = load(scale, which, turns);
-        for mounted in [&fixed, &learning] {
-            site.perform(mounted, &load, Act::Populate)?;
-        }
-        lines.push(line(site, [&fixed, &learning], &load, which, pairs)?);
-        fixed.finish(site)?;
-        learning.finish(site)?;
+    let (fixed, learning) = (pool("static")?, pool("predictive")?);
+    for mounted in [&fixed, &learning] {
+        site.perform(mounted, load, Act::Populate)?;
     }
-    Ok(Cost { pairs, lines })
-}
-
-fn line(
-    site: &Site,
-    [fixed, learning]: [&Mounted; 2],
-    load: &Load,
-    which: Personality,
-    pairs: usize,
-) -> Outcome<Line> {
-    let (mut with, mut without, mut requests) = (Vec::new(), Vec::new(), 0);
-    for pair in 0..pairs + 2 {
+    // Requests of a load without a turn.
+    let beside = batch(site, &fixed, &Load { operations: 0, ..load.clone() })?.1;
+    for pair in 0..pairs + WARM {
         site.teardown.go_on()?;
         let load = Load { seed: pair as u64, ..load.clone() };
-        let (first, second) = if pair % 2 == 0 { (fixed, learning) } else { (learning, fixed) };
+        let (first, second) = if pair % 2 == 0 { (&fixed, &learning) } else { (&learning, &fixed) };
         let (one, other) = (batch(site, first, &load)?, batch(site, second, &load)?);
         if one.1 != other.1 {
             return Err(format!("{} requests beside {}", one.1, other.1).into());
         }
-        // The first two warm up.
-        if pair >= 2 {
-            let [a, b] = [one, other].map(|(ns, count)| ns as f64 / count.max(1) as f64);
+        if pair >= WARM {
+            let requests = one.1.saturating_sub(beside);
+            let [a, b] = [one, other].map(|(ns, _)| ns as f64 / requests.max(1) as f64);
             let (static_ns, predictive_ns) = if pair % 2 == 0 { (a, b) } else { (b, a) };
-            without.push(static_ns);
-            with.push(predictive_ns);
-            requests += one.1;
+            seen.without.push(static_ns);
+            seen.with.push(predictive_ns);
+            seen.requests += requests;
         }
     }
-    let more = Difference::of(&with, &without).ok_or("no pairs")?;
-    let static_ns = crate::stats::median(&without);
-    let held = more.at_most(MOST_NS);
-    let status = site.status(learning);
-    Ok(Line {
-        personality: which.name(),
-        requests,
-        static_ns,
-        predictive_more_ns: more,
-        held,
-        placement: status["placement"].clone(),
-        migration: status["migration"].clone(),
-    })
+    let status = site.status(&learning);
+    if let Some(bytes) = status["migration"]["demoted_bytes"].as_u64().filter(|bytes| *bytes > 0) {
+        return Err(format!("{bytes} bytes migrated: the two did not do the same").into());
+    }
+    seen.placement.push(status["placement"].clone());
+    seen.migration.push(status["migration"].clone());
+    fixed.finish(site)?;
+    learning.finish(site)
 }
 
 impl Cost {
@@ -158,16 +182,16 @@ impl Cost {
                 more.high
             );
         }
-        let sum = |of: fn(&Line) -> &serde_json::Value| -> u64 {
-            self.lines.iter().filter_map(|line| of(line).as_u64()).sum()
+        let sum = |of: fn(&Line) -> &[serde_json::Value], name: &str| -> u64 {
+            self.lines.iter().flat_map(of).filter_map(|status| status[name].as_u64()).sum()
         };
         let _ = writeln!(
             text,
             "\n{} pairs. Writes that the predictors saw: {}; migrated down: {} bytes, up: {}.",
             self.pairs,
-            sum(|line| &line.placement["writes_seen"]),
-            sum(|line| &line.migration["demoted_bytes"]),
-            sum(|line| &line.migration["promoted_bytes"])
+            sum(|line| &line.placement, "writes_seen"),
+            sum(|line| &line.migration, "demoted_bytes"),
+            sum(|line| &line.migration, "promoted_bytes")
         );
         text
     }
