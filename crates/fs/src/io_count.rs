@@ -13,7 +13,7 @@ use std::sync::Arc;
 // Not from the runtime: nothing is decided by these numbers, so a scheduler need not try their orders.
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::{DeviceBlock, TierId};
-use terrace_media::block::AlignedBlock;
+use terrace_media::block::{AlignedBlock, Run};
 use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::{Clock, thread};
 
@@ -214,6 +214,11 @@ impl BlockMedium for Counted {
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         self.counter.write(size_of_val(from));
         self.timed(|cell| &cell.write_ns, || self.medium.write(first, from))
+    }
+    /// Counts as one write: what is in flight together ends together.
+    fn write_runs(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        self.counter.write(runs.iter().map(|(_, from)| size_of_val(*from)).sum());
+        self.timed(|cell| &cell.write_ns, || self.medium.write_runs(runs))
     }
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         self.counter.cell().flushes.fetch_add(1, Ordering::Relaxed);

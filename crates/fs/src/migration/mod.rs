@@ -66,8 +66,9 @@ const RESTS: u32 = 7;
 const BACK_OFF: Duration = Duration::from_secs(1);
 /// How far ahead the policy sees: what a group takes on a slow disk.
 const AHEAD: Duration = Duration::from_millis(100);
-/// Workers, so that two groups are in flight.
-pub(crate) const WORKERS: usize = 2;
+/// Workers, each with a group: while one group is being written another is flushed, and a third copied or installed.
+pub(crate) const WORKERS: usize = NAMES.len();
+const NAMES: [&str; 3] = ["terrace-move-0", "terrace-move-1", "terrace-move-2"];
 
 /// Migration's state.
 pub(crate) struct Migration {
@@ -493,7 +494,7 @@ impl Drop for MigrationStep {
 
 impl Step for MigrationStep {
     fn name(&self) -> &'static str {
-        if self.worker == 0 { "terrace-move-0" } else { "terrace-move-1" }
+        NAMES[self.worker % WORKERS]
     }
 
     fn step(&mut self) -> Next {

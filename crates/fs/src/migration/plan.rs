@@ -27,6 +27,9 @@ const NEVER: u32 = u32::MAX;
 /// Tick of victims that are queued or being moved: they are not picked again. Whoever uses such a block makes it
 /// young again, as any other; picked twice it would be skipped at the commit.
 pub(super) const LEAVING: u32 = MARKS;
+/// A group is at most so great a part of PM, but not so small that a device is slower by it.
+const OF_PM: u64 = 8;
+const LEAST_GROUP: u64 = 256;
 /// Most blocks picked at once.
 const MOST: u64 = 1 << 16;
 
@@ -56,10 +59,11 @@ impl Fs {
     /// Takes the next group of victims, picking `wanted` new ones when none are queued.
     pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Victims> {
         // Writers that wait for space come here too: they must not each take a group and a copy buffer.
-        if self.migration.in_flight.load(Ordering::Acquire) >= WORKERS as u64 * self.group_blocks {
+        let most = self.demotion_blocks();
+        if self.migration.in_flight.load(Ordering::Acquire) >= WORKERS as u64 * most {
             return Ok(Victims::InFlight);
         }
-        let group = self.migration.pop_group(self.group_blocks as usize);
+        let group = self.migration.pop_group(most as usize);
         if !group.is_empty() {
             return Ok(Victims::Group(group));
         }
@@ -86,8 +90,15 @@ impl Fs {
                 }
             }
         }
-        let group = self.migration.pop_group(self.group_blocks as usize);
+        let group = self.migration.pop_group(most as usize);
         Ok(if group.is_empty() { Victims::InFlight } else { Victims::Group(group) })
+    }
+
+    /// Blocks of a group that leaves PM: of a small PM a part only, or writers would wait for the whole of a group before
+    /// any of it is free, and the device for them afterwards.
+    fn demotion_blocks(&self) -> u64 {
+        let usable = self.blocks.end_block().0 - self.blocks.first_block().0;
+        self.group_blocks.min((usable / OF_PM).max(LEAST_GROUP))
     }
 
     /// After a group: what stayed in PM is as old as its last write.

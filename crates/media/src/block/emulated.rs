@@ -4,7 +4,7 @@
 //! than its [`Pace`] says, counted from its arrival, so what the medium below takes is part of it. A medium below
 //! that is slower than the speed asked for stays slower.
 
-use super::{AlignedBlock, BlockMedium};
+use super::{AlignedBlock, BlockMedium, Run};
 use crate::MediaError;
 use crate::pace::{Direction, Follows, Pace};
 use crate::speed::Speed;
@@ -35,21 +35,25 @@ impl EmulatedBlock {
         self.pace.speed()
     }
 
-    /// Waits until a request of so many blocks that arrived at `arrival_ns` is to end.
-    fn wait(&self, arrival_ns: u64, direction: Direction, blocks: usize) {
-        let mut transfer = self.pace.begin(arrival_ns, direction, blocks as u64 * BLOCK_SIZE);
-        loop {
-            match self.pace.advance(&mut transfer) {
-                Follows::Piece(at_ns) => {
-                    // Late is no harm: the rest is reserved from when the piece ended.
-                    let ahead_ns = at_ns.saturating_sub(self.clock.monotonic_ns());
-                    if ahead_ns > AHEAD_NS {
-                        self.clock.sleep(Duration::from_nanos(ahead_ns));
+    /// Waits until requests of so many blocks each that arrived at `arrival_ns` are to end, all of them.
+    fn wait(&self, arrival_ns: u64, direction: Direction, requests: impl IntoIterator<Item = usize>) {
+        let mut last_ns = arrival_ns;
+        for blocks in requests {
+            let mut transfer = self.pace.begin(arrival_ns, direction, blocks as u64 * BLOCK_SIZE);
+            loop {
+                match self.pace.advance(&mut transfer) {
+                    Follows::Piece(at_ns) => {
+                        // Late is no harm: the rest is reserved from when the piece ended.
+                        let ahead_ns = at_ns.saturating_sub(self.clock.monotonic_ns());
+                        if ahead_ns > AHEAD_NS {
+                            self.clock.sleep(Duration::from_nanos(ahead_ns));
+                        }
                     }
+                    Follows::End(at_ns) => break last_ns = last_ns.max(at_ns),
                 }
-                Follows::End(at_ns) => return self.clock.wait_until(at_ns),
             }
         }
+        self.clock.wait_until(last_ns);
     }
 }
 
@@ -65,14 +69,21 @@ impl BlockMedium for EmulatedBlock {
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         let arrival_ns = self.clock.monotonic_ns();
         self.below.read(first, into)?;
-        self.wait(arrival_ns, Direction::Read, into.len());
+        self.wait(arrival_ns, Direction::Read, [into.len()]);
         Ok(())
     }
 
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         let arrival_ns = self.clock.monotonic_ns();
         self.below.write(first, from)?;
-        self.wait(arrival_ns, Direction::Write, from.len());
+        self.wait(arrival_ns, Direction::Write, [from.len()]);
+        Ok(())
+    }
+
+    fn write_runs(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        let arrival_ns = self.clock.monotonic_ns();
+        self.below.write_runs(runs)?;
+        self.wait(arrival_ns, Direction::Write, runs.iter().map(|(_, from)| from.len()));
         Ok(())
     }
 
@@ -117,10 +128,14 @@ mod tests {
         device.write(DeviceBlock(3), &[AlignedBlock([7; 4096])])?;
         assert_eq!(took(begin), 100_000 + 20_000);
         let begin = clock.monotonic_ns();
+        let block = [AlignedBlock([9; 4096])];
+        device.write_runs(&[(DeviceBlock(9), &block), (DeviceBlock(20), &block), (DeviceBlock(40), &block)])?;
+        assert_eq!(took(begin), 3 * 100_000 + 20_000, "latency counts once");
+        let begin = clock.monotonic_ns();
         let mut back = vec![AlignedBlock::zeroed(); 1000];
         device.read(DeviceBlock(3), &mut back)?;
         assert_eq!(took(begin), 1000 * 10_000 + 10_000);
-        assert_eq!(back[0].0, [7; 4096]);
+        assert_eq!((back[0].0, back[6].0, back[37].0), ([7; 4096], [9; 4096], [9; 4096]));
         let begin = clock.monotonic_ns();
         device.flush()?;
         assert_eq!((took(begin), below.counters().flushes), (0, 1));

@@ -4,8 +4,8 @@
 //! fdatasync, which returns only when the device's own cache was flushed. Where the file system
 //! refuses O_DIRECT the page cache lies between, and flush covers it too; `describe` says so.
 
-use super::ring::{Direction, Rings};
-use super::{AlignedBlock, BlockMedium};
+use super::ring::{Direction, Rings, Span};
+use super::{AlignedBlock, BlockMedium, Run};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use crate::{DeviceError, MediaError};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
@@ -201,26 +201,36 @@ impl BlockMedium for FileDevice {
         let buffer = into.as_mut_ptr().cast::<u8>();
         // SAFETY: `into` is ours for the whole call and any bytes are a valid block.
         let result = unsafe {
-            let offset = first.byte_offset();
-            self.rings.transfer(file, Direction::Read, buffer, length, offset)
+            let span = Span { buffer, length, offset: first.byte_offset() };
+            self.rings.transfer(file, Direction::Read, &[span])
         };
         result.map_err(|errno| self.error("read", first, blocks, errno))
     }
 
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
-        let blocks = from.len() as u64;
-        if self.read_only || !self.holds(first, blocks) {
+        self.write_runs(&[(first, from)])
+    }
+
+    fn write_runs(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        let blocks = |from: &[AlignedBlock]| from.len() as u64;
+        if let Some((first, from)) =
+            runs.iter().find(|(first, from)| self.read_only || !self.holds(*first, blocks(from)))
+        {
             let errno = if self.read_only { libc::EROFS } else { libc::EINVAL };
-            return Err(self.error("write", first, blocks, errno));
+            return Err(self.error("write", *first, blocks(from), errno));
         }
-        let (file, length) = (self.file.as_fd(), std::mem::size_of_val(from));
-        let buffer = from.as_ptr().cast::<u8>().cast_mut();
-        // SAFETY: a write only reads the buffer, which is borrowed for the whole call.
-        let result = unsafe {
-            let offset = first.byte_offset();
-            self.rings.transfer(file, Direction::Write, buffer, length, offset)
+        let span = |(first, from): &Run<'_>| Span {
+            buffer: from.as_ptr().cast::<u8>().cast_mut(),
+            length: std::mem::size_of_val(*from),
+            offset: first.byte_offset(),
         };
-        result.map_err(|errno| self.error("write", first, blocks, errno))
+        let spans: Vec<Span> = runs.iter().map(span).collect();
+        // SAFETY: a write only reads the buffers, which are borrowed for the whole call.
+        let result = unsafe { self.rings.transfer(self.file.as_fd(), Direction::Write, &spans) };
+        result.map_err(|errno| {
+            let first = runs.first().map_or(DeviceBlock(0), |(first, _)| *first);
+            self.error("write", first, runs.iter().map(|(_, from)| blocks(from)).sum(), errno)
+        })
     }
 
     fn flush_at(&self, _at: &'static Location<'static>) -> Result<(), MediaError> {

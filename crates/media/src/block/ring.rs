@@ -24,11 +24,35 @@ pub(super) enum Direction {
     Write,
 }
 
-/// A buffer of a transfer.
-#[derive(Clone, Copy)]
-struct Piece {
-    start: usize,
-    length: usize,
+/// Memory and where in the file it belongs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// First byte in memory.
+    pub buffer: *mut u8,
+    /// Bytes, a multiple of 4096.
+    pub length: usize,
+    /// First byte in the file.
+    pub offset: u64,
+}
+
+impl Span {
+    /// What follows after its first `done` bytes, at most its length.
+    fn after(self, done: usize) -> Span {
+        // Stays inside the span: no memory is touched here.
+        let buffer = self.buffer.wrapping_add(done);
+        Span { buffer, length: self.length - done, offset: self.offset + done as u64 }
+    }
+}
+
+/// The spans cut to pieces for one request each.
+fn pieces(spans: &[Span]) -> impl Iterator<Item = Span> {
+    spans.iter().flat_map(|span| {
+        let starts = (0..span.length).step_by(PIECE);
+        starts.map(|start| {
+            let rest = span.after(start);
+            Span { length: rest.length.min(PIECE), ..rest }
+        })
+    })
 }
 
 /// The rings of one device, made when first needed.
@@ -49,29 +73,27 @@ impl Rings {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Moves `length` bytes (a multiple of 4096) between `buffer` and the file at `offset`.
+    /// Moves all spans between memory and the file, in flight together.
     ///
     /// # Errors
     /// The first piece's errno; EIO when the file ends early. Any part may have been moved.
     ///
     /// # Safety
-    /// `buffer` is valid for `length` bytes and for a read nobody else uses it.
+    /// Each span's memory is valid for its length and for a read nobody else uses it.
     pub(super) unsafe fn transfer(
         &self,
         file: BorrowedFd<'_>,
         direction: Direction,
-        buffer: *mut u8,
-        length: usize,
-        offset: u64,
+        spans: &[Span],
     ) -> Result<(), i32> {
         let ring = self.take();
         let Some(mut ring) = ring else {
             // SAFETY: the caller's promise.
-            return unsafe { transfer_by_calls(file, direction, buffer, length, offset) };
+            return unsafe { transfer_by_calls(file, direction, spans) };
         };
-        let job = Job { file: Fd(file.as_raw_fd()), direction, buffer, offset };
+        let job = Job { file: Fd(file.as_raw_fd()), direction };
         // SAFETY: the caller's promise.
-        let (result, clean) = unsafe { job.run(&mut ring, length) };
+        let (result, clean) = unsafe { job.run(&mut ring, spans) };
         if clean {
             let mut idle = self.idle.lock();
             if idle.len() < KEPT {
@@ -106,8 +128,6 @@ impl Rings {
 struct Job {
     file: Fd,
     direction: Direction,
-    buffer: *mut u8,
-    offset: u64,
 }
 
 impl Job {
@@ -115,24 +135,16 @@ impl Job {
     ///
     /// # Safety
     /// As [`Rings::transfer`].
-    unsafe fn run(&self, ring: &mut IoUring, length: usize) -> (Result<(), i32>, bool) {
-        let mut slots: [Option<Piece>; DEPTH] = [None; DEPTH];
-        let mut again: Vec<Piece> = Vec::new();
-        let mut next = 0;
+    unsafe fn run(&self, ring: &mut IoUring, spans: &[Span]) -> (Result<(), i32>, bool) {
+        let mut slots: [Option<Span>; DEPTH] = [None; DEPTH];
+        let mut again: Vec<Span> = Vec::new();
+        let mut pieces = pieces(spans);
         let mut in_flight = 0;
         let mut failure = None;
         loop {
             while failure.is_none() && in_flight < DEPTH {
-                let piece = if let Some(rest) = again.pop() {
-                    rest
-                } else if next < length {
-                    let piece = Piece { start: next, length: PIECE.min(length - next) };
-                    next += piece.length;
-                    piece
-                } else {
-                    break;
-                };
-                // SAFETY: the piece is inside the caller's buffer, which outlives this loop.
+                let Some(piece) = again.pop().or_else(|| pieces.next()) else { break };
+                // SAFETY: the piece is inside one of the caller's spans, which outlive this loop.
                 if !unsafe { self.push(ring, &mut slots, piece) } {
                     again.push(piece);
                     break;
@@ -170,14 +182,11 @@ impl Job {
     ///
     /// # Safety
     /// The piece's memory stays valid until its completion was seen.
-    unsafe fn push(&self, ring: &mut IoUring, slots: &mut [Option<Piece>; DEPTH], piece: Piece) -> bool {
+    unsafe fn push(&self, ring: &mut IoUring, slots: &mut [Option<Span>; DEPTH], piece: Span) -> bool {
         let Some(slot) = slots.iter().position(Option::is_none) else {
             return false;
         };
-        // SAFETY: inside the caller's buffer.
-        let at = unsafe { self.buffer.add(piece.start) };
-        let position = self.offset + piece.start as u64;
-        let bytes = piece.length as u32;
+        let (at, position, bytes) = (piece.buffer, piece.offset, piece.length as u32);
         let entry = match self.direction {
             Direction::Read => opcode::Read::new(self.file, at, bytes).offset(position).build(),
             Direction::Write => opcode::Write::new(self.file, at, bytes).offset(position).build(),
@@ -202,7 +211,7 @@ fn drain(ring: &mut IoUring, in_flight: usize) {
 }
 
 /// What is left of a piece after the kernel answered `result`.
-fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
+fn advance(piece: Span, result: i32) -> Result<Option<Span>, i32> {
     if result == -libc::EINTR || result == -libc::EAGAIN {
         return Ok(Some(piece));
     }
@@ -214,7 +223,7 @@ fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
     if done == 0 {
         return Err(libc::EIO);
     }
-    let rest = Piece { start: piece.start + done, length: piece.length - done };
+    let rest = piece.after(done);
     Ok((rest.length != 0).then_some(rest))
 }
 
@@ -222,32 +231,27 @@ fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
 ///
 /// # Safety
 /// As [`Rings::transfer`].
-unsafe fn transfer_by_calls(
-    file: BorrowedFd<'_>,
-    direction: Direction,
-    buffer: *mut u8,
-    length: usize,
-    offset: u64,
-) -> Result<(), i32> {
-    let mut left = Some(Piece { start: 0, length }).filter(|p| p.length != 0);
-    while let Some(piece) = left {
-        let position = (offset + piece.start as u64) as libc::off_t;
-        let fd = file.as_raw_fd();
-        // SAFETY: the rest of the caller's buffer.
-        let moved = unsafe {
-            let vector =
-                libc::iovec { iov_base: buffer.add(piece.start).cast(), iov_len: piece.length.min(PIECE) };
-            match direction {
-                Direction::Read => libc::preadv(fd, &vector, 1, position),
-                Direction::Write => libc::pwritev(fd, &vector, 1, position),
-            }
-        };
-        let result = if moved < 0 {
-            -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
-        } else {
-            moved as i32
-        };
-        left = advance(piece, result)?;
+unsafe fn transfer_by_calls(file: BorrowedFd<'_>, direction: Direction, spans: &[Span]) -> Result<(), i32> {
+    for piece in pieces(spans) {
+        let mut left = Some(piece);
+        while let Some(piece) = left {
+            let position = piece.offset as libc::off_t;
+            let fd = file.as_raw_fd();
+            let vector = libc::iovec { iov_base: piece.buffer.cast(), iov_len: piece.length };
+            // SAFETY: the rest of one of the caller's spans.
+            let moved = unsafe {
+                match direction {
+                    Direction::Read => libc::preadv(fd, &vector, 1, position),
+                    Direction::Write => libc::pwritev(fd, &vector, 1, position),
+                }
+            };
+            let result = if moved < 0 {
+                -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+            } else {
+                moved as i32
+            };
+            left = advance(piece, result)?;
+        }
     }
     Ok(())
 }
@@ -258,14 +262,23 @@ mod tests {
 
     #[test]
     fn short_and_interrupted_pieces_continue_and_an_early_end_is_an_error() {
-        let piece = Piece { start: 4096, length: 8192 };
+        let piece = Span { buffer: std::ptr::null_mut(), length: 8192, offset: 4096 };
         let rest = advance(piece, 4096).unwrap().unwrap();
-        assert_eq!((rest.start, rest.length), (8192, 4096));
+        assert_eq!((rest.offset, rest.length), (8192, 4096));
         let rest = advance(piece, 5000).unwrap().unwrap();
-        assert_eq!((rest.start, rest.length), (8192, 4096));
+        assert_eq!((rest.offset, rest.length), (8192, 4096));
         assert!(advance(piece, 8192).unwrap().is_none());
         assert_eq!(advance(piece, -libc::EINTR).unwrap().unwrap().length, 8192);
         assert_eq!(advance(piece, 0).err(), Some(libc::EIO));
         assert_eq!(advance(piece, -libc::ENOSPC).err(), Some(libc::ENOSPC));
+    }
+
+    #[test]
+    fn spans_are_cut_to_pieces() {
+        let span = |offset: u64, length| Span { buffer: offset as usize as *mut u8, length, offset };
+        let spans = [span(4096, 8192), span(1 << 20, PIECE + 4096), span(0, 0)];
+        let found: Vec<_> = pieces(&spans).map(|p| (p.buffer as u64, p.offset, p.length)).collect();
+        let last = (1 << 20) + PIECE as u64;
+        assert_eq!(found, [(4096, 4096, 8192), (1 << 20, 1 << 20, PIECE), (last, last, 4096)]);
     }
 }
