@@ -191,26 +191,14 @@ impl ChunkSpace {
     /// # Errors
     /// As [`Self::load_step`].
     pub fn allocate(&self, devices: &[DeviceId], want: u64) -> Result<Option<DeviceRun>> {
-        self.allocate_for(devices, want, false)
-    }
-
-    /// As [`Self::allocate`], out of what [`Self::reserve`] has promised: the promise shrinks by what is claimed.
-    ///
-    /// # Errors
-    /// As [`Self::load_step`].
-    pub fn allocate_reserved(&self, devices: &[DeviceId], want: u64) -> Result<Option<DeviceRun>> {
-        self.allocate_for(devices, want, true)
-    }
-
-    fn allocate_for(&self, devices: &[DeviceId], want: u64, reserved: bool) -> Result<Option<DeviceRun>> {
         let want = want.clamp(1, u64::from(self.chunk_blocks));
         loop {
-            let run = self.try_allocate(devices, want, want, reserved);
+            let run = self.try_allocate(devices, want, want, false);
             if run.is_some() {
                 return Ok(run);
             }
             if !self.load_step()? {
-                return Ok(self.try_allocate(devices, want, 1, reserved));
+                return Ok(self.try_allocate(devices, want, 1, false));
             }
         }
     }
@@ -281,7 +269,7 @@ impl ChunkSpace {
         self.space.lock().reserved -= count as i64;
     }
 
-    /// Gives back a claim of [`Self::allocate_reserved`]: what it was promised to is still to be written.
+    /// Gives back what [`Self::allocate_runs`] took out of a promise: what it was promised to is still to be written.
     pub fn release_to_reservation(&self, run: DeviceRun) {
         let mut space = self.space.lock();
         free_run(&mut space.devices, self.chunk_blocks, run, Lsn(u64::MAX));
@@ -481,7 +469,8 @@ impl Device {
         let (mut runs, mut left) = (Vec::new(), want);
         let free = self.chunks.iter().map(|place| place.free).zip(0usize..).filter(|(free, _)| *free > 0);
         // The first of equal ones first.
-        let mut emptiest: BinaryHeap<_> = free.map(|(free, chunk)| (free, std::cmp::Reverse(chunk))).collect();
+        let mut emptiest: BinaryHeap<_> =
+            free.map(|(free, chunk)| (free, std::cmp::Reverse(chunk))).collect();
         while left > 0
             && let Some((_, std::cmp::Reverse(chunk))) = emptiest.pop()
         {
@@ -693,9 +682,15 @@ mod tests {
         for (bit, length) in [(60, 1), (64, 1), (63, 5), (129, 1), (60, 70), (128, 2)] {
             assert_eq!(hole_around(&words, bit, length), 70, "{bit}");
         }
-        assert_eq!((hole_around(&words, 60, 0), used_in(&words, 50, 20), used_in(&words, 0, 256)), (0, 10, 186));
+        assert_eq!(
+            (hole_around(&words, 60, 0), used_in(&words, 50, 20), used_in(&words, 0, 256)),
+            (0, 10, 186)
+        );
         change(&mut words, 0, 256, false);
-        assert_eq!((hole_around(&words, 255, 1), hole_around(&words, 0, 1), used_in(&words, 0, 256)), (256, 256, 0));
+        assert_eq!(
+            (hole_around(&words, 255, 1), hole_around(&words, 0, 1), used_in(&words, 0, 256)),
+            (256, 256, 0)
+        );
     }
 
     /// The largest hole of a chunk is what a look at its bits finds, whatever was freed in whatever order.

@@ -206,9 +206,11 @@ impl Fs {
         let left = blocks.split_off(parts.iter().map(|part| part.data).sum());
         let written = match unwritten {
             true => Ok(Vec::new()),
-            false => self.write_items(&mut blocks, &parts, Mistake::MoveWithoutFlush, |slice, into, entries| {
-                self.read_moving(slice, into, entries);
-            }),
+            false => {
+                self.write_items(&mut blocks, &parts, Mistake::MoveWithoutFlush, |slice, into, entries| {
+                    self.read_moving(slice, into, entries);
+                })
+            }
         };
         self.settle_parts(&parts, written)?;
         let places = parts.iter().flat_map(|part| part.places());

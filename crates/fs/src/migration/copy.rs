@@ -9,7 +9,6 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::slot::Inode;
 use crate::types::BlockRange;
-use smallvec::SmallVec;
 use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
@@ -100,15 +99,39 @@ fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
 
 /// A run on a device and how many blocks of a group it takes; what is behind them is for their summaries.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
+pub(crate) struct Part {
     pub run: DeviceRun,
     pub data: usize,
 }
 
 impl Part {
+    /// Cuts runs into blocks and summaries, as far as `left` blocks need them. `unwritten` ones have none.
+    pub fn of(runs: Vec<DeviceRun>, left: &mut usize, unwritten: bool) -> impl Iterator<Item = Part> {
+        let summaries = move |data| if unwritten { 0 } else { summaries(data) };
+        runs.into_iter().map(move |run| {
+            let mut data = (run.length as usize).min(*left);
+            while data + summaries(data) > run.length as usize {
+                data -= 1;
+            }
+            *left -= data;
+            Part { run, data }
+        })
+    }
+
+    /// What is not used of it, when it is written.
+    pub fn spare(self) -> Option<DeviceRun> {
+        let (run, used) = (self.run, self.data as u64);
+        let spare = DeviceRun { start: run.start.plus(used), length: run.length - used, ..run };
+        (spare.length > 0).then_some(spare)
+    }
+
     /// The place of each of its blocks.
     pub fn places(self) -> impl Iterator<Item = DeviceRun> {
-        (0..self.data as u64).map(move |at| DeviceRun { start: self.run.start.plus(at), length: 1, ..self.run })
+        (0..self.data as u64).map(move |at| DeviceRun {
+            start: self.run.start.plus(at),
+            length: 1,
+            ..self.run
+        })
     }
 }
 
@@ -337,23 +360,15 @@ impl Fs {
     /// Space on one device for as many of `wanted` blocks as there is room for, with their summaries unless they are
     /// `unwritten`.
     pub(super) fn parts_for(&self, wanted: usize, unwritten: bool, to: Destination) -> FsResult<Vec<Part>> {
-        let summaries = |data| if unwritten { 0 } else { summaries(data) };
         let (mut parts, mut left) = (Vec::new(), wanted);
-        let mut runs = self.allocate_runs_for((left + summaries(left)) as u64, to)?;
-        while left > 0 && !runs.is_empty() {
-            let device = runs.first().map(|run| run.device);
-            for run in runs.drain(..) {
-                let mut data = (run.length as usize).min(left);
-                while data + summaries(data) > run.length as usize {
-                    data -= 1;
-                }
-                left -= data;
-                parts.push(Part { run, data });
-            }
+        let hints = if unwritten { 0 } else { summaries(wanted) };
+        let mut runs = self.allocate_runs_for((wanted + hints) as u64, to)?;
+        while let Some(device) = runs.first().map(|run| run.device) {
+            let several = runs.len() > 1;
+            parts.extend(Part::of(std::mem::take(&mut runs), &mut left, unwritten));
             // Summaries of several runs took more than was thought.
-            if left > 0 && parts.len() > 1 {
-                let device: SmallVec<[DeviceId; 1]> = device.into_iter().collect();
-                runs = self.devices.space.allocate_runs(&device, left as u64, false).unwrap_or_default();
+            if left > 0 && several {
+                runs = self.devices.space.allocate_runs(&[device], left as u64, false)?;
             }
         }
         Ok(parts)
@@ -362,12 +377,9 @@ impl Fs {
     /// After a write of some parts: the summary blocks are hints in space that counts as free (docs/format.md); after a
     /// failure so is all else.
     pub(super) fn settle_parts<T>(&self, parts: &[Part], written: FsResult<T>) -> FsResult<T> {
-        for Part { run, data } in parts {
-            let used = if written.is_ok() { *data as u64 } else { 0 };
-            let spare = DeviceRun { start: run.start.plus(used), length: run.length - used, ..*run };
-            if spare.length > 0 {
-                self.devices.space.release_claim(spare);
-            }
+        for part in parts {
+            let free = if written.is_ok() { part.spare() } else { Some(part.run) };
+            free.into_iter().for_each(|free| self.devices.space.release_claim(free));
         }
         if let (Err(error), Some(part)) = (&written, parts.first()) {
             self.note_device_failure(part.run.device, error);
@@ -438,24 +450,40 @@ impl Fs {
         careless: Mistake,
         fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
     ) -> FsResult<Vec<u32>> {
-        let mut buffer = self.migration.take_buffer();
-        let written = self.write_through(items, parts, careless, &mut buffer, fill);
-        self.migration.put_buffer(buffer);
-        written
-    }
-
-    fn write_through<T>(
-        &self,
-        items: &mut [T],
-        parts: &[Part],
-        careless: Mistake,
-        buffer: &mut Buffer,
-        fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
-    ) -> FsResult<Vec<u32>> {
         let Some(first) = parts.first() else { return Ok(Vec::new()) };
         let device = self.devices.device(first.run.device)?;
         let failed_before = device.failed_flushes();
-        let mut out = Outbox { medium: &*device.medium, buffer, used: 0, runs: Vec::new() };
+        let crcs = self.send_parts(device, items, parts, fill)?;
+        pause::at_unlocked("demotion:copied");
+        if !planted(careless) {
+            self.flush_run(device, failed_before)?;
+        }
+        pause::at_unlocked("demotion:flushed");
+        Ok(crcs)
+    }
+
+    /// As [`Self::write_items`], without the flush.
+    pub(crate) fn send_parts<T>(
+        &self,
+        device: &Device,
+        items: &mut [T],
+        parts: &[Part],
+        fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
+    ) -> FsResult<Vec<u32>> {
+        let mut buffer = self.migration.take_buffer();
+        let mut out = Outbox { medium: &*device.medium, buffer: &mut buffer, used: 0, runs: Vec::new() };
+        let sent = self.send_through(&mut out, items, parts, fill);
+        self.migration.put_buffer(buffer);
+        sent
+    }
+
+    fn send_through<T>(
+        &self,
+        out: &mut Outbox<'_>,
+        items: &mut [T],
+        parts: &[Part],
+        fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
+    ) -> FsResult<Vec<u32>> {
         let mut entries = Vec::with_capacity(items.len());
         let mut rest = items;
         for part in parts {
@@ -481,11 +509,6 @@ impl Fs {
             }
         }
         out.send()?;
-        pause::at_unlocked("demotion:copied");
-        if !planted(careless) {
-            self.flush_run(device, failed_before)?;
-        }
-        pause::at_unlocked("demotion:flushed");
         Ok(entries.into_iter().map(|entry| entry.crc).collect())
     }
 

@@ -34,6 +34,8 @@ use crate::op::Op;
 use crate::types::Wait;
 use by_hand::ByHand;
 pub use by_hand::{HandMove, HandPlan, HandReport, HandState};
+pub(crate) use commit::demoting;
+pub(crate) use copy::{Part, summaries};
 pub(crate) use destination::Destination;
 pub(crate) use plan::Victim;
 use plan::Victims;
@@ -52,10 +54,11 @@ use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
 use terrace_wal::{Error, NoSpace};
-pub(crate) use {commit::demoting, copy::summaries};
 
 /// How often the policy is asked ([AC-BPFS] section 3.1).
 const POLL: Duration = Duration::from_millis(10);
+/// When a worker that found all victims taken looks again.
+const BUSY: Duration = Duration::from_millis(1);
 /// How often a worker looks that worker 0 wakes when there is something to do.
 const IDLE: Duration = Duration::from_secs(1);
 /// How long after a move status speaks of it.
@@ -547,6 +550,7 @@ impl Step for MigrationStep {
             }
             Ok(Round::Stayed) if fs.rest(now) => Next::After(POLL),
             Ok(Round::Stayed) => Next::Again,
+            Ok(Round::InFlight) => Next::After(BUSY),
             _ => Next::After(POLL),
         }
     }

@@ -129,7 +129,11 @@ mod tests {
         assert_eq!(took(begin), 100_000 + 20_000);
         let begin = clock.monotonic_ns();
         let block = [AlignedBlock([9; 4096])];
-        device.write_runs(&[(DeviceBlock(9), &block), (DeviceBlock(20), &block), (DeviceBlock(40), &block)])?;
+        device.write_runs(&[
+            (DeviceBlock(9), &block),
+            (DeviceBlock(20), &block),
+            (DeviceBlock(40), &block),
+        ])?;
         assert_eq!(took(begin), 3 * 100_000 + 20_000, "latency counts once");
         let begin = clock.monotonic_ns();
         let mut back = vec![AlignedBlock::zeroed(); 1000];
