@@ -18,6 +18,8 @@ use terrace_wal::{Error, Result};
 
 /// Chunks loaded in one step.
 const LOAD: usize = 256;
+/// A hole from which on it is taken by itself for a part of a larger request: 1 MiB.
+const ALONE: u64 = 256;
 /// Candidates looked at for one claim.
 const CANDIDATES: usize = 32;
 /// Buckets of chunks by the logarithm of their largest hole; one more for wholly free chunks.
@@ -203,8 +205,8 @@ impl ChunkSpace {
         }
     }
 
-    /// Claims up to `want` blocks of one device for what is written together: one run where a hole is large enough, else
-    /// the holes of the emptiest chunks, ascending in each. Chunks that were filled longest ago are the emptiest, so that
+    /// Claims up to `want` blocks of one device for what is written together: one run where a hole is large enough for all or a
+    /// good part of it, else the holes of the emptiest chunks, ascending in each. Chunks that were filled longest ago are the emptiest, so that
     /// what is overwritten at random leaves room in runs, not in single blocks. Empty when nothing is free. `reserved`: out
     /// of what [`Self::reserve`] has promised. May load bitmaps: call it without locks.
     ///
@@ -217,7 +219,12 @@ impl ChunkSpace {
                 return Ok(vec![run]);
             }
             if !self.load_step()? {
-                return Ok(self.claim_holes(devices, want, reserved));
+                // A good part of a large request side by side is worth a write and a flush of its own.
+                let part = (want / 4 >= ALONE).then(|| self.try_allocate(devices, want, want / 4, reserved));
+                return Ok(match part.flatten() {
+                    Some(run) => vec![run],
+                    None => self.claim_holes(devices, want, reserved),
+                });
             }
         }
     }
