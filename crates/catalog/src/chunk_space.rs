@@ -205,10 +205,11 @@ impl ChunkSpace {
         }
     }
 
-    /// Claims up to `want` blocks of one device for what is written together: one run where a hole is large enough for all or a
-    /// good part of it, else the holes of the emptiest chunks, ascending in each. Chunks that were filled longest ago are the emptiest, so that
-    /// what is overwritten at random leaves room in runs, not in single blocks. Empty when nothing is free. `reserved`: out
-    /// of what [`Self::reserve`] has promised. May load bitmaps: call it without locks.
+    /// Claims up to `want` blocks of one device for what is written together: one run where a hole is large enough for
+    /// all or a good part of it, else the holes of the emptiest chunks, ascending in each. Chunks that were filled
+    /// longest ago are the emptiest, so that what is overwritten at random leaves room in runs, not in single blocks.
+    /// Empty when nothing is free. `reserved`: out of what [`Self::reserve`] has promised. May load bitmaps: call it
+    /// without locks.
     ///
     /// # Errors
     /// As [`Self::load_step`].
