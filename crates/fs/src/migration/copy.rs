@@ -368,7 +368,7 @@ impl Fs {
             parts.extend(Part::of(std::mem::take(&mut runs), &mut left, unwritten));
             // Summaries of several runs took more than was thought.
             if left > 0 && several {
-                runs = self.devices.space.allocate_runs(&[device], left as u64, false)?;
+                runs = self.devices.space.allocate_runs(&[device], left as u64, false).unwrap_or_default();
             }
         }
         Ok(parts)
