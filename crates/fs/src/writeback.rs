@@ -3,8 +3,7 @@
 //! A group is copied under the shared inode lock, written to its device as one sequential run, or into the holes there
 //! are, flushed (M1), and then installed in one transaction per piece: the cold extent with its checksums goes in, PM
 //! entries of its blocks go out, the durable size rises over what is now on media (design S3, S5). A page that was dropped
-//! or absorbed meanwhile is
-//! skipped: its birth says so. One that was written again stays dirty above its installed copy.
+//! or absorbed meanwhile is skipped: its birth says so. One that was written again stays dirty above its installed copy.
 //! Blocks behind the durable end are installed in their order, so that a crash leaves the file shorter and never with a
 //! hole. Any number of write-backs of one file may be under way: what the commit checks is enough for that.
 
