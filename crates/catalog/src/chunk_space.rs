@@ -9,7 +9,7 @@
 
 use crate::chunks::{DeviceRun, Piece, bitmap_size, pieces};
 use crate::tree::Catalog;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use terrace_format::keys::Key;
 use terrace_format::{DeviceBlock, DeviceId, Lsn};
@@ -18,6 +18,8 @@ use terrace_wal::{Error, Result};
 
 /// Chunks loaded in one step.
 const LOAD: usize = 256;
+/// A hole from which on it is taken by itself for a part of a larger request: 1 MiB.
+const ALONE: u64 = 256;
 /// Candidates looked at for one claim.
 const CANDIDATES: usize = 32;
 /// Buckets of chunks by the logarithm of their largest hole; one more for wholly free chunks.
@@ -191,28 +193,57 @@ impl ChunkSpace {
     /// # Errors
     /// As [`Self::load_step`].
     pub fn allocate(&self, devices: &[DeviceId], want: u64) -> Result<Option<DeviceRun>> {
-        self.allocate_for(devices, want, false)
-    }
-
-    /// As [`Self::allocate`], out of what [`Self::reserve`] has promised: the promise shrinks by what is claimed.
-    ///
-    /// # Errors
-    /// As [`Self::load_step`].
-    pub fn allocate_reserved(&self, devices: &[DeviceId], want: u64) -> Result<Option<DeviceRun>> {
-        self.allocate_for(devices, want, true)
-    }
-
-    fn allocate_for(&self, devices: &[DeviceId], want: u64, reserved: bool) -> Result<Option<DeviceRun>> {
         let want = want.clamp(1, u64::from(self.chunk_blocks));
         loop {
-            let run = self.try_allocate(devices, want, want, reserved);
+            let run = self.try_allocate(devices, want, want, false);
             if run.is_some() {
                 return Ok(run);
             }
             if !self.load_step()? {
-                return Ok(self.try_allocate(devices, want, 1, reserved));
+                return Ok(self.try_allocate(devices, want, 1, false));
             }
         }
+    }
+
+    /// Claims up to `want` blocks of one device for what is written together: one run where a hole is large enough for
+    /// all or a good part of it, else the holes of the emptiest chunks, ascending in each. Chunks that were filled
+    /// longest ago are the emptiest, so that what is overwritten at random leaves room in runs, not in single blocks.
+    /// Empty when nothing is free. `reserved`: out of what [`Self::reserve`] has promised. May load bitmaps: call it
+    /// without locks.
+    ///
+    /// # Errors
+    /// As [`Self::load_step`].
+    pub fn allocate_runs(&self, devices: &[DeviceId], want: u64, reserved: bool) -> Result<Vec<DeviceRun>> {
+        let want = want.clamp(1, u64::from(self.chunk_blocks));
+        loop {
+            if let Some(run) = self.try_allocate(devices, want, want, reserved) {
+                return Ok(vec![run]);
+            }
+            if !self.load_step()? {
+                // A good part of a large request side by side is worth a write and a flush of its own.
+                let part = (want / 4 >= ALONE).then(|| self.try_allocate(devices, want, want / 4, reserved));
+                return Ok(match part.flatten() {
+                    Some(run) => vec![run],
+                    None => self.claim_holes(devices, want, reserved),
+                });
+            }
+        }
+    }
+
+    fn claim_holes(&self, devices: &[DeviceId], want: u64, reserved: bool) -> Vec<DeviceRun> {
+        let mut space = self.space.lock();
+        let space = &mut *space;
+        let want = if reserved { want } else { space.unpromised().min(want) };
+        for device in by_free_share(&mut space.devices, devices) {
+            let runs = device.claim_holes(want, &space.pins, self.chunk_blocks);
+            if !runs.is_empty() {
+                if reserved {
+                    space.reserved -= runs.iter().map(|run| run.length as i64).sum::<i64>();
+                }
+                return runs;
+            }
+        }
+        Vec::new()
     }
 
     /// Promises `count` blocks of whatever devices to content that is still in DRAM, so that its write-back meets no
@@ -246,7 +277,7 @@ impl ChunkSpace {
         self.space.lock().reserved -= count as i64;
     }
 
-    /// Gives back a claim of [`Self::allocate_reserved`]: what it was promised to is still to be written.
+    /// Gives back what [`Self::allocate_runs`] took out of a promise: what it was promised to is still to be written.
     pub fn release_to_reservation(&self, run: DeviceRun) {
         let mut space = self.space.lock();
         free_run(&mut space.devices, self.chunk_blocks, run, Lsn(u64::MAX));
@@ -272,12 +303,7 @@ impl ChunkSpace {
             return None;
         }
         let want = most;
-        let mut order: Vec<&mut Device> =
-            space.devices.iter_mut().filter(|device| devices.contains(&device.id)).collect();
-        // By the share that is free: all fill alike, and a small one takes part from the beginning.
-        let weight = |of: &Device, by: &Device| u128::from(of.free) * u128::from(by.blocks);
-        order.sort_by(|a, b| weight(b, a).cmp(&weight(a, b)));
-        for device in order {
+        for device in by_free_share(&mut space.devices, devices) {
             let found = device.find(want, enough, &space.pins, self.chunk_blocks);
             if let Some((chunk, bit, length)) = found {
                 device.set(chunk, bit, length, true, self.chunk_blocks);
@@ -341,6 +367,14 @@ impl ChunkSpace {
     pub fn damaged_chunks(&self) -> u64 {
         self.space.lock().damaged
     }
+}
+
+/// Some devices by the share that is free: all fill alike, and a small one takes part from the beginning.
+fn by_free_share<'a>(all: &'a mut [Device], devices: &[DeviceId]) -> Vec<&'a mut Device> {
+    let mut order: Vec<&mut Device> = all.iter_mut().filter(|device| devices.contains(&device.id)).collect();
+    let weight = |of: &Device, by: &Device| u128::from(of.free) * u128::from(by.blocks);
+    order.sort_by(|a, b| weight(b, a).cmp(&weight(a, b)));
+    order
 }
 
 fn free_run(devices: &mut [Device], chunk_blocks: u32, run: DeviceRun, lsn: Lsn) {
@@ -411,9 +445,78 @@ impl Device {
     /// Sets or clears a chunk's bits.
     fn set(&mut self, chunk: usize, bit: u64, length: u64, used: bool, chunk_blocks: u32) {
         let capacity = self.capacity(chunk, chunk_blocks);
+        if !used && self.free_some(chunk, bit, length.min(capacity.saturating_sub(bit)), capacity) {
+            return;
+        }
         let mut words = self.words(chunk, chunk_blocks);
         change(&mut words, bit, length.min(capacity.saturating_sub(bit)), used);
         self.store(chunk, &words, capacity);
+    }
+
+    /// Clears bits of a chunk that stays partly used, where they lie: only the hole around them can be a larger one than
+    /// the largest. False when the chunk is not such a one.
+    fn free_some(&mut self, chunk: usize, bit: u64, length: u64, capacity: u64) -> bool {
+        let Some(place) = self.chunks.get_mut(chunk) else { return false };
+        let before = place.bucket();
+        let Content::Part(words) = &mut place.content else { return false };
+        let free = u64::from(place.free) + used_in(words, bit, length);
+        if free == capacity {
+            return false;
+        }
+        change(words, bit, length, false);
+        let hole = hole_around(words, bit, length);
+        self.free += free - u64::from(place.free);
+        (place.free, place.largest) = (free as u16, place.largest.max(hole as u16));
+        let after = place.bucket();
+        self.rebucket(chunk, before, after);
+        true
+    }
+
+    /// Claims the holes of the emptiest chunks, as many as `want` needs.
+    fn claim_holes(&mut self, want: u64, pins: &[(u64, DeviceRun)], chunk_blocks: u32) -> Vec<DeviceRun> {
+        let (mut runs, mut left) = (Vec::new(), want);
+        let free = self.chunks.iter().map(|place| place.free).zip(0usize..).filter(|(free, _)| *free > 0);
+        // The first of equal ones first.
+        let mut emptiest: BinaryHeap<_> =
+            free.map(|(free, chunk)| (free, std::cmp::Reverse(chunk))).collect();
+        while left > 0
+            && let Some((_, std::cmp::Reverse(chunk))) = emptiest.pop()
+        {
+            let mut words = self.words(chunk, chunk_blocks);
+            let mut open = self.without_pinned(chunk, &words, pins, chunk_blocks);
+            while left > 0 {
+                let (bit, length) = longest(&open, 1);
+                let length = hole_around(&open, bit, length).min(left);
+                if length == 0 {
+                    break;
+                }
+                change(&mut words, bit, length, true);
+                change(&mut open, 0, bit + length, true);
+                left -= length;
+                let start = 1 + chunk as u64 * u64::from(chunk_blocks) + bit;
+                runs.push(DeviceRun { device: self.id, start: DeviceBlock(start), length });
+            }
+            self.store(chunk, &words, self.capacity(chunk, chunk_blocks));
+        }
+        runs
+    }
+
+    /// The used bits of a chunk with those that are pinned.
+    fn without_pinned(
+        &self,
+        chunk: usize,
+        words: &[u64],
+        pins: &[(u64, DeviceRun)],
+        chunk_blocks: u32,
+    ) -> Vec<u64> {
+        let mut words = words.to_vec();
+        for (_, run) in pins.iter().filter(|(_, run)| run.device == self.id) {
+            let inside = |piece: &Piece| piece.chunk == chunk as u64;
+            for piece in pieces(chunk_blocks, *run).filter(inside) {
+                change(&mut words, piece.bit, piece.length, true);
+            }
+        }
+        words
     }
 
     fn store(&mut self, chunk: usize, words: &[u64], capacity: u64) {
@@ -431,16 +534,21 @@ impl Device {
             _ => Content::Part(words.into()),
         };
         let after = place.bucket();
-        if before != after {
-            for (bucket, present) in [(before, false), (after, true)] {
-                let Some(set) = bucket.and_then(|bucket| self.buckets.get_mut(bucket)) else {
-                    continue;
-                };
-                if present {
-                    set.insert(chunk as u32);
-                } else {
-                    set.remove(&(chunk as u32));
-                }
+        self.rebucket(chunk, before, after);
+    }
+
+    fn rebucket(&mut self, chunk: usize, before: Option<usize>, after: Option<usize>) {
+        if before == after {
+            return;
+        }
+        for (bucket, present) in [(before, false), (after, true)] {
+            let Some(set) = bucket.and_then(|bucket| self.buckets.get_mut(bucket)) else {
+                continue;
+            };
+            if present {
+                set.insert(chunk as u32);
+            } else {
+                set.remove(&(chunk as u32));
             }
         }
     }
@@ -468,13 +576,7 @@ impl Device {
             if u64::from(place.largest) < enough {
                 continue;
             }
-            let mut words = self.words(chunk, chunk_blocks);
-            for (_, run) in pins.iter().filter(|(_, run)| run.device == self.id) {
-                let inside = |piece: &Piece| piece.chunk == chunk as u64;
-                for piece in pieces(chunk_blocks, *run).filter(inside) {
-                    change(&mut words, piece.bit, piece.length, true);
-                }
-            }
+            let words = self.without_pinned(chunk, &self.words(chunk, chunk_blocks), pins, chunk_blocks);
             let (bit, length) = longest(&words, want);
             // A short last chunk is all that a large request can get from it.
             let full =
@@ -538,9 +640,122 @@ fn longest(words: &[u64], enough: u64) -> (u64, u64) {
     best
 }
 
+/// How many of some bits are set.
+fn used_in(words: &[u64], bit: u64, length: u64) -> u64 {
+    let mut found = 0;
+    let (mut at, end) = (bit, bit + length);
+    while at < end {
+        let count = (64 - at % 64).min(end - at);
+        let mask = (u64::MAX >> (64 - count)) << (at % 64);
+        found += u64::from((words.get((at / 64) as usize).unwrap_or(&0) & mask).count_ones());
+        at += count;
+    }
+    found
+}
+
+/// Length of the hole that clear bits are part of; 0 of none.
+fn hole_around(words: &[u64], bit: u64, length: u64) -> u64 {
+    if length == 0 {
+        return 0;
+    }
+    let word = |index: u64| words.get(index as usize).copied().unwrap_or(u64::MAX);
+    let (mut start, mut end) = (bit, bit + length);
+    while start > 0 {
+        let (index, bits) = ((start - 1) / 64, (start - 1) % 64 + 1);
+        let clear = u64::from((word(index) << (64 - bits)).leading_zeros()).min(bits);
+        start -= clear;
+        if clear < bits {
+            break;
+        }
+    }
+    loop {
+        let (index, from) = (end / 64, end % 64);
+        let clear = u64::from((word(index) >> from).trailing_zeros()).min(64 - from);
+        end += clear;
+        if clear < 64 - from {
+            break;
+        }
+    }
+    end - start
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hole_around_and_what_is_used() {
+        let mut words = vec![u64::MAX; 4];
+        change(&mut words, 60, 70, false);
+        for (bit, length) in [(60, 1), (64, 1), (63, 5), (129, 1), (60, 70), (128, 2)] {
+            assert_eq!(hole_around(&words, bit, length), 70, "{bit}");
+        }
+        assert_eq!(
+            (hole_around(&words, 60, 0), used_in(&words, 50, 20), used_in(&words, 0, 256)),
+            (0, 10, 186)
+        );
+        change(&mut words, 0, 256, false);
+        assert_eq!(
+            (hole_around(&words, 255, 1), hole_around(&words, 0, 1), used_in(&words, 0, 256)),
+            (256, 256, 0)
+        );
+    }
+
+    /// The largest hole of a chunk is what a look at its bits finds, whatever was freed in whatever order.
+    #[test]
+    fn frees_keep_count_of_the_largest_hole() {
+        const SIZE: u32 = 256;
+        let mut device = Device {
+            id: DeviceId(0),
+            blocks: 1 + 2 * u64::from(SIZE) - 50,
+            chunks: vec![Chunk::unknown(), Chunk::unknown()],
+            buckets: Default::default(),
+            next_load: 2,
+            free: 0,
+        };
+        (0..2).for_each(|chunk| device.publish(chunk, Lsn(1), Some(Vec::new()), SIZE));
+        let mut state = 7u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (chunk, bit) = ((state >> 33) as usize % 2, (state >> 40) % 200);
+            let (length, used) = (1 + (state >> 50) % 6, state >> 60 < 8);
+            device.set(chunk, bit, length, used, SIZE);
+            let words = device.words(chunk, SIZE);
+            let place = &device.chunks[chunk];
+            assert_eq!(u64::from(place.largest), longest(&words, u64::MAX).1);
+            assert_eq!(u64::from(place.free), 256 - used_in(&words, 0, 256));
+            let bucket = place.bucket();
+            assert!(bucket.is_none_or(|bucket| device.buckets[bucket].contains(&(chunk as u32))));
+            assert_eq!(device.free, device.chunks.iter().map(|place| u64::from(place.free)).sum::<u64>());
+        }
+    }
+
+    #[test]
+    fn holes_of_the_emptiest_chunk_first_and_none_that_is_pinned() {
+        let part = |holes: &[(u64, u64)]| {
+            let mut words = vec![u64::MAX; 4];
+            holes.iter().for_each(|(bit, length)| change(&mut words, *bit, *length, false));
+            words
+        };
+        let mut device = Device {
+            id: DeviceId(0),
+            blocks: 1 + 512,
+            chunks: vec![Chunk::unknown(), Chunk::unknown()],
+            buckets: Default::default(),
+            next_load: 2,
+            free: 0,
+        };
+        device.publish(0, Lsn(1), Some(part(&[(10, 5), (100, 1)])), 256);
+        device.publish(1, Lsn(1), Some(part(&[(0, 3), (63, 2), (200, 56)])), 256);
+        let run = |start, length| DeviceRun { device: DeviceId(0), start: DeviceBlock(start), length };
+        let pins = [(1, run(257 + 63, 1))];
+        let found = device.claim_holes(62, &pins, 256);
+        assert_eq!(found, [run(257, 3), run(257 + 64, 1), run(257 + 200, 56), run(11, 2)]);
+        assert_eq!(device.free, 5);
+        assert_eq!(device.claim_holes(100, &pins, 256), [run(13, 3), run(101, 1)]);
+        assert_eq!(device.claim_holes(100, &[], 256), [run(257 + 63, 1)]);
+        assert_eq!((device.claim_holes(1, &[], 256), device.free), (vec![], 0));
+    }
 
     #[test]
     fn holes_are_found_across_words() {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_format::{DeviceBlock, DeviceId, TierId};
-use terrace_media::block::{AlignedBlock, BlockRead};
+use terrace_media::block::{AlignedBlock, BlockRead, Run};
 use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::{Clock, thread};
 
@@ -256,6 +256,11 @@ impl BlockMedium for Counted {
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         self.counter.write(size_of_val(from));
         self.timed(1, |cell| &cell.write_ns, || self.medium.write(first, from))
+    }
+    /// Counts as one write: what is in flight together ends together.
+    fn write_runs(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        self.counter.write(runs.iter().map(|(_, from)| size_of_val(*from)).sum());
+        self.timed(1, |cell| &cell.write_ns, || self.medium.write_runs(runs))
     }
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         self.counter.cell().flushes.fetch_add(1, Ordering::Relaxed);

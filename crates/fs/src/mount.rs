@@ -258,6 +258,8 @@ impl Fs {
             medium,
             damaged: AtomicU64::new(0),
             failed_flushes: AtomicU64::new(0),
+            flushes_begun: AtomicU64::new(0),
+            last_good_flush: AtomicU64::new(0),
             avoid_until_ns: AtomicU64::new(0),
             flushing: ReentrantMutex::new(()),
         });

@@ -140,7 +140,7 @@ impl Fs {
             }
         }
         if !self.read_only {
-            for worker in 0..2 {
+            for worker in 0..crate::migration::WORKERS {
                 steps.push((Box::new(MigrationStep::new(self, worker)), self.migration.waker(worker)));
             }
             if self.has_buffer() {

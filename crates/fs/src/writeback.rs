@@ -1,15 +1,15 @@
 //! Write-back: dirty pages go to a lower tier in groups, and become clean.
 //!
-//! A group is copied under the shared inode lock, written to its device as one sequential run, flushed (M1), and then
-//! installed in one transaction per piece: the cold extent with its checksums goes in, PM entries of its blocks go out,
-//! the durable size rises over what is now on media (design S3, S5). A page that was dropped or absorbed meanwhile is
-//! skipped: its birth says so. One that was written again stays dirty above its installed copy.
+//! A group is copied under the shared inode lock, written to its device as one sequential run, or into the holes there
+//! are, flushed (M1), and then installed in one transaction per piece: the cold extent with its checksums goes in, PM
+//! entries of its blocks go out, the durable size rises over what is now on media (design S3, S5). A page that was dropped
+//! or absorbed meanwhile is skipped: its birth says so. One that was written again stays dirty above its installed copy.
 //! Blocks behind the durable end are installed in their order, so that a crash leaves the file shorter and never with a
 //! hole. Any number of write-backs of one file may be under way: what the commit checks is enough for that.
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::migration::{Destination, demoting, summaries};
+use crate::migration::{Destination, Part, demoting, summaries};
 use crate::op::{Attempt, Op};
 use crate::slot::{Inode, log_slot};
 use crate::types::BlockRange;
@@ -18,18 +18,14 @@ use smallvec::SmallVec;
 use terrace_cache::{DirtyPage, Installed};
 use terrace_catalog::{DeviceRun, chunks, cold_map};
 use terrace_format::checksum::crc32c;
-use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
+use terrace_format::device::SummaryEntry;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, TierId};
 use terrace_map::Mapping;
-use terrace_media::block::Buffer;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::{interleave, pause};
 use terrace_wal::{Error, NoSpace, Reservation};
-
-/// Blocks copied to the device at once.
-const SLICE: usize = 512;
 
 /// Dirty pages of one file, as they were when they were looked at.
 struct Group<'a> {
@@ -147,7 +143,7 @@ impl Fs {
         Ok(Some(group))
     }
 
-    /// Writes the first of these pages as one run, with summaries; gives how many.
+    /// Writes the first of these pages, as many as there is room for on one device, with summaries; gives how many.
     fn write_pages(
         &self,
         group: &Group<'_>,
@@ -155,94 +151,54 @@ impl Fs {
         devices: &mut SmallVec<[(DeviceRun, u64); 4]>,
         placed: &mut Vec<Placed>,
     ) -> FsResult<usize> {
-        let run = self.claim_reserved((pages.len() + summaries(pages.len())) as u64, group.to)?;
-        // Where the run is too short for both, the summaries are left out: they are hints.
-        let count = pages.len().min(run.length as usize);
-        let hints = count + summaries(count) <= run.length as usize;
-        let written = self.write_reserved(group, &pages[..count], run, hints, devices);
-        if let Err(error) = &written {
-            self.avoid_failed(run.device, error);
+        let runs = self.claim_reserved((pages.len() + summaries(pages.len())) as u64, group.to)?;
+        let mut left = pages.len();
+        let parts: Vec<Part> = Part::of(runs, &mut left, false).collect();
+        let (pages, _) = pages.split_at(pages.len() - left);
+        let written = self.write_reserved(group, pages, &parts, devices);
+        for part in &parts {
+            let free = if written.is_ok() { part.spare() } else { Some(part.run) };
+            free.into_iter().for_each(|free| self.devices.space.release_to_reservation(free));
         }
-        let used = if written.is_ok() { count as u64 } else { 0 };
-        let spare = DeviceRun { start: run.start.plus(used), length: run.length - used, ..run };
-        if spare.length > 0 {
-            self.devices.space.release_to_reservation(spare);
+        if let (Err(error), Some(part)) = (&written, parts.first()) {
+            self.avoid_failed(part.run.device, error);
         }
-        for (index, (copy, crc)) in pages.iter().zip(written?).enumerate() {
-            let place = DeviceRun { start: run.start.plus(index as u64), length: 1, ..run };
+        let places = parts.iter().flat_map(|part| part.places());
+        for ((copy, crc), place) in pages.iter().zip(written?).zip(places) {
             placed.push(Placed { copy: copy.clone(), place, crc });
         }
-        Ok(count)
+        Ok(pages.len())
     }
 
     fn write_reserved(
         &self,
         group: &Group<'_>,
         pages: &[DirtyPage],
-        run: DeviceRun,
-        hints: bool,
+        parts: &[Part],
         devices: &mut SmallVec<[(DeviceRun, u64); 4]>,
     ) -> FsResult<Vec<u32>> {
-        let device = self.devices.device(run.device)?;
+        let Some(first) = parts.first() else { return Ok(Vec::new()) };
+        let device = self.devices.device(first.run.device)?;
         // Asked before the first write that the flush is to cover (M1).
-        devices.push((run, device.failed_flushes()));
-        let mut buffer = self.migration.take_buffer();
-        let mut write = || -> FsResult<Vec<u32>> {
-            let mut crcs = Vec::with_capacity(pages.len());
-            let mut at = run.start;
-            for slice in pages.chunks(SLICE) {
-                for (page, target) in slice.iter().zip(buffer.iter_mut()) {
-                    target.0 = *page.page.bytes();
-                    crcs.push(crc32c(&target.0));
-                }
-                device.medium.write(at, buffer.get(..slice.len()).unwrap_or(&[]))?;
-                at = at.plus(slice.len() as u64);
+        devices.push((first.run, device.failed_flushes()));
+        let mut copies: Vec<&DirtyPage> = pages.iter().collect();
+        self.send_parts(device, &mut copies, parts, |slice, into, entries| {
+            let lsn = self.wal.next_lsn();
+            for (copy, target) in slice.iter().zip(into) {
+                target.0 = *copy.page.bytes();
+                let (ino, generation, block) = (group.ino, group.generation, copy.key.block);
+                entries.push(SummaryEntry { ino, generation, block, crc: crc32c(&target.0), lsn });
             }
-            if hints && summaries(pages.len()) > 0 {
-                self.write_summaries(group, pages, &crcs, run, &mut buffer)?;
-            }
-            Ok(crcs)
-        };
-        let written = write();
-        self.migration.put_buffer(buffer);
-        written
-    }
-
-    fn write_summaries(
-        &self,
-        group: &Group<'_>,
-        pages: &[DirtyPage],
-        crcs: &[u32],
-        run: DeviceRun,
-        buffer: &mut Buffer,
-    ) -> FsResult<()> {
-        let lsn = self.wal.next_lsn();
-        let (ino, generation) = (group.ino, group.generation);
-        let entry = |(page, crc): (&DirtyPage, &u32)| SummaryEntry {
-            ino,
-            generation,
-            block: page.key.block,
-            crc: *crc,
-            lsn,
-        };
-        let entries: Vec<SummaryEntry> = pages.iter().zip(crcs).map(entry).collect();
-        let mut first = run.start;
-        let at = run.start.plus(pages.len() as u64);
-        let mut count = 0;
-        for (part, target) in entries.chunks(SUMMARY_ENTRIES).zip(buffer.iter_mut()) {
-            target.0.copy_from_slice(&encode_summary(self.wal.pool_uuid(), first, part));
-            first = first.plus(part.len() as u64);
-            count += 1;
-        }
-        Ok(self.devices.medium(run.device)?.write(at, buffer.get(..count).unwrap_or(&[]))?)
+        })
     }
 
     /// Space out of what was reserved when the writes were accepted, on the first lower tier of `to` that has any; on a
     /// device that failed a moment ago only when no other has.
-    fn claim_reserved(&self, blocks: u64, to: Destination) -> FsResult<DeviceRun> {
+    fn claim_reserved(&self, blocks: u64, to: Destination) -> FsResult<Vec<DeviceRun>> {
         for devices in self.choices_for(to) {
-            if let Some(run) = self.devices.space.allocate_reserved(&devices, blocks)? {
-                return Ok(run);
+            let runs = self.devices.space.allocate_runs(&devices, blocks, true)?;
+            if !runs.is_empty() {
+                return Ok(runs);
             }
         }
         Err(NoSpace::Tier.into())

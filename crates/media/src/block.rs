@@ -50,6 +50,9 @@ impl<'a> BlockRead<'a> {
     }
 }
 
+/// Blocks and where on a device they go.
+pub type Run<'a> = (DeviceBlock, &'a [AlignedBlock]);
+
 /// A block device or file of 4 KiB blocks. Reads and writes are synchronous for the caller; several
 /// threads may call at once. What `write` did is volatile, and may be torn at 512 bytes or reordered by
 /// a crash, until a `flush` that started after it returned has succeeded. After a failed `flush`
@@ -75,6 +78,14 @@ pub trait BlockMedium: Send + Sync {
     /// # Errors
     /// [`MediaError::Device`]; any part may have been written.
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError>;
+    /// Writes several runs that do not overlap, in flight together where the medium can do so: many short ones then take
+    /// little longer than their bytes.
+    ///
+    /// # Errors
+    /// As [`Self::write`], the first of any of them.
+    fn write_runs(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        runs.iter().try_for_each(|(first, from)| self.write(*first, from))
+    }
     /// Makes completed writes durable, for the source line `at`. Called as `flush()`, which knows its caller.
     ///
     /// # Errors

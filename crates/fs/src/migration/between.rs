@@ -9,7 +9,6 @@
 
 use super::Destination;
 use super::commit::demoting;
-use super::copy::summaries;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::Attempt;
@@ -200,35 +199,23 @@ impl Fs {
         Ok(moved)
     }
 
-    /// Writes as many blocks as one run of the target takes, and flushes it. Returns them and what is left.
+    /// Writes as many blocks as one device of the target has room for, and flushes it. Returns them and what is left.
     fn place(&self, mut blocks: Vec<Moving>, to: Destination) -> FsResult<(Vec<Moved>, Vec<Moving>)> {
-        let wanted = blocks.len();
         let unwritten = blocks.iter().any(|moving| moving.unwritten);
-        let summaries = |data| if unwritten { 0 } else { summaries(data) };
-        let run = self.allocate_for((wanted + summaries(wanted)) as u64, to)?;
-        let mut data = (run.length as usize).min(wanted);
-        while data + summaries(data) > run.length as usize {
-            data -= 1;
-        }
-        let left = blocks.split_off(data);
+        let parts = self.parts_for(blocks.len(), unwritten, to)?;
+        let left = blocks.split_off(parts.iter().map(|part| part.data).sum());
         let written = match unwritten {
             true => Ok(Vec::new()),
-            false => self.write_items(&mut blocks, run, Mistake::MoveWithoutFlush, |slice, into, entries| {
-                self.read_moving(slice, into, entries);
-            }),
+            false => {
+                self.write_items(&mut blocks, &parts, Mistake::MoveWithoutFlush, |slice, into, entries| {
+                    self.read_moving(slice, into, entries);
+                })
+            }
         };
-        // The summary blocks are hints in space that counts as free; see docs/format.md.
-        let spare = DeviceRun { start: run.start.plus(data as u64), length: run.length - data as u64, ..run };
-        if spare.length > 0 {
-            self.devices.space.release_claim(spare);
-        }
-        written.inspect_err(|error| {
-            self.note_device_failure(run.device, error);
-            self.devices.space.release_claim(DeviceRun { length: data as u64, ..run });
-        })?;
-        let place = |index: usize| DeviceRun { start: run.start.plus(index as u64), length: 1, ..run };
-        let moved = blocks.into_iter().enumerate();
-        Ok((moved.map(|(index, moving)| Moved { moving, place: place(index) }).collect(), left))
+        self.settle_parts(&parts, written)?;
+        let places = parts.iter().flat_map(|part| part.places());
+        let moved = blocks.into_iter().zip(places).map(|(moving, place)| Moved { moving, place });
+        Ok((moved.collect(), left))
     }
 
     /// Reads blocks from their tier, neighbours there at once, and compares their checksums.

@@ -1,6 +1,6 @@
-//! Installing what was copied: the cold extent goes in and the PM entries whose version is unchanged go
-//! out in one transaction per piece (design S3, M2). Blocks that changed meanwhile are skipped and the
-//! extent is cut around them.
+//! Installing what was copied: cold extents go in and the PM entries whose version is unchanged go out in one
+//! transaction per piece (design S3, M2): what follows one another in a file and on the device is one extent, and several
+//! extents of a file are one piece. Blocks that changed meanwhile are skipped and the extent is cut around them.
 
 use super::copy::{Candidate, Copied};
 use crate::errno::{FsError, FsResult};
@@ -23,6 +23,13 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::Error;
 
+/// What an extent costs in a record beside its blocks, in blocks of [`Fs::install_limit`].
+const OF_EXTENT: usize = 8;
+
+/// Bytes of a record that a block's PM entry and its owner take at most, with nodes that become empty; and the slot.
+const OF_UNMAP: usize = 64;
+const OF_SLOT: usize = 256;
+
 pub(crate) fn demoting() -> Op {
     Op { purpose: Purpose::Demotion, ..Op::new(Wait::Allowed) }
 }
@@ -37,20 +44,20 @@ impl Fs {
     pub(super) fn install(&self, copied: Vec<Copied<'_>>, trouble: &mut Option<FsError>) -> FsResult<u64> {
         let mut freed = 0;
         let mut failed = None;
-        let limit = self.install_limit();
-        for run in copied.chunk_by(|a, b| follows(a, b)) {
-            for piece in run.chunks(limit) {
-                if failed.is_some() {
-                    self.release_places(piece);
-                    continue;
-                }
-                match self.install_piece(piece) {
-                    Ok(count) => freed += count,
-                    Err(error) if self.is_for_all(&error) => failed = Some(error),
-                    Err(error) => {
-                        piece.iter().for_each(|copied| self.refuse(copied.candidate.pm));
-                        trouble.get_or_insert(error);
-                    }
+        let mut rest = copied.as_slice();
+        while !rest.is_empty() {
+            let (piece, tail) = rest.split_at(piece_of(rest, self.install_limit()));
+            rest = tail;
+            if failed.is_some() {
+                self.release_places(piece);
+                continue;
+            }
+            match self.install_piece(piece) {
+                Ok(count) => freed += count,
+                Err(error) if self.is_for_all(&error) => failed = Some(error),
+                Err(error) => {
+                    piece.iter().for_each(|copied| self.refuse(copied.candidate.pm));
+                    trouble.get_or_insert(error);
                 }
             }
         }
@@ -75,16 +82,20 @@ impl Fs {
 
     /// Installs the unchanged part of a piece, in as many transactions as it has gaps.
     fn install_piece(&self, piece: &[Copied<'_>]) -> FsResult<u64> {
-        let mut freed = 0;
+        let (mut freed, mut halved) = (0, 0);
         let mut rest = piece;
         while !rest.is_empty() {
             interleave::point("demotion:between-pieces");
-            let mut op = demoting();
+            let mut op = Op { halved, ..demoting() };
+            let mut tried = 0;
             let done = self.run(&mut op, self.large_record(), |reservation, op| {
-                let most = rest.len().min((self.install_limit() >> op.halved).max(1));
-                self.install_first(reservation, &rest[..most])
+                tried = piece_of(rest, (self.install_limit() >> op.halved).max(1));
+                self.install_first(reservation, &rest[..tried])
             });
+            halved = op.halved;
             match done {
+                // Fewer need less room in catalog pages, and what they free serves the others.
+                Err(FsError::Engine(Error::NoSpace(_))) if tried > 1 => halved += 1,
                 Ok((skipped, installed)) => {
                     let (gone, tail) = rest.split_at(skipped);
                     self.release_places(gone);
@@ -118,32 +129,38 @@ impl Fs {
             return Ok((piece.len(), 0));
         }
         let part = &piece[skipped..skipped + count];
-        let (start, place) = (part[0].candidate.block, part[0].place);
-        let extent = ColdExtent {
-            first: start,
-            length: count as u32,
-            device: place.device,
-            start: place.start,
-            unwritten: first.unwritten,
-            crcs: if first.unwritten { Vec::new() } else { part.iter().map(|copied| copied.crc).collect() },
-        };
-        let range = BlockRange::new(start, extent.end());
-        let run = DeviceRun { length: count as u64, ..place };
-        let old = match inode.slot.has(flag::HAS_COLD) {
-            true => self.cold_extents(inode.ino, range)?,
-            false => Vec::new(),
-        };
-        let mut shards = self.lock_shards(inode.ino, old.iter().map(DeviceRun::from).chain([run]));
-        let mut staged = Staged::new(self, None, false);
-        self.cold_versions.bump(inode.ino, range);
-        let mut freed = Vec::new();
-        cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
-        for (device, start, length) in freed {
-            let old = DeviceRun { device, start, length };
-            self.stage_device_free(old, &mut shards, &mut staged)?;
+        let mut places: SmallVec<[DeviceRun; 16]> = SmallVec::new();
+        for run in part.chunk_by(follows) {
+            let range = range_of(run);
+            if inode.slot.has(flag::HAS_COLD) {
+                places.extend(self.cold_extents(inode.ino, range)?.iter().map(DeviceRun::from));
+            }
+            places.push(place_of(run));
         }
-        chunks::mark(&mut shards, &mut staged.tx, run, true)?;
-        self.stage_unmap(&inode, part.iter().map(|copied| &copied.candidate), &mut staged)?;
+        let mut shards = self.lock_shards(inode.ino, places);
+        let mut staged = Staged::new(self, None, false);
+        // The catalog first, all of it: when it lacks room the attempt ends, and a block that was released in it would
+        // look as if it had changed.
+        for run in part.chunk_by(follows) {
+            self.cold_versions.bump(inode.ino, range_of(run));
+            let mut freed = Vec::new();
+            cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent_of(run), &mut freed)?;
+            for (device, start, length) in freed {
+                let old = DeviceRun { device, start, length };
+                self.stage_device_free(old, &mut shards, &mut staged)?;
+            }
+        }
+        for side_by_side in part.chunk_by(|a, b| adjoins(a.place, b.place)) {
+            chunks::mark(&mut shards, &mut staged.tx, place_of(side_by_side), true)?;
+        }
+        let (bytes, limit) =
+            (staged.tx.record_size() + part.len() * OF_UNMAP + OF_SLOT, self.wal.max_record());
+        if bytes > limit && count > 1 {
+            return Err(Error::RecordTooLarge { bytes, limit }.into());
+        }
+        for run in part.chunk_by(follows) {
+            self.stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
+        }
         staged.unlink_emptied(&mut shards)?;
         let mut slot = inode.slot;
         slot.flags = (slot.flags.get() | flag::HAS_COLD).into();
@@ -284,10 +301,52 @@ impl Fs {
     }
 }
 
+/// How many of some blocks are installed in one transaction: of one inode, as many as its record takes, at least one.
+fn piece_of(copied: &[Copied<'_>], limit: usize) -> usize {
+    let Some(first) = copied.first() else { return 0 };
+    let (mut count, mut weight) = (1, 1);
+    for pair in copied.windows(2) {
+        weight += if follows(&pair[0], &pair[1]) { 1 } else { 1 + OF_EXTENT };
+        if pair[1].candidate.ino != first.candidate.ino || weight > limit {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
+
+/// The blocks of a file that follow one another.
+fn range_of(run: &[Copied<'_>]) -> BlockRange {
+    let first = run[0].candidate.block;
+    BlockRange::new(first, first.plus(run.len() as u64))
+}
+
+/// Where they lie.
+fn place_of(run: &[Copied<'_>]) -> DeviceRun {
+    DeviceRun { length: run.len() as u64, ..run[0].place }
+}
+
+/// Their extent.
+fn extent_of(run: &[Copied<'_>]) -> ColdExtent {
+    let (first, place) = (&run[0].candidate, run[0].place);
+    ColdExtent {
+        first: first.block,
+        length: run.len() as u32,
+        device: place.device,
+        start: place.start,
+        unwritten: first.unwritten,
+        crcs: if first.unwritten { Vec::new() } else { run.iter().map(|copied| copied.crc).collect() },
+    }
+}
+
 /// True when `b` continues `a` in the file and on the device.
 fn follows(a: &Copied<'_>, b: &Copied<'_>) -> bool {
     a.candidate.ino == b.candidate.ino
         && b.candidate.block == a.candidate.block.plus(1)
-        && b.place.device == a.place.device
-        && b.place.start == a.place.start.plus(1)
+        && adjoins(a.place, b.place)
+}
+
+/// True when block `b` lies behind block `a` on a device.
+fn adjoins(a: DeviceRun, b: DeviceRun) -> bool {
+    b.device == a.device && b.start == a.start.plus(1)
 }

@@ -1,4 +1,5 @@
-//! Copying a group: victims pinned with their versions, one sequential write per device run, a flush.
+//! Copying a group: victims pinned with their versions, written as one device run, or where the device has no hole of that
+//! size as few runs in flight together; one flush for all.
 
 use super::complete::Below;
 use super::plan::{LEAVING, Victim};
@@ -11,17 +12,17 @@ use crate::types::BlockRange;
 use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
-use terrace_format::{BLOCK_SIZE, DeviceId, FileBlock, Ino, LineMask, PmBlock, TierId};
+use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, LineMask, PmBlock, TierId};
 use terrace_map::Mapping;
-use terrace_media::MediaError;
-use terrace_media::block::{AlignedBlock, Buffer};
+use terrace_media::block::{AlignedBlock, Buffer, Run};
+use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::pause;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, NoSpace};
 
-/// Runs shorter than this get no summary: small hole fills (design 4.5).
-const SUMMARY_FROM: usize = 8;
+/// Runs shorter than this get no summary: small hole fills (design 4.5), which it would make longer by more than a 16th.
+const SUMMARY_FROM: usize = 16;
 
 /// Blocks copied through DRAM at once: large enough for the device, small enough to keep.
 const SLICE: usize = 512;
@@ -94,6 +95,86 @@ fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
     let due = |candidate: &Candidate<'_>| !candidate.unwritten && candidate.lost.is_none();
     let written = copied.iter().filter(|copied| due(&copied.candidate));
     written.map(|copied| (copied.candidate.pm, copied.place)).collect()
+}
+
+/// A run on a device and how many blocks of a group it takes; what is behind them is for their summaries.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub run: DeviceRun,
+    pub data: usize,
+}
+
+impl Part {
+    /// Cuts runs into blocks and summaries, as far as `left` blocks need them. `unwritten` ones have none.
+    pub fn of(runs: Vec<DeviceRun>, left: &mut usize, unwritten: bool) -> impl Iterator<Item = Part> {
+        let summaries = move |data| if unwritten { 0 } else { summaries(data) };
+        runs.into_iter().map(move |run| {
+            let mut data = (run.length as usize).min(*left);
+            while data + summaries(data) > run.length as usize {
+                data -= 1;
+            }
+            *left -= data;
+            Part { run, data }
+        })
+    }
+
+    /// What is not used of it, when it is written.
+    pub fn spare(self) -> Option<DeviceRun> {
+        let (run, used) = (self.run, self.data as u64);
+        let spare = DeviceRun { start: run.start.plus(used), length: run.length - used, ..run };
+        (spare.length > 0).then_some(spare)
+    }
+
+    /// The place of each of its blocks.
+    pub fn places(self) -> impl Iterator<Item = DeviceRun> {
+        (0..self.data as u64).map(move |at| DeviceRun {
+            start: self.run.start.plus(at),
+            length: 1,
+            ..self.run
+        })
+    }
+}
+
+/// Blocks on their way to a device through a small buffer.
+struct Outbox<'a> {
+    medium: &'a dyn BlockMedium,
+    buffer: &'a mut Buffer,
+    used: usize,
+    /// Where what is in the buffer goes, and how many blocks of it.
+    runs: Vec<(DeviceBlock, usize)>,
+}
+
+impl Outbox<'_> {
+    /// Room for at most `count` blocks that go to `at`: at least one.
+    fn room(&mut self, at: DeviceBlock, count: usize) -> Result<&mut [AlignedBlock], MediaError> {
+        if self.used == self.buffer.len() {
+            self.send()?;
+        }
+        let count = count.min(self.buffer.len() - self.used);
+        match self.runs.last_mut() {
+            Some((start, length)) if start.plus(*length as u64) == at => *length += count,
+            _ => self.runs.push((at, count)),
+        }
+        let begin = self.used;
+        self.used += count;
+        Ok(self.buffer.get_mut(begin..self.used).unwrap_or(&mut []))
+    }
+
+    /// Writes what is in the buffer.
+    fn send(&mut self) -> Result<(), MediaError> {
+        let mut rest = self.buffer.as_slice();
+        let mut cut = |(at, count): (DeviceBlock, usize)| {
+            let (part, tail) = rest.split_at(count);
+            rest = tail;
+            (at, part)
+        };
+        let runs: Vec<Run<'_>> = self.runs.drain(..).map(&mut cut).collect();
+        self.used = 0;
+        if runs.is_empty() || planted(Mistake::ExtentBeforeData) {
+            return Ok(());
+        }
+        self.medium.write_runs(&runs)
+    }
 }
 
 /// Candidates by where they go, unwritten ones by themselves. What is pinned to a lower tier goes there if it may.
@@ -250,7 +331,7 @@ impl Fs {
         Ok(mapping.filter(|mapping| mapping.block == pm))
     }
 
-    /// Writes as many candidates as one device run takes, with summaries, and flushes the device (M1). All
+    /// Writes as many candidates as there is room for on one device, with summaries, and flushes it (M1). All
     /// or none of them are unwritten; those only get their places. Returns what was written and what is left.
     fn write_run<'a>(
         &'a self,
@@ -259,38 +340,51 @@ impl Fs {
     ) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
         let wanted = candidates.len();
         let unwritten = candidates.iter().any(|candidate| candidate.unwritten);
-        let summaries = |data| if unwritten { 0 } else { summaries(data) };
-        let blocks = (wanted + summaries(wanted)) as u64;
-        let run = match self.allocate_for(blocks, to) {
+        let parts = match self.parts_for(wanted, unwritten, to) {
             Err(FsError::Engine(Error::NoSpace(_))) if self.free_below(&mut candidates)? > 0 => {
-                self.allocate_for(blocks, to)?
+                self.parts_for(wanted, unwritten, to)?
             }
             other => other?,
         };
-        let mut data = (run.length as usize).min(wanted);
-        while data + summaries(data) > run.length as usize {
-            data -= 1;
-        }
-        let left = candidates.split_off(data);
+        let left = candidates.split_off(parts.iter().map(|part| part.data).sum());
         let written = match unwritten {
-            true => Ok(vec![0; data]),
-            false => self.write_blocks(&mut candidates, run),
+            true => Ok(vec![0; candidates.len()]),
+            false => self.write_blocks(&mut candidates, &parts),
         };
-        // The summary blocks are hints in space that counts as free; see docs/format.md.
-        let spare = DeviceRun { start: run.start.plus(data as u64), length: run.length - data as u64, ..run };
-        if spare.length > 0 {
-            self.devices.space.release_claim(spare);
+        let crcs = self.settle_parts(&parts, written)?;
+        let places = parts.iter().flat_map(|part| part.places());
+        let copied = candidates.into_iter().zip(crcs).zip(places);
+        Ok((copied.map(|((candidate, crc), place)| Copied { candidate, place, crc }).collect(), left))
+    }
+
+    /// Space on one device for as many of `wanted` blocks as there is room for, with their summaries unless they are
+    /// `unwritten`.
+    pub(super) fn parts_for(&self, wanted: usize, unwritten: bool, to: Destination) -> FsResult<Vec<Part>> {
+        let (mut parts, mut left) = (Vec::new(), wanted);
+        let hints = if unwritten { 0 } else { summaries(wanted) };
+        let mut runs = self.allocate_runs_for((wanted + hints) as u64, to)?;
+        while let Some(device) = runs.first().map(|run| run.device) {
+            let several = runs.len() > 1;
+            parts.extend(Part::of(std::mem::take(&mut runs), &mut left, unwritten));
+            // Summaries of several runs took more than was thought.
+            if left > 0 && several {
+                runs = self.devices.space.allocate_runs(&[device], left as u64, false).unwrap_or_default();
+            }
         }
-        let crcs = written.inspect_err(|error| {
-            self.note_device_failure(run.device, error);
-            self.devices.space.release_claim(DeviceRun { length: data as u64, ..run });
-        })?;
-        let copied = candidates.into_iter().zip(crcs).enumerate().map(|(index, (candidate, crc))| Copied {
-            candidate,
-            place: DeviceRun { device: run.device, start: run.start.plus(index as u64), length: 1 },
-            crc,
-        });
-        Ok((copied.collect(), left))
+        Ok(parts)
+    }
+
+    /// After a write of some parts: the summary blocks are hints in space that counts as free (docs/format.md); after a
+    /// failure so is all else.
+    pub(super) fn settle_parts<T>(&self, parts: &[Part], written: FsResult<T>) -> FsResult<T> {
+        for part in parts {
+            let free = if written.is_ok() { part.spare() } else { Some(part.run) };
+            free.into_iter().for_each(|free| self.devices.space.release_claim(free));
+        }
+        if let (Err(error), Some(part)) = (&written, parts.first()) {
+            self.note_device_failure(part.run.device, error);
+        }
+        written
     }
 
     /// After a failure to write there: the next group goes elsewhere, if there is an elsewhere.
@@ -314,9 +408,9 @@ impl Fs {
         fresh
     }
 
-    fn write_blocks(&self, candidates: &mut [Candidate<'_>], run: DeviceRun) -> FsResult<Vec<u32>> {
+    fn write_blocks(&self, candidates: &mut [Candidate<'_>], parts: &[Part]) -> FsResult<Vec<u32>> {
         let written =
-            self.write_items(candidates, run, Mistake::DropBeforeFlush, |slice, into, entries| {
+            self.write_items(candidates, parts, Mistake::DropBeforeFlush, |slice, into, entries| {
                 self.read_candidates(slice, into, entries);
             })?;
         self.migration.note_demotion(written.len() as u64, self.clock.monotonic_ns());
@@ -346,55 +440,75 @@ impl Fs {
         }
     }
 
-    /// Copies blocks to the device through a small buffer, then the summaries, then flushes (M1). `fill` puts the
-    /// content of some into the buffer and adds a summary entry for each, whose checksums are returned. `careless`: the
-    /// planted mistake that leaves the flush out.
+    /// Copies blocks to their parts of a device through a small buffer, each with its summaries, then flushes (M1). `fill`
+    /// puts the content of some into the buffer and adds a summary entry for each, whose checksums are returned.
+    /// `careless`: the planted mistake that leaves the flush out.
     pub(super) fn write_items<T>(
         &self,
         items: &mut [T],
-        run: DeviceRun,
+        parts: &[Part],
         careless: Mistake,
         fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
     ) -> FsResult<Vec<u32>> {
-        let mut buffer = self.migration.take_buffer();
-        let written = self.write_through(items, run, careless, &mut buffer, fill);
-        self.migration.put_buffer(buffer);
-        written
-    }
-
-    fn write_through<T>(
-        &self,
-        items: &mut [T],
-        run: DeviceRun,
-        careless: Mistake,
-        buffer: &mut Buffer,
-        fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
-    ) -> FsResult<Vec<u32>> {
-        let device = self.devices.device(run.device)?;
-        let (medium, failed_before) = (&device.medium, device.failed_flushes());
-        let mut entries = Vec::with_capacity(items.len());
-        let mut at = run.start;
-        for slice in items.chunks_mut(SLICE) {
-            let part = buffer.get_mut(..slice.len()).unwrap_or(&mut []);
-            fill(slice, part, &mut entries);
-            if !planted(Mistake::ExtentBeforeData) {
-                medium.write(at, part)?;
-            }
-            at = at.plus(part.len() as u64);
-        }
-        if summaries(entries.len()) > 0 {
-            let mut first = run.start;
-            for (part, target) in entries.chunks(SUMMARY_ENTRIES).zip(buffer.iter_mut()) {
-                target.0.copy_from_slice(&encode_summary(self.wal.pool_uuid(), first, part));
-                first = first.plus(part.len() as u64);
-            }
-            medium.write(at, buffer.get(..summaries(entries.len())).unwrap_or(&[]))?;
-        }
+        let Some(first) = parts.first() else { return Ok(Vec::new()) };
+        let device = self.devices.device(first.run.device)?;
+        let failed_before = device.failed_flushes();
+        let crcs = self.send_parts(device, items, parts, fill)?;
         pause::at_unlocked("demotion:copied");
         if !planted(careless) {
             self.flush_run(device, failed_before)?;
         }
         pause::at_unlocked("demotion:flushed");
+        Ok(crcs)
+    }
+
+    /// As [`Self::write_items`], without the flush.
+    pub(crate) fn send_parts<T>(
+        &self,
+        device: &Device,
+        items: &mut [T],
+        parts: &[Part],
+        fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
+    ) -> FsResult<Vec<u32>> {
+        let mut buffer = self.migration.take_buffer();
+        let mut out = Outbox { medium: &*device.medium, buffer: &mut buffer, used: 0, runs: Vec::new() };
+        let sent = self.send_through(&mut out, items, parts, fill);
+        self.migration.put_buffer(buffer);
+        sent
+    }
+
+    fn send_through<T>(
+        &self,
+        out: &mut Outbox<'_>,
+        items: &mut [T],
+        parts: &[Part],
+        fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
+    ) -> FsResult<Vec<u32>> {
+        let mut entries = Vec::with_capacity(items.len());
+        let mut rest = items;
+        for part in parts {
+            let (mut of_part, tail) = rest.split_at_mut(part.data);
+            rest = tail;
+            let (mut at, begin) = (part.run.start, entries.len());
+            while !of_part.is_empty() {
+                let into = out.room(at, of_part.len())?;
+                let (now, later) = of_part.split_at_mut(into.len());
+                fill(now, into, &mut entries);
+                at = at.plus(now.len() as u64);
+                of_part = later;
+            }
+            if summaries(part.data) > 0 {
+                let mut first = part.run.start;
+                for of_summary in entries.get(begin..).unwrap_or(&[]).chunks(SUMMARY_ENTRIES) {
+                    if let [target] = out.room(at, 1)? {
+                        target.0.copy_from_slice(&encode_summary(self.wal.pool_uuid(), first, of_summary));
+                    }
+                    first = first.plus(of_summary.len() as u64);
+                    at = at.plus(1);
+                }
+            }
+        }
+        out.send()?;
         Ok(entries.into_iter().map(|entry| entry.crc).collect())
     }
 
@@ -419,11 +533,22 @@ impl Fs {
         self.allocate_for(blocks, Destination::Any)
     }
 
-    /// Space for a group on the first tier that has any, of those that the destination allows.
+    /// Space on the first tier that has any, of those that the destination allows.
     pub(super) fn allocate_for(&self, blocks: u64, to: Destination) -> FsResult<DeviceRun> {
         for devices in self.choices_for(to) {
             if let Some(run) = self.devices.space.allocate(&devices, blocks)? {
                 return Ok(run);
+            }
+        }
+        Err(NoSpace::Tier.into())
+    }
+
+    /// As [`Self::allocate_for`], in several runs of one device where no hole is large enough.
+    fn allocate_runs_for(&self, blocks: u64, to: Destination) -> FsResult<Vec<DeviceRun>> {
+        for devices in self.choices_for(to) {
+            let runs = self.devices.space.allocate_runs(&devices, blocks, false)?;
+            if !runs.is_empty() {
+                return Ok(runs);
             }
         }
         Err(NoSpace::Tier.into())

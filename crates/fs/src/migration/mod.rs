@@ -34,6 +34,8 @@ use crate::op::Op;
 use crate::types::Wait;
 use by_hand::ByHand;
 pub use by_hand::{HandMove, HandPlan, HandReport, HandState};
+pub(crate) use commit::demoting;
+pub(crate) use copy::{Part, summaries};
 pub(crate) use destination::Destination;
 pub(crate) use plan::Victim;
 use plan::Victims;
@@ -52,10 +54,11 @@ use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
 use terrace_wal::{Error, NoSpace};
-pub(crate) use {commit::demoting, copy::summaries};
 
 /// How often the policy is asked ([AC-BPFS] section 3.1).
 const POLL: Duration = Duration::from_millis(10);
+/// When a worker that found all victims taken looks again.
+const BUSY: Duration = Duration::from_millis(1);
 /// How often a worker looks that worker 0 wakes when there is something to do.
 const IDLE: Duration = Duration::from_secs(1);
 /// How long after a move status speaks of it.
@@ -66,8 +69,9 @@ const RESTS: u32 = 7;
 const BACK_OFF: Duration = Duration::from_secs(1);
 /// How far ahead the policy sees: what a group takes on a slow disk.
 const AHEAD: Duration = Duration::from_millis(100);
-/// Workers, so that two groups are in flight.
-pub(crate) const WORKERS: usize = 2;
+/// Workers, each with a group: while one group is being written another is flushed, and a third copied or installed.
+pub(crate) const WORKERS: usize = NAMES.len();
+const NAMES: [&str; 3] = ["terrace-move-0", "terrace-move-1", "terrace-move-2"];
 
 /// Migration's state.
 pub(crate) struct Migration {
@@ -496,7 +500,7 @@ impl Drop for MigrationStep {
 
 impl Step for MigrationStep {
     fn name(&self) -> &'static str {
-        if self.worker == 0 { "terrace-move-0" } else { "terrace-move-1" }
+        NAMES[self.worker % WORKERS]
     }
 
     fn step(&mut self) -> Next {
@@ -551,6 +555,7 @@ impl Step for MigrationStep {
             }
             Ok(Round::Stayed) if fs.rest(now) => Next::After(POLL),
             Ok(Round::Stayed) => Next::Again,
+            Ok(Round::InFlight) => Next::After(BUSY),
             _ => Next::After(POLL),
         }
     }

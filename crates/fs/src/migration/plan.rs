@@ -29,6 +29,9 @@ const NEVER: u32 = u32::MAX;
 pub(super) const LEAVING: u32 = MARKS;
 /// At least so great a part of PM is picked at once, as far as a group takes it.
 const LEAST_OF_PM: u64 = 32;
+/// A group is at most so great a part of PM, but not so small that a device is slower by it.
+const OF_PM: u64 = 8;
+const LEAST_GROUP: u64 = 256;
 /// Most blocks picked at once.
 const MOST: u64 = 1 << 16;
 
@@ -59,11 +62,12 @@ impl Fs {
     pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Victims> {
         // Writers that wait for space come here too: they must not each take a group and a copy buffer.
         // What a device that hangs holds does not count, or all others would wait for it.
-        let most = WORKERS as u64 * (1 + self.io.silent(self.clock.monotonic_ns())) * self.group_blocks;
-        if self.migration.in_flight.load(Ordering::Acquire) >= most {
+        let most = self.demotion_blocks();
+        let workers = WORKERS as u64 * (1 + self.io.silent(self.clock.monotonic_ns()));
+        if self.migration.in_flight.load(Ordering::Acquire) >= workers * most {
             return Ok(Victims::InFlight);
         }
-        let group = self.migration.pop_group(self.group_blocks as usize);
+        let group = self.migration.pop_group(most as usize);
         if !group.is_empty() {
             return Ok(Victims::Group(group));
         }
@@ -90,14 +94,21 @@ impl Fs {
                 }
             }
         }
-        let group = self.migration.pop_group(self.group_blocks as usize);
+        let group = self.migration.pop_group(most as usize);
         Ok(if group.is_empty() { Victims::InFlight } else { Victims::Group(group) })
     }
 
     /// Blocks to pick at least: to pick few costs as much as to pick many, a look at all of PM.
     fn least_pick(&self) -> u64 {
         let usable = self.blocks.end_block().0 - self.blocks.first_block().0;
-        (usable / LEAST_OF_PM).max(64).min(self.group_blocks)
+        (usable / LEAST_OF_PM).max(64).min(self.demotion_blocks())
+    }
+
+    /// Blocks of a group that leaves PM: of a small PM a part only, or writers would wait for the whole of a group before
+    /// any of it is free, and the device for them afterwards.
+    fn demotion_blocks(&self) -> u64 {
+        let usable = self.blocks.end_block().0 - self.blocks.first_block().0;
+        self.group_blocks.min((usable / OF_PM).max(LEAST_GROUP))
     }
 
     /// After a group: what stayed in PM is as old as its last write.

@@ -4,7 +4,7 @@
 //! than its [`Pace`] says, counted from its arrival, so what the medium below takes is part of it. A medium below
 //! that is slower than the speed asked for stays slower.
 
-use super::{AlignedBlock, BlockMedium, BlockRead};
+use super::{AlignedBlock, BlockMedium, BlockRead, Run};
 use crate::MediaError;
 use crate::pace::{Direction, Follows, Pace};
 use crate::speed::Speed;
@@ -90,6 +90,13 @@ impl BlockMedium for EmulatedBlock {
         Ok(())
     }
 
+    fn write_runs(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        let arrival_ns = self.clock.monotonic_ns();
+        self.below.write_runs(runs)?;
+        self.wait(arrival_ns, Direction::Write, runs.iter().map(|(_, from)| from.len()));
+        Ok(())
+    }
+
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         // What is to be covered has returned, and with it waited.
         self.below.flush_at(at)
@@ -131,10 +138,18 @@ mod tests {
         device.write(DeviceBlock(3), &[AlignedBlock([7; 4096])])?;
         assert_eq!(took(begin), 100_000 + 20_000);
         let begin = clock.monotonic_ns();
+        let block = [AlignedBlock([9; 4096])];
+        device.write_runs(&[
+            (DeviceBlock(9), &block),
+            (DeviceBlock(20), &block),
+            (DeviceBlock(40), &block),
+        ])?;
+        assert_eq!(took(begin), 3 * 100_000 + 20_000, "latency counts once");
+        let begin = clock.monotonic_ns();
         let mut back = vec![AlignedBlock::zeroed(); 1000];
         device.read(DeviceBlock(3), &mut back)?;
         assert_eq!(took(begin), 1000 * 10_000 + 10_000);
-        assert_eq!(back[0].0, [7; 4096]);
+        assert_eq!((back[0].0, back[6].0, back[37].0), ([7; 4096], [9; 4096], [9; 4096]));
         let begin = clock.monotonic_ns();
         let (one, two) = back.split_at_mut(1);
         device.read_all(&mut [

@@ -5,7 +5,7 @@
 //! refuses O_DIRECT the page cache lies between, and flush covers it too; `describe` says so.
 
 use super::ring::{Direction, Rings, Span};
-use super::{AlignedBlock, BlockMedium, BlockRead};
+use super::{AlignedBlock, BlockMedium, BlockRead, Run};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use crate::{DeviceError, MediaError};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
@@ -228,16 +228,28 @@ impl BlockMedium for FileDevice {
     }
 
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
-        let blocks = from.len() as u64;
-        if self.read_only || !self.holds(first, blocks) {
+        self.write_runs(&[(first, from)])
+    }
+
+    fn write_runs(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        let blocks = |from: &[AlignedBlock]| from.len() as u64;
+        if let Some((first, from)) =
+            runs.iter().find(|(first, from)| self.read_only || !self.holds(*first, blocks(from)))
+        {
             let errno = if self.read_only { libc::EROFS } else { libc::EINVAL };
-            return Err(self.error("write", first, blocks, errno));
+            return Err(self.error("write", *first, blocks(from), errno));
         }
-        let buffer = from.as_ptr().cast::<u8>().cast_mut();
-        let span = Span { buffer, length: size_of_val(from), offset: first.byte_offset() };
-        // SAFETY: a write only reads the buffer, which is borrowed for the whole call.
-        let result = unsafe { self.rings.transfer(self.file.as_fd(), Direction::Write, span) };
-        result.map_err(|errno| self.error("write", first, blocks, errno))
+        let span = |(first, from): &Run<'_>| Span {
+            buffer: from.as_ptr().cast::<u8>().cast_mut(),
+            length: size_of_val(*from),
+            offset: first.byte_offset(),
+        };
+        let spans: Vec<Span> = runs.iter().map(span).collect();
+        let mut failures = vec![None; spans.len()];
+        // SAFETY: a write only reads the buffers, which are borrowed for the whole call.
+        unsafe { self.rings.transfer_all(self.file.as_fd(), Direction::Write, &spans, &mut failures) };
+        let failed = runs.iter().zip(failures).find_map(|(run, failure)| Some((run, failure?)));
+        failed.map_or(Ok(()), |((first, from), errno)| Err(self.error("write", *first, blocks(from), errno)))
     }
 
     fn flush_at(&self, _at: &'static Location<'static>) -> Result<(), MediaError> {
