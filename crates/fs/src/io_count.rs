@@ -222,7 +222,12 @@ struct Counted {
 
 impl Counted {
     /// Does so many operations at once; `sum` says what their time is added to.
-    fn timed<T>(&self, operations: u64, sum: impl FnOnce(&Cell) -> &AtomicU64, work: impl FnOnce() -> T) -> T {
+    fn timed<T>(
+        &self,
+        operations: u64,
+        sum: impl FnOnce(&Cell) -> &AtomicU64,
+        work: impl FnOnce() -> T,
+    ) -> T {
         let begin = self.clock.monotonic_ns();
         if self.activity.under_way.fetch_add(1, Ordering::Relaxed) == 0 {
             self.activity.since_ns.store(begin, Ordering::Relaxed);

@@ -42,6 +42,8 @@ pub(crate) struct MetadataPages {
     /// Pins of all operations, and how many there may be.
     pins: AtomicU64,
     most_pins: u64,
+    /// Since when data should leave PM and cannot, plus one; 0 while it can.
+    stuck_since_ns: AtomicU64,
     /// Pages moved since mount.
     pub lowered: AtomicU64,
     pub fetched: AtomicU64,
@@ -67,6 +69,7 @@ impl MetadataPages {
             hand: Mutex::default(),
             pins: AtomicU64::new(0),
             most_pins: blocks / 4,
+            stuck_since_ns: AtomicU64::new(0),
             lowered: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
         }
@@ -74,6 +77,14 @@ impl MetadataPages {
 }
 
 impl MetadataPages {
+    /// Takes notice of whether data cannot leave PM; for how many nanoseconds that has been so.
+    pub fn data_is_stuck_for(&self, is_stuck: bool, now_ns: u64) -> u64 {
+        let before = self.stuck_since_ns.load(Ordering::Relaxed);
+        let since = if before == 0 { now_ns + 1 } else { before };
+        self.stuck_since_ns.store(if is_stuck { since } else { 0 }, Ordering::Relaxed);
+        (now_ns + 1).saturating_sub(since)
+    }
+
     /// Pages that may move below now.
     pub fn may_move(&self) -> u64 {
         let (fetched, lowered) = (self.fetched.load(Ordering::Relaxed), self.lowered.load(Ordering::Relaxed));

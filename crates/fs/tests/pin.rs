@@ -293,3 +293,33 @@ fn a_crash_amid_pinning_leaves_whole_pins() {
         assert_eq!(fs.pinned(made).unwrap(), Some(1));
     }
 }
+
+/// Metadata makes room when data cannot. It went down beside data, too, whenever a worker found no victims because another
+/// had them, or because what was left was kept: names and inodes in use went down and came back all the time.
+#[test]
+fn metadata_stays_while_data_moves() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 2048, 1024);
+    let options = MountOptions { threshold_percent: Some(20), ..anticache() };
+    let fs = pool.mount_with(options);
+    let (kept, other) = (create(&fs, ROOT, "kept"), create(&fs, ROOT, "other"));
+    write(&fs, kept, 0, &vec![1; 1 << 20])?;
+    pin(&pool, &fs, kept, 0);
+    for index in 0..500 {
+        fs.forget(create(&fs, ROOT, &format!("file-{index}")), 1);
+    }
+    write(&fs, other, 0, &vec![2; 1 << 20])?;
+    let mut steps = fs.background_steps();
+    for _ in 0..20 {
+        pool.clock.advance(Duration::from_millis(10));
+        for (step, _) in &mut steps {
+            step.step();
+        }
+    }
+    assert_eq!(bytes_on(&fs, other), [0, 1 << 20, 0]);
+    assert_eq!(fs.status()?.metadata.lowered_pages, 0);
+    // Nothing else can go, and PM is above the threshold.
+    drop(steps);
+    later(&pool, &fs);
+    assert!(fs.status()?.metadata.lowered_pages > 10, "{:?}", fs.status()?.metadata);
+    fs.unmount()
+}

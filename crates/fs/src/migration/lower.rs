@@ -33,6 +33,9 @@ const STRIDE: u64 = 8192;
 /// Share of PM, in percent, above which metadata moves beside data.
 const SHARE_PERCENT: u64 = 50;
 
+/// How long data could not leave PM before metadata does instead, in nanoseconds.
+const STUCK_NS: u64 = 500_000_000;
+
 type Bytes = [u8; BLOCK_SIZE as usize];
 
 /// A page that may move, as it was when it was looked at.
@@ -47,14 +50,17 @@ struct Cold {
 
 impl Fs {
     /// One round in the background: moves some cold metadata when PM is scarce and data cannot, or not alone, make
-    /// room. `wanted` is what the policy wants, `data_moves` whether data leaves PM. Returns pages moved.
+    /// room. `wanted` is what the policy wants, `data_moves` whether data leaves PM; one round in which it does not says
+    /// little, all that was picked may have been in use. Returns pages moved.
     fn metadata_round(&self, wanted: u64, data_moves: bool) -> FsResult<u64> {
         let metadata = &self.metadata;
         if !metadata.allowed || self.migration.drain.load(Ordering::Acquire) != 0 {
             return Ok(0);
         }
         let share = metadata.hand.lock().last_turn * 100 / self.blocks.usage().total.max(1);
-        let due = wanted > 0 && (!data_moves || share > SHARE_PERCENT);
+        let is_stuck = wanted > 0 && !data_moves;
+        let stuck_ns = metadata.data_is_stuck_for(is_stuck, self.clock.monotonic_ns());
+        let due = wanted > 0 && share > SHARE_PERCENT || is_stuck && stuck_ns >= STUCK_NS;
         if !due && !metadata.eager {
             return Ok(0);
         }

@@ -69,6 +69,8 @@ const RESTS: u32 = 7;
 const BACK_OFF: Duration = Duration::from_secs(1);
 /// How far ahead the policy sees: what a group takes on a slow disk.
 const AHEAD: Duration = Duration::from_millis(100);
+/// How often an operation waits for what others hold before metadata makes room.
+const MOST_CLAIMED: u32 = 100;
 /// Workers, each with a group: while one group is being written another is flushed, and a third copied or installed.
 pub(crate) const WORKERS: usize = NAMES.len();
 const NAMES: [&str; 3] = ["terrace-move-0", "terrace-move-1", "terrace-move-2"];
@@ -380,8 +382,12 @@ impl Fs {
         self.migration.pressed.fetch_add(1, Ordering::AcqRel);
         let round = self.demotion_round(self.group_blocks);
         self.migration.pressed.fetch_sub(1, Ordering::AcqRel);
-        let no_data =
-            matches!(round, Ok(Round::Nothing | Round::Claimed) | Err(FsError::Engine(Error::NoSpace(_))));
+        // What operations under way hold is free in a moment; unless it never is.
+        let no_data = match round {
+            Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))) => true,
+            Ok(Round::Claimed) => op.starved > MOST_CLAIMED,
+            _ => false,
+        };
         // Twice around: what was used lately is cold the second time.
         if no_data && self.lower_metadata(2 * self.blocks.end_block().0)? > 0 {
             return Ok(());
@@ -541,7 +547,7 @@ impl Step for MigrationStep {
             fs.migration.wakers.iter().skip(1).for_each(Waker::wake);
         }
         let round = fs.demotion_round(wanted);
-        // Also when the other worker has what there is to move, or somebody has it in hand.
+        // Also when another worker has what there is to move, or somebody has it in hand.
         let data_moves = matches!(round, Ok(Round::Progress | Round::InFlight | Round::Claimed));
         if self.worker == 0 && fs.lower_some(wanted, data_moves) {
             return Next::Again;
