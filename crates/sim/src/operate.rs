@@ -422,8 +422,11 @@ impl World {
         let mut states = partial(&self.model, op, id, old.clone(), self.config.atomic_blocks(), when);
         // Over bytes that were there before, attributes do not tell how far a write came: what can be read does.
         let from = self.now();
+        let several = states.iter().filter(|node| same(node)).count() > 1;
         let shown = match *op {
-            Op::Write { offset, length, .. } => self.readable(id, offset, length),
+            Op::Write { offset, length, .. } if several && self.may_fail() => {
+                self.readable(id, offset, length)
+            }
             _ => Vec::new(),
         };
         let shows = |node: &Node| {
@@ -440,6 +443,8 @@ impl World {
         if let Some((offset, bytes)) = shown.first() {
             let when = Stamp { from, to: self.now() };
             self.model.read(id, *offset, &mut vec![0; bytes.len()], when).unwrap();
+        } else if let Op::Write { offset, length, .. } = *op {
+            self.compare_range(id, offset, length);
         }
     }
 
