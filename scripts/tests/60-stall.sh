@@ -101,6 +101,10 @@ health=$("$TERRACE" status mnt | grep -c '\[ok\]') || true
 [ "$health" = 2 ] || fail "a device is not healthy after the stall"
 
 # The end of a mount beside a device that hangs: what waits in DRAM for it goes into PM, and the daemon ends.
+umount_pool
+mount_pool -o sync_blocks=1,large_after=0,large_min=4K
+daemon=$(daemon_pid)
+echo "$daemon" >"$group/cgroup.procs"
 head -c 40M /dev/urandom >source
 throttle 1
 dd if=source of=mnt/large bs=1M status=none

@@ -48,8 +48,13 @@ impl Fs {
             let pages = blocks[..count].iter().filter_map(|block| self.cache.dirty(inode.page_key(*block)));
             let pages: Vec<DirtyPage> = pages.collect();
             let mut staged = Staged::new(self, Some(claim), pages.len() <= CHECKED_BLOCKS);
-            let Some(first) = pages.first() else { return Ok(count) };
-            self.stage_tail_zeros(op, &inode, first.key.block.0 * BLOCK_SIZE, &mut staged)?;
+            let Some(last) = pages.last() else { return Ok(count) };
+            let end = (last.key.block.plus(1).0 * BLOCK_SIZE).min(inode.size());
+            let old_last = FileBlock(inode.durable_size() / BLOCK_SIZE);
+            // Also where pages before the old end go along: its own block may not be among them (S5).
+            if end > inode.durable_size() && pages.iter().all(|page| page.key.block != old_last) {
+                self.stage_raised(op, &inode, end, &mut staged)?;
+            }
             for run in pages.chunk_by(|a, b| b.key.block == a.key.block.plus(1)) {
                 self.stage_absorbed(&inode, run, &mut staged)?;
             }

@@ -379,3 +379,27 @@ fn a_device_that_came_back_tells_what_it_lost_to_the_next_fsync() {
     fs.unmount().unwrap();
     pool.assert_clean();
 }
+
+/// Dirty pages before and behind the end of the file went into PM in one transaction that raised the size, and the block
+/// of the old end, which was not among them, showed what truncate had cut off (S5).
+#[test]
+fn pages_on_both_sides_of_the_end_that_go_into_pm_show_nothing_old() {
+    let pool = Pool::new(8 << 20, 4096);
+    let fs = pool.mount_with(MountOptions { home: Some(Home::Block), ..MountOptions::default() });
+    let ino = create(&fs, "file");
+    let durable = WriteFlags { sync: true, kill_set_id: false };
+    let size = 3 * BLOCK + 1000;
+    fs.write(ino, 0, &[9; 4 * BLOCK as usize], durable, W).unwrap();
+    let change = terrace_fs::SetAttributes { size: Some(size), ..Default::default() };
+    fs.setattr(ino, &change, W).unwrap();
+    write(&fs, ino, BLOCK, &[1; 100]);
+    write(&fs, ino, 6 * BLOCK, &[2; 100]);
+    assert!(fs.whereabouts(ino).unwrap().dirty_bytes > 0);
+    fs.keep_without_devices().unwrap();
+    assert_eq!(fs.whereabouts(ino).unwrap().dirty_bytes, 0);
+    let mut found = vec![7; (3 * BLOCK - 1000) as usize];
+    assert_eq!(fs.read(ino, size, &mut found, W).unwrap(), found.len());
+    assert_eq!(found.iter().position(|byte| *byte != 0), None);
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}

@@ -420,13 +420,54 @@ impl World {
                 && expected.ctime.allows(found.ctime_ns)
         };
         let mut states = partial(&self.model, op, id, old.clone(), self.config.atomic_blocks(), when);
-        let Some(state) = states.iter().position(same) else {
+        // Over bytes that were there before, attributes do not tell how far a write came: what can be read does.
+        let from = self.now();
+        let several = states.iter().filter(|node| same(node)).count() > 1;
+        let shown = match *op {
+            Op::Write { offset, length, .. } if several && self.may_fail() => {
+                self.readable(id, offset, length)
+            }
+            _ => Vec::new(),
+        };
+        let shows = |node: &Node| {
+            shown.iter().all(|(offset, bytes)| {
+                let mut expected = vec![0; bytes.len()];
+                let count = node.content().map_or(0, |content| content.read(*offset, &mut expected));
+                count == bytes.len() && expected == *bytes
+            })
+        };
+        let Some(state) = states.iter().position(|node| same(node) && shows(node)) else {
             panic!("{op:?}: failed and left {found:?}; before: {:?}", old.attributes());
         };
         self.model.put_node(id, states.swap_remove(state));
-        if let Op::Write { offset, length, .. } = *op {
+        if let Some((offset, bytes)) = shown.first() {
+            let when = Stamp { from, to: self.now() };
+            self.model.read(id, *offset, &mut vec![0; bytes.len()], when).unwrap();
+        } else if let Op::Write { offset, length, .. } = *op {
             self.compare_range(id, offset, length);
         }
+    }
+
+    /// The blocks of a range, as far as a device that fails lets them be read: offset and bytes of each.
+    fn readable(&self, id: Id, offset: u64, length: usize) -> Vec<(u64, Vec<u8>)> {
+        let (mut at, end) = (offset, offset + length as u64);
+        let mut blocks = Vec::new();
+        while at < end {
+            let next = end.min((at / BLOCK as u64 + 1) * BLOCK as u64);
+            let mut bytes = vec![0; (next - at) as usize];
+            match self.fs().read(self.ino(id), at, &mut bytes, Wait::Allowed) {
+                Ok(count) => {
+                    bytes.truncate(count);
+                    blocks.extend((count > 0).then_some((at, bytes)));
+                }
+                Err(error) => {
+                    let told = (self.may_fail() || self.may_be_damaged) && error.errno() == libc::EIO;
+                    assert!(told, "{id:?}: read at {at}: {error}");
+                }
+            }
+            at = next;
+        }
+        blocks
     }
 }
 
