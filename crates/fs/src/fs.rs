@@ -31,7 +31,7 @@ use terrace_media::PmMedium;
 use terrace_placement::{Home, Parameters, Policy};
 use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use terrace_wal::{RecoveryReport, Wal};
 
 /// A mounted pool.
@@ -62,7 +62,7 @@ pub struct Fs {
     pub(crate) policy: Box<dyn Policy>,
     /// The predictors' parameters and what they remember; nothing is noted unless the policy steers writes.
     pub(crate) parameters: Parameters,
-    pub(crate) steers: bool,
+    pub(crate) steers: AtomicBool,
     pub(crate) files: Files,
     pub(crate) entries: WriteEntries,
     pub(crate) flows: Flows,

@@ -38,7 +38,7 @@ use terrace_media::{BlockMedium, PmMedium};
 use terrace_placement::{Ablation, Home, Parameters};
 use terrace_runtime::Clock;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use terrace_runtime::sync::{Mutex, ReentrantMutex};
 use terrace_runtime::thread::Driver;
 use terrace_wal::{Error, Wal};
@@ -302,7 +302,7 @@ impl Fs {
             pins: Pins::new(),
             policy,
             parameters: options.ablation.parameters(options.parameters),
-            steers,
+            steers: AtomicBool::new(steers),
             // Nothing is noted: as small as can be.
             files: Files::new(if steers { usable } else { 0 }),
             entries: WriteEntries::new(if steers { usable } else { 0 }),
