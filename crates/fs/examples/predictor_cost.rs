@@ -1,6 +1,7 @@
-//! What predictors and temperature cost an operation: policy=predictive against policy=static, in this process, on one
-//! thread, PM on /dev/shm. Batches of both take turns; the result is the median of the paired differences with its
-//! 95 % interval, and the counters that show that the predictors ran.
+//! What predictors cost an operation of 4 KiB: policy=predictive with its predictors at work and resting, in this process,
+//! on one thread, PM on /dev/shm. Batches of both take turns on one pool, because where memory lies makes more of a
+//! difference; the result is the median of the paired differences with its 95 % interval, and the counters that show that
+//! the predictors ran.
 //!
 //! `cargo run --release -p terrace-fs --example predictor_cost [ROUNDS]`
 //!
@@ -122,20 +123,21 @@ fn main() {
     let rounds: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(400);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    let (fixed, fixed_ino) = mount(&directory.path().join("static"), PolicyKind::Static, &clock);
-    let (learning, learning_ino) =
-        mount(&directory.path().join("predictive"), PolicyKind::Predictive, &clock);
+    let (fs, ino) = mount(&directory.path().join("pm"), PolicyKind::Predictive, &clock);
     for (name, operation) in OPERATIONS {
         let (mut differences, mut base) = (Vec::new(), Vec::new());
         for round in 0..rounds as u64 {
-            let one = |fs: &Fs, ino| batch(fs, ino, operation, &mut (round + 1), &*clock);
+            let one = |rest| {
+                fs.let_predictors_rest(rest);
+                batch(&fs, ino, operation, &mut (round + 1), &*clock)
+            };
             // Who goes first changes with every round.
             let (without, with) = if round % 2 == 0 {
-                let without = one(&fixed, fixed_ino);
-                (without, one(&learning, learning_ino))
+                let without = one(true);
+                (without, one(false))
             } else {
-                let with = one(&learning, learning_ino);
-                (one(&fixed, fixed_ino), with)
+                let with = one(false);
+                (one(true), with)
             };
             differences.push(with - without);
             base.push(without);
@@ -147,9 +149,9 @@ fn main() {
         let at = |index: usize| differences[index.min(rounds - 1)];
         let (low, high) = (at((rounds / 2).saturating_sub(spread)), at(rounds / 2 + spread));
         let (median, without) = (at(rounds / 2), base[rounds / 2]);
-        println!("4 KiB {name}: static {without:.0} ns, predictive {median:+.1} ns [{low:+.1}, {high:+.1}]");
+        println!("{name}: resting {without:.0} ns, at work {median:+.1} ns [{low:+.1}, {high:+.1}]");
     }
-    let placement = learning.status().unwrap().placement.unwrap();
+    let placement = fs.status().unwrap().placement.unwrap();
     println!("writes seen by the predictors: {}", placement.writes_seen);
     assert!(placement.writes_seen >= rounds as u64 * BATCH);
 }

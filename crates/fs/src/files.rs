@@ -295,9 +295,10 @@ fn key(ino: Ino, generation: u32) -> u64 {
 }
 
 impl Files {
-    /// A table for a PM of so many blocks.
+    /// A table for a PM of so many blocks: more files than PM holds, because what was expected of a file that waits for its
+    /// next use is forgotten with its place.
     pub fn new(pm_blocks: u64) -> Files {
-        let sets = (pm_blocks / 16).clamp(LEAST_SETS, MOST_SETS).next_power_of_two();
+        let sets = pm_blocks.clamp(LEAST_SETS, MOST_SETS).next_power_of_two();
         Files { states: (0..sets as usize * WAYS).map(|_| FileState::default()).collect() }
     }
 

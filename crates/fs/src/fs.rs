@@ -62,7 +62,7 @@ pub struct Fs {
     pub(crate) policy: Box<dyn Policy>,
     /// The predictors' parameters and what they remember; nothing is noted unless the policy steers writes.
     pub(crate) parameters: Parameters,
-    pub(crate) steers: bool,
+    pub(crate) steers: AtomicBool,
     pub(crate) files: Files,
     pub(crate) entries: WriteEntries,
     pub(crate) flows: Flows,

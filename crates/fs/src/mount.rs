@@ -304,7 +304,7 @@ impl Fs {
             pins: Pins::new(),
             policy,
             parameters: options.ablation.parameters(options.parameters),
-            steers,
+            steers: AtomicBool::new(steers),
             // Nothing is noted: as small as can be.
             files: Files::new(if steers { usable } else { 0 }),
             entries: WriteEntries::new(if steers { usable } else { 0 }),

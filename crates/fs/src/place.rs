@@ -15,6 +15,17 @@ use terrace_placement::{Home, prior};
 use terrace_runtime::sync::atomic::Ordering;
 
 impl Fs {
+    #[inline]
+    fn steers(&self) -> bool {
+        self.steers.load(Ordering::Relaxed)
+    }
+
+    /// Lets the predictors rest or work: for benches that measure what they cost a request in one and the same pool. Under
+    /// a policy that has none nothing changes.
+    pub fn let_predictors_rest(&self, rest: bool) {
+        self.steers.store(self.policy.steers_writes() && !rest, Ordering::Relaxed);
+    }
+
     /// Whether PM has hardly a block left.
     fn is_pm_full(&self) -> bool {
         self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed) / 4
@@ -23,7 +34,7 @@ impl Fs {
     /// Whether predictors are asked for the home of a write to `range`.
     #[inline]
     pub(crate) fn has_choice(&self, range: BlockRange) -> bool {
-        self.steers && (range.count() * BLOCK_SIZE >= self.parameters.large_min || self.is_pm_full())
+        self.steers() && (range.count() * BLOCK_SIZE >= self.parameters.large_min || self.is_pm_full())
     }
 
     /// The home of a write to `range`. The caller holds the inode lock.
@@ -66,7 +77,7 @@ impl Fs {
         flags: WriteFlags,
         home: Home,
     ) {
-        if self.steers {
+        if self.steers() {
             self.learn_write(inode, range, bytes, flags, home);
         }
     }
@@ -105,7 +116,7 @@ impl Fs {
     /// shared at least.
     #[inline]
     pub(crate) fn note_read(&self, inode: &Inode, bytes: u64, dram_bytes: u64) {
-        if self.steers {
+        if self.steers() {
             let tick = self.tick.load(Ordering::Relaxed);
             let generation = inode.slot.generation.get();
             self.files.enter(inode.ino, generation, inode.size(), tick, &self.tally).note_read(bytes);
@@ -116,21 +127,21 @@ impl Fs {
     /// A file was fsynced.
     #[inline]
     pub(crate) fn note_fsync(&self, ino: Ino) {
-        if self.steers {
+        if self.steers() {
             self.files.note_fsync(ino, self.lessons(self.tick.load(Ordering::Relaxed)));
         }
     }
 
     /// Nobody has a file open any more.
     pub(crate) fn note_close(&self, ino: Ino) {
-        if self.steers {
+        if self.steers() {
             self.files.note_close(ino, self.lessons(self.tick.load(Ordering::Relaxed)));
         }
     }
 
     /// A file or directory was made in a directory. The caller holds both locks.
     pub(crate) fn note_made(&self, directory: &Inode, name: &[u8], made: &Inode) {
-        if !self.steers {
+        if !self.steers() {
             return;
         }
         let above = Ino(u64::from(directory.slot.parent_or_rdev.get()));

@@ -203,7 +203,7 @@ impl Fs {
     }
 
     fn placement_status(&self) -> Option<PlacementStatus> {
-        if !self.steers {
+        if !self.policy.steers_writes() {
             return None;
         }
         let Parameters { sync_blocks, large_after, large_min } = self.parameters;
