@@ -680,6 +680,7 @@ fn hole_around(words: &[u64], bit: u64, length: u64) -> u64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -721,11 +722,13 @@ mod tests {
             let (length, used) = (1 + (state >> 50) % 6, state >> 60 < 8);
             device.set(chunk, bit, length, used, SIZE);
             let words = device.words(chunk, SIZE);
-            let place = &device.chunks[chunk];
+            let place = device.chunks.get(chunk).unwrap();
             assert_eq!(u64::from(place.largest), longest(&words, u64::MAX).1);
             assert_eq!(u64::from(place.free), 256 - used_in(&words, 0, 256));
             let bucket = place.bucket();
-            assert!(bucket.is_none_or(|bucket| device.buckets[bucket].contains(&(chunk as u32))));
+            assert!(
+                bucket.is_none_or(|bucket| device.buckets.get(bucket).unwrap().contains(&(chunk as u32)))
+            );
             assert_eq!(device.free, device.chunks.iter().map(|place| u64::from(place.free)).sum::<u64>());
         }
     }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
 use std::panic::Location;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use terrace_format::{DeviceBlock, Ino, PmOffset};
 use terrace_fs::{
     Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
@@ -14,6 +14,7 @@ use terrace_media::block::{AlignedBlock, EmulatedBlock};
 use terrace_media::pm::RamPm;
 use terrace_media::speed::named;
 use terrace_media::{BlockMedium, MediaError, PmMedium};
+use terrace_runtime::sync::RwLock;
 use terrace_runtime::{Clock, SystemClock};
 
 const W: Wait = Wait::Allowed;
@@ -25,19 +26,19 @@ struct Memory(RwLock<Vec<AlignedBlock>>);
 
 impl BlockMedium for Memory {
     fn blocks(&self) -> u64 {
-        self.0.read().unwrap().len() as u64
+        self.0.read().len() as u64
     }
     fn name(&self) -> &'static str {
         "memory"
     }
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         let first = first.0 as usize;
-        into.clone_from_slice(&self.0.read().unwrap()[first..first + into.len()]);
+        into.clone_from_slice(&self.0.read()[first..first + into.len()]);
         Ok(())
     }
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         let first = first.0 as usize;
-        self.0.write().unwrap()[first..first + from.len()].clone_from_slice(from);
+        self.0.write()[first..first + from.len()].clone_from_slice(from);
         Ok(())
     }
     fn flush_at(&self, _: &'static Location<'static>) -> Result<(), MediaError> {
@@ -100,7 +101,7 @@ fn run(name: &str, seconds: u64, mib: u64, threads: u64, clock: &Arc<SystemClock
         .collect();
     let write = |ino: Ino, state: &mut u64| {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        fs.write(ino, (*state >> 33) % blocks << 12, &[7u8; 4096], SYNC, W).unwrap();
+        fs.write(ino, ((*state >> 33) % blocks) << 12, &[7u8; 4096], SYNC, W).unwrap();
     };
     let mut state = 1;
     (0..pm.size() >> 12).for_each(|count| write(files[(count % threads) as usize], &mut state));

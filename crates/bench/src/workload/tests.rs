@@ -54,7 +54,8 @@ fn loads() -> Vec<Load> {
     let mut all = Vec::new();
     for which in Personality::ALL {
         for sync_every_write in [false, true] {
-            let kind = Kind::Personality { which, files: 6, file_bytes: 40 << 10, sync_every_write };
+            let order = if sync_every_write { Order::Rotation } else { Order::Even };
+            let kind = Kind::Personality { which, files: 6, file_bytes: 40 << 10, sync_every_write, order };
             all.push(load(kind, 2));
         }
     }
