@@ -4,7 +4,7 @@
 //! block 0   header: pool UUID, device UUID, tier, role, capacity
 //! block 1.. chunks of `chunk_blocks` blocks; the last may be short
 //! ```
-//! A summary block follows the data blocks of a group: (inode, generation, block, CRC, LSN) of each.
+//! A summary block lies beside the data blocks of a group: (inode, generation, block, CRC, LSN) of each.
 //! Summaries are hints for compaction and repair, never rewritten.
 
 use crate::address::{BLOCK_SIZE, DeviceBlock, FileBlock, Ino, Lsn};
@@ -120,7 +120,7 @@ struct RawSummary {
     crc: U32,
 }
 
-/// Entries of one summary block; a larger group ends with several.
+/// Entries of one summary block; a larger group has several.
 pub const SUMMARY_ENTRIES: usize = 168;
 const _: () = assert!(size_of::<RawSummary>() == 4096);
 

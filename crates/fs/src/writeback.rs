@@ -157,8 +157,7 @@ impl Fs {
         let (pages, _) = pages.split_at(pages.len() - left);
         let written = self.write_reserved(group, pages, &parts, devices);
         for part in &parts {
-            let free = if written.is_ok() { part.spare() } else { Some(part.run) };
-            free.into_iter().for_each(|free| self.devices.space.release_to_reservation(free));
+            part.free_of(written.is_ok()).for_each(|free| self.devices.space.release_to_reservation(free));
         }
         if let (Err(error), Some(part)) = (&written, parts.first()) {
             self.avoid_failed(part.run.device, error);

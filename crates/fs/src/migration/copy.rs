@@ -97,11 +97,13 @@ fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
     written.map(|copied| (copied.candidate.pm, copied.place)).collect()
 }
 
-/// A run on a device and how many blocks of a group it takes; what is behind them is for their summaries.
+/// A run on a device and how many blocks of a group it takes. Their summaries lie before them: behind them the next group
+/// would begin in what counts as free, and overwrite them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub run: DeviceRun,
     pub data: usize,
+    hints: usize,
 }
 
 impl Part {
@@ -114,24 +116,27 @@ impl Part {
                 data -= 1;
             }
             *left -= data;
-            Part { run, data }
+            Part { run, data, hints: summaries(data) }
         })
     }
 
-    /// What is not used of it, when it is written.
-    pub fn spare(self) -> Option<DeviceRun> {
-        let (run, used) = (self.run, self.data as u64);
-        let spare = DeviceRun { start: run.start.plus(used), length: run.length - used, ..run };
-        (spare.length > 0).then_some(spare)
+    /// The first of its blocks' places.
+    fn first(self) -> DeviceBlock {
+        self.run.start.plus(self.hints as u64)
+    }
+
+    /// What counts as free of it once it is written; all of it after a failure.
+    pub fn free_of(self, is_written: bool) -> impl Iterator<Item = DeviceRun> {
+        let (run, used) = (self.run, (self.hints + self.data) as u64);
+        let before = DeviceRun { length: self.hints as u64, ..run };
+        let behind = DeviceRun { start: run.start.plus(used), length: run.length - used, ..run };
+        let free = if is_written { [before, behind] } else { [run, DeviceRun { length: 0, ..run }] };
+        free.into_iter().filter(|free| free.length > 0)
     }
 
     /// The place of each of its blocks.
     pub fn places(self) -> impl Iterator<Item = DeviceRun> {
-        (0..self.data as u64).map(move |at| DeviceRun {
-            start: self.run.start.plus(at),
-            length: 1,
-            ..self.run
-        })
+        (0..self.data as u64).map(move |at| DeviceRun { start: self.first().plus(at), length: 1, ..self.run })
     }
 }
 
@@ -378,8 +383,7 @@ impl Fs {
     /// failure so is all else.
     pub(super) fn settle_parts<T>(&self, parts: &[Part], written: FsResult<T>) -> FsResult<T> {
         for part in parts {
-            let free = if written.is_ok() { part.spare() } else { Some(part.run) };
-            free.into_iter().for_each(|free| self.devices.space.release_claim(free));
+            part.free_of(written.is_ok()).for_each(|free| self.devices.space.release_claim(free));
         }
         if let (Err(error), Some(part)) = (&written, parts.first()) {
             self.note_device_failure(part.run.device, error);
@@ -489,7 +493,7 @@ impl Fs {
         for part in parts {
             let (mut of_part, tail) = rest.split_at_mut(part.data);
             rest = tail;
-            let (mut at, begin) = (part.run.start, entries.len());
+            let (mut at, begin) = (part.first(), entries.len());
             while !of_part.is_empty() {
                 let into = out.room(at, of_part.len())?;
                 let (now, later) = of_part.split_at_mut(into.len());
@@ -497,8 +501,8 @@ impl Fs {
                 at = at.plus(now.len() as u64);
                 of_part = later;
             }
-            if summaries(part.data) > 0 {
-                let mut first = part.run.start;
+            if part.hints > 0 {
+                let (mut at, mut first) = (part.run.start, part.first());
                 for of_summary in entries.get(begin..).unwrap_or(&[]).chunks(SUMMARY_ENTRIES) {
                     if let [target] = out.room(at, 1)? {
                         target.0.copy_from_slice(&encode_summary(self.wal.pool_uuid(), first, of_summary));

@@ -8,8 +8,9 @@ use crate::mount::{MountOptions, PolicyKind, PoolMedia, read_superblock};
 use crate::types::{Caller, SetAttributes, WriteFlags};
 use terrace_catalog::DeviceRun;
 use terrace_format::address::ROOT_INO;
+use terrace_format::device::{FIRST_CHUNK_BLOCK, decode_summary};
 use terrace_format::{FileBlock, Ino, TierId};
-use terrace_media::block::SimulatedDevice;
+use terrace_media::block::{AlignedBlock, SimulatedDevice};
 use terrace_media::pm::RecordedPm;
 use terrace_placement::VictimOrder;
 use terrace_runtime::ManualClock;
@@ -21,6 +22,10 @@ fn with_file(blocks: usize) -> (Arc<Fs>, Ino) {
 }
 
 fn with_file_under(policy: PolicyKind, blocks: usize) -> (Arc<Fs>, Ino) {
+    with_file_and_chunks(policy, blocks, 16)
+}
+
+fn with_file_and_chunks(policy: PolicyKind, blocks: usize, chunk_blocks: u32) -> (Arc<Fs>, Ino) {
     let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
     let options = FormatOptions {
         label: String::new(),
@@ -28,7 +33,7 @@ fn with_file_under(policy: PolicyKind, blocks: usize) -> (Arc<Fs>, Ino) {
         hash_key: [3; 16],
         policy,
         data_ordered: false,
-        chunk_blocks: 16,
+        chunk_blocks,
         created_ns: 1,
         root: Default::default(),
         devices: vec![device],
@@ -334,4 +339,24 @@ fn what_is_promoted_is_no_arrival() {
     fs.clock.sleep(POLL);
     // A node of the map may be new; twelve blocks in 10 ms would be 60 in the next 100 ms.
     assert!(fs.observe().arriving_blocks < 30);
+}
+
+/// Each group began where the one before had put its summary: of all groups only the last could be found again.
+#[test]
+fn the_next_group_leaves_the_summary_of_the_last() {
+    let (fs, _) = with_file_and_chunks(PolicyKind::Anticache, 240, 1024);
+    for _ in 0..3 {
+        let Victims::Group(victims) = fs.take_victims(50).unwrap() else { panic!("none picked") };
+        assert_eq!(fs.move_group(&victims).unwrap(), Round::Progress);
+    }
+    let id = fs.devices.of_tier(TierId(1))[0];
+    let mut blocks = vec![AlignedBlock::zeroed(); 300];
+    fs.devices.device(id).unwrap().medium.read(FIRST_CHUNK_BLOCK, &mut blocks).unwrap();
+    let named: usize = blocks
+        .iter()
+        .filter_map(|block| decode_summary(&block.0, fs.wal.pool_uuid()).ok())
+        .map(|(_, entries)| entries.len())
+        .sum();
+    let below = fs.migration.report(0).demoted_bytes / BLOCK_SIZE;
+    assert!(below >= 190 && named as u64 == below, "{named} of {below} blocks are named");
 }
