@@ -59,7 +59,7 @@ impl Here {
     pub(crate) fn enter(&self) -> Option<WaitsHere<'_>> {
         let one_less = |free: usize| free.checked_sub(1);
         let entered = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
-        entered.is_ok().then_some(WaitsHere(self))
+        entered.is_ok().then(|| WaitsHere(self))
     }
 }
 

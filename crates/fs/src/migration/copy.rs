@@ -21,8 +21,8 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, NoSpace};
 
-/// Runs shorter than this get no summary: small hole fills (design 4.5), which it would make longer by more than a 16th.
-const SUMMARY_FROM: usize = 16;
+/// Runs shorter than this get no summary: small hole fills (design 4.5), which it would make longer by more than a 12th.
+const SUMMARY_FROM: usize = 12;
 
 /// Blocks copied through DRAM at once: large enough for the device, small enough to keep.
 const SLICE: usize = 512;

@@ -80,7 +80,8 @@ impl Rings {
     }
 
     /// Moves the bytes of several spans, in flight together. `failures`, as many, gets each one's errno as of
-    /// [`Self::transfer`]; one that fails does not end the others.
+    /// [`Self::transfer`]; one that fails does not end the others, and one that has failed
+    /// before is left out.
     ///
     /// # Safety
     /// As [`Self::transfer`], of each; no two buffers of a read overlap.
@@ -95,7 +96,7 @@ impl Rings {
         // file cannot be asked without waiting, as with a file that a FUSE server exports.
         let single = matches!(spans, [span] if span.length <= PIECE);
         let Some(mut ring) = (if single { None } else { self.take() }) else {
-            for (span, failure) in spans.iter().zip(failures) {
+            for (span, failure) in spans.iter().zip(failures).filter(|(_, failure)| failure.is_none()) {
                 // SAFETY: the caller's promise.
                 *failure = unsafe { transfer_by_calls(file, direction, *span) }.err();
             }
