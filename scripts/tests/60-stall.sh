@@ -125,6 +125,34 @@ daemon=$(daemon_pid)
 echo "$daemon" >"$group/cgroup.procs"
 step "ended beside a stalled tier in $ended s, $waiting bytes kept"
 umount_pool
+
+# The same by SIGTERM, with a reader that was killed while its request waits: the kernel ends the connection, the daemon's
+# thread still waits for the tier, and dirty pages wait with it.
+mount_pool -o sync_blocks=1,large_after=0,large_min=4K
+daemon=$(daemon_pid)
+echo "$daemon" >"$group/cgroup.procs"
+head -c 20M /dev/urandom >source
+throttle 1
+dd if=source of=mnt/second bs=1M status=none
+dd if=mnt/cold of=/dev/null bs=4K count=1 skip=5000 status=none 2>/dev/null &
+reader=$!
+sleep 1
+kill -KILL "$reader"
+begin=$SECONDS
+kill -TERM "$daemon"
+for _ in $(seq 900); do
+    [ -e "/proc/$daemon/exe" ] || break
+    sleep 0.1
+done
+[ ! -e "/proc/$daemon/exe" ] || fail "SIGTERM beside a stalled tier: still there after $((SECONDS - begin)) s"
+ended=$((SECONDS - begin))
+throttle 0
+mount_pool
+cmp source mnt/second || fail "what waited for the stalled tier at SIGTERM"
+daemon=$(daemon_pid)
+echo "$daemon" >"$group/cgroup.procs"
+step "ended by SIGTERM beside a stalled tier in $ended s"
+umount_pool
 daemon=
 check_pool --data
 losetup -d "$loop"

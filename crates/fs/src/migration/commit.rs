@@ -94,8 +94,9 @@ impl Fs {
             });
             halved = op.halved;
             match done {
-                // Fewer need less room in catalog pages, and what they free serves the others.
-                Err(FsError::Engine(Error::NoSpace(_))) if tried > 1 => halved += 1,
+                // Fewer need less room in catalog pages, and what they free serves the others. Refused: more entries that
+                // follow one another than a page takes.
+                Err(FsError::Engine(Error::NoSpace(_) | Error::Refused(_))) if tried > 1 => halved += 1,
                 Ok((skipped, installed)) => {
                     let (gone, tail) = rest.split_at(skipped);
                     self.release_places(gone);

@@ -138,9 +138,11 @@ impl Fs {
             let (mut least_recent, claimed) = self
                 .pick_least_recent(missing, &fits)
                 .inspect_err(|_| self.give_back_victims(coldest.make_contiguous()))?;
-            least_recent.extend(coldest);
-            least_recent.make_contiguous().sort_unstable();
-            return Ok((least_recent, claimed));
+            let mut all: Vec<Victim> = least_recent.drain(..).chain(coldest).collect();
+            all.sort_unstable();
+            // What a reader used between the two looks was found by both.
+            all.dedup();
+            return Ok((all.into(), claimed));
         }
         self.pick_least_recent(wanted, &fits)
     }

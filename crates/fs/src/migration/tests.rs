@@ -22,10 +22,10 @@ fn with_file(blocks: usize) -> (Arc<Fs>, Ino) {
 }
 
 fn with_file_under(policy: PolicyKind, blocks: usize) -> (Arc<Fs>, Ino) {
-    with_file_and_chunks(policy, blocks, 16)
+    with_file_in(policy, blocks, 16, 2 << 20)
 }
 
-fn with_file_and_chunks(policy: PolicyKind, blocks: usize, chunk_blocks: u32) -> (Arc<Fs>, Ino) {
+fn with_file_in(policy: PolicyKind, blocks: usize, chunk_blocks: u32, pm_bytes: u64) -> (Arc<Fs>, Ino) {
     let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
     let options = FormatOptions {
         label: String::new(),
@@ -39,7 +39,7 @@ fn with_file_and_chunks(policy: PolicyKind, blocks: usize, chunk_blocks: u32) ->
         devices: vec![device],
     };
     let media = PoolMedia {
-        pm: Arc::new(RecordedPm::new(2 << 20)),
+        pm: Arc::new(RecordedPm::new(pm_bytes)),
         block: vec![Arc::new(SimulatedDevice::new(4096))],
     };
     format(&media, &options).unwrap();
@@ -344,7 +344,7 @@ fn what_is_promoted_is_no_arrival() {
 /// Each group began where the one before had put its summary: of all groups only the last could be found again.
 #[test]
 fn the_next_group_leaves_the_summary_of_the_last() {
-    let (fs, _) = with_file_and_chunks(PolicyKind::Anticache, 240, 1024);
+    let (fs, _) = with_file_in(PolicyKind::Anticache, 240, 1024, 2 << 20);
     for _ in 0..3 {
         let Victims::Group(victims) = fs.take_victims(50).unwrap() else { panic!("none picked") };
         assert_eq!(fs.move_group(&victims).unwrap(), Round::Progress);
@@ -359,4 +359,20 @@ fn the_next_group_leaves_the_summary_of_the_last() {
         .sum();
     let below = fs.migration.report(0).demoted_bytes / BLOCK_SIZE;
     assert!(below >= 190 && named as u64 == below, "{named} of {below} blocks are named");
+}
+
+/// Every other block of large extents goes down: many new entries side by side, in catalog pages that are divided meanwhile.
+#[test]
+fn many_extents_side_by_side_go_down_at_once() {
+    let (fs, ino) = with_file_in(PolicyKind::Anticache, 1024, 2048, 64 << 20);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    for block in (1..1024).step_by(2) {
+        fs.write(ino, block * BLOCK_SIZE, &[2; BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed)
+            .unwrap();
+    }
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    assert_eq!(fs.migration.report(0).skipped_bytes, 0);
+    let mut found = vec![0; 1024 * BLOCK_SIZE as usize];
+    fs.read(ino, 0, &mut found, Wait::Allowed).unwrap();
+    assert!(found.chunks(BLOCK_SIZE as usize).enumerate().all(|(at, block)| block[0] == 1 + (at % 2) as u8));
 }
