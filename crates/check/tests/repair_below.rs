@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/healing.rs"]
+mod healing;
+
+use healing::Healing;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -281,6 +285,20 @@ fn damage_in_pm_loses_nothing_below() {
         damaged.pm[entry..entry + 16].fill(0);
         damages.push((format!("table entry of {block}"), damaged));
     }
+    // A root word of zeros is that of an empty shard, one that names a leaf that of a small one: both trees are sound.
+    let roots = (0..geometry.catalog_shards).map(|shard| geometry.shard_root(shard));
+    for at in roots.filter(|root| inner.contains(&sample.word(*root))) {
+        let mut words = vec![0];
+        let children = sample.page(sample.word(at));
+        let children = (0..children.count())
+            .map(|child| u64::from_le_bytes(children.cell(child).unwrap().1.try_into().unwrap()));
+        words.extend(children.filter(|child| leaves.contains(child)).take(1));
+        for word in words {
+            let mut damaged = sample.copy();
+            damaged.pm[at.0 as usize..][..8].copy_from_slice(&word.to_le_bytes());
+            damages.push((format!("root word at {} becomes {word}", at.0), damaged));
+        }
+    }
     let mut lost = sample.copy();
     for copy in terrace_format::geometry::CHECKPOINT_COPIES {
         lost.wipe(copy.0);
@@ -295,6 +313,22 @@ fn damage_in_pm_loses_nothing_below() {
         let missing: Vec<&String> = sample.tree.keys().filter(|path| !found.contains_key(*path)).collect();
         assert!(missing.is_empty(), "{site}: {} missing, {:#?}", missing.len(), done.actions);
         assert!(found == sample.tree, "{site}: {:#?}", done.actions);
+    }
+}
+
+/// A line of root words that cannot be read: what these trees hold below is found again.
+#[test]
+fn an_unreadable_line_of_roots_loses_nothing_below() {
+    let sample = Sample::new();
+    let geometry = sample.geometry();
+    let (first, last) = (geometry.shard_root(0).0, geometry.shard_root(geometry.catalog_shards - 1).0);
+    for line in first / 64..=last / 64 {
+        let pm = Arc::new(Healing::new(&sample.pm, line, false));
+        let block = sample.world().devices(true).block;
+        let done = repair(&Devices { pm: pm.clone(), block }, &OPTIONS);
+        assert!(done.failure.is_none() && done.left.is_clean(), "line {line}: {done:#?}");
+        let healed = World::new(&pm.bytes.lock(), &sample.device);
+        assert!(healed.tree() == sample.tree, "line {line}: {:#?}", done.actions);
     }
 }
 

@@ -14,6 +14,7 @@ impl Work<'_> {
     /// Collects cells. Where a key is found twice, the one that its own tree reaches counts.
     pub fn salvage_catalog(&mut self) {
         for shard in 0..self.geometry.catalog_shards {
+            let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
             let mut found = Shard::default();
             match self.word(self.geometry.shard_root(shard)) {
                 Some(0) => {}
@@ -21,7 +22,6 @@ impl Work<'_> {
                 Some(root) => {
                     found.trusting = true;
                     self.subtree(shard, root, None, &mut found);
-                    let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
                     if found.doubtful && self.has_unreached(owner) {
                         // Pages of the tree lie elsewhere: it is a pointer that is damaged, not the table.
                         found.pages.iter().for_each(|block| self.release(*block));
@@ -31,6 +31,9 @@ impl Work<'_> {
                     }
                 }
             }
+            // A root of zeros, and one that names a leaf, lead to a sound tree, which has less than the shard had: its
+            // inner pages never lie below, so the table knows them.
+            found.broken |= self.has_unreached(owner);
             let ordered = found.found.windows(2).all(|pair| match pair {
                 [(first, _), (second, _)] => first < second,
                 _ => true,
