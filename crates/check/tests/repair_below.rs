@@ -410,10 +410,20 @@ fn damage_below_loses_what_it_held_and_no_more() {
 fn nothing_is_repaired_without_the_device() {
     let sample = Sample::new();
     let (inner, _, _) = sample.catalog();
-    let mut damaged = sample.copy();
-    damaged.wipe(inner[0]);
+    let (nodes, _, _) = sample.inode_file();
     let geometry = sample.geometry();
-    damaged.pm[geometry.orphan_head(3).0 as usize] = 9;
+    let mut one = sample.copy();
+    one.wipe(inner[0]);
+    one.pm[geometry.orphan_head(3).0 as usize] = 9;
+    // No pointer is left that names the device.
+    let mut all = sample.copy();
+    inner.iter().chain(&nodes).for_each(|block| all.wipe(*block));
+    for damaged in [one, all] {
+        repaired_with_the_device_alone(&sample, &damaged);
+    }
+}
+
+fn repaired_with_the_device_alone(sample: &Sample, damaged: &Sample) {
     let world = damaged.world();
     let done = repair(&world.devices(false), &OPTIONS);
     assert!(!done.written && done.failure.is_some(), "{done:#?}");

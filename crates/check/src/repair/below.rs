@@ -106,7 +106,15 @@ impl Work<'_> {
         let words = Words::default();
         let mut pages: Vec<(DeviceId, DeviceBlock, Bytes)> = Vec::new();
         for (device, block) in self.unexplained() {
-            let Some(bytes) = self.device_block(device.0.into(), block.0) else { continue };
+            let mut tries = (0..TRIES).map(|_| self.device_block(device.0.into(), block.0));
+            let Some(bytes) = tries.find_map(|bytes| bytes) else {
+                // As where a pointer leads: what a device that gives nothing holds may be back tomorrow.
+                if self.device_block(device.0.into(), 0).is_none() {
+                    self.absent = Some(device.0);
+                    return;
+                }
+                continue;
+            };
             if !self.leaf_found(&words, device, block, &bytes) && is_inode_page(&bytes) {
                 pages.push((device, block, bytes));
             }
