@@ -15,10 +15,11 @@ use terrace_format::below::{Below, is_below};
 use terrace_format::inode::{SLOTS_PER_PAGE, unpack_root};
 use terrace_format::page::Page;
 use terrace_format::superblock::Superblock;
+use terrace_format::table::{Owner, PageKind};
 use terrace_format::{Ino, PmBlock, PmOffset};
 use terrace_fs::{
     Caller, DeviceClass, FormatOptions, Fs, MetadataMoves, MountOptions, NewDevice, PolicyKind, PoolMedia,
-    Wait, WriteFlags, XattrMode, format, read_superblock,
+    SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
 };
 use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::pm::RecordedPm;
@@ -285,6 +286,15 @@ fn damage_in_pm_loses_nothing_below() {
         damaged.pm[entry..entry + 16].fill(0);
         damages.push((format!("table entry of {block}"), damaged));
     }
+    // An entry that says of a page in PM that it is one of those below.
+    let lowered = (0..512).find(|at| is_below(sample.word(PmBlock(nodes[0]).offset().plus(at * 8)))).unwrap();
+    let owner = Owner::Page { kind: PageKind::InodePage, datum: lowered as u32 };
+    for block in &here {
+        let mut damaged = sample.copy();
+        let entry = geometry.table_entry(PmBlock(*block)).0 as usize;
+        damaged.pm[entry..entry + 8].copy_from_slice(&owner.encode().to_le_bytes());
+        damages.push((format!("table entry of {block} becomes that of page {lowered}"), damaged));
+    }
     // A root word of zeros is that of an empty shard, one that names a leaf that of a small one: both trees are sound.
     let roots = (0..geometry.catalog_shards).map(|shard| geometry.shard_root(shard));
     for at in roots.filter(|root| inner.contains(&sample.word(*root))) {
@@ -351,11 +361,7 @@ fn a_page_below_that_changes_comes_up() {
         .rev()
         .find(|block| sample.word(geometry.table_entry(PmBlock(*block))) == 0)
         .unwrap();
-    let owner = terrace_format::table::Owner::File {
-        ino: Ino(ino),
-        block: terrace_format::FileBlock(0),
-        unwritten: false,
-    };
+    let owner = Owner::File { ino: Ino(ino), block: terrace_format::FileBlock(0), unwritten: false };
     let entry = geometry.table_entry(PmBlock(free)).0 as usize;
     damaged.pm[entry..entry + 8].copy_from_slice(&owner.encode().to_le_bytes());
     damaged.pm[entry + 8..entry + 16].fill(0xff);
@@ -369,6 +375,60 @@ fn a_page_below_that_changes_comes_up() {
         assert_eq!((found_number, found_mode, found_size), (number, mode, size), "{path}");
         assert_eq!(found_attribute, attribute, "{path}");
         assert!(found_content == content || *number == ino, "{path}");
+    }
+}
+
+/// A page that came up leaves its old copy on the device, intact: a pointer that still leads there brings nothing back.
+#[test]
+fn a_page_that_came_up_counts_more_than_its_old_copy() {
+    let sample = Sample::new();
+    let world = sample.world();
+    let fs = world.mount(MetadataMoves::Never);
+    for index in (11..FILES).step_by(121) {
+        let directory = fs.lookup(ROOT, format!("d{}", index % DIRECTORIES).as_bytes()).unwrap().ino;
+        let name = format!("{index:05}-{}", "a-name-of-some-length".repeat(2));
+        let ino = fs.lookup(directory, name.as_bytes()).unwrap().ino;
+        fs.setattr(ino, &SetAttributes { mode: Some(0o600), ..SetAttributes::default() }, W).unwrap();
+        if index % 2 == 0 {
+            fs.setxattr(ino, b"user.a", &vec![b'x'; name.len()], XattrMode::Replace, W).unwrap();
+        } else {
+            fs.removexattr(ino, b"user.a", W).unwrap();
+        }
+        fs.forget(ino, 1);
+        fs.forget(directory, 1);
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    let (pm, device) = world.bytes();
+    let mut now = Sample { tree: World::new(&pm, &device).tree(), pm, device };
+    for copy in terrace_format::geometry::CHECKPOINT_COPIES {
+        now.wipe(copy.0);
+    }
+    // Places of words in nodes and inner pages that led to the device, and no longer do.
+    let (inner, nodes) = (sample.catalog().0, sample.inode_file().0);
+    let of_nodes = nodes.iter().flat_map(|node| (0..512).map(|at| *node as usize * BLOCK + at * 8));
+    let of_inner = inner.iter().flat_map(|block| {
+        let page = now.page(*block);
+        let cells =
+            (0..page.count()).map(move |at| page.cell_offset(at) + 4 + page.cell(at).unwrap().0.len());
+        cells.map(move |at| *block as usize * BLOCK + at)
+    });
+    let kinds: [(Vec<usize>, &str); 2] =
+        [(of_nodes.collect(), "inode file"), (of_inner.collect(), "catalog")];
+    for (places, kind) in kinds {
+        let (mut damaged, mut stale) = (now.copy(), 0);
+        for at in places {
+            let word = |pm: &[u8]| u64::from_le_bytes(pm[at..at + 8].try_into().unwrap());
+            if is_below(word(&sample.pm)) && !is_below(word(&now.pm)) {
+                damaged.pm[at..at + 8].copy_from_slice(&sample.pm[at..at + 8]);
+                stale += 1;
+            }
+        }
+        assert!(stale > 0, "{kind}");
+        let (world, done) = damaged.repaired(kind);
+        let found = world.tree();
+        let differ: Vec<_> = now.tree.iter().filter(|(path, seen)| found.get(*path) != Some(seen)).collect();
+        assert!(found == now.tree, "{kind}: {differ:?} {:#?}", done.actions);
     }
 }
 

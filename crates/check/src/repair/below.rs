@@ -250,9 +250,14 @@ impl Work<'_> {
     /// Before a shard is walked again.
     pub fn forget_leaves_below(&mut self, shard: u32) {
         for leaf in self.take_leaves_below(shard).into_values() {
-            if let Some(place) = Below::decode(leaf.word) {
-                self.places_below.remove(&(place.device.0, place.block.0));
-            }
+            self.forget_below(leaf.word);
+        }
+    }
+
+    /// Leaves a place to others.
+    pub fn forget_below(&mut self, word: u64) {
+        if let Some(place) = Below::decode(word) {
+            self.places_below.remove(&(place.device.0, place.block.0));
         }
     }
 
