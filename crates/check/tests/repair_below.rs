@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/healing.rs"]
+mod healing;
+
+use healing::Healing;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +15,11 @@ use terrace_format::below::{Below, is_below};
 use terrace_format::inode::{SLOTS_PER_PAGE, unpack_root};
 use terrace_format::page::Page;
 use terrace_format::superblock::Superblock;
+use terrace_format::table::{Owner, PageKind};
 use terrace_format::{Ino, PmBlock, PmOffset};
 use terrace_fs::{
     Caller, DeviceClass, FormatOptions, Fs, MetadataMoves, MountOptions, NewDevice, PolicyKind, PoolMedia,
-    Wait, WriteFlags, XattrMode, format, read_superblock,
+    SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
 };
 use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::pm::RecordedPm;
@@ -281,6 +286,29 @@ fn damage_in_pm_loses_nothing_below() {
         damaged.pm[entry..entry + 16].fill(0);
         damages.push((format!("table entry of {block}"), damaged));
     }
+    // An entry that says of a page in PM that it is one of those below.
+    let lowered = (0..512).find(|at| is_below(sample.word(PmBlock(nodes[0]).offset().plus(at * 8)))).unwrap();
+    let owner = Owner::Page { kind: PageKind::InodePage, datum: lowered as u32 };
+    for block in &here {
+        let mut damaged = sample.copy();
+        let entry = geometry.table_entry(PmBlock(*block)).0 as usize;
+        damaged.pm[entry..entry + 8].copy_from_slice(&owner.encode().to_le_bytes());
+        damages.push((format!("table entry of {block} becomes that of page {lowered}"), damaged));
+    }
+    // A root word of zeros is that of an empty shard, one that names a leaf that of a small one: both trees are sound.
+    let roots = (0..geometry.catalog_shards).map(|shard| geometry.shard_root(shard));
+    for at in roots.filter(|root| inner.contains(&sample.word(*root))) {
+        let mut words = vec![0];
+        let children = sample.page(sample.word(at));
+        let children = (0..children.count())
+            .map(|child| u64::from_le_bytes(children.cell(child).unwrap().1.try_into().unwrap()));
+        words.extend(children.filter(|child| leaves.contains(child)).take(1));
+        for word in words {
+            let mut damaged = sample.copy();
+            damaged.pm[at.0 as usize..][..8].copy_from_slice(&word.to_le_bytes());
+            damages.push((format!("root word at {} becomes {word}", at.0), damaged));
+        }
+    }
     let mut lost = sample.copy();
     for copy in terrace_format::geometry::CHECKPOINT_COPIES {
         lost.wipe(copy.0);
@@ -295,6 +323,22 @@ fn damage_in_pm_loses_nothing_below() {
         let missing: Vec<&String> = sample.tree.keys().filter(|path| !found.contains_key(*path)).collect();
         assert!(missing.is_empty(), "{site}: {} missing, {:#?}", missing.len(), done.actions);
         assert!(found == sample.tree, "{site}: {:#?}", done.actions);
+    }
+}
+
+/// A line of root words that cannot be read: what these trees hold below is found again.
+#[test]
+fn an_unreadable_line_of_roots_loses_nothing_below() {
+    let sample = Sample::new();
+    let geometry = sample.geometry();
+    let (first, last) = (geometry.shard_root(0).0, geometry.shard_root(geometry.catalog_shards - 1).0);
+    for line in first / 64..=last / 64 {
+        let pm = Arc::new(Healing::new(&sample.pm, line, false));
+        let block = sample.world().devices(true).block;
+        let done = repair(&Devices { pm: pm.clone(), block }, &OPTIONS);
+        assert!(done.failure.is_none() && done.left.is_clean(), "line {line}: {done:#?}");
+        let healed = World::new(&pm.bytes.lock(), &sample.device);
+        assert!(healed.tree() == sample.tree, "line {line}: {:#?}", done.actions);
     }
 }
 
@@ -317,11 +361,7 @@ fn a_page_below_that_changes_comes_up() {
         .rev()
         .find(|block| sample.word(geometry.table_entry(PmBlock(*block))) == 0)
         .unwrap();
-    let owner = terrace_format::table::Owner::File {
-        ino: Ino(ino),
-        block: terrace_format::FileBlock(0),
-        unwritten: false,
-    };
+    let owner = Owner::File { ino: Ino(ino), block: terrace_format::FileBlock(0), unwritten: false };
     let entry = geometry.table_entry(PmBlock(free)).0 as usize;
     damaged.pm[entry..entry + 8].copy_from_slice(&owner.encode().to_le_bytes());
     damaged.pm[entry + 8..entry + 16].fill(0xff);
@@ -335,6 +375,60 @@ fn a_page_below_that_changes_comes_up() {
         assert_eq!((found_number, found_mode, found_size), (number, mode, size), "{path}");
         assert_eq!(found_attribute, attribute, "{path}");
         assert!(found_content == content || *number == ino, "{path}");
+    }
+}
+
+/// A page that came up leaves its old copy on the device, intact: a pointer that still leads there brings nothing back.
+#[test]
+fn a_page_that_came_up_counts_more_than_its_old_copy() {
+    let sample = Sample::new();
+    let world = sample.world();
+    let fs = world.mount(MetadataMoves::Never);
+    for index in (11..FILES).step_by(121) {
+        let directory = fs.lookup(ROOT, format!("d{}", index % DIRECTORIES).as_bytes()).unwrap().ino;
+        let name = format!("{index:05}-{}", "a-name-of-some-length".repeat(2));
+        let ino = fs.lookup(directory, name.as_bytes()).unwrap().ino;
+        fs.setattr(ino, &SetAttributes { mode: Some(0o600), ..SetAttributes::default() }, W).unwrap();
+        if index % 2 == 0 {
+            fs.setxattr(ino, b"user.a", &vec![b'x'; name.len()], XattrMode::Replace, W).unwrap();
+        } else {
+            fs.removexattr(ino, b"user.a", W).unwrap();
+        }
+        fs.forget(ino, 1);
+        fs.forget(directory, 1);
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    let (pm, device) = world.bytes();
+    let mut now = Sample { tree: World::new(&pm, &device).tree(), pm, device };
+    for copy in terrace_format::geometry::CHECKPOINT_COPIES {
+        now.wipe(copy.0);
+    }
+    // Places of words in nodes and inner pages that led to the device, and no longer do.
+    let (inner, nodes) = (sample.catalog().0, sample.inode_file().0);
+    let of_nodes = nodes.iter().flat_map(|node| (0..512).map(|at| *node as usize * BLOCK + at * 8));
+    let of_inner = inner.iter().flat_map(|block| {
+        let page = now.page(*block);
+        let cells =
+            (0..page.count()).map(move |at| page.cell_offset(at) + 4 + page.cell(at).unwrap().0.len());
+        cells.map(move |at| *block as usize * BLOCK + at)
+    });
+    let kinds: [(Vec<usize>, &str); 2] =
+        [(of_nodes.collect(), "inode file"), (of_inner.collect(), "catalog")];
+    for (places, kind) in kinds {
+        let (mut damaged, mut stale) = (now.copy(), 0);
+        for at in places {
+            let word = |pm: &[u8]| u64::from_le_bytes(pm[at..at + 8].try_into().unwrap());
+            if is_below(word(&sample.pm)) && !is_below(word(&now.pm)) {
+                damaged.pm[at..at + 8].copy_from_slice(&sample.pm[at..at + 8]);
+                stale += 1;
+            }
+        }
+        assert!(stale > 0, "{kind}");
+        let (world, done) = damaged.repaired(kind);
+        let found = world.tree();
+        let differ: Vec<_> = now.tree.iter().filter(|(path, seen)| found.get(*path) != Some(seen)).collect();
+        assert!(found == now.tree, "{kind}: {differ:?} {:#?}", done.actions);
     }
 }
 
@@ -376,10 +470,20 @@ fn damage_below_loses_what_it_held_and_no_more() {
 fn nothing_is_repaired_without_the_device() {
     let sample = Sample::new();
     let (inner, _, _) = sample.catalog();
-    let mut damaged = sample.copy();
-    damaged.wipe(inner[0]);
+    let (nodes, _, _) = sample.inode_file();
     let geometry = sample.geometry();
-    damaged.pm[geometry.orphan_head(3).0 as usize] = 9;
+    let mut one = sample.copy();
+    one.wipe(inner[0]);
+    one.pm[geometry.orphan_head(3).0 as usize] = 9;
+    // No pointer is left that names the device.
+    let mut all = sample.copy();
+    inner.iter().chain(&nodes).for_each(|block| all.wipe(*block));
+    for damaged in [one, all] {
+        repaired_with_the_device_alone(&sample, &damaged);
+    }
+}
+
+fn repaired_with_the_device_alone(sample: &Sample, damaged: &Sample) {
     let world = damaged.world();
     let done = repair(&world.devices(false), &OPTIONS);
     assert!(!done.written && done.failure.is_some(), "{done:#?}");

@@ -106,7 +106,15 @@ impl Work<'_> {
         let words = Words::default();
         let mut pages: Vec<(DeviceId, DeviceBlock, Bytes)> = Vec::new();
         for (device, block) in self.unexplained() {
-            let Some(bytes) = self.device_block(device.0.into(), block.0) else { continue };
+            let mut tries = (0..TRIES).map(|_| self.device_block(device.0.into(), block.0));
+            let Some(bytes) = tries.find_map(|bytes| bytes) else {
+                // As where a pointer leads: what a device that gives nothing holds may be back tomorrow.
+                if self.device_block(device.0.into(), 0).is_none() {
+                    self.absent = Some(device.0);
+                    return;
+                }
+                continue;
+            };
             if !self.leaf_found(&words, device, block, &bytes) && is_inode_page(&bytes) {
                 pages.push((device, block, bytes));
             }
@@ -242,9 +250,14 @@ impl Work<'_> {
     /// Before a shard is walked again.
     pub fn forget_leaves_below(&mut self, shard: u32) {
         for leaf in self.take_leaves_below(shard).into_values() {
-            if let Some(place) = Below::decode(leaf.word) {
-                self.places_below.remove(&(place.device.0, place.block.0));
-            }
+            self.forget_below(leaf.word);
+        }
+    }
+
+    /// Leaves a place to others.
+    pub fn forget_below(&mut self, word: u64) {
+        if let Some(place) = Below::decode(word) {
+            self.places_below.remove(&(place.device.0, place.block.0));
         }
     }
 

@@ -1,8 +1,9 @@
 //! Finds the cells of the catalog: by its trees, and on leaves that the block table names and no tree reaches.
 
-use super::below::Copy;
+use super::below::{Copy, LeafBelow};
 use super::work::{Cell, Shard, Work};
-use terrace_format::below::Identity;
+use terrace_format::below::{Below, Identity};
+use terrace_format::device::FIRST_CHUNK_BLOCK;
 use terrace_format::keys::Key;
 use terrace_format::page::Page;
 use terrace_format::table::{Owner, PageKind};
@@ -14,6 +15,7 @@ impl Work<'_> {
     /// Collects cells. Where a key is found twice, the one that its own tree reaches counts.
     pub fn salvage_catalog(&mut self) {
         for shard in 0..self.geometry.catalog_shards {
+            let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
             let mut found = Shard::default();
             match self.word(self.geometry.shard_root(shard)) {
                 Some(0) => {}
@@ -21,7 +23,6 @@ impl Work<'_> {
                 Some(root) => {
                     found.trusting = true;
                     self.subtree(shard, root, None, &mut found);
-                    let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
                     if found.doubtful && self.has_unreached(owner) {
                         // Pages of the tree lie elsewhere: it is a pointer that is damaged, not the table.
                         found.pages.iter().for_each(|block| self.release(*block));
@@ -31,6 +32,9 @@ impl Work<'_> {
                     }
                 }
             }
+            // A root of zeros, and one that names a leaf, lead to a sound tree, which has less than the shard had: its
+            // inner pages never lie below, so the table knows them.
+            found.broken |= self.has_unreached(owner);
             let ordered = found.found.windows(2).all(|pair| match pair {
                 [(first, _), (second, _)] => first < second,
                 _ => true,
@@ -39,6 +43,8 @@ impl Work<'_> {
             self.cells_lost |= found.broken;
             self.shards.push(found);
         }
+        let unreached = self.unreached_leaves();
+        self.drop_old_leaves(&unreached);
         let mut strays: Vec<Cell> = Vec::new();
         for (number, shard) in (0u64..).zip(&mut self.shards) {
             for (key, value) in &shard.found {
@@ -51,7 +57,7 @@ impl Work<'_> {
                 }
             }
         }
-        strays.extend(self.unreached_leaves());
+        strays.extend(unreached.into_iter().flat_map(|(_, cells)| cells));
         for (key, value) in strays {
             self.cells.entry(key).or_insert(value);
         }
@@ -125,16 +131,57 @@ impl Work<'_> {
         }
     }
 
-    /// Cells of leaves that belong to the catalog and hang on no tree. A sound pool has none.
-    fn unreached_leaves(&mut self) -> Vec<Cell> {
+    /// Drops leaves below that came up since: a leaf in PM that no tree reaches has keys of their range, and their place
+    /// is free in its chunk bitmap. Where that bitmap is lost they stay.
+    fn drop_old_leaves(&mut self, unreached: &[(u32, Vec<Cell>)]) {
+        let meets = |shard: u32, leaf: &LeafBelow| {
+            let range = leaf.cells.first().zip(leaf.cells.last());
+            let keys = unreached.iter().filter(|(home, _)| *home == shard).flat_map(|(_, cells)| cells);
+            let mut keys = keys.map(|(key, _)| key);
+            range.is_some_and(|((first, _), (last, _))| keys.any(|key| first <= key && key <= last))
+        };
+        let suspects = self.leaves_below.iter().flat_map(|(shard, leaves)| {
+            let suspects = leaves.iter().filter(|(_, leaf)| meets(*shard, leaf));
+            suspects.filter_map(|(first, leaf)| Some((*shard, first.clone(), Below::decode(leaf.word)?)))
+        });
+        let suspects: Vec<(u32, Vec<u8>, Below)> = suspects.collect();
+        let blocks = u64::from(self.geometry.chunk_blocks);
+        for (shard, first, place) in suspects {
+            let (device, within) = (place.device, place.block.0 - FIRST_CHUNK_BLOCK.0);
+            let key = Key::chunk(within / blocks, device).0;
+            let reached = self.shards.iter().flat_map(|shard| &shard.found);
+            let mut cells = reached.chain(unreached.iter().flat_map(|(_, cells)| cells));
+            let bitmap = cells.find(|(found, _)| *found == key).map(|(_, bitmap)| bitmap);
+            let byte = bitmap.and_then(|bitmap| bitmap.get((within % blocks / 8) as usize));
+            if byte.is_none_or(|byte| byte >> (within % blocks % 8) & 1 == 1) {
+                continue;
+            }
+            let leaf = self.leaves_below.get_mut(&shard).and_then(|leaves| leaves.remove(&first));
+            let Some((leaf, found)) = leaf.zip(self.shards.get_mut(shard as usize)) else { continue };
+            let at = found.found.windows(leaf.cells.len()).position(|cells| cells == leaf.cells);
+            if let Some(at) = at {
+                found.found.drain(at..at + leaf.cells.len());
+            }
+            found.broken = true;
+            self.cells_lost = true;
+            self.forget_below(leaf.word);
+            self.actions.add(format!(
+                "catalog shard {shard}: a leaf of device {device} came up; its old copy below goes"
+            ));
+        }
+    }
+
+    /// Cells of leaves that belong to the catalog and hang on no tree, leaf by leaf with their shards. A sound pool has
+    /// none.
+    fn unreached_leaves(&mut self) -> Vec<(u32, Vec<Cell>)> {
         let owned = self.owned().into_iter().filter_map(|(block, owner)| match owner {
-            Owner::Page { kind: PageKind::CatalogPage, .. } => Some(block),
+            Owner::Page { kind: PageKind::CatalogPage, datum } => Some((block, datum)),
             _ => None,
         });
         // Not blocks of which the table says nothing: free space is full of leaves of an older life.
-        let blocks: Vec<u64> = owned.collect();
-        let mut cells = Vec::new();
-        for block in blocks {
+        let blocks: Vec<(u64, u32)> = owned.collect();
+        let mut leaves = Vec::new();
+        for (block, shard) in blocks {
             if !self.is_open(block) {
                 continue;
             }
@@ -142,13 +189,10 @@ impl Work<'_> {
             let Some(page) = page.filter(|page| page.verify_header("").is_ok() && page.level() == 0) else {
                 continue;
             };
-            for index in 0..page.count() {
-                if let Ok((key, value)) = page.cell(index) {
-                    cells.push((key.to_vec(), value.to_vec()));
-                }
-            }
+            let cells = (0..page.count()).filter_map(|index| page.cell(index).ok());
+            leaves.push((shard, cells.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()));
         }
-        cells
+        leaves
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::below::Copy;
 use super::work::{Bytes, FileMap, Work};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::address::MAX_INO;
 use terrace_format::below::Identity;
 use terrace_format::inode::{InodeSlot, RADIX_FANOUT, SLOT_SIZE, SLOTS_PER_PAGE, unpack_root};
@@ -105,12 +105,21 @@ impl Work<'_> {
         let most = MAX_INO.0 / SLOTS_PER_PAGE;
         let page = |index: u64| Owner::Page { kind: PageKind::InodePage, datum: index as u32 };
         let mut claims: BTreeMap<u64, u64> = BTreeMap::new();
+        let raised = self.raised_pages(&walk.entries);
         for (index, block) in &walk.entries {
             self.see(*block);
             self.pages_found.insert(*index, *block);
             if let Copy::Intact(bytes) = self.copy_below(*block, Identity::Inodes { index: *index })
                 && *index <= most
             {
+                if let Some(later) = raised.get(index).filter(|later| self.follows(**later, &bytes))
+                    && self.own(*later, page(*index))
+                {
+                    self.forget_below(*block);
+                    self.actions.add(format!("inode file: page {index} came up; its old copy below goes"));
+                    claims.insert(*index, *later);
+                    continue;
+                }
                 self.inodes_below.insert(*block, bytes);
                 claims.insert(*index, *block);
             }
@@ -143,6 +152,30 @@ impl Work<'_> {
         }
         self.pages = claims;
         self.read_pages();
+    }
+
+    /// Pages that the table alone knows, by index. A page that comes up leaves its copy below intact; one that goes down
+    /// gives its block back, so where there are both the one in PM is the later, or the same.
+    fn raised_pages(&self, entries: &[(u64, u64)]) -> BTreeMap<u64, u64> {
+        let named: BTreeSet<u64> = entries.iter().map(|(_, block)| *block).collect();
+        let owned = self.owned().into_iter().filter_map(|(block, owner)| match owner {
+            Owner::Page { kind: PageKind::InodePage, datum } => Some((u64::from(datum), block)),
+            _ => None,
+        });
+        // What the tree names as another page has a damaged entry.
+        owned.filter(|(_, block)| !named.contains(block)).collect()
+    }
+
+    /// Whether a block can hold what became of a page: the generation of a slot never falls.
+    fn follows(&self, block: u64, before: &Bytes) -> bool {
+        let generations = |bytes: &Bytes| {
+            let slots = bytes.as_chunks::<{ SLOT_SIZE as usize }>().0.iter();
+            let slots = slots.filter_map(|slot| InodeSlot::read_from_bytes(slot).ok());
+            slots.map(|slot| slot.generation.get()).collect::<Vec<u32>>()
+        };
+        self.block(block).filter(|after| plausible(after)).is_some_and(|after| {
+            generations(&after).iter().zip(generations(before)).all(|(after, before)| *after >= before)
+        })
     }
 
     fn read_pages(&mut self) {
