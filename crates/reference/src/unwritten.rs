@@ -148,6 +148,11 @@ impl Unwritten {
         let added = self.durable.allocate(offset, length) > 0;
         if added {
             (self.mtime, self.ctime) = (self.mtime.or(when), self.ctime.or(when));
+            // Writes that waited before are older: written back, they do not take that time away.
+            for write in &mut self.writes {
+                write.mtime = write.mtime.map(|mtime| mtime.or(when));
+                write.ctime = write.ctime.map(|ctime| ctime.or(when));
+            }
         }
         added
     }
