@@ -137,7 +137,7 @@ import json
 with open("regret.json") as shown:
     row = json.load(shown)
 traces = row["details"]["machine"]
-assert len(traces) == 8 and len(row["figures"]) == 8 * 9, (len(traces), len(row["figures"]))
+assert len(traces) == 10 and len(row["figures"]) == 10 * 9, (len(traces), len(row["figures"]))
 for trace in traces:
     bound = trace["bound"]
     assert 0 < bound["any_ns"] <= bound["demand_ns"] <= bound["fixed_ns"], trace
