@@ -98,7 +98,7 @@ impl BlockCache {
         if asked {
             shard.frequency.count(&key);
         }
-        shard.add(header, page);
+        shard.add(header, Some(page));
         self.clean_pages.fetch_add(1, Ordering::Relaxed);
         self.shrink(&mut shard, now_ns);
     }

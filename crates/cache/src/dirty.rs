@@ -8,7 +8,7 @@
 //! or a newer copy than it was installed.
 
 use crate::BlockCache;
-use crate::header::{Header, Lines, List, PageKey};
+use crate::header::{Header, Home, Lines, List, PageKey};
 use crate::page::Page;
 use std::collections::{BTreeMap, HashMap};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -73,6 +73,8 @@ pub struct DirtyPage {
     pub birth: u64,
     /// Which content it was.
     pub version: u64,
+    /// Where it belongs.
+    pub home: Home,
     /// Another write-back of it was under way.
     pub in_flight: bool,
 }
@@ -106,8 +108,8 @@ impl BlockCache {
             return None;
         }
         let page = shard.page(at)?.clone();
-        let (birth, version) = (header.birth, header.version);
-        Some(DirtyPage { key, page, birth, version, in_flight: header.in_flight })
+        let (birth, version, home) = (header.birth, header.version, header.home());
+        Some(DirtyPage { key, page, birth, version, home, in_flight: header.is_in_flight() })
     }
 
     /// Whether a copy may still be installed: birth and version of the page now.
@@ -138,7 +140,8 @@ impl BlockCache {
         let header = shard.header_mut(at);
         header.version = version;
         if reborn {
-            (header.birth, header.in_flight) = (version, false);
+            header.birth = version;
+            header.set_in_flight(false);
         }
         header.dirty = header.dirty.union(lines);
         header.time_ns = now_ns;
@@ -147,7 +150,7 @@ impl BlockCache {
     }
 
     /// Makes a block dirty that is not; a clean page of it is dropped. The page holds the whole block.
-    pub fn add_dirty(&self, key: PageKey, lines: Lines, page: Page, now_ns: u64) {
+    pub fn add_dirty(&self, key: PageKey, home: Home, lines: Lines, page: Page, now_ns: u64) {
         let version = self.next_version();
         {
             let mut shard = self.shard(&key).lock();
@@ -157,7 +160,8 @@ impl BlockCache {
             }
             let mut header = Header::new(key, List::Dirty, version, now_ns);
             (header.birth, header.dirty) = (version, lines);
-            shard.add(header, page);
+            header.set_home(home);
+            shard.add(header, Some(page));
         }
         self.files.add(key, now_ns);
         self.dirty_count.fetch_add(1, Ordering::AcqRel);
@@ -188,7 +192,8 @@ impl BlockCache {
                 // Copies taken before this one are older than what is below now.
                 let birth = self.next_version();
                 let header = shard.header_mut(at);
-                (header.birth, header.in_flight) = (birth, false);
+                header.birth = birth;
+                header.set_in_flight(false);
                 drop(shard);
                 // What it holds beyond the copy came after that.
                 if let Some(file) = self.files.shard(copy.key.ino).lock().get_mut(&copy.key.ino) {
@@ -200,7 +205,7 @@ impl BlockCache {
             if self.pages_per_shard > 0 {
                 let mut header = Header::new(copy.key, List::Late, clean_version, now_ns);
                 header.touches = 1;
-                shard.add(header, copy.page.clone());
+                shard.add(header, Some(copy.page.clone()));
                 self.clean_pages.fetch_add(1, Ordering::Relaxed);
                 self.shrink(&mut shard, now_ns);
             }
@@ -218,7 +223,7 @@ impl BlockCache {
                 && shard.header(at).list == List::Dirty
                 && shard.header(at).birth == copy.birth
             {
-                shard.header_mut(at).in_flight = in_flight;
+                shard.header_mut(at).set_in_flight(in_flight);
             }
         }
     }
@@ -281,7 +286,7 @@ impl BlockCache {
                 let Some(place) = at else { break };
                 let header = shard.header(place);
                 let key = header.key();
-                if !header.in_flight && wanted(key.ino) {
+                if !header.is_in_flight() && wanted(key.ino) {
                     let found = (header.time_ns, header.version, key);
                     best = Some(best.map_or(found, |best| best.min(found)));
                     break;

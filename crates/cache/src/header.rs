@@ -2,6 +2,11 @@
 //!
 //! Invariants: a header is in exactly one list; `dirty` is not empty exactly in the list [`List::Dirty`]; lines that are
 //! dirty are valid.
+//!
+//! It is made for the write buffer of [HiNFS] too, which is not there yet: a dirty page says where its home is, and a header
+//! need have no page (a ghost). Today every dirty page has its home on a block tier, every header a page, and every page
+//! all of its lines. The buffer adds a list for ghosts, pages of which some lines are missing (`valid` says which), and a
+//! write-back into PM by dirty lines; counters of lines that an fsync found dirty fit where a ghost has no `birth`.
 
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 
@@ -44,6 +49,20 @@ impl Lines {
     }
 }
 
+/// Where the content of a dirty page belongs (design 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    /// On a block tier.
+    Block,
+    /// In PM: buffered in DRAM because that is faster ([HiNFS]).
+    Pm,
+}
+
+/// A write-back of the page is under way.
+const IN_FLIGHT: u8 = 1;
+/// Of a dirty page: its home is PM.
+const HOME_PM: u8 = 2;
+
 /// The lists of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -83,8 +102,8 @@ pub(crate) struct Header {
     /// How often it was asked for.
     pub touches: u16,
     pub list: List,
-    /// A write-back of it is under way.
-    pub in_flight: bool,
+    /// [`IN_FLIGHT`], [`HOME_PM`].
+    flags: u8,
 }
 
 const _: () = assert!(size_of::<Header>() == 64);
@@ -104,8 +123,32 @@ impl Header {
             previous: NONE,
             touches: 0,
             list,
-            in_flight: false,
+            flags: 0,
         }
+    }
+
+    fn set(&mut self, flag: u8, value: bool) {
+        self.flags = if value { self.flags | flag } else { self.flags & !flag };
+    }
+
+    /// Whether a write-back of it is under way.
+    pub fn is_in_flight(&self) -> bool {
+        self.flags & IN_FLIGHT != 0
+    }
+
+    /// Sets [`Self::is_in_flight`].
+    pub fn set_in_flight(&mut self, in_flight: bool) {
+        self.set(IN_FLIGHT, in_flight);
+    }
+
+    /// Where a dirty page belongs.
+    pub fn home(&self) -> Home {
+        if self.flags & HOME_PM != 0 { Home::Pm } else { Home::Block }
+    }
+
+    /// Sets [`Self::home`].
+    pub fn set_home(&mut self, home: Home) {
+        self.set(HOME_PM, home == Home::Pm);
     }
 
     pub fn key(&self) -> PageKey {

@@ -17,7 +17,7 @@ mod shard;
 mod tests;
 
 pub use dirty::{DirtyPage, Installed};
-pub use header::{Lines, PageKey};
+pub use header::{Home, Lines, PageKey};
 pub use page::Page;
 
 use shard::Shard;

@@ -1,6 +1,7 @@
 //! A shard: headers in a slab, an index by key, and the lists through them.
 //!
-//! Invariant: a header is in the index, in one list, and has its page at the same place of `pages`; or it is spare.
+//! Invariant: a header is in the index, in one list, and has its page, if it has one, at the same place of `pages`; or it
+//! is spare.
 
 use crate::frequency::Frequency;
 use crate::header::{Header, LISTS, List, NONE, PageKey};
@@ -77,17 +78,17 @@ impl Shard {
         (previous != NONE).then_some(previous)
     }
 
-    /// Adds a block that is not here, at the front of its list.
-    pub fn add(&mut self, header: Header, page: Page) -> u32 {
+    /// Adds a block that is not here, at the front of its list; without a page it is only remembered.
+    pub fn add(&mut self, header: Header, page: Option<Page>) -> u32 {
         let at = match self.spare.pop() {
             Some(at) => {
                 self.headers[at as usize] = header;
-                self.pages[at as usize] = Some(page);
+                self.pages[at as usize] = page;
                 at
             }
             None => {
                 self.headers.push(header);
-                self.pages.push(Some(page));
+                self.pages.push(page);
                 self.headers.len() as u32 - 1
             }
         };

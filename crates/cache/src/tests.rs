@@ -1,4 +1,6 @@
-use crate::{BlockCache, Installed, Lines, Page, PageKey};
+use crate::header::{Header, List};
+use crate::shard::Shard;
+use crate::{BlockCache, Home, Installed, Lines, Page, PageKey};
 use std::sync::Arc;
 use terrace_format::{FileBlock, Ino};
 use terrace_media::block::AlignedBlock;
@@ -78,7 +80,7 @@ fn lines_of_bytes() {
 fn dirty_pages_are_found_in_the_order_of_blocks_and_of_writes() {
     let cache = BlockCache::new(1 << 20, 100);
     for block in [70, 3, 40, 4] {
-        cache.add_dirty(key(block), Lines::ALL, page(block as u8), block);
+        cache.add_dirty(key(block), Home::Block, Lines::ALL, page(block as u8), block);
     }
     let blocks: Vec<u64> = cache.dirty_blocks(Ino(2), FileBlock(0), END, 9).iter().map(|b| b.0).collect();
     assert_eq!(blocks, [3, 4, 40, 70]);
@@ -94,7 +96,7 @@ fn dirty_pages_are_found_in_the_order_of_blocks_and_of_writes() {
 #[test]
 fn a_copy_stays_as_it_was_and_an_old_one_leaves_the_page_dirty() {
     let cache = BlockCache::new(1 << 20, 100);
-    cache.add_dirty(key(1), Lines::ALL, page(1), 0);
+    cache.add_dirty(key(1), Home::Block, Lines::ALL, page(1), 0);
     let old = cache.dirty(key(1)).map(|old| (old.page.bytes()[0], old));
     assert!(cache.change_dirty(key(1), Lines(1), false, 1, |bytes| bytes.fill(2)));
     let Some((1, old)) = old else { unreachable!() };
@@ -110,7 +112,7 @@ fn a_copy_stays_as_it_was_and_an_old_one_leaves_the_page_dirty() {
 #[test]
 fn a_copy_older_than_the_installed_one_is_not_installed() {
     let cache = BlockCache::new(1 << 20, 100);
-    cache.add_dirty(key(1), Lines::ALL, page(1), 0);
+    cache.add_dirty(key(1), Home::Block, Lines::ALL, page(1), 0);
     let first = cache.dirty(key(1));
     assert!(cache.change_dirty(key(1), Lines(1), false, 1, |bytes| bytes.fill(2)));
     let second = cache.dirty(key(1));
@@ -141,4 +143,36 @@ fn a_page_keeps_no_buffer_for_itself() {
     let kept: u64 = buffers.iter().filter(|buffer| buffer.strong_count() > 0).map(|_| 32 * 4096).sum();
     assert!(kept <= budget, "{kept} bytes of large buffers");
     assert!(cache.get(key(255 * 32 + 7), 1, 5_000_000_000).is_some());
+}
+
+#[test]
+fn a_dirty_page_keeps_its_home_whatever_is_done_with_it() {
+    let cache = BlockCache::new(1 << 20, 100);
+    cache.add_dirty(key(1), Home::Pm, Lines(1), page(1), 0);
+    cache.add_dirty(key(2), Home::Block, Lines(1), page(2), 0);
+    let homes = || [1, 2].map(|block| cache.dirty(key(block)).map(|found| (found.home, found.in_flight)));
+    assert_eq!(homes(), [Some((Home::Pm, false)), Some((Home::Block, false))]);
+    let copies: Vec<_> = [1, 2].iter().filter_map(|block| cache.dirty(key(*block))).collect();
+    cache.mark_in_flight(&copies, true);
+    assert_eq!(homes(), [Some((Home::Pm, true)), Some((Home::Block, true))]);
+    assert_eq!(cache.least_recently_written(|_| true), None, "both are being written back");
+    cache.mark_in_flight(&copies, false);
+    assert!(cache.change_dirty(key(1), Lines(2), true, 5, |bytes| bytes.fill(3)));
+    assert_eq!(homes(), [Some((Home::Pm, false)), Some((Home::Block, false))]);
+}
+
+#[test]
+fn a_header_needs_no_page() {
+    let mut shard = Shard::new(8);
+    let with = shard.add(Header::new(key(1), List::Late, 1, 0), Some(page(1)));
+    let without = shard.add(Header::new(key(2), List::Late, 1, 0), None);
+    assert_eq!((shard.find(key(2)), shard.length(List::Late)), (Some(without), 2));
+    assert!(shard.page(with).is_some() && shard.page(without).is_none());
+    shard.tidy();
+    assert_eq!(shard.younger(with), Some(without));
+    shard.remove(without);
+    // Its place is taken again, and not by a ghost.
+    let next = shard.add(Header::new(key(3), List::Stays, 1, 0), Some(page(3)));
+    assert_eq!((next, shard.page(next).map(|page| page.bytes()[0])), (without, Some(3)));
+    assert_eq!((shard.find(key(2)), shard.length(List::Late), shard.length(List::Stays)), (None, 1, 1));
 }

@@ -191,7 +191,7 @@ impl Fs {
                 }
                 Some(mut page) => {
                     page.bytes_mut()[from..to].copy_from_slice(data);
-                    self.cache.add_dirty(key, lines, page, now);
+                    self.cache.add_dirty(key, terrace_cache::Home::Block, lines, page, now);
                     count += 1;
                 }
             }
