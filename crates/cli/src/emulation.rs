@@ -1,14 +1,13 @@
 //! Emulated media of a mount: `emulate-pm=` and `emulate-tier=`, for trials on a machine that lacks them.
 
 use crate::failure::{Failure, Outcome};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrace_format::superblock::Superblock;
 use terrace_fs::PoolMedia;
 use terrace_media::BlockMedium;
 use terrace_media::block::EmulatedBlock;
-use terrace_media::pm::{EmulatedPm, PmSpeed};
+use terrace_media::pm::{EmulatedPm, PmFloor, PmSpeed};
 use terrace_media::speed::ClassedSpeed;
 use terrace_runtime::Clock;
 
@@ -17,6 +16,15 @@ use terrace_runtime::Clock;
 pub struct Emulation {
     pm: Option<PmSpeed>,
     tiers: BTreeMap<u8, ClassedSpeed>,
+}
+
+/// A pool's media with the emulations over them.
+pub struct Emulated {
+    pub media: PoolMedia,
+    /// What is emulated, for status: one sentence each.
+    pub said: Vec<String>,
+    /// What this machine is too slow for.
+    pub warnings: Vec<String>,
 }
 
 impl Emulation {
@@ -48,30 +56,33 @@ impl Emulation {
         mut media: PoolMedia,
         superblock: &Superblock,
         clock: &Arc<dyn Clock>,
-    ) -> Outcome<PoolMedia> {
+    ) -> Outcome<Emulated> {
         let rows = superblock.device_rows();
         if let Some(tier) = self.tiers.keys().find(|tier| rows.iter().all(|row| row.tier != **tier)) {
             return Err(Failure::new(format!("mount option emulate-tier: the pool has no tier {tier}")));
         }
+        let mut said: Vec<String> = Vec::new();
+        let mut warnings = Vec::new();
         if let Some(speed) = self.pm {
-            media.pm = Arc::new(EmulatedPm::new(media.pm, speed, Arc::clone(clock)));
+            let pm = EmulatedPm::new(media.pm, speed, Arc::clone(clock));
+            let PmFloor { write_ns, read_ns } = pm.floor();
+            said.push(format!(
+                "tier 0: {speed}; not below {write_ns} ns for 64 B written, {read_ns} ns for 4 KiB read"
+            ));
+            warnings = pm.shortfalls();
+            media.pm = Arc::new(pm);
         }
         let wrap = |(medium, tier): (Arc<dyn BlockMedium>, u8)| match self.tiers.get(&tier) {
             Some(class) => Arc::new(EmulatedBlock::new(medium, class.speed, Arc::clone(clock))) as Arc<_>,
             None => medium,
         };
         media.block = media.block.into_iter().zip(rows.iter().map(|row| row.tier)).map(wrap).collect();
-        Ok(media)
-    }
-
-    /// One sentence for each, for status.
-    pub fn describe(&self) -> Value {
-        let pm = self.pm.map(|speed| format!("tier 0: {speed}"));
         let tiers = self.tiers.iter().map(|(tier, class)| match class.name() {
             Some(name) => format!("tier {tier}: {name}, {}", class.speed),
             None => format!("tier {tier}: {}", class.speed),
         });
-        json!(pm.into_iter().chain(tiers).collect::<Vec<_>>())
+        said.extend(tiers);
+        Ok(Emulated { media, said, warnings })
     }
 }
 
@@ -97,7 +108,8 @@ mod tests {
         let device = || Arc::new(SimulatedDevice::new(64)) as Arc<dyn BlockMedium>;
         let media = PoolMedia { pm: Arc::new(RecordedPm::new(4096)), block: vec![device(), device()] };
         let shared: Arc<dyn Clock> = clock.clone();
-        let media = emulation.apply(media, &superblock, &shared).map_err(|failure| failure.text)?;
+        let Emulated { media, said, warnings } =
+            emulation.apply(media, &superblock, &shared).map_err(|failure| failure.text)?;
         let mut back = [terrace_media::block::AlignedBlock::zeroed()];
         let mut times = Vec::new();
         for device in &media.block {
@@ -107,7 +119,11 @@ mod tests {
         }
         assert_eq!(times, [120_000 + 2_048, 0]);
         assert!(media.pm.describe().starts_with("emulated: 300 ns a run"));
-        let said = emulation.describe();
+        assert_eq!(
+            said[0],
+            "tier 0: 300 ns a run, 2147 MB/s, reads 150 ns; not below 0 ns for 64 B written, 0 ns for 4 KiB read"
+        );
+        assert!(warnings.is_empty(), "a manual clock stands still");
         assert_eq!(said[1], "tier 2: nvme, read 120 µs 2 GB/s, write 30 µs 500 MB/s");
         emulation.take_tier("3:disk")?;
         let failure = emulation.apply(media, &superblock, &shared).err();

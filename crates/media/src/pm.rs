@@ -11,7 +11,7 @@ pub mod ram;
 pub mod recorded;
 
 pub use crash_image::{CrashSnapshot, PendingLine};
-pub use emulated::{EmulatedPm, PmModel, PmSpeed};
+pub use emulated::{EmulatedPm, PmFloor, PmModel, PmSpeed};
 pub use image::PmImage;
 pub use ram::RamPm;
 pub use recorded::{Access, RecordedPm};

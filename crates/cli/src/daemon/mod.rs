@@ -10,6 +10,7 @@ mod log;
 mod notify;
 
 use crate::control::{Contact, Server, Shared, state};
+use crate::emulation::Emulated;
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::mounts::is_inside;
 use crate::options::Options;
@@ -61,12 +62,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     let directory = state::make(&uuid).map_err(failed)?;
     log::start(plan.options.log.as_deref(), plan.foreground, &directory).map_err(failed)?;
     log_panics();
-    for warning in &opened.warnings {
-        tracing::warn!("{warning}");
-        if !plan.foreground {
-            output::warn(warning);
-        }
-    }
+    warn(plan, &opened.warnings);
     // Before any thread: threads inherit it.
     let flusher = terrace_fuse::become_io_flusher();
     let result = serve(plan, opened, &uuid, &directory, flusher).map_err(failed);
@@ -82,16 +78,19 @@ pub fn run(plan: &Plan) -> Outcome<()> {
 fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: bool) -> Outcome<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let OpenPool { media, superblock, mut warnings, .. } = opened;
-    let media = plan.options.emulation.apply(media, &superblock, &clock)?;
+    let Emulated { media, said: emulated, warnings: short } =
+        plan.options.emulation.apply(media, &superblock, &clock)?;
     let pm = Arc::clone(&media.pm);
     // From here on signals wait until the mount can be ended in order.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new(plain(&error)))?;
     let medium = media.pm.describe();
+    warn(plan, &short);
     let fs = Fs::mount(media, superblock, plan.options.fs.clone(), Arc::clone(&clock))
         .map_err(|error| Failure::at(&plan.pool, error))?;
     if !warnings.is_empty() && !plan.options.fs.read_only {
         warnings.extend(mend(&*pm, &superblock));
     }
+    warnings.extend(short);
     let socket = directory.join("control");
     let contact = Contact { socket: socket.clone(), pid: std::process::id(), uuid: uuid.to_string() };
     let running = start_session(plan, &fs, &contact)?;
@@ -105,7 +104,7 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
     let describe = json!({
         "pool": output::path_text(&plan.pool), "mountpoint": output::path_text(&plan.dir), "uuid": uuid,
         "label": pool::label(&superblock), "mounted": true, "pid": contact.pid, "pm": medium, "version": env!("CARGO_PKG_VERSION"),
-        "io_flusher": flusher, "warnings": warnings, "emulated": plan.options.emulation.describe(),
+        "io_flusher": flusher, "warnings": warnings, "emulated": emulated,
     });
     let session_over = Arc::new(AtomicBool::new(false));
     let stop = {
@@ -146,6 +145,16 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
     }
     session_over.store(true, Ordering::Relaxed);
     ending::finish(&fs, server, background)
+}
+
+/// Into the log, and to whoever mounts.
+fn warn(plan: &Plan, warnings: &[String]) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+        if !plan.foreground {
+            output::warn(warning);
+        }
+    }
 }
 
 /// Rewrites a damaged copy of the superblock, now that the pool is known to be usable, and says so.

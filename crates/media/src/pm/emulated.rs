@@ -7,7 +7,8 @@
 //!
 //! Invariants: contents, errors, order and promise are those of the medium below. The times are those of the whole
 //! operation, so what the memory below takes is part of them; what the delay itself takes too much is measured once,
-//! at the beginning, and taken off. A memory below that is slower stays slower.
+//! at the beginning, and taken off. A memory below that is slower stays slower: how fast it can be is measured as well
+//! ([`PmFloor`]), and what cannot be reached is said ([`EmulatedPm::shortfalls`]).
 
 use super::{Fence, PmCounters, PmMedium, Promise};
 use crate::MediaError;
@@ -30,6 +31,12 @@ const CALIBRATION: PmSpeed =
     PmSpeed { model: PmModel::Line, write_ns: 500, bytes_per_s: 1 << 40, read_ns: 0 };
 /// Most that is taken off: more is a machine that was disturbed.
 const MOST_OFF_NS: u64 = 200;
+
+/// Reads by which the floor is measured, and the bytes of each.
+const READS: u64 = 512;
+const READ: u64 = 4096;
+/// By how much a time may be off, in percent.
+const ACCURACY_PERCENT: u64 = 10;
 
 /// What a write's latency is counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +101,39 @@ impl fmt::Display for PmSpeed {
     }
 }
 
+/// How fast the memory below is, with what the emulation itself takes: nothing shorter can be emulated. Measured, so
+/// larger on a machine that was busy then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PmFloor {
+    /// A line written and its fence, in nanoseconds.
+    pub write_ns: u64,
+    /// 4 KiB read that are in none of the processor's caches, in nanoseconds.
+    pub read_ns: u64,
+}
+
+impl PmSpeed {
+    /// What a floor does not allow to be within 10 % of what was asked for: sentences for a user.
+    fn shortfalls(&self, floor: &PmFloor) -> Vec<String> {
+        let transfer = transfer_ns(LINE, self.bytes_per_s);
+        let write_ns = match self.model {
+            PmModel::Line => transfer.max(self.write_ns),
+            PmModel::Run => transfer.saturating_add(self.write_ns),
+        };
+        // A latency of zero asks for none.
+        let is_missed = |latency: u64, asked: u64, found: u64| {
+            latency > 0 && found.saturating_mul(100) > asked.saturating_mul(100 + ACCURACY_PERCENT)
+        };
+        let sentence = |what: &str, found: u64, asked: u64| {
+            format!("emulated persistent memory: {what} takes {found} ns on this machine, not {asked} ns")
+        };
+        let write = is_missed(self.write_ns, write_ns, floor.write_ns);
+        let read = is_missed(self.read_ns, self.read_ns, floor.read_ns);
+        let write = write.then(|| sentence("a write of 64 B with its fence", floor.write_ns, write_ns));
+        let read = read.then(|| sentence("a read of 4 KiB", floor.read_ns, self.read_ns));
+        write.into_iter().chain(read).collect()
+    }
+}
+
 /// Where the runs of a thread ended, on a cache line of its own.
 #[repr(align(128))]
 struct Shard {
@@ -111,19 +151,38 @@ pub struct EmulatedPm {
     bus: Bus,
     /// Taken off each delay.
     off_ns: u64,
+    floor: PmFloor,
     shards: Box<[Shard; SHARDS]>,
 }
 
 impl EmulatedPm {
-    /// `below` with `speed`. Measures for about a millisecond what the delay takes too much, with writes of what the
-    /// first line holds: nobody else may store to it meanwhile.
+    /// `below` with `speed`. Measures for some milliseconds what the delay takes too much, and the floor, with writes of
+    /// what the first line holds: nobody else may store to it meanwhile.
     pub fn new(below: Arc<dyn PmMedium>, speed: PmSpeed, clock: Arc<dyn Clock>) -> EmulatedPm {
         let shard = |_| Shard { written: AtomicU64::new(NOWHERE), read: AtomicU64::new(NOWHERE) };
         let shards = Box::new(std::array::from_fn(shard));
-        let mut pm = EmulatedPm { below, speed: CALIBRATION, clock, bus: Bus::default(), off_ns: 0, shards };
-        pm.off_ns = calibrate(&pm);
+        let (bus, floor) = (Bus::default(), PmFloor::default());
+        let mut pm = EmulatedPm { below, speed: CALIBRATION, clock, bus, off_ns: 0, floor, shards };
+        // What spinning, clock and fence add.
+        let over = median_write_ns(&pm).map_or(0, |ns| ns.saturating_sub(CALIBRATION.write_ns));
+        pm.off_ns = over.min(MOST_OFF_NS);
+        pm.speed = PmSpeed { write_ns: 0, read_ns: 1, ..CALIBRATION };
+        pm.floor = PmFloor {
+            write_ns: median_write_ns(&pm).unwrap_or(0),
+            read_ns: median_read_ns(&pm).unwrap_or(0),
+        };
         (pm.speed, pm.bus) = (speed, Bus::default());
         pm
+    }
+
+    /// How fast it could be at most.
+    pub fn floor(&self) -> PmFloor {
+        self.floor
+    }
+
+    /// What cannot be within 10 % of what was asked for, one sentence each.
+    pub fn shortfalls(&self) -> Vec<String> {
+        self.speed.shortfalls(&self.floor)
     }
 
     #[inline]
@@ -172,26 +231,46 @@ impl EmulatedPm {
     }
 }
 
-/// How much longer than asked for a write with its fence takes, in nanoseconds: what spinning, clock and fence add.
+fn median(mut samples: Vec<u64>) -> Option<u64> {
+    samples.sort_unstable();
+    samples.get(samples.len() / 2).copied()
+}
+
+/// How long a write of a line with its fence takes, in nanoseconds; `None` where the memory cannot be used.
 /// Writes what is there already, so nothing changes, whenever it is interrupted.
-fn calibrate(pm: &EmulatedPm) -> u64 {
+fn median_write_ns(pm: &EmulatedPm) -> Option<u64> {
     let mut line = [0; LINE as usize];
-    if pm.below.read(PmOffset(0), &mut line).is_err() {
-        return 0;
-    }
-    let mut over: Vec<u64> = Vec::with_capacity(SAMPLES);
+    pm.below.read(PmOffset(0), &mut line).ok()?;
+    let mut samples = Vec::with_capacity(SAMPLES);
     for _ in 0..SAMPLES {
         let begin = pm.clock.monotonic_ns();
         for _ in 0..BATCH {
-            if pm.write_streaming(PmOffset(0), &line).is_err() {
-                return 0;
-            }
+            pm.write_streaming(PmOffset(0), &line).ok()?;
             pm.fence(Fence::Order, Location::caller());
         }
-        over.push(((pm.clock.monotonic_ns() - begin) / BATCH).saturating_sub(CALIBRATION.write_ns));
+        samples.push((pm.clock.monotonic_ns() - begin) / BATCH);
     }
-    over.sort_unstable();
-    over[SAMPLES / 2].min(MOST_OFF_NS)
+    median(samples)
+}
+
+/// How long a read of 4 KiB takes, in nanoseconds: of places all over the memory, each once, so that they are hardly in
+/// the processor's caches.
+fn median_read_ns(pm: &EmulatedPm) -> Option<u64> {
+    let pages = pm.size() / READ;
+    let reads = READS.min(pages);
+    let mut samples = Vec::with_capacity(reads as usize);
+    let mut into = [0; READ as usize];
+    for index in 0..reads {
+        let place = PmOffset(index * (pages / reads) * READ);
+        // A page fault is not what is measured.
+        let there = pm.below.load_u64(place).is_ok();
+        let begin = pm.clock.monotonic_ns();
+        // A place that cannot be read says nothing of speed.
+        if there && pm.read(place, &mut into).is_ok() {
+            samples.push(pm.clock.monotonic_ns() - begin);
+        }
+    }
+    median(samples)
 }
 
 impl PmMedium for EmulatedPm {
@@ -211,8 +290,10 @@ impl PmMedium for EmulatedPm {
         };
         let (rate, off) = (bytes_per_s / 1_000_000, self.off_ns);
         let below = self.below.describe();
+        let PmFloor { write_ns: least_write, read_ns: least_read } = self.floor;
         format!(
-            "emulated: {write_ns} ns a {unit}, {rate} MB/s, reads {read_ns} ns (delays {off} ns shorter); {below}"
+            "emulated: {write_ns} ns a {unit}, {rate} MB/s, reads {read_ns} ns (delays {off} ns shorter; not below \
+             {least_write} ns for 64 B written, {least_read} ns for 4 KiB read); {below}"
         )
     }
 
@@ -293,7 +374,7 @@ impl PmMedium for EmulatedPm {
 mod tests {
     use super::*;
     use crate::pm::RecordedPm;
-    use terrace_runtime::ManualClock;
+    use terrace_runtime::{ManualClock, SystemClock};
 
     fn emulated(text: &str) -> (EmulatedPm, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::new(1_000_000));
@@ -346,6 +427,39 @@ mod tests {
         assert_eq!(time(&clock, || pm.read(PmOffset(0), &mut [0; 8]))?, 0);
         assert_eq!(time(&clock, || pm.load_u64(PmOffset(0)).map(|_| ()))?, 0);
         Ok(())
+    }
+
+    #[test]
+    fn what_the_machine_is_too_slow_for_is_said() {
+        let missed = |text: &str, write_ns, read_ns| {
+            let speed = PmSpeed::parse(text).unwrap_or_else(|error| unreachable!("{error}"));
+            speed.shortfalls(&PmFloor { write_ns, read_ns }).len()
+        };
+        assert_eq!(missed("200:1G:300", 220, 330), 0, "within 10 %");
+        assert_eq!([missed("200:1G:300", 221, 0), missed("200:1G:300", 0, 331)], [1, 1]);
+        assert_eq!(missed("100:1G:300", 180, 611), 2);
+        assert_eq!(missed("100:1G", 0, 611), 0, "reads are left alone");
+        assert_eq!(missed("0:1G", 180, 0), 0, "no latency is asked for");
+        // 64 bytes take 640 ns of the bandwidth, beside or behind the latency.
+        assert_eq!([missed("100:100000000", 700, 0), missed("run:100:100000000", 800, 0)], [0, 0]);
+        assert_eq!([missed("100:100000000", 710, 0), missed("run:100:100000000", 815, 0)], [1, 1]);
+        let speed = PmSpeed::parse("100:1G").unwrap_or_else(|error| unreachable!("{error}"));
+        let said = speed.shortfalls(&PmFloor { write_ns: 180, read_ns: 0 });
+        assert!(said[0].ends_with("a write of 64 B with its fence takes 180 ns on this machine, not 100 ns"));
+    }
+
+    #[test]
+    fn the_floor_is_measured_on_the_memory_below() {
+        let of = |text: &str| {
+            let speed = PmSpeed::parse(text).unwrap_or_else(|error| unreachable!("{error}"));
+            EmulatedPm::new(Arc::new(RecordedPm::new(1 << 20)), speed, Arc::new(SystemClock::default()))
+        };
+        // No memory is as fast, and none as slow.
+        let pm = of("1:64G:1");
+        assert!(pm.floor().write_ns > 1 && pm.floor().read_ns > 1, "{:?}", pm.floor());
+        assert_eq!(pm.shortfalls().len(), 2);
+        assert_eq!(of("1000000000:64G:1000000000").shortfalls(), Vec::<String>::new());
+        assert_eq!(emulated("200:1G:300").0.floor(), PmFloor::default(), "a manual clock stands still");
     }
 
     #[test]
