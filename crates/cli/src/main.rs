@@ -13,6 +13,7 @@ mod failure;
 mod mounts;
 mod options;
 mod output;
+mod parameters;
 mod pool;
 mod signature;
 

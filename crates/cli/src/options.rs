@@ -3,6 +3,7 @@
 use crate::emulation::Emulation;
 use crate::failure::{Failure, Outcome, status};
 use crate::output::parse_size;
+use crate::parameters;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -56,12 +57,18 @@ const LATER: &[&str] = &["lazytime", "metrics", "remount", "strictatime"];
 
 /// An hour.
 const MAX_PREFETCH_MS: u64 = 3_600_000;
-/// 4 GiB.
-const MAX_SYNC_BLOCKS: u32 = 1 << 20;
 
 impl Options {
     /// Understands the words of all `-o`. `sloppy` ignores unknown ones, as mount -s asks.
     pub fn parse(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
+        let options = Options::parse_words(lists, root, sloppy)?;
+        let misfit = |text| Failure::new(format!("mount options: {text}")).with_status(status::MOUNT_USAGE);
+        options.fs.parameters.check().map_err(misfit)?;
+        Ok(options)
+    }
+
+    /// As [`Self::parse`]; whether they fit one another is not asked.
+    pub fn parse_words(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
         let mut options = Options {
             fs: MountOptions::default(),
             flags: Vec::new(),
@@ -112,7 +119,10 @@ impl Options {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             "cache" | "buffer" | "policy" | "data" | "threshold" | "group" | "prefetch" | "prefetch_ms"
-            | "log" | "metadata" | "sync_blocks" | "large_after" | "large_min" => {
+            | "log" | "metadata" | "large_min" => {
+                return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
+            }
+            number if parameters::knows(number) => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             _ => return Err(unknown(name)),
@@ -148,18 +158,6 @@ impl Options {
                 self.fs.threshold_percent = match value.trim_end_matches('%').parse() {
                     Ok(percent @ 1..=99) => Some(percent),
                     _ => return Err(wrong("must be a percentage from 1 to 99")),
-                }
-            }
-            "sync_blocks" => {
-                self.fs.parameters.sync_blocks = match value.parse() {
-                    Ok(blocks @ 1..=MAX_SYNC_BLOCKS) => blocks,
-                    _ => return Err(wrong("must be blocks, from 1 to 1048576")),
-                }
-            }
-            "large_after" => {
-                self.fs.parameters.large_after = match value.parse() {
-                    Ok(count @ 0..=250) => count,
-                    _ => return Err(wrong("must be a count, at most 250")),
                 }
             }
             "large_min" => {
@@ -199,7 +197,10 @@ impl Options {
                 });
             }
             "user" | "uhelper" | "comment" | "helper" => {} // mount(8)'s notes to itself
-            _ => return Err(unknown(name)),
+            _ => match parameters::take(&mut self.fs.parameters, name, value) {
+                Some(done) => done.map_err(|error| wrong(&error))?,
+                None => return Err(unknown(name)),
+            },
         }
         Ok(())
     }
@@ -239,7 +240,16 @@ mod tests {
         assert_eq!(options.fs.metadata_moves, MetadataMoves::WhenScarce);
         let kept = parse("metadata=pm").unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(kept.fs.metadata_moves, MetadataMoves::Never);
-        assert_eq!(options.fs.parameters, Parameters { sync_blocks: 8, large_after: 0, large_min: 32 << 10 });
+        let three =
+            Parameters { sync_blocks: 8, large_after: 0, large_min: 32 << 10, ..Parameters::PUBLISHED };
+        assert_eq!(options.fs.parameters, three);
+        // Each alone would not fit the other's default.
+        let options =
+            parse("threshold_min=95%,threshold_max=97,dataflow_high=0.25,dataflow_low=0.1,dataflow_s=1");
+        let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
+        let Parameters { utilisation, dataflow, .. } = options.fs.parameters;
+        assert_eq!((utilisation.least_percent, utilisation.most_percent), (95, 97));
+        assert_eq!((dataflow.high_percent, dataflow.low_percent, dataflow.seconds), (25, 10, 1));
     }
 
     #[test]
@@ -254,7 +264,14 @@ mod tests {
             ("emulate-tier=0:sata", "use emulate-pm"),
             ("emulate-tier=1:fast", "is no device class"),
             ("sync_blocks=0", "from 1 to 1048576"),
-            ("large_after=251", "at most 250"),
+            ("large_after=251", "from 0 to 250"),
+            ("touches=0", "from 1 to 100"),
+            ("touches", "needs a value"),
+            ("threshold_max=100", "must be a percentage, from 1 to 99"),
+            ("threshold_min=91", "threshold_min=91 is above threshold_max=90"),
+            ("dataflow_low=2.5", "dataflow_low is above dataflow_high"),
+            ("dataflow_high=two", "must be a ratio from 0.01 to 1000"),
+            ("dataflow_s=17", "from 1 to 16"),
             ("large_min=2M", "from 4K to 1M"),
             ("large_min", "needs a value"),
             ("policy=best", "no such policy"),

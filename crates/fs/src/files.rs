@@ -398,12 +398,12 @@ impl Files {
         self.states.len()
     }
 
-    /// The file at a place, if it is read-dominated.
-    pub fn read_dominated_at(&self, place: usize) -> Option<(Ino, u32)> {
+    /// The file at a place, if it is read-dominated: if `times` its size was read.
+    pub fn read_dominated_at(&self, place: usize, times: u32) -> Option<(Ino, u32)> {
         let state = self.states.get(place)?;
         let key = state.key.load(Ordering::Relaxed);
         let file = (Ino(key >> 32), key as u32);
-        (key != 0 && state.reads().is_dominated(state.size.load(Ordering::Relaxed))).then_some(file)
+        (key != 0 && state.reads().is_dominated(state.size.load(Ordering::Relaxed), times)).then_some(file)
     }
 }
 
@@ -415,7 +415,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    const P: Parameters = Parameters { sync_blocks: 1024, large_after: 4, large_min: 64 << 10 };
+    const P: Parameters = Parameters::PUBLISHED;
 
     /// A table with what is learnt.
     struct Table {

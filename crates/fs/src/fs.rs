@@ -62,6 +62,10 @@ pub struct Fs {
     pub(crate) policy: Box<dyn Policy>,
     /// The predictors' parameters and what they remember; nothing is noted unless the policy steers writes.
     pub(crate) parameters: Parameters,
+    /// The policy `anticache` demotes above this PM use.
+    pub(crate) threshold_percent: u8,
+    /// Lifetime of a prefetched page.
+    pub(crate) prefetch_ms: u64,
     pub(crate) steers: AtomicBool,
     pub(crate) files: Files,
     pub(crate) entries: WriteEntries,

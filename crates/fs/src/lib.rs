@@ -30,6 +30,7 @@ mod numbers;
 mod op;
 mod orphan;
 mod pages;
+mod parameters_status;
 mod partial;
 mod pin;
 mod place;
@@ -68,9 +69,11 @@ pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
 pub use mount::{
     Background, MetadataMoves, MountOptions, PolicyKind, PoolMedia, mend_superblock, read_superblock,
 };
+pub use parameters_status::ParametersStatus;
 pub use references::OpenMode;
 pub use speeds::{SpeedStatus, class_name, speed_of, speed_status};
 pub use status::{FsStatus, PlacementStatus};
 pub use tally::{TallyReport, TallyRow};
+pub use terrace_placement::threshold::MOST_SECONDS as MOST_DATAFLOW_SECONDS;
 pub use terrace_placement::{Ablation, Parameters, name_of as policy_name};
 pub use types::*;

@@ -89,7 +89,7 @@ pub struct MountOptions {
     pub data_ordered: Option<bool>,
     /// Anticache: demote above this PM use.
     pub threshold_percent: Option<u8>,
-    /// Predictive, write-only: parameters of the predictors.
+    /// Parameters of predictors, thresholds and migration.
     pub parameters: Parameters,
     /// Largest group of a migration, in bytes.
     pub group_bytes: u64,
@@ -101,7 +101,7 @@ pub struct MountOptions {
     pub prefetch_bytes: u64,
     /// Lifetime of a prefetched page.
     pub prefetch_ms: u64,
-    /// Bring every block read from below into PM at once ([AC-BPFS]).
+    /// Bring every block read from below into PM at once ([AC-BPFS]): `parameters.touches` is 1, whatever it says.
     pub promote_first_touch: bool,
     /// The home of every write that does not ask for durability, instead of what the policy says: for tests.
     pub home: Option<Home>,
@@ -266,7 +266,12 @@ impl Fs {
         let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };
         let policy_id = options.policy.map_or(superblock.policy, |kind| kind as u8);
         let threshold = options.threshold_percent.unwrap_or(80);
-        let policy = terrace_placement::make(policy_id, threshold, options.promote_first_touch)
+        let mut parameters = options.ablation.parameters(options.parameters);
+        parameters.check().map_err(refuse)?;
+        if options.promote_first_touch {
+            parameters.touches = 1;
+        }
+        let policy = terrace_placement::make(policy_id, threshold, &parameters)
             .ok_or_else(|| refuse(format!("unknown policy {policy_id}")))?;
         let policy = options.ablation.of(policy);
         let usable = geometry.block_count() - geometry.first_pool_block().0;
@@ -303,12 +308,14 @@ impl Fs {
             migration: Migration::new(),
             pins: Pins::new(),
             policy,
-            parameters: options.ablation.parameters(options.parameters),
+            parameters,
+            threshold_percent: threshold,
+            prefetch_ms: options.prefetch_ms,
             steers: AtomicBool::new(steers),
             // Nothing is noted: as small as can be.
             files: Files::new(if steers { usable } else { 0 }),
             entries: WriteEntries::new(if steers { usable } else { 0 }),
-            flows: Flows::new(),
+            flows: Flows::new(&parameters),
             tally: Tally::default(),
             relatives: Relatives::new(if steers { usable } else { 0 }),
             home: options.home,

@@ -86,7 +86,7 @@ pub(crate) enum Holder {
 /// The streams under way.
 pub(crate) struct ReadAhead {
     streams: Vec<Mutex<Stream>>,
-    shortest: u64,
+    pub shortest: u64,
     longest: u64,
     queue: Mutex<Queue>,
     /// Notified whenever a window has come.

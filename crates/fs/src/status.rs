@@ -4,6 +4,7 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::metadata_status::MetadataStatus;
 use crate::migration::{HandReport, MigrationReport};
+use crate::parameters_status::ParametersStatus;
 use crate::speeds::{SpeedStatus, class_name, speed_status};
 use crate::tally::TallyReport;
 use crate::types::{BlockRange, Space, Wait, Whereabouts};
@@ -105,7 +106,7 @@ pub struct PlacementStatus {
     pub pm_read_bytes: u64,
     /// Bytes written to PM, a decayed sum: equation (1).
     pub pm_written_bytes: u64,
-    /// Bytes read from PM to bytes read from DRAM in the last four seconds: equation (2).
+    /// Bytes read from PM to bytes read from DRAM in the last seconds, four as a rule: equation (2).
     pub dataflow_ratio: Option<f64>,
     /// The side that idled in each of them: dram, pm or none.
     pub dataflow_idle: &'static str,
@@ -132,6 +133,8 @@ pub struct FsStatus {
     pub data_mode: &'static str,
     /// PM use in percent above which the policy demotes.
     pub threshold: Option<u8>,
+    /// What mount options set, as it is in force.
+    pub parameters: ParametersStatus,
     /// The predictors, when the policy has any.
     pub placement: Option<PlacementStatus>,
     /// Migration.
@@ -178,6 +181,7 @@ impl Fs {
             policy: self.policy.name(),
             data_mode: if self.data_ordered { "ordered" } else { "atomic" },
             threshold: self.policy.threshold_percent(&self.with_flows(Observation::default())),
+            parameters: self.parameters_status(),
             placement: self.placement_status(),
             migration: self.migration.report(self.clock.monotonic_ns()),
             metadata,
@@ -206,7 +210,7 @@ impl Fs {
         if !self.policy.steers_writes() {
             return None;
         }
-        let Parameters { sync_blocks, large_after, large_min } = self.parameters;
+        let Parameters { sync_blocks, large_after, large_min, .. } = self.parameters;
         let window = self.flows.window();
         let mut confusion = self.tally.report();
         self.files.unsettled(self.tick.load(Ordering::Relaxed), |judgement, idle, bytes| {
@@ -420,7 +424,10 @@ impl Fs {
         found.tiers = bytes.into_iter().enumerate().map(|(tier, bytes)| (tier as u8, bytes)).collect();
         found.dirty_bytes = self.cache.count_dirty(ino) * BLOCK_SIZE;
         found.dram_bytes = self.cache.count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
-        found.predictions = self.predictions(&inode, written, read);
+        // Of directories and links nothing is predicted.
+        if inode.slot.is_regular() {
+            found.predictions = self.predictions(&inode, written, read);
+        }
         Ok(found)
     }
 }

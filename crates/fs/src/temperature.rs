@@ -6,7 +6,7 @@ use crate::slot::Inode;
 use crate::types::Predictions;
 use terrace_format::Ino;
 use terrace_placement::threshold::{Flow, Window};
-use terrace_placement::{Idle, Observation, temperature};
+use terrace_placement::{Idle, Observation, Parameters, temperature};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -41,7 +41,6 @@ pub(crate) struct Flows {
     idle: AtomicU8,
 }
 
-#[derive(Default)]
 struct Seconds {
     window: Window,
     before: Flow,
@@ -50,8 +49,10 @@ struct Seconds {
 }
 
 impl Flows {
-    pub fn new() -> Flows {
-        Flows { shards: Default::default(), window: Mutex::default(), idle: AtomicU8::new(0) }
+    pub fn new(parameters: &Parameters) -> Flows {
+        let window = Window::new(&parameters.utilisation, &parameters.dataflow);
+        let seconds = Seconds { window, before: Flow::default(), at_ns: None };
+        Flows { shards: Default::default(), window: Mutex::new(seconds), idle: AtomicU8::new(0) }
     }
 
     fn shard(&self, ino: Ino) -> &Shard {
@@ -147,13 +148,14 @@ impl Fs {
                 .then(|| known.is_none_or(|file| file.judged(&self.relatives).is_synchronous())),
             large_predicted: steers
                 .then(|| known.is_some_and(|file| file.run().0.is_large(&self.parameters))),
-            read_dominated: self
-                .policy
-                .follows_reads()
-                .then(|| known.is_some_and(|file| file.reads().is_dominated(inode.size()))),
+            read_dominated: self.policy.follows_reads().then(|| {
+                known.is_some_and(|file| file.reads().is_dominated(inode.size(), self.parameters.read_times))
+            }),
             average_mtime: wall(written),
             average_rtime: wall(read),
-            temperature: (written.blocks > 0).then(|| temperature::word(now, written.newest, read.newest)),
+            temperature: (written.blocks > 0).then(|| {
+                temperature::word((now, self.parameters.whole_after()), written.newest, read.newest)
+            }),
         }
     }
 }
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn seconds_are_closed_by_the_clock_that_is_given() {
-        let flows = Flows::new();
+        let flows = Flows::new(&Parameters::PUBLISHED);
         flows.tell_time(5);
         flows.note_write(Ino(3), 4 << 20, 0);
         flows.note_read(Ino(19), 1 << 20, 2 << 20);

@@ -183,8 +183,8 @@ pub struct Whereabouts {
     pub predictions: Predictions,
 }
 
-/// What the predictors and the times of its blocks in PM say of one file. `None`: the policy does not ask, or no
-/// block is in PM.
+/// What the predictors and the times of its blocks in PM say of one file. `None`: the policy does not ask, no block is
+/// in PM, or it is no regular file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Predictions {
     /// An fsync is expected soon after a write.

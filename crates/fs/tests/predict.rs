@@ -375,3 +375,58 @@ fn every_policy_of_the_superblock_mounts() -> FsResult<()> {
     }
     Ok(())
 }
+
+/// Parameters of migration reach those who use them: nothing of it happens with the publications' values.
+#[test]
+fn other_parameters_decide_otherwise() -> FsResult<()> {
+    let pool = Pool::new(8 << 20, 8192);
+    let mut parameters = Parameters { read_times: 5, touches: 3, whole_after_s: 2, ..Parameters::default() };
+    parameters.utilisation.even_percent = 40;
+    parameters.utilisation.least_percent = 30;
+    parameters.dataflow.seconds = 1;
+    let fs = mount(&pool, parameters);
+    let status = fs.status()?;
+    assert_eq!(status.threshold, Some(40));
+    let shown = status.parameters;
+    assert_eq!((shown.read_times, shown.touches, shown.whole_after_seconds), (5, 3, 2));
+    assert_eq!(
+        (shown.threshold_even_percent, shown.threshold_min_percent, shown.dataflow_seconds),
+        (40, 30, 1)
+    );
+    assert_eq!((shown.dataflow_high, shown.dataflow_low), (2.0, 0.5));
+    assert_eq!(shown.group_bytes, 15 * BLOCK, "a chunk of this pool without its summary");
+    let ino = create(&fs, "a")?;
+    write(&fs, ino, 0, 100)?;
+    let says = || fs.whereabouts(ino).map(|found| found.predictions);
+    (0..5).try_for_each(|_| read(&fs, ino, 0, 100))?;
+    assert_eq!(says()?.read_dominated, Some(false));
+    read(&fs, ino, 0, 1)?;
+    assert_eq!(says()?.read_dominated, Some(true));
+    pass(&pool, &fs, Duration::from_secs(1));
+    assert_eq!(
+        fs.status()?.placement.map(|placement| placement.dataflow_idle),
+        Some("dram"),
+        "one second is enough"
+    );
+    pass(&pool, &fs, Duration::from_secs(2));
+    assert_eq!(says()?.temperature, Some("cold"));
+    // The second touch of a cold block leaves it there, the third brings it up.
+    let other = create(&fs, "b")?;
+    write(&fs, other, 0, 10)?;
+    fs.sync_to(1, &mut |_| {})?;
+    for up in [0, 0, 10] {
+        read(&fs, other, 0, 10)?;
+        fs.run_background(5);
+        assert_eq!(in_pm(&fs.whereabouts(other)?), up);
+    }
+    drop(fs);
+    parameters.utilisation.most_percent = 20;
+    let options = MountOptions { parameters, ..MountOptions::default() };
+    let superblock =
+        terrace_fs::read_superblock(&*pool.pm, true).map_err(|_| terrace_fs::FsError::Invalid)?.0;
+    let refused = Fs::mount(pool.media(), superblock, options, Arc::clone(&pool.clock)).err();
+    assert!(
+        refused.is_some_and(|error| error.to_string().contains("threshold_min=30 is above threshold_max=20"))
+    );
+    Ok(())
+}

@@ -105,7 +105,12 @@ fn a_write_to_pm_leaves_no_hole_where_others_wrote_into_dram_meanwhile() {
     let device = Interposed::over(&pool);
     let options = MountOptions {
         policy: Some(PolicyKind::Predictive),
-        parameters: Parameters { sync_blocks: 1, large_after: 0, large_min: 8 << 10 },
+        parameters: Parameters {
+            sync_blocks: 1,
+            large_after: 0,
+            large_min: 8 << 10,
+            ..Parameters::PUBLISHED
+        },
         read_first: true,
         ..MountOptions::default()
     };

@@ -1,6 +1,9 @@
 //! What can be set at mount, with the publications' values.
 
-/// Parameters of the predictors (design 5). Each is a mount option of the same name.
+use crate::temperature::TICKS_PER_SECOND;
+use crate::threshold::{Dataflow, Utilisation};
+
+/// Parameters of the predictors (design 5) and of migration (design 7). Each is a mount option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
     /// A file with fewer blocks than this written between two fsyncs is updated synchronously ([TPFS] section 4).
@@ -9,10 +12,49 @@ pub struct Parameters {
     pub large_after: u8,
     /// Bytes below which no write is large, whatever its counter.
     pub large_min: u64,
+    /// A file of which more than so many times its size was read since it was last written is read-dominated ([TPFS]
+    /// section 4).
+    pub read_times: u32,
+    /// A cold block comes into PM when it is read for so-manieth time (design 6); 1 is the rule of [AC-BPFS].
+    pub touches: u32,
+    /// A file not used for so many seconds goes down as a whole ([TPFS] section 5.2).
+    pub whole_after_s: u32,
+    /// Equation (1) of [TPFS].
+    pub utilisation: Utilisation,
+    /// Equation (2) of [TPFS].
+    pub dataflow: Dataflow,
+}
+
+impl Parameters {
+    /// The publications' values.
+    pub const PUBLISHED: Parameters = Parameters {
+        sync_blocks: 1024,
+        large_after: 4,
+        large_min: 64 << 10,
+        read_times: 2,
+        touches: 2,
+        whole_after_s: 30,
+        utilisation: Utilisation::PUBLISHED,
+        dataflow: Dataflow::PUBLISHED,
+    };
+
+    /// [`Self::whole_after_s`] in ticks.
+    pub fn whole_after(&self) -> u32 {
+        self.whole_after_s.saturating_mul(TICKS_PER_SECOND)
+    }
+
+    /// Whether they fit one another.
+    ///
+    /// # Errors
+    /// What does not, by the names of the mount options.
+    pub fn check(&self) -> Result<(), String> {
+        self.utilisation.check()?;
+        self.dataflow.check()
+    }
 }
 
 impl Default for Parameters {
     fn default() -> Self {
-        Parameters { sync_blocks: 1024, large_after: 4, large_min: 64 << 10 }
+        Parameters::PUBLISHED
     }
 }

@@ -3,9 +3,6 @@
 //! It counts what was read in a row since the last write; above twice the file's size the file is read-dominated.
 //! The publication counts blocks; here bytes, so that many small reads of one block do not count as many blocks.
 
-/// Times its size that a file must have been read since it was last written ([TPFS]: 2).
-pub const TIMES: u64 = 2;
-
 /// One file's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadFrequency {
@@ -24,9 +21,9 @@ impl ReadFrequency {
         self.bytes = 0;
     }
 
-    /// Whether a file of `size` bytes is read-dominated.
-    pub fn is_dominated(&self, size: u64) -> bool {
-        size > 0 && self.bytes > size.saturating_mul(TIMES)
+    /// Whether a file of `size` bytes is read-dominated: `times` its size was read ([TPFS]: 2).
+    pub fn is_dominated(&self, size: u64, times: u32) -> bool {
+        size > 0 && self.bytes > size.saturating_mul(times.into())
     }
 }
 
@@ -37,12 +34,12 @@ mod tests {
     #[test]
     fn more_than_twice_the_size_and_not_once_it_is_written() {
         let mut state = ReadFrequency::default();
-        assert!(!state.is_dominated(0), "an empty file is not");
+        assert!(!state.is_dominated(0, 2), "an empty file is not");
         (0..2).for_each(|_| state.read(1 << 20));
-        assert!(!state.is_dominated(1 << 20));
+        assert!(!state.is_dominated(1 << 20, 2));
         state.read(1);
-        assert!(state.is_dominated(1 << 20));
+        assert!(state.is_dominated(1 << 20, 2) && !state.is_dominated(1 << 20, 3));
         state.wrote();
-        assert!(!state.is_dominated(1));
+        assert!(!state.is_dominated(1, 2));
     }
 }

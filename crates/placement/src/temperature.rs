@@ -7,8 +7,6 @@ use std::cmp::Reverse;
 
 /// Ticks in a second.
 pub const TICKS_PER_SECOND: u32 = 100;
-/// A file not written for so long is write-cold as a whole ([TPFS]: 30 s).
-pub const WHOLE_AFTER: u32 = 30 * TICKS_PER_SECOND;
 
 /// The logarithmic bucket of an age: 0 is the youngest, 32 the oldest.
 pub fn bucket(now: u32, at: u32) -> u32 {
@@ -51,9 +49,9 @@ impl Times {
         self.sum.checked_div(self.blocks).unwrap_or(0) as u32
     }
 
-    /// How much of the file goes down.
-    pub fn portion(&self, now: u32) -> Portion {
-        if now.saturating_sub(self.newest) >= WHOLE_AFTER {
+    /// How much of the file goes down: all of it when it was not used for `whole_after` ticks.
+    pub fn portion(&self, now: u32, whole_after: u32) -> Portion {
+        if now.saturating_sub(self.newest) >= whole_after {
             Portion::Whole
         } else {
             Portion::OlderThan(self.average())
@@ -82,11 +80,11 @@ impl Portion {
 
 /// Which files give about `wanted` blocks, the coldest first, and what of each goes. A file goes by the logarithm of
 /// the age of its average; files of one age by number, which keeps neighbours together and every run the same. A file
-/// written all at once and lately has no part that is older, and is left out.
+/// written all at once and lately has no part that is older, and is left out. For `whole_after` see [`Times::portion`].
 pub fn coldest<'a>(
     files: impl IntoIterator<Item = (u64, &'a Times)>,
     wanted: u64,
-    now: u32,
+    (now, whole_after): (u32, u32),
 ) -> Vec<(u64, Portion)> {
     let with_age = |(file, times): (u64, &'a Times)| (Reverse(bucket(now, times.average())), file, times);
     let mut order: Vec<_> = files.into_iter().map(with_age).collect();
@@ -96,7 +94,7 @@ pub fn coldest<'a>(
         if blocks >= wanted {
             break;
         }
-        let portion = times.portion(now);
+        let portion = times.portion(now, whole_after);
         blocks += match portion {
             Portion::Whole => times.blocks,
             Portion::OlderThan(_) if times.is_even() => continue,
@@ -108,9 +106,9 @@ pub fn coldest<'a>(
     chosen
 }
 
-/// One word for people: what a file's times say.
-pub fn word(now: u32, written: u32, read: u32) -> &'static str {
-    let lately = |at: u32| at > 0 && now.saturating_sub(at) < WHOLE_AFTER;
+/// One word for people: what a file's times say. Hot is what is younger than `whole_after`.
+pub fn word((now, whole_after): (u32, u32), written: u32, read: u32) -> &'static str {
+    let lately = |at: u32| at > 0 && now.saturating_sub(at) < whole_after;
     match (lately(written), lately(read)) {
         (true, _) => "write-hot",
         (false, true) => "read-hot",
@@ -121,6 +119,8 @@ pub fn word(now: u32, written: u32, read: u32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WHOLE_AFTER: u32 = 30 * TICKS_PER_SECOND;
 
     #[test]
     fn buckets_are_logarithmic() {
@@ -134,21 +134,22 @@ mod tests {
         let mut times = Times::default();
         [100, 200, 600].iter().for_each(|at| times.add(*at));
         assert_eq!((times.average(), times.newest, times.blocks), (300, 600, 3));
-        assert_eq!(times.portion(600 + WHOLE_AFTER), Portion::Whole);
-        let part = times.portion(700);
+        assert_eq!(times.portion(600 + WHOLE_AFTER, WHOLE_AFTER), Portion::Whole);
+        assert_eq!(times.portion(700, 100), Portion::Whole);
+        let part = times.portion(700, 101);
         assert_eq!(part, Portion::OlderThan(300));
         assert!(part.holds(200) && !part.holds(300) && !part.holds(600));
         let mut even = Times::default();
         (0..9).for_each(|_| even.add(50));
         assert!(even.is_even() && !times.is_even());
-        assert!(!even.portion(60).holds(50), "written all at once: no part is older");
+        assert!(!even.portion(60, WHOLE_AFTER).holds(50), "written all at once: no part is older");
     }
 
     #[test]
     fn words() {
         let now = 10 * WHOLE_AFTER;
         assert_eq!(
-            [word(now, now, 0), word(now, 1, now - 5), word(now, 1, 1)],
+            [(now, 0), (1, now - 5), (1, 1)].map(|(written, read)| word((now, WHOLE_AFTER), written, read)),
             ["write-hot", "read-hot", "cold"]
         );
     }

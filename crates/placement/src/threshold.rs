@@ -2,16 +2,36 @@
 
 use crate::decision::Idle;
 
-/// Least and most PM use above which data goes down, in percent.
-pub const LEAST_PERCENT: i64 = 50;
-/// See [`LEAST_PERCENT`].
-pub const MOST_PERCENT: i64 = 90;
 /// Both sides of a ratio count as at least so many bytes: an idle system has the threshold of an even one.
 const FLOOR: u64 = 1 << 20;
-/// A second's bytes lose an eighth with each second: half of their weight in five.
-const DECAY_SHIFT: u32 = 3;
-/// Seconds in a row that equation (2) asks for.
-pub const SECONDS: usize = 4;
+/// Most seconds in a row that equation (2) can ask for.
+pub const MOST_SECONDS: usize = 16;
+
+/// The numbers of equation (1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Utilisation {
+    /// PM use above which data goes down when as much is read as written, in percent.
+    pub even_percent: u8,
+    /// By how much it rises when twice as much is read.
+    pub step_percent: u8,
+    /// Least and most.
+    pub least_percent: u8,
+    /// See [`Self::least_percent`].
+    pub most_percent: u8,
+    /// A second's bytes lose one part in so many with each second.
+    pub decay: u32,
+}
+
+/// The numbers of equation (2), in hundredths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dataflow {
+    /// DRAM idles when the ratio is above this,
+    pub high_percent: u32,
+    /// PM when it is below this,
+    pub low_percent: u32,
+    /// in each of so many seconds, from 1 to [`MOST_SECONDS`].
+    pub seconds: u8,
+}
 
 /// Bytes that moved in an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,44 +71,97 @@ fn log2_256(value: u64) -> i64 {
     result
 }
 
-/// Equation (1): 70 % + 5 % · log2(bytes read from PM / bytes written to PM), from 50 to 90 %.
-pub fn utilisation_percent(pm_read: u64, pm_written: u64) -> u8 {
-    let log = log2_256(pm_read.max(FLOOR)) - log2_256(pm_written.max(FLOOR));
-    (70 + 5 * log / 256).clamp(LEAST_PERCENT, MOST_PERCENT) as u8
+impl Utilisation {
+    /// 70 % + 5 % · log2, from 50 to 90 %; half of a second's weight is gone in five.
+    pub const PUBLISHED: Utilisation =
+        Utilisation { even_percent: 70, step_percent: 5, least_percent: 50, most_percent: 90, decay: 8 };
+
+    /// Equation (1): 70 % + 5 % · log2(bytes read from PM / bytes written to PM), from 50 to 90 %.
+    pub fn percent(&self, pm_read: u64, pm_written: u64) -> u8 {
+        let log = log2_256(pm_read.max(FLOOR)) - log2_256(pm_written.max(FLOOR));
+        let percent = i64::from(self.even_percent) + i64::from(self.step_percent) * log / 256;
+        percent.min(self.most_percent.into()).max(self.least_percent.into()) as u8
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Utilisation { least_percent: least, most_percent: most, .. } = *self;
+        if least > most {
+            return Err(format!("threshold_min={least} is above threshold_max={most}"));
+        }
+        if most > 99 || self.decay == 0 {
+            return Err("threshold_max must be at most 99, threshold_decay at least 1".to_string());
+        }
+        Ok(())
+    }
 }
 
-/// Equation (2) of one second: which side idles. A second in which nothing to speak of was read says nothing.
-fn idle_in(flow: &Flow) -> Idle {
-    let (pm, dram) = (flow.pm_read, flow.dram_read);
-    if pm.max(dram) < FLOOR {
-        Idle::Neither
-    } else if pm > dram.saturating_mul(2) {
-        Idle::Dram
-    } else if pm.saturating_mul(2) < dram {
-        Idle::Pm
-    } else {
-        Idle::Neither
+impl Dataflow {
+    /// Above 2 or below 0.5 in each of four seconds.
+    pub const PUBLISHED: Dataflow = Dataflow { high_percent: 200, low_percent: 50, seconds: 4 };
+
+    /// Equation (2) of one second: which side idles. A second in which nothing to speak of was read says nothing.
+    fn idle_in(&self, flow: &Flow) -> Idle {
+        let (pm, dram) = (flow.pm_read, flow.dram_read);
+        let times = |bytes: u64, percent: u32| bytes.saturating_mul(percent.into());
+        if pm.max(dram) < FLOOR {
+            Idle::Neither
+        } else if times(pm, 100) > times(dram, self.high_percent) {
+            Idle::Dram
+        } else if times(pm, 100) < times(dram, self.low_percent) {
+            Idle::Pm
+        } else {
+            Idle::Neither
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.low_percent > self.high_percent {
+            return Err("dataflow_low is above dataflow_high".to_string());
+        }
+        if self.seconds == 0 || usize::from(self.seconds) > MOST_SECONDS {
+            return Err(format!("dataflow_s must be from 1 to {MOST_SECONDS}"));
+        }
+        Ok(())
     }
 }
 
 /// Both thresholds' memory: a decayed sum and the last seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
+    decay: u64,
+    dataflow: Dataflow,
     decayed: Flow,
-    last: [Flow; SECONDS],
+    /// The youngest at the end.
+    last: [Flow; MOST_SECONDS],
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window::new(&Utilisation::PUBLISHED, &Dataflow::PUBLISHED)
+    }
 }
 
 impl Window {
+    /// In which nothing has moved yet.
+    pub fn new(utilisation: &Utilisation, dataflow: &Dataflow) -> Window {
+        Window {
+            decay: u64::from(utilisation.decay).max(1),
+            dataflow: *dataflow,
+            decayed: Flow::default(),
+            last: [Flow::default(); MOST_SECONDS],
+        }
+    }
+
     /// One second passed in which `flow` moved.
     pub fn second(&mut self, flow: Flow) {
-        let decay = |sum: u64, new: u64| (sum - (sum >> DECAY_SHIFT)).saturating_add(new);
+        let decay = |sum: u64, new: u64| (sum - sum / self.decay).saturating_add(new);
         self.decayed = Flow {
             pm_read: decay(self.decayed.pm_read, flow.pm_read),
             pm_written: decay(self.decayed.pm_written, flow.pm_written),
             dram_read: decay(self.decayed.dram_read, flow.dram_read),
         };
         self.last.rotate_left(1);
-        self.last[SECONDS - 1] = flow;
+        self.last[MOST_SECONDS - 1] = flow;
     }
 
     /// What equation (1) divides.
@@ -96,15 +169,21 @@ impl Window {
         self.decayed
     }
 
-    /// The side that idled in each of the last four seconds.
-    pub fn idle(&self) -> Idle {
-        let first = idle_in(&self.last[0]);
-        if self.last.iter().all(|flow| idle_in(flow) == first) { first } else { Idle::Neither }
+    /// The seconds that equation (2) looks at.
+    fn last(&self) -> &[Flow] {
+        &self.last[MOST_SECONDS.saturating_sub(self.dataflow.seconds.into())..]
     }
 
-    /// Equation (2) over the last four seconds together, for status; `None` when nothing was read from DRAM.
+    /// The side that idled in each of the last seconds, four if nothing else was said.
+    pub fn idle(&self) -> Idle {
+        let mut sides = self.last().iter().map(|flow| self.dataflow.idle_in(flow));
+        let first = sides.next().unwrap_or_default();
+        if sides.all(|side| side == first) { first } else { Idle::Neither }
+    }
+
+    /// Equation (2) over these seconds together, for status; `None` when nothing was read from DRAM.
     pub fn dataflow_ratio(&self) -> Option<f64> {
-        let sum = |of: fn(&Flow) -> u64| self.last.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&Flow) -> u64| self.last().iter().map(of).sum::<u64>();
         let (pm, dram) = (sum(|flow| flow.pm_read), sum(|flow| flow.dram_read));
         (dram > 0).then(|| pm as f64 / dram as f64)
     }
@@ -125,9 +204,63 @@ mod tests {
 
     #[test]
     fn equation_1() {
-        let at = |read, written| utilisation_percent(read * MB, written * MB);
+        let at = |read, written| Utilisation::PUBLISHED.percent(read * MB, written * MB);
         assert_eq!([at(0, 0), at(5, 5), at(800, 200), at(200, 800)], [70, 70, 80, 60]);
         assert_eq!([at(100_000, 0), at(0, 100_000), at(16, 1), at(1, 16)], [90, 50, 90, 50]);
+        let other = Utilisation {
+            even_percent: 40,
+            step_percent: 10,
+            least_percent: 30,
+            most_percent: 45,
+            ..Utilisation::PUBLISHED
+        };
+        let at = |read, written| other.percent(read * MB, written * MB);
+        assert_eq!([at(5, 5), at(2, 1), at(1, 2), at(1, 800)], [40, 45, 30, 30]);
+    }
+
+    #[test]
+    fn equation_2_with_other_numbers() {
+        let dataflow = Dataflow { high_percent: 300, low_percent: 25, seconds: 1 };
+        let mut window = Window::new(&Utilisation::PUBLISHED, &dataflow);
+        let reads = |pm, dram| Flow { pm_read: pm * MB, dram_read: dram * MB, pm_written: 0 };
+        for (pm, dram, idle) in
+            [(31, 10, Idle::Dram), (30, 10, Idle::Neither), (25, 100, Idle::Neither), (24, 100, Idle::Pm)]
+        {
+            window.second(reads(pm, dram));
+            assert_eq!(window.idle(), idle, "{pm} {dram}");
+        }
+        assert_eq!(window.dataflow_ratio(), Some(0.24), "of the last second alone");
+        let long = Dataflow { seconds: MOST_SECONDS as u8, ..Dataflow::PUBLISHED };
+        let mut window = Window::new(&Utilisation::PUBLISHED, &long);
+        (1..MOST_SECONDS).for_each(|_| window.second(reads(30, 10)));
+        assert_eq!(window.idle(), Idle::Neither);
+        window.second(reads(30, 10));
+        assert_eq!(window.idle(), Idle::Dram);
+    }
+
+    #[test]
+    fn decay_is_one_part_in_so_many() {
+        let every = Utilisation { decay: 1, ..Utilisation::PUBLISHED };
+        for (utilisation, kept) in [(every, 0), (Utilisation::PUBLISHED, 7 * MB)] {
+            let mut window = Window::new(&utilisation, &Dataflow::PUBLISHED);
+            window.second(Flow { pm_read: 8 * MB, ..Flow::default() });
+            window.second(Flow::default());
+            assert_eq!(window.decayed().pm_read, kept);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        let utilisation = |least_percent, most_percent, decay| {
+            Utilisation { least_percent, most_percent, decay, ..Utilisation::PUBLISHED }.check().is_ok()
+        };
+        assert!(utilisation(50, 90, 8) && utilisation(60, 60, 1));
+        assert!(!utilisation(61, 60, 8) && !utilisation(50, 100, 8) && !utilisation(50, 90, 0));
+        let dataflow = |high_percent, low_percent, seconds| {
+            Dataflow { high_percent, low_percent, seconds }.check().is_ok()
+        };
+        assert!(dataflow(200, 50, 4) && dataflow(100, 100, 16));
+        assert!(!dataflow(50, 51, 4) && !dataflow(200, 50, 0) && !dataflow(200, 50, 17));
     }
 
     #[test]
@@ -153,10 +286,13 @@ mod tests {
     fn the_past_counts_less_with_each_second() {
         let mut window = Window::default();
         window.second(Flow { pm_written: 1 << 30, ..Flow::default() });
-        assert_eq!(utilisation_percent(window.decayed().pm_read, window.decayed().pm_written), 50);
+        let percent = |window: &Window| {
+            Utilisation::PUBLISHED.percent(window.decayed().pm_read, window.decayed().pm_written)
+        };
+        assert_eq!(percent(&window), 50);
         for _ in 0..60 {
             window.second(Flow { pm_read: 8 * MB, ..Flow::default() });
         }
-        assert_eq!(utilisation_percent(window.decayed().pm_read, window.decayed().pm_written), 90);
+        assert_eq!(percent(&window), 90);
     }
 }

@@ -83,7 +83,7 @@ impl Entry {
 mod tests {
     use super::*;
 
-    const P: Parameters = Parameters { sync_blocks: 1024, large_after: 4, large_min: 64 << 10 };
+    const P: Parameters = Parameters::PUBLISHED;
 
     #[test]
     fn rewrites_of_at_least_half_count_up_and_smaller_ones_begin_again() {

@@ -147,7 +147,12 @@ const TIERS: Config = Config {
     device_blocks: 1025,
     more_devices: &[(1, 769), (2, 1025), (2, 1537)],
     by_hand: true,
-    parameters: Some(Parameters { sync_blocks: 16, large_after: 1, large_min: 16 << 10 }),
+    parameters: Some(Parameters {
+        sync_blocks: 16,
+        large_after: 1,
+        large_min: 16 << 10,
+        ..Parameters::PUBLISHED
+    }),
     ..BASE
 };
 

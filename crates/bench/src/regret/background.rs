@@ -198,7 +198,9 @@ impl Machine<'_> {
         movable().for_each(|id| files[file_of(id) as usize].add(used(id)));
         let some = (0..).zip(&files).filter(|(_, times)| times.blocks > 0);
         let mut chosen: Vec<Option<(usize, Portion)>> = vec![None; files.len()];
-        for (rank, (file, portion)) in coldest(some, wanted as u64, now).into_iter().enumerate() {
+        for (rank, (file, portion)) in
+            coldest(some, wanted as u64, (now, self.parameters.whole_after())).into_iter().enumerate()
+        {
             chosen[file as usize] = Some((rank, portion));
         }
         let mut found = Vec::new();

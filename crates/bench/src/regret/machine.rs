@@ -164,7 +164,7 @@ pub(crate) struct Machine<'a> {
 
 /// Runs a candidate and gives what was waited in the measured part.
 pub(crate) fn run(steps: &Steps, setup: Setup, candidate: &Candidate) -> Waits {
-    let Some(policy) = make(candidate.policy, 80, false) else { return Waits::default() };
+    let Some(policy) = make(candidate.policy, 80, &Parameters::PUBLISHED) else { return Waits::default() };
     let blocks = steps.blocks();
     let mut machine = Machine {
         steps,

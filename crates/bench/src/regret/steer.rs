@@ -67,6 +67,6 @@ impl FileMemory {
     }
 
     pub fn is_read_dominated(&self) -> bool {
-        self.reads.is_dominated(self.size)
+        self.reads.is_dominated(self.size, Parameters::PUBLISHED.read_times)
     }
 }

@@ -51,7 +51,7 @@ fn known(lists: &[OsString], root: bool) -> OsString {
     for list in lists {
         for word in list.as_bytes().split(|&byte| byte == b',') {
             let word = OsStr::from_bytes(word);
-            if Options::parse(&[OsString::from(word)], root, false).is_ok() {
+            if Options::parse_words(&[OsString::from(word)], root, false).is_ok() {
                 known.push(word);
                 known.push(",");
             }

@@ -12,6 +12,9 @@ use terrace_format::superblock::Superblock;
 use terrace_fs::{class_name, speed_status};
 use terrace_media::speed::Speed;
 
+/// Moves that have ended and are shown.
+const ENDED_MOVES: usize = 3;
+
 pub fn run(args: &Status) -> Outcome<u8> {
     let mut found = match locate(&args.path)? {
         Located::Mounted(daemon) => daemon.ask(&Request::Status, |_| {})?,
@@ -185,11 +188,69 @@ fn show_placement(placement: &Value) {
     output::print(format!("PM lately read {read}, written {written}; PM to DRAM {ratio}, idle {idle}"));
     let row = |name: &str| {
         let row = &placement["confusion"][name];
-        format!("{name} {}/{}", size(&row["synced_bytes"]), size(&row["unsynced_bytes"]))
+        let bytes = ["synced_bytes", "unsynced_bytes", "open_bytes"].map(|column| size(&row[column]));
+        format!("{name} {}", bytes.join("/"))
     };
     let rows =
         ["synchronous", "asynchronous", "expected_synchronous", "expected_asynchronous", "unjudged"].map(row);
-    output::print(format!("predicted, of it synced/not: {}", rows.join("  ")));
+    output::print(format!("predicted, of it synced/not/not known yet: {}", rows.join("  ")));
+}
+
+/// How far the moves are that users asked for, and how the last ones ended.
+fn show_moves(moves: &Value) {
+    let none = Vec::new();
+    let moves = moves.as_array().unwrap_or(&none);
+    let has_ended = |one: &&Value| one["state"] == "done" || one["state"] == "failed";
+    let ended = moves.iter().filter(has_ended).count();
+    let (mut skipped, most_skipped) = (0, ended.saturating_sub(ENDED_MOVES));
+    for one in moves {
+        if has_ended(&one) && skipped < most_skipped {
+            skipped += 1;
+            continue;
+        }
+        let tier = one["tier"].as_u64().map(|tier| format!(" to tier {tier}")).unwrap_or_default();
+        let (done, total) = (size(&one["done_bytes"]), size(&one["total_bytes"]));
+        let reason = one["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let (id, action, state) = (text(&one["id"]), text(&one["action"]), text(&one["state"]));
+        output::print(format!("move {id}: {action}{tier}: {state}{reason}, {done} of {total}"));
+    }
+}
+
+/// What mount options set.
+fn show_parameters(found: &Value) {
+    let parameters = &found["parameters"];
+    if parameters.is_null() {
+        return;
+    }
+    let number = |name: &str| parameters[name].as_f64().unwrap_or(0.0);
+    let bytes = |name: &str| size(&parameters[name]);
+    if !found["placement"].is_null() {
+        output::print(format!(
+            "thresholds: {} % + {} % · log2(read/written), {} to {} %, decay 1/{} a second; dataflow {} to {} for {} s",
+            number("threshold_even_percent"),
+            number("threshold_step_percent"),
+            number("threshold_min_percent"),
+            number("threshold_max_percent"),
+            number("threshold_decay"),
+            number("dataflow_low"),
+            number("dataflow_high"),
+            number("dataflow_seconds"),
+        ));
+        output::print(format!(
+            "files go whole after {} s, are read-dominated above {} times their size; blocks come up on touch {}",
+            number("whole_after_seconds"),
+            number("read_times"),
+            number("touches"),
+        ));
+    }
+    output::print(format!(
+        "limits: group {}, cache {}, buffer {}, prefetch {} for {} s",
+        bytes("group_bytes"),
+        bytes("cache_bytes"),
+        bytes("buffer_bytes"),
+        bytes("prefetch_bytes"),
+        number("prefetch_seconds"),
+    ));
 }
 
 /// What only a mounted pool has.
@@ -210,7 +271,9 @@ fn show_live(found: &Value) {
             pages("fetched_pages")
         ));
     }
+    show_moves(&found["moves"]);
     show_placement(&found["placement"]);
+    show_parameters(found);
     let recovery = &found["recovery"];
     if !recovery.is_null() {
         let (time, records) = (text(&recovery["duration_seconds"]), text(&recovery["records_replayed"]));

@@ -65,12 +65,16 @@ fn show(found: &Value) {
     }
     parts.push(format!("DRAM {}", human(found["dram_bytes"].as_u64().unwrap_or(0))));
     parts.extend(found["temperature"].as_str().map(str::to_string));
+    // A policy without the predictor says neither.
     let says = [
-        ("sync_predicted", "synchronous"),
-        ("large_predicted", "large"),
-        ("read_dominated", "read-dominated"),
+        ("sync_predicted", "synchronous", "asynchronous"),
+        ("large_predicted", "large", "not large"),
+        ("read_dominated", "read-dominated", "not read-dominated"),
     ];
-    parts.extend(says.iter().filter(|(name, _)| found[*name] == true).map(|(_, word)| word.to_string()));
+    let word = |(name, yes, no): &(&str, &str, &str)| {
+        found[*name].as_bool().map(|said| if said { yes.to_string() } else { no.to_string() })
+    };
+    parts.extend(says.iter().filter_map(word));
     if let Some(tier) = found["pinned_tier"].as_u64() {
         parts.push(format!("pinned to tier {tier}"));
     }

@@ -1,7 +1,7 @@
 //! Victims of `predictive` and `write-only`: the coldest files first ([TPFS] section 5.2), by the last use of their blocks
 //! or by the last write ([`VictimOrder::tick`]).
 //!
-//! A file not used for 30 s goes whole; of the others what is older than the file's average. No list is kept: the
+//! A file not used for some time (`whole_after_s`, 30 s) goes whole; of the others what is older than the file's average. No list is kept: the
 //! block table is read twice, in its order, once for the files' averages and once for their blocks. That costs nothing
 //! while an operation runs, and what is found is exact (docs/placement.md).
 
@@ -36,7 +36,7 @@ impl Fs {
                 files.entry(ino.0).or_default().add(tick(descriptor));
             }
         });
-        let chosen = coldest_files(&files, wanted, now);
+        let chosen = coldest_files(&files, wanted, (now, self.parameters.whole_after()));
         let mut found = Vec::new();
         self.blocks.visit_files(&mut |pm, descriptor, ino, block| {
             if let Some((rank, portion)) = chosen.get(&ino.0)
@@ -57,7 +57,7 @@ impl Fs {
 }
 
 /// As many files as give about `wanted` blocks, the coldest first: their rank and what of them goes.
-fn coldest_files(files: &ByFile<Times>, wanted: u64, now: u32) -> ByFile<(u32, Portion)> {
+fn coldest_files(files: &ByFile<Times>, wanted: u64, now: (u32, u32)) -> ByFile<(u32, Portion)> {
     let order = coldest(files.iter().map(|(ino, times)| (*ino, times)), wanted, now);
     (0..).zip(order).map(|(rank, (ino, portion))| (ino, (rank, portion))).collect()
 }
@@ -65,11 +65,12 @@ fn coldest_files(files: &ByFile<Times>, wanted: u64, now: u32) -> ByFile<(u32, P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_placement::temperature::WHOLE_AFTER;
 
     #[test]
     fn the_coldest_files_first_and_of_warm_ones_a_part() {
+        const WHOLE_AFTER: u32 = 3000;
         let now = 10 * WHOLE_AFTER;
+        let times = (now, WHOLE_AFTER);
         let mut files: ByFile<Times> = HashMap::default();
         let mut file = |ino, at: &[u32]| at.iter().for_each(|at| files.entry(ino).or_default().add(*at));
         file(1, &[now, now - 1, now - 2]);
@@ -77,14 +78,16 @@ mod tests {
         file(3, &[now - WHOLE_AFTER; 4]);
         file(4, &[now; 4]);
         let chosen = |wanted| {
-            let mut list: Vec<_> =
-                coldest_files(&files, wanted, now).into_iter().map(|(ino, (rank, _))| (rank, ino)).collect();
+            let mut list: Vec<_> = coldest_files(&files, wanted, times)
+                .into_iter()
+                .map(|(ino, (rank, _))| (rank, ino))
+                .collect();
             list.sort_unstable();
             list.into_iter().map(|(_, ino)| ino).collect::<Vec<_>>()
         };
         assert_eq!(chosen(1), [2]);
         assert_eq!(chosen(3), [2, 3]);
         assert_eq!(chosen(100), [2, 3, 1], "the fourth was written all at once");
-        assert_eq!(coldest_files(&files, 100, now)[&1].1, Portion::OlderThan(now - 1));
+        assert_eq!(coldest_files(&files, 100, times)[&1].1, Portion::OlderThan(now - 1));
     }
 }

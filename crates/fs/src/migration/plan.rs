@@ -106,7 +106,7 @@ impl Fs {
 
     /// Blocks of a group that leaves PM: of a small PM a part only, or writers would wait for the whole of a group before
     /// any of it is free, and the device for them afterwards.
-    fn demotion_blocks(&self) -> u64 {
+    pub(crate) fn demotion_blocks(&self) -> u64 {
         let usable = self.blocks.end_block().0 - self.blocks.first_block().0;
         self.group_blocks.min((usable / OF_PM).max(LEAST_GROUP))
     }

@@ -74,7 +74,9 @@ impl Fs {
     pub(super) fn next_read_dominated(&self, cursor: &mut Cursor) -> Option<(Ino, u32, FileBlock)> {
         for _ in 0..PLACES.min(self.files.places()) {
             cursor.place = (cursor.place + 1) % self.files.places();
-            if let Some((ino, generation)) = self.files.read_dominated_at(cursor.place) {
+            if let Some((ino, generation)) =
+                self.files.read_dominated_at(cursor.place, self.parameters.read_times)
+            {
                 return Some((ino, generation, FileBlock(0)));
             }
         }

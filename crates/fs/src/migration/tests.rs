@@ -316,7 +316,7 @@ fn what_is_read_stays_and_what_nobody_touches_goes() {
     let caller = Caller { uid: 0, gid: 0 };
     let other = fs.mknod(ROOT_INO, b"b", 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
     fs.write(other, 0, &[2; 8 * BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed).unwrap();
-    let now = 3 * terrace_placement::temperature::WHOLE_AFTER;
+    let now = 3 * fs.parameters.whole_after();
     fs.tick.store(now, Ordering::Relaxed);
     fs.blocks.visit_files(&mut |_, descriptor, ino, _| {
         descriptor.touch_written(10);

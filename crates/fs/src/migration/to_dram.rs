@@ -32,7 +32,7 @@ impl Fs {
             && self
                 .files
                 .get(inode.ino, inode.slot.generation.get())
-                .is_some_and(|file| file.reads().is_dominated(inode.size()))
+                .is_some_and(|file| file.reads().is_dominated(inode.size(), self.parameters.read_times))
     }
 
     /// Moves a piece, if the policy and equation (2) ask for it and DRAM has room.

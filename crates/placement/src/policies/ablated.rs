@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn each_leaves_out_one_thing() {
-        let policy = |without: Ablation| without.of(Box::new(Predictive { first_touch: false }));
+        let policy = |without: Ablation| without.of(Box::new(Predictive::new(&Parameters::PUBLISHED)));
         let all = policy(Ablation::Nothing);
         assert!(all.follows_reads() && all.victims() == VictimOrder::ColdFiles);
         assert!(!policy(Ablation::ReadFrequency).follows_reads());

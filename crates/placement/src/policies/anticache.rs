@@ -12,8 +12,8 @@ use crate::{Observation, Policy};
 pub struct AntiCache {
     /// Evict while PM use is above this.
     pub threshold_percent: u8,
-    /// The publication's rule: promote on the first touch.
-    pub first_touch: bool,
+    /// Promote on this touch; the publication's rule is the first.
+    pub touches: u32,
 }
 
 impl Policy for AntiCache {
@@ -24,7 +24,7 @@ impl Policy for AntiCache {
         super::above(self.threshold_percent, seen)
     }
     fn promotes(&self, touches: u32) -> bool {
-        super::second_touch(self.first_touch, touches)
+        touches >= self.touches
     }
     fn threshold_percent(&self, _seen: &Observation) -> Option<u8> {
         Some(self.threshold_percent)
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn evicts_down_to_the_threshold() {
-        let policy = AntiCache { threshold_percent: 80, first_touch: false };
+        let policy = AntiCache { threshold_percent: 80, touches: 2 };
         let seen = |free| Observation { total_blocks: 1000, free_blocks: free, ..Observation::default() };
         assert_eq!(policy.blocks_to_demote(&seen(200)), 0);
         assert_eq!(policy.blocks_to_demote(&seen(150)), 50);

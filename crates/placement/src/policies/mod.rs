@@ -12,7 +12,7 @@ pub use fixed::Static;
 pub use predictive::Predictive;
 pub use write_only::WriteOnly;
 
-use crate::{Observation, Policy};
+use crate::{Observation, Parameters, Policy};
 
 /// One selectable policy.
 pub struct PolicyRow {
@@ -49,13 +49,13 @@ pub fn name_of(id: u8) -> Option<&'static str> {
     POLICIES.iter().find(|row| row.id == id).map(|row| row.name)
 }
 
-/// Makes a policy by id; `None` for an unknown one.
-pub fn make(id: u8, threshold_percent: u8, first_touch: bool) -> Option<Box<dyn Policy>> {
+/// Makes a policy by id; `None` for an unknown one. `threshold_percent` is `anticache`'s.
+pub fn make(id: u8, threshold_percent: u8, parameters: &Parameters) -> Option<Box<dyn Policy>> {
     match id {
         1 => Some(Box::new(Static)),
-        2 => Some(Box::new(AntiCache { threshold_percent, first_touch })),
-        3 => Some(Box::new(Predictive { first_touch })),
-        4 => Some(Box::new(WriteOnly { first_touch })),
+        2 => Some(Box::new(AntiCache { threshold_percent, touches: parameters.touches })),
+        3 => Some(Box::new(Predictive::new(parameters))),
+        4 => Some(Box::new(WriteOnly::new(parameters))),
         _ => None,
     }
 }
@@ -69,11 +69,6 @@ fn above(threshold_percent: u8, seen: &Observation) -> u64 {
     (used + seen.arriving_blocks).saturating_sub(limit).min(used.saturating_sub(limit / 4))
 }
 
-/// Whether a block read from below for the `touches`-th time comes into PM.
-fn second_touch(first_touch: bool, touches: u32) -> bool {
-    touches >= if first_touch { 1 } else { 2 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,9 +76,20 @@ mod tests {
     #[test]
     fn every_row_makes_the_policy_it_names() {
         for row in POLICIES {
-            let policy = make(row.id, 80, false).map(|policy| policy.name());
+            let policy = make(row.id, 80, &Parameters::PUBLISHED).map(|policy| policy.name());
             assert_eq!((policy, name_of(row.id)), (Some(row.name), Some(row.name)));
         }
-        assert!(make(0, 80, false).is_none() && make(5, 80, false).is_none());
+        assert!([0, 5].into_iter().all(|id| make(id, 80, &Parameters::PUBLISHED).is_none()));
+    }
+
+    #[test]
+    fn a_block_comes_up_on_the_touch_that_was_asked_for() {
+        for touches in [1, 2, 7] {
+            let parameters = Parameters { touches, ..Parameters::PUBLISHED };
+            for row in POLICIES.iter().filter(|row| row.name != "static") {
+                let promotes = |count| make(row.id, 80, &parameters).is_some_and(|it| it.promotes(count));
+                assert!(promotes(touches) && !promotes(touches - 1), "{} {touches}", row.name);
+            }
+        }
     }
 }

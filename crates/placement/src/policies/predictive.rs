@@ -4,14 +4,21 @@
 //! down first what had come up for its reads; and besides reverse migration, a cold block comes into PM on its second touch, as it does
 //! under `anticache`; the publication leaves it to its page cache.
 
-use crate::threshold::utilisation_percent;
-use crate::{Observation, Policy, VictimOrder};
+use crate::threshold::Utilisation;
+use crate::{Observation, Parameters, Policy, VictimOrder};
 
 /// The policy of [TPFS].
 #[derive(Debug)]
 pub struct Predictive {
-    /// Promote on the first touch.
-    pub first_touch: bool,
+    utilisation: Utilisation,
+    touches: u32,
+}
+
+impl Predictive {
+    /// With the parameters of a mount.
+    pub fn new(parameters: &Parameters) -> Predictive {
+        Predictive { utilisation: parameters.utilisation, touches: parameters.touches }
+    }
 }
 
 impl Policy for Predictive {
@@ -19,13 +26,13 @@ impl Policy for Predictive {
         "predictive"
     }
     fn blocks_to_demote(&self, seen: &Observation) -> u64 {
-        super::above(utilisation_percent(seen.pm_read_bytes, seen.pm_written_bytes), seen)
+        super::above(self.utilisation.percent(seen.pm_read_bytes, seen.pm_written_bytes), seen)
     }
     fn promotes(&self, touches: u32) -> bool {
-        super::second_touch(self.first_touch, touches)
+        touches >= self.touches
     }
     fn threshold_percent(&self, seen: &Observation) -> Option<u8> {
-        Some(utilisation_percent(seen.pm_read_bytes, seen.pm_written_bytes))
+        Some(self.utilisation.percent(seen.pm_read_bytes, seen.pm_written_bytes))
     }
     fn victims(&self) -> VictimOrder {
         VictimOrder::ColdFiles
@@ -44,7 +51,7 @@ mod tests {
 
     #[test]
     fn demotes_sooner_the_more_is_written() {
-        let policy = Predictive { first_touch: false };
+        let policy = Predictive::new(&Parameters::PUBLISHED);
         let seen = |read: u64, written: u64| Observation {
             total_blocks: 1000,
             free_blocks: 250,

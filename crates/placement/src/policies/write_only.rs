@@ -4,18 +4,18 @@
 //! reverse migration. A block comes into PM on its second touch, as under the other policies.
 
 use crate::policies::Predictive;
-use crate::{Observation, Policy, VictimOrder};
+use crate::{Observation, Parameters, Policy, VictimOrder};
 
 /// The policy of [Ziggurat].
 #[derive(Debug)]
 pub struct WriteOnly {
-    /// Promote on the first touch.
-    pub first_touch: bool,
+    like: Predictive,
 }
 
 impl WriteOnly {
-    fn like(&self) -> Predictive {
-        Predictive { first_touch: self.first_touch }
+    /// With the parameters of a mount.
+    pub fn new(parameters: &Parameters) -> WriteOnly {
+        WriteOnly { like: Predictive::new(parameters) }
     }
 }
 
@@ -24,13 +24,13 @@ impl Policy for WriteOnly {
         "write-only"
     }
     fn blocks_to_demote(&self, seen: &Observation) -> u64 {
-        self.like().blocks_to_demote(seen)
+        self.like.blocks_to_demote(seen)
     }
     fn promotes(&self, touches: u32) -> bool {
-        self.like().promotes(touches)
+        self.like.promotes(touches)
     }
     fn threshold_percent(&self, seen: &Observation) -> Option<u8> {
-        self.like().threshold_percent(seen)
+        self.like.threshold_percent(seen)
     }
     fn victims(&self) -> VictimOrder {
         VictimOrder::WriteColdFiles

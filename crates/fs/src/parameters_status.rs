@@ -1,0 +1,85 @@
+//! The parameters in force, as `terrace status` shows them.
+
+use crate::fs::Fs;
+use serde::Serialize;
+use terrace_format::BLOCK_SIZE;
+use terrace_placement::Parameters;
+use terrace_placement::threshold::{Dataflow, Utilisation};
+
+/// Parameters of predictors, thresholds and migration, and the limits of what is in DRAM. Each is a mount option; those
+/// that the policy does not ask for are shown as well.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ParametersStatus {
+    /// Fewer blocks written between two fsyncs: synchronous.
+    pub sync_blocks: u32,
+    /// A write is large when its counter is above this,
+    pub large_after: u8,
+    /// and it has so many bytes.
+    pub large_min_bytes: u64,
+    /// Read more than so many times its size: read-dominated.
+    pub read_times: u32,
+    /// The read of a cold block that brings it into PM.
+    pub touches: u32,
+    /// A file not used for so long goes down whole.
+    pub whole_after_seconds: u32,
+    /// `anticache`: PM use above which it demotes.
+    pub threshold_percent: u8,
+    /// Equation (1): its value when as much is read as written,
+    pub threshold_even_percent: u8,
+    /// what doubling the reads adds,
+    pub threshold_step_percent: u8,
+    /// its least
+    pub threshold_min_percent: u8,
+    /// and its most.
+    pub threshold_max_percent: u8,
+    /// The part of the bytes of a second that is gone after another: one in so many.
+    pub threshold_decay: u32,
+    /// Equation (2): DRAM idles above this ratio,
+    pub dataflow_high: f64,
+    /// PM below this one,
+    pub dataflow_low: f64,
+    /// in each of so many seconds.
+    pub dataflow_seconds: u8,
+    /// Most bytes that leave PM at once: `group=`, a chunk, or an eighth of PM, whichever is least.
+    pub group_bytes: u64,
+    /// Most bytes of clean pages.
+    pub cache_bytes: u64,
+    /// Most bytes of dirty pages.
+    pub buffer_bytes: u64,
+    /// Bytes read at once around a missing block.
+    pub prefetch_bytes: u64,
+    /// Lifetime of a neighbour that nobody asked for.
+    pub prefetch_seconds: f64,
+}
+
+impl Fs {
+    pub(crate) fn parameters_status(&self) -> ParametersStatus {
+        let Parameters { sync_blocks, large_after, large_min, read_times, touches, whole_after_s, .. } =
+            self.parameters;
+        let Utilisation { even_percent, step_percent, least_percent, most_percent, decay } =
+            self.parameters.utilisation;
+        let Dataflow { high_percent, low_percent, seconds } = self.parameters.dataflow;
+        ParametersStatus {
+            sync_blocks,
+            large_after,
+            large_min_bytes: large_min,
+            read_times,
+            touches,
+            whole_after_seconds: whole_after_s,
+            threshold_percent: self.threshold_percent,
+            threshold_even_percent: even_percent,
+            threshold_step_percent: step_percent,
+            threshold_min_percent: least_percent,
+            threshold_max_percent: most_percent,
+            threshold_decay: decay,
+            dataflow_high: f64::from(high_percent) / 100.0,
+            dataflow_low: f64::from(low_percent) / 100.0,
+            dataflow_seconds: seconds,
+            group_bytes: self.demotion_blocks() * BLOCK_SIZE,
+            cache_bytes: self.cache.budget_bytes(),
+            buffer_bytes: self.write_back.limit_pages * BLOCK_SIZE,
+            prefetch_bytes: self.read_ahead.shortest * BLOCK_SIZE,
+            prefetch_seconds: self.prefetch_ms as f64 / 1000.0,
+        }
+    }
+}
