@@ -376,3 +376,23 @@ fn many_extents_side_by_side_go_down_at_once() {
     fs.read(ino, 0, &mut found, Wait::Allowed).unwrap();
     assert!(found.chunks(BLOCK_SIZE as usize).enumerate().all(|(at, block)| block[0] == 1 + (at % 2) as u8));
 }
+
+/// [TPFS] section 4: the copy is made only while less than half of DRAM is in use.
+#[test]
+fn a_copy_stays_in_dram_only_while_half_of_the_cache_is_free() {
+    let half = 16 << 10 >> 1;
+    for (others, kept) in [(0, 12), (half - 5, 5), (half, 0)] {
+        let (fs, ino) = with_file_under(PolicyKind::Predictive, 12);
+        let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
+        (0..3).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
+        let page = terrace_cache::Page::zeroed();
+        for block in (0..others).map(FileBlock) {
+            let key = terrace_cache::PageKey { ino: Ino(9), generation: 1, block };
+            fs.cache.insert(key, 1, page.clone(), true, 0);
+        }
+        assert_eq!(fs.cache.bytes(), others * BLOCK_SIZE);
+        fs.sync_to(1, &mut |_| {}).unwrap();
+        assert_eq!(fs.whereabouts(ino).unwrap().dram_bytes, kept * BLOCK_SIZE, "beside {others}");
+        assert_eq!(fs.whereabouts(ino).unwrap().tiers, [(0, 0), (1, 12 * BLOCK_SIZE)]);
+    }
+}

@@ -3,7 +3,8 @@
 //!
 //! The move is a demotion like any other (M1, M2). The copy is taken from PM under the inode lock in which the
 //! cold extent is installed, and kept only if it has the checksum that the extent names. One bounded piece per
-//! step, only as far as the cache has room.
+//! step, and only while less than half of the cache is in use (design 7): what is demoted must not push out what is read
+//! from below.
 
 use super::copy::Copied;
 use super::plan::{LEAVING, Victim};
@@ -35,13 +36,18 @@ impl Fs {
                 .is_some_and(|file| file.reads().is_dominated(inode.size(), self.parameters.read_times))
     }
 
+    /// Blocks of which a copy may stay in DRAM: until half of the cache is in use.
+    fn room_for_copies(&self) -> u64 {
+        (self.cache.budget_bytes() / 2).saturating_sub(self.cache.bytes()) / BLOCK_SIZE
+    }
+
     /// Moves a piece, if the policy and equation (2) ask for it and DRAM has room.
     pub(super) fn to_dram_round(&self) {
         let rule = read_rule(true, true, self.flows.idle());
         if !self.policy.follows_reads() || rule != ReadRule::ToDram || self.devices.list.is_empty() {
             return;
         }
-        let room = self.cache.budget_bytes().saturating_sub(self.cache.bytes()) / BLOCK_SIZE;
+        let room = self.room_for_copies();
         if self.read_only || room < LEAST {
             return;
         }
@@ -101,9 +107,11 @@ impl Fs {
         Ok(Some((victims, Some(at))))
     }
 
-    /// Copies of what is about to be installed, if the file belongs in DRAM. The caller holds the inode lock.
+    /// Copies of what is about to be installed, if the file belongs in DRAM and half of the cache is not in use. The
+    /// caller holds the inode lock.
     pub(super) fn copies_for_dram(&self, inode: &Inode, part: &[Copied<'_>]) -> Vec<(FileBlock, Page)> {
-        if !self.belongs_in_dram(inode) {
+        let room = self.room_for_copies();
+        if room == 0 || !self.belongs_in_dram(inode) {
             return Vec::new();
         }
         let copy = |copied: &Copied<'_>| {
@@ -114,7 +122,7 @@ impl Fs {
             let page = same.then(|| Page::new(Arc::new(vec![block]), 0))??;
             Some((copied.candidate.block, page))
         };
-        part.iter().filter_map(copy).collect()
+        part.iter().filter_map(copy).take(room as usize).collect()
     }
 
     /// Keeps them, once their extent is installed. The caller still holds the inode lock.
