@@ -289,6 +289,12 @@ pub struct Sync {
     /// Tier number (0 is persistent memory), or class when only one tier has it
     #[arg(long, value_name = "TIER")]
     pub to: Option<String>,
+    /// Only say what would move
+    #[arg(long)]
+    pub dry_run: bool,
+    /// With --dry-run: one JSON object
+    #[arg(long, requires = "dry_run")]
+    pub json: bool,
 }
 
 /// `terrace iostat`

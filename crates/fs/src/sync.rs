@@ -4,15 +4,25 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::{MigrationStep, Victim};
 use crate::types::Wait;
+use serde::Serialize;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_blocks::State;
 use terrace_format::table::Owner;
-use terrace_format::{Ino, PmBlock};
+use terrace_format::{BLOCK_SIZE, Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step, interleave};
+
+/// What `sync` or `sync_to` would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SyncPlan {
+    /// Bytes that would move, by the tier on which they are: (tier, bytes), tier 0 first.
+    pub tiers: Vec<(u8, u64)>,
+    /// Bytes of dirty pages, which would be written back first.
+    pub dirty_bytes: u64,
+}
 
 impl Fs {
     /// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size committed.
@@ -153,13 +163,7 @@ impl Fs {
         if tier == 0 {
             return self.sync();
         }
-        if !self.devices.tiers().iter().any(|found| found.0 >= tier) {
-            return Err(FsError::Invalid);
-        }
-        // Nothing moves there: waiting for it would never end.
-        if self.read_only {
-            return Err(FsError::ReadOnly);
-        }
+        self.check_drain(tier)?;
         self.migration.begin_drain(tier);
         // First what is dirty in DRAM: written back it lies where it should be, or in PM, and then goes with the rest.
         let written_back = if self.unwritten.files().is_empty() { Ok(()) } else { self.sync() };
@@ -170,6 +174,35 @@ impl Fs {
         interleave::point("sync:drained");
         // Each group was flushed before it was installed (M1).
         self.sync()
+    }
+
+    fn check_drain(&self, tier: u8) -> FsResult<()> {
+        if !self.devices.tiers().iter().any(|found| found.0 >= tier) {
+            return Err(FsError::Invalid);
+        }
+        // Nothing moves there: waiting for it would never end.
+        if self.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// What [`Self::sync_to`] would do now, or [`Self::sync`] for tier 0. Takes as long as it takes to look at all files
+    /// where tiers lie between.
+    ///
+    /// # Errors
+    /// As [`Self::sync_to`]; EIO.
+    pub fn plan_sync_to(&self, tier: u8) -> FsResult<SyncPlan> {
+        let mut plan = SyncPlan { tiers: Vec::new(), dirty_bytes: self.cache.dirty_bytes() };
+        if tier == 0 {
+            return Ok(plan);
+        }
+        self.check_drain(tier)?;
+        let mut only_in_pm = 0;
+        self.dirty_before(u64::MAX, |_| {
+            only_in_pm += BLOCK_SIZE;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        plan.tiers.push((0, only_in_pm));
+        plan.tiers.extend(self.survey_between(tier)?);
+        Ok(plan)
     }
 
     /// Demotes until nothing that was written before the call is only in PM.

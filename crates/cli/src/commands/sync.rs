@@ -3,7 +3,9 @@
 use crate::args::Sync;
 use crate::control::{Located, Request, locate};
 use crate::failure::{Failure, Outcome};
+use crate::output::{self, OUTPUT_VERSION, human};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
 use terrace_format::BLOCK_SIZE;
 
 pub fn run(args: &Sync) -> Outcome<u8> {
@@ -14,6 +16,12 @@ pub fn run(args: &Sync) -> Outcome<u8> {
         }
         Located::NotMounted => return Err(Failure::at(&args.dir, "not a mounted pool")),
     };
+    let at = |failure: Failure| Failure::at(&args.dir, failure.text);
+    if args.dry_run {
+        let plan = daemon.ask(&Request::SyncPlan { tier: args.to.clone() }, |_| {}).map_err(at)?;
+        show_plan(args, &plan);
+        return Ok(0);
+    }
     let request = match &args.to {
         Some(tier) => Request::SyncTo { tier: tier.clone() },
         None => Request::Sync,
@@ -21,8 +29,34 @@ pub fn run(args: &Sync) -> Outcome<u8> {
     let bar = bar();
     let result = daemon.ask(&request, |left| show(&bar, left));
     bar.finish_and_clear();
-    result.map_err(|failure| Failure::at(&args.dir, failure.text))?;
+    result.map_err(at)?;
     Ok(0)
+}
+
+fn show_plan(args: &Sync, plan: &Value) {
+    let none = Vec::new();
+    let pair = |tier: &Value| (tier[0].as_u64().unwrap_or(0), tier[1].as_u64().unwrap_or(0));
+    let tiers: Vec<(u64, u64)> = plan["tiers"].as_array().unwrap_or(&none).iter().map(pair).collect();
+    let moves: u64 = tiers.iter().map(|(_, bytes)| bytes).sum();
+    if args.json {
+        let tiers: Vec<Value> = tiers.iter().map(|(id, bytes)| json!({ "id": id, "bytes": bytes })).collect();
+        return output::print_json(&json!({
+            "output_version": OUTPUT_VERSION, "path": output::path_text(&args.dir), "action": "sync", "dry_run": true,
+            "tier": plan["tier"], "tiers": tiers, "move_bytes": moves, "dirty_bytes": plan["dirty_bytes"],
+        }));
+    }
+    let dirty = human(plan["dirty_bytes"].as_u64().unwrap_or(0));
+    let parts = tiers.iter().filter(|(_, bytes)| *bytes > 0);
+    let parts: Vec<String> =
+        parts.map(|(tier, bytes)| format!("{} from tier {tier}", human(*bytes))).collect();
+    let parts = if parts.is_empty() { "nothing".to_string() } else { parts.join(", ") };
+    let line = match plan["tier"].as_u64() {
+        Some(tier) if tier > 0 => {
+            format!("would move to tier {tier} or below: {parts}; would write back first: {dirty} from DRAM")
+        }
+        _ => format!("would write back: {dirty} from DRAM"),
+    };
+    output::print(format!("{}: {line}", args.dir.display()));
 }
 
 /// Nothing off a terminal: indicatif draws on terminals only.

@@ -49,6 +49,11 @@ pub enum Request {
         /// Number or class.
         tier: String,
     },
+    /// What `Sync` (no tier) or `SyncTo` would do.
+    SyncPlan {
+        /// Number or class.
+        tier: Option<String>,
+    },
     /// What passed through the tiers since mount.
     Iostat,
     /// Move a file or a directory with all below it. Answers a number to ask for with `Moved`.

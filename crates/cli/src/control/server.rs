@@ -126,6 +126,13 @@ impl Shared {
                 let tier = self.tier(tier)?;
                 fs.sync_to(tier, progress).map(|()| serde_json::Value::Null).map_err(text)
             }
+            Request::SyncPlan { tier } => {
+                let tier = tier.as_deref().map_or(Ok(0), |tier| self.tier(tier))?;
+                let plan = fs.plan_sync_to(tier).map_err(text)?;
+                let mut plan = serde_json::to_value(plan).map_err(|error| error.to_string())?;
+                plan["tier"] = tier.into();
+                Ok(plan)
+            }
             Request::End | Request::Stop => Ok(serde_json::Value::Null),
         }
     }

@@ -1,6 +1,7 @@
 //! What `sync --to` needs besides demotion: everything that lies on lower tiers above the wanted one goes there too.
 
 use super::between::{FileId, MovingGroup};
+use super::survey::Survey;
 use super::{Destination, Migration};
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -82,6 +83,28 @@ impl Fs {
         self.move_between(group, to, &mut trouble)?;
         progress(self.used_between(tier));
         Ok((found, trouble))
+    }
+
+    /// Bytes of files on each lower tier above `tier`.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) fn survey_between(&self, tier: u8) -> FsResult<Vec<(u8, u64)>> {
+        if !self.devices.tiers().iter().any(|above| above.0 < tier) {
+            return Ok(Vec::new());
+        }
+        let (mut survey, mut trouble) = (Survey::default(), None);
+        let pages = self.numbers.lock().pages;
+        for ino in (1..pages * SLOTS_PER_PAGE).map(Ino) {
+            let Some(file) = self.has_cold(ino, &mut trouble)? else { continue };
+            let mut at = Some(FileBlock(0));
+            while let Some(from) = at {
+                self.go_on()?;
+                at = self.survey(file, from, &mut survey)?;
+            }
+        }
+        let found = (0..tier).zip(survey.0).skip(1);
+        trouble.map_or(Ok(found.collect()), Err)
     }
 
     /// A file with blocks below PM. One that cannot be read is `trouble`.

@@ -396,3 +396,21 @@ fn a_copy_stays_in_dram_only_while_half_of_the_cache_is_free() {
         assert_eq!(fs.whereabouts(ino).unwrap().tiers, [(0, 0), (1, 12 * BLOCK_SIZE)]);
     }
 }
+
+/// `sync --to --dry-run`: what would move is what then does, and nothing does before.
+#[test]
+fn a_plan_of_sync_to_says_what_moves() {
+    let (fs, ino) = with_file(12);
+    let plan = fs.plan_sync_to(1).unwrap();
+    assert_eq!((plan.tiers, plan.dirty_bytes), (vec![(0, 12 * BLOCK_SIZE)], 0));
+    assert_eq!(fs.whereabouts(ino).unwrap().tiers, [(0, 12 * BLOCK_SIZE), (1, 0)]);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    // What came up and has its copy below would not be written again.
+    let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
+    (0..2).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
+    fs.promotion_round().unwrap();
+    assert_eq!(fs.whereabouts(ino).unwrap().tiers, [(0, 12 * BLOCK_SIZE), (1, 0)]);
+    assert_eq!(fs.plan_sync_to(1).unwrap().tiers, [(0, 0)]);
+    assert_eq!(fs.plan_sync_to(0).unwrap().tiers, []);
+    assert!(matches!(fs.plan_sync_to(2), Err(FsError::Invalid)));
+}
