@@ -134,9 +134,16 @@ unchanged expect 32 "not a directory" "$t" mount "$pm" plain
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus=1
 unchanged expect 1 "threshold=0: must be" "$t" mount "$pm" mnt -o threshold=0
-for option in sync_blocks=0 large_after=251 large_min=1K; do
+for option in sync_blocks=0 large_after=251 large_min=1K read_times=0 touches=101 whole_after_s=0 threshold_even=100 \
+    threshold_step=51 threshold_min=0 threshold_max=100 threshold_decay=0 dataflow_high=0 dataflow_low=-1 dataflow_s=17; do
     unchanged expect 1 "$option: must be" "$t" mount "$pm" mnt -o "$option"
+    # Each that the help and the manual do not name is one that nobody finds.
+    check "help names $option" grep -q -- "[ ,]${option%%=*}=" <("$t" mount --help)
+    check "operating.md names $option" grep -q "\`${option%%=*}=\`" "$(dirname "$0")/../../docs/operating.md"
 done
+for option in buffer cache group prefetch; do check "help names $option" grep -q " $option=SIZE" <("$t" mount --help); done
+unchanged expect 1 "threshold_min=80 is above threshold_max=60" "$t" mount "$pm" mnt -o threshold_min=80,threshold_max=60
+unchanged expect 1 "dataflow_low is above dataflow_high" "$t" mount "$pm" mnt -o dataflow_low=3
 for option in metrics=:1 remount; do
     unchanged expect 1 "not built yet" "$t" mount "$pm" mnt -o "$option"
 done
@@ -204,14 +211,46 @@ assert (placement["sync_blocks"], placement["large_after"], placement["large_min
 assert placement["writes_seen"] > 0 and {"dataflow_ratio", "dataflow_idle"} <= set(placement)
 rows = {"synchronous", "asynchronous", "unjudged", "expected_synchronous", "expected_asynchronous"}
 assert set(placement["confusion"]) == rows
+assert status["parameters"] == {
+    "sync_blocks": 1024, "large_after": 4, "large_min_bytes": 65536, "read_times": 2, "touches": 2,
+    "whole_after_seconds": 30, "threshold_percent": 80, "threshold_even_percent": 70, "threshold_step_percent": 5,
+    "threshold_min_percent": 50, "threshold_max_percent": 90, "threshold_decay": 8, "dataflow_high": 2.0,
+    "dataflow_low": 0.5, "dataflow_seconds": 4, "group_bytes": status["parameters"]["group_bytes"],
+    "cache_bytes": 32 << 20, "buffer_bytes": 64 << 20, "prefetch_bytes": 128 << 10, "prefetch_seconds": 1.0}
+# An eighth of what can be handed out of 16 MiB.
+assert 1 << 20 <= status["parameters"]["group_bytes"] <= 2 << 20, status["parameters"]
 PY
+    check "thresholds shown" grep -qF "thresholds: 70 % + 5 % · log2(read/written), 50 to 90 %, decay 1/8 a second; dataflow 0.5 to 2 for 4 s" out
+    check "limits shown" grep -qE "^limits: group [0-9.]+ MiB, cache 32 MiB, buffer 64 MiB, prefetch 128 KiB for 1 s" out
+    check "what is not known yet of predictions" grep -qE "^predicted, of it synced/not/not known yet: synchronous [0-9.]+ [KMi]*B/[0-9.]+ [KMi]*B/[0-9.]+ [KMi]*B" out
 done
 check "sync" "$t" sync mnt
 expect 1 "no tier 7" "$t" sync mnt --to 7
 expect 1 "no tier 'tape'" "$t" sync mnt --to tape
+expect 1 "no tier 7" "$t" sync mnt --to 7 --dry-run
+expect 1 "required arguments" "$t" sync mnt --to 1 --json
+head -c 1M /dev/urandom >mnt/new
+says 0 "mnt: would move to tier 1 or below: [0-9.]+ MiB from tier 0; would write back first: [0-9.]+ [KMi]*B from DRAM$" \
+    "$t" sync mnt --to 1 --dry-run
+says 0 "mnt: would write back: [0-9.]+ [KMi]*B from DRAM$" "$t" sync mnt --dry-run
+check "sync --to --dry-run --json" python3 - <<PY
+import json, subprocess
+def where():
+    [file] = json.loads(subprocess.check_output(["$t", "where", "--json", "mnt/new"]))
+    return {tier["id"]: tier["bytes"] for tier in file["tiers"]}
+assert where() == {0: 1 << 20, 1: 0}, where()
+plan = json.loads(subprocess.check_output(["$t", "sync", "mnt", "--to", "ssd", "--dry-run", "--json"]))
+assert plan["output_version"] == 1 and plan["dry_run"] and plan["action"] == "sync" and plan["tier"] == 1, plan
+[pm] = plan["tiers"]
+assert pm["id"] == 0 and pm["bytes"] == plan["move_bytes"] >= 1 << 20 and plan["dirty_bytes"] >= 0, plan
+assert where() == {0: 1 << 20, 1: 0}, where()
+PY
 check "sync --to 1" "$t" sync mnt --to 1
+rm mnt/new
+says 0 "mnt: would move to tier 1 or below: nothing; would write back first: 0 B from DRAM$" "$t" sync mnt --to 1 --dry-run
 check "sync --to ssd" "$t" sync mnt --to ssd
 check "where" "$t" where mnt/data mnt >out
+check "where says no as it says yes" grep -qE "^mnt/data: .*  asynchronous  (not )?large  not read-dominated$" out
 check "where --json" python3 - <<PY
 import json, subprocess
 [file] = json.loads(subprocess.check_output(["$t", "where", "--json", "$mnt/data"]))
@@ -232,6 +271,7 @@ assert abs(file["average_mtime"] - time.time()) < 3600 and file["temperature"] =
 status = json.loads(subprocess.check_output(["$t", "status", "--json", "$mnt"]))
 assert status["placement"]["confusion"]["synchronous"]["synced_bytes"] >= 8192, status
 PY
+says 0 "  synchronous  not large  not read-dominated$" "$t" where mnt/log
 rm mnt/log
 expect 1 "No such file" "$t" where mnt/nothing
 expect 1 "not in a mounted pool" "$t" where data
@@ -268,11 +308,18 @@ status = json.loads(subprocess.check_output(["$t", "status", "mnt", "--json"]))
 assert [one["state"] for one in status["moves"]] == ["done", "done"], status["moves"]
 PY
 says 0 "PM 2 MiB" "$t" where mnt/sub/a
+says 0 "^move 1: migrate to tier 1: done, 4 MiB of 4 MiB$" "$t" status mnt
+says 0 "^move 2: migrate to tier 0: done, 2 MiB of 2 MiB$" "$t" status mnt
+# static has no predictors: nothing is said of them.
+check "where without predictors" eval '! grep -qE "synchronous|large|dominated" <("$t" where mnt/sub/a)'
+check "no thresholds without predictors" eval '! grep -q "^thresholds" <("$t" status mnt)'
 check "content" cmp small mnt/sub/a
 says 0 "in the background \\(move [0-9]+\\)|moved to tier 1$" "$t" migrate mnt/sub/a --to 1
 head -c 30M /dev/urandom >big && cp big mnt/big
 says 0 "moved to tier 1$" "$t" migrate mnt/big --to 1 --wait
 expect 1 "tier 0 is full.* did not move" "$t" migrate mnt/big --to 0 --wait
+says 0 "^move [0-9]+: migrate to tier 0: failed \\(tier 0 is full.*\\), [0-9.]+ MiB of 30 MiB$" "$t" status mnt
+check "three moves that have ended are shown" test "$("$t" status mnt | grep -c "^move ")" = 3
 check "content" cmp big mnt/big
 expect 1 "not a mounted pool" "$t" iostat "$WORK"
 expect 1 "invalid value 'often'" "$t" iostat mnt often
@@ -382,11 +429,35 @@ expect 1 "no tier 'hdd'" "$t" sync mnt --to hdd
 check "sync to a class" "$t" sync mnt --to nvme
 check "content" cmp content mnt/content
 "$t" status mnt >out
+check "floor shown" grep -qE "^emulated tier 0: 300 ns a run, 2147 MB/s, reads 300 ns; not below [0-9]+ ns for 64 B written, [0-9]+ ns for 4 KiB read$" out
 check "emulations shown" eval 'grep -q "^emulated tier 0: 300 ns a run" out && grep -q "^emulated tier 4: sata, read 80 µs" out'
 check "speeds shown" grep -qE "nvme.dev: nvme, read 120 µs" out
 check "promise passes through" grep -qE "^0 +ram +process-crash" out
 check "umount" "$t" umount mnt
 check "check" "$t" check --data "$SHM-speed.pm" >/dev/null
+# No machine writes a line in 1 ns, and none needs a tenth of a millisecond.
+expect 0 "emulated persistent memory: a write of 64 B with its fence takes [0-9]+ ns on this machine, not 1 ns" \
+    "$t" mount "$SHM-speed.pm" mnt -o emulate-pm=1:64G
+says 0 "^warning: emulated persistent memory: a write of 64 B with its fence takes [0-9]+ ns" "$t" status mnt
+check "umount" "$t" umount mnt
+expect 0 "^$" "$t" mount "$SHM-speed.pm" mnt -o emulate-pm=100000:1G:100000
+check "no warning" eval '! grep -q "^warning: emulated" <("$t" status mnt)'
+check "umount" "$t" umount mnt
+expect 0 "a read of 4 KiB takes [0-9]+ ns on this machine, not 1 ns" \
+    "$t" mount "$SHM-speed.pm" mnt -o emulate-pm=100000:1G:1
+check "umount" "$t" umount mnt
+
+## parameters of a mount
+check "mount" "$t" mount "$SHM-speed.pm" mnt -o threshold_even=60%,threshold_step=10,threshold_min=20,threshold_max=80 \
+    -o threshold_decay=4,dataflow_high=1.25,dataflow_low=0.1,dataflow_s=2,whole_after_s=5,read_times=3,touches=4,group=4K
+"$t" status mnt >out
+check "thresholds" grep -qF "thresholds: 60 % + 10 % · log2(read/written), 20 to 80 %, decay 1/4 a second; dataflow 0.1 to 1.25 for 2 s" out
+check "others" grep -qF "files go whole after 5 s, are read-dominated above 3 times their size; blocks come up on touch 4" out
+check "in force" eval 'grep -qF "policy predictive  data atomic  threshold 60 %" out && grep -q "^limits: group 4 KiB" out'
+check "umount" "$t" umount mnt
+check "first_touch" "$t" mount "$SHM-speed.pm" mnt -o touches=9,first_touch
+check "is touch 1" grep -q "blocks come up on touch 1$" <("$t" status mnt)
+check "umount" "$t" umount mnt
 rm -f "$SHM-speed.pm" ./*.dev
 
 ## an emulated device for benches: what was written is there as soon as the write has returned
