@@ -121,7 +121,7 @@ mod tests {
         assert!(media.pm.describe().starts_with("emulated: 300 ns a run"));
         assert_eq!(
             said[0],
-            "tier 0: 300 ns a run, 2147 MB/s, reads 150 ns; not below 0 ns for 64 B written, 0 ns for 4 KiB read"
+            "tier 0: 300 ns a run, 2147 MB/s, reads 150 ns; not below 1 ns for 64 B written, 1 ns for 4 KiB read"
         );
         assert!(warnings.is_empty(), "a manual clock stands still");
         assert_eq!(said[1], "tier 2: nvme, read 120 µs 2 GB/s, write 30 µs 500 MB/s");

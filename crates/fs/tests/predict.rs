@@ -395,6 +395,8 @@ fn other_parameters_decide_otherwise() -> FsResult<()> {
     );
     assert_eq!((shown.dataflow_high, shown.dataflow_low), (2.0, 0.5));
     assert_eq!(shown.group_bytes, 15 * BLOCK, "a chunk of this pool without its summary");
+    // Seconds are counted from the first look of the background.
+    pass(&pool, &fs, Duration::from_millis(1));
     let ino = create(&fs, "a")?;
     write(&fs, ino, 0, 100)?;
     let says = || fs.whereabouts(ino).map(|found| found.predictions);
