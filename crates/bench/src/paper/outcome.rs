@@ -93,6 +93,9 @@ struct PageCache {
     cgroup_version: Option<u8>,
     /// Why there is none.
     reason: Option<String>,
+    /// Most dirty bytes of each peer's device; why that is not limited.
+    dirty_limit_bytes: Option<u64>,
+    dirty_reason: Option<String>,
 }
 
 /// A run of a row.
@@ -131,15 +134,13 @@ pub(crate) struct Result {
 
 impl Result {
     pub fn new(row: &Row, options: &Options, plan: &Plan, site: &Site, dataset_bytes: u64) -> Result {
-        let page_cache = match &site.group {
-            Ok(group) => PageCache {
-                limit_bytes: Some(group.limit_bytes),
-                cgroup_version: Some(group.version),
-                reason: None,
-            },
-            Err(reason) => {
-                PageCache { limit_bytes: None, cgroup_version: None, reason: Some(reason.clone()) }
-            }
+        let (group, dirty) = (site.group.as_ref(), site.dirty_bytes.as_ref());
+        let page_cache = PageCache {
+            limit_bytes: group.ok().map(|group| group.limit_bytes),
+            cgroup_version: group.ok().map(|group| group.version),
+            reason: group.err().cloned(),
+            dirty_limit_bytes: dirty.ok().copied(),
+            dirty_reason: dirty.err().cloned(),
         };
         Result {
             output_version: 1,
@@ -275,6 +276,8 @@ impl Result {
         }
         if let Some(reason) = &self.page_cache.reason {
             let _ = writeln!(text, "\nThe page cache was not limited: {reason}.");
+        } else if let Some(reason) = &self.page_cache.dirty_reason {
+            let _ = writeln!(text, "\nDirty pages were not limited: {reason}.");
         }
         for note in &self.notes {
             let _ = writeln!(text, "\n{note}");

@@ -6,6 +6,7 @@
 //! goes with its processes and loop devices clear themselves; files are removed by the next run (`sweep`).
 
 pub(crate) mod device;
+mod dirty;
 pub(crate) mod group;
 mod leveldb;
 pub(crate) mod peer;
@@ -37,6 +38,8 @@ pub(crate) struct Site {
     pub device_cores: Option<CpuSet>,
     /// Confines what reads and writes through the kernel; the reason when there is none.
     pub group: Result<MemoryGroup, String>,
+    /// Most dirty bytes of a peer's device, as the kernel's own ratio of the group's limit; the reason when there is none.
+    pub dirty_bytes: Result<u64, String>,
     pub scratch: Scratch,
     /// Begun so far: names of their outputs.
     programs: AtomicU64,
@@ -62,6 +65,10 @@ impl Site {
             _ => MemoryGroup::new(&teardown, &format!("terrace-{RUN}-{}", std::process::id()), cap_bytes)
                 .map_err(|error| error.to_string()),
         };
+        let dirty_bytes = match &group {
+            Ok(group) => dirty::share_of(group.limit_bytes),
+            Err(reason) => Err(reason.clone()),
+        };
         Ok(Site {
             teardown,
             terrace: options.terrace.clone(),
@@ -69,6 +76,7 @@ impl Site {
             device_memory: options.device_memory,
             device_cores: None,
             group,
+            dirty_bytes,
             scratch,
             programs: AtomicU64::new(0),
             _files: files,

@@ -17,6 +17,7 @@
 
 use super::Site;
 use super::device::{Device, Served};
+use super::dirty;
 use super::teardown::{Held, Resource};
 use crate::Outcome;
 use crate::process::{own_words, run};
@@ -286,7 +287,11 @@ impl Site {
                 ("btrfs", device, "defaults".to_string())
             }
         };
-        self.attach(mounted, &["-t", kind, "-o", &options, &device], root)
+        self.attach(mounted, &["-t", kind, "-o", &options, &device], root)?;
+        match subject.peer {
+            Peer::Btrfs if self.dirty_bytes.is_ok() => self.limit_dirty(&dirty::of_btrfs(&device)?),
+            _ => Ok(()),
+        }
     }
 
     fn mergerfs(&self, mounted: &mut Mounted, subject: &Subject, root: &Path) -> Outcome<()> {
