@@ -331,6 +331,10 @@ fn read_dominated_files_go_into_dram_while_it_idles() -> FsResult<()> {
     let found = fs.whereabouts(often)?;
     assert_eq!((in_pm(&found), found.dram_bytes), (0, 100 * BLOCK), "{:?}", fs.status()?.placement);
     assert_eq!(in_pm(&fs.whereabouts(other)?), 100, "not read");
+    let migration = fs.status()?.migration;
+    assert_eq!(migration.to_dram_bytes, 100 * BLOCK);
+    // Not before four seconds in which DRAM idled.
+    assert!(migration.to_dram_first_seconds.is_some_and(|at| (4.0..7.0).contains(&at)), "{migration:?}");
     // Read from DRAM: it stays there, and reads the same.
     let mut content = vec![0; (100 * BLOCK) as usize];
     (0..3).try_for_each(|_| fs.read(often, 0, &mut content, W).map(drop))?;
