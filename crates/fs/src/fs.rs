@@ -63,6 +63,8 @@ pub struct Fs {
     /// The predictors' parameters and what they remember; nothing is noted unless the policy steers writes.
     pub(crate) parameters: Parameters,
     pub(crate) steers: AtomicBool,
+    /// Whether blocks get the times of their uses; only a bench switches it off.
+    pub(crate) stamps: AtomicBool,
     pub(crate) files: Files,
     pub(crate) entries: WriteEntries,
     pub(crate) flows: Flows,

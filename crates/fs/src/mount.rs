@@ -305,6 +305,7 @@ impl Fs {
             policy,
             parameters: options.ablation.parameters(options.parameters),
             steers: AtomicBool::new(steers),
+            stamps: AtomicBool::new(true),
             // Nothing is noted: as small as can be.
             files: Files::new(if steers { usable } else { 0 }),
             entries: WriteEntries::new(if steers { usable } else { 0 }),
