@@ -26,6 +26,7 @@ pub(crate) fn run(
     let mut mounted: Vec<Option<Mounted>> = Vec::new();
     for (index, subject) in plan.subjects.iter().enumerate() {
         eprintln!("  {}: set up", subject.label);
+        site.turn_to(subject);
         let made = programs_there(plan, index)
             .and_then(|()| site.mount(subject, recorder.cloned()))
             .and_then(|made| populate(plan, index, site, &made).map(|()| made));
@@ -54,6 +55,7 @@ pub(crate) fn run(
         for (index, cell) in plan.cells.iter().enumerate() {
             let Some(subject) = mounted[cell.subject].as_ref() else { continue };
             site.teardown.go_on()?;
+            site.turn_to(&plan.subjects[cell.subject]);
             match measure(plan, cell, round, site, subject, &mut capacity[cell.subject]) {
                 Ok((value, measure)) if round >= first => {
                     let figures = &mut result.figures[index * each..][..each];

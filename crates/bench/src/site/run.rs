@@ -108,7 +108,7 @@ impl Site {
     /// # Errors
     /// When it cannot be started.
     pub fn begin(&self, program: &Path, args: &[OsString], patience: Duration) -> Outcome<Running> {
-        self.start(program, args, patience, true)
+        self.start(program, args, patience, self.confines.load(Ordering::Relaxed))
     }
 
     /// As [`Self::begin`]; in the cgroup only when `confine` says so.
