@@ -61,6 +61,51 @@ for row in sync-write demoted-read; do
     check "row $row runs in process" tiering_row_runs $row local,device
 done
 
+# Both models of PM reach both mounts, and the row says where reads came from.
+emulated_pm_runs() { # MODEL
+    paper dram-reads --quick --rounds 2 --class host --peers terrace,local --emulate-pm "$1" --dir "$WORK/scratch" \
+        --out "$WORK/out" --json >row.json 2>row.err || {
+        cat row.err >&9
+        return 1
+    }
+    python3 - "$1" <<'PY'
+import json, sys
+row = json.load(open("row.json"))
+assert not row["not_measured"], row["not_measured"]
+assert all(subject["tuning"]["emulate_pm"].startswith(sys.argv[1]) for subject in row["subjects"]), row["subjects"]
+assert len(row["status"]) == 4, row["status"].keys()
+for label, status in row["status"].items():
+    assert "ns a " + sys.argv[1] in str(status), (label, status["pm"])
+    assert "to_dram_bytes" in status["migration"], status["migration"]
+reads = dict(row["derived"])
+assert set(reads) == {"reads of " + label for label in row["status"]}, reads
+assert all(found["bytes from PM"] > 0 for found in reads.values()), reads
+PY
+}
+for model in line run; do
+    check "PM by the $model is emulated" emulated_pm_runs $model
+done
+expect 1 "emulate-pm: 'fast'" paper dram-reads --emulate-pm fast
+
+# The device is measured beside what reaches it.
+device_row_runs() {
+    paper zig-4w --quick --rounds 2 --class host --peers local,device --dir "$WORK/scratch" --out "$WORK/out" --json \
+        >row.json 2>row.err || {
+        cat row.err >&9
+        return 1
+    }
+    python3 - <<'PY'
+import json
+row = json.load(open("row.json"))
+assert not row["not_measured"], row["not_measured"]
+series = {figure["series"] for figure in row["figures"]}
+assert {"local 6% device", "local 6% amplification", "device", "local 400%"} <= series, series
+written = [figure for figure in row["figures"] if figure["series"] == "device bytes"]
+assert written and all(figure["median"] > 0 for figure in written), written
+PY
+}
+check "row zig-4w says what the device is written" device_row_runs
+
 # What is not there is named in the result, and is no failure: peers need programs and loop devices.
 todays_peers_run() {
     paper tpfs-13 --quick --rounds 1 --peers local,tmpfs,btrfs,mergerfs --dir "$WORK/scratch" --out "$WORK/out" --json \

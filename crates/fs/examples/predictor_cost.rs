@@ -8,7 +8,7 @@
 //! Instructions are counted by running it without a clock under callgrind, which counts exactly and needs no counters of
 //! the processor; what two runs that differ by N operations differ by, divided by N, is one operation:
 //!
-//! `valgrind --tool=callgrind predictor_cost count static|predictive OPERATION NUMBER`
+//! `valgrind --tool=callgrind predictor_cost count static|resting|predictive OPERATION NUMBER`
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -104,12 +104,13 @@ fn batch(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, clock: &dyn C
 
 /// For callgrind.
 fn count(words: &[String]) {
-    let [policy, operation, times] = words else { panic!("count static|predictive OPERATION NUMBER") };
-    let policy = if policy == "static" { PolicyKind::Static } else { PolicyKind::Predictive };
+    let [mode, operation, times] = words else { panic!("count static|resting|predictive OPERATION NUMBER") };
+    let policy = if mode == "static" { PolicyKind::Static } else { PolicyKind::Predictive };
     let (_, operation) = OPERATIONS.into_iter().find(|(name, _)| name == operation).unwrap();
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(1));
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let (fs, ino) = mount(&directory.path().join("pm"), policy, &clock);
+    fs.let_predictors_rest(mode == "resting");
     repeat(&fs, ino, operation, &mut 1, times.parse().unwrap());
     let seen = fs.status().unwrap().placement.map_or(0, |placement| placement.writes_seen);
     println!("writes seen by the predictors: {seen}");

@@ -67,6 +67,8 @@ pub struct Fs {
     /// Lifetime of a prefetched page.
     pub(crate) prefetch_ms: u64,
     pub(crate) steers: AtomicBool,
+    /// Whether blocks get the times of their uses; only a bench switches it off.
+    pub(crate) stamps: AtomicBool,
     pub(crate) files: Files,
     pub(crate) entries: WriteEntries,
     pub(crate) flows: Flows,

@@ -312,6 +312,7 @@ impl Fs {
             threshold_percent: threshold,
             prefetch_ms: options.prefetch_ms,
             steers: AtomicBool::new(steers),
+            stamps: AtomicBool::new(true),
             // Nothing is noted: as small as can be.
             files: Files::new(if steers { usable } else { 0 }),
             entries: WriteEntries::new(if steers { usable } else { 0 }),

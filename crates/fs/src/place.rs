@@ -20,10 +20,19 @@ impl Fs {
         self.steers.load(Ordering::Relaxed)
     }
 
-    /// Lets the predictors rest or work: for benches that measure what they cost a request in one and the same pool. Under
-    /// a policy that has none nothing changes.
+    /// Lets predictors and temperature rest or work: for benches that measure what they cost a request in one and the same
+    /// pool, while nothing migrates: a block keeps the times, and the mark, that it had. Under a policy that has no predictors
+    /// nothing changes.
     pub fn let_predictors_rest(&self, rest: bool) {
+        let rests = self.policy.steers_writes() && rest;
         self.steers.store(self.policy.steers_writes() && !rest, Ordering::Relaxed);
+        self.stamps.store(!rests, Ordering::Relaxed);
+    }
+
+    /// The time that blocks used now get; `None` while a bench lets temperature rest.
+    #[inline]
+    pub(crate) fn stamp(&self) -> Option<u32> {
+        self.stamps.load(Ordering::Relaxed).then(|| self.tick.load(Ordering::Relaxed))
     }
 
     /// Whether PM has hardly a block left.

@@ -11,7 +11,6 @@ use terrace_cache::Page;
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
-use terrace_runtime::sync::atomic::Ordering;
 
 /// Blocks looked up at once.
 const RUN: usize = 64;
@@ -148,7 +147,9 @@ impl Fs {
         }
         match self.map.lookup(None, &inode.map(), block)? {
             Some(mapping) if !mapping.unwritten && self.lines_of(mapping)?.is_full() => {
-                self.blocks.descriptor(mapping.block).touch_read(self.tick.load(Ordering::Relaxed));
+                if let Some(tick) = self.stamp() {
+                    self.blocks.descriptor(mapping.block).touch_read(tick);
+                }
                 self.pm.read(mapping.block.offset().plus(offset % BLOCK_SIZE), into)?;
                 self.io.pm.read(into.len());
                 Ok(true)
@@ -169,7 +170,7 @@ impl Fs {
         mappings: &[Option<Mapping>],
         intents: &[BlockRange],
     ) -> Attempt<()> {
-        let tick = self.tick.load(Ordering::Relaxed);
+        let stamp = self.stamp();
         let gone = |block: FileBlock| intents.iter().any(|range| range.first <= block && block < range.end);
         let mut cold = None;
         let mut index = 0;
@@ -187,7 +188,9 @@ impl Fs {
             }
             match mappings[index] {
                 Some(mapping) if !mapping.unwritten && !gone(block) => {
-                    self.blocks.descriptor(mapping.block).touch_read(tick);
+                    if let Some(tick) = stamp {
+                        self.blocks.descriptor(mapping.block).touch_read(tick);
+                    }
                     let lines = self.lines_of(mapping)?;
                     if !lines.is_full() {
                         let target = part(into, offset, block, 1);
@@ -209,7 +212,9 @@ impl Fs {
                         if ends || !self.lines_of(*next)?.is_full() {
                             break;
                         }
-                        self.blocks.descriptor(next.block).touch_read(tick);
+                        if let Some(tick) = stamp {
+                            self.blocks.descriptor(next.block).touch_read(tick);
+                        }
                         length += 1;
                     }
                     let target = part(into, offset, block, length);

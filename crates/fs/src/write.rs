@@ -220,7 +220,9 @@ impl<'a> Staged<'a> {
                 descriptor.set_clean(false);
             }
             self.fs.blocks.bump(block);
-            descriptor.touch_written(self.fs.tick.load(Ordering::Relaxed));
+            if let Some(tick) = self.fs.stamp() {
+                descriptor.touch_written(tick);
+            }
             match planted(Mistake::MaskBeforeLines) {
                 true => late.push((block.offset().plus(at), bytes)),
                 false => self.store(block, at, bytes)?,
@@ -297,9 +299,10 @@ impl<'a> Staged<'a> {
             self.fs.pm.persist();
             self.device_freed.iter().for_each(|run| self.fs.devices.space.freed(*run, lsn));
         }
-        let tick = self.fs.tick.load(Ordering::Relaxed);
-        for (block, ..) in &self.owners {
-            self.fs.blocks.descriptor(*block).touch_written(tick);
+        if let Some(tick) = self.fs.stamp() {
+            for (block, ..) in &self.owners {
+                self.fs.blocks.descriptor(*block).touch_written(tick);
+            }
         }
         Ok(lsn)
     }

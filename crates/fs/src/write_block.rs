@@ -14,7 +14,6 @@ use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_map::Mapping;
 use terrace_placement::Home;
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, NoSpace, Tx};
 
 /// Record room: header, data check, slot (three runs of words), map word, two table entries.
@@ -90,7 +89,9 @@ impl Fs {
         if let Some(old) = old {
             self.blocks.freed(lsn, &[old]);
         }
-        self.blocks.descriptor(new).touch_written(self.tick.load(Ordering::Relaxed));
+        if let Some(tick) = self.stamp() {
+            self.blocks.descriptor(new).touch_written(tick);
+        }
         self.note_write(&inode, BlockRange::new(block, block.plus(1)), BLOCK_SIZE, flags, Home::Pm);
         drop(guard);
         self.io.pm.write(data.len());

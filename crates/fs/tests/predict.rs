@@ -331,6 +331,10 @@ fn read_dominated_files_go_into_dram_while_it_idles() -> FsResult<()> {
     let found = fs.whereabouts(often)?;
     assert_eq!((in_pm(&found), found.dram_bytes), (0, 100 * BLOCK), "{:?}", fs.status()?.placement);
     assert_eq!(in_pm(&fs.whereabouts(other)?), 100, "not read");
+    let migration = fs.status()?.migration;
+    assert_eq!(migration.to_dram_bytes, 100 * BLOCK);
+    // Not before four seconds in which DRAM idled.
+    assert!(migration.to_dram_first_seconds.is_some_and(|at| (4.0..7.0).contains(&at)), "{migration:?}");
     // Read from DRAM: it stays there, and reads the same.
     let mut content = vec![0; (100 * BLOCK) as usize];
     (0..3).try_for_each(|_| fs.read(often, 0, &mut content, W).map(drop))?;
@@ -340,6 +344,49 @@ fn read_dominated_files_go_into_dram_while_it_idles() -> FsResult<()> {
     fs.unmount()?;
     drop(fs);
     pool.assert_clean();
+    Ok(())
+}
+
+/// What a bench compares the predictors with: neither they nor temperature take notice of anything.
+#[test]
+fn while_predictors_rest_nothing_is_noted() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = mount(&pool, Parameters::default());
+    let ino = create(&fs, "a")?;
+    // Whole blocks, one and several, and a part of one in place.
+    let use_all = |fs: &Fs| -> FsResult<()> {
+        write(fs, ino, 0, 1)?;
+        write(fs, ino, 1, 3)?;
+        fs.write(ino, 100, &[7; 64], WriteFlags::default(), W)?;
+        read(fs, ino, 0, 1)?;
+        read(fs, ino, 0, 4)
+    };
+    // Wall times, the seconds that passed meanwhile taken off.
+    let times = |fs: &Fs| -> FsResult<_> {
+        let says = fs.whereabouts(ino)?.predictions;
+        Ok((says.average_mtime.map(f64::round), says.average_rtime.map(f64::round)))
+    };
+    let seen = |fs: &Fs| fs.status().map(|status| status.placement.map_or(0, |found| found.writes_seen));
+    use_all(&fs)?;
+    let (before, writes) = (times(&fs)?, seen(&fs)?);
+    assert!(writes == 3 && before.0.is_some() && before.1.is_some());
+    pass(&pool, &fs, Duration::from_secs(20));
+    fs.let_predictors_rest(true);
+    // In place only: a new block would have no time at all.
+    fs.write(ino, 100, &[8; 64], WriteFlags::default(), W)?;
+    read(&fs, ino, 0, 1)?;
+    read(&fs, ino, 0, 4)?;
+    assert_eq!((times(&fs)?, seen(&fs)?), (before, writes));
+    write(&fs, ino, 0, 1)?;
+    write(&fs, ino, 1, 3)?;
+    assert_eq!(seen(&fs)?, writes);
+    fs.let_predictors_rest(false);
+    use_all(&fs)?;
+    let after = times(&fs)?;
+    assert_eq!(seen(&fs)?, 2 * writes);
+    let later =
+        |now: Option<f64>, then: Option<f64>| now.zip(then).is_some_and(|(now, then)| now - then > 15.0);
+    assert!(later(after.0, before.0) && later(after.1, before.1), "{before:?} {after:?}");
     Ok(())
 }
 

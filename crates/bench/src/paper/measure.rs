@@ -6,7 +6,7 @@ use super::plan::{Cell, Plan, Work};
 use crate::Outcome;
 use crate::site::Site;
 use crate::site::peer::{Mounted, Peer, Place};
-use crate::site::run::Act;
+use crate::site::run::{Act, Passed};
 use crate::trace::Recorder;
 use crate::workload::burst::Arrivals;
 use crate::workload::load::{Demoted, Kind, Load, Measure};
@@ -26,6 +26,7 @@ pub(crate) fn run(
     let mut mounted: Vec<Option<Mounted>> = Vec::new();
     for (index, subject) in plan.subjects.iter().enumerate() {
         eprintln!("  {}: set up", subject.label);
+        site.turn_to(subject);
         let made = programs_there(plan, index)
             .and_then(|()| site.mount(subject, recorder.cloned()))
             .and_then(|made| populate(plan, index, site, &made).map(|()| made));
@@ -34,7 +35,7 @@ pub(crate) fn run(
     pause(plan, site)?;
     for (subject, made) in plan.subjects.iter().zip(&mounted) {
         if let Some(made) = made.as_ref().filter(|_| matches!(subject.peer, Peer::Terrace | Peer::Local)) {
-            result.status_before.insert(subject.label.clone(), site.status(made));
+            result.status_before.insert(subject.label.clone(), site.whole_status(made));
         }
     }
     // Of each cell its own, then the further ones.
@@ -54,6 +55,7 @@ pub(crate) fn run(
         for (index, cell) in plan.cells.iter().enumerate() {
             let Some(subject) = mounted[cell.subject].as_ref() else { continue };
             site.teardown.go_on()?;
+            site.turn_to(&plan.subjects[cell.subject]);
             match measure(plan, cell, round, site, subject, &mut capacity[cell.subject]) {
                 Ok((value, measure)) if round >= first => {
                     let figures = &mut result.figures[index * each..][..each];
@@ -75,7 +77,7 @@ pub(crate) fn run(
     for (subject, made) in plan.subjects.iter().zip(mounted) {
         let Some(made) = made else { continue };
         if matches!(subject.peer, Peer::Terrace | Peer::Local) {
-            result.status.insert(subject.label.clone(), site.status(&made));
+            result.status.insert(subject.label.clone(), site.whole_status(&made));
         }
         if let Err(error) = made.finish(site) {
             result.missing(&format!("{}: end", subject.label), &*error);
@@ -149,12 +151,14 @@ fn measure(
             }
             site.perform(mounted, &load, Act::Settle)?;
             rest(site, mounted);
-            let before = site.written_below(mounted);
+            let before = site.passed(mounted);
             let done = site.perform(mounted, &load, Act::Run)?;
             let mut measure = done.ok_or("the load measured nothing")?;
-            if let (Some((written, demoted)), Some(after)) = (before, site.written_below(mounted)) {
-                measure.device_written_bytes = after.0.saturating_sub(written);
-                measure.demoted_bytes = after.1.saturating_sub(demoted);
+            if let (Some(before), Some(after)) = (before, site.passed(mounted)) {
+                let since = |of: fn(&Passed) -> u64| of(&after).saturating_sub(of(&before));
+                measure.device_written_bytes = since(|passed| passed.device_written_bytes);
+                measure.demoted_bytes = since(|passed| passed.demoted_bytes);
+                measure.clean_evicted_bytes = since(|passed| passed.clean_evicted_bytes);
             }
             if let Kind::Burst { arrivals: Arrivals::Closed, .. } = load.kind {
                 *capacity = measure.operations_per_s();

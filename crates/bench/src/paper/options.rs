@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::args::terrace_program;
 use crate::site::device::Class;
-use crate::site::peer::Peer;
+use crate::site::peer::{Peer, pm_speed};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -25,6 +25,8 @@ Usage: terrace bench paper ROW [OPTIONS]
   --class CLASS     what the device below everyone behaves like: host (the disk of this machine, not
                     emulated) or a class of `terrace bench device` (default: host, or what the row is about)
   --device-memory   the file behind the device is in memory: for classes faster than the disk
+  --emulate-pm SPEED  PM of Terrace with another speed: line or run, the models of docs/evaluation.md, or as the
+                    mount option has it; what peers have of PM is not slowed
   --peers LIST      only these of terrace,local,ext4,ext4-dj,xfs-ml,ext4-pm,xfs-pm,btrfs,tmpfs,null,mergerfs,device
                     (default: those of the row; local is Terrace without the kernel)
   --rounds N        interleaved rounds (default 5)
@@ -60,6 +62,7 @@ pub(crate) struct Options {
     pub quick: bool,
     pub class: Option<Class>,
     pub device_memory: bool,
+    pub emulate_pm: Option<String>,
     pub peers: Option<Vec<Peer>>,
     pub rounds: usize,
     pub seconds: f64,
@@ -130,6 +133,7 @@ impl Options {
             quick: false,
             class: None,
             device_memory: false,
+            emulate_pm: None,
             peers: None,
             rounds: 5,
             seconds: 3.0,
@@ -167,6 +171,11 @@ impl Options {
                 "--quick" => options.quick = true,
                 "--class" => options.class = Some(Class::parse(&value()?.to_string_lossy())),
                 "--device-memory" => options.device_memory = true,
+                "--emulate-pm" if !run => {
+                    let speed = value()?.to_string_lossy();
+                    let found = pm_speed(&speed).map_err(|error| format!("--emulate-pm: {error}"))?;
+                    options.emulate_pm = Some(found);
+                }
                 "--peers" => options.peers = Some(peers(value()?)?),
                 "--rounds" => options.rounds = number::<usize>("--rounds", value()?)?.max(1),
                 "--seconds" => options.seconds = number::<f64>("--seconds", value()?)?.clamp(0.01, 3600.0),
@@ -248,6 +257,7 @@ mod tests {
             &["tpfs-9", "--peers", "ext9"],
             &["tpfs-9", "--dataset", "5X"],
             &["tpfs-9", "--rounds"],
+            &["tpfs-9", "--emulate-pm", "fast"],
             &["tpfs-9", "--rounds", "many"],
             &["tpfs-9", "--replay", "file"],
         ] {

@@ -69,6 +69,7 @@ pub(crate) struct Missing {
 /// A ratio at one place.
 #[derive(Debug, Clone, Serialize)]
 struct Compared {
+    /// Of two places: "from → to".
     at: String,
     ratio: Ratio,
     /// Absent while the interval holds both answers.
@@ -93,6 +94,9 @@ struct PageCache {
     cgroup_version: Option<u8>,
     /// Why there is none.
     reason: Option<String>,
+    /// Most dirty bytes of each peer's device; why that is not limited.
+    dirty_limit_bytes: Option<u64>,
+    dirty_reason: Option<String>,
 }
 
 /// A run of a row.
@@ -131,15 +135,13 @@ pub(crate) struct Result {
 
 impl Result {
     pub fn new(row: &Row, options: &Options, plan: &Plan, site: &Site, dataset_bytes: u64) -> Result {
-        let page_cache = match &site.group {
-            Ok(group) => PageCache {
-                limit_bytes: Some(group.limit_bytes),
-                cgroup_version: Some(group.version),
-                reason: None,
-            },
-            Err(reason) => {
-                PageCache { limit_bytes: None, cgroup_version: None, reason: Some(reason.clone()) }
-            }
+        let (group, dirty) = (site.group.as_ref(), site.dirty_bytes.as_ref());
+        let page_cache = PageCache {
+            limit_bytes: group.ok().map(|group| group.limit_bytes),
+            cgroup_version: group.ok().map(|group| group.version),
+            reason: group.err().cloned(),
+            dirty_limit_bytes: dirty.ok().copied(),
+            dirty_reason: dirty.err().cloned(),
         };
         Result {
             output_version: 1,
@@ -183,17 +185,22 @@ impl Result {
                 continue;
             }
             let ones = vec![1.0; ours.samples.len()];
+            let place = claim.from.as_ref().unwrap_or(&ours.at);
             let theirs = match claim.theirs.as_str() {
                 "" => &ones,
                 name => {
-                    match self.figures.iter().find(|figure| figure.series == name && figure.at == ours.at) {
+                    match self.figures.iter().find(|figure| figure.series == name && figure.at == *place) {
                         Some(figure) => &figure.samples,
                         None => continue,
                     }
                 }
             };
             if let Some((ratio, held)) = claim.must.judge(&ours.samples, theirs) {
-                places.push(Compared { at: ours.at.clone(), ratio, held });
+                let at = match &claim.from {
+                    Some(from) => format!("{from} → {}", ours.at),
+                    None => ours.at.clone(),
+                };
+                places.push(Compared { at, ratio, held });
             }
         }
         let held = match places.iter().any(|place| place.held == Some(false)) {
@@ -275,6 +282,8 @@ impl Result {
         }
         if let Some(reason) = &self.page_cache.reason {
             let _ = writeln!(text, "\nThe page cache was not limited: {reason}.");
+        } else if let Some(reason) = &self.page_cache.dirty_reason {
+            let _ = writeln!(text, "\nDirty pages were not limited: {reason}.");
         }
         for note in &self.notes {
             let _ = writeln!(text, "\n{note}");
@@ -297,11 +306,20 @@ impl Must {
                 let ratio = Ratio::difference(ours, theirs)?;
                 Some((ratio, ratio.at_most(most)))
             }
+            Must::MoreByAtLeast(least) => {
+                let ratio = Ratio::difference(ours, theirs)?;
+                Some((ratio, ratio.at_least(least)))
+            }
             _ => {
                 let ratio = Ratio::of(ours, theirs)?;
                 let held = match self {
                     Must::AtLeast(least) => ratio.at_least(least),
                     Must::AtMost(most) => ratio.at_most(most),
+                    Must::Within(times) => match (ratio.at_least(times.recip()), ratio.at_most(times)) {
+                        (Some(true), Some(true)) => Some(true),
+                        (Some(false), _) | (_, Some(false)) => Some(false),
+                        _ => None,
+                    },
                     Must::NotAbove => match (ratio.low, ratio.high) {
                         (Some(low), _) if low > 1.0 => Some(false),
                         (Some(_), Some(high)) if high <= WIDE => Some(true),
@@ -320,7 +338,9 @@ impl Must {
             Must::AtMost(most) => format!("≤ {}", short(Some(most))),
             Must::Never(most) => format!("never above {}", short(Some(most))),
             Must::NotAbove => "unchanged".to_string(),
+            Must::Within(times) => format!("{} to {}", short(Some(times.recip())), short(Some(times))),
             Must::MoreByAtMost(most) => format!("difference ≤ {}", short(Some(most))),
+            Must::MoreByAtLeast(least) => format!("difference ≥ {}", short(Some(least))),
             Must::Shown => "shown".to_string(),
         }
     }
@@ -340,5 +360,25 @@ pub(crate) fn short(value: Option<f64>) -> String {
             size if size >= 10.0 => format!("{value:.1}"),
             _ => format!("{value:.3}"),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_and_both_sides_are_judged() {
+        let judged = |must: Must, ours: &[f64], theirs: &[f64]| must.judge(ours, theirs).unwrap().1;
+        let (few, many) = ([100.0, 101.0, 99.0], [130.0, 131.0, 129.0]);
+        assert_eq!(judged(Must::Within(1.1), &few, &few), Some(true));
+        assert_eq!(judged(Must::Within(1.1), &many, &few), Some(false));
+        assert_eq!(judged(Must::Within(1.1), &few, &many), Some(false));
+        assert_eq!(judged(Must::Within(1.1), &[90.0, 100.0, 121.0], &few), None);
+        // Nothing has no ratio, but a difference.
+        let none = [0.0; 3];
+        assert!(Must::AtLeast(1.0).judge(&many, &none).is_none());
+        assert_eq!(judged(Must::MoreByAtLeast(1.0), &many, &none), Some(true));
+        assert_eq!(judged(Must::MoreByAtLeast(1.0), &none, &none), Some(false));
     }
 }

@@ -32,6 +32,9 @@ pub(crate) enum Metric {
     DeviceBytesPerS,
     /// The same by what migration moved below PM.
     Amplification,
+    /// What left PM for each operation: written below, and given up because the copy below was still good.
+    EvictedPerOperation,
+    CleanEvictedPerOperation,
 }
 
 /// "p99.9 ≤ max(20 × median, 2 ms)".
@@ -46,6 +49,7 @@ impl Metric {
             Metric::Seconds => "s",
             Metric::ShareOfOptimum => "optimum / wait",
             Metric::Amplification => "bytes/byte",
+            Metric::EvictedPerOperation | Metric::CleanEvictedPerOperation => "bytes/operation",
             Metric::TailByLimit => "of the limit",
             Metric::Failures => "writes",
             Metric::NsPerOperation => "ns/operation",
@@ -72,6 +76,10 @@ impl Metric {
                 measure.device_written_bytes as f64 / measure.elapsed_ns.max(1) as f64 * 1e9
             }
             Metric::Amplification => measure.device_written_bytes as f64 / measure.demoted_bytes as f64,
+            Metric::EvictedPerOperation => measure.demoted_bytes as f64 / measure.operations.max(1) as f64,
+            Metric::CleanEvictedPerOperation => {
+                measure.clean_evicted_bytes as f64 / measure.operations.max(1) as f64
+            }
             Metric::Failures => measure.failed as f64,
             Metric::NsPerOperation => {
                 (measure.elapsed_ns * threads) as f64 / measure.operations.max(1) as f64
@@ -112,7 +120,7 @@ pub(crate) struct Cell {
     pub work: Work,
 }
 
-/// A ratio of two series, place by place, that the row's shape is about.
+/// A ratio of two series, place by place, or of two places of a series, that the row's shape is about.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub text: String,
@@ -121,6 +129,8 @@ pub(crate) struct Claim {
     pub theirs: String,
     /// Only at this place; everywhere without.
     pub at: Option<String>,
+    /// Where `theirs` is, when that is not where `ours` is.
+    pub from: Option<String>,
     pub must: Must,
 }
 
@@ -133,8 +143,12 @@ pub(crate) enum Must {
     Never(f64),
     /// The interval holds 1, or lies below it, and does not reach 1.25.
     NotAbove,
+    /// Neither more than so many times as much, nor less than that part.
+    Within(f64),
     /// The difference, round by round, is at most this, in the unit of the series.
     MoreByAtMost(f64),
+    /// The same, at least this: for what may be nothing at all, of which there is no ratio.
+    MoreByAtLeast(f64),
     /// Shown beside the published one.
     Shown,
 }
@@ -234,7 +248,33 @@ impl Plan {
     /// Adds a claim about all places.
     pub fn claim(&mut self, text: &str, ours: &str, theirs: &str, must: Must) {
         let (ours, theirs) = (ours.to_string(), theirs.to_string());
-        self.claims.push(Claim { text: text.to_string(), ours, theirs, at: None, must });
+        self.claims.push(Claim { text: text.to_string(), ours, theirs, at: None, from: None, must });
+    }
+
+    /// Adds a claim about one place.
+    pub fn claim_at(&mut self, text: &str, ours: &str, theirs: &str, at: &str, must: Must) {
+        self.claim(text, ours, theirs, must);
+        if let Some(claim) = self.claims.last_mut() {
+            claim.at = Some(at.to_string());
+        }
+    }
+
+    /// Adds a claim about a series: what it is at `to`, by what it is at `from`. Nothing where the axis ends before.
+    pub fn between(&mut self, text: &str, series: &str, (from, to): (&str, &str), must: Must) {
+        let there = |at: &str| self.cells.iter().any(|cell| cell.at == at);
+        if there(from) && there(to) {
+            self.claim_at(text, series, series, to, must);
+            if let Some(claim) = self.claims.last_mut() {
+                claim.from = Some(from.to_string());
+            }
+        }
+    }
+
+    /// Adds [`Self::between`] for each two neighbours of `places`.
+    pub fn steps(&mut self, text: &str, series: &str, places: &[&str], must: Must) {
+        for two in places.windows(2) {
+            self.between(text, series, (two[0], two[1]), must);
+        }
     }
 
     /// Adds a claim about the figures of a series themselves.
@@ -269,6 +309,17 @@ impl Plan {
             }
             None => false,
         });
+    }
+
+    /// Gives Terrace PM of this speed.
+    pub fn emulate_pm(&mut self, speed: Option<&str>) {
+        let Some(speed) = speed else { return };
+        for subject in self.subjects.iter_mut() {
+            if matches!(subject.peer, Peer::Terrace | Peer::Local) {
+                subject.tuning.emulate_pm = Some(speed.to_string());
+            }
+        }
+        self.notes.push(format!("PM of Terrace is emulated ({speed}); what peers have of PM is not."));
     }
 
     /// Sums of what the subjects need: memory, disk.

@@ -5,7 +5,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 /// The rows that the project has to show. A row may say that it is not built, but not be absent.
-const WANTED: [&str; 33] = [
+const WANTED: [&str; 34] = [
     "tpfs-8",
     "zig-4r",
     "tpfs-9",
@@ -38,6 +38,7 @@ const WANTED: [&str; 33] = [
     "scan",
     "cold-small",
     "demoted-read",
+    "dram-reads",
     "rich",
 ];
 
@@ -77,9 +78,10 @@ fn plans_are_consistent() {
             for name in [&claim.ours, &claim.theirs].into_iter().filter(|name| !name.is_empty()) {
                 assert!(series.contains(name), "{id}: claim about {name}");
             }
-            if let Some(at) = &claim.at {
+            for at in claim.at.iter().chain(&claim.from) {
                 assert!(plan.cells.iter().any(|cell| cell.at == *at), "{id}: claim at {at}");
             }
+            assert!(claim.from.is_none() || claim.from != claim.at && claim.ours == claim.theirs, "{id}");
         }
         for cell in &plan.cells {
             assert!(cell.subject < plan.subjects.len(), "{id}");
@@ -115,6 +117,36 @@ fn rows_fit_the_machine() {
     }
 }
 
+/// The shapes of these rows are about what a series does along its axis: ratios to others do not say it.
+#[test]
+fn rows_about_an_axis_compare_its_places() {
+    const ALONG: [&str; 8] =
+        ["tpfs-8", "zig-4r", "tpfs-9", "zig-4w", "tpfs-10", "tpfs-17", "acbpfs-5", "acbpfs-6"];
+    for (id, plan) in plans(false) {
+        let along = plan.claims.iter().any(|claim| claim.from.is_some());
+        assert_eq!(along, ALONG.contains(&id) || id == "zig-10", "{id}");
+    }
+}
+
+/// From 1 : 32 to 4 : 1.
+#[test]
+fn pm_is_measured_from_a_32nd_of_the_data_to_four_times_it() {
+    let scale = Scale { dataset_bytes: 2 << 30, limit_ns: 1, quick: false, fio: false };
+    let mut shares = Vec::new();
+    for (id, plan) in ROWS.iter().filter_map(|row| match row.built {
+        Built::Plan(plan) => Some((row.id, plan(&scale))),
+        _ => None,
+    }) {
+        // Of these rows all data is that of the scale.
+        if matches!(id, "tpfs-8" | "tpfs-9" | "tpfs-13") {
+            let terrace = plan.subjects.iter().filter(|subject| subject.peer == Peer::Terrace);
+            shares.extend(terrace.map(|subject| subject.pm_bytes as f64 / scale.dataset_bytes as f64));
+        }
+    }
+    assert!(shares.iter().any(|share| *share <= 1.0 / 32.0), "{shares:?}");
+    assert!(shares.iter().any(|share| *share >= 4.0), "{shares:?}");
+}
+
 #[test]
 fn what_must_be_shown_has_rows_and_options() {
     let mut names = BTreeSet::new();
@@ -133,5 +165,12 @@ fn what_must_be_shown_has_rows_and_options() {
             plan.keep(peers);
         }
         assert!(!plan.cells.is_empty(), "{}", entry.name);
+        // A claim that is not there would leave the line empty without a word.
+        for begin in entry.claims {
+            let of_these = |name: &str| name.is_empty() || plan.cells.iter().any(|cell| cell.series == name);
+            let there = |claim: &&plan::Claim| of_these(&claim.ours) && of_these(&claim.theirs);
+            let found = plan.claims.iter().filter(there).any(|claim| claim.text.starts_with(begin));
+            assert!(found, "{}: {begin}", entry.name);
+        }
     }
 }

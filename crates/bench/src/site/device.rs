@@ -2,6 +2,7 @@
 //! a class (`terrace bench device`); and loop devices over files.
 
 use super::Site;
+use super::dirty;
 use super::teardown::{Held, Resource};
 use crate::Outcome;
 use crate::affinity;
@@ -113,7 +114,16 @@ impl Site {
         args.push(file.as_os_str());
         let device = run("losetup", args)?.trim().to_string();
         let held = self.teardown.hold(Resource::Loop(device.clone()))?;
+        self.limit_dirty(&dirty::of_loop(&device))?;
         Ok((device, held))
+    }
+
+    /// Limits the dirty pages of what lies on a device, if those of anything are.
+    pub fn limit_dirty(&self, bdi: &Path) -> Outcome<()> {
+        match self.dirty_bytes {
+            Ok(bytes) => dirty::limit(bdi, bytes),
+            Err(_) => Ok(()),
+        }
     }
 
     /// A loop device over a file in memory: PM as a block device.

@@ -6,6 +6,7 @@
 //! goes with its processes and loop devices clear themselves; files are removed by the next run (`sweep`).
 
 pub(crate) mod device;
+mod dirty;
 pub(crate) mod group;
 mod leveldb;
 pub(crate) mod peer;
@@ -19,12 +20,13 @@ use crate::paper::options::Options;
 use crate::scratch::Scratch;
 use device::Class;
 use group::MemoryGroup;
+use peer::{Peer, Subject};
 use rustix::thread::CpuSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use teardown::{Held, Resource, Teardown};
-use terrace_runtime::sync::atomic::AtomicU64;
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A place to measure at.
 pub(crate) struct Site {
@@ -37,6 +39,10 @@ pub(crate) struct Site {
     pub device_cores: Option<CpuSet>,
     /// Confines what reads and writes through the kernel; the reason when there is none.
     pub group: Result<MemoryGroup, String>,
+    /// Most dirty bytes of a peer's device, as the kernel's own ratio of the group's limit; the reason when there is none.
+    pub dirty_bytes: Result<u64, String>,
+    /// Whether what is begun goes into the group.
+    confines: AtomicBool,
     pub scratch: Scratch,
     /// Begun so far: names of their outputs.
     programs: AtomicU64,
@@ -62,6 +68,10 @@ impl Site {
             _ => MemoryGroup::new(&teardown, &format!("terrace-{RUN}-{}", std::process::id()), cap_bytes)
                 .map_err(|error| error.to_string()),
         };
+        let dirty_bytes = match &group {
+            Ok(group) => dirty::share_of(group.limit_bytes),
+            Err(reason) => Err(reason.clone()),
+        };
         Ok(Site {
             teardown,
             terrace: options.terrace.clone(),
@@ -69,10 +79,20 @@ impl Site {
             device_memory: options.device_memory,
             device_cores: None,
             group,
+            dirty_bytes,
+            confines: AtomicBool::new(true),
             scratch,
             programs: AtomicU64::new(0),
             _files: files,
         })
+    }
+}
+
+impl Site {
+    /// What is begun from now on works on this subject. The files of tmpfs are not a cache: they would fill the group, and who
+    /// makes them would be killed.
+    pub fn turn_to(&self, subject: &Subject) {
+        self.confines.store(subject.peer != Peer::Tmpfs, Ordering::Relaxed);
     }
 }
 

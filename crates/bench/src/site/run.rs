@@ -108,7 +108,7 @@ impl Site {
     /// # Errors
     /// When it cannot be started.
     pub fn begin(&self, program: &Path, args: &[OsString], patience: Duration) -> Outcome<Running> {
-        self.start(program, args, patience, true)
+        self.start(program, args, patience, self.confines.load(Ordering::Relaxed))
     }
 
     /// As [`Self::begin`]; in the cgroup only when `confine` says so.
@@ -171,30 +171,39 @@ impl Site {
         }
     }
 
-    /// Bytes that Terrace's devices were written, and bytes that migration moved below PM, since the mount.
-    pub fn written_below(&self, mounted: &Mounted) -> Option<(u64, u64)> {
-        let of = |tiers: &serde_json::Value, sums: bool| -> Option<u64> {
-            let below = tiers.as_array()?.iter().filter(|tier| tier["id"].as_u64() > Some(0));
-            let bytes = |tier: &serde_json::Value| {
-                let from = if sums { &tier["sums"] } else { tier };
-                from["write_bytes"].as_u64()
-            };
-            below.map(bytes).sum()
-        };
-        match (&mounted.place, &mounted.status_of) {
+    /// What has passed through Terrace's tiers since the mount; nothing of a peer.
+    pub fn passed(&self, mounted: &Mounted) -> Option<Passed> {
+        let passed = match (&mounted.place, &mounted.status_of) {
             (Place::Local { fs, .. }, _) => {
                 let report = fs.io_report().ok()?;
-                let tiers = serde_json::to_value(&report.tiers).ok()?;
-                Some((of(&tiers, true)?, report.demoted_bytes))
+                let found = Passed {
+                    seconds: report.at_ns.saturating_sub(report.mounted_at_ns) as f64 / 1e9,
+                    dram_read_bytes: report.dram.read_bytes,
+                    demoted_bytes: report.demoted_bytes,
+                    ..Passed::default()
+                };
+                let tiers = report.tiers.iter();
+                found.with(tiers.map(|tier| (tier.id, tier.sums.read_bytes, tier.sums.write_bytes)))
             }
             (_, Some(root)) => {
                 let args = ["iostat".as_ref(), "--json".as_ref(), root.as_os_str()];
                 let text = crate::process::run(&self.terrace, args).ok()?;
-                let found: serde_json::Value = serde_json::from_str(text.lines().next()?).ok()?;
-                Some((of(&found["tiers"], false)?, found["migration"]["demoted_bytes"].as_u64()?))
+                Passed::told(text.lines().next()?)?
             }
-            _ => None,
+            _ => return None,
+        };
+        // After the bytes, which go on counting what moves.
+        let clean_evicted_bytes = self.status(mounted)["migration"]["clean_evicted_bytes"].as_u64()?;
+        Some(Passed { clean_evicted_bytes, ..passed })
+    }
+
+    /// [`Self::status`] with [`Self::passed`] as `io`.
+    pub fn whole_status(&self, mounted: &Mounted) -> serde_json::Value {
+        let mut status = self.status(mounted);
+        if let (Some(fields), Some(passed)) = (status.as_object_mut(), self.passed(mounted)) {
+            fields.insert("io".to_string(), serde_json::to_value(passed).unwrap_or_default());
         }
+        status
     }
 
     /// What Terrace says of itself; null of a peer.
@@ -211,6 +220,52 @@ impl Site {
             _ => None,
         };
         told.unwrap_or_default()
+    }
+}
+
+/// Sums since a mount of Terrace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Passed {
+    pub seconds: f64,
+    pub pm_read_bytes: u64,
+    pub dram_read_bytes: u64,
+    pub device_read_bytes: u64,
+    pub device_written_bytes: u64,
+    /// Moved below PM, and given up by PM without a write.
+    pub demoted_bytes: u64,
+    pub clean_evicted_bytes: u64,
+}
+
+impl Passed {
+    /// With what tiers say: number, bytes read, bytes written.
+    fn with(mut self, tiers: impl Iterator<Item = (u8, u64, u64)>) -> Passed {
+        for (id, read, written) in tiers {
+            match id {
+                0 => self.pm_read_bytes += read,
+                _ => {
+                    self.device_read_bytes += read;
+                    self.device_written_bytes += written;
+                }
+            }
+        }
+        self
+    }
+
+    /// From `terrace iostat --json`.
+    fn told(text: &str) -> Option<Passed> {
+        let found: serde_json::Value = serde_json::from_str(text).ok()?;
+        let passed = Passed {
+            seconds: found["interval_seconds"].as_f64()?,
+            dram_read_bytes: found["dram"]["read_bytes"].as_u64()?,
+            demoted_bytes: found["migration"]["demoted_bytes"].as_u64()?,
+            ..Passed::default()
+        };
+        let tier = |tier: &serde_json::Value| {
+            let bytes = |name: &str| tier[name].as_u64();
+            Some((u8::try_from(bytes("id")?).ok()?, bytes("read_bytes")?, bytes("write_bytes")?))
+        };
+        let tiers = found["tiers"].as_array()?.iter().map(tier).collect::<Option<Vec<_>>>()?;
+        Some(passed.with(tiers.into_iter()))
     }
 }
 
@@ -269,4 +324,27 @@ impl Drop for Running {
 
 fn last_line(text: &str) -> &str {
     text.trim().lines().last().unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_iostat_tells_is_told_apart_by_tier() {
+        let text = r#"{"interval_seconds":2.5,"dram":{"read_bytes":7},"migration":{"demoted_bytes":9},"tiers":[
+            {"id":0,"read_bytes":100,"write_bytes":50},{"id":1,"read_bytes":3,"write_bytes":4},
+            {"id":2,"read_bytes":30,"write_bytes":40}]}"#;
+        let expected = Passed {
+            seconds: 2.5,
+            pm_read_bytes: 100,
+            dram_read_bytes: 7,
+            device_read_bytes: 33,
+            device_written_bytes: 44,
+            demoted_bytes: 9,
+            clean_evicted_bytes: 0,
+        };
+        assert_eq!(Passed::told(text), Some(expected));
+        assert_eq!(Passed::told("{}"), None);
+    }
 }

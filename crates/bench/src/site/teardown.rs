@@ -3,6 +3,7 @@
 //! Invariant: a resource is registered before or at once after it exists, and released exactly once, by whoever takes it
 //! out of the table under the lock: its holder, or the signal's thread. Nothing is released under the lock.
 
+use super::dirty;
 use crate::Outcome;
 use crate::process::run;
 use rustix::mount::{UnmountFlags, unmount};
@@ -20,7 +21,7 @@ pub(crate) enum Resource {
     Process(u32),
     /// A mount point.
     Mount(PathBuf),
-    /// /dev/loopN.
+    /// /dev/loopN, with what is limited of it.
     Loop(String),
     /// An empty cgroup.
     Group(PathBuf),
@@ -45,6 +46,7 @@ impl Resource {
                 }
             }
             Resource::Loop(device) => {
+                dirty::lift(&dirty::of_loop(&device));
                 let _ = run("losetup", ["--detach", &device]);
             }
             Resource::Group(path) => {

@@ -28,7 +28,8 @@ pub(crate) enum Kind {
         #[serde(default)]
         order: Order,
     },
-    /// fio: every thread reads or writes `io_bytes` at Zipf-distributed places of a private file.
+    /// fio: every thread reads or writes `io_bytes` at Zipf-distributed places of a private file. With O_DSYNC, files that
+    /// are read are filled so, and begin in PM where there is any.
     /// `single`: all threads on this one file, which exists (the null server's).
     Random {
         write: bool,
@@ -121,6 +122,9 @@ pub(crate) struct Measure {
     pub device_written_bytes: u64,
     #[serde(default)]
     pub demoted_bytes: u64,
+    /// Given up by PM without a write.
+    #[serde(default)]
+    pub clean_evicted_bytes: u64,
     pub elapsed_ns: u64,
     /// Of one operation (of a personality: one turn of its loop), over all threads.
     pub latency_median_ns: u64,
@@ -260,7 +264,10 @@ impl Load {
                 personality::populate(*which, target, *files, *file_bytes)?
             }
             Kind::Random { single: Some(_), .. } => return Ok(()),
-            Kind::Random { files, file_bytes, .. } => random::populate(target, *files, *file_bytes)?,
+            Kind::Random { write, sync, files, file_bytes, .. } => {
+                let durable = !write && *sync == Sync::Flag;
+                random::populate(target, *files, *file_bytes, durable)?
+            }
             Kind::AppendSync { .. } => target.make_directory("append")?,
             Kind::Hotness { files, file_bytes, .. } => {
                 anticache::populate_hotness(target, *files, *file_bytes)?
@@ -381,6 +388,7 @@ impl Load {
             failed: all.failed,
             device_written_bytes: 0,
             demoted_bytes: 0,
+            clean_evicted_bytes: 0,
             elapsed_ns: end_ns.saturating_sub(begin).max(1),
             latency_median_ns: all.latency.value_at_quantile(0.5),
             latency_p99_ns: all.latency.value_at_quantile(0.99),

@@ -27,8 +27,13 @@ fn name(file: u64) -> String {
     format!("random/{file}")
 }
 
-/// Makes the files; those that have their size are left alone.
-pub(crate) fn populate(target: &dyn FileTarget, files: u64, file_bytes: u64) -> io::Result<()> {
+/// Makes the files; those that have their size are left alone. `durable`: each write with O_DSYNC.
+pub(crate) fn populate(
+    target: &dyn FileTarget,
+    files: u64,
+    file_bytes: u64,
+    durable: bool,
+) -> io::Result<()> {
     target.make_directory("random")?;
     let piece = vec![0x6b; FILL.min(file_bytes) as usize];
     for number in 0..files {
@@ -36,7 +41,7 @@ pub(crate) fn populate(target: &dyn FileTarget, files: u64, file_bytes: u64) -> 
         let mut at = file.size()?;
         while at < file_bytes {
             let bytes = (file_bytes - at).min(piece.len() as u64);
-            file.write_at(&piece[..bytes as usize], at, false)?;
+            file.write_at(&piece[..bytes as usize], at, durable)?;
             at += bytes;
         }
         file.sync()?;

@@ -28,6 +28,10 @@ fn clock() -> Arc<dyn Clock> {
 
 /// A small pool in memory that never migrates.
 fn pool(directory: &Path) -> Arc<Fs> {
+    mount_with(directory, MountOptions::default())
+}
+
+fn mount_with(directory: &Path, mounted: MountOptions) -> Arc<Fs> {
     let media = PoolMedia {
         pm: Arc::new(RamPm::create(directory.join("pm"), 48 << 20).unwrap()),
         block: vec![Arc::new(SimulatedDevice::new(4096))],
@@ -46,7 +50,7 @@ fn pool(directory: &Path) -> Arc<Fs> {
     };
     terrace_fs::format(&media, &options).unwrap();
     let (superblock, _) = terrace_fs::read_superblock(&*media.pm, true).unwrap();
-    Fs::mount(media, superblock, MountOptions::default(), clock()).unwrap()
+    Fs::mount(media, superblock, mounted, clock()).unwrap()
 }
 
 fn loads() -> Vec<Load> {
@@ -95,6 +99,26 @@ fn run_all(target: Arc<dyn FileTarget>) -> Vec<Measure> {
         done.unwrap_or_else(|error| panic!("{load:?}: {error}"))
     };
     loads().iter().map(run).collect()
+}
+
+/// Files that are to be promoted from PM have to be there first: large writes alone go below.
+#[test]
+fn files_filled_durably_begin_in_pm() {
+    let below = |sync: Sync| {
+        let scratch = scratch();
+        let fs = mount_with(
+            scratch.path(),
+            MountOptions { policy: Some(PolicyKind::Predictive), ..MountOptions::default() },
+        );
+        let target = LocalTarget::new(fs.clone(), None);
+        let (file_bytes, io_bytes) = (12 << 20, 4096);
+        let kind =
+            Kind::Random { write: false, sync, files: 1, file_bytes, io_bytes, theta: 0.0, single: None };
+        Load { kind, threads: 1, limit_ns: 1, operations: 1, seed: 1 }.populate(&target).unwrap();
+        fs.status().unwrap().placement.unwrap().block_home_bytes
+    };
+    assert_eq!(below(Sync::Flag), 0);
+    assert!(below(Sync::Never) > 0);
 }
 
 #[test]

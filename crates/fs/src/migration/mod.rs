@@ -117,6 +117,7 @@ pub(crate) struct Migration {
     pace: Mutex<Pace>,
     reverse: Mutex<reverse::Cursor>,
     to_dram: Mutex<reverse::Cursor>,
+    pub(crate) kept: to_dram::Kept,
 }
 
 /// How fast use of PM grows.
@@ -159,6 +160,10 @@ pub struct MigrationReport {
     pub clean_evicted_bytes: u64,
     /// Bytes copied in vain, because they changed meanwhile.
     pub skipped_bytes: u64,
+    /// Bytes of read-dominated files of which a copy stayed in DRAM when they went below PM.
+    pub to_dram_bytes: u64,
+    /// When it was first decided that some should, in seconds since mount.
+    pub to_dram_first_seconds: Option<f64>,
 }
 
 /// What one round of demotion did.
@@ -206,6 +211,7 @@ impl Migration {
             pace: Mutex::default(),
             reverse: Mutex::default(),
             to_dram: Mutex::default(),
+            kept: to_dram::Kept::default(),
         }
     }
 
@@ -276,6 +282,8 @@ impl Migration {
             moved_below_bytes: self.moved_below_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             clean_evicted_bytes: self.evicted_clean_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             skipped_bytes: self.skipped_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            to_dram_bytes: self.kept.bytes(),
+            to_dram_first_seconds: self.kept.first_seconds(),
         }
     }
 }

@@ -18,12 +18,36 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_media::block::AlignedBlock;
 use terrace_placement::Idle;
 use terrace_placement::decision::{ReadRule, read_rule};
-use terrace_runtime::sync::atomic::Ordering;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// Most blocks moved in one step.
 const PIECE: u64 = 512;
 /// Not worth moving for fewer.
 const LEAST: u64 = 16;
+
+/// What status tells of it.
+#[derive(Default)]
+pub(crate) struct Kept {
+    blocks: AtomicU64,
+    /// When copies were first wanted: nanoseconds since mount, plus one; 0 is never.
+    first: AtomicU64,
+}
+
+impl Kept {
+    fn wanted(&self, since_mount_ns: u64) {
+        let first = since_mount_ns.saturating_add(1);
+        let _ = self.first.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed) * BLOCK_SIZE
+    }
+
+    pub(crate) fn first_seconds(&self) -> Option<f64> {
+        let first = self.first.load(Ordering::Relaxed);
+        first.checked_sub(1).map(|since_mount_ns| since_mount_ns as f64 / 1e9)
+    }
+}
 
 impl Fs {
     /// Whether a file's blocks are better in DRAM than in PM: read-dominated, and PM does not idle.
@@ -68,6 +92,7 @@ impl Fs {
     fn sink(&self, ino: Ino, generation: u32, from: FileBlock, most: u64) -> FsResult<Option<FileBlock>> {
         let Some((victims, next)) = self.read_blocks(ino, generation, from, most)? else { return Ok(None) };
         if !victims.is_empty() {
+            self.migration.kept.wanted(self.clock.monotonic_ns().saturating_sub(self.mounted_ns));
             // Not before all are found: after an error nobody would give the marked ones back.
             victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch_read(LEAVING));
             self.migration.in_flight.fetch_add(victims.len() as u64, Ordering::AcqRel);
@@ -114,6 +139,7 @@ impl Fs {
         if room == 0 || !self.belongs_in_dram(inode) {
             return Vec::new();
         }
+        self.migration.kept.wanted(self.clock.monotonic_ns().saturating_sub(self.mounted_ns));
         let copy = |copied: &Copied<'_>| {
             let mut block = AlignedBlock::zeroed();
             self.pm.read(copied.candidate.pm.offset(), &mut block.0).ok()?;
@@ -128,6 +154,7 @@ impl Fs {
     /// Keeps them, once their extent is installed. The caller still holds the inode lock.
     pub(super) fn keep_copies(&self, inode: &Inode, copies: Vec<(FileBlock, Page)>) {
         let now = self.clock.monotonic_ns();
+        self.migration.kept.blocks.fetch_add(copies.len() as u64, Ordering::Relaxed);
         for (block, page) in copies {
             let version = self.cold_versions.get(inode.ino, block);
             self.cache.insert(inode.page_key(block), version, page, true, now);

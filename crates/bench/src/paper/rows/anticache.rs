@@ -46,7 +46,8 @@ pub(crate) fn append(scale: &Scale) -> Plan {
         plan.claim("like PM only", &ours, &theirs, Must::AtMost(1.10));
     }
     plan.subjects.push(sized.subject("ext4", Peer::Ext4, 0.125, Tuning::default()));
-    plan.claim("orders of magnitude faster than ext4", "ext4", "terrace anticache", Must::AtLeast(1.0));
+    // An order of magnitude is the least that "orders" can be.
+    plan.claim("orders of magnitude faster than ext4", "ext4", "terrace anticache", Must::AtLeast(10.0));
     let sizes: [(u64, &str); 6] = [
         (1 << 10, "1K"),
         (4 << 10, "4K"),
@@ -119,10 +120,12 @@ pub(crate) fn hotness(scale: &Scale) -> Plan {
         ("all hot: like PM only", "terrace anticache", "terrace pm-only", "100 %", Must::AtMost(1.1)),
         ("all hot: like PM only", "local anticache", "local pm-only", "100 %", Must::AtMost(1.1)),
     ] {
-        plan.claim(text, ours, theirs, must);
-        if let Some(claim) = plan.claims.last_mut() {
-            claim.at = Some(at.to_string());
-        }
+        plan.claim_at(text, ours, theirs, at, must);
+    }
+    let places: Vec<String> = steps.iter().map(|hot| format!("{} %", hot * 10)).collect();
+    let places: Vec<&str> = places.iter().map(String::as_str).collect();
+    for name in ["terrace anticache", "local anticache"] {
+        plan.steps("falls all the way", name, &places, Must::AtMost(1.0));
     }
     plan
 }
@@ -149,8 +152,20 @@ pub(crate) fn threshold(scale: &Scale) -> Plan {
             plan.cells.push(cell(subject, name));
         }
     }
+    plan.also = vec![
+        ("evicted", Metric::EvictedPerOperation),
+        ("evicted without a write", Metric::CleanEvictedPerOperation),
+    ];
     plan.claim("always above ext4", "terrace", "ext4", Must::AtLeast(1.0));
-    plan.notes
-        .push("Bytes evicted, with and without a write, are in the status of each subject.".to_string());
+    // From all of the data down to a fifth of it.
+    let places: Vec<String> = steps.iter().rev().map(|percent| format!("{percent} %")).collect();
+    let places: Vec<&str> = places.iter().map(String::as_str).collect();
+    for (_, name) in BOTH {
+        plan.steps("falls with the threshold", name, &places, Must::AtMost(1.0));
+        // Where all data fits nothing goes, and nothing has no ratio.
+        let evicted = format!("{name} evicted");
+        plan.between("evictions grow", &evicted, ("100 %", "20 %"), Must::MoreByAtLeast(1.0));
+        plan.steps("evictions grow", &evicted, &places, Must::MoreByAtLeast(0.0));
+    }
     plan
 }

@@ -74,10 +74,8 @@ fn three(scale: &Scale, threads: u64) -> Plan {
         plan.point(scale, number as f64, which.name(), &kind(&third, which, false), threads);
     }
     for peer in ["ext4-dj", "xfs-ml"] {
-        plan.claim("varmail: published 2.1 to 2.6 times", "terrace 3%", peer, Must::AtLeast(2.1));
-        if let Some(claim) = plan.claims.last_mut() {
-            claim.at = Some(Personality::Varmail.name().to_string());
-        }
+        let at = Personality::Varmail.name();
+        plan.claim_at("varmail: published 2.1 to 2.6 times", "terrace 3%", peer, at, Must::AtLeast(2.1));
     }
     plan
 }
@@ -90,18 +88,27 @@ pub(crate) fn ziggurat_one(scale: &Scale) -> Plan {
     three(scale, 1)
 }
 
-/// Group sizes from one block on. The mount takes at most 256 MiB; published are sizes up to 1 GiB.
+/// Group sizes from one block on. What goes down at once is at most a chunk (16 MiB) and at most an eighth of PM, so that
+/// larger groups than these, and these in less PM, would be one and the same point; published are sizes up to 1 GiB.
+const GROUPS: [(u64, &str); 7] = [
+    (4 << 10, "4K"),
+    (64 << 10, "64K"),
+    (512 << 10, "512K"),
+    (2 << 20, "2M"),
+    (4 << 20, "4M"),
+    (8 << 20, "8M"),
+    (16 << 20, "16M"),
+];
+/// An eighth of it, without its logs and tables, is the largest group.
+const GROUP_PM_BYTES: u64 = 144 << 20;
+/// Data by PM.
+const GROUP_DATA: u64 = 7;
+
 pub(crate) fn group_size(scale: &Scale) -> Plan {
-    const GROUPS: [(u64, &str); 7] = [
-        (4 << 10, "4K"),
-        (64 << 10, "64K"),
-        (512 << 10, "512K"),
-        (2 << 20, "2M"),
-        (16 << 20, "16M"),
-        (64 << 20, "64M"),
-        (256 << 20, "256M"),
-    ];
     const THREADS: u64 = 2;
+    // So much that PM holds a small part of it.
+    let least = if scale.quick { 0 } else { GROUP_DATA * GROUP_PM_BYTES };
+    let scale = &Scale { dataset_bytes: scale.dataset_bytes.max(least), ..*scale };
     let cache = (scale.dataset_bytes as f64 * CACHE_SHARE) as u64;
     let mut plan = Plan::new(Metric::OperationsPerS, "group", cache);
     let random = |write: bool| Kind::Random {
@@ -122,14 +129,53 @@ pub(crate) fn group_size(scale: &Scale) -> Plan {
     for (group_bytes, text) in GROUPS.iter().take(if scale.quick { 1 } else { GROUPS.len() }) {
         let tuning =
             Tuning { group_bytes: Some(*group_bytes), cache_bytes: Some(cache), ..Tuning::default() };
-        let subject = plan.subjects.len();
-        plan.subjects.push(scale.subject(format!("local group {text}"), Peer::Local, 1.0 / 16.0, tuning));
+        let index = plan.subjects.len();
+        let mut subject = scale.subject(format!("local group {text}"), Peer::Local, 1.0 / 16.0, tuning);
+        if !scale.quick {
+            subject.pm_bytes = subject.pm_bytes.max(GROUP_PM_BYTES);
+        }
+        plan.subjects.push(subject);
         for (name, kind) in &works {
             let work = Work::Load(scale.load(kind.clone(), THREADS));
             let (series, at) = ((*name).to_string(), (*text).to_string());
-            plan.cells.push(Cell { subject, series, x: *group_bytes as f64, at, work });
+            plan.cells.push(Cell { subject: index, series, x: *group_bytes as f64, at, work });
         }
     }
+    let places = GROUPS.map(|(_, text)| text);
+    for (name, _) in &works {
+        plan.steps("rises up to a knee", name, &places[..4], Must::AtLeast(1.0));
+        plan.steps("behind the knee", name, &places[3..], Must::Shown);
+        plan.between("16M beside one block", name, ("4K", "16M"), Must::Shown);
+    }
     plan.notes.push("In process: the kernel's path would hide a part of it.".to_string());
+    plan.notes.push(format!(
+        "Groups end at a chunk (16 MiB) and at an eighth of PM; PM has at least {} MiB here and the data {} times \
+         that, so that all these sizes are different ones. Larger ones, published up to 1 GiB, would not be.",
+        GROUP_PM_BYTES >> 20,
+        GROUP_DATA
+    ));
     plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 64M and 256M were listed once, with 32 MiB of PM: they measured what 4M does.
+    #[test]
+    fn all_group_sizes_are_ones_that_the_engine_takes() {
+        const CHUNK: u64 = 16 << 20;
+        let scale = Scale { dataset_bytes: 512 << 20, limit_ns: 1, quick: false, fio: false };
+        let plan = group_size(&scale);
+        let mut sizes: Vec<u64> = GROUPS.map(|(bytes, _)| bytes).into();
+        assert!(sizes.is_sorted());
+        for subject in &plan.subjects {
+            // A sixteenth of PM is more than its logs and tables take.
+            let largest = CHUNK.min(subject.pm_bytes * 15 / 16 / 8);
+            sizes.iter_mut().for_each(|bytes| *bytes = (*bytes).min(largest));
+        }
+        sizes.dedup();
+        assert_eq!(sizes, GROUPS.map(|(bytes, _)| bytes));
+        assert_eq!(plan.subjects.len(), GROUPS.len());
+    }
 }

@@ -11,6 +11,7 @@ pub(crate) mod tiering;
 
 use super::plan::{Must, Plan, Scale};
 use crate::site::peer::{Peer, Tuning};
+use crate::workload::load::{Kind, Load};
 
 /// PM for everything: data, metadata and room below every threshold.
 pub(super) const ALL: f64 = 2.0;
@@ -33,11 +34,28 @@ pub(super) fn subjects(plan: &mut Plan, scale: &Scale, shares: &[(f64, &str)], c
 /// The peers of the publications, and those that are used instead today, with tmpfs as the ceiling of the kernel's path;
 /// `share` of the data is what they have of PM as journal or log.
 pub(super) fn peers(plan: &mut Plan, scale: &Scale, share: f64) {
-    let all =
-        [Peer::Ext4Dj, Peer::XfsMl, Peer::Ext4Pm, Peer::XfsPm, Peer::Btrfs, Peer::Mergerfs, Peer::Tmpfs];
+    let all = [
+        Peer::Ext4,
+        Peer::Ext4Dj,
+        Peer::XfsMl,
+        Peer::Ext4Pm,
+        Peer::XfsPm,
+        Peer::Btrfs,
+        Peer::Mergerfs,
+        Peer::Tmpfs,
+    ];
     for peer in all {
         plan.subjects.push(scale.subject(peer.name(), peer, share, Tuning::default()));
     }
+}
+
+/// Longest time of a load that is bounded by bytes: what a slow device needs for them.
+pub(super) const PATIENCE_NS: u64 = 60_000_000_000;
+
+/// The device alone, written from end to end: what its bandwidth is.
+pub(super) fn whole_device(scale: &Scale) -> Load {
+    let kind = Kind::Whole { bytes: scale.dataset_bytes, write: true };
+    Load { limit_ns: PATIENCE_NS, ..scale.load(kind, 2) }
 }
 
 /// Claims of one kind about Terrace through FUSE and in process.

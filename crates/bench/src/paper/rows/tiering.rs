@@ -1,6 +1,6 @@
 //! Rows beyond the publications: burst, scan, cold-small, demoted-read, rich.
 
-use super::filebench;
+use super::{PATIENCE_NS, filebench};
 use crate::paper::plan::{Metric, Must, Plan, Scale, Status};
 use crate::site::peer::{Peer, Tuning};
 use crate::workload::burst::Arrivals;
@@ -12,9 +12,6 @@ use serde_json::Value;
 const BOTH: [(Peer, &str); 2] = [(Peer::Terrace, "terrace"), (Peer::Local, "local")];
 /// PM of these rows: the least that Terrace manages with at the usual size of the data.
 const LITTLE: f64 = 0.06;
-/// Longest time of a load that is bounded by bytes: what a slow device needs for them.
-const PATIENCE_NS: u64 = 60_000_000_000;
-
 fn until_done(scale: &Scale, kind: Kind, threads: u64) -> Load {
     Load { limit_ns: PATIENCE_NS, ..scale.load(kind, threads) }
 }
@@ -96,7 +93,7 @@ pub(crate) fn sync_write(scale: &Scale) -> Plan {
             let (label, peer) = (plan.subjects[subject].label.clone(), plan.subjects[subject].peer);
             let file_bytes = scale.dataset_bytes / THREADS;
             let load = match peer {
-                Peer::Device => until_done(scale, Kind::Whole { bytes: scale.dataset_bytes, write: true }, 2),
+                Peer::Device => super::whole_device(scale),
                 _ => {
                     let (write, sync, io_bytes, single) = (true, Sync::Flag, 4096, None);
                     let files = THREADS;

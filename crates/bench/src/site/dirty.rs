@@ -1,0 +1,83 @@
+//! How many dirty pages a peer may have. The publications limited the memory of the whole machine, so that its dirty ratios
+//! were shares of that. Here only a memory cgroup is small: the machine's thresholds are a multiple of it, version 1 of cgroups
+//! has none of its own, and a group full of dirty pages that nobody writes back is killed.
+//!
+//! So the devices below the peers get the share (Linux 6.2 and later can say it of a device, which vm.dirty_bytes cannot): what
+//! serves an emulated device, and everything else on the machine, is not slowed. The limit is lifted when the loop device
+//! is given back; a run that was killed leaves it to the next one, which sets its own.
+
+use crate::Outcome;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The kernel's vm.dirty_ratio. Its vm.dirty_background_ratio is half of that, which the kernel also keeps for a device.
+const SHARE: u64 = 5;
+const ALL: &str = "/sys/class/bdi";
+
+/// Dirty bytes for a memory of so many, if devices can be limited here.
+///
+/// # Errors
+/// Why they cannot.
+pub(super) fn share_of(limit_bytes: u64) -> Result<u64, String> {
+    let all = fs::read_dir(ALL).into_iter().flatten().flatten();
+    let known = |bdi: &fs::DirEntry| bdi.path().join("max_bytes").exists();
+    match all.take(1).any(|bdi| known(&bdi)) {
+        true => Ok(limit_bytes / SHARE),
+        false => Err("this kernel limits no device's dirty pages (Linux 6.2 does)".to_string()),
+    }
+}
+
+/// What the kernel knows of a loop device's pages.
+pub(super) fn of_loop(device: &str) -> PathBuf {
+    Path::new("/sys/block").join(device.trim_start_matches("/dev/")).join("bdi")
+}
+
+/// The same of a mounted btrfs, whose pages are not those of its device.
+///
+/// # Errors
+/// When none lies on the device.
+pub(super) fn of_btrfs(device: &str) -> Outcome<PathBuf> {
+    let name = device.trim_start_matches("/dev/");
+    let all = fs::read_dir("/sys/fs/btrfs")?.flatten().map(|entry| entry.path());
+    let found = all.filter(|path| path.join("devices").join(name).exists()).map(|path| path.join("bdi"));
+    found.last().ok_or_else(|| format!("no btrfs on {device} is mounted").into())
+}
+
+/// Sets the limit, below the machine's own too.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(super) fn limit(bdi: &Path, bytes: u64) -> Outcome<()> {
+    for (name, value) in [("max_bytes", bytes), ("strict_limit", 1)] {
+        let path = bdi.join(name);
+        fs::write(&path, value.to_string()).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// As it is before anybody limits it. Best effort.
+pub(super) fn lift(bdi: &Path) {
+    for (name, value) in [("strict_limit", "0"), ("max_ratio", "100")] {
+        let _ = fs::write(bdi.join(name), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_set_and_lifted() {
+        let bdi = tempfile::tempdir().unwrap();
+        let value = |name: &str| fs::read_to_string(bdi.path().join(name)).unwrap();
+        limit(bdi.path(), 13 << 20).unwrap();
+        assert_eq!((value("max_bytes"), value("strict_limit")), ((13 << 20).to_string(), "1".to_string()));
+        lift(bdi.path());
+        assert_eq!((value("max_ratio"), value("strict_limit")), ("100".to_string(), "0".to_string()));
+        assert_eq!(of_loop("/dev/loop7"), Path::new("/sys/block/loop7/bdi"));
+        assert!(limit(Path::new("/sys/block/none/bdi"), 1).is_err());
+        if let Ok(bytes) = share_of(100) {
+            assert_eq!(bytes, 20);
+        }
+    }
+}
