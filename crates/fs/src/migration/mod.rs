@@ -109,6 +109,7 @@ pub(crate) struct Migration {
     promoted_blocks: AtomicU64,
     moved_below_blocks: AtomicU64,
     skipped_blocks: AtomicU64,
+    to_dram_blocks: AtomicU64,
     /// When a block was last moved down, moved up: nanoseconds, plus one; 0 is never.
     moved_down: AtomicU64,
     moved_up: AtomicU64,
@@ -159,6 +160,8 @@ pub struct MigrationReport {
     pub clean_evicted_bytes: u64,
     /// Bytes copied in vain, because they changed meanwhile.
     pub skipped_bytes: u64,
+    /// Bytes of read-dominated files sent from PM to a lower tier and into DRAM, because DRAM idled, since mount.
+    pub to_dram_bytes: u64,
 }
 
 /// What one round of demotion did.
@@ -200,6 +203,7 @@ impl Migration {
             promoted_blocks: AtomicU64::new(0),
             moved_below_blocks: AtomicU64::new(0),
             skipped_blocks: AtomicU64::new(0),
+            to_dram_blocks: AtomicU64::new(0),
             moved_down: AtomicU64::new(0),
             moved_up: AtomicU64::new(0),
             left_blocks: AtomicU64::new(0),
@@ -276,6 +280,7 @@ impl Migration {
             moved_below_bytes: self.moved_below_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             clean_evicted_bytes: self.evicted_clean_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             skipped_bytes: self.skipped_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            to_dram_bytes: self.to_dram_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
         }
     }
 }

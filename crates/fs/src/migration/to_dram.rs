@@ -5,6 +5,7 @@
 //! cold extent is installed, and kept only if it has the checksum that the extent names. One bounded piece per
 //! step, only as far as the cache has room.
 
+use super::Round;
 use super::copy::Copied;
 use super::plan::{LEAVING, Victim};
 use crate::errno::{FsError, FsResult};
@@ -64,8 +65,11 @@ impl Fs {
         if !victims.is_empty() {
             // Not before all are found: after an error nobody would give the marked ones back.
             victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch_read(LEAVING));
-            self.migration.in_flight.fetch_add(victims.len() as u64, Ordering::AcqRel);
-            self.move_group(&victims)?;
+            let count = victims.len() as u64;
+            self.migration.in_flight.fetch_add(count, Ordering::AcqRel);
+            if self.move_group(&victims)? == Round::Progress {
+                self.migration.to_dram_blocks.fetch_add(count, Ordering::Relaxed);
+            }
         }
         Ok(next)
     }
