@@ -12,6 +12,7 @@ use crate::header::{Header, Home, Lines, List, PageKey};
 use crate::page::Page;
 use std::collections::{BTreeMap, HashMap};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::Ordering;
 
@@ -192,8 +193,10 @@ impl BlockCache {
                 // Copies taken before this one are older than what is below now.
                 let birth = self.next_version();
                 let header = shard.header_mut(at);
-                header.birth = birth;
-                header.set_in_flight(false);
+                if !planted(Mistake::OlderCopyInstalled) {
+                    header.birth = birth;
+                    header.set_in_flight(false);
+                }
                 drop(shard);
                 // What it holds beyond the copy came after that.
                 if let Some(file) = self.files.shard(copy.key.ino).lock().get_mut(&copy.key.ino) {

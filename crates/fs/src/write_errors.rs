@@ -8,6 +8,7 @@ use crate::errno::FsError;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use terrace_format::Ino;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
@@ -88,6 +89,9 @@ impl WriteErrors {
     pub fn tell(&self, ino: Ino, handle: u64) -> Option<FsError> {
         let mut failures = self.failures.lock();
         let failure = failures.get_mut(&ino).filter(|failure| failure.number > handle)?;
+        if planted(Mistake::ErrorToldOnce) && !failure.told.is_empty() {
+            return None;
+        }
         failure.told.insert(handle).then(|| failure.error.clone())
     }
 

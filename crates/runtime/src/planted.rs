@@ -42,6 +42,8 @@ pub enum Mistake {
     WriteBackIgnoresVersion,
     SizeWithTheWrite,
     CleanBeforeWritten,
+    OlderCopyInstalled,
+    ErrorToldOnce,
     MaskBeforeLines,
     PartialCountsAsFull,
     MoveWithoutFlush,
@@ -178,6 +180,16 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::CleanBeforeWritten,
         "clean-before-written",
         "a dirty page counts as clean as soon as it was copied, before the device has it",
+    ),
+    (
+        Mistake::OlderCopyInstalled,
+        "older-copy-installed",
+        "of two copies of a dirty page that are under way the older may be installed last",
+    ),
+    (
+        Mistake::ErrorToldOnce,
+        "error-told-once",
+        "a write-back that failed is told to the first descriptor that asks, and to no other",
     ),
     (
         Mistake::MaskBeforeLines,

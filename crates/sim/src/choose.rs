@@ -1,5 +1,6 @@
 //! Choosing random operations.
 
+use crate::config::Mix;
 use crate::world::World;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -142,6 +143,11 @@ impl World {
         if self.config.many_names && self.rng.random_ratio(1, 4) {
             return self.choose_make();
         }
+        if self.rng.random_ratio(3, 4)
+            && let Some(op) = self.choose_of_mix()
+        {
+            return op;
+        }
         match self.rng.random_range(0..1000) {
             0..=89 => self.choose_make(),
             90..=109 => {
@@ -205,6 +211,50 @@ impl World {
                 Op::Fsync { id: self.descriptors.due().filter(|_| self.config.by_hand).unwrap_or(id) }
             }
         }
+    }
+
+    /// An operation of those that the run is about.
+    fn choose_of_mix(&mut self) -> Option<Op> {
+        match self.config.mix {
+            Mix::All => None,
+            Mix::Streams => self.choose_stream(),
+            Mix::Rewrites => {
+                let id = self.pick(|kind, _| matches!(kind, Kind::Regular(_)))?;
+                Some(match self.rng.random_range(0..3) {
+                    0 => Op::Fsync { id },
+                    _ => self.rewrite_part(id),
+                })
+            }
+            Mix::Descriptors => {
+                let id = self.pick(|kind, _| matches!(kind, Kind::Regular(_)))?;
+                Some(match self.rng.random_range(0..8) {
+                    0..=1 => Op::Open { id, truncate: false },
+                    2 => Op::Release { id: *self.opens.keys().next()? },
+                    3..=4 => self.rewrite_part(id),
+                    _ => Op::Fsync { id: self.descriptors.due().unwrap_or(id) },
+                })
+            }
+        }
+    }
+
+    /// A write to the first blocks of a file, in part or whole.
+    fn rewrite_part(&mut self, id: Id) -> Op {
+        let (offset, length) =
+            if self.rng.random() { (0, 2 * BLOCK) } else { (self.rng.random_range(0..B), BLOCK) };
+        Op::Write { id, offset, length, seed: self.rng.random(), kill_set_id: false, sync: false }
+    }
+
+    /// A write that goes on where the last one ended, or writes what that one wrote once more.
+    fn choose_stream(&mut self) -> Option<Op> {
+        if !self.rng.random_ratio(1, 8) {
+            return None;
+        }
+        let (id, end) = self.last_write.filter(|(id, _)| self.size_of(*id) > 0)?;
+        let length = self.rng.random_range(4..12) * B;
+        let offset = if self.rng.random_ratio(3, 4) { end } else { end.saturating_sub(length) / B * B };
+        self.last_write = Some((id, offset + length));
+        let length = length as usize;
+        Some(Op::Write { id, offset, length, seed: self.rng.random(), kill_set_id: false, sync: false })
     }
 
     fn count(&self, wanted: impl Fn(&Kind) -> bool) -> usize {
@@ -307,6 +357,10 @@ impl World {
             false => (offset, length),
         };
         let regular = self.model.node(id).is_ok_and(|node| node.content().is_some());
+        // Not one far out: what goes on there takes map nodes, which are PM.
+        if length >= 4 * B && offset < 1 << 22 {
+            self.last_write = Some((id, offset + length));
+        }
         Op::Write {
             id,
             offset,

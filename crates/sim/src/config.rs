@@ -4,6 +4,19 @@ use std::ops::AddAssign;
 use terrace_fs::{MetadataMoves, PolicyKind};
 use terrace_placement::{Home, Parameters};
 
+/// What most operations of a run are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mix {
+    /// Everything.
+    All,
+    /// Streams: writes go on where the last one ended, so that the predictors find them large.
+    Streams,
+    /// The first blocks of few files are written and synced again and again, also in the middle of each other's write-back.
+    Rewrites,
+    /// Few files are opened again and again, written, and synced through each descriptor.
+    Descriptors,
+}
+
 /// One kind of run.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
@@ -15,8 +28,8 @@ pub struct Config {
     pub more_devices: &'static [(u8, u64)],
     /// Users move and pin files, and read them again and again.
     pub by_hand: bool,
-    /// Of the predictors, instead of the default.
-    pub parameters: Option<Parameters>,
+    /// Of the predictors.
+    pub parameters: Parameters,
     /// data=ordered.
     pub data_ordered: bool,
     /// Placement.
@@ -31,7 +44,9 @@ pub struct Config {
     pub metadata: MetadataMoves,
     /// Most operations are about names, which are long, so that leaves of the catalog are many.
     pub many_names: bool,
-    /// PM use above which blocks go down.
+    /// What most operations are about otherwise.
+    pub mix: Mix,
+    /// PM use above which blocks go down: anticache's. That of the others follows what is read and written.
     pub threshold_percent: u8,
     /// File blocks that the run tries not to exceed.
     pub most_blocks: u64,
@@ -79,26 +94,36 @@ impl Config {
         self.devices().iter().map(|(tier, _)| *tier).max().unwrap_or(0)
     }
 
+    /// Whether the policy moves what is read much between PM and DRAM.
+    pub fn follows_reads(&self) -> bool {
+        self.policy == PolicyKind::Predictive && self.device_blocks > 0
+    }
+
     /// Whether writes without O_SYNC may wait in DRAM until they are written back.
     pub fn buffers(&self) -> bool {
         self.dram && self.device_blocks > 0
     }
 }
 
-/// The default pool under test.
+/// Predictors that judge soon, so that what little a run writes is steered, and in every way.
+const SOON: Parameters =
+    Parameters { sync_blocks: 16, large_after: 1, large_min: 16 << 10, ..Parameters::PUBLISHED };
+
+/// The default pool under test, with the default policy.
 pub const BASE: Config = Config {
     name: "atomic",
     device_blocks: 5120,
     more_devices: &[],
     by_hand: false,
-    parameters: None,
+    parameters: SOON,
     data_ordered: false,
-    policy: PolicyKind::Anticache,
+    policy: PolicyKind::Predictive,
     promote_first_touch: false,
     home: None,
     dram: false,
     metadata: MetadataMoves::WhenScarce,
     many_names: false,
+    mix: Mix::All,
     threshold_percent: 60,
     most_blocks: 1800,
     files: 50,
@@ -124,15 +149,42 @@ pub const DRAM: Config =
 const POWER_DRAM: Config = Config { name: "power-dram", home: Some(Home::Block), dram: true, ..POWER };
 
 /// The predictors decide which writes wait.
-const PREDICTIVE: Config =
-    Config { name: "power-predictive", policy: PolicyKind::Predictive, dram: true, ..POWER };
+const PREDICTIVE: Config = Config { name: "power-predictive", dram: true, mix: Mix::Streams, ..POWER };
+
+/// One block of one file is on its way below several times at once.
+const REWRITES: Config = Config {
+    name: "power-rewrites",
+    mix: Mix::Rewrites,
+    device_blocks: 513,
+    most_blocks: 100,
+    files: 2,
+    directories: 2,
+    names: 2,
+    ..POWER_DRAM
+};
+
+/// Several descriptors of each file, and write-backs that fail.
+const DESCRIPTORS: Config = Config {
+    name: "faults-descriptors",
+    mix: Mix::Descriptors,
+    faults: true,
+    device_blocks: 513,
+    most_blocks: 100,
+    files: 4,
+    directories: 2,
+    names: 4,
+    metadata: MetadataMoves::Never,
+    ..DRAM
+};
 
 /// Metadata moves below PM as soon as it was not used for a moment.
 const METADATA: Config = Config {
     name: "power-metadata",
     metadata: MetadataMoves::Always,
     many_names: true,
-    // Pages of inodes that map PM blocks do not move.
+    // Pages of inodes that map PM blocks do not move: data has to leave a PM that is nearly empty, which no policy but this
+    // one does.
+    policy: PolicyKind::Anticache,
     threshold_percent: 10,
     most_blocks: 200,
     files: 250,
@@ -141,18 +193,12 @@ const METADATA: Config = Config {
     ..POWER
 };
 
-/// Two tiers of two devices each below PM. Predictors that judge soon, so that all they say is said.
+/// Two tiers of two devices each below PM.
 const TIERS: Config = Config {
     name: "tiers",
     device_blocks: 1025,
     more_devices: &[(1, 769), (2, 1025), (2, 1537)],
     by_hand: true,
-    parameters: Some(Parameters {
-        sync_blocks: 16,
-        large_after: 1,
-        large_min: 16 << 10,
-        ..Parameters::PUBLISHED
-    }),
     ..BASE
 };
 
@@ -165,8 +211,15 @@ const TIERS_DRAM: Config =
     Config { name: "power-tiers-dram", home: Some(Home::Block), dram: true, ..POWER_TIERS };
 
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 31] = [
+pub const CONFIGS: [Config; 38] = [
     POWER,
+    // Small and soon done.
+    REWRITES,
+    DESCRIPTORS,
+    Config { name: "power-anticache", policy: PolicyKind::Anticache, ..POWER },
+    // Nothing moves but by `sync_to` and where PM runs short.
+    Config { name: "power-static", policy: PolicyKind::Static, ..POWER },
+    Config { name: "faults-anticache-dram", policy: PolicyKind::Anticache, faults: true, ..DRAM },
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
     Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
     Config { name: "power-full", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..POWER },
@@ -186,9 +239,19 @@ pub const CONFIGS: [Config; 31] = [
     // DRAM takes only what PM has no room for.
     Config { name: "power-brim", device_blocks: 512, most_blocks: 860, fills: true, dram: true, ..POWER },
     PREDICTIVE,
+    Config { name: "faults-predictive", faults: true, ..PREDICTIVE },
     Config { name: "faults-write-only", policy: PolicyKind::WriteOnly, faults: true, ..PREDICTIVE },
     METADATA,
     Config { name: "power-metadata-dram", home: Some(Home::Block), dram: true, ..METADATA },
+    // Names and files that are written by way of DRAM, with more data than PM holds.
+    Config {
+        name: "power-metadata-predictive",
+        policy: PolicyKind::Predictive,
+        dram: true,
+        mix: Mix::Streams,
+        most_blocks: 900,
+        ..METADATA
+    },
     Config { name: "faults-metadata", faults: true, power_fails: false, ..METADATA },
     Config { name: "faults-power-metadata", faults: true, ..METADATA },
     Config {
@@ -202,7 +265,7 @@ pub const CONFIGS: [Config; 31] = [
     TIERS,
     POWER_TIERS,
     TIERS_DRAM,
-    Config { name: "tiers-predictive", policy: PolicyKind::Predictive, dram: true, ..POWER_TIERS },
+    Config { name: "tiers-predictive", dram: true, mix: Mix::Streams, ..POWER_TIERS },
     Config { name: "faults-tiers", faults: true, relatime: false, ..TIERS },
     Config { name: "faults-tiers-dram", faults: true, ..TIERS_DRAM },
     Config {
@@ -259,6 +322,12 @@ pub struct Counts {
     pub hand_failed: u64,
     /// Errors of write-back told to a descriptor that had not asked for what failed.
     pub told: u64,
+    /// Bytes that the predictors sent to a lower tier, by way of DRAM.
+    pub steered_bytes: u64,
+    /// Bytes that left PM for a lower tier and DRAM, because they were read much.
+    pub to_dram_bytes: u64,
+    /// Partial shadows in the pools that were checked, each time.
+    pub partial: u64,
 }
 
 impl AddAssign for Counts {
@@ -288,5 +357,8 @@ impl AddAssign for Counts {
         self.hand_done += other.hand_done;
         self.hand_failed += other.hand_failed;
         self.told += other.told;
+        self.steered_bytes += other.steered_bytes;
+        self.to_dram_bytes += other.to_dram_bytes;
+        self.partial += other.partial;
     }
 }

@@ -1,7 +1,7 @@
 //! Making histories: what happens next is drawn from a seed and from the state of the reference.
 
 use crate::action::{Action, Entry, Fault};
-use crate::config::Config;
+use crate::config::{Config, Mix};
 use crate::world::Shared;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use terrace_fs::HandMove;
 use terrace_media::block::{Operation, Times};
 use terrace_media::pm::Access;
-use terrace_reference::Id;
+use terrace_reference::{Id, ROOT};
 
 /// What a device does.
 pub const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
@@ -61,13 +61,24 @@ impl Generator {
                 self.fault_for = self.rng.random_range(5..60);
                 Action::Fault(self.fault(config))
             }
+            // Write-backs that fail soon and not for long, so that there is much to tell.
+            430..=629 if config.mix == Mix::Descriptors && self.fault_for == 0 => {
+                self.fault_for = self.rng.random_range(1..10);
+                let operation = *OPERATIONS[1..].choose(&mut self.rng).unwrap_or(&Operation::Flush);
+                Action::Fault(Fault::Fails { operation, errno: libc::EIO, times: Some(1) })
+            }
             430..=629 if config.pm_faults => self.poisoned(world),
             630..=639 if config.buffers() => Action::Sync,
             640..=649 if config.buffers() => Action::WriteBack,
             650..=679 if config.by_hand => self.hand(world),
-            680..=683 if config.by_hand => Action::ReadOften(self.node(world, false)),
+            680..=683 if config.by_hand || config.follows_reads() => Action::ReadOften(self.large(world)),
             684..=690 if config.has_metadata_below() => Action::LowerMetadata,
             650..=683 if config.many_names => Action::LowerMetadata,
+            700..=706 if config.mix == Mix::Streams => Action::ReadOften(self.large(world)),
+            // Cheap in so small a pool.
+            700..=799 if config.mix == Mix::Rewrites && config.power_fails => {
+                Action::PowerFails(self.rng.random_range(0..200))
+            }
             _ => return Entry { action: self.operation(world), seed },
         };
         Entry { action, seed }
@@ -92,6 +103,13 @@ impl Generator {
         let id = if directory { world.directory() } else { world.file() };
         std::mem::swap(&mut world.rng, &mut self.rng);
         id
+    }
+
+    /// The largest of some files: what is read again and again is soon more than PM is asked for otherwise.
+    fn large(&mut self, world: &Shared) -> Id {
+        let some = [(); 4].map(|()| self.node(world, false));
+        let world = world.borrow();
+        some.into_iter().max_by_key(|id| world.size_of(*id).min(1 << 20)).unwrap_or(ROOT)
     }
 
     fn hand(&mut self, world: &Shared) -> Action {

@@ -6,6 +6,7 @@
 
 use crate::action::{Action, Entry, Fault};
 use crate::bounds;
+use crate::config::Mix;
 use crate::hand::{hand, read_often};
 use crate::operate::operate;
 use crate::pm_fault::poisoned;
@@ -64,7 +65,8 @@ fn at_point(world: &Shared, point: &'static str) {
             continue;
         }
         let Some(op) = world.borrow_mut().choose_amid() else { continue };
-        operate(world, op, false);
+        let waits = world.borrow().may_wait_amid(&op);
+        operate(world, op, waits);
     }
     let mut now = world.borrow_mut();
     now.nesting = nesting;
@@ -118,6 +120,12 @@ impl World {
             _ => {}
         }
         Some(op)
+    }
+
+    /// Whether an operation in the middle of another waits for what it needs: an fsync in the middle of a write-back sends a
+    /// second copy of what is dirty below. Not in the middle of such a one.
+    fn may_wait_amid(&self, op: &Op) -> bool {
+        self.config.mix == Mix::Rewrites && self.depth == 1 && matches!(op, Op::Fsync { .. })
     }
 
     /// Kinds of background work.

@@ -175,6 +175,12 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
         counts.taken_over,
         counts.told
     );
+    println!(
+        "predictors: {} KiB to lower tiers by way of DRAM, {} KiB from PM into DRAM; {} partial shadows in checked pools",
+        counts.steered_bytes >> 10,
+        counts.to_dram_bytes >> 10,
+        counts.partial
+    );
     let states = progress.states.lock().len();
     let seconds = progress.clock.monotonic_ns() as f64 / 1e9;
     println!(

@@ -88,6 +88,8 @@ pub struct World {
     pub pins_unsure: Option<Option<u8>>,
     /// Where the last read ended.
     pub last_read: Option<(Id, u64)>,
+    /// Where the last write ended.
+    pub last_write: Option<(Id, u64)>,
 }
 
 /// A world that operations can run in the middle of each other in.
@@ -177,6 +179,7 @@ impl World {
             descriptors: Descriptors::default(),
             pins_unsure: None,
             last_read: None,
+            last_write: None,
         }
     }
 
@@ -240,8 +243,8 @@ impl World {
             // Small, so that cached pages are evicted and prefetched ones expire.
             cache_bytes: 2 << 20,
             group_bytes: 256 << 10,
+            parameters: self.config.parameters,
             // Small, so that writers have to make room.
-            parameters: self.config.parameters.unwrap_or_default(),
             buffer_bytes: if self.config.buffers() { DIRTY_BYTES } else { 0 },
             ..MountOptions::default()
         };
@@ -280,6 +283,10 @@ impl World {
         self.counts.clean_evicted_bytes += report.clean_evicted_bytes;
         self.counts.skipped_bytes += report.skipped_bytes;
         self.counts.moved_below_bytes += report.moved_below_bytes;
+        self.counts.to_dram_bytes += report.to_dram_bytes;
+        if let (Some(placement), None) = (status.placement, self.config.home) {
+            self.counts.steered_bytes += placement.block_home_bytes;
+        }
         self.steps.clear();
         self.fs = None;
     }
@@ -299,8 +306,9 @@ impl World {
         self.cookies.retain(|(id, _), _| model.node(*id).is_ok());
     }
 
-    pub fn assert_clean(&self) {
+    pub fn assert_clean(&mut self) {
         let report = self.media.check();
+        self.counts.partial += report.summary.pm_blocks.partial;
         let told = |code: Code| code == Code::ColdChecksum || code.row().severity == Severity::Note;
         let damaged = self.may_be_damaged && report.findings.iter().all(|finding| told(finding.code));
         assert!(report.is_clean() || damaged, "check: {:#?}", report.findings);

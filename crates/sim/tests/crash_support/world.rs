@@ -124,7 +124,7 @@ pub fn format_options(ordered: bool) -> FormatOptions {
         label: "crash".into(),
         uuid: [7; 16],
         hash_key: [9; 16],
-        policy: PolicyKind::Anticache,
+        policy: PolicyKind::Predictive,
         data_ordered: ordered,
         chunk_blocks: 16,
         created_ns: EPOCH_NS as i64,
