@@ -343,6 +343,22 @@ impl ChunkSpace {
         Pin { space: Arc::clone(self), id }
     }
 
+    /// As [`Self::pin`], for blocks that are to be overwritten in place; `None` when anybody else has one of them pinned.
+    pub fn pin_alone(self: &Arc<Self>, run: DeviceRun) -> Option<Pin> {
+        let mut space = self.space.lock();
+        let end = run.start.0 + run.length;
+        let meets = |other: &DeviceRun| {
+            other.device == run.device && other.start.0 < end && run.start.0 < other.start.0 + other.length
+        };
+        if space.pins.iter().any(|(_, other)| meets(other)) {
+            return None;
+        }
+        let id = space.next_pin;
+        space.next_pin += 1;
+        space.pins.push((id, run));
+        Some(Pin { space: Arc::clone(self), id })
+    }
+
     /// Totals of some devices. Loads all bitmaps first: call it without locks.
     ///
     /// # Errors

@@ -309,6 +309,29 @@ fn claims_fill_holes_and_prefer_whole_chunks() {
     assert_eq!(claim(16), Some((17, 16)));
 }
 
+/// What is to be overwritten in place is nobody else's: no reader's, whole or in part, and no other writer's.
+#[test]
+fn blocks_are_pinned_alone_or_not_at_all() {
+    let pm: Arc<dyn PmMedium> = VecPm::new(4 << 20);
+    format(&pm);
+    let sizes = [(DeviceId(0), 1 + 16), (DeviceId(1), 1 + 16)];
+    let space = ChunkSpace::new(Arc::new(mount(&pm).unwrap()), &sizes);
+    let run =
+        |device, start, length| DeviceRun { device: DeviceId(device), start: DeviceBlock(start), length };
+    let reader = space.pin(run(0, 4, 4));
+    for (start, length) in [(4, 4), (1, 4), (7, 1), (7, 3), (1, 16), (5, 2)] {
+        assert!(space.pin_alone(run(0, start, length)).is_none(), "{length} from {start}");
+    }
+    let beside = [run(0, 1, 3), run(0, 8, 2), run(1, 4, 4)].map(|run| space.pin_alone(run));
+    assert!(beside.iter().all(Option::is_some));
+    drop(reader);
+    let writer = space.pin_alone(run(0, 4, 4));
+    assert!(writer.is_some() && space.pin_alone(run(0, 6, 1)).is_none());
+    // A reader that comes later may look.
+    drop((space.pin(run(0, 4, 1)), writer));
+    assert!(space.pin_alone(run(0, 4, 4)).is_some());
+}
+
 /// A load that has already seen the freeing record must not let the late report free a new claim.
 #[test]
 fn a_free_reported_after_its_load_frees_no_claim() {

@@ -13,6 +13,7 @@ use crate::types::{BlockRange, Wait};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrace_cache::{Page, PageKey};
+use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
@@ -103,7 +104,7 @@ impl Fs {
             let mut pages = Vec::new();
             let reads = on_asked_devices(reads, range);
             for (read, result) in reads.iter().zip(DeviceRead::read_all(&reads)) {
-                self.check_pages(read, result, range, &mut pages)?;
+                self.check_pages(ino, read, result, range, &mut pages)?;
             }
             rounds += 1;
             let _guard = self.locks.read(ino);
@@ -149,16 +150,18 @@ impl Fs {
     /// block was asked for.
     pub(crate) fn read_pages(
         &self,
+        ino: Ino,
         read: &DeviceRead<'_>,
         asked: BlockRange,
         pages: &mut Vec<(FileBlock, Page)>,
     ) -> FsResult<()> {
-        self.check_pages(read, read.read(), asked, pages)
+        self.check_pages(ino, read, read.read(), asked, pages)
     }
 
     /// The rest of [`Self::read_pages`], when the run has been read.
     fn check_pages(
         &self,
+        ino: Ino,
         read: &DeviceRead<'_>,
         result: Result<Buffer, MediaError>,
         asked: BlockRange,
@@ -174,7 +177,7 @@ impl Fs {
                 };
                 let count = read.blocks.iter().filter(|(block, _)| wants(*block)).count();
                 return match read.part(first..first + count) {
-                    Some(part) if count < read.blocks.len() => self.read_pages(&part, asked, pages),
+                    Some(part) if count < read.blocks.len() => self.read_pages(ino, &part, asked, pages),
                     _ => Err(error.into()),
                 };
             }
@@ -186,13 +189,29 @@ impl Fs {
             let found = crc32c(page.bytes());
             if found == *crc {
                 pages.push((*block, page));
-            } else if wants(*block) {
+            } else if wants(*block) && !self.is_stale(ino, *block, read.place(index), *crc) {
                 self.devices.note_damage(read.device);
                 let site = format!("{} block {}", read.name(), read.start.plus(index as u64));
                 return Err(Corrupt::new(site, format!("CRC {crc:#x}"), format!("{found:#x}")).into());
             }
         }
         Ok(())
+    }
+
+    /// Whether a cold copy with a wrong checksum is one that nobody needs: PM has the whole block, and its copy below
+    /// may be half written (M5), or it is not the block's any more.
+    fn is_stale(&self, ino: Ino, block: FileBlock, place: DeviceRun, crc: u32) -> bool {
+        let look = || {
+            let _guard = self.locks.read(ino);
+            let inode = self.load(ino)?;
+            let extents = self.cold_extents(ino, BlockRange::new(block, block.plus(1)))?;
+            let same = |extent: &ColdExtent| {
+                let slice = extent.slice(block, block.plus(1));
+                slice.is_some_and(|slice| DeviceRun::from(&slice) == place && slice.crcs == [crc])
+            };
+            Ok(self.is_hidden(&inode, block)? || !extents.iter().any(same))
+        };
+        self.with_pages(Wait::Allowed, look).unwrap_or(false)
     }
 
     fn keep_pages(&self, op: &mut Op, inode: &Inode, asked: BlockRange, pages: Vec<(FileBlock, Page)>) {

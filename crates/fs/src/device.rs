@@ -157,6 +157,10 @@ impl DeviceRead<'_> {
         let _pin = self.devices.space.pin(run);
         Some(DeviceRead { devices: self.devices, device: self.device, start, blocks, _pin })
     }
+    /// The place of one of its blocks.
+    pub fn place(&self, index: usize) -> DeviceRun {
+        DeviceRun { device: self.device, start: self.start.plus(index as u64), length: 1 }
+    }
     /// The device's name, for messages.
     pub fn name(&self) -> String {
         self.devices.name(self.device)

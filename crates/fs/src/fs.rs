@@ -5,6 +5,7 @@ use crate::files::Files;
 use crate::io_count::IoCount;
 use crate::locks::InodeLocks;
 use crate::migration::Migration;
+use crate::mount::InPlace;
 use crate::numbers::InodeNumbers;
 use crate::pages::MetadataPages;
 use crate::pin::Pins;
@@ -95,6 +96,7 @@ pub struct Fs {
     pub(crate) atime: Atime,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) group_blocks: u64,
+    pub(crate) in_place: InPlace,
     pub(crate) recovery: RecoveryReport,
     pub(crate) recovery_ns: u64,
 }

@@ -67,7 +67,7 @@ pub use io_count::{IoReport, IoSums, TierIo};
 pub use migration::{HandMove, HandPlan, HandReport, HandState, MigrationReport};
 pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
 pub use mount::{
-    Background, MetadataMoves, MountOptions, PolicyKind, PoolMedia, mend_superblock, read_superblock,
+    Background, InPlace, MetadataMoves, MountOptions, PolicyKind, PoolMedia, mend_superblock, read_superblock,
 };
 pub use parameters_status::ParametersStatus;
 pub use references::OpenMode;

@@ -76,6 +76,22 @@ pub enum MetadataMoves {
     Always,
 }
 
+/// Which overwrites of demoted blocks are written back over their cold copies (design M5). A few scattered blocks of an
+/// extent are; where more has changed they go to free space as groups of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InPlace {
+    /// Fewest blocks of an extent that is worth keeping whole.
+    pub extent_blocks: u32,
+    /// At most one of so many of its blocks.
+    pub one_of: u32,
+}
+
+impl Default for InPlace {
+    fn default() -> InPlace {
+        InPlace { extent_blocks: 16, one_of: 8 }
+    }
+}
+
 /// What a mount may override.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -93,6 +109,8 @@ pub struct MountOptions {
     pub parameters: Parameters,
     /// Largest group of a migration, in bytes.
     pub group_bytes: u64,
+    /// What migration writes back in place.
+    pub in_place: InPlace,
     /// DRAM for clean pages, in bytes.
     pub cache_bytes: u64,
     /// Most dirty pages in DRAM, in bytes; 0: every write goes to PM.
@@ -127,6 +145,7 @@ impl Default for MountOptions {
             threshold_percent: None,
             parameters: Parameters::default(),
             group_bytes: 16 << 20,
+            in_place: InPlace::default(),
             cache_bytes: 64 << 20,
             buffer_bytes: 64 << 20,
             prefetch_bytes: 128 << 10,
@@ -331,6 +350,7 @@ impl Fs {
             atime: options.atime,
             read_ahead: ReadAhead::new(options.prefetch_bytes / BLOCK_SIZE, options.cache_bytes / BLOCK_SIZE),
             group_blocks: group_blocks(options.group_bytes, &geometry),
+            in_place: options.in_place,
             recovery,
             recovery_ns: clock.monotonic_ns() - begin,
             pm: media.pm,

@@ -47,6 +47,7 @@ pub enum Mistake {
     MaskBeforeLines,
     PartialCountsAsFull,
     MoveWithoutFlush,
+    PartialInPlace,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -205,6 +206,11 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::MoveWithoutFlush,
         "move-without-flush",
         "a move between lower tiers gives up the old copy before the new one was flushed",
+    ),
+    (
+        Mistake::PartialInPlace,
+        "partial-in-place",
+        "a partial block is completed and written over the cold copy that has its other lines",
     ),
 ];
 

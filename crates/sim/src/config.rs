@@ -307,6 +307,8 @@ pub struct Counts {
     /// Different images (by hash) that were recovered, checked and compared.
     pub states: u64,
     pub demoted_bytes: u64,
+    /// Of them, written over cold copies.
+    pub in_place_bytes: u64,
     pub promoted_bytes: u64,
     pub clean_evicted_bytes: u64,
     pub skipped_bytes: u64,
@@ -347,6 +349,7 @@ impl AddAssign for Counts {
         self.crashes_amid_recovery += other.crashes_amid_recovery;
         self.states += other.states;
         self.demoted_bytes += other.demoted_bytes;
+        self.in_place_bytes += other.in_place_bytes;
         self.promoted_bytes += other.promoted_bytes;
         self.clean_evicted_bytes += other.clean_evicted_bytes;
         self.skipped_bytes += other.skipped_bytes;

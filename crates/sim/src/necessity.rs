@@ -119,6 +119,8 @@ fn pairs_of(config: Config) -> Vec<Case> {
     if config.persist_only {
         let frees = ["truncate cold", "punch cold", "unlink the last, cold", "demotion"];
         pairs.extend(frees.map(|first| (first, "demotion")));
+        // What hides a cold copy that is written over.
+        pairs.push(("over a cold block, whole", "demotion"));
         pairs.extend(["fsync", "unmount"].map(|second| ("chmod", second)));
     }
     if config.data_ordered {

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use terrace_check::{Code, Severity};
 use terrace_format::Ino;
 use terrace_fs::{
-    Atime, DeviceClass, FormatOptions, Fs, FsError, MountOptions, NewDevice, Wait, format, read_superblock,
+    Atime, DeviceClass, FormatOptions, Fs, FsError, InPlace, MountOptions, NewDevice, Wait, format,
+    read_superblock,
 };
 use terrace_reference::{CrashState, Id, Limits, ROOT, Reference, Stamp, Torn};
 use terrace_runtime::{Clock, ManualClock, Step};
@@ -244,6 +245,8 @@ impl World {
             cache_bytes: 2 << 20,
             group_bytes: 256 << 10,
             parameters: self.config.parameters,
+            // Small, as its files are.
+            in_place: InPlace { extent_blocks: 3, one_of: 3 },
             // Small, so that writers have to make room.
             buffer_bytes: if self.config.buffers() { DIRTY_BYTES } else { 0 },
             ..MountOptions::default()
@@ -282,6 +285,7 @@ impl World {
         self.counts.promoted_bytes += report.promoted_bytes;
         self.counts.clean_evicted_bytes += report.clean_evicted_bytes;
         self.counts.skipped_bytes += report.skipped_bytes;
+        self.counts.in_place_bytes += report.in_place_bytes;
         self.counts.moved_below_bytes += report.moved_below_bytes;
         self.counts.to_dram_bytes += report.to_dram_bytes;
         if let (Some(placement), None) = (status.placement, self.config.home) {

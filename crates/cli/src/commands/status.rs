@@ -260,6 +260,9 @@ fn show_live(found: &Value) {
         let reason = migration["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let (down, up) = (size(&migration["demoted_bytes"]), size(&migration["promoted_bytes"]));
         output::print(format!("migration {}{reason}  down {down}  up {up}", text(&migration["state"])));
+        if migration["in_place_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
+            output::print(format!("of it over old copies {}", size(&migration["in_place_bytes"])));
+        }
     }
     let below = found["metadata"]["below_bytes"].as_u64().unwrap_or(0);
     if below > 0 {

@@ -27,7 +27,7 @@ use terrace_wal::Error;
 const OF_EXTENT: usize = 8;
 
 /// Bytes of a record that a block's PM entry and its owner take at most, with nodes that become empty; and the slot.
-const OF_UNMAP: usize = 64;
+pub(super) const OF_UNMAP: usize = 64;
 const OF_SLOT: usize = 256;
 
 pub(crate) fn demoting() -> Op {
@@ -190,7 +190,7 @@ impl Fs {
     }
 
     /// Drops the PM entries of consecutive blocks.
-    fn stage_unmap<'b, 'c: 'b>(
+    pub(super) fn stage_unmap<'b, 'c: 'b>(
         &self,
         inode: &Inode,
         candidates: impl Iterator<Item = &'b Candidate<'c>>,

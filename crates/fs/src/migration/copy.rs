@@ -65,7 +65,7 @@ pub(super) struct Candidate<'a> {
     /// Why its content cannot be read. Such a block stays where it is.
     pub lost: Option<FsError>,
     /// The tier that its file is pinned to.
-    kept_on: Option<u8>,
+    pub kept_on: Option<u8>,
     pinned: bool,
 }
 
@@ -118,6 +118,11 @@ impl Part {
             *left -= data;
             Part { run, data, hints: summaries(data) }
         })
+    }
+
+    /// A run whose blocks are written over, without a summary.
+    pub fn over(run: DeviceRun) -> Part {
+        Part { run, data: run.length as usize, hints: 0 }
     }
 
     /// The first of its blocks' places.
@@ -214,6 +219,8 @@ impl Fs {
         let (unwritten, dirty): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|c| c.unwritten);
         let dirty = self.complete(dirty, &mut trouble);
         let mut freed = self.evict_clean(clean, &mut trouble)?;
+        let (in_place, dirty) = self.write_in_place(dirty, to, &mut trouble);
+        freed += in_place;
         let rest = unwritten.into_iter().chain(dirty).collect();
         for (to, mut rest) in by_destination(rest, to) {
             while !rest.is_empty() {
@@ -412,7 +419,11 @@ impl Fs {
         fresh
     }
 
-    fn write_blocks(&self, candidates: &mut [Candidate<'_>], parts: &[Part]) -> FsResult<Vec<u32>> {
+    pub(super) fn write_blocks(
+        &self,
+        candidates: &mut [Candidate<'_>],
+        parts: &[Part],
+    ) -> FsResult<Vec<u32>> {
         let written =
             self.write_items(candidates, parts, Mistake::DropBeforeFlush, |slice, into, entries| {
                 self.read_candidates(slice, into, entries);

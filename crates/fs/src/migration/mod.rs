@@ -4,7 +4,8 @@
 //! flushes, [`commit`] installs the cold extents and drops the PM entries whose version is unchanged.
 //! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no
 //! inode lock is held while copying. M6: a move that cannot run has a reason and backs off.
-//! A partial shadow is completed first ([`complete`]).
+//! A partial shadow is completed first ([`complete`]); a few blocks of a large extent go over their cold copies
+//! ([`in_place`]).
 //! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
 
 mod between;
@@ -15,6 +16,7 @@ mod complete;
 mod copy;
 mod destination;
 mod drain;
+mod in_place;
 mod job;
 mod lower;
 mod plan;
@@ -105,6 +107,8 @@ pub(crate) struct Migration {
     /// A device failed that was sound until then, and another is left: the next round need not wait.
     elsewhere: AtomicBool,
     demoted_blocks: AtomicU64,
+    /// Of them, those written over their cold copies.
+    in_place_blocks: AtomicU64,
     evicted_clean_blocks: AtomicU64,
     promoted_blocks: AtomicU64,
     moved_below_blocks: AtomicU64,
@@ -152,6 +156,8 @@ pub struct MigrationReport {
     pub reason: Option<String>,
     /// Bytes written to lower tiers since mount.
     pub demoted_bytes: u64,
+    /// Of them, those that were written over their old copies.
+    pub in_place_bytes: u64,
     /// Bytes brought into PM since mount.
     pub promoted_bytes: u64,
     /// Bytes moved from one lower tier to another since mount.
@@ -201,6 +207,7 @@ impl Migration {
             rest_until_ns: AtomicU64::new(0),
             elsewhere: AtomicBool::new(false),
             demoted_blocks: AtomicU64::new(0),
+            in_place_blocks: AtomicU64::new(0),
             evicted_clean_blocks: AtomicU64::new(0),
             promoted_blocks: AtomicU64::new(0),
             moved_below_blocks: AtomicU64::new(0),
@@ -278,6 +285,7 @@ impl Migration {
             state: self.state(now_ns),
             reason,
             demoted_bytes: self.demoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            in_place_bytes: self.in_place_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             promoted_bytes: self.promoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             moved_below_bytes: self.moved_below_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             clean_evicted_bytes: self.evicted_clean_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,

@@ -53,12 +53,12 @@ impl Fs {
         interleave::point("raise:planned");
         for (read, version) in reads {
             let mut pages = Vec::new();
-            if self.read_pages(&read, WHOLE_FILE, &mut pages).is_err() {
+            if self.read_pages(file.ino, &read, WHOLE_FILE, &mut pages).is_err() {
                 // Damage of one block holds back no other.
                 pages.clear();
                 let mut failures = 0;
                 for part in (0..read.blocks.len()).filter_map(|index| read.part(index..index + 1)) {
-                    if let Err(error) = self.read_pages(&part, WHOLE_FILE, &mut pages) {
+                    if let Err(error) = self.read_pages(file.ino, &part, WHOLE_FILE, &mut pages) {
                         trouble.get_or_insert(error);
                         failures += 1;
                     }

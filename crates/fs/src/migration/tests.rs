@@ -5,7 +5,7 @@ use super::between::{FileId, MovingGroup};
 use super::*;
 use crate::mkfs::{DeviceClass, FormatOptions, NewDevice, format};
 use crate::mount::{MountOptions, PolicyKind, PoolMedia, read_superblock};
-use crate::types::{Caller, SetAttributes, WriteFlags};
+use crate::types::{BlockRange, Caller, SetAttributes, WriteFlags};
 use terrace_catalog::DeviceRun;
 use terrace_format::address::ROOT_INO;
 use terrace_format::device::{FIRST_CHUNK_BLOCK, decode_summary};
@@ -413,4 +413,31 @@ fn a_plan_of_sync_to_says_what_moves() {
     assert_eq!(fs.plan_sync_to(1).unwrap().tiers, [(0, 0)]);
     assert_eq!(fs.plan_sync_to(0).unwrap().tiers, []);
     assert!(matches!(fs.plan_sync_to(2), Err(FsError::Invalid)));
+}
+
+/// A reader that looked before a block came into PM finds what its checksum says, whatever is written back meanwhile.
+#[test]
+fn what_somebody_reads_is_not_written_over() {
+    let (fs, ino) = with_file_in(PolicyKind::Static, 32, 64, 2 << 20);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let whole = BlockRange::new(FileBlock(0), FileBlock(32));
+    let extent = fs.cold_extents(ino, whole).unwrap().swap_remove(0);
+    assert_eq!((extent.first, extent.length), (FileBlock(0), 32));
+    let place = |block| DeviceRun { device: extent.device, start: extent.start.plus(block), length: 1 };
+    let below = |block| {
+        let mut found = [AlignedBlock::zeroed()];
+        fs.devices.medium(extent.device).unwrap().read(place(block).start, &mut found).unwrap();
+        found[0].0[0]
+    };
+    let overwrite = |block| {
+        fs.write(ino, block * BLOCK_SIZE, &[2; BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed)
+            .unwrap();
+        fs.sync_to(1, &mut |_| {}).unwrap();
+    };
+    let reader = fs.devices.space.pin(place(3));
+    overwrite(3);
+    assert_eq!((below(3), fs.migration.report(0).in_place_bytes), (1, 0));
+    drop(reader);
+    overwrite(20);
+    assert_eq!((below(20), fs.migration.report(0).in_place_bytes), (2, BLOCK_SIZE));
 }

@@ -4,8 +4,8 @@ use super::old_content;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
 use terrace_fs::{
-    Atime, DeviceClass, FormatOptions, Fs, FsResult, MountOptions, NewDevice, PolicyKind, PoolMedia, format,
-    read_superblock,
+    Atime, DeviceClass, FormatOptions, Fs, FsResult, InPlace, MountOptions, NewDevice, PolicyKind, PoolMedia,
+    format, read_superblock,
 };
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::crash::CrashClock;
@@ -116,7 +116,8 @@ impl World {
 
 /// Mount options of the tests: no atime, no second-touch surprises.
 pub fn options() -> MountOptions {
-    MountOptions { atime: Atime::Never, ..MountOptions::default() }
+    let in_place = InPlace { extent_blocks: 2, one_of: 2 };
+    MountOptions { atime: Atime::Never, in_place, ..MountOptions::default() }
 }
 
 pub fn format_options(ordered: bool) -> FormatOptions {

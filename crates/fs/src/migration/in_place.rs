@@ -1,0 +1,310 @@
+//! Write-back in place (M5): a few scattered blocks of a large cold extent are written over their cold copies, so that the
+//! extent stays whole for those who read it in its order. All else goes to free space, dense overwrites as groups of
+//! their own. docs/decisions/0016 has the reasons.
+//!
+//! What may be overwritten: the cold copy of a block that PM has the whole of. Nobody needs such a copy (S2), so it may be
+//! torn while PM keeps the block: its checksum is changed in the transaction that drops the PM entry, after the flush.
+//! Invariants:
+//! - What hides a copy is persisted before the first store over it: it outlives whatever a crash leaves of the copy.
+//! - The device blocks are pinned alone, from a look under the inode lock to the end: they are not used again meanwhile,
+//!   no reader that found them needed is under way, and no other write of them is. Whoever reads them later, beside others,
+//!   does not judge them (`Fs::is_stale`).
+//! - A block that changed meanwhile stays in PM, whole; its cold copy matches no checksum until it is written back again.
+//!
+//! Few at once, and not while PM is short: where much is scattered a group is faster than as many small writes.
+
+use super::Destination;
+use super::commit::{OF_UNMAP, demoting};
+use super::copy::{Candidate, Copied, Part};
+use super::plan::Victim;
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::op::Attempt;
+use crate::types::{BlockRange, Wait};
+use crate::write::Staged;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, HashMap};
+use terrace_catalog::{DeviceRun, Pin, cold_map};
+use terrace_format::inode::flag;
+use terrace_format::keys::ColdExtent;
+use terrace_format::{DeviceId, FileBlock, Ino};
+use terrace_runtime::interleave;
+use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::Ordering;
+use terrace_wal::{Error, Reservation};
+
+/// Most device writes for one group.
+const MOST: usize = 32;
+
+/// Where candidates may be written.
+#[derive(Default)]
+struct Places {
+    of: HashMap<(Ino, FileBlock), DeviceRun>,
+    _pins: Vec<Pin>,
+}
+
+impl Fs {
+    /// Writes back in place what may be and is worth it. Gives how many PM blocks that freed, and the other candidates.
+    pub(super) fn write_in_place<'a>(
+        &'a self,
+        candidates: Vec<Candidate<'a>>,
+        to: Destination,
+        trouble: &mut Option<FsError>,
+    ) -> (u64, Vec<Candidate<'a>>) {
+        if self.devices.list.is_empty() || self.is_short_of_pm() {
+            return (0, candidates);
+        }
+        let places = self.with_pages(Wait::Allowed, || self.places_below(&candidates, to));
+        // After an error: the general way meets the same, if it lasts.
+        let Some(places) = places.ok().filter(|places| !places.of.is_empty()) else { return (0, candidates) };
+        let mut of_device: BTreeMap<DeviceId, (Vec<Candidate<'a>>, Vec<DeviceRun>)> = BTreeMap::new();
+        let mut rest = Vec::new();
+        for candidate in candidates {
+            match places.of.get(&(candidate.ino, candidate.block)) {
+                Some(place) => {
+                    let (list, runs) = of_device.entry(place.device).or_default();
+                    list.push(candidate);
+                    match runs.last_mut() {
+                        Some(run) if run.start.plus(run.length) == place.start => run.length += 1,
+                        _ => runs.push(*place),
+                    }
+                }
+                None => rest.push(candidate),
+            }
+        }
+        // What hides the copies that are about to be torn outlives them.
+        self.pm.persist();
+        let mut freed = 0;
+        for (device, (list, runs)) in of_device {
+            match self.write_over(device, list, &runs) {
+                Ok(copied) => {
+                    if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.lost.as_ref()) {
+                        trouble.get_or_insert_with(|| lost.clone());
+                    }
+                    freed += self.install_in_place(&copied, trouble);
+                }
+                Err(victims) => rest.extend(self.look_again(&victims, trouble)),
+            }
+        }
+        (freed, rest)
+    }
+
+    /// Whether somebody waits for PM, or soon will.
+    fn is_short_of_pm(&self) -> bool {
+        let is_drained = self.migration.drain.load(Ordering::Acquire) > 0;
+        self.migration.pressed.load(Ordering::Acquire) > 0
+            || !is_drained && self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed)
+    }
+
+    /// The places of those candidates that are a few scattered blocks of a large extent, on a device where `to` wants them;
+    /// pinned alone.
+    fn places_below(&self, candidates: &[Candidate<'_>], to: Destination) -> FsResult<Places> {
+        let mut places = Places::default();
+        let mut left = MOST;
+        for of_inode in candidates.chunk_by(|a, b| a.ino == b.ino) {
+            let runs: Vec<&[Candidate<'_>]> = of_inode.chunk_by(Candidate::is_like_next).collect();
+            // A file of which so much is scattered is faster written as a group.
+            if runs.len() > left {
+                continue;
+            }
+            let first = &of_inode[0];
+            let _guard = self.locks.read(first.ino);
+            let inode = match self.load(first.ino) {
+                Ok(inode) if inode.slot.generation.get() == first.generation => inode,
+                Ok(_) | Err(FsError::Stale) => continue,
+                Err(error) => return Err(error),
+            };
+            if !inode.slot.has(flag::HAS_COLD) {
+                continue;
+            }
+            let mut found: Vec<(&[Candidate<'_>], ColdExtent)> = Vec::new();
+            for run in runs {
+                found.extend(self.extent_to_keep(run, to)?.map(|extent| (run, extent)));
+            }
+            for of_extent in found.chunk_by(|a, b| a.1.first == b.1.first) {
+                let blocks: usize = of_extent.iter().map(|(run, _)| run.len()).sum();
+                if blocks as u64 * u64::from(self.in_place.one_of) > u64::from(of_extent[0].1.length) {
+                    continue;
+                }
+                for (run, extent) in of_extent {
+                    let start = extent.start.plus(run[0].block.0 - extent.first.0);
+                    let whole = DeviceRun { device: extent.device, start, length: run.len() as u64 };
+                    let Some(pin) = self.devices.space.pin_alone(whole) else { continue };
+                    places._pins.push(pin);
+                    left -= 1;
+                    for (index, candidate) in (0..).zip(*run) {
+                        let place = DeviceRun { start: start.plus(index), length: 1, ..whole };
+                        places.of.insert((candidate.ino, candidate.block), place);
+                    }
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    /// The extent that has all blocks of a run, when it is worth keeping and they may be written over it. The caller holds
+    /// the inode lock.
+    fn extent_to_keep(&self, run: &[Candidate<'_>], to: Destination) -> FsResult<Option<ColdExtent>> {
+        let is_same = |c: &Candidate<'_>| self.blocks.descriptor(c.pm).version() == c.version;
+        if !run.iter().all(|candidate| candidate.may_overwrite() && is_same(candidate)) {
+            return Ok(None);
+        }
+        let range = BlockRange::new(run[0].block, run[0].block.plus(run.len() as u64));
+        let extent = self.cold_extents(run[0].ino, range)?.into_iter().next();
+        Ok(extent.filter(|extent| {
+            extent.first <= range.first
+                && range.end <= extent.end()
+                && !extent.unwritten
+                && extent.length >= self.in_place.extent_blocks
+                && self.may_stay_on(extent.device, run[0].kept_on, to)
+        }))
+    }
+
+    /// Whether blocks may stay on a device: it is sound, and of a tier where they are wanted.
+    fn may_stay_on(&self, device: DeviceId, kept_on: Option<u8>, to: Destination) -> bool {
+        let Some(found) = self.devices.list.get(usize::from(device.0)) else { return false };
+        let now_ns = self.clock.monotonic_ns();
+        let is_wanted = match (to, kept_on) {
+            (Destination::Any, Some(tier)) if tier > 0 => found.tier.0 == tier,
+            (Destination::Rather(tier), _) => found.tier == tier,
+            _ => to.accepts(found.tier),
+        };
+        // What leaves PM during `sync --to` goes where that wants it.
+        is_wanted
+            && found.tier.0 >= self.migration.drain_to.load(Ordering::Relaxed)
+            && !found.is_avoided(now_ns)
+            && !self.io.is_silent(device, now_ns)
+    }
+
+    /// Writes candidates over their cold copies, which lie in these runs, and flushes the device (M1). When that fails the
+    /// candidates are victims again: they are not pinned any more.
+    fn write_over<'a>(
+        &'a self,
+        device: DeviceId,
+        mut candidates: Vec<Candidate<'a>>,
+        runs: &[DeviceRun],
+    ) -> Result<Vec<Copied<'a>>, Vec<Victim>> {
+        let parts: Vec<Part> = runs.iter().map(|run| Part::over(*run)).collect();
+        match self.write_blocks(&mut candidates, &parts) {
+            Ok(crcs) => {
+                self.migration.in_place_blocks.fetch_add(crcs.len() as u64, Ordering::Relaxed);
+                let places = parts.iter().flat_map(|part| part.places());
+                let copied = candidates.into_iter().zip(crcs).zip(places);
+                Ok(copied.map(|((candidate, crc), place)| Copied { candidate, place, crc }).collect())
+            }
+            Err(error) => {
+                tracing::debug!("not written in place: {error}");
+                self.avoid_failed(device, &error);
+                Err(candidates.iter().map(|c| Victim { ino: c.ino, block: c.block, pm: c.pm }).collect())
+            }
+        }
+    }
+
+    /// Candidates of those victims that are still whole blocks to be written: for free space.
+    fn look_again<'a>(&'a self, victims: &[Victim], trouble: &mut Option<FsError>) -> Vec<Candidate<'a>> {
+        let mut found = self.look_at(victims, trouble);
+        found.retain(|candidate| !candidate.clean && candidate.is_whole());
+        found
+    }
+
+    /// Drops the PM entries of what was written and is unchanged, with the new checksums; gives how many.
+    fn install_in_place(&self, copied: &[Copied<'_>], trouble: &mut Option<FsError>) -> u64 {
+        let (mut freed, mut rest) = (0, copied);
+        while let Some(first) = rest.first() {
+            interleave::point("in-place:between-pieces");
+            let done = self.run(&mut demoting(), self.large_record(), |reservation, op| {
+                let most = rest.len().min((self.install_limit() >> op.halved).max(1));
+                self.install_checksums(reservation, &rest[..most])
+            });
+            let taken = match done {
+                Ok((taken, installed)) => {
+                    freed += installed as u64;
+                    self.migration.left_blocks.fetch_add(installed as u64, Ordering::Relaxed);
+                    let skipped = (taken - installed) as u64;
+                    self.migration.skipped_blocks.fetch_add(skipped, Ordering::Relaxed);
+                    taken
+                }
+                Err(error) => {
+                    trouble.get_or_insert(error);
+                    let ino = first.candidate.ino;
+                    let of_inode = rest.iter().take_while(|copied| copied.candidate.ino == ino);
+                    of_inode.inspect(|copied| self.refuse(copied.candidate.pm)).count()
+                }
+            };
+            rest = &rest[taken..];
+        }
+        freed
+    }
+
+    /// Takes those at the beginning that one extent has: puts the checksums of the unchanged ones into it and drops their
+    /// PM entries. Gives how many it took and how many of them it installed.
+    fn install_checksums(
+        &self,
+        reservation: Reservation<'_>,
+        piece: &[Copied<'_>],
+    ) -> Attempt<(usize, usize)> {
+        let first = &piece[0].candidate;
+        let _guard = self.locks.write(first.ino);
+        let Some(inode) = self.load_same(first)? else { return Ok((1, 0)) };
+        let found = self.cold_extents(first.ino, BlockRange::new(first.block, first.block.plus(1)))?;
+        let Some(mut extent) = found.into_iter().next().filter(|extent| !extent.unwritten) else {
+            return Ok((1, 0));
+        };
+        let is_in =
+            |c: &Candidate<'_>| c.ino == first.ino && extent.first <= c.block && c.block < extent.end();
+        let taken = piece.iter().take_while(|copied| is_in(&copied.candidate)).count();
+        let piece = &piece[..taken];
+        let unchanged = self.unchanged(&inode, piece.iter().map(|copied| &copied.candidate))?;
+        let mut part: SmallVec<[&Copied<'_>; 32]> = SmallVec::new();
+        for (copied, _) in piece.iter().zip(unchanged).filter(|(_, same)| *same) {
+            let at = copied.candidate.block.0 - extent.first.0;
+            // Moved to another tier meanwhile: the copy there is an older one.
+            let is_there =
+                (extent.device, extent.start.plus(at)) == (copied.place.device, copied.place.start);
+            if is_there && let Some(crc) = extent.crcs.get_mut(at as usize) {
+                *crc = copied.crc;
+                part.push(copied);
+            }
+        }
+        let (Some(begin), Some(last)) = (part.first(), part.last()) else { return Ok((taken, 0)) };
+        let range = BlockRange::new(begin.candidate.block, last.candidate.block.plus(1));
+        let mut shards = self.lock_shards(first.ino, []);
+        let mut staged = Staged::new(self, None, false);
+        self.cold_versions.bump(first.ino, range);
+        // Its place stays its own: what it takes the place of is itself. The catalog first, as in `install_first`.
+        let mut itself = Vec::new();
+        cold_map::install(&mut shards, &mut staged.tx, first.ino, &extent, &mut itself)?;
+        let bytes = staged.tx.record_size() + part.len() * OF_UNMAP;
+        let limit = self.wal.max_record();
+        if bytes > limit && part.len() > 1 {
+            return Err(Error::RecordTooLarge { bytes, limit }.into());
+        }
+        for run in part.chunk_by(|a, b| b.candidate.block == a.candidate.block.plus(1)) {
+            self.stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
+        }
+        staged.unlink_emptied(&mut shards)?;
+        let copies: Vec<_> =
+            part.iter().flat_map(|c| self.copies_for_dram(&inode, std::slice::from_ref(*c))).collect();
+        staged.commit(reservation)?;
+        self.keep_copies(&inode, copies);
+        Ok((taken, part.len()))
+    }
+}
+
+impl Candidate<'_> {
+    /// Whether PM has all of it.
+    fn is_whole(&self) -> bool {
+        self.lines.is_full() && !self.unwritten
+    }
+
+    /// Whether it may be written over its cold copy: a partial shadow needs the lines that only the copy has, until they
+    /// are durable elsewhere.
+    fn may_overwrite(&self) -> bool {
+        self.is_whole() || planted(Mistake::PartialInPlace) && !self.unwritten
+    }
+
+    /// Whether the next one follows it in the file and may go where it may.
+    fn is_like_next(&self, next: &Candidate<'_>) -> bool {
+        next.block == self.block.plus(1) && next.may_overwrite() == self.may_overwrite()
+    }
+}
