@@ -112,7 +112,7 @@ mod tests {
         let courtesy = Courtesy::default();
         courtesy.read_begins();
         courtesy.read_ends(0, 100 * US);
-        let mut pieces = |took: u64| {
+        let pieces = |took: u64| {
             courtesy.wrote_piece(took);
             courtesy.piece(100 * US).unwrap_or(0)
         };
