@@ -380,7 +380,9 @@ impl BlockPool {
             return Ok(false);
         }
         let mut entries = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
-        self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(start)), &mut entries)?;
+        if self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(start)), &mut entries).is_err() {
+            self.read_entries(start, &mut entries);
+        }
         for (block, entry) in (start..end).zip(entries.as_chunks::<16>().0) {
             let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
             let descriptor = self.descriptor(PmBlock(block));
@@ -399,6 +401,19 @@ impl BlockPool {
         }
         space.next_region = end;
         Ok(true)
+    }
+
+    /// Reads entries one by one, because some cannot be read: those count as used, or one bad line would end the search for
+    /// free blocks and for victims.
+    fn read_entries(&self, start: u64, entries: &mut [u8]) {
+        let mut unreadable = 0;
+        for (block, entry) in (start..).zip(entries.as_chunks_mut::<16>().0) {
+            if self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(block)), entry).is_err() {
+                *entry = [0xff; 16];
+                unreadable += 1;
+            }
+        }
+        tracing::error!("{unreadable} entries of the block table cannot be read, from block {start} on");
     }
 
     /// Visits the blocks that are used and that files own, in the order of the table, which is read region by

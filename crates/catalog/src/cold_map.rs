@@ -68,19 +68,8 @@ pub fn scan(
     if from >= to || from.0 > LAST_BLOCK {
         return Ok(());
     }
-    let first = at_or_before(reader, ino, from)?;
-    let mut end = FileBlock(0);
-    if let Some(extent) = first {
-        end = extent.end();
-        if end > from && visit(extent).is_break() {
-            return Ok(());
-        }
-    }
-    if from.0 == LAST_BLOCK {
-        return Ok(());
-    }
-    let mut failed = None;
-    reader.scan(&Key::cold(ino, from.plus(1)), &prefix(ino).0, |key, value| {
+    let (mut end, mut failed) = (FileBlock(0), None);
+    reader.scan_around(&Key::cold(ino, from), &prefix(ino).0, |key, value| {
         let extent = match ColdExtent::decode(key, value) {
             Ok(extent) if extent.first >= to => return ControlFlow::Break(()),
             Ok(extent) if extent.first >= end => extent,
@@ -94,7 +83,8 @@ pub fn scan(
             }
         };
         end = extent.end();
-        visit(extent)
+        // The one before may end before.
+        if end > from { visit(extent) } else { ControlFlow::Continue(()) }
     })?;
     failed.map_or(Ok(()), Err)
 }

@@ -285,7 +285,7 @@ impl ShardsWrite<'_> {
 
     pub(crate) fn write(&mut self, tx: &mut Tx, node: &Node, at: usize, bytes: &[u8]) {
         tx.write(node.block.offset().plus(at as u64), bytes);
-        self.touch(node.block);
+        self.touch(node, at, bytes);
     }
 
     fn write_header(&mut self, tx: &mut Tx, node: &Node, count: usize, heap: usize, dead: usize) {

@@ -2,12 +2,14 @@
 
 use crate::node::{Node, damaged};
 use smallvec::SmallVec;
+use std::cell::{OnceCell, RefCell};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
 use terrace_format::below::is_below;
 use terrace_format::geometry::ROOTS_BLOCK;
 use terrace_format::keys::Key;
+use terrace_format::page::PAGE_SIZE;
 use terrace_format::{Corrupt, PmBlock, PmOffset};
 use terrace_media::PmMedium;
 use terrace_runtime::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -69,7 +71,7 @@ impl Catalog {
 
     /// Locks a shard shared.
     pub fn read(&self, shard: u32) -> ShardRead<'_> {
-        ShardRead { _guard: self.lock_of(shard).read(), catalog: self, shard }
+        ShardRead { _guard: self.lock_of(shard).read(), catalog: self, shard, way: RefCell::new(None) }
     }
 
     /// Locks shards exclusively, in ascending order and each once (L1).
@@ -83,6 +85,7 @@ impl Catalog {
             catalog: self,
             held,
             touched: SmallVec::new(),
+            way: RefCell::new(None),
             emptied: SmallVec::new(),
         }
     }
@@ -92,14 +95,45 @@ impl Catalog {
 pub struct ShardRead<'a> {
     catalog: &'a Catalog,
     shard: u32,
+    way: RefCell<Option<Way>>,
     _guard: RwLockReadGuard<'a, ()>,
 }
 
 impl ShardRead<'_> {
     /// Reads the shard.
     pub fn reader(&self) -> Reader<'_> {
-        Reader { catalog: self.catalog, overlay: None, held: std::slice::from_ref(&self.shard) }
+        let held = std::slice::from_ref(&self.shard);
+        Reader { catalog: self.catalog, overlay: None, held, way: Some(&self.way) }
     }
+}
+
+/// The way of the last descent. Under the same locks, and until an inner page is changed, keys that its leaf covers
+/// lie at its end: edits of neighbouring keys need not read the inner pages again.
+struct Way {
+    shard: u32,
+    /// The keys that the leaf covers: from this one on, to before the other, or to the end.
+    low: SmallVec<[u8; 32]>,
+    high: Option<SmallVec<[u8; 32]>>,
+    path: Path,
+    leaf: PmBlock,
+}
+
+impl Way {
+    fn leads_to(&self, shard: u32, key: &[u8]) -> bool {
+        let below = |high: &SmallVec<[u8; 32]>| key < high.as_slice();
+        self.shard == shard && self.low.as_slice() <= key && self.high.as_ref().is_none_or(below)
+    }
+}
+
+/// From so many writes on a touched page is kept as it will be: to look through all of them at each read of it made an
+/// edit of a long transaction cost as much as all before it.
+const MANY_WRITES: u16 = 12;
+
+/// A page that a transaction writes.
+pub(crate) struct Touched {
+    block: PmBlock,
+    /// As it will be, once it was read so.
+    page: OnceCell<Box<[u8; PAGE_SIZE]>>,
 }
 
 /// Exclusive locks of some shards. Edits collect in a [`Tx`]; commit it while this is held.
@@ -107,7 +141,8 @@ pub struct ShardsWrite<'a> {
     pub(crate) catalog: &'a Catalog,
     held: SmallVec<[u32; 4]>,
     /// Pages that the transaction writes; all others are read past it.
-    pub(crate) touched: SmallVec<[PmBlock; 8]>,
+    pub(crate) touched: SmallVec<[Touched; 8]>,
+    way: RefCell<Option<Way>>,
     /// A key of each leaf whose last cell was removed.
     pub(crate) emptied: SmallVec<[Key; 2]>,
     _guards: SmallVec<[RwLockWriteGuard<'a, ()>; 4]>,
@@ -116,11 +151,12 @@ pub struct ShardsWrite<'a> {
 impl ShardsWrite<'_> {
     /// Reads the locked shards as they will be after `tx`.
     pub fn reader<'b>(&'b self, tx: &'b Tx) -> Reader<'b> {
-        Reader { catalog: self.catalog, overlay: Some((tx, &self.touched)), held: &self.held }
+        Reader { catalog: self.catalog, overlay: Some((tx, &self.touched)), held: &self.held, way: Some(&self.way) }
     }
     /// Reads the locked shards as they are.
     pub(crate) fn committed(&self) -> Reader<'_> {
-        Reader { catalog: self.catalog, overlay: None, held: &self.held }
+        // Its tree may have another shape: no way of the other one.
+        Reader { catalog: self.catalog, overlay: None, held: &self.held, way: None }
     }
     /// The catalog.
     pub fn catalog(&self) -> &Catalog {
@@ -136,8 +172,9 @@ impl ShardsWrite<'_> {
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     pub(crate) catalog: &'a Catalog,
-    overlay: Option<(&'a Tx, &'a [PmBlock])>,
+    overlay: Option<(&'a Tx, &'a [Touched])>,
     held: &'a [u32],
+    way: Option<&'a RefCell<Option<Way>>>,
 }
 
 /// A step of a descent: an inner page and which child was taken.
@@ -172,18 +209,25 @@ impl Cursor {
 impl<'a> Reader<'a> {
     /// Reads a whole page.
     #[inline]
-    pub(crate) fn bytes(&self, block: PmBlock, into: &mut [u8]) -> Result<()> {
-        match self.overlay {
-            Some((tx, touched)) if touched.contains(&block) => {
-                tx.read(self.catalog.pm(), block.offset(), into)
-            }
-            _ => Ok(self.catalog.pm().read(block.offset(), into)?),
+    pub(crate) fn bytes(&self, block: PmBlock, into: &mut [u8; PAGE_SIZE]) -> Result<()> {
+        let touched = self.overlay.and_then(|(tx, touched)| Some((tx, find(touched, block)?)));
+        let Some((tx, touched)) = touched else {
+            return Ok(self.catalog.pm().read(block.offset(), into)?);
+        };
+        if let Some(page) = touched.page.get() {
+            *into = **page;
+            return Ok(());
         }
+        tx.read(self.catalog.pm(), block.offset(), into)?;
+        if tx.write_count() >= MANY_WRITES {
+            let _ = touched.page.set(Box::new(*into));
+        }
+        Ok(())
     }
 
     fn word(&self, offset: PmOffset) -> Result<u64> {
         match self.overlay {
-            Some((tx, touched)) if touched.contains(&offset.block()) => {
+            Some((tx, touched)) if find(touched, offset.block()).is_some() => {
                 tx.read_u64(self.catalog.pm(), offset)
             }
             _ => Ok(self.catalog.pm().load_u64(offset)?),
@@ -222,17 +266,40 @@ impl<'a> Reader<'a> {
     #[inline]
     fn walk(&self, key: &[u8], node: &mut Node, mut visit: impl FnMut(Step)) -> Result<bool> {
         let shard = self.shard(key);
+        if let Some(way) = self.way
+            && let Some(way) = way.borrow().as_ref().filter(|way| way.leads_to(shard, key))
+        {
+            way.path.iter().for_each(|step| visit(*step));
+            self.node_into(way.leaf, Some(0), node)?;
+            return Ok(true);
+        }
         let Some(root) = self.root(shard)? else {
             return Ok(false);
         };
+        let mut way =
+            Way { shard, low: SmallVec::new(), high: None, path: Path::new(), leaf: PmBlock(0) };
         self.node_into(root, None, node)?;
         while node.level() > 0 {
             let index = node.child_index(key)?;
-            visit(step(node, index));
+            let step = step(node, index);
+            visit(step);
+            if self.way.is_some() {
+                way.path.push(step);
+                if index > 0 {
+                    way.low = SmallVec::from_slice(node.key(&node.cell(index)?));
+                }
+                if index + 1 < node.count() {
+                    way.high = Some(SmallVec::from_slice(node.key(&node.cell(index + 1)?)));
+                }
+            }
             let Some(child) = self.child(node, index)? else {
                 return Err(PageBelow::Leaf { shard, key: key.to_vec() }.into());
             };
             self.node_into(child, Some(node.level() - 1), node)?;
+        }
+        if let Some(last) = self.way {
+            way.leaf = node.block;
+            *last.borrow_mut() = Some(way);
         }
         Ok(true)
     }
@@ -305,15 +372,56 @@ impl<'a> Reader<'a> {
         &self,
         from: &Key,
         prefix: &[u8],
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut cursor = Cursor::new();
         let Some(place) = self.start(&from.0, &mut cursor)? else {
             return Ok(());
         };
         cursor.index = place.unwrap_or_else(|after| after);
-        // The last key of the leaf before; the first key to come may be `from` itself.
-        let mut last: SmallVec<[u8; 64]> = SmallVec::from_slice(&from.0);
+        // The first key to come may be `from` itself.
+        self.scan_on(cursor, SmallVec::from_slice(&from.0), prefix, visit)
+    }
+
+    /// As [`Self::scan`], from the last key at or before `from` on if there is one that starts with `prefix`.
+    ///
+    /// # Errors
+    /// A damaged page (also keys that do not ascend); the medium's.
+    pub fn scan_around(
+        &self,
+        from: &Key,
+        prefix: &[u8],
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut cursor = Cursor::new();
+        let Some(place) = self.start(&from.0, &mut cursor)? else {
+            return Ok(());
+        };
+        cursor.index = place.map_or_else(|after| after, |at| at + 1);
+        while cursor.index == 0 {
+            // What starts with the prefix is not below it: the leaf before need not be in PM.
+            if self.low_of(&cursor.path)?.as_slice() <= prefix || !self.previous_leaf(&mut cursor)? {
+                return self.scan(from, prefix, visit);
+            }
+        }
+        let leaf = &cursor.leaf;
+        let before = leaf.key(&leaf.cell(cursor.index - 1)?);
+        if before > from.0.as_slice() {
+            return Err(damaged(leaf.block, "keys", "ascending keys", "a larger key"));
+        }
+        let last = SmallVec::from_slice(before);
+        cursor.index -= usize::from(before.starts_with(prefix));
+        self.scan_on(cursor, last, prefix, visit)
+    }
+
+    /// Goes on at a cursor; `last` is at or before the first key to come.
+    fn scan_on(
+        &self,
+        mut cursor: Cursor,
+        mut last: SmallVec<[u8; 64]>,
+        prefix: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
         let mut first = true;
         loop {
             let (leaf, mut before) = (&cursor.leaf, last.as_slice());
@@ -462,18 +570,39 @@ impl<'a> Reader<'a> {
     }
 }
 
+fn find(touched: &[Touched], block: PmBlock) -> Option<&Touched> {
+    touched.iter().find(|touched| touched.block == block)
+}
+
 fn step(node: &Node, index: usize) -> Step {
     Step { block: node.block, level: node.level(), index, count: node.count() }
 }
 
 impl ShardsWrite<'_> {
-    pub(crate) fn touch(&mut self, block: PmBlock) {
-        if !self.touched.contains(&block) {
-            self.touched.push(block);
+    /// Notes a write to a page: `bytes` at `at`.
+    pub(crate) fn touch(&mut self, node: &Node, at: usize, bytes: &[u8]) {
+        // The way to a leaf may be another now.
+        if node.level() > 0 {
+            *self.way.get_mut() = None;
+        }
+        self.touch_block(node.block, at, bytes);
+    }
+
+    fn touch_block(&mut self, block: PmBlock, at: usize, bytes: &[u8]) {
+        let Some(touched) = self.touched.iter_mut().find(|touched| touched.block == block) else {
+            return self.touched.push(Touched { block, page: OnceCell::new() });
+        };
+        if let Some(page) = touched.page.get_mut()
+            && let Some(place) = page.get_mut(at..at + bytes.len())
+        {
+            place.copy_from_slice(bytes);
         }
     }
+
     pub(crate) fn write_root(&mut self, tx: &mut Tx, shard: u32, root: Option<PmBlock>) {
         tx.write_u64(self.catalog.wal.geometry().shard_root(shard), root.map_or(0, |block| block.0));
-        self.touch(ROOTS_BLOCK);
+        *self.way.get_mut() = None;
+        // Its words are read one by one: no page of it is kept.
+        self.touch_block(ROOTS_BLOCK, 0, &[]);
     }
 }

@@ -123,6 +123,10 @@ pub struct BenchDevice {
     /// ssd, hdd, pm, optane, nvme, sata, disk, or READ_NS:WRITE_NS:READ_BYTES_PER_S:WRITE_BYTES_PER_S
     #[arg(long)]
     pub class: String,
+    /// Answer flushes as the class does a write, without flushing the backing file: for benches; what is written is lost
+    /// with the machine
+    #[arg(long)]
+    pub no_sync: bool,
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,

@@ -5,6 +5,7 @@
 //! such an operation. The metadata of PM is not counted.
 //! Invariant: counting takes no lock and orders nothing; numbers read together need not be of one instant.
 
+use crate::courtesy::Courtesy;
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use serde::Serialize;
@@ -157,6 +158,7 @@ pub(crate) struct IoCount {
     /// By device number.
     devices: Vec<Arc<Counter>>,
     activities: Vec<Arc<Activity>>,
+    courtesies: Vec<Arc<Courtesy>>,
     mounted_at_ns: u64,
 }
 
@@ -176,15 +178,23 @@ impl IoCount {
     pub fn around(devices: &mut [Arc<dyn BlockMedium>], clock: &Arc<dyn Clock>) -> IoCount {
         let mut counters = Vec::with_capacity(devices.len());
         let mut activities = Vec::with_capacity(devices.len());
+        let mut courtesies = Vec::with_capacity(devices.len());
         for device in devices {
             let (counter, activity) = (Arc::new(Counter::default()), Arc::new(Activity::default()));
+            let courtesy = Arc::new(Courtesy::default());
             counters.push(Arc::clone(&counter));
             activities.push(Arc::clone(&activity));
+            courtesies.push(Arc::clone(&courtesy));
             let medium = Arc::clone(device);
-            *device = Arc::new(Counted { medium, counter, activity, clock: Arc::clone(clock) });
+            *device = Arc::new(Counted { medium, counter, activity, courtesy, clock: Arc::clone(clock) });
         }
         let (pm, dram) = (Counter::default(), Counter::default());
-        IoCount { pm, dram, devices: counters, activities, mounted_at_ns: clock.monotonic_ns() }
+        IoCount { pm, dram, devices: counters, activities, courtesies, mounted_at_ns: clock.monotonic_ns() }
+    }
+
+    /// How a device is read.
+    pub fn courtesy(&self, device: DeviceId) -> Option<&Courtesy> {
+        self.courtesies.get(usize::from(device.0)).map(|courtesy| &**courtesy)
     }
 
     /// Whether a device was asked and has answered nothing for some seconds.
@@ -217,6 +227,7 @@ struct Counted {
     medium: Arc<dyn BlockMedium>,
     counter: Arc<Counter>,
     activity: Arc<Activity>,
+    courtesy: Arc<Courtesy>,
     clock: Arc<dyn Clock>,
 }
 
@@ -240,6 +251,15 @@ impl Counted {
         sum(self.counter.cell()).fetch_add(passed, Ordering::Relaxed);
         done
     }
+
+    /// So many reads at once.
+    fn reading<T>(&self, operations: u64, work: impl FnOnce() -> T) -> T {
+        self.courtesy.read_begins();
+        let begin = self.clock.monotonic_ns();
+        let done = self.timed(operations, |cell| &cell.read_ns, work);
+        self.courtesy.read_ends(begin, self.clock.monotonic_ns());
+        done
+    }
 }
 
 impl BlockMedium for Counted {
@@ -251,12 +271,12 @@ impl BlockMedium for Counted {
     }
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         self.counter.read(size_of_val(into));
-        self.timed(1, |cell| &cell.read_ns, || self.medium.read(first, into))
+        self.reading(1, || self.medium.read(first, into))
     }
     fn read_all(&self, reads: &mut [BlockRead<'_>]) {
         reads.iter().for_each(|read| self.counter.read(size_of_val(read.into)));
         // In flight together: each counts as long as the last.
-        self.timed(reads.len() as u64, |cell| &cell.read_ns, || self.medium.read_all(reads));
+        self.reading(reads.len() as u64, || self.medium.read_all(reads));
     }
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         self.counter.write(size_of_val(from));

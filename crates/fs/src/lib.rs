@@ -13,6 +13,7 @@
 mod absorb;
 mod buffered;
 mod cold;
+mod courtesy;
 mod device;
 mod errno;
 mod fallocate;

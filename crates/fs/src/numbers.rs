@@ -172,6 +172,11 @@ impl Fs {
         }
     }
 
+    /// A page that cannot be read: its numbers are given to nobody, and the others' go on.
+    fn pass_over(&self, index: u64, error: &impl std::fmt::Display) {
+        tracing::error!("inode page {index} is passed over in the search for free numbers: {error}");
+    }
+
     /// Scans one page; false when all are scanned.
     pub(crate) fn scan_inode_page(&self, numbers: &mut InodeNumbers) -> FsResult<bool> {
         let index = numbers.scanned();
@@ -182,8 +187,11 @@ impl Fs {
         match self.inode_map.lookup(None, index) {
             Ok(Some(page)) => {
                 let mut bytes = [0; BLOCK_SIZE as usize];
-                self.pm.read(page.offset(), &mut bytes)?;
-                for (ino, slot) in slots_of(index, &bytes) {
+                let read = self.pm.read(page.offset(), &mut bytes);
+                if let Err(error) = &read {
+                    self.pass_over(index, error);
+                }
+                for (ino, slot) in slots_of(index, &bytes).filter(|_| read.is_ok()) {
                     if slot.is_free() && ino.0 > 1 && !numbers.freeing.contains(&ino.0) {
                         word |= 1 << (ino.0 % SLOTS_PER_PAGE);
                     } else if slot.has(flag::HAS_INTENT) && !slot.has(flag::ORPHAN) {
@@ -200,7 +208,8 @@ impl Fs {
                     numbers.unknown_free.push(index);
                 }
             }
-            Err(error) => return Err(error.into()),
+            Err(error) if self.wal.is_stopped() => return Err(error.into()),
+            Err(error) => self.pass_over(index, &error),
         }
         numbers.free.push(word);
         if word != 0 {

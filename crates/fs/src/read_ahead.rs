@@ -175,7 +175,8 @@ impl ReadAhead {
     }
 
     /// Waits until the window with a block has come, or long enough.
-    fn wait_for(&self, ino: Ino, block: FileBlock) {
+    /// Waits until nobody fetches a block any more; false when that takes too long: it is among blocks of a device that hangs.
+    fn wait_for(&self, ino: Ino, block: FileBlock) -> bool {
         let mut queue = self.queue.lock();
         for _ in 0..MOST_WAITS {
             let held = queue
@@ -183,10 +184,11 @@ impl ReadAhead {
                 .iter()
                 .any(|(file, range)| *file == ino && range.first <= block && block < range.end);
             if !held {
-                return;
+                return true;
             }
             self.came.wait_for(&mut queue, WAIT);
         }
+        false
     }
 
     fn take(&self) -> Option<Window> {
@@ -215,10 +217,9 @@ impl Fs {
             Holder::Caller(queued) => return Some(BlockRange::new(range.first, queued.end)),
             // What a simulator runs meanwhile on the same thread would wait for ever.
             Holder::Worker if interleave::active() => {}
-            Holder::Worker => {
-                self.read_ahead.wait_for(ino, range.first);
-                return None;
-            }
+            Holder::Worker if self.read_ahead.wait_for(ino, range.first) => return None,
+            // Alone what was asked for: it may lie on another device than what the worker waits for.
+            Holder::Worker => return Some(range),
         }
         Some(BlockRange::new(range.first, self.read_ahead.missed(ino, range)))
     }

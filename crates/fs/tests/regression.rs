@@ -515,6 +515,53 @@ fn damage_of_a_table_entry_keeps_nothing_else_in_pm() -> FsResult<()> {
     Ok(())
 }
 
+/// One table entry that could not be read while the table was scanned ended demotion, and writes when the blocks
+/// that had been found before were used up.
+#[test]
+fn an_unreadable_table_entry_ends_no_scan() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 4096);
+    let fs = pool.mount();
+    let ino = create(&fs, "a")?;
+    write(&fs, ino, 0, &[3; 20 * 4096])?;
+    fs.unmount()?;
+    drop(fs);
+    let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
+    let entry = geometry.table_entry(PmBlock(geometry.block_count() - 1)).0;
+    pool.pm.poison(entry..entry + 16);
+    let fs = pool.mount_with(MountOptions { threshold_percent: Some(1), ..MountOptions::default() });
+    fs.run_background(100);
+    assert!(fs.whereabouts(ino)?.tiers[1].1 > 0, "{:?}", fs.status()?.migration);
+    // More than PM holds: demotion goes on too.
+    write(&fs, ino, 0, &vec![4; 4 << 20])?;
+    pool.pm.clear_poison();
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
+/// When PM was full and the oldest group was all of a damaged file, writers of sound files got EIO.
+#[test]
+fn damage_of_one_file_fails_no_writer_of_another() -> FsResult<()> {
+    let pool = Pool::new(8 << 20, 8192);
+    let fs = pool.mount();
+    let (damaged, sound) = (create(&fs, "a")?, create(&fs, "b")?);
+    write(&fs, damaged, 0, &vec![3; 400 * 4096])?;
+    write(&fs, sound, 0, &vec![4; 400 * 4096])?;
+    poison_map_node(&pool, damaged, FileBlock(12));
+    for round in 0..4 {
+        write(&fs, sound, round * (4 << 20), &vec![5; 4 << 20])?;
+    }
+    pool.pm.clear_poison();
+    let mut content = vec![0; 400 * 4096];
+    fs.read(damaged, 0, &mut content, W)?;
+    assert!(content.iter().all(|byte| *byte == 3));
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
 /// A table entry that could not be read once, when victims were picked, was never picked again: `sync_to` waited for
 /// ever for a block that nobody would move. Found by `terrace_sim::faults`: a demotion with one unreadable range of PM.
 #[test]

@@ -32,9 +32,21 @@ pub const DEVICE_NAME: &str = "device";
 const DEVICE: INodeNo = INodeNo(2);
 const BLOCK: u32 = 4096;
 
+/// What a flush is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flush {
+    /// The content is on the disk of the backing file: takes as long as that takes.
+    Backing,
+    /// A write of no bytes of the class. The kernel lets nobody write to a file of a FUSE server while that works at a
+    /// flush, so a backing disk that takes 6 ms for one is a device that stands still so long, which no class does. The content
+    /// is lost with the machine.
+    Class,
+}
+
 /// The server.
 pub struct DeviceServer {
     backing: File,
+    flush: Flush,
     size_bytes: u64,
     /// Gone once the session has ended.
     completions: Option<Completions>,
@@ -45,7 +57,12 @@ impl DeviceServer {
     ///
     /// # Errors
     /// `ResourceBusy` when somebody else has locked it; the operating system's.
-    pub fn open(backing: &Path, speed: Speed, clock: Arc<dyn Clock>) -> io::Result<DeviceServer> {
+    pub fn open(
+        backing: &Path,
+        speed: Speed,
+        flush: Flush,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<DeviceServer> {
         let file = OpenOptions::new().read(true).write(true).open(backing)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let size_bytes = file.metadata()?.len();
@@ -53,7 +70,7 @@ impl DeviceServer {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file with a size"));
         }
         let completions = Some(Completions::start(Pace::new(speed), clock)?);
-        Ok(DeviceServer { backing: file, size_bytes, completions })
+        Ok(DeviceServer { backing: file, flush, size_bytes, completions })
     }
 
     /// Bytes of the device.
@@ -93,6 +110,13 @@ impl DeviceServer {
         let Some(completions) = &self.completions else { return execute()() };
         let transfer = completions.pace().begin(completions.now_ns(), direction, bytes as u64);
         completions.hand_over(transfer, execute());
+    }
+
+    fn sync_backing(&self) -> io::Result<()> {
+        match self.flush {
+            Flush::Backing => self.backing.sync_data(),
+            Flush::Class => Ok(()),
+        }
     }
 
     fn punch(&self, offset: u64, length: u64, mode: i32) -> Result<(), Errno> {
@@ -211,7 +235,7 @@ impl Filesystem for DeviceServer {
             let mut written = self.backing.write_all_at(&data[..count], offset);
             // With O_DSYNC or O_SYNC no FSYNC follows.
             if written.is_ok() && flags.0 & libc::O_DSYNC != 0 {
-                written = self.backing.sync_data();
+                written = self.sync_backing();
             }
             Box::new(move || match written {
                 Ok(()) => reply.written(count as u32),
@@ -228,9 +252,13 @@ impl Filesystem for DeviceServer {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        match self.backing.sync_data() {
+        let answer = |synced: io::Result<()>| match synced {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(&error)),
+        };
+        match self.flush {
+            Flush::Backing => answer(self.sync_backing()),
+            Flush::Class => self.at_pace(Direction::Write, 0, || Box::new(move || answer(Ok(())))),
         }
     }
 

@@ -6,14 +6,16 @@
 
 #[cfg(feature = "shuttle")]
 mod scheduled;
+#[cfg(not(feature = "shuttle"))]
+mod sleeping;
 
 #[cfg(not(feature = "shuttle"))]
-pub use parking_lot::{
-    Condvar, Mutex, MutexGuard, ReentrantMutex, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+pub use parking_lot::{Condvar, Mutex, MutexGuard, ReentrantMutex};
 #[cfg(feature = "shuttle")]
 pub use scheduled::{Condvar, Mutex, MutexGuard, ReentrantMutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(feature = "shuttle")]
 pub use shuttle::sync::atomic;
+#[cfg(not(feature = "shuttle"))]
+pub use sleeping::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(feature = "shuttle"))]
 pub use std::sync::atomic;

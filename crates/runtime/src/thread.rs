@@ -66,6 +66,13 @@ pub fn spawn<F: FnOnce() + Send + 'static>(name: &str, body: F) -> io::Result<Jo
     Builder::new().name(name.to_string()).spawn(body)
 }
 
+/// Lets another thread that can run have the processor. A thread that shall not be in others' way calls it after each
+/// piece of its work, where it holds no lock.
+pub fn offer_processor() {
+    #[cfg(not(feature = "shuttle"))]
+    std::thread::yield_now();
+}
+
 #[derive(Default)]
 struct Signal {
     state: Mutex<SignalState>,

@@ -113,6 +113,11 @@ impl Tx {
         Ok(u64::from_le_bytes(word))
     }
 
+    /// Writes so far.
+    pub fn write_count(&self) -> u16 {
+        self.places.len() as u16
+    }
+
     /// True when nothing was written.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()

@@ -88,7 +88,8 @@ impl Site {
         };
         let mount = self.scratch.mount_point(&format!("{name}-device"))?;
         let mut command = self.child(&self.terrace);
-        command.args(["bench", "device"]).arg(&backing).arg(&mount).args(["--class", class, "--foreground"]);
+        command.args(["bench", "device", "--class", class, "--no-sync", "--foreground"]);
+        command.arg(&backing).arg(&mount);
         let server = self.serve(command, &mount)?;
         if let (Some(cores), Some(process)) = (&self.device_cores, &server.server) {
             affinity::pin_process(process.pid(), cores)?;

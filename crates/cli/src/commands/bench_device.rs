@@ -11,7 +11,7 @@ use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
-use terrace_fuse::device::DEVICE_NAME;
+use terrace_fuse::device::{DEVICE_NAME, Flush};
 use terrace_fuse::{Connection, DeviceServer, SessionOptions, Unmount};
 use terrace_media::speed::ClassedSpeed;
 use terrace_runtime::SystemClock;
@@ -26,20 +26,23 @@ pub fn run(args: &BenchDevice) -> Outcome<u8> {
         return Err(Failure::at(&args.dir, "not a directory"));
     }
     if !args.foreground && !args.daemon {
-        let words = ["bench", "device", "--daemon", "--class", &args.class, "--"].map(OsStr::new);
-        let words: Vec<&OsStr> = words.into_iter().chain([backing.as_os_str(), dir.as_os_str()]).collect();
+        let words = ["bench", "device", "--daemon", "--class", &args.class].map(OsStr::new).into_iter();
+        let words = words.chain(args.no_sync.then_some(OsStr::new("--no-sync")));
+        let words: Vec<&OsStr> =
+            words.chain([OsStr::new("--"), backing.as_os_str(), dir.as_os_str()]).collect();
         launch::start(&words)?;
         return Ok(0);
     }
     if args.daemon {
         launch::detach()?;
     }
-    serve(&backing, &dir, class, args.daemon)?;
+    let flush = if args.no_sync { Flush::Class } else { Flush::Backing };
+    serve(&backing, &dir, class, flush, args.daemon)?;
     Ok(0)
 }
 
-fn serve(backing: &Path, dir: &Path, class: ClassedSpeed, daemon: bool) -> Outcome<()> {
-    let server = DeviceServer::open(backing, class.speed, Arc::new(SystemClock::default()));
+fn serve(backing: &Path, dir: &Path, class: ClassedSpeed, flush: Flush, daemon: bool) -> Outcome<()> {
+    let server = DeviceServer::open(backing, class.speed, flush, Arc::new(SystemClock::default()));
     let server = server.map_err(|error| match error.raw_os_error() {
         Some(libc::EWOULDBLOCK) => Failure::at(backing, "in use by another process"),
         _ => Failure::at(backing, plain(&error)),

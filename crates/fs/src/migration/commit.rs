@@ -86,6 +86,7 @@ impl Fs {
         let mut rest = piece;
         while !rest.is_empty() {
             interleave::point("demotion:between-pieces");
+            self.offer_processor();
             let mut op = Op { halved, ..demoting() };
             let mut tried = 0;
             let done = self.run(&mut op, self.large_record(), |reservation, op| {

@@ -4,6 +4,7 @@
 use super::complete::Below;
 use super::plan::{LEAVING, Victim};
 use super::{Destination, Migration, WORKERS};
+use crate::courtesy::{Courtesy, LEAST_PIECE};
 use crate::device::Device;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -16,7 +17,7 @@ use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, LineMask
 use terrace_map::Mapping;
 use terrace_media::block::{AlignedBlock, Buffer, Run};
 use terrace_media::{BlockMedium, MediaError};
-use terrace_runtime::pause;
+use terrace_runtime::{Clock, pause};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, NoSpace};
@@ -148,6 +149,8 @@ impl Part {
 /// Blocks on their way to a device through a small buffer.
 struct Outbox<'a> {
     medium: &'a dyn BlockMedium,
+    courtesy: Option<&'a Courtesy>,
+    clock: &'a dyn Clock,
     buffer: &'a mut Buffer,
     used: usize,
     /// Where what is in the buffer goes, and how many blocks of it.
@@ -183,7 +186,26 @@ impl Outbox<'_> {
         if runs.is_empty() || planted(Mistake::ExtentBeforeData) {
             return Ok(());
         }
-        self.medium.write_runs(&runs)
+        self.write_politely(runs)
+    }
+
+    /// All at once, or while the device is being read in pieces one after the other.
+    fn write_politely(&self, mut runs: Vec<Run<'_>>) -> Result<(), MediaError> {
+        let Some(courtesy) = self.courtesy else { return self.medium.write_runs(&runs) };
+        runs.reverse();
+        let mut now_ns = self.clock.monotonic_ns();
+        while let Some(piece) = courtesy.piece(now_ns).filter(|_| !runs.is_empty()) {
+            let Some((at, blocks)) = runs.pop() else { break };
+            let (now, later) = blocks.split_at(piece.min(blocks.len()));
+            if !later.is_empty() {
+                runs.push((at.plus(now.len() as u64), later));
+            }
+            self.medium.write(at, now)?;
+            let begin_ns = std::mem::replace(&mut now_ns, self.clock.monotonic_ns());
+            courtesy.wrote_piece(now_ns.saturating_sub(begin_ns));
+        }
+        runs.reverse();
+        if runs.is_empty() { Ok(()) } else { self.medium.write_runs(&runs) }
     }
 }
 
@@ -440,7 +462,10 @@ impl Fs {
         entries: &mut Vec<SummaryEntry>,
     ) {
         let lsn = self.wal.next_lsn();
-        for (candidate, target) in slice.iter_mut().zip(into.iter_mut()) {
+        for (index, (candidate, target)) in slice.iter_mut().zip(into.iter_mut()).enumerate() {
+            if index % LEAST_PIECE == 0 {
+                self.offer_processor();
+            }
             let read = self.copy_content(candidate, &mut target.0);
             candidate.unpin();
             let mut crc = crc32c(&target.0);
@@ -485,8 +510,16 @@ impl Fs {
         parts: &[Part],
         fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
     ) -> FsResult<Vec<u32>> {
+        let first = parts.first();
         let mut buffer = self.migration.take_buffer();
-        let mut out = Outbox { medium: &*device.medium, buffer: &mut buffer, used: 0, runs: Vec::new() };
+        let mut out = Outbox {
+            medium: &*device.medium,
+            courtesy: first.and_then(|part| self.io.courtesy(part.run.device)),
+            clock: &*self.clock,
+            buffer: &mut buffer,
+            used: 0,
+            runs: Vec::new(),
+        };
         let sent = self.send_through(&mut out, items, parts, fill);
         self.migration.put_buffer(buffer);
         sent

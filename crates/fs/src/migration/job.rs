@@ -620,7 +620,7 @@ impl Fs {
 }
 
 /// Damage of one file or block: the others can be moved.
-fn is_damage(error: &FsError) -> bool {
+pub(super) fn is_damage(error: &FsError) -> bool {
     use terrace_media::MediaError;
     matches!(error, FsError::Engine(Error::Corrupt(_) | Error::Media(MediaError::Pm { .. })))
 }

@@ -446,6 +446,12 @@ impl Fs {
                 Ok(())
             }
             Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
+            // All of a group was damaged: it is young now, and the next one is another. Who writes to a sound file has
+            // nothing to do with it (I8).
+            Err(error) if job::is_damage(&error) && !self.wal.is_stopped() && op.starved < MOST_STARVED => {
+                op.starved += MOST_STARVED / 50;
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }
