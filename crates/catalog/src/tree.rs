@@ -151,7 +151,12 @@ pub struct ShardsWrite<'a> {
 impl ShardsWrite<'_> {
     /// Reads the locked shards as they will be after `tx`.
     pub fn reader<'b>(&'b self, tx: &'b Tx) -> Reader<'b> {
-        Reader { catalog: self.catalog, overlay: Some((tx, &self.touched)), held: &self.held, way: Some(&self.way) }
+        Reader {
+            catalog: self.catalog,
+            overlay: Some((tx, &self.touched)),
+            held: &self.held,
+            way: Some(&self.way),
+        }
     }
     /// Reads the locked shards as they are.
     pub(crate) fn committed(&self) -> Reader<'_> {
@@ -276,8 +281,7 @@ impl<'a> Reader<'a> {
         let Some(root) = self.root(shard)? else {
             return Ok(false);
         };
-        let mut way =
-            Way { shard, low: SmallVec::new(), high: None, path: Path::new(), leaf: PmBlock(0) };
+        let mut way = Way { shard, low: SmallVec::new(), high: None, path: Path::new(), leaf: PmBlock(0) };
         self.node_into(root, None, node)?;
         while node.level() > 0 {
             let index = node.child_index(key)?;

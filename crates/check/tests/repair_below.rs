@@ -125,7 +125,7 @@ impl Sample {
             label: "test".into(),
             uuid: [7; 16],
             hash_key: [9; 16],
-            policy: PolicyKind::Anticache,
+            policy: PolicyKind::Predictive,
             data_ordered: false,
             chunk_blocks: 16,
             created_ns: 1_700_000_000_000_000_000,

@@ -110,7 +110,7 @@ fn fresh_pool() -> World {
         label: "repair".into(),
         uuid: [7; 16],
         hash_key: [9; 16],
-        policy: PolicyKind::Anticache,
+        policy: PolicyKind::Predictive,
         data_ordered: false,
         chunk_blocks: 16,
         created_ns: 1_000_000_000,

@@ -1,5 +1,9 @@
 //! Files are written, cut, punched and read while blocks of them go down and come up (design 4.6, 7): a read sees a
 //! state that the file had while it ran, never an older one and never another file's, and the pool is sound afterwards.
+//!
+//! Half of the schedules have the default policy, whose predictors send writes by way of DRAM; the files are moved by hand
+//! then, because that policy leaves half of PM alone. In the others anticache, which can be told to leave nothing in PM, moves
+//! all there is.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -8,12 +12,13 @@ use terrace_check::{Devices, Options, check};
 use terrace_format::Ino;
 use terrace_format::address::ROOT_INO;
 use terrace_fs::{
-    Allocate, Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia,
-    SetAttributes, Wait, WriteFlags, format, read_superblock,
+    Allocate, Caller, DeviceClass, FormatOptions, Fs, HandMove, MountOptions, NewDevice, PolicyKind,
+    PoolMedia, SetAttributes, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_models::{PM_SIZE, Schedules, UUID, below, explore, once};
+use terrace_placement::Parameters;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{ManualClock, Step};
@@ -26,6 +31,8 @@ const UNIT: usize = 2048;
 const UNITS: usize = 8;
 /// Changes of each file, reads of it, rounds of migration.
 const ROUNDS: usize = 3;
+/// Pieces of moves by hand in a round.
+const PIECES: usize = 6;
 
 /// One word for each unit: who wrote it when, or 0.
 type Content = Vec<u64>;
@@ -55,10 +62,14 @@ fn media(pm: &Arc<RecordedPm>, device: &Arc<SimulatedDevice>) -> PoolMedia {
     PoolMedia { pm: Arc::clone(pm) as _, block: vec![Arc::clone(device) as _] }
 }
 
-fn mount(media: PoolMedia) -> Arc<Fs> {
+fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Fs> {
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let options = MountOptions {
+        policy: Some(policy),
         threshold_percent: Some(0),
+        // Every write that is not the first of a file is large, and no file is synced.
+        parameters: Parameters { sync_blocks: 1, large_after: 0, large_min: UNIT as u64 },
+        buffer_bytes: 16 * 4096,
         group_bytes: 2 * 4096,
         cache_bytes: 1 << 20,
         prefetch_bytes: 2 * 4096,
@@ -75,7 +86,7 @@ fn images() -> Images {
         label: String::new(),
         uuid: UUID,
         hash_key: [9; 16],
-        policy: PolicyKind::Anticache,
+        policy: PolicyKind::Predictive,
         data_ordered: false,
         chunk_blocks: 8,
         created_ns: 1,
@@ -83,7 +94,7 @@ fn images() -> Images {
         devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() }],
     };
     format(&media(&pm, &device), &options).unwrap();
-    let fs = mount(media(&pm, &device));
+    let fs = mount(media(&pm, &device), PolicyKind::Static);
     let files = std::array::from_fn(|index| {
         let name = format!("file{index}");
         let caller = Caller { uid: 0, gid: 0 };
@@ -151,7 +162,9 @@ impl File {
 fn model(images: &Images) {
     let pm = Arc::new(RecordedPm::from_image(images.pm.clone()));
     let device = Arc::new(SimulatedDevice::from_image(images.device.clone()));
-    let fs = mount(media(&pm, &device));
+    let by_hand = below(2) == 0;
+    let policy = if by_hand { PolicyKind::Predictive } else { PolicyKind::Anticache };
+    let fs = mount(media(&pm, &device), policy);
     let file = |(index, ino): (usize, &Ino)| {
         let states = Mutex::new(vec![vec![tag(index, 0); UNITS]]);
         Arc::new(File { ino: *ino, index, states, complete: AtomicUsize::new(0) })
@@ -170,8 +183,19 @@ fn model(images: &Images) {
     let (reader, read) = (Arc::clone(&fs), files.clone());
     let body = move || (0..ROUNDS).for_each(|_| read.iter().for_each(|file| file.read(&reader)));
     threads.push(spawn("reader", body).unwrap());
+    let (moving, moved) = (Arc::clone(&fs), images.files);
     let body = move || {
         for _ in 0..ROUNDS {
+            if by_hand {
+                let to = u8::from(below(3) > 0);
+                moved.iter().for_each(|ino| {
+                    let job = moving.move_by_hand(*ino, HandMove::Migrate { to });
+                    assert!(job.is_ok(), "{job:?}");
+                });
+                for _ in 0..PIECES {
+                    moving.hand_step();
+                }
+            }
             for step in &mut steps {
                 step.step();
             }

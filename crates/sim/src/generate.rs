@@ -76,8 +76,8 @@ impl Generator {
             650..=683 if config.many_names => Action::LowerMetadata,
             700..=706 if config.mix == Mix::Streams => Action::ReadOften(self.large(world)),
             // Cheap in so small a pool.
-            700..=799 if config.mix == Mix::Rewrites && config.power_fails => {
-                Action::PowerFails(self.rng.random_range(0..200))
+            700..=999 if config.mix == Mix::Rewrites && config.power_fails => {
+                Action::PowerFails(*[8, 30, 60].choose(&mut self.rng).unwrap_or(&30))
             }
             _ => return Entry { action: self.operation(world), seed },
         };

@@ -1,7 +1,7 @@
 //! Looking for a planted mistake: single operations first, then random histories.
 
 use crate::acts::{SMALL, TIERS, by_hand, cases};
-use crate::config::{CONFIGS, Config};
+use crate::config::{CONFIGS, Config, Mix};
 use crate::faults::{self, Kind};
 use crate::run::{Seen, Wrong, run};
 use crate::systematic::{Effort, explore};
@@ -28,6 +28,8 @@ pub struct Budget {
     pub histories: u64,
     /// Operations of each.
     pub operations: u64,
+    /// Also what the test `systematic` looks at more closely.
+    pub singles: bool,
 }
 
 /// Where to look, one after the other: what finds most mistakes soonest comes first.
@@ -39,21 +41,41 @@ enum Stage {
     Moves,
     /// A demotion on a device that stalls.
     Stall,
+    /// Random histories of the kinds with few files, which are soon done.
+    FewFiles(u64),
     /// One random history of each kind.
     Histories(u64),
 }
 
-fn stages(histories: u64) -> Vec<Stage> {
+/// Histories with few files.
+const FEW_FILES: u64 = 4;
+
+fn stages(budget: Budget) -> Vec<Stage> {
     let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
     let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
+    let mut stages: Vec<Stage> = (1..=FEW_FILES).map(Stage::FewFiles).collect();
     // A stall last of these: with a mistake that spins it would not end.
-    let first = [Stage::Operations(SMALL, true), Stage::Histories(1), Stage::Stall, Stage::Moves];
-    let then = [
+    stages.extend([Stage::Operations(SMALL, true), Stage::Histories(1), Stage::Stall, Stage::Moves]);
+    stages.extend([
         Stage::Operations(persist_only, true),
         Stage::Operations(SMALL, false),
         Stage::Operations(ordered, true),
-    ];
-    first.into_iter().chain(then).chain((2..=histories).map(Stage::Histories)).collect()
+    ]);
+    stages.extend((2..=budget.histories).map(Stage::Histories));
+    let closer = |stage: &Stage| match stage {
+        Stage::Operations(config, _) => !config.persist_only,
+        Stage::Moves => true,
+        _ => false,
+    };
+    stages.retain(|stage| budget.singles || !closer(stage));
+    stages
+}
+
+/// The kinds of runs of a stage of random histories.
+fn kinds(stage: &Stage) -> impl Iterator<Item = Config> {
+    let few = |config: &Config| matches!(config.mix, Mix::Rewrites | Mix::Descriptors);
+    let all = !matches!(stage, Stage::FewFiles(_));
+    CONFIGS.into_iter().filter(move |config| all || few(config))
 }
 
 /// Looks until a rule does not hold. `None`: nothing noticed within the budget.
@@ -61,7 +83,7 @@ pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
     let mut found = Found { states: 0, operations: 0, how: String::new(), what: String::new() };
     let (singles, _) = cases();
     let seen = Seen::default();
-    for stage in stages(budget.histories) {
+    for stage in stages(budget) {
         let violation = match stage {
             Stage::Operations(config, quiet) => singles.iter().find_map(|case| {
                 let effort = Effort { lines: 5, samples: 12, stride: 2, quiet, ..Effort::NONE };
@@ -86,7 +108,7 @@ pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
                 plant(None);
                 explored.err()
             }),
-            Stage::Histories(seed) => CONFIGS.into_iter().find_map(|config| {
+            Stage::FewFiles(seed) | Stage::Histories(seed) => kinds(&stage).find_map(|config| {
                 let ended = run(config, seed, budget.operations, wrong, &seen);
                 found.states += ended.counts.states;
                 found.operations += ended.counts.operations;

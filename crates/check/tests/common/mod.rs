@@ -402,7 +402,7 @@ impl Image {
     pub fn superblock(&mut self, change: impl FnOnce(&mut Superblock)) {
         let mut superblock = Superblock::new(&self.geometry);
         superblock.uuid = UUID;
-        (superblock.map, superblock.policy, superblock.data_mode) = (1, 2, 1);
+        (superblock.map, superblock.policy, superblock.data_mode) = (1, 3, 1);
         superblock.device_count = 1;
         let row = &mut superblock.devices[0];
         (row.tier, row.class, row.uuid, row.blocks) = (1, 1, [9; 16], DEVICE_BLOCKS.into());

@@ -17,9 +17,9 @@ use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, LineMask
 use terrace_map::Mapping;
 use terrace_media::block::{AlignedBlock, Buffer, Run};
 use terrace_media::{BlockMedium, MediaError};
-use terrace_runtime::{Clock, pause};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
+use terrace_runtime::{Clock, pause};
 use terrace_wal::{Error, NoSpace};
 
 /// Runs shorter than this get no summary: small hole fills (design 4.5), which it would make longer by more than a 12th.

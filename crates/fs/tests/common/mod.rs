@@ -50,7 +50,11 @@ impl Pool {
         self.mount_with(MountOptions::default())
     }
 
-    pub fn mount_with(&self, options: MountOptions) -> Arc<Fs> {
+    /// Who sets a threshold of PM use means the policy that has one.
+    pub fn mount_with(&self, mut options: MountOptions) -> Arc<Fs> {
+        if options.threshold_percent.is_some() {
+            options.policy = options.policy.or(Some(PolicyKind::Anticache));
+        }
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
         Fs::mount(self.media(), superblock, options, Arc::clone(&self.clock)).unwrap()
     }
@@ -73,7 +77,7 @@ pub fn format_options(devices: usize) -> FormatOptions {
         label: "test".into(),
         uuid: [7; 16],
         hash_key: [9; 16],
-        policy: PolicyKind::Anticache,
+        policy: PolicyKind::Predictive,
         data_ordered: false,
         chunk_blocks: 16,
         created_ns: 1_700_000_000_000_000_000,

@@ -1,0 +1,239 @@
+//! Several workers demote while others write data back from DRAM, and flushes of the device, which one serves for all who
+//! asked before it began, fail now and then (design 7, M1; I5): whatever a crash leaves names no block below that the
+//! device has not, and what an fsync has acknowledged is there.
+//!
+//! A flush here makes durable what was written before it began and ends some time later, as that of a drive may; one
+//! that fails loses all that was written before it and never says so again.
+#![allow(clippy::unwrap_used)]
+
+use std::panic::Location;
+use std::sync::Arc;
+use terrace_check::{Devices, Options, check};
+use terrace_format::address::ROOT_INO;
+use terrace_format::{DeviceBlock, Ino};
+use terrace_fs::{
+    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
+    format, read_superblock,
+};
+use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
+use terrace_media::crash::CrashClock;
+use terrace_media::pm::{PmImage, RecordedPm};
+use terrace_media::{BlockMedium, MediaError};
+use terrace_models::{PM_SIZE, Schedules, UUID, below, explore, once};
+use terrace_placement::Home;
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::thread::spawn;
+use terrace_runtime::{ManualClock, Step};
+
+const W: Wait = Wait::Allowed;
+const BLOCK: usize = 4096;
+/// Files that are moved, and their blocks: a group takes two.
+const FILES: usize = 3;
+const BLOCKS: usize = 3;
+/// Steps of each worker; times that the writer writes and syncs.
+const STEPS: usize = 2;
+const WRITES: usize = 2;
+/// Persistence events among which power fails, about as many as there are.
+const EVENTS: u64 = 160;
+
+/// A device whose flushes take their time.
+struct Slow {
+    inner: Arc<SimulatedDevice>,
+    /// Only counted, so that others run.
+    turns: AtomicU64,
+}
+
+impl Slow {
+    fn others_run(&self) {
+        for _ in 0..4 {
+            self.turns.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl BlockMedium for Slow {
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
+        self.inner.read(first, into)
+    }
+    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
+        self.inner.write(first, from)
+    }
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        let done = self.inner.flush_at(at);
+        self.others_run();
+        done
+    }
+    fn error_count(&self) -> u64 {
+        self.inner.error_count()
+    }
+}
+
+/// Both media of a pool with the files, all in PM.
+#[derive(Clone)]
+struct Images {
+    pm: PmImage,
+    device: DeviceImage,
+    files: [Ino; FILES],
+    /// What is written through DRAM.
+    waiting: Ino,
+}
+
+fn media(pm: &Arc<RecordedPm>, device: &Arc<SimulatedDevice>) -> PoolMedia {
+    let slow = Slow { inner: Arc::clone(device), turns: AtomicU64::new(0) };
+    PoolMedia { pm: Arc::clone(pm) as _, block: vec![Arc::new(slow) as _] }
+}
+
+fn mount(media: PoolMedia, home: Option<Home>) -> Arc<Fs> {
+    let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
+    let options = MountOptions {
+        // Whatever there is goes down, in as many groups as there are workers and more.
+        policy: Some(PolicyKind::Anticache),
+        threshold_percent: Some(0),
+        group_bytes: 2 * BLOCK as u64,
+        cache_bytes: 1 << 20,
+        buffer_bytes: 16 * BLOCK as u64,
+        home,
+        ..MountOptions::default()
+    };
+    Fs::mount(media, superblock, options, Arc::new(ManualClock::new(1 << 60))).unwrap()
+}
+
+fn content(file: usize, block: usize) -> Vec<u8> {
+    vec![(1 + file * BLOCKS + block) as u8; BLOCK]
+}
+
+/// What the writer writes for the n-th time.
+fn written(times: usize) -> Vec<u8> {
+    vec![100 + times as u8; BLOCK]
+}
+
+fn images() -> Images {
+    let (pm, device) = (Arc::new(RecordedPm::new(PM_SIZE)), Arc::new(SimulatedDevice::new(65)));
+    let options = FormatOptions {
+        label: String::new(),
+        uuid: UUID,
+        hash_key: [9; 16],
+        policy: PolicyKind::Predictive,
+        data_ordered: false,
+        chunk_blocks: 8,
+        created_ns: 1,
+        root: Default::default(),
+        devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() }],
+    };
+    format(&media(&pm, &device), &options).unwrap();
+    let fs = mount(media(&pm, &device), None);
+    let make = |name: String| {
+        let caller = Caller { uid: 0, gid: 0 };
+        fs.mknod(ROOT_INO, name.as_bytes(), 0o100644, 0, caller, W).unwrap().ino
+    };
+    let files = std::array::from_fn(|file| {
+        let ino = make(format!("file{file}"));
+        for block in 0..BLOCKS {
+            let offset = (block * BLOCK) as u64;
+            fs.write(ino, offset, &content(file, block), WriteFlags::default(), W).unwrap();
+        }
+        ino
+    });
+    let waiting = make("waiting".into());
+    fs.write(waiting, 0, &written(0), WriteFlags::default(), W).unwrap();
+    fs.unmount().unwrap();
+    Images { pm: pm.visible_image(), device: device.visible_image(), files, waiting }
+}
+
+/// Mounts what is on media after a crash: nothing is damaged, no file that was only moved has changed, and of the one that
+/// was written no acknowledged version is lost.
+fn judge(images: &Images, pm: PmImage, device: DeviceImage, synced: usize) {
+    let (pm, device) = (Arc::new(RecordedPm::from_image(pm)), Arc::new(SimulatedDevice::from_image(device)));
+    let pool = Devices { pm: Arc::clone(&pm) as _, block: vec![Some(Arc::clone(&device) as _)] };
+    let report = check(&pool, &Options { read_cold: true, ..Default::default() });
+    assert!(report.is_clean(), "{:#?}", report.findings);
+    let fs = mount(media(&pm, &device), None);
+    for (file, ino) in images.files.iter().enumerate() {
+        for block in 0..BLOCKS {
+            let mut found = vec![0; BLOCK];
+            assert_eq!(fs.read(*ino, (block * BLOCK) as u64, &mut found, W).unwrap(), BLOCK);
+            assert!(found == content(file, block), "file {file}, block {block}: {}", found[0]);
+        }
+    }
+    let mut found = vec![0; BLOCK];
+    fs.read(images.waiting, 0, &mut found, W).unwrap();
+    let possible = |times: usize| found == written(times);
+    assert!((synced..=WRITES).any(possible), "{} is there, version {synced} was synced", found[0]);
+}
+
+fn model(images: &Images) {
+    let clock = CrashClock::new();
+    let pm = Arc::new(RecordedPm::with_clock(images.pm.clone(), &clock));
+    let device = Arc::new(SimulatedDevice::with_clock("slow", images.device.clone(), &clock));
+    let fs = mount(media(&pm, &device), Some(Home::Block));
+    // None, one or two of the first flushes fail.
+    if below(2) == 0 {
+        let times = if below(2) == 0 { Times::After(below(4)) } else { Times::Count(2) };
+        device.fail_next(Operation::Flush, 0..device.blocks(), libc::EIO, times);
+    }
+    let synced = Arc::new(Mutex::new(0));
+    // What was acknowledged when power failed.
+    let at_crash = Arc::new(Mutex::new(None));
+    let (keep, promised) = (Arc::clone(&at_crash), Arc::clone(&synced));
+    let target = clock.now() + below(EVENTS);
+    clock.set_crash_at(Some(target));
+    clock.on_event(Some(Box::new(move |event| {
+        if event.number == target {
+            *keep.lock() = Some(*promised.lock());
+        }
+    })));
+    let steps: Vec<Box<dyn Step>> = fs.background_steps().into_iter().map(|(step, _)| step).collect();
+    let (workers, others): (Vec<_>, Vec<_>) =
+        steps.into_iter().partition(|step| step.name().starts_with("terrace-move"));
+    assert_eq!(workers.len(), 3, "a worker less or more changes what is modelled");
+    drop(others);
+    let mut threads = Vec::new();
+    for mut worker in workers {
+        let body = move || {
+            for _ in 0..STEPS {
+                worker.step();
+            }
+        };
+        threads.push(spawn("worker", body).unwrap());
+    }
+    let (writing, ino) = (Arc::clone(&fs), images.waiting);
+    let body = move || {
+        for times in 1..=WRITES {
+            writing.write(ino, 0, &written(times), WriteFlags::default(), W).unwrap();
+            match writing.fsync(ino, false, W) {
+                Ok(()) => *synced.lock() = times,
+                Err(error) => assert_eq!(error.errno(), libc::EIO, "{error}"),
+            }
+        }
+    };
+    threads.push(spawn("writer", body).unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    clock.on_event(None);
+    if let (Some(synced), Some(pm), Some(device)) =
+        (*at_crash.lock(), pm.take_snapshot(), device.take_snapshot())
+    {
+        // Least of the device, where all that PM names has to be.
+        let pm = if below(2) == 0 { pm.image_newest() } else { pm.image_random(below(u64::MAX)) };
+        judge(images, pm, device.image_none(), synced);
+    }
+    // What failed is tried again, and then nothing is lost either.
+    device.clear_failures();
+    fs.unmount().unwrap();
+    drop(fs);
+    judge(images, pm.visible_image(), device.snapshot().image_none(), WRITES);
+}
+
+#[test]
+fn a_flush_serves_those_who_asked_before_it_began() {
+    let images = once(images);
+    explore("flushes", Schedules { random: 1500, priorities: 1500 }, move || model(&images));
+}
