@@ -52,16 +52,22 @@ impl Fs {
         {
             return Ok(page.clone());
         }
-        let key = inode.page_key(block);
-        if let Some(found) = self.cache.get(key, version, self.clock.monotonic_ns()) {
-            if self.policy.promotes(found.touches) && !self.belongs_in_dram(inode) {
-                self.migration.want_promotion(key, version, &found.page);
-            }
-            op.fetched.pages.insert(block, (version, found.page.clone()));
-            self.io.dram.read(BLOCK_SIZE as usize);
-            return Ok(found.page);
+        if let Some(page) = self.cached_page(inode, block) {
+            op.fetched.pages.insert(block, (version, page.clone()));
+            return Ok(page);
         }
         Err(Need::Cold { ino: inode.ino, range: BlockRange::new(block, until) }.into())
+    }
+
+    /// A cold block's clean copy in DRAM, if there is one. The caller holds the inode lock.
+    pub(crate) fn cached_page(&self, inode: &Inode, block: FileBlock) -> Option<Page> {
+        let (key, version) = (inode.page_key(block), self.cold_versions.get(inode.ino, block));
+        let found = self.cache.get(key, version, self.clock.monotonic_ns())?;
+        if self.policy.promotes(found.touches) && !self.belongs_in_dram(inode) {
+            self.migration.want_promotion(key, version, &found.page);
+        }
+        self.io.dram.read(BLOCK_SIZE as usize);
+        Some(found.page)
     }
 
     /// A cold block that a write has to merge.

@@ -84,7 +84,7 @@ impl Fs {
     }
 
     /// Reads the first cold blocks at or behind `from` and queues them; where to go on, `None` at the end.
-    fn bring_up(&self, ino: Ino, generation: u32, from: FileBlock) -> FsResult<Option<FileBlock>> {
+    pub(super) fn bring_up(&self, ino: Ino, generation: u32, from: FileBlock) -> FsResult<Option<FileBlock>> {
         let window = BlockRange::new(from, from.plus(LOOK));
         let (found, end) = {
             let _guard = self.locks.read(ino);
@@ -92,13 +92,22 @@ impl Fs {
             if inode.slot.generation.get() != generation || !inode.slot.has(flag::HAS_COLD) {
                 return Ok(None);
             }
+            // What is in DRAM is read there: brought up it would leave DRAM, DRAM would idle, and all would go down again.
+            let wanted = |block: FileBlock| -> FsResult<bool> {
+                let (key, version) = (inode.page_key(block), self.cold_versions.get(ino, block));
+                Ok(self.map.lookup(None, &inode.map(), block)?.is_none() && !self.cache.holds(key, version))
+            };
             let mut found = None;
             'extents: for extent in self.cold_extents(ino, window)?.iter().filter(|extent| !extent.unwritten)
             {
                 let (mut at, end) = (extent.first.max(window.first), extent.end().min(window.end));
                 while at < end {
-                    if self.map.lookup(None, &inode.map(), at)?.is_none() {
-                        found = Some(BlockRange::new(at, end.min(at.plus(PIECE))));
+                    let (first, most) = (at, end.min(at.plus(PIECE)));
+                    while at < most && wanted(at)? {
+                        at = at.plus(1);
+                    }
+                    if at > first {
+                        found = Some(BlockRange::new(first, at));
                         break 'extents;
                     }
                     at = at.plus(1);

@@ -397,6 +397,28 @@ fn a_copy_stays_in_dram_only_while_half_of_the_cache_is_free() {
     }
 }
 
+/// Blocks of which DRAM has copies came up while PM idled, left DRAM by that, and went down again for DRAM to be used: data
+/// that fitted into DRAM was read from the device for ever.
+#[test]
+fn what_is_in_dram_does_not_come_up() {
+    let (fs, ino) = with_file_under(PolicyKind::Predictive, 12);
+    let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
+    (0..3).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    assert_eq!(fs.whereabouts(ino).unwrap().dram_bytes, 12 * BLOCK_SIZE);
+    let generation = fs.getattr(ino).unwrap().generation;
+    let up = || {
+        fs.bring_up(ino, generation, FileBlock(0)).unwrap();
+        let asked: Vec<FileBlock> =
+            fs.migration.promotions.lock().drain(..).map(|promotion| promotion.key.block).collect();
+        asked
+    };
+    assert_eq!(up(), []);
+    let inode = fs.load(ino).unwrap();
+    [4, 5, 9].map(|block| fs.cache.remove(inode.page_key(FileBlock(block))));
+    assert_eq!(up(), [4, 5].map(FileBlock));
+}
+
 /// `sync --to --dry-run`: what would move is what then does, and nothing does before.
 #[test]
 fn a_plan_of_sync_to_says_what_moves() {
