@@ -4,7 +4,9 @@ mod common;
 
 use common::{CALLER, Pool, ROOT};
 use terrace_format::Ino;
-use terrace_fs::{Allocate, Fs, FsResult, MountOptions, Seek, SetAttributes, Wait, WriteFlags, XattrMode};
+use terrace_fs::{
+    Allocate, Fs, FsResult, MountOptions, PolicyKind, Seek, SetAttributes, Wait, WriteFlags, XattrMode,
+};
 
 const W: Wait = Wait::Allowed;
 
@@ -89,7 +91,8 @@ fn libc_einval() -> i32 {
 #[test]
 fn larger_than_pm_and_back() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 8192);
-    let fs = pool.mount();
+    // All of it comes into PM: predictive would send half of it past.
+    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Anticache), ..MountOptions::default() });
     let ino = create(&fs, "big")?;
     let expected = pattern(8 << 20, 3);
     for (index, piece) in expected.chunks(64 << 10).enumerate() {

@@ -457,8 +457,11 @@ fn other_parameters_decide_otherwise() -> FsResult<()> {
         Some("dram"),
         "one second is enough"
     );
+    // Not the file that is read: that goes into DRAM now.
+    let unused = create(&fs, "c")?;
+    write(&fs, unused, 0, 10)?;
     pass(&pool, &fs, Duration::from_secs(2));
-    assert_eq!(says()?.temperature, Some("cold"));
+    assert_eq!(fs.whereabouts(unused)?.predictions.temperature, Some("cold"));
     // The second touch of a cold block leaves it there, the third brings it up.
     let other = create(&fs, "b")?;
     write(&fs, other, 0, 10)?;

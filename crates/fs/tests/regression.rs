@@ -13,8 +13,8 @@ use terrace_format::inode::{SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_fs::{
-    Allocate, FormatOptions, Fs, FsResult, MountOptions, PoolMedia, RootDirectory, SetAttributes, Wait,
-    WriteFlags, format, read_superblock,
+    Allocate, FormatOptions, Fs, FsResult, MountOptions, PolicyKind, PoolMedia, RootDirectory, SetAttributes,
+    Wait, WriteFlags, format, read_superblock,
 };
 use terrace_media::PmMedium;
 use terrace_media::block::{Operation, SimulatedDevice, Times};
@@ -656,7 +656,9 @@ fn an_extent_that_reaches_into_the_next_region_is_not_kept_stale() -> FsResult<(
     let second = Arc::new(SimulatedDevice::new(4096));
     let media = || PoolMedia { pm: pool.pm.clone(), block: vec![pool.device.clone(), second.clone()] };
     format(&media(), &common::format_options(2)).unwrap();
-    let options = MountOptions { threshold_percent: Some(1), prefetch_bytes: 0, ..MountOptions::default() };
+    let policy = Some(PolicyKind::Anticache);
+    let options =
+        MountOptions { policy, threshold_percent: Some(1), prefetch_bytes: 0, ..MountOptions::default() };
     let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
     let fs = Fs::mount(media(), superblock, options, Arc::clone(&pool.clock)).unwrap();
     let ino = create(&fs, "a")?;

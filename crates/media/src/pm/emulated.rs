@@ -459,8 +459,11 @@ mod tests {
         assert!(pm.floor().write_ns > 1 && pm.floor().read_ns > 1, "{:?}", pm.floor());
         assert_eq!(pm.shortfalls().len(), 2);
         assert_eq!(of("1000000000:64G:1000000000").shortfalls(), Vec::<String>::new());
-        let floor = PmFloor { write_ns: 1, read_ns: 1 };
-        assert_eq!(emulated("200:1G:300").0.floor(), floor, "a manual clock goes on by what is waited for");
+        let floor = emulated("200:1G:300").0.floor();
+        assert!(
+            floor.write_ns <= 1 && floor.read_ns <= 1,
+            "a manual clock goes on by what is waited for: {floor:?}"
+        );
     }
 
     #[test]
