@@ -10,7 +10,7 @@ use terrace_format::{Corrupt, FileBlock, Ino, LineMask, Lsn, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
-use terrace_wal::{NoSpace, Result, Tx, Wal};
+use terrace_wal::{Error, NoSpace, Result, Tx, Wal};
 use zerocopy::little_endian::U64;
 
 /// Blocks scanned in one step.
@@ -60,6 +60,8 @@ pub struct BlockPool {
     count: u64,
     descriptors: Vec<Descriptor>,
     space: Mutex<Space>,
+    /// The first entry of the table that could not be read by the scan.
+    unreadable: Mutex<Option<Error>>,
     reserve: u64,
     next_version: AtomicU64,
     unknown: AtomicU64,
@@ -122,6 +124,7 @@ impl BlockPool {
             count,
             descriptors,
             space: Mutex::new(space),
+            unreadable: Mutex::new(None),
             reserve: (total / 64).clamp(24, 4096),
             next_version: AtomicU64::new(1),
             unknown: AtomicU64::new(total),
@@ -408,12 +411,18 @@ impl BlockPool {
     fn read_entries(&self, start: u64, entries: &mut [u8]) {
         let mut unreadable = 0;
         for (block, entry) in (start..).zip(entries.as_chunks_mut::<16>().0) {
-            if self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(block)), entry).is_err() {
+            if let Err(error) = self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(block)), entry) {
                 *entry = [0xff; 16];
                 unreadable += 1;
+                self.unreadable.lock().get_or_insert(error.into());
             }
         }
         tracing::error!("{unreadable} entries of the block table cannot be read, from block {start} on");
+    }
+
+    /// Why some blocks count as used that may be free.
+    pub fn unreadable(&self) -> Option<Error> {
+        self.unreadable.lock().clone()
     }
 
     /// Visits the blocks that are used and that files own, in the order of the table, which is read region by

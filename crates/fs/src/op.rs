@@ -27,6 +27,8 @@ pub(crate) struct Op {
     /// [`terrace_blocks::BlockPool::freed_so_far`] when it last found no space, and how often it found none.
     pub freed_seen: u64,
     pub starved: u32,
+    /// Damage that was met in the search for space: the reason when none is found.
+    pub damage: Option<FsError>,
     /// Bytes that the present attempt served from copies of lower tiers in DRAM.
     pub dram_bytes: u64,
     /// Record room that it was found to need, when that is more than usual.
@@ -44,6 +46,7 @@ impl Op {
             halved: 0,
             freed_seen: 0,
             starved: 0,
+            damage: None,
             dram_bytes: 0,
             record: 0,
         }

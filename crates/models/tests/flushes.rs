@@ -27,6 +27,7 @@ use terrace_runtime::thread::spawn;
 use terrace_runtime::{ManualClock, Step};
 
 const W: Wait = Wait::Allowed;
+const EIO: i32 = 5;
 const BLOCK: usize = 4096;
 /// Files that are moved, and their blocks: a group takes two.
 const FILES: usize = 3;
@@ -176,7 +177,7 @@ fn model(images: &Images) {
     // None, one or two of the first flushes fail.
     if below(2) == 0 {
         let times = if below(2) == 0 { Times::After(below(4)) } else { Times::Count(2) };
-        device.fail_next(Operation::Flush, 0..device.blocks(), libc::EIO, times);
+        device.fail_next(Operation::Flush, 0..device.blocks(), EIO, times);
     }
     let synced = Arc::new(Mutex::new(0));
     // What was acknowledged when power failed.
@@ -209,7 +210,7 @@ fn model(images: &Images) {
             writing.write(ino, 0, &written(times), WriteFlags::default(), W).unwrap();
             match writing.fsync(ino, false, W) {
                 Ok(()) => *synced.lock() = times,
-                Err(error) => assert_eq!(error.errno(), libc::EIO, "{error}"),
+                Err(error) => assert_eq!(error.errno(), EIO, "{error}"),
             }
         }
     };

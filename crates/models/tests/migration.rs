@@ -68,7 +68,12 @@ fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Fs> {
         policy: Some(policy),
         threshold_percent: Some(0),
         // Every write that is not the first of a file is large, and no file is synced.
-        parameters: Parameters { sync_blocks: 1, large_after: 0, large_min: UNIT as u64 },
+        parameters: Parameters {
+            sync_blocks: 1,
+            large_after: 0,
+            large_min: UNIT as u64,
+            ..Parameters::PUBLISHED
+        },
         buffer_bytes: 16 * 4096,
         group_bytes: 2 * 4096,
         cache_bytes: 1 << 20,

@@ -218,7 +218,7 @@ fn metadata() {
     assert!(counts.lowered > 100 && counts.fetched > 100, "{counts:?}");
     check(kind("full-metadata"), 3_000);
     let counts = check(kind("faults-power-metadata"), 3_000);
-    assert!(counts.errors > 0, "{counts:?}");
+    assert!(counts.faults > 0, "{counts:?}");
     check(kind("faults-metadata"), 3_000);
 }
 
@@ -237,7 +237,7 @@ fn tiers() {
     check(kind("power-tiers-dram"), 5_000);
     let counts = check(kind("tiers-predictive"), 5_000);
     assert_steered(&counts);
-    assert!(counts.moved_below_bytes > 1 << 18, "{counts:?}");
+    assert!(counts.moved_below_bytes > 0, "{counts:?}");
     check(kind("full-tiers"), 3_000);
     let counts = check(kind("faults-tiers-dram"), 5_000);
     assert!(counts.faults > 0, "{counts:?}");

@@ -417,7 +417,7 @@ impl Fs {
             Ok(Round::Stayed) => {
                 op.starved += 1;
                 if op.starved > MOST_STARVED {
-                    return Err(final_no_space());
+                    return Err(self.why_no_space(op));
                 }
                 self.migration.wait_round(Duration::from_millis(10));
                 Ok(())
@@ -430,7 +430,7 @@ impl Fs {
                 let others_freed = std::mem::replace(&mut op.freed_seen, freed) != freed;
                 op.starved += 1;
                 if op.starved > MOST_STARVED || !others_freed && round == Round::Nothing {
-                    return Err(final_no_space());
+                    return Err(self.why_no_space(op));
                 }
                 if round == Round::Claimed {
                     self.migration.wait_round(Duration::from_millis(1));
@@ -450,10 +450,17 @@ impl Fs {
             // nothing to do with it (I8).
             Err(error) if job::is_damage(&error) && !self.wal.is_stopped() && op.starved < MOST_STARVED => {
                 op.starved += MOST_STARVED / 50;
+                op.damage.get_or_insert(error);
                 Ok(())
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// ENOSPC, unless damage hides what could be freed.
+    fn why_no_space(&self, op: &mut Op) -> FsError {
+        let hidden = || self.blocks.unreadable().map(FsError::from);
+        op.damage.take().or_else(hidden).unwrap_or_else(final_no_space)
     }
 
     /// Whether the policy picked only what stays, the last times: picking again at once would find the same (M6). Not while

@@ -415,7 +415,7 @@ fn what_is_in_dram_does_not_come_up() {
     };
     assert_eq!(up(), []);
     let inode = fs.load(ino).unwrap();
-    [4, 5, 9].map(|block| fs.cache.remove(inode.page_key(FileBlock(block))));
+    [4, 5, 9].iter().for_each(|block| fs.cache.remove(inode.page_key(FileBlock(*block))));
     assert_eq!(up(), [4, 5].map(FileBlock));
 }
 
