@@ -301,15 +301,17 @@ fn read_dominated_files_come_up_while_pm_idles() -> FsResult<()> {
     pass(&pool, &fs, Duration::from_secs(30));
     read(&fs, once, 0, 600)?;
     // Each second another part from DRAM; the last hundred blocks are never touched, so only this brings them up.
+    let last = terrace_fs::BlockRange::new(500.into_block(), 600.into_block());
     for second in 0..5 {
         (0..4).try_for_each(|_| read(&fs, often, second * 100, 100))?;
-        let last = terrace_fs::BlockRange::new(500.into_block(), 600.into_block());
         assert_eq!(in_pm(&fs.whereabouts_in(often, last)?), 0);
         pass(&pool, &fs, Duration::from_secs(1));
     }
     assert_eq!(fs.status()?.placement.map(|placement| placement.dataflow_idle), Some("pm"));
     (0..40).for_each(|_| fs.run_background(5));
-    assert_eq!(in_pm(&fs.whereabouts(often)?), 600);
+    assert_eq!(in_pm(&fs.whereabouts_in(often, last)?), 100);
+    let found = fs.whereabouts(often)?;
+    assert_eq!(in_pm(&found) + found.dram_bytes / BLOCK, 600, "what is in DRAM stays there");
     assert_eq!(in_pm(&fs.whereabouts(once)?), 0);
     Ok(())
 }
