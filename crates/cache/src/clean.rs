@@ -80,13 +80,12 @@ impl BlockCache {
         Some(Found { page: shard.page(at)?.clone(), touches })
     }
 
-    /// Whether there is a clean page of this version; not a touch.
+    /// Whether there is a clean page of this version that somebody asked for, not one that was read ahead; not a touch.
     pub fn holds(&self, key: PageKey, version: u64) -> bool {
         let shard = self.shard(&key).lock();
-        shard
-            .find(key)
-            .map(|at| shard.header(at))
-            .is_some_and(|header| header.list != List::Dirty && header.version == version)
+        shard.find(key).map(|at| shard.header(at)).is_some_and(|header| {
+            matches!(header.list, List::Late | List::Stays) && header.version == version
+        })
     }
 
     /// Adds a clean page; `asked` says whether somebody wanted it (one read ahead was not). A dirty page is newer and
