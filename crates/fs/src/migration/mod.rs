@@ -98,6 +98,8 @@ pub(crate) struct Migration {
     pub(crate) drain_to: AtomicU8,
     /// What users asked to be moved.
     pub(crate) by_hand: ByHand,
+    /// Why blocks were passed over when victims were picked the last time.
+    hidden: Mutex<Option<FsError>>,
     /// Why the last attempt could not run; cleared by success.
     reason: Mutex<Option<FsError>>,
     not_before_ns: AtomicU64,
@@ -201,6 +203,7 @@ impl Migration {
             drain: AtomicU32::new(0),
             drain_to: AtomicU8::new(0),
             by_hand: ByHand::new(),
+            hidden: Mutex::new(None),
             reason: Mutex::new(None),
             not_before_ns: AtomicU64::new(0),
             stayed: AtomicU32::new(0),
@@ -459,8 +462,9 @@ impl Fs {
 
     /// ENOSPC, unless damage hides what could be freed.
     fn why_no_space(&self, op: &mut Op) -> FsError {
-        let hidden = || self.blocks.unreadable().map(FsError::from);
-        op.damage.take().or_else(hidden).unwrap_or_else(final_no_space)
+        let picked = || self.migration.hidden.lock().clone();
+        let scanned = || self.blocks.unreadable().map(FsError::from);
+        op.damage.take().or_else(picked).or_else(scanned).unwrap_or_else(final_no_space)
     }
 
     /// Whether the policy picked only what stays, the last times: picking again at once would find the same (M6). Not while

@@ -170,7 +170,7 @@ impl Fs {
             cut -= 1;
             older += histogram[cut];
         }
-        let (mut found, mut claimed) = (Vec::new(), false);
+        let (mut found, mut claimed, mut hidden) = (Vec::new(), false, None);
         for block in range.map(PmBlock) {
             let descriptor = self.blocks.descriptor(block);
             let touched = descriptor.touched();
@@ -192,14 +192,17 @@ impl Fs {
                 Err(error @ Error::Corrupt(_)) => {
                     tracing::warn!("not demoted: {error}");
                     descriptor.touch_read(NEVER);
+                    hidden = Some(error.into());
                 }
                 // PM may answer the next time: never picked, the block would be waited for by `sync_to` for ever.
                 Err(error) => {
                     tracing::debug!("not demoted now: {error}");
                     self.refuse(block);
+                    hidden = Some(error.into());
                 }
             }
         }
+        *self.migration.hidden.lock() = hidden;
         found.sort_unstable();
         found.truncate(wanted as usize);
         let mut victims: Vec<Victim> = found.into_iter().map(|(_, victim)| victim).collect();
