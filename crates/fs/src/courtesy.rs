@@ -11,6 +11,8 @@ use std::time::Duration;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use terrace_runtime::thread;
 
+/// With so many times as many free blocks as those below which writers are slowed, nothing is urgent.
+const AT_EASE: u64 = 5;
 /// How long after a read ended the next one is expected.
 const LATELY: Duration = Duration::from_millis(2);
 /// Blocks of the smallest and of the largest piece.
@@ -82,9 +84,11 @@ impl Courtesy {
 }
 
 impl Fs {
-    /// Lets others have the processor, unless writers are about to wait for what this thread does. No lock may be held.
+    /// Lets others have the processor, unless PM gets short of what this thread makes: the scheduler takes an offer for the
+    /// rest of a time slice, so that beside busy request threads a worker that always offers gets little of it. No lock
+    /// may be held.
     pub(crate) fn offer_processor(&self) {
-        if self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed) {
+        if self.blocks.free_hint() >= AT_EASE * self.slow_below.load(Ordering::Relaxed) {
             thread::offer_processor();
         }
     }
