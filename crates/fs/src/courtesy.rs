@@ -88,7 +88,7 @@ impl Fs {
     /// rest of a time slice, so that beside busy request threads a worker that always offers gets little of it. No lock
     /// may be held.
     pub(crate) fn offer_processor(&self) {
-        if self.blocks.free_hint() >= AT_EASE * self.slow_below.load(Ordering::Relaxed) {
+        if self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed).saturating_mul(AT_EASE) {
             thread::offer_processor();
         }
     }
