@@ -174,7 +174,6 @@ impl ReadAhead {
         found.map_or(Holder::Nobody, |(_, range)| Holder::Caller(range))
     }
 
-    /// Waits until the window with a block has come, or long enough.
     /// Waits until nobody fetches a block any more; false when that takes too long: it is among blocks of a device that hangs.
     fn wait_for(&self, ino: Ino, block: FileBlock) -> bool {
         let mut queue = self.queue.lock();

@@ -98,7 +98,8 @@ pub(crate) struct Migration {
     pub(crate) drain_to: AtomicU8,
     /// What users asked to be moved.
     pub(crate) by_hand: ByHand,
-    /// Why blocks were passed over when victims were picked the last time.
+    /// Why owners of blocks could not be read when victims were picked the last time. Not what is damaged for good: a full PM
+    /// is a full PM then, and writes go on into DRAM (I9).
     hidden: Mutex<Option<FsError>>,
     /// Why the last attempt could not run; cleared by success.
     reason: Mutex<Option<FsError>>,

@@ -192,7 +192,6 @@ impl Fs {
                 Err(error @ Error::Corrupt(_)) => {
                     tracing::warn!("not demoted: {error}");
                     descriptor.touch_read(NEVER);
-                    hidden = Some(error.into());
                 }
                 // PM may answer the next time: never picked, the block would be waited for by `sync_to` for ever.
                 Err(error) => {
