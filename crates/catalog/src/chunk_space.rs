@@ -24,6 +24,10 @@ const ALONE: u64 = 256;
 const CANDIDATES: usize = 32;
 /// Buckets of chunks by the logarithm of their largest hole; one more for wholly free chunks.
 const WHOLE: usize = 13;
+/// Kinds of holes by their least length, one block to 1 MiB, by powers of two: longer ones are taken by themselves.
+const GRAINS: usize = 9;
+/// Chunks chosen at once to be filled.
+const CHOSEN: usize = 32;
 
 enum Content {
     Unknown,
@@ -37,6 +41,8 @@ struct Chunk {
     content: Content,
     free: u16,
     largest: u16,
+    /// Blocks in holes of at least `1 << grain` blocks.
+    grains: [u16; GRAINS],
     /// Records below this were seen when the bitmap was loaded.
     loaded: Lsn,
 }
@@ -48,6 +54,19 @@ struct Device {
     buckets: [BTreeSet<u32>; WHOLE + 1],
     next_load: usize,
     free: u64,
+    filling: Filling,
+}
+
+/// The chunks whose holes are being filled, so that claims that follow each other lie side by side, and what is
+/// overwritten later leaves its holes where nobody fills them before they have grown together.
+#[derive(Default)]
+struct Filling {
+    /// The last is the one at work.
+    chunks: Vec<u32>,
+    /// Bits of it before this were looked at.
+    from: u64,
+    /// Shorter holes are left to grow.
+    grain: usize,
 }
 
 #[derive(Default)]
@@ -117,6 +136,7 @@ impl ChunkSpace {
                 buckets: Default::default(),
                 next_load: 0,
                 free: 0,
+                filling: Filling::default(),
             }
         };
         let space = Space { devices: devices.iter().map(device).collect(), ..Space::default() };
@@ -206,9 +226,9 @@ impl ChunkSpace {
     }
 
     /// Claims up to `want` blocks of one device for what is written together: one run where a hole is large enough for
-    /// all or a good part of it, else the holes of the emptiest chunks, ascending in each. Chunks that were filled
-    /// longest ago are the emptiest, so that what is overwritten at random leaves room in runs, not in single blocks.
-    /// Empty when nothing is free. `reserved`: out of what [`Self::reserve`] has promised. May load bitmaps: call it
+    /// all or a good part of it, else the holes of one chunk after the other, ascending in each ([`Device::choose`]): short
+    /// holes only where there are no longer ones, so that what is overwritten at random leaves room in runs, not in
+    /// single blocks. Empty when nothing is free. `reserved`: out of what [`Self::reserve`] has promised. May load bitmaps: call it
     /// without locks.
     ///
     /// # Errors
@@ -409,7 +429,7 @@ fn free_run(devices: &mut [Device], chunk_blocks: u32, run: DeviceRun, lsn: Lsn)
 
 impl Chunk {
     fn unknown() -> Chunk {
-        Chunk { content: Content::Unknown, free: 0, largest: 0, loaded: Lsn(u64::MAX) }
+        Chunk { content: Content::Unknown, free: 0, largest: 0, grains: [0; GRAINS], loaded: Lsn(u64::MAX) }
     }
 
     fn bucket(&self) -> Option<usize> {
@@ -479,42 +499,118 @@ impl Device {
         if free == capacity {
             return false;
         }
+        let freed = free - u64::from(place.free);
+        let neighbours = (hole_before(words, bit), hole_behind(words, bit + length));
         change(words, bit, length, false);
-        let hole = hole_around(words, bit, length);
-        self.free += free - u64::from(place.free);
+        let hole = neighbours.0 + length + neighbours.1;
+        self.free += freed;
         (place.free, place.largest) = (free as u16, place.largest.max(hole as u16));
+        if freed == length {
+            count_hole(&mut place.grains, neighbours.0, false);
+            count_hole(&mut place.grains, neighbours.1, false);
+            count_hole(&mut place.grains, hole, true);
+        } else {
+            place.grains = grains(words);
+        }
         let after = place.bucket();
         self.rebucket(chunk, before, after);
         true
     }
 
-    /// Claims the holes of the emptiest chunks, as many as `want` needs.
+    /// Claims holes, as many as `want` needs: those of chunks that are being filled, then of chosen ones, at last of all.
     fn claim_holes(&mut self, want: u64, pins: &[(u64, DeviceRun)], chunk_blocks: u32) -> Vec<DeviceRun> {
         let (mut runs, mut left) = (Vec::new(), want);
-        let free = self.chunks.iter().map(|place| place.free).zip(0usize..).filter(|(free, _)| *free > 0);
-        // The first of equal ones first.
-        let mut emptiest: BinaryHeap<_> =
-            free.map(|(free, chunk)| (free, std::cmp::Reverse(chunk))).collect();
-        while left > 0
-            && let Some((_, std::cmp::Reverse(chunk))) = emptiest.pop()
-        {
-            let mut words = self.words(chunk, chunk_blocks);
-            let mut open = self.without_pinned(chunk, &words, pins, chunk_blocks);
-            while left > 0 {
-                let (bit, length) = longest(&open, 1);
-                let length = hole_around(&open, bit, length).min(left);
-                if length == 0 {
-                    break;
+        let mut rest = 0..self.chunks.len();
+        let mut is_fruitful = true;
+        while left > 0 && self.free > 0 {
+            let Some(chunk) = self.filling.chunks.last().copied() else {
+                // Holes whose blocks are pinned count as holes: a choice may give nothing.
+                self.filling = if is_fruitful { self.choose() } else { Filling::default() };
+                if self.filling.chunks.is_empty() {
+                    let Some(chunk) = rest.next() else { break };
+                    self.filling = Filling { chunks: vec![chunk as u32], from: 0, grain: 0 };
                 }
-                change(&mut words, bit, length, true);
-                change(&mut open, 0, bit + length, true);
-                left -= length;
-                let start = 1 + chunk as u64 * u64::from(chunk_blocks) + bit;
-                runs.push(DeviceRun { device: self.id, start: DeviceBlock(start), length });
+                is_fruitful = false;
+                continue;
+            };
+            let taken = self.fill(chunk as usize, left, pins, chunk_blocks, &mut runs);
+            left -= taken;
+            is_fruitful |= taken > 0;
+            if left > 0 {
+                self.filling.chunks.pop();
+                self.filling.from = 0;
             }
-            self.store(chunk, &words, self.capacity(chunk, chunk_blocks));
         }
         runs
+    }
+
+    /// The next chunks to be filled: of the longest kind of hole of which some chunk has a quarter of what chunks have free
+    /// on average, those with the most; the first of equal ones first. Filling a chunk to its end, and passing over what
+    /// is shorter, lets holes grow: of data overwritten at random, half of a device, runs of seven blocks remain, where
+    /// filling the emptiest chunk a little leaves less than two.
+    fn choose(&self) -> Filling {
+        let mut most = [0u16; GRAINS];
+        for place in &self.chunks {
+            for (most, of) in most.iter_mut().zip(place.grains) {
+                *most = (*most).max(of);
+            }
+        }
+        let enough = (self.free / self.chunks.len().max(1) as u64 / 4).max(1);
+        let Some(grain) = most.iter().rposition(|most| u64::from(*most) >= enough) else {
+            return Filling::default();
+        };
+        let of = |place: &Chunk| place.grains.get(grain).copied().unwrap_or(0);
+        let mut chosen = BinaryHeap::with_capacity(CHOSEN + 1);
+        for (chunk, place) in (0u32..).zip(&self.chunks) {
+            let blocks = of(place);
+            if u64::from(blocks) < enough {
+                continue;
+            }
+            // The worst on top.
+            chosen.push((std::cmp::Reverse(blocks), chunk));
+            if chosen.len() > CHOSEN {
+                chosen.pop();
+            }
+        }
+        let mut chunks: Vec<_> = chosen.into_sorted_vec();
+        chunks.reverse();
+        Filling { chunks: chunks.into_iter().map(|(_, chunk)| chunk).collect(), from: 0, grain }
+    }
+
+    /// Claims the next holes of the chunk that is being filled, at most `left` blocks; returns how many.
+    fn fill(
+        &mut self,
+        chunk: usize,
+        left: u64,
+        pins: &[(u64, DeviceRun)],
+        chunk_blocks: u32,
+        runs: &mut Vec<DeviceRun>,
+    ) -> u64 {
+        let mut words = self.words(chunk, chunk_blocks);
+        let open = self.without_pinned(chunk, &words, pins, chunk_blocks);
+        let Filling { from, grain, .. } = self.filling;
+        let mut taken = 0;
+        for (bit, length) in holes(&open) {
+            let (begin, end) = (bit.max(from), bit + length);
+            // What the claim before left of its last hole is taken however short it is.
+            let is_rest = from > 0 && begin == from;
+            if end <= begin || (!is_rest && (end - begin) >> grain == 0) {
+                continue;
+            }
+            let length = (end - begin).min(left - taken);
+            change(&mut words, begin, length, true);
+            taken += length;
+            self.filling.from = begin + length;
+            let start = 1 + chunk as u64 * u64::from(chunk_blocks) + begin;
+            runs.push(DeviceRun { device: self.id, start: DeviceBlock(start), length });
+            if taken == left {
+                break;
+            }
+        }
+        if taken > 0 {
+            self.store(chunk, &words, self.capacity(chunk, chunk_blocks));
+        }
+        taken
     }
 
     /// The used bits of a chunk with those that are pinned.
@@ -536,7 +632,8 @@ impl Device {
     }
 
     fn store(&mut self, chunk: usize, words: &[u64], capacity: u64) {
-        let free: u64 = words.iter().map(|word| u64::from(word.count_zeros())).sum();
+        let grains = grains(words);
+        let free = u64::from(grains[0]);
         let Some(place) = self.chunks.get_mut(chunk) else {
             return;
         };
@@ -544,6 +641,7 @@ impl Device {
         self.free = self.free - u64::from(place.free) + free;
         place.free = free as u16;
         place.largest = longest(words, u64::MAX).1 as u16;
+        place.grains = grains;
         place.content = match free {
             0 => Content::Full,
             _ if free == capacity => Content::Free,
@@ -669,30 +767,67 @@ fn used_in(words: &[u64], bit: u64, length: u64) -> u64 {
     found
 }
 
-/// Length of the hole that clear bits are part of; 0 of none.
-fn hole_around(words: &[u64], bit: u64, length: u64) -> u64 {
-    if length == 0 {
-        return 0;
-    }
-    let word = |index: u64| words.get(index as usize).copied().unwrap_or(u64::MAX);
-    let (mut start, mut end) = (bit, bit + length);
+/// Length of the hole that ends before a bit.
+fn hole_before(words: &[u64], bit: u64) -> u64 {
+    let mut start = bit;
     while start > 0 {
         let (index, bits) = ((start - 1) / 64, (start - 1) % 64 + 1);
-        let clear = u64::from((word(index) << (64 - bits)).leading_zeros()).min(bits);
+        let word = words.get(index as usize).copied().unwrap_or(u64::MAX);
+        let clear = u64::from((word << (64 - bits)).leading_zeros()).min(bits);
         start -= clear;
         if clear < bits {
             break;
         }
     }
-    loop {
-        let (index, from) = (end / 64, end % 64);
-        let clear = u64::from((word(index) >> from).trailing_zeros()).min(64 - from);
+    bit - start
+}
+
+/// Length of the hole that begins at a bit.
+fn hole_behind(words: &[u64], bit: u64) -> u64 {
+    let mut end = bit;
+    while let Some(word) = words.get((end / 64) as usize) {
+        let from = end % 64;
+        let clear = u64::from((word >> from).trailing_zeros()).min(64 - from);
         end += clear;
         if clear < 64 - from {
             break;
         }
     }
-    end - start
+    end - bit
+}
+
+/// The holes, ascending: first bit and length.
+fn holes(words: &[u64]) -> impl Iterator<Item = (u64, u64)> {
+    let end = words.len() as u64 * 64;
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at < end {
+            let word = words.get((at / 64) as usize).copied().unwrap_or(u64::MAX);
+            let used = u64::from((word >> (at % 64)).trailing_ones()).min(64 - at % 64);
+            at += used;
+            if !at.is_multiple_of(64) || (used == 0 && at < end) {
+                let (start, length) = (at, hole_behind(words, at));
+                at += length;
+                return Some((start, length));
+            }
+        }
+        None
+    })
+}
+
+/// Blocks in holes of at least `1 << grain` blocks.
+fn grains(words: &[u64]) -> [u16; GRAINS] {
+    let mut found = [0; GRAINS];
+    holes(words).for_each(|(_, length)| count_hole(&mut found, length, true));
+    found
+}
+
+/// Takes a hole into account, or out of it.
+fn count_hole(grains: &mut [u16; GRAINS], length: u64, is_there: bool) {
+    let kinds = length.checked_ilog2().map_or(0, |log| log as usize + 1);
+    for of in grains.iter_mut().take(kinds) {
+        *of = if is_there { of.wrapping_add(length as u16) } else { of.wrapping_sub(length as u16) };
+    }
 }
 
 #[cfg(test)]
@@ -701,21 +836,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hole_around_and_what_is_used() {
+    fn holes_beside_bits_and_what_is_used() {
         let mut words = vec![u64::MAX; 4];
         change(&mut words, 60, 70, false);
-        for (bit, length) in [(60, 1), (64, 1), (63, 5), (129, 1), (60, 70), (128, 2)] {
-            assert_eq!(hole_around(&words, bit, length), 70, "{bit}");
+        for at in [60, 63, 64, 65, 128, 129, 130] {
+            assert_eq!((hole_before(&words, at), hole_behind(&words, at)), (at - 60, 130 - at), "{at}");
         }
-        assert_eq!(
-            (hole_around(&words, 60, 0), used_in(&words, 50, 20), used_in(&words, 0, 256)),
-            (0, 10, 186)
-        );
+        assert_eq!((used_in(&words, 50, 20), used_in(&words, 0, 256)), (10, 186));
+        assert_eq!(holes(&words).collect::<Vec<_>>(), [(60, 70)]);
+        change(&mut words, 0, 1, false);
+        change(&mut words, 192, 64, false);
+        assert_eq!(holes(&words).collect::<Vec<_>>(), [(0, 1), (60, 70), (192, 64)]);
+        assert_eq!(grains(&words), [135, 134, 134, 134, 134, 134, 134, 0, 0]);
         change(&mut words, 0, 256, false);
         assert_eq!(
-            (hole_around(&words, 255, 1), hole_around(&words, 0, 1), used_in(&words, 0, 256)),
+            (hole_before(&words, 256), hole_behind(&words, 0), used_in(&words, 0, 256)),
             (256, 256, 0)
         );
+        assert_eq!(holes(&words).collect::<Vec<_>>(), [(0, 256)]);
     }
 
     /// The largest hole of a chunk is what a look at its bits finds, whatever was freed in whatever order.
@@ -729,6 +867,7 @@ mod tests {
             buckets: Default::default(),
             next_load: 2,
             free: 0,
+            filling: Filling::default(),
         };
         (0..2).for_each(|chunk| device.publish(chunk, Lsn(1), Some(Vec::new()), SIZE));
         let mut state = 7u64;
@@ -741,6 +880,7 @@ mod tests {
             let place = device.chunks.get(chunk).unwrap();
             assert_eq!(u64::from(place.largest), longest(&words, u64::MAX).1);
             assert_eq!(u64::from(place.free), 256 - used_in(&words, 0, 256));
+            assert_eq!(place.grains, grains(&words));
             let bucket = place.bucket();
             assert!(
                 bucket.is_none_or(|bucket| device.buckets.get(bucket).unwrap().contains(&(chunk as u32)))
@@ -750,7 +890,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_of_the_emptiest_chunk_first_and_none_that_is_pinned() {
+    fn long_holes_first_and_none_that_is_pinned() {
         let part = |holes: &[(u64, u64)]| {
             let mut words = vec![u64::MAX; 4];
             holes.iter().for_each(|(bit, length)| change(&mut words, *bit, *length, false));
@@ -763,17 +903,58 @@ mod tests {
             buckets: Default::default(),
             next_load: 2,
             free: 0,
+            filling: Filling::default(),
         };
         device.publish(0, Lsn(1), Some(part(&[(10, 5), (100, 1)])), 256);
         device.publish(1, Lsn(1), Some(part(&[(0, 3), (63, 2), (200, 56)])), 256);
         let run = |start, length| DeviceRun { device: DeviceId(0), start: DeviceBlock(start), length };
         let pins = [(1, run(257 + 63, 1))];
         let found = device.claim_holes(62, &pins, 256);
-        assert_eq!(found, [run(257, 3), run(257 + 64, 1), run(257 + 200, 56), run(11, 2)]);
+        assert_eq!(found, [run(257 + 200, 56), run(11, 5), run(257, 1)]);
         assert_eq!(device.free, 5);
-        assert_eq!(device.claim_holes(100, &pins, 256), [run(13, 3), run(101, 1)]);
+        // It goes on where it was; the single blocks are left for the end.
+        assert_eq!(device.claim_holes(2, &pins, 256), [run(258, 2)]);
+        assert_eq!(device.claim_holes(100, &pins, 256), [run(101, 1), run(257 + 64, 1)]);
         assert_eq!(device.claim_holes(100, &[], 256), [run(257 + 63, 1)]);
         assert_eq!((device.claim_holes(1, &[], 256), device.free), (vec![], 0));
+    }
+
+    /// Data over half of the device, overwritten at random: the runs of what is written stay long.
+    #[test]
+    fn random_overwrites_leave_runs() {
+        const SIZE: u32 = 1024;
+        const CHUNKS: usize = 32;
+        let live = CHUNKS as u64 * u64::from(SIZE) / 2;
+        let mut device = Device {
+            id: DeviceId(0),
+            blocks: 1 + CHUNKS as u64 * u64::from(SIZE),
+            chunks: (0..CHUNKS).map(|_| Chunk::unknown()).collect(),
+            buckets: Default::default(),
+            next_load: CHUNKS,
+            free: 0,
+            filling: Filling::default(),
+        };
+        (0..CHUNKS).for_each(|chunk| device.publish(chunk, Lsn(1), Some(Vec::new()), SIZE));
+        let places = |runs: &[DeviceRun]| -> Vec<u64> {
+            runs.iter().flat_map(|run| run.start.0..run.start.0 + run.length).collect()
+        };
+        let mut place = places(&device.claim_holes(live, &[], SIZE));
+        let (mut state, mut runs, mut blocks) = (7u64, 0, 0);
+        for group in 0..6 * live / 256 {
+            let claimed = device.claim_holes(256, &[], SIZE);
+            if group >= 3 * live / 256 {
+                runs += claimed.len();
+                blocks += 256;
+            }
+            for new in places(&claimed) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let old = std::mem::replace(&mut place[(state >> 33) as usize % live as usize], new);
+                let chunk = (old - 1) as usize / SIZE as usize;
+                device.set(chunk, (old - 1) % u64::from(SIZE), 1, false, SIZE);
+            }
+        }
+        // Less than two when the emptiest chunk is filled a little.
+        assert!(blocks >= 5 * runs, "{blocks} blocks in {runs} runs");
     }
 
     #[test]
