@@ -66,6 +66,11 @@ pub fn spawn<F: FnOnce() + Send + 'static>(name: &str, body: F) -> io::Result<Jo
     Builder::new().name(name.to_string()).spawn(body)
 }
 
+/// Processors that this process may run on: at least one.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// Lets another thread that can run have the processor. A thread that shall not be in others' way calls it after each
 /// piece of its work, where it holds no lock.
 pub fn offer_processor() {

@@ -3,6 +3,7 @@
 
 use super::complete::Below;
 use super::plan::{LEAVING, Victim};
+use super::turns::Turns;
 use super::{Destination, Migration, WORKERS};
 use crate::courtesy::{Courtesy, LEAST_PIECE};
 use crate::device::Device;
@@ -151,6 +152,7 @@ struct Outbox<'a> {
     medium: &'a dyn BlockMedium,
     courtesy: Option<&'a Courtesy>,
     clock: &'a dyn Clock,
+    turns: &'a Turns,
     buffer: &'a mut Buffer,
     used: usize,
     /// Where what is in the buffer goes, and how many blocks of it.
@@ -186,7 +188,7 @@ impl Outbox<'_> {
         if runs.is_empty() || planted(Mistake::ExtentBeforeData) {
             return Ok(());
         }
-        self.write_politely(runs)
+        self.turns.away(|| self.write_politely(runs))
     }
 
     /// All at once, or while the device is being read in pieces one after the other.
@@ -516,6 +518,7 @@ impl Fs {
             medium: &*device.medium,
             courtesy: first.and_then(|part| self.io.courtesy(part.run.device)),
             clock: &*self.clock,
+            turns: &self.migration.turns,
             buffer: &mut buffer,
             used: 0,
             runs: Vec::new(),
@@ -562,7 +565,7 @@ impl Fs {
 
     /// Makes what was written below durable, before anything names it (M1).
     pub(super) fn flush_run(&self, device: &Device, failed_before: u64) -> FsResult<()> {
-        Ok(device.flush(failed_before)?)
+        Ok(self.migration.turns.away(|| device.flush(failed_before))?)
     }
 
     /// Copies blocks to places that their extents name already: [`Mistake::ExtentBeforeData`].

@@ -29,6 +29,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod to_dram;
+mod turns;
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -53,7 +54,7 @@ use terrace_placement::Observation;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex};
-use terrace_runtime::thread::Waker;
+use terrace_runtime::thread::{self, Waker};
 use terrace_runtime::{Next, Step, interleave};
 use terrace_wal::{Error, NoSpace};
 
@@ -73,9 +74,10 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 const AHEAD: Duration = Duration::from_millis(100);
 /// How often an operation waits for what others hold before metadata makes room.
 const MOST_CLAIMED: u32 = 100;
-/// Workers, each with a group: while one group is being written another is flushed, and a third copied or installed.
+/// Workers, each with a group: while some groups are being written and flushed another is copied or installed ([`turns`]).
+/// With three the device rested while all of them computed, or the processor while all of them waited.
 pub(crate) const WORKERS: usize = NAMES.len();
-const NAMES: [&str; 3] = ["terrace-move-0", "terrace-move-1", "terrace-move-2"];
+const NAMES: [&str; 6] = ["terrace-move-0", "terrace-move-1", "terrace-move-2", "terrace-move-3", "terrace-move-4", "terrace-move-5"];
 
 /// Migration's state.
 pub(crate) struct Migration {
@@ -125,6 +127,7 @@ pub(crate) struct Migration {
     reverse: Mutex<reverse::Cursor>,
     to_dram: Mutex<reverse::Cursor>,
     pub(crate) kept: to_dram::Kept,
+    pub(crate) turns: turns::Turns,
 }
 
 /// How fast use of PM grows.
@@ -223,6 +226,7 @@ impl Migration {
             reverse: Mutex::default(),
             to_dram: Mutex::default(),
             kept: to_dram::Kept::default(),
+            turns: turns::Turns::new(thread::processors()),
         }
     }
 
@@ -580,7 +584,10 @@ impl Step for MigrationStep {
         if self.worker == 0 {
             fs.migration.wakers.iter().skip(1).for_each(Waker::wake);
         }
-        let round = fs.demotion_round(wanted);
+        let round = {
+            let _turn = fs.migration.turns.take();
+            fs.demotion_round(wanted)
+        };
         // Also when another worker has what there is to move, or somebody has it in hand.
         let data_moves = matches!(round, Ok(Round::Progress | Round::InFlight | Round::Claimed));
         if self.worker == 0 && fs.lower_some(wanted, data_moves) {

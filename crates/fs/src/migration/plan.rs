@@ -30,7 +30,7 @@ pub(super) const LEAVING: u32 = MARKS;
 /// At least so great a part of PM is picked at once, as far as a group takes it.
 const LEAST_OF_PM: u64 = 32;
 /// A group is at most so great a part of PM, but not so small that a device is slower by it.
-const OF_PM: u64 = 8;
+const OF_PM: u64 = 16;
 const LEAST_GROUP: u64 = 256;
 /// Most blocks picked at once.
 const MOST: u64 = 1 << 16;
