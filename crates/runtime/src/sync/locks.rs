@@ -1,8 +1,18 @@
-//! The locks of [`super`] over those of `shuttle`, which decides at each of them who runs next.
+//! Locks without poison whose waiters sleep: those of the standard library, with the interface of `parking_lot`; or of
+//! `shuttle`, which decides at each of them who runs next.
 //!
-//! A wait with a limit ends at once, as if its time had passed: whoever waits so may not count on being woken.
+//! `parking_lot`'s own waiters offer the processor some ten times before they sleep. The scheduler takes an offer for the
+//! rest of a time slice: on one core a request that met a lock of migration's waited 2 to 3 ms for each.
+//!
+//! Under `shuttle` a wait with a limit ends at once, as if its time had passed: whoever waits so may not count on being
+//! woken.
+#![allow(clippy::disallowed_types)] // the one place that makes locks
 
+#[cfg(feature = "shuttle")]
 use shuttle::sync as under;
+#[cfg(not(feature = "shuttle"))]
+use std::sync as under;
+
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +25,7 @@ pub struct Mutex<T: ?Sized>(under::Mutex<T>);
 /// As `parking_lot::MutexGuard`. Empty only inside [`Condvar`].
 #[derive(Debug)]
 pub struct MutexGuard<'a, T: ?Sized> {
+    #[cfg(feature = "shuttle")]
     lock: &'a under::Mutex<T>,
     held: Option<under::MutexGuard<'a, T>>,
 }
@@ -31,16 +42,26 @@ impl<T> Mutex<T> {
 
 #[allow(missing_docs)] // as parking_lot's
 impl<T: ?Sized> Mutex<T> {
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard { lock: &self.0, held: Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)) }
+        self.guard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let held = match self.0.try_lock() {
             Ok(held) => held,
             Err(under::TryLockError::Poisoned(held)) => held.into_inner(),
             Err(under::TryLockError::WouldBlock) => return None,
         };
-        Some(MutexGuard { lock: &self.0, held: Some(held) })
+        Some(self.guard(held))
+    }
+    #[inline]
+    fn guard<'a>(&'a self, held: under::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard {
+            #[cfg(feature = "shuttle")]
+            lock: &self.0,
+            held: Some(held),
+        }
     }
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
@@ -51,12 +72,14 @@ const HELD: &str = "the guard is empty only while it waits";
 
 impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     type Target = T;
+    #[inline]
     fn deref(&self) -> &T {
         self.held.as_ref().expect(HELD)
     }
 }
 
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         self.held.as_mut().expect(HELD)
     }
@@ -92,12 +115,21 @@ impl Condvar {
         let held = guard.held.take().expect(HELD);
         guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
+    #[cfg(feature = "shuttle")]
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, _limit: Duration) -> WaitTimeoutResult {
         drop(guard.held.take());
         shuttle::thread::yield_now();
         guard.held = Some(guard.lock.lock().unwrap_or_else(PoisonError::into_inner));
         WaitTimeoutResult(true)
     }
+    #[cfg(not(feature = "shuttle"))]
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, limit: Duration) -> WaitTimeoutResult {
+        let held = guard.held.take().expect(HELD);
+        let (held, ended) = self.0.wait_timeout(held, limit).unwrap_or_else(PoisonError::into_inner);
+        guard.held = Some(held);
+        WaitTimeoutResult(ended.timed_out())
+    }
+    #[cfg(feature = "shuttle")]
     pub fn wait_while_for<T: ?Sized>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -108,6 +140,19 @@ impl Condvar {
             self.wait_for(guard, limit);
         }
         WaitTimeoutResult(condition(&mut **guard))
+    }
+    #[cfg(not(feature = "shuttle"))]
+    pub fn wait_while_for<T>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        condition: impl FnMut(&mut T) -> bool,
+        limit: Duration,
+    ) -> WaitTimeoutResult {
+        let held = guard.held.take().expect(HELD);
+        let waited = self.0.wait_timeout_while(held, limit, condition);
+        let (held, ended) = waited.unwrap_or_else(PoisonError::into_inner);
+        guard.held = Some(held);
+        WaitTimeoutResult(ended.timed_out())
     }
 }
 
@@ -132,9 +177,11 @@ impl<T> RwLock<T> {
 
 #[allow(missing_docs)] // as parking_lot's
 impl<T: ?Sized> RwLock<T> {
+    #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
+    #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
