@@ -127,6 +127,10 @@ pub struct BenchDevice {
     /// with the machine
     #[arg(long)]
     pub no_sync: bool,
+    /// Keep the processor from sleeping for 2 ms after each request, which then does not wait for it to wake: where the
+    /// server has a processor that nobody else needs
+    #[arg(long)]
+    pub awake: bool,
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,

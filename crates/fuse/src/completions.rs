@@ -59,6 +59,10 @@ struct State {
 
 struct Shared {
     pace: Pace,
+    /// How long after a request its processor is kept from sleeping.
+    awake_ns: u64,
+    /// When the last request came.
+    last_ns: AtomicU64,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     changed: Condvar,
@@ -73,13 +77,16 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    /// Starts the thread.
+    /// Starts the thread. `awake`: how long after a request it keeps its processor from sleeping, so that the next one does
+    /// not wait until it is woken; for a processor that nobody else needs.
     ///
     /// # Errors
     /// The operating system's, when no thread can be made.
-    pub(crate) fn start(pace: Pace, clock: Arc<dyn Clock>) -> io::Result<Completions> {
+    pub(crate) fn start(pace: Pace, clock: Arc<dyn Clock>, awake: Duration) -> io::Result<Completions> {
         let shared = Arc::new(Shared {
             pace,
+            awake_ns: awake.as_nanos() as u64,
+            last_ns: AtomicU64::new(0),
             clock,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -109,6 +116,7 @@ impl Completions {
             return finish();
         }
         state.handed_over += 1;
+        shared.last_ns.store(shared.clock.monotonic_ns(), Ordering::Relaxed);
         let number = state.handed_over;
         let job = shared.advance(Job { at_ns: 0, number, transfer: Some(transfer), finish });
         state.jobs.push(Reverse(job));
@@ -150,6 +158,10 @@ impl Shared {
         next.1
     }
 
+    fn is_awake(&self, now_ns: u64) -> bool {
+        self.awake_ns > 0 && now_ns < self.last_ns.load(Ordering::Relaxed).saturating_add(self.awake_ns)
+    }
+
     fn run(&self) {
         terrace_runtime::clock::sleep_exactly();
         let mut state = self.state.lock();
@@ -171,6 +183,15 @@ impl Shared {
                 self.publish(&state);
                 drop(state);
                 (job.finish)();
+                state = self.state.lock();
+            } else if due - now_ns > SPIN_NS && self.is_awake(now_ns) {
+                drop(state);
+                // Whoever reads the next request comes first.
+                while self.is_awake(self.clock.monotonic_ns())
+                    && self.clock.monotonic_ns() + SPIN_NS < self.next_ns.load(Ordering::Acquire)
+                {
+                    thread::offer_processor();
+                }
                 state = self.state.lock();
             } else if due - now_ns > SPIN_NS {
                 let nap = Duration::from_nanos(due - now_ns - SPIN_NS / 2).min(NAP);
@@ -201,7 +222,8 @@ mod tests {
     };
 
     fn completions(clock: &Arc<ManualClock>) -> Completions {
-        Completions::start(Pace::new(SPEED), clock.clone()).unwrap_or_else(|error| unreachable!("{error}"))
+        Completions::start(Pace::new(SPEED), clock.clone(), Duration::ZERO)
+            .unwrap_or_else(|error| unreachable!("{error}"))
     }
 
     /// Hands over a request and notes its name when it is finished.

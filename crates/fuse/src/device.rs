@@ -22,7 +22,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use terrace_media::pace::{Direction, Pace};
 use terrace_media::speed::Speed;
 use terrace_runtime::Clock;
@@ -53,7 +53,7 @@ pub struct DeviceServer {
 }
 
 impl DeviceServer {
-    /// A server of `backing` at `speed`.
+    /// A server of `backing` at `speed`. `awake`: how long after a request it keeps its processor from sleeping.
     ///
     /// # Errors
     /// `ResourceBusy` when somebody else has locked it; the operating system's.
@@ -61,6 +61,7 @@ impl DeviceServer {
         backing: &Path,
         speed: Speed,
         flush: Flush,
+        awake: Duration,
         clock: Arc<dyn Clock>,
     ) -> io::Result<DeviceServer> {
         let file = OpenOptions::new().read(true).write(true).open(backing)?;
@@ -69,7 +70,7 @@ impl DeviceServer {
         if !file.metadata()?.is_file() || size_bytes == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file with a size"));
         }
-        let completions = Some(Completions::start(Pace::new(speed), clock)?);
+        let completions = Some(Completions::start(Pace::new(speed), clock, awake)?);
         Ok(DeviceServer { backing: file, flush, size_bytes, completions })
     }
 

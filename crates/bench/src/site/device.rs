@@ -89,6 +89,10 @@ impl Site {
         let mount = self.scratch.mount_point(&format!("{name}-device"))?;
         let mut command = self.child(&self.terrace);
         command.args(["bench", "device", "--class", class, "--no-sync", "--foreground"]);
+        // A processor of its own: it does not have to be woken for each request.
+        if self.device_cores.is_some() {
+            command.arg("--awake");
+        }
         command.arg(&backing).arg(&mount);
         let server = self.serve(command, &mount)?;
         if let (Some(cores), Some(process)) = (&self.device_cores, &server.server) {

@@ -11,6 +11,7 @@ use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use terrace_fuse::device::{DEVICE_NAME, Flush};
 use terrace_fuse::{Connection, DeviceServer, SessionOptions, Unmount};
 use terrace_media::speed::ClassedSpeed;
@@ -28,6 +29,7 @@ pub fn run(args: &BenchDevice) -> Outcome<u8> {
     if !args.foreground && !args.daemon {
         let words = ["bench", "device", "--daemon", "--class", &args.class].map(OsStr::new).into_iter();
         let words = words.chain(args.no_sync.then_some(OsStr::new("--no-sync")));
+        let words = words.chain(args.awake.then_some(OsStr::new("--awake")));
         let words: Vec<&OsStr> =
             words.chain([OsStr::new("--"), backing.as_os_str(), dir.as_os_str()]).collect();
         launch::start(&words)?;
@@ -37,12 +39,22 @@ pub fn run(args: &BenchDevice) -> Outcome<u8> {
         launch::detach()?;
     }
     let flush = if args.no_sync { Flush::Class } else { Flush::Backing };
-    serve(&backing, &dir, class, flush, args.daemon)?;
+    let awake = if args.awake { AWAKE } else { Duration::ZERO };
+    serve(&backing, &dir, class, (flush, awake), args.daemon)?;
     Ok(0)
 }
 
-fn serve(backing: &Path, dir: &Path, class: ClassedSpeed, flush: Flush, daemon: bool) -> Outcome<()> {
-    let server = DeviceServer::open(backing, class.speed, flush, Arc::new(SystemClock::default()));
+/// How long `--awake` is.
+const AWAKE: Duration = Duration::from_millis(2);
+
+fn serve(
+    backing: &Path,
+    dir: &Path,
+    class: ClassedSpeed,
+    (flush, awake): (Flush, Duration),
+    daemon: bool,
+) -> Outcome<()> {
+    let server = DeviceServer::open(backing, class.speed, flush, awake, Arc::new(SystemClock::default()));
     let server = server.map_err(|error| match error.raw_os_error() {
         Some(libc::EWOULDBLOCK) => Failure::at(backing, "in use by another process"),
         _ => Failure::at(backing, plain(&error)),

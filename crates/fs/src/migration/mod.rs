@@ -77,7 +77,14 @@ const MOST_CLAIMED: u32 = 100;
 /// Workers, each with a group: while some groups are being written and flushed another is copied or installed ([`turns`]).
 /// With three the device rested while all of them computed, or the processor while all of them waited.
 pub(crate) const WORKERS: usize = NAMES.len();
-const NAMES: [&str; 6] = ["terrace-move-0", "terrace-move-1", "terrace-move-2", "terrace-move-3", "terrace-move-4", "terrace-move-5"];
+const NAMES: [&str; 6] = [
+    "terrace-move-0",
+    "terrace-move-1",
+    "terrace-move-2",
+    "terrace-move-3",
+    "terrace-move-4",
+    "terrace-move-5",
+];
 
 /// Migration's state.
 pub(crate) struct Migration {
