@@ -182,7 +182,7 @@ impl BlockCache {
         true
     }
 
-    /// After a copy of it was installed below. `clean_version` is that of its region from now on.
+    /// After a copy of it was installed below. `clean_version` is that of its block from now on.
     pub fn installed(&self, copy: &DirtyPage, clean_version: u64, now_ns: u64) -> Installed {
         {
             let mut shard = self.shard(&copy.key).lock();

@@ -84,7 +84,7 @@ pub(crate) const LISTS: usize = 4;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Header {
-    /// Of a clean page: the version of its region when it was read. Of a dirty one: rises with every write.
+    /// Of a clean page: the version of its block when it was read. Of a dirty one: rises with every write.
     pub version: u64,
     /// Of a dirty page: since when it is this page. Whoever copied it knows by it that it was not dropped meanwhile.
     pub birth: u64,

@@ -2,7 +2,7 @@
 //! (design 8). One header per block; clean pages stay by how often they were asked for, prefetched ones have a lifetime,
 //! dirty ones go by their last write.
 //!
-//! Invariants: a clean page is used only if its version equals the present one of its (inode, 2 MiB) region (design
+//! Invariants: a clean page is used only if its version equals the present one of its (inode, block) (design
 //! S6); clean pages together stay within the budget; a dirty page leaves only by a call that says so.
 //! Lock order: a shard's lock and a lock of the index of dirty blocks are innermost, and never held together.
 #![forbid(unsafe_code)]

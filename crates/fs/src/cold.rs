@@ -21,10 +21,10 @@ use terrace_format::{BLOCK_SIZE, Corrupt, DeviceId, FileBlock, Ino};
 use terrace_media::MediaError;
 use terrace_media::block::Buffer;
 
-/// How often a fetch is begun anew because something of the region has changed.
+/// How often a fetch is begun anew because something of the window has changed.
 const MOST_ROUNDS: u32 = 3;
 
-/// Cold blocks read for one operation, with the region version they were read at.
+/// Cold blocks read for one operation, with the versions they were read at.
 #[derive(Default)]
 pub(crate) struct Fetched {
     pages: BTreeMap<FileBlock, (u64, Page)>,
@@ -105,7 +105,7 @@ impl Fs {
                 // Only what the versions below speak for (S6): extents may reach out of the window.
                 let extents = self.cold_extents(ino, window)?;
                 let inside = extents.iter().filter_map(|extent| extent.slice(window.first, window.end));
-                (inode, self.devices.plan_reads(inside.collect()), self.region_versions(ino, window))
+                (inode, self.devices.plan_reads(inside.collect()), self.cold_versions.of_range(ino, window))
             };
             let mut pages = Vec::new();
             let reads = on_asked_devices(reads, range);
@@ -117,11 +117,11 @@ impl Fs {
             if self.load(ino)?.slot.generation != inode.slot.generation {
                 continue;
             }
-            if self.region_versions(ino, window) != versions {
+            if self.cold_versions.of_range(ino, window) != versions {
                 if rounds < MOST_ROUNDS {
                     continue;
                 }
-                // Something in the region changes faster than the device answers. What the map still names is as good.
+                // Something in the window changes faster than the device answers. What the map still names is as good.
                 self.keep_named(ino, window, &mut pages)?;
             }
             self.keep_pages(op, &inode, range, pages);
@@ -145,11 +145,6 @@ impl Fs {
         for (block, (version, page)) in std::mem::take(&mut op.fetched.pages) {
             self.migration.want_promotion(PageKey { ino, generation, block }, version, &page);
         }
-    }
-
-    fn region_versions(&self, ino: Ino, range: BlockRange) -> Vec<u64> {
-        let regions = range.first.0 >> 9..=(range.end.0.max(range.first.0 + 1) - 1) >> 9;
-        regions.map(|region| self.cold_versions.get(ino, FileBlock(region << 9))).collect()
     }
 
     /// Reads one device run and checks every block's checksum. A wrong one fails the read only when the

@@ -317,7 +317,7 @@ impl Fs {
             cache: BlockCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000),
             unwritten: Unwritten::new(),
             write_back: WriteBack::new(options.buffer_bytes),
-            cold_versions: ColdVersions::new(),
+            cold_versions: ColdVersions::new(options.cache_bytes / BLOCK_SIZE),
             locks: InodeLocks::new(),
             rename_lock: Mutex::new(()),
             orphan_locks: (0..ORPHAN_LISTS).map(|_| Mutex::new(())).collect(),

@@ -25,7 +25,7 @@ pub(crate) struct Promotion {
 }
 
 impl Migration {
-    /// Asks for a block to come into PM; `version` is its region's when the page was read.
+    /// Asks for a block to come into PM; `version` is its own when the page was read.
     pub(crate) fn want_promotion(&self, key: PageKey, version: u64, page: &Page) {
         let mut queue = self.promotions.lock();
         if queue.len() < QUEUE {

@@ -21,6 +21,9 @@ use terrace_wal::NoSpace;
 /// Blocks read for one step.
 const PIECE: u64 = 64;
 
+/// A read of a device with the versions of its blocks (S6).
+type Versioned<'a> = (DeviceRead<'a>, Vec<(FileBlock, u64)>);
+
 /// What one piece did.
 pub(super) struct Raised {
     /// Blocks that came into PM.
@@ -51,7 +54,7 @@ impl Fs {
         let (reads, next) = self.plan_raise(file, from)?;
         raised.next = next;
         interleave::point("raise:planned");
-        for (read, version) in reads {
+        for (read, versions) in reads {
             let mut pages = Vec::new();
             if self.read_pages(file.ino, &read, WHOLE_FILE, &mut pages).is_err() {
                 // Damage of one block holds back no other.
@@ -72,6 +75,11 @@ impl Fs {
                     return Err(NoSpace::Tier.into());
                 }
                 let key = PageKey { ino: file.ino, generation: file.generation, block };
+                let Some(version) =
+                    versions.iter().find_map(|(of, version)| (*of == block).then_some(*version))
+                else {
+                    continue;
+                };
                 match self.promote(&Promotion { key, version, page }) {
                     Ok(true) => {
                         raised.blocks += 1;
@@ -88,22 +96,16 @@ impl Fs {
         Ok(raised)
     }
 
-    /// The device reads for the next blocks that PM lacks, each inside one region, with that region's version.
-    #[allow(clippy::type_complexity)] // the list of reads and where to go on
-    fn plan_raise(
-        &self,
-        file: FileId,
-        from: FileBlock,
-    ) -> FsResult<(Vec<(DeviceRead<'_>, u64)>, Option<FileBlock>)> {
+    /// The device reads for the next blocks that PM lacks, with the versions of their blocks.
+    fn plan_raise(&self, file: FileId, from: FileBlock) -> FsResult<(Vec<Versioned<'_>>, Option<FileBlock>)> {
         self.with_pages(Wait::Allowed, || self.plan_raise_in_pm(file, from))
     }
 
-    #[allow(clippy::type_complexity)] // as above
     fn plan_raise_in_pm(
         &self,
         file: FileId,
         from: FileBlock,
-    ) -> FsResult<(Vec<(DeviceRead<'_>, u64)>, Option<FileBlock>)> {
+    ) -> FsResult<(Vec<Versioned<'_>>, Option<FileBlock>)> {
         let _guard = self.locks.read(file.ino);
         let Some(inode) = self.load_file(file)? else { return Ok((Vec::new(), None)) };
         let end = FileBlock(inode.size().div_ceil(BLOCK_SIZE));
@@ -116,7 +118,7 @@ impl Fs {
         {
             let shard = self.catalog.read(self.catalog.shard_of(file.ino.0));
             cold_map::scan(shard.reader(), file.ino, from, end, |extent| {
-                // From the first that is found, and inside its region of versions.
+                // From the first that is found, and a piece from there.
                 let first: &mut FileBlock = window.get_or_insert(extent.first.max(from));
                 let until = end.min(FileBlock(((first.0 / PIECE) + 1) * PIECE));
                 extents.extend(extent.slice(*first, until).filter(|extent| !extent.unwritten));
@@ -125,7 +127,6 @@ impl Fs {
         }
         let Some(first) = window else { return Ok((Vec::new(), None)) };
         let until = end.min(FileBlock(((first.0 / PIECE) + 1) * PIECE));
-        let version = self.cold_versions.get(file.ino, first);
         let mut wanted = Vec::new();
         for extent in extents {
             for block in (extent.first.0..extent.end().0).map(FileBlock) {
@@ -135,7 +136,12 @@ impl Fs {
                 }
             }
         }
-        let reads = self.devices.plan_reads(wanted).into_iter().map(|read| (read, version)).collect();
+        let reads = self.devices.plan_reads(wanted).into_iter().map(|read| {
+            let version = |(block, _): &(FileBlock, u32)| (*block, self.cold_versions.get(file.ino, *block));
+            let versions = read.blocks.iter().map(version).collect();
+            (read, versions)
+        });
+        let reads = reads.collect();
         Ok((reads, (until < end).then_some(until)))
     }
 }
