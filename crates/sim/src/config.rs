@@ -213,8 +213,8 @@ const TIERS_DRAM: Config =
 /// A first tier that is so small that it is nearly full most of the time, and gives its files to the next one.
 const SPILL: Config = Config {
     name: "power-spill",
-    device_blocks: 257,
-    more_devices: &[(1, 129), (2, 1025), (2, 1537)],
+    device_blocks: 129,
+    more_devices: &[(1, 65), (2, 1025), (2, 1537)],
     ..POWER_TIERS
 };
 
@@ -331,6 +331,8 @@ pub struct Counts {
     pub moved_below_bytes: u64,
     /// Of them, those that a tier gave away because it was nearly full.
     pub spilled_bytes: u64,
+    /// Attempts of that which failed, or moved nothing.
+    pub spill_failures: u64,
     /// Moves by hand that ended well, and others.
     pub hand_done: u64,
     pub hand_failed: u64,
@@ -370,6 +372,7 @@ impl AddAssign for Counts {
         self.taken_over += other.taken_over;
         self.moved_below_bytes += other.moved_below_bytes;
         self.spilled_bytes += other.spilled_bytes;
+        self.spill_failures += other.spill_failures;
         self.hand_done += other.hand_done;
         self.hand_failed += other.hand_failed;
         self.told += other.told;

@@ -247,10 +247,11 @@ fn tiers() {
 #[test]
 fn tiers_that_spill() {
     let counts = check(kind("power-spill"), 6_000);
-    assert!(counts.spilled_bytes > 2 << 20 && counts.crashes_amid_background > 10, "{counts:?}");
+    // Of mounts that ended in order; the others moved as much.
+    assert!(counts.spilled_bytes > 512 << 10 && counts.crashes_amid_operation > 20, "{counts:?}");
     assert!(counts.hand_done > 10, "{counts:?}");
-    let counts = check(kind("faults-spill-dram"), 4_000);
-    assert!(counts.spilled_bytes > 1 << 20 && counts.faults > 0, "{counts:?}");
+    let counts = check(kind("faults-spill-dram"), 6_000);
+    assert!(counts.spilled_bytes > 256 << 10 && counts.faults > 0, "{counts:?}");
 }
 
 /// Histories that found something, which no test without the simulator's interleavings shows.
