@@ -6,8 +6,8 @@
 
 mod common;
 
-use common::ROOT;
 use common::tiers::*;
+use common::{ROOT, format_options};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::Location;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrace_format::{DeviceBlock, Ino};
 use terrace_fs::{
-    Atime, Fs, FsResult, HandMove, MigrationReport, MountOptions, Parameters, PolicyKind, PoolMedia,
-    SetAttributes, Wait, read_superblock,
+    Atime, DeviceClass, Fs, FsResult, HandMove, MigrationReport, MountOptions, NewDevice, Parameters,
+    PolicyKind, PoolMedia, SetAttributes, Wait, format, read_superblock,
 };
-use terrace_media::block::{AlignedBlock, Operation, SimulatedDevice, Times};
+use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::{Clock, Next, Step, SystemClock, thread};
@@ -385,6 +385,52 @@ fn when_it_is_not_wanted() -> FsResult<()> {
     let (used, all) = used(&fs, 1);
     assert!(used * 100 <= all * 30 && used * 100 > all * 25, "{used} of {all}");
     assert_sound(&pool, fs, &files);
+    Ok(())
+}
+
+/// The next tier is too full itself and cannot give anything away, because all of it is pinned there: what leaves the first
+/// goes past it, and that one says why it stays as it is.
+#[test]
+fn a_tier_above_its_own_mark_is_passed_over() -> FsResult<()> {
+    let devices = [DeviceImage::zeroed(256), DeviceImage::zeroed(256)];
+    let pool = Tiers::from_images(Images { pm: vec![0; 4 << 20].into(), devices });
+    let third = Arc::new(SimulatedDevice::new(512));
+    let [first, second] = pool.devices.clone();
+    let media =
+        || PoolMedia { pm: pool.pm.clone(), block: vec![first.clone(), second.clone(), third.clone()] };
+    let mut options = format_options(1);
+    options.devices.extend([2u8, 3].map(|tier| NewDevice {
+        tier,
+        class: DeviceClass::Hdd,
+        uuid: [tier; 16],
+        path: format!("/{tier}").into(),
+    }));
+    format(&media(), &options).unwrap();
+    let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
+    let fs = Fs::mount(media(), superblock, still(), pool.clock.clone())?;
+    let kept = create(&fs, ROOT, "kept");
+    let bytes = pattern((248 * BLOCK) as usize, 99);
+    write(&fs, kept, 0, &bytes)?;
+    let pin = fs.move_by_hand(kept, HandMove::Pin { tier: 2 })?;
+    pool.finish(&fs, pin);
+    assert_eq!(bytes_on(&fs, kept), [0, 0, 248 * BLOCK]);
+    let files = make(&pool, &fs, 0..12);
+    let last = create(&fs, ROOT, "last");
+    write(&fs, last, 0, &content(12)[..8 * BLOCK as usize])?;
+    fs.sync_to(1, &mut |_| {})?;
+    assert!(over_the_mark(&fs));
+    spill(&pool, &fs, 20);
+    assert!(!over_the_mark(&fs));
+    let on_third = |ino: &Ino| fs.whereabouts(*ino).unwrap().tiers[3].1;
+    assert!(files.iter().all(|ino| bytes_on(&fs, *ino)[2] == 0) && on_third(&files[0]) > 0);
+    assert_eq!(bytes_on(&fs, kept), [0, 0, 248 * BLOCK]);
+    let reason = report(&fs).spill_reason.unwrap_or_default();
+    assert!(reason.starts_with("tier 2: ") && reason.contains("pinned") && !reason.contains(';'), "{reason}");
+    assert_content(&fs, kept, &bytes);
+    for (index, ino) in files.iter().enumerate() {
+        assert_content(&fs, *ino, &content(index));
+    }
+    fs.unmount()?;
     Ok(())
 }
 
