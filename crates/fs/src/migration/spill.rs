@@ -112,6 +112,9 @@ impl Spilling {
 
     /// Notes that blocks moved.
     pub fn note_moved(&self, blocks: u64, now_ns: u64) {
+        if blocks == 0 {
+            return;
+        }
         self.blocks.fetch_add(blocks, Ordering::Relaxed);
         self.moved.store(now_ns + 1, Ordering::Relaxed);
     }
