@@ -187,6 +187,26 @@ fn a_tier_that_demotion_fills_gives_away_the_files_used_longest_ago() -> FsResul
     Ok(())
 }
 
+/// Files that are colder still, and have gone already, do not keep others from being found.
+#[test]
+fn those_that_have_gone_are_passed_over() -> FsResult<()> {
+    let pool = Tiers::new(16 << 20, 256, 4096);
+    let fs = pool.mount_with(still());
+    let directory = mkdir(&fs, ROOT, "gone");
+    for index in 0..2100 {
+        let ino = create(&fs, directory, &format!("g{index}"));
+        write(&fs, ino, 0, &[index as u8; BLOCK as usize])?;
+    }
+    pool.migrate_all(&fs, directory, 2);
+    let files = make(&pool, &fs, 0..13);
+    fs.sync_to(1, &mut |_| {})?;
+    assert!(over_the_mark(&fs));
+    spill(&pool, &fs, 20);
+    assert!(!over_the_mark(&fs) && bytes_on(&fs, files[0])[2] > 0, "{:?}", report(&fs));
+    fs.unmount()?;
+    Ok(())
+}
+
 /// What was read since the mount is not cold, though no access time says so.
 #[test]
 fn what_was_read_lately_goes_last() -> FsResult<()> {
@@ -478,7 +498,7 @@ fn files_that_change_on_their_way() -> FsResult<()> {
     let media = PoolMedia { pm: pool.pm.clone(), block: vec![pool.devices[0].clone(), device.clone()] };
     let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
     let mut options = still();
-    // Five files in one group.
+    // Several files in one group.
     options.parameters.spill.low_percent = 60;
     let fs = Fs::mount(media, superblock, options, pool.clock.clone())?;
     fs.run_background(2);
@@ -490,6 +510,12 @@ fn files_that_change_on_their_way() -> FsResult<()> {
             changer.hand_step();
         }
         write(&changer, of[1], 0, b"newer").unwrap();
+        // Another content at another place of the same tier.
+        write(&changer, of[4], 0, &content(40)).unwrap();
+        let down = changer.move_by_hand(of[4], HandMove::Migrate { to: 1 }).unwrap();
+        while !changer.hand_report(down).unwrap().state.has_ended() {
+            changer.hand_step();
+        }
         changer.unlink(ROOT, b"f2", W).unwrap();
         changer.forget(of[2], 1);
         let shorter = SetAttributes { size: Some(3 * BLOCK), ..Default::default() };
@@ -507,11 +533,13 @@ fn files_that_change_on_their_way() -> FsResult<()> {
     newer[..5].copy_from_slice(b"newer");
     assert_content(&fs, files[1], &newer);
     assert_content(&fs, files[3], &content(3)[..3 * BLOCK as usize]);
+    assert_content(&fs, files[4], &content(40));
     fs.run_background(1000);
     spill(&pool, &fs, 20);
     assert_eq!(bytes_on(&fs, files[0]), [0, SIZE * BLOCK, 0]);
+    assert_content(&fs, files[4], &content(40));
     assert_content(&fs, files[1], &newer);
-    for index in [0, 4, 5, 6] {
+    for index in [0, 5, 6] {
         assert_content(&fs, files[index], &content(index));
     }
     fs.unmount()?;
