@@ -510,12 +510,13 @@ fn files_that_change_on_their_way() -> FsResult<()> {
             changer.hand_step();
         }
         write(&changer, of[1], 0, b"newer").unwrap();
-        // Another content at another place of the same tier.
-        write(&changer, of[4], 0, &content(40)).unwrap();
+        // Another content at another place of the same tier, which has room for no more.
+        write(&changer, of[4], 0, &content(40)[..3 * BLOCK as usize]).unwrap();
         let down = changer.move_by_hand(of[4], HandMove::Migrate { to: 1 }).unwrap();
         while !changer.hand_report(down).unwrap().state.has_ended() {
             changer.hand_step();
         }
+        assert_eq!(bytes_on(&changer, of[4]), [0, SIZE * BLOCK, 0]);
         changer.unlink(ROOT, b"f2", W).unwrap();
         changer.forget(of[2], 1);
         let shorter = SetAttributes { size: Some(3 * BLOCK), ..Default::default() };
@@ -531,13 +532,15 @@ fn files_that_change_on_their_way() -> FsResult<()> {
     assert_eq!(bytes_on(&fs, files[0]), [0, SIZE * BLOCK, 0], "it was pinned on its way");
     let mut newer = content(1);
     newer[..5].copy_from_slice(b"newer");
+    let mut other = content(4);
+    other[..3 * BLOCK as usize].copy_from_slice(&content(40)[..3 * BLOCK as usize]);
     assert_content(&fs, files[1], &newer);
     assert_content(&fs, files[3], &content(3)[..3 * BLOCK as usize]);
-    assert_content(&fs, files[4], &content(40));
+    assert_content(&fs, files[4], &other);
     fs.run_background(1000);
     spill(&pool, &fs, 20);
     assert_eq!(bytes_on(&fs, files[0]), [0, SIZE * BLOCK, 0]);
-    assert_content(&fs, files[4], &content(40));
+    assert_content(&fs, files[4], &other);
     assert_content(&fs, files[1], &newer);
     for index in [0, 5, 6] {
         assert_content(&fs, files[index], &content(index));
