@@ -487,67 +487,103 @@ impl BlockMedium for Interposed {
     }
 }
 
-/// Files that are pinned, written and removed while they are on their way: the pin holds, the newest content does, and
-/// space comes back.
+/// What may happen to a file while a group of it is on its way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Change {
+    Pin,
+    /// Lines of a block, which come to lie over the cold copy.
+    Lines,
+    /// Other content of some blocks at another place of the same tier.
+    Elsewhere,
+    Truncate,
+    Remove,
+}
+
+/// Moves by hand, driven to their end.
+fn by_hand(fs: &Fs, ino: Ino, action: HandMove) {
+    let job = fs.move_by_hand(ino, action).unwrap();
+    while !fs.hand_report(job).unwrap().state.has_ended() {
+        fs.hand_step();
+    }
+}
+
+impl Change {
+    fn happens(self, fs: &Fs, ino: Ino) {
+        match self {
+            Change::Pin => by_hand(fs, ino, HandMove::Pin { tier: 1 }),
+            Change::Lines => write(fs, ino, 0, b"newer").unwrap(),
+            Change::Elsewhere => {
+                write(fs, ino, 0, &content(40)[..3 * BLOCK as usize]).unwrap();
+                by_hand(fs, ino, HandMove::Migrate { to: 1 });
+                assert_eq!(bytes_on(fs, ino), [0, SIZE * BLOCK, 0]);
+            }
+            Change::Truncate => {
+                let shorter = SetAttributes { size: Some(3 * BLOCK), ..Default::default() };
+                fs.setattr(ino, &shorter, W).unwrap();
+            }
+            Change::Remove => {
+                fs.unlink(ROOT, b"f0", W).unwrap();
+                fs.forget(ino, 1);
+            }
+        }
+    }
+
+    /// What the file has then.
+    fn expected(self) -> Vec<u8> {
+        let mut expected = content(0);
+        match self {
+            Change::Lines => expected[..5].copy_from_slice(b"newer"),
+            Change::Elsewhere => {
+                expected[..3 * BLOCK as usize].copy_from_slice(&content(40)[..3 * BLOCK as usize]);
+            }
+            Change::Truncate => expected.truncate(3 * BLOCK as usize),
+            Change::Pin | Change::Remove => {}
+        }
+        expected
+    }
+}
+
+/// A file that changes while it is on its way: the pin holds, the newest content does, and space comes back.
 #[test]
 fn files_that_change_on_their_way() -> FsResult<()> {
-    let (pool, fs, files) = overfull(1024, still());
-    fs.unmount()?;
-    drop(fs);
-    let device = Arc::new(Interposed { inner: pool.devices[1].clone(), hook: Mutex::new(None) });
-    let media = PoolMedia { pm: pool.pm.clone(), block: vec![pool.devices[0].clone(), device.clone()] };
-    let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
-    let mut options = still();
-    // Several files in one group.
-    options.parameters.spill.low_percent = 60;
-    let fs = Fs::mount(media, superblock, options, pool.clock.clone())?;
-    fs.run_background(2);
-    assert!(over_the_mark(&fs));
-    let (changer, of) = (Arc::clone(&fs), files.clone());
-    let hook: Hook = Box::new(move || {
-        let pin = changer.move_by_hand(of[0], HandMove::Pin { tier: 1 }).unwrap();
-        while !changer.hand_report(pin).unwrap().state.has_ended() {
-            changer.hand_step();
+    for change in [Change::Pin, Change::Lines, Change::Elsewhere, Change::Truncate, Change::Remove] {
+        let (pool, fs, files) = overfull(1024, still());
+        fs.unmount()?;
+        drop(fs);
+        let device = Arc::new(Interposed { inner: pool.devices[1].clone(), hook: Mutex::new(None) });
+        let media = PoolMedia { pm: pool.pm.clone(), block: vec![pool.devices[0].clone(), device.clone()] };
+        let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
+        let fs = Fs::mount(media, superblock, still(), pool.clock.clone())?;
+        fs.run_background(2);
+        assert!(over_the_mark(&fs));
+        let (changer, first) = (Arc::clone(&fs), files[0]);
+        *device.hook.lock() = Some(Box::new(move || change.happens(&changer, first)));
+        let mut step = step_of(&fs);
+        let flushed = (0..100).any(|_| {
+            step.step();
+            device.hook.lock().is_none()
+        });
+        assert!(flushed, "nothing was flushed");
+        let compare = |fs: &Fs| {
+            if change != Change::Remove {
+                assert_content(fs, first, &change.expected());
+            }
+            for (index, ino) in files.iter().enumerate().skip(1).take(11) {
+                assert_content(fs, *ino, &content(index));
+            }
+        };
+        compare(&fs);
+        fs.run_background(1000);
+        spill(&pool, &fs, 20);
+        compare(&fs);
+        if change == Change::Pin {
+            assert_eq!(bytes_on(&fs, first), [0, SIZE * BLOCK, 0], "it was pinned on its way");
         }
-        write(&changer, of[1], 0, b"newer").unwrap();
-        // Another content at another place of the same tier, which has room for no more.
-        write(&changer, of[4], 0, &content(40)[..3 * BLOCK as usize]).unwrap();
-        let down = changer.move_by_hand(of[4], HandMove::Migrate { to: 1 }).unwrap();
-        while !changer.hand_report(down).unwrap().state.has_ended() {
-            changer.hand_step();
-        }
-        assert_eq!(bytes_on(&changer, of[4]), [0, SIZE * BLOCK, 0]);
-        changer.unlink(ROOT, b"f2", W).unwrap();
-        changer.forget(of[2], 1);
-        let shorter = SetAttributes { size: Some(3 * BLOCK), ..Default::default() };
-        changer.setattr(of[3], &shorter, W).unwrap();
-    });
-    *device.hook.lock() = Some(hook);
-    let mut step = step_of(&fs);
-    let flushed = (0..100).any(|_| {
-        step.step();
-        device.hook.lock().is_none()
-    });
-    assert!(flushed, "nothing was flushed");
-    assert_eq!(bytes_on(&fs, files[0]), [0, SIZE * BLOCK, 0], "it was pinned on its way");
-    let mut newer = content(1);
-    newer[..5].copy_from_slice(b"newer");
-    let mut other = content(4);
-    other[..3 * BLOCK as usize].copy_from_slice(&content(40)[..3 * BLOCK as usize]);
-    assert_content(&fs, files[1], &newer);
-    assert_content(&fs, files[3], &content(3)[..3 * BLOCK as usize]);
-    assert_content(&fs, files[4], &other);
-    fs.run_background(1000);
-    spill(&pool, &fs, 20);
-    assert_eq!(bytes_on(&fs, files[0]), [0, SIZE * BLOCK, 0]);
-    assert_content(&fs, files[4], &other);
-    assert_content(&fs, files[1], &newer);
-    for index in [0, 5, 6] {
-        assert_content(&fs, files[index], &content(index));
+        assert!(!over_the_mark(&fs), "{change:?}");
+        fs.unmount()?;
+        drop(fs);
+        pool.assert_clean();
     }
-    fs.unmount()?;
-    drop(fs);
-    pool.assert_clean();
     Ok(())
 }
 
