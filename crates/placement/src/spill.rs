@@ -44,7 +44,7 @@ impl Spill {
 /// mtime; by its atime, as far as that is recorded and not in the future; and by what the mount remembers of it (`seen`,
 /// how long ago).
 pub fn last_used(now_ns: i64, ctime_ns: i64, atime_ns: i64, seen: Option<i64>) -> i64 {
-    let read = if atime_ns > now_ns { ctime_ns } else { atime_ns };
+    let read = if atime_ns > now_ns { i64::MIN } else { atime_ns };
     let seen = seen.map_or(i64::MIN, |ago| now_ns.saturating_sub(ago));
     ctime_ns.min(now_ns).max(read).max(seen)
 }
