@@ -135,7 +135,8 @@ unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus=1
 unchanged expect 1 "threshold=0: must be" "$t" mount "$pm" mnt -o threshold=0
 for option in sync_blocks=0 large_after=251 large_min=1K read_times=0 touches=101 whole_after_s=0 threshold_even=100 \
-    threshold_step=51 threshold_min=0 threshold_max=100 threshold_decay=0 dataflow_high=0 dataflow_low=-1 dataflow_s=17; do
+    threshold_step=51 threshold_min=0 threshold_max=100 threshold_decay=0 dataflow_high=0 dataflow_low=-1 dataflow_s=17 \
+    spill_high=101 spill_low=0; do
     unchanged expect 1 "$option: must be" "$t" mount "$pm" mnt -o "$option"
     # Each that the help and the manual do not name is one that nobody finds.
     check "help names $option" grep -q -- "[ ,]${option%%=*}=" <("$t" mount --help)
@@ -144,6 +145,7 @@ done
 for option in buffer cache group prefetch; do check "help names $option" grep -q " $option=SIZE" <("$t" mount --help); done
 unchanged expect 1 "threshold_min=80 is above threshold_max=60" "$t" mount "$pm" mnt -o threshold_min=80,threshold_max=60
 unchanged expect 1 "dataflow_low is above dataflow_high" "$t" mount "$pm" mnt -o dataflow_low=3
+unchanged expect 1 "spill_low=90 is above spill_high=80" "$t" mount "$pm" mnt -o spill_high=80
 for option in metrics=:1 remount; do
     unchanged expect 1 "not built yet" "$t" mount "$pm" mnt -o "$option"
 done
@@ -215,7 +217,7 @@ assert status["parameters"] == {
     "sync_blocks": 1024, "large_after": 4, "large_min_bytes": 65536, "read_times": 2, "touches": 2,
     "whole_after_seconds": 30, "threshold_percent": 80, "threshold_even_percent": 70, "threshold_step_percent": 5,
     "threshold_min_percent": 50, "threshold_max_percent": 90, "threshold_decay": 8, "dataflow_high": 2.0,
-    "dataflow_low": 0.5, "dataflow_seconds": 4, "group_bytes": status["parameters"]["group_bytes"],
+    "dataflow_low": 0.5, "dataflow_seconds": 4, "spill_high_percent": 95, "spill_low_percent": 90, "group_bytes": status["parameters"]["group_bytes"],
     "cache_bytes": 32 << 20, "buffer_bytes": 64 << 20, "prefetch_bytes": 128 << 10, "prefetch_seconds": 1.0}
 # An eighth of what can be handed out of 16 MiB.
 assert 1 << 20 <= status["parameters"]["group_bytes"] <= 2 << 20, status["parameters"]
@@ -328,7 +330,7 @@ expect 1 "COUNT: must be" "$t" iostat mnt 1 0
 expect 1 "give an INTERVAL" "$t" iostat -y mnt
 says 0 "^1-ssd +[0-9.]+[KMG]?" "$t" iostat mnt
 says 0 "^dram" "$t" iostat mnt
-check "no header, tabs, exact numbers" eval '"$t" iostat -Hp mnt >out && grep -qP "^0-ram(\\t([0-9]+|-)){8}$" out && [ "$(wc -l <out)" = 6 ]'
+check "no header, tabs, exact numbers" eval '"$t" iostat -Hp mnt >out && grep -qP "^0-ram(\\t([0-9]+|-)){8}$" out && [ "$(wc -l <out)" = 7 ]'
 check "three reports" test "$("$t" iostat -H mnt 0.01 3 | grep -c ^dram)" = 3
 check "not since mount" test "$("$t" iostat -yH mnt 0.01 2 | grep -c ^dram)" = 2
 check "iostat --json" python3 - <<PY
@@ -449,10 +451,11 @@ check "umount" "$t" umount mnt
 
 ## parameters of a mount
 check "mount" "$t" mount "$SHM-speed.pm" mnt -o threshold_even=60%,threshold_step=10,threshold_min=20,threshold_max=80 \
-    -o threshold_decay=4,dataflow_high=1.25,dataflow_low=0.1,dataflow_s=2,whole_after_s=5,read_times=3,touches=4,group=4K
+    -o threshold_decay=4,dataflow_high=1.25,dataflow_low=0.1,dataflow_s=2,whole_after_s=5,read_times=3,touches=4,group=4K,spill_high=80,spill_low=70%
 "$t" status mnt >out
 check "thresholds" grep -qF "thresholds: 60 % + 10 % · log2(read/written), 20 to 80 %, decay 1/4 a second; dataflow 0.1 to 1.25 for 2 s" out
 check "others" grep -qF "files go whole after 5 s, are read-dominated above 3 times their size; blocks come up on touch 4" out
+check "marks of a nearly full tier" grep -qF "a lower tier gives files to slower ones above 80 %, down to 70 %" out
 check "in force" eval 'grep -qF "policy predictive  data atomic  threshold 60 %" out && grep -q "^limits: group 4 KiB" out'
 check "umount" "$t" umount mnt
 check "first_touch" "$t" mount "$SHM-speed.pm" mnt -o touches=9,first_touch

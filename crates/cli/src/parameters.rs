@@ -34,6 +34,8 @@ const NUMBERS: &[Number] = &[
     number("threshold_max", (1, 99), "a percentage", |p, n| p.utilisation.most_percent = n as u8),
     number("threshold_decay", (1, 3600), "a divisor", |p, n| p.utilisation.decay = n),
     number("dataflow_s", (1, MOST_DATAFLOW_SECONDS as u32), "seconds", |p, n| p.dataflow.seconds = n as u8),
+    number("spill_high", (1, 100), "a percentage", |p, n| p.spill.high_percent = n as u8),
+    number("spill_low", (1, 100), "a percentage", |p, n| p.spill.low_percent = n as u8),
 ];
 
 /// An option whose value is a ratio with at most two digits behind the point, kept in hundredths.

@@ -332,6 +332,11 @@ impl Files {
         Some(self.own_place(ino)).filter(&is).or_else(|| self.set(ino).iter().find(is))
     }
 
+    /// The tick of a file's last use, if that is remembered.
+    pub fn last_used(&self, ino: Ino, generation: u32) -> Option<u32> {
+        self.get(ino, generation).map(|state| state.used.load(Ordering::Relaxed))
+    }
+
     /// A file's state, made when it is not there, used at `tick` with `size` bytes.
     #[inline]
     pub fn enter(&self, ino: Ino, generation: u32, size: u64, tick: u32, tally: &Tally) -> &FileState {

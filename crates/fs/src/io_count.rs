@@ -93,6 +93,8 @@ pub struct IoReport {
     pub promoted_bytes: u64,
     /// Bytes moved from one lower tier to another.
     pub moved_below_bytes: u64,
+    /// Of them, those that a tier gave away because it was nearly full.
+    pub spilled_bytes: u64,
 }
 
 /// Counts one place's operations.
@@ -329,6 +331,7 @@ impl Fs {
             demoted_bytes: migration.demoted_bytes,
             promoted_bytes: migration.promoted_bytes,
             moved_below_bytes: migration.moved_below_bytes,
+            spilled_bytes: migration.spilled_bytes,
         })
     }
 

@@ -40,6 +40,10 @@ pub struct ParametersStatus {
     pub dataflow_low: f64,
     /// in each of so many seconds.
     pub dataflow_seconds: u8,
+    /// A lower tier gives blocks to slower ones above this use,
+    pub spill_high_percent: u8,
+    /// down to this one.
+    pub spill_low_percent: u8,
     /// Most bytes that leave PM at once: `group=`, a chunk, or an eighth of PM, whichever is least.
     pub group_bytes: u64,
     /// Most bytes of clean pages.
@@ -54,8 +58,9 @@ pub struct ParametersStatus {
 
 impl Fs {
     pub(crate) fn parameters_status(&self) -> ParametersStatus {
-        let Parameters { sync_blocks, large_after, large_min, read_times, touches, whole_after_s, .. } =
-            self.parameters;
+        let Parameters {
+            sync_blocks, large_after, large_min, read_times, touches, whole_after_s, spill, ..
+        } = self.parameters;
         let Utilisation { even_percent, step_percent, least_percent, most_percent, decay } =
             self.parameters.utilisation;
         let Dataflow { high_percent, low_percent, seconds } = self.parameters.dataflow;
@@ -75,6 +80,8 @@ impl Fs {
             dataflow_high: f64::from(high_percent) / 100.0,
             dataflow_low: f64::from(low_percent) / 100.0,
             dataflow_seconds: seconds,
+            spill_high_percent: spill.high_percent,
+            spill_low_percent: spill.low_percent,
             group_bytes: self.demotion_blocks() * BLOCK_SIZE,
             cache_bytes: self.cache.budget_bytes(),
             buffer_bytes: self.write_back.limit_pages * BLOCK_SIZE,

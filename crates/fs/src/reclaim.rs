@@ -3,7 +3,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::migration::MigrationStep;
+use crate::migration::{MigrationStep, SpillStep};
 use crate::op::{Attempt, Op};
 use crate::read_ahead::{self, AheadStep};
 use crate::reclaim_queue::Job;
@@ -142,6 +142,9 @@ impl Fs {
         if !self.read_only {
             for worker in 0..crate::migration::WORKERS {
                 steps.push((Box::new(MigrationStep::new(self, worker)), self.migration.waker(worker)));
+            }
+            if self.devices.tiers().len() > 1 {
+                steps.push((Box::new(SpillStep::new(self)), Waker::new()));
             }
             if self.has_buffer() {
                 steps.push((Box::new(WriteBackStep::new(self)), self.write_back.waker.clone()));

@@ -2,7 +2,7 @@
 //! no lock, so that recorded traces can be replayed through it (design 7, style.md).
 //!
 //! Each policy is one file and one row of [`POLICIES`]. The predictors ([`synchronicity`], [`write_size`],
-//! [`read_frequency`]), the first one's [`prior`], [`temperature`] and the two [`threshold`]s are modules of their own; [`decision`] joins them.
+//! [`read_frequency`]), the first one's [`prior`], [`temperature`], the two [`threshold`]s and the marks of [`spill`] are modules of their own; [`decision`] joins them.
 //! Whoever calls them keeps their state. docs/placement.md says what each does and what is different from the
 //! publications.
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ pub mod parameters;
 pub mod policies;
 pub mod prior;
 pub mod read_frequency;
+pub mod spill;
 pub mod synchronicity;
 pub mod temperature;
 pub mod threshold;

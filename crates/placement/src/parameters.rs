@@ -1,5 +1,6 @@
 //! What can be set at mount, with the publications' values.
 
+use crate::spill::Spill;
 use crate::temperature::TICKS_PER_SECOND;
 use crate::threshold::{Dataflow, Utilisation};
 
@@ -23,10 +24,12 @@ pub struct Parameters {
     pub utilisation: Utilisation,
     /// Equation (2) of [TPFS].
     pub dataflow: Dataflow,
+    /// When a lower tier gives blocks to slower ones.
+    pub spill: Spill,
 }
 
 impl Parameters {
-    /// The publications' values.
+    /// The publications' values, and ours of what they do not have.
     pub const PUBLISHED: Parameters = Parameters {
         sync_blocks: 1024,
         large_after: 4,
@@ -36,6 +39,7 @@ impl Parameters {
         whole_after_s: 30,
         utilisation: Utilisation::PUBLISHED,
         dataflow: Dataflow::PUBLISHED,
+        spill: Spill::DEFAULT,
     };
 
     /// [`Self::whole_after_s`] in ticks.
@@ -49,7 +53,8 @@ impl Parameters {
     /// What does not, by the names of the mount options.
     pub fn check(&self) -> Result<(), String> {
         self.utilisation.check()?;
-        self.dataflow.check()
+        self.dataflow.check()?;
+        self.spill.check()
     }
 }
 

@@ -210,8 +210,16 @@ const POWER_TIERS: Config =
 const TIERS_DRAM: Config =
     Config { name: "power-tiers-dram", home: Some(Home::Block), dram: true, ..POWER_TIERS };
 
+/// A first tier that is so small that it is nearly full most of the time, and gives its files to the next one.
+const SPILL: Config = Config {
+    name: "power-spill",
+    device_blocks: 129,
+    more_devices: &[(1, 65), (2, 1025), (2, 1537)],
+    ..POWER_TIERS
+};
+
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 38] = [
+pub const CONFIGS: [Config; 40] = [
     POWER,
     // Small and soon done.
     REWRITES,
@@ -276,6 +284,8 @@ pub const CONFIGS: [Config; 38] = [
         fills: true,
         ..TIERS_DRAM
     },
+    SPILL,
+    Config { name: "faults-spill-dram", home: Some(Home::Block), dram: true, faults: true, ..SPILL },
 ];
 
 /// What a run did.
@@ -319,6 +329,10 @@ pub struct Counts {
     pub taken_over: u64,
     /// Bytes moved from one lower tier to another.
     pub moved_below_bytes: u64,
+    /// Of them, those that a tier gave away because it was nearly full.
+    pub spilled_bytes: u64,
+    /// Attempts of that which failed, or moved nothing.
+    pub spill_failures: u64,
     /// Moves by hand that ended well, and others.
     pub hand_done: u64,
     pub hand_failed: u64,
@@ -357,6 +371,8 @@ impl AddAssign for Counts {
         self.fetched += other.fetched;
         self.taken_over += other.taken_over;
         self.moved_below_bytes += other.moved_below_bytes;
+        self.spilled_bytes += other.spilled_bytes;
+        self.spill_failures += other.spill_failures;
         self.hand_done += other.hand_done;
         self.hand_failed += other.hand_failed;
         self.told += other.told;

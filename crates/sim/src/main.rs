@@ -165,11 +165,12 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
     }
     let (counts, histories) = *progress.totals.lock();
     println!(
-        "below PM: {} moves by hand ({} refused), {} KiB between lower tiers, {} KiB down, {} KiB up, {} files taken over \
+        "below PM: {} moves by hand ({} refused), {} KiB between lower tiers ({} KiB spilled), {} KiB down, {} KiB up, {} files taken over \
          from DRAM, {} descriptors told of a failure",
         counts.hand_done + counts.hand_failed,
         counts.hand_failed,
         counts.moved_below_bytes >> 10,
+        counts.spilled_bytes >> 10,
         counts.demoted_bytes >> 10,
         counts.promoted_bytes >> 10,
         counts.taken_over,

@@ -287,6 +287,8 @@ impl World {
         self.counts.skipped_bytes += report.skipped_bytes;
         self.counts.in_place_bytes += report.in_place_bytes;
         self.counts.moved_below_bytes += report.moved_below_bytes;
+        self.counts.spilled_bytes += report.spilled_bytes;
+        self.counts.spill_failures += report.spill_failures;
         self.counts.to_dram_bytes += report.to_dram_bytes;
         if let (Some(placement), None) = (status.placement, self.config.home) {
             self.counts.steered_bytes += placement.block_home_bytes;

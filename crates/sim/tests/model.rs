@@ -243,6 +243,17 @@ fn tiers() {
     assert!(counts.faults > 0, "{counts:?}");
 }
 
+/// A lower tier that is nearly full gives its files away: power fails anywhere, devices fail, users move and pin meanwhile.
+#[test]
+fn tiers_that_spill() {
+    let counts = check(kind("power-spill"), 6_000);
+    // Of mounts that ended in order; the others moved as much.
+    assert!(counts.spilled_bytes > 512 << 10 && counts.crashes_amid_operation > 20, "{counts:?}");
+    assert!(counts.hand_done > 10, "{counts:?}");
+    let counts = check(kind("faults-spill-dram"), 6_000);
+    assert!(counts.spilled_bytes > 256 << 10 && counts.faults > 0, "{counts:?}");
+}
+
 /// Histories that found something, which no test without the simulator's interleavings shows.
 #[test]
 fn what_was_found_before() {

@@ -15,8 +15,12 @@ use terrace_runtime::{Clock, SystemClock};
 const SUMS: [&str; 8] =
     ["reads", "read_bytes", "read_ns", "writes", "write_bytes", "write_ns", "flushes", "flush_ns"];
 /// What migration moved.
-const MOVED: [(&str, &str); 3] =
-    [("demoted_bytes", "demoted"), ("promoted_bytes", "promoted"), ("moved_below_bytes", "below")];
+const MOVED: [(&str, &str); 4] = [
+    ("demoted_bytes", "demoted"),
+    ("promoted_bytes", "promoted"),
+    ("moved_below_bytes", "below"),
+    ("spilled_bytes", "spilled"),
+];
 
 pub fn run(args: &Iostat) -> Outcome<u8> {
     let daemon = match locate(&args.dir)? {

@@ -244,6 +244,11 @@ fn show_parameters(found: &Value) {
         ));
     }
     output::print(format!(
+        "a lower tier gives files to slower ones above {} %, down to {} %",
+        number("spill_high_percent"),
+        number("spill_low_percent"),
+    ));
+    output::print(format!(
         "limits: group {}, cache {}, buffer {}, prefetch {} for {} s",
         bytes("group_bytes"),
         bytes("cache_bytes"),
@@ -251,6 +256,15 @@ fn show_parameters(found: &Value) {
         bytes("prefetch_bytes"),
         number("prefetch_seconds"),
     ));
+}
+
+/// What nearly full tiers gave to slower ones, and why one gives nothing.
+fn show_spilling(migration: &Value) {
+    let reason = migration["spill_reason"].as_str();
+    if reason.is_some() || migration["spilled_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
+        let waits = reason.map(|reason| format!("  waits ({reason})")).unwrap_or_default();
+        output::print(format!("spilled from nearly full tiers {}{waits}", size(&migration["spilled_bytes"])));
+    }
 }
 
 /// What only a mounted pool has.
@@ -263,6 +277,7 @@ fn show_live(found: &Value) {
         if migration["in_place_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
             output::print(format!("of it over old copies {}", size(&migration["in_place_bytes"])));
         }
+        show_spilling(migration);
     }
     let below = found["metadata"]["below_bytes"].as_u64().unwrap_or(0);
     if below > 0 {

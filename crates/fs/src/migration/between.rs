@@ -27,7 +27,9 @@ use terrace_runtime::interleave;
 use terrace_runtime::planted::Mistake;
 use terrace_runtime::sync::atomic::Ordering;
 
-/// After so many sectors of one run that cannot be read the rest is not tried.
+/// Blocks read at once: a read that somebody waits for waits for no more than that.
+const READ_PIECE: usize = 128;
+/// After so many sectors of one such piece that cannot be read the rest is not tried.
 pub(super) const MOST_BAD: usize = 8;
 
 /// A file as it was when a move of it was planned: a number may be used again, with another generation.
@@ -103,6 +105,9 @@ impl Fs {
         if !inode.slot.has(flag::HAS_COLD) {
             return Ok(None);
         }
+        if self.stays(&inode, to)? {
+            return Ok(None);
+        }
         let intents = self.intents_of(&inode)?;
         let gone = |block: FileBlock| intents.iter().any(|range| range.first <= block && block < range.end);
         let mut extents = Vec::new();
@@ -113,7 +118,7 @@ impl Fs {
             let end = crate::truncate::FILE_END;
             cold_map::scan(shard.reader(), file.ino, from, end, |extent| {
                 let Some(extent) = extent.slice(from, end) else { return ControlFlow::Continue(()) };
-                if self.tier_of(extent.device).is_some_and(|tier| to.accepts(tier)) {
+                if self.tier_of(extent.device).is_some_and(|tier| !to.takes_from(tier)) {
                     return ControlFlow::Continue(());
                 }
                 if room == 0 {
@@ -156,6 +161,19 @@ impl Fs {
         Ok(next)
     }
 
+    /// Whether a file is left where it is by moves that nobody asked for, because it is pinned. The caller holds its lock.
+    fn stays(&self, inode: &Inode, to: Destination) -> FsResult<bool> {
+        Ok(matches!(to, Destination::Below(_)) && self.pin_of(inode)?.is_some())
+    }
+
+    /// Counts blocks that have a new place.
+    fn note_moved_below(&self, blocks: u64, to: Destination) {
+        self.migration.moved_below_blocks.fetch_add(blocks, Ordering::Relaxed);
+        if let Destination::Below(_) = to {
+            self.migration.spilling.note_moved(blocks, self.clock.monotonic_ns());
+        }
+    }
+
     /// Whether PM has the whole of a block. Under a partial shadow its cold copy still counts.
     pub(crate) fn is_hidden(&self, inode: &Inode, block: FileBlock) -> FsResult<bool> {
         let mapping = self.map.lookup(None, &inode.map(), block)?;
@@ -190,12 +208,11 @@ impl Fs {
                     trouble.get_or_insert_with(|| lost.clone());
                 }
                 interleave::point("between:flushed");
-                moved += self.exchange(placed)?;
+                moved += self.exchange(placed, to)?;
                 rest = left;
             }
         }
         drop(pins);
-        self.migration.moved_below_blocks.fetch_add(moved, Ordering::Relaxed);
         Ok(moved)
     }
 
@@ -223,7 +240,8 @@ impl Fs {
         let lsn = self.wal.next_lsn();
         let neighbours = |a: &Moving, b: &Moving| b.from == (a.from.0, a.from.1.plus(1)) && a.file == b.file;
         let mut at = 0;
-        for run in slice.chunk_by_mut(neighbours) {
+        for run in slice.chunk_by_mut(neighbours).flat_map(|run| run.chunks_mut(READ_PIECE)) {
+            self.offer_processor();
             let part = into.get_mut(at..at + run.len()).unwrap_or(&mut []);
             at += run.len();
             let Some((device, start)) = run.first().map(|moving| moving.from) else { continue };
@@ -282,7 +300,7 @@ impl Fs {
     }
 
     /// Installs the new places of blocks that are unchanged; gives how many.
-    fn exchange(&self, placed: Vec<Moved>) -> FsResult<u64> {
+    fn exchange(&self, placed: Vec<Moved>, to: Destination) -> FsResult<u64> {
         let mut moved = 0;
         let mut failed = None;
         for run in placed.chunk_by(follows) {
@@ -291,7 +309,7 @@ impl Fs {
                 interleave::point("between:between-pieces");
                 let done = self.run(&mut demoting(), self.large_record(), |reservation, op| {
                     let most = rest.len().min((self.install_limit() >> op.halved).max(1));
-                    self.exchange_first(reservation, &rest[..most])
+                    self.exchange_first(reservation, &rest[..most], to)
                 });
                 match done {
                     Ok((skipped, installed)) => {
@@ -299,6 +317,7 @@ impl Fs {
                         self.release_moved(gone);
                         self.migration.skipped_blocks.fetch_add(skipped as u64, Ordering::Relaxed);
                         moved += installed as u64;
+                        self.note_moved_below(installed as u64, to);
                         rest = &tail[installed..];
                     }
                     Err(error) => failed = Some(error),
@@ -321,11 +340,16 @@ impl Fs {
         &self,
         reservation: terrace_wal::Reservation<'_>,
         piece: &[Moved],
+        to: Destination,
     ) -> Attempt<(usize, usize)> {
         let Some(first) = piece.first() else { return Ok((0, 0)) };
         let file = first.moving.file;
         let _guard = self.locks.write(file.ino);
         let Some(inode) = self.load_file(file)? else { return Ok((piece.len(), 0)) };
+        // Pinned meanwhile: whoever pins it looks for its blocks afterwards, and must find all of them.
+        if self.stays(&inode, to)? {
+            return Ok((piece.len(), 0));
+        }
         let intents = self.intents_of(&inode)?;
         let range = BlockRange::new(first.moving.block, first.moving.block.plus(piece.len() as u64));
         let old = self.cold_extents(file.ino, range)?;

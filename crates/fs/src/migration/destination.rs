@@ -15,6 +15,8 @@ pub(crate) enum Destination {
     Only(TierId),
     /// This one or a lower one.
     AtOrBelow(TierId),
+    /// Whatever is slower than this one and sound; and only what lies on it moves.
+    Below(TierId),
 }
 
 impl Destination {
@@ -24,6 +26,15 @@ impl Destination {
             Destination::Any | Destination::Rather(_) => true,
             Destination::Only(wanted) => tier == wanted,
             Destination::AtOrBelow(wanted) => tier >= wanted,
+            Destination::Below(full) => tier > full,
+        }
+    }
+
+    /// Whether a block on this tier is to go elsewhere.
+    pub fn takes_from(self, tier: TierId) -> bool {
+        match self {
+            Destination::Below(full) => tier == full,
+            _ => !self.accepts(tier),
         }
     }
 }
@@ -40,7 +51,10 @@ impl Fs {
         let tiers = self.tiers_for(to).into_iter().map(|tier| self.devices.of_tier(tier));
         let (last, mut choices): (Vec<_>, Vec<_>) =
             tiers.map(|tier| tier.into_iter().partition::<Vec<_>, _>(avoided)).unzip();
-        choices.extend(last);
+        // What need not move tries none that failed a moment ago.
+        if !matches!(to, Destination::Below(_)) {
+            choices.extend(last);
+        }
         choices.retain(|devices| !devices.is_empty());
         choices
     }
@@ -55,6 +69,10 @@ impl Fs {
             Destination::Any => tiers.sort_by_key(|tier| (*tier < drain_to, *tier)),
             Destination::Rather(wanted) => {
                 tiers.sort_by_key(|tier| (*tier < drain_to, *tier != wanted, *tier));
+            }
+            // One that would have to give the same blocks away next comes last.
+            Destination::Below(_) => {
+                tiers.sort_by_key(|tier| (*tier < drain_to, self.spills_from(*tier), *tier));
             }
             Destination::Only(_) | Destination::AtOrBelow(_) => {}
         }

@@ -6,6 +6,8 @@
 //! inode lock is held while copying. M6: a move that cannot run has a reason and backs off.
 //! A partial shadow is completed first ([`complete`]); a few blocks of a large extent go over their cold copies
 //! ([`in_place`]).
+//! Between lower tiers: [`between`], asked for by hand ([`by_hand`]), by `sync --to` ([`drain`]) and by a tier that is nearly
+//! full ([`spill`]).
 //! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
 
 mod between;
@@ -24,6 +26,7 @@ mod promote;
 mod raise;
 mod reverse;
 mod shadow;
+mod spill;
 mod survey;
 mod sweep;
 #[cfg(test)]
@@ -44,6 +47,8 @@ pub(crate) use plan::Victim;
 use plan::Victims;
 use promote::Promotion;
 use serde::Serialize;
+pub(crate) use spill::SpillStep;
+use spill::Spilling;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -124,6 +129,7 @@ pub(crate) struct Migration {
     evicted_clean_blocks: AtomicU64,
     promoted_blocks: AtomicU64,
     moved_below_blocks: AtomicU64,
+    spilling: Spilling,
     skipped_blocks: AtomicU64,
     /// When a block was last moved down, moved up: nanoseconds, plus one; 0 is never.
     moved_down: AtomicU64,
@@ -163,7 +169,7 @@ impl Pace {
 /// What status shows.
 #[derive(Debug, Clone, Serialize)]
 pub struct MigrationReport {
-    /// idle, demoting, promoting (also when it was so a moment ago), waiting.
+    /// idle, demoting, promoting, spilling (also when it was so a moment ago), waiting.
     pub state: &'static str,
     /// Why something is stuck.
     pub reason: Option<String>,
@@ -175,6 +181,12 @@ pub struct MigrationReport {
     pub promoted_bytes: u64,
     /// Bytes moved from one lower tier to another since mount.
     pub moved_below_bytes: u64,
+    /// Of them, those that a tier gave away because it was nearly full.
+    pub spilled_bytes: u64,
+    /// Attempts of that which moved nothing, or failed.
+    pub spill_failures: u64,
+    /// Why a tier that is nearly full stays so.
+    pub spill_reason: Option<String>,
     /// Bytes of PM given up without a write, because the cold copy was still good.
     pub clean_evicted_bytes: u64,
     /// Bytes copied in vain, because they changed meanwhile.
@@ -225,6 +237,7 @@ impl Migration {
             evicted_clean_blocks: AtomicU64::new(0),
             promoted_blocks: AtomicU64::new(0),
             moved_below_blocks: AtomicU64::new(0),
+            spilling: Spilling::new(),
             skipped_blocks: AtomicU64::new(0),
             moved_down: AtomicU64::new(0),
             moved_up: AtomicU64::new(0),
@@ -289,6 +302,8 @@ impl Migration {
             "demoting"
         } else if lately(&self.moved_up) || !self.promotions.lock().is_empty() {
             "promoting"
+        } else if lately(self.spilling.last_moved()) {
+            "spilling"
         } else {
             "idle"
         }
@@ -303,6 +318,9 @@ impl Migration {
             in_place_bytes: self.in_place_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             promoted_bytes: self.promoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             moved_below_bytes: self.moved_below_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            spilled_bytes: self.spilling.blocks() * BLOCK_SIZE,
+            spill_failures: self.spilling.failures(),
+            spill_reason: self.spilling.reason(),
             clean_evicted_bytes: self.evicted_clean_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             skipped_bytes: self.skipped_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
             to_dram_bytes: self.kept.bytes(),

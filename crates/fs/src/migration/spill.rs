@@ -1,0 +1,441 @@
+//! Spilling: a lower tier that is nearly full gives its coldest files' blocks to the next ones by itself (design 7, "between
+//! any two tiers"; docs/placement.md says which files and why).
+//!
+//! A step of its own, so that a device that hangs under it holds back nothing else; each call is one bounded piece. Nothing is kept
+//! while no tier is above its high mark. Then windows of inodes are looked at, one after the other round the inode file;
+//! of each window the files used longest ago are moved in groups ([`super::between`]) until the tier is at its low mark.
+//! Files that are pinned anywhere stay; so do blocks with newer copies in PM.
+//! Space that is promised to dirty pages is not claimed, and of what is free below at most half, so that who needs a block
+//! meanwhile finds one.
+//! M6: an attempt that moves nothing, or fails, has a reason, counts, and makes the tier wait, twice as long each time. A device
+//! that failed a moment ago or gives no answer is not tried.
+//! Yields: while writers wait for demotion, or a device concerned is being read, groups are short and a pause follows each.
+
+use super::between::{FileId, MovingGroup};
+use super::{BACK_OFF, Destination, POLL};
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use crate::types::Wait;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use terrace_catalog::SpaceTotals;
+use terrace_format::inode::{SLOTS_PER_PAGE, flag};
+use terrace_format::{DeviceId, FileBlock, Ino, TierId};
+use terrace_placement::Observation;
+use terrace_placement::spill::last_used;
+use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::{Next, Step, interleave};
+use terrace_wal::{Error, NoSpace};
+
+/// How often the tiers are looked at.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How often the pause after a failure doubles: to 128 s.
+const DOUBLINGS: u32 = 7;
+/// Inodes looked at in one piece, and in a window.
+const PIECE: u64 = 512;
+const WINDOW: u64 = 1 << 14;
+/// Files of a window that are remembered, the coldest.
+const REMEMBERED: usize = 1 << 11;
+/// Files looked at for one group.
+const OF_GROUP: usize = 256;
+/// Blocks looked at together, and how often, for one that can move: a file with more of them under newer copies is tried.
+const AT_ONCE: usize = 8;
+const LOOKS: usize = 16;
+/// With fewer blocks that could be claimed below, below is full.
+const LEAST_ROOM: u64 = 16;
+/// Blocks of a group while others want the devices.
+const SHORT_GROUP: u64 = 256;
+
+/// When a file was last used, then which it is.
+type Coldness = (i64, Ino, u32);
+
+/// What is under way.
+#[derive(Default)]
+enum Phase {
+    /// No tier has to give anything, or those that have wait.
+    #[default]
+    Rest,
+    /// A window is looked at: so many inodes are left of it, and the coldest files so far, the warmest on top.
+    Look { tier: TierId, left: u64, coldest: BinaryHeap<Coldness> },
+    /// Files are moved, the coldest first, the first of them from a block on.
+    Move { tier: TierId, files: VecDeque<FileId>, from: FileBlock },
+}
+
+/// What is remembered of a tier above its mark.
+#[derive(Default)]
+struct OfTier {
+    /// Inodes looked at since something moved.
+    looked: u64,
+    /// Files used lately go too: a whole round without them found nothing.
+    warm_too: bool,
+    /// Damage that was met; the first.
+    trouble: Option<FsError>,
+    /// Failures in a row, and when the next attempt may begin.
+    failures: u32,
+    due_ns: u64,
+}
+
+/// What is known between two pieces.
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    /// The inode after which the next window begins.
+    hand: u64,
+    tiers: BTreeMap<TierId, OfTier>,
+}
+
+/// Spilling's part of migration's state.
+pub(crate) struct Spilling {
+    /// Taken out while a piece is done.
+    state: Mutex<Option<Box<State>>>,
+    /// Why tiers above their marks stay so.
+    stuck: Mutex<BTreeMap<TierId, String>>,
+    blocks: AtomicU64,
+    failures: AtomicU64,
+    /// When a block last moved: nanoseconds, plus one; 0 is never.
+    moved: AtomicU64,
+}
+
+impl Spilling {
+    pub fn new() -> Spilling {
+        Spilling {
+            state: Mutex::new(Some(Box::default())),
+            stuck: Mutex::default(),
+            blocks: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes that blocks moved.
+    pub fn note_moved(&self, blocks: u64, now_ns: u64) {
+        if blocks == 0 {
+            return;
+        }
+        self.blocks.fetch_add(blocks, Ordering::Relaxed);
+        self.moved.store(now_ns + 1, Ordering::Relaxed);
+    }
+
+    /// Blocks moved since mount.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// Attempts that failed since mount.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// When a block last moved, as [`super::Migration`] keeps such times.
+    pub fn last_moved(&self) -> &AtomicU64 {
+        &self.moved
+    }
+
+    /// Why a tier above its mark stays so.
+    pub fn reason(&self) -> Option<String> {
+        let stuck = self.stuck.lock();
+        let reasons: Vec<String> = stuck.iter().map(|(tier, text)| format!("tier {tier}: {text}")).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+}
+
+impl State {
+    fn of(&mut self, tier: TierId) -> &mut OfTier {
+        self.tiers.entry(tier).or_default()
+    }
+
+    /// The next inode, going round.
+    fn turn(&mut self, slots: u64) -> Ino {
+        self.hand = if self.hand + 1 < slots { self.hand + 1 } else { 1 };
+        Ino(self.hand)
+    }
+}
+
+/// Why an attempt ends without having done what it was for.
+type Stuck = String;
+
+/// What to say of an error.
+fn told(error: &FsError) -> Stuck {
+    match error {
+        FsError::Engine(Error::NoSpace(NoSpace::Tier)) => NO_ROOM.to_string(),
+        error => error.to_string(),
+    }
+}
+
+const NO_ROOM: &str = "no slower tier has room";
+const NO_DEVICE: &str = "the devices below it failed a moment ago or give no answer";
+const SILENT: &str = "a device of it gives no answer";
+const NOTHING: &str = "what lies there is pinned or has newer copies in the fast tier";
+
+impl Fs {
+    /// Does one bounded piece.
+    fn spill_step(&self) -> Next {
+        let Some(mut state) = self.migration.spilling.state.lock().take() else {
+            return Next::After(PERIOD);
+        };
+        let next = self.spill_piece(&mut state);
+        *self.migration.spilling.state.lock() = Some(state);
+        next
+    }
+
+    fn spill_piece(&self, state: &mut State) -> Next {
+        let phase = std::mem::take(&mut state.phase);
+        if self.wal.is_stopped() || self.go_on().is_err() || !self.devices.space.is_loaded() {
+            return Next::After(PERIOD);
+        }
+        let (tier, done) = match phase {
+            Phase::Rest => match self.find_full(state) {
+                Some(tier) => (tier, Ok(self.begin_window(tier))),
+                None => return Next::After(PERIOD),
+            },
+            Phase::Look { tier, left, coldest } => (tier, self.look(state, tier, left, coldest)),
+            Phase::Move { tier, files, from } => (tier, self.spill_group(state, tier, files, from)),
+        };
+        match done {
+            Ok(phase) => state.phase = phase,
+            Err(stuck) => self.note_spill_stuck(state.of(tier), tier, stuck),
+        }
+        if self.spill_gives_way(tier) { Next::After(POLL) } else { Next::Again }
+    }
+
+    /// Whether a lower tier is above its high mark and has another below it.
+    pub(super) fn spills_from(&self, tier: TierId) -> bool {
+        let SpaceTotals { total, free } = self.devices.space.totals_now(&self.devices.of_tier(tier));
+        let lowest = self.devices.tiers().last().copied();
+        lowest != Some(tier) && self.parameters.spill.is_due(total, total.saturating_sub(free))
+    }
+
+    /// Blocks that a tier has above its low mark.
+    fn surplus(&self, tier: TierId) -> u64 {
+        let SpaceTotals { total, free } = self.devices.space.totals_now(&self.devices.of_tier(tier));
+        self.parameters.spill.surplus(total, total.saturating_sub(free))
+    }
+
+    /// A tier that is to give something away now, the slowest first, so that the next one finds room there. What was known of
+    /// those that are not above their marks is forgotten.
+    fn find_full(&self, state: &mut State) -> Option<TierId> {
+        // A policy that never demotes moves nothing here either.
+        let observation = self.with_flows(Observation::default());
+        let moves = self.policy.threshold_percent(&observation).is_some();
+        let now_ns = self.clock.monotonic_ns();
+        let mut due = None;
+        for tier in self.devices.tiers() {
+            if !moves || !self.spills_from(tier) {
+                state.tiers.remove(&tier);
+                self.migration.spilling.stuck.lock().remove(&tier);
+            } else if now_ns >= state.of(tier).due_ns {
+                due = Some(tier);
+            }
+        }
+        due
+    }
+
+    fn inode_slots(&self) -> u64 {
+        self.numbers.lock().pages * SLOTS_PER_PAGE
+    }
+
+    fn begin_window(&self, tier: TierId) -> Phase {
+        let left = WINDOW.min(self.inode_slots().saturating_sub(1));
+        Phase::Look { tier, left, coldest: BinaryHeap::new() }
+    }
+
+    /// Looks at some inodes of a window; at its end its coldest files are moved.
+    fn look(
+        &self,
+        state: &mut State,
+        tier: TierId,
+        mut left: u64,
+        mut coldest: BinaryHeap<Coldness>,
+    ) -> Result<Phase, Stuck> {
+        self.room_below(tier)?;
+        let slots = self.inode_slots();
+        for _ in 0..PIECE.min(left) {
+            let ino = state.turn(slots);
+            let of = state.of(tier);
+            of.looked += 1;
+            match self.coldness(ino, tier, of.warm_too) {
+                Ok(found) => coldest.extend(found),
+                Err(error) if self.wal.is_stopped() => return Err(told(&error)),
+                // Damage of one file holds back no other.
+                Err(error) => {
+                    of.trouble.get_or_insert(error);
+                }
+            }
+            if coldest.len() > REMEMBERED {
+                coldest.pop();
+            }
+        }
+        left = left.saturating_sub(PIECE);
+        if left > 0 {
+            return Ok(Phase::Look { tier, left, coldest });
+        }
+        let files = coldest.into_sorted_vec().into_iter();
+        let files: VecDeque<_> = files.map(|(_, ino, generation)| FileId { ino, generation }).collect();
+        match files.is_empty() {
+            true => self.next_window(state.of(tier), tier),
+            false => Ok(Phase::Move { tier, files, from: FileBlock(0) }),
+        }
+    }
+
+    /// After a window: the next one, unless a whole round moved nothing.
+    fn next_window(&self, of: &mut OfTier, tier: TierId) -> Result<Phase, Stuck> {
+        if of.looked + 1 >= self.inode_slots() {
+            if of.warm_too {
+                return Err(of.trouble.as_ref().map_or_else(|| NOTHING.to_string(), told));
+            }
+            (of.looked, of.warm_too) = (0, true);
+        }
+        Ok(self.begin_window(tier))
+    }
+
+    /// When a file was last used of which a block lies on a tier and can leave it; `None` if it has none, is pinned, or was used
+    /// lately and must not be.
+    fn coldness(&self, ino: Ino, tier: TierId, warm_too: bool) -> FsResult<Option<Coldness>> {
+        let loaded = self.with_pages(Wait::Allowed, || {
+            let _guard = self.locks.read(ino);
+            self.load(ino)
+        });
+        let inode = match loaded {
+            Ok(inode) if inode.slot.is_regular() && inode.slot.has(flag::HAS_COLD) => inode,
+            Ok(_) | Err(FsError::Stale) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (now, generation) = (self.now(), inode.slot.generation.get());
+        let tick_ns = POLL.as_nanos() as i64;
+        let seen = self.files.last_used(ino, generation).map(|used| {
+            i64::from(self.tick.load(Ordering::Relaxed).saturating_sub(used)).saturating_mul(tick_ns)
+        });
+        let attributes = inode.attributes();
+        let used = last_used(now, attributes.ctime_ns, attributes.atime_ns, seen);
+        let lately = i64::from(self.parameters.whole_after()).saturating_mul(tick_ns);
+        if !warm_too && now.saturating_sub(used) < lately {
+            return Ok(None);
+        }
+        let movable = self.has_movable(FileId { ino, generation }, tier)?;
+        Ok(movable.then_some((used, ino, generation)))
+    }
+
+    /// Whether a file has a block that can leave a tier. Without this the coldest files would be those that have left it.
+    fn has_movable(&self, file: FileId, tier: TierId) -> FsResult<bool> {
+        let mut from = FileBlock(0);
+        for _ in 0..LOOKS {
+            let mut group = MovingGroup::default();
+            let next = self.collect_below(file, from, AT_ONCE, Destination::Below(tier), &mut group)?;
+            if !group.blocks.is_empty() {
+                return Ok(true);
+            }
+            let Some(next) = next else { return Ok(false) };
+            from = next;
+        }
+        Ok(true)
+    }
+
+    /// How many blocks may be claimed below a tier now.
+    fn room_below(&self, tier: TierId) -> Result<u64, Stuck> {
+        let now_ns = self.clock.monotonic_ns();
+        if self.devices.of_tier(tier).into_iter().any(|device| self.io.is_silent(device, now_ns)) {
+            return Err(SILENT.to_string());
+        }
+        let sound = self.choices_for(Destination::Below(tier)).concat();
+        if sound.is_empty() {
+            return Err(NO_DEVICE.to_string());
+        }
+        let space = &self.devices.space;
+        let all: Vec<DeviceId> = (0..self.devices.list.len()).map(|index| DeviceId(index as u8)).collect();
+        let unpromised = space.totals_now(&all).free.saturating_sub(space.reserved());
+        match space.totals_now(&sound).free.min(unpromised) {
+            room if room < LEAST_ROOM => Err(NO_ROOM.to_string()),
+            room => Ok(room / 2),
+        }
+    }
+
+    /// Moves a group of what the coldest files have on a tier.
+    fn spill_group(
+        &self,
+        state: &mut State,
+        tier: TierId,
+        mut files: VecDeque<FileId>,
+        mut from: FileBlock,
+    ) -> Result<Phase, Stuck> {
+        let surplus = self.surplus(tier);
+        if surplus == 0 {
+            return Ok(Phase::Rest);
+        }
+        let of = state.of(tier);
+        let most = if self.spill_gives_way(tier) { SHORT_GROUP } else { self.group_blocks };
+        let most = most.min(surplus).min(self.room_below(tier)?) as usize;
+        let (to, mut group) = (Destination::Below(tier), MovingGroup::default());
+        for _ in 0..OF_GROUP {
+            let Some(file) = files.front().filter(|_| group.blocks.len() < most) else { break };
+            match self.collect_below(*file, from, most, to, &mut group) {
+                Ok(Some(next)) => from = next,
+                Ok(None) => {
+                    files.pop_front();
+                    from = FileBlock(0);
+                }
+                Err(error) if self.wal.is_stopped() => return Err(told(&error)),
+                Err(error) => {
+                    of.trouble.get_or_insert(error);
+                    files.pop_front();
+                    from = FileBlock(0);
+                }
+            }
+        }
+        interleave::point("spill:between-rounds");
+        let before = self.migration.spilling.blocks();
+        let done = self.move_between(group, to, &mut of.trouble);
+        if self.migration.spilling.blocks() > before {
+            (of.looked, of.failures) = (0, 0);
+            self.migration.spilling.stuck.lock().remove(&tier);
+        }
+        done.map_err(|error| told(&error))?;
+        if files.is_empty() { self.next_window(of, tier) } else { Ok(Phase::Move { tier, files, from }) }
+    }
+
+    fn note_spill_stuck(&self, of: &mut OfTier, tier: TierId, reason: Stuck) {
+        let spilling = &self.migration.spilling;
+        spilling.failures.fetch_add(1, Ordering::Relaxed);
+        let before = spilling.stuck.lock().insert(tier, reason.clone());
+        if before.as_ref() != Some(&reason) {
+            tracing::warn!("tier {tier} is nearly full and gives nothing away: {reason}");
+        }
+        let pause = BACK_OFF.as_nanos() as u64 * (1 << of.failures.min(DOUBLINGS));
+        let pause = if planted(Mistake::MigrationSpins) { 0 } else { pause };
+        let (failures, due_ns) = (of.failures.saturating_add(1), self.clock.monotonic_ns() + pause);
+        *of = OfTier { failures, due_ns, ..OfTier::default() };
+    }
+
+    /// Whether somebody waits for what spilling uses: writers for demotion, readers for a device of the tier or below it. What
+    /// is read for a move counts too, but not for longer than the pause that follows.
+    fn spill_gives_way(&self, tier: TierId) -> bool {
+        let now_ns = self.clock.monotonic_ns();
+        let concerned = self.devices.list.iter().zip(0..).filter(|(device, _)| device.tier >= tier);
+        let mut courtesies = concerned.filter_map(|(_, index)| self.io.courtesy(DeviceId(index)));
+        self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed)
+            || courtesies.any(|courtesy| courtesy.piece(now_ns).is_some())
+    }
+}
+
+/// Background: one piece per step.
+pub(crate) struct SpillStep {
+    fs: Weak<Fs>,
+}
+
+impl SpillStep {
+    pub fn new(fs: &Arc<Fs>) -> SpillStep {
+        SpillStep { fs: Arc::downgrade(fs) }
+    }
+}
+
+impl Step for SpillStep {
+    fn name(&self) -> &'static str {
+        "terrace-spill"
+    }
+
+    fn step(&mut self) -> Next {
+        self.fs.upgrade().map_or(Next::Done, |fs| fs.spill_step())
+    }
+}
