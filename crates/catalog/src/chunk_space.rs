@@ -948,7 +948,8 @@ mod tests {
             }
             for new in places(&claimed) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let old = std::mem::replace(&mut place[(state >> 33) as usize % live as usize], new);
+                let written = place.get_mut((state >> 33) as usize % live as usize).unwrap();
+                let old = std::mem::replace(written, new);
                 let chunk = (old - 1) as usize / SIZE as usize;
                 device.set(chunk, (old - 1) % u64::from(SIZE), 1, false, SIZE);
             }
