@@ -52,12 +52,13 @@ impl Kept {
 impl Fs {
     /// Whether a file's blocks are better in DRAM than in PM: read-dominated, and PM does not idle.
     pub(crate) fn belongs_in_dram(&self, inode: &Inode) -> bool {
+        self.flows.idle() != Idle::Pm && self.is_read_dominated(inode)
+    }
+
+    fn is_read_dominated(&self, inode: &Inode) -> bool {
+        let file = || self.files.get(inode.ino, inode.slot.generation.get());
         self.policy.follows_reads()
-            && self.flows.idle() != Idle::Pm
-            && self
-                .files
-                .get(inode.ino, inode.slot.generation.get())
-                .is_some_and(|file| file.reads().is_dominated(inode.size(), self.parameters.read_times))
+            && file().is_some_and(|file| file.reads().is_dominated(inode.size(), self.parameters.read_times))
     }
 
     /// Blocks of which a copy may stay in DRAM: until half of the cache is in use.
@@ -132,11 +133,12 @@ impl Fs {
         Ok(Some((victims, Some(at))))
     }
 
-    /// Copies of what is about to be installed, if the file belongs in DRAM and half of the cache is not in use. The
-    /// caller holds the inode lock.
+    /// Copies of what is about to be installed, if the file is read-dominated and half of the cache is not in use, whatever
+    /// idles at this moment: it leaves PM, and what went without a copy because PM idled just then was read from the device
+    /// ever after. The caller holds the inode lock.
     pub(super) fn copies_for_dram(&self, inode: &Inode, part: &[Copied<'_>]) -> Vec<(FileBlock, Page)> {
         let room = self.room_for_copies();
-        if room == 0 || !self.belongs_in_dram(inode) {
+        if room == 0 || !self.is_read_dominated(inode) {
             return Vec::new();
         }
         self.migration.kept.wanted(self.clock.monotonic_ns().saturating_sub(self.mounted_ns));
