@@ -182,11 +182,12 @@ import json
 with open("regret.json") as shown:
     row = json.load(shown)
 traces = row["details"]["machine"]
-assert len(traces) == 10 and len(row["figures"]) == 10 * 9, (len(traces), len(row["figures"]))
+assert len(traces) == 10 and len(row["figures"]) == 10 * 11, (len(traces), len(row["figures"]))
 for trace in traces:
     bound = trace["bound"]
-    assert 0 < bound["any_ns"] <= bound["demand_ns"] <= bound["fixed_ns"], trace
-    assert all(sum(waits[part] for part in waits if part.endswith("_ns")) >= bound["any_ns"]
+    assert 0 < bound["any_ns"] <= bound["demand_ns"] <= bound["priced_ns"] <= bound["schedule_ns"], trace
+    assert bound["priced_ns"] <= bound["fixed_ns"], trace
+    assert all(sum(waits[part] for part in ("memory_ns", "read_ns", "sync_ns", "room_ns")) >= bound["any_ns"]
                for waits in trace["waits"].values()), trace
 PY
 }

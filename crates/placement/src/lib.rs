@@ -2,12 +2,14 @@
 //! no lock, so that recorded traces can be replayed through it (design 7, style.md).
 //!
 //! Each policy is one file and one row of [`POLICIES`]. The predictors ([`synchronicity`], [`write_size`],
-//! [`read_frequency`]), the first one's [`prior`], [`temperature`], the two [`threshold`]s and the marks of [`spill`] are modules of their own; [`decision`] joins them.
+//! [`read_frequency`]), what a clean copy is worth ([`density`]), the first one's [`prior`], [`temperature`], the two
+//! [`threshold`]s and the marks of [`spill`] are modules of their own; [`decision`] joins them.
 //! Whoever calls them keeps their state. docs/placement.md says what each does and what is different from the
 //! publications.
 #![forbid(unsafe_code)]
 
 pub mod decision;
+pub mod density;
 pub mod parameters;
 pub mod policies;
 pub mod prior;

@@ -8,9 +8,9 @@ mod measure;
 mod must_show;
 pub(crate) mod options;
 mod outcome;
-mod plan;
+pub(crate) mod plan;
 mod plot;
-mod rows;
+pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 

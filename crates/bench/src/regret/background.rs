@@ -1,6 +1,7 @@
 //! What the machine does beside its thread, on what the foreground leaves of the device's bus: demotion, write-back,
 //! promotion, reverse migration, migration into DRAM; one group at a time, chosen as the engine chooses.
 
+use super::copies::{Copies, Memory};
 use super::machine::{Machine, transfer_ns};
 use terrace_placement::decision::{ReadRule, read_rule};
 use terrace_placement::temperature::{Portion, Times, coldest};
@@ -49,7 +50,7 @@ pub(super) struct Pace {
     blocks_per_s: u64,
     /// That have left PM since, and that were brought into it: those stop by themselves.
     left: u64,
-    raised: u64,
+    pub(super) raised: u64,
 }
 
 impl Machine<'_> {
@@ -97,7 +98,7 @@ impl Machine<'_> {
     }
 
     fn observe(&mut self) -> Observation {
-        let in_pm = self.in_pm.len() as u64;
+        let in_pm = self.used_pm();
         let passed = self.now_ns - self.pace.last_ns;
         if passed >= POLL_NS / 2 {
             let grown = (in_pm + self.pace.left).saturating_sub(self.pace.in_pm + self.pace.raised);
@@ -138,16 +139,18 @@ impl Machine<'_> {
             let place = self.places[id as usize];
             let same = place.version == version;
             match group.kind {
+                Kind::Demote if same && place.pm && self.keeps_copies() => {
+                    let place = &mut self.places[id as usize];
+                    (place.below, place.leaving) = (true, false);
+                    self.kept[Memory::Pm as usize].put(id);
+                    self.pace.left += 1;
+                }
                 Kind::Demote | Kind::ToDram if same && place.pm => {
                     self.places[id as usize].below = true;
                     self.sink(id, group.kind == Kind::ToDram);
                 }
                 Kind::WriteBack if same => self.written_back(id),
-                Kind::Up if same && !place.pm && place.below && self.free_pm() > 0 => {
-                    self.drop_clean(id);
-                    self.enter_pm(id);
-                    self.pace.raised += 1;
-                }
+                Kind::Up if same && !place.pm && place.below && self.has_empty_place() => self.raise(id),
                 // It was written or removed meanwhile.
                 _ => self.places[id as usize].leaving = false,
             }
@@ -156,8 +159,9 @@ impl Machine<'_> {
 
     /// A block whose content is below leaves PM.
     fn sink(&mut self, id: u32, to_dram: bool) {
+        let counted = !self.kept[Memory::Pm as usize].holds(id);
         self.leave_pm(id);
-        self.pace.left += 1;
+        self.pace.left += u64::from(counted);
         if to_dram || self.belongs_in_dram(id) {
             self.keep_clean(id);
         }
@@ -181,18 +185,22 @@ impl Machine<'_> {
         if victims.is_empty() {
             let places = &self.places;
             let used = |id: &u32| places[*id as usize].written.max(places[*id as usize].read);
-            victims = self.in_pm.iter().filter(|id| !places[*id as usize].leaving).collect();
+            victims = self.in_pm.iter().filter(|id| self.is_movable(*id)).collect();
             victims.sort_unstable_by_key(|id| (used(id), *id));
             victims.truncate(wanted);
         }
         self.take_down(Kind::Demote, victims)
     }
 
+    fn is_movable(&self, id: u32) -> bool {
+        !self.places[id as usize].leaving && !self.kept[Memory::Pm as usize].holds(id)
+    }
+
     /// As `Fs::pick_coldest`.
     fn coldest(&self, wanted: usize, order: VictimOrder) -> Vec<u32> {
         let now = self.tick();
         let mut files = vec![Times::default(); self.steps.files.len()];
-        let movable = || self.in_pm.iter().filter(|id| !self.places[*id as usize].leaving);
+        let movable = || self.in_pm.iter().filter(|id| self.is_movable(*id));
         let file_of = |id: u32| self.steps.places[id as usize].0;
         let used = |id: u32| order.tick(self.places[id as usize].written, self.places[id as usize].read);
         movable().for_each(|id| files[file_of(id) as usize].add(used(id)));
@@ -271,7 +279,7 @@ impl Machine<'_> {
         }
     }
 
-    fn belongs_in_dram(&self, id: u32) -> bool {
+    pub(super) fn belongs_in_dram(&self, id: u32) -> bool {
         let file = self.steps.places[id as usize].0;
         self.policy.follows_reads()
             && self.window.idle() != Idle::Pm
@@ -280,7 +288,9 @@ impl Machine<'_> {
 
     /// A cold block was read for the `touches`-th time.
     pub(super) fn want_promotion(&mut self, id: u32, touches: u32) {
-        let wanted = self.policy.promotes(touches) && self.promotions.len() < PROMOTIONS;
+        // Where all copies go by worth, the first touch asks too.
+        let promotes = self.copies == Copies::Both || self.policy.promotes(touches);
+        let wanted = promotes && self.promotions.len() < PROMOTIONS;
         if wanted && !self.belongs_in_dram(id) {
             self.promotions.push_back((id, self.places[id as usize].version));
         }
@@ -288,16 +298,15 @@ impl Machine<'_> {
 
     fn promote_some(&mut self) {
         for _ in 0..PROMOTED_AT_ONCE {
-            if self.free_pm() < 2 * self.slow_below() {
+            if !self.keeps_copies() && self.free_pm() < 2 * self.slow_below() {
                 self.promotions.clear();
                 return;
             }
             let Some((id, version)) = self.promotions.pop_front() else { return };
             let place = self.places[id as usize];
-            if place.version == version && place.below && !place.pm {
-                self.drop_clean(id);
-                self.enter_pm(id);
-                self.pace.raised += 1;
+            let is_below = place.version == version && place.below && !place.pm;
+            if is_below && (!self.keeps_copies() || self.displaces(id)) {
+                self.raise(id);
             }
         }
     }
@@ -357,7 +366,8 @@ impl Machine<'_> {
         let seen = self.observe();
         let percent = u64::from(self.policy.threshold_percent(&seen).unwrap_or(0));
         let limit = seen.total_blocks * percent / 100;
-        if limit.saturating_sub(seen.used_blocks() + seen.arriving_blocks) < UP {
+        let places = self.setup.pm_blocks - self.in_pm.len() as u64;
+        if places < UP || limit.saturating_sub(seen.used_blocks() + seen.arriving_blocks) < UP {
             return false;
         }
         let cold = self.gather(1, UP, |machine, id| {

@@ -67,6 +67,44 @@ impl Order {
     }
 }
 
+/// Blocks in no order, any of which can be picked.
+#[derive(Debug)]
+pub(crate) struct Bag {
+    list: Vec<u32>,
+    /// Where each is, plus one.
+    places: Vec<u32>,
+}
+
+impl Bag {
+    pub fn new(blocks: usize) -> Bag {
+        // One more, for a number that is no block's.
+        Bag { list: Vec::new(), places: vec![0; blocks + 1] }
+    }
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+    pub fn holds(&self, block: u32) -> bool {
+        self.places[block as usize] > 0
+    }
+    pub fn at(&self, place: usize) -> Option<u32> {
+        self.list.get(place).copied()
+    }
+    pub fn put(&mut self, block: u32) {
+        if !self.holds(block) {
+            self.list.push(block);
+            self.places[block as usize] = self.list.len() as u32;
+        }
+    }
+    pub fn remove(&mut self, block: u32) {
+        if let Some(at) = (std::mem::take(&mut self.places[block as usize]) as usize).checked_sub(1) {
+            self.list.swap_remove(at);
+            if let Some(moved) = self.list.get(at) {
+                self.places[*moved as usize] = at as u32 + 1;
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +120,18 @@ mod tests {
         assert_eq!((order.oldest(), order.len()), (None, 0));
         order.put(2);
         assert_eq!(order.oldest(), Some(2));
+    }
+    #[test]
+    fn any_of_a_bag_can_be_taken_out() {
+        let mut bag = Bag::new(4);
+        [2, 0, 2, 3].into_iter().for_each(|block| bag.put(block));
+        assert_eq!((bag.len(), bag.at(0), bag.at(3)), (3, Some(2), None));
+        bag.remove(2);
+        bag.remove(1);
+        assert!(bag.holds(0) && bag.holds(3) && !bag.holds(2) && !bag.holds(4));
+        assert_eq!((bag.len(), bag.at(0), bag.at(1)), (2, Some(3), Some(0)), "the last took its place");
+        bag.remove(0);
+        bag.remove(3);
+        assert_eq!((bag.len(), bag.at(0)), (0, None));
     }
 }

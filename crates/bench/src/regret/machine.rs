@@ -4,18 +4,20 @@
 //! of the media in [TPFS table 1], and waiting for room. Between operations [`THINK_NS`] pass. The device has one bus;
 //! transfers of the foreground come first, and background moves take what is left of it (background.rs). A read that misses
 //! blocks with others between them reads through those when that takes less time than to begin anew. Clean copies in DRAM
-//! are in the engine's own cache (crates/cache), dirty pages have a budget beside it, as `cache=` and `buffer=` are.
+//! are in the engine's own cache (crates/cache), but of candidates that keep them otherwise (copies.rs); dirty pages have a budget beside it, as `cache=` and `buffer=` are.
 //! What the engine has and this has not: relatives of files (a trace has no names), read-ahead, metadata, the reserve,
 //! being slowed before PM is full, the cost of calls. Who places is the policy, the decision tree and the predictors of crates/placement, as in the engine.
 
 use super::background::{Group, Pace};
-use super::list::Order;
+use super::copies::{Copies, LastUse, Memory};
+use super::list::{Bag, Order};
 use super::steer::FileMemory;
 use super::steps::{Act, Step, Steps};
 use std::collections::VecDeque;
 use terrace_cache::{BlockCache, Page, PageKey};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_media::speed::{Speed, named};
+use terrace_placement::density::{Class, Density};
 use terrace_placement::threshold::{Flow, Window};
 use terrace_placement::{Ablation, Home, Parameters, Policy, make};
 
@@ -61,6 +63,11 @@ impl Setup {
     pub fn dirty_blocks(&self) -> u64 {
         self.dram_blocks / 8
     }
+
+    /// Most clean pages.
+    pub fn clean_blocks(&self) -> u64 {
+        self.dram_blocks - self.dirty_blocks()
+    }
 }
 
 /// Transfer of so many blocks.
@@ -75,14 +82,19 @@ pub(crate) struct Candidate {
     /// Of [`terrace_placement::POLICIES`].
     pub policy: u8,
     pub ablation: Ablation,
+    pub copies: Copies,
 }
 
 const fn candidate(name: &'static str, policy: u8, ablation: Ablation) -> Candidate {
-    Candidate { name, policy, ablation }
+    Candidate { name, policy, ablation, copies: Copies::Engine }
 }
 
-/// What is compared: the policies, and `predictive` without each of its predictors.
-pub(crate) const CANDIDATES: [Candidate; 9] = [
+const fn proposal(name: &'static str, copies: Copies) -> Candidate {
+    Candidate { name, policy: 3, ablation: Ablation::Nothing, copies }
+}
+
+/// What is compared: the policies, `predictive` without each of its predictors, and what the engine does not do.
+pub(crate) const CANDIDATES: [Candidate; 11] = [
     candidate("predictive", 3, Ablation::Nothing),
     candidate("write-only", 4, Ablation::Nothing),
     candidate("anticache", 2, Ablation::Nothing),
@@ -92,6 +104,8 @@ pub(crate) const CANDIDATES: [Candidate; 9] = [
     candidate("no write size", 3, Ablation::WriteSize),
     candidate("no read frequency", 3, Ablation::ReadFrequency),
     candidate("no temperature", 3, Ablation::Temperature),
+    proposal("copies stay in PM", Copies::Pm),
+    proposal("copies in PM and DRAM by worth", Copies::Both),
 ];
 
 /// Where a block is. Its newest content is in PM, else dirty in DRAM, else below.
@@ -120,10 +134,15 @@ pub(crate) struct Waits {
     pub sync_ns: u64,
     /// For room in PM or DRAM.
     pub room_ns: u64,
-    /// Blocks read from the device by the thread, brought into PM unasked, written to the device by anyone.
+    /// Of [`Self::read_ns`], what is not transfer of blocks that were asked for.
+    pub latency_ns: u64,
+    /// Blocks read from the device by the thread; of them, by their last use: none, a read, a write.
     pub blocks_missed: u64,
+    pub missed_after: [u64; 3],
+    /// Brought into PM unasked, written to the device by anyone, brought into PM because they were read.
     pub blocks_up: u64,
     pub blocks_down: u64,
+    pub blocks_raised: u64,
 }
 
 impl Waits {
@@ -160,6 +179,17 @@ pub(crate) struct Machine<'a> {
     /// Where the looks for read-dominated files stopped: file, block; for DRAM and for PM.
     pub(super) cursors: [(usize, usize); 2],
     pub(super) waits: Waits,
+    pub(super) last_uses: Vec<LastUse>,
+    pub(super) copies: Copies,
+    /// By [`Memory`]: copies that go by worth. Those in PM are in `in_pm` too. And the next to go, while it is worth no more.
+    pub(super) kept: [Bag; 2],
+    pub(super) follows: [(u32, f32); 2],
+    pub(super) density: Density,
+    /// Blocks used so far, when that was learnt from, and the last use of each block; 0: none.
+    pub(super) used: u64,
+    pub(super) learnt_at: u64,
+    pub(super) uses: Vec<(u64, Class)>,
+    pub(super) random: u64,
 }
 
 /// Runs a candidate and gives what was waited in the measured part.
@@ -189,6 +219,15 @@ pub(crate) fn run(steps: &Steps, setup: Setup, candidate: &Candidate) -> Waits {
         promotions: VecDeque::new(),
         cursors: [(0, 0); 2],
         waits: Waits::default(),
+        last_uses: vec![LastUse::None; blocks],
+        copies: candidate.copies,
+        kept: [Bag::new(blocks), Bag::new(blocks)],
+        follows: [(blocks as u32, 0.0); 2],
+        density: Density::new(setup.device.read_latency_ns, transfer_ns(1, setup.device.read_bytes_per_s)),
+        used: 0,
+        learnt_at: 0,
+        uses: vec![(0, Class::default()); blocks],
+        random: 0x9e37_79b9,
     };
     for (index, step) in steps.list.iter().enumerate() {
         if index == steps.measured_from {
@@ -201,7 +240,7 @@ pub(crate) fn run(steps: &Steps, setup: Setup, candidate: &Candidate) -> Waits {
 
 /// DRAM for clean copies.
 fn clean_cache(setup: &Setup) -> BlockCache {
-    BlockCache::new((setup.dram_blocks - setup.dirty_blocks()) * BLOCK_SIZE, u64::MAX / 2)
+    BlockCache::new(setup.clean_blocks() * BLOCK_SIZE, u64::MAX / 2)
 }
 
 impl Machine<'_> {
@@ -213,6 +252,8 @@ impl Machine<'_> {
             *place = Place { below: true, version: place.version + 1, ..Place::default() };
         }
         (self.in_pm, self.dirty) = (Order::new(blocks), Order::new(blocks));
+        self.kept = [Bag::new(blocks), Bag::new(blocks)];
+        self.last_uses.fill(LastUse::None);
         self.clean = clean_cache(&self.setup);
         (self.group, self.pace) = (None, Pace::default());
         self.promotions.clear();
@@ -220,6 +261,7 @@ impl Machine<'_> {
     }
 
     fn step(&mut self, step: &Step) {
+        self.learn(step);
         self.advance(THINK_NS, 0);
         match step.act {
             Act::Read => self.read(step),
@@ -238,18 +280,26 @@ impl Machine<'_> {
     pub(super) fn tick(&self) -> u32 {
         1 + (self.now_ns / TICK_NS) as u32
     }
+    /// PM blocks in use; clean copies that go when they have to are not.
+    pub(super) fn used_pm(&self) -> u64 {
+        (self.in_pm.len() - self.kept[Memory::Pm as usize].len()) as u64
+    }
     pub(super) fn free_pm(&self) -> u64 {
-        self.setup.pm_blocks.saturating_sub(self.in_pm.len() as u64)
+        self.setup.pm_blocks.saturating_sub(self.used_pm())
     }
     /// Of a block in the engine's cache.
     fn key(&self, id: u32) -> PageKey {
         let (file, block) = self.steps.places[id as usize];
         PageKey { ino: Ino(file.into()), generation: 0, block: FileBlock(block) }
     }
-    pub(super) fn drop_clean(&self, id: u32) {
+    pub(super) fn drop_clean(&mut self, id: u32) {
+        self.kept[Memory::Dram as usize].remove(id);
         self.clean.remove(self.key(id));
     }
     pub(super) fn dram_room(&self) -> u64 {
+        if self.copies == Copies::Both {
+            return self.setup.clean_blocks().saturating_sub(self.kept[Memory::Dram as usize].len() as u64);
+        }
         self.clean.budget_bytes().saturating_sub(self.clean.bytes()) / BLOCK_SIZE
     }
     /// The mark below which writers count as too fast.
@@ -261,25 +311,35 @@ impl Machine<'_> {
     fn changed(&mut self, id: u32) {
         self.drop_clean(id);
         self.dirty.remove(id);
+        self.kept[Memory::Pm as usize].remove(id);
+        self.last_uses[id as usize] = LastUse::Written;
         let place = &mut self.places[id as usize];
         (place.below, place.version) = (false, place.version + 1);
     }
 
     pub(super) fn leave_pm(&mut self, id: u32) {
         self.in_pm.remove(id);
+        self.kept[Memory::Pm as usize].remove(id);
         let place = &mut self.places[id as usize];
         (place.pm, place.leaving) = (false, false);
     }
 
     pub(super) fn enter_pm(&mut self, id: u32) {
         let tick = self.tick();
+        if !self.in_pm.holds(id) && !self.has_empty_place() {
+            self.give_up();
+        }
         self.in_pm.put(id);
+        assert!(self.in_pm.len() as u64 <= self.setup.pm_blocks, "more blocks in PM than it has");
         let place = &mut self.places[id as usize];
         (place.pm, place.leaving, place.written) = (true, false, tick);
     }
 
     /// Keeps a clean copy in DRAM.
-    pub(super) fn keep_clean(&self, id: u32) {
+    pub(super) fn keep_clean(&mut self, id: u32) {
+        if self.copies == Copies::Both {
+            return self.keep_in_dram(id);
+        }
         self.clean.insert(self.key(id), 0, self.zeros.clone(), true, self.now_ns);
     }
 
@@ -298,6 +358,9 @@ impl Machine<'_> {
                 place.leaving = false;
             } else if self.dirty.holds(*id) {
                 dram += 1;
+            } else if self.kept[Memory::Dram as usize].holds(*id) {
+                dram += 1;
+                self.want_promotion(*id, self.parameters.touches);
             } else if let Some(found) = self.clean.get(self.key(*id), 0, self.now_ns) {
                 dram += 1;
                 self.want_promotion(*id, found.touches);
@@ -308,7 +371,9 @@ impl Machine<'_> {
                 }
                 since = 0;
                 cold.push(*id);
+                self.waits.missed_after[self.last_uses[*id as usize] as usize] += 1;
             }
+            self.last_uses[*id as usize] = LastUse::Read;
         }
         let (fast, slow) = (self.setup.pm, self.setup.device);
         let memory = |blocks: u64, speed: &Speed| match blocks {
@@ -320,6 +385,7 @@ impl Machine<'_> {
         let bus_ns = transfer_ns(transferred, slow.read_bytes_per_s);
         let device_ns = runs * slow.read_latency_ns + bus_ns;
         self.waits.read_ns += device_ns;
+        self.waits.latency_ns += device_ns - transfer_ns(missed, slow.read_bytes_per_s);
         self.waits.blocks_missed += missed;
         let bytes = (pm + dram + missed) * BLOCK_SIZE;
         self.files[step.file as usize].read(bytes, step.size);

@@ -50,6 +50,12 @@ pub(crate) struct Bound {
     /// Upper bound of what keeping blocks can save, and what one schedule saves: the optimum is between.
     pub keepable_ns: u64,
     pub kept_ns: u64,
+    /// As `demand_ns`, with the upper bound of what can be saved that prices give: no less, and nearer to the optimum.
+    pub priced_ns: u64,
+    /// What that schedule waits if the bus has room for it: no less than the optimum. Blocks that it misses, by their
+    /// last use: none, a read, a write.
+    pub schedule_ns: u64,
+    pub missed_after: [u64; 3],
 }
 
 /// A block that would have to stay from one step to another.
@@ -59,6 +65,8 @@ struct Interval {
     until: usize,
     /// What that saves.
     weight_ns: u64,
+    /// Begins with a write.
+    written: bool,
 }
 
 /// The trace's intervals, in the order of their ends.
@@ -118,7 +126,7 @@ impl Prices {
 impl Intervals {
     fn of(steps: &Steps, prices: &Prices) -> Intervals {
         let mut found = Intervals { by_block: vec![0; steps.blocks()], ..Intervals::default() };
-        let mut used: Vec<Option<usize>> = vec![None; steps.blocks()];
+        let mut used: Vec<Option<(usize, bool)>> = vec![None; steps.blocks()];
         let mut written: Vec<Option<usize>> = vec![None; steps.blocks()];
         for (index, step) in steps.list.iter().enumerate() {
             // The state before the first measured step is 0.
@@ -131,12 +139,12 @@ impl Intervals {
                     Act::Read => None,
                     _ => written[id].take(),
                 };
-                let version = version.map(|from| Interval { from, until: at, weight_ns: 1 });
+                let version = version.map(|from| Interval { from, until: at, weight_ns: 1, written: true });
                 match step.act {
                     Act::Read if at > 0 => {
                         found.all_missed_ns += weight_ns;
-                        if let Some(from) = used[id].replace(at) {
-                            found.reads.push(Interval { from, until: at, weight_ns });
+                        if let Some((from, written)) = used[id].replace((at, false)) {
+                            found.reads.push(Interval { from, until: at, weight_ns, written });
                             found.by_block[id] += weight_ns;
                         } else {
                             found.first_reads += 1;
@@ -144,7 +152,7 @@ impl Intervals {
                     }
                     Act::Write { .. } if at > 0 => {
                         found.versions.extend(version);
-                        (used[id], written[id]) = (Some(at), Some(at));
+                        (used[id], written[id]) = (Some((at, true)), Some(at));
                     }
                     Act::Drop => {
                         found.versions.extend(version);
@@ -163,15 +171,24 @@ impl Intervals {
         }
         let end = steps.list.len() + 1 - steps.measured_from.min(steps.list.len());
         let open = written.into_iter().flatten();
-        found.versions.extend(open.map(|from| Interval { from, until: end, weight_ns: 1 }));
+        found.versions.extend(open.map(|from| Interval { from, until: end, weight_ns: 1, written: true }));
         found.end = end;
         found
     }
 }
 
+/// Intervals that are kept.
+#[derive(Debug, Default)]
+struct Packed {
+    count: u64,
+    weight_ns: u64,
+    /// Of the count, those that begin with a write.
+    written: u64,
+}
+
 /// Keeps intervals of which at most `k` overlap; when there are more, the one with the least of `rank` goes. Gives the
-/// number kept and their weight. Intervals that only touch do not overlap.
-fn pack<R: Ord>(intervals: &[Interval], end: usize, k: u64, rank: impl Fn(&Interval) -> R) -> (u64, u64) {
+/// kept ones. Intervals that only touch do not overlap.
+fn pack<R: Ord>(intervals: &[Interval], end: usize, k: u64, rank: impl Fn(&Interval) -> R) -> Packed {
     let mut begins: Vec<Vec<u32>> = vec![Vec::new(); end + 1];
     let mut ends: Vec<Vec<u32>> = vec![Vec::new(); end + 1];
     for (number, interval) in (0..).zip(intervals) {
@@ -180,12 +197,14 @@ fn pack<R: Ord>(intervals: &[Interval], end: usize, k: u64, rank: impl Fn(&Inter
     }
     let mut gone = vec![false; intervals.len()];
     let mut heap = BinaryHeap::new();
-    let (mut open, mut count, mut weight_ns) = (0, 0, 0);
+    let (mut open, mut kept) = (0, Packed::default());
     for at in 0..=end {
         for number in &ends[at] {
             if !gone[*number as usize] {
-                (open, count) = (open - 1, count + 1);
-                weight_ns += intervals[*number as usize].weight_ns;
+                let interval = &intervals[*number as usize];
+                (open, kept.count) = (open - 1, kept.count + 1);
+                kept.weight_ns += interval.weight_ns;
+                kept.written += u64::from(interval.written);
             }
         }
         for number in &begins[at] {
@@ -201,12 +220,12 @@ fn pack<R: Ord>(intervals: &[Interval], end: usize, k: u64, rank: impl Fn(&Inter
             }
         }
     }
-    (count, weight_ns)
+    kept
 }
 
 /// Belady's rule: the most intervals of which at most `k` overlap.
 fn most(intervals: &[Interval], end: usize, k: u64) -> u64 {
-    pack(intervals, end, k, |interval| Reverse(interval.until)).0
+    pack(intervals, end, k, |interval| Reverse(interval.until)).count
 }
 
 /// No choice of intervals of which at most `k` overlap has a larger weight.
@@ -225,6 +244,88 @@ fn most_weight(intervals: &[Interval], end: usize, k: u64) -> u64 {
     sum
 }
 
+/// Parts of a nanosecond in which prices are counted, so that sums are exact.
+const PARTS: u64 = 64;
+/// Rounds in which prices are made better.
+const ROUNDS: usize = 400;
+
+/// No choice of intervals of which at most `k` overlap has a larger weight: by a price for a place at each step, any
+/// prices. A choice saves no more than what its intervals save beyond their price, and the price of `k` places all the
+/// time (linear programming's duality; the least such sum is the largest weight, because intervals that overlap make a
+/// totally unimodular matrix). Prices follow the subgradient, with steps of [Polyak] ("Minimization of unsmooth functionals",
+/// 1969) towards `kept_ns`, which a schedule saves.
+fn most_weight_by_price(intervals: &[Interval], end: usize, k: u64, kept_ns: u64) -> u64 {
+    let mut prices = vec![0.0_f64; end + 1];
+    let (mut best, mut best_prices) = (f64::MAX, prices.clone());
+    let mut scale = 1.0;
+    let mut since = 0;
+    for _ in 0..ROUNDS {
+        let sums = sums(&prices);
+        let mut load = vec![0_i64; end + 2];
+        let mut sum = k as f64 * sums[end + 1];
+        for it in intervals {
+            let beyond = it.weight_ns as f64 - (sums[it.until] - sums[it.from]);
+            if beyond > 0.0 {
+                sum += beyond;
+                load[it.from] += 1;
+                load[it.until] -= 1;
+            }
+        }
+        since += 1;
+        if sum < best {
+            (best, since) = (sum, 0);
+            best_prices.clone_from(&prices);
+        } else if since >= 10 {
+            (scale, since) = (scale / 2.0, 0);
+            prices.clone_from(&best_prices);
+            continue;
+        }
+        let mut open = 0;
+        let over: Vec<f64> = load[..=end]
+            .iter()
+            .zip(&prices)
+            .map(|(change, price)| {
+                open += change;
+                let over = (open - k as i64) as f64;
+                // A price of nothing that would fall stays.
+                if over < 0.0 && *price <= 0.0 { 0.0 } else { over }
+            })
+            .collect();
+        let norm: f64 = over.iter().map(|it| it * it).sum();
+        if norm == 0.0 || sum <= kept_ns as f64 {
+            break;
+        }
+        let step = scale * (sum - kept_ns as f64) / norm;
+        prices.iter_mut().zip(&over).for_each(|(price, over)| *price = (*price + step * over).max(0.0));
+    }
+    let exact: Vec<u64> = best_prices.iter().map(|price| (price * PARTS as f64) as u64).collect();
+    by_prices(intervals, k, &exact).min(u128::from(u64::MAX)) as u64
+}
+
+/// Of the prices before each place.
+fn sums(prices: &[f64]) -> Vec<f64> {
+    let mut sum = 0.0;
+    let mut all = vec![0.0];
+    all.extend(prices.iter().map(|price| {
+        sum += price;
+        sum
+    }));
+    all
+}
+
+/// The bound that prices in parts give, rounded up.
+fn by_prices(intervals: &[Interval], k: u64, prices: &[u64]) -> u128 {
+    let mut sums = vec![0_u128];
+    for price in prices {
+        sums.push(sums[sums.len() - 1] + u128::from(*price));
+    }
+    let places = u128::from(k) * sums[sums.len() - 1];
+    let beyond = intervals
+        .iter()
+        .map(|it| u128::from(it.weight_ns * PARTS).saturating_sub(sums[it.until] - sums[it.from]));
+    (places + beyond.sum::<u128>()).div_ceil(u128::from(PARTS))
+}
+
 /// Computes the bounds.
 pub(crate) fn bound(steps: &Steps, setup: &Setup) -> Bound {
     let prices = Prices::of(setup);
@@ -232,8 +333,9 @@ pub(crate) fn bound(steps: &Steps, setup: &Setup) -> Bound {
     let found = Intervals::of(steps, &prices);
     let (reads, versions, end) = (&found.reads, &found.versions, found.end);
     let keepable_ns = most_weight(reads, end, k).min(found.all_missed_ns);
-    let (_, by_end) = pack(reads, end, k, |interval| Reverse(interval.until));
-    let (_, by_weight) = pack(reads, end, k, |it| (it.weight_ns, Reverse(it.until)));
+    let by_end = pack(reads, end, k, |interval| Reverse(interval.until));
+    let by_weight = pack(reads, end, k, |it| (it.weight_ns, Reverse(it.until)));
+    let kept = if by_end.weight_ns > by_weight.weight_ns { by_end } else { by_weight };
     let misses = found.first_reads + reads.len() as u64 - most(reads, end, k);
     let drains = versions.len() as u64 - most(versions, end, k);
     let device = setup.device;
@@ -242,12 +344,29 @@ pub(crate) fn bound(steps: &Steps, setup: &Setup) -> Bound {
     let think_ns = THINK_NS * (steps.list.len() - steps.measured_from) as u64;
     let any_ns = found.floor_ns.max(bus_ns.saturating_sub(think_ns));
     let demand_ns = (found.floor_ns + found.all_missed_ns - keepable_ns).max(any_ns);
-    let kept_ns = by_end.max(by_weight);
+    let by_price_ns = most_weight_by_price(reads, end, k, kept.weight_ns).min(keepable_ns);
+    let priced_ns = (found.floor_ns + found.all_missed_ns - by_price_ns).max(any_ns);
+    let schedule_ns = (found.floor_ns + found.all_missed_ns - kept.weight_ns).max(any_ns);
+    let written = reads.iter().filter(|it| it.written).count() as u64;
+    let read = reads.len() as u64 - written;
+    let missed_after = [found.first_reads, read - (kept.count - kept.written), written - kept.written];
     let mut by_block = found.by_block;
     by_block.sort_unstable_by_key(|weight_ns| Reverse(*weight_ns));
     let stay_ns: u64 = by_block.iter().take(k as usize).sum();
     let fixed_ns = (found.floor_ns + found.all_missed_ns - stay_ns).max(any_ns);
-    Bound { demand_ns, any_ns, fixed_ns, floor_ns: found.floor_ns, misses, drains, keepable_ns, kept_ns }
+    Bound {
+        demand_ns,
+        any_ns,
+        fixed_ns,
+        floor_ns: found.floor_ns,
+        misses,
+        drains,
+        keepable_ns,
+        kept_ns: kept.weight_ns,
+        priced_ns,
+        schedule_ns,
+        missed_after,
+    }
 }
 
 #[cfg(test)]

@@ -103,9 +103,15 @@ fn no_schedule_waits_less_than_the_bound_and_with_one_weight_one_waits_as_much()
             let reads_ns = bound.floor_ns + Intervals::of(&steps, &Prices::of(&setup)).all_missed_ns;
             let demand = reads_ns - bound.keepable_ns;
             assert!(demand <= least, "round {round}, {k} blocks: {demand} > {least}");
+            assert!(bound.priced_ns >= bound.demand_ns, "round {round}, {k} blocks");
+            assert!(
+                bound.priced_ns <= least.max(bound.any_ns),
+                "round {round}, {k} blocks: {bound:?} > {least}"
+            );
             assert!(longest > 1 || demand == least, "round {round}, {k} blocks: {demand} < {least}");
             below += u64::from(demand < least);
             assert!(bound.kept_ns <= bound.keepable_ns && bound.any_ns <= bound.demand_ns);
+            assert!(bound.schedule_ns >= bound.priced_ns, "round {round}, {k} blocks: {bound:?}");
         }
     }
     assert!(below > 0, "requests of several blocks share a latency: the search must see that");
@@ -164,7 +170,7 @@ fn no_policy_beats_the_bound() {
                 assert!(total >= bound.any_ns, "round {round}, {pm}+{dram}, {name}: {waits:?} {bound:?}");
                 let asked = waits.blocks_up == 0;
                 assert!(
-                    !asked || total >= bound.demand_ns,
+                    !asked || total >= bound.priced_ns,
                     "round {round}, {pm}+{dram}, {name}: {waits:?} {bound:?}"
                 );
                 assert!(waits.blocks_missed + waits.blocks_up >= bound.misses, "round {round}, {name}");

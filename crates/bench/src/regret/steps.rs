@@ -24,7 +24,7 @@ pub(crate) enum Act {
 }
 
 /// One operation.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
     pub act: Act,
     pub file: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Step {
 }
 
 /// A trace.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Steps {
     pub list: Vec<Step>,
     ids: Vec<u32>,

@@ -15,6 +15,7 @@ pub(crate) mod personality;
 pub(crate) mod programs;
 pub(crate) mod random;
 pub(crate) mod raw;
+pub(crate) mod sizes;
 pub(crate) mod target;
 #[cfg(test)]
 mod tests;

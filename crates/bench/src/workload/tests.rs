@@ -8,6 +8,9 @@ use super::load::{Kind, Load, Measure, Sync};
 use super::local::LocalTarget;
 use super::personality::{Order, Personality};
 use super::target::FileTarget;
+use crate::paper::plan::Scale;
+use crate::regret::scripts::{REST_NS, VARIANTS, scripts};
+use crate::regret::steps::Steps;
 use crate::trace::{self, Recorder};
 use std::path::Path;
 use std::sync::Arc;
@@ -225,4 +228,28 @@ fn a_recorded_load_replays() {
     let again = scratch();
     let target = LocalTarget::new(pool(again.path()), None);
     assert_eq!(trace::replay(&events, &target).unwrap(), noted);
+}
+
+/// Row regret records on files that exist only as sizes: what a file system in process would have recorded.
+#[test]
+fn what_is_recorded_on_sizes_is_what_a_file_system_records() {
+    let scale = Scale { dataset_bytes: 4 << 20, limit_ns: u64::MAX, quick: true, fio: false };
+    for script in scripts(&scale, VARIANTS[0]) {
+        let directory = scratch();
+        let traced = script.record(&directory.path().join("sizes"), &clock()).unwrap();
+        let path = directory.path().join("local");
+        let recorder = Arc::new(Recorder::create(&path, clock()).unwrap());
+        let fs = pool(directory.path());
+        let target: Arc<dyn FileTarget> = Arc::new(LocalTarget::new(fs, Some(recorder.clone())));
+        let populated = script.perform(&target, &recorder, &clock()).unwrap();
+        drop(target);
+        recorder.finish().unwrap();
+        let events = trace::read(&path).unwrap();
+        let kinds =
+            |events: &[trace::Event]| -> Vec<_> { events.iter().map(|it| (it.kind, it.sync)).collect() };
+        assert_eq!((kinds(&events), populated), (kinds(&traced.events), traced.populated), "{}", script.name);
+        // Inode numbers differ, because here they are used again; steps go by the lives of files.
+        assert!(Steps::of(&events, populated, REST_NS) == traced.steps, "{}", script.name);
+        assert!(traced.steps.list.len() > 40, "{}", script.name);
+    }
 }

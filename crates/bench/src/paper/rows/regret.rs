@@ -1,226 +1,36 @@
-//! Row regret: traces are recorded in process, replayed through every policy and through `predictive` without each of
-//! its predictors on the machine of costs (crate::regret), beside the offline optimum; and on the engine, for time.
+//! Row regret: traces are recorded on files that exist only as sizes, replayed through every policy, through `predictive`
+//! without each of its predictors, and with clean copies that the engine does not keep, on the machine of costs
+//! (crate::regret), beside the offline optimum; and on the engine, for time.
 //!
-//! The traces are the same in every run: their loads are bounded by turns, not by time, and one thread does them on a
-//! pool that holds all in PM. The machine repeats; only the engine's times differ from run to run.
+//! The traces are the same in every run: their loads are bounded by turns, not by time, and one thread does them. The
+//! machine repeats; only the engine's times differ from run to run.
 
 use crate::Outcome;
 use crate::paper::options::Options;
 use crate::paper::outcome::{Figure, Result};
 use crate::paper::plan::{Cell, Metric, Plan, Scale, Work};
-use crate::paper::rows::filebench;
 use crate::paper::{Row, scale};
+use crate::regret::copies::Copies;
 use crate::regret::machine::{CANDIDATES, Candidate, Setup, Waits, run as replay_on_machine};
 use crate::regret::optimum::{Bound, bound};
-use crate::regret::steps::Steps;
+use crate::regret::scripts::{Traced, VARIANTS, scripts};
+use crate::regret::{breakdown, past};
 use crate::site::Site;
 use crate::site::device::Class;
 use crate::site::peer::{Peer, Place, Subject, Tuning};
 use crate::stats::median;
-use crate::trace::{Event, Recorder};
-use crate::workload::load::{Kind, Load, Sync};
-use crate::workload::personality::{Order, Personality};
-use crate::workload::programs::{RocksDb, Sqlite};
+use crate::workload::load::{Kind, Load};
 use crate::workload::target::FileTarget;
 use serde_json::json;
 use std::fmt::Write as _;
-use std::io;
-use std::sync::Arc;
-use terrace_runtime::Clock;
 
 /// PM and DRAM of the figures that count, as shares of the data: one in 16 and one in 8.
 const MAIN: (u64, u64) = (16, 8);
 /// Further machines: class (`None`: that of the row), shares of PM and DRAM.
 const OTHERS: [(Option<&str>, u64, u64); 5] =
     [(None, 32, 8), (None, 16, 64), (None, 4, 8), (Some("optane"), 16, 8), (Some("disk"), 16, 8)];
-/// Between making the files and the measured part: the whole of every file is write-cold then.
-const REST_NS: u64 = 60_000_000_000;
 /// Largest difference of a predictor that is called one.
 const NOISE: f64 = 0.005;
-
-/// A piece of a trace.
-enum Part {
-    Load(Load),
-    /// A file read from the beginning to its end by 1 MiB.
-    Scan(String),
-    /// So many small files of directory `clone`, made and never synced.
-    Clone(std::ops::Range<u64>),
-    /// Transactions; seed.
-    Sqlite(Sqlite, u64, u64),
-    /// Memtables, point reads during each; seed.
-    RocksDb(RocksDb, u64, u64, u64),
-}
-
-/// How a trace is made.
-struct Script {
-    name: &'static str,
-    parts: Vec<Part>,
-}
-
-/// A trace.
-struct Traced {
-    name: &'static str,
-    events: Vec<Event>,
-    /// Events that make the files.
-    populated: usize,
-    steps: Steps,
-}
-
-impl Part {
-    fn populate(&self, target: &dyn FileTarget) -> io::Result<()> {
-        match self {
-            Part::Load(load) => load.populate(target),
-            Part::Scan(_) => Ok(()),
-            Part::Sqlite(sqlite, ..) => sqlite.populate(target),
-            Part::RocksDb(rocksdb, ..) => rocksdb.populate(target),
-            Part::Clone(_) => target.make_directory("clone"),
-        }
-    }
-
-    fn perform(&self, target: &Arc<dyn FileTarget>, clock: &Arc<dyn Clock>) -> io::Result<()> {
-        match self {
-            Part::Load(load) => load.run(target, clock).map(|_| ()),
-            Part::Sqlite(sqlite, transactions, seed) => sqlite.run(&**target, *transactions, *seed),
-            Part::RocksDb(rocksdb, memtables, reads, seed) => {
-                rocksdb.run(&**target, *memtables, *reads, *seed)
-            }
-            Part::Scan(path) => {
-                let (mut file, mut at) = (target.open(path, false)?, 0);
-                let mut piece = vec![0; 1 << 20];
-                loop {
-                    match file.read_at(&mut piece, at)? {
-                        0 => return Ok(()),
-                        bytes => at += bytes as u64,
-                    }
-                }
-            }
-            Part::Clone(numbers) => numbers.clone().try_for_each(|number| {
-                let mut file = target.open(&format!("clone/{number}"), true)?;
-                file.write_at(&vec![0x21; 2000 + (number as usize * 977) % 14_000], 0, false)
-            }),
-        }
-    }
-}
-
-fn load(kind: Kind, operations: u64, seed: u64) -> Part {
-    Part::Load(Load { kind, threads: 1, limit_ns: u64::MAX, operations, seed })
-}
-
-/// What is recorded, but for what is different in another run of the same loads.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Variant {
-    name: &'static str,
-    /// Which files the personalities take.
-    order: Order,
-    /// Locality of random requests: [TPFS table 3].
-    theta: f64,
-    /// Added to every seed.
-    seed: u64,
-}
-
-/// The first one counts. The others say what of its figures is the draw, and what the order of files is worth.
-const VARIANTS: [Variant; 3] = [
-    Variant { name: "as filebench", order: Order::Rotation, theta: 0.88, seed: 0 },
-    Variant { name: "other seeds, θ 0.71", order: Order::Rotation, theta: 0.71, seed: 1000 },
-    Variant { name: "files drawn evenly", order: Order::Even, theta: 0.88, seed: 0 },
-];
-
-/// Turns of a personality: some rounds through its files.
-fn turns(which: Personality) -> u64 {
-    match which {
-        Personality::Fileserver | Personality::Webserver => 300,
-        Personality::Webproxy => 40_000,
-        Personality::Varmail => 20_000,
-    }
-}
-
-/// What is recorded.
-fn scripts(scale: &Scale, variant: Variant) -> Vec<Script> {
-    let (share, requests, rounds) = if scale.quick { (100, 200, 2) } else { (1, 60_000, 8) };
-    let (data, seed) = (scale.dataset_bytes, variant.seed);
-    let part = |share: u64| Scale { dataset_bytes: data / share, ..*scale };
-    let random = |write, sync, file_bytes| {
-        let theta = variant.theta;
-        Kind::Random { write, sync, files: 1, file_bytes, io_bytes: 4096, theta, single: None }
-    };
-    let files = |scale: &Scale, which| match filebench::kind(scale, which, false) {
-        Kind::Personality { which, files, file_bytes, sync_every_write, .. } => {
-            Kind::Personality { which, files, file_bytes, sync_every_write, order: variant.order }
-        }
-        kind => kind,
-    };
-    let personality = |which: Personality| Script {
-        name: which.name(),
-        parts: vec![load(files(scale, which), (turns(which) / share).max(3), 1 + seed)],
-    };
-    let taking_turns = |name, of: &dyn Fn(u64) -> Vec<Part>| Script {
-        name,
-        parts: (1 + seed..=rounds + seed).flat_map(of).collect(),
-    };
-    let two = |name, kind: Kind| Script {
-        name,
-        parts: vec![load(kind.clone(), requests, 1 + seed), load(kind, requests, 2 + seed)],
-    };
-    let few = requests / 10;
-    let copy_and_scan = |round: u64| {
-        vec![
-            load(random(true, Sync::Flag, data / 2), few, round),
-            load(Kind::Bulk { file_bytes: data / 8 }, 1, round),
-            load(random(false, Sync::Never, data / 2), few, round),
-            Part::Scan("random/0".into()),
-        ]
-    };
-    let mix = |round: u64| {
-        vec![
-            load(files(&part(3), Personality::Varmail), turns(Personality::Varmail) / 8 / share, round),
-            load(Kind::Bulk { file_bytes: (data / 24).max(1 << 20) }, 2, round),
-            load(random(true, Sync::Fsync, data / 3), few / 4, round),
-            load(Kind::AppendSync { bytes: 4096 }, few / 8, round),
-            Part::Clone(round * few / 30..(round + 1) * few / 30),
-        ]
-    };
-    let rocksdb = RocksDb { table_bytes: data / 64, tables: 48 };
-    vec![
-        personality(Personality::Fileserver),
-        personality(Personality::Webserver),
-        personality(Personality::Webproxy),
-        personality(Personality::Varmail),
-        two("random read", random(false, Sync::Never, data)),
-        two("random write", random(true, Sync::Flag, data)),
-        taking_turns("copy and scan", &copy_and_scan),
-        taking_turns("mix", &mix),
-        Script {
-            name: "sqlite",
-            parts: vec![Part::Sqlite(Sqlite { file_bytes: data }, requests / 6, 1 + seed)],
-        },
-        Script {
-            name: "rocksdb",
-            parts: vec![Part::RocksDb(rocksdb, if scale.quick { 2 } else { 24 }, requests / 10, 1 + seed)],
-        },
-    ]
-}
-
-/// Records a trace on a pool that holds everything in PM and never migrates.
-fn record(script: Script, scale: &Scale, site: &Site) -> Outcome<Traced> {
-    let path = site.scratch.disk.join("trace");
-    let recorder = Arc::new(Recorder::create(&path, site.scratch.clock.clone())?);
-    let tuning = Tuning { policy: Some("static"), ..Tuning::default() };
-    let subject = scale.subject("recorded", Peer::Local, 3.0, tuning);
-    site.scratch.need(subject.pm_bytes, subject.device_bytes)?;
-    let mounted = site.mount(&subject, Some(recorder.clone()))?;
-    let Place::Local { target, .. } = &mounted.place else { return Err("not in process".into()) };
-    let target: Arc<dyn FileTarget> = target.clone();
-    script.parts.iter().try_for_each(|part| part.populate(&*target))?;
-    let populated = recorder.count() as usize;
-    script.parts.iter().try_for_each(|part| part.perform(&target, &site.scratch.clock))?;
-    drop(target);
-    mounted.finish(site)?;
-    recorder.finish()?;
-    let events = crate::trace::read(&path)?;
-    std::fs::remove_file(&path)?;
-    let steps = Steps::of(&events, populated, REST_NS);
-    Ok(Traced { name: script.name, events, populated, steps })
-}
 
 /// A trace on a machine: the optimum, and what each candidate waits.
 struct Replayed {
@@ -248,6 +58,38 @@ fn mean_of_fixed(all: &[Replayed], candidate: usize) -> f64 {
     all.iter().map(score).sum::<f64>() / all.len().max(1) as f64
 }
 
+/// The mean against the tighter bound, that of prices.
+fn mean_of_priced(all: &[Replayed], candidate: usize) -> f64 {
+    let score = |it: &Replayed| it.bound.priced_ns as f64 / it.waits[candidate].total_ns().max(1) as f64;
+    all.iter().map(score).sum::<f64>() / all.len().max(1) as f64
+}
+
+/// The mean against the schedule that comes next to the optimum, which is no bound but can be.
+fn mean_of_schedule(all: &[Replayed], candidate: usize) -> f64 {
+    let score = |it: &Replayed| it.bound.schedule_ns as f64 / it.waits[candidate].total_ns().max(1) as f64;
+    all.iter().map(score).sum::<f64>() / all.len().max(1) as f64
+}
+
+/// What is known of the past, without the limits of an engine: means against the optimum and against the tighter bound, and
+/// the score on each trace.
+fn past_scores(traces: &[Traced], all: &[Replayed], setup: Setup) -> String {
+    let waited: Vec<u64> = traces.iter().map(|trace| past::waited_ns(&trace.steps, setup).max(1)).collect();
+    let scores = |of: fn(&Bound) -> u64| -> Vec<f64> {
+        all.iter().zip(&waited).map(|(it, waited_ns)| of(&it.bound) as f64 / *waited_ns as f64).collect()
+    };
+    let mean = |scores: &[f64]| scores.iter().sum::<f64>() / scores.len().max(1) as f64;
+    let (optimum, priced) = (scores(|it| it.demand_ns), scores(|it| it.priced_ns));
+    let each: Vec<String> =
+        traces.iter().zip(&optimum).map(|(trace, score)| format!("{} {score:.3}", trace.name)).collect();
+    format!("{:.3}; against the tighter bound {:.3} ({})", mean(&optimum), mean(&priced), each.join(", "))
+}
+
+/// Where the waiting is.
+fn breakdown_table(traces: &[Traced], all: &[Replayed], setup: &Setup, title: &str) -> String {
+    let of = traces.iter().zip(all).map(|(trace, it)| (trace.name, &it.bound, it.waits.as_slice()));
+    breakdown::table(of, setup, title)
+}
+
 /// Arithmetic mean of the scores of a candidate over the traces.
 fn mean(all: &[Replayed], candidate: usize) -> f64 {
     all.iter().map(|it| it.score(candidate)).sum::<f64>() / all.len().max(1) as f64
@@ -261,14 +103,19 @@ fn seconds(ns: u64) -> f64 {
 fn waits_table(traces: &[Traced], all: &[Replayed], title: &str) -> String {
     let names: Vec<&str> = CANDIDATES.iter().map(|it| it.name).collect();
     let mut text = format!("Waits in seconds, {title}; read / sync / room of predictive are its parts:\n\n");
-    let _ = writeln!(text, "| trace | any | optimum | fixed | {} | read / sync / room |", names.join(" | "));
-    let _ = writeln!(text, "|---|---|---|---|{}---|", "---|".repeat(names.len()));
+    let _ = writeln!(
+        text,
+        "| trace | any | optimum | tighter | schedule | fixed | {} | read / sync / room |",
+        names.join(" | ")
+    );
+    let _ = writeln!(text, "|---|---|---|---|---|---|{}---|", "---|".repeat(names.len()));
     for (trace, found) in traces.iter().zip(all) {
         let waits: Vec<String> =
             found.waits.iter().map(|it| format!("{:.3}", seconds(it.total_ns()))).collect();
         let own = &found.waits[0];
         let parts = [own.read_ns, own.sync_ns, own.room_ns].map(|ns| format!("{:.3}", seconds(ns)));
-        let bounds = [found.bound.any_ns, found.bound.demand_ns, found.bound.fixed_ns];
+        let Bound { any_ns, demand_ns, priced_ns, schedule_ns, fixed_ns, .. } = found.bound;
+        let bounds = [any_ns, demand_ns, priced_ns, schedule_ns, fixed_ns];
         let bounds = bounds.map(|ns| format!("{:.3}", seconds(ns))).join(" | ");
         let _ =
             writeln!(text, "| {} | {bounds} | {} | {} |", trace.name, waits.join(" | "), parts.join(" / "));
@@ -303,6 +150,11 @@ fn worth(all: &[Replayed], traces: &[Traced], candidate: usize) -> String {
     format!("{verdict} {:.3} of the mean; most on {}: {:+.3}", difference.abs(), most.0, most.1)
 }
 
+/// What the engine can do.
+fn on_engine() -> impl Iterator<Item = &'static Candidate> {
+    CANDIDATES.iter().filter(|candidate| candidate.copies == Copies::Engine)
+}
+
 /// Seconds that the engine takes for the measured part, by candidate and trace; a sample for each round.
 fn on_the_engine(
     traces: &[Traced],
@@ -310,11 +162,11 @@ fn on_the_engine(
     rounds: usize,
     site: &Site,
 ) -> Outcome<Vec<Vec<Vec<f64>>>> {
-    let mut found = vec![vec![Vec::new(); traces.len()]; CANDIDATES.len()];
+    let mut found = vec![vec![Vec::new(); traces.len()]; on_engine().count()];
     for round in 0..rounds {
         eprintln!("  engine: round {} of {rounds}", round + 1);
         for (number, trace) in traces.iter().enumerate() {
-            for (index, candidate) in CANDIDATES.iter().enumerate() {
+            for (index, candidate) in on_engine().enumerate() {
                 site.teardown.go_on()?;
                 found[index][number].push(engine_once(trace, candidate, scale, site)?);
             }
@@ -347,7 +199,7 @@ fn engine_once(trace: &Traced, candidate: &Candidate, scale: &Scale, site: &Site
 }
 
 fn engine_table(traces: &[Traced], found: &[Vec<Vec<f64>>]) -> String {
-    let names: Vec<&str> = CANDIDATES.iter().map(|it| it.name).collect();
+    let names: Vec<&str> = on_engine().map(|it| it.name).collect();
     let mut text = format!(
         "The engine, seconds (median):\n\n| trace | {} |\n|---|{}\n",
         names.join(" | "),
@@ -411,7 +263,7 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
     let main = setup(&class, MAIN)?;
     let site = Site::new(options, 0, None)?;
     let mut plan = Plan::new(Metric::ShareOfOptimum, "trace", 0);
-    plan.subjects = CANDIDATES.iter().map(|candidate| engine_subject(candidate, &scale)).collect();
+    plan.subjects = on_engine().map(|candidate| engine_subject(candidate, &scale)).collect();
     let mut result = Result::new(row, options, &plan, &site, scale.dataset_bytes);
     let traces_of = |variant| -> Outcome<Vec<Traced>> {
         scripts(&scale, variant)
@@ -419,7 +271,7 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
             .map(|script| {
                 eprintln!("  {}: record", script.name);
                 site.teardown.go_on()?;
-                record(script, &scale, &site)
+                Ok(script.record(&site.scratch.disk.join("trace"), &site.scratch.clock)?)
             })
             .collect()
     };
@@ -429,8 +281,10 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
     result.figures = figures(&traces, &all);
     for (index, candidate) in CANDIDATES.iter().enumerate() {
         let scores = format!(
-            "{:.3}; against the best fixed choice {:.3}",
+            "{:.3}; against the tighter bound {:.3}, a schedule that can be {:.3}, the best fixed choice {:.3}",
             mean(&all, index),
+            mean_of_priced(&all, index),
+            mean_of_schedule(&all, index),
             mean_of_fixed(&all, index)
         );
         result.derived.push((format!("mean score, {}", candidate.name), json!(scores)));
@@ -440,7 +294,11 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
             .derived
             .push((format!("predictive against {}", candidate.name), json!(worth(&all, &traces, index))));
     }
-    result.notes.push(waits_table(&traces, &all, &format!("{class}, PM 1/{}, DRAM 1/{}", MAIN.0, MAIN.1)));
+    let past = past_scores(&traces, &all, main);
+    result.derived.push(("what the past is worth, without an engine's limits".to_string(), json!(past)));
+    let title = format!("{class}, PM 1/{}, DRAM 1/{}", MAIN.0, MAIN.1);
+    result.notes.push(waits_table(&traces, &all, &title));
+    result.notes.push(breakdown_table(&traces, &all, &main, &title));
     if !options.quick && !options.engine {
         let mut rows = Vec::new();
         for (other, pm, dram) in OTHERS {
@@ -453,6 +311,9 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
             let traces = traces_of(*variant)?;
             let all = replayed(&traces, main);
             result.notes.push(waits_table(&traces, &all, variant.name));
+            result.notes.push(breakdown_table(&traces, &all, &main, variant.name));
+            let past = past_scores(&traces, &all, main);
+            result.derived.push((format!("what the past is worth, {}", variant.name), json!(past)));
             rows.push((variant.name.to_string(), all));
         }
         result.notes.push(others_table("Mean scores of other traces", &rows));
@@ -475,7 +336,9 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::regret::steps::Act;
+    use crate::regret::scripts::REST_NS;
+    use crate::regret::steps::{Act, Steps};
+    use crate::trace::Event;
     use terrace_format::{BLOCK_SIZE, Ino};
 
     /// A file of eight blocks of which two are read again and again, by a machine with room for two.
@@ -502,23 +365,9 @@ mod tests {
             assert_eq!(all[0].waits[index].blocks_missed, 2, "{name}");
             assert!((0.98..=1.0).contains(&mean(&all, index)), "{name}");
             assert!((0.98..=1.0).contains(&mean_of_fixed(&all, index)), "{name}");
+            assert!((0.98..=1.0).contains(&mean_of_schedule(&all, index)), "{name}");
         }
         assert_eq!(figures(&traces, &all).len(), CANDIDATES.len());
         assert!(worth(&all, &traces, 4).starts_with("makes no difference"));
-    }
-
-    /// Every script is one thread's and bounded by turns: a trace is the same in every run.
-    #[test]
-    fn scripts_repeat() {
-        for quick in [false, true] {
-            let scale = Scale { dataset_bytes: 512 << 20, limit_ns: 1, quick, fio: false };
-            let scripts = scripts(&scale, VARIANTS[0]);
-            assert_eq!(scripts.len(), 10);
-            for part in scripts.iter().flat_map(|script| &script.parts) {
-                let Part::Load(load) = part else { continue };
-                let Load { threads, limit_ns, operations, .. } = load;
-                assert!(*threads == 1 && *limit_ns == u64::MAX && *operations > 0 && *operations < 1 << 20);
-            }
-        }
     }
 }
