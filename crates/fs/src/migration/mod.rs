@@ -82,6 +82,8 @@ const MOST_CLAIMED: u32 = 100;
 /// Workers, each with a group: while some groups are being written and flushed another is copied or installed ([`turns`]).
 /// With three the device rested while all of them computed, or the processor while all of them waited.
 pub(crate) const WORKERS: usize = NAMES.len();
+/// A writer without room takes a group itself only while fewer are in flight: not all writers shall hang with a device.
+const OF_WRITERS: usize = 3;
 const NAMES: [&str; 6] = [
     "terrace-move-0",
     "terrace-move-1",
@@ -353,11 +355,12 @@ impl Fs {
 
     /// One round: takes a group of victims and demotes it. `wanted` is how many blocks to pick when the
     /// queue is empty.
-    pub(crate) fn demotion_round(&self, wanted: u64) -> FsResult<Round> {
+    /// Not while others have as many as `groups` in flight.
+    pub(crate) fn demotion_round(&self, wanted: u64, groups: usize) -> FsResult<Round> {
         if self.devices.list.is_empty() || self.read_only {
             return Ok(Round::Nothing);
         }
-        let victims = match self.take_victims(wanted)? {
+        let victims = match self.take_victims(wanted, groups)? {
             Victims::Group(victims) => victims,
             Victims::InFlight => return Ok(Round::InFlight),
             Victims::Claimed => return Ok(Round::Claimed),
@@ -429,7 +432,7 @@ impl Fs {
             return Err(FsError::WouldBlock);
         }
         self.migration.pressed.fetch_add(1, Ordering::AcqRel);
-        let round = self.demotion_round(self.group_blocks);
+        let round = self.demotion_round(self.group_blocks, OF_WRITERS);
         self.migration.pressed.fetch_sub(1, Ordering::AcqRel);
         // What operations under way hold is free in a moment; unless it never is.
         let no_data = match round {
@@ -611,7 +614,7 @@ impl Step for MigrationStep {
         }
         let round = {
             let _turn = fs.migration.turns.take();
-            fs.demotion_round(wanted)
+            fs.demotion_round(wanted, WORKERS)
         };
         // Also when another worker has what there is to move, or somebody has it in hand.
         let data_moves = matches!(round, Ok(Round::Progress | Round::InFlight | Round::Claimed));

@@ -58,13 +58,13 @@ impl Migration {
 }
 
 impl Fs {
-    /// Takes the next group of victims, picking `wanted` new ones when none are queued.
-    pub(super) fn take_victims(&self, wanted: u64) -> FsResult<Victims> {
+    /// Takes the next group of victims, picking `wanted` new ones when none are queued; at most `groups` are in flight.
+    pub(super) fn take_victims(&self, wanted: u64, groups: usize) -> FsResult<Victims> {
         // Writers that wait for space come here too: they must not each take a group and a copy buffer.
         // What a device that hangs holds does not count, or all others would wait for it.
         let most = self.demotion_blocks();
-        let workers = WORKERS as u64 * (1 + self.io.silent(self.clock.monotonic_ns()));
-        if self.migration.in_flight.load(Ordering::Acquire) >= workers * most {
+        let groups = groups as u64 + WORKERS as u64 * self.io.silent(self.clock.monotonic_ns());
+        if self.migration.in_flight.load(Ordering::Acquire) >= groups * most {
             return Ok(Victims::InFlight);
         }
         let group = self.migration.pop_group(most as usize);

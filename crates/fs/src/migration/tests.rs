@@ -53,7 +53,7 @@ fn with_file_in(policy: PolicyKind, blocks: usize, chunk_blocks: u32, pm_bytes: 
 }
 
 fn taken(fs: &Fs) -> Vec<Victim> {
-    match fs.take_victims(100).unwrap() {
+    match fs.take_victims(100, WORKERS).unwrap() {
         Victims::Group(victims) => victims,
         _ => Vec::new(),
     }
@@ -88,12 +88,12 @@ fn victims_that_others_have_are_not_none_at_all() {
     let (fs, _) = with_file(12);
     let taken = taken(&fs);
     assert_eq!(taken.len(), 12);
-    assert!(matches!(fs.take_victims(100).unwrap(), Victims::InFlight), "others have them");
-    assert_eq!(fs.demotion_round(100).unwrap(), Round::InFlight);
+    assert!(matches!(fs.take_victims(100, WORKERS).unwrap(), Victims::InFlight), "others have them");
+    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::InFlight);
     fs.demote(&taken).unwrap();
     fs.migration.in_flight.fetch_sub(12, Ordering::AcqRel);
-    assert!(matches!(fs.take_victims(100).unwrap(), Victims::None), "nothing is left");
-    assert_eq!(fs.demotion_round(100).unwrap(), Round::Nothing);
+    assert!(matches!(fs.take_victims(100, WORKERS).unwrap(), Victims::None), "nothing is left");
+    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Nothing);
 }
 
 /// Status said "idle" most of the time while blocks moved, because it looked only at the very moment.
@@ -121,11 +121,11 @@ fn state_tells_of_what_is_queued_and_of_what_just_moved() {
 fn blocks_claimed_by_others_are_waited_for() {
     let (fs, _) = with_file(4);
     fs.sync_to(1, &mut |_| {}).unwrap();
-    assert_eq!(fs.demotion_round(100).unwrap(), Round::Nothing);
+    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Nothing);
     let claim = fs.blocks.claim(20, Purpose::User).unwrap();
-    assert_eq!(fs.demotion_round(100).unwrap(), Round::Claimed);
+    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Claimed);
     claim.give_back_all();
-    assert_eq!(fs.demotion_round(100).unwrap(), Round::Nothing);
+    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Nothing);
 }
 
 /// A block that is overwritten, truncated or unlinked while it is on its way between lower tiers keeps its newest content,
@@ -204,9 +204,9 @@ fn last_blocks_of_closed_files_leave_when_half_of_pm_is_used() {
     small_files(&fs, false);
     let free = fs.blocks.free_hint();
     fs.slow_below.store(free / 8, Ordering::Relaxed);
-    assert_eq!(fs.demotion_round(200).unwrap(), Round::Stayed);
+    assert_eq!(fs.demotion_round(200, WORKERS).unwrap(), Round::Stayed);
     fs.slow_below.store(free / 4, Ordering::Relaxed);
-    assert_eq!(fs.demotion_round(200).unwrap(), Round::Progress);
+    assert_eq!(fs.demotion_round(200, WORKERS).unwrap(), Round::Progress);
 }
 
 /// A pick gave half of the one file that was written at two times, and looked at all of PM for it again and again.
@@ -218,7 +218,7 @@ fn a_pick_gives_what_is_wanted() {
     fs.tick.store(100, Ordering::Relaxed);
     fs.write(ino, 4 * BLOCK_SIZE, &[2; 4 * BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed)
         .unwrap();
-    let Victims::Group(mut victims) = fs.take_victims(100).unwrap() else { panic!("none picked") };
+    let Victims::Group(mut victims) = fs.take_victims(100, WORKERS).unwrap() else { panic!("none picked") };
     victims.extend(fs.migration.queue.lock().iter());
     assert!(victims.len() >= 100 && victims.is_sorted(), "{}", victims.len());
     assert_eq!(victims.iter().filter(|victim| victim.ino == ino).count(), 4, "what is older in it");
@@ -244,7 +244,8 @@ fn a_group_in_many_holes_is_flushed_once_and_all_of_it_goes() {
     }
     let below = || fs.io_report().unwrap().tiers[1].sums;
     let (before, lsn) = (below(), fs.wal.next_lsn().0);
-    let rounds = (0..100).take_while(|_| fs.demotion_round(240).unwrap() == Round::Progress).count() as u64;
+    let rounds =
+        (0..100).take_while(|_| fs.demotion_round(240, WORKERS).unwrap() == Round::Progress).count() as u64;
     let after = below();
     assert_eq!(after.flushes - before.flushes, rounds);
     assert_eq!(
@@ -276,14 +277,14 @@ fn what_stays_is_not_picked_again_at_once() {
             continue;
         }
         looks += u32::from(fs.migration.queue.lock().is_empty());
-        assert_eq!(fs.demotion_round(200).unwrap(), Round::Stayed);
+        assert_eq!(fs.demotion_round(200, WORKERS).unwrap(), Round::Stayed);
         fs.rest(now);
     }
     assert!((5..15).contains(&looks), "the table was read {looks} times in 4 s");
     // PM runs low: nobody rests. And what was closed long ago goes.
     fs.slow_below.store(u64::MAX, Ordering::Relaxed);
     assert!(!fs.rests(fs.clock.monotonic_ns()));
-    assert_eq!(fs.demotion_round(100).unwrap(), Round::Progress);
+    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
     fs.slow_below.store(1, Ordering::Relaxed);
     assert!(!fs.rests(fs.clock.monotonic_ns()));
 }
@@ -346,7 +347,7 @@ fn what_is_promoted_is_no_arrival() {
 fn the_next_group_leaves_the_summary_of_the_last() {
     let (fs, _) = with_file_in(PolicyKind::Anticache, 240, 1024, 2 << 20);
     for _ in 0..3 {
-        let Victims::Group(victims) = fs.take_victims(50).unwrap() else { panic!("none picked") };
+        let Victims::Group(victims) = fs.take_victims(50, WORKERS).unwrap() else { panic!("none picked") };
         assert_eq!(fs.move_group(&victims).unwrap(), Round::Progress);
     }
     let id = fs.devices.of_tier(TierId(1))[0];
