@@ -527,7 +527,8 @@ impl Device {
                 // Holes whose blocks are pinned count as holes: a choice may give nothing.
                 self.filling = if is_fruitful { self.choose() } else { Filling::default() };
                 if self.filling.chunks.is_empty() {
-                    let Some(chunk) = rest.next() else { break };
+                    let has_holes = |at: &usize| self.chunks.get(*at).is_some_and(|place| place.free > 0);
+                    let Some(chunk) = rest.find(has_holes) else { break };
                     self.filling = Filling { chunks: vec![chunk as u32], from: 0, grain: 0 };
                 }
                 is_fruitful = false;

@@ -251,7 +251,8 @@ impl Fs {
     /// Reads and checks the copy.
     fn read_copy(&self, identity: Identity, found: &Found) -> FsResult<[AlignedBlock; 1]> {
         let mut block = [AlignedBlock::zeroed()];
-        self.devices.medium(found.place.device)?.read(found.place.block, &mut block)?;
+        let medium = self.devices.medium(found.place.device)?;
+        self.migration.turns.away(|| medium.read(found.place.block, &mut block))?;
         let [AlignedBlock(bytes)] = &mut block;
         if let Err(error) = unseal(bytes, self.wal.pool_uuid(), identity, found.word) {
             self.devices.note_damage(found.place.device);

@@ -135,7 +135,7 @@ impl Fs {
             self.devices.plan_reads(extents)
         };
         for read in reads {
-            let buffer = match read.read() {
+            let buffer = match self.migration.turns.away(|| read.read()) {
                 Ok(buffer) => Arc::new(buffer),
                 Err(error) => {
                     failed = Some(error.into());

@@ -67,9 +67,10 @@ enum Phase {
 /// What is remembered of a tier above its mark.
 #[derive(Default)]
 struct OfTier {
-    /// Inodes looked at since something moved.
+    /// Inodes looked at in this round, and blocks moved.
     looked: u64,
-    /// Files used lately go too: a whole round without them found nothing.
+    moved: u64,
+    /// Files used lately go too: a whole round without them found next to nothing.
     warm_too: bool,
     /// Damage that was met; the first.
     trouble: Option<FsError>,
@@ -186,6 +187,7 @@ impl Fs {
         if self.wal.is_stopped() || self.go_on().is_err() || !self.devices.space.is_loaded() {
             return Next::After(PERIOD);
         }
+        let fetched = self.metadata.fetched.load(Ordering::Relaxed);
         let (tier, done) = match phase {
             Phase::Rest => match self.find_full(state) {
                 Some(tier) => (tier, Ok(self.begin_window(tier))),
@@ -198,7 +200,11 @@ impl Fs {
             Ok(phase) => state.phase = phase,
             Err(stuck) => self.note_spill_stuck(state.of(tier), tier, stuck),
         }
-        if self.spill_gives_way(tier) { Next::After(POLL) } else { Next::Again }
+        if self.spill_gives_way(tier) || fetched != self.metadata.fetched.load(Ordering::Relaxed) {
+            Next::After(POLL)
+        } else {
+            Next::Again
+        }
     }
 
     /// Whether a lower tier is above its high mark and has another below it.
@@ -252,7 +258,13 @@ impl Fs {
     ) -> Result<Phase, Stuck> {
         self.room_below(tier)?;
         let slots = self.inode_slots();
-        for _ in 0..PIECE.min(left) {
+        let fetched = self.metadata.fetched.load(Ordering::Relaxed);
+        for _ in 0..PIECE {
+            // Pages of cold files are those that lie below: each that was fetched ends the piece.
+            if left == 0 || self.metadata.fetched.load(Ordering::Relaxed) != fetched {
+                break;
+            }
+            left -= 1;
             let ino = state.turn(slots);
             let of = state.of(tier);
             of.looked += 1;
@@ -268,7 +280,6 @@ impl Fs {
                 coldest.pop();
             }
         }
-        left = left.saturating_sub(PIECE);
         if left > 0 {
             return Ok(Phase::Look { tier, left, coldest });
         }
@@ -280,15 +291,29 @@ impl Fs {
         }
     }
 
-    /// After a window: the next one, unless a whole round moved nothing.
+    /// After a window: the next one. After a whole round the tier rests if it is not above its high mark any more, and waits if
+    /// the round moved next to nothing: what cannot leave may be more than the low mark, and what demotion brings
+    /// would keep the hand going round for ever (M6).
     fn next_window(&self, of: &mut OfTier, tier: TierId) -> Result<Phase, Stuck> {
         if of.looked + 1 >= self.inode_slots() {
-            if of.warm_too {
-                return Err(of.trouble.as_ref().map_or_else(|| NOTHING.to_string(), told));
+            if !self.spills_from(tier) {
+                return Ok(Phase::Rest);
             }
-            (of.looked, of.warm_too) = (0, true);
+            if of.moved < self.worth_a_round(tier) {
+                if of.warm_too {
+                    return Err(of.trouble.as_ref().map_or_else(|| NOTHING.to_string(), told));
+                }
+                of.warm_too = true;
+            }
+            (of.looked, of.moved) = (0, 0);
         }
         Ok(self.begin_window(tier))
+    }
+
+    /// Blocks for which a round is worth its look at all inodes.
+    fn worth_a_round(&self, tier: TierId) -> u64 {
+        let total = self.devices.space.totals_now(&self.devices.of_tier(tier)).total;
+        (total / 64).clamp(1, SHORT_GROUP)
     }
 
     /// When a file was last used of which a block lies on a tier and can leave it; `None` if it has none, is pinned, or was used
@@ -387,8 +412,9 @@ impl Fs {
         interleave::point("spill:between-rounds");
         let before = self.migration.spilling.blocks();
         let done = self.move_between(group, to, &mut of.trouble);
-        if self.migration.spilling.blocks() > before {
-            (of.looked, of.failures) = (0, 0);
+        of.moved += self.migration.spilling.blocks() - before;
+        if of.moved >= self.worth_a_round(tier) {
+            of.failures = 0;
             self.migration.spilling.stuck.lock().remove(&tier);
         }
         done.map_err(|error| told(&error))?;
