@@ -208,6 +208,30 @@ fn those_that_have_gone_are_passed_over() -> FsResult<()> {
 }
 
 /// What was read since the mount is not cold, though no access time says so.
+/// More is pinned to the tier than its low mark: once it is under its high mark it rests. The hand went round for ever, and what
+/// demotion brought to the tier went on to the next one at once.
+#[test]
+fn a_tier_with_more_than_its_low_mark_pinned_rests_below_its_high_mark() -> FsResult<()> {
+    let (pool, fs, mut files) = overfull(1024, still());
+    files[..12].iter().for_each(|ino| by_hand(&fs, *ino, HandMove::Pin { tier: 1 }));
+    pool.clock.advance(Duration::from_secs(60));
+    // Amid its round.
+    let mut step = step_of(&fs);
+    assert!((0..200).any(|_| {
+        step.step();
+        !over_the_mark(&fs)
+    }));
+    files.pop();
+    let fresh = create(&fs, ROOT, "fresh");
+    write(&fs, fresh, 0, &[9; BLOCK as usize])?;
+    fs.sync_to(1, &mut |_| {})?;
+    assert!(!over_the_mark(&fs) && used(&fs, 1).0 > 12 * SIZE, "{:?}", used(&fs, 1));
+    spill(&pool, &fs, 60);
+    assert_eq!(bytes_on(&fs, fresh), [0, BLOCK, 0], "it may stay");
+    assert_sound(&pool, fs, &files);
+    Ok(())
+}
+
 #[test]
 fn what_was_read_lately_goes_last() -> FsResult<()> {
     let options = MountOptions {

@@ -68,7 +68,8 @@ pub fn spawn<F: FnOnce() + Send + 'static>(name: &str, body: F) -> io::Result<Jo
 
 /// Processors that this process may run on: at least one.
 pub fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    // An order that was found is to be found again on any machine.
+    if cfg!(feature = "shuttle") { 2 } else { std::thread::available_parallelism().map_or(1, |of| of.get()) }
 }
 
 /// Lets another thread that can run have the processor. A thread that shall not be in others' way calls it after each
