@@ -2,7 +2,7 @@
 # AddressSanitizer over the media (all of the project's unsafe code) and the file system on them; ThreadSanitizer over
 # the threads of the file system with migration, of log, allocator and media.
 # The standard library is the toolchain's and not instrumented: what its locks and channels order is not seen, but
-# parking_lot's, which the engine uses, is built with the same flags and is. scripts/tests/tsan.suppressions says
+# parking_lot's, which the engine uses here only, is built with the same flags and is. scripts/tests/tsan.suppressions says
 # what is left out for that reason. SANITIZERS="address": that one alone.
 . "$(dirname "$0")/suites.sh"
 # Suppressions go by the names of functions.
@@ -39,7 +39,8 @@ for kind in ${SANITIZERS:-address thread}; do
     thread)
         export TSAN_OPTIONS="suppressions=$root/scripts/tests/tsan.suppressions halt_on_error=1"
         export TERRACE_ROUNDS=150
-        flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+        # Mutexes of a crate that it instruments (crates/runtime/src/sync.rs).
+        flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg terrace_sanitized"
         tests thread "$flags" -p terrace-fs --test stress
         tests thread "$flags" -p terrace-wal -p terrace-blocks --lib --tests -- --test-threads=1
         ;;

@@ -4,11 +4,15 @@
 //! With the feature `shuttle` they are those of a scheduler that tries orders of execution: what is to be tried takes
 //! its locks and atomics from here.
 
+// ThreadSanitizer does not see what the standard library, compiled beforehand, does when a mutex is contended.
+#[cfg_attr(terrace_sanitized, allow(dead_code))] // its mutexes
 mod locks;
 
-pub use locks::{
-    Condvar, Mutex, MutexGuard, ReentrantMutex, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
-};
+#[cfg(any(feature = "shuttle", not(terrace_sanitized)))]
+pub use locks::{Condvar, Mutex, MutexGuard, ReentrantMutex, WaitTimeoutResult};
+pub use locks::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(all(not(feature = "shuttle"), terrace_sanitized))]
+pub use parking_lot::{Condvar, Mutex, MutexGuard, ReentrantMutex, WaitTimeoutResult};
 #[cfg(feature = "shuttle")]
 pub use shuttle::sync::atomic;
 #[cfg(not(feature = "shuttle"))]
