@@ -72,7 +72,8 @@ impl Fs {
             }
             // One that would have to give the same blocks away next comes last.
             Destination::Below(_) => {
-                tiers.sort_by_key(|tier| (*tier < drain_to, self.spills_from(*tier), *tier));
+                // Asked once of each: the answer may change meanwhile, and an order that changes is none.
+                tiers.sort_by_cached_key(|tier| (*tier < drain_to, self.spills_from(*tier), *tier));
             }
             Destination::Only(_) | Destination::AtOrBelow(_) => {}
         }

@@ -26,6 +26,17 @@ fn with_file_under(policy: PolicyKind, blocks: usize) -> (Arc<Fs>, Ino) {
 }
 
 fn with_file_in(policy: PolicyKind, blocks: usize, chunk_blocks: u32, pm_bytes: u64) -> (Arc<Fs>, Ino) {
+    let tier = Arc::new(SimulatedDevice::new(4096));
+    with_file_over(tier, policy, blocks, chunk_blocks, pm_bytes)
+}
+
+fn with_file_over(
+    tier: Arc<SimulatedDevice>,
+    policy: PolicyKind,
+    blocks: usize,
+    chunk_blocks: u32,
+    pm_bytes: u64,
+) -> (Arc<Fs>, Ino) {
     let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
     let options = FormatOptions {
         label: String::new(),
@@ -38,10 +49,7 @@ fn with_file_in(policy: PolicyKind, blocks: usize, chunk_blocks: u32, pm_bytes: 
         root: Default::default(),
         devices: vec![device],
     };
-    let media = PoolMedia {
-        pm: Arc::new(RecordedPm::new(pm_bytes)),
-        block: vec![Arc::new(SimulatedDevice::new(4096))],
-    };
+    let media = PoolMedia { pm: Arc::new(RecordedPm::new(pm_bytes)), block: vec![tier] };
     format(&media, &options).unwrap();
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let clock = Arc::new(ManualClock::new(1 << 60));
@@ -57,6 +65,39 @@ fn taken(fs: &Fs) -> Vec<Victim> {
         Victims::Group(victims) => victims,
         _ => Vec::new(),
     }
+}
+
+/// A worker that read the cold copy under a partial shadow kept its turn: while a device hung, no other worker installed
+/// what it had written.
+#[test]
+fn who_waits_for_a_read_of_a_device_has_no_turn() {
+    let tier = Arc::new(SimulatedDevice::new(4096));
+    let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 12, 16, 2 << 20);
+    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
+    fs.write(ino, 0, &[2; 64], WriteFlags::default(), Wait::Allowed).unwrap();
+    let victims = taken(&fs);
+    assert_eq!(victims.len(), 1);
+    tier.stall();
+    let working = Arc::clone(&fs);
+    let body = move || {
+        let _turn = working.migration.turns.take();
+        working.demote(&victims)
+    };
+    let worker = thread::spawn("worker", body).unwrap();
+    while tier.waiting() == 0 {
+        thread::offer_processor();
+    }
+    let (waiting, (tell, told)) = (Arc::clone(&fs), std::sync::mpsc::channel());
+    let body = move || {
+        let turns: Vec<_> = (0..thread::processors()).map(|_| waiting.migration.turns.take()).collect();
+        tell.send(turns.len()).unwrap();
+    };
+    let others = thread::spawn("others", body).unwrap();
+    let all = told.recv_timeout(Duration::from_secs(10));
+    tier.unstall();
+    assert_eq!(all, Ok(thread::processors()), "a turn is kept beside a device that hangs");
+    others.join().unwrap();
+    assert_eq!(worker.join().unwrap().unwrap(), 1);
 }
 
 /// Evicting clean blocks and giving up shadowed ones made a record that was too large again as large as
