@@ -5,8 +5,8 @@
 use crate::header::{Header, List, PageKey};
 use crate::page::Page;
 use crate::shard::Shard;
-use crate::{BlockCache, Found};
-use terrace_format::{BLOCK_SIZE, Ino};
+use crate::{BlockCache, Found, TOGETHER};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_runtime::sync::atomic::Ordering;
 
 /// How often clean pages are looked at for buffers that are kept for few of them: a second.
@@ -127,6 +127,47 @@ impl BlockCache {
         let mut shard = self.shard(&key).lock();
         if let Some(at) = shard.find(key).filter(|at| shard.header(*at).list != List::Dirty) {
             self.drop_clean(&mut shard, at);
+        }
+    }
+
+    /// Drops the clean pages of some blocks: the file has them no more. Left to age they would stay for long, because what
+    /// is asked for as seldom as they were displaces nothing.
+    pub fn remove_range(&self, ino: Ino, generation: u32, from: FileBlock, to: FileBlock) {
+        if self.bytes() == 0 {
+            return;
+        }
+        let mut first = from.0;
+        while first < to.0 {
+            // One lock for those that stay together.
+            let end = (first / TOGETHER + 1).saturating_mul(TOGETHER).min(to.0);
+            let key = |block| PageKey { ino, generation, block: FileBlock(block) };
+            let mut shard = self.shard(&key(first)).lock();
+            for block in first..end {
+                if let Some(at) = shard.find(key(block)).filter(|at| shard.header(*at).list != List::Dirty) {
+                    self.drop_clean(&mut shard, at);
+                }
+            }
+            first = end;
+        }
+    }
+
+    /// Gives a clean page the content that its block has from `version` on; not a touch. Where there is none, nothing.
+    pub fn renew(&self, key: PageKey, version: u64, page: Page) {
+        let mut shard = self.shard(&key).lock();
+        let Some(at) = shard.find(key).filter(|at| shard.header(*at).list != List::Dirty) else { return };
+        shard.header_mut(at).version = version;
+        if let Some(place) = shard.page_mut(at) {
+            *place = page;
+        }
+    }
+
+    /// Takes a clean page of version `from` over into version `to`, of which the content is the same; not a touch.
+    pub fn carry(&self, key: PageKey, from: u64, to: u64) {
+        let mut shard = self.shard(&key).lock();
+        let Some(at) = shard.find(key) else { return };
+        let header = shard.header_mut(at);
+        if header.list != List::Dirty && header.version == from {
+            header.version = to;
         }
     }
 

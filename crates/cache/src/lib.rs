@@ -35,6 +35,9 @@ pub struct Found {
 
 const SHARDS: usize = 16;
 
+/// Blocks of a file that lie in one shard, so that a prefetch takes few locks.
+const TOGETHER: u64 = 32;
+
 /// The block cache.
 pub struct BlockCache {
     shards: Vec<Mutex<Shard>>,
@@ -66,8 +69,7 @@ impl BlockCache {
     }
 
     fn shard(&self, key: &PageKey) -> &Mutex<Shard> {
-        // Runs of 32 blocks stay together, so that a prefetch takes few locks.
-        let mix = (key.ino.0.wrapping_mul(31) ^ (key.block.0 >> 5)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mix = (key.ino.0.wrapping_mul(31) ^ (key.block.0 / TOGETHER)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(mix >> 60) as usize % SHARDS]
     }
 }

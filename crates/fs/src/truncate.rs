@@ -108,7 +108,7 @@ impl Fs {
         shards: &mut ShardsWrite<'_>,
         staged: &mut Staged<'_>,
     ) -> Attempt<()> {
-        self.bump_removed(inode.ino, piece.range);
+        self.bump_removed(inode, piece.range, &piece.cold);
         if !piece.cold.is_empty() {
             let mut freed = Vec::new();
             let (first, end) = (piece.range.first, piece.range.end);
@@ -136,10 +136,14 @@ impl Fs {
         Ok(())
     }
 
-    /// Who looked at a range before it was removed learns that it changed (S6).
-    fn bump_removed(&self, ino: Ino, range: BlockRange) {
-        if !planted(Mistake::PunchIgnoredByVersion) {
-            self.cold_versions.bump(ino, range);
+    /// Who looked at a range before it was removed learns that it changed (S6); copies in DRAM of what lies below go.
+    fn bump_removed(&self, inode: &Inode, range: BlockRange, cold: &[ColdExtent]) {
+        if planted(Mistake::PunchIgnoredByVersion) {
+            return;
+        }
+        self.cold_versions.bump(inode.ino, range);
+        for gone in cold.iter().filter_map(|extent| extent.slice(range.first, range.end)) {
+            self.cache.remove_range(inode.ino, inode.slot.generation.get(), gone.first, gone.end());
         }
     }
 
@@ -248,7 +252,7 @@ impl Fs {
             return Err(Need::ClearIntent { ino: inode.ino, range: WHOLE_FILE }.into());
         }
         // Reads treat the range as gone from now on.
-        self.bump_removed(inode.ino, range);
+        self.bump_removed(inode, range, &[]);
         slot.flags = (slot.flags.get() | flag::HAS_INTENT).into();
         let generation = slot.generation.get();
         intent::put(

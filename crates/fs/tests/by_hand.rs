@@ -9,8 +9,10 @@ use common::ROOT;
 use common::tiers::*;
 use std::collections::BTreeSet;
 use terrace_format::Ino;
-use terrace_fs::{Allocate, Fs, FsResult, HandMove, HandState, MountOptions, PolicyKind, Wait};
-use terrace_media::block::{Operation, Times};
+use terrace_fs::{
+    Allocate, Fs, FsResult, HandMove, HandState, MountOptions, PolicyKind, SetAttributes, Wait,
+};
+use terrace_media::block::{Operation, SimulatedDevice, Times};
 use terrace_runtime::Next;
 
 const W: Wait = Wait::Allowed;
@@ -439,4 +441,47 @@ fn a_crash_amid_a_move_leaves_old_places_or_new_ones() {
         });
         assert!(places.contains(&before) && places.contains(&after), "{from} to {to}: {places:?}");
     }
+}
+
+/// Each overwrite of a block that went down again, and each move between tiers, had made the copy in DRAM stale: it was
+/// read from a device, while the stale page, like all of removed files, stayed in the place of something useful.
+#[test]
+fn copies_in_dram_outlive_overwrites_and_moves() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "file");
+    let mut content = pattern(40 * BLOCK as usize, 1);
+    write(&fs, file, 0, &content)?;
+    pool.migrate_all(&fs, file, 1);
+    assert_content(&fs, file, &content);
+    let is_in_dram = |content: &[u8]| {
+        let reads = |device: &SimulatedDevice| {
+            device.fail_next(Operation::Read, 0..u64::MAX, 5, Times::Forever);
+        };
+        pool.devices.iter().for_each(|device| reads(device));
+        assert_content(&fs, file, content);
+        pool.devices.iter().for_each(|device| device.clear_failures());
+    };
+    is_in_dram(&content);
+    pool.migrate_all(&fs, file, 2);
+    is_in_dram(&content);
+    for (to, first, blocks) in [(1, 3, 9), (2, 20, 1)] {
+        let range = (first * BLOCK) as usize..((first + blocks) * BLOCK) as usize;
+        content[range.clone()].copy_from_slice(&pattern(range.len(), 7 + first as u8));
+        write(&fs, file, first * BLOCK, &content[range])?;
+        pool.migrate_all(&fs, file, to);
+        assert_eq!(bytes_on(&fs, file)[to as usize], 40 * BLOCK);
+        is_in_dram(&content);
+    }
+    assert_eq!(fs.status()?.dram.cache_bytes, 40 * BLOCK);
+    let half = SetAttributes { size: Some(20 * BLOCK), ..Default::default() };
+    fs.setattr(file, &half, W)?;
+    fs.run_background(1000);
+    assert_eq!(fs.status()?.dram.cache_bytes, 20 * BLOCK);
+    fs.unlink(ROOT, b"file", W)?;
+    fs.forget(file, 1);
+    fs.run_background(1000);
+    assert_eq!(fs.status()?.dram.cache_bytes, 0);
+    pool.assert_clean();
+    Ok(())
 }

@@ -374,7 +374,6 @@ impl Fs {
         let run = DeviceRun { length: count as u64, ..start.place };
         let mut shards = self.lock_shards(file.ino, old.iter().map(DeviceRun::from).chain([run]));
         let mut staged = Staged::new(self, None, false);
-        self.cold_versions.bump(file.ino, BlockRange::new(extent.first, extent.end()));
         let mut freed = Vec::new();
         cold_map::install(&mut shards, &mut staged.tx, file.ino, &extent, &mut freed)?;
         for (device, start, length) in freed {
@@ -382,7 +381,15 @@ impl Fs {
         }
         chunks::mark(&mut shards, &mut staged.tx, run, true)?;
         staged.unlink_emptied(&mut shards)?;
+        let range = BlockRange::new(extent.first, extent.end());
+        let before = self.cold_versions.of_range(file.ino, range);
+        self.cold_versions.bump(file.ino, range);
         staged.commit(reservation)?;
+        // Another place, the same content: copies in DRAM are as good as before.
+        let after = self.cold_versions.of_range(file.ino, range);
+        for (index, (before, after)) in (0..).zip(before.into_iter().zip(after)) {
+            self.cache.carry(inode.page_key(range.first.plus(index)), before, after);
+        }
         Ok((skipped, count))
     }
 }

@@ -144,7 +144,6 @@ impl Fs {
         // The catalog first, all of it: when it lacks room the attempt ends, and a block that was released in it would
         // look as if it had changed.
         for run in part.chunk_by(follows) {
-            self.cold_versions.bump(inode.ino, range_of(run));
             let mut freed = Vec::new();
             cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent_of(run), &mut freed)?;
             for (device, start, length) in freed {
@@ -167,7 +166,10 @@ impl Fs {
         let mut slot = inode.slot;
         slot.flags = (slot.flags.get() | flag::HAS_COLD).into();
         log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
-        let copies = self.copies_for_dram(&inode, part);
+        // Last: an attempt that fails makes no copy in DRAM stale.
+        let held = self.held_in_dram(&inode, part.iter());
+        part.chunk_by(follows).for_each(|run| self.cold_versions.bump(inode.ino, range_of(run)));
+        let copies = self.copies_for_dram(&inode, part.iter(), &held);
         staged.commit(reservation)?;
         self.keep_copies(&inode, copies);
         Ok((skipped, count))

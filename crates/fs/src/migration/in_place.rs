@@ -266,11 +266,11 @@ impl Fs {
                 part.push(copied);
             }
         }
-        let (Some(begin), Some(last)) = (part.first(), part.last()) else { return Ok((taken, 0)) };
-        let range = BlockRange::new(begin.candidate.block, last.candidate.block.plus(1));
+        if part.is_empty() {
+            return Ok((taken, 0));
+        }
         let mut shards = self.lock_shards(first.ino, []);
         let mut staged = Staged::new(self, None, false);
-        self.cold_versions.bump(first.ino, range);
         // Its place stays its own: what it takes the place of is itself. The catalog first, as in `install_first`.
         let mut itself = Vec::new();
         cold_map::install(&mut shards, &mut staged.tx, first.ino, &extent, &mut itself)?;
@@ -283,8 +283,11 @@ impl Fs {
             self.stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
         }
         staged.unlink_emptied(&mut shards)?;
-        let copies: Vec<_> =
-            part.iter().flat_map(|c| self.copies_for_dram(&inode, std::slice::from_ref(*c))).collect();
+        let held = self.held_in_dram(&inode, part.iter().copied());
+        for Copied { candidate, .. } in &part {
+            self.cold_versions.bump(first.ino, BlockRange::new(candidate.block, candidate.block.plus(1)));
+        }
+        let copies = self.copies_for_dram(&inode, part.iter().copied(), &held);
         staged.commit(reservation)?;
         self.keep_copies(&inode, copies);
         Ok((taken, part.len()))

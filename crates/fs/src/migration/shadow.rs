@@ -39,6 +39,9 @@ impl Fs {
         let mut shards = self.lock_shards(inode.ino, extents.iter().map(DeviceRun::from));
         let mut staged = Staged::new(self, None, false);
         self.cold_versions.bump(inode.ino, range);
+        for gone in extents.iter().filter_map(|extent| extent.slice(range.first, range.end)) {
+            self.cache.remove_range(inode.ino, inode.slot.generation.get(), gone.first, gone.end());
+        }
         let mut freed = Vec::new();
         cold_map::cut(&mut shards, &mut staged.tx, inode.ino, range.first, range.end, &mut freed)?;
         let mut count = 0;

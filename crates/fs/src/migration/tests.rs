@@ -505,3 +505,24 @@ fn what_somebody_reads_is_not_written_over() {
     overwrite(20);
     assert_eq!((below(20), fs.migration.report(0).in_place_bytes), (2, BLOCK_SIZE));
 }
+
+/// A block that is written in place takes its copy in DRAM along, and leaves those of its neighbours as they are.
+#[test]
+fn what_is_written_in_place_stays_in_dram() {
+    let (fs, ino) = with_file_in(PolicyKind::Static, 32, 64, 2 << 20);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let mut bytes = vec![0; 32 * BLOCK_SIZE as usize];
+    assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len());
+    for block in [20, 22] {
+        let content = [2; BLOCK_SIZE as usize];
+        fs.write(ino, block * BLOCK_SIZE, &content, WriteFlags::default(), Wait::Allowed).unwrap();
+    }
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    assert_eq!(fs.migration.report(0).in_place_bytes, 2 * BLOCK_SIZE);
+    let inode = fs.load(ino).unwrap();
+    for block in (0..32).map(FileBlock) {
+        let page = fs.cached_page(&inode, block).unwrap();
+        let expected = if [20, 22].contains(&block.0) { 2 } else { 1 };
+        assert!(page.bytes().iter().all(|byte| *byte == expected), "block {block}");
+    }
+}

@@ -11,6 +11,7 @@ use super::plan::{LEAVING, Victim};
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::slot::Inode;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use terrace_cache::Page;
 use terrace_format::checksum::crc32c;
@@ -47,6 +48,14 @@ impl Kept {
         let first = self.first.load(Ordering::Relaxed);
         first.checked_sub(1).map(|since_mount_ns| since_mount_ns as f64 / 1e9)
     }
+}
+
+/// A copy of a block that leaves PM.
+pub(super) struct Copy {
+    block: FileBlock,
+    page: Page,
+    /// It takes the place of an older one.
+    renews: bool,
 }
 
 impl Fs {
@@ -133,33 +142,60 @@ impl Fs {
         Ok(Some((victims, Some(at))))
     }
 
-    /// Copies of what is about to be installed, if the file is read-dominated and half of the cache is not in use, whatever
-    /// idles at this moment: it leaves PM, and what went without a copy because PM idled just then was read from the device
-    /// ever after. The caller holds the inode lock.
-    pub(super) fn copies_for_dram(&self, inode: &Inode, part: &[Copied<'_>]) -> Vec<(FileBlock, Page)> {
-        let room = self.room_for_copies();
+    /// Of which blocks that are about to be installed DRAM has a copy that somebody asked for. Called before their versions
+    /// change; the caller holds the inode lock.
+    pub(super) fn held_in_dram<'b, 'c: 'b>(
+        &self,
+        inode: &Inode,
+        part: impl Iterator<Item = &'b Copied<'c>>,
+    ) -> SmallVec<[bool; 32]> {
+        let any = self.cache.bytes() > 0;
+        let version = |block| self.cold_versions.get(inode.ino, block);
+        let held = |block| any && self.cache.holds(inode.page_key(block), version(block));
+        part.map(|copied| held(copied.candidate.block)).collect()
+    }
+
+    /// Copies of what is about to be installed: of blocks that DRAM `held` an older copy of, which somebody asked for; and of
+    /// all, if the file is read-dominated and half of the cache is not in use, whatever idles at this moment: it leaves PM,
+    /// and what went without a copy because PM idled just then was read from the device ever after. The caller holds the
+    /// inode lock.
+    pub(super) fn copies_for_dram<'b, 'c: 'b>(
+        &self,
+        inode: &Inode,
+        part: impl Iterator<Item = &'b Copied<'c>>,
+        held: &[bool],
+    ) -> Vec<Copy> {
+        let mut room = self.room_for_copies();
         if room == 0 || !self.is_read_dominated(inode) {
-            return Vec::new();
+            room = 0;
+        } else {
+            self.migration.kept.wanted(self.clock.monotonic_ns().saturating_sub(self.mounted_ns));
         }
-        self.migration.kept.wanted(self.clock.monotonic_ns().saturating_sub(self.mounted_ns));
-        let copy = |copied: &Copied<'_>| {
+        let copy = |(copied, held): (&Copied<'c>, &bool)| {
+            if !held {
+                room = room.checked_sub(1)?;
+            }
             let mut block = AlignedBlock::zeroed();
             self.pm.read(copied.candidate.pm.offset(), &mut block.0).ok()?;
             // What was merged on the way down is not what PM holds.
             let same = !copied.candidate.unwritten && crc32c(&block.0) == copied.crc;
             let page = same.then(|| Page::new(Arc::new(vec![block]), 0))??;
-            Some((copied.candidate.block, page))
+            Some(Copy { block: copied.candidate.block, page, renews: *held })
         };
-        part.iter().filter_map(copy).take(room as usize).collect()
+        part.zip(held).filter_map(copy).collect()
     }
 
     /// Keeps them, once their extent is installed. The caller still holds the inode lock.
-    pub(super) fn keep_copies(&self, inode: &Inode, copies: Vec<(FileBlock, Page)>) {
+    pub(super) fn keep_copies(&self, inode: &Inode, copies: Vec<Copy>) {
         let now = self.clock.monotonic_ns();
-        self.migration.kept.blocks.fetch_add(copies.len() as u64, Ordering::Relaxed);
-        for (block, page) in copies {
-            let version = self.cold_versions.get(inode.ino, block);
-            self.cache.insert(inode.page_key(block), version, page, true, now);
+        for Copy { block, page, renews } in copies {
+            let (key, version) = (inode.page_key(block), self.cold_versions.get(inode.ino, block));
+            if renews {
+                self.cache.renew(key, version, page);
+            } else {
+                self.migration.kept.blocks.fetch_add(1, Ordering::Relaxed);
+                self.cache.insert(key, version, page, true, now);
+            }
         }
     }
 }
