@@ -310,6 +310,14 @@ impl Machine<'_> {
     /// Copies below and in DRAM are no longer the newest.
     fn changed(&mut self, id: u32) {
         self.drop_clean(id);
+        self.changed_in_pm(id);
+    }
+
+    /// As [`Self::changed`], where the new content lies in PM: a copy in DRAM gets it when it leaves PM.
+    fn changed_in_pm(&mut self, id: u32) {
+        if self.copies == Copies::Both {
+            self.drop_clean(id);
+        }
         self.dirty.remove(id);
         self.kept[Memory::Pm as usize].remove(id);
         self.last_uses[id as usize] = LastUse::Written;
@@ -421,7 +429,7 @@ impl Machine<'_> {
         for id in ids {
             let there = self.places[*id as usize].pm;
             if there || self.make_pm_room() {
-                self.changed(*id);
+                self.changed_in_pm(*id);
                 self.enter_pm(*id);
                 stored += 1;
             } else {
