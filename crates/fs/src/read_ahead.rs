@@ -5,7 +5,8 @@
 //! themselves; as large as the mount says where it is not. A file that is read on has two windows ahead of its reader, in
 //! pieces that are queued here and fetched by [`AheadStep`]s, two at a time beside what the reader fetches, so that the
 //! latency of one is hidden behind the transfer of the other. Who misses a block of a queued piece fetches that himself;
-//! who misses one that is being fetched waits for it, not longer than a few seconds, and then looks again.
+//! who misses one that is being fetched waits for it, not longer than a few seconds. Then it fetches what it asked for
+//! itself, and nobody waits for that window any more: a device may hang that has another part of it.
 //!
 //! Volatile and approximate: one stream per slot of a small table by inode; two files that share a slot cost a short
 //! window, nothing else. What is fetched ahead is a hint: errors are left to those who ask for the block.
@@ -175,18 +176,19 @@ impl ReadAhead {
     }
 
     /// Waits until nobody fetches a block any more; false when that takes too long: it is among blocks of a device that hangs.
+    /// Then its window is as good as gone for others too, or each of a reader's requests would wait as long.
     fn wait_for(&self, ino: Ino, block: FileBlock) -> bool {
+        let holds = |window: &Window| window.0 == ino && window.1.first <= block && block < window.1.end;
         let mut queue = self.queue.lock();
         for _ in 0..MOST_WAITS {
-            let held = queue
-                .under_way
-                .iter()
-                .any(|(file, range)| *file == ino && range.first <= block && block < range.end);
-            if !held {
+            if !queue.under_way.iter().any(holds) {
                 return true;
             }
             self.came.wait_for(&mut queue, WAIT);
         }
+        queue.under_way.retain(|window| !holds(window));
+        drop(queue);
+        self.came.notify_all();
         false
     }
 

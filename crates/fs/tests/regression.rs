@@ -626,6 +626,55 @@ fn a_name_whose_inode_cannot_be_read_is_not_left_out() -> FsResult<()> {
     Ok(())
 }
 
+/// One page of the inode file that could not be read, or found, ended the search for free numbers: no file could be made any
+/// more when those found before were used up. Its own numbers are used again by the first mount that can read it.
+#[test]
+fn an_unreadable_inode_page_ends_no_search_for_numbers() -> FsResult<()> {
+    for lost_place in [false, true] {
+        let pool = Pool::new(4 << 20, 1025);
+        let fs = pool.mount();
+        let page_of = |ino: Ino| ino.0 / SLOTS_PER_PAGE;
+        // Pages in which 64 new files are.
+        let make = |fs: &Fs, name: &str| -> FsResult<Vec<u64>> {
+            (0..64).map(|index| Ok(page_of(create(fs, &format!("{name}{index}"))?))).collect()
+        };
+        let count = |pages: &[u64], page: u64| pages.iter().filter(|found| **found == page).count() as u64;
+        for index in 0..4 * SLOTS_PER_PAGE {
+            let ino = create(&fs, &format!("first{index}"))?;
+            fs.forget(ino, 1);
+            if [1, 2].contains(&page_of(ino)) {
+                fs.unlink(ROOT, format!("first{index}").as_bytes(), W)?;
+            }
+        }
+        fs.run_background(1000);
+        fs.unmount()?;
+        drop(fs);
+        let owners = owners(&pool);
+        let of_kind = |kind, datum| {
+            let owner = Owner::Page { kind, datum };
+            owners.iter().find(|(_, found)| *found == owner).unwrap().0.offset().0
+        };
+        let (page, node) = (of_kind(PageKind::InodePage, 1), of_kind(PageKind::InodeNode, 0));
+        let damaged = if lost_place { node + 8..node + 16 } else { page..page + BLOCK_SIZE };
+        pool.pm.poison(damaged);
+        let fs = pool.mount();
+        let made = make(&fs, "second")?;
+        assert_eq!((count(&made, 1), count(&made, 2)), (0, SLOTS_PER_PAGE), "{made:?}");
+        assert_eq!(count(&make(&fs, "third")?, 1), 0);
+        fs.unmount()?;
+        drop(fs);
+        pool.pm.clear_poison();
+        pool.assert_clean();
+        let fs = pool.mount();
+        let made = make(&fs, "fourth")?;
+        assert_eq!(count(&made, 1), SLOTS_PER_PAGE, "{made:?}");
+        fs.unmount()?;
+        drop(fs);
+        pool.assert_clean();
+    }
+    Ok(())
+}
+
 /// A write of several pieces of which a later one failed said ENOSPC, although the first were in the file.
 #[test]
 fn write_that_fails_later_on_is_short() -> FsResult<()> {

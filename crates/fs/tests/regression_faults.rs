@@ -5,16 +5,17 @@
 mod common;
 
 use common::tiers::{
-    Tiers, assert_content, bytes_on, create as create_in, mkdir, pattern as tier_pattern, write as write_at,
+    Tiers, assert_content, bytes_on, create as create_in, find, mkdir, pattern as tier_pattern,
+    write as write_at,
 };
 use common::{CALLER, Pool, ROOT};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_format::{DeviceBlock, Ino};
+use terrace_format::{DeviceBlock, FileBlock, Ino};
 use terrace_fs::{
-    Fs, FsResult, HandMove, HandState, MetadataMoves, MountOptions, PolicyKind, PoolMedia, Seek, Wait,
-    WriteFlags, read_superblock,
+    BlockRange, Fs, FsResult, HandMove, HandState, MetadataMoves, MountOptions, PolicyKind, PoolMedia, Seek,
+    Wait, WriteFlags, read_superblock,
 };
 use terrace_media::block::{AlignedBlock, Operation, SimulatedDevice, Times};
 use terrace_media::pm::RecordedPm;
@@ -357,6 +358,57 @@ fn a_device_that_hangs_does_not_keep_writers_from_the_others() {
     assert!(fs.whereabouts(written).is_ok());
     pool.devices[0].unstall();
     writers.into_iter().for_each(|writer| writer.join().unwrap());
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+/// A reader waited for a window that was fetched ahead of it for as long as a device hung on which the end of that window lay,
+/// although what it asked for was on another; and then for a few seconds with each read.
+#[test]
+fn a_reader_does_not_wait_for_what_is_read_ahead_from_a_device_that_hangs() {
+    let pool = Tiers::new(4 << 20, 200, 1024);
+    let fs = pool.mount();
+    let ino = create_in(&fs, ROOT, "file");
+    let content = tier_pattern(300 * BLOCK as usize, 1);
+    write_at(&fs, ino, 0, &content).unwrap();
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = pool.mount();
+    let ino = find(&fs, "file");
+    let on_first = |block: u64| {
+        let range = BlockRange::new(FileBlock(block), FileBlock(block + 1));
+        fs.whereabouts_in(ino, range).unwrap().tiers[1].1 > 0
+    };
+    let end = (0..300).find(|block| !on_first(*block)).unwrap();
+    // The second read queues what lies 96 blocks behind the first and farther: the last 20 blocks of the first device, and
+    // blocks of the second.
+    let first = end.checked_sub(96 + 20).unwrap();
+    assert!((end..300).all(|block| !on_first(block)));
+    let read = move |fs: &Fs, block: u64| {
+        let mut found = vec![0; BLOCK as usize];
+        assert_eq!(fs.read(ino, block * BLOCK, &mut found, W).unwrap(), found.len());
+        found
+    };
+    [first, first + 32].iter().for_each(|block| drop(read(&fs, *block)));
+    pool.devices[1].stall_at_most(Duration::from_secs(600));
+    let mut steps = fs.background_steps();
+    let ahead = steps.iter().position(|(step, _)| step.name() == "terrace-ahead-0").unwrap();
+    let (mut ahead, _) = steps.swap_remove(ahead);
+    let fetching = thread::spawn("ahead", move || _ = ahead.step()).unwrap();
+    while pool.devices[1].waiting() == 0 {
+        std::thread::yield_now();
+    }
+    let (reading, (tell, told)) = (Arc::clone(&fs), std::sync::mpsc::channel());
+    let body = move || tell.send((end - 20..end).flat_map(|block| read(&reading, block)).collect()).unwrap();
+    let reader = thread::spawn("reader", body).unwrap();
+    // Each read waits for 5 s at most, all of them for less than 100.
+    let found: Result<Vec<u8>, _> = told.recv_timeout(Duration::from_secs(45));
+    let waiting = pool.devices[1].waiting();
+    pool.devices[1].unstall();
+    assert_eq!(found.as_deref(), Ok(&content[((end - 20) * BLOCK) as usize..(end * BLOCK) as usize]));
+    assert_eq!(waiting, 1, "the device answered before the reader came");
+    [fetching, reader].into_iter().for_each(|thread| thread.join().unwrap());
     fs.unmount().unwrap();
     pool.assert_clean();
 }

@@ -12,7 +12,7 @@ use terrace_format::device::{FIRST_CHUNK_BLOCK, decode_summary};
 use terrace_format::{FileBlock, Ino, TierId};
 use terrace_media::block::{AlignedBlock, SimulatedDevice};
 use terrace_media::pm::RecordedPm;
-use terrace_placement::VictimOrder;
+use terrace_placement::{Idle, VictimOrder};
 use terrace_runtime::ManualClock;
 use terrace_runtime::sync::atomic::AtomicUsize;
 
@@ -77,17 +77,23 @@ fn who_waits_for_a_read_of_a_device_has_no_turn() {
     fs.write(ino, 0, &[2; 64], WriteFlags::default(), Wait::Allowed).unwrap();
     let victims = taken(&fs);
     assert_eq!(victims.len(), 1);
+    assert_others_have_turns(&fs, &tier, move |fs| assert_eq!(fs.demote(&victims).unwrap(), 1));
+}
+
+/// While the device hangs in the first thing that a worker asks of it, others have all turns.
+#[track_caller]
+fn assert_others_have_turns(fs: &Arc<Fs>, tier: &SimulatedDevice, work: impl FnOnce(&Fs) + Send + 'static) {
     tier.stall();
-    let working = Arc::clone(&fs);
+    let working = Arc::clone(fs);
     let body = move || {
         let _turn = working.migration.turns.take();
-        assert_eq!(working.demote(&victims).unwrap(), 1);
+        work(&working);
     };
     let worker = thread::spawn("worker", body).unwrap();
     while tier.waiting() == 0 {
         thread::offer_processor();
     }
-    let (waiting, (tell, told)) = (Arc::clone(&fs), std::sync::mpsc::channel());
+    let (waiting, (tell, told)) = (Arc::clone(fs), std::sync::mpsc::channel());
     let body = move || {
         let turns: Vec<_> = (0..thread::processors()).map(|_| waiting.migration.turns.take()).collect();
         tell.send(turns.len()).unwrap();
@@ -98,6 +104,22 @@ fn who_waits_for_a_read_of_a_device_has_no_turn() {
     assert_eq!(all, Ok(thread::processors()), "a turn is kept beside a device that hangs");
     others.join().unwrap();
     worker.join().unwrap();
+}
+
+/// As above of a worker that met a page of metadata below PM: here the leaf that says where the cold copy is.
+#[test]
+fn who_waits_for_a_page_of_metadata_has_no_turn() {
+    let tier = Arc::new(SimulatedDevice::new(4096));
+    // Checksums of so many blocks take several leaves.
+    let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 1100, 2048, 64 << 20);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    fs.write(ino, 0, &[2; 64], WriteFlags::default(), Wait::Allowed).unwrap();
+    let victims = taken(&fs);
+    assert_eq!(victims.len(), 1);
+    assert!(fs.lower_metadata_now().unwrap() > 0);
+    let fetched = fs.metadata.fetched.load(Ordering::Relaxed);
+    assert_others_have_turns(&fs, &tier, move |fs| assert_eq!(fs.demote(&victims).unwrap(), 1));
+    assert!(fs.metadata.fetched.load(Ordering::Relaxed) > fetched);
 }
 
 /// Evicting clean blocks and giving up shadowed ones made a record that was too large again as large as
@@ -437,6 +459,31 @@ fn a_copy_stays_in_dram_only_while_half_of_the_cache_is_free() {
         assert_eq!(fs.whereabouts(ino).unwrap().dram_bytes, kept * BLOCK_SIZE, "beside {others}");
         assert_eq!(fs.whereabouts(ino).unwrap().tiers, [(0, 0), (1, 12 * BLOCK_SIZE)]);
     }
+}
+
+/// What left PM of a read-dominated file while PM idled left no copy in DRAM: it was read from the device ever after.
+#[test]
+fn what_leaves_pm_while_it_idles_is_read_from_dram() {
+    let tier = Arc::new(SimulatedDevice::new(4096));
+    let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Predictive, 12, 16, 2 << 20);
+    let read = || {
+        let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
+        assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len());
+        assert!(bytes.iter().all(|byte| *byte == 1));
+    };
+    (0..3).for_each(|_| read());
+    for _ in 0..10 {
+        fs.flows.tell_time(fs.clock.monotonic_ns());
+        fs.flows.note_read(Ino(9), 0, 64 << 20);
+        fs.clock.sleep(Duration::from_secs(1));
+    }
+    assert_eq!(fs.flows.idle(), Idle::Pm);
+    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
+    let found = fs.whereabouts(ino).unwrap();
+    assert_eq!((found.tiers, found.dram_bytes), (vec![(0, 0), (1, 12 * BLOCK_SIZE)], 12 * BLOCK_SIZE));
+    let before = tier.counters().reads;
+    read();
+    assert_eq!(tier.counters().reads, before);
 }
 
 /// Blocks of which DRAM has copies came up while PM idled, left DRAM by that, and went down again for DRAM to be used: data
