@@ -67,6 +67,9 @@ pub enum FsError {
     /// synced".
     #[error("persistent memory failed: what was written last may not be durable")]
     NotDurable,
+    /// PM has no space, as far as damage lets it be found: EIO to users, and as a full PM to what may go on in DRAM.
+    #[error("no space is found in persistent memory: {0}")]
+    SpaceHidden(Error),
     /// Everything below.
     #[error(transparent)]
     Engine(#[from] Error),
@@ -112,7 +115,7 @@ impl FsError {
             FsError::ReadOnly => libc::EROFS,
             FsError::WouldBlock => libc::EAGAIN,
             FsError::Ending => libc::ECANCELED,
-            FsError::NotDurable => libc::EIO,
+            FsError::NotDurable | FsError::SpaceHidden(_) => libc::EIO,
             FsError::Engine(Error::NoSpace(_)) => libc::ENOSPC,
             FsError::Engine(Error::Stopped) => libc::EROFS,
             // The file system that a tier's file lies on is full: the data stays where it was.

@@ -28,7 +28,7 @@ pub(crate) struct Op {
     pub freed_seen: u64,
     pub starved: u32,
     /// Damage that was met in the search for space: the reason when none is found.
-    pub damage: Option<FsError>,
+    pub damage: Option<Error>,
     /// Bytes that the present attempt served from copies of lower tiers in DRAM.
     pub dram_bytes: u64,
     /// Record room that it was found to need, when that is more than usual.

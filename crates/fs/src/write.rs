@@ -381,10 +381,12 @@ impl Fs {
                     written => Ok(done + written?),
                 }
             }
-            // A full PM is not a full file system (I9).
-            Err(FsError::Engine(Error::NoSpace(full))) if self.has_buffer() => {
+            // A full PM is not a full file system (I9), whatever keeps it full.
+            Err(full @ (FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_)))
+                if self.has_buffer() =>
+            {
                 let taken = self.write_buffered(ino, offset, data, flags, wait);
-                taken.map_err(|error| if Self::is_no_tier_error(&error) { full.into() } else { error })
+                taken.map_err(|error| if Self::is_no_tier_error(&error) { full } else { error })
             }
             written => Ok(written?.0),
         }

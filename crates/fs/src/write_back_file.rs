@@ -158,6 +158,6 @@ impl Fs {
 
     /// Whether DRAM or the lower tiers refused, so that PM may be asked.
     pub(crate) fn is_no_tier_error(error: &FsError) -> bool {
-        matches!(error, FsError::Engine(Error::NoSpace(_) | Error::Media(_)))
+        matches!(error, FsError::Engine(Error::NoSpace(_) | Error::Media(_)) | FsError::SpaceHidden(_))
     }
 }

@@ -562,6 +562,52 @@ fn damage_of_one_file_fails_no_writer_of_another() -> FsResult<()> {
     Ok(())
 }
 
+/// When PM was full of blocks whose entries in the table could not be read, or which could not be read themselves, writes failed
+/// with EIO although DRAM and the device had room.
+#[test]
+fn writes_go_into_dram_when_damage_keeps_pm_full() -> FsResult<()> {
+    for entries in [true, false] {
+        let pool = Pool::new(2 << 20, 4096);
+        let fs = pool.mount();
+        let ino = create(&fs, "a")?;
+        let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
+        for block in 0..600 {
+            write(&fs, ino, block * BLOCK_SIZE, &[block as u8; BLOCK_SIZE as usize])?;
+            let owner = Owner::File { ino, block: FileBlock(block), unwritten: false }.encode();
+            let (image, mut word) = (pool.pm.visible_image(), [0; 8]);
+            let mut is_owned = |block: &PmBlock| {
+                image.read(geometry.table_entry(*block).0, &mut word) && u64::from_le_bytes(word) == owner
+            };
+            if let Some(taken) = (0..geometry.block_count()).map(PmBlock).find(&mut is_owned) {
+                let (entry, data) = (geometry.table_entry(taken).0, taken.offset().0);
+                let lost = if entries { entry..entry + 16 } else { data..data + BLOCK_SIZE };
+                pool.pm.poison_for(lost, Access::Reads, Times::Forever);
+            }
+        }
+        assert!(fs.status()?.dram.dirty_bytes > 0);
+        fs.fsync(ino, false, W)?;
+        // What cannot be read is written over, or the writer is told.
+        let mut expected: Vec<u8> = (0..600).map(|block: u64| block as u8).collect();
+        for (block, byte) in (0..).step_by(BLOCK_SIZE as usize).zip(&mut expected).take(20) {
+            if write(&fs, ino, block, &[77; BLOCK_SIZE as usize]).is_ok() {
+                *byte = 77;
+            }
+        }
+        let told = fs.fsync(ino, false, W).map_err(|error| error.errno());
+        assert!(matches!(told, Ok(()) | Err(5)), "{told:?}");
+        pool.pm.clear_poison();
+        fs.fsync(ino, false, W)?;
+        fs.unmount()?;
+        drop(fs);
+        pool.assert_clean();
+        let fs = pool.mount();
+        let mut found = vec![0; 600 * BLOCK_SIZE as usize];
+        fs.read(ino, 0, &mut found, W)?;
+        assert!(found.chunks(BLOCK_SIZE as usize).zip(&expected).all(|(found, byte)| found == [*byte; 4096]));
+    }
+    Ok(())
+}
+
 /// A table entry that could not be read once, when victims were picked, was never picked again: `sync_to` waited for
 /// ever for a block that nobody would move. Found by `terrace_sim::faults`: a demotion with one unreadable range of PM.
 #[test]

@@ -621,13 +621,18 @@ impl Fs {
 
 /// Damage of one file or block: the others can be moved.
 pub(super) fn is_damage(error: &FsError) -> bool {
-    use terrace_media::MediaError;
-    matches!(error, FsError::Engine(Error::Corrupt(_) | Error::Media(MediaError::Pm { .. })))
+    matches!(error, FsError::Engine(error) | FsError::SpaceHidden(error) if is_of_one(error))
+}
+
+/// As [`is_damage`].
+pub(super) fn is_of_one(error: &Error) -> bool {
+    matches!(error, Error::Corrupt(_) | Error::Media(terrace_media::MediaError::Pm { .. }))
 }
 
 /// Whether trying again may help.
 fn may_pass(error: &FsError) -> bool {
-    matches!(error, FsError::Engine(Error::Media(_))) && error.errno() != libc::ENOSPC
+    matches!(error, FsError::Engine(Error::Media(_)) | FsError::SpaceHidden(Error::Media(_)))
+        && error.errno() != libc::ENOSPC
 }
 
 /// Why a job failed, with what to do.

@@ -116,7 +116,7 @@ pub(crate) struct Migration {
     pub(crate) by_hand: ByHand,
     /// Why owners of blocks could not be read when victims were picked the last time. Not what is damaged for good: a full PM
     /// is a full PM then, and writes go on into DRAM (I9).
-    hidden: Mutex<Option<FsError>>,
+    hidden: Mutex<Option<Error>>,
     /// Why the last attempt could not run; cleared by success.
     reason: Mutex<Option<FsError>>,
     not_before_ns: AtomicU64,
@@ -484,9 +484,12 @@ impl Fs {
             Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
             // All of a group was damaged: it is young now, and the next one is another. Who writes to a sound file has
             // nothing to do with it (I8).
-            Err(error) if job::is_damage(&error) && !self.wal.is_stopped() && op.starved < MOST_STARVED => {
+            Err(FsError::Engine(error)) if job::is_of_one(&error) && !self.wal.is_stopped() => {
                 op.starved += MOST_STARVED / 50;
                 op.damage.get_or_insert(error);
+                if op.starved > MOST_STARVED {
+                    return Err(self.why_no_space(op));
+                }
                 Ok(())
             }
             Err(error) => Err(error),
@@ -496,8 +499,9 @@ impl Fs {
     /// ENOSPC, unless damage hides what could be freed.
     fn why_no_space(&self, op: &mut Op) -> FsError {
         let picked = || self.migration.hidden.lock().clone();
-        let scanned = || self.blocks.unreadable().map(FsError::from);
-        op.damage.take().or_else(picked).or_else(scanned).unwrap_or_else(final_no_space)
+        let scanned = || self.blocks.unreadable();
+        let hides = op.damage.take().or_else(picked).or_else(scanned);
+        hides.map_or_else(final_no_space, FsError::SpaceHidden)
     }
 
     /// Whether the policy picked only what stays, the last times: picking again at once would find the same (M6). Not while

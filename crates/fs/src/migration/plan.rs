@@ -197,7 +197,7 @@ impl Fs {
                 Err(error) => {
                     tracing::debug!("not demoted now: {error}");
                     self.refuse(block);
-                    hidden = Some(error.into());
+                    hidden = Some(error);
                 }
             }
         }
