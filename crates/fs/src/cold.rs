@@ -177,9 +177,17 @@ impl Fs {
                     return Ok(());
                 };
                 let count = read.blocks.iter().filter(|(block, _)| wants(*block)).count();
-                return match read.part(first..first + count) {
-                    Some(part) if count < read.blocks.len() => self.read_pages(ino, &part, asked, pages),
-                    _ => Err(error.into()),
+                if count < read.blocks.len() {
+                    let Some(part) = read.part(first..first + count) else { return Err(error.into()) };
+                    return self.read_pages(ino, &part, asked, pages);
+                }
+                // One that nobody needs because PM has the block: each by itself.
+                return match read.blocks.as_slice() {
+                    [(block, crc)] if self.is_stale(ino, *block, read.place(0), *crc) => Ok(()),
+                    [_] => Err(error.into()),
+                    several => (0..several.len())
+                        .filter_map(|index| read.part(index..index + 1))
+                        .try_for_each(|part| self.read_pages(ino, &part, asked, pages)),
                 };
             }
         };

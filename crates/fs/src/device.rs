@@ -116,7 +116,7 @@ pub(crate) struct DeviceRead<'a> {
     _pin: Pin,
 }
 
-impl DeviceRead<'_> {
+impl<'a> DeviceRead<'a> {
     /// Reads the run.
     pub fn read(&self) -> Result<Buffer, MediaError> {
         let mut buffer = vec![AlignedBlock::zeroed(); self.blocks.len()];
@@ -150,7 +150,7 @@ impl DeviceRead<'_> {
         results
     }
     /// The part of the run that a range of its blocks is, `None` when that is empty.
-    pub fn part(&self, of: Range<usize>) -> Option<DeviceRead<'_>> {
+    pub fn part(&self, of: Range<usize>) -> Option<DeviceRead<'a>> {
         let blocks = self.blocks.get(of.clone()).filter(|blocks| !blocks.is_empty())?.to_vec();
         let start = self.start.plus(of.start as u64);
         let run = DeviceRun { device: self.device, start, length: blocks.len() as u64 };

@@ -17,6 +17,8 @@ pub enum OpenMode {
     Direct,
     /// The kernel caches pages: cold files that are only read.
     Cached,
+    /// As [`OpenMode::Cached`], and pages from before are dropped: a mapping beside direct writes may have left old ones.
+    CachedAnew,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -24,6 +26,9 @@ struct Count {
     lookups: u32,
     opens: u16,
     cached: bool,
+    /// It was once open in [`OpenMode::Direct`]: a page that was mapped then may have been filled while a write was on its
+    /// way. Never taken back: each later open drops what it finds before it reads, one after the first might be the sooner.
+    was_direct: bool,
 }
 
 /// Who knows an inode after one closed it.
@@ -104,9 +109,14 @@ impl References {
         let count = counts.entry(ino.0 as u32).or_default();
         if count.opens == 0 {
             count.cached = prefer == OpenMode::Cached;
+            count.was_direct |= !count.cached;
         }
         count.opens = count.opens.saturating_add(1);
-        if count.cached { OpenMode::Cached } else { OpenMode::Direct }
+        match (count.cached, count.was_direct) {
+            (false, _) => OpenMode::Direct,
+            (true, true) => OpenMode::CachedAnew,
+            (true, false) => OpenMode::Cached,
+        }
     }
 
     /// Closes.
@@ -134,5 +144,29 @@ impl References {
     /// True when somebody refers to the inode.
     pub fn is_referenced(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&(ino.0 as u32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mapping beside direct writes left old pages in the kernel's cache, and a later open that only read kept them.
+    #[test]
+    fn what_was_written_directly_is_not_kept_in_the_kernel() {
+        let references = References::new();
+        let open = |prefer| references.open(Ino(7), prefer);
+        references.looked_up(Ino(7));
+        assert_eq!(open(OpenMode::Cached), OpenMode::Cached);
+        // As long as somebody has it open, its mode stays.
+        assert_eq!(open(OpenMode::Direct), OpenMode::Cached);
+        (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
+        assert_eq!(open(OpenMode::Direct), OpenMode::Direct);
+        assert!(references.release(Ino(7)).is_referenced);
+        assert_eq!([0, 1].map(|_| open(OpenMode::Cached)), [OpenMode::CachedAnew; 2]);
+        // The kernel forgets the inode, and its pages with it.
+        (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
+        assert!(references.forget(Ino(7), 1));
+        assert_eq!(open(OpenMode::Cached), OpenMode::Cached);
     }
 }

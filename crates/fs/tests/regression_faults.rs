@@ -460,3 +460,51 @@ fn pages_on_both_sides_of_the_end_that_go_into_pm_show_nothing_old() {
     fs.unmount().unwrap();
     pool.assert_clean();
 }
+
+/// A read of several blocks failed with EIO at every attempt because of a sector below a block that PM has.
+#[test]
+fn a_bad_sector_beneath_pm_fails_no_read() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 256);
+    let options = MountOptions { policy: Some(PolicyKind::Static), cache_bytes: 0, ..Default::default() };
+    let fs = pool.mount_with(options);
+    let ino = create_in(&fs, ROOT, "a");
+    let mut content = tier_pattern(12 * BLOCK as usize, 1);
+    write_at(&fs, ino, 0, &content)?;
+    fs.sync_to(1, &mut |_| {})?;
+    let middle = (5 * BLOCK) as usize..(6 * BLOCK) as usize;
+    content[middle.clone()].fill(7);
+    write_at(&fs, ino, 5 * BLOCK, &content[middle])?;
+    let mut failed = 0;
+    for sector in 0..256 {
+        pool.device.fail_next(Operation::Read, sector..sector + 1, 5, Times::Forever);
+        let mut found = vec![0; content.len()];
+        match fs.read(ino, 0, &mut found, W) {
+            Ok(_) => assert!(found == content),
+            Err(error) => {
+                assert_eq!(error.errno(), libc::EIO);
+                failed += 1;
+            }
+        }
+        pool.device.clear_failures();
+    }
+    assert_eq!(failed, 11, "each block but the one in PM");
+    Ok(())
+}
+
+/// One bad sector kept all partial blocks of its device run in PM.
+#[test]
+fn a_bad_sector_keeps_no_neighbour_in_pm() -> FsResult<()> {
+    for sector in (0..256).step_by(3) {
+        let pool = Pool::new(2 << 20, 256);
+        let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });
+        let ino = create_in(&fs, ROOT, "a");
+        write_at(&fs, ino, 0, &tier_pattern(12 * BLOCK as usize, 1))?;
+        fs.sync_to(1, &mut |_| {})?;
+        (0..12).try_for_each(|block| write_at(&fs, ino, block * BLOCK, &[9; 64]))?;
+        assert_eq!(bytes_on(&fs, ino)[0], 12 * BLOCK);
+        pool.device.fail_next(Operation::Read, sector..sector + 1, 5, Times::Forever);
+        let _ = fs.sync_to(1, &mut |_| {});
+        assert!(bytes_on(&fs, ino)[0] <= BLOCK, "sector {sector}: {:?}", bytes_on(&fs, ino));
+    }
+    Ok(())
+}

@@ -74,13 +74,14 @@ pub(crate) fn attributes(from: &Attributes) -> FileAttr {
 }
 
 /// What the kernel may do with an open file (design 6): nothing on close in both modes; direct I/O with
-/// parallel writes, or its page cache kept from one open to the next. The file system never changes content
-/// behind the kernel, so kept pages stay right; direct writes invalidate them in the kernel.
+/// parallel writes, or its page cache, kept from one open to the next unless direct writes were done since the kernel knows
+/// the file. The file system never changes content behind the kernel, so kept pages stay right.
 pub(crate) fn open_flags(mode: OpenMode) -> FopenFlags {
     FopenFlags::FOPEN_NOFLUSH
         | match mode {
             OpenMode::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
             OpenMode::Cached => FopenFlags::FOPEN_KEEP_CACHE,
+            OpenMode::CachedAnew => FopenFlags::empty(),
         }
 }
 

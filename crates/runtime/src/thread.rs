@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods)] // the one place that may start threads
 
 use crate::step::{Next, Step};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -260,6 +260,16 @@ fn watch(shared: &Arc<PoolShared>) {
 /// A thread that counts, until it ends, also by a panic.
 struct Counted<'a>(&'a PoolShared);
 
+impl Counted<'_> {
+    /// It counts no more. Under the lock under which that was decided: of several that are too many, no more go than are.
+    fn leave(self, mut state: MutexGuard<'_, PoolState>) {
+        state.threads -= 1;
+        drop(state);
+        self.0.changed.notify_all();
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.state.lock().threads -= 1;
@@ -268,21 +278,17 @@ impl Drop for Counted<'_> {
 }
 
 fn worker(shared: &PoolShared) {
-    let _counted = Counted(shared);
-    work(shared);
-}
-
-fn work(shared: &PoolShared) {
+    let counted = Counted(shared);
     let mut state = shared.state.lock();
     loop {
         if state.threads > shared.limit && state.jobs.is_empty() {
-            return;
+            return counted.leave(state);
         } else if let Some((job, _)) = state.jobs.pop_front() {
             drop(state);
             job();
             state = shared.state.lock();
         } else if state.stop {
-            return;
+            return counted.leave(state);
         } else {
             state.idle += 1;
             shared.changed.wait(&mut state);

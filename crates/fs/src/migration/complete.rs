@@ -6,6 +6,7 @@
 //! cold copy is still the block's needs no version of its own: it changes only in transactions that end the PM block
 //! or its version, and that is compared by the commit. A failed read keeps the block where it is, readable as before.
 
+use super::between::MOST_BAD;
 use super::commit::demoting;
 use super::copy::Candidate;
 use crate::errno::{FsError, FsResult};
@@ -114,7 +115,7 @@ impl Fs {
     fn try_read_below(&self, candidates: &[Candidate<'_>]) -> (HashMap<FileBlock, Below>, Option<FsError>) {
         let (mut found, mut failed) = (HashMap::new(), None);
         let partial = candidates.iter().filter(|candidate| !candidate.lines.is_full());
-        let reads = {
+        let mut reads = {
             let Some(first) = candidates.first() else { return (found, None) };
             let _guard = self.locks.read(first.ino);
             let inode = match self.load(first.ino) {
@@ -134,10 +135,17 @@ impl Fs {
             }
             self.devices.plan_reads(extents)
         };
-        for read in reads {
+        let mut failures = 0;
+        while let Some(read) = reads.pop() {
             let buffer = match self.migration.turns.away(|| read.read()) {
                 Ok(buffer) => Arc::new(buffer),
+                // A sector that cannot be read holds back no other.
+                Err(_) if read.blocks.len() > 1 && failures < MOST_BAD => {
+                    reads.extend((0..read.blocks.len()).filter_map(|index| read.part(index..index + 1)));
+                    continue;
+                }
                 Err(error) => {
+                    failures += 1;
                     failed = Some(error.into());
                     continue;
                 }

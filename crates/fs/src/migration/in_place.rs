@@ -54,7 +54,8 @@ impl Fs {
         if self.devices.list.is_empty() || self.is_short_of_pm() {
             return (0, candidates);
         }
-        let places = self.with_pages(Wait::Allowed, || self.places_below(&candidates, to));
+        // Without waiting: its group counts as in flight, for which others that make room may wait.
+        let places = self.with_pages(Wait::Never, || self.places_below(&candidates, to));
         // After an error: the general way meets the same, if it lasts.
         let Some(places) = places.ok().filter(|places| !places.of.is_empty()) else { return (0, candidates) };
         let mut of_device: BTreeMap<DeviceId, (Vec<Candidate<'a>>, Vec<DeviceRun>)> = BTreeMap::new();
