@@ -127,8 +127,10 @@ step "ended beside a stalled tier in $ended s, $waiting bytes kept"
 umount_pool
 
 # The same by SIGTERM, with a reader that was killed while its request waits: the kernel ends the connection, the daemon's
-# thread still waits for the tier, and dirty pages wait with it.
+# thread still waits for the tier, and dirty pages wait with it. Persistent memory is emptied before: what it has no room
+# for is waited for.
 mount_pool -o sync_blocks=1,large_after=0,large_min=4K
+"$TERRACE" sync mnt --to 1 || fail "sync before the second stall"
 daemon=$(daemon_pid)
 echo "$daemon" >"$group/cgroup.procs"
 head -c 20M /dev/urandom >source
@@ -144,6 +146,7 @@ for _ in $(seq 900); do
     [ -e "/proc/$daemon/exe" ] || break
     sleep 0.1
 done
+[ ! -e "/proc/$daemon/exe" ] || tail -n 5 /run/terrace/*/log >&2
 [ ! -e "/proc/$daemon/exe" ] || fail "SIGTERM beside a stalled tier: still there after $((SECONDS - begin)) s"
 ended=$((SECONDS - begin))
 throttle 0
