@@ -146,7 +146,7 @@ for _ in $(seq 900); do
     [ -e "/proc/$daemon/exe" ] || break
     sleep 0.1
 done
-[ ! -e "/proc/$daemon/exe" ] || tail -n 5 /run/terrace/*/log >&2
+[ ! -e "/proc/$daemon/exe" ] || tail -n 5 /run/terrace/*/log >&2 || true
 [ ! -e "/proc/$daemon/exe" ] || fail "SIGTERM beside a stalled tier: still there after $((SECONDS - begin)) s"
 ended=$((SECONDS - begin))
 throttle 0
