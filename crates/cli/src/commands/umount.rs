@@ -4,13 +4,15 @@ use crate::args::Umount;
 use crate::control::{Daemon, Located, Pending, Request, locate};
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts::{self, Mount};
-use crate::output;
+use crate::{output, pool};
 use std::path::Path;
 use std::time::Duration;
 use terrace_fuse::Unmount;
 
 /// How long the end of a mount that lives on elsewhere is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the process may take to end after the pool has.
+const LONG: Duration = Duration::from_secs(60);
 /// How long an ordinary end takes.
 const SOON: Duration = Duration::from_millis(300);
 
@@ -30,9 +32,14 @@ pub fn run(args: &Umount) -> Outcome<u8> {
             let mut end = daemon.begin(&Request::End)?;
             detach(&args.dir, &mount, device)?;
             wait_for_end(&args.dir, &mount, &daemon, &end)?;
-            let clean = end.finish(|_| {});
-            end.wait_for_exit(Duration::from_secs(60));
-            clean.map_err(|failure| Failure::at(&args.dir, format!("not clean: {}", failure.text)))?;
+            let answer = end.answer(|_| {});
+            let has_ended = end.wait_for_exit(LONG);
+            match answer {
+                Ok(clean) => {
+                    clean.map_err(|text| Failure::at(&args.dir, format!("not clean: {text}")))?;
+                }
+                Err(silent) => judge(&args.dir, &mount, has_ended, &silent)?,
+            }
         }
         Ok(Located::Dead) => {
             terrace_fuse::unmount(&dir, Unmount::Detach)
@@ -48,6 +55,26 @@ pub fn run(args: &Umount) -> Outcome<u8> {
         }
     }
     Ok(0)
+}
+
+/// After an end without an answer: a daemon may be gone before it has taken up the request, and what counts is how it left
+/// the pool.
+fn judge(shown: &Path, mount: &Mount, has_ended: bool, silent: &Failure) -> Outcome<()> {
+    if !has_ended {
+        let text = format!("unmounted, but its daemon has not ended after {} s; see its log", LONG.as_secs());
+        return Err(Failure::at(shown, text));
+    }
+    match pool::peek(&mount.source).map(|superblock| pool::is_clean(&mount.source, &superblock)) {
+        Ok(Some(true)) => Ok(()),
+        Ok(_) => {
+            Err(Failure::at(shown, "not clean: its daemon ended early; the next mount recovers the pool"))
+        }
+        // Not to be seen from here.
+        Err(_) => Err(Failure::at(
+            shown,
+            format!("unmounted; whether its pool is clean is not known: {}", silent.text),
+        )),
+    }
 }
 
 /// Waits while the daemon ends the pool, however long it flushes, but not for ever for a copy of the mount

@@ -136,7 +136,13 @@ pub struct Pending {
 
 impl Pending {
     /// Waits for the result.
-    pub fn finish(&mut self, mut progress: impl FnMut(u64)) -> Outcome<serde_json::Value> {
+    pub fn finish(&mut self, progress: impl FnMut(u64)) -> Outcome<serde_json::Value> {
+        self.answer(progress).and_then(|answer| answer.map_err(Failure::new))
+    }
+
+    /// Waits for what the daemon says: the result, or why there is none. Fails when it says nothing: it has ended, or the
+    /// connection broke.
+    pub fn answer(&mut self, mut progress: impl FnMut(u64)) -> Outcome<Result<serde_json::Value, String>> {
         loop {
             let mut line = String::new();
             let ended = || Failure::new("daemon: ended without an answer; see its log");
@@ -147,8 +153,8 @@ impl Pending {
             }
             match serde_json::from_str(&line).map_err(|_| ended())? {
                 Answer::Progress(left) => progress(left),
-                Answer::Ok(value) => return Ok(value),
-                Answer::Error(text) => return Err(Failure::new(text)),
+                Answer::Ok(value) => return Ok(Ok(value)),
+                Answer::Error(text) => return Ok(Err(text)),
             }
         }
     }
@@ -168,4 +174,35 @@ fn ready(descriptor: &impl std::os::fd::AsFd, time: Duration) -> bool {
     let limit = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
     let mut set = [PollFd::new(descriptor, PollFlags::IN)];
     matches!(poll(&mut set, Some(&limit)), Ok(count) if count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use terrace_runtime::thread::spawn;
+
+    /// `terrace umount` took the reset of a connection that a daemon had not taken up for an answer: "not clean".
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn a_daemon_that_ends_without_an_answer_has_not_said_no() {
+        let path = std::env::temp_dir().join(format!("terrace-client-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let contact = Contact { socket: path.clone(), pid: 0, uuid: String::new() };
+        let daemon = Daemon { socket: path.clone(), contact };
+        let mut refused = daemon.begin(&Request::End).unwrap();
+        let server = listener.try_clone().unwrap();
+        let thread = spawn("test", move || {
+            let (mut stream, _) = server.accept().unwrap();
+            serde_json::to_writer(&mut stream, &Answer::Error("not clean".to_string())).unwrap();
+        });
+        assert_eq!(refused.answer(|_| {}), Ok(Err("not clean".to_string())));
+        thread.unwrap().join().unwrap();
+        let mut silent = daemon.begin(&Request::End).unwrap();
+        drop(listener);
+        assert!(silent.wait(Duration::from_secs(60)));
+        let reset = silent.answer(|_| {}).unwrap_err();
+        assert!(reset.text.starts_with("daemon: "), "{reset:?}");
+        std::fs::remove_file(&path).unwrap();
+    }
 }
