@@ -64,6 +64,10 @@ fn show(found: &Value) {
         parts.push(format!("{name} {}", human(tier["bytes"].as_u64().unwrap_or(0))));
     }
     parts.push(format!("DRAM {}", human(found["dram_bytes"].as_u64().unwrap_or(0))));
+    // Written, and lost with the machine.
+    if let Some(dirty) = found["dirty_bytes"].as_u64().filter(|bytes| *bytes > 0) {
+        parts.push(format!("only in DRAM {}", human(dirty)));
+    }
     parts.extend(found["temperature"].as_str().map(str::to_string));
     // A policy without the predictor says neither.
     let says = [
