@@ -32,10 +32,25 @@ fn main() -> ExitCode {
         Some((name, command)) => parse_helper(name, command, &words),
         None => Cli::try_parse_from(&words).map(|cli| cli.command),
     };
-    let command = match parsed {
-        Ok(command) => command,
-        Err(error) => return usage(&error, helper, words.get(1).map(OsString::as_os_str)),
+    let (status, unwritten) = match parsed {
+        Ok(command) => {
+            let unwritten =
+                if matches!(command, Command::Check(_)) { status::FSCK_OPERATIONAL } else { status::FAILED };
+            (run(command), unwritten)
+        }
+        Err(error) => (usage(&error, helper, words.get(1).map(OsString::as_os_str)), status::FAILED),
     };
+    // A report that did not arrive is no success.
+    match output::trouble() {
+        Some(trouble) => {
+            output::warn(trouble);
+            if status == ExitCode::SUCCESS { ExitCode::from(unwritten) } else { status }
+        }
+        None => status,
+    }
+}
+
+fn run(command: Command) -> ExitCode {
     match commands::run(command) {
         Ok(status) => status,
         Err(failure) => {
@@ -71,7 +86,7 @@ fn parse_helper(name: &'static str, command: &str, words: &[OsString]) -> Result
 /// Help and version go out as they are; of an error the first lines, without clap's advice and usage.
 fn usage(error: &clap::Error, helper: Option<Helper>, first: Option<&OsStr>) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        output::print(error.render().to_string().trim_end());
+        output::print_raw(error.render().to_string().trim_end());
         return ExitCode::SUCCESS;
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {

@@ -1,20 +1,64 @@
 //! Printing that survives a closed pipe, and sizes for people and from people.
 
+use crate::failure::plain;
 use serde::Serialize;
-use std::io::Write;
+use std::borrow::Cow;
+use std::io::{self, Write};
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Version of the `--json` output; rises when a field changes its meaning or goes away.
 pub const OUTPUT_VERSION: u32 = 1;
 
-/// Writes a line to standard output. Nobody reading it is not an error.
+/// The first error of standard output.
+static BROKEN: OnceLock<io::Error> = OnceLock::new();
+
+/// Writes a line to standard output, without what could command a terminal.
 pub fn print(text: impl AsRef<str>) {
-    let _ = writeln!(std::io::stdout().lock(), "{}", text.as_ref());
+    print_raw(escaped(text.as_ref()));
 }
 
-/// Writes a line to standard error.
+/// Writes lines to standard output as they are. What goes wrong is kept for the end of the command.
+pub fn print_raw(text: impl AsRef<str>) {
+    if let Err(error) = writeln!(io::stdout().lock(), "{}", text.as_ref()) {
+        let _ = BROKEN.set(error);
+    }
+}
+
+/// Control characters of names and labels, as escapes of Rust: they may be anybody's.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::new();
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_debug()),
+            false => shown.push(letter),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// "1 name", "2 names".
+pub fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Whether all that was printed could be written.
+pub fn is_whole() -> bool {
+    BROKEN.get().is_none()
+}
+
+/// Why some of it could not be. Nobody reading it is not an error.
+pub fn trouble() -> Option<String> {
+    let error = BROKEN.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)?;
+    Some(format!("standard output: {}", plain(error)))
+}
+
+/// Writes a line to standard error, without what could command a terminal.
 pub fn warn(text: impl AsRef<str>) {
-    let _ = writeln!(std::io::stderr().lock(), "terrace: {}", text.as_ref());
+    let _ = writeln!(io::stderr().lock(), "terrace: {}", escaped(text.as_ref()));
 }
 
 /// A path for people and for JSON: bytes that are not UTF-8 become U+FFFD.
@@ -25,7 +69,7 @@ pub fn path_text(path: &Path) -> String {
 /// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) {
     match serde_json::to_string_pretty(value) {
-        Ok(text) => print(text),
+        Ok(text) => print_raw(text),
         Err(error) => warn(format!("output: {error}")),
     }
 }
@@ -88,5 +132,15 @@ mod tests {
         assert_eq!(human(1536), "1.5 KiB");
         assert_eq!(human(17), "17 B");
         assert_eq!(human((1 << 30) - 4096), "1 GiB");
+        assert_eq!([0, 1, 2].map(|number| count(number, "name", "names")), ["0 names", "1 name", "2 names"]);
+    }
+
+    /// A file name could clear the screen of whoever asked where it is.
+    #[test]
+    fn control_characters_do_not_reach_a_terminal() {
+        assert_eq!(escaped("a\u{1b}[2J\n\u{9b}1mb\u{7f}"), r"a\u{1b}[2J\n\u{9b}1mb\u{7f}");
+        for plain in ["", "mnt/ä b\\x", "· log2"] {
+            assert_eq!(escaped(plain), plain);
+        }
     }
 }

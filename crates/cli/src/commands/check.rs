@@ -123,11 +123,11 @@ fn show(args: &Check, report: &Report, read_cold: bool) {
     };
     let data = if read_cold { "read" } else { "not read (--data reads it)" };
     output::print(format!(
-        "{}: {verdict}; {} inodes, {} names, {} in files, {} cold blocks; cold data {data}",
+        "{}: {verdict}; {}, {}, {} in files, {}; cold data {data}",
         args.pool.display(),
-        summary.inodes,
-        summary.dentries,
+        output::count(summary.inodes, "inode", "inodes"),
+        output::count(summary.dentries, "name", "names"),
         output::human(summary.bytes),
-        summary.cold_blocks,
+        output::count(summary.cold_blocks, "cold block", "cold blocks"),
     ));
 }

@@ -47,7 +47,7 @@ pub fn run(args: &Iostat) -> Outcome<u8> {
         show(args, &before, None);
         left -= 1;
     }
-    while let Some(interval) = interval.filter(|_| left > 0) {
+    while let Some(interval) = interval.filter(|_| left > 0 && output::is_whole()) {
         clock.sleep(interval);
         let now = ask(&daemon, args)?;
         let skips_first = args.since_now && left == args.count.unwrap_or(u64::MAX);
@@ -139,7 +139,7 @@ fn show(args: &Iostat, now: &Value, before: Option<&Value>) {
     }
     for line in lines {
         if args.script {
-            output::print(line.join("\t"));
+            output::print_raw(line.join("\t"));
         } else {
             let [name, rest @ ..] = line;
             let cells: Vec<String> = rest.iter().map(|cell| format!("{cell:>6}")).collect();

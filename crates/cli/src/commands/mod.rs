@@ -31,7 +31,7 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "terrace", &mut script);
-            crate::output::print(String::from_utf8_lossy(&script).trim_end());
+            crate::output::print_raw(String::from_utf8_lossy(&script).trim_end());
             Ok(0)
         }
         Command::Bench { what: Bench::Smoke { options } } => return Ok(terrace_bench::main_smoke(&options)),
