@@ -101,6 +101,9 @@ impl Options {
             return Err(Failure::not_built(format!("mount option {name}")));
         }
         let Some(value) = value else { return self.take_plain(&name) };
+        if name == "log" && value.is_empty() {
+            return Err(Failure::new("mount option log=: needs a path; write log=PATH"));
+        }
         if name == "log" {
             self.log = Some(PathBuf::from(OsString::from_vec(value.to_vec())));
             return Ok(());
@@ -207,7 +210,8 @@ impl Options {
 }
 
 fn unknown(name: &str) -> Failure {
-    Failure::new(format!("mount option {name}: unknown option; see 'terrace mount --help'"))
+    let space = if name.contains(char::is_whitespace) { ", options have no spaces" } else { "" };
+    Failure::new(format!("mount option '{name}': unknown option{space}; see 'terrace mount --help'"))
 }
 
 #[cfg(test)]
@@ -257,6 +261,8 @@ mod tests {
         for (text, words) in [
             ("bogus", "unknown option"),
             ("bogus=1", "unknown option"),
+            ("noatime, ro", "mount option ' ro': unknown option, options have no spaces"),
+            ("log=", "log=: needs a path"),
             ("metrics=here", "not built yet"),
             ("emulate-pm=1:2", "write [run:]WRITE_NS:BYTES_PER_S"),
             ("emulate-pm", "needs a value"),

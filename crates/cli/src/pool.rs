@@ -50,8 +50,11 @@ pub fn open_failure(error: &OpenError) -> Failure {
 /// A pool that cannot be used, in the user's words.
 pub fn refusal(pool: &Path, refused: &Refused) -> Failure {
     match refused {
-        Refused::NotAPool => Failure::at(pool, "no Terrace pool: neither copy of a superblock can be read"),
-        Refused::Corrupt(corrupt) => Failure::at(pool, format!("{corrupt}; see 'terrace check'")),
+        Refused::NotAPool => Failure::at(pool, "no Terrace pool: neither copy of a superblock is there"),
+        Refused::Corrupt(corrupt) => {
+            let what = "both copies of the superblock are damaged, and a check cannot repair that";
+            Failure::at(pool, format!("{what}; bring back a copy of the pool ({corrupt})"))
+        }
         other => Failure::at(pool, other),
     }
 }

@@ -152,11 +152,9 @@ fn target(path: &Path, size: Option<&str>, option: &str, speed: Option<ClassedSp
         (Some(found), _) if found.block_device => found.size,
         (_, Some(asked)) => asked,
         (Some(found), None) if found.size > 0 => found.size,
-        _ => {
-            return Err(Failure::at(
-                &path,
-                format!("does not exist; say how large to make it with {option}"),
-            ));
+        (found, None) => {
+            let what = if found.is_some() { "is empty" } else { "does not exist" };
+            return Err(Failure::at(&path, format!("{what}; say how large to make it with {option}")));
         }
     };
     Ok(Target { path, existing, size: given / BLOCK_SIZE * BLOCK_SIZE, given, speed })

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrace_format::superblock::Superblock;
-use terrace_fs::Fs;
+use terrace_fs::{Fs, PolicyKind};
 use terrace_fuse::{Adapter, Connection, Running, SessionOptions, Unmount};
 use terrace_media::PmMedium;
 use terrace_runtime::thread::spawn;
@@ -78,8 +78,9 @@ pub fn run(plan: &Plan) -> Outcome<()> {
 fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: bool) -> Outcome<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let OpenPool { media, superblock, mut warnings, .. } = opened;
-    let Emulated { media, said: emulated, warnings: short } =
+    let Emulated { media, said: emulated, warnings: mut short } =
         plan.options.emulation.apply(media, &superblock, &clock)?;
+    short.extend(unused_threshold(plan, &superblock));
     let pm = Arc::clone(&media.pm);
     // From here on signals wait until the mount can be ended in order.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new(plain(&error)))?;
@@ -155,6 +156,21 @@ fn warn(plan: &Plan, warnings: &[String]) {
             output::warn(warning);
         }
     }
+}
+
+/// A threshold that the policy does not ask for.
+fn unused_threshold(plan: &Plan, superblock: &Superblock) -> Option<String> {
+    let percent = plan.options.fs.threshold_percent?;
+    let policy = plan.options.fs.policy.map_or(superblock.policy, |kind| kind as u8);
+    let instead = match policy {
+        id if id == PolicyKind::Anticache as u8 => return None,
+        id if id == PolicyKind::Static as u8 => "",
+        _ => "; see threshold_min and threshold_max",
+    };
+    let name = terrace_fs::policy_name(policy)?;
+    Some(format!(
+        "mount option threshold={percent} is for policy=anticache alone, and the policy is {name}{instead}"
+    ))
 }
 
 /// Rewrites a damaged copy of the superblock, now that the pool is known to be usable, and says so.
