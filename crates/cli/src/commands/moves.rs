@@ -4,6 +4,7 @@
 
 use crate::control::{Daemon, Located, Request, locate};
 use crate::failure::{Failure, Outcome, plain, status};
+use crate::mounts;
 use crate::output::{self, OUTPUT_VERSION, human};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -39,12 +40,14 @@ pub fn run(asked: &Asked<'_>) -> Outcome<u8> {
         action: asked.action.to_string(),
         tier: asked.tier.map(str::to_string),
         dry_run: asked.dry_run,
+        path: mounts::absolute(path).ok().map(|path| output::path_text(&path)),
     };
     let at = |failure: Failure| Failure::at(path, failure.text);
     let answer = daemon.ask(&request, |_| {}).map_err(at)?;
     if asked.dry_run {
         show_plan(asked, &answer);
-        return Ok(0);
+        // As the move itself would end.
+        return Ok(if answer["refused"].is_null() { 0 } else { status::FAILED });
     }
     let Some(id) = answer.as_u64() else {
         return Err(Failure::at(path, "daemon: an answer of another version"));
@@ -110,8 +113,13 @@ fn left(report: &Value) -> String {
 fn pinned(report: &Value) -> String {
     match bytes(report, "pinned_files") {
         0 => String::new(),
+        1 => "; 1 file pinned to another tier stays".to_string(),
         files => format!("; {files} files pinned to another tier stay"),
     }
+}
+
+fn found(report: &Value) -> String {
+    output::count(bytes(report, "files"), "file or directory", "files and directories")
 }
 
 fn show(asked: &Asked<'_>, report: &Value) {
@@ -121,15 +129,16 @@ fn show(asked: &Asked<'_>, report: &Value) {
         report["path"] = json!(output::path_text(asked.path));
         return output::print_json(&report);
     }
-    let files = bytes(report, "files");
+    let files = found(report);
     let moved = format!("{} moved{}", human(bytes(report, "done_bytes")), tier_name(report));
     let moved = match (asked.action, report["tier"].as_u64()) {
-        ("pin", Some(tier)) => format!("{files} files and directories pinned to tier {tier}; {moved}"),
-        ("unpin", _) => format!("{files} files and directories are pinned no more"),
+        ("pin", Some(tier)) => format!("{files} pinned to tier {tier}; {moved}"),
+        // The report does not say how many had one.
+        ("unpin", _) => format!("{files} without a pin now"),
         _ => moved,
     };
     let pinned_first = match asked.action {
-        "pin" => format!("{files} files and directories pinned; what is elsewhere "),
+        "pin" => format!("{files} pinned; what is elsewhere "),
         _ => String::new(),
     };
     let line = match text(&report["state"]) {
@@ -169,14 +178,13 @@ fn show_plan(asked: &Asked<'_>, plan: &Value) {
     let parts: Vec<String> =
         parts.map(|(tier, bytes)| format!("{} from tier {tier}", human(*bytes))).collect();
     let parts = if parts.is_empty() { "nothing".to_string() } else { parts.join(", ") };
-    let files = plan["files"].as_u64().unwrap_or(0);
+    let files = found(plan);
     if let Some(refused) = plan["refused"].as_str() {
         return output::print(format!("{}: would be refused: {refused}", asked.path.display()));
     }
     if asked.action == "unpin" {
-        return output::print(format!("{}: {files} files and directories", asked.path.display()));
+        return output::print(format!("{}: {files}", asked.path.display()));
     }
-    let line =
-        format!("{files} files and directories; would move{}: {parts}{}", tier_name(plan), pinned(plan));
+    let line = format!("{files}; would move{}: {parts}{}", tier_name(plan), pinned(plan));
     output::print(format!("{}: {line}", asked.path.display()));
 }

@@ -212,7 +212,8 @@ fn show_moves(moves: &Value) {
         let (done, total) = (size(&one["done_bytes"]), size(&one["total_bytes"]));
         let reason = one["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let (id, action, state) = (text(&one["id"]), text(&one["action"]), text(&one["state"]));
-        output::print(format!("move {id}: {action}{tier}: {state}{reason}, {done} of {total}"));
+        let path = one["path"].as_str().map(|path| format!(" {path}")).unwrap_or_default();
+        output::print(format!("move {id}: {action}{path}{tier}: {state}{reason}, {done} of {total}"));
     }
 }
 

@@ -66,6 +66,9 @@ pub enum Request {
         tier: Option<String>,
         /// Only say what would move.
         dry_run: bool,
+        /// What the user calls it, for status.
+        #[serde(default)]
+        path: Option<String>,
     },
     /// How far a move is.
     Moved {

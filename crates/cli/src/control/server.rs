@@ -6,6 +6,7 @@
 use super::{Answer, Request};
 use crate::failure::{Failure, Outcome, plain};
 use rustix::net::{SendFlags, send};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -22,6 +23,8 @@ use terrace_runtime::thread::spawn;
 
 /// How long a client that does not read is waited for with its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// More than the file system lists moves.
+const MOST_PATHS: usize = 2048;
 /// Longest request in bytes.
 const LONGEST_REQUEST: u64 = 1 << 16;
 
@@ -45,6 +48,8 @@ pub struct Shared {
     /// Whether the pool ended clean; requests that have not been answered yet.
     end: Mutex<(Option<Result<(), String>>, usize)>,
     changed: Condvar,
+    /// What users call what they move, by the number of the move.
+    move_paths: Mutex<BTreeMap<u64, String>>,
 }
 
 /// A listening control socket.
@@ -69,6 +74,7 @@ impl Shared {
             closing: AtomicBool::new(false),
             end: Mutex::new((None, 0)),
             changed: Condvar::new(),
+            move_paths: Mutex::new(BTreeMap::new()),
         })
     }
 
@@ -105,6 +111,7 @@ impl Shared {
                 if let Some(device) = status.pointer_mut("/tiers/0/devices/0") {
                     device["path"] = pool;
                 }
+                self.name_moves(&mut status);
                 Ok(status)
             }
             Request::Where { ino } => {
@@ -114,8 +121,16 @@ impl Shared {
             Request::Iostat => {
                 serde_json::to_value(fs.io_report().map_err(text)?).map_err(|error| error.to_string())
             }
-            Request::Move { ino, action, tier, dry_run } => {
-                self.begin_move(fs, Ino(*ino), action, tier.as_deref(), *dry_run)
+            Request::Move { ino, action, tier, dry_run, path } => {
+                let begun = self.begin_move(fs, Ino(*ino), action, tier.as_deref(), *dry_run)?;
+                if let (Some(id), Some(path)) = (begun.as_u64(), path) {
+                    let mut paths = self.move_paths.lock();
+                    paths.insert(id, path.clone());
+                    if paths.len() > MOST_PATHS {
+                        paths.pop_first();
+                    }
+                }
+                Ok(begun)
             }
             Request::Moved { id } => match fs.hand_report(*id) {
                 Some(report) => serde_json::to_value(report).map_err(|error| error.to_string()),
@@ -134,6 +149,18 @@ impl Shared {
                 Ok(plan)
             }
             Request::End | Request::Stop => Ok(serde_json::Value::Null),
+        }
+    }
+
+    /// Says of each move what is moved, and forgets what is listed no more. A move that begins meanwhile has a higher number.
+    fn name_moves(&self, status: &mut serde_json::Value) {
+        let Some(moves) = status["moves"].as_array_mut() else { return };
+        let mut paths = self.move_paths.lock();
+        if let Some(first) = moves.iter().filter_map(|one| one["id"].as_u64()).min() {
+            *paths = paths.split_off(&first);
+        }
+        for one in moves {
+            one["path"] = one["id"].as_u64().and_then(|id| paths.get(&id)).cloned().into();
         }
     }
 
@@ -157,7 +184,11 @@ impl Shared {
         if !dry_run {
             return fs.move_by_hand(ino, action).map(Into::into).map_err(text);
         }
-        let plan = fs.plan_by_hand(ino, action).map_err(text)?;
+        let plan = fs.plan_by_hand(ino, action).map_err(|error| match error {
+            // As the move itself says it.
+            terrace_fs::FsError::NotPermitted => "pinned to another tier; unpin it first".to_string(),
+            other => text(other),
+        })?;
         let mut plan = serde_json::to_value(plan).map_err(|error| error.to_string())?;
         plan["tier"] = tier.into();
         Ok(plan)
