@@ -34,34 +34,58 @@ use report::Report;
 use scratch::Scratch;
 use std::error::Error;
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// What goes wrong is told to a person, in a sentence.
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
 
+/// Writes a line to standard output. Nobody reading it is not an error.
+pub(crate) fn say(text: impl std::fmt::Display) -> Outcome<()> {
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("standard output: {error}").into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Runs `terrace bench smoke` with the arguments after `smoke`.
 pub fn main_smoke(args: &[OsString]) -> ExitCode {
     let args = match Args::parse(args) {
         Ok(Some(args)) => args,
-        Ok(None) => {
-            println!("{}", args::HELP);
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("terrace bench smoke: {error}");
-            return ExitCode::FAILURE;
-        }
+        Ok(None) => return ended("smoke", say(args::HELP).map(|()| true)),
+        Err(error) => return ended("smoke", Err(error)),
     };
-    let done = match &args.null_server {
-        Some(directory) => null_server::serve(directory).map(|()| true),
-        None => smoke(&args),
-    };
+    ended(
+        "smoke",
+        match &args.null_server {
+            Some(directory) => null_server::serve(directory).map(|()| true),
+            None => smoke(&args),
+        },
+    )
+}
+
+/// A value that an option does not take: exit status 2.
+#[derive(Debug)]
+pub(crate) struct BadValue(pub String);
+
+impl std::fmt::Display for BadValue {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl Error for BadValue {}
+
+/// The exit status of `terrace bench COMMAND`; false is a failure that was told already.
+pub(crate) fn ended(command: &str, done: Outcome<bool>) -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("terrace bench smoke: {error}");
-            ExitCode::FAILURE
+            let _ = writeln!(std::io::stderr().lock(), "terrace bench {command}: {error}");
+            if error.is::<BadValue>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

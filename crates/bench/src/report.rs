@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::args::Args;
 use crate::machine::Machine;
+use crate::say;
 use crate::series::Series;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -110,7 +111,7 @@ impl Report {
     /// Prints the table, writes the files; true when nothing that was measured misses its must.
     pub fn finish(&self, args: &Args) -> Outcome<bool> {
         let table = self.table();
-        println!("{table}");
+        say(table.as_str())?;
         if let Some(parent) = args.json.parent() {
             fs::create_dir_all(parent)?;
         }

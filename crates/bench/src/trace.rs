@@ -177,7 +177,8 @@ impl Recorder {
 /// # Errors
 /// `InvalidData` with the number of the record that cannot be; the file's.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<Event>> {
-    let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
+    let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(at)?);
     let mut header = [0; 16];
     file.read_exact(&mut header).map_err(|_| invalid(path, "too short for a header"))?;
     if header[..8] != MAGIC {
@@ -191,7 +192,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<Event>> {
     loop {
         let mut have = 0;
         while have < RECORD {
-            match file.read(&mut bytes[have..])? {
+            match file.read(&mut bytes[have..]).map_err(at)? {
                 0 => break,
                 more => have += more,
             }

@@ -5,6 +5,7 @@ use super::plan::{Cell, Metric, Must, Plan, Scale, Work};
 use super::rows::filebench;
 use super::{Built, Row};
 use crate::Outcome;
+use crate::say;
 use crate::site::peer::{Peer, Tuning};
 use crate::site::programs::Program;
 use crate::workload::burst::Arrivals;
@@ -62,22 +63,16 @@ const WORKLOADS: [(&str, &str); 14] = [
     ("trace", "A recorded trace"),
 ];
 
+/// Of a workload that somebody chooses nothing is published.
+pub(super) const NO_SHAPE: &str = "none";
+
 /// Runs `terrace bench run` with the arguments after `run`.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let done = Options::parse_run(args).and_then(|asked| match asked {
         Asked::Row(options) => run(&options),
-        _ => {
-            println!("{HELP}");
-            Ok(())
-        }
+        _ => say(HELP),
     });
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("terrace bench run: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::ended("run", done.map(|()| true))
 }
 
 fn run(options: &Options) -> Outcome<()> {
@@ -98,7 +93,7 @@ fn run(options: &Options) -> Outcome<()> {
     }
     let scale = super::scale(options);
     let plan = plan(&scale, id, trace.as_deref(), options)?;
-    let row = Row { id, sentence, published: "nothing", shape: "none", built: Built::Not("by directory") };
+    let row = Row { id, sentence, published: "nothing", shape: NO_SHAPE, built: Built::Not("by directory") };
     super::run_plan(options, &row, plan, &scale)
 }
 

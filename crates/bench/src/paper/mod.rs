@@ -16,6 +16,7 @@ mod tests;
 
 use crate::Outcome;
 use crate::affinity;
+use crate::say;
 use crate::site::Site;
 use crate::site::peer::{Peer, Place, Tuning};
 use crate::trace::Recorder;
@@ -165,10 +166,7 @@ const NOBODY: &str = "by nobody";
 /// Runs `terrace bench paper` with the arguments after `paper`.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
     let done = Options::parse(args).and_then(|asked| match asked {
-        Asked::Help => {
-            println!("{}", options::HELP);
-            Ok(())
-        }
+        Asked::Help => say(options::HELP),
         Asked::List { json } => list(json),
         Asked::Load(directory, job) => crate::site::run::child(&directory, &job),
         Asked::MustShow(options) => must_show::run(&options),
@@ -177,13 +175,7 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
             None => run(&options),
         },
     });
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("terrace bench paper: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::ended("paper", done.map(|()| true))
 }
 
 /// A row as `--list --json` shows it.
@@ -210,13 +202,13 @@ fn list(json: bool) -> Outcome<()> {
     });
     if json {
         let rows: Vec<Listed> = rows.collect();
-        println!("{}", serde_json::json!({ "output_version": 1, "rows": rows }));
+        say(serde_json::json!({ "output_version": 1, "rows": rows }))?;
         return Ok(());
     }
     for row in rows {
-        println!("{:<13} {}", row.id, row.sentence);
+        say(format_args!("{:<13} {}", row.id, row.sentence))?;
         if let Some(reason) = row.not_built {
-            println!("{:<13} not built: {reason}", "");
+            say(format_args!("{:<13} not built: {reason}", ""))?;
         }
     }
     Ok(())
@@ -290,9 +282,9 @@ fn run_plan(options: &Options, row: &Row, plan: Plan, scale: &Scale) -> Outcome<
         false => Some(result.write(options)?),
     };
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&result)?);
+        say(serde_json::to_string_pretty(&result)?)?;
     } else {
-        println!("{}", result.table());
+        say(result.table())?;
     }
     if let Some(path) = written {
         eprintln!("  {} and .svg written", path.display());
@@ -322,7 +314,7 @@ fn cost(row: &Row, options: &Options) -> Outcome<()> {
         "found": found,
     });
     std::fs::write(&path, serde_json::to_string_pretty(&json)? + "\n")?;
-    println!("{}", if options.json { json.to_string() } else { found.table() });
+    say(if options.json { json.to_string() } else { found.table(options.quick) })?;
     eprintln!("  {} written", path.display());
     Ok(())
 }
@@ -345,6 +337,6 @@ fn replay(options: &Options, trace: &Path) -> Outcome<()> {
         "elapsed_ns": elapsed_ns,
         "status": site.status(&mounted),
     });
-    println!("{}", serde_json::to_string_pretty(&found)?);
+    say(serde_json::to_string_pretty(&found)?)?;
     mounted.finish(&site)
 }

@@ -6,7 +6,7 @@
 
 use super::options::Options;
 use super::outcome::short;
-use crate::Outcome;
+use crate::{Outcome, say};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -113,7 +113,7 @@ pub(super) fn run(options: &Options) -> Outcome<()> {
             }
         }
     }
-    println!("{}", table(options, wanted));
+    say(table(options, wanted))?;
     match failed.is_empty() {
         true => Ok(()),
         false => Err(format!("failed: {}", failed.join(", ")).into()),

@@ -1,11 +1,15 @@
 //! Arguments of `terrace bench paper`.
 
-use crate::Outcome;
 use crate::args::terrace_program;
 use crate::site::device::Class;
 use crate::site::peer::{Peer, pm_speed};
+use crate::{BadValue, Outcome};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use terrace_media::speed::ClassedSpeed;
+
+/// Less data than this shows nothing.
+const LEAST_BYTES: u64 = 8 << 20;
 
 pub(crate) const HELP: &str = "\
 Measures a row of docs/evaluation.md beside the file systems that this machine has.
@@ -31,7 +35,7 @@ Usage: terrace bench paper ROW [OPTIONS]
                     (default: those of the row; local is Terrace without the kernel)
   --rounds N        interleaved rounds (default 5)
   --seconds N       time of one figure in one round (default 3)
-  --dataset SIZE    bytes of data; PM follows in the published proportion (default 512M)
+  --dataset SIZE    bytes of data, at least 8M; PM follows in the published proportion (default 512M)
   --fio             rows of random reads and writes also through fio itself, beside the own generator
   --engine          row regret also on the engine, for time (long), and on one machine of costs only
   --one-core        everything on one core; emulated devices on the others
@@ -85,9 +89,39 @@ pub(crate) struct Options {
     pub terrace: PathBuf,
 }
 
+fn bad<T>(text: String) -> Outcome<T> {
+    Err(BadValue(text).into())
+}
+
 fn number<T: std::str::FromStr>(option: &str, text: &OsStr) -> Outcome<T> {
     let text = text.to_string_lossy();
-    text.parse().map_err(|_| format!("{option} {text}: not a number").into())
+    text.parse().or_else(|_| bad(format!("{option} {text}: not a number")))
+}
+
+/// Time of one figure.
+fn seconds(text: &OsStr) -> Outcome<f64> {
+    match number::<f64>("--seconds", text)? {
+        seconds if seconds > 0.0 => Ok(seconds.clamp(0.01, 3600.0)),
+        _ => bad("--seconds: must be more than 0".to_string()),
+    }
+}
+
+fn dataset(text: &OsStr) -> Outcome<u64> {
+    match size("--dataset", text)? {
+        0 => bad("--dataset: must be more than 0".to_string()),
+        bytes => Ok(bytes.max(LEAST_BYTES)),
+    }
+}
+
+/// `host`, or a class that `terrace bench device` knows.
+fn class(text: &OsStr) -> Outcome<Class> {
+    let class = Class::parse(&text.to_string_lossy());
+    if let Class::Emulated(name) = &class
+        && let Err(error) = ClassedSpeed::parse(name)
+    {
+        return bad(format!("--class: {}", error.replacen("; use ", "; use host, ", 1)));
+    }
+    Ok(class)
 }
 
 /// Bytes with K, M, G or T (base 1024).
@@ -100,15 +134,15 @@ fn size(option: &str, text: &OsStr) -> Outcome<u64> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err(format!("{option} {text}: not a size").into()),
+        _ => return bad(format!("{option} {text}: not a size")),
     };
     let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.ok_or_else(|| format!("{option} {text}: not a size").into())
+    bytes.map_or_else(|| bad(format!("{option} {text}: not a size")), Ok)
 }
 
 fn peers(list: &OsStr) -> Outcome<Vec<Peer>> {
     let list = list.to_string_lossy().into_owned();
-    let known = |name: &str| Peer::parse(name).ok_or_else(|| format!("no peer {name}; see --help").into());
+    let known = |name: &str| Peer::parse(name).map_or_else(|| bad(format!("no peer {name}; see --help")), Ok);
     list.split(',').filter(|name| !name.is_empty()).map(known).collect()
 }
 
@@ -169,7 +203,7 @@ impl Options {
                 "--again" if !run => options.again = true,
                 "--threads" if run => options.threads = number("--threads", value()?)?,
                 "--quick" => options.quick = true,
-                "--class" => options.class = Some(Class::parse(&value()?.to_string_lossy())),
+                "--class" => options.class = Some(class(value()?)?),
                 "--device-memory" => options.device_memory = true,
                 "--emulate-pm" if !run => {
                     let speed = value()?.to_string_lossy();
@@ -178,8 +212,8 @@ impl Options {
                 }
                 "--peers" => options.peers = Some(peers(value()?)?),
                 "--rounds" => options.rounds = number::<usize>("--rounds", value()?)?.max(1),
-                "--seconds" => options.seconds = number::<f64>("--seconds", value()?)?.clamp(0.01, 3600.0),
-                "--dataset" => options.dataset_bytes = size("--dataset", value()?)?.max(8 << 20),
+                "--seconds" => options.seconds = seconds(value()?)?,
+                "--dataset" => options.dataset_bytes = dataset(value()?)?,
                 "--fio" => options.fio = true,
                 "--engine" => options.engine = true,
                 "--one-core" => options.one_core = true,
@@ -263,5 +297,21 @@ mod tests {
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
+    }
+
+    /// A class that does not exist skipped nearly everything, and a run of nothing succeeded.
+    #[test]
+    fn values_that_measure_nothing_are_refused() {
+        for (words, what) in [
+            (["tpfs-9", "--class", "foo"], "'foo' is no device class; use host, ssd, "),
+            (["tpfs-9", "--dataset", "0"], "--dataset: must be more than 0"),
+            (["tpfs-9", "--seconds", "0"], "--seconds: must be more than 0"),
+            (["tpfs-9", "--seconds", "NaN"], "--seconds: must be more than 0"),
+        ] {
+            let Err(error) = parse(&words) else { panic!("{words:?}") };
+            assert!(error.is::<BadValue>() && error.to_string().contains(what), "{error}");
+        }
+        let figures = parse(&["tpfs-9", "--class", "1000:1000:1G:1G"]);
+        assert!(matches!(figures, Ok(Asked::Row(_))));
     }
 }

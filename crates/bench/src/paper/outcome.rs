@@ -1,12 +1,13 @@
 //! What a run of a row found: figures, ratios, verdicts; as JSON, as text, and as SVG (paper/plot.rs).
 
 use super::Row;
+use super::given::NO_SHAPE;
 use super::options::Options;
 use super::plan::{Cell, Claim, Metric, Must, Plan, Status};
 use crate::Outcome;
 use crate::machine::{Machine, describe};
-use crate::site::Site;
 use crate::site::peer::Subject;
+use crate::site::{Site, UNLIMITED};
 use crate::stats::{Ratio, median, quantile};
 use crate::workload::load::Measure;
 use serde::Serialize;
@@ -258,6 +259,7 @@ impl Result {
             for place in &verdict.places {
                 let ratio = &place.ratio;
                 let held = match place.held {
+                    Some(_) if self.quick => "(quick: means nothing)",
                     Some(true) => "held",
                     Some(false) => "**not held**",
                     None => "",
@@ -281,14 +283,18 @@ impl Result {
             let _ = writeln!(text, "\nNot measured: {}: {}.", missing.what, missing.reason);
         }
         if let Some(reason) = &self.page_cache.reason {
-            let _ = writeln!(text, "\nThe page cache was not limited: {reason}.");
+            if reason != UNLIMITED {
+                let _ = writeln!(text, "\nThe page cache was not limited: {reason}.");
+            }
         } else if let Some(reason) = &self.page_cache.dirty_reason {
             let _ = writeln!(text, "\nDirty pages were not limited: {reason}.");
         }
         for note in &self.notes {
             let _ = writeln!(text, "\n{note}");
         }
-        let _ = writeln!(text, "\nPublished: {}. Shape: {}.", self.published, self.shape);
+        if self.shape != NO_SHAPE {
+            let _ = writeln!(text, "\nPublished: {}. Shape: {}.", self.published, self.shape);
+        }
         text
     }
 }

@@ -64,7 +64,7 @@ impl Site {
             .into_iter()
             .collect::<Outcome<Vec<_>>>()?;
         let group = match cap_bytes {
-            0 => Err("nobody asked for that".to_string()),
+            0 => Err(UNLIMITED.to_string()),
             _ => MemoryGroup::new(&teardown, &format!("terrace-{RUN}-{}", std::process::id()), cap_bytes)
                 .map_err(|error| error.to_string()),
         };
@@ -95,6 +95,9 @@ impl Site {
         self.confines.store(subject.peer != Peer::Tmpfs, Ordering::Relaxed);
     }
 }
+
+/// Why nothing limits the page cache of a run that is not about it.
+pub(crate) const UNLIMITED: &str = "this row does not ask for it";
 
 /// Names of scratch directories: this, then the process id.
 const RUN: &str = "paper";

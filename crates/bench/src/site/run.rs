@@ -4,6 +4,7 @@ use super::Site;
 use super::peer::{Mounted, Place};
 use super::teardown::{Held, Resource};
 use crate::Outcome;
+use crate::say;
 use crate::workload::directory::Directory;
 use crate::workload::load::{Load, Measure};
 use crate::workload::target::FileTarget;
@@ -57,7 +58,7 @@ pub(crate) fn child(directory: &Path, job: &str) -> Outcome<()> {
     let job: Job = serde_json::from_str(job)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let target: Arc<dyn FileTarget> = Arc::new(Directory::new(directory));
-    println!("{}", serde_json::to_string(&perform(job.act, &job.load, &target, &clock)?)?);
+    say(serde_json::to_string(&perform(job.act, &job.load, &target, &clock)?)?)?;
     Ok(())
 }
 

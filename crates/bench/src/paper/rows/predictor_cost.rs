@@ -170,7 +170,7 @@ fn round(site: &Site, scale: &Scale, load: &Load, pairs: usize, seen: &mut Seen)
 
 impl Cost {
     /// As docs/evaluation.md has it.
-    pub fn table(&self) -> String {
+    pub fn table(&self, quick: bool) -> String {
         let mut text = String::from(
             "| personality | requests | predictors resting, ns | at work, ns more | 95 % | ≤ 40 | more than policy=static | 95 % |\n\
              |---|---|---|---|---|---|---|---|\n",
@@ -178,6 +178,7 @@ impl Cost {
         for line in &self.lines {
             let (more, against) = (&line.predictors_more_ns, &line.more_than_static_ns);
             let held = match line.held {
+                Some(_) if quick => "(quick: means nothing)",
                 Some(true) => "held",
                 Some(false) => "**not held**",
                 None => "",

@@ -15,6 +15,7 @@ use crate::regret::machine::{CANDIDATES, Candidate, Setup, Waits, run as replay_
 use crate::regret::optimum::{Bound, bound};
 use crate::regret::scripts::{Traced, VARIANTS, scripts};
 use crate::regret::{breakdown, past};
+use crate::say;
 use crate::site::Site;
 use crate::site::device::Class;
 use crate::site::peer::{Peer, Place, Subject, Tuning};
@@ -326,8 +327,8 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
     }
     let path = result.write(options)?;
     match options.json {
-        true => println!("{}", serde_json::to_string_pretty(&result)?),
-        false => println!("{}", result.table()),
+        true => say(serde_json::to_string_pretty(&result)?)?,
+        false => say(result.table())?,
     }
     eprintln!("  {} and .svg written", path.display());
     Ok(())
