@@ -82,6 +82,9 @@ unchanged expect 1 ": 64 B is below the minimum of persistent memory, 2 MiB" "$t
 unchanged expect 1 "below the minimum of a tier" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=16M"
 unchanged expect 1 "say how large to make it with --pm-size" "$t" mkfs --pm "$pm"
 unchanged expect 1 "say how large to make it with size=SIZE" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier"
+touch empty
+unchanged expect 1 "empty: is empty; say how large to make it with --pm-size" "$t" mkfs --pm empty
+unchanged expect 1 "empty: is empty; say how large to make it with size=SIZE" "$t" mkfs --pm "$pm" --pm-size 16M --tier empty
 unchanged expect 1 "'lots' is not a size" "$t" mkfs --pm "$pm" --pm-size lots
 unchanged expect 1 "'fast' is no device class; use ssd" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=64M,class=fast"
 unchanged expect 1 "'speed=9': use size=SIZE or class" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,speed=9"
@@ -133,6 +136,8 @@ unchanged expect 32 "mount point does not exist" "$t" mount "$pm" nowhere
 unchanged expect 32 "not a directory" "$t" mount "$pm" plain
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus
 unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus=1
+unchanged expect 1 "option ' ro': unknown option, options have no spaces" "$t" mount "$pm" mnt -o 'noatime, ro'
+unchanged expect 1 "option log=: needs a path" "$t" mount "$pm" mnt -o log=
 unchanged expect 1 "threshold=0: must be" "$t" mount "$pm" mnt -o threshold=0
 for option in sync_blocks=0 large_after=251 large_min=1K read_times=0 touches=101 whole_after_s=0 threshold_even=100 \
     threshold_step=51 threshold_min=0 threshold_max=100 threshold_decay=0 dataflow_high=0 dataflow_low=-1 dataflow_s=17 \
@@ -310,8 +315,8 @@ status = json.loads(subprocess.check_output(["$t", "status", "mnt", "--json"]))
 assert [one["state"] for one in status["moves"]] == ["done", "done"], status["moves"]
 PY
 says 0 "PM 2 MiB" "$t" where mnt/sub/a
-says 0 "^move 1: migrate to tier 1: done, 4 MiB of 4 MiB$" "$t" status mnt
-says 0 "^move 2: migrate to tier 0: done, 2 MiB of 2 MiB$" "$t" status mnt
+says 0 "^move 1: migrate $mnt/sub to tier 1: done, 4 MiB of 4 MiB$" "$t" status mnt
+says 0 "^move 2: migrate $mnt/sub/a to tier 0: done, 2 MiB of 2 MiB$" "$t" status mnt
 # static has no predictors: nothing is said of them.
 check "where without predictors" eval '! grep -qE "synchronous|large|dominated" <("$t" where mnt/sub/a)'
 check "no thresholds without predictors" eval '! grep -q "^thresholds" <("$t" status mnt)'
@@ -320,7 +325,7 @@ says 0 "in the background \\(move [0-9]+\\)|moved to tier 1$" "$t" migrate mnt/s
 head -c 30M /dev/urandom >big && cp big mnt/big
 says 0 "moved to tier 1$" "$t" migrate mnt/big --to 1 --wait
 expect 1 "tier 0 is full.* did not move" "$t" migrate mnt/big --to 0 --wait
-says 0 "^move [0-9]+: migrate to tier 0: failed \\(tier 0 is full.*\\), [0-9.]+ MiB of 30 MiB$" "$t" status mnt
+says 0 "^move [0-9]+: migrate $mnt/big to tier 0: failed \\(tier 0 is full.*\\), [0-9.]+ MiB of 30 MiB$" "$t" status mnt
 check "three moves that have ended are shown" test "$("$t" status mnt | grep -c "^move ")" = 3
 check "content" cmp big mnt/big
 expect 1 "not a mounted pool" "$t" iostat "$WORK"
@@ -356,6 +361,7 @@ says 0 "pinned to tier 1$" "$t" where mnt/sub/a
 touch mnt/sub/new
 says 0 "pinned to tier 1$" "$t" where mnt/sub/new
 expect 1 "pinned to another tier; unpin it first" "$t" migrate mnt/sub --to 0 --wait
+expect 1 "pinned to another tier; unpin it first" "$t" migrate mnt/sub --to 0 --dry-run
 check "pins are hidden" python3 -c 'import os, sys; sys.exit(os.listxattr("mnt/sub/a") != [])'
 check "where --json" python3 - <<PY
 import json, subprocess
@@ -363,7 +369,8 @@ import json, subprocess
 assert file["pinned"] and file["pinned_tier"] == 1, file
 PY
 says 0 "sub: 4 files and directories$" "$t" unpin mnt/sub --dry-run
-says 0 "sub: 4 files and directories are pinned no more$" "$t" unpin mnt/sub
+says 0 "sub: 4 files and directories without a pin now$" "$t" unpin mnt/sub
+says 0 "a: 1 file or directory without a pin now$" "$t" unpin mnt/sub/a
 says 0 "" "$t" sync mnt --to 1
 check "pin --json" python3 - <<PY
 import json, subprocess
@@ -373,7 +380,7 @@ unpin = json.loads(subprocess.check_output(["$t", "unpin", "mnt/sub/a", "--json"
 assert unpin["action"] == "unpin" and unpin["tier"] is None and unpin["state"] == "done", unpin
 PY
 expect 1 "big: pins to tier 0 may take half of it" "$t" pin mnt/big --tier 0
-says 0 "big: would be refused: pins to tier 0 may take half of it" "$t" pin mnt/big --tier 0 --dry-run
+says 1 "big: would be refused: pins to tier 0 may take half of it" "$t" pin mnt/big --tier 0 --dry-run
 rm -r mnt/sub mnt/big
 expect 1 "no Terrace" "$t" status "$WORK"
 
@@ -536,7 +543,8 @@ check "the damaged copy is mended" cmp <(head -c 8192 "$pm") <(tail -c +8193 "$p
 check "no warning any more" eval '! grep -q warning <("$t" status "$pm")'
 for copy in 0 8192; do printf x | dd of="$pm" bs=1 seek=$((copy + 200)) conv=notrunc status=none; done
 files=("$pm" "$tier")
-unchanged expect 32 "superblock" "$t" mount "$pm" mnt
+unchanged expect 32 "both copies of the superblock are damaged, and a check cannot repair that" "$t" mount "$pm" mnt
+unchanged expect 8 "both copies of the superblock are damaged, and a check cannot repair that" "$t" check "$pm"
 cp --sparse=always "$SHM-keep.pm" "$pm"
 
 ## repair: the block table's first lines behind the fixed area, and the header of the tier
@@ -720,6 +728,58 @@ check "mount" "$t" mount "$pm" mnt
 (cd mnt && "$t" umount . 2>"$WORK/err")
 check "names the shell, not itself" eval 'grep -q "busy: " err && ! grep -q "terrace (" err'
 check "umount" "$t" umount mnt
+
+## reports: all of it arrives or the command fails, and no name commands the terminal
+# Below is a device so slow that writes wait in DRAM for it.
+check "mkfs" "$t" mkfs --pm "$SHM-words.pm" --pm-size 16M --tier "words.img,size=96M" --label $'a\e[31mb' >/dev/null 2>&1
+expect 0 "threshold=50 is for policy=anticache alone, and the policy is predictive" \
+    "$t" mount "$SHM-words.pm" mnt -o threshold=50,emulate-tier=1:100000:100000:1G:4M
+says 0 "^warning: mount option threshold=50 is for policy=anticache alone" "$t" status mnt
+says 0 'label a\\u\{1b\}\[31mb' "$t" status mnt
+check "help says whose threshold= is" grep -q "threshold=PERCENT (policy=anticache alone)" <("$t" mount --help)
+check "write into DRAM" cp big mnt/big
+check "where tells what is only in DRAM" python3 - <<PY
+import json, re, subprocess
+def dirty():
+    [file] = json.loads(subprocess.check_output(["$t", "where", "--json", "mnt/big"]))
+    return file["dirty_bytes"]
+before = dirty()
+text = subprocess.check_output(["$t", "where", "mnt/big"], text=True)
+assert before > 0 and dirty() > 0 and re.search(r"  DRAM [0-9.]+ [KMi]*B  only in DRAM [0-9.]+ MiB  ", text), (before, text)
+PY
+check "sync" "$t" sync mnt
+check "nothing is only in DRAM" eval '! grep -q "only in DRAM" <("$t" where mnt/big)'
+name=$'mnt/e\e[2J\nf'
+touch "$name"
+says 0 '^mnt/e\\u\{1b\}\[2J\\nf: 0 B' "$t" where "$name"
+expect 1 'mnt/none\\u\{1b\}\[2J: No such file' "$t" where $'mnt/none\e[2J'
+check "JSON has the name itself" python3 - <<PY
+import json, subprocess
+[file] = json.loads(subprocess.check_output(["$t", "where", "--json", "mnt/e\x1b[2J\nf"]))
+assert file["path"] == "mnt/e\x1b[2J\nf", file
+PY
+full() { "$@" >/dev/full; }
+for what in "status mnt" "status --json mnt" "where mnt/big" "iostat mnt 0.01 3" "sync mnt --dry-run" --help "completions bash" \
+    "bench paper --list" "bench run --help" "bench smoke --help"; do
+    # shellcheck disable=SC2086
+    expect 1 "standard output: No space left on device" full "$t" $what
+    check "$what with nobody who reads" bash -o pipefail -c "{ sleep 0.1; exec '$t' $what; } | true"
+done
+check "umount" "$t" umount mnt
+expect 8 "standard output: No space left on device" full "$t" check "$SHM-words.pm"
+
+## the daemon may be gone before it has taken up the request to tell of its end
+for _ in $(seq 30); do
+    expect 0 "^$" "$t" mount "$SHM-words.pm" mnt
+    expect 0 "^$" "$t" umount mnt
+done
+rm -f "$SHM-words.pm" words.img
+
+## benches refuse what would measure nothing
+expect 2 "class: 'foo' is no device class; use host, ssd" "$t" bench paper tpfs-13 --quick --class foo
+expect 2 "dataset: must be more than 0" "$t" bench paper tpfs-13 --dataset 0
+expect 2 "seconds: must be more than 0" "$t" bench run varmail . --seconds 0
+expect 1 "/nowhere/trace: No such file" "$t" bench run trace:/nowhere/trace .
 
 ## an ordinary user
 if command -v fusermount3 >/dev/null && command -v setpriv >/dev/null; then
