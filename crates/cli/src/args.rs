@@ -166,7 +166,7 @@ pub enum Map {
 /// Policies of cli.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// Never migrates.
+    /// Moves nothing before the fast tier is full; then what there is no room for goes down, least recently used first.
     Static,
     /// Least recently used blocks go down above a threshold.
     Anticache,

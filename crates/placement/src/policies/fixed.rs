@@ -1,8 +1,9 @@
-//! `static`: nothing moves unless asked by hand.
+//! `static`: nothing moves unless asked by hand, or where a write finds PM full: who needs room demotes for itself, under
+//! every policy.
 
 use crate::{Observation, Policy};
 
-/// Never migrates.
+/// Migrates nothing of its own accord.
 #[derive(Debug)]
 pub struct Static;
 

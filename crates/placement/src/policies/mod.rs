@@ -26,7 +26,7 @@ pub struct PolicyRow {
 
 /// All policies.
 pub const POLICIES: &[PolicyRow] = &[
-    PolicyRow { id: 1, name: "static", sentence: "never moves anything by itself" },
+    PolicyRow { id: 1, name: "static", sentence: "moves nothing by itself before PM is full" },
     PolicyRow {
         id: 2,
         name: "anticache",
