@@ -194,6 +194,7 @@ mod tests {
         let server = listener.try_clone().unwrap();
         let thread = spawn("test", move || {
             let (mut stream, _) = server.accept().unwrap();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
             serde_json::to_writer(&mut stream, &Answer::Error("not clean".to_string())).unwrap();
         });
         assert_eq!(refused.answer(|_| {}), Ok(Err("not clean".to_string())));
