@@ -1,12 +1,16 @@
 //! The reclaimer: removes orphans nobody refers to, finishes intents after a crash, scans the block table
 //! and the inode file, empties the quarantine.
+//!
+//! Invariant: [`ReclaimStep`] waits for no device, so that one which hangs keeps nothing in PM but what needs it (I10). A job
+//! that would have to wait goes to [`WaitingStep`]. Both, and operations, may work on one inode: each piece takes its lock and
+//! looks anew.
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::{MigrationStep, SpillStep};
 use crate::op::{Attempt, Op};
 use crate::read_ahead::{self, AheadStep};
-use crate::reclaim_queue::Job;
+use crate::reclaim_queue::{Job, Task};
 use crate::slot::{Inode, log_whole_slot};
 use crate::truncate::WHOLE_FILE;
 use crate::types::Wait;
@@ -24,7 +28,7 @@ use terrace_runtime::{Next, Step, interleave};
 const KEYS_PER_PIECE: usize = 2;
 
 impl Fs {
-    fn reclaim_job(&self, job: Job) -> FsResult<()> {
+    fn reclaim_job(&self, job: Job, wait: Wait) -> FsResult<()> {
         match job {
             Job::OrphanList(list) => {
                 let unreferenced = |ino: &Ino| !self.references.is_referenced(*ino);
@@ -32,15 +36,27 @@ impl Fs {
                 members.into_iter().filter(unreferenced).for_each(|ino| self.reclaim.push(Job::Orphan(ino)));
                 Ok(())
             }
-            Job::Intents(ino) => self.clear_intent(Wait::Allowed, ino, WHOLE_FILE),
-            Job::Orphan(ino) => self.reclaim_orphan(ino),
+            Job::Intents(ino) => self.clear_intent(wait, ino, WHOLE_FILE),
+            Job::Orphan(ino) => self.reclaim_orphan(ino, wait),
+        }
+    }
+
+    /// Does a job; one that cannot be done is put back.
+    fn reclaim_task(&self, task: Task, wait: Wait, now_ns: u64) {
+        match self.reclaim_job(task.job, wait) {
+            Ok(()) | Err(FsError::Stale) => {}
+            Err(FsError::WouldBlock) if wait == Wait::Never => self.reclaim.hand_over(task, now_ns),
+            Err(error) => {
+                tracing::warn!("reclaiming, {:?}: {error}; tried again later", task.job);
+                self.reclaim.retry(task, now_ns);
+            }
         }
     }
 
     /// Removes an orphan: pieces of its content, its keys, at last its slot. Does nothing when somebody
     /// refers to it or it is no orphan (any more).
-    fn reclaim_orphan(&self, ino: Ino) -> FsResult<()> {
-        let mut op = Op::reclaiming(Wait::Allowed);
+    fn reclaim_orphan(&self, ino: Ino, wait: Wait) -> FsResult<()> {
+        let mut op = Op::reclaiming(wait);
         while self.run(&mut op, self.large_record(), |reservation, op| {
             let _guard = self.locks.write(ino);
             let inode = self.load_any(ino)?;
@@ -140,6 +156,8 @@ impl Fs {
             }
         }
         if !self.read_only {
+            let waiting = WaitingStep { fs: Arc::clone(self) };
+            steps.push((Box::new(waiting), self.reclaim.handed_waker.clone()));
             for worker in 0..crate::migration::WORKERS {
                 steps.push((Box::new(MigrationStep::new(self, worker)), self.migration.waker(worker)));
             }
@@ -241,13 +259,7 @@ impl ReclaimStep {
         let Some(task) = self.fs.reclaim.take(now) else {
             return false;
         };
-        match self.fs.reclaim_job(task.job) {
-            Ok(()) | Err(FsError::Stale) => {}
-            Err(error) => {
-                tracing::warn!("reclaiming, {:?}: {error}; tried again later", task.job);
-                self.fs.reclaim.retry(task, now);
-            }
-        }
+        self.fs.reclaim_task(task, Wait::Never, now);
         true
     }
 }
@@ -271,5 +283,30 @@ impl Step for ReclaimStep {
         }
         self.fs.cache.expire(self.fs.clock.monotonic_ns());
         Next::After(Duration::from_millis(100))
+    }
+}
+
+/// How often is looked for jobs that were handed over, beside the waker.
+const HANDED_CHECK: Duration = Duration::from_secs(10);
+
+/// Background: the jobs of the reclaimer that wait for a device or for room in PM, one per step.
+struct WaitingStep {
+    fs: Arc<Fs>,
+}
+
+impl Step for WaitingStep {
+    fn name(&self) -> &'static str {
+        "terrace-rm-wait"
+    }
+
+    fn step(&mut self) -> Next {
+        if self.fs.wal.is_stopped() {
+            return Next::After(HANDED_CHECK);
+        }
+        let Some(task) = self.fs.reclaim.take_handed() else {
+            return Next::After(HANDED_CHECK);
+        };
+        self.fs.reclaim_task(task, Wait::Allowed, self.fs.clock.monotonic_ns());
+        Next::Again
     }
 }

@@ -22,7 +22,7 @@ use terrace_media::pm::RecordedPm;
 use terrace_media::{BlockMedium, MediaError, PmMedium};
 use terrace_placement::{Home, Parameters};
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::thread;
+use terrace_runtime::{Clock, SystemClock, thread};
 
 const W: Wait = Wait::Allowed;
 const BLOCK: u64 = 4096;
@@ -358,6 +358,53 @@ fn a_device_that_hangs_does_not_keep_writers_from_the_others() {
     assert!(fs.whereabouts(written).is_ok());
     pool.devices[0].unstall();
     writers.into_iter().for_each(|writer| writer.join().unwrap());
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+/// Waits for what threads do.
+#[track_caller]
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let clock = SystemClock::default();
+    let end_ns = clock.monotonic_ns() + Duration::from_secs(60).as_nanos() as u64;
+    while !is_so() {
+        assert!(clock.monotonic_ns() < end_ns, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A removed file whose places lay below PM, on a device that hung, held up the reclaimer: what was removed after it kept its
+/// room in PM, although nothing of it was on that device.
+#[test]
+fn what_is_removed_leaves_pm_while_a_device_hangs() {
+    let pool = Tiers::new(32 << 20, 4096, 64);
+    let fs = pool.mount();
+    let below = create_in(&fs, ROOT, "below");
+    // Checksums of so many blocks take several leaves.
+    write_at(&fs, below, 0, &tier_pattern(1100 * BLOCK as usize, 1)).unwrap();
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let (one, other) = (create_in(&fs, ROOT, "one"), create_in(&fs, ROOT, "other"));
+    [one, other].into_iter().for_each(|ino| write_at(&fs, ino, 0, &[1; 1 << 20]).unwrap());
+    // Removed already, and not forgotten.
+    fs.unlink(ROOT, b"below", W).unwrap();
+    fs.run_background(1000);
+    assert!(fs.lower_metadata_now().unwrap() > 0);
+    let used = |tier: usize| fs.status().unwrap().tiers[tier].used_bytes;
+    let before = used(0);
+    pool.devices[0].stall_at_most(Duration::from_secs(90));
+    let background = fs.start_background().unwrap();
+    fs.forget(below, 1);
+    await_that("the device is not asked", || pool.devices[0].waiting() > 0);
+    for (ino, name) in [(one, "one"), (other, "other")] {
+        fs.unlink(ROOT, name.as_bytes(), W).unwrap();
+        fs.forget(ino, 1);
+    }
+    await_that("nothing leaves PM", || used(0) + (2 << 20) <= before);
+    assert!(pool.devices[0].waiting() > 0, "the device answered before");
+    // It answers after all.
+    pool.devices[0].unstall();
+    await_that("what lies below stays", || used(1) < 100 * BLOCK);
+    drop(background);
     fs.unmount().unwrap();
     pool.assert_clean();
 }
