@@ -7,7 +7,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::migration::{MigrationStep, SpillStep};
+use crate::migration::{ClockStep, MigrationStep, SpillStep};
 use crate::op::{Attempt, Op};
 use crate::read_ahead::{self, AheadStep};
 use crate::reclaim_queue::{Job, Task};
@@ -158,6 +158,7 @@ impl Fs {
         if !self.read_only {
             let waiting = WaitingStep { fs: Arc::clone(self) };
             steps.push((Box::new(waiting), self.reclaim.handed_waker.clone()));
+            steps.push((Box::new(ClockStep::new(self)), Waker::new()));
             for worker in 0..crate::migration::WORKERS {
                 steps.push((Box::new(MigrationStep::new(self, worker)), self.migration.waker(worker)));
             }

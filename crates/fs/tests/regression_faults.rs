@@ -409,6 +409,37 @@ fn what_is_removed_leaves_pm_while_a_device_hangs() {
     pool.assert_clean();
 }
 
+/// The first worker alone moved metadata down: while a device hung under it, none went anywhere.
+#[test]
+fn metadata_goes_down_while_a_device_hangs() {
+    let pool = Tiers::new(8 << 20, 1024, 1024);
+    let fs =
+        pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..MountOptions::default() });
+    for index in 0..1000 {
+        fs.forget(create_in(&fs, ROOT, &format!("file-{index}")), 1);
+    }
+    pool.devices[0].stall_at_most(Duration::from_secs(600));
+    let steps = fs.background_steps().into_iter().map(|(step, _)| step);
+    let mut workers = steps.filter(|step| step.name().starts_with("terrace-move"));
+    let (first, mut second) = (workers.next().unwrap(), workers.next().unwrap());
+    drop(workers);
+    // Twice around: what was used lately is cold the second time.
+    let body = move || {
+        let mut first = first;
+        (0..4).for_each(|_| _ = first.step());
+    };
+    let hanging = thread::spawn("worker", body).unwrap();
+    await_that("the device is not asked", || pool.devices[0].waiting() > 0);
+    pool.clock.advance(Duration::from_secs(6));
+    (0..4).for_each(|_| _ = second.step());
+    let lowered = fs.status().unwrap().metadata.lowered_pages;
+    pool.devices[0].unstall();
+    hanging.join().unwrap();
+    assert!(lowered > 10, "{lowered} pages went down");
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
 /// A reader waited for a window that was fetched ahead of it for as long as a device hung on which the end of that window lay,
 /// although what it asked for was on another; and then for a few seconds with each read.
 #[test]

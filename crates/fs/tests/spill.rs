@@ -255,7 +255,7 @@ fn what_was_read_lately_goes_last() -> FsResult<()> {
 /// Tells the mount how late it is.
 fn tell_time(fs: &Arc<Fs>) {
     let steps = fs.background_steps();
-    steps.into_iter().filter(|(step, _)| step.name() == "terrace-move-0").for_each(|(mut step, _)| {
+    steps.into_iter().filter(|(step, _)| step.name() == "terrace-clock").for_each(|(mut step, _)| {
         step.step();
     });
 }

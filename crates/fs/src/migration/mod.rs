@@ -9,6 +9,7 @@
 //! Between lower tiers: [`between`], asked for by hand ([`by_hand`]), by `sync --to` ([`drain`]) and by a tier that is nearly
 //! full ([`spill`]).
 //! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
+//! The coarse clock has a step of its own, [`ClockStep`]: every worker may hang with a device.
 
 mod between;
 mod by_hand;
@@ -69,6 +70,8 @@ const POLL: Duration = Duration::from_millis(10);
 const BUSY: Duration = Duration::from_millis(1);
 /// How often a worker looks that worker 0 wakes when there is something to do.
 const IDLE: Duration = Duration::from_secs(1);
+/// When worker 0 has not come by for so long, the others do what it does for all: it may hang with a device.
+const LATE: Duration = Duration::from_secs(1);
 /// How long after a move status speaks of it.
 const LATELY: Duration = Duration::from_secs(1);
 /// How often the rest doubles after rounds in which everything stayed: to 1.28 s.
@@ -123,6 +126,8 @@ pub(crate) struct Migration {
     /// Rounds in a row in which all that was picked stayed, and until when the policy rests after the last of them.
     stayed: AtomicU32,
     rest_until_ns: AtomicU64,
+    /// When worker 0 came by last.
+    first_came_ns: AtomicU64,
     /// A device failed that was sound until then, and another is left: the next round need not wait.
     elsewhere: AtomicBool,
     demoted_blocks: AtomicU64,
@@ -233,6 +238,7 @@ impl Migration {
             not_before_ns: AtomicU64::new(0),
             stayed: AtomicU32::new(0),
             rest_until_ns: AtomicU64::new(0),
+            first_came_ns: AtomicU64::new(0),
             elsewhere: AtomicBool::new(false),
             demoted_blocks: AtomicU64::new(0),
             in_place_blocks: AtomicU64::new(0),
@@ -254,6 +260,16 @@ impl Migration {
 
     pub fn waker(&self, worker: usize) -> Waker {
         self.wakers.get(worker).cloned().unwrap_or_default()
+    }
+
+    /// Whether a worker, which comes by now, does what one of them does for all.
+    fn leads(&self, worker: usize, now_ns: u64) -> bool {
+        if worker == 0 {
+            self.first_came_ns.store(now_ns, Ordering::Relaxed);
+            return true;
+        }
+        let since_ns = self.first_came_ns.load(Ordering::Relaxed);
+        now_ns.saturating_sub(since_ns) > LATE.as_nanos() as u64
     }
 
     fn wake(&self) {
@@ -553,7 +569,35 @@ fn final_no_space() -> FsError {
     NoSpace::Tier.into()
 }
 
-/// Background: one round of promotion or demotion per step. Worker 0 also keeps the coarse clock.
+/// Background: the coarse clock, by which blocks and files get colder. Waits for nothing.
+pub(crate) struct ClockStep {
+    fs: Weak<Fs>,
+}
+
+impl ClockStep {
+    pub fn new(fs: &Arc<Fs>) -> ClockStep {
+        ClockStep { fs: Arc::downgrade(fs) }
+    }
+}
+
+impl Step for ClockStep {
+    fn name(&self) -> &'static str {
+        "terrace-clock"
+    }
+
+    fn step(&mut self) -> Next {
+        let Some(fs) = self.fs.upgrade() else {
+            return Next::Done;
+        };
+        let now = fs.clock.monotonic_ns();
+        let ticks = now.saturating_sub(fs.mounted_ns) / POLL.as_nanos() as u64;
+        fs.tick.store(1 + ticks.min(u64::from(u32::MAX - 2)) as u32, Ordering::Relaxed);
+        fs.flows.tell_time(now);
+        Next::After(POLL)
+    }
+}
+
+/// Background: one round of promotion or demotion per step.
 pub(crate) struct MigrationStep {
     fs: Weak<Fs>,
     worker: usize,
@@ -584,13 +628,12 @@ impl Step for MigrationStep {
             return Next::Done;
         };
         let now = fs.clock.monotonic_ns();
+        let leads = fs.migration.leads(self.worker, now);
+        if leads && let Err(error) = fs.promotion_round() {
+            tracing::debug!("promotion: {error}");
+        }
+        // Nobody does this instead of worker 0: they would hang with the same device one after the other.
         if self.worker == 0 {
-            let ticks = now.saturating_sub(fs.mounted_ns) / POLL.as_nanos() as u64;
-            fs.tick.store(1 + ticks.min(u64::from(u32::MAX - 2)) as u32, Ordering::Relaxed);
-            fs.flows.tell_time(now);
-            if let Err(error) = fs.promotion_round() {
-                tracing::debug!("promotion: {error}");
-            }
             fs.reverse_round();
             if now >= fs.migration.not_before_ns.load(Ordering::Relaxed) && !fs.wal.is_stopped() {
                 fs.to_dram_round();
@@ -608,11 +651,12 @@ impl Step for MigrationStep {
             _ => u64::MAX,
         };
         if wanted == 0 && fs.migration.queue.lock().is_empty() {
-            if self.worker == 0 && fs.lower_some(0, false) {
+            if leads && fs.lower_some(0, false) {
                 return Next::Again;
             }
-            return Next::After(if self.worker == 0 { POLL } else { IDLE });
+            return Next::After(if leads { POLL } else { IDLE });
         }
+        // Those who do its work while it hangs look by themselves: they would wake each other without end.
         if self.worker == 0 {
             fs.migration.wakers.iter().skip(1).for_each(Waker::wake);
         }
@@ -622,7 +666,7 @@ impl Step for MigrationStep {
         };
         // Also when another worker has what there is to move, or somebody has it in hand.
         let data_moves = matches!(round, Ok(Round::Progress | Round::InFlight | Round::Claimed));
-        if self.worker == 0 && fs.lower_some(wanted, data_moves) {
+        if leads && fs.lower_some(wanted, data_moves) {
             return Next::Again;
         }
         match round {

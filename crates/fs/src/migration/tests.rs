@@ -106,6 +106,31 @@ fn assert_others_have_turns(fs: &Arc<Fs>, tier: &SimulatedDevice, work: impl FnO
     worker.join().unwrap();
 }
 
+/// The first worker was the clock: while a device hung under it, no block and no file got colder.
+#[test]
+fn time_passes_while_a_device_hangs() {
+    let tier = Arc::new(SimulatedDevice::new(4096));
+    let (fs, _) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 100, 16, 2 << 20);
+    fs.migration.drain.store(1, Ordering::Release);
+    tier.stall_at_most(Duration::from_secs(600));
+    let (workers, mut others): (Vec<_>, Vec<_>) =
+        fs.background_steps().into_iter().partition(|(step, _)| step.name().starts_with("terrace-move"));
+    let first = workers.into_iter().next();
+    let body = move || first.into_iter().for_each(|(mut worker, _)| _ = worker.step());
+    let worker = thread::spawn("worker", body).unwrap();
+    while tier.waiting() == 0 {
+        thread::offer_processor();
+    }
+    let tick = || fs.tick.load(Ordering::Relaxed);
+    let before = tick();
+    fs.clock.sleep(POLL * 50);
+    others.iter_mut().for_each(|(step, _)| _ = step.step());
+    let after = tick();
+    tier.unstall();
+    worker.join().unwrap();
+    assert_eq!(after - before, 50);
+}
+
 /// As above of a worker that met a page of metadata below PM: here the leaf that says where the cold copy is.
 #[test]
 fn who_waits_for_a_page_of_metadata_has_no_turn() {
