@@ -45,7 +45,7 @@ impl Generator {
         let weight = if config.power_fails { 60 } else { 10 };
         let action = match self.rng.random_range(0..4000) {
             0..=149 => Action::Background(*[1, 1, 2, 5, 200].choose(&mut self.rng).unwrap_or(&1)),
-            150..=229 => Action::Step(self.rng.random_range(0..8)),
+            150..=229 => Action::Step(self.rng.random_range(0..16)),
             230..=236 => Action::SyncDown,
             237..=239 => Action::Remount,
             240..=242 => Action::Compare,

@@ -60,7 +60,7 @@ fn at_point(world: &Shared, point: &'static str) {
         };
         if step {
             world.borrow_mut().nesting = Nesting::Operations;
-            let which = world.borrow_mut().rng.random_range(0..8);
+            let which = world.borrow_mut().rng.random_range(0..16);
             step_once(world, which);
             continue;
         }
