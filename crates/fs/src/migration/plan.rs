@@ -48,12 +48,17 @@ pub(super) enum Victims {
 }
 
 impl Migration {
-    fn pop_group(&self, most: usize) -> Vec<Victim> {
+    /// The next group of those that were picked; `None` while so many blocks are in flight. Judged under the lock: writers
+    /// that waited for it while others picked would all get one, and all be held by a device that hangs.
+    fn pop_group(&self, most: u64, in_flight: u64) -> Option<Vec<Victim>> {
         let mut queue = self.queue.lock();
-        let count = queue.len().min(most);
+        if self.in_flight.load(Ordering::Acquire) >= in_flight {
+            return None;
+        }
+        let count = queue.len().min(most as usize);
         let group: Vec<Victim> = queue.drain(..count).collect();
         self.in_flight.fetch_add(count as u64, Ordering::AcqRel);
-        group
+        Some(group)
     }
 }
 
@@ -64,12 +69,10 @@ impl Fs {
         // What a device that hangs holds does not count, or all others would wait for it.
         let most = self.demotion_blocks();
         let groups = groups as u64 + WORKERS as u64 * self.io.silent(self.clock.monotonic_ns());
-        if self.migration.in_flight.load(Ordering::Acquire) >= groups * most {
-            return Ok(Victims::InFlight);
-        }
-        let group = self.migration.pop_group(most as usize);
-        if !group.is_empty() {
-            return Ok(Victims::Group(group));
+        match self.migration.pop_group(most, groups * most) {
+            None => return Ok(Victims::InFlight),
+            Some(group) if !group.is_empty() => return Ok(Victims::Group(group)),
+            Some(_) => {}
         }
         {
             let mut queue = self.migration.queue.lock();
@@ -94,8 +97,8 @@ impl Fs {
                 }
             }
         }
-        let group = self.migration.pop_group(most as usize);
-        Ok(if group.is_empty() { Victims::InFlight } else { Victims::Group(group) })
+        let group = self.migration.pop_group(most, groups * most);
+        Ok(group.filter(|group| !group.is_empty()).map_or(Victims::InFlight, Victims::Group))
     }
 
     /// Blocks to pick at least: to pick few costs as much as to pick many, a look at all of PM.
