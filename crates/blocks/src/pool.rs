@@ -21,9 +21,6 @@ const REGION: u64 = 8192;
 pub enum Purpose {
     /// File data and new metadata of user operations: leaves the whole reserve.
     User,
-    /// Data that takes the place of other data, where nothing leaves PM any more: what it replaces gives back a block in PM,
-    /// or one below for it. Leaves demotion's share and the reclaimers' half.
-    Overwrite,
     /// Demotion: leaves the reclaimers' half.
     Demotion,
     /// Metadata pages that come back for a reader or for what gives space back: leaves the reclaimers' half and some
@@ -182,7 +179,6 @@ impl BlockPool {
         match purpose {
             _ if planted(Mistake::ReserveOpenToAll) => 0,
             Purpose::User => self.reserve,
-            Purpose::Overwrite => self.reserve / 8 * 5,
             Purpose::Fetch => self.reserve / 4 * 3,
             Purpose::Demotion => self.reserve / 2,
             Purpose::Reclaim => 0,

@@ -31,10 +31,6 @@ pub(crate) struct Op {
     pub damage: Option<Error>,
     /// Bytes that the present attempt served from copies of lower tiers in DRAM.
     pub dram_bytes: u64,
-    /// It may turn out to write only what has its blocks already ([`Purpose::Overwrite`]).
-    pub may_overwrite: bool,
-    /// Why it found no space, before it tried whether it does.
-    pub refused: Option<FsError>,
     /// Record room that it was found to need, when that is more than usual.
     pub record: usize,
 }
@@ -52,8 +48,6 @@ impl Op {
             starved: 0,
             damage: None,
             dram_bytes: 0,
-            may_overwrite: false,
-            refused: None,
             record: 0,
         }
     }

@@ -9,7 +9,6 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::migration::final_no_space;
 use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
 use crate::partial::{Outcome, Part};
 use crate::slot::{Inode, log_slot};
@@ -433,7 +432,7 @@ impl Fs {
         flags: WriteFlags,
         wait: Wait,
     ) -> FsResult<(usize, Rest)> {
-        let mut op = Op { may_overwrite: true, ..Op::new(wait) };
+        let mut op = Op::new(wait);
         let mut at = offset;
         let mut rest = data;
         let mut why = Rest::Nothing;
@@ -482,9 +481,6 @@ impl Fs {
             }
             self.stage_tail_zeros(op, &inode, segment.offset, &mut staged)?;
             self.stage(op, &inode, segment, &mut staged)?;
-            if op.purpose == Purpose::Overwrite && staged.blocks_delta > 0 {
-                return Err(op.refused.take().unwrap_or_else(final_no_space).into());
-            }
             let mut slot = inode.slot;
             let size = if planted(Mistake::SizeFromBeforeTheWait) { seen } else { inode.durable_size() };
             slot.size = size.max(end).max(staged.absorbed_end(&inode)).into();

@@ -258,10 +258,9 @@ fn preallocated_blocks_move_down() -> FsResult<()> {
         blocks -= 1;
     }
     assert!(blocks > 350, "only {blocks}");
-    // All is full now, but for what is laid out.
-    let full = write(&fs, filler, 511 * 4096, &[1; 100 * 4096]);
+    // All is full now.
+    let full = write(&fs, filler, 0, &[1; 100 * 4096]);
     assert_eq!(full.map_err(|error| error.errno()), Err(28));
-    (0..10).try_for_each(|at| write(&fs, filler, at * 4096, &[1; 4096]))?;
     fs.setattr(filler, &SetAttributes { size: Some(4096), ..Default::default() }, W)?;
     fs.unlink(ROOT, b"filler", W)?;
     fs.forget(filler, 1);
@@ -802,62 +801,4 @@ fn damaged_superblock_copy_is_rewritten() {
         assert_eq!(read_superblock(&*pool.pm, true).unwrap().1, None);
         assert!(image() == before, "only the damaged copy was written");
     }
-}
-
-/// A full pool refused to be written over: ENOSPC also for blocks that fallocate had laid out, and mapped pages that could
-/// not be written back were lost. What has its blocks already needs none.
-#[test]
-fn a_full_pool_can_be_written_over() -> FsResult<()> {
-    for (pm_mib, ordered, step) in
-        [(4, false, 1), (4, false, 6), (4, true, 3), (16, false, 16), (16, true, 1)]
-    {
-        let pool = Pool::new(pm_mib << 20, 512);
-        let fs = pool.mount_with(MountOptions { data_ordered: Some(ordered), ..Default::default() });
-        let write = |ino, from: u64, blocks: u64, byte| -> FsResult<()> {
-            let content = vec![byte; (blocks * BLOCK_SIZE) as usize];
-            let done = fs.write(ino, from * BLOCK_SIZE, &content, WriteFlags::default(), W)?;
-            assert_eq!(done, content.len());
-            Ok(())
-        };
-        // The first of those that are as old as one another leaves PM first.
-        let (fill, old, laid_out) = (create(&fs, "fill")?, create(&fs, "old")?, create(&fs, "laid out")?);
-        write(old, 0, 96, 1)?;
-        fs.sync_to(1, &mut |_| {})?;
-        fs.fallocate(laid_out, 0, 96 * BLOCK_SIZE, Allocate::Extend, W)?;
-        // New blocks, as many as there is room for.
-        let mut end = 0;
-        let mut fill_up = || {
-            let error = loop {
-                match write(fill, end, 1, 9) {
-                    Ok(()) => end += 1,
-                    Err(error) => break error,
-                }
-            };
-            assert_eq!(error.errno(), libc::ENOSPC);
-            end
-        };
-        let full = fill_up();
-        for round in 2..6 {
-            for at in (0..96).step_by(step as usize) {
-                write(old, at, step.min(96 - at), round)?;
-                write(laid_out, at, step.min(96 - at), round + 10)?;
-            }
-            // Whatever lies in PM by now.
-            write(fill, u64::from(round) * 50, 1, round)?;
-            // What was spare, such as summaries, but not the reserve.
-            assert!(fill_up() <= full + 16, "{full} and then {}", fill_up());
-        }
-        let holds = |fs: &Fs, ino, byte| {
-            let mut found = vec![0; (96 * BLOCK_SIZE) as usize];
-            assert_eq!(fs.read(ino, 0, &mut found, W).unwrap(), found.len());
-            assert!(found.iter().all(|found| *found == byte), "inode {ino}");
-        };
-        [(old, 5), (laid_out, 15)].into_iter().for_each(|(ino, byte)| holds(&fs, ino, byte));
-        fs.unmount()?;
-        drop(fs);
-        pool.assert_clean();
-        let fs = pool.mount();
-        [(old, 5), (laid_out, 15)].into_iter().for_each(|(ino, byte)| holds(&fs, ino, byte));
-    }
-    Ok(())
 }

@@ -469,7 +469,7 @@ impl Fs {
             Ok(Round::Stayed) => {
                 op.starved += 1;
                 if op.starved > MOST_STARVED {
-                    return self.last_resort(op);
+                    return Err(self.why_no_space(op));
                 }
                 self.migration.wait_round(Duration::from_millis(10));
                 Ok(())
@@ -482,7 +482,7 @@ impl Fs {
                 let others_freed = std::mem::replace(&mut op.freed_seen, freed) != freed;
                 op.starved += 1;
                 if op.starved > MOST_STARVED || !others_freed && round == Round::Nothing {
-                    return self.last_resort(op);
+                    return Err(self.why_no_space(op));
                 }
                 if round == Round::Claimed {
                     self.migration.wait_round(Duration::from_millis(1));
@@ -497,36 +497,19 @@ impl Fs {
                 self.migration.wait_round(Duration::from_millis(10));
                 Ok(())
             }
-            Err(FsError::Engine(Error::NoSpace(_))) => self.last_resort(op),
+            Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
             // All of a group was damaged: it is young now, and the next one is another. Who writes to a sound file has
             // nothing to do with it (I8).
             Err(FsError::Engine(error)) if job::is_of_one(&error) && !self.wal.is_stopped() => {
                 op.starved += MOST_STARVED / 50;
                 op.damage.get_or_insert(error);
                 if op.starved > MOST_STARVED {
-                    return self.last_resort(op);
+                    return Err(self.why_no_space(op));
                 }
                 Ok(())
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// Nothing leaves PM any more, as far as was tried. What may be an overwrite goes on: into a share of the reserve, which
-    /// comes back when such blocks take the places of what they replace.
-    ///
-    /// # Errors
-    /// ENOSPC, or what hides space.
-    fn last_resort(&self, op: &mut Op) -> FsResult<()> {
-        if op.purpose == Purpose::User && op.may_overwrite {
-            op.refused = Some(self.why_no_space(op));
-            (op.purpose, op.starved) = (Purpose::Overwrite, 0);
-            return Ok(());
-        }
-        if op.purpose == Purpose::Overwrite && op.starved <= MOST_STARVED && self.shadow_round(op)? {
-            return Ok(());
-        }
-        Err(op.refused.take().unwrap_or_else(|| self.why_no_space(op)))
     }
 
     /// ENOSPC, unless damage hides what could be freed.
@@ -582,7 +565,7 @@ impl Fs {
 const MOST_STARVED: u32 = 1000;
 
 /// ENOSPC that is final: `provide` would take `NoSpace::Pm` as a reason to try once more.
-pub(crate) fn final_no_space() -> FsError {
+fn final_no_space() -> FsError {
     NoSpace::Tier.into()
 }
 
