@@ -223,5 +223,5 @@ if [ -e /usr/lib/python3/dist-packages/plyvel ]; then
 else
     echo "left out: tpfs-14 (Debian: python3-plyvel)"
 fi
-expect 1 "no peer ext9" paper tpfs-9 --peers ext9
+expect 2 "no peer ext9" paper tpfs-9 --peers ext9
 finish
