@@ -167,17 +167,21 @@ unchanged expect 32 "mount it with -o ro" "$t" mount "$SHM-b.pm" mnt
 superblock "$SHM-b.pm" 24 0000000000000000
 mv tier.img moved.img
 unchanged expect 32 "missing tier 1: .*tier.img: No such file" "$t" mount "$pm" mnt
+says 1 "tier.img \[missing\] \(No such file" "$t" status "$pm"
 cp --sparse=always tier-b.img tier.img
 unchanged expect 32 "foreign tier 1: .*belongs to another pool" "$t" mount "$pm" mnt
+says 1 "tier.img \[foreign\] \(foreign tier 1: .*belongs to another pool" "$t" status "$pm"
 head -c 96M /dev/zero >tier.img
 unchanged expect 32 "foreign tier 1: .*no Terrace device" "$t" mount "$pm" mnt
 cp --sparse=always moved.img tier.img && truncate -s 64M tier.img
 unchanged expect 32 "resized tier 1" "$t" mount "$pm" mnt
 cp --sparse=always moved.img tier.img && truncate -s 512M tier.img
 unchanged expect 32 "resized tier 1" "$t" mount "$pm" mnt
+says 1 "tier.img \[resized\] \(resized tier 1" "$t" status "$pm"
 mv moved.img tier.img
 truncate -s 17M "$pm"
 unchanged expect 32 "resized tier 0" "$t" mount "$pm" mnt
+says 1 "$pm \[resized\] \(was 16777216 bytes, is 17825792" "$t" status "$pm"
 truncate -s 16M "$pm"
 mkdir -p inside
 check "pool on a disk" "$t" mkfs --pm inside/pm --pm-size 16M >/dev/null 2>err

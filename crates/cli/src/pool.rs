@@ -6,7 +6,7 @@ use crate::mounts;
 use crate::output::human;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -172,7 +172,15 @@ pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: 
     })?;
     let mut first = [AlignedBlock::zeroed()];
     device.read(DeviceBlock(0), &mut first).map_err(|error| Failure::new(format!("tier {tier}: {error}")))?;
-    let header = DeviceHeader::decode(&first[0].0)
+    is_meant(superblock, index, &path, &first[0].0, device.blocks())?;
+    Ok(device)
+}
+
+/// Whether a device of so many blocks, with this first block, is the one of a row.
+fn is_meant(superblock: &Superblock, index: usize, path: &Path, first: &[u8], blocks: u64) -> Outcome<()> {
+    let row = &superblock.device_rows()[index];
+    let tier = row.tier;
+    let header = DeviceHeader::decode(first)
         .map_err(|_| Failure::new(format!("foreign tier {tier}: {}: no Terrace device", path.display())))?;
     if header.pool_uuid != superblock.uuid {
         let text = format!("foreign tier {tier}: {}: belongs to another pool", path.display());
@@ -182,10 +190,42 @@ pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: 
         let found = format!("is device {} (tier {})", header.index, header.tier);
         return Err(Failure::new(format!("foreign tier {tier}: {}: {found} of this pool", path.display())));
     }
-    if device.blocks() != row.blocks.get() || header.blocks != row.blocks {
-        return Err(resized(tier, &path, row, device.blocks() * BLOCK_SIZE));
+    if blocks != row.blocks.get() || header.blocks != row.blocks {
+        return Err(resized(tier, path, row, blocks * BLOCK_SIZE));
     }
-    Ok(device)
+    Ok(())
+}
+
+/// Why a mount would refuse a tier of a pool that is not mounted, its device first: seen without taking anything, so that
+/// it may be asked beside a check. `None` where nothing is wrong.
+pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Option<(&'static str, String)> {
+    let path = locate(pool, superblock.device_rows().get(index)?);
+    let look = || -> io::Result<([u8; BLOCK_SIZE as usize], u64)> {
+        let mut file = File::open(&path)?;
+        let mut first = [0; BLOCK_SIZE as usize];
+        file.read_exact_at(&mut first, 0)?;
+        Ok((first, file.seek(SeekFrom::End(0))?))
+    };
+    match look() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(("missing", plain(&error))),
+        // Shorter than a block: no header of anything.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Some(("foreign", "no Terrace device".into()))
+        }
+        Err(error) => Some(("failed", plain(&error))),
+        Ok((first, size)) => {
+            let failure = is_meant(superblock, index, &path, &first, size / BLOCK_SIZE).err()?;
+            let health = if failure.text.starts_with("resized") { "resized" } else { "foreign" };
+            Some((health, failure.text))
+        }
+    }
+}
+
+/// Why a mount would refuse tier 0 of a pool that is not mounted: its size.
+pub fn trouble_of_pm(pool: &Path, superblock: &Superblock) -> Option<String> {
+    let was = superblock.pm_size.get();
+    let is = File::open(pool).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()?;
+    (is != was).then(|| format!("was {was} bytes, is {is}; bring back its size"))
 }
 
 /// For check: opens a tier whose header is damaged. One that is another pool's is not given away.

@@ -19,10 +19,11 @@ use terrace_fs::{
 };
 use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RamPm;
-use terrace_runtime::{Clock, ManualClock, SystemClock};
+use terrace_runtime::{Clock, ManualClock, Next, SystemClock};
 
 const BATCH: u64 = 500;
 const BLOCKS: u64 = 1024;
+const MAILS: u64 = 1000;
 const PM_BYTES: u64 = 96 << 20;
 
 fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> (Arc<Fs>, Ino) {
@@ -57,13 +58,16 @@ enum Operation {
     Read,
     /// Five requests: see [`mail`].
     Mail,
+    /// Fourteen requests: see [`turn`].
+    Turn,
 }
 
-const OPERATIONS: [(&str, Operation); 4] = [
+const OPERATIONS: [(&str, Operation); 5] = [
     ("overwrite", Operation::Overwrite),
     ("overwrite+fsync", Operation::OverwriteSynced),
     ("read", Operation::Read),
     ("mail", Operation::Mail),
+    ("turn", Operation::Turn),
 ];
 
 /// Opens, writes 8 KiB, syncs, reads them, closes.
@@ -74,6 +78,28 @@ fn mail(fs: &Fs, ino: Ino, offset: u64) {
     fs.fsync(ino, false, Wait::Allowed).unwrap();
     fs.read(ino, offset, &mut content, Wait::Allowed).unwrap();
     fs.release(ino);
+}
+
+/// A mail is removed and another one made, written and synced; it is read, longer by as much again and synced.
+fn turn(fs: &Fs, pick: u64) {
+    let name = format!("mail{}", pick % MAILS);
+    let caller = Caller { uid: 0, gid: 0 };
+    let mut content = [7; 16384];
+    if let Ok(old) = fs.lookup(Ino(1), name.as_bytes()) {
+        fs.unlink(Ino(1), name.as_bytes(), Wait::Allowed).unwrap();
+        fs.forget(old.ino, 1);
+    }
+    let ino = fs.mknod(Ino(1), name.as_bytes(), 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
+    fs.open(ino, false, true, Wait::Allowed).unwrap();
+    for part in [0, 1] {
+        fs.write(ino, part * 16384, &content, WriteFlags::default(), Wait::Allowed).unwrap();
+        fs.fsync(ino, false, Wait::Allowed).unwrap();
+        fs.release(ino);
+        fs.open(ino, false, true, Wait::Allowed).unwrap();
+        fs.read(ino, 0, &mut content, Wait::Allowed).unwrap();
+    }
+    fs.release(ino);
+    fs.forget(ino, 1);
 }
 
 /// Does an operation on 4 KiB so many times.
@@ -91,6 +117,7 @@ fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) 
             }
             Operation::Read => drop(fs.read(ino, offset, &mut block, Wait::Allowed).unwrap()),
             Operation::Mail => mail(fs, ino, offset),
+            Operation::Turn => turn(fs, *picks >> 40),
         }
     }
 }
@@ -125,12 +152,18 @@ fn main() {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let (fs, ino) = mount(&directory.path().join("pm"), PolicyKind::Predictive, &clock);
+    let mut background = fs.background_steps();
     for (name, operation) in OPERATIONS {
         let (mut differences, mut base) = (Vec::new(), Vec::new());
         for round in 0..rounds as u64 {
-            let one = |rest| {
+            let mut one = |rest| {
                 fs.let_predictors_rest(rest);
-                batch(&fs, ino, operation, &mut (round + 1), &*clock)
+                let taken = batch(&fs, ino, operation, &mut (round + 1), &*clock);
+                // What was removed is freed, outside the time.
+                for (step, _) in &mut background {
+                    (0..1000).take_while(|_| step.step() == Next::Again).count();
+                }
+                taken
             };
             // Who goes first changes with every round.
             let (without, with) = if round % 2 == 0 {

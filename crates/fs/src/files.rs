@@ -9,6 +9,7 @@
 use crate::relatives::{Key, Relatives};
 use crate::tally::{Outcome, Tally};
 use terrace_format::{BLOCK_SIZE, Ino};
+use terrace_media::prefetch;
 use terrace_placement::Parameters;
 use terrace_placement::read_frequency::ReadFrequency;
 use terrace_placement::synchronicity::{Judgement, Synchronicity, WRITE_BACK_TICKS};
@@ -371,6 +372,12 @@ impl Files {
             state.key.store(key(ino, generation), Ordering::Relaxed);
         }
         state
+    }
+
+    /// A file is about to be used: its line is loaded while the request does other things.
+    #[inline]
+    pub fn expect(&self, ino: Ino) {
+        prefetch(self.own_place(ino));
     }
 
     /// An fsync of a file.

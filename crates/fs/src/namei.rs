@@ -274,6 +274,7 @@ impl Fs {
             if is_directory && directory.slot.nlink.get() >= LINK_MAX {
                 return Err(FsError::TooManyLinks.into());
             }
+            self.expect_use(number.ino);
             let inode = self.load_any(number.ino)?;
             if !inode.slot.is_free() {
                 // Two pages of the inode file lie in one block; this number is not handed out again.

@@ -35,6 +35,14 @@ impl Fs {
         self.stamps.load(Ordering::Relaxed).then(|| self.tick.load(Ordering::Relaxed))
     }
 
+    /// A request begins that predictors will learn from.
+    #[inline]
+    pub(crate) fn expect_use(&self, ino: Ino) {
+        if self.steers() {
+            self.files.expect(ino);
+        }
+    }
+
     /// Whether PM has hardly a block left.
     fn is_pm_full(&self) -> bool {
         self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed) / 4

@@ -84,6 +84,7 @@ impl Fs {
         into: &mut R,
         wait: Wait,
     ) -> FsResult<usize> {
+        self.expect_use(ino);
         let mut op = Op::new(wait);
         let mut provided = 0;
         loop {

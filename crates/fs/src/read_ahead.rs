@@ -1,15 +1,17 @@
 //! Reading ahead of a stream: how much is read around a missing cold block, and what is fetched in the background
 //! before it is asked for, so that a lower tier works while its last answer is consumed.
 //!
-//! A window is twice as large each time a file is read on where the last one ended, and never smaller than the reads
-//! themselves; as large as the mount says where it is not. A file that is read on has two windows ahead of its reader, in
+//! What is read here and there is read as it is: a window around each of such blocks would be waited for, 128 KiB for 4. A
+//! window as large as the mount says is read at the beginning of a file and near the last block that was missed. It is
+//! twice as large each time a file is read on where the last one ended, and never smaller than the reads themselves. A
+//! file that is read on has two windows ahead of its reader, in
 //! pieces that are queued here and fetched by [`AheadStep`]s, two at a time beside what the reader fetches, so that the
 //! latency of one is hidden behind the transfer of the other. Who misses a block of a queued piece fetches that himself;
 //! who misses one that is being fetched waits for it, not longer than a few seconds. Then it fetches what it asked for
 //! itself, and nobody waits for that window any more: a device may hang that has another part of it.
 //!
-//! Volatile and approximate: one stream per slot of a small table by inode; two files that share a slot cost a short
-//! window, nothing else. What is fetched ahead is a hint: errors are left to those who ask for the block.
+//! Volatile and approximate: a few streams in each set of a small table by inode; a file whose stream another one
+//! displaced costs a read without a window, nothing else. What is fetched ahead is a hint: errors are left to those who ask for the block.
 //! Lock order: innermost; a stream's lock before the queue's.
 
 use crate::fs::Fs;
@@ -19,7 +21,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_format::{FileBlock, Ino};
-use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
 
@@ -27,7 +29,10 @@ use terrace_runtime::{Next, Step, interleave};
 const LONGEST: u64 = 512;
 /// Most of a window that is fetched at once: 1 MiB. Larger ones would be waited for longer and gain nothing.
 const PIECE: u64 = 256;
-const STREAMS: usize = 256;
+/// Sets of streams, by inode.
+const SETS: usize = 256;
+/// Streams of a set.
+const WAYS: usize = 4;
 /// Windows fetched at once.
 pub(crate) const WORKERS: usize = 2;
 /// Windows ahead of a reader.
@@ -52,6 +57,30 @@ struct Stream {
     /// Blocks of the last window; as short as can be until the file is read on.
     window: u64,
     read_on: bool,
+}
+
+/// Streams that share a lock.
+#[derive(Default)]
+struct Set {
+    ways: [Stream; WAYS],
+    /// Whose place the next one takes.
+    next: usize,
+}
+
+impl Set {
+    fn get(&mut self, ino: Ino) -> Option<&mut Stream> {
+        self.ways.iter_mut().find(|stream| stream.ino == ino)
+    }
+
+    /// A file's stream, or the place of another one.
+    fn enter(&mut self, ino: Ino) -> &mut Stream {
+        let at = self.ways.iter().position(|stream| stream.ino == ino).unwrap_or_else(|| {
+            self.next = (self.next + 1) % WAYS;
+            self.ways[self.next] = Stream::default();
+            self.next
+        });
+        &mut self.ways[at]
+    }
 }
 
 impl Stream {
@@ -86,7 +115,7 @@ pub(crate) enum Holder {
 
 /// The streams under way.
 pub(crate) struct ReadAhead {
-    streams: Vec<Mutex<Stream>>,
+    sets: Vec<Mutex<Set>>,
     pub shortest: u64,
     longest: u64,
     queue: Mutex<Queue>,
@@ -99,7 +128,7 @@ impl ReadAhead {
     /// Windows from `shortest` blocks up (0: what was asked for only), so that a few fit into `cache_blocks`.
     pub fn new(shortest: u64, cache_blocks: u64) -> ReadAhead {
         ReadAhead {
-            streams: (0..STREAMS).map(|_| Mutex::default()).collect(),
+            sets: (0..SETS).map(|_| Mutex::default()).collect(),
             shortest,
             longest: LONGEST.min(cache_blocks / 8).max(shortest),
             queue: Mutex::default(),
@@ -118,24 +147,39 @@ impl ReadAhead {
             return range.end;
         }
         let first = range.first;
-        let mut stream = self.streams[ino.0 as usize % STREAMS].lock();
-        let read_on = stream.ino == ino && stream.first < first && first <= stream.ahead;
-        let window = if read_on { stream.window * 2 } else { self.shortest };
+        let mut set = self.set(ino);
+        let stream = set.enter(ino);
+        let known = stream.ino == ino;
+        let follows = known && stream.first < first && first <= stream.ahead;
+        // Two blocks side by side are no stream yet.
+        let read_on = follows && stream.window >= self.shortest;
+        // Near the last window, before or behind it.
+        let near = first.0 + self.shortest >= stream.first.0 && first.0 <= stream.ahead.0 + self.shortest;
+        let window = match (read_on, first.0 == 0 || known && near) {
+            (true, _) => stream.window * 2,
+            (false, true) => self.shortest,
+            (false, false) => range.count(),
+        };
         let window = window.max(range.count()).min(self.longest);
         // All that was asked for, and of a stream no more than others could fetch meanwhile.
         let until = range.end.max(first.plus(window.min(PIECE)));
         *stream = Stream { ino, first, seen: range.end, ahead: until, window, read_on };
         if read_on {
-            self.want(&mut stream, NO_END);
+            self.want(stream, NO_END);
         }
         until
     }
 
+    fn set(&self, ino: Ino) -> MutexGuard<'_, Set> {
+        self.sets[ino.0 as usize % SETS].lock()
+    }
+
     /// A read of a range found copies in DRAM: queues what comes next of a file that is read on and ends at `end`.
     pub fn found(&self, ino: Ino, range: BlockRange, end: FileBlock) {
-        let mut stream = self.streams[ino.0 as usize % STREAMS].lock();
+        let mut set = self.set(ino);
+        let Some(stream) = set.get(ino) else { return };
         let near = range.first.0 <= stream.seen.0 + stream.window && stream.seen <= range.end;
-        if stream.ino != ino || !stream.read_on || !near {
+        if !stream.read_on || !near {
             return;
         }
         stream.seen = range.end;
@@ -143,7 +187,7 @@ impl ReadAhead {
         stream.ahead = stream.ahead.max(stream.seen);
         if stream.ahead < end && stream.left() < AHEAD * stream.window {
             stream.window = (stream.window * 2).max(range.count()).min(self.longest);
-            self.want(&mut stream, end);
+            self.want(stream, end);
         }
     }
 
@@ -297,6 +341,30 @@ mod tests {
         assert_eq!(ahead.missed(FILE, range(7, 8)), FileBlock(39), "it went back");
         assert_eq!(ahead.missed(FILE, range(39, 139)), FileBlock(139), "as much as was asked for");
         assert_eq!(ReadAhead::new(0, 1 << 20).missed(FILE, range(0, 1)), FileBlock(1));
+    }
+
+    #[test]
+    fn what_is_read_here_and_there_is_read_as_it_is() {
+        let ahead = ReadAhead::new(32, 1 << 20);
+        for (first, until) in [(500, 501), (9000, 9001), (100, 101), (7000, 7001)] {
+            assert_eq!(ahead.missed(FILE, range(first, first + 1)), FileBlock(until));
+        }
+        // Other files, of the same set, leave a stream alone as long as they are few.
+        for other in 1..WAYS as u64 {
+            assert_eq!(ahead.missed(Ino(FILE.0 + other * SETS as u64), range(50, 51)), FileBlock(51));
+        }
+        assert_eq!(ahead.missed(FILE, range(7001, 7002)), FileBlock(7033), "near the last one");
+        assert_eq!(queued(&ahead), [], "no stream yet");
+        assert_eq!(ahead.missed(FILE, range(7033, 7034)), FileBlock(7097));
+        assert_eq!(queued(&ahead), [range(7097, 7161), range(7161, 7225)]);
+        assert_eq!(ahead.missed(FILE, range(20_000, 20_001)), FileBlock(20_001), "it jumped");
+        assert_eq!(ahead.missed(FILE, range(19_990, 19_991)), FileBlock(20_022), "backwards");
+        // Beyond those of a set the one that came first is forgotten.
+        for other in 1..=WAYS as u64 {
+            let _ = ahead.missed(Ino(FILE.0 + other * SETS as u64), range(50, 51));
+        }
+        assert_eq!(ahead.missed(FILE, range(20_022, 20_023)), FileBlock(20_023));
+        assert_eq!(ahead.missed(FILE, range(0, 1)), FileBlock(32), "the beginning of a file");
     }
 
     /// A reader faster than what was queued for it: windows were queued behind it and fetched a second time.

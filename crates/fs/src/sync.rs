@@ -32,6 +32,7 @@ impl Fs {
     /// `WouldBlock` when there are dirty pages and the caller may not wait; EIO when PM has failed since; what the device
     /// says, the pages staying dirty.
     pub fn fsync(&self, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<()> {
+        self.expect_use(ino);
         if planted(Mistake::FsyncFlushesDevices) {
             self.devices.flush_all()?;
         }

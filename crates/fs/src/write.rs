@@ -346,6 +346,7 @@ impl Fs {
         if end > MAX_FILE_SIZE {
             return Err(FsError::TooLarge);
         }
+        self.expect_use(ino);
         let whole = Segment { offset, length: data.len() as u64, data: Some(data) };
         let mut home = None;
         if self.is_pm_short() {

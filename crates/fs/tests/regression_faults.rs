@@ -459,22 +459,24 @@ fn a_reader_does_not_wait_for_what_is_read_ahead_from_a_device_that_hangs() {
         fs.whereabouts_in(ino, range).unwrap().tiers[1].1 > 0
     };
     let end = (0..300).find(|block| !on_first(*block)).unwrap();
-    // The second read queues what lies 96 blocks behind the first and farther: the last 20 blocks of the first device, and
+    // The third read queues what lies 97 blocks behind the first and farther: the last 20 blocks of the first device, and
     // blocks of the second.
-    let first = end.checked_sub(96 + 20).unwrap();
+    let first = end.checked_sub(97 + 20).unwrap();
     assert!((end..300).all(|block| !on_first(block)));
     let read = move |fs: &Fs, block: u64| {
         let mut found = vec![0; BLOCK as usize];
         assert_eq!(fs.read(ino, block * BLOCK, &mut found, W).unwrap(), found.len());
         found
     };
-    [first, first + 32].iter().for_each(|block| drop(read(&fs, *block)));
+    [first, first + 1, first + 33].iter().for_each(|block| drop(read(&fs, *block)));
     pool.devices[1].stall_at_most(Duration::from_secs(600));
     let mut steps = fs.background_steps();
     let ahead = steps.iter().position(|(step, _)| step.name() == "terrace-ahead-0").unwrap();
     let (mut ahead, _) = steps.swap_remove(ahead);
     let fetching = thread::spawn("ahead", move || _ = ahead.step()).unwrap();
+    let limit = std::time::Instant::now() + Duration::from_secs(60);
     while pool.devices[1].waiting() == 0 {
+        assert!(std::time::Instant::now() < limit, "nothing was read ahead from the second device");
         std::thread::yield_now();
     }
     let (reading, (tell, told)) = (Arc::clone(&fs), std::sync::mpsc::channel());

@@ -14,9 +14,11 @@ pub mod open;
 pub mod ordering;
 pub mod pace;
 pub mod pm;
+mod prefetch;
 pub mod speed;
 
 pub use block::BlockMedium;
 pub use error::{DeviceError, MediaError};
 pub use open::OpenError;
 pub use pm::{Fence, PmMedium, Promise};
+pub use prefetch::prefetch;

@@ -49,18 +49,23 @@ fn is_degraded(found: &Value) -> bool {
 /// What the superblock says of a pool that is not mounted.
 fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
     let size = superblock.pm_size.get();
+    let reason = pool::trouble_of_pm(pool, superblock);
+    let health = if reason.is_some() { "resized" } else { "ok" };
     let mut tiers = vec![json!({
         "id": 0, "kind": "pm", "promise": null, "capacity_bytes": size, "used_bytes": null,
-        "devices": [{ "path": output::path_text(pool), "capacity_bytes": size, "used_bytes": null, "health": "ok" }],
+        "devices": [{
+            "path": output::path_text(pool), "capacity_bytes": size, "used_bytes": null, "health": health,
+            "reason": reason,
+        }],
     })];
-    for row in superblock.device_rows() {
-        let path = pool::locate(pool, row);
-        let health = if path.exists() { "ok" } else { "missing" };
+    for (index, row) in superblock.device_rows().iter().enumerate() {
+        let (health, reason) = pool::trouble_of_tier(pool, superblock, index)
+            .map_or(("ok", None), |(health, reason)| (health, Some(reason)));
         let size = row.blocks.get() * BLOCK_SIZE;
-        let path = output::path_text(&path);
+        let path = output::path_text(&pool::locate(pool, row));
         let device = json!({
-            "path": path, "capacity_bytes": size, "used_bytes": null, "health": health, "class": class_name(row),
-            "speed": speed_status(row),
+            "path": path, "capacity_bytes": size, "used_bytes": null, "health": health, "reason": reason,
+            "class": class_name(row), "speed": speed_status(row),
         });
         match tiers.iter_mut().find(|tier| tier["id"] == row.tier) {
             Some(tier) => {

@@ -342,8 +342,8 @@ impl Job {
     fn moved(&mut self, blocks: u64) {
         self.moved_in_pass += blocks;
         let report = &mut self.progress.lock().report;
-        report.done_bytes += blocks * BLOCK_SIZE;
-        report.total_bytes = report.total_bytes.max(report.done_bytes);
+        // A block whose clean copy lies on another tier leaves PM first and then goes on from there.
+        report.done_bytes = (report.done_bytes + blocks * BLOCK_SIZE).min(report.total_bytes);
     }
 
     /// Reads a part of a directory.
@@ -446,7 +446,13 @@ impl Job {
         let pinned =
             fs.with_pages(Wait::Allowed, || fs.pinned_bytes(&besides))? + self.survey.0.iter().sum::<u64>();
         let most = fs.most_kept() * BLOCK_SIZE;
-        let text = || format!("pins to tier 0 may take half of it, {most} bytes; they would take {pinned}");
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (most_mib, pinned_mib) = (mib(most), mib(pinned));
+        let text = || {
+            format!(
+                "pins to tier 0 may take half of it, {most_mib:.1} MiB; they would take {pinned_mib:.1} MiB"
+            )
+        };
         Ok((pinned > most).then(text))
     }
 
