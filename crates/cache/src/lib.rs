@@ -33,7 +33,9 @@ pub struct Found {
     pub touches: u32,
 }
 
+/// Most shards, and the fewest pages of one: a piece of a prefetch must find room in its shard beside others.
 const SHARDS: usize = 16;
+const LEAST_PAGES: usize = 32 * TOGETHER as usize;
 
 /// Blocks of a file that lie in one shard, so that a prefetch takes few locks.
 const TOGETHER: u64 = 32;
@@ -55,9 +57,11 @@ impl BlockCache {
     /// A cache of at most `budget_bytes` of clean pages; pages nobody asked for live `lifetime_ns`. Dirty pages are
     /// limited by those who make them.
     pub fn new(budget_bytes: u64, lifetime_ns: u64) -> BlockCache {
-        let pages_per_shard = (budget_bytes / BLOCK_SIZE) as usize / SHARDS;
+        let pages = (budget_bytes / BLOCK_SIZE) as usize;
+        let shards = (pages / LEAST_PAGES).clamp(1, SHARDS);
+        let pages_per_shard = pages / shards;
         BlockCache {
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(pages_per_shard))).collect(),
+            shards: (0..shards).map(|_| Mutex::new(Shard::new(pages_per_shard))).collect(),
             files: dirty::Files::new(),
             pages_per_shard,
             lifetime_ns,
@@ -70,6 +74,6 @@ impl BlockCache {
 
     fn shard(&self, key: &PageKey) -> &Mutex<Shard> {
         let mix = (key.ino.0.wrapping_mul(31) ^ (key.block.0 / TOGETHER)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.shards[(mix >> 60) as usize % SHARDS]
+        &self.shards[(mix >> 60) as usize % self.shards.len()]
     }
 }

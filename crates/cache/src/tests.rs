@@ -19,7 +19,7 @@ fn page(byte: u8) -> Page {
 
 #[test]
 fn versions_touches_lifetime_and_budget() {
-    let cache = BlockCache::new(16 * 4096 * 4, 100);
+    let cache = BlockCache::new(4096 * 4, 100);
     cache.insert(key(1), 7, page(1), true, 0);
     cache.insert(key(2), 7, page(2), false, 0);
     assert_eq!(cache.get(key(1), 7, 1000).map(|f| (f.touches, f.page.bytes()[0])), Some((2, 1)));
@@ -28,12 +28,12 @@ fn versions_touches_lifetime_and_budget() {
     for block in 0..1000 {
         cache.insert(key(block * 32), 1, page(0), true, 0);
     }
-    assert!(cache.bytes() <= 16 * 4096 * 4);
+    assert!(cache.bytes() <= 4096 * 4);
 }
 
 #[test]
 fn a_scan_does_not_drop_what_was_touched_twice() {
-    let cache = BlockCache::new(16 * 4096 * 8, 100);
+    let cache = BlockCache::new(4096 * 8, 100);
     // Blocks 0..32 are of one shard.
     cache.insert(key(0), 1, page(9), true, 0);
     assert!(cache.get(key(0), 1, 0).is_some());
@@ -47,7 +47,7 @@ fn a_scan_does_not_drop_what_was_touched_twice() {
 /// A list by last use hits nothing of a loop that is longer than it: each page goes just before its turn.
 #[test]
 fn of_a_loop_longer_than_the_cache_a_part_stays() {
-    let cache = BlockCache::new(16 * 4096 * 16, 100);
+    let cache = BlockCache::new(4096 * 16, 100);
     let ask = |block| {
         let found = cache.get(key(block), 1, 0).is_some();
         if !found {
@@ -78,7 +78,7 @@ fn lines_of_bytes() {
 
 #[test]
 fn dirty_pages_are_found_in_the_order_of_blocks_and_of_writes() {
-    let cache = BlockCache::new(1 << 20, 100);
+    let cache = BlockCache::new(64 << 20, 100);
     for block in [70, 3, 40, 4] {
         cache.add_dirty(key(block), Home::Block, Lines::ALL, page(block as u8), block);
     }
@@ -127,7 +127,7 @@ fn a_copy_older_than_the_installed_one_is_not_installed() {
 /// the DRAM that `cache=` allows, and more.
 #[test]
 fn a_page_keeps_no_buffer_for_itself() {
-    let budget = 16 * 4096 * 64;
+    let budget = 4096 * 64;
     let cache = BlockCache::new(budget, 100);
     let mut buffers = Vec::new();
     for read in 0..256 {

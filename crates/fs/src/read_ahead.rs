@@ -125,12 +125,14 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Windows from `shortest` blocks up (0: what was asked for only), so that a few fit into `cache_blocks`.
+    /// Windows from `shortest` blocks up (0: what was asked for only), so that those of a few streams fit into a quarter of
+    /// `cache_blocks`: more of it is not given to what was read ahead, and what it does not keep is read again.
     pub fn new(shortest: u64, cache_blocks: u64) -> ReadAhead {
+        let longest = LONGEST.min(cache_blocks / 32);
         ReadAhead {
             sets: (0..SETS).map(|_| Mutex::default()).collect(),
-            shortest,
-            longest: LONGEST.min(cache_blocks / 8).max(shortest),
+            shortest: shortest.min(longest),
+            longest,
             queue: Mutex::default(),
             came: Condvar::new(),
             wakers: (0..WORKERS).map(|_| Waker::new()).collect(),
@@ -341,6 +343,17 @@ mod tests {
         assert_eq!(ahead.missed(FILE, range(7, 8)), FileBlock(39), "it went back");
         assert_eq!(ahead.missed(FILE, range(39, 139)), FileBlock(139), "as much as was asked for");
         assert_eq!(ReadAhead::new(0, 1 << 20).missed(FILE, range(0, 1)), FileBlock(1));
+    }
+
+    /// With a cache of 1 MiB each request of 16 KiB of a stream read 128 KiB and more, of which the cache kept 16.
+    #[test]
+    fn a_small_cache_has_short_windows() {
+        let ahead = ReadAhead::new(32, 256);
+        assert_eq!(ahead.missed(FILE, range(0, 4)), FileBlock(8));
+        assert_eq!(ahead.missed(FILE, range(8, 12)), FileBlock(16));
+        assert_eq!(queued(&ahead), [range(16, 24), range(24, 32)]);
+        assert_eq!(ahead.missed(FILE, range(200, 240)), FileBlock(240), "all that was asked for");
+        assert_eq!(ReadAhead::new(32, 0).missed(FILE, range(0, 4)), FileBlock(4));
     }
 
     #[test]
