@@ -139,7 +139,7 @@ unchanged expect 1 "unknown option" "$t" mount "$pm" mnt -o bogus=1
 unchanged expect 1 "option ' ro': unknown option, options have no spaces" "$t" mount "$pm" mnt -o 'noatime, ro'
 unchanged expect 1 "option log=: needs a path" "$t" mount "$pm" mnt -o log=
 unchanged expect 1 "threshold=0: must be" "$t" mount "$pm" mnt -o threshold=0
-for option in sync_blocks=0 large_after=251 large_min=1K read_times=0 touches=101 whole_after_s=0 threshold_even=100 \
+for option in sync_blocks=0 large_after=251 large_min=1K large_pm=101 read_times=0 touches=101 whole_after_s=0 threshold_even=100 \
     threshold_step=51 threshold_min=0 threshold_max=100 threshold_decay=0 dataflow_high=0 dataflow_low=-1 dataflow_s=17 \
     spill_high=101 spill_low=0; do
     unchanged expect 1 "$option: must be" "$t" mount "$pm" mnt -o "$option"
@@ -223,7 +223,7 @@ assert placement["writes_seen"] > 0 and {"dataflow_ratio", "dataflow_idle"} <= s
 rows = {"synchronous", "asynchronous", "unjudged", "expected_synchronous", "expected_asynchronous"}
 assert set(placement["confusion"]) == rows
 assert status["parameters"] == {
-    "sync_blocks": 1024, "large_after": 4, "large_min_bytes": 65536, "read_times": 2, "touches": 2,
+    "sync_blocks": 1024, "large_after": 4, "large_min_bytes": 65536, "large_pm_percent": 50, "read_times": 2, "touches": 2,
     "whole_after_seconds": 30, "threshold_percent": 80, "threshold_even_percent": 70, "threshold_step_percent": 5,
     "threshold_min_percent": 50, "threshold_max_percent": 90, "threshold_decay": 8, "dataflow_high": 2.0,
     "dataflow_low": 0.5, "dataflow_seconds": 4, "spill_high_percent": 95, "spill_low_percent": 90, "group_bytes": status["parameters"]["group_bytes"],

@@ -224,7 +224,7 @@ pub struct Mount {
     /// Where to mount it
     pub dir: PathBuf,
     /// Options as in mount(8): ro, noatime, allow_other, cache=SIZE, buffer=SIZE, policy=NAME, data=MODE,
-    /// threshold=PERCENT (policy=anticache alone), sync_blocks=N, large_after=N, large_min=SIZE, group=SIZE, prefetch=SIZE, prefetch_ms=N,
+    /// threshold=PERCENT (policy=anticache alone), sync_blocks=N, large_after=N, large_min=SIZE, large_pm=PERCENT, group=SIZE, prefetch=SIZE, prefetch_ms=N,
     /// touches=N, first_touch, read_times=N, whole_after_s=N, threshold_even=PERCENT, threshold_step=PERCENT,
     /// threshold_min=PERCENT, threshold_max=PERCENT, threshold_decay=N, dataflow_high=RATIO, dataflow_low=RATIO,
     /// dataflow_s=N, spill_high=PERCENT, spill_low=PERCENT, metadata=any|pm, emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS], emulate-tier=TIER:CLASS,

@@ -84,6 +84,8 @@ pub struct Fs {
     pub(crate) tick: AtomicU32,
     /// Writers wait a little while fewer PM blocks are free.
     pub(crate) slow_below: AtomicU64,
+    /// PM blocks for data and metadata.
+    pub(crate) usable_blocks: u64,
     pub(crate) superblock: Superblock,
     /// Set when the mount ends: nothing that may take long goes on.
     pub(crate) ending: AtomicBool,

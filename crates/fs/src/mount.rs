@@ -342,6 +342,7 @@ impl Fs {
             mounted_ns: begin,
             tick: AtomicU32::new(1),
             slow_below: AtomicU64::new(slow),
+            usable_blocks: usable,
             read_only: options.read_only,
             data_ordered: options.data_ordered.unwrap_or(superblock.data_mode == 2),
             has_partial: superblock.has_partial_shadows(),

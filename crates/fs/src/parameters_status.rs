@@ -16,6 +16,8 @@ pub struct ParametersStatus {
     pub large_after: u8,
     /// and it has so many bytes.
     pub large_min_bytes: u64,
+    /// While less of PM is used large writes go there too.
+    pub large_pm_percent: u8,
     /// Read more than so many times its size: read-dominated.
     pub read_times: u32,
     /// The read of a cold block that brings it into PM.
@@ -59,7 +61,15 @@ pub struct ParametersStatus {
 impl Fs {
     pub(crate) fn parameters_status(&self) -> ParametersStatus {
         let Parameters {
-            sync_blocks, large_after, large_min, read_times, touches, whole_after_s, spill, ..
+            sync_blocks,
+            large_after,
+            large_min,
+            large_pm_percent,
+            read_times,
+            touches,
+            whole_after_s,
+            spill,
+            ..
         } = self.parameters;
         let Utilisation { even_percent, step_percent, least_percent, most_percent, decay } =
             self.parameters.utilisation;
@@ -68,6 +78,7 @@ impl Fs {
             sync_blocks,
             large_after,
             large_min_bytes: large_min,
+            large_pm_percent,
             read_times,
             touches,
             whole_after_seconds: whole_after_s,

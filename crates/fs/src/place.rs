@@ -9,7 +9,7 @@ use crate::fs::Fs;
 use crate::slot::Inode;
 use crate::types::{BlockRange, WriteFlags};
 use terrace_format::{BLOCK_SIZE, Ino};
-use terrace_placement::decision::{WriteSeen, write_home};
+use terrace_placement::decision::{Room, WriteSeen, write_home};
 use terrace_placement::write_size::Entry;
 use terrace_placement::{Home, prior};
 use terrace_runtime::sync::atomic::Ordering;
@@ -43,15 +43,21 @@ impl Fs {
         }
     }
 
-    /// Whether PM has hardly a block left.
-    fn is_pm_full(&self) -> bool {
-        self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed) / 4
+    /// What PM has left for new data.
+    fn room(&self) -> Room {
+        let hardly = self.slow_below.load(Ordering::Relaxed) / 4;
+        Room::of(self.blocks.free_hint(), self.usable_blocks, hardly, &self.parameters)
     }
 
     /// Whether predictors are asked for the home of a write to `range`.
     #[inline]
     pub(crate) fn has_choice(&self, range: BlockRange) -> bool {
-        self.steers() && (range.count() * BLOCK_SIZE >= self.parameters.large_min || self.is_pm_full())
+        self.steers()
+            && match self.room() {
+                Room::Hardly => true,
+                Room::Some => range.count() * BLOCK_SIZE >= self.parameters.large_min,
+                Room::Plenty => false,
+            }
     }
 
     /// The home of a write to `range`. The caller holds the inode lock.
@@ -69,8 +75,8 @@ impl Fs {
             return Home::Pm;
         };
         let entry = self.entry_after(inode, range, file);
-        let (synchronicity, pm_full) = (file.judged(&self.relatives), self.is_pm_full());
-        let seen = WriteSeen { durable: flags.sync, synchronicity, entry, pm_full };
+        let (synchronicity, room) = (file.judged(&self.relatives), self.room());
+        let seen = WriteSeen { durable: flags.sync, synchronicity, entry, room };
         write_home(&seen, &self.parameters)
     }
 

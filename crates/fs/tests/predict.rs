@@ -484,3 +484,24 @@ fn other_parameters_decide_otherwise() -> FsResult<()> {
     );
     Ok(())
 }
+
+/// With half of PM free and more, what is copied in stays in PM; what comes after it goes below. As published all of it does.
+#[test]
+fn large_writes_stay_in_pm_while_half_of_it_is_free() -> FsResult<()> {
+    let below_of = |large_pm_percent| -> FsResult<u64> {
+        let pool = Pool::new(4 << 20, 4096);
+        let parameters =
+            Parameters { sync_blocks: 32, large_after: 1, large_pm_percent, ..Parameters::default() };
+        let fs = mount(&pool, parameters);
+        let copy = create(&fs, "copy")?;
+        (0..48).try_for_each(|at| write(&fs, copy, at * 16, 16))?;
+        let status = fs.status()?;
+        assert_eq!(status.parameters.large_pm_percent, large_pm_percent);
+        Ok(status.placement.map_or(0, |placement| placement.block_home_bytes) >> 16)
+    };
+    // Of 48 pieces of 64 KiB; half of 4 MiB is 32 of them, less what the pool itself takes.
+    let (here, published) = (below_of(50)?, below_of(0)?);
+    assert!((17..30).contains(&here), "{here}");
+    assert!(published >= 44, "{published}");
+    Ok(())
+}

@@ -110,6 +110,7 @@ fn a_write_to_pm_leaves_no_hole_where_others_wrote_into_dram_meanwhile() {
             sync_blocks: 1,
             large_after: 0,
             large_min: 8 << 10,
+            large_pm_percent: 0,
             ..Parameters::PUBLISHED
         },
         read_first: true,

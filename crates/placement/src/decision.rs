@@ -5,6 +5,31 @@ use crate::Parameters;
 use crate::synchronicity::Synchronicity;
 use crate::write_size::Entry;
 
+/// How much of PM is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// Hardly a block.
+    Hardly,
+    /// Some.
+    Some,
+    /// Less is used than [`Parameters::large_pm_percent`].
+    Plenty,
+}
+
+impl Room {
+    /// The room of a PM of `all` blocks of which `free` are; with fewer than `hardly` it has hardly any.
+    #[inline]
+    pub fn of(free: u64, all: u64, hardly: u64, parameters: &Parameters) -> Room {
+        if free < hardly {
+            Room::Hardly
+        } else if (all - free.min(all)) * 100 < all * u64::from(parameters.large_pm_percent) {
+            Room::Plenty
+        } else {
+            Room::Some
+        }
+    }
+}
+
 /// What the write tree asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteSeen {
@@ -14,18 +39,20 @@ pub struct WriteSeen {
     pub synchronicity: Synchronicity,
     /// The entry that the write will leave.
     pub entry: Entry,
-    /// PM has hardly a block left.
-    pub pm_full: bool,
+    /// What PM has left.
+    pub room: Room,
 }
 
-/// Synchronous → PM; else large and stable → block tier; else PM, unless PM is full.
+/// Synchronous → PM; else large and stable → block tier, unless PM has plenty of room (docs/decisions/0018); else PM, unless
+/// PM is full.
 pub fn write_home(seen: &WriteSeen, parameters: &Parameters) -> Home {
     if seen.durable || seen.synchronicity.is_synchronous() {
-        Home::Pm
-    } else if seen.entry.is_large(parameters) || seen.pm_full {
-        Home::Block
-    } else {
-        Home::Pm
+        return Home::Pm;
+    }
+    match seen.room {
+        Room::Hardly => Home::Block,
+        Room::Some if seen.entry.is_large(parameters) => Home::Block,
+        Room::Some | Room::Plenty => Home::Pm,
     }
 }
 
@@ -72,7 +99,8 @@ mod tests {
         let home = |judgement, counter, bytes, durable, pm_full| {
             let mut synchronicity = Synchronicity::default();
             synchronicity.judgement = judgement;
-            write_home(&WriteSeen { durable, synchronicity, entry: Entry { bytes, counter }, pm_full }, &p)
+            let room = if pm_full { Room::Hardly } else { Room::Some };
+            write_home(&WriteSeen { durable, synchronicity, entry: Entry { bytes, counter }, room }, &p)
         };
         let (sync, async_, new) = (Judgement::Synchronous, Judgement::Asynchronous, Judgement::Unjudged);
         assert_eq!(home(async_, 5, 1 << 20, false, false), Home::Block);
@@ -83,6 +111,24 @@ mod tests {
         assert_eq!(home(new, 9, 1 << 20, false, false), Home::Pm);
         assert_eq!(home(async_, 0, 4096, false, true), Home::Block, "PM is full");
         assert_eq!(home(sync, 0, 4096, false, true), Home::Pm, "written through, not buffered");
+    }
+
+    #[test]
+    fn large_writes_stay_in_pm_while_it_has_plenty_of_room() {
+        let room = |free, percent| {
+            let parameters = Parameters { large_pm_percent: percent, ..Parameters::default() };
+            let mut synchronicity = Synchronicity::default();
+            synchronicity.judgement = Judgement::Asynchronous;
+            let entry = Entry { bytes: 1 << 20, counter: 9 };
+            let room = Room::of(free, 1000, 10, &parameters);
+            let seen = WriteSeen { durable: false, synchronicity, entry, room };
+            (room, write_home(&seen, &parameters))
+        };
+        assert_eq!(room(501, 50), (Room::Plenty, Home::Pm));
+        assert_eq!(room(500, 50), (Room::Some, Home::Block));
+        assert_eq!(room(9, 50), (Room::Hardly, Home::Block));
+        assert_eq!(room(1000, 0), (Room::Some, Home::Block), "as published");
+        assert_eq!(room(2000, 50).0, Room::Plenty, "more than all: counted while it changes");
     }
 
     #[test]

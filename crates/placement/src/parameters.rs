@@ -13,6 +13,8 @@ pub struct Parameters {
     pub large_after: u8,
     /// Bytes below which no write is large, whatever its counter.
     pub large_min: u64,
+    /// While less of PM is used, large writes go there too; 0: never.
+    pub large_pm_percent: u8,
     /// A file of which more than so many times its size was read since it was last written is read-dominated ([TPFS]
     /// section 4).
     pub read_times: u32,
@@ -34,6 +36,8 @@ impl Parameters {
         sync_blocks: 1024,
         large_after: 4,
         large_min: 64 << 10,
+        // The least threshold: more would make others leave PM for it.
+        large_pm_percent: 50,
         read_times: 2,
         touches: 2,
         whole_after_s: 30,

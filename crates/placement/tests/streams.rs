@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use terrace_placement::Home;
 use terrace_placement::Parameters;
-use terrace_placement::decision::{WriteSeen, write_home};
+use terrace_placement::decision::{Room, WriteSeen, write_home};
 use terrace_placement::prior::{Score, family};
 use terrace_placement::synchronicity::Synchronicity;
 use terrace_placement::write_size::{Before, Entry};
@@ -99,7 +99,7 @@ impl File {
                 _ => Before::Nothing,
             };
             let entry = Entry::after(before, blocks * BLOCK, p);
-            let seen = WriteSeen { durable: false, synchronicity: self.sync, entry, pm_full: false };
+            let seen = WriteSeen { durable: false, synchronicity: self.sync, entry, room: Room::Some };
             let synced = synced_soon(&stream[at..], p);
             let synchronous = self.sync.is_synchronous();
             judged.push(Judged { blocks, synchronous, home: write_home(&seen, p), synced });

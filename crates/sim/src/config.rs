@@ -106,8 +106,13 @@ impl Config {
 }
 
 /// Predictors that judge soon, so that what little a run writes is steered, and in every way.
-const SOON: Parameters =
-    Parameters { sync_blocks: 16, large_after: 1, large_min: 16 << 10, ..Parameters::PUBLISHED };
+const SOON: Parameters = Parameters {
+    sync_blocks: 16,
+    large_after: 1,
+    large_min: 16 << 10,
+    large_pm_percent: 0,
+    ..Parameters::PUBLISHED
+};
 
 /// The default pool under test, with the default policy.
 pub const BASE: Config = Config {

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use terrace_cache::{BlockCache, Page, PageKey};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_media::speed::{Speed, named};
+use terrace_placement::decision::Room;
 use terrace_placement::density::{Class, Density};
 use terrace_placement::threshold::{Flow, Window};
 use terrace_placement::{Ablation, Home, Parameters, Policy, make};
@@ -410,10 +411,11 @@ impl Machine<'_> {
         let steps = self.steps;
         let ids = steps.ids(step);
         let steers = self.policy.steers_writes();
-        let full = self.free_pm() < self.slow_below() / 4;
+        let (free, all) = (self.free_pm(), self.setup.pm_blocks);
+        let room = Room::of(free, all, self.slow_below() / 4, &self.parameters);
         let home = match sync || !steers {
             true => Home::Pm,
-            false => self.files[step.file as usize].home(&step.range, step.size, full, &self.parameters),
+            false => self.files[step.file as usize].home(&step.range, step.size, room, &self.parameters),
         };
         match home {
             Home::Pm => self.write_pm(ids, sync),

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use terrace_format::BLOCK_SIZE;
-use terrace_placement::decision::{WriteSeen, write_home};
+use terrace_placement::decision::{Room, WriteSeen, write_home};
 use terrace_placement::read_frequency::ReadFrequency;
 use terrace_placement::synchronicity::Synchronicity;
 use terrace_placement::write_size::{Before, Entry};
@@ -31,14 +31,14 @@ impl FileMemory {
         Entry::after(Before::of(place, self.run, replaced), end - first, parameters)
     }
 
-    /// The home of a write to blocks of a file of `size` bytes; `pm_full`: PM has hardly a block left.
-    pub fn home(&self, range: &Range<u64>, size: u64, pm_full: bool, parameters: &Parameters) -> Home {
+    /// The home of a write to blocks of a file of `size` bytes.
+    pub fn home(&self, range: &Range<u64>, size: u64, room: Room, parameters: &Parameters) -> Home {
         let bytes = (range.end - range.start) * BLOCK_SIZE;
-        if bytes < parameters.large_min && !pm_full {
+        if bytes < parameters.large_min && room != Room::Hardly {
             return Home::Pm;
         }
         let entry = self.entry_after(range, size, parameters);
-        let seen = WriteSeen { durable: false, synchronicity: self.synchronicity, entry, pm_full };
+        let seen = WriteSeen { durable: false, synchronicity: self.synchronicity, entry, room };
         write_home(&seen, parameters)
     }
 

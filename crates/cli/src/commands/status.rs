@@ -243,7 +243,8 @@ fn show_parameters(found: &Value) {
             number("dataflow_seconds"),
         ));
         output::print(format!(
-            "files go whole after {} s, are read-dominated above {} times their size; blocks come up on touch {}",
+            "large writes go below above {} %; files go whole after {} s, are read-dominated above {} times their size; blocks come up on touch {}",
+            number("large_pm_percent"),
             number("whole_after_seconds"),
             number("read_times"),
             number("touches"),

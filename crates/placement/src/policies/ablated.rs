@@ -74,7 +74,7 @@ impl Policy for Ablated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::{WriteSeen, write_home};
+    use crate::decision::{Room, WriteSeen, write_home};
     use crate::policies::Predictive;
     use crate::synchronicity::Synchronicity;
     use crate::write_size::{Before, Entry};
@@ -92,7 +92,7 @@ mod tests {
                     state.synced(&parameters);
                 }
             }
-            let seen = WriteSeen { durable: false, synchronicity: state, entry, pm_full: false };
+            let seen = WriteSeen { durable: false, synchronicity: state, entry, room: Room::Some };
             write_home(&seen, &parameters)
         };
         [home(false), home(true)]
