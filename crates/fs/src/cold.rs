@@ -208,7 +208,7 @@ impl Fs {
     }
 
     /// Whether a cold copy with a wrong checksum is one that nobody needs: PM has the whole block, and its copy below
-    /// may be half written (M5), or it is not the block's any more.
+    /// may be half written (M5); DRAM has a newer one; the block is being removed; or the copy is not the block's any more.
     fn is_stale(&self, ino: Ino, block: FileBlock, place: DeviceRun, crc: u32) -> bool {
         let look = || {
             let _guard = self.locks.read(ino);
@@ -218,7 +218,14 @@ impl Fs {
                 let slice = extent.slice(block, block.plus(1));
                 slice.is_some_and(|slice| DeviceRun::from(&slice) == place && slice.crcs == [crc])
             };
-            Ok(self.is_hidden(&inode, block)? || !extents.iter().any(same))
+            let is_removed = || {
+                let intents = self.intents_of(&inode)?;
+                FsResult::Ok(intents.iter().any(|range| range.first <= block && block < range.end))
+            };
+            Ok(self.is_hidden(&inode, block)?
+                || self.is_dirty_in(&inode, block)
+                || !extents.iter().any(same)
+                || is_removed()?)
         };
         self.with_pages(Wait::Allowed, look).unwrap_or(false)
     }

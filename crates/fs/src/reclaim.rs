@@ -166,7 +166,10 @@ impl Fs {
                 steps.push((Box::new(SpillStep::new(self)), Waker::new()));
             }
             if self.has_buffer() {
-                steps.push((Box::new(WriteBackStep::new(self)), self.write_back.waker.clone()));
+                for number in 0..crate::write_back_step::STEPS {
+                    let waker = if number == 0 { self.write_back.waker.clone() } else { Waker::new() };
+                    steps.push((Box::new(WriteBackStep::new(self, number)), waker));
+                }
             }
         }
         steps

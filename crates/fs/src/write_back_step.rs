@@ -1,5 +1,7 @@
 //! When dirty pages are written back ([HiNFS] section 3.3): from 5 % free room in DRAM on until 20 % are free, the least
 //! recently written first; every five seconds what is dirty for thirty; and by writers that find no room.
+//!
+//! One thread does that. While a device holds it, the next one goes on with what other devices take, and so on ([`STEPS`]).
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -8,7 +10,7 @@ use crate::write_errors::WriteErrors;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
-use terrace_runtime::sync::atomic::{AtomicBool, Ordering};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
@@ -18,6 +20,12 @@ use terrace_wal::{Error, NoSpace};
 const PERIOD: Duration = Duration::from_secs(5);
 /// No page stays dirty longer: those that would be older at the next look are written back.
 const OLD: Duration = Duration::from_secs(30);
+/// Threads, of which those behind the first only work while all before them are held by a device.
+pub(crate) const STEPS: usize = 3;
+/// A step that takes longer is held by a device.
+const LATE: Duration = Duration::from_secs(5);
+/// How often a thread looks whether it is wanted.
+const STAND_BY: Duration = Duration::from_secs(1);
 /// How long a writer waits for others' rounds before it looks for another home.
 const MOST_WAITS: u32 = 1000;
 const WAIT: Duration = Duration::from_millis(10);
@@ -32,6 +40,8 @@ pub(crate) struct WriteBack {
     draining: AtomicBool,
     /// Rises with every group done.
     rounds: (Mutex<u64>, Condvar),
+    /// When each thread began its present step; 0: it is in none.
+    begun_ns: [AtomicU64; STEPS],
 }
 
 impl WriteBack {
@@ -42,7 +52,22 @@ impl WriteBack {
             errors: WriteErrors::new(),
             draining: AtomicBool::new(false),
             rounds: (Mutex::new(0), Condvar::new()),
+            begun_ns: Default::default(),
         }
+    }
+
+    /// Whether the first `count` threads are all held by a device.
+    fn are_late(&self, count: usize, now_ns: u64) -> bool {
+        let late = |begun: &AtomicU64| {
+            let begun_ns = begun.load(Ordering::Acquire);
+            begun_ns > 0 && now_ns.saturating_sub(begun_ns) > LATE.as_nanos() as u64
+        };
+        self.begun_ns.iter().take(count).all(late)
+    }
+
+    /// Whether some thread is held by a device, and with it the pages that it has in flight.
+    pub fn is_one_late(&self, now_ns: u64) -> bool {
+        self.are_late(1, now_ns)
     }
 
     /// Wakes the background when little room is left.
@@ -95,36 +120,59 @@ enum Round {
 }
 
 impl Fs {
-    /// Notes what became of a write-back.
-    fn note_round(&self, ino: Ino, result: &FsResult<()>) {
+    /// Notes what became of a write-back of what was an inode's `generation` when it began.
+    fn note_round(&self, ino: Ino, generation: Option<u32>, result: &FsResult<()>) {
         match result {
             Ok(()) => self.write_back.errors.succeeded(ino),
             // Of a file that was removed meanwhile: who has its number next must not be told.
             Err(FsError::WouldBlock | FsError::Stale) => {}
-            Err(error) => self.write_back.errors.note(ino, error, self.clock.monotonic_ns()),
+            Err(error) => {
+                // A removal forgets failures under the exclusive lock.
+                let _guard = self.locks.read(ino);
+                if self.generation_in(ino) == generation {
+                    self.write_back.errors.note(ino, error, self.clock.monotonic_ns());
+                }
+            }
         }
         self.write_back.round_done();
     }
 
+    /// The generation of an inode that is in use. The caller holds the inode lock.
+    fn generation_in(&self, ino: Ino) -> Option<u32> {
+        self.load(ino).ok().map(|inode| inode.slot.generation.get())
+    }
+
+    fn generation_of(&self, ino: Ino) -> Option<u32> {
+        let _guard = self.locks.read(ino);
+        self.generation_in(ino)
+    }
+
     /// Writes a file back and notes what became of it.
     pub(crate) fn write_back_noted(&self, ino: Ino) -> FsResult<()> {
+        let generation = self.generation_of(ino);
         let result = match self.write_back_file(ino) {
             // It was removed meanwhile: nothing of it is to be durable.
             Err(FsError::Stale) => Ok(()),
             result => result,
         };
-        self.note_round(ino, &result);
+        self.note_round(ino, generation, &result);
         result
     }
 
     /// One group around a block.
     fn group_round(&self, ino: Ino, block: FileBlock) -> FsResult<Round> {
+        let generation = self.generation_of(ino);
         let blocks = self.blocks_with(ino, block)?;
         let written = self.write_back_blocks(ino, &blocks, interleave::active());
         match written {
-            Ok(written) => {
-                self.note_round(ino, &Ok(()));
-                Ok(if written.blocks.is_empty() { Round::Nothing } else { Round::Progress })
+            // Nothing was tried of what others have in flight.
+            Ok(written) if written.blocks.is_empty() => {
+                self.write_back.round_done();
+                Ok(Round::Nothing)
+            }
+            Ok(_) => {
+                self.note_round(ino, generation, &Ok(()));
+                Ok(Round::Progress)
             }
             // What was promised is free and waits for readers of its old content: no failure that anybody is to hear of.
             Err(error @ FsError::Engine(Error::NoSpace(_))) => {
@@ -134,7 +182,7 @@ impl Fs {
             }
             Err(FsError::Stale) => Ok(Round::Nothing),
             Err(error) => {
-                self.note_round(ino, &Err(error.clone()));
+                self.note_round(ino, generation, &Err(error.clone()));
                 Err(error)
             }
         }
@@ -145,12 +193,16 @@ impl Fs {
         let now = self.clock.monotonic_ns();
         let errors = &self.write_back.errors;
         match self.cache.least_recently_written(|ino| !errors.is_waiting(ino, now)) {
-            Some(key) => self.group_round(key.ino, key.block),
+            Some(key) => match self.group_round(key.ino, key.block)? {
+                // Others have all of it in flight, on a device that may hang.
+                Round::Nothing => self.any_round(now),
+                progress => Ok(progress),
+            },
             None => self.any_round(now),
         }
     }
 
-    /// Behind many pages of files that wait there may be others.
+    /// Behind many pages of files that wait, or are in flight, there may be others.
     fn any_round(&self, now_ns: u64) -> FsResult<Round> {
         for ino in self.cache.dirty_files() {
             if !self.write_back.errors.is_waiting(ino, now_ns)
@@ -183,8 +235,9 @@ impl Fs {
         }
         for ino in self.unwritten.files() {
             if self.cache.count_dirty(ino) == 0 && !errors.is_waiting(ino, now) {
+                let generation = self.generation_of(ino);
                 let raised = self.raise_durable(ino, Wait::Allowed);
-                self.note_round(ino, &raised);
+                self.note_round(ino, generation, &raised);
             }
         }
         first_error.map_or(Ok(Round::Nothing), Err)
@@ -226,27 +279,17 @@ impl Fs {
 /// Background: one group per step.
 pub(crate) struct WriteBackStep {
     fs: Weak<Fs>,
+    /// Below [`STEPS`].
+    number: usize,
     next_look_ns: u64,
 }
 
 impl WriteBackStep {
-    pub fn new(fs: &Arc<Fs>) -> WriteBackStep {
-        WriteBackStep { fs: Arc::downgrade(fs), next_look_ns: 0 }
-    }
-}
-
-impl Step for WriteBackStep {
-    fn name(&self) -> &'static str {
-        "terrace-writeb"
+    pub fn new(fs: &Arc<Fs>, number: usize) -> WriteBackStep {
+        WriteBackStep { fs: Arc::downgrade(fs), number, next_look_ns: 0 }
     }
 
-    fn step(&mut self) -> Next {
-        let Some(fs) = self.fs.upgrade() else {
-            return Next::Done;
-        };
-        if fs.wal.is_stopped() {
-            return Next::After(PERIOD);
-        }
+    fn work(&mut self, fs: &Fs) -> Next {
         let draining = fs.write_back.is_draining(fs.cache.dirty_pages());
         if draining && fs.pressure_round().is_ok_and(|round| round == Round::Progress) {
             return Next::Again;
@@ -262,5 +305,33 @@ impl Step for WriteBackStep {
         }
         // What failed is tried after its pause; nothing here spins.
         Next::After(if draining { Duration::from_millis(100) } else { PERIOD })
+    }
+}
+
+impl Step for WriteBackStep {
+    fn name(&self) -> &'static str {
+        ["terrace-writeb", "terrace-writeb1", "terrace-writeb2"].get(self.number).copied().unwrap_or_default()
+    }
+
+    fn step(&mut self) -> Next {
+        let Some(fs) = self.fs.upgrade() else {
+            return Next::Done;
+        };
+        if fs.wal.is_stopped() {
+            return Next::After(PERIOD);
+        }
+        let now = fs.clock.monotonic_ns();
+        if !fs.write_back.are_late(self.number, now) {
+            return Next::After(STAND_BY);
+        }
+        let begun = &fs.write_back.begun_ns[self.number];
+        begun.store(now.max(1), Ordering::Release);
+        let next = self.work(&fs);
+        begun.store(0, Ordering::Release);
+        match next {
+            // While it is wanted it comes as often as it looks.
+            Next::After(pause) if self.number > 0 => Next::After(pause.min(STAND_BY)),
+            next => next,
+        }
     }
 }

@@ -125,10 +125,16 @@ impl Fs {
             _ => Destination::Any,
         };
         let mut group = Group { fs: self, ino, generation, size: inode.size(), to, pages: Vec::new() };
+        let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
+        let is_held = self.write_back.is_one_late(self.clock.monotonic_ns());
         for block in blocks {
             let Some(page) = self.cache.dirty(inode.page_key(*block)) else { continue };
             if page.in_flight && !all {
                 *others += 1;
+                // What lies behind it cannot be installed before it, and a device that hangs may have it.
+                if is_held && *block >= durable_block {
+                    break;
+                }
                 continue;
             }
             group.pages.push(page);

@@ -441,6 +441,126 @@ fn metadata_goes_down_while_a_device_hangs() {
     pool.assert_clean();
 }
 
+/// One group on a device that hung ended all write-back: nothing else got older than 30 s, and writers that found DRAM full looked at
+/// the same group again and again.
+#[test]
+fn write_back_goes_on_beside_a_device_that_hangs() {
+    let pool = Tiers::new(8 << 20, 1024, 1024);
+    let fs = pool.mount_with(MountOptions {
+        home: Some(Home::Block),
+        buffer_bytes: 20 * BLOCK,
+        ..MountOptions::default()
+    });
+    let [held, other, third] = ["held", "other", "third"].map(|name| create_in(&fs, ROOT, name));
+    let dirty = |ino| fs.whereabouts(ino).unwrap().dirty_bytes / BLOCK;
+    write_at(&fs, held, 0, &tier_pattern(10 * BLOCK as usize, 1)).unwrap();
+    pool.devices[0].stall_at_most(Duration::from_secs(600));
+    let steps = fs.background_steps().into_iter().map(|(step, _)| step);
+    let mut writers = steps.filter(|step| step.name().starts_with("terrace-writeb"));
+    let (mut first, mut second) = (writers.next().unwrap(), writers.next().unwrap());
+    drop(writers);
+    pool.clock.advance(Duration::from_secs(31));
+    let hanging = thread::spawn("writer", move || _ = first.step()).unwrap();
+    await_that("the device is not asked", || pool.devices[0].waiting() > 0);
+    write_at(&fs, other, 0, &tier_pattern(5 * BLOCK as usize, 2)).unwrap();
+    second.step();
+    assert_eq!((dirty(held), dirty(other)), (10, 5), "nobody is late yet");
+    pool.clock.advance(Duration::from_secs(31));
+    while second.step() == terrace_runtime::Next::Again {}
+    assert_eq!((dirty(held), dirty(other)), (10, 0));
+    // A writer that finds no room makes some of what is not in flight.
+    write_at(&fs, other, 5 * BLOCK, &tier_pattern(10 * BLOCK as usize, 3)).unwrap();
+    write_at(&fs, third, 0, &tier_pattern(5 * BLOCK as usize, 4)).unwrap();
+    assert_eq!((dirty(held), dirty(other), dirty(third)), (10, 0, 5));
+    assert_eq!(bytes_on(&fs, other), [0, 0, 15 * BLOCK]);
+    pool.devices[0].unstall();
+    hanging.join().unwrap();
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+/// A write-back failed of a file that had been removed meanwhile, and the file that had its number by then was told.
+#[test]
+fn a_failure_of_a_removed_file_is_not_told_to_who_has_its_number() {
+    let pool = Pool::new(8 << 20, 4096);
+    let device = Interposed::over(&pool);
+    let options = MountOptions { home: Some(Home::Block), ..MountOptions::default() };
+    let fs = mount_over(&pool, &device, options);
+    let ino = create(&fs, "file");
+    write(&fs, ino, 0, &[1; 5000]);
+    let (amid, inner) = (Arc::clone(&fs), pool.device.clone());
+    let handle = Arc::new(Mutex::new(None));
+    let given = Arc::clone(&handle);
+    *device.after_write.lock() = Some(Box::new(move || {
+        amid.unlink(ROOT, b"file", W).unwrap();
+        amid.forget(ino, 1);
+        for (mut step, _) in amid.background_steps() {
+            if step.name().starts_with("terrace-reclaim") {
+                (0..100).for_each(|_| _ = step.step());
+            }
+        }
+        assert_eq!(create(&amid, "next"), ino, "the number is used again");
+        *given.lock() = Some(amid.new_handle());
+        inner.fail_next(Operation::Flush, 0..4096, libc::EIO, Times::Count(1));
+    }));
+    let written = fs.fsync(ino, false, W);
+    let handle = handle.lock().unwrap();
+    assert!(written.is_err(), "{written:?}");
+    let told = fs.fsync_handle(ino, handle, false, W);
+    assert!(told.is_ok(), "{told:?}");
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+/// A bad sector beneath a block that DRAM has, and that nobody reads any more, failed reads of its neighbours.
+#[test]
+fn a_bad_sector_beneath_a_dirty_page_fails_no_read_of_its_neighbours() {
+    let pool = Pool::new(8 << 20, 4096);
+    let fs = pool.mount_with(MountOptions { home: Some(Home::Block), ..MountOptions::default() });
+    let ino = create(&fs, "file");
+    let mut content = tier_pattern(8 * BLOCK as usize, 1);
+    write(&fs, ino, 0, &content);
+    fs.fsync(ino, false, W).unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = pool.mount_with(MountOptions {
+        home: Some(Home::Block),
+        cache_bytes: 0,
+        prefetch_bytes: 0,
+        ..MountOptions::default()
+    });
+    let ino = fs.lookup(ROOT, b"file").unwrap().ino;
+    let bytes = pool.device.visible_image().to_bytes();
+    let page = &content[5 * BLOCK as usize..6 * BLOCK as usize];
+    let bad = bytes.chunks(BLOCK as usize).position(|block| block == page).unwrap() as u64;
+    pool.device.fail_next(Operation::Read, bad..bad + 1, libc::EIO, Times::Forever);
+    let mut found = vec![0; 3 * BLOCK as usize];
+    assert!(fs.read(ino, 4 * BLOCK, &mut found, W).is_err());
+    content[5 * BLOCK as usize..6 * BLOCK as usize].fill(9);
+    write(&fs, ino, 5 * BLOCK, &[9; BLOCK as usize]);
+    assert_eq!(fs.whereabouts(ino).unwrap().dirty_bytes, BLOCK);
+    fs.read(ino, 4 * BLOCK, &mut found, W).unwrap();
+    assert!(found == content[4 * BLOCK as usize..7 * BLOCK as usize]);
+}
+
+/// Metadata on its way down chose a device that fails writes again and again, although another one was sound.
+#[test]
+fn metadata_goes_down_beside_a_device_that_fails() {
+    let pool = Tiers::new(8 << 20, 1024, 1024);
+    let fs =
+        pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..MountOptions::default() });
+    for index in 0..1000 {
+        fs.forget(create_in(&fs, ROOT, &format!("file-{index}")), 1);
+    }
+    pool.devices[0].fail_next(Operation::Write, 0..1024, libc::EIO, Times::Forever);
+    fs.lower_metadata_now().unwrap();
+    let lowered = fs.status().unwrap().metadata.lowered_pages;
+    assert!(lowered > 10, "{lowered} pages went down");
+    fs.unmount().unwrap();
+    pool.devices[0].clear_failures();
+    pool.assert_clean();
+}
+
 /// A reader waited for a window that was fetched ahead of it for as long as a device hung on which the end of that window lay,
 /// although what it asked for was on another; and then for a few seconds with each read.
 #[test]

@@ -242,7 +242,20 @@ impl Fs {
                     (from..now.len()).for_each(|index| self.devices.space.release_claim(one(index)));
                 }
             };
-            let words = self.write_sealed(now, run).inspect_err(|_| give_back(0))?;
+            let words = match self.write_sealed(now, run) {
+                Ok(words) => words,
+                Err(error) => {
+                    give_back(0);
+                    // The next attempt goes to another device, where there is one.
+                    let again = self.avoid_failed(run.device, &error)
+                        && self.devices.is_any_sound(self.clock.monotonic_ns());
+                    if !again {
+                        return Err(error);
+                    }
+                    rest = &cold[cold.len() - rest.len() - now.len()..];
+                    continue;
+                }
+            };
             for (index, (page, word)) in now.iter().zip(words).enumerate() {
                 interleave::point("lower:between-pages");
                 let installed = match word {
