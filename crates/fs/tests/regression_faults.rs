@@ -595,11 +595,7 @@ fn a_reader_does_not_wait_for_what_is_read_ahead_from_a_device_that_hangs() {
     let ahead = steps.iter().position(|(step, _)| step.name() == "terrace-ahead-0").unwrap();
     let (mut ahead, _) = steps.swap_remove(ahead);
     let fetching = thread::spawn("ahead", move || _ = ahead.step()).unwrap();
-    let limit = std::time::Instant::now() + Duration::from_secs(60);
-    while pool.devices[1].waiting() == 0 {
-        assert!(std::time::Instant::now() < limit, "nothing was read ahead from the second device");
-        std::thread::yield_now();
-    }
+    await_that("nothing is read ahead from the second device", || pool.devices[1].waiting() > 0);
     let (reading, (tell, told)) = (Arc::clone(&fs), std::sync::mpsc::channel());
     let body = move || tell.send((end - 20..end).flat_map(|block| read(&reading, block)).collect()).unwrap();
     let reader = thread::spawn("reader", body).unwrap();

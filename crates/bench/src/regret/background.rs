@@ -298,7 +298,8 @@ impl Machine<'_> {
 
     fn promote_some(&mut self) {
         for _ in 0..PROMOTED_AT_ONCE {
-            if !self.keeps_copies() && self.free_pm() < 2 * self.slow_below() {
+            // At least a place: a PM of a few blocks has no other limit.
+            if !self.keeps_copies() && self.free_pm() < (2 * self.slow_below()).max(1) {
                 self.promotions.clear();
                 return;
             }
