@@ -175,6 +175,11 @@ impl BlockPool {
         self.free.load(Ordering::Relaxed)
     }
 
+    /// Blocks of which the scan after the mount has not said yet what they are.
+    pub fn unknown_hint(&self) -> u64 {
+        self.unknown.load(Ordering::Relaxed)
+    }
+
     fn kept(&self, purpose: Purpose) -> u64 {
         match purpose {
             _ if planted(Mistake::ReserveOpenToAll) => 0,

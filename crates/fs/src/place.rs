@@ -46,7 +46,9 @@ impl Fs {
     /// What PM has left for new data.
     fn room(&self) -> Room {
         let hardly = self.slow_below.load(Ordering::Relaxed) / 4;
-        Room::of(self.blocks.free_hint(), self.usable_blocks, hardly, &self.parameters)
+        // Just after the mount what was scanned stands for the rest.
+        let known = self.usable_blocks.saturating_sub(self.blocks.unknown_hint());
+        Room::of(self.blocks.free_hint(), known, hardly, &self.parameters)
     }
 
     /// Whether predictors are asked for the home of a write to `range`.

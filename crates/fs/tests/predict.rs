@@ -505,3 +505,15 @@ fn large_writes_stay_in_pm_while_half_of_it_is_free() -> FsResult<()> {
     assert!(published >= 44, "{published}");
     Ok(())
 }
+
+/// Just after a mount, before all of PM was scanned, it counted as full, and what was copied in went below.
+#[test]
+fn pm_has_plenty_of_room_before_it_was_scanned() -> FsResult<()> {
+    let pool = Pool::new(64 << 20, 4096);
+    let fs = mount(&pool, Parameters { sync_blocks: 32, large_after: 1, ..Parameters::default() });
+    let copy = create(&fs, "copy")?;
+    (0..48).try_for_each(|at| write(&fs, copy, at * 16, 16))?;
+    let below = fs.status()?.placement.map_or(0, |placement| placement.block_home_bytes);
+    assert_eq!(below, 0, "of 3 MiB");
+    Ok(())
+}

@@ -324,7 +324,10 @@ impl Drop for Running {
 }
 
 fn last_line(text: &str) -> &str {
-    text.trim().lines().last().unwrap_or("no message")
+    // What a server says while it ends comes after its reason.
+    let says = |line: &&str| ["rror", "FATAL", "PANIC"].iter().any(|word| line.contains(word));
+    let mut lines = text.trim().lines();
+    lines.clone().rfind(says).or_else(|| lines.next_back()).unwrap_or("no message")
 }
 
 #[cfg(test)]
