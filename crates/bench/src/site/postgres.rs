@@ -35,7 +35,8 @@ if [ ! -e "$2/PG_VERSION" ]; then
     fresh=yes
     (as "$1/initdb" -D "$2" -A trust --no-locale >&2)
 fi
-as "$1/postgres" -D "$2" -k "$3" -c listen_addresses= -c shared_buffers=32MB >&2 &
+as "$1/postgres" -D "$2" -k "$3" -c listen_addresses= -c shared_buffers=32MB \
+    -c max_wal_size=64MB -c min_wal_size=32MB >&2 &
 server=$!
 trap stop EXIT
 for try in $(seq 300); do
