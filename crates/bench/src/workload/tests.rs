@@ -15,7 +15,9 @@ use crate::trace::{self, Recorder};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
-use terrace_fs::{DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia};
+use terrace_fs::{
+    DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, Parameters, PolicyKind, PoolMedia,
+};
 use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RamPm;
 use terrace_runtime::{Clock, ManualClock};
@@ -104,15 +106,15 @@ fn run_all(target: Arc<dyn FileTarget>) -> Vec<Measure> {
     loads().iter().map(run).collect()
 }
 
-/// Files that are to be promoted from PM have to be there first: large writes alone go below.
+/// Files that are to be promoted from PM have to be there first: large writes alone go below, where PM has not plenty of room.
 #[test]
 fn files_filled_durably_begin_in_pm() {
     let below = |sync: Sync| {
         let scratch = scratch();
-        let fs = mount_with(
-            scratch.path(),
-            MountOptions { policy: Some(PolicyKind::Predictive), ..MountOptions::default() },
-        );
+        let parameters = Parameters { large_pm_percent: 0, ..Parameters::default() };
+        let options =
+            MountOptions { policy: Some(PolicyKind::Predictive), parameters, ..MountOptions::default() };
+        let fs = mount_with(scratch.path(), options);
         let target = LocalTarget::new(fs.clone(), None);
         let (file_bytes, io_bytes) = (12 << 20, 4096);
         let kind =
