@@ -102,7 +102,7 @@ health=$("$TERRACE" status mnt | grep -c '\[ok\]') || true
 
 # The end of a mount beside a device that hangs: what waits in DRAM for it goes into PM, and the daemon ends.
 umount_pool
-mount_pool -o sync_blocks=1,large_after=0,large_min=4K
+mount_pool -o sync_blocks=1,large_after=0,large_min=4K,large_pm=0
 daemon=$(daemon_pid)
 echo "$daemon" >"$group/cgroup.procs"
 head -c 40M /dev/urandom >source
@@ -129,7 +129,7 @@ umount_pool
 # The same by SIGTERM, with a reader that was killed while its request waits: the kernel ends the connection, the daemon's
 # thread still waits for the tier, and dirty pages wait with it. Persistent memory is emptied before: what it has no room
 # for is waited for.
-mount_pool -o sync_blocks=1,large_after=0,large_min=4K
+mount_pool -o sync_blocks=1,large_after=0,large_min=4K,large_pm=0
 "$TERRACE" sync mnt --to 1 || fail "sync before the second stall"
 daemon=$(daemon_pid)
 echo "$daemon" >"$group/cgroup.procs"

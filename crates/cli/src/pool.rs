@@ -197,7 +197,7 @@ fn is_meant(superblock: &Superblock, index: usize, path: &Path, first: &[u8], bl
 }
 
 /// Why a mount would refuse a tier of a pool that is not mounted, its device first: seen without taking anything, so that
-/// it may be asked beside a check. `None` where nothing is wrong.
+/// it may be asked beside a check. `None` where nothing is wrong, or the caller may not read the device.
 pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Option<(&'static str, String)> {
     let path = locate(pool, superblock.device_rows().get(index)?);
     let look = || -> io::Result<([u8; BLOCK_SIZE as usize], u64)> {
@@ -212,6 +212,8 @@ pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Op
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             Some(("foreign", "no Terrace device".into()))
         }
+        // Who may not read it does not know; the mount is root's.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
         Err(error) => Some(("failed", plain(&error))),
         Ok((first, size)) => {
             let failure = is_meant(superblock, index, &path, &first, size / BLOCK_SIZE).err()?;

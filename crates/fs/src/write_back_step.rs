@@ -127,9 +127,14 @@ impl Fs {
             // Of a file that was removed meanwhile: who has its number next must not be told.
             Err(FsError::WouldBlock | FsError::Stale) => {}
             Err(error) => {
-                // A removal forgets failures under the exclusive lock.
+                // A removal forgets failures under the exclusive lock. What cannot be read is told rather than not.
                 let _guard = self.locks.read(ino);
-                if self.generation_in(ino) == generation {
+                let is_gone = match (self.load(ino), generation) {
+                    (Ok(inode), Some(generation)) => inode.slot.generation.get() != generation,
+                    (Err(FsError::Stale), _) => true,
+                    _ => false,
+                };
+                if !is_gone {
                     self.write_back.errors.note(ino, error, self.clock.monotonic_ns());
                 }
             }
@@ -137,14 +142,10 @@ impl Fs {
         self.write_back.round_done();
     }
 
-    /// The generation of an inode that is in use. The caller holds the inode lock.
-    fn generation_in(&self, ino: Ino) -> Option<u32> {
-        self.load(ino).ok().map(|inode| inode.slot.generation.get())
-    }
-
+    /// The generation of an inode that is in use and can be read.
     fn generation_of(&self, ino: Ino) -> Option<u32> {
         let _guard = self.locks.read(ino);
-        self.generation_in(ino)
+        self.load(ino).ok().map(|inode| inode.slot.generation.get())
     }
 
     /// Writes a file back and notes what became of it.

@@ -72,6 +72,7 @@ fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Fs> {
             sync_blocks: 1,
             large_after: 0,
             large_min: UNIT as u64,
+            large_pm_percent: 0,
             ..Parameters::PUBLISHED
         },
         buffer_bytes: 16 * 4096,
