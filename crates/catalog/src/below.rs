@@ -7,6 +7,7 @@
 use crate::node::Node;
 use crate::tree::{Reader, ShardsWrite};
 use terrace_format::PmBlock;
+use terrace_format::keys::Key;
 use terrace_wal::{Result, Tx};
 
 impl Reader<'_> {
@@ -51,6 +52,34 @@ impl Reader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A lower bound of the keys of a leaf below PM that may hold some of `first..=last`, keys of one shard; `None` when
+    /// all such leaves are in PM. Reads inner pages only.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn leaf_below(&self, first: &Key, last: &Key) -> Result<Option<Vec<u8>>> {
+        let shard = self.shard(&first.0);
+        let mut node = Node::empty();
+        let mut next: Vec<_> =
+            self.root(shard)?.map(|root| (root, None, first.0.clone())).into_iter().collect();
+        while let Some((block, level, bound)) = next.pop() {
+            self.node_into(block, level, &mut node)?;
+            if node.level() == 0 {
+                continue; // a root
+            }
+            for index in node.child_index(&first.0)?..=node.child_index(&last.0)? {
+                // The first key of an inner page is empty.
+                let low = node.key(&node.cell(index)?).max(&bound).to_vec();
+                match self.child(&node, index)? {
+                    None => return Ok(Some(low)),
+                    Some(child) if node.level() > 1 => next.push((child, Some(node.level() - 1), low)),
+                    Some(_) => {}
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Location of the leaf that covers `key`, which may be a lower bound of keys; `None` when that is the root.

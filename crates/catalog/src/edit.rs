@@ -65,6 +65,9 @@ impl Freed {
     }
 }
 
+/// A leaf that falls below this is looked at, whether a neighbour has room for what is left.
+const SPARSE: usize = CAPACITY / 4;
+
 /// Bytes of a transaction that shifting one slot of a page takes at most: header, and all slots of
 /// a page full of the smallest cells.
 const SHIFT_BYTES: usize = 16 + 8 + 2 * (CAPACITY / 14) + 8;
@@ -142,12 +145,16 @@ impl ShardsWrite<'_> {
         let Some(Ok(index)) = self.reader(tx).locate(&key.0, &mut leaf)? else {
             return Ok(false);
         };
-        if !expected(leaf.value(&leaf.cell(index)?)) {
+        let cell = leaf.cell(index)?;
+        if !expected(leaf.value(&cell)) {
             return Ok(false);
         }
         self.remove_cell(tx, &leaf, index)?;
+        let before = CAPACITY.saturating_sub(leaf.gap() + leaf.dead());
         if leaf.count() == 1 {
             self.emptied.push(key.clone());
+        } else if before >= SPARSE && before < SPARSE + Page::cell_size(&key.0, cell.value_length) {
+            self.catalog.note_sparse(key);
         }
         Ok(true)
     }
@@ -190,8 +197,7 @@ impl ShardsWrite<'_> {
     }
 
     /// Unlinks and frees the leaves that removes of this guard have emptied, and inner pages left
-    /// without children. Call it last before the commit; leaving it out costs space until
-    /// `Catalog::shrink`, nothing else.
+    /// without children. Call it last before the commit; leaving it out costs space, nothing else.
     ///
     /// # Errors
     /// A damaged page; the medium's.

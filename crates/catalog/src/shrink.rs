@@ -13,9 +13,25 @@ use terrace_wal::Result;
 const MERGED: usize = CAPACITY / 4 * 3;
 
 impl Catalog {
+    /// Gives back a page where removes left little in a leaf; false when there is no such leaf. For the background, without
+    /// locks.
+    ///
+    /// # Errors
+    /// As [`Self::shrink`], and a leaf below PM: that one is not looked at again.
+    pub fn shrink_step(&self) -> Result<bool> {
+        let Some(key) = self.take_sparse() else {
+            return Ok(false);
+        };
+        // What is left may fit into the next one, too.
+        if self.shrink(&key, Purpose::Reclaim)? {
+            self.note_sparse(&key);
+        }
+        Ok(true)
+    }
+
     /// Frees one page near `key` if it can: an empty leaf, a root of one child, or two neighbours on the
     /// way to `key` that fit in three quarters of a page. A transaction of its own; call it without
-    /// locks, now and then after removes. True when something was changed (another call may find more).
+    /// locks. True when something was changed (another call may find more).
     ///
     /// # Errors
     /// `NoSpace::Pm`; a damaged page; the medium's.

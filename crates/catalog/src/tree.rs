@@ -3,6 +3,7 @@
 use crate::node::{Node, damaged};
 use smallvec::SmallVec;
 use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
@@ -12,7 +13,7 @@ use terrace_format::keys::Key;
 use terrace_format::page::PAGE_SIZE;
 use terrace_format::{Corrupt, PmBlock, PmOffset};
 use terrace_media::PmMedium;
-use terrace_runtime::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use terrace_runtime::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use terrace_wal::{PageBelow, Result, Tx, Wal};
 
 /// A shard's lock, on a cache line of its own.
@@ -26,14 +27,19 @@ pub struct Catalog {
     wal: Arc<Wal>,
     pm: Arc<dyn PmMedium>,
     shards: Box<[Shard]>,
+    /// A key of each leaf that lost most of its keys, for [`Catalog::shrink_step`]. Locked last.
+    sparse: Mutex<BTreeSet<Key>>,
 }
+
+/// Leaves that are remembered as sparse; more stay so until they lose more keys.
+const MOST_SPARSE: usize = 4096;
 
 impl Catalog {
     /// The catalog of an opened pool. Reads nothing.
     pub fn new(blocks: Arc<BlockPool>) -> Catalog {
         let wal = Arc::clone(blocks.wal());
         let shards = (0..wal.geometry().catalog_shards).map(|_| Shard::default());
-        Catalog { pm: Arc::clone(wal.pm()), shards: shards.collect(), wal, blocks }
+        Catalog { pm: Arc::clone(wal.pm()), shards: shards.collect(), sparse: Mutex::default(), wal, blocks }
     }
 
     /// The block pool.
@@ -67,6 +73,19 @@ impl Catalog {
             Some(shard) => &shard.0,
             None => unreachable!("a pool has at least one shard"),
         }
+    }
+
+    /// Remembers a leaf that lost most of its keys.
+    pub(crate) fn note_sparse(&self, key: &Key) {
+        let mut sparse = self.sparse.lock();
+        if sparse.len() < MOST_SPARSE {
+            sparse.insert(key.clone());
+        }
+    }
+
+    /// Forgets one of them.
+    pub(crate) fn take_sparse(&self) -> Option<Key> {
+        self.sparse.lock().pop_first()
     }
 
     /// Locks a shard shared.

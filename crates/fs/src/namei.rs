@@ -157,12 +157,24 @@ impl Fs {
             let change = SetAttributes { size: Some(0), kill_set_id: true, ..Default::default() };
             self.setattr(ino, &change, wait)?;
         }
-        self.with_pages(wait, || {
+        let (mode, has_cold) = self.with_pages(wait, || {
             let _guard = self.locks.read(ino);
             let inode = self.load(ino)?;
-            let cached = !write && inode.slot.has(flag::HAS_COLD) && !truncate && self.mostly_cold(&inode)?;
-            Ok(self.references.open(ino, if cached { OpenMode::Cached } else { OpenMode::Direct }))
-        })
+            let has_cold = inode.slot.has(flag::HAS_COLD);
+            let cached = !write && has_cold && !truncate && self.mostly_cold(&inode)?;
+            Ok((
+                self.references.open(ino, if cached { OpenMode::Cached } else { OpenMode::Direct }),
+                has_cold,
+            ))
+        })?;
+        if write
+            && has_cold
+            && let Err(error) = self.fetch_leaves(ino, wait)
+        {
+            self.release(ino);
+            return Err(error);
+        }
+        Ok(mode)
     }
 
     /// A file none of whose first blocks is in PM is read through the kernel's cache.

@@ -18,13 +18,17 @@ use terrace_blocks::{BlockPool, Purpose};
 use terrace_catalog::{DeviceRun, Pin, ShardsWrite, chunks};
 use terrace_format::below::{Below, Identity, is_below, unseal};
 use terrace_format::inode::SLOTS_PER_PAGE;
+use terrace_format::keys::{Key, Kind};
 use terrace_format::table::{Owner, PageKind};
-use terrace_format::{Corrupt, Ino, PmBlock};
+use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
 use terrace_media::block::AlignedBlock;
 use terrace_runtime::interleave;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_wal::{Error, NoSpace, PageBelow, Reservation};
+
+/// Leaves that an open for writing brings up: the extents of a file of 200 MiB at least. Half a second on a disk.
+const MOST_LEAVES: u32 = 64;
 
 /// Pages that one operation pins; with one more it drops what it has.
 const MOST_PINS: usize = 64;
@@ -222,6 +226,37 @@ impl Fs {
             self.metadata.fetched.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Brings up the leaves that writes to a file need, so that none of them waits for a device (I10). The file is open,
+    /// so that they stay ([`Fs::lower_leaf`] looks under the lock that this reads with). At most [`MOST_LEAVES`], and what
+    /// cannot be read is left to those who need it.
+    ///
+    /// # Errors
+    /// `WouldBlock`.
+    pub(crate) fn fetch_leaves(&self, ino: Ino, wait: Wait) -> FsResult<()> {
+        let (first, last) =
+            (Key::new(ino.0, Kind::Xattr, &[]), Key::intent(ino, FileBlock(u64::from(u32::MAX))));
+        let shard = self.catalog.shard_of(ino.0);
+        let mut left = MOST_LEAVES;
+        let fetched = self.with_pages(wait, || {
+            let key = self.catalog.read(shard).reader().leaf_below(&first, &last)?;
+            match key {
+                Some(key) if left > 0 => {
+                    left -= 1;
+                    Err(Error::from(PageBelow::Leaf { shard, key }).into())
+                }
+                _ => Ok(()),
+            }
+        });
+        match fetched {
+            Err(error @ FsError::WouldBlock) => Err(error),
+            Err(error) => {
+                tracing::debug!("inode {}: its extents stay below until they are needed: {error}", ino.0);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Location and pin together, under the page's lock (S6, S7); `None` when it is in PM.

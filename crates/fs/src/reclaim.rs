@@ -1,5 +1,5 @@
 //! The reclaimer: removes orphans nobody refers to, finishes intents after a crash, scans the block table
-//! and the inode file, empties the quarantine.
+//! and the inode file, gives back catalog pages that removes left nearly empty, empties the quarantine.
 //!
 //! Invariant: [`ReclaimStep`] waits for no device, so that one which hangs keeps nothing in PM but what needs it (I10). A job
 //! that would have to wait goes to [`WaitingStep`]. Both, and operations, may work on one inode: each piece takes its lock and
@@ -261,7 +261,10 @@ impl ReclaimStep {
             return false;
         }
         let Some(task) = self.fs.reclaim.take(now) else {
-            return false;
+            return self.fs.catalog.shrink_step().unwrap_or_else(|error| {
+                tracing::debug!("a sparse catalog leaf stays: {error}");
+                true
+            });
         };
         self.fs.reclaim_task(task, Wait::Never, now);
         true

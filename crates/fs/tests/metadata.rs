@@ -224,6 +224,40 @@ fn pages_of_open_files_stay() {
     fs.release(*ino);
 }
 
+/// The extents of a closed file had gone below: a write to PM waited for the device, after the file was opened (I10).
+#[test]
+fn an_open_for_writing_brings_up_the_extents() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
+    // Each block an extent of its own: leaves enough for another root.
+    for block in 0..300 {
+        fs.write(file, block * 8192, &[block as u8; 4096], WriteFlags::default(), W).unwrap();
+    }
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    lower(&fs);
+    let most = below(&pool);
+    assert!(most >= 2, "{most}");
+    let cold = fs.status().unwrap().metadata.fetched_pages;
+    assert!(matches!(fs.open(file, false, true, Wait::Never), Err(FsError::WouldBlock)));
+    assert_eq!(fs.status().unwrap().metadata.fetched_pages, cold);
+    fs.open(file, false, true, W).unwrap();
+    lower(&fs);
+    pool.device.stall_without_waiting();
+    for block in 0..300 {
+        fs.write(file, block * 8192, &[7; 4096], WriteFlags::default(), Wait::Never).unwrap();
+        fs.fsync(file, false, Wait::Never).unwrap();
+    }
+    pool.device.unstall();
+    fs.release(file);
+    // A failed open was none: when the last is closed the pages may go again.
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    lower(&fs);
+    assert!(matches!(fs.open(file, false, true, Wait::Never), Err(FsError::WouldBlock)));
+    drop(fs);
+    pool.assert_clean();
+}
+
 /// What waits for a page on a device that stalls, in whatever stage, holds nothing that writes and fsync of data in PM
 /// need; neither does what moves pages there (I10, L2).
 #[test]
@@ -285,6 +319,27 @@ fn a_stalled_device_stalls_no_fsync_of_data_in_pm() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     mover.join().unwrap();
     fs.release(*hot);
+    drop(fs);
+    pool.assert_clean();
+}
+
+/// A directory that lost most of its names kept nearly all of its catalog pages.
+#[test]
+fn removed_names_give_back_catalog_pages() {
+    let pool = Pool::new(8 << 20, 4096);
+    let fs = pool.mount();
+    let directory = directory(&fs);
+    let mut files = fill(&fs, directory, 4000);
+    let pages = || pool.check().summary.pm_blocks.catalog_pages;
+    fs.run_background(1000);
+    let full = pages();
+    for index in (0..4000).filter(|index| index % 20 > 0) {
+        fs.unlink(directory, &name(index), W).unwrap();
+        files.remove(&name(index));
+    }
+    fs.run_background(10_000);
+    assert!(pages() < full / 4, "{} of {full}", pages());
+    assert_same(&fs, directory, &files);
     drop(fs);
     pool.assert_clean();
 }
