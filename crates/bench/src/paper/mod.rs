@@ -66,7 +66,7 @@ use rows::{anticache, databases, filebench, predict, predictor_cost, random, reg
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-const ROWS: [Row; 34] = [
+const ROWS: [Row; 35] = [
     row("tpfs-8", "Random reads of 4 KiB by locality, PM from a sixteenth of the data to four times it",
         "rises with locality; all-PM within 1 to 2 % of a PM-only file system; read-hot files in DRAM beat it by 29 % (Optane) and 6 % (SATA)",
         "the same; bytes served from DRAM and when promoted", Built::Plan(random::tpfs_reads)),
@@ -89,6 +89,8 @@ const ROWS: [Row; 34] = [
     row("tpfs-13", "filebench varmail, 1 to 16 threads",
         "PM 2: 3.9 times EXT4-DJ, 4.5 times XFS-ML, like PM-only on Optane, lower on SATA",
         "the same", Built::Plan(filebench::varmail)),
+    row("mails", "As tpfs-13 with files of 32 KiB, as many as the data has room for",
+        "nothing: files of 2 MB, which the flow soon replaces by small ones", "beside", Built::Plan(filebench::mails)),
     row("zig-5", "filebench fileserver, webproxy and varmail, several threads",
         "varmail PM 2: 2.1 (Optane) and 2.6 times (NVMe) EXT4-DJ and XFS-ML; PM-rich within 3 % of NOVA",
         "the same", Built::Plan(filebench::ziggurat_many)),

@@ -48,11 +48,17 @@ const fn entry(
 }
 
 #[rustfmt::skip]
-pub(super) const ENTRIES: [Entry; 16] = [
+pub(super) const ENTRIES: [Entry; 18] = [
     entry("varmail-sata", "varmail, PM 3 %, SATA: ≥ 3.9 × EXT4-DJ and XFS-ML", "tpfs-13",
         &["--class", "sata", "--dataset", "1G", "--peers", "terrace,local,ext4-dj,xfs-ml"])
         .only(&["a little PM: published"]),
+    entry("mails-sata", "the same, where the data is mails of 32 KiB", "mails",
+        &["--class", "sata", "--dataset", "1G", "--peers", "terrace,local,ext4-dj,xfs-ml"])
+        .only(&["a little PM: published"]),
     entry("varmail-optane", "varmail, PM 3 %, Optane: within 10 % of all data in PM", "tpfs-13",
+        &["--class", "optane", "--device-memory", "--dataset", "1G", "--peers", "terrace,local"])
+        .only(&["on Optane as with all data in PM"]),
+    entry("mails-optane", "the same, where the data is mails of 32 KiB", "mails",
         &["--class", "optane", "--device-memory", "--dataset", "1G", "--peers", "terrace,local"])
         .only(&["on Optane as with all data in PM"]),
     entry("sync-write-sata", "synchronous 4 KiB random writes, PM 3 %: never below EXT4-DJ, ≥ 85 % of the device, amplification ≤ 1.1",

@@ -5,7 +5,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 /// The rows that the project has to show. A row may say that it is not built, but not be absent.
-const WANTED: [&str; 34] = [
+const WANTED: [&str; 35] = [
     "tpfs-8",
     "zig-4r",
     "tpfs-9",
@@ -14,6 +14,7 @@ const WANTED: [&str; 34] = [
     "tpfs-11",
     "tpfs-12",
     "tpfs-13",
+    "mails",
     "zig-5",
     "zig-6",
     "tpfs-14",

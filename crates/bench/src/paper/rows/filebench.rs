@@ -8,7 +8,7 @@ use crate::workload::personality::{Order, Personality};
 
 /// "2 MB" on average.
 const FILE_BYTES: u64 = 2 << 20;
-/// What varmail's flow makes of its files: two appends of 8 KiB on average when they are created, two more per life.
+/// What varmail's flow makes of any files: two appends of 8 KiB on average when they are created, two more per life.
 const VARMAIL_BYTES: u64 = 32 << 10;
 /// One append of 8 KiB on average; webproxy appends nothing later.
 const WEBPROXY_BYTES: u64 = 8 << 10;
@@ -36,29 +36,44 @@ fn base(scale: &Scale, axis: &'static str) -> Plan {
     plan
 }
 
-fn by_threads(scale: &Scale, which: Personality) -> Plan {
+fn by_threads(scale: &Scale, kind: &Kind) -> Plan {
     let mut plan = base(scale, "threads");
     let threads: &[u64] = if scale.quick { &[1] } else { &[1, 2, 4, 16] };
     for count in threads {
-        plan.point(scale, *count as f64, count.to_string(), &kind(scale, which, false), *count);
+        plan.point(scale, *count as f64, count.to_string(), kind, *count);
     }
     plan
 }
 
 pub(crate) fn fileserver(scale: &Scale) -> Plan {
-    let mut plan = by_threads(scale, Personality::Fileserver);
+    let mut plan = by_threads(scale, &kind(scale, Personality::Fileserver, false));
     plan.claim("a little PM is like data journalling", "terrace 3%", "ext4-dj", Must::AtLeast(0.9));
     plan
 }
 
 pub(crate) fn webserver(scale: &Scale) -> Plan {
-    let mut plan = by_threads(scale, Personality::Webserver);
+    let mut plan = by_threads(scale, &kind(scale, Personality::Webserver, false));
     both(&mut plan, "read-hot files in DRAM: published +13 to +15 %", "200%", "pm-only", Must::Shown);
     plan
 }
 
+/// As published: files of 2 MB, which the flow replaces by small ones. What is alive soon is a 64th of the data.
 pub(crate) fn varmail(scale: &Scale) -> Plan {
-    let mut plan = by_threads(scale, Personality::Varmail);
+    let file_bytes = if scale.quick { 64 << 10 } else { FILE_BYTES };
+    let files = (scale.dataset_bytes / file_bytes).max(32);
+    let which = Personality::Varmail;
+    let kind = Kind::Personality { which, files, file_bytes, sync_every_write: false, order: Order::Even };
+    let mut plan = claimed(by_threads(scale, &kind));
+    plan.notes.push("Files have 2 MiB at first; those that replace them are small.".into());
+    plan
+}
+
+/// As many small files as the data has room for: nearly all that is read lies on the device, for everyone.
+pub(crate) fn mails(scale: &Scale) -> Plan {
+    claimed(by_threads(scale, &kind(scale, Personality::Varmail, false)))
+}
+
+fn claimed(mut plan: Plan) -> Plan {
     plan.claim("a little PM: published 3.9 times", "terrace 3%", "ext4-dj", Must::AtLeast(3.9));
     plan.claim("a little PM: published 4.5 times", "terrace 3%", "xfs-ml", Must::AtLeast(3.9));
     both(&mut plan, "on Optane as with all data in PM", "3%", "200%", Must::AtLeast(0.9));
