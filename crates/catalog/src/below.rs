@@ -4,7 +4,7 @@
 //! tree's root lie below, and none that holds a chunk key, so that the way to any leaf and the bitmaps that a fetch
 //! changes are in PM.
 
-use crate::node::Node;
+use crate::node::{Node, damaged};
 use crate::tree::{Reader, ShardsWrite};
 use terrace_format::PmBlock;
 use terrace_format::keys::Key;
@@ -38,8 +38,10 @@ impl Reader<'_> {
         let mut node = Node::empty();
         let mut next: Vec<(PmBlock, Option<u8>)> =
             self.root(shard)?.map(|root| (root, None)).into_iter().collect();
+        let mut visited = 0;
         while let Some((block, level)) = next.pop() {
             self.node_into(block, level, &mut node)?;
+            self.count_page(&node, &mut visited)?;
             if node.level() == 0 {
                 continue; // a root
             }
@@ -64,8 +66,10 @@ impl Reader<'_> {
         let mut node = Node::empty();
         let mut next: Vec<_> =
             self.root(shard)?.map(|root| (root, None, first.0.clone())).into_iter().collect();
+        let mut visited = 0;
         while let Some((block, level, bound)) = next.pop() {
             self.node_into(block, level, &mut node)?;
+            self.count_page(&node, &mut visited)?;
             if node.level() == 0 {
                 continue; // a root
             }
@@ -80,6 +84,44 @@ impl Reader<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// The keys that the leaf which covers `key` is the place of, there or not: from the first, which is empty for the first
+    /// leaf, to before the second; without one for the last leaf.
+    ///
+    /// # Errors
+    /// A damaged page; the medium's.
+    pub fn leaf_range(&self, shard: u32, key: &[u8]) -> Result<(Vec<u8>, Option<Vec<u8>>)> {
+        self.must_hold(shard);
+        let (mut low, mut high, mut node) = (Vec::new(), None, Node::empty());
+        let mut next = self.root(shard)?.map(|root| (root, None));
+        while let Some((block, level)) = next.take() {
+            self.node_into(block, level, &mut node)?;
+            if node.level() == 0 {
+                break; // a root
+            }
+            let index = node.child_index(key)?;
+            if index > 0 {
+                low = node.key(&node.cell(index)?).to_vec();
+            }
+            if index + 1 < node.count() {
+                high = Some(node.key(&node.cell(index + 1)?).to_vec());
+            }
+            if node.level() > 1 {
+                next = self.child(&node, index)?.map(|child| (child, Some(node.level() - 1)));
+            }
+        }
+        Ok((low, high))
+    }
+
+    /// In a damaged tree pages may be reached again and again.
+    fn count_page(&self, node: &Node, visited: &mut u64) -> Result<()> {
+        *visited += 1;
+        if *visited > self.catalog.blocks().end_block().0 {
+            let expected = "at most as many pages as the pool has";
+            return Err(damaged(node.block, "tree", expected, "a page reached twice"));
+        }
+        Ok(())
     }
 
     /// Location of the leaf that covers `key`, which may be a lower bound of keys; `None` when that is the root.

@@ -77,6 +77,11 @@ pub const PUT_RECORD_BYTES: usize = SHIFT_BYTES + 8 + CELL_HEADER + 8;
 /// Largest addition of a remove, unlinking of the leaf and of a tree of four levels included.
 pub const REMOVE_RECORD_BYTES: usize = 2 * SHIFT_BYTES + 16 + 4 * 24;
 
+/// Whether a leaf with so many bytes in use became sparse, or half of what it was then: what was forgotten is noted again.
+fn is_sparser(before: usize, after: usize) -> bool {
+    after < SPARSE && (before >= SPARSE || before.max(1).ilog2() > after.max(1).ilog2())
+}
+
 impl ShardsWrite<'_> {
     /// Inserts or replaces. Replacing by a value of the same length logs only what differs, a shorter
     /// one is written in place.
@@ -153,7 +158,7 @@ impl ShardsWrite<'_> {
         let before = CAPACITY.saturating_sub(leaf.gap() + leaf.dead());
         if leaf.count() == 1 {
             self.emptied.push(key.clone());
-        } else if before >= SPARSE && before < SPARSE + Page::cell_size(&key.0, cell.value_length) {
+        } else if is_sparser(before, before.saturating_sub(Page::cell_size(&key.0, cell.value_length))) {
             self.catalog.note_sparse(key);
         }
         Ok(true)

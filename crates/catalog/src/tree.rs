@@ -31,7 +31,7 @@ pub struct Catalog {
     sparse: Mutex<BTreeSet<Key>>,
 }
 
-/// Leaves that are remembered as sparse; more stay so until they lose more keys.
+/// Leaves that are remembered as sparse; others are when they lose half of what they have left.
 const MOST_SPARSE: usize = 4096;
 
 impl Catalog {

@@ -30,6 +30,9 @@ use terrace_wal::{Error, NoSpace, PageBelow, Reservation};
 /// Leaves that an open for writing brings up: the extents of a file of 200 MiB at least. Half a second on a disk.
 const MOST_LEAVES: u32 = 64;
 
+/// One part in so many of PM may be metadata that opens bring up.
+const MOST_OF_PM: u64 = 4;
+
 /// Pages that one operation pins; with one more it drops what it has.
 const MOST_PINS: usize = 64;
 
@@ -48,6 +51,8 @@ pub(crate) struct MetadataPages {
     most_pins: u64,
     /// Since when data should leave PM and cannot, plus one; 0 while it can.
     stuck_since_ns: AtomicU64,
+    /// Leaves that opens brought up in this turn of the hand.
+    pub brought: AtomicU64,
     /// Pages moved since mount.
     pub lowered: AtomicU64,
     pub fetched: AtomicU64,
@@ -74,6 +79,7 @@ impl MetadataPages {
             pins: AtomicU64::new(0),
             most_pins: blocks / 4,
             stuck_since_ns: AtomicU64::new(0),
+            brought: AtomicU64::new(0),
             lowered: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
         }
@@ -229,8 +235,8 @@ impl Fs {
     }
 
     /// Brings up the leaves that writes to a file need, so that none of them waits for a device (I10). The file is open,
-    /// so that they stay ([`Fs::lower_leaf`] looks under the lock that this reads with). At most [`MOST_LEAVES`], and what
-    /// cannot be read is left to those who need it.
+    /// so that they stay ([`Fs::lower_leaf`] looks under the lock that this reads with). At most [`MOST_LEAVES`], while PM has room
+    /// and metadata not much of it; what cannot be read, or lies on a device that gives no answer, is left to those who need it.
     ///
     /// # Errors
     /// `WouldBlock`.
@@ -240,14 +246,20 @@ impl Fs {
         let shard = self.catalog.shard_of(ino.0);
         let mut left = MOST_LEAVES;
         let fetched = self.with_pages(wait, || {
-            let key = self.catalog.read(shard).reader().leaf_below(&first, &last)?;
-            match key {
-                Some(key) if left > 0 => {
-                    left -= 1;
-                    Err(Error::from(PageBelow::Leaf { shard, key }).into())
-                }
-                _ => Ok(()),
+            let found = {
+                let guard = self.catalog.read(shard);
+                let key = guard.reader().leaf_below(&first, &last)?;
+                let place = |key: &Vec<u8>| guard.reader().leaf_location(shard, key);
+                key.as_ref().map(place).transpose()?.flatten().and_then(Below::decode).zip(key)
+            };
+            let Some((place, key)) = found else { return Ok(()) };
+            let silent = self.io.is_silent(place.device, self.clock.monotonic_ns());
+            if left == 0 || silent || !self.may_bring_leaves() {
+                return Ok(());
             }
+            left -= 1;
+            self.metadata.brought.fetch_add(1, Ordering::Relaxed);
+            Err(Error::from(PageBelow::Leaf { shard, key }).into())
         });
         match fetched {
             Err(error @ FsError::WouldBlock) => Err(error),
@@ -257,6 +269,12 @@ impl Fs {
             }
             Ok(()) => Ok(()),
         }
+    }
+
+    fn may_bring_leaves(&self) -> bool {
+        let metadata = self.metadata.hand.lock().last_turn + self.metadata.brought.load(Ordering::Relaxed);
+        self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed)
+            && metadata < self.blocks.usage().total / MOST_OF_PM
     }
 
     /// Location and pin together, under the page's lock (S6, S7); `None` when it is in PM.

@@ -46,7 +46,7 @@ pub struct ParametersStatus {
     pub spill_high_percent: u8,
     /// down to this one.
     pub spill_low_percent: u8,
-    /// Most bytes that leave PM at once: `group=`, a chunk, or an eighth of PM, whichever is least.
+    /// Most bytes that leave PM at once: `group=`, a chunk, or a sixteenth of PM, whichever is least.
     pub group_bytes: u64,
     /// Most bytes of clean pages.
     pub cache_bytes: u64,

@@ -197,7 +197,7 @@ impl Fs {
             let root = self.load(ROOT_INO)?;
             let shard = self.catalog.read(self.catalog.shard_of(ROOT_INO.0));
             let has_own = root.slot.has(flag::HAS_XATTR);
-            Ok(has_own && xattr::get(shard.reader(), ROOT_INO, SWEPT)?.is_some())
+            Ok(has_own && in_pm(xattr::get(shard.reader(), ROOT_INO, SWEPT))?.is_some())
         };
         let found = self.with_pages(Wait::Allowed, look)?;
         let known = if found { SOME } else { NONE };

@@ -163,8 +163,8 @@ impl Fs {
     /// One group around a block.
     fn group_round(&self, ino: Ino, block: FileBlock) -> FsResult<Round> {
         let generation = self.generation_of(ino);
-        let blocks = self.blocks_with(ino, block)?;
-        let written = self.write_back_blocks(ino, &blocks, interleave::active());
+        let blocks = self.blocks_with(ino, block);
+        let written = blocks.and_then(|blocks| self.write_back_blocks(ino, &blocks, interleave::active()));
         match written {
             // Nothing was tried of what others have in flight.
             Ok(written) if written.blocks.is_empty() => {

@@ -29,6 +29,9 @@ fn writes_stay_in_dram_until_fsync() -> FsResult<()> {
     let modified = fs.getattr(ino)?.mtime_ns;
     fs.fsync(ino, false, W)?;
     assert_eq!(fs.getattr(ino)?.mtime_ns, modified);
+    // Neighbours go in one request; here chunks have 16 blocks, and each has its summary.
+    let writes = pool.device.counters().writes - before;
+    assert!(writes <= 12, "{writes} writes for 74 blocks in a row");
     assert_eq!((fs.status()?.dram.dirty_bytes, fs.getattr(ino)?.blocks), (0, 74 * 8));
     assert_eq!(fs.whereabouts(ino)?.tiers, [(0, 0), (1, 74 * 4096)]);
     assert_eq!(read_all(&fs, ino)?, expected);
@@ -38,6 +41,39 @@ fn writes_stay_in_dram_until_fsync() -> FsResult<()> {
     pool.assert_clean();
     let fs = pool.mount();
     assert_eq!(read_all(&fs, ino)?, expected);
+    Ok(())
+}
+
+/// A file that is read on is read ahead in windows that grow, not block by block; one that is read here and there is not.
+#[test]
+fn what_is_read_on_is_read_ahead() -> FsResult<()> {
+    const BLOCKS: u64 = 1024;
+    let pool = Pool::new(2 << 20, 4096);
+    let fs = pool.mount_with(buffered(4 << 20));
+    let ino = create(&fs, "a")?;
+    let expected = pattern(BLOCKS as usize * 4096, 1);
+    fs.write(ino, 0, &expected, ASYNC, W)?;
+    fs.fsync(ino, false, W)?;
+    fs.unmount()?;
+    drop(fs);
+    let mut block = [0; 4096];
+    let mut reads_of = |order: &mut dyn Iterator<Item = u64>| -> FsResult<(u64, u64)> {
+        let fs = pool.mount();
+        let ino = fs.lookup(ROOT, b"a")?.ino;
+        let before = pool.device.counters().reads;
+        let mut asked = 0;
+        for at in order {
+            fs.read(ino, at * 4096, &mut block, W)?;
+            assert_eq!(block[..], expected[at as usize * 4096..][..4096]);
+            asked += 1;
+        }
+        Ok((pool.device.counters().reads - before, asked))
+    };
+    let (reads, asked) = reads_of(&mut (0..BLOCKS))?;
+    // Extents have 15 blocks.
+    assert!(reads < asked / 10, "{reads} reads for {asked} blocks in a row");
+    let (reads, asked) = reads_of(&mut (0..64).map(|step| (step * 397 + 100) % BLOCKS))?;
+    assert!(reads <= asked + 2, "{reads} reads for {asked} blocks here and there");
     Ok(())
 }
 

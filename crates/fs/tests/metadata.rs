@@ -14,8 +14,8 @@ use terrace_format::Ino;
 use terrace_format::geometry::SUPERBLOCK_COPIES;
 use terrace_format::version::METADATA_BELOW;
 use terrace_fs::{
-    FormatOptions, Fs, FsError, MetadataMoves, MountOptions, PoolMedia, Wait, WriteFlags, format,
-    read_superblock,
+    FormatOptions, Fs, FsError, MetadataMoves, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags,
+    XattrMode, format, read_superblock,
 };
 use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
@@ -258,6 +258,61 @@ fn an_open_for_writing_brings_up_the_extents() {
     pool.assert_clean();
 }
 
+/// A file without extents, as after a truncation, looks for them all the same: the leaf that would hold them went below although it
+/// was open.
+#[test]
+fn the_place_of_an_open_file_stays() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
+    fs.write(file, 0, &[1; 8192], WriteFlags::default(), W).unwrap();
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let change = SetAttributes { size: Some(0), ..Default::default() };
+    fs.setattr(file, &change, W).unwrap();
+    fs.run_background(1000);
+    // Names of a directory behind it in the same shard, enough for more leaves than the root.
+    let shards = 4;
+    let directory = (0..shards).map(|index| {
+        let name = format!("directory-{index}");
+        fs.mkdir(ROOT, name.as_bytes(), 0o755, CALLER, W).unwrap().ino
+    });
+    let directory = directory.into_iter().find(|directory| directory.0 % shards == file.0 % shards).unwrap();
+    fill(&fs, directory, 500);
+    fs.open(file, false, true, W).unwrap();
+    lower(&fs);
+    assert!(below(&pool) > 10);
+    pool.device.stall_without_waiting();
+    fs.write(file, 0, &[2; 4096], WriteFlags::default(), Wait::Never).unwrap();
+    fs.fsync(file, false, Wait::Never).unwrap();
+    pool.device.unstall();
+    fs.release(file);
+    drop(fs);
+    pool.assert_clean();
+}
+
+/// An open for writing is no reason to wait for a device that gives no answer, nor to fill PM.
+#[test]
+fn an_open_brings_up_nothing_that_it_had_to_wait_for() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
+    for block in 0..300 {
+        fs.write(file, block * 8192, &[block as u8; 4096], WriteFlags::default(), W).unwrap();
+    }
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    lower(&fs);
+    assert!(matches!(fs.open(file, false, true, Wait::Never), Err(FsError::WouldBlock)));
+    // PM is nearly full of what cannot go.
+    let hot = fs.mknod(ROOT, b"hot", 0o100644, 0, CALLER, W).unwrap().ino;
+    let mut end = 0;
+    while fs.write(hot, end, &[3; 4096], WriteFlags::default(), Wait::Never).is_ok() {
+        end += 4096;
+    }
+    assert!(end > 1 << 20, "{end}");
+    assert!(fs.open(file, false, true, Wait::Never).is_ok());
+    fs.release(file);
+}
+
 /// What waits for a page on a device that stalls, in whatever stage, holds nothing that writes and fsync of data in PM
 /// need; neither does what moves pages there (I10, L2).
 #[test]
@@ -321,6 +376,29 @@ fn a_stalled_device_stalls_no_fsync_of_data_in_pm() {
     fs.release(*hot);
     drop(fs);
     pool.assert_clean();
+}
+
+/// Each round of moves by hand asked first whether anything is pinned, of an attribute of the root, and waited for the device when that
+/// lay there.
+#[test]
+fn moves_by_hand_do_not_wait_for_the_root() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    // So many that the first are in another leaf than the bitmap of the chunk with the root's number.
+    for letter in b'a'..b'm' {
+        fs.setxattr(ROOT, &[b"user.", &[letter][..]].concat(), &[7; 1000], XattrMode::Any, W).unwrap();
+    }
+    fill(&fs, ROOT, 500);
+    lower(&fs);
+    assert!(below(&pool) > 10);
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = pool.mount();
+    let before = pool.device.counters().reads;
+    fs.hand_step();
+    assert_eq!(pool.device.counters().reads, before);
+    assert_eq!(fs.getxattr(ROOT, b"user.a").unwrap(), [7; 1000]);
+    assert!(pool.device.counters().reads > before, "the attribute lay there");
 }
 
 /// A directory that lost most of its names kept nearly all of its catalog pages.

@@ -13,8 +13,8 @@ use terrace_format::inode::{SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_fs::{
-    Allocate, FormatOptions, Fs, FsResult, MountOptions, PolicyKind, PoolMedia, RootDirectory, SetAttributes,
-    Wait, WriteFlags, format, read_superblock,
+    Allocate, FormatOptions, Fs, FsResult, MetadataMoves, MountOptions, PolicyKind, PoolMedia, RootDirectory,
+    SetAttributes, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_media::PmMedium;
 use terrace_media::block::{Operation, SimulatedDevice, Times};
@@ -391,6 +391,41 @@ fn sync_to_does_not_wait_for_intents() -> FsResult<()> {
     assert_eq!(below(ino)?, (0, 2 * 4096));
     assert_eq!(below(other)?, (0, 3 * 4096));
     assert!(fs.getattr(ino)?.blocks > 700, "the intent was not finished");
+    Ok(())
+}
+
+/// A truncation that was not finished, and what says so lay below PM: who needed room in PM got EIO, because the blocks that it
+/// is about were to make room.
+#[test]
+fn intents_below_pm_fail_no_writer() -> FsResult<()> {
+    let pool = Pool::new(8 << 20, 4096);
+    let options = || MountOptions {
+        policy: Some(PolicyKind::Static),
+        metadata_moves: MetadataMoves::Always,
+        ..Default::default()
+    };
+    let fs = pool.mount_with(options());
+    let ino = create(&fs, "a")?;
+    write(&fs, ino, 0, &[1; 700 * 4096])?;
+    poison_map_node(&pool, ino, FileBlock(600));
+    fs.setattr(ino, &SetAttributes { size: Some(2 * 4096), ..Default::default() }, W)?;
+    // Names in the same shard, enough for leaves below the root.
+    let directory = loop {
+        let name = format!("directory-{}", fs.getattr(ROOT)?.nlink);
+        let made = fs.mkdir(ROOT, name.as_bytes(), 0o755, CALLER, W)?.ino;
+        if made.0 % 4 == ino.0 % 4 {
+            break made;
+        }
+    };
+    for index in 0..600 {
+        fs.forget(fs.mknod(directory, format!("name-{index}").as_bytes(), 0o100644, 0, CALLER, W)?.ino, 1);
+    }
+    fs.lower_metadata_now()?;
+    let other = create(&fs, "b")?;
+    for piece in 0..200u64 {
+        fs.write(other, piece << 16, &[2; 65_536], WriteFlags::default(), W)?;
+    }
+    assert!(fs.getattr(ino)?.blocks > 600, "the intent was not finished");
     Ok(())
 }
 

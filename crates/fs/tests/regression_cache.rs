@@ -6,7 +6,11 @@ mod common;
 use common::buffered::{World, buffered, create, fill, read_all};
 use common::{Pool, ROOT};
 use std::time::Duration;
+use terrace_format::PmBlock;
+use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE};
+use terrace_format::table::{Owner, PageKind};
 use terrace_fs::{Allocate, Fs, FsResult, SetAttributes, Wait, WriteFlags, read_superblock};
+use terrace_media::PmMedium;
 use terrace_media::block::{Operation, Times};
 use terrace_runtime::Next;
 
@@ -342,5 +346,31 @@ fn the_size_rises_over_what_the_copy_holds_only() -> FsResult<()> {
     let mut expected = fill(6000, 1);
     expected[5000..].fill(2);
     assert_eq!(read_all(&world.crash_now(2).mount(buffered(4 << 20)), ino)?, expected);
+    Ok(())
+}
+
+/// The inode of the file whose pages were written least recently could not be read: it was chosen again and again, nothing was written
+/// back, and writers to other files got its error (I8).
+#[test]
+fn a_damaged_inode_holds_back_no_other_write_back() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(buffered(1 << 20));
+    let (damaged, sound) = (create(&fs, "a")?, create(&fs, "b")?);
+    fs.write(damaged, 0, &fill(16 << 10, 1), ASYNC, W)?;
+    let (superblock, _) = read_superblock(&*pool.pm, false).unwrap();
+    let geometry = superblock.geometry();
+    let owner = Owner::Page { kind: PageKind::InodePage, datum: (damaged.0 / SLOTS_PER_PAGE) as u32 };
+    let page = (geometry.first_pool_block().0..geometry.block_count())
+        .map(PmBlock)
+        .find(|block| pool.pm.load_u64(geometry.table_entry(*block)).unwrap() == owner.encode())
+        .unwrap();
+    let slot = page.offset().plus(damaged.0 % SLOTS_PER_PAGE * SLOT_SIZE);
+    pool.pm.write(slot.plus(InodeSlot::FLAGS), &[0xff; 4])?;
+    for piece in 0..64 {
+        fs.write(sound, piece << 16, &fill(64 << 10, 2), ASYNC, W)?;
+    }
+    fs.fsync(sound, false, W)?;
+    assert_eq!(read_all(&fs, sound)?, fill(64 << 16, 2));
+    assert!(fs.fsync(damaged, false, W).is_err());
     Ok(())
 }

@@ -5,9 +5,12 @@ mod common;
 use common::{CALLER, Pool, ROOT};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use terrace_format::geometry::Geometry;
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, pack_root};
+use terrace_format::keys::Key;
+use terrace_format::page::Page;
 use terrace_format::table::{Owner, PageKind};
-use terrace_format::{Ino, PmBlock, PmOffset};
+use terrace_format::{FileBlock, Ino, PmBlock, PmOffset};
 use terrace_fs::{Allocate, Fs, FsError, FsResult, MountOptions, Wait, WriteFlags, read_superblock};
 use terrace_media::PmMedium;
 use terrace_media::block::SimulatedDevice;
@@ -26,13 +29,17 @@ fn filled(fs: &Fs, name: &str, blocks: u64) -> FsResult<Ino> {
 
 /// The first block with an owner in the block table.
 fn first_owned(pool: &Pool, owner: Owner) -> PmBlock {
-    let geometry = read_superblock(&*pool.pm, false).map(|(superblock, _)| superblock.geometry());
-    let Ok(geometry) = geometry else { panic!("the superblock is sound") };
+    let geometry = geometry(pool);
     let blocks = geometry.first_pool_block().0..geometry.block_count();
     let found = blocks.map(PmBlock).find(|block| {
         pool.pm.load_u64(geometry.table_entry(*block)).is_ok_and(|word| word == owner.encode())
     });
     found.unwrap_or_else(|| panic!("{owner:?} owns nothing"))
+}
+
+fn geometry(pool: &Pool) -> Geometry {
+    let Ok((superblock, _)) = read_superblock(&*pool.pm, false) else { panic!("the superblock is sound") };
+    superblock.geometry()
 }
 
 /// Where the slot of an inode lies.
@@ -218,5 +225,35 @@ fn a_directory_out_of_order() -> FsResult<()> {
         result.map(|()| names)
     });
     assert!(names.is_err(), "{names:?} names");
+    Ok(())
+}
+
+/// Inner pages of the catalog all of whose cells name the same next one stand for 177^5 pages: `terrace status`, and an open for writing
+/// of a file with blocks below, walked over all of them with the shard locked.
+#[test]
+fn a_catalog_of_few_pages() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 1025);
+    let fs = pool.mount();
+    let ino = filled(&fs, "file", 20)?;
+    fs.sync_to(1, &mut |_| {})?;
+    let shards = 4;
+    let root = geometry(&pool).shard_root((ino.0 % shards) as u32);
+    let owned = filled(&fs, "other", 6)?;
+    let owner = |block| Owner::File { ino: owned, block: FileBlock(block), unwritten: false };
+    let pages: Vec<PmBlock> = (0..6).map(|block| first_owned(&pool, owner(block))).collect();
+    for (level, pair) in (1..).zip(pages.windows(2)) {
+        let mut page = Page::new(level);
+        let word = pair[0].0.to_le_bytes();
+        assert!(page.insert(0, &[], &word));
+        let key = |index: u64| Key::cold(ino, FileBlock(index)).0;
+        (1..170).for_each(|index| assert!(page.insert(index as usize, &key(index), &word)));
+        pool.pm.write(pair[1].offset(), &page.0[..])?;
+    }
+    pool.pm.write(pages[0].offset(), &Page::new(0).0[..])?;
+    poke(&pool, root, pages[5].0)?;
+    let other = Arc::clone(&fs);
+    ends("an open", move || other.open(ino, false, true, W)).map(|_| ())?;
+    let other = Arc::clone(&fs);
+    ends("status", move || other.status().map(|_| ()).map_err(|error| error.errno())).unwrap_or_default();
     Ok(())
 }

@@ -8,7 +8,7 @@ use common::tiers::{
     Tiers, assert_content, bytes_on, create as create_in, find, mkdir, pattern as tier_pattern,
     write as write_at,
 };
-use common::{CALLER, Pool, ROOT};
+use common::{CALLER, Pool, ROOT, clear_used_bit};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -685,6 +685,28 @@ fn a_bad_sector_beneath_pm_fails_no_read() -> FsResult<()> {
         pool.device.clear_failures();
     }
     assert_eq!(failed, 11, "each block but the one in PM");
+    Ok(())
+}
+
+/// Damage of what one file alone has, here a bit of a chunk's bitmap, ended the whole of a `sync --to`, and moves by hand and spilling of all
+/// files that were in one group with it.
+#[test]
+fn damage_of_one_file_holds_back_no_other_below_pm() -> FsResult<()> {
+    let pool = Tiers::new(8 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let contents: Vec<_> = (1..4).map(|seed| tier_pattern(8 * BLOCK as usize, seed)).collect();
+    let files: Vec<Ino> = (0..3).map(|index| create_in(&fs, ROOT, &format!("file-{index}"))).collect();
+    files.iter().zip(&contents).try_for_each(|(file, content)| write_at(&fs, *file, 0, content))?;
+    fs.sync_to(1, &mut |_| {})?;
+    clear_used_bit(&pool.pm, &pool.devices[0], 0, &contents[0][..BLOCK as usize]);
+    assert!(fs.sync_to(2, &mut |_| {}).is_err());
+    assert!(bytes_on(&fs, files[0])[1] > 0);
+    for (file, content) in files.iter().zip(&contents) {
+        assert_content(&fs, *file, content);
+    }
+    for file in &files[1..] {
+        assert_eq!(bytes_on(&fs, *file), [0, 0, 8 * BLOCK]);
+    }
     Ok(())
 }
 

@@ -31,8 +31,9 @@ const MAX_WRITE: u32 = 1 << 20;
 /// read small files with a buffer of 1 MiB paid for 256 pages each time, a quarter of the time of a mail server's work.
 /// Reads of large files are not slower than with 1 MiB; with 128 KiB they are by a third.
 const MAX_READ: u32 = 256 << 10;
-/// Requests that nobody waits for in person (read-ahead, asynchronous I/O) under way at once.
-const MAX_BACKGROUND: u16 = 256;
+/// Requests that nobody waits for in person (read-ahead, write-back of mappings) under way at once. With so many on a device that
+/// hangs the kernel sends no more of them, for whatever file.
+const MAX_BACKGROUND: u16 = 4096;
 /// Program for users who may not mount.
 const FUSERMOUNT: &str = "fusermount3";
 

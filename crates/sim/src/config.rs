@@ -224,7 +224,7 @@ const SPILL: Config = Config {
 };
 
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 40] = [
+pub const CONFIGS: [Config; 41] = [
     POWER,
     // Small and soon done.
     REWRITES,
@@ -252,6 +252,12 @@ pub const CONFIGS: [Config; 40] = [
     // DRAM takes only what PM has no room for.
     Config { name: "power-brim", device_blocks: 512, most_blocks: 860, fills: true, dram: true, ..POWER },
     PREDICTIVE,
+    // What is written large stays in PM while that has room, as by default.
+    Config {
+        name: "power-predictive-room",
+        parameters: Parameters { large_pm_percent: Parameters::PUBLISHED.large_pm_percent, ..SOON },
+        ..PREDICTIVE
+    },
     Config { name: "faults-predictive", faults: true, ..PREDICTIVE },
     Config { name: "faults-write-only", policy: PolicyKind::WriteOnly, faults: true, ..PREDICTIVE },
     METADATA,

@@ -9,6 +9,7 @@
 
 use super::Destination;
 use super::commit::demoting;
+use super::job::is_damage;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::Attempt;
@@ -208,7 +209,7 @@ impl Fs {
                     trouble.get_or_insert_with(|| lost.clone());
                 }
                 interleave::point("between:flushed");
-                moved += self.exchange(placed, to)?;
+                moved += self.exchange(placed, to, trouble)?;
                 rest = left;
             }
         }
@@ -299,8 +300,8 @@ impl Fs {
             && extents.first().is_some_and(|extent| covers(extent, moving)))
     }
 
-    /// Installs the new places of blocks that are unchanged; gives how many.
-    fn exchange(&self, placed: Vec<Moved>, to: Destination) -> FsResult<u64> {
+    /// Installs the new places of blocks that are unchanged; gives how many. Damage of one file goes to `trouble`.
+    fn exchange(&self, placed: Vec<Moved>, to: Destination, trouble: &mut Option<FsError>) -> FsResult<u64> {
         let mut moved = 0;
         let mut failed = None;
         for run in placed.chunk_by(follows) {
@@ -319,6 +320,10 @@ impl Fs {
                         moved += installed as u64;
                         self.note_moved_below(installed as u64, to);
                         rest = &tail[installed..];
+                    }
+                    Err(error) if is_damage(&error) && !self.is_for_all(&error) => {
+                        trouble.get_or_insert(error);
+                        break;
                     }
                     Err(error) => failed = Some(error),
                 }

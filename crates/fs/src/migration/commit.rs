@@ -68,7 +68,7 @@ impl Fs {
     }
 
     /// Whether what follows would fail as well.
-    fn is_for_all(&self, error: &FsError) -> bool {
+    pub(super) fn is_for_all(&self, error: &FsError) -> bool {
         self.wal.is_stopped() || matches!(error, FsError::Engine(Error::NoSpace(_)))
     }
 

@@ -9,6 +9,7 @@
 use super::between::MOST_BAD;
 use super::commit::demoting;
 use super::copy::Candidate;
+use super::job::is_damage;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Need, SMALL_RECORD};
@@ -182,7 +183,12 @@ impl Fs {
     /// partial ones after their other lines were put into PM. Returns how many device blocks became free.
     pub(super) fn free_below(&self, candidates: &mut [Candidate<'_>]) -> FsResult<u64> {
         for candidate in candidates.iter_mut().filter(|candidate| candidate.below.is_some()) {
-            self.complete_here(candidate)?;
+            match self.complete_here(candidate) {
+                Err(error) if is_damage(&error) && !self.is_for_all(&error) => {
+                    self.hold_back(std::slice::from_ref(candidate), &error);
+                }
+                done => done?,
+            }
         }
         self.drop_shadowed(candidates)
     }

@@ -291,7 +291,8 @@ impl Fs {
             let (inode, intents) = match loaded {
                 Ok(found) => found,
                 Err(error) => {
-                    if !matches!(error, FsError::Stale) {
+                    // Intents below PM: what they are about leaves with them.
+                    if !matches!(error, FsError::Stale | FsError::Engine(Error::PageBelow(_))) {
                         trouble.get_or_insert(error);
                     }
                     group.iter().for_each(|victim| self.refuse(victim.pm));

@@ -1,6 +1,7 @@
 //! What `sync --to` needs besides demotion: everything that lies on lower tiers above the wanted one goes there too.
 
 use super::between::{FileId, MovingGroup};
+use super::job::is_damage;
 use super::survey::Survey;
 use super::{Destination, Migration};
 use crate::errno::{FsError, FsResult};
@@ -70,7 +71,13 @@ impl Fs {
             let mut at = Some(FileBlock(0));
             while let Some(from) = at {
                 self.go_on()?;
-                at = self.collect_below(file, from, most, to, &mut group)?;
+                at = match self.collect_below(file, from, most, to, &mut group) {
+                    Err(error) if is_damage(&error) && !self.is_for_all(&error) => {
+                        trouble.get_or_insert(error);
+                        None
+                    }
+                    collected => collected?,
+                };
                 if group.blocks.len() >= most {
                     found = true;
                     interleave::point("drain:between-rounds");

@@ -15,7 +15,7 @@ use crate::write::Staged;
 use terrace_blocks::State;
 use terrace_catalog::{DeviceRun, chunks};
 use terrace_format::below::{Below, Identity, MAX_BELOW_BLOCK, seal};
-use terrace_format::inode::{InodeSlot, SLOT_SIZE, flag};
+use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, flag};
 use terrace_format::keys::{Key, Kind};
 use terrace_format::page::Page;
 use terrace_format::table::{Owner, PageKind};
@@ -135,6 +135,7 @@ impl Fs {
             if hand.next < first || hand.next >= end {
                 hand.next = first;
                 hand.last_turn = std::mem::take(&mut hand.seen);
+                self.metadata.brought.store(0, Ordering::Relaxed);
             }
             let pm = PmBlock(hand.next);
             hand.next += 1;
@@ -172,8 +173,9 @@ impl Fs {
             _ => {
                 let key = self.leaf_may_move(datum, &bytes)?;
                 // A root stays; it is not written for nothing again and again.
-                let place = self.catalog.read(datum).reader().leaf_location(datum, &key).ok()?;
-                if place != Some(pm.0) {
+                let shard = self.catalog.read(datum);
+                let place = shard.reader().leaf_location(datum, &key).ok()?;
+                if place != Some(pm.0) || self.is_place_of_open(shard.reader(), datum, &key).ok()? {
                     return None;
                 }
                 let identity = Identity::Catalog { shard: datum };
@@ -202,6 +204,26 @@ impl Fs {
         }
         let (first, _) = page.cell(0).ok()?;
         (self.catalog.shard_of_key(first) == shard).then(|| first.to_vec())
+    }
+
+    /// Whether an open file looks for its keys in the leaf that covers `key`, also where it has none: to see that nothing of it
+    /// lies below. The caller holds the shard.
+    fn is_place_of_open(
+        &self,
+        reader: terrace_catalog::Reader<'_>,
+        shard: u32,
+        key: &[u8],
+    ) -> terrace_wal::Result<bool> {
+        let (low, high) = reader.leaf_range(shard, key)?;
+        let ino =
+            |key: &[u8]| key.iter().chain(&[0; 4]).take(4).fold(0, |ino, byte| ino << 8 | u64::from(*byte));
+        let end = self.numbers.lock().pages * SLOTS_PER_PAGE;
+        let last = high.map_or(end, |high| ino(&high).min(end));
+        let step = u64::from(self.catalog.shard_count());
+        // The first inode of the shard that is not before the leaf.
+        let first = ino(&low);
+        let first = first + (u64::from(shard) + step - first % step) % step;
+        Ok(first <= last && self.references.is_any_open(first, last, step))
     }
 
     /// Whether an inode page that may move has free slots; `None` for one that may not.
@@ -345,6 +367,7 @@ impl Fs {
         let mut staged = Staged::new(self, None, false);
         if shards.reader(&staged.tx).leaf_location(shard, &page.key)? != Some(page.pm.0)
             || self.leaf_may_move(shard, &page.bytes).is_none()
+            || self.is_place_of_open(shards.reader(&staged.tx), shard, &page.key)?
             || !self.stage_lowered(&mut staged, &mut shards, page, place)?
             || !shards.set_leaf_location(&mut staged.tx, shard, &page.key, page.pm.0, word)?
         {

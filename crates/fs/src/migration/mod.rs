@@ -100,6 +100,8 @@ const NAMES: [&str; 6] = [
 pub(crate) struct Migration {
     /// Victims picked and not yet taken by a worker, sorted by file and block.
     queue: Mutex<VecDeque<Victim>>,
+    /// Held by who fills the queue; never waited for. Taken before the queue's.
+    picking: Mutex<()>,
     /// Blocks taken by workers and not yet done.
     in_flight: AtomicU64,
     promotions: Mutex<VecDeque<Promotion>>,
@@ -223,6 +225,7 @@ impl Migration {
     pub fn new() -> Migration {
         Migration {
             queue: Mutex::default(),
+            picking: Mutex::default(),
             in_flight: AtomicU64::new(0),
             promotions: Mutex::default(),
             buffers: Mutex::default(),

@@ -75,26 +75,28 @@ impl Fs {
             Some(_) => {}
         }
         {
-            let mut queue = self.migration.queue.lock();
-            if queue.is_empty() {
+            // A look at all of PM: whoever comes meanwhile does not wait for its end.
+            let Some(_picking) = self.migration.picking.try_lock() else { return Ok(Victims::InFlight) };
+            if self.migration.queue.lock().is_empty() {
                 // Before looking: what they give back or give up is seen, or they are.
                 let others = self.migration.in_flight.load(Ordering::Acquire) > 0;
-                let mut claimed = false;
+                let (mut picked, mut claimed) = (VecDeque::new(), false);
                 if wanted > 0 {
                     while self.blocks.scan_step()? {}
                     let wanted = wanted.clamp(self.least_pick(), MOST);
-                    (*queue, claimed) = self.pick(wanted, self.takes_kept(false))?;
-                    if queue.is_empty() && !claimed && !others && self.takes_kept(true) {
-                        (*queue, claimed) = self.pick(wanted, true)?;
+                    (picked, claimed) = self.pick(wanted, self.takes_kept(false))?;
+                    if picked.is_empty() && !claimed && !others && self.takes_kept(true) {
+                        (picked, claimed) = self.pick(wanted, true)?;
                     }
                 }
-                if queue.is_empty() {
+                if picked.is_empty() {
                     return Ok(match (others, claimed) {
                         (true, _) => Victims::InFlight,
                         (false, true) => Victims::Claimed,
                         (false, false) => Victims::None,
                     });
                 }
+                *self.migration.queue.lock() = picked;
             }
         }
         let group = self.migration.pop_group(most, groups * most);

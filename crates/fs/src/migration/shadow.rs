@@ -4,7 +4,8 @@
 //! Safe at any crash: the PM copy is the newest content, and it is not touched (S1, I3).
 
 use super::copy::Candidate;
-use crate::errno::FsResult;
+use super::job::is_damage;
+use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::Attempt;
 use crate::types::BlockRange;
@@ -18,9 +19,23 @@ impl Fs {
     pub(super) fn drop_shadowed(&self, candidates: &[Candidate<'_>]) -> FsResult<u64> {
         let mut count = 0;
         for whole in candidates.split(|candidate| !candidate.lines.is_full()) {
-            count += self.by_pieces(whole, |reservation, piece| self.drop_piece(reservation, piece))?;
+            for file in whole.chunk_by(|a, b| a.ino == b.ino) {
+                match self.by_pieces(file, |reservation, piece| self.drop_piece(reservation, piece)) {
+                    Ok(dropped) => count += dropped,
+                    Err(error) if is_damage(&error) && !self.is_for_all(&error) => {
+                        self.hold_back(file, &error)
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
         }
         Ok(count)
+    }
+
+    /// Damage of a file keeps its blocks where they are, and no others (I8).
+    pub(super) fn hold_back(&self, candidates: &[Candidate<'_>], error: &FsError) {
+        tracing::warn!("blocks of inode {} stay in PM: {error}", candidates.first().map_or(0, |c| c.ino.0));
+        candidates.iter().for_each(|candidate| self.refuse(candidate.pm));
     }
 
     fn drop_piece(&self, reservation: terrace_wal::Reservation<'_>, piece: &[Candidate<'_>]) -> Attempt<u64> {
