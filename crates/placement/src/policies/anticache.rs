@@ -43,7 +43,8 @@ mod tests {
         assert_eq!(policy.blocks_to_demote(&seen(150)), 50);
         let growing = |free, arriving_blocks| Observation { arriving_blocks, ..seen(free) };
         assert_eq!(policy.blocks_to_demote(&growing(600, 300)), 0);
-        assert_eq!(policy.blocks_to_demote(&growing(600, 500)), 100);
+        assert_eq!(policy.blocks_to_demote(&growing(600, 475)), 0, "there is room for it");
+        assert_eq!(policy.blocks_to_demote(&growing(600, 500)), 25);
         assert_eq!(policy.blocks_to_demote(&growing(600, 5000)), 200, "the last fifth stays");
         assert_eq!(policy.blocks_to_demote(&growing(900, 5000)), 0);
         assert!(!policy.promotes(1) && policy.promotes(2));

@@ -60,13 +60,19 @@ pub fn make(id: u8, threshold_percent: u8, parameters: &Parameters) -> Option<Bo
     }
 }
 
-/// Blocks above a threshold of PM use. What will arrive while a group is moved counts as if it were there, so that
-/// a stream of writes finds the device at work before PM is full; but no more than that, and what was written
-/// last, a quarter of the threshold, stays.
+/// What is to be free beside what arrives while a group is moved: one part in so many of PM, or what the threshold leaves free if
+/// that is less. Writers are slowed at half of it.
+const BESIDE: u64 = 8;
+
+/// Blocks above a threshold of PM use, or those in the way of what will arrive while a group is moved, so that a stream of
+/// writes finds the device at work before PM is full; but what was written last, a quarter of the threshold, stays. While
+/// there is room for what arrives, it pushes nothing out of what is below the threshold.
 fn above(threshold_percent: u8, seen: &Observation) -> u64 {
     let limit = seen.total_blocks * u64::from(threshold_percent) / 100;
     let used = seen.used_blocks();
-    (used + seen.arriving_blocks).saturating_sub(limit).min(used.saturating_sub(limit / 4))
+    let beside = (seen.total_blocks / BESIDE).min(seen.total_blocks.saturating_sub(limit));
+    let in_the_way = (seen.arriving_blocks + beside).saturating_sub(seen.free_blocks);
+    used.saturating_sub(limit).max(in_the_way).min(used.saturating_sub(limit / 4))
 }
 
 #[cfg(test)]
