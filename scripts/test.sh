@@ -46,6 +46,7 @@ report() { # status name
     fi
 }
 finish() {
+    say "$((SECONDS / 60)) minutes in all"
     say "$passed passed, $failed failed"
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
     exit

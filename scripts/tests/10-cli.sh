@@ -325,6 +325,30 @@ says 0 "^move 2: migrate $mnt/sub/a to tier 0: done, 2 MiB of 2 MiB$" "$t" statu
 check "where without predictors" eval '! grep -qE "synchronous|large|dominated" <("$t" where mnt/sub/a)'
 check "no thresholds without predictors" eval '! grep -q "^thresholds" <("$t" status mnt)'
 check "content" cmp small mnt/sub/a
+# M7: a file that is open, mapped and locked moves like any other, and stays all that.
+check "an open, mapped, locked file moves" python3 - <<PY
+import fcntl, mmap, os, subprocess
+path = "mnt/in-use"
+with open(path, "wb") as file:
+    file.write(os.urandom(1 << 20))
+    os.fsync(file.fileno())
+with open(path, "r+b") as file, open(path, "rb") as other:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    with mmap.mmap(file.fileno(), 0) as mapped:
+        before = bytes(mapped)
+        mapped[4096:4100] = b"left"
+        for tier in "1", "0", "1":
+            subprocess.check_call(["$t", "migrate", path, "--to", tier, "--wait"], stdout=subprocess.DEVNULL)
+            assert mapped[4096:4100] == b"left" and mapped[8192:] == before[8192:], tier
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                raise SystemExit("the lock was lost")
+            except BlockingIOError:
+                pass
+        mapped.flush()
+    assert file.read() == before[:4096] + b"left" + before[4100:]
+os.unlink(path)
+PY
 says 0 "in the background \\(move [0-9]+\\)|moved to tier 1$" "$t" migrate mnt/sub/a --to 1
 head -c 30M /dev/urandom >big && cp big mnt/big
 says 0 "moved to tier 1$" "$t" migrate mnt/big --to 1 --wait
@@ -413,7 +437,17 @@ check "umount(8) ends the daemon too" bash -c "'$t' mount '$pm' mnt && pid=\$('$
     for i in \$(seq 50); do [ -e /proc/\$pid/exe ] || exit 0; sleep 0.1; done; exit 1"
 check "clean after umount(8)" grep -q "not mounted, clean" <("$t" status "$pm")
 
-## tiers by speed: of given classes, never measured here
+## tiers by speed: measured where no class is given
+check "mkfs that measures" "$t" mkfs --pm "$SHM-probe.pm" --pm-size 16M --tier probe1.dev,size=40M --tier probe2.dev,size=40M >out 2>/dev/null
+check "says what it measured" test "$(grep -cE '^tier [12]: .*probe[12].dev.*, measured: ' out)" = 2
+check "status has the speeds" python3 - <<PY
+import json, subprocess
+status = json.loads(subprocess.check_output(["$t", "status", "--json", "$SHM-probe.pm"]))
+devices = [device for tier in status["tiers"] if tier["id"] > 0 for device in tier["devices"]]
+assert len(devices) == 2 and all(device["speed"] for device in devices), devices
+PY
+rm -f probe1.dev probe2.dev "$SHM-probe.pm"
+## tiers by speed: of given classes, not measured
 tiers=()
 for device in disk1:disk nvme:nvme ssd:ssd sata:sata optane:10000:10000:2G:1800M; do
     tiers+=(--tier "${device%%:*}.dev,size=40M,class=${device#*:}")

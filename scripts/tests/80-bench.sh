@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `terrace bench paper`: the list of rows, quick rows in process on a plain file, their results, a wrong name.
-# No loop device, no peer, no emulated device, no figure that is judged: those depend on the machine.
+# `terrace bench paper`: the list of rows, quick rows in process and beside peers, their results, a wrong name.
+# No figure is judged: those depend on the machine.
 . "$(dirname "$0")/lib.sh"
 
 paper() { timeout 120 "$TERRACE" bench paper "$@"; }
@@ -126,6 +126,60 @@ assert {"local", "tmpfs"} <= measured, row["not_measured"]
 PY
 }
 check "tmpfs, btrfs and mergerfs run or are named" todays_peers_run
+
+# Everything that a measurement sets up: FUSE, an emulated device, loop devices with journals in memory, a cgroup.
+peers_run() {
+    paper zig-8 --quick --rounds 1 --class nvme --device-memory --peers terrace,local,ext4,ext4-dj,xfs-ml,ext4-pm,xfs-pm --one-core \
+        --dir "$WORK/scratch" --out "$WORK/out" --json >row.json 2>row.err || {
+        cat row.err >&9
+        return 1
+    }
+    python3 - <<'PY'
+import json
+row = json.load(open("row.json"))
+assert row["class"] == "nvme" and row["one_core"], row
+measured = {figure["series"].split()[0] for figure in row["figures"] if figure["median"]}
+assert measured == {"terrace", "local", "ext4", "ext4-dj", "xfs-ml", "ext4-pm", "xfs-pm"}, (measured, row["not_measured"])
+PY
+}
+check "a row beside the publications' peers on an emulated device" peers_run
+left_over() {
+    losetup --list --noheadings --output BACK-FILE | grep -F "$WORK"
+    ls -d /dev/shm/terrace-paper-* "$WORK"/scratch/paper-* 2>/dev/null
+    grep -F terrace-paper /proc/self/mounts
+}
+check "it leaves nothing behind" bash -c "! { $(declare -f left_over); WORK='$WORK' left_over; }"
+# Ended in the middle.
+interrupted() {
+    timeout --foreground 120 "$TERRACE" bench paper tpfs-9 --rounds 50 --seconds 1 --class nvme --device-memory --dataset 64M \
+        --peers terrace,ext4-dj,xfs-ml --dir "$WORK/scratch" --out "$WORK/out" >row.txt 2>row.err &
+    local child=$!
+    for _ in $(seq 600); do
+        grep -q "round 0" row.err && break
+        sleep 0.1
+    done
+    grep -q "round 0" row.err && pkill -INT -P $child
+    wait $child
+    [ $? != 0 ] && ! left_over
+}
+check "nor after SIGINT" interrupted
+# The programs of its rows, in a directory.
+programs_run() {
+    mkdir -p programs
+    for load in sqlite rocksdb fio; do
+        timeout 120 "$TERRACE" bench run $load programs --quick --rounds 1 --json >run.json 2>run.err || {
+            cat run.err >&9
+            return 1
+        }
+        python3 - $load <<'PY' || return 1
+import json, sys
+row = json.load(open("run.json"))
+assert not row["not_measured"] and row["figures"], (sys.argv[1], row["not_measured"])
+assert all(figure["median"] for figure in row["figures"]), row["figures"]
+PY
+    done
+}
+check "programs run" programs_run
 
 # Two directories side by side, a trace recorded and done again in them.
 run_in_directories() { # WORKLOAD

@@ -45,7 +45,10 @@ pub(crate) fn run(
         result.figures.extend(plan.also.iter().map(|(words, metric)| Figure::new(cell, words, *metric)));
     }
     let mut capacity = vec![0.0; plan.subjects.len()];
-    let first = usize::from(warm);
+    // What begins with an empty directory each time is not warmed by the time before.
+    let anew =
+        plan.cells.iter().all(|cell| matches!(&cell.work, Work::Program(program) if program.begins_anew()));
+    let first = usize::from(warm && !anew);
     for round in 0..rounds + first {
         eprintln!(
             "  round {} of {rounds}{}",

@@ -105,7 +105,7 @@ const ROWS: [Row; 35] = [
         "the same", Built::Plan(databases::rocksdb_writes)),
     row("tpfs-16", "RocksDB: ReadSeq, ReadRandom",
         "PM 2: 85 and 68 % of PM-rich on Optane, 30 and 31 % on SATA", "the same", Built::Plan(databases::rocksdb_reads)),
-    row("tpfs-17", "Group size of migration, 4 KiB to 16 MiB",
+    row("tpfs-17", "Group size of migration, 4 KiB to 8 MiB",
         "the average peaks at 16 MiB (their grain of fetching; CPU cache 25 MB)",
         "a rise up to a knee; the falling side only if fetches are group-sized", Built::Plan(filebench::group_size)),
     row("zig-10", "As tpfs-17", "the average peaks at 16 MiB; filebench saturates at 2 MiB, its file size",

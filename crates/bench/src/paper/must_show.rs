@@ -48,19 +48,18 @@ const fn entry(
 }
 
 #[rustfmt::skip]
-pub(super) const ENTRIES: [Entry; 18] = [
+pub(super) const ENTRIES: [Entry; 20] = [
     entry("varmail-sata", "varmail, PM 3 %, SATA: ≥ 3.9 × EXT4-DJ and XFS-ML", "tpfs-13",
         &["--class", "sata", "--dataset", "1G", "--peers", "terrace,local,ext4-dj,xfs-ml"])
         .only(&["a little PM: published"]),
     entry("mails-sata", "the same, where the data is mails of 32 KiB", "mails",
         &["--class", "sata", "--dataset", "1G", "--peers", "terrace,local,ext4-dj,xfs-ml"])
         .only(&["a little PM: published"]),
-    entry("varmail-optane", "varmail, PM 3 %, Optane: within 10 % of all data in PM", "tpfs-13",
-        &["--class", "optane", "--device-memory", "--dataset", "1G", "--peers", "terrace,local"])
-        .only(&["on Optane as with all data in PM"]),
-    entry("mails-optane", "the same, where the data is mails of 32 KiB", "mails",
-        &["--class", "optane", "--device-memory", "--dataset", "1G", "--peers", "terrace,local"])
-        .only(&["on Optane as with all data in PM"]),
+    // Apart: the devices are in memory.
+    entry("varmail-optane", "varmail, PM 3 %, Optane: within 10 % of all data in PM", "tpfs-13", OPTANE_FUSE).only(AS_IN_PM),
+    entry("varmail-optane-local", "the same, in process", "tpfs-13", OPTANE_LOCAL).only(AS_IN_PM),
+    entry("mails-optane", "the same, where the data is mails of 32 KiB", "mails", OPTANE_FUSE).only(AS_IN_PM),
+    entry("mails-optane-local", "the same, in process", "mails", OPTANE_LOCAL).only(AS_IN_PM),
     entry("sync-write-sata", "synchronous 4 KiB random writes, PM 3 %: never below EXT4-DJ, ≥ 85 % of the device, amplification ≤ 1.1",
         "sync-write", &["--class", "sata", "--dataset", "1G"]),
     entry("sync-write-nvme", "the same on NVMe", "sync-write", &["--class", "nvme", "--device-memory", "--dataset", "1G"]),
@@ -81,6 +80,12 @@ pub(super) const ENTRIES: [Entry; 18] = [
         &["--class", "nvme", "--device-memory", "--peers", "terrace,ext4-dj,xfs-ml"]).only(ROCKSDB),
     entry("regret", "predictive: ≥ 0.8 of the offline optimum on average, each predictor worth its place", "regret", &[]),
 ];
+
+const OPTANE_FUSE: &[&str] =
+    &["--class", "optane", "--device-memory", "--dataset", "1G", "--peers", "terrace"];
+const OPTANE_LOCAL: &[&str] =
+    &["--class", "optane", "--device-memory", "--dataset", "1G", "--peers", "local"];
+const AS_IN_PM: &[&str] = &["on Optane as with all data in PM"];
 
 /// What is said of fillseq; the row has random keys beside.
 const ROCKSDB: &[&str] = &["near PM only", "published 7.4", "published 8.2"];

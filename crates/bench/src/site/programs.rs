@@ -39,6 +39,11 @@ fn find(program: &str, package: &str) -> Outcome<PathBuf> {
 }
 
 impl Program {
+    /// Whether it makes its files anew each time.
+    pub fn begins_anew(&self) -> bool {
+        matches!(self, Program::RocksDb { .. } | Program::LevelDb { .. })
+    }
+
     /// Whether it can be run here.
     ///
     /// # Errors

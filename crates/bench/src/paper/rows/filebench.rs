@@ -103,18 +103,17 @@ pub(crate) fn ziggurat_one(scale: &Scale) -> Plan {
     three(scale, 1)
 }
 
-/// Group sizes from one block on. What goes down at once is at most a chunk (16 MiB) and at most an eighth of PM, so that
+/// Group sizes from one block on. What goes down at once is at most a chunk (16 MiB) and at most a sixteenth of PM, so that
 /// larger groups than these, and these in less PM, would be one and the same point; published are sizes up to 1 GiB.
-const GROUPS: [(u64, &str); 7] = [
+const GROUPS: [(u64, &str); 6] = [
     (4 << 10, "4K"),
     (64 << 10, "64K"),
     (512 << 10, "512K"),
     (2 << 20, "2M"),
     (4 << 20, "4M"),
     (8 << 20, "8M"),
-    (16 << 20, "16M"),
 ];
-/// An eighth of it, without its logs and tables, is the largest group.
+/// A sixteenth of it, without its logs and tables, is the largest group.
 const GROUP_PM_BYTES: u64 = 144 << 20;
 /// Data by PM.
 const GROUP_DATA: u64 = 7;
@@ -160,11 +159,11 @@ pub(crate) fn group_size(scale: &Scale) -> Plan {
     for (name, _) in &works {
         plan.steps("rises up to a knee", name, &places[..4], Must::AtLeast(1.0));
         plan.steps("behind the knee", name, &places[3..], Must::Shown);
-        plan.between("16M beside one block", name, ("4K", "16M"), Must::Shown);
+        plan.between("the largest beside one block", name, ("4K", "8M"), Must::Shown);
     }
     plan.notes.push("In process: the kernel's path would hide a part of it.".to_string());
     plan.notes.push(format!(
-        "Groups end at a chunk (16 MiB) and at an eighth of PM; PM has at least {} MiB here and the data {} times \
+        "Groups end at a chunk (16 MiB) and at a sixteenth of PM; PM has at least {} MiB here and the data {} times \
          that, so that all these sizes are different ones. Larger ones, published up to 1 GiB, would not be.",
         GROUP_PM_BYTES >> 20,
         GROUP_DATA
@@ -185,8 +184,8 @@ mod tests {
         let mut sizes: Vec<u64> = GROUPS.map(|(bytes, _)| bytes).into();
         assert!(sizes.is_sorted());
         for subject in &plan.subjects {
-            // A sixteenth of PM is more than its logs and tables take.
-            let largest = CHUNK.min(subject.pm_bytes * 15 / 16 / 8);
+            // A sixteenth of PM is more than its logs and tables take; the next sixteenth is the largest group.
+            let largest = CHUNK.min(subject.pm_bytes * 15 / 16 / 16);
             sizes.iter_mut().for_each(|bytes| *bytes = (*bytes).min(largest));
         }
         sizes.dedup();
