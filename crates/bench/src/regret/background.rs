@@ -47,7 +47,8 @@ enum Kind {
 pub(super) struct Pace {
     last_ns: u64,
     in_pm: u64,
-    blocks_per_s: u64,
+    /// Negative while more is removed than comes.
+    blocks_per_s: i64,
     /// That have left PM since, and that were brought into it: those stop by themselves.
     left: u64,
     pub(super) raised: u64,
@@ -101,16 +102,16 @@ impl Machine<'_> {
         let in_pm = self.used_pm();
         let passed = self.now_ns - self.pace.last_ns;
         if passed >= POLL_NS / 2 {
-            let grown = (in_pm + self.pace.left).saturating_sub(self.pace.in_pm + self.pace.raised);
-            let rate = u128::from(grown) * u128::from(SECOND_NS) / u128::from(passed);
-            let blocks_per_s = (self.pace.blocks_per_s + rate as u64) / 2;
+            let (now, before) = (in_pm + self.pace.left, self.pace.in_pm + self.pace.raised);
+            let rate = (i128::from(now) - i128::from(before)) * i128::from(SECOND_NS) / i128::from(passed);
+            let blocks_per_s = i64::try_from((3 * i128::from(self.pace.blocks_per_s) + rate) / 4).unwrap_or_default();
             self.pace = Pace { last_ns: self.now_ns, in_pm, blocks_per_s, left: 0, raised: 0 };
         }
         let Flow { pm_read, pm_written, .. } = self.window.decayed();
         Observation {
             total_blocks: self.setup.pm_blocks,
             free_blocks: self.free_pm(),
-            arriving_blocks: self.pace.blocks_per_s * AHEAD_NS / SECOND_NS,
+            arriving_blocks: self.pace.blocks_per_s.max(0) as u64 * AHEAD_NS / SECOND_NS,
             pm_read_bytes: pm_read,
             pm_written_bytes: pm_written,
         }

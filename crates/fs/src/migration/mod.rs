@@ -157,7 +157,8 @@ pub(crate) struct Migration {
 struct Pace {
     /// When and how many blocks had come into PM, when last looked at.
     last: Option<(u64, u64)>,
-    blocks_per_s: u64,
+    /// Negative while more is removed than comes. Without the sign files that come and go would be a stream that goes on.
+    blocks_per_s: i64,
 }
 
 impl Pace {
@@ -168,9 +169,10 @@ impl Pace {
         if passed_ns < POLL.as_nanos() as u64 / 2 {
             return;
         }
-        let grown = u128::from(come.saturating_sub(before)) * 1_000_000_000 / u128::from(passed_ns);
-        // Half the past, so that one pause of a stream does not end it.
-        self.blocks_per_s = (self.blocks_per_s + grown as u64) / 2;
+        let grown = (i128::from(come) - i128::from(before)) * 1_000_000_000 / i128::from(passed_ns);
+        // Three quarters of the past: neither does one pause end a stream nor one burst make one.
+        let pace = (3 * i128::from(self.blocks_per_s) + grown) / 4;
+        self.blocks_per_s = i64::try_from(pace).unwrap_or_default();
         self.last = Some((now_ns, come));
     }
 }
@@ -367,7 +369,7 @@ impl Fs {
             let come = (there + left).saturating_sub(promoted);
             pace.observe(self.clock.monotonic_ns(), come);
         }
-        let arriving_blocks = pace.blocks_per_s * AHEAD.as_millis() as u64 / 1000;
+        let arriving_blocks = pace.blocks_per_s.max(0) as u64 * AHEAD.as_millis() as u64 / 1000;
         let (total_blocks, free_blocks) = (usage.total, free.min(usage.total));
         self.with_flows(Observation { total_blocks, free_blocks, arriving_blocks, ..Observation::default() })
     }
