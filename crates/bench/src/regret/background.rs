@@ -104,7 +104,8 @@ impl Machine<'_> {
         if passed >= POLL_NS / 2 {
             let (now, before) = (in_pm + self.pace.left, self.pace.in_pm + self.pace.raised);
             let rate = (i128::from(now) - i128::from(before)) * i128::from(SECOND_NS) / i128::from(passed);
-            let blocks_per_s = i64::try_from((3 * i128::from(self.pace.blocks_per_s) + rate) / 4).unwrap_or_default();
+            let blocks_per_s =
+                i64::try_from((3 * i128::from(self.pace.blocks_per_s) + rate) / 4).unwrap_or_default();
             self.pace = Pace { last_ns: self.now_ns, in_pm, blocks_per_s, left: 0, raised: 0 };
         }
         let Flow { pm_read, pm_written, .. } = self.window.decayed();
