@@ -129,7 +129,7 @@ check "tmpfs, btrfs and mergerfs run or are named" todays_peers_run
 
 # Everything that a measurement sets up: FUSE, an emulated device, loop devices with journals in memory, a cgroup.
 peers_run() {
-    paper zig-8 --quick --rounds 1 --class nvme --device-memory --peers terrace,local,ext4,ext4-dj,xfs-ml,ext4-pm,xfs-pm --one-core \
+    paper zig-8 --quick --rounds 1 --class nvme --device-memory --peers terrace,ext4,ext4-dj,xfs-ml,ext4-pm,xfs-pm --one-core \
         --dir "$WORK/scratch" --out "$WORK/out" --json >row.json 2>row.err || {
         cat row.err >&9
         return 1
@@ -139,7 +139,7 @@ import json
 row = json.load(open("row.json"))
 assert row["class"] == "nvme" and row["one_core"], row
 measured = {figure["series"].split()[0] for figure in row["figures"] if figure["median"]}
-assert measured == {"terrace", "local", "ext4", "ext4-dj", "xfs-ml", "ext4-pm", "xfs-pm"}, (measured, row["not_measured"])
+assert measured == {"terrace", "ext4", "ext4-dj", "xfs-ml", "ext4-pm", "xfs-pm"}, (measured, row["not_measured"])
 PY
 }
 check "a row beside the publications' peers on an emulated device" peers_run
