@@ -143,12 +143,16 @@ assert measured == {"terrace", "ext4", "ext4-dj", "xfs-ml", "ext4-pm", "xfs-pm"}
 PY
 }
 check "a row beside the publications' peers on an emulated device" peers_run
-left_over() {
-    losetup --list --noheadings --output BACK-FILE | grep -F "$WORK"
-    ls -d /dev/shm/terrace-paper-* "$WORK"/scratch/paper-* 2>/dev/null
-    grep -F terrace-paper /proc/self/mounts
+nothing_left() {
+    local found
+    found=$(
+        losetup --list --noheadings --output BACK-FILE | grep -F -e "$WORK" -e terrace-paper
+        ls -d /dev/shm/terrace-paper-* "$WORK"/scratch/paper-* 2>/dev/null
+        grep -F -e terrace-paper -e "$WORK/scratch" /proc/self/mounts
+    )
+    [ -z "$found" ] || { echo "$found" >&9 && return 1; }
 }
-check "it leaves nothing behind" bash -c "! { $(declare -f left_over); WORK='$WORK' left_over; }"
+check "it leaves nothing behind" nothing_left
 # Ended in the middle.
 interrupted() {
     timeout --foreground 120 "$TERRACE" bench paper tpfs-9 --rounds 50 --seconds 1 --class nvme --device-memory --dataset 64M \
@@ -160,7 +164,7 @@ interrupted() {
     done
     grep -q "round 0" row.err && pkill -INT -P $child
     wait $child
-    [ $? != 0 ] && ! left_over
+    [ $? != 0 ] && nothing_left
 }
 check "nor after SIGINT" interrupted
 # The programs of its rows, in a directory.

@@ -224,18 +224,24 @@ fn pages_of_open_files_stay() {
     fs.release(*ino);
 }
 
-/// The extents of a closed file had gone below: a write to PM waited for the device, after the file was opened (I10).
-#[test]
-fn an_open_for_writing_brings_up_the_extents() {
-    let pool = Pool::new(4 << 20, 4096);
-    let fs = pool.mount_with(eager());
+/// A closed file whose blocks, and what lists them, lie below.
+fn file_below(fs: &Arc<Fs>) -> Ino {
     let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
     // Each block an extent of its own: leaves enough for another root.
     for block in 0..300 {
         fs.write(file, block * 8192, &[block as u8; 4096], WriteFlags::default(), W).unwrap();
     }
     fs.sync_to(1, &mut |_| {}).unwrap();
-    lower(&fs);
+    lower(fs);
+    file
+}
+
+/// The extents of a closed file had gone below: a write to PM waited for the device, after the file was opened (I10).
+#[test]
+fn an_open_for_writing_brings_up_the_extents() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let file = file_below(&fs);
     let most = below(&pool);
     assert!(most >= 2, "{most}");
     let cold = fs.status().unwrap().metadata.fetched_pages;
@@ -295,12 +301,7 @@ fn the_place_of_an_open_file_stays() {
 fn an_open_brings_up_nothing_that_it_had_to_wait_for() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
-    let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
-    for block in 0..300 {
-        fs.write(file, block * 8192, &[block as u8; 4096], WriteFlags::default(), W).unwrap();
-    }
-    fs.sync_to(1, &mut |_| {}).unwrap();
-    lower(&fs);
+    let file = file_below(&fs);
     assert!(matches!(fs.open(file, false, true, Wait::Never), Err(FsError::WouldBlock)));
     // PM is nearly full of what cannot go.
     let hot = fs.mknod(ROOT, b"hot", 0o100644, 0, CALLER, W).unwrap().ino;

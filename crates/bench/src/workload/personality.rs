@@ -3,7 +3,7 @@
 //! Files are as in filebench: a set of names, four fifths of which exist at first; a flow deletes any file that
 //! exists and creates any that does not. What varmail and webproxy create gets appends only, so that the files they
 //! begin with give way to small ones: their set is made with the sizes that the flow itself leaves
-//! (`file_bytes`), else figures would change while they are taken. Appends have any length up to 16 KiB
+//! (`file_bytes`), else figures would change while they are taken; row tpfs-13 has the published sizes. Appends have any length up to 16 KiB
 //! (`appendfilerand`). First sizes lie evenly between half and one and a half of the mean (filebench: a gamma
 //! distribution). Each thread has names of its own. Flow operations are counted as filebench counts them: open,
 //! read of a whole file, append, fsync, close, … one each.

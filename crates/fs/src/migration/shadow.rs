@@ -34,7 +34,7 @@ impl Fs {
 
     /// Damage of a file keeps its blocks where they are, and no others (I8).
     pub(super) fn hold_back(&self, candidates: &[Candidate<'_>], error: &FsError) {
-        tracing::warn!("blocks of inode {} stay in PM: {error}", candidates.first().map_or(0, |c| c.ino.0));
+        tracing::debug!("blocks of inode {} stay in PM: {error}", candidates.first().map_or(0, |c| c.ino.0));
         candidates.iter().for_each(|candidate| self.refuse(candidate.pm));
     }
 
