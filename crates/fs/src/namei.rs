@@ -122,7 +122,10 @@ impl Fs {
             // Pages with orphans stay in PM.
             Err(FsError::Engine(terrace_wal::Error::PageBelow(_))) => {}
             // What cannot be read now is looked at again by the reclaimer.
-            _ => self.reclaim.push(Job::Orphan(ino)),
+            _ => {
+                self.reclaim.push(Job::Orphan(ino));
+                self.help_reclaim();
+            }
         }
     }
 
@@ -467,7 +470,9 @@ impl Fs {
             staged.unlink_emptied(&mut shards)?;
             self.stage_directory_change(&mut staged, &parent_inode, -1, -i32::from(directory));
             self.drop_link(reservation, staged, &inode)
-        })
+        })?;
+        self.help_reclaim();
+        Ok(())
     }
 
     /// Takes one link (for a directory both) from an inode and commits. The last one frees a bare inode

@@ -26,6 +26,11 @@ use terrace_runtime::{Next, Step, interleave};
 
 /// Keys of an orphan removed in one transaction.
 const KEYS_PER_PIECE: usize = 2;
+/// Who makes an orphan while more of them wait than this removes one of them itself. Beside many busy threads the reclaimer gets
+/// its share of a processor only, and PM would fill with what is removed.
+const MOST_WAITING: usize = 16;
+/// Pieces of one orphan that it removes at most: a small file's content, then its slot.
+const HELPED_PIECES: usize = 2;
 
 impl Fs {
     fn reclaim_job(&self, job: Job, wait: Wait) -> FsResult<()> {
@@ -37,13 +42,29 @@ impl Fs {
                 Ok(())
             }
             Job::Intents(ino) => self.clear_intent(wait, ino, WHOLE_FILE),
-            Job::Orphan(ino) => self.reclaim_orphan(ino, wait),
+            Job::Orphan(ino) => self.reclaim_orphan(ino, wait, usize::MAX),
         }
+    }
+
+    /// Back-pressure on who makes orphans: removes some of one when too many wait. Waits for nothing. Called without locks.
+    pub(crate) fn help_reclaim(&self) {
+        if self.reclaim.backlog() <= MOST_WAITING || self.read_only || self.wal.is_stopped() {
+            return;
+        }
+        let now_ns = self.clock.monotonic_ns();
+        let Some((ino, task)) = self.reclaim.take_orphan(now_ns) else { return };
+        let done = self.reclaim_orphan(ino, Wait::Never, HELPED_PIECES);
+        self.reclaim_done(task, done, Wait::Never, now_ns);
     }
 
     /// Does a job; one that cannot be done is put back.
     fn reclaim_task(&self, task: Task, wait: Wait, now_ns: u64) {
-        match self.reclaim_job(task.job, wait) {
+        let done = self.reclaim_job(task.job, wait);
+        self.reclaim_done(task, done, wait, now_ns);
+    }
+
+    fn reclaim_done(&self, task: Task, done: FsResult<()>, wait: Wait, now_ns: u64) {
+        match done {
             Ok(()) | Err(FsError::Stale) => {}
             Err(FsError::WouldBlock) if wait == Wait::Never => self.reclaim.hand_over(task, now_ns),
             Err(error) => {
@@ -54,9 +75,10 @@ impl Fs {
     }
 
     /// Removes an orphan: pieces of its content, its keys, at last its slot. Does nothing when somebody
-    /// refers to it or it is no orphan (any more).
-    fn reclaim_orphan(&self, ino: Ino, wait: Wait) -> FsResult<()> {
+    /// refers to it or it is no orphan (any more). What is left after `most` pieces is queued again.
+    fn reclaim_orphan(&self, ino: Ino, wait: Wait, most: usize) -> FsResult<()> {
         let mut op = Op::reclaiming(wait);
+        let mut pieces = 0;
         while self.run(&mut op, self.large_record(), |reservation, op| {
             let _guard = self.locks.write(ino);
             let inode = self.load_any(ino)?;
@@ -67,6 +89,11 @@ impl Fs {
             self.reclaim_piece(op, reservation, &inode)
         })? {
             interleave::point("reclaim:between-pieces");
+            pieces += 1;
+            if pieces >= most {
+                self.reclaim.push(Job::Orphan(ino));
+                break;
+            }
         }
         Ok(())
     }

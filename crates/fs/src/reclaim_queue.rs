@@ -100,6 +100,20 @@ impl ReclaimQueue {
         (place.0 <= now_ns).then(|| tasks.remove(place)).flatten()
     }
 
+    /// Jobs that wait, those that failed included.
+    pub fn backlog(&self) -> usize {
+        self.tasks.lock().waiting.len()
+    }
+
+    /// As [`Self::take`], when the next job is an orphan.
+    pub fn take_orphan(&self, now_ns: u64) -> Option<(Ino, Task)> {
+        let mut tasks = self.tasks.lock();
+        let (place, task) = tasks.waiting.first_key_value()?;
+        let (place, job) = (*place, task.job);
+        let Job::Orphan(ino) = job else { return None };
+        (place.0 <= now_ns).then(|| tasks.remove(place)).flatten().map(|task| (ino, task))
+    }
+
     /// Hands a job over that would have had to wait at `now_ns`. That is no failure.
     pub fn hand_over(&self, task: Task, now_ns: u64) {
         let mut tasks = self.tasks.lock();

@@ -56,7 +56,9 @@ impl Fs {
             inos.extend(target.as_ref().map(|target| target.ino));
             let _guards = self.locks.write_many(&inos);
             self.rename_locked(reservation, &names, &source, target.as_ref())
-        })
+        })?;
+        self.help_reclaim();
+        Ok(())
     }
 
     fn find_both(&self, names: &Names<'_>) -> Attempt<(Dentry, Option<Dentry>)> {
