@@ -719,6 +719,10 @@ assert daemon.wait(20) == 0
 PY
 check "foreground with NOTIFY_SOCKET" test $? = 0
 check "mount.terrace as mount(8) calls it" ./mount.terrace "$pm" mnt -o rw,nodev -v -n
+ln -s "$t" mount.fuse.terrace
+expect 1 "remount.*not built yet" ./mount.fuse.terrace "$pm" mnt -o remount,ro
+expect 1 "more than the .* of memory of this machine" "$t" mount "$pm" mnt -o cache=1000T
+expect 1 "not a directory.*migrate" "$t" sync mnt/content --to 1
 check "umount" "$t" umount mnt
 
 ## names of any bytes

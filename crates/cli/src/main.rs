@@ -1,6 +1,6 @@
 //! `terrace`: the command line of the file system (cli.md), and the daemon that serves a mount.
 //!
-//! The same binary is mkfs.terrace, mount.terrace and fsck.terrace by the name it is called with.
+//! The same binary is mkfs.terrace, mount.terrace (mount.fuse.terrace) and fsck.terrace by the name it is called with.
 //! Every failure is one or two lines on standard error and an exit status; see failure.rs.
 #![forbid(unsafe_code)]
 
@@ -65,9 +65,15 @@ fn run(command: Command) -> ExitCode {
 /// A name that the binary is called with, and the command it stands for.
 type Helper = (&'static str, &'static str);
 
-/// mkfs.terrace, mount.terrace and fsck.terrace are commands.
+/// mkfs.terrace, mount.terrace and fsck.terrace are commands. Of a mount that is there mount(8) knows the type
+/// `fuse.terrace`.
 fn helper(called: &Path) -> Option<Helper> {
-    let helpers = [("mkfs.terrace", "mkfs"), ("mount.terrace", "mount"), ("fsck.terrace", "check")];
+    let helpers = [
+        ("mkfs.terrace", "mkfs"),
+        ("mount.terrace", "mount"),
+        ("mount.fuse.terrace", "mount"),
+        ("fsck.terrace", "check"),
+    ];
     helpers.into_iter().find(|(name, _)| called.file_name() == Some(OsStr::new(name)))
 }
 

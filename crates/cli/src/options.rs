@@ -2,7 +2,7 @@
 
 use crate::emulation::Emulation;
 use crate::failure::{Failure, Outcome, status};
-use crate::output::parse_size;
+use crate::output::{human, parse_size};
 use crate::parameters;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -64,6 +64,7 @@ impl Options {
         let options = Options::parse_words(lists, root, sloppy)?;
         let misfit = |text| Failure::new(format!("mount options: {text}")).with_status(status::MOUNT_USAGE);
         options.fs.parameters.check().map_err(misfit)?;
+        fits_in_memory(&options.fs, memory_bytes()).map_err(misfit)?;
         Ok(options)
     }
 
@@ -209,6 +210,22 @@ impl Options {
     }
 }
 
+/// Memory of this machine, in bytes.
+fn memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit).max(1))
+}
+
+/// DRAM that Terrace is to use has to be there: a cache of 100 TiB ended the daemon when its tables were made.
+fn fits_in_memory(options: &MountOptions, memory_bytes: u64) -> Result<(), String> {
+    let (cache, buffer) = (options.cache_bytes, options.buffer_bytes);
+    if cache.saturating_add(buffer) <= memory_bytes {
+        return Ok(());
+    }
+    let [cache, buffer, memory] = [cache, buffer, memory_bytes].map(human);
+    Err(format!("cache={cache} and buffer={buffer} are more than the {memory} of memory of this machine"))
+}
+
 fn unknown(name: &str) -> Failure {
     let space = if name.contains(char::is_whitespace) { ", options have no spaces" } else { "" };
     Failure::new(format!("mount option '{name}': unknown option{space}; see 'terrace mount --help'"))
@@ -284,6 +301,8 @@ mod tests {
             ("metadata=below", "must be any or pm"),
             ("threshold=0", "from 1 to 99"),
             ("cache=lots", "not a size"),
+            ("cache=1000T", "more than the"),
+            ("buffer=1000T", "of memory of this machine"),
             ("cache", "needs a value"),
             ("prefetch_ms=18446744073709551615", "at most 3600000"),
             ("checkpoint=soon", "must be full"),

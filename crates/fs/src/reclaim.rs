@@ -29,8 +29,8 @@ const KEYS_PER_PIECE: usize = 2;
 /// Who makes an orphan while more of them wait than this removes one of them itself. Beside many busy threads the reclaimer gets
 /// its share of a processor only, and PM would fill with what is removed.
 const MOST_WAITING: usize = 16;
-/// Pieces of one orphan that it removes at most: a small file's content, then its slot.
-const HELPED_PIECES: usize = 2;
+/// Pieces of one orphan that it removes at most: a small file has its content, its keys, and its slot.
+const HELPED_PIECES: usize = 4;
 
 impl Fs {
     fn reclaim_job(&self, job: Job, wait: Wait) -> FsResult<()> {
@@ -46,13 +46,13 @@ impl Fs {
         }
     }
 
-    /// Back-pressure on who makes orphans: removes some of one when too many wait. Waits for nothing. Called without locks.
+    /// Back-pressure on who makes orphans: removes some of one when too many wait. Waits for no device. Called without locks.
     pub(crate) fn help_reclaim(&self) {
         if self.reclaim.backlog() <= MOST_WAITING || self.read_only || self.wal.is_stopped() {
             return;
         }
         let now_ns = self.clock.monotonic_ns();
-        let Some((ino, task)) = self.reclaim.take_orphan(now_ns) else { return };
+        let Some((ino, task)) = self.reclaim.take_orphan() else { return };
         let done = self.reclaim_orphan(ino, Wait::Never, HELPED_PIECES);
         self.reclaim_done(task, done, Wait::Never, now_ns);
     }

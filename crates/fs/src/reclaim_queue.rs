@@ -17,6 +17,9 @@ const DOUBLINGS: u32 = 6;
 /// When the reclaimer tries a job again that was handed over and not taken: each of those may be behind a device that hangs.
 const HANDED_PAUSE: Duration = Duration::from_secs(60);
 
+/// One in so many jobs taken is one that failed before, if any is due: beside many that are new it would wait for their end.
+const ONE_IN: u64 = 16;
+
 /// A piece of the reclaimer's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Job {
@@ -46,7 +49,13 @@ struct Tasks {
     /// The jobs of `waiting`: none is there twice.
     queued: HashSet<Job>,
     next: u64,
+    /// Jobs of `waiting` that have neither failed nor been handed over.
+    fresh: usize,
+    taken: u64,
 }
+
+/// Jobs due from here on failed once, or were handed over.
+const AGAIN: Place = (1, 0);
 
 impl Tasks {
     /// The new place; none when the job is there already.
@@ -55,6 +64,7 @@ impl Tasks {
         let new = self.queued.insert(task.job);
         new.then(|| {
             self.waiting.insert(place, task);
+            self.fresh += usize::from(place < AGAIN);
             self.next += 1;
             place
         })
@@ -64,7 +74,17 @@ impl Tasks {
         self.handed.remove(&place);
         let task = self.waiting.remove(&place)?;
         self.queued.remove(&task.job);
+        self.fresh -= usize::from(place < AGAIN);
         Some(task)
+    }
+
+    /// The first job that is due; now and then one of those that come back.
+    fn due(&mut self, now_ns: u64) -> Option<Place> {
+        self.taken += 1;
+        let again = || self.waiting.range(AGAIN..=(now_ns, u64::MAX)).next();
+        let turn = self.taken.is_multiple_of(ONE_IN) && now_ns >= AGAIN.0;
+        let place = *turn.then(again).flatten().or_else(|| self.waiting.first_key_value())?.0;
+        (place.0 <= now_ns).then_some(place)
     }
 }
 
@@ -96,22 +116,24 @@ impl ReclaimQueue {
     /// Takes the next job that is due at `now_ns`.
     pub fn take(&self, now_ns: u64) -> Option<Task> {
         let mut tasks = self.tasks.lock();
-        let place = *tasks.waiting.first_key_value()?.0;
-        (place.0 <= now_ns).then(|| tasks.remove(place)).flatten()
+        let place = tasks.due(now_ns)?;
+        tasks.remove(place)
     }
 
-    /// Jobs that wait, those that failed included.
+    /// Jobs that wait and were not tried yet.
     pub fn backlog(&self) -> usize {
-        self.tasks.lock().waiting.len()
+        self.tasks.lock().fresh
     }
 
-    /// As [`Self::take`], when the next job is an orphan.
-    pub fn take_orphan(&self, now_ns: u64) -> Option<(Ino, Task)> {
+    /// Takes the first orphan that was not tried yet, whatever other jobs wait before it.
+    pub fn take_orphan(&self) -> Option<(Ino, Task)> {
         let mut tasks = self.tasks.lock();
-        let (place, task) = tasks.waiting.first_key_value()?;
-        let (place, job) = (*place, task.job);
-        let Job::Orphan(ino) = job else { return None };
-        (place.0 <= now_ns).then(|| tasks.remove(place)).flatten().map(|task| (ino, task))
+        let mut fresh = tasks.waiting.range(..AGAIN);
+        let (place, ino) = fresh.find_map(|(place, task)| match task.job {
+            Job::Orphan(ino) => Some((*place, ino)),
+            _ => None,
+        })?;
+        tasks.remove(place).map(|task| (ino, task))
     }
 
     /// Hands a job over that would have had to wait at `now_ns`. That is no failure.
@@ -156,6 +178,37 @@ mod tests {
         assert!(queue.take(due - 1).is_none());
         assert_eq!(queue.take(due).map(|task| task.job), Some(job));
         assert!(queue.take(u64::MAX).is_none());
+    }
+
+    /// What failed once waited until nobody removed files any more.
+    #[test]
+    fn a_job_that_failed_has_its_turn_beside_new_ones() {
+        let queue = ReclaimQueue::empty();
+        let job = Job::Intents(Ino(7));
+        queue.push(job);
+        queue.take(0).into_iter().for_each(|task| queue.retry(task, 0));
+        let later = FIRST_PAUSE.as_nanos() as u64;
+        let mut numbers = (8..).map(|number| Job::Orphan(Ino(number)));
+        numbers.by_ref().take(20).for_each(|orphan| queue.push(orphan));
+        assert_eq!(queue.backlog(), 20, "it is not new");
+        let taken = (0..100).position(|_| {
+            numbers.next().into_iter().for_each(|orphan| queue.push(orphan));
+            queue.take(later).is_some_and(|task| task.job == job)
+        });
+        assert!(taken.is_some_and(|turns| turns < 2 * ONE_IN as usize), "{taken:?}");
+    }
+
+    /// What was queued at the mount kept those who remove files from helping.
+    #[test]
+    fn an_orphan_is_found_behind_other_jobs_and_not_when_it_failed() {
+        let queue = ReclaimQueue::new();
+        let orphan = || queue.take_orphan().map(|(ino, task)| (ino, task.job));
+        assert_eq!(orphan(), None);
+        queue.push(Job::Orphan(Ino(7)));
+        assert_eq!(orphan(), Some((Ino(7), Job::Orphan(Ino(7)))));
+        assert_eq!((orphan(), queue.backlog()), (None, ORPHAN_LISTS));
+        queue.hand_over(Task { job: Job::Orphan(Ino(8)), failures: 0 }, 0);
+        assert_eq!((orphan(), queue.backlog()), (None, ORPHAN_LISTS));
     }
 
     #[test]

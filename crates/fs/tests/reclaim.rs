@@ -11,28 +11,48 @@ const W: Wait = Wait::Allowed;
 const FILES: usize = 100;
 const BLOCKS: usize = 4;
 
+/// When the last that refers to a removed file goes.
+#[derive(Clone, Copy)]
+enum Until {
+    /// The kernel knows it when its name goes.
+    Forgotten,
+    /// It does not.
+    Unlinked,
+    /// Somebody has it open then.
+    Closed,
+}
+
 /// Beside sixteen busy threads on one processor the reclaimer got a seventeenth of it: PM filled with removed files, half of
 /// what migration wrote below was one of them.
 #[test]
 fn who_removes_files_removes_their_content_when_the_reclaimer_does_not() -> FsResult<()> {
-    for still_known in [true, false] {
+    for known_until in [Until::Forgotten, Until::Unlinked, Until::Closed] {
         let pool = Pool::new(8 << 20, 4096);
         let fs = pool.mount();
         fs.run_background(100);
-        let free = fs.statfs(W)?.free;
+        let (free, mut open) = (fs.statfs(W)?.free, Vec::new());
         for number in 0..FILES {
             let name = number.to_string();
             let ino = create(&fs, ROOT, &name);
             write(&fs, ino, 0, &vec![1; BLOCKS * 4096])?;
-            // Known to the kernel when its name goes, or not.
-            if still_known {
-                fs.unlink(ROOT, name.as_bytes(), W)?;
-                fs.forget(ino, 1);
-            } else {
-                fs.forget(ino, 1);
-                fs.unlink(ROOT, name.as_bytes(), W)?;
+            match known_until {
+                Until::Forgotten => {
+                    fs.unlink(ROOT, name.as_bytes(), W)?;
+                    fs.forget(ino, 1);
+                }
+                Until::Unlinked => {
+                    fs.forget(ino, 1);
+                    fs.unlink(ROOT, name.as_bytes(), W)?;
+                }
+                Until::Closed => {
+                    fs.open(ino, false, true, W)?;
+                    fs.forget(ino, 1);
+                    fs.unlink(ROOT, name.as_bytes(), W)?;
+                    open.push(ino);
+                }
             }
         }
+        open.into_iter().for_each(|ino| fs.release(ino));
         let waiting = free.saturating_sub(fs.statfs(W)?.free);
         assert!(waiting < (FILES * BLOCKS / 4) as u64, "{waiting} blocks wait");
         fs.run_background(1000);

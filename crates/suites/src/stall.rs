@@ -20,6 +20,8 @@ const MIB: u64 = 1 << 20;
 const COLD_BYTES: u64 = 96 * MIB;
 /// The hot file, written after the demotion and again and again.
 const HOT_BLOCKS: u64 = 1024;
+/// The file that is written through a mapping.
+const MAPPED_BLOCKS: usize = 256;
 /// What a write or a sync may take.
 const LIMIT: Duration = Duration::from_secs(1);
 /// Between two operations of a measuring thread, so that PM does not fill.
@@ -132,6 +134,24 @@ fn append(dir: &Path, end: Arc<AtomicBool>) -> Outcome<Vec<Longest>> {
     Ok(vec![append, sync, create, unlink])
 }
 
+/// Writes blocks of a file in PM through a mapping and syncs each. The kernel sends what was written through a mapping, and
+/// what it reads ahead for readers of cold files, as requests that nobody waits for in person, so many at once and no more.
+fn map(file: File, end: Arc<AtomicBool>) -> Outcome<Vec<Longest>> {
+    let clock = SystemClock::default();
+    let mut sync = Longest::new("msync");
+    let length = MAPPED_BLOCKS * BLOCK;
+    let mapping = system::Mapping::new(&file, length, libc::MAP_SHARED).map_err(|error| error.to_string())?;
+    let mut round = 0;
+    while !end.load(Ordering::Relaxed) {
+        round += 1;
+        let block = round as usize % MAPPED_BLOCKS;
+        mapping.write(block * BLOCK, &hot_content(block as u64, round));
+        sync.time(&clock, || mapping.sync())?;
+        clock.sleep(PAUSE);
+    }
+    Ok(vec![sync])
+}
+
 fn read_cold(path: &Path, block: u64) -> Outcome<()> {
     let file = File::open(path).map_err(at(path))?;
     let mut found = vec![0; BLOCK];
@@ -164,12 +184,12 @@ fn result<T>(thread: &Receiver<Outcome<T>>) -> Outcome<T> {
     thread.recv().map_err(|_| "a thread panicked".to_string())?
 }
 
-/// The hot file and its content of round 0.
-fn make_hot(dir: &Path) -> Outcome<File> {
-    let path = dir.join("hot");
+/// A file of `blocks` blocks with the content of round 0.
+fn make_hot(dir: &Path, name: &str, blocks: u64) -> Outcome<File> {
+    let path = dir.join(name);
     let hot = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
     let hot = hot.map_err(at(&path))?;
-    for block in 0..HOT_BLOCKS {
+    for block in 0..blocks {
         hot.write_all_at(&hot_content(block, 0), block * BLOCK as u64).map_err(at(&path))?;
     }
     hot.sync_all().map_err(at(&path))?;
@@ -180,7 +200,8 @@ fn make_hot(dir: &Path) -> Outcome<File> {
 /// wait; start the sync, then answer), `measured` (end the stall, then answer).
 pub(crate) fn run(dir: &Path, seconds: u64, readers: u64) -> Outcome<()> {
     let clock = SystemClock::default();
-    let hot = make_hot(dir)?;
+    let hot = make_hot(dir, "hot", HOT_BLOCKS)?;
+    let mapped = make_hot(dir, "mapped", MAPPED_BLOCKS as u64)?;
     let cold = dir.join("cold");
     system::drop_cache(&File::open(&cold).map_err(at(&cold))?).map_err(at(&cold))?;
     exchange("ready")?;
@@ -194,8 +215,13 @@ pub(crate) fn run(dir: &Path, seconds: u64, readers: u64) -> Outcome<()> {
     clock.sleep(Duration::from_millis(500));
     exchange("reading")?;
     let end = Arc::new(AtomicBool::new(false));
-    let (stop, stop_too, log_dir) = (Arc::clone(&end), Arc::clone(&end), dir.to_path_buf());
-    let measured = [begin(move || overwrite(hot, stop))?, begin(move || append(&log_dir, stop_too))?];
+    let stop = || Arc::clone(&end);
+    let (overwriting, appending, mapping, log_dir) = (stop(), stop(), stop(), dir.to_path_buf());
+    let measured = [
+        begin(move || overwrite(hot, overwriting))?,
+        begin(move || append(&log_dir, appending))?,
+        begin(move || map(mapped, mapping))?,
+    ];
     clock.sleep(Duration::from_secs(seconds));
     let still_waiting = waiting.iter().filter(|reader| reader.try_recv().is_err()).count();
     end.store(true, Ordering::Relaxed);

@@ -9,6 +9,11 @@ use serde_json::{Value, json};
 use terrace_format::BLOCK_SIZE;
 
 pub fn run(args: &Sync) -> Outcome<u8> {
+    // Without a tier it is a barrier, which may be named by any of its files, as for sync(1).
+    if args.to.is_some() && args.dir.is_file() {
+        let text = "not a directory: this moves what the whole pool holds; for a file use 'terrace migrate FILE --to TIER'";
+        return Err(Failure::at(&args.dir, text));
+    }
     let daemon = match locate(&args.dir)? {
         Located::Mounted(daemon) => daemon,
         Located::Dead => {

@@ -37,6 +37,24 @@ fn with_file_over(
     chunk_blocks: u32,
     pm_bytes: u64,
 ) -> (Arc<Fs>, Ino) {
+    let fs = mounted(Arc::new(RecordedPm::new(pm_bytes)), tier, policy, chunk_blocks);
+    let ino = file(&fs, b"a", blocks);
+    (fs, ino)
+}
+
+fn file(fs: &Fs, name: &[u8], blocks: usize) -> Ino {
+    let caller = Caller { uid: 0, gid: 0 };
+    let ino = fs.mknod(ROOT_INO, name, 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
+    fs.write(ino, 0, &vec![1; blocks * BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed).unwrap();
+    ino
+}
+
+fn mounted(
+    pm: Arc<RecordedPm>,
+    tier: Arc<SimulatedDevice>,
+    policy: PolicyKind,
+    chunk_blocks: u32,
+) -> Arc<Fs> {
     let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
     let options = FormatOptions {
         label: String::new(),
@@ -49,15 +67,11 @@ fn with_file_over(
         root: Default::default(),
         devices: vec![device],
     };
-    let media = PoolMedia { pm: Arc::new(RecordedPm::new(pm_bytes)), block: vec![tier] };
+    let media = PoolMedia { pm, block: vec![tier] };
     format(&media, &options).unwrap();
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let clock = Arc::new(ManualClock::new(1 << 60));
-    let fs = Fs::mount(media, superblock, MountOptions::default(), clock).unwrap();
-    let caller = Caller { uid: 0, gid: 0 };
-    let ino = fs.mknod(ROOT_INO, b"a", 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
-    fs.write(ino, 0, &vec![1; blocks * BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed).unwrap();
-    (fs, ino)
+    Fs::mount(media, superblock, MountOptions::default(), clock).unwrap()
 }
 
 fn taken(fs: &Fs) -> Vec<Victim> {
@@ -625,4 +639,51 @@ fn what_is_written_in_place_stays_in_dram() {
         let expected = if [20, 22].contains(&block.0) { 2 } else { 1 };
         assert!(page.bytes().iter().all(|byte| *byte == expected), "block {block}");
     }
+}
+
+/// What lies hidden below PM was not given up to a full tier when one file of those looked at was damaged (I8).
+#[test]
+fn damage_of_one_file_hides_no_room_below_others() {
+    const BLOCKS: usize = 20;
+    let (pm, tier) = (Arc::new(RecordedPm::new(8 << 20)), Arc::new(SimulatedDevice::new(4096)));
+    let fs = mounted(Arc::clone(&pm), tier, PolicyKind::Anticache, 16);
+    let [whole, partial, sound] = [b"a", b"b", b"c"].map(|name| file(&fs, name, BLOCKS));
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let all = vec![2; BLOCKS * BLOCK_SIZE as usize];
+    let write = |ino, offset, bytes: &[u8]| {
+        fs.write(ino, offset, bytes, WriteFlags::default(), Wait::Allowed).unwrap();
+    };
+    write(whole, 0, &all);
+    write(partial, 15 * BLOCK_SIZE, &[2; 64]);
+    write(sound, 0, &all);
+    let mut trouble = None;
+    let mut victims = Vec::new();
+    fs.blocks.visit_files(&mut |pm, _, ino, block| victims.push(Victim { ino, block, pm }));
+    victims.sort_unstable();
+    let mut candidates = fs.complete(fs.look_at(&victims, &mut trouble), &mut trouble);
+    assert_eq!((candidates.len(), trouble.is_none()), (2 * BLOCKS + 1, true));
+    assert_eq!(candidates.iter().filter(|candidate| candidate.below.is_some()).count(), 1);
+    // The nodes that map what is behind their first blocks.
+    for ino in [whole, partial] {
+        let node = (fs.load_any(ino).unwrap().slot.root.get() & 0xffff_ffff) * BLOCK_SIZE;
+        pm.poison(node..node + BLOCK_SIZE);
+    }
+    assert_eq!(fs.free_below(&mut candidates).unwrap(), BLOCKS as u64);
+}
+
+/// Who picks victims looks at all of PM, 4 ms a GiB; writers that needed room waited for the end of that.
+#[test]
+fn nobody_waits_for_who_picks_victims() {
+    let (fs, _) = with_file(12);
+    let (picking, (tell, told)) = (fs.migration.picking.lock(), std::sync::mpsc::channel());
+    let asking = Arc::clone(&fs);
+    let body = move || {
+        let found = asking.take_victims(100, WORKERS).unwrap();
+        tell.send(matches!(found, Victims::InFlight)).unwrap();
+    };
+    let writer = thread::spawn("writer", body).unwrap();
+    let answer = told.recv_timeout(Duration::from_secs(10));
+    drop(picking);
+    writer.join().unwrap();
+    assert_eq!(answer, Ok(true));
 }
