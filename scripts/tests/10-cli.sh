@@ -228,7 +228,7 @@ assert status["parameters"] == {
     "threshold_min_percent": 50, "threshold_max_percent": 90, "threshold_decay": 8, "dataflow_high": 2.0,
     "dataflow_low": 0.5, "dataflow_seconds": 4, "spill_high_percent": 95, "spill_low_percent": 90, "group_bytes": status["parameters"]["group_bytes"],
     "cache_bytes": 32 << 20, "buffer_bytes": 64 << 20, "prefetch_bytes": 128 << 10, "prefetch_seconds": 1.0}
-# An eighth of what can be handed out of 16 MiB.
+# 1 MiB, which is more than a sixteenth of 16 MiB.
 assert 1 << 20 <= status["parameters"]["group_bytes"] <= 2 << 20, status["parameters"]
 PY
     check "thresholds shown" grep -qF "thresholds: 70 % + 5 % · log2(read/written), 50 to 90 %, decay 1/8 a second; dataflow 0.5 to 2 for 4 s" out

@@ -209,6 +209,20 @@ recorded() {
 }
 check "a load is recorded" recorded
 check "bench run of a trace" run_in_directories trace:mix.trace
+# As many operations as were recorded, on a pool that they are found in.
+replayed() {
+    paper --replay mix.trace --dataset 64M --dir "$WORK/scratch" --out "$WORK/out" >replay.json 2>replay.err || {
+        cat replay.err >&9
+        return 1
+    }
+    python3 - "$(($(stat -c %s mix.trace) / 32))" <<'PY'
+import json, sys
+found = json.load(open("replay.json"))
+assert int(sys.argv[1]) * 0.9 < found["operations"] <= int(sys.argv[1]), (found["operations"], sys.argv[1])
+assert found["elapsed_ns"] > 0 and found["status"]["placement"]["writes_seen"] > 0, found
+PY
+}
+check "a trace is replayed in process" replayed
 directories_are_clean() { [ -z "$(ls -A a)$(ls -A b)" ]; }
 check "nothing is left in the directories" directories_are_clean
 expect 1 "list.txt: not a trace" timeout 20 "$TERRACE" bench run trace:list.txt a
