@@ -50,6 +50,8 @@ struct File {
 #[derive(Default, Debug)]
 struct Outcome {
     dominated: (u64, u64),
+    /// Read since it was written, but not so much.
+    barely: (u64, u64),
     others: (u64, u64),
     /// Bytes of writes that followed one that was judged large, or not: long ones, short ones.
     large: (u64, u64),
@@ -62,6 +64,7 @@ impl File {
         if self.size > 0 && matches!(operation, b'R' | b'W' | b'T') {
             let counts = match self.reads.is_dominated(self.size, p.read_times) {
                 true => &mut outcome.dominated,
+                false if self.reads.is_dominated(self.size, 0) => &mut outcome.barely,
                 false => &mut outcome.others,
             };
             if operation == b'R' { counts.0 += 1 } else { counts.1 += 1 }
@@ -118,6 +121,8 @@ fn what_is_read_much_goes_on_being_read() {
     assert!(dominated.0 > 100, "{outcome:?}");
     assert!(percent(dominated) >= 90, "{} % of requests were reads: {outcome:?}", percent(dominated));
     assert!(percent(dominated) > percent(others) + 10, "{outcome:?}");
+    let barely = outcome.barely;
+    assert!(barely.0 + barely.1 > 20 && percent(barely) < percent(dominated), "{outcome:?}");
 }
 
 #[test]
