@@ -142,7 +142,7 @@ impl Bitmap {
         let mut best = (word as u64 * 64 + u64::from(begins.trailing_zeros()), length);
         let last = u64::from(members.leading_ones());
         if last > 0 && length < most {
-            let run = (last + self.leading_in(word + 1, most - last.min(most))).min(most);
+            let run = (last + self.leading_in(word + 1, most.saturating_sub(last))).min(most);
             if run > length {
                 best = (word as u64 * 64 + 64 - last, run);
             }

@@ -3,9 +3,10 @@
 
 mod common;
 
+use common::buffered::World;
 use common::tiers::{create, write};
 use common::{Pool, ROOT};
-use terrace_fs::{FsResult, Wait};
+use terrace_fs::{FsResult, MountOptions, Wait};
 
 const W: Wait = Wait::Allowed;
 const FILES: usize = 100;
@@ -80,7 +81,7 @@ fn who_replaces_files_removes_their_content() -> FsResult<()> {
     Ok(())
 }
 
-/// A large file is not removed in the middle of somebody else's request: a piece, and the rest by the reclaimer.
+/// A large file is not removed in the middle of somebody else's request: a few pieces, and the rest by the reclaimer.
 #[test]
 fn a_large_file_is_left_to_the_reclaimer() -> FsResult<()> {
     let pool = Pool::new(32 << 20, 4096);
@@ -108,5 +109,49 @@ fn a_large_file_is_left_to_the_reclaimer() -> FsResult<()> {
     assert!(fs.statfs(W)?.free + 16 >= free);
     fs.unmount()?;
     pool.assert_clean();
+    Ok(())
+}
+
+/// A crash at any moment while files are removed by those who remove them: each is there with its content or gone, and what
+/// is gone gives all of its room back.
+#[test]
+fn a_crash_while_somebody_helps_loses_no_room() -> FsResult<()> {
+    const FEW: usize = 40;
+    let content = vec![7; 2 * 4096];
+    let (mut helped, mut crashes) = (0, 0);
+    for seed in 0..80 {
+        let world = World::new(4 << 20, 1025);
+        let fs = world.mount(MountOptions::default());
+        fs.run_background(1000);
+        let free = fs.statfs(W)?.free;
+        for number in 0..FEW {
+            let ino = create(&fs, ROOT, &number.to_string());
+            write(&fs, ino, 0, &content)?;
+            fs.fsync(ino, false, W)?;
+            fs.forget(ino, 1);
+        }
+        world.events.set_crash_at(Some(world.events.now() + seed * 10));
+        for number in 0..FEW {
+            fs.unlink(ROOT, number.to_string().as_bytes(), W)?;
+        }
+        helped += usize::from(fs.statfs(W)?.free + 2 * 20 > free);
+        let Some(crashed) = world.crash_then(seed) else { continue };
+        crashes += 1;
+        let fs = crashed.mount(MountOptions::default());
+        fs.run_background(10_000);
+        let mut left = 0;
+        for number in 0..FEW {
+            let Ok(found) = fs.lookup(ROOT, number.to_string().as_bytes()) else { continue };
+            let mut bytes = vec![0; content.len()];
+            assert_eq!(fs.read(found.ino, 0, &mut bytes, W)?, content.len());
+            assert_eq!(bytes, content, "file {number}, seed {seed}");
+            left += 2;
+        }
+        // Pages of metadata that files had made necessary may stay.
+        let now = fs.statfs(W)?.free;
+        assert!(now + left + 4 >= free, "seed {seed}: {now} of {free} blocks free, {left} in files");
+        crashed.assert_clean_after(&fs)?;
+    }
+    assert!(helped > 40 && crashes > 40, "{helped} helped, {crashes} crashes");
     Ok(())
 }

@@ -92,7 +92,7 @@ impl World {
     }
 
     /// What a crash at the moment that was asked for may leave, if it has come.
-    fn crash_then(&self, seed: u64) -> Option<World> {
+    pub fn crash_then(&self, seed: u64) -> Option<World> {
         let (pm, device) = (self.pm.take_snapshot()?, self.device.take_snapshot()?);
         Some(World::from_images(pm.image_random(seed), device.image_random(seed)))
     }
