@@ -168,6 +168,10 @@ superblock "$SHM-b.pm" 24 0000000000000000
 mv tier.img moved.img
 unchanged expect 32 "missing tier 1: .*tier.img: No such file" "$t" mount "$pm" mnt
 says 1 "tier.img \[missing\] \(No such file" "$t" status "$pm"
+expect 0 "mounted without a device: missing tier 1: .*tier.img: No such file" "$t" mount "$pm" mnt -o degraded
+says 1 "tier.img \[degraded\] \(mounted without it" "$t" status mnt
+check "a pool without its device takes data" sh -c 'head -c 1M /dev/zero >mnt/without && "$0" sync mnt' "$t"
+check "and is unmounted in order" "$t" umount mnt
 cp --sparse=always tier-b.img tier.img
 unchanged expect 32 "foreign tier 1: .*belongs to another pool" "$t" mount "$pm" mnt
 says 1 "tier.img \[foreign\] \(foreign tier 1: .*belongs to another pool" "$t" status "$pm"
@@ -310,6 +314,17 @@ PY
 says 0 "PM 2 MiB  tier 1 0 B" "$t" where mnt/sub/a
 says 0 "sub: 4 MiB moved to tier 1$" "$t" migrate mnt/sub --to 1 --wait
 says 0 "PM 0 B  tier 1 2 MiB" "$t" where mnt/sub/b
+# A bar on a terminal, and nothing of it elsewhere: 64 MiB take a disk two thirds of a second.
+progress() { # PATTERN COMMAND…
+    script -qec "${*:2}" /dev/null </dev/null | tr '\r' '\n' | grep -qaE "$1"
+}
+check "a pool on a slow device" "$t" mkfs --pm "$SHM-p.pm" --pm-size 128M --tier "$WORK/slow.img,size=256M" >/dev/null 2>&1
+mkdir slow && "$t" mount "$SHM-p.pm" slow -o emulate-tier=1:disk && head -c 64M /dev/urandom >slow/a && cp slow/a slow/b && "$t" sync slow
+check "progress of migrate" progress '[0-9.]+ [KM]?i?B/[0-9.]+ [KM]iB [0-9.]+ [KM]?i?B/s' "$t" migrate slow/a --to 1 --wait
+check "progress of sync" progress '[0-9.]+ [KM]?i?B/[0-9.]+ [KM]iB' "$t" sync slow --to 1
+expect 0 '^$' "$t" migrate slow/a --to 0 --wait
+check "the slow pool is unmounted" "$t" umount slow
+rm -f "$SHM-p.pm" slow.img
 check "migrate --wait --json" python3 - <<PY
 import json, subprocess
 move = json.loads(subprocess.check_output(["$t", "migrate", "mnt/sub/a", "--to", "pm", "--wait", "--json"]))

@@ -32,6 +32,39 @@ PY
 }
 check "a quick row runs in process" quick_row_runs
 
+# Its mounts are in a mount namespace of its own, and what it measures through the kernel is in a memory cgroup.
+confined() {
+    python3 - "$TERRACE" "$WORK" <<'PY'
+import glob, os, subprocess, sys
+terrace, work = sys.argv[1:]
+def link(pid): return os.readlink(f"/proc/{pid}/ns/mnt")
+def groups(pid): return [line.split(":", 2) for line in open(f"/proc/{pid}/cgroup").read().split("\n") if line]
+def memory(pid): return [path for _, names, path in groups(pid) if names in ("", "memory")]
+def children(pid):
+    for task in glob.glob(f"/proc/{pid}/task/*/children"):
+        for child in open(task).read().split():
+            yield int(child)
+            yield from children(child)
+mounts = open("/proc/self/mountinfo").read()
+run = subprocess.Popen([terrace, "bench", "paper", "tpfs-9", "--quick", "--rounds", "1", "--peers", "terrace", "--dir", f"{work}/scratch",
+                        "--out", f"{work}/out", "--json"], stdout=open("row.json", "w"), stderr=open("row.err", "w"))
+apart, confined = False, set()
+while run.poll() is None:
+    try:
+        apart |= link(run.pid) != link("self")
+        for child in children(run.pid):
+            confined.update(set(memory(child)) - set(memory("self")))
+        assert open("/proc/self/mountinfo").read() == mounts, "a mount of the bench is seen outside"
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+assert run.returncode == 0, open("row.err").read()
+assert apart, "the bench mounts in the namespace of its caller"
+if "no cgroup hierarchy has the memory controller" not in open("row.json").read():
+    assert any("terrace" in path for path in confined), confined
+PY
+}
+check "the bench has a mount namespace and a memory cgroup" confined
+
 # The rows beyond the publications, in process and on a plain file. What they claim is not judged here: only that every
 # figure is there, and its claims, and that a burst is not refused for want of space.
 tiering_row_runs() { # ROW PEERS

@@ -143,6 +143,15 @@ impl ChunkSpace {
         Arc::new(ChunkSpace { catalog, chunk_blocks, space: Mutex::new(space), loader: Mutex::new(()) })
     }
 
+    /// Leaves a device that is not there out: nothing of it is free or counted from now on, and what is freed there is
+    /// found free by the next mount. Call it before any claim.
+    pub fn leave_out(&self, device: DeviceId) {
+        let mut space = self.space.lock();
+        if let Some(found) = space.devices.iter_mut().find(|found| found.id == device) {
+            (found.blocks, found.chunks) = (1, Vec::new());
+        }
+    }
+
     /// Loads a few more bitmaps; false when all are loaded. Call it without locks. A bitmap that cannot
     /// be read counts as full (see [`Self::damaged_chunks`]).
     ///

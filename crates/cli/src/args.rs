@@ -227,7 +227,7 @@ pub struct Mount {
     /// threshold=PERCENT (policy=anticache alone), sync_blocks=N, large_after=N, large_min=SIZE, large_pm=PERCENT, group=SIZE, prefetch=SIZE, prefetch_ms=N,
     /// touches=N, first_touch, read_times=N, whole_after_s=N, threshold_even=PERCENT, threshold_step=PERCENT,
     /// threshold_min=PERCENT, threshold_max=PERCENT, threshold_decay=N, dataflow_high=RATIO, dataflow_low=RATIO,
-    /// dataflow_s=N, spill_high=PERCENT, spill_low=PERCENT, metadata=any|pm, emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS], emulate-tier=TIER:CLASS,
+    /// dataflow_s=N, spill_high=PERCENT, spill_low=PERCENT, metadata=any|pm, degraded, emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS], emulate-tier=TIER:CLASS,
     /// log=PATH; docs/operating.md says what each does
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<OsString>,

@@ -16,6 +16,8 @@ pub struct Options {
     pub fs: MountOptions,
     /// For the kernel.
     pub flags: Vec<String>,
+    /// Devices that are not there are done without.
+    pub degraded: bool,
     /// Other users may use the mount.
     pub allow_other: bool,
     /// Log file instead of syslog.
@@ -73,6 +75,7 @@ impl Options {
         let mut options = Options {
             fs: MountOptions::default(),
             flags: Vec::new(),
+            degraded: false,
             allow_other: root,
             log: None,
             emulation: Emulation::default(),
@@ -115,6 +118,7 @@ impl Options {
     fn take_plain(&mut self, name: &str) -> Outcome<()> {
         match name {
             "allow_other" => self.allow_other = true,
+            "degraded" => self.degraded = true,
             "first_touch" => self.fs.promote_first_touch = true,
             "noatime" => self.fs.atime = Atime::Never,
             "ro" => self.fs.read_only = true,
@@ -253,6 +257,7 @@ mod tests {
         assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);
         assert_eq!(options.log, Some(PathBuf::from("/a b")));
         assert!(!options.fs.checkpoint_when_full);
+        assert!(!options.degraded && parse("degraded").is_ok_and(|options| options.degraded));
         let options = parse("buffer=2G").unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(options.fs.buffer_bytes, 2 << 30);
         let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
@@ -283,6 +288,7 @@ mod tests {
             ("metrics=here", "not built yet"),
             ("emulate-pm=1:2", "write [run:]WRITE_NS:BYTES_PER_S"),
             ("emulate-pm", "needs a value"),
+            ("degraded=1", "unknown option"),
             ("emulate-tier=1", "must be TIER:CLASS"),
             ("emulate-tier=0:sata", "use emulate-pm"),
             ("emulate-tier=1:fast", "is no device class"),

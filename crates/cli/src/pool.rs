@@ -17,7 +17,7 @@ use terrace_format::geometry::{CHECKPOINT_COPIES, SUPERBLOCK_BLOCKS, SUPERBLOCK_
 use terrace_format::superblock::{DeviceRow, Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, PmBlock};
 use terrace_fs::{PoolMedia, class_name};
-use terrace_media::block::{AlignedBlock, FileDevice};
+use terrace_media::block::{AlignedBlock, FileDevice, MissingDevice};
 use terrace_media::pm::RamPm;
 use terrace_media::{BlockMedium, OpenError, PmMedium};
 
@@ -267,8 +267,9 @@ pub struct OpenPool {
     pub tier_paths: Vec<PathBuf>,
 }
 
-/// Opens tier 0, verifies the superblock and opens all tiers.
-pub fn open(pool: &Path, write: bool) -> Outcome<OpenPool> {
+/// Opens tier 0, verifies the superblock and opens all tiers. `degraded`: a tier device that is not there, or not what the
+/// pool means, is done without, with a warning.
+pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
     let pm = RamPm::open(pool, false).map_err(|error| match &error {
         OpenError::InvalidSize { .. } => refusal(pool, &Refused::NotAPool),
         _ => open_failure(&error),
@@ -286,12 +287,27 @@ pub fn open(pool: &Path, write: bool) -> Outcome<OpenPool> {
         terrace_fs::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
     let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
     let mut tier_paths = Vec::new();
-    for index in 0..superblock.device_rows().len() {
-        let device = open_tier(pool, &superblock, index, false)?;
-        tier_paths.push(canonical(device.path())?);
-        block.push(Arc::new(device));
+    let mut missing = Vec::new();
+    for (index, row) in superblock.device_rows().iter().enumerate() {
+        match open_tier(pool, &superblock, index, false) {
+            Ok(device) => {
+                tier_paths.push(canonical(device.path())?);
+                block.push(Arc::new(device));
+            }
+            Err(failure) if degraded => {
+                let path = String::from_utf8_lossy(row.path()).into_owned();
+                block.push(Arc::new(MissingDevice::new(path, row.blocks.get())));
+                missing.push(format!(
+                    "mounted without a device: {}; what lies there cannot be read",
+                    failure.text
+                ));
+            }
+            Err(failure) => return Err(failure),
+        }
     }
-    let warnings = warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
+    let mut warnings: Vec<String> =
+        warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
+    warnings.extend(missing);
     Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, tier_paths })
 }
 

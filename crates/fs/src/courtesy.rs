@@ -88,9 +88,14 @@ impl Fs {
     /// rest of a time slice, so that beside busy request threads a worker that always offers gets little of it. No lock
     /// may be held.
     pub(crate) fn offer_processor(&self) {
-        if self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed).saturating_mul(AT_EASE) {
+        if self.is_at_ease() {
             thread::offer_processor();
         }
+    }
+
+    /// Whether PM has room enough for work that makes more to take second place.
+    pub(crate) fn is_at_ease(&self) -> bool {
+        self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed).saturating_mul(AT_EASE)
     }
 }
 

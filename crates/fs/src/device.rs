@@ -69,18 +69,23 @@ impl Device {
     pub fn avoid(&self, now_ns: u64) {
         self.avoid_until_ns.store(now_ns.saturating_add(AVOID.as_nanos() as u64).max(1), Ordering::Relaxed);
     }
-    /// Whether that was a moment ago.
+    /// Whether that was a moment ago, or the device is not there.
     pub fn is_avoided(&self, now_ns: u64) -> bool {
-        now_ns < self.avoid_until_ns.load(Ordering::Relaxed)
+        self.medium.is_missing() || now_ns < self.avoid_until_ns.load(Ordering::Relaxed)
     }
-    /// False when errors were seen: status calls it degraded.
+    /// False when it is not there or errors were seen: status calls it degraded.
     pub fn is_healthy(&self) -> bool {
-        self.medium.error_count() == 0 && self.damaged.load(Ordering::Relaxed) == 0
+        !self.medium.is_missing()
+            && self.medium.error_count() == 0
+            && self.damaged.load(Ordering::Relaxed) == 0
     }
     /// Why it is not healthy: how many errors, and the last of them.
     pub fn reason(&self) -> Option<String> {
         let (errors, damaged) = (self.medium.error_count(), self.damaged.load(Ordering::Relaxed));
         let mut reasons = Vec::new();
+        if self.medium.is_missing() {
+            reasons.push("mounted without it".to_string());
+        }
         if errors > 0 {
             let last =
                 self.medium.last_error().map_or_else(String::new, |error| format!(", the last: {error}"));

@@ -302,6 +302,9 @@ impl BlockMedium for Counted {
     fn last_error(&self) -> Option<MediaError> {
         self.medium.last_error()
     }
+    fn is_missing(&self) -> bool {
+        self.medium.is_missing()
+    }
 }
 
 impl Fs {

@@ -283,6 +283,8 @@ impl Fs {
             flushing: ReentrantMutex::new(()),
         });
         let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };
+        let missing = sizes.iter().zip(&devices.list).filter(|(_, device)| device.medium.is_missing());
+        missing.for_each(|((id, _), _)| devices.space.leave_out(*id));
         let policy_id = options.policy.map_or(superblock.policy, |kind| kind as u8);
         let threshold = options.threshold_percent.unwrap_or(80);
         let mut parameters = options.ablation.parameters(options.parameters);

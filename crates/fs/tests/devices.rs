@@ -7,8 +7,9 @@ mod common;
 use common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
 use terrace_format::Ino;
-use terrace_fs::{Fs, FsResult, MountOptions, PoolMedia, Wait, WriteFlags, format};
-use terrace_media::block::{Operation, SimulatedDevice, Times};
+use terrace_fs::{Fs, FsResult, MountOptions, PoolMedia, Wait, WriteFlags, format, read_superblock};
+use terrace_media::BlockMedium;
+use terrace_media::block::{MissingDevice, Operation, SimulatedDevice, Times};
 use terrace_placement::Home;
 
 const W: Wait = Wait::Allowed;
@@ -178,4 +179,115 @@ fn write_back_passes_over_a_failed_device() -> FsResult<()> {
     }
     assert!(errors == 1 && fs.status()?.tiers[1].devices[1].used_bytes >= 600_000);
     Ok(())
+}
+
+/// A pool was not mounted at all without one of its devices, also when little or nothing lay there (C2). Without it what
+/// lies there is EIO and can be removed, everything else works, and with it back everything is there again.
+#[test]
+fn a_pool_works_without_a_device_and_with_it_again() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 64);
+    let (first, second) = (Arc::new(SimulatedDevice::new(1024)), Arc::new(SimulatedDevice::new(1024)));
+    let fs = two_devices(&pool, &first, &second)?;
+    let sound = |fs: &Fs| -> FsResult<_> { Ok(fs.status()?.tiers.remove(1).devices.remove(1)) };
+    // Devices fill alike: names in turns lie on the one and on the other.
+    let files: Vec<(u8, Ino)> =
+        (b'a'..=b'h').map(|name| Ok((name, put_down(&fs, name, 32_768)?))).collect::<FsResult<_>>()?;
+    fs.unmount()?;
+    drop(fs);
+    let mount = |lost: bool| {
+        let missing = Arc::new(MissingDevice::new("lost".into(), 1024));
+        let one: Arc<dyn BlockMedium> = if lost { missing } else { first.clone() };
+        let block: Vec<Arc<dyn BlockMedium>> = vec![one, second.clone()];
+        let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
+        let media = PoolMedia { pm: pool.pm.clone(), block };
+        let fs = Fs::mount(media, superblock, MountOptions::default(), Arc::clone(&pool.clock))?;
+        fs.run_background(1000);
+        FsResult::Ok(fs)
+    };
+    let fs = mount(true)?;
+    let is_lost = |fs: &Fs, ino: Ino| match fs.read(ino, 0, &mut [0; 32_768], W) {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error.errno(), libc::EIO);
+            true
+        }
+    };
+    let (lost, kept): (Vec<_>, Vec<_>) = files.iter().partition(|(_, ino)| is_lost(&fs, *ino));
+    assert!(lost.len() >= 2 && kept.len() >= 2, "{} of {}", lost.len(), files.len());
+    let [removed, overwritten, ..] = lost[..] else { unreachable!("{lost:?}") };
+    let status = fs.status()?;
+    let device = &status.tiers[1].devices[0];
+    assert_eq!((device.health, device.reason.as_deref()), ("degraded", Some("mounted without it")));
+    assert!(!status.healthy && status.tiers[1].capacity_bytes == 1023 * 4096);
+    for (name, ino) in &kept {
+        assert_holds(&fs, *ino, *name, 32_768)?;
+    }
+    // What lies there can be written over and removed, and what is new goes to the other.
+    let before = sound(&fs)?.used_bytes;
+    assert_eq!(fs.write(overwritten.1, 0, &[b'O'; 32_768], WriteFlags::default(), W)?, 32_768);
+    fs.unlink(ROOT, &[removed.0], W)?;
+    fs.run_background(1000);
+    let new = put_down(&fs, b'N', 32_768)?;
+    assert_holds(&fs, overwritten.1, b'O', 32_768)?;
+    assert!(sound(&fs)?.used_bytes >= before + 2 * 32_768, "demoted to the device that is there");
+    // A sync has nothing to do there.
+    fs.sync()?;
+    fs.unmount()?;
+    drop(fs);
+    // It is back. The blocks of what was removed meanwhile are free again.
+    let fs = mount(false)?;
+    assert!(fs.status()?.healthy);
+    for (name, ino) in files.iter().filter(|(name, _)| ![removed.0, overwritten.0].contains(name)) {
+        assert_holds(&fs, *ino, *name, 32_768)?;
+    }
+    assert_holds(&fs, overwritten.1, b'O', 32_768)?;
+    assert_holds(&fs, new, b'N', 32_768)?;
+    assert!(fs.lookup(ROOT, &[removed.0]).is_err());
+    for (name, _) in files.iter().filter(|(name, _)| *name != removed.0) {
+        fs.unlink(ROOT, &[*name], W)?;
+    }
+    fs.unlink(ROOT, b"N", W)?;
+    fs.run_background(1000);
+    for device in fs.status()?.tiers.remove(1).devices {
+        assert!(device.used_bytes <= 16 * 4096, "{device:?}");
+    }
+    fs.unmount()?;
+    Ok(())
+}
+
+/// The only lower device is not there: what is written stays in PM, and when that is full there is no space.
+#[test]
+fn without_its_only_device_a_pool_is_its_persistent_memory() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 1024);
+    let superblock = {
+        let media = PoolMedia { pm: pool.pm.clone(), block: vec![pool.device.clone()] };
+        format(&media, &format_options(1))?
+    };
+    let block: Vec<Arc<dyn BlockMedium>> = vec![Arc::new(MissingDevice::new("lost".into(), 1024))];
+    let media = PoolMedia { pm: pool.pm.clone(), block };
+    let fs = Fs::mount(media, superblock, MountOptions::default(), Arc::clone(&pool.clock))?;
+    fs.run_background(1000);
+    let space = fs.statfs(W)?;
+    assert!(space.free * 4096 < 4 << 20);
+    let mut written = Vec::new();
+    let error = loop {
+        let name = [b'a' + written.len() as u8];
+        let ino = match fs.mknod(ROOT, &name, 0o100644, 0, CALLER, W) {
+            Ok(made) => made.ino,
+            Err(error) => break Some(error),
+        };
+        match fs.write(ino, 0, &[name[0]; 256 << 10], WriteFlags::default(), W) {
+            Ok(bytes) if bytes == 256 << 10 => written.push((name[0], ino)),
+            Ok(_) => {}
+            Err(error) => break Some(error),
+        }
+        fs.run_background(100);
+        assert!(written.len() < 16);
+    };
+    assert_eq!(error.map(|error| error.errno()), Some(libc::ENOSPC));
+    assert!(written.len() >= 8, "{} files", written.len());
+    for (name, ino) in written {
+        assert_holds(&fs, ino, name, 256 << 10)?;
+    }
+    fs.unmount()
 }

@@ -67,10 +67,13 @@ fn clean_part_of_an_extent_is_evicted() -> FsResult<()> {
     let ino = create(&fs, "a")?;
     write(&fs, ino, 0, &[7; 16 * 4096])?;
     fs.sync_to(1, &mut |_| {})?;
+    let written = pool.device.counters().blocks_written;
     fs.read(ino, 0, &mut [0; 5 * 4096], W)?;
     fs.run_background(20);
     let found = fs.status()?.migration;
     assert!(found.promoted_bytes > 0 && found.clean_evicted_bytes > 0, "{found:?}");
+    // Eviction of what is clean costs no write (S2).
+    assert_eq!(pool.device.counters().blocks_written, written);
     assert_eq!(fs.whereabouts(ino)?.tiers[0].1, 0);
     Ok(())
 }

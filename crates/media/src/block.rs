@@ -4,6 +4,7 @@ mod device_image;
 mod emulated;
 mod faults;
 pub mod file;
+mod missing;
 pub mod probe;
 mod ring;
 pub mod simulated;
@@ -12,6 +13,7 @@ pub use device_image::{DeviceImage, DeviceSnapshot};
 pub use emulated::EmulatedBlock;
 pub use faults::{Begins, Operation, Times};
 pub use file::FileDevice;
+pub use missing::MissingDevice;
 pub use simulated::{DeviceCounters, SimulatedDevice};
 
 use crate::MediaError;
@@ -100,6 +102,10 @@ pub trait BlockMedium: Send + Sync {
     /// The last of them.
     fn last_error(&self) -> Option<MediaError> {
         None
+    }
+    /// Whether it stands for a device that is not there: nothing new is to go to it.
+    fn is_missing(&self) -> bool {
+        false
     }
 }
 

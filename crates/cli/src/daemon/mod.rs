@@ -56,7 +56,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     if !plan.foreground {
         launch::detach()?;
     }
-    let opened = pool::open(&plan.pool, !plan.options.fs.read_only).map_err(failed)?;
+    let opened = pool::open(&plan.pool, !plan.options.fs.read_only, plan.options.degraded).map_err(failed)?;
     refuse_inside(plan, &opened).map_err(failed)?;
     let uuid = pool::uuid_text(&opened.superblock);
     let directory = state::make(&uuid).map_err(failed)?;

@@ -74,6 +74,25 @@ fn mounted(
     Fs::mount(media, superblock, MountOptions::default(), clock).unwrap()
 }
 
+/// Workers offer the processor while five sixteenths of PM are free, and not when it gets short of what they make.
+#[test]
+fn workers_are_at_ease_only_while_pm_has_room() {
+    let (fs, _) = with_file(1);
+    let room = |fs: &Fs| fs.blocks.free_hint() as f64 / fs.usable_blocks as f64;
+    for name in 0..18u8 {
+        match room(&fs) {
+            enough if enough > 0.33 => assert!(fs.is_at_ease(), "{enough} of PM free"),
+            little if little < 0.29 => assert!(!fs.is_at_ease(), "{little} of PM free"),
+            _ => {}
+        }
+        file(&fs, &[b'b' + name], 20);
+    }
+    assert!(!fs.is_at_ease() && room(&fs) < 0.29, "{} of PM free", room(&fs));
+    while fs.demotion_round(400, WORKERS).unwrap() == Round::Progress {}
+    fs.wal.checkpoint().unwrap();
+    assert!(fs.is_at_ease(), "{} of PM free", room(&fs));
+}
+
 fn taken(fs: &Fs) -> Vec<Victim> {
     match fs.take_victims(100, WORKERS).unwrap() {
         Victims::Group(victims) => victims,

@@ -113,6 +113,9 @@ impl BlockMedium for EmulatedBlock {
     fn last_error(&self) -> Option<MediaError> {
         self.below.last_error()
     }
+    fn is_missing(&self) -> bool {
+        self.below.is_missing()
+    }
 }
 
 #[cfg(test)]
