@@ -316,7 +316,8 @@ says 0 "sub: 4 MiB moved to tier 1$" "$t" migrate mnt/sub --to 1 --wait
 says 0 "PM 0 B  tier 1 2 MiB" "$t" where mnt/sub/b
 # A bar on a terminal, and nothing of it elsewhere: 64 MiB take a disk two thirds of a second.
 progress() { # PATTERN COMMAND…
-    script -qec "${*:2}" /dev/null </dev/null | tr '\r' '\n' | grep -qaE "$1"
+    script -qec "${*:2}" /dev/null </dev/null >drawn
+    tr '\r' '\n' <drawn | grep -caE "$1" >/dev/null
 }
 check "a pool on a slow device" "$t" mkfs --pm "$SHM-p.pm" --pm-size 128M --tier "$WORK/slow.img,size=256M" >/dev/null 2>&1
 mkdir slow && "$t" mount "$SHM-p.pm" slow -o emulate-tier=1:disk && head -c 64M /dev/urandom >slow/a && cp slow/a slow/b && "$t" sync slow
@@ -831,6 +832,47 @@ for _ in $(seq 30); do
     expect 0 "^$" "$t" umount mnt
 done
 rm -f "$SHM-words.pm" words.img
+
+## an older copy of the fast tier would write over what later mounts put below
+"$t" mkfs --pm "$SHM-o.pm" --pm-size 16M --tier "$WORK/o.img,size=64M" >/dev/null 2>&1
+mkdir older && "$t" mount "$SHM-o.pm" older && head -c 1M /dev/urandom >older/a && "$t" sync older --to 1 && "$t" umount older
+cp "$SHM-o.pm" "$SHM-old.pm"
+check "the newest copy is mounted" "$t" mount "$SHM-o.pm" older
+cp older/a newer && cat newer >>older/a && "$t" sync older --to 1 && "$t" umount older
+files=("$SHM-old.pm" "$WORK/o.img")
+unchanged expect 32 "an older copy of this pool's tier 0: .*o.img was used by a later mount; use the newest copy" "$t" mount "$SHM-old.pm" older
+unchanged expect 32 "an older copy of this pool's tier 0" "$t" mount "$SHM-old.pm" older -o degraded
+unchanged expect 32 "an older copy of this pool's tier 0" "$t" mount "$SHM-old.pm" older -o ro
+unchanged expect 8 "an older copy of this pool's tier 0" "$t" check "$SHM-old.pm"
+unchanged expect 8 "an older copy of this pool's tier 0" "$t" check --repair "$SHM-old.pm"
+check "a copy of both is a pool" sh -c 'cp "$1-o.pm" "$1-copy.pm" && cp --sparse=always o.img copy.img && mv o.img aside.img && mv copy.img o.img &&
+    "$0" mount "$1-copy.pm" older && cat newer newer | cmp - older/a && "$0" umount older && mv aside.img o.img' "$t" "$SHM"
+check "the newest one is still good" "$t" mount "$SHM-o.pm" older
+
+# Pages of shared mappings are the kernel's until it writes them: neither sync nor the end of the daemon saw them.
+mapped_survives() { # COMMAND…
+    python3 - "$@" <<'PY'
+import mmap, os, signal, subprocess, sys
+with open("older/mapped", "w+b") as file:
+    file.write(b"A" * 65536)
+    os.fsync(file.fileno())
+    pages = mmap.mmap(file.fileno(), 65536)
+    pages[:] = b"B" * 65536
+    subprocess.check_call(sys.argv[1:])
+    os._exit(0)  # without closing the mapping in order
+PY
+}
+daemon=$(daemon_of older)
+check "sync of mapped pages" mapped_survives sh -c '"$0" sync older && kill -KILL "$1"' "$t" "$daemon"
+umount -l older
+check "remount" "$t" mount "$SHM-o.pm" older
+check "mapped pages survive a killed daemon after sync" sh -c 'head -c 65536 /dev/zero | tr "\\0" B | cmp - older/mapped'
+daemon=$(daemon_of older)
+check "the end of the daemon beside a mapping" mapped_survives sh -c 'kill "$0" && while kill -0 "$0" 2>/dev/null; do sleep 0.1; done' "$daemon"
+check "remount" "$t" mount "$SHM-o.pm" older
+check "mapped pages survive the end of the daemon" sh -c 'head -c 65536 /dev/zero | tr "\\0" B | cmp - older/mapped'
+"$t" umount older
+rm -f "$SHM"-o.pm "$SHM"-old.pm "$SHM"-copy.pm o.img aside.img
 
 ## benches refuse what would measure nothing
 expect 2 "class: 'foo' is no device class; use host, ssd" "$t" bench paper tpfs-13 --quick --class foo

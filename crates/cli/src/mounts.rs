@@ -2,10 +2,18 @@
 
 use crate::failure::{Failure, Outcome, plain};
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// Has the kernel write to the file system of a path what shared mappings have changed: its daemon cannot see it before.
+pub fn write_kernel_pages(path: &Path) -> io::Result<()> {
+    // Not waiting for the other end of a FIFO.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    Ok(rustix::fs::syncfs(&file)?)
+}
 
 /// File-system type of our mounts.
 pub const FS_TYPE: &str = "fuse.terrace";

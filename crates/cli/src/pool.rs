@@ -101,14 +101,39 @@ pub fn warnings(pool: &Path) -> Vec<String> {
 
 /// Whether the pool was unmounted in order; `None` when no checkpoint is readable.
 pub fn is_clean(pool: &Path, superblock: &Superblock) -> Option<bool> {
+    checkpoint(pool, superblock).map(|checkpoint| checkpoint.clean)
+}
+
+/// The newest readable checkpoint.
+fn checkpoint(pool: &Path, superblock: &Superblock) -> Option<Checkpoint> {
     let file = File::open(pool).ok()?;
     let read = |copy: PmBlock| {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
         file.read_exact_at(&mut bytes, copy.offset().0).ok()?;
         Checkpoint::decode(&bytes, &superblock.uuid, superblock.geometry().lane_count).ok()
     };
-    let copies = CHECKPOINT_COPIES.into_iter().filter_map(read);
-    copies.max_by_key(|checkpoint| checkpoint.sequence).map(|checkpoint| checkpoint.clean)
+    CHECKPOINT_COPIES.into_iter().filter_map(read).max_by_key(|checkpoint| checkpoint.sequence)
+}
+
+/// Refuses a tier 0 that is an older copy: one of its devices was used by a later mount. What that mount wrote there is
+/// free space to the copy, which would write over it.
+pub fn refuse_older(pool: &Path, superblock: &Superblock) -> Outcome<()> {
+    let Some(epoch) = checkpoint(pool, superblock).map(|checkpoint| checkpoint.epoch) else { return Ok(()) };
+    for row in superblock.device_rows() {
+        let path = locate(pool, row);
+        let mut first = [0; BLOCK_SIZE as usize];
+        let read = File::open(&path).and_then(|file| file.read_exact_at(&mut first, 0));
+        let Some(header) = read.ok().and_then(|()| DeviceHeader::decode(&first).ok()) else { continue };
+        let ours = header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid;
+        if ours && u64::from(header.epoch.get()) > epoch {
+            let device = path.display();
+            let text = format!(
+                "an older copy of this pool's tier 0: {device} was used by a later mount; use the newest copy"
+            );
+            return Err(Failure::at(pool, text));
+        }
+    }
+    Ok(())
 }
 
 /// The pool's UUID as text.
@@ -285,6 +310,7 @@ pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
     }
     let (superblock, warning) =
         terrace_fs::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
+    refuse_older(pool, &superblock)?;
     let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
     let mut tier_paths = Vec::new();
     let mut missing = Vec::new();

@@ -42,8 +42,8 @@ pub struct DeviceHeader {
     pub device_uuid: [u8; 16],
     /// Blocks, header included.
     pub blocks: U64,
-    /// Zero.
-    pub spare1: U32,
+    /// Epoch of the last mount that could write here; 0 for none. A fast tier whose epoch is smaller is an older copy.
+    pub epoch: U32,
     /// CRC32C of all bytes before it.
     pub crc: U32,
 }

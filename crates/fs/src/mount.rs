@@ -28,12 +28,13 @@ use terrace_cache::BlockCache;
 use terrace_catalog::Catalog;
 use terrace_catalog::ChunkSpace;
 use terrace_catalog::dentry::NameHash;
-use terrace_format::device::SUMMARY_ENTRIES;
+use terrace_format::device::{DeviceHeader, SUMMARY_ENTRIES};
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::inode::ORPHAN_LISTS;
 use terrace_format::superblock::{Refused, Superblock};
-use terrace_format::{BLOCK_SIZE, DeviceId, TierId};
+use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, TierId};
 use terrace_map::{InodeFileMap, RadixTree};
+use terrace_media::block::AlignedBlock;
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_placement::{Ablation, Home, Parameters};
 use terrace_runtime::Clock;
@@ -236,6 +237,19 @@ fn group_blocks(group_bytes: u64, geometry: &terrace_format::Geometry) -> u64 {
     blocks - if blocks < 16 { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES as u64 + 1) }
 }
 
+/// Puts an epoch into a device's header, whose 64 bytes are in one sector: it is the old one or the new one.
+fn stamp(device: &Device, epoch: u64) -> FsResult<()> {
+    let failed_before = device.failed_flushes();
+    let mut block = [AlignedBlock::zeroed()];
+    device.medium.read(DeviceBlock(0), &mut block)?;
+    let [AlignedBlock(bytes)] = &mut block;
+    let mut header = DeviceHeader::decode(bytes)?;
+    header.epoch = u32::try_from(epoch).unwrap_or(u32::MAX).into();
+    bytes.copy_from_slice(&header.encode());
+    device.medium.write(DeviceBlock(0), &block)?;
+    Ok(device.flush(failed_before)?)
+}
+
 /// The threads that drive background work; dropping it stops and joins them.
 pub struct Background {
     _drivers: Vec<Driver>,
@@ -363,6 +377,24 @@ impl Fs {
             superblock,
         };
         Ok(Arc::new(fs))
+    }
+
+    /// Tells the devices that this mount may write to them: their headers get its epoch, before anything else is written.
+    /// By it a mount knows that its persistent memory is an older copy than what its devices were used with.
+    ///
+    /// # Errors
+    /// The first device's that failed; all others were told.
+    pub fn stamp_devices(&self) -> FsResult<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        let mut first_error = None;
+        for device in self.devices.list.iter().filter(|device| !device.medium.is_missing()) {
+            if let Err(error) = stamp(device, self.wal.epoch()) {
+                first_error.get_or_insert(error);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
     }
 
     /// Starts the threads of migration, reclaiming and scanning.

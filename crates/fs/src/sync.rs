@@ -8,7 +8,8 @@ use serde::Serialize;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_blocks::State;
+use terrace_blocks::{Descriptor, State};
+use terrace_catalog::cold_map;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
@@ -23,6 +24,9 @@ pub struct SyncPlan {
     /// Bytes of dirty pages, which would be written back first.
     pub dirty_bytes: u64,
 }
+
+/// How often `sync --to` begins again because something came up meanwhile. Nothing does by itself.
+const MOST_PASSES: u32 = 8;
 
 impl Fs {
     /// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size committed.
@@ -156,25 +160,86 @@ impl Fs {
     }
 
     /// Moves everything that is above `tier` now to `tier` or below, and waits. `progress` is told how many
-    /// blocks are left.
+    /// blocks are left. Gives the bytes of the blocks that were written meanwhile and are in PM: with what was written
+    /// they stay there, also what they held before.
     ///
     /// # Errors
-    /// EINVAL when there is no such tier, EROFS, ENOSPC when it cannot take all, EIO.
-    pub fn sync_to(self: &Arc<Fs>, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<()> {
+    /// EINVAL when there is no such tier, EROFS, ENOSPC when it cannot take all, EIO; EAGAIN when changes were faster again
+    /// and again.
+    pub fn sync_to(self: &Arc<Fs>, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<u64> {
         if tier == 0 {
-            return self.sync();
+            return self.sync().map(|()| 0);
         }
         self.check_drain(tier)?;
+        let begin = self.blocks.new_version();
         self.migration.begin_drain(tier);
-        // First what is dirty in DRAM: written back it lies where it should be, or in PM, and then goes with the rest.
-        let written_back = if self.unwritten.files().is_empty() { Ok(()) } else { self.sync() };
-        let drained = written_back.and_then(|()| self.drain(tier, progress));
-        let done = drained.and_then(|()| self.drain_below(tier, progress));
+        let done = self.send_down(tier, progress);
         self.migration.end_drain();
         done?;
         interleave::point("sync:drained");
         // Each group was flushed before it was installed (M1).
-        self.sync()
+        self.sync()?;
+        let mut written = 0;
+        self.file_blocks(
+            |found| !found.is_clean() && found.version() >= begin,
+            |_| {
+                written += BLOCK_SIZE;
+                Ok(ControlFlow::Continue(()))
+            },
+        )?;
+        Ok(written)
+    }
+
+    fn send_down(self: &Arc<Fs>, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<()> {
+        // First what is dirty in DRAM: written back it lies where it should be, or in PM, and then goes with the rest.
+        if !self.unwritten.files().is_empty() {
+            self.sync()?;
+        }
+        self.take_clean_above(tier)?;
+        for _ in 0..MOST_PASSES {
+            self.drain(tier, progress)?;
+            self.drain_below(tier, progress)?;
+            if !self.take_clean_above(tier)? {
+                return Ok(());
+            }
+        }
+        Err(FsError::WouldBlock)
+    }
+
+    /// A clean block in PM hides its cold copy, which no pass over the tiers moves then. Where that copy lies above `tier`
+    /// the block counts as changed from now on, and goes down like any other. True when there was one.
+    fn take_clean_above(&self, tier: u8) -> FsResult<bool> {
+        let mut taken = false;
+        self.clean_above(tier, |found| {
+            found.set_clean(false);
+            taken = true;
+        })?;
+        Ok(taken)
+    }
+
+    /// Visits clean blocks in PM whose cold copy lies above `tier`, each with its inode locked.
+    fn clean_above(&self, tier: u8, mut visit: impl FnMut(&Descriptor)) -> FsResult<()> {
+        if !self.devices.tiers().iter().any(|above| above.0 < tier) {
+            return Ok(());
+        }
+        self.file_blocks(
+            |found| found.is_clean(),
+            |Victim { ino, block, pm }| {
+                self.with_pages(Wait::Allowed, || {
+                    // Clean is what it is under this lock (S2).
+                    let _guard = self.locks.write(ino);
+                    let shard = self.catalog.read(self.catalog.shard_of(ino.0));
+                    let below = cold_map::lookup(shard.reader(), ino, block)?;
+                    let at = below.and_then(|extent| self.tier_of(extent.device));
+                    let found = self.blocks.descriptor(pm);
+                    if at.is_some_and(|at| at.0 < tier) && found.is_clean() {
+                        visit(found);
+                    }
+                    Ok(())
+                })?;
+                Ok(ControlFlow::Continue(()))
+            },
+        )
     }
 
     fn check_drain(&self, tier: u8) -> FsResult<()> {
@@ -201,6 +266,7 @@ impl Fs {
             only_in_pm += BLOCK_SIZE;
             Ok(ControlFlow::Continue(()))
         })?;
+        self.clean_above(tier, |_| only_in_pm += BLOCK_SIZE)?;
         plan.tiers.push((0, only_in_pm));
         plan.tiers.extend(self.survey_between(tier)?);
         Ok(plan)
@@ -261,14 +327,22 @@ impl Fs {
     fn dirty_before(
         &self,
         before: u64,
+        visit: impl FnMut(Victim) -> FsResult<ControlFlow<()>>,
+    ) -> FsResult<()> {
+        self.file_blocks(|found| found.version() < before && !found.is_clean(), visit)
+    }
+
+    /// Visits the file blocks of the block table whose descriptor is as wanted.
+    fn file_blocks(
+        &self,
+        wanted: impl Fn(&Descriptor) -> bool,
         mut visit: impl FnMut(Victim) -> FsResult<ControlFlow<()>>,
     ) -> FsResult<()> {
         while self.blocks.scan_step()? {}
         for pm in (self.blocks.first_block().0..self.blocks.end_block().0).map(PmBlock) {
             let descriptor = self.blocks.descriptor(pm);
             if descriptor.state() == State::Used
-                && descriptor.version() < before
-                && !descriptor.is_clean()
+                && wanted(descriptor)
                 && let Owner::File { ino, block, unwritten: false } = self.blocks.owner(pm)?
                 && visit(Victim { ino, block, pm })?.is_break()
             {

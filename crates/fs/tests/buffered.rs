@@ -7,6 +7,7 @@ use common::buffered::{Model, World, buffered, create, fill, pattern, read_all};
 use common::{Pool, ROOT};
 use std::time::Duration;
 use terrace_fs::{Allocate, FsResult, MountOptions, Seek, SetAttributes, Wait, WriteFlags};
+use terrace_media::block::{Operation, Times};
 
 const W: Wait = Wait::Allowed;
 const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false };
@@ -75,6 +76,40 @@ fn what_is_read_on_is_read_ahead() -> FsResult<()> {
     let (reads, asked) = reads_of(&mut (0..64).map(|step| (step * 397 + 100) % BLOCKS))?;
     assert!(reads <= asked + 2, "{reads} reads for {asked} blocks here and there");
     Ok(())
+}
+
+/// A new file in the place of an old one, without fsync, as editors and package managers do it: the name changed at once and the
+/// content was in DRAM, so that a crash left neither.
+#[test]
+fn what_replaces_a_file_is_written_back_first() -> FsResult<()> {
+    let world = World::new(2 << 20, 2048);
+    let fs = world.mount(buffered(4 << 20));
+    let (old, new) = (create(&fs, "conf")?, create(&fs, "conf.new")?);
+    fs.write(old, 0, &fill(100_000, 1), ASYNC, W)?;
+    fs.fsync(old, false, W)?;
+    fs.write(new, 0, &fill(120_000, 2), ASYNC, W)?;
+    // Where nothing is replaced nothing is waited for.
+    fs.rename(ROOT, b"conf.new", ROOT, b"conf.tmp", false, Wait::Never)?;
+    assert_eq!(fs.status()?.dram.dirty_bytes, 30 * 4096);
+    let who_may_not_wait = fs.rename(ROOT, b"conf.tmp", ROOT, b"conf", false, Wait::Never);
+    assert!(matches!(who_may_not_wait, Err(terrace_fs::FsError::WouldBlock)));
+    assert_eq!(fs.lookup(ROOT, b"conf")?.ino, old);
+    fs.rename(ROOT, b"conf.tmp", ROOT, b"conf", false, W)?;
+    assert_eq!(fs.status()?.dram.dirty_bytes, 0);
+    for seed in 0..4 {
+        let after = world.crash_now(seed).mount(buffered(4 << 20));
+        let found = after.lookup(ROOT, b"conf")?.ino;
+        assert_eq!(read_all(&after, found)?, fill(120_000, 2));
+        assert!(after.lookup(ROOT, b"conf.tmp").is_err());
+    }
+    // A device that takes nothing keeps nobody from the name.
+    let again = create(&fs, "again")?;
+    fs.write(again, 0, &fill(50_000, 3), ASYNC, W)?;
+    world.device.fail_next(Operation::Write, 0..2048, libc::EIO, Times::Forever);
+    fs.rename(ROOT, b"again", ROOT, b"conf", false, W)?;
+    assert_eq!(read_all(&fs, again)?, fill(50_000, 3));
+    world.device.clear_failures();
+    fs.fsync(again, false, W)
 }
 
 #[test]

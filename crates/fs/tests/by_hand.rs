@@ -336,6 +336,59 @@ fn sync_to_a_tier_empties_all_above_it() -> FsResult<()> {
     Ok(())
 }
 
+/// What had come up from tier 1 is clean over its copy there: it stayed in PM with that copy, nothing went to tier 2, and the
+/// answer was success. What came up from tier 2 has its good copy there, and may stay.
+#[test]
+fn sync_to_a_tier_takes_clean_copies_over_faster_ones() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let files: Vec<Ino> = (1..3).map(|tier| create(&fs, ROOT, &format!("f{tier}"))).collect();
+    for (tier, ino) in (1..).zip(&files) {
+        write(&fs, *ino, 0, &pattern(20_000, tier))?;
+        for to in [tier, 0] {
+            pool.migrate_all(&fs, *ino, to);
+        }
+        assert_eq!(bytes_on(&fs, *ino), [5 * BLOCK, 0, 0]);
+    }
+    assert_eq!(fs.plan_sync_to(2)?.tiers, [(0, 5 * BLOCK), (1, 0)]);
+    fs.sync_to(2, &mut |_| {})?;
+    assert_eq!(bytes_on(&fs, files[0]), [0, 0, 5 * BLOCK]);
+    let [above, between, there] = bytes_on(&fs, files[1]);
+    assert_eq!((above + there, between), (5 * BLOCK, 0));
+    for (tier, ino) in (1..).zip(&files) {
+        assert_content(&fs, *ino, &pattern(20_000, tier));
+    }
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
+/// A log that is appended to while its tail goes down keeps its last block in PM, with what was there before: `sync --to`
+/// said nothing of it.
+#[test]
+fn sync_to_a_tier_tells_of_what_was_written_meanwhile() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let (log, other) = (create(&fs, ROOT, "log"), create(&fs, ROOT, "other"));
+    write(&fs, log, 0, &pattern(3000, 1))?;
+    write(&fs, other, 0, &pattern(40_000, 2))?;
+    assert_eq!(fs.sync_to(1, &mut |_| {})?, 0);
+    write(&fs, log, 3000, &pattern(100, 3))?;
+    write(&fs, other, 0, &pattern(40_000, 2))?;
+    let mut end = 3100;
+    let stayed = fs.sync_to(1, &mut |_| {
+        write(&fs, log, end, b"more").unwrap();
+        end += 4;
+    })?;
+    assert_eq!(stayed, BLOCK);
+    assert_eq!(bytes_on(&fs, log)[0], BLOCK);
+    assert_eq!(bytes_on(&fs, other), [0, 10 * BLOCK, 0]);
+    assert_eq!(fs.sync_to(1, &mut |_| {})?, 0);
+    assert_eq!(bytes_on(&fs, log)[0], 0);
+    Ok(())
+}
+
 /// A tier that cannot take all: ENOSPC, and everything is still there.
 #[test]
 fn sync_to_a_full_tier_says_so() -> FsResult<()> {

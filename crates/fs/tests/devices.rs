@@ -6,10 +6,11 @@ mod common;
 
 use common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
-use terrace_format::Ino;
+use terrace_format::device::DeviceHeader;
+use terrace_format::{DeviceBlock, Ino};
 use terrace_fs::{Fs, FsResult, MountOptions, PoolMedia, Wait, WriteFlags, format, read_superblock};
 use terrace_media::BlockMedium;
-use terrace_media::block::{MissingDevice, Operation, SimulatedDevice, Times};
+use terrace_media::block::{AlignedBlock, MissingDevice, Operation, SimulatedDevice, Times};
 use terrace_placement::Home;
 
 const W: Wait = Wait::Allowed;
@@ -290,4 +291,47 @@ fn without_its_only_device_a_pool_is_its_persistent_memory() -> FsResult<()> {
         assert_holds(&fs, ino, name, 256 << 10)?;
     }
     fs.unmount()
+}
+
+/// An older copy of PM takes what later mounts wrote for free space: devices know the last mount that could write to them.
+#[test]
+fn devices_know_the_last_mount_that_could_write() -> FsResult<()> {
+    let pool = Pool::new(4 << 20, 64);
+    let devices = [Arc::new(SimulatedDevice::new(256)), Arc::new(SimulatedDevice::new(256))];
+    drop(two_devices(&pool, &devices[0], &devices[1])?);
+    let header = |device: &SimulatedDevice| {
+        let mut block = [AlignedBlock::zeroed()];
+        device.read(DeviceBlock(0), &mut block).unwrap();
+        DeviceHeader::decode(&block[0].0).unwrap()
+    };
+    let mount = |read_only: bool, lost: bool| {
+        let missing = Arc::new(MissingDevice::new("lost".into(), 256));
+        let second: Arc<dyn BlockMedium> = if lost { missing } else { devices[1].clone() };
+        let media = PoolMedia { pm: pool.pm.clone(), block: vec![devices[0].clone(), second] };
+        let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
+        let options = MountOptions { read_only, ..MountOptions::default() };
+        Fs::mount(media, superblock, options, Arc::clone(&pool.clock))
+    };
+    let before = [header(&devices[0]), header(&devices[1])];
+    assert_eq!(before.map(|header| header.epoch.get()), [0, 0], "nobody said so");
+    mount(false, false)?.stamp_devices()?;
+    let first = [header(&devices[0]), header(&devices[1])];
+    assert!(first[0].epoch.get() > 1 && first[0].epoch == first[1].epoch);
+    for (old, new) in before.iter().zip(&first) {
+        assert_eq!(DeviceHeader { epoch: new.epoch, crc: new.crc, ..*old }, *new, "nothing else");
+    }
+    // It is there after a loss of power.
+    let left = SimulatedDevice::from_image(devices[0].snapshot().image_none());
+    assert_eq!(header(&left), first[0]);
+    mount(true, false)?.stamp_devices()?;
+    assert_eq!(header(&devices[0]), first[0], "a mount that only reads");
+    mount(false, true)?.stamp_devices()?;
+    assert!(header(&devices[0]).epoch.get() > first[0].epoch.get());
+    assert_eq!(header(&devices[1]), first[1], "one that was not there");
+    // One that fails does not keep the others from it.
+    devices[0].fail_next(Operation::Write, 0..1, libc::EIO, Times::Forever);
+    let fs = mount(false, false)?;
+    assert!(fs.stamp_devices().is_err());
+    assert!(header(&devices[1]).epoch.get() > header(&devices[0]).epoch.get());
+    Ok(())
 }

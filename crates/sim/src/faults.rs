@@ -450,7 +450,7 @@ fn perform(world: &Shared, act: &Act) -> Result<(), FsError> {
             call.run(&fs, Wait::Allowed).map(|_| ())
         }
         Action::Sync => fs.sync(),
-        Action::SyncDown => fs.sync_to(1, &mut |_| {}),
+        Action::SyncDown => fs.sync_to(1, &mut |_| {}).map(drop),
         Action::Remount => fs.unmount(),
         Action::WriteBack => {
             world.borrow().clock.advance(DUE);

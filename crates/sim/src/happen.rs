@@ -270,8 +270,8 @@ fn sync_down(world: &Shared) {
         return;
     }
     match result {
-        Ok(()) if quiet => now.assert_all_below(tier),
-        Ok(()) => {}
+        Ok(_) if quiet => now.assert_all_below(tier),
+        Ok(_) => {}
         // A flush that failed for one group counts against others in flight (M1).
         Err(error) if now.config.faults && error.errno() == libc::EIO => return,
         // What pins and other moves bring up meanwhile is brought down again, but not for ever.

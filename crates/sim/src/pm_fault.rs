@@ -103,7 +103,7 @@ fn poisoned_background(world: &Shared, seed: u64, fails: (Access, Times), action
     world.borrow().clock.advance(Duration::from_millis(20));
     let below = world.borrow().config.device_blocks > 0;
     let (done, struck) = amid_poison(world, fails, |fs| match action {
-        Action::SyncDown if below => fs.sync_to(1, &mut |_| {}),
+        Action::SyncDown if below => fs.sync_to(1, &mut |_| {}).map(drop),
         Action::Background(rounds) => {
             fs.run_background(*rounds);
             Ok(())

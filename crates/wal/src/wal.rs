@@ -67,6 +67,10 @@ impl Wal {
     pub fn max_record(&self) -> usize {
         self.geometry.max_record() as usize
     }
+    /// Epoch of this mount: larger than that of every mount before.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
     /// The next LSN to be drawn: every later transaction has this one or a larger.
     pub fn next_lsn(&self) -> Lsn {
         Lsn(self.next_lsn.load(Ordering::SeqCst))

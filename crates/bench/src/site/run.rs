@@ -163,7 +163,7 @@ impl Site {
     /// What Terrace says.
     pub fn demote(&self, mounted: &Mounted) -> Outcome<()> {
         match (&mounted.place, &mounted.status_of) {
-            (Place::Local { fs, .. }, _) => Ok(fs.sync_to(1, &mut |_| {})?),
+            (Place::Local { fs, .. }, _) => Ok(fs.sync_to(1, &mut |_| {}).map(drop)?),
             (_, Some(root)) => {
                 let args = ["sync".into(), "--to".into(), "1".into(), root.clone().into_os_string()];
                 self.start(&self.terrace, &args, PATIENCE, false)?.wait(self).map(drop)

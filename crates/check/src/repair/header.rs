@@ -43,12 +43,14 @@ pub(crate) fn mend(
         header.version = 1.into();
         (header.tier, header.role, header.index) = (row.tier, 1, index as u8);
         (header.pool_uuid, header.device_uuid, header.blocks) = (superblock.uuid, row.uuid, row.blocks);
-        let wanted = header.encode();
         let mut block = [AlignedBlock::zeroed()];
         if medium.blocks() < row.blocks.get() || medium.read(DeviceBlock(0), &mut block).is_err() {
             continue;
         }
         let [AlignedBlock(found)] = &mut block;
+        // Only the device knows it; what is damaged gets it at the next mount.
+        header.epoch = DeviceHeader::decode(found).map_or(0.into(), |found| found.epoch);
+        let wanted = header.encode();
         if wanted.get(..64) == found.get(..64) || !is_meant(found, &header) {
             continue;
         }

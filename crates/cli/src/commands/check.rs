@@ -60,6 +60,7 @@ fn open(args: &Check, repair: bool) -> Outcome<Devices> {
             if let Some(warning) = warning {
                 output::warn(format!("{}: {warning}", path.display()));
             }
+            pool::refuse_older(&path, &superblock)?;
             for index in 0..superblock.device_rows().len() {
                 let opened = pool::open_tier(&path, &superblock, index, !repair).or_else(|failure| {
                     pool::open_damaged_tier(&path, &superblock, index, !repair).ok_or(failure)

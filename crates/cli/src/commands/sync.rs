@@ -2,7 +2,8 @@
 
 use crate::args::Sync;
 use crate::control::{Located, Request, locate};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, plain};
+use crate::mounts;
 use crate::output::{self, OUTPUT_VERSION, human};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -27,6 +28,9 @@ pub fn run(args: &Sync) -> Outcome<u8> {
         show_plan(args, &plan);
         return Ok(0);
     }
+    mounts::write_kernel_pages(&args.dir).map_err(|error| {
+        Failure::at(&args.dir, format!("pages of shared mappings cannot be written: {}", plain(&error)))
+    })?;
     let request = match &args.to {
         Some(tier) => Request::SyncTo { tier: tier.clone() },
         None => Request::Sync,
@@ -34,7 +38,11 @@ pub fn run(args: &Sync) -> Outcome<u8> {
     let bar = bar();
     let result = daemon.ask(&request, |left| show(&bar, left));
     bar.finish_and_clear();
-    result.map_err(at)?;
+    let written = result.map_err(at)?["written_meanwhile_bytes"].as_u64().unwrap_or(0);
+    if written > 0 {
+        let text = "in blocks that were written meanwhile stay in the fast tier, with what these held before";
+        output::print(format!("{}: {} {text}", args.dir.display(), human(written)));
+    }
     Ok(0)
 }
 

@@ -139,7 +139,9 @@ impl Shared {
             Request::Sync => fs.sync().map(|()| serde_json::Value::Null).map_err(text),
             Request::SyncTo { tier } => {
                 let tier = self.tier(tier)?;
-                fs.sync_to(tier, progress).map(|()| serde_json::Value::Null).map_err(text)
+                fs.sync_to(tier, progress)
+                    .map(|written| serde_json::json!({ "written_meanwhile_bytes": written }))
+                    .map_err(text)
             }
             Request::SyncPlan { tier } => {
                 let tier = tier.as_deref().map_or(Ok(0), |tier| self.tier(tier))?;

@@ -12,7 +12,7 @@ mod notify;
 use crate::control::{Contact, Server, Shared, state};
 use crate::emulation::Emulated;
 use crate::failure::{Failure, Outcome, plain, status};
-use crate::mounts::is_inside;
+use crate::mounts::{is_inside, write_kernel_pages};
 use crate::options::Options;
 use crate::output;
 use crate::pool::{self, OpenPool};
@@ -90,6 +90,11 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
         .map_err(|error| Failure::at(&plan.pool, error))?;
     if !warnings.is_empty() && !plan.options.fs.read_only {
         warnings.extend(mend(&*pm, &superblock));
+    }
+    if let Err(error) = fs.stamp_devices() {
+        let text = format!("a device does not say that it was used by this mount: {error}");
+        tracing::warn!("{text}");
+        warnings.push(text);
     }
     warnings.extend(short);
     let socket = directory.join("control");
@@ -227,7 +232,18 @@ struct Stopper {
 }
 
 impl Stopper {
+    /// Who still uses the mount may have changed pages of shared mappings that only the kernel knows of.
+    fn write_kernel_pages(&self) {
+        let dir = self.dir.clone();
+        ending::for_a_while("terrace-pages", PATIENCE, move || {
+            if let Err(error) = write_kernel_pages(&dir) {
+                tracing::error!(%error, "pages of shared mappings may be lost");
+            }
+        });
+    }
+
     fn stop(&self) {
+        self.write_kernel_pages();
         self.fs.begin_end();
         // Not for ever beside a device that hangs: what it does not take goes into persistent memory at the end.
         let fs = Arc::clone(&self.fs);
@@ -247,6 +263,7 @@ impl Stopper {
             }
             if self.clock.monotonic_ns() - begin > PATIENCE.as_nanos() as u64 {
                 tracing::warn!(dir = %self.dir.display(), "still in use; users are cut off");
+                self.write_kernel_pages();
                 if let Err(error) = terrace_fuse::unmount(&self.dir, Unmount::Abort) {
                     tracing::warn!(%error, "detach");
                 }

@@ -182,7 +182,7 @@ impl Fs {
     }
 
     /// The tier of a device.
-    pub(super) fn tier_of(&self, device: DeviceId) -> Option<TierId> {
+    pub(crate) fn tier_of(&self, device: DeviceId) -> Option<TierId> {
         self.devices.list.get(usize::from(device.0)).map(|device| device.tier)
     }
 

@@ -39,7 +39,9 @@ impl Fs {
     /// Does some of the queued promotions, as long as PM has room above the back-pressure mark.
     pub(super) fn promotion_round(&self) -> FsResult<()> {
         for _ in 0..BATCH {
-            if self.blocks.free_hint() < 2 * self.slow_below.load(Ordering::Relaxed) {
+            // What comes up during a `sync --to` would hide a copy that it is to move.
+            let draining = self.migration.drain_to.load(Ordering::Acquire) > 0;
+            if draining || self.blocks.free_hint() < 2 * self.slow_below.load(Ordering::Relaxed) {
                 self.migration.promotions.lock().clear();
                 return Ok(());
             }

@@ -296,7 +296,7 @@ impl Model {
             16 => {
                 fs.run_background(20);
             }
-            17 if self.random.random_range(0..4) == 0 => fs.sync_to(1, &mut |_| {})?,
+            17 if self.random.random_range(0..4) == 0 => _ = fs.sync_to(1, &mut |_| {})?,
             _ => {
                 let file = &self.files[index];
                 assert_eq!(read_all(fs, ino)?, file.now);
