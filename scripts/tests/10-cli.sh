@@ -833,6 +833,26 @@ for _ in $(seq 30); do
 done
 rm -f "$SHM-words.pm" words.img
 
+## devices are found by their headers: disks change their names, and files are moved
+"$t" mkfs --pm "$SHM-l.pm" --pm-size 16M --tier "$WORK/l1.img,size=64M" --tier "$WORK/l2.img,size=64M,class=hdd" >/dev/null 2>&1
+mkdir found && "$t" mount "$SHM-l.pm" found && head -c 1M /dev/urandom >found/a && cp found/a found/b
+"$t" migrate found/a --to 1 --wait >/dev/null && "$t" migrate found/b --to 2 --wait >/dev/null && cp found/a there && "$t" umount found
+mv l1.img aside.img && mv l2.img l1.img && mv aside.img l2.img
+says 0 "l2.img \[ok\]" "$t" status "$SHM-l.pm"
+check "swapped devices" "$t" mount "$SHM-l.pm" found
+check "each is what it was" sh -c 'cmp found/a there && cmp found/b there'
+says 0 "^1 .*l2.img" "$t" status found
+"$t" umount found
+check "check finds them" "$t" check --data "$SHM-l.pm" >/dev/null
+loop=$(losetup -f --show l1.img) && mv l1.img gone.img
+check "a device of another name" "$t" mount "$SHM-l.pm" found
+check "is what it was" cmp found/b there
+says 0 "^2 .*$loop" "$t" status found
+"$t" umount found
+losetup -d "$loop"
+expect 32 "foreign tier 2: .*l2.img: is device 0 \(tier 1\) of this pool" "$t" mount "$SHM-l.pm" found
+rm -f "$SHM-l.pm" gone.img l2.img
+
 ## an older copy of the fast tier would write over what later mounts put below
 "$t" mkfs --pm "$SHM-o.pm" --pm-size 16M --tier "$WORK/o.img,size=64M" >/dev/null 2>&1
 mkdir older && "$t" mount "$SHM-o.pm" older && head -c 1M /dev/urandom >older/a && "$t" sync older --to 1 && "$t" umount older

@@ -120,12 +120,10 @@ fn checkpoint(pool: &Path, superblock: &Superblock) -> Option<Checkpoint> {
 pub fn refuse_older(pool: &Path, superblock: &Superblock) -> Outcome<()> {
     let Some(epoch) = checkpoint(pool, superblock).map(|checkpoint| checkpoint.epoch) else { return Ok(()) };
     for row in superblock.device_rows() {
-        let path = locate(pool, row);
-        let mut first = [0; BLOCK_SIZE as usize];
-        let read = File::open(&path).and_then(|file| file.read_exact_at(&mut first, 0));
-        let Some(header) = read.ok().and_then(|()| DeviceHeader::decode(&first).ok()) else { continue };
-        let ours = header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid;
-        if ours && u64::from(header.epoch.get()) > epoch {
+        let path = locate(pool, superblock, row);
+        let newer =
+            |header: DeviceHeader| is_ours(&header, superblock, row) && u64::from(header.epoch.get()) > epoch;
+        if header(&path).is_some_and(newer) {
             let device = path.display();
             let text = format!(
                 "an older copy of this pool's tier 0: {device} was used by a later mount; use the newest copy"
@@ -169,8 +167,41 @@ pub fn tier_named(rows: &[DeviceRow], name: &str) -> Result<u8, String> {
     }
 }
 
-/// Where a tier device is: at its path, or beside a pool that was moved with its files.
-pub fn locate(pool: &Path, row: &DeviceRow) -> PathBuf {
+/// Where a tier device is. Its header tells: disks change their names with each boot, so that one that is not at its path is
+/// looked for at those of the pool's others and among the block devices of its size. Where it is not found, its path.
+pub fn locate(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> PathBuf {
+    let hint = at_or_beside(pool, row);
+    let is_it = |path: &PathBuf| header(path).is_some_and(|header| is_ours(&header, superblock, row));
+    if is_it(&hint) {
+        return hint;
+    }
+    let others = superblock.device_rows().iter().map(|other| at_or_beside(pool, other));
+    others.chain(block_devices(row.blocks.get() * BLOCK_SIZE)).find(is_it).unwrap_or(hint)
+}
+
+/// The header of what is at a path, when it is one.
+fn header(path: &Path) -> Option<DeviceHeader> {
+    let mut first = [0; BLOCK_SIZE as usize];
+    File::open(path).and_then(|file| file.read_exact_at(&mut first, 0)).ok()?;
+    DeviceHeader::decode(&first).ok()
+}
+
+fn is_ours(header: &DeviceHeader, superblock: &Superblock, row: &DeviceRow) -> bool {
+    header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid
+}
+
+/// The block devices of this machine that have so many bytes.
+fn block_devices(bytes: u64) -> impl Iterator<Item = PathBuf> {
+    let sectors = (bytes / 512).to_string();
+    let names = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    let sized = names.filter(move |name| {
+        fs::read_to_string(name.path().join("size")).is_ok_and(|size| size.trim() == sectors)
+    });
+    sized.map(|name| Path::new("/dev").join(name.file_name()))
+}
+
+/// The path that a row names, or, for a pool that was moved with its files, the one beside it.
+fn at_or_beside(pool: &Path, row: &DeviceRow) -> PathBuf {
     let hint = Path::new(OsStr::from_bytes(row.path()));
     if fs::symlink_metadata(hint).is_err()
         && let (Some(directory), Some(name)) = (pool.parent(), hint.file_name())
@@ -186,8 +217,12 @@ pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: 
     let Some(row) = superblock.device_rows().get(index) else {
         return Err(Failure::at(pool, format!("no device {index}")));
     };
-    let path = locate(pool, row);
+    let path = locate(pool, superblock, row);
     let tier = row.tier;
+    // Another device of the pool that lies there is in use, which is not what is wrong.
+    if let Some(found) = header(&path).filter(|found| !is_ours(found, superblock, row)) {
+        is_meant(superblock, index, &path, &found.encode(), row.blocks.get())?;
+    }
     let device = FileDevice::open(&path, true, read_only).map_err(|error| match &error {
         OpenError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
             Failure::new(format!("missing tier {tier}: {}: {}", path.display(), plain(source)))
@@ -224,7 +259,7 @@ fn is_meant(superblock: &Superblock, index: usize, path: &Path, first: &[u8], bl
 /// Why a mount would refuse a tier of a pool that is not mounted, its device first: seen without taking anything, so that
 /// it may be asked beside a check. `None` where nothing is wrong, or the caller may not read the device.
 pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Option<(&'static str, String)> {
-    let path = locate(pool, superblock.device_rows().get(index)?);
+    let path = locate(pool, superblock, superblock.device_rows().get(index)?);
     let look = || -> io::Result<([u8; BLOCK_SIZE as usize], u64)> {
         let mut file = File::open(&path)?;
         let mut first = [0; BLOCK_SIZE as usize];
@@ -263,12 +298,11 @@ pub fn open_damaged_tier(
     read_only: bool,
 ) -> Option<FileDevice> {
     let row = superblock.device_rows().get(index)?;
-    let device = FileDevice::open(locate(pool, row), true, read_only).ok()?;
+    let device = FileDevice::open(locate(pool, superblock, row), true, read_only).ok()?;
     let mut first = [AlignedBlock::zeroed()];
     device.read(DeviceBlock(0), &mut first).ok()?;
     let [AlignedBlock(bytes)] = &first;
-    let ours = |header: DeviceHeader| header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid;
-    let possible = DeviceHeader::decode(bytes).map_or(true, ours);
+    let possible = DeviceHeader::decode(bytes).map_or(true, |header| is_ours(&header, superblock, row));
     (possible && device.blocks() == row.blocks.get()).then_some(device)
 }
 

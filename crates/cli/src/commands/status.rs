@@ -62,7 +62,7 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
         let (health, reason) = pool::trouble_of_tier(pool, superblock, index)
             .map_or(("ok", None), |(health, reason)| (health, Some(reason)));
         let size = row.blocks.get() * BLOCK_SIZE;
-        let path = output::path_text(&pool::locate(pool, row));
+        let path = output::path_text(&pool::locate(pool, superblock, row));
         let device = json!({
             "path": path, "capacity_bytes": size, "used_bytes": null, "health": health, "reason": reason,
             "class": class_name(row), "speed": speed_status(row),
