@@ -32,7 +32,10 @@ PY
 }
 check "a quick row runs in process" quick_row_runs
 
-# Its mounts are in a mount namespace of its own, and what it measures through the kernel is in a memory cgroup.
+# Its mounts are in a mount namespace of its own, and what it measures through the kernel is in a memory cgroup. The mounts
+# around it propagate, as they do under systemd: what is unmounted outside may not live on in the bench.
+mkdir -p bound other && mount --bind bound bound && mount --make-shared bound
+mount -t tmpfs none other && mount --make-shared other
 confined() {
     python3 - "$TERRACE" "$WORK" <<'PY'
 import glob, os, subprocess, sys
@@ -46,24 +49,33 @@ def children(pid):
             yield int(child)
             yield from children(child)
 mounts = open("/proc/self/mountinfo").read()
-run = subprocess.Popen([terrace, "bench", "paper", "tpfs-9", "--quick", "--rounds", "1", "--peers", "terrace", "--dir", f"{work}/scratch",
+def daemons(): return [child for child in children(run.pid) if f" {work}/bound/scratch" in open(f"/proc/{child}/mountinfo").read()]
+run = subprocess.Popen([terrace, "bench", "paper", "tpfs-9", "--quick", "--rounds", "2", "--peers", "terrace", "--dir", f"{work}/bound/scratch",
                         "--out", f"{work}/out", "--json"], stdout=open("row.json", "w"), stderr=open("row.err", "w"))
-apart, confined = False, set()
+apart, confined, let_go = False, set(), None
 while run.poll() is None:
     try:
         apart |= link(run.pid) != link("self")
         for child in children(run.pid):
             confined.update(set(memory(child)) - set(memory("self")))
         assert open("/proc/self/mountinfo").read() == mounts, "a mount of the bench is seen outside"
+        # Once it has mounted something itself.
+        if let_go is None and (found := daemons()):
+            subprocess.check_call(["umount", "other"])
+            mounts = open("/proc/self/mountinfo").read()
+            let_go = all(f" {work}/other " not in open(f"/proc/{pid}/mountinfo").read() for pid in [run.pid, *found])
     except (FileNotFoundError, ProcessLookupError):
         pass
 assert run.returncode == 0, open("row.err").read()
 assert apart, "the bench mounts in the namespace of its caller"
+assert let_go, "what was unmounted outside lives on in the bench"
 if "no cgroup hierarchy has the memory controller" not in open("row.json").read():
     assert any("terrace" in path for path in confined), confined
 PY
 }
 check "the bench has a mount namespace and a memory cgroup" confined
+check "it leaves no mount" umount bound
+umount other 2>/dev/null
 
 # The rows beyond the publications, in process and on a plain file. What they claim is not judged here: only that every
 # figure is there, and its claims, and that a burst is not refused for want of space.
