@@ -1,7 +1,7 @@
 //! `terrace umount`
 
 use crate::args::Umount;
-use crate::control::{Daemon, Located, Pending, Request, locate};
+use crate::control::{Daemon, Located, Pending, Request, locate, state};
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts::{self, Mount};
 use crate::{output, pool};
@@ -50,6 +50,7 @@ pub fn run(args: &Umount) -> Outcome<u8> {
             detach(&args.dir, &mount, device)?;
         }
     }
+    state::remove_dead();
     Ok(0)
 }
 
