@@ -89,7 +89,8 @@ unchanged expect 1 "'lots' is not a size" "$t" mkfs --pm "$pm" --pm-size lots
 unchanged expect 1 "'fast' is no device class; use ssd" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=64M,class=fast"
 unchanged expect 1 "'speed=9': use size=SIZE or class" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,speed=9"
 unchanged expect 1 "no space for 15 TiB" "$t" mkfs --pm "$pm" --pm-size 15T
-unchanged expect 1 "16 TiB" "$t" mkfs --pm "$pm" --pm-size 1023T
+unchanged expect 1 ": 1023 TiB is too large for persistent memory, which must be below 16 TiB" "$t" mkfs --pm "$pm" --pm-size 1023T
+unchanged expect 1 ": 16 TiB is too large for persistent memory" "$t" mkfs --pm "$pm" --pm-size 16T
 unchanged expect 1 "given twice" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=64M" --tier "$tier,size=64M"
 ln blank blank2
 unchanged expect 1 "given twice" "$t" mkfs --pm "$pm" --pm-size 16M --tier blank --tier blank2
@@ -186,7 +187,20 @@ mv moved.img tier.img
 truncate -s 17M "$pm"
 unchanged expect 32 "resized tier 0" "$t" mount "$pm" mnt
 says 1 "$pm \[resized\] \(was 16777216 bytes, is 17825792" "$t" status "$pm"
+# A check called it clean, and a shorter one damaged beyond repair.
+for repair in "" --repair; do
+    unchanged expect 8 "$pm: resized tier 0: was 16777216 bytes, is 17825792; bring back its size" "$t" check $repair "$pm"
+done
 truncate -s 16M "$pm"
+cp --sparse=always "$pm" "$SHM-cut.pm"
+files+=("$SHM-cut.pm")
+for size in $((15 << 20)) $(((15 << 20) + 5)) 8192; do
+    truncate -s "$size" "$SHM-cut.pm"
+    unchanged expect 8 "$SHM-cut.pm: resized tier 0: was 16777216 bytes, is $size; bring back its size" "$t" check "$SHM-cut.pm"
+    unchanged expect 8 "resized tier 0: was 16777216 bytes, is $size" "$t" check --repair "$SHM-cut.pm"
+done
+rm "$SHM-cut.pm"
+check "sound with its size" "$t" check "$pm" >/dev/null
 mkdir -p inside
 check "pool on a disk" "$t" mkfs --pm inside/pm --pm-size 16M >/dev/null 2>err
 [ "$(stat -f -c %T inside)" = tmpfs ] || check "a disk is no memory" grep -q "not on tmpfs, hugetlbfs or DAX" err
@@ -202,6 +216,8 @@ expect 1 "in use by another process" "$t" mkfs --pm "$pm" --force
 expect 1 "in use by another process" "$t" mkfs --pm "$SHM-c.pm" --pm-size 16M --tier "$tier" --force
 check "nothing left behind" test ! -e "$SHM-c.pm"
 expect 8 "busy: already mounted" "$t" check "$pm"
+expect 8 "$mnt: is the mount of $pm; unmount it and check $pm" "$t" check mnt
+expect 8 "is a directory and no Terrace mount" "$t" check "$WORK"
 head -c 50M /dev/urandom >data
 check "write more than PM" cp data mnt/data
 check "read" cmp data mnt/data
@@ -311,6 +327,12 @@ plan = json.loads(subprocess.check_output(["$t", "migrate", "mnt/sub", "--to", "
 assert plan["output_version"] == 1 and plan["dry_run"] and plan["tier"] == 1, plan
 assert plan["tiers"][0] == {"id": 0, "bytes": 4 << 20} and plan["move_bytes"] == 4 << 20 and plan["files"] == 3, plan
 PY
+# Names as status and iostat print them, and as people write them.
+for name in ram RAM PM 0; do
+    says 0 "sub: 3 files and directories; would move to tier 0: nothing" "$t" migrate mnt/sub --to $name --dry-run
+done
+says 0 "would move to tier 1: 4 MiB from tier 0" "$t" pin mnt/sub --tier SSD --dry-run
+says 0 "would move to tier 1 or below" "$t" sync mnt --to Ssd --dry-run
 says 0 "PM 2 MiB  tier 1 0 B" "$t" where mnt/sub/a
 says 0 "sub: 4 MiB moved to tier 1$" "$t" migrate mnt/sub --to 1 --wait
 says 0 "PM 0 B  tier 1 2 MiB" "$t" where mnt/sub/b
@@ -435,10 +457,22 @@ holder=$!
 until [ "$(cat /proc/$holder/comm)" = sleep ]; do sleep 0.01; done
 expect 1 "busy: sleep \($holder\): has $mnt/data open" "$t" umount mnt
 kill $holder && wait $holder 2>/dev/null
+mkdir mnt/inner bind
+for inside in mnt/inner mnt/data; do expect 1 "$inside: not a mount, but lies in that at $mnt; unmount $mnt" "$t" umount $inside; done
+mount --bind mnt bind
+expect 1 "mounted at $mnt, $WORK/bind; name the one" "$t" umount "$pm"
+umount bind
+rmdir mnt/inner bind
 pid=$(daemon_of mnt)
 check "umount" "$t" umount mnt
 check "the daemon has ended" test ! -e /proc/$pid/exe
 expect 1 "not mounted" "$t" umount mnt
+expect 1 "not mounted" "$t" umount "$pm"
+check "mount" "$t" mount "$pm" mnt
+pid=$(daemon_of mnt)
+expect 0 '^$' "$t" umount "$pm"
+check "umount of a pool ends its daemon" test ! -e /proc/$pid/exe
+check "and its mount" eval '! is_mounted "$mnt"'
 check "clean" grep -q "not mounted, clean" <("$t" status "$pm")
 check "check" grep -q ": clean; .*cold data not read" <("$t" check "$pm")
 check "check --data" grep -q ": clean; .*cold data read" <("$t" check --data "$pm")
@@ -448,6 +482,14 @@ unchanged says 0 ": clean" "$t" check --repair "$pm"
 unchanged says 0 ": clean" ./fsck.terrace -a "$pm"
 check "fsck -n" ./fsck.terrace -n "$pm"
 expect 8 "no Terrace pool" "$t" check content
+# What somebody else has open is not judged, and not called unsound or absent.
+expect 8 "tier.img: busy: in use by another process" flock -n tier.img "$t" check "$pm"
+says 8 "$pm: could not be judged; " flock -n tier.img "$t" check "$pm"
+flock -n tier.img "$t" check "$pm" >out 2>/dev/null
+check "in use is not absent" eval 'grep -q "^could not be judged: device 0" out && ! grep -qE "DeviceAbsent|NOT sound" out'
+for option in y a p n f; do
+    check "operating.md names -$option" grep -qE -- "fsck.terrace.*[ (]\`?-$option[\`, ]" "$(dirname "$0")/../../docs/operating.md"
+done
 check "umount(8) ends the daemon too" bash -c "'$t' mount '$pm' mnt && pid=\$('$t' status mnt --json |
     python3 -c 'import json, sys; print(json.load(sys.stdin)[\"pid\"])') && umount mnt &&
     for i in \$(seq 50); do [ -e /proc/\$pid/exe ] || exit 0; sleep 0.1; done; exit 1"
@@ -484,6 +526,7 @@ assert tiers[2]["devices"][0]["speed"]["write_latency_ns"] == 30000
 PY
 expect 32 "emulate-tier: the pool has no tier 5" "$t" mount "$SHM-speed.pm" mnt -o emulate-tier=5:nvme
 expect 1 "emulate-pm=1:2: .*WRITE_NS:BYTES_PER_S" "$t" mount "$SHM-speed.pm" mnt -o emulate-pm=1:2
+expect 1 "emulate-pm=300:1G: given twice" "$t" mount "$SHM-speed.pm" mnt -o emulate-pm=200:1G,emulate-pm=300:1G
 expect 1 "emulate-tier=1:fast: 'fast' is no device class" "$t" mount "$SHM-speed.pm" mnt -o emulate-tier=1:fast
 check "mount with emulated media" "$t" mount "$SHM-speed.pm" mnt \
     -o emulate-pm=run:300:2G:300,emulate-tier=1:nvme,emulate-tier=4:sata
@@ -691,12 +734,19 @@ grep -qE "not connected|connection abort" <<<"$text" || fail "no ENOTCONN: $text
 exec 7<&-
 expect 1 "daemon was killed" "$t" status mnt
 check "not clean" grep -q "not clean" <("$t" status "$pm")
-expect 0 "removed the mount of a daemon that was killed" "$t" mount "$pm" mnt
+# Where there is no syslog its log lies there.
+rm -f /run/terrace/"$("$t" status "$pm" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["uuid"])')"/log
+expect 0 "removed the mount of a daemon that was killed" "$t" mount "$pm" mnt -o "log=$WORK/killed.log"
 check "acknowledged data" cmp content mnt/content
 check "recovered" grep -q "after a crash" <("$t" status mnt)
 kill -KILL "$(daemon_of mnt)"
 sleep 0.3
+state=/run/terrace/$("$t" status "$pm" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["uuid"])')
+check "a killed daemon leaves its socket" test -S "$state/control"
+# One that has just been made may be about to listen.
+touch -d '1 minute ago' "$state/control"
 expect 0 "removed the mount of a daemon that was killed" "$t" umount mnt
+check "which goes with the mount" test ! -e "$state"
 check "nothing is mounted" test -z "$(awk -v dir="$WORK" 'index($5, dir) == 1' /proc/self/mountinfo)"
 check "check after kill" "$t" check "$pm" >out
 check "verdict after kill" grep -q ": sound; was not unmounted: " out
@@ -899,6 +949,12 @@ expect 2 "class: 'foo' is no device class; use host, ssd" "$t" bench paper tpfs-
 expect 2 "dataset: must be more than 0" "$t" bench paper tpfs-13 --dataset 0
 expect 2 "seconds: must be more than 0" "$t" bench run varmail . --seconds 0
 expect 1 "/nowhere/trace: No such file" "$t" bench run trace:/nowhere/trace .
+expect 2 "rounds: must be more than 0" "$t" bench paper tpfs-13 --quick --rounds 0
+expect 2 "rounds: must be more than 0" "$t" bench run varmail . --rounds 0
+expect 1 "rounds: must be more than 0" "$t" bench smoke --rounds 0
+expect 2 "record needs peer local" "$t" bench paper tpfs-13 --quick --peers terrace --record none.trace --dir "$WORK/scratch"
+expect 2 "record: row predictor-cost asks nothing of the peer local" "$t" bench paper predictor-cost --quick --record none.trace
+check "no trace was made" test ! -e none.trace
 
 ## an ordinary user
 if command -v fusermount3 >/dev/null && command -v setpriv >/dev/null; then

@@ -32,7 +32,10 @@ PY
 }
 check "a quick row runs in process" quick_row_runs
 
-# Its mounts are in a mount namespace of its own, and what it measures through the kernel is in a memory cgroup.
+# Its mounts are in a mount namespace of its own, and what it measures through the kernel is in a memory cgroup. The mounts
+# around it propagate, as they do under systemd: what is unmounted outside may not live on in the bench.
+mkdir bound && mount --bind bound bound && mount --make-shared bound
+mkdir bound/other && mount -t tmpfs none bound/other
 confined() {
     python3 - "$TERRACE" "$WORK" <<'PY'
 import glob, os, subprocess, sys
@@ -46,24 +49,33 @@ def children(pid):
             yield int(child)
             yield from children(child)
 mounts = open("/proc/self/mountinfo").read()
-run = subprocess.Popen([terrace, "bench", "paper", "tpfs-9", "--quick", "--rounds", "1", "--peers", "terrace", "--dir", f"{work}/scratch",
+def daemons(): return [child for child in children(run.pid) if f" {work}/bound/scratch" in open(f"/proc/{child}/mountinfo").read()]
+run = subprocess.Popen([terrace, "bench", "paper", "tpfs-9", "--quick", "--rounds", "2", "--peers", "terrace", "--dir", f"{work}/bound/scratch",
                         "--out", f"{work}/out", "--json"], stdout=open("row.json", "w"), stderr=open("row.err", "w"))
-apart, confined = False, set()
+apart, confined, let_go = False, set(), None
 while run.poll() is None:
     try:
         apart |= link(run.pid) != link("self")
         for child in children(run.pid):
             confined.update(set(memory(child)) - set(memory("self")))
         assert open("/proc/self/mountinfo").read() == mounts, "a mount of the bench is seen outside"
+        # Once it has mounted something itself.
+        if let_go is None and (found := daemons()):
+            subprocess.check_call(["umount", "bound/other"])
+            mounts = open("/proc/self/mountinfo").read()
+            let_go = all(f" {work}/bound/other " not in open(f"/proc/{pid}/mountinfo").read() for pid in [run.pid, *found])
     except (FileNotFoundError, ProcessLookupError):
         pass
 assert run.returncode == 0, open("row.err").read()
 assert apart, "the bench mounts in the namespace of its caller"
+assert let_go, "what was unmounted outside lives on in the bench"
 if "no cgroup hierarchy has the memory controller" not in open("row.json").read():
     assert any("terrace" in path for path in confined), confined
 PY
 }
 check "the bench has a mount namespace and a memory cgroup" confined
+umount bound/other 2>/dev/null
+check "it leaves no mount" umount bound
 
 # The rows beyond the publications, in process and on a plain file. What they claim is not judged here: only that every
 # figure is there, and its claims, and that a burst is not refused for want of space.
@@ -244,7 +256,7 @@ check "a load is recorded" recorded
 check "bench run of a trace" run_in_directories trace:mix.trace
 # As many operations as were recorded, on a pool that they are found in.
 replayed() {
-    paper --replay mix.trace --dataset 64M --dir "$WORK/scratch" --out "$WORK/out" >replay.json 2>replay.err || {
+    paper --replay mix.trace --json --dataset 64M --dir "$WORK/scratch" --out "$WORK/out" >replay.json 2>replay.err || {
         cat replay.err >&9
         return 1
     }
@@ -256,6 +268,14 @@ assert found["elapsed_ns"] > 0 and found["status"]["placement"]["writes_seen"] >
 PY
 }
 check "a trace is replayed in process" replayed
+replayed_for_people() {
+    paper --replay mix.trace --dataset 64M --dir "$WORK/scratch" --out "$WORK/out" 2>/dev/null |
+        grep -qE '^[0-9]+ operations in [0-9.]+ s, [0-9]+ operations/s; moved down [0-9.]+ MiB, up [0-9.]+ MiB$'
+}
+check "and tells people of it in a line" replayed_for_people
+head -c 16 mix.trace >empty.trace
+expect 1 "empty.trace: no operations" paper --replay empty.trace --dir "$WORK/scratch"
+expect 1 "empty.trace: no operations" timeout 20 "$TERRACE" bench run trace:empty.trace a
 directories_are_clean() { [ -z "$(ls -A a)$(ls -A b)" ]; }
 check "nothing is left in the directories" directories_are_clean
 expect 1 "list.txt: not a trace" timeout 20 "$TERRACE" bench run trace:list.txt a

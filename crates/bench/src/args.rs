@@ -62,7 +62,9 @@ impl Args {
                 "--rounds" => {
                     let text = value()?.to_string_lossy();
                     args.rounds = text.parse().map_err(|_| format!("--rounds {text}: not a number"))?;
-                    args.rounds = args.rounds.max(1);
+                    if args.rounds == 0 {
+                        return Err("--rounds: must be more than 0".into());
+                    }
                 }
                 "--hot-only" => args.hot_only = true,
                 "--only" => args.only = value()?.to_string_lossy().into_owned(),

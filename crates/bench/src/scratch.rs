@@ -90,6 +90,8 @@ impl Drop for Scratch {
 fn private_namespace() -> Outcome<()> {
     #[allow(deprecated)] // the safe form; no file descriptor table is unshared
     unshare(UnshareFlags::NEWNS)?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    // Nothing that is mounted here is seen outside. What is unmounted outside goes here too: a copy that stayed would keep
+    // the daemon of another pool, and the pool, from ending.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     Ok(())
 }

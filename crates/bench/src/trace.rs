@@ -198,6 +198,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<Event>> {
             }
         }
         match have {
+            0 if events.is_empty() => return Err(invalid(path, "no operations")),
             0 => return Ok(events),
             RECORD => {}
             _ => return Err(invalid(path, &format!("record {} is cut short", events.len()))),
@@ -316,6 +317,7 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         refused(&good[..10], "too short");
+        refused(&good[..16], "no operations");
         refused(&good[..good.len() - 1], "record 5 is cut short");
         let changed = |at: usize, value: u8| {
             let mut bytes = good.clone();

@@ -263,7 +263,8 @@ pub struct Mount {
 /// `terrace umount`
 #[derive(Debug, Args)]
 pub struct Umount {
-    /// Where the pool is mounted
+    /// Where the pool is mounted, or its tier-0 path
+    #[arg(value_name = "DIR|POOL")]
     pub dir: PathBuf,
 }
 
@@ -276,6 +277,12 @@ pub struct Status {
     /// One JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// The name of a tier as the daemon takes it: reports call persistent memory by its kind.
+fn tier_name(text: &str) -> Result<String, std::convert::Infallible> {
+    let name = text.to_ascii_lowercase();
+    Ok(if name == "ram" { "pm".to_string() } else { name })
 }
 
 /// `terrace where`
@@ -294,8 +301,8 @@ pub struct Where {
 pub struct Sync {
     /// A mounted directory
     pub dir: PathBuf,
-    /// Tier number (0 is persistent memory), or class when only one tier has it
-    #[arg(long, value_name = "TIER")]
+    /// Tier number (0 is persistent memory, pm or ram too), or class when only one tier has it
+    #[arg(long, value_name = "TIER", value_parser = tier_name)]
     pub to: Option<String>,
     /// Only say what would move
     #[arg(long)]
@@ -334,8 +341,8 @@ pub struct Iostat {
 pub struct Migrate {
     /// A file or directory in a mounted pool
     pub path: PathBuf,
-    /// Tier number (0 is persistent memory), or class when only one tier has it
-    #[arg(long, value_name = "TIER")]
+    /// Tier number (0 is persistent memory, pm or ram too), or class when only one tier has it
+    #[arg(long, value_name = "TIER", value_parser = tier_name)]
     pub to: String,
     /// Wait until it is done; interrupting the wait does not stop the move
     #[arg(long)]
@@ -353,8 +360,8 @@ pub struct Migrate {
 pub struct Pin {
     /// A file or directory in a mounted pool
     pub path: PathBuf,
-    /// Tier number (0 is persistent memory), or class when only one tier has it
-    #[arg(long, value_name = "TIER")]
+    /// Tier number (0 is persistent memory, pm or ram too), or class when only one tier has it
+    #[arg(long, value_name = "TIER", value_parser = tier_name)]
     pub tier: String,
     /// Also wait until all of it is there
     #[arg(long)]

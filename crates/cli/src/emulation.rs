@@ -30,8 +30,10 @@ pub struct Emulated {
 impl Emulation {
     /// The value of `emulate-pm=`.
     pub fn take_pm(&mut self, value: &str) -> Result<(), String> {
-        self.pm = Some(PmSpeed::parse(value)?);
-        Ok(())
+        match self.pm.replace(PmSpeed::parse(value)?) {
+            Some(_) => Err("given twice; persistent memory has one speed".to_string()),
+            None => Ok(()),
+        }
     }
 
     /// The value of `emulate-tier=`: `N:CLASS`.

@@ -17,6 +17,8 @@ pub mod status {
     pub const MOUNT_INTERRUPTED: u8 = 8;
     /// mount(8): the mount failed.
     pub const MOUNT_FAILED: u8 = 32;
+    /// fsck(8): errors are left.
+    pub const FSCK_ERRORS: u8 = 4;
     /// fsck(8): could not do its work.
     pub const FSCK_OPERATIONAL: u8 = 8;
     /// fsck(8): wrong usage.

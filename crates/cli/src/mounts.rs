@@ -85,6 +85,18 @@ pub fn of_pool(pool: &Path) -> Outcome<Option<Mount>> {
     Ok(all()?.into_iter().rev().find(|mount| mount.fs_type == FS_TYPE && mount.source == pool))
 }
 
+/// Where the pool with this path is mounted.
+pub fn all_of_pool(pool: &Path) -> Outcome<Vec<Mount>> {
+    Ok(all()?.into_iter().filter(|mount| mount.fs_type == FS_TYPE && mount.source == pool).collect())
+}
+
+/// The mount that an absolute path lies in, ours or not; asks nobody, so that it may be dead.
+pub fn around(path: &Path) -> Outcome<Option<Mount>> {
+    let mounts = all()?.into_iter().filter(|mount| is_inside(path, &mount.mountpoint));
+    // Of those at the same place the last lies on top.
+    Ok(mounts.max_by_key(|mount| mount.mountpoint.as_os_str().len()))
+}
+
 /// A mount of ours with this device number.
 pub fn of_device(device: u64) -> Outcome<Option<Mount>> {
     let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));

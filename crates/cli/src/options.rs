@@ -288,6 +288,7 @@ mod tests {
             ("metrics=here", "not built yet"),
             ("emulate-pm=1:2", "write [run:]WRITE_NS:BYTES_PER_S"),
             ("emulate-pm", "needs a value"),
+            ("emulate-pm=200:1G,emulate-pm=300:1G", "emulate-pm=300:1G: given twice"),
             ("degraded=1", "unknown option"),
             ("emulate-tier=1", "must be TIER:CLASS"),
             ("emulate-tier=0:sata", "use emulate-pm"),

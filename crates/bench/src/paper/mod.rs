@@ -14,12 +14,12 @@ pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 
-use crate::Outcome;
 use crate::affinity;
 use crate::say;
 use crate::site::Site;
 use crate::site::peer::{Peer, Place, Tuning};
 use crate::trace::Recorder;
+use crate::{BadValue, Outcome};
 use options::{Asked, Options};
 use outcome::Result;
 use plan::{Plan, Scale};
@@ -231,6 +231,9 @@ fn run(options: &Options) -> Outcome<()> {
     let row = row.ok_or_else(|| format!("no row {}; terrace bench paper --list shows them", options.row))?;
     let plan = match row.built {
         Built::Plan(plan) => plan,
+        Built::Own(_) if options.record.is_some() => {
+            return Err(BadValue(format!("--record: row {} asks nothing of the peer local", row.id)).into());
+        }
         Built::Own(run) => return run(row, options),
         Built::Not(reason) => return Err(format!("row {} is not built: {reason}", row.id).into()),
     };
@@ -242,6 +245,11 @@ fn run(options: &Options) -> Outcome<()> {
     plan.emulate_pm(options.emulate_pm.as_deref());
     if plan.cells.is_empty() {
         return Err(format!("row {} measures none of these peers", row.id).into());
+    }
+    let local = |cell: &plan::Cell| plan.subjects[cell.subject].peer == Peer::Local;
+    if options.record.is_some() && !plan.cells.iter().any(local) {
+        let text = "--record needs peer local, which is not among the peers; say --peers local".to_string();
+        return Err(BadValue(text).into());
     }
     run_plan(options, row, plan, &scale)
 }
@@ -339,6 +347,20 @@ fn replay(options: &Options, trace: &Path) -> Outcome<()> {
         "elapsed_ns": elapsed_ns,
         "status": site.status(&mounted),
     });
-    say(serde_json::to_string_pretty(&found)?)?;
+    say(if options.json { serde_json::to_string_pretty(&found)? } else { replayed(&found) })?;
     mounted.finish(&site)
+}
+
+/// One line of what a replay found.
+fn replayed(found: &serde_json::Value) -> String {
+    let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
+    let (operations, seconds) = (number(&found["operations"]), number(&found["elapsed_ns"]) as f64 / 1e9);
+    let migration = &found["status"]["migration"];
+    let moved = |name: &str| number(&migration[name]) as f64 / f64::from(1 << 20);
+    format!(
+        "{operations} operations in {seconds:.3} s, {:.0} operations/s; moved down {:.1} MiB, up {:.1} MiB",
+        operations as f64 / seconds.max(1e-9),
+        moved("demoted_bytes"),
+        moved("promoted_bytes"),
+    )
 }

@@ -39,8 +39,8 @@ Usage: terrace bench paper ROW [OPTIONS]
   --fio             rows of random reads and writes also through fio itself, beside the own generator
   --engine          row regret also on the engine, for time (long), and on one machine of costs only
   --one-core        everything on one core; emulated devices on the others
-  --record PATH     what `local` is asked to do, to be replayed
-  --json            the result on standard output, instead of a table
+  --record PATH     what `local`, which has to be among the peers, is asked to do, to be replayed
+  --json            the result on standard output, instead of a table or a line
   --out DIR         ROW.json and ROW.svg go there (default target/bench)
   --dir DIR         directory on the disk for devices (default target/bench)
   --terrace PATH    the program for mkfs, mount, … (default: this one, or the one beside it)
@@ -96,6 +96,13 @@ fn bad<T>(text: String) -> Outcome<T> {
 fn number<T: std::str::FromStr>(option: &str, text: &OsStr) -> Outcome<T> {
     let text = text.to_string_lossy();
     text.parse().or_else(|_| bad(format!("{option} {text}: not a number")))
+}
+
+fn rounds(text: &OsStr) -> Outcome<usize> {
+    match number("--rounds", text)? {
+        0 => bad("--rounds: must be more than 0".to_string()),
+        rounds => Ok(rounds),
+    }
 }
 
 /// Time of one figure.
@@ -211,14 +218,14 @@ impl Options {
                     options.emulate_pm = Some(found);
                 }
                 "--peers" => options.peers = Some(peers(value()?)?),
-                "--rounds" => options.rounds = number::<usize>("--rounds", value()?)?.max(1),
+                "--rounds" => options.rounds = rounds(value()?)?,
                 "--seconds" => options.seconds = seconds(value()?)?,
                 "--dataset" => options.dataset_bytes = dataset(value()?)?,
                 "--fio" => options.fio = true,
                 "--engine" => options.engine = true,
                 "--one-core" => options.one_core = true,
-                "--record" => options.record = Some(value()?.into()),
-                "--replay" => options.replay = Some(value()?.into()),
+                "--record" if !run => options.record = Some(value()?.into()),
+                "--replay" if !run => options.replay = Some(value()?.into()),
                 "--json" => options.json = true,
                 "--out" => options.out = value()?.into(),
                 "--dir" => options.dir = value()?.into(),
@@ -307,6 +314,7 @@ mod tests {
             (["tpfs-9", "--dataset", "0"], "--dataset: must be more than 0"),
             (["tpfs-9", "--seconds", "0"], "--seconds: must be more than 0"),
             (["tpfs-9", "--seconds", "NaN"], "--seconds: must be more than 0"),
+            (["tpfs-9", "--rounds", "0"], "--rounds: must be more than 0"),
         ] {
             let Err(error) = parse(&words) else { panic!("{words:?}") };
             assert!(error.is::<BadValue>() && error.to_string().contains(what), "{error}");

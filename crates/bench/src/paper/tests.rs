@@ -175,3 +175,14 @@ fn what_must_be_shown_has_rows_and_options() {
         }
     }
 }
+
+/// People got the JSON of a replay whether they asked for it or not.
+#[test]
+fn a_replay_is_told_in_a_line() {
+    let found = serde_json::json!({
+        "operations": 3000, "elapsed_ns": 1_500_000_000u64,
+        "status": { "migration": { "demoted_bytes": 3 << 19, "promoted_bytes": 1 << 20 } },
+    });
+    let line = "3000 operations in 1.500 s, 2000 operations/s; moved down 1.5 MiB, up 1.0 MiB";
+    assert_eq!(replayed(&found), line);
+}

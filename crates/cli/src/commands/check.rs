@@ -2,11 +2,14 @@
 
 use crate::args::Check;
 use crate::failure::{Failure, Outcome, status};
-use crate::{output, pool};
+use crate::{mounts, output, pool};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::cell::Cell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, Repair, Report};
+use terrace_check::{Code, Devices, Options, Repair, Report};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::{Refused, Superblock};
@@ -49,11 +52,17 @@ pub fn run(args: &Check) -> Outcome<u8> {
 
 /// Opens what there is; the check reports what is missing.
 fn open(args: &Check, repair: bool) -> Outcome<Devices> {
-    let path = pool::canonical(&args.pool)?;
+    let path = mounts::absolute(&args.pool)?;
+    refuse_directory(&path)?;
     let pm = RamPm::open(&path, !repair).map_err(|error| match &error {
-        terrace_media::OpenError::InvalidSize { .. } => Failure::at(&path, "no Terrace pool"),
+        terrace_media::OpenError::InvalidSize { .. } => {
+            resized(&path).unwrap_or_else(|| Failure::at(&path, "no Terrace pool"))
+        }
         _ => pool::open_failure(&error),
     })?;
+    if let Some(failure) = resized(&path) {
+        return Err(failure);
+    }
     let mut block: Vec<Option<Arc<dyn BlockMedium>>> = Vec::new();
     match superblock(&pm) {
         Ok((superblock, warning)) => {
@@ -77,6 +86,32 @@ fn open(args: &Check, repair: bool) -> Outcome<Devices> {
         Err(refused) => return Err(pool::refusal(&path, &refused)),
     }
     Ok(Devices { pm: Arc::new(pm), block })
+}
+
+/// Whoever gives the place where a pool is mounted means the pool.
+fn refuse_directory(path: &Path) -> Outcome<()> {
+    match mounts::at(path)? {
+        Some(mount) if mount.fs_type == mounts::FS_TYPE => {
+            let pool = mount.source.display();
+            let what = format!("is the mount of {pool}; unmount it and check {pool}");
+            Err(Failure::at(path, what))
+        }
+        _ if path.is_dir() => Err(Failure::at(path, "is a directory and no Terrace mount")),
+        _ => Ok(()),
+    }
+}
+
+/// Of a tier 0 whose size is not the superblock's nothing is judged, and nothing repaired: a mount refuses it, and with
+/// its size back it may be sound. Also of a pool half repaired.
+fn resized(path: &Path) -> Option<Failure> {
+    let file = File::open(path).ok()?;
+    let mut copies = SUPERBLOCK_COPIES.iter().filter_map(|copy| {
+        let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
+        file.read_exact_at(&mut bytes, copy.offset().0).ok()?;
+        Superblock::verify_repairing(&bytes, false).ok()
+    });
+    let reason = pool::trouble_of_pm(path, &copies.next()?)?;
+    Some(Failure::at(path, format!("resized tier 0: {reason}")))
 }
 
 /// The superblock in use and a warning about the other copy; also that of a pool half repaired.
@@ -109,19 +144,18 @@ fn show_repair(args: &Check, result: &Repair, read_cold: bool) {
 
 fn show(args: &Check, report: &Report, read_cold: bool) {
     for finding in &report.findings {
-        let row = finding.code.row();
-        output::print(format!("{}: {}", row.name, finding.detail));
+        // It may be there and in use: why it could not be opened was said.
+        let name = match finding.code {
+            Code::DeviceAbsent => "could not be judged",
+            code => code.row().name,
+        };
+        output::print(format!("{name}: {}", finding.detail));
     }
     for (code, count) in &report.unlisted {
         output::print(format!("{}: {count} more", code.row().name));
     }
     let summary = &report.summary;
-    let verdict = match (report.is_clean(), summary.clean_unmount) {
-        (true, true) => "clean",
-        (true, false) => "sound; was not unmounted: its records were replayed in memory",
-        (false, true) => "NOT sound",
-        (false, false) => "NOT sound; was not unmounted: its records were replayed in memory",
-    };
+    let verdict = verdict(report.exit_status() as u8, summary.clean_unmount);
     let data = if read_cold { "read" } else { "not read (--data reads it)" };
     output::print(format!(
         "{}: {verdict}; {}, {}, {} in files, {}; cold data {data}",
@@ -131,4 +165,36 @@ fn show(args: &Check, report: &Report, read_cold: bool) {
         output::human(summary.bytes),
         output::count(summary.cold_blocks, "cold block", "cold blocks"),
     ));
+}
+
+/// What the bits of fsck(8) say of a pool. What could not be judged may be sound.
+fn verdict(bits: u8, clean_unmount: bool) -> String {
+    let found = match (bits & status::FSCK_ERRORS != 0, bits & status::FSCK_OPERATIONAL != 0) {
+        (false, false) if clean_unmount => "clean",
+        (false, false) => "sound",
+        (false, true) => "could not be judged",
+        (true, false) => "NOT sound",
+        (true, true) => "NOT sound, and not all could be judged",
+    };
+    let replayed =
+        if clean_unmount { "" } else { "; was not unmounted: its records were replayed in memory" };
+    format!("{found}{replayed}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pool was called unsound because of a device that somebody else had open.
+    #[test]
+    fn what_could_not_be_judged_is_not_unsound() {
+        let found = [0, 4, 8, 12].map(|bits| verdict(bits, true));
+        assert_eq!(
+            found,
+            ["clean", "NOT sound", "could not be judged", "NOT sound, and not all could be judged"]
+        );
+        let crashed = [0, 8].map(|bits| verdict(bits, false));
+        assert!(crashed[0].starts_with("sound; was not unmounted"), "{crashed:?}");
+        assert!(crashed[1].starts_with("could not be judged; was not unmounted"), "{crashed:?}");
+    }
 }

@@ -33,6 +33,9 @@ const CHUNK_BLOCKS: u32 = 4096;
 /// Smallest tier: the header and two chunks.
 const MIN_TIER: u64 = (1 + 2 * CHUNK_BLOCKS as u64) * BLOCK_SIZE;
 
+/// What the format has no numbers for.
+const TOO_LARGE_PM: u64 = 16 << 40;
+
 /// A path that becomes a medium.
 #[derive(Debug)]
 struct Target {
@@ -208,6 +211,11 @@ fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
         return Err(Failure::at(&pm.path, what));
     }
     check_minimum(pm, "persistent memory", MIN_PM_SIZE)?;
+    if pm.size >= TOO_LARGE_PM {
+        let (given, limit) = (human(pm.given), human(TOO_LARGE_PM));
+        let text = format!("{given} is too large for persistent memory, which must be below {limit}");
+        return Err(Failure::at(&pm.path, text));
+    }
     Geometry::choose(pm.size, CHUNK_BLOCKS).map_err(|error| Failure::at(&pm.path, error))?;
     if tiers.len() > MAX_DEVICES {
         return Err(Failure::new(format!("{} tiers given; use at most {MAX_DEVICES}", tiers.len())));

@@ -1,6 +1,7 @@
 //! `terrace mount`, mount.terrace
 
 use crate::args::Mount;
+use crate::control::state;
 use crate::daemon::{self, Plan, launch};
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::options::Options;
@@ -29,6 +30,9 @@ pub fn run(args: &Mount) -> Outcome<u8> {
     let dir = directory(&args.dir).map_err(failed)?;
     if args.fake {
         return Ok(0);
+    }
+    if !args.daemon {
+        state::remove_dead();
     }
     if args.foreground || args.daemon {
         let plan = Plan { pool, dir, options, foreground: args.foreground };

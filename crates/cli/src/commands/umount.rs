@@ -1,7 +1,7 @@
 //! `terrace umount`
 
 use crate::args::Umount;
-use crate::control::{Daemon, Located, Pending, Request, locate};
+use crate::control::{Daemon, Located, Pending, Request, locate, state};
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts::{self, Mount};
 use crate::{output, pool};
@@ -17,12 +17,8 @@ const LONG: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(300);
 
 pub fn run(args: &Umount) -> Outcome<u8> {
-    let dir = mounts::absolute(&args.dir)?;
-    let mount = match mounts::at(&dir)? {
-        Some(mount) if mount.fs_type == mounts::FS_TYPE => mount,
-        Some(_) => return Err(Failure::at(&args.dir, "is mounted, but not by Terrace; use umount(8)")),
-        None => return Err(Failure::at(&args.dir, "not mounted")),
-    };
+    let mount = meant(&args.dir)?;
+    let dir = mount.mountpoint.clone();
     // Our own working directory must not keep it busy.
     let _ = std::env::set_current_dir("/");
     match locate(&dir) {
@@ -54,7 +50,35 @@ pub fn run(args: &Umount) -> Outcome<u8> {
             detach(&args.dir, &mount, device)?;
         }
     }
+    state::remove_dead();
     Ok(0)
+}
+
+/// The mount at a directory, or of a pool, as umount(8) takes both.
+fn meant(path: &Path) -> Outcome<Mount> {
+    let absolute = mounts::absolute(path)?;
+    match mounts::at(&absolute)? {
+        Some(mount) if mount.fs_type == mounts::FS_TYPE => return Ok(mount),
+        Some(_) => return Err(Failure::at(path, "is mounted, but not by Terrace; use umount(8)")),
+        None => {}
+    }
+    let mut found = mounts::all_of_pool(&absolute)?;
+    match (found.pop(), found.is_empty()) {
+        (Some(mount), true) => return Ok(mount),
+        (Some(last), false) => {
+            found.push(last);
+            let places = found.iter().map(|mount| mount.mountpoint.display().to_string()).collect();
+            return Err(Failure::at(path, format!("mounted at {}; name the one to unmount", list(places))));
+        }
+        (None, _) => {}
+    }
+    match mounts::around(&absolute)? {
+        Some(mount) if mount.fs_type == mounts::FS_TYPE => {
+            let dir = mount.mountpoint.display();
+            Err(Failure::at(path, format!("not a mount, but lies in that at {dir}; unmount {dir}")))
+        }
+        _ => Err(Failure::at(path, "not mounted")),
+    }
 }
 
 /// After an end without an answer: a daemon may be gone before it has taken up the request, and what counts is how it left
