@@ -51,7 +51,7 @@ def children(pid):
 mounts = open("/proc/self/mountinfo").read()
 def daemons(): return [child for child in children(run.pid) if f" {work}/bound/scratch" in open(f"/proc/{child}/mountinfo").read()]
 run = subprocess.Popen([terrace, "bench", "paper", "tpfs-9", "--quick", "--rounds", "2", "--peers", "terrace", "--dir", f"{work}/bound/scratch",
-                        "--out", f"{work}/out", "--json"], stdout=open("row.json", "w"), stderr=open("row.err", "w"))
+                        "--out", f"{work}/out", "--json"], stdout=open("confined.json", "w"), stderr=open("confined.err", "w"))
 apart, confined, let_go = False, set(), None
 while run.poll() is None:
     try:
@@ -61,15 +61,16 @@ while run.poll() is None:
         assert open("/proc/self/mountinfo").read() == mounts, "a mount of the bench is seen outside"
         # Once it has mounted something itself.
         if let_go is None and (found := daemons()):
-            subprocess.check_call(["umount", "bound/other"])
-            mounts = open("/proc/self/mountinfo").read()
+            if " " + work + "/bound/other " in mounts:
+                subprocess.check_call(["umount", "bound/other"])
+                mounts = open("/proc/self/mountinfo").read()
             let_go = all(f" {work}/bound/other " not in open(f"/proc/{pid}/mountinfo").read() for pid in [run.pid, *found])
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:  # of a process that has ended
         pass
-assert run.returncode == 0, open("row.err").read()
+assert run.returncode == 0, open("confined.err").read()
 assert apart, "the bench mounts in the namespace of its caller"
 assert let_go, "what was unmounted outside lives on in the bench"
-if "no cgroup hierarchy has the memory controller" not in open("row.json").read():
+if "no cgroup hierarchy has the memory controller" not in open("confined.json").read():
     assert any("terrace" in path for path in confined), confined
 PY
 }
