@@ -883,6 +883,66 @@ for _ in $(seq 30); do
 done
 rm -f "$SHM-words.pm" words.img
 
+## what is only read is read from the kernel's cache, and nobody gets what was there before
+"$t" mkfs --pm "$SHM-k.pm" --pm-size 64M --tier "$WORK/k.img,size=64M" >/dev/null 2>&1
+mkdir kept && "$t" mount "$SHM-k.pm" kept
+check "cached reads" python3 - "$t" <<'PY'
+import json, mmap, os, random, subprocess, sys
+def reads():
+    found = json.loads(subprocess.check_output([sys.argv[1], "iostat", "--json", "kept"]))
+    return sum(place["reads"] for place in [found["dram"], *found["tiers"]])
+SIZE = 1 << 20
+held = bytearray(os.urandom(SIZE))
+open("kept/a", "wb").write(held)
+def same():
+    assert open("kept/a", "rb").read() == held
+same()
+same()
+before = reads()
+for _ in range(5):
+    same()
+    with open("kept/a", "rb") as file:
+        mapped = mmap.mmap(file.fileno(), SIZE, prot=mmap.PROT_READ)
+        assert mapped[:] == held
+        mapped.close()
+assert reads() == before, "a read left the kernel"
+# Writers beside a reader, before it and after it, by all ways.
+for turn in range(300):
+    at, bytes_ = random.randrange(SIZE - 9000), os.urandom(random.randrange(1, 9000))
+    first = os.open("kept/a", os.O_RDONLY) if turn % 2 else None
+    out = os.open("kept/a", os.O_RDWR | (os.O_DSYNC if turn % 3 == 0 else 0))
+    late = os.open("kept/a", os.O_RDONLY)
+    looks = [mmap.mmap(fd, SIZE, prot=mmap.PROT_READ) for fd in (first, late) if fd is not None]
+    looks[-1][at]  # a page that is mapped while it is written
+    if turn % 5 == 0:
+        stores = mmap.mmap(out, SIZE)
+        stores[at:at + len(bytes_)] = bytes_
+        if turn % 10 == 0:
+            stores.flush()
+        stores.close()
+    elif turn % 7 == 0:
+        os.ftruncate(out, at)
+        os.pwrite(out, bytes_, at)
+        held[at:] = bytes(SIZE - at)
+        os.ftruncate(out, SIZE)
+    else:
+        os.pwrite(out, bytes_, at)
+    held[at:at + len(bytes_)] = bytes_
+    for fd in [fd for fd in (first, late) if fd is not None]:
+        assert os.pread(fd, SIZE, 0) == held, turn
+    assert all(look[:] == held for look in looks), turn
+    for look in looks: look.close()
+    for fd in (first, out, late):
+        if fd is not None: os.close(fd)
+    same()
+    if turn % 50 == 0:
+        subprocess.check_call([sys.argv[1], "migrate", "kept/a", "--to", str(turn // 50 % 2), "--wait"], stdout=subprocess.DEVNULL)
+        same()
+PY
+check "all is on media" "$t" umount kept
+check "and nothing is damaged" "$t" check --data "$SHM-k.pm" >/dev/null
+rm -f "$SHM-k.pm" k.img
+
 ## devices are found by their headers: disks change their names, and files are moved
 "$t" mkfs --pm "$SHM-l.pm" --pm-size 16M --tier "$WORK/l1.img,size=64M" --tier "$WORK/l2.img,size=64M,class=hdd" >/dev/null 2>&1
 mkdir found && "$t" mount "$SHM-l.pm" found && head -c 1M /dev/urandom >found/a && cp found/a found/b

@@ -48,6 +48,9 @@ struct NewInode<'a> {
     target: Option<&'a [u8]>,
 }
 
+/// Files from here on are read in more than one request: 256 KiB.
+const IN_PIECES: u64 = 256 << 10;
+
 impl Fs {
     /// The entry of a name. The caller holds the directory's lock.
     pub(crate) fn find(&self, directory: Ino, name: &[u8]) -> FsResult<Option<Dentry>> {
@@ -164,7 +167,7 @@ impl Fs {
             let _guard = self.locks.read(ino);
             let inode = self.load(ino)?;
             let has_cold = inode.slot.has(flag::HAS_COLD);
-            let cached = !write && has_cold && !truncate && self.mostly_cold(&inode)?;
+            let cached = !write && !truncate && self.is_for_the_kernel(&inode, has_cold)?;
             Ok((
                 self.references.open(ino, if cached { OpenMode::Cached } else { OpenMode::Direct }),
                 has_cold,
@@ -180,7 +183,16 @@ impl Fs {
         Ok(mode)
     }
 
-    /// A file none of whose first blocks is in PM is read through the kernel's cache.
+    /// Whether a file that is opened for reading is read through the kernel's cache, which no request leaves for what it
+    /// has: one that is read again and again, one that a single request does not read, and one that lies below. The
+    /// predictors see the reads that the kernel sends.
+    fn is_for_the_kernel(&self, inode: &Inode, has_cold: bool) -> FsResult<bool> {
+        Ok(inode.size() >= IN_PIECES
+            || self.is_read_dominated(inode)
+            || (has_cold && self.mostly_cold(inode)?))
+    }
+
+    /// A file none of whose first blocks is in PM.
     fn mostly_cold(&self, inode: &Inode) -> FsResult<bool> {
         if inode.pending.is_some() {
             return Ok(false);

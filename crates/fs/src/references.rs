@@ -26,8 +26,9 @@ struct Count {
     lookups: u32,
     opens: u32,
     cached: bool,
-    /// It was once open in [`OpenMode::Direct`]: a page that was mapped then may have been filled while a write was on its
-    /// way. Never taken back: each later open drops what it finds before it reads, one after the first might be the sooner.
+    /// It was open in [`OpenMode::Direct`]: a page that was mapped then may have been filled while a write was on its
+    /// way. So each open drops what it finds before it reads, one after the first might be the sooner, until all of the first
+    /// cached ones have been closed: then everything has been dropped, and what is there was filled since.
     was_direct: bool,
 }
 
@@ -131,6 +132,9 @@ impl References {
         if planted(Mistake::CloseOfOneHandle) && count.opens > 0 {
             *count = Count::default();
         }
+        if count.opens == 0 && count.cached {
+            count.was_direct = false;
+        }
         let left = Left { is_open: count.opens > 0, is_referenced: count.lookups > 0 || count.opens > 0 };
         if !left.is_referenced {
             counts.remove(&(ino.0 as u32));
@@ -173,6 +177,11 @@ mod tests {
         assert_eq!(open(OpenMode::Direct), OpenMode::Direct);
         assert!(references.release(Ino(7)).is_referenced);
         assert_eq!([0, 1].map(|_| open(OpenMode::Cached)), [OpenMode::CachedAnew; 2]);
+        assert!(references.release(Ino(7)).is_referenced);
+        assert_eq!(open(OpenMode::Cached), OpenMode::CachedAnew, "the first may be still on its way");
+        (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
+        // All who could find old pages have come and gone.
+        assert_eq!([0, 1].map(|_| open(OpenMode::Cached)), [OpenMode::Cached; 2]);
         // The kernel forgets the inode, and its pages with it.
         (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
         assert!(references.forget(Ino(7), 1));

@@ -6,7 +6,9 @@ use common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_format::Ino;
-use terrace_fs::{Fs, FsResult, MountOptions, Parameters, PolicyKind, Wait, Whereabouts, WriteFlags};
+use terrace_fs::{
+    Fs, FsResult, MountOptions, OpenMode, Parameters, PolicyKind, Wait, Whereabouts, WriteFlags,
+};
 use terrace_placement::Home;
 
 const W: Wait = Wait::Allowed;
@@ -161,6 +163,34 @@ fn reads_in_a_row_make_a_file_read_dominated_and_a_write_ends_it() -> FsResult<(
     assert_eq!(says()?, Some(true));
     write(&fs, ino, 2, 1)?;
     assert_eq!(says()?, Some(false));
+    Ok(())
+}
+
+/// A file in PM that was only read took a request of the kernel for each read, however often it was read.
+#[test]
+fn what_is_only_read_is_cached_by_the_kernel() -> FsResult<()> {
+    let pool = Pool::new(8 << 20, 4096);
+    let fs = mount(&pool, Parameters::default());
+    let opened = |ino, for_writing| -> FsResult<OpenMode> {
+        let mode = fs.open(ino, false, for_writing, W)?;
+        fs.release(ino);
+        Ok(mode)
+    };
+    let (small, large) = (create(&fs, "small")?, create(&fs, "large")?);
+    write(&fs, small, 0, 8)?;
+    write(&fs, large, 0, 64)?;
+    // One request reads it: as it is, until it is read again and again.
+    assert_eq!(opened(small, false)?, OpenMode::Direct);
+    for _ in 0..3 {
+        read(&fs, small, 0, 8)?;
+    }
+    assert_eq!([opened(small, true)?, opened(small, false)?], [OpenMode::Direct, OpenMode::CachedAnew]);
+    assert_eq!(opened(small, false)?, OpenMode::Cached);
+    write(&fs, small, 0, 1)?;
+    assert_eq!(opened(small, false)?, OpenMode::Direct);
+    // Several requests: from the beginning, but not by who writes it.
+    assert_eq!([opened(large, false)?, opened(large, true)?], [OpenMode::Cached, OpenMode::Direct]);
+    assert_eq!([opened(large, false)?, opened(large, false)?], [OpenMode::CachedAnew, OpenMode::Cached]);
     Ok(())
 }
 

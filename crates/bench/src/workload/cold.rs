@@ -75,7 +75,7 @@ fn read_again_and_again(cold_bytes: u64, target: &dyn FileTarget, tally: &mut Ta
     while passes_left > 0 && cold_bytes > 0 {
         passes_left -= 1;
         for number in 0..cold_bytes.div_ceil(FILE_BYTES) {
-            let mut file = target.open(&format!("scan/{number}"), false)?;
+            let mut file = target.open_to_read(&format!("scan/{number}"))?;
             let mut at = 0;
             loop {
                 if tally.is_over() {
@@ -161,7 +161,7 @@ pub(crate) fn whole(
     worker: Worker,
     tally: &mut Tally,
 ) -> io::Result<()> {
-    let mut file = target.open("whole/0", false)?;
+    let mut file = if write { target.open("whole/0", false)? } else { target.open_to_read("whole/0")? };
     let mut buffer = vec![0x91; PIECE];
     let step = PIECE as u64 * worker.of;
     let mut at = PIECE as u64 * worker.index;

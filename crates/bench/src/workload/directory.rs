@@ -35,6 +35,9 @@ impl FileTarget for Directory {
         let file = rustix::fs::open(self.root.join(path), flags, Mode::from_raw_mode(0o644))?;
         Ok(Box::new(DirectoryFile(File::from(file))))
     }
+    fn open_to_read(&self, path: &str) -> io::Result<Box<dyn OpenedFile>> {
+        Ok(Box::new(DirectoryFile(File::open(self.root.join(path))?)))
+    }
     fn unlink(&self, path: &str) -> io::Result<()> {
         fs::remove_file(self.root.join(path))
     }

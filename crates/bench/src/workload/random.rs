@@ -60,10 +60,8 @@ pub(crate) fn run(
     let mut picks = Picks::new(seed);
     let blocks = plan.file_bytes.checked_div(plan.io_bytes).unwrap_or(0);
     let places = Zipf::new(blocks, plan.theta)?.draw(&mut picks, DRAWN);
-    let mut file = match plan.single {
-        Some(path) => target.open(path, false)?,
-        None => target.open(&name(worker.index % plan.files.max(1)), false)?,
-    };
+    let path = plan.single.map_or_else(|| name(worker.index % plan.files.max(1)), ToString::to_string);
+    let mut file = if plan.write { target.open(&path, false)? } else { target.open_to_read(&path)? };
     let mut buffer = vec![0xd4; plan.io_bytes as usize];
     for place in places.iter().cycle() {
         let offset = place * plan.io_bytes;

@@ -10,6 +10,10 @@ pub(crate) trait FileTarget: Send + Sync {
     fn remove_directory(&self, path: &str) -> io::Result<()>;
     /// Opens for reading and writing; `create` makes the file when there is none.
     fn open(&self, path: &str, create: bool) -> io::Result<Box<dyn OpenedFile>>;
+    /// Opens for reading alone, as fio does for reads, and cp, tar and grep for all; filebench opens for both.
+    fn open_to_read(&self, path: &str) -> io::Result<Box<dyn OpenedFile>> {
+        self.open(path, false)
+    }
     fn unlink(&self, path: &str) -> io::Result<()>;
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     fn link(&self, from: &str, to: &str) -> io::Result<()>;

@@ -64,7 +64,8 @@ impl Fs {
         self.flows.idle() != Idle::Pm && self.is_read_dominated(inode)
     }
 
-    fn is_read_dominated(&self, inode: &Inode) -> bool {
+    /// Whether it was read more than twice over since it was last written ([TPFS] read frequency).
+    pub(crate) fn is_read_dominated(&self, inode: &Inode) -> bool {
         let file = || self.files.get(inode.ino, inode.slot.generation.get());
         self.policy.follows_reads()
             && file().is_some_and(|file| file.reads().is_dominated(inode.size(), self.parameters.read_times))
