@@ -300,14 +300,14 @@ fn moves() -> Vec<Case> {
         assert!(fs.status().unwrap().migration.promoted_bytes > 0);
     };
     vec![
-        case("demotion", |fs| fs.sync_to(1, &mut |_| {}).unwrap()),
+        case("demotion", |fs| fs.sync_to(1, &mut |_| {}).map(drop).unwrap()),
         case("demotion over old copies", |fs| {
             let cold = find(fs, "cold");
             write(fs, cold, 0, &pattern(9000, 8));
             fs.sync_to(1, &mut |_| {}).unwrap();
         })
         .or(|_, fs| write(fs, find(fs, "cold"), 0, &pattern(9000, 8))),
-        shadow_case("demotion of a partial shadow", |fs| fs.sync_to(1, &mut |_| {}).unwrap()),
+        shadow_case("demotion of a partial shadow", |fs| fs.sync_to(1, &mut |_| {}).map(drop).unwrap()),
         shadow_case("promotion of a partial shadow", |fs| {
             for _ in 0..3 {
                 read(fs, find(fs, "cold"));
