@@ -886,32 +886,38 @@ rm -f "$SHM-words.pm" words.img
 ## what is only read is read from the kernel's cache, and nobody gets what was there before
 "$t" mkfs --pm "$SHM-k.pm" --pm-size 64M --tier "$WORK/k.img,size=64M" >/dev/null 2>&1
 mkdir kept && "$t" mount "$SHM-k.pm" kept
+head -c 1M /dev/urandom >random
+for n in $(seq 0 9); do cp random "kept/$n"; done
+# The kernel has seen them open for writing until now.
+"$t" umount kept && "$t" mount "$SHM-k.pm" kept
 check "cached reads" python3 - "$t" <<'PY'
 import json, mmap, os, random, subprocess, sys
 def reads():
     found = json.loads(subprocess.check_output([sys.argv[1], "iostat", "--json", "kept"]))
     return sum(place["reads"] for place in [found["dram"], *found["tiers"]])
 SIZE = 1 << 20
-held = bytearray(os.urandom(SIZE))
-open("kept/a", "wb").write(held)
-def same():
-    assert open("kept/a", "rb").read() == held
-same()
-same()
+held = [bytearray(open("random", "rb").read()) for _ in range(10)]
+def same(n):
+    assert open(f"kept/{n}", "rb").read() == held[n], n
+same(0)
+same(0)
 before = reads()
 for _ in range(5):
-    same()
-    with open("kept/a", "rb") as file:
+    same(0)
+    with open("kept/0", "rb") as file:
         mapped = mmap.mmap(file.fileno(), SIZE, prot=mmap.PROT_READ)
-        assert mapped[:] == held
+        assert mapped[:] == held[0]
         mapped.close()
 assert reads() == before, "a read left the kernel"
-# Writers beside a reader, before it and after it, by all ways.
+# Writers beside a reader, before it and after it, by all ways. Of half of the files somebody always reads.
+readers = [os.open(f"kept/{n}", os.O_RDONLY) for n in range(0, 10, 2)]
 for turn in range(300):
+    n = random.randrange(10)
+    name, now = f"kept/{n}", held[n]
     at, bytes_ = random.randrange(SIZE - 9000), os.urandom(random.randrange(1, 9000))
-    first = os.open("kept/a", os.O_RDONLY) if turn % 2 else None
-    out = os.open("kept/a", os.O_RDWR | (os.O_DSYNC if turn % 3 == 0 else 0))
-    late = os.open("kept/a", os.O_RDONLY)
+    first = os.open(name, os.O_RDONLY) if turn % 2 else None
+    out = os.open(name, os.O_RDWR | (os.O_DSYNC if turn % 3 == 0 else 0))
+    late = os.open(name, os.O_RDONLY)
     looks = [mmap.mmap(fd, SIZE, prot=mmap.PROT_READ) for fd in (first, late) if fd is not None]
     looks[-1][at]  # a page that is mapped while it is written
     if turn % 5 == 0:
@@ -923,21 +929,48 @@ for turn in range(300):
     elif turn % 7 == 0:
         os.ftruncate(out, at)
         os.pwrite(out, bytes_, at)
-        held[at:] = bytes(SIZE - at)
+        now[at:] = bytes(SIZE - at)
         os.ftruncate(out, SIZE)
     else:
         os.pwrite(out, bytes_, at)
-    held[at:at + len(bytes_)] = bytes_
+    now[at:at + len(bytes_)] = bytes_
     for fd in [fd for fd in (first, late) if fd is not None]:
-        assert os.pread(fd, SIZE, 0) == held, turn
-    assert all(look[:] == held for look in looks), turn
+        assert os.pread(fd, SIZE, 0) == now, turn
+    assert all(look[:] == now for look in looks), turn
     for look in looks: look.close()
     for fd in (first, out, late):
         if fd is not None: os.close(fd)
-    same()
+    same(n)
     if turn % 50 == 0:
-        subprocess.check_call([sys.argv[1], "migrate", "kept/a", "--to", str(turn // 50 % 2), "--wait"], stdout=subprocess.DEVNULL)
-        same()
+        subprocess.check_call([sys.argv[1], "migrate", name, "--to", str(turn // 50 % 2), "--wait"], stdout=subprocess.DEVNULL)
+        same(n)
+PY
+# A writer with its fsync beside readers that come and go: who opens may not bring back what was there before.
+check "readers that come and go beside a writer" python3 - <<'PY'
+import os, subprocess, sys
+SIZE = 1 << 20
+reader = """
+import os, time
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    fd = os.open("kept/w", os.O_RDONLY)
+    for at in range(0, 1 << 20, 65536): os.pread(fd, 4096, at)
+    os.close(fd)
+"""
+open("kept/w", "wb").write(bytes(SIZE))
+running = [subprocess.Popen([sys.executable, "-c", reader]) for _ in range(2)]
+turn = 0
+try:
+    while any(one.poll() is None for one in running):
+        turn += 1
+        fd = os.open("kept/w", os.O_RDWR)
+        os.pwrite(fd, bytes([turn % 251]) * SIZE, 0)
+        os.fsync(fd)
+        assert os.pread(fd, SIZE, 0) == bytes([turn % 251]) * SIZE, "the writer reads what was before"
+        os.close(fd)
+finally:
+    for one in running: one.wait()
+assert open("kept/w", "rb").read() == bytes([turn % 251]) * SIZE, "old pages stayed"
 PY
 check "all is on media" "$t" umount kept
 check "and nothing is damaged" "$t" check --data "$SHM-k.pm" >/dev/null

@@ -17,8 +17,6 @@ pub enum OpenMode {
     Direct,
     /// The kernel caches pages: cold files that are only read.
     Cached,
-    /// As [`OpenMode::Cached`], and pages from before are dropped: a mapping beside direct writes may have left old ones.
-    CachedAnew,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -27,8 +25,9 @@ struct Count {
     opens: u32,
     cached: bool,
     /// It was open in [`OpenMode::Direct`]: a page that was mapped then may have been filled while a write was on its
-    /// way. So each open drops what it finds before it reads, one after the first might be the sooner, until all of the first
-    /// cached ones have been closed: then everything has been dropped, and what is there was filled since.
+    /// way. Never taken back, and never cached again before the kernel forgets it: an open that drops pages does so beside
+    /// writes of others through the cache, whose pages the kernel does not lock while they are on their way, so that a
+    /// reader brought back what was there before, for good.
     was_direct: bool,
 }
 
@@ -111,15 +110,11 @@ impl References {
         let mut counts = self.shard(ino).lock();
         let count = counts.entry(ino.0 as u32).or_default();
         if count.opens == 0 {
-            count.cached = prefer == OpenMode::Cached;
+            count.cached = prefer == OpenMode::Cached && !count.was_direct;
             count.was_direct |= !count.cached;
         }
         count.opens = count.opens.saturating_add(1);
-        match (count.cached, count.was_direct) {
-            (false, _) => OpenMode::Direct,
-            (true, true) => OpenMode::CachedAnew,
-            (true, false) => OpenMode::Cached,
-        }
+        if count.cached { OpenMode::Cached } else { OpenMode::Direct }
     }
 
     /// Closes.
@@ -131,9 +126,6 @@ impl References {
         count.opens = count.opens.saturating_sub(1);
         if planted(Mistake::CloseOfOneHandle) && count.opens > 0 {
             *count = Count::default();
-        }
-        if count.opens == 0 && count.cached {
-            count.was_direct = false;
         }
         let left = Left { is_open: count.opens > 0, is_referenced: count.lookups > 0 || count.opens > 0 };
         if !left.is_referenced {
@@ -176,12 +168,7 @@ mod tests {
         (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
         assert_eq!(open(OpenMode::Direct), OpenMode::Direct);
         assert!(references.release(Ino(7)).is_referenced);
-        assert_eq!([0, 1].map(|_| open(OpenMode::Cached)), [OpenMode::CachedAnew; 2]);
-        assert!(references.release(Ino(7)).is_referenced);
-        assert_eq!(open(OpenMode::Cached), OpenMode::CachedAnew, "the first may be still on its way");
-        (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
-        // All who could find old pages have come and gone.
-        assert_eq!([0, 1].map(|_| open(OpenMode::Cached)), [OpenMode::Cached; 2]);
+        assert_eq!([0, 1].map(|_| open(OpenMode::Cached)), [OpenMode::Direct; 2]);
         // The kernel forgets the inode, and its pages with it.
         (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
         assert!(references.forget(Ino(7), 1));

@@ -81,7 +81,6 @@ pub(crate) fn open_flags(mode: OpenMode) -> FopenFlags {
         | match mode {
             OpenMode::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
             OpenMode::Cached => FopenFlags::FOPEN_KEEP_CACHE,
-            OpenMode::CachedAnew => FopenFlags::empty(),
         }
 }
 
