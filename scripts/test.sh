@@ -19,6 +19,7 @@ need sqlite3 sqlite3
 need git git
 need make make
 need setpriv util-linux
+need script bsdutils
 install_packages "${missing[@]}"
 
 # Peers and programs of `terrace bench`, which leaves out what is not there.

@@ -15,7 +15,7 @@ use terrace_runtime::sync::Mutex;
 pub enum OpenMode {
     /// Every read and write reaches the file system.
     Direct,
-    /// The kernel caches pages: cold files that are only read.
+    /// The kernel caches pages, and keeps those it has: files that are only read, none that was open directly (decision 0020).
     Cached,
 }
 

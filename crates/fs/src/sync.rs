@@ -2,6 +2,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::migration::drain::MOST_PASSES;
 use crate::migration::{MigrationStep, Victim};
 use crate::types::Wait;
 use serde::Serialize;
@@ -24,9 +25,6 @@ pub struct SyncPlan {
     /// Bytes of dirty pages, which would be written back first.
     pub dirty_bytes: u64,
 }
-
-/// How often `sync --to` begins again because something came up meanwhile. Nothing does by itself.
-const MOST_PASSES: u32 = 8;
 
 impl Fs {
     /// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size committed.

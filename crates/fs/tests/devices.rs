@@ -323,6 +323,20 @@ fn devices_know_the_last_mount_that_could_write() -> FsResult<()> {
     // It is there after a loss of power.
     let left = SimulatedDevice::from_image(devices[0].snapshot().image_none());
     assert_eq!(header(&left), first[0]);
+    // Power that fails while it is written leaves the old one or the new one, never something torn.
+    devices[0].fail_next(Operation::Flush, 0..1, libc::EIO, Times::Forever);
+    let torn = mount(false, false)?.stamp_devices();
+    devices[0].clear_failures();
+    assert!(torn.is_err());
+    let second = header(&devices[0]);
+    assert!(second.epoch.get() > first[0].epoch.get());
+    let left: Vec<_> =
+        (0..32).map(|seed| SimulatedDevice::from_image(devices[0].snapshot().image_random(seed))).collect();
+    let left: Vec<_> = left.iter().map(header).collect();
+    assert!(left.iter().all(|left| [first[0], second].contains(left)), "{left:?}");
+    assert!(left.contains(&first[0]) && left.contains(&second), "{left:?}");
+    mount(false, false)?.stamp_devices()?;
+    let first = [header(&devices[0]), header(&devices[1])];
     mount(true, false)?.stamp_devices()?;
     assert_eq!(header(&devices[0]), first[0], "a mount that only reads");
     mount(false, true)?.stamp_devices()?;

@@ -7,7 +7,8 @@
 //! Kernel caching. The daemon is the only writer, so names (absent ones too) and attributes are valid for
 //! a day; the kernel itself invalidates what its own requests change: size, blocks, mtime and ctime after
 //! writes, atime after reads that reach the daemon, a directory after a change in it. Migration changes
-//! none of them. Left is one case, told explicitly: set-id bits removed by a write or an open that truncates.
+//! none of them. Pages are kept of files that are opened for reading alone, and no open drops any: beside a write of
+//! another that would lose what it wrote (decision 0020). Left is one case, told explicitly: set-id bits removed by a write or an open that truncates.
 
 use crate::convert::{allocate, attributes, errno, file_type, ino, open_flags, set_time, xattr_mode};
 use crate::session;

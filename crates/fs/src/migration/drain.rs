@@ -12,9 +12,9 @@ use terrace_format::{FileBlock, Ino, TierId};
 use terrace_runtime::interleave;
 use terrace_runtime::sync::atomic::Ordering;
 
-/// How often all files are gone through. What comes above the tier meanwhile goes there by itself
-/// (`tiers_for`), so twice is the rule.
-const MOST_PASSES: u32 = 8;
+/// How often all files are gone through, and how often all begins again because something came up into PM. What comes above
+/// the tier meanwhile goes there by itself (`tiers_for`), so twice is the rule.
+pub(crate) const MOST_PASSES: u32 = 8;
 
 impl Migration {
     /// From now on what leaves PM goes to `tier` or below, if there is room.

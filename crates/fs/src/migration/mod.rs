@@ -18,7 +18,7 @@ mod commit;
 mod complete;
 mod copy;
 mod destination;
-mod drain;
+pub(crate) mod drain;
 mod in_place;
 mod job;
 mod lower;
