@@ -23,8 +23,9 @@ install_packages() {
     [ $# -gt 0 ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         say "installing $*"
-        apt-get install -y --no-install-recommends "$@" >/dev/null 2>&1 ||
-            { apt-get update >/dev/null && apt-get install -y --no-install-recommends "$@" >/dev/null; } ||
+        local apt=(timeout 600 apt-get)
+        "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null 2>&1 ||
+            { "${apt[@]}" update >/dev/null && "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null; } ||
             die "could not install $*"
     else
         die "missing: $*; install them as root (apt-get install $*)"

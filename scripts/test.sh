@@ -35,37 +35,62 @@ need db_bench rocksdb-tools
 passed=0
 failed=0
 begin=$SECONDS
-report() { # status name
-    local seconds=$((SECONDS - begin))
+# What each took and what was wrong, said once more at the end, also when somebody ends all this: who reads a log
+# often has its last lines only.
+durations=()
+faults=()
+ended() { # name: gives its seconds
+    seconds=$((SECONDS - begin))
     begin=$SECONDS
+    durations+=("$1 $seconds")
+}
+report() { # status name
+    ended "$2"
     if [ "$1" = 0 ]; then
         passed=$((passed + 1))
         say "ok      $2 ($seconds s)"
     else
         failed=$((failed + 1))
+        faults+=("$2: status $1 after $seconds s")
         say "FAILED  $2 ($seconds s)"
     fi
 }
 finish() {
+    trap - INT TERM
+    local list
+    printf -v list '%s, ' "${durations[@]}"
+    say "seconds: ${list%, }"
+    [ ${#faults[@]} = 0 ] || printf 'FAILED  %s\n' "${faults[@]}"
     say "$((SECONDS / 60)) minutes in all"
     say "$passed passed, $failed failed"
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
     exit
 }
 
+cut_short() {
+    failed=$((failed + 1))
+    faults+=("ended from outside, $((SECONDS - begin)) s after the last of these")
+    finish
+}
+trap cut_short INT TERM
+
+# What hangs is ended, in three times what it takes on a slow machine, so that the rest is seen.
 cargo_test() { # name arguments...
     local name=$1 log status counts
     shift
     log=$(mktemp)
-    cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log"
+    timeout --kill-after=10 1800 cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     counts=$(awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0, failed + 0 }' "$log")
+    mapfile -t -O ${#faults[@]} faults < <(grep -aE '^test .* FAILED$' "$log")
+    if [ "$status" = 124 ]; then
+        mapfile -t -O ${#faults[@]} faults < <(grep -a 'has been running for over' "$log" | tail -n 5)
+    fi
     rm -f "$log"
     passed=$((passed + ${counts% *}))
     failed=$((failed + ${counts#* }))
-    if [ "$status" != 0 ] && [ "${counts#* }" = 0 ]; then report "$status" "$name"; fi
-    say "$name: $((SECONDS - begin)) s"
-    begin=$SECONDS
+    if [ "$status" != 0 ] && [ "${counts#* }" = 0 ]; then report "$status" "$name"; else ended "$name"; fi
+    say "$name: $seconds s"
 }
 
 if [ $# = 0 ]; then
@@ -90,8 +115,8 @@ scripts/build.sh || {
     report 1 "cargo build"
     finish
 }
-say "cargo build: $((SECONDS - begin)) s"
-begin=$SECONDS
+ended "cargo build"
+say "cargo build: $seconds s"
 
 if [ "$(id -u)" != 0 ]; then
     say "not root: scripts/tests need mount namespaces and loop devices; skipped"

@@ -888,10 +888,8 @@ rm -f "$SHM-words.pm" words.img
 mkdir kept && "$t" mount "$SHM-k.pm" kept
 head -c 1M /dev/urandom >random
 for n in $(seq 0 9); do cp random "kept/$n"; done
-# The kernel has seen them open for writing until now.
-"$t" umount kept && "$t" mount "$SHM-k.pm" kept
 check "cached reads" python3 - "$t" <<'PY'
-import json, mmap, os, random, subprocess, sys
+import ctypes, json, mmap, os, random, subprocess, sys, time
 def reads():
     found = json.loads(subprocess.check_output([sys.argv[1], "iostat", "--json", "kept"]))
     return sum(place["reads"] for place in [found["dram"], *found["tiers"]])
@@ -909,6 +907,25 @@ for _ in range(5):
         assert mapped[:] == held[0]
         mapped.close()
 assert reads() == before, "a read left the kernel"
+# The kernel has pages of who maps a file that is open directly. They are dropped before it may keep what it has.
+def resident(fd):
+    seen = (ctypes.c_ulong * 5)()
+    code = ctypes.CDLL(None, use_errno=True).syscall(451, fd, (ctypes.c_ulong * 2)(0, SIZE), seen, 0)  # cachestat
+    assert code == 0, os.strerror(ctypes.get_errno())
+    return seen[0]
+for for_writing in (True, False, False):
+    fd = os.open("kept/1", os.O_RDWR if for_writing else os.O_RDONLY)
+    look = mmap.mmap(fd, SIZE, prot=mmap.PROT_READ)
+    assert look[:] == held[1]
+    filled = resident(fd)
+    look.close()
+    os.close(fd)
+    time.sleep(0.2)  # the kernel tells of the last close later
+    if for_writing:
+        assert filled == SIZE // 4096, filled
+        fd = os.open("kept/1", os.O_RDONLY)
+        assert resident(fd) == 0, "pages of before were kept"
+        os.close(fd)
 # Writers beside a reader, before it and after it, by all ways. Of half of the files somebody always reads.
 readers = [os.open(f"kept/{n}", os.O_RDONLY) for n in range(0, 10, 2)]
 for turn in range(300):
@@ -971,6 +988,51 @@ try:
 finally:
     for one in running: one.wait()
 assert open("kept/w", "rb").read() == bytes([turn % 251]) * SIZE, "old pages stayed"
+PY
+# The same for certain: the writer is held between two of its pages, by memory that is not there yet.
+check "a reader that opens beside a held writer" python3 - <<'PY'
+import ctypes, fcntl, mmap, os, struct, threading, time
+PAGE = 4096
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.pwrite.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long]
+fault = libc.syscall(323, 0)
+assert fault >= 0, os.strerror(ctypes.get_errno())
+fcntl.ioctl(fault, 0xc018aa3f, bytearray(struct.pack("QQQ", 0xaa, 0, 0)))
+for before in ("cached", "direct"):
+    name = f"kept/held-{before}"
+    with open(name, "wb") as file:
+        file.write(bytes(1 << 20))
+    time.sleep(0.2)
+    first = os.open(name, os.O_RDONLY if before == "cached" else os.O_RDWR)
+    os.pread(first, 1 << 20, 0)
+    out = os.open(name, os.O_RDWR)
+    # Before the write: the kernel lets nobody map a file while it is written directly.
+    look = mmap.mmap(first, PAGE, prot=mmap.PROT_READ) if before == "direct" else None
+    memory = libc.mmap(None, 2 * PAGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    ctypes.memset(memory, 1, PAGE)
+    fcntl.ioctl(fault, 0xc020aa00, bytearray(struct.pack("QQQQ", memory + PAGE, PAGE, 1, 0)))
+    written = []
+    writer = threading.Thread(target=lambda: written.append(libc.pwrite(out, memory, 2 * PAGE, 0)))
+    writer.start()
+    os.read(fault, 32)  # it is at its second page
+    late = os.open(name, os.O_RDONLY)
+    seen = []
+    reader = threading.Thread(target=lambda: seen.append(look[0] if look else os.pread(late, 1, 0)[0]))
+    reader.start()
+    reader.join(2)  # or it waits for the page
+    source = ctypes.create_string_buffer(b"\1" * PAGE, PAGE)
+    fcntl.ioctl(fault, 0xc028aa03, bytearray(struct.pack("QQQQq", memory + PAGE, ctypes.addressof(source), PAGE, 0, 0)))
+    writer.join()
+    reader.join()
+    assert written == [2 * PAGE], written
+    assert os.pread(late, 2 * PAGE, 0) == b"\1" * 2 * PAGE, f"{before}: a reader brought back what was there before"
+    if look: look.close()
+    for fd in (first, out, late): os.close(fd)
+    time.sleep(0.2)
+    for _ in range(2):
+        assert open(name, "rb").read(2 * PAGE) == b"\1" * 2 * PAGE, f"{before}: old pages stayed"
 PY
 check "all is on media" "$t" umount kept
 check "and nothing is damaged" "$t" check --data "$SHM-k.pm" >/dev/null

@@ -38,7 +38,7 @@ for kind in ${SANITIZERS:-address thread}; do
         ;;
     thread)
         export TSAN_OPTIONS="suppressions=$root/scripts/tests/tsan.suppressions halt_on_error=1"
-        export TERRACE_ROUNDS=150
+        export TERRACE_ROUNDS=400
         # Mutexes of a crate that it instruments (crates/runtime/src/sync.rs).
         flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg terrace_sanitized"
         tests thread "$flags" -p terrace-fs --test stress

@@ -20,7 +20,7 @@ use crate::types::Atime;
 use crate::unwritten::Unwritten;
 use crate::write_back_step::WriteBack;
 use crate::write_entries::WriteEntries;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use terrace_blocks::BlockPool;
 use terrace_cache::BlockCache;
 use terrace_catalog::Catalog;
@@ -34,6 +34,9 @@ use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use terrace_wal::{RecoveryReport, Wal};
+
+/// Has the kernel drop the pages of an inode; true when it did.
+pub(crate) type DropPages = Box<dyn Fn(Ino) -> bool + Send + Sync>;
 
 /// A mounted pool.
 pub struct Fs {
@@ -57,6 +60,8 @@ pub struct Fs {
     pub(crate) orphan_locks: Vec<Mutex<()>>,
     pub(crate) numbers: Mutex<InodeNumbers>,
     pub(crate) references: References,
+    /// [`Fs::set_drop_pages`].
+    pub(crate) drop_pages: OnceLock<DropPages>,
     pub(crate) reclaim: ReclaimQueue,
     pub(crate) migration: Migration,
     pub(crate) pins: Pins,

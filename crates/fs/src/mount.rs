@@ -22,7 +22,7 @@ use crate::unwritten::Unwritten;
 use crate::write_back_step::WriteBack;
 use crate::write_entries::WriteEntries;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use terrace_blocks::BlockPool;
 use terrace_cache::BlockCache;
 use terrace_catalog::Catalog;
@@ -339,6 +339,7 @@ impl Fs {
             orphan_locks: (0..ORPHAN_LISTS).map(|_| Mutex::new(())).collect(),
             numbers: Mutex::new(numbers),
             references: References::new(),
+            drop_pages: OnceLock::new(),
             reclaim: ReclaimQueue::new(),
             migration: Migration::new(),
             pins: Pins::new(),

@@ -5,7 +5,7 @@ use crate::fs::Fs;
 use crate::op::{Attempt, Need, Op, SMALL_RECORD};
 use crate::reclaim::log_freed_slot;
 use crate::reclaim_queue::Job;
-use crate::references::OpenMode;
+use crate::references::{OpenMode, Opening};
 use crate::slot::{Inode, log_slot, log_whole_slot};
 use crate::types::{Attributes, Caller, SetAttributes, Wait};
 use crate::write::Staged;
@@ -151,10 +151,16 @@ impl Fs {
         })
     }
 
+    /// How to have the kernel drop all pages it has of an inode, true when it did: what was open directly can be cached
+    /// by it then. Called by opens that may wait, which hold no lock; once for good.
+    pub fn set_drop_pages(&self, drop_pages: impl Fn(Ino) -> bool + Send + Sync + 'static) {
+        let _ = self.drop_pages.set(Box::new(drop_pages));
+    }
+
     /// Opens; `truncate` as O_TRUNC. The mode is that of the first open until the last close.
     ///
     /// # Errors
-    /// ESTALE, EIO, and truncate's.
+    /// ESTALE, EIO, and truncate's; `WouldBlock`.
     pub fn open(&self, ino: Ino, truncate: bool, write: bool, wait: Wait) -> FsResult<OpenMode> {
         if write && self.read_only {
             return Err(FsError::ReadOnly);
@@ -163,16 +169,26 @@ impl Fs {
             let change = SetAttributes { size: Some(0), kill_set_id: true, ..Default::default() };
             self.setattr(ino, &change, wait)?;
         }
-        let (mode, has_cold) = self.with_pages(wait, || {
+        let drop_pages = self.drop_pages.get();
+        let open = || {
             let _guard = self.locks.read(ino);
             let inode = self.load(ino)?;
             let has_cold = inode.slot.has(flag::HAS_COLD);
             let cached = !write && !truncate && self.is_for_the_kernel(&inode, has_cold)?;
-            Ok((
-                self.references.open(ino, if cached { OpenMode::Cached } else { OpenMode::Direct }),
-                has_cold,
-            ))
-        })?;
+            let prefer = if cached { OpenMode::Cached } else { OpenMode::Direct };
+            Ok((self.references.open(ino, prefer, drop_pages.is_some(), wait), has_cold))
+        };
+        let (mode, has_cold) = loop {
+            match self.with_pages(wait, open)? {
+                (Opening::Open(mode), has_cold) => break (mode, has_cold),
+                (Opening::Drops, has_cold) => {
+                    let done = drop_pages.is_some_and(|drop_pages| drop_pages(ino));
+                    break (self.references.dropped(ino, done), has_cold);
+                }
+                (Opening::Waits, _) if wait != Wait::Allowed => return Err(FsError::WouldBlock),
+                (Opening::Waits, _) => self.references.wait_for_dropped(ino),
+            }
+        };
         if write
             && has_cold
             && let Err(error) = self.fetch_leaves(ino, wait)

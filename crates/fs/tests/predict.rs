@@ -4,10 +4,11 @@ mod common;
 
 use common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_format::Ino;
 use terrace_fs::{
-    Fs, FsResult, MountOptions, OpenMode, Parameters, PolicyKind, Wait, Whereabouts, WriteFlags,
+    Fs, FsError, FsResult, MountOptions, OpenMode, Parameters, PolicyKind, Wait, Whereabouts, WriteFlags,
 };
 use terrace_placement::Home;
 
@@ -190,6 +191,21 @@ fn what_is_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     // Several requests: from the beginning, but not once it was open to who writes it.
     assert_eq!([opened(large, false)?, opened(large, true)?], [OpenMode::Cached, OpenMode::Direct]);
     assert_eq!(opened(large, false)?, OpenMode::Direct);
+    // With a kernel that drops its pages, it may be cached again: once each time it was direct.
+    let dropped = Arc::new(AtomicU64::new(0));
+    let (kernel, number) = (Arc::clone(&dropped), large.0);
+    fs.set_drop_pages(move |ino| {
+        assert_eq!(ino.0, number);
+        kernel.fetch_add(1, Ordering::Relaxed) != 1
+    });
+    assert!(matches!(fs.open(large, false, false, Wait::Never), Err(FsError::WouldBlock)));
+    assert_eq!([opened(large, false)?, opened(large, false)?], [OpenMode::Cached; 2]);
+    assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    // It cannot: direct. What is opened to be written needs nothing of it.
+    assert_eq!([opened(large, true)?, opened(large, false)?, opened(large, true)?], [OpenMode::Direct; 3]);
+    assert_eq!(dropped.load(Ordering::Relaxed), 2);
+    assert_eq!(opened(large, false)?, OpenMode::Cached);
+    assert_eq!(dropped.load(Ordering::Relaxed), 3);
     Ok(())
 }
 

@@ -7,8 +7,8 @@
 //! Kernel caching. The daemon is the only writer, so names (absent ones too) and attributes are valid for
 //! a day; the kernel itself invalidates what its own requests change: size, blocks, mtime and ctime after
 //! writes, atime after reads that reach the daemon, a directory after a change in it. Migration changes
-//! none of them. Pages are kept of files that are opened for reading alone, and no open drops any: beside a write of
-//! another that would lose what it wrote (decision 0020). Left is one case, told explicitly: set-id bits removed by a write or an open that truncates.
+//! none of them. Two cases are left, told explicitly: set-id bits removed by a write or an open that truncates; and pages
+//! of a file that was open directly, dropped before the first open that has it cached is answered (decision 0020).
 
 use crate::convert::{allocate, attributes, errno, file_type, ino, open_flags, set_time, xattr_mode};
 use crate::session;
@@ -141,6 +141,11 @@ impl Adapter {
     /// An adapter over `fs`. `control` is the value of [`CONTROL_XATTR`]; `kernel` is set once the session
     /// is there.
     pub fn new(fs: Arc<Fs>, control: Vec<u8>, kernel: Arc<OnceLock<Notifier>>) -> Adapter {
+        let notifier = Arc::clone(&kernel);
+        // In a waiting thread, before the answer to the only one that has it open: no request holds a page of it.
+        fs.set_drop_pages(move |number| {
+            notifier.get().is_some_and(|kernel| kernel.inval_inode(INodeNo(number.0), 0, 0).is_ok())
+        });
         Adapter { fs, waiting: Some(Waiting::new()), kernel, control }
     }
 
