@@ -114,6 +114,8 @@ pub struct MountOptions {
     pub in_place: InPlace,
     /// DRAM for clean pages, in bytes.
     pub cache_bytes: u64,
+    /// Most bytes of files in PM that the kernel caches while they are open for reading.
+    pub kernel_cache_bytes: u64,
     /// Most dirty pages in DRAM, in bytes; 0: every write goes to PM.
     pub buffer_bytes: u64,
     /// Window read around a missing cold block, in bytes.
@@ -148,6 +150,7 @@ impl Default for MountOptions {
             group_bytes: 16 << 20,
             in_place: InPlace::default(),
             cache_bytes: 64 << 20,
+            kernel_cache_bytes: 64 << 20,
             buffer_bytes: 64 << 20,
             prefetch_bytes: 128 << 10,
             prefetch_ms: 1000,
@@ -338,7 +341,7 @@ impl Fs {
             rename_lock: Mutex::new(()),
             orphan_locks: (0..ORPHAN_LISTS).map(|_| Mutex::new(())).collect(),
             numbers: Mutex::new(numbers),
-            references: References::new(),
+            references: References::new(options.kernel_cache_bytes / BLOCK_SIZE),
             drop_pages: OnceLock::new(),
             reclaim: ReclaimQueue::new(),
             migration: Migration::new(),

@@ -5,11 +5,12 @@ use crate::fs::Fs;
 use crate::op::{Attempt, Need, Op, SMALL_RECORD};
 use crate::reclaim::log_freed_slot;
 use crate::reclaim_queue::Job;
-use crate::references::{OpenMode, Opening};
+use crate::references::{OpenMode, Opening, Prefer};
 use crate::slot::{Inode, log_slot, log_whole_slot};
 use crate::types::{Attributes, Caller, SetAttributes, Wait};
 use crate::write::Staged;
 use smallvec::SmallVec;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use terrace_catalog::dentry::{self, Dentry};
 use terrace_catalog::{Edit, symlink};
 use terrace_format::inode::{InodeSlot, flag};
@@ -174,15 +175,16 @@ impl Fs {
             let _guard = self.locks.read(ino);
             let inode = self.load(ino)?;
             let has_cold = inode.slot.has(flag::HAS_COLD);
-            let cached = !write && !truncate && self.is_for_the_kernel(&inode, has_cold)?;
-            let prefer = if cached { OpenMode::Cached } else { OpenMode::Direct };
+            let prefer = if write || truncate { Prefer::Direct } else { self.preferred(&inode, has_cold)? };
             Ok((self.references.open(ino, prefer, drop_pages.is_some(), wait), has_cold))
         };
         let (mode, has_cold) = loop {
             match self.with_pages(wait, open)? {
                 (Opening::Open(mode), has_cold) => break (mode, has_cold),
                 (Opening::Drops, has_cold) => {
-                    let done = drop_pages.is_some_and(|drop_pages| drop_pages(ino));
+                    // Others wait for the end of it, whatever that is.
+                    let drop_pages = || drop_pages.is_some_and(|drop_pages| drop_pages(ino));
+                    let done = catch_unwind(AssertUnwindSafe(drop_pages)).unwrap_or(false);
                     break (self.references.dropped(ino, done), has_cold);
                 }
                 (Opening::Waits, _) if wait != Wait::Allowed => return Err(FsError::WouldBlock),
@@ -199,13 +201,20 @@ impl Fs {
         Ok(mode)
     }
 
-    /// Whether a file that is opened for reading is read through the kernel's cache, which no request leaves for what it
-    /// has: one that is read again and again, one that a single request does not read, and one that lies below. The
-    /// predictors see the reads that the kernel sends.
-    fn is_for_the_kernel(&self, inode: &Inode, has_cold: bool) -> FsResult<bool> {
-        Ok(inode.size() >= IN_PIECES
-            || self.is_read_dominated(inode)
-            || (has_cold && self.mostly_cold(inode)?))
+    /// How a file is opened for reading: through the kernel's cache, which no request leaves for what it has, when it lies
+    /// below; and in PM, under a policy that moves what is read, when it is read again and again or a single request does not
+    /// read it, as long as all those have room there: a page that the kernel has to fetch again costs more than one that it
+    /// asks for each time. The predictors see the reads that the kernel sends.
+    fn preferred(&self, inode: &Inode, has_cold: bool) -> FsResult<Prefer> {
+        if has_cold && self.mostly_cold(inode)? {
+            return Ok(Prefer::Cached);
+        }
+        let often = inode.size() >= IN_PIECES || self.is_read_dominated(inode);
+        Ok(if often && self.policy.follows_reads() {
+            Prefer::CachedWhileRoom { blocks: inode.size().div_ceil(terrace_format::BLOCK_SIZE) }
+        } else {
+            Prefer::Direct
+        })
     }
 
     /// A file none of whose first blocks is in PM.

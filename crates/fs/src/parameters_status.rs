@@ -50,6 +50,10 @@ pub struct ParametersStatus {
     pub group_bytes: u64,
     /// Most bytes of clean pages.
     pub cache_bytes: u64,
+    /// Most bytes of files in PM that the kernel caches while they are open,
+    pub kernel_cache_bytes: u64,
+    /// and how many those are now.
+    pub kernel_cached_bytes: u64,
     /// Most bytes of dirty pages.
     pub buffer_bytes: u64,
     /// Bytes read at once around a missing block.
@@ -74,6 +78,7 @@ impl Fs {
         let Utilisation { even_percent, step_percent, least_percent, most_percent, decay } =
             self.parameters.utilisation;
         let Dataflow { high_percent, low_percent, seconds } = self.parameters.dataflow;
+        let (kept_blocks, most_kept_blocks) = self.references.kept_blocks();
         ParametersStatus {
             sync_blocks,
             large_after,
@@ -95,6 +100,8 @@ impl Fs {
             spill_low_percent: spill.low_percent,
             group_bytes: self.demotion_blocks() * BLOCK_SIZE,
             cache_bytes: self.cache.budget_bytes(),
+            kernel_cache_bytes: most_kept_blocks * BLOCK_SIZE,
+            kernel_cached_bytes: kept_blocks * BLOCK_SIZE,
             buffer_bytes: self.write_back.limit_pages * BLOCK_SIZE,
             prefetch_bytes: self.read_ahead.shortest * BLOCK_SIZE,
             prefetch_seconds: self.prefetch_ms as f64 / 1000.0,

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use terrace_format::Ino;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex};
 
 /// How the kernel treats an open file (design 6): one mode from first open to last close.
@@ -18,6 +19,17 @@ pub enum OpenMode {
     Direct,
     /// The kernel caches pages, and keeps those it has: files that are only read (decision 0020).
     Cached,
+}
+
+/// What an open would have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prefer {
+    /// [`OpenMode::Direct`].
+    Direct,
+    /// [`OpenMode::Cached`].
+    Cached,
+    /// The same as long as all that is kept has room there, this file with so many blocks.
+    CachedWhileRoom { blocks: u64 },
 }
 
 /// What comes of asking to open.
@@ -36,13 +48,15 @@ pub(crate) enum Opening {
 struct Count {
     lookups: u32,
     opens: u32,
+    /// What it takes of the kernel's cache as far as that is counted, in blocks, until the last close.
+    kept_blocks: u32,
     cached: bool,
     /// It was open in [`OpenMode::Direct`] since the kernel last dropped its pages: one that was mapped then may have been
     /// filled while a write was on its way. They are dropped while nobody but who opens it to read has it open: beside
     /// writes of others through the cache, whose pages the kernel does not lock while they are on their way, a reader
     /// brought back what was there before, for good.
     was_direct: bool,
-    /// The only one that has it open has its pages dropped, and nobody else has opened it since.
+    /// The only one that has it open has its pages dropped; others wait.
     drops: bool,
 }
 
@@ -88,16 +102,22 @@ const SHARDS: usize = 64;
 /// Inodes that are looked at one by one: some milliseconds.
 const MOST_ASKED: u64 = 1 << 16;
 
-/// All references. 16 bytes and a byte of hash table per inode that the kernel knows.
+/// All references. 20 bytes and a byte of hash table per inode that the kernel knows.
 pub(crate) struct References {
     shards: Vec<Mutex<Counts>>,
+    /// Blocks of files that are kept in the kernel's cache while they are open, and the most that may be.
+    kept_blocks: AtomicU64,
+    most_kept_blocks: u64,
     /// Told whenever pages were dropped; with the lock of the inode's shard.
     dropped: Vec<Condvar>,
 }
 
 impl References {
-    pub fn new() -> References {
+    /// With so many blocks for what is kept in the kernel's cache.
+    pub fn new(most_kept_blocks: u64) -> References {
         References {
+            kept_blocks: AtomicU64::new(0),
+            most_kept_blocks,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             dropped: (0..SHARDS).map(|_| Condvar::default()).collect(),
         }
@@ -133,38 +153,49 @@ impl References {
 
     /// Opens; `prefer` decides the mode of the first open, later ones keep it. `can_drop`: the caller can have the kernel
     /// drop pages; without, what was open directly stays direct.
-    pub fn open(&self, ino: Ino, prefer: OpenMode, can_drop: bool, wait: Wait) -> Opening {
+    pub fn open(&self, ino: Ino, prefer: Prefer, can_drop: bool, wait: Wait) -> Opening {
         let mut counts = self.shard(ino).lock();
         let count = counts.entry(ino.0 as u32).or_default();
-        let prefers_cached = prefer == OpenMode::Cached;
-        let mut opening = None;
+        let mut prefers_cached = prefer != Prefer::Direct && (can_drop || !count.was_direct);
+        // Whoever it is: pages are dropped beside nobody, or the kernel would wait for requests that hold some.
         if count.drops {
-            if prefers_cached {
+            return Opening::Waits;
+        }
+        if count.opens == 0 {
+            let drops = prefers_cached && count.was_direct;
+            if drops && wait != Wait::Allowed {
                 return Opening::Waits;
             }
-            // Who writes does not wait, and all are direct.
-            count.drops = false;
-        } else if count.opens == 0 {
-            if prefers_cached && count.was_direct && can_drop {
-                if wait != Wait::Allowed {
-                    return Opening::Waits;
-                }
-                count.drops = true;
-                opening = Some(Opening::Drops);
+            if prefers_cached && let Prefer::CachedWhileRoom { blocks } = prefer {
+                count.kept_blocks = self.keep(blocks).unwrap_or(0);
+                prefers_cached = count.kept_blocks > 0;
             }
+            count.drops = drops && prefers_cached;
             count.cached = prefers_cached && !count.was_direct;
             count.was_direct |= !count.cached;
         }
         count.opens = count.opens.saturating_add(1);
-        opening.unwrap_or(Opening::Open(count.mode()))
+        if count.drops { Opening::Drops } else { Opening::Open(count.mode()) }
     }
 
-    /// Ends what [`Opening::Drops`] began: `done` when the kernel has dropped all pages. The mode, which is not cached when
-    /// somebody opened it to write meanwhile.
+    /// Takes room in the kernel's cache for so many blocks; `None` without.
+    fn keep(&self, blocks: u64) -> Option<u32> {
+        let taken = u32::try_from(blocks).ok()?;
+        let more = |kept: u64| kept.checked_add(blocks).filter(|kept| *kept <= self.most_kept_blocks);
+        self.kept_blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then_some(taken)
+    }
+
+    /// Blocks of files that are kept in the kernel's cache while there is room, and the most.
+    pub fn kept_blocks(&self) -> (u64, u64) {
+        (self.kept_blocks.load(Ordering::Relaxed), self.most_kept_blocks)
+    }
+
+    /// Ends what [`Opening::Drops`] began: `done` when the kernel has dropped all pages. The mode.
     pub fn dropped(&self, ino: Ino, done: bool) -> OpenMode {
         let mut counts = self.shard(ino).lock();
         let count = counts.entry(ino.0 as u32).or_default();
-        if std::mem::take(&mut count.drops) && done {
+        count.drops = false;
+        if done {
             count.cached = true;
             count.was_direct = false;
         }
@@ -172,7 +203,7 @@ impl References {
         count.mode()
     }
 
-    /// Waits while another caller drops pages.
+    /// Waits while another caller has pages dropped.
     pub fn wait_for_dropped(&self, ino: Ino) {
         let mut counts = self.shard(ino).lock();
         while counts.get(&(ino.0 as u32)).is_some_and(|count| count.drops) {
@@ -189,6 +220,10 @@ impl References {
         count.opens = count.opens.saturating_sub(1);
         if planted(Mistake::CloseOfOneHandle) && count.opens > 0 {
             *count = Count::default();
+        }
+        if count.opens == 0 {
+            let taken = std::mem::take(&mut count.kept_blocks);
+            self.kept_blocks.fetch_sub(u64::from(taken), Ordering::Relaxed);
         }
         let left = Left { is_open: count.opens > 0, is_referenced: count.lookups > 0 || count.opens > 0 };
         if !left.is_referenced {
@@ -224,75 +259,85 @@ mod tests {
     /// A mapping beside direct writes left old pages in the kernel's cache, and a later open that only read kept them.
     #[test]
     fn what_was_written_directly_is_not_kept_in_the_kernel() {
-        let references = References::new();
+        let references = References::new(10);
         let open = |prefer| references.open(Ino(7), prefer, false, W);
         references.looked_up(Ino(7));
-        assert_eq!(open(OpenMode::Cached), Opening::Open(OpenMode::Cached));
+        assert_eq!(open(Prefer::Cached), Opening::Open(OpenMode::Cached));
         // As long as somebody has it open, its mode stays.
-        assert_eq!(open(OpenMode::Direct), Opening::Open(OpenMode::Cached));
+        assert_eq!(open(Prefer::Direct), Opening::Open(OpenMode::Cached));
         (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
-        assert_eq!(open(OpenMode::Direct), Opening::Open(OpenMode::Direct));
+        assert_eq!(open(Prefer::Direct), Opening::Open(OpenMode::Direct));
         assert!(references.release(Ino(7)).is_referenced);
-        assert_eq!([0, 1].map(|_| open(OpenMode::Cached)), [Opening::Open(OpenMode::Direct); 2]);
+        assert_eq!([0, 1].map(|_| open(Prefer::Cached)), [Opening::Open(OpenMode::Direct); 2]);
         // The kernel forgets the inode, and its pages with it.
         (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
         assert!(references.forget(Ino(7), 1));
-        assert_eq!(open(OpenMode::Cached), Opening::Open(OpenMode::Cached));
+        assert_eq!(open(Prefer::Cached), Opening::Open(OpenMode::Cached));
     }
 
-    /// Pages are dropped while nobody else has the file open, once, and who opens it to write meanwhile keeps it direct.
+    /// Pages are dropped while nobody else has the file open, once; who opens it meanwhile waits, also to write.
     #[test]
     fn pages_are_dropped_beside_nobody() {
-        let references = References::new();
+        let references = References::new(10);
         let open = |prefer, wait| references.open(Ino(7), prefer, true, wait);
         let close = || _ = references.release(Ino(7));
         let (cached, direct) = (Opening::Open(OpenMode::Cached), Opening::Open(OpenMode::Direct));
         references.looked_up(Ino(7));
-        assert_eq!(open(OpenMode::Direct, W), direct);
+        assert_eq!(open(Prefer::Direct, W), direct);
         // The writer is there: as it has it.
-        assert_eq!(open(OpenMode::Cached, W), direct);
+        assert_eq!(open(Prefer::Cached, W), direct);
         (0..2).for_each(|_| close());
-        assert_eq!(open(OpenMode::Cached, Wait::Never), Opening::Waits);
-        assert_eq!(open(OpenMode::Cached, W), Opening::Drops);
-        // Readers wait for it and count when they have.
-        assert_eq!(open(OpenMode::Cached, W), Opening::Waits);
+        assert_eq!(open(Prefer::Cached, Wait::Never), Opening::Waits);
+        assert_eq!(open(Prefer::Cached, W), Opening::Drops);
+        // Others wait for it and count when they have.
+        assert_eq!([Prefer::Cached, Prefer::Direct].map(|prefer| open(prefer, W)), [Opening::Waits; 2]);
         assert_eq!(references.dropped(Ino(7), true), OpenMode::Cached);
         references.wait_for_dropped(Ino(7));
-        assert_eq!(open(OpenMode::Cached, Wait::Never), cached);
+        assert_eq!(open(Prefer::Direct, Wait::Never), cached);
         (0..2).for_each(|_| close());
         // Nothing to drop now, until it was direct again.
-        assert_eq!(open(OpenMode::Cached, Wait::Never), cached);
+        assert_eq!(open(Prefer::Cached, Wait::Never), cached);
         close();
-        assert_eq!(open(OpenMode::Direct, W), direct);
+        assert_eq!(open(Prefer::Direct, W), direct);
         close();
-        // A writer comes while pages are dropped; it may have gone again.
-        for stays in [true, false] {
-            assert_eq!(open(OpenMode::Cached, W), Opening::Drops);
-            assert_eq!(open(OpenMode::Direct, W), direct);
-            assert_eq!(open(OpenMode::Cached, W), direct);
-            close();
-            if !stays {
-                close();
-            }
-            assert_eq!(references.dropped(Ino(7), true), OpenMode::Direct);
-            close();
-            if stays {
-                close();
-            }
-        }
         // The kernel could not.
-        assert_eq!(open(OpenMode::Cached, W), Opening::Drops);
+        assert_eq!(open(Prefer::Cached, W), Opening::Drops);
         assert_eq!(references.dropped(Ino(7), false), OpenMode::Direct);
         close();
-        assert_eq!(open(OpenMode::Cached, W), Opening::Drops);
+        assert_eq!(open(Prefer::Cached, W), Opening::Drops);
         assert!(references.is_open(Ino(7)));
+    }
+
+    /// Evenly read beyond what the kernel has room for, files in its cache were read at half the speed of direct ones.
+    #[test]
+    fn files_are_kept_in_the_kernel_while_there_is_room() {
+        let references = References::new(10);
+        let open = |ino, blocks| references.open(Ino(ino), Prefer::CachedWhileRoom { blocks }, true, W);
+        let (cached, direct) = (Opening::Open(OpenMode::Cached), Opening::Open(OpenMode::Direct));
+        assert_eq!([open(1, 6), open(2, 6), open(3, 4)], [cached, direct, cached]);
+        // As it was opened; what needs no room is not counted.
+        assert_eq!([open(1, 6), references.open(Ino(4), Prefer::Cached, true, W)], [cached; 2]);
+        assert_eq!(references.kept_blocks(), (10, 10));
+        _ = references.release(Ino(1));
+        assert_eq!(references.kept_blocks(), (10, 10), "another has it open");
+        [1, 2, 3].iter().for_each(|ino| _ = references.release(Ino(*ino)));
+        assert_eq!(references.kept_blocks(), (0, 10));
+        references.looked_up(Ino(5));
+        assert_eq!(references.open(Ino(5), Prefer::Direct, true, W), direct);
+        _ = references.release(Ino(5));
+        // It takes its room before its pages are dropped, and has it until it is closed, whatever came of that.
+        assert_eq!([open(5, 10), open(1, 1)], [Opening::Drops, direct]);
+        assert_eq!(references.dropped(Ino(5), false), OpenMode::Direct);
+        _ = references.release(Ino(5));
+        assert_eq!([open(5, u64::MAX), open(6, 11)], [direct; 2]);
+        assert_eq!(references.kept_blocks(), (0, 10));
     }
 
     /// The count of opens ended at 65,535, and as many closes made a file closed that others had open.
     #[test]
     fn many_opens_are_counted() {
-        let references = References::new();
-        (0..70_000).for_each(|_| _ = references.open(Ino(9), OpenMode::Direct, true, W));
+        let references = References::new(10);
+        (0..70_000).for_each(|_| _ = references.open(Ino(9), Prefer::Direct, true, W));
         (0..69_999).for_each(|_| _ = references.release(Ino(9)));
         assert!(references.is_open(Ino(9)));
         assert!(references.is_any_open(1, 9, 4) && !references.is_any_open(1, 8, 4));

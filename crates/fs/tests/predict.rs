@@ -193,9 +193,13 @@ fn what_is_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     assert_eq!(opened(large, false)?, OpenMode::Direct);
     // With a kernel that drops its pages, it may be cached again: once each time it was direct.
     let dropped = Arc::new(AtomicU64::new(0));
-    let (kernel, number) = (Arc::clone(&dropped), large.0);
+    let (kernel, number, of) = (Arc::clone(&dropped), large.0, Arc::downgrade(&fs));
     fs.set_drop_pages(move |ino| {
         assert_eq!(ino.0, number);
+        // Nobody has it meanwhile.
+        let mut opened =
+            [false, true].map(|to_write| of.upgrade().map(|fs| fs.open(ino, false, to_write, Wait::Never)));
+        assert!(opened.iter_mut().all(|opened| matches!(opened.take(), Some(Err(FsError::WouldBlock)))));
         kernel.fetch_add(1, Ordering::Relaxed) != 1
     });
     assert!(matches!(fs.open(large, false, false, Wait::Never), Err(FsError::WouldBlock)));
@@ -206,6 +210,34 @@ fn what_is_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     assert_eq!(dropped.load(Ordering::Relaxed), 2);
     assert_eq!(opened(large, false)?, OpenMode::Cached);
     assert_eq!(dropped.load(Ordering::Relaxed), 3);
+    Ok(())
+}
+
+/// What does not fit there was fetched again and again, at half the speed of a request for each read.
+#[test]
+fn the_kernel_caches_what_has_room_there_under_a_policy_that_follows_reads() -> FsResult<()> {
+    for (policy, first) in [
+        (PolicyKind::Predictive, OpenMode::Cached),
+        (PolicyKind::WriteOnly, OpenMode::Direct),
+        (PolicyKind::Static, OpenMode::Direct),
+    ] {
+        let pool = Pool::new(8 << 20, 4096);
+        let fs = pool.mount_with(MountOptions {
+            policy: Some(policy),
+            home: Some(Home::Pm),
+            kernel_cache_bytes: 1 << 20,
+            ..MountOptions::default()
+        });
+        let files = [create(&fs, "a")?, create(&fs, "b")?, create(&fs, "c")?];
+        [150, 150, 100].iter().zip(files).try_for_each(|(blocks, ino)| write(&fs, ino, 0, *blocks))?;
+        let open = |ino| fs.open(ino, false, false, W);
+        assert_eq!([open(files[0])?, open(files[1])?, open(files[2])?], [first, OpenMode::Direct, first]);
+        let kept = fs.status()?.parameters;
+        let is_kept = u64::from(first == OpenMode::Cached);
+        assert_eq!((kept.kernel_cache_bytes, kept.kernel_cached_bytes), (1 << 20, is_kept * 250 * BLOCK));
+        files.iter().for_each(|ino| fs.release(*ino));
+        assert_eq!(fs.status()?.parameters.kernel_cached_bytes, 0);
+    }
     Ok(())
 }
 

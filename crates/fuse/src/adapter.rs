@@ -141,10 +141,13 @@ impl Adapter {
     /// An adapter over `fs`. `control` is the value of [`CONTROL_XATTR`]; `kernel` is set once the session
     /// is there.
     pub fn new(fs: Arc<Fs>, control: Vec<u8>, kernel: Arc<OnceLock<Notifier>>) -> Adapter {
-        let notifier = Arc::clone(&kernel);
+        // As long as the session is there: its device stays open with it.
+        let notifier = Arc::downgrade(&kernel);
         // In a waiting thread, before the answer to the only one that has it open: no request holds a page of it.
         fs.set_drop_pages(move |number| {
-            notifier.get().is_some_and(|kernel| kernel.inval_inode(INodeNo(number.0), 0, 0).is_ok())
+            let notifier = notifier.upgrade();
+            let kernel = notifier.as_ref().and_then(|notifier| notifier.get());
+            kernel.is_some_and(|kernel| kernel.inval_inode(INodeNo(number.0), 0, 0).is_ok())
         });
         Adapter { fs, waiting: Some(Waiting::new()), kernel, control }
     }

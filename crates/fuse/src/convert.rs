@@ -74,8 +74,8 @@ pub(crate) fn attributes(from: &Attributes) -> FileAttr {
 }
 
 /// What the kernel may do with an open file (design 6): nothing on close in both modes; direct I/O with
-/// parallel writes, or its page cache, kept from one open to the next unless direct writes were done since the kernel knows
-/// the file. The file system never changes content behind the kernel, so kept pages stay right.
+/// parallel writes, or its page cache, kept from one open to the next; what was open directly has its pages dropped before
+/// (decision 0020). The file system never changes content behind the kernel, so kept pages stay right.
 pub(crate) fn open_flags(mode: OpenMode) -> FopenFlags {
     FopenFlags::FOPEN_NOFLUSH
         | match mode {

@@ -256,9 +256,11 @@ fn show_parameters(found: &Value) {
         number("spill_low_percent"),
     ));
     output::print(format!(
-        "limits: group {}, cache {}, buffer {}, prefetch {} for {} s",
+        "limits: group {}, cache {}, kernel's cache of files in PM {} ({} now), buffer {}, prefetch {} for {} s",
         bytes("group_bytes"),
         bytes("cache_bytes"),
+        bytes("kernel_cache_bytes"),
+        bytes("kernel_cached_bytes"),
         bytes("buffer_bytes"),
         bytes("prefetch_bytes"),
         number("prefetch_seconds"),
