@@ -20,10 +20,6 @@ pub struct Options {
     pub degraded: bool,
     /// Other users may use the mount.
     pub allow_other: bool,
-    /// `cache=` was given.
-    has_cache: bool,
-    /// `kernel_cache=`.
-    kernel_cache_bytes: Option<u64>,
     /// Log file instead of syslog.
     pub log: Option<PathBuf>,
     /// Media that are to be slower than they are.
@@ -77,12 +73,10 @@ impl Options {
     /// As [`Self::parse`]; whether they fit one another is not asked.
     pub fn parse_words(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
         let mut options = Options {
-            fs: MountOptions::default(),
+            fs: MountOptions { kernel_cache_bytes: memory_bytes() / 2, ..MountOptions::default() },
             flags: Vec::new(),
             degraded: false,
             allow_other: root,
-            has_cache: false,
-            kernel_cache_bytes: None,
             log: None,
             emulation: Emulation::default(),
         };
@@ -94,8 +88,6 @@ impl Options {
                 }
             }
         }
-        let by_itself = if options.has_cache { options.fs.cache_bytes } else { memory_bytes() / 4 };
-        options.fs.kernel_cache_bytes = options.kernel_cache_bytes.unwrap_or(by_itself);
         Ok(options)
     }
 
@@ -153,11 +145,8 @@ impl Options {
         let wrong = |what: &str| Failure::new(format!("mount option {name}={value}: {what}"));
         let size = || parse_size(value).map_err(|error| wrong(&error));
         match name {
-            "cache" => {
-                self.fs.cache_bytes = size()?;
-                self.has_cache = true;
-            }
-            "kernel_cache" => self.kernel_cache_bytes = Some(size()?),
+            "cache" => self.fs.cache_bytes = size()?,
+            "kernel_cache" => self.fs.kernel_cache_bytes = size()?,
             "buffer" => self.fs.buffer_bytes = size()?,
             "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
             "emulate-tier" => self.emulation.take_tier(value).map_err(|error| wrong(&error))?,
@@ -267,9 +256,8 @@ mod tests {
         assert_eq!((options.fs.cache_bytes, options.fs.threshold_percent), (1 << 30, Some(50)));
         assert_eq!(options.fs.group_bytes, 1 << 20);
         let kept = |text| parse(text).map_or(0, |options| options.fs.kernel_cache_bytes);
-        assert_eq!(["cache=1G", "cache=0"].map(kept), [1 << 30, 0]);
         assert_eq!(["kernel_cache=2M,cache=1G", "cache=1G,kernel_cache=2M"].map(kept), [2 << 20; 2]);
-        assert_eq!(kept("noatime"), memory_bytes() / 4);
+        assert_eq!((kept("kernel_cache=0"), kept("cache=1G")), (0, memory_bytes() / 2));
         assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);
         assert_eq!(options.log, Some(PathBuf::from("/a b")));
         assert!(!options.fs.checkpoint_when_full);

@@ -55,6 +55,16 @@ fn mounted(
     policy: PolicyKind,
     chunk_blocks: u32,
 ) -> Arc<Fs> {
+    mounted_with(pm, tier, policy, chunk_blocks, MountOptions::default())
+}
+
+fn mounted_with(
+    pm: Arc<RecordedPm>,
+    tier: Arc<SimulatedDevice>,
+    policy: PolicyKind,
+    chunk_blocks: u32,
+    mount_options: MountOptions,
+) -> Arc<Fs> {
     let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
     let options = FormatOptions {
         label: String::new(),
@@ -71,7 +81,7 @@ fn mounted(
     format(&media, &options).unwrap();
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let clock = Arc::new(ManualClock::new(1 << 60));
-    Fs::mount(media, superblock, MountOptions::default(), clock).unwrap()
+    Fs::mount(media, superblock, mount_options, clock).unwrap()
 }
 
 /// Workers offer the processor while five sixteenths of PM are free, and not when it gets short of what they make.
@@ -430,6 +440,42 @@ fn many_pages_below_are_no_damage() {
     assert!(matches!(same, Err(FsError::Engine(Error::Corrupt(_)))), "{same:?}");
 }
 
+/// What goes down at once is no more than it may be, and one request of the device.
+#[test]
+fn a_group_goes_down_in_one_request() {
+    let tier = Arc::new(SimulatedDevice::new(4096));
+    let options = MountOptions { group_bytes: 10 * BLOCK_SIZE, ..MountOptions::default() };
+    let pm = Arc::new(RecordedPm::new(2 << 20));
+    let fs = mounted_with(pm, Arc::clone(&tier), PolicyKind::Anticache, 64, options);
+    file(&fs, b"a", 60);
+    for _ in 0..3 {
+        let before = tier.counters();
+        assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
+        let after = tier.counters();
+        // And the summary of its chunk.
+        let written = (after.writes - before.writes, after.blocks_written - before.blocks_written);
+        assert_eq!(written, (2, 11));
+    }
+}
+
+/// Writers wait a little while PM is short, before it is full, as long as somebody makes room.
+#[test]
+fn writers_are_slowed_before_pm_is_full() {
+    let (fs, ino) = with_file_under(PolicyKind::Predictive, 1);
+    let write = |wait| fs.write(ino, 0, &[1; BLOCK_SIZE as usize], WriteFlags::default(), wait);
+    let free = fs.blocks.free_hint();
+    assert!(free > fs.usable_blocks / 2, "far from full");
+    fs.slow_below.store(2 * free, Ordering::Relaxed);
+    assert!(write(Wait::Never).is_ok(), "nobody would make room");
+    fs.migration.threads.store(1, Ordering::Relaxed);
+    assert!(matches!(write(Wait::Never), Err(FsError::WouldBlock)));
+    // Not for ever.
+    assert!([Wait::Briefly, Wait::Allowed].map(write).iter().all(Result::is_ok));
+    fs.slow_below.store(free / 2, Ordering::Relaxed);
+    assert!(write(Wait::Never).is_ok());
+    fs.migration.threads.store(0, Ordering::Relaxed);
+}
+
 /// By their last write alone, blocks that had come up for their reads went down before files that nobody had touched for
 /// as long.
 #[test]
@@ -441,11 +487,14 @@ fn what_is_read_stays_and_what_nobody_touches_goes() {
     let now = 3 * fs.parameters.whole_after();
     fs.tick.store(now, Ordering::Relaxed);
     fs.blocks.visit_files(&mut |_, descriptor, ino, _| {
-        descriptor.touch_written(10);
+        descriptor.touch_written(if ino == read { 9 } else { 10 });
         descriptor.touch_read(if ino == read { now } else { 0 });
     });
-    let picked = fs.pick_coldest(8, VictimOrder::ColdFiles, &|_| true);
-    assert_eq!(picked.iter().filter(|victim| victim.ino == other).count(), 8, "{picked:?}");
+    // Under `write-only` nobody asks when it was read.
+    for (order, goes) in [(VictimOrder::ColdFiles, other), (VictimOrder::WriteColdFiles, read)] {
+        let picked = fs.pick_coldest(8, order, &|_| true);
+        assert_eq!(picked.iter().filter(|victim| victim.ino == goes).count(), 8, "{order:?}: {picked:?}");
+    }
 }
 
 /// Files that come and go counted as a stream that goes on, and all that was older went down for it.
