@@ -452,9 +452,9 @@ fn a_group_goes_down_in_one_request() {
         let before = tier.counters();
         assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
         let after = tier.counters();
-        // And the summary of its chunk.
+        // And, with some, the summary of its chunk.
         let written = (after.writes - before.writes, after.blocks_written - before.blocks_written);
-        assert_eq!(written, (2, 11));
+        assert!(matches!(written, (1, 10) | (2, 11)), "{written:?}");
     }
 }
 
