@@ -209,7 +209,7 @@ unchanged expect 32 "lies inside the mount point" "$t" mount inside/pm inside
 check "nothing is mounted" test -z "$(awk -v dir="$WORK" 'index($5, dir) == 1' /proc/self/mountinfo)"
 
 ## mount, and what works in it
-check "mount" "$t" mount "$pm" mnt -o noatime,nofail,x-systemd.automount,nosuid,cache=32M
+check "mount" "$t" mount "$pm" mnt -o noatime,nofail,x-systemd.automount,nosuid,cache=32M,kernel_cache=48M
 check "entry" grep -q "^$pm $mnt fuse.terrace rw,nosuid.*noatime" /proc/mounts
 expect 32 "busy: already mounted at $mnt" "$t" mount "$pm" mnt
 expect 1 "in use by another process" "$t" mkfs --pm "$pm" --force
@@ -247,12 +247,12 @@ assert status["parameters"] == {
     "whole_after_seconds": 30, "threshold_percent": 80, "threshold_even_percent": 70, "threshold_step_percent": 5,
     "threshold_min_percent": 50, "threshold_max_percent": 90, "threshold_decay": 8, "dataflow_high": 2.0,
     "dataflow_low": 0.5, "dataflow_seconds": 4, "spill_high_percent": 95, "spill_low_percent": 90, "group_bytes": status["parameters"]["group_bytes"],
-    "cache_bytes": 32 << 20, "buffer_bytes": 64 << 20, "prefetch_bytes": 128 << 10, "prefetch_seconds": 1.0}
+    "cache_bytes": 32 << 20, "kernel_cache_bytes": 48 << 20, "kernel_cached_bytes": 0, "buffer_bytes": 64 << 20, "prefetch_bytes": 128 << 10, "prefetch_seconds": 1.0}
 # 1 MiB, which is more than a sixteenth of 16 MiB.
 assert 1 << 20 <= status["parameters"]["group_bytes"] <= 2 << 20, status["parameters"]
 PY
     check "thresholds shown" grep -qF "thresholds: 70 % + 5 % · log2(read/written), 50 to 90 %, decay 1/8 a second; dataflow 0.5 to 2 for 4 s" out
-    check "limits shown" grep -qE "^limits: group [0-9.]+ MiB, cache 32 MiB, buffer 64 MiB, prefetch 128 KiB for 1 s" out
+    check "limits shown" grep -qE "^limits: group [0-9.]+ MiB, cache 32 MiB, kernel's cache of files in PM 48 MiB \(0 B now\), buffer 64 MiB, prefetch 128 KiB for 1 s" out
     check "what is not known yet of predictions" grep -qE "^predicted, of it synced/not/not known yet: synchronous [0-9.]+ [KMi]*B/[0-9.]+ [KMi]*B/[0-9.]+ [KMi]*B" out
 done
 check "sync" "$t" sync mnt
