@@ -68,6 +68,7 @@ finish() {
 }
 
 cut_short() {
+    [ -z "${ahead:-}" ] || kill "$ahead" 2>/dev/null
     failed=$((failed + 1))
     faults+=("ended from outside, $((SECONDS - begin)) s after the last of these")
     finish
@@ -122,11 +123,19 @@ if [ "$(id -u)" != 0 ]; then
     say "not root: scripts/tests need mount namespaces and loop devices; skipped"
     finish
 fi
+# What sanitizers need is built, as far as there is time, beside suites that mostly wait.
+ahead=
+if [ $# = 0 ] || { [ $# -gt 1 ] && [[ " $* " == *" 75-sanitizers "* ]]; }; then
+    BUILD_ONLY=1 nice -n 19 scripts/tests/75-sanitizers.sh >/dev/null 2>&1 &
+    ahead=$!
+fi
 for script in scripts/tests/*.sh; do
     [ -x "$script" ] || continue
     name=$(basename "$script" .sh)
     if [ $# -gt 0 ] && [[ " $* " != *" $name "* ]]; then continue; fi
     say "== $name"
+    # Fuzzing takes all the time it is given, and more would only wait for the lock of the build.
+    case $name in 65-fuzz | 75-sanitizers) [ -z "$ahead" ] || wait "$ahead" || true ;; esac
     TERRACE="$terrace" unshare --mount --propagation private scripts/tests/run-one "$script"
     report $? "$name"
 done

@@ -3,10 +3,11 @@
 # the threads of the file system with migration, of log, allocator and media.
 # The standard library is the toolchain's and not instrumented: what its locks and channels order is not seen, but
 # parking_lot's, which the engine uses here only, is built with the same flags and is. scripts/tests/tsan.suppressions says
-# what is left out for that reason. SANITIZERS="address": that one alone.
+# what is left out for that reason. SANITIZERS="address": that one alone. BUILD_ONLY=1: builds what will run.
 . "$(dirname "$0")/suites.sh"
 # Suppressions go by the names of functions.
-need llvm-symbolizer llvm
+# Not beside others, who may install something, too.
+[ -n "${BUILD_ONLY:-}" ] || need llvm-symbolizer llvm
 triple=x86_64-unknown-linux-gnu
 export RUSTC_BOOTSTRAP=1
 # Most of the time is compilation.
@@ -18,7 +19,7 @@ tests() {
     local kind=$1 flags=$2
     shift 2
     (cd "$root" && RUSTFLAGS=$flags cargo test --quiet --locked --target "$triple" \
-        --target-dir "$target/sanitize-$kind" "$@") >"$kind.out" 2>&1 || {
+        --target-dir "$target/sanitize-$kind" ${BUILD_ONLY:+--no-run} "$@") >"$kind.out" 2>&1 || {
         grep -aE 'SUMMARY|WARNING|ERROR|panicked|#[0-9]+ ' "$kind.out" | head -n 40 >&2
         fail "$kind: cargo test $*"
     }
@@ -33,7 +34,7 @@ for kind in ${SANITIZERS:-address thread}; do
         # SIGBUS is the media crate's own to handle.
         export ASAN_OPTIONS=detect_leaks=0:handle_sigbus=0
         export TERRACE_ROUNDS=300
-        tests address -Zsanitizer=address -p terrace-media
+        tests address -Zsanitizer=address -p terrace-media --lib --tests
         tests address -Zsanitizer=address -p terrace-fs --test basic --test stress
         ;;
     thread)
