@@ -13,7 +13,13 @@ use signal_hook::iterator::Signals;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::{Clock, SystemClock};
+
+/// How often, and with what pauses, a directory is tried that does not go.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Something outside this process's memory.
 pub(crate) enum Resource {
@@ -53,7 +59,14 @@ impl Resource {
                 let _ = fs::remove_dir(path);
             }
             Resource::Directory(path) => {
-                let _ = fs::remove_dir_all(path);
+                // A server that was killed, a mount that was detached, or who was about to set something up may still
+                // put something there.
+                for _ in 0..TRIES {
+                    if fs::remove_dir_all(&path).is_ok() || !path.exists() {
+                        break;
+                    }
+                    SystemClock::default().sleep(PAUSE);
+                }
             }
             Resource::File(path) => {
                 let _ = fs::remove_file(path);
@@ -152,6 +165,34 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A row that was ended while it set something up left its directory now and then.
+    #[test]
+    fn a_directory_goes_though_somebody_still_puts_files_there() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("a");
+        fs::create_dir(&path).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let within = path.clone();
+        let writer = terrace_runtime::thread::spawn("writer", move || {
+            let clock = SystemClock::default();
+            let until = clock.monotonic_ns() + 100_000_000;
+            for number in 0.. {
+                let gone = fs::write(within.join(format!("{number}")), "x").is_err();
+                if number == 100 {
+                    tell.send(()).unwrap();
+                }
+                if gone || clock.monotonic_ns() > until {
+                    break;
+                }
+            }
+        })
+        .unwrap();
+        told.recv().unwrap();
+        Resource::Directory(path.clone()).release();
+        writer.join().unwrap();
+        assert!(!path.exists());
+    }
 
     #[test]
     fn what_is_held_goes_with_its_holder_or_with_all() {
