@@ -68,7 +68,11 @@ finish() {
 }
 
 cut_short() {
-    [ -z "${ahead:-}" ] || kill "$ahead" 2>/dev/null
+    trap - INT TERM
+    local running
+    mapfile -t running < <(jobs -p)
+    [ ${#running[@]} = 0 ] || kill "${running[@]}" 2>/dev/null
+    wait
     failed=$((failed + 1))
     faults+=("ended from outside, $((SECONDS - begin)) s after the last of these")
     finish
@@ -80,8 +84,10 @@ cargo_test() { # name arguments...
     local name=$1 log status counts
     shift
     log=$(mktemp)
-    timeout --kill-after=10 1800 cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log"
-    status=${PIPESTATUS[0]}
+    # In the background, or a signal would wait for its end.
+    timeout --kill-after=10 1800 cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log" &
+    wait $!
+    status=$?
     counts=$(awk '/^test result:/ { passed += $4; failed += $6 } END { print passed + 0, failed + 0 }' "$log")
     mapfile -t -O ${#faults[@]} faults < <(grep -aE '^test .* FAILED$' "$log")
     if [ "$status" = 124 ]; then
@@ -136,7 +142,8 @@ for script in scripts/tests/*.sh; do
     say "== $name"
     # Fuzzing takes all the time it is given, and more would only wait for the lock of the build.
     case $name in 65-fuzz | 75-sanitizers) [ -z "$ahead" ] || wait "$ahead" || true ;; esac
-    TERRACE="$terrace" unshare --mount --propagation private scripts/tests/run-one "$script"
+    TERRACE="$terrace" unshare --mount --propagation private scripts/tests/run-one "$script" &
+    wait $!
     report $? "$name"
 done
 finish

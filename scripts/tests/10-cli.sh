@@ -889,7 +889,7 @@ mkdir kept && "$t" mount "$SHM-k.pm" kept
 head -c 1M /dev/urandom >random
 for n in $(seq 0 9); do cp random "kept/$n"; done
 check "cached reads" python3 - "$t" <<'PY'
-import ctypes, json, mmap, os, random, subprocess, sys, time
+import ctypes, errno, json, mmap, os, random, subprocess, sys, time
 def reads():
     found = json.loads(subprocess.check_output([sys.argv[1], "iostat", "--json", "kept"]))
     return sum(place["reads"] for place in [found["dram"], *found["tiers"]])
@@ -911,6 +911,8 @@ assert reads() == before, "a read left the kernel"
 def resident(fd):
     seen = (ctypes.c_ulong * 5)()
     code = ctypes.CDLL(None, use_errno=True).syscall(451, fd, (ctypes.c_ulong * 2)(0, SIZE), seen, 0)  # cachestat
+    if code != 0 and ctypes.get_errno() == errno.ENOSYS:
+        return None  # before Linux 6.5
     assert code == 0, os.strerror(ctypes.get_errno())
     return seen[0]
 for for_writing in (True, False, False):
@@ -922,9 +924,9 @@ for for_writing in (True, False, False):
     os.close(fd)
     time.sleep(0.2)  # the kernel tells of the last close later
     if for_writing:
-        assert filled == SIZE // 4096, filled
+        assert filled in (SIZE // 4096, None), filled
         fd = os.open("kept/1", os.O_RDONLY)
-        assert resident(fd) == 0, "pages of before were kept"
+        assert not resident(fd), "pages of before were kept"
         os.close(fd)
 # Writers beside a reader, before it and after it, by all ways. Of half of the files somebody always reads.
 readers = [os.open(f"kept/{n}", os.O_RDONLY) for n in range(0, 10, 2)]
@@ -991,13 +993,16 @@ assert open("kept/w", "rb").read() == bytes([turn % 251]) * SIZE, "old pages sta
 PY
 # The same for certain: the writer is held between two of its pages, by memory that is not there yet.
 check "a reader that opens beside a held writer" python3 - <<'PY'
-import ctypes, fcntl, mmap, os, struct, threading, time
+import ctypes, errno, fcntl, mmap, os, struct, sys, threading, time
 PAGE = 4096
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 libc.pwrite.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long]
-fault = libc.syscall(323, 0)
+fault = libc.syscall(323, 0)  # userfaultfd
+if fault < 0 and ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):
+    print("no userfaultfd here: left out")
+    sys.exit()
 assert fault >= 0, os.strerror(ctypes.get_errno())
 fcntl.ioctl(fault, 0xc018aa3f, bytearray(struct.pack("QQQ", 0xaa, 0, 0)))
 for before in ("cached", "direct"):
