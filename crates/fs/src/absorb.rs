@@ -2,7 +2,8 @@
 //! them.
 //!
 //! As many as a write transaction takes go at once, in the order of their blocks, so that a crash leaves the file shorter
-//! and never with a hole (C28). A page that was dropped meanwhile is passed over.
+//! and never with a hole (C28): behind the durable end with all that was dirtied before them since they were named. A
+//! page that was dropped meanwhile is passed over.
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -15,13 +16,14 @@ use terrace_blocks::Claim;
 use terrace_cache::DirtyPage;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
+use terrace_runtime::interleave;
 use terrace_wal::{Error, NoSpace};
 
 /// New data up to so many blocks is named by checksum in the record.
 const CHECKED_BLOCKS: usize = 2;
 
 impl Fs {
-    /// Moves the dirty pages of some blocks, ascending, into PM.
+    /// Moves the dirty pages of some blocks, ascending, into PM; behind the durable end also those between them.
     ///
     /// # Errors
     /// ENOSPC; EIO; `WouldBlock`. Those before the failure are in PM.
@@ -31,11 +33,14 @@ impl Fs {
             let most = rest.len().min(self.atomic_blocks() as usize);
             let done = self.absorb_some(ino, &rest[..most], wait)?;
             rest = &rest[done..];
+            if !rest.is_empty() {
+                interleave::point("absorb:between-pieces");
+            }
         }
         Ok(())
     }
 
-    /// Moves the first of them in one transaction; gives how many.
+    /// Moves the first of them in one transaction; gives how many, none when what lies between filled it.
     fn absorb_some(&self, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<usize> {
         let mut op = Op::new(wait);
         self.run(&mut op, record_of(blocks.len()).max(SMALL_RECORD), |reservation, op| {
@@ -45,10 +50,11 @@ impl Fs {
                 Err(FsError::Stale) => return Ok(blocks.len()),
                 inode => inode?,
             };
-            let pages = blocks[..count].iter().filter_map(|block| self.cache.dirty(inode.page_key(*block)));
+            let (next, done) = self.next_absorbed(&inode, blocks, count);
+            let pages = next.iter().filter_map(|block| self.cache.dirty(inode.page_key(*block)));
             let pages: Vec<DirtyPage> = pages.collect();
             let mut staged = Staged::new(self, Some(claim), pages.len() <= CHECKED_BLOCKS);
-            let Some(last) = pages.last() else { return Ok(count) };
+            let Some(last) = pages.last() else { return Ok(done) };
             let end = (last.key.block.plus(1).0 * BLOCK_SIZE).min(inode.size());
             let old_last = FileBlock(inode.durable_size() / BLOCK_SIZE);
             // Also where pages before the old end go along: its own block may not be among them (S5).
@@ -65,8 +71,23 @@ impl Fs {
             log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
             staged.commit(reservation)?;
             self.settle_absorbed(&inode, &slot, &staged);
-            Ok(count)
+            Ok(done)
         })
+    }
+
+    /// At most `most` blocks that go next, and how many of `blocks` are done with them. The caller holds the inode lock.
+    fn next_absorbed(&self, inode: &Inode, blocks: &[FileBlock], most: usize) -> (Vec<FileBlock>, usize) {
+        let end = FileBlock(inode.durable_size() / BLOCK_SIZE);
+        let before = blocks.partition_point(|block| *block < end).min(most);
+        let mut next = blocks[..before].to_vec();
+        if let Some(last) = blocks.last() {
+            next.extend(self.cache.dirty_blocks(inode.ino, end, last.plus(1), most - before));
+        }
+        let done = match next.last() {
+            Some(last) if next.len() == most => blocks.partition_point(|block| block <= last),
+            _ => blocks.len(),
+        };
+        (next, done)
     }
 
     /// Blocks for as many pages as there is room for, and for the tail of the old last block when that needs one.

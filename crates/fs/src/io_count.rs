@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::panic::Location;
 use std::sync::Arc;
 // Not from the runtime: nothing is decided by these numbers, so a scheduler need not try their orders.
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_format::{DeviceBlock, DeviceId, TierId};
 use terrace_media::block::{AlignedBlock, BlockRead, Run};
@@ -173,6 +173,8 @@ struct Activity {
     under_way: AtomicU64,
     /// When the last operation ended, or the first of those under way began.
     since_ns: AtomicU64,
+    /// Whether the last operation that ended failed.
+    failed: AtomicBool,
 }
 
 impl IoCount {
@@ -207,7 +209,14 @@ impl IoCount {
         })
     }
 
-    /// How many are.
+    /// Whether the last operation on a device failed.
+    pub fn has_failed(&self, device: DeviceId) -> bool {
+        self.activities
+            .get(usize::from(device.0))
+            .is_some_and(|activity| activity.failed.load(Ordering::Relaxed))
+    }
+
+    /// How many are silent.
     pub fn silent(&self, now_ns: u64) -> u64 {
         (0..self.activities.len()).filter(|device| self.is_silent(DeviceId(*device as u8), now_ns)).count()
             as u64
@@ -254,6 +263,12 @@ impl Counted {
         done
     }
 
+    /// Remembers how an operation ended.
+    fn ended(&self, result: Result<(), MediaError>) -> Result<(), MediaError> {
+        self.activity.failed.store(result.is_err(), Ordering::Relaxed);
+        result
+    }
+
     /// So many reads at once.
     fn reading<T>(&self, operations: u64, work: impl FnOnce() -> T) -> T {
         self.courtesy.read_begins();
@@ -273,25 +288,26 @@ impl BlockMedium for Counted {
     }
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         self.counter.read(size_of_val(into));
-        self.reading(1, || self.medium.read(first, into))
+        self.ended(self.reading(1, || self.medium.read(first, into)))
     }
     fn read_all(&self, reads: &mut [BlockRead<'_>]) {
         reads.iter().for_each(|read| self.counter.read(size_of_val(read.into)));
         // In flight together: each counts as long as the last.
         self.reading(reads.len() as u64, || self.medium.read_all(reads));
+        self.activity.failed.store(reads.iter().any(|read| read.result.is_err()), Ordering::Relaxed);
     }
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         self.counter.write(size_of_val(from));
-        self.timed(1, |cell| &cell.write_ns, || self.medium.write(first, from))
+        self.ended(self.timed(1, |cell| &cell.write_ns, || self.medium.write(first, from)))
     }
     /// Counts as one write: what is in flight together ends together.
     fn write_runs(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
         self.counter.write(runs.iter().map(|(_, from)| size_of_val(*from)).sum());
-        self.timed(1, |cell| &cell.write_ns, || self.medium.write_runs(runs))
+        self.ended(self.timed(1, |cell| &cell.write_ns, || self.medium.write_runs(runs)))
     }
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         self.counter.cell().flushes.fetch_add(1, Ordering::Relaxed);
-        self.timed(1, |cell| &cell.flush_ns, || self.medium.flush_at(at))
+        self.ended(self.timed(1, |cell| &cell.flush_ns, || self.medium.flush_at(at)))
     }
     fn discard(&self, first: DeviceBlock, blocks: u64) {
         self.medium.discard(first, blocks);

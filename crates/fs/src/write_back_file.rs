@@ -115,11 +115,22 @@ impl Fs {
                 left.extend(self.first_behind_end(ino)?);
             }
         }
-        if self.is_size_pending(ino, size)? {
+        self.raise_to(ino, size)
+    }
+
+    /// Raises the durable size to `size`, or to what the file has left of it; nothing that was dirty when `size` was
+    /// looked at is dirty still. What others dirty meanwhile behind the durable end stops it there and goes into PM: each
+    /// round gets past what was dirty when it began.
+    fn raise_to(&self, ino: Ino, size: u64) -> FsResult<()> {
+        if self.short_of(ino, size)?.is_some() {
             self.raise_durable(ino, Wait::Allowed)?;
         }
-        if self.is_size_pending(ino, size)? {
-            self.keep_in_pm(ino, Wait::Allowed)?;
+        let end = FileBlock(size.div_ceil(BLOCK_SIZE));
+        while let Some(durable) = self.short_of(ino, size)? {
+            let behind = self.cache.dirty_blocks(ino, FileBlock(durable / BLOCK_SIZE), end, usize::MAX);
+            self.absorb(ino, &behind, Wait::Allowed)?;
+            interleave::point("raise:absorbed");
+            self.raise_durable(ino, Wait::Allowed)?;
         }
         Ok(())
     }
@@ -140,14 +151,15 @@ impl Fs {
         }
     }
 
-    /// Whether some of the first `size` bytes, or a time, is only in DRAM.
-    fn is_size_pending(&self, ino: Ino, size: u64) -> FsResult<bool> {
+    /// The durable size, while some of the first `size` bytes are behind it.
+    fn short_of(&self, ino: Ino, size: u64) -> FsResult<Option<u64>> {
         let _guard = self.locks.read(ino);
         let inode = match self.load(ino) {
-            Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(false),
+            Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(None),
             inode => inode?,
         };
-        Ok(inode.pending.is_some_and(|pending| inode.durable_size() < pending.size.min(size)))
+        let durable = inode.durable_size();
+        Ok(inode.pending.filter(|pending| durable < pending.size.min(size)).map(|_| durable))
     }
 
     /// Puts the dirty pages of a file into PM, in the order of its blocks: for what no lower tier takes.

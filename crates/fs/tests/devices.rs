@@ -182,6 +182,48 @@ fn write_back_passes_over_a_failed_device() -> FsResult<()> {
     Ok(())
 }
 
+/// What had been brought into PM was given up for a copy on a device that had failed since: the last that could be read. It
+/// goes to another device.
+#[test]
+fn what_only_pm_has_left_is_not_given_up() -> FsResult<()> {
+    const BYTES: usize = 5 * 4096;
+    let pool = Pool::new(4 << 20, 64);
+    let (first, second) = (Arc::new(SimulatedDevice::new(2048)), Arc::new(SimulatedDevice::new(2048)));
+    let media = || PoolMedia { pm: pool.pm.clone(), block: vec![first.clone(), second.clone()] };
+    let superblock = format(&media(), &format_options(2))?;
+    let options = MountOptions {
+        threshold_percent: Some(40),
+        promote_first_touch: true,
+        prefetch_bytes: 0,
+        ..MountOptions::default()
+    };
+    let fs = Fs::mount(media(), superblock, options, Arc::clone(&pool.clock))?;
+    fs.run_background(1000);
+    let written = first.counters().blocks_written;
+    let a = put_down(&fs, b'a', BYTES)?;
+    let theirs = match first.counters().blocks_written - written {
+        0 => &second,
+        _ => &first,
+    };
+    let others = (b'd'..=b'i').map(|name| put_down(&fs, name, BYTES)).collect::<FsResult<Vec<Ino>>>()?;
+    assert_holds(&fs, a, b'a', BYTES)?;
+    fs.run_background(100);
+    let promoted = fs.status()?.migration.promoted_bytes;
+    assert!(promoted >= BYTES as u64, "{promoted} bytes promoted");
+    for operation in [Operation::Read, Operation::Write, Operation::Flush] {
+        theirs.fail_next(operation, 0..2048, libc::EIO, Times::Forever);
+    }
+    assert!(others.iter().any(|ino| fs.read(*ino, 0, &mut [0; BYTES], W).is_err()));
+    let c = fs.mknod(ROOT, b"c", 0o100644, 0, CALLER, W)?.ino;
+    for part in 0..8 {
+        fs.write(c, part * 400_000, &vec![b'c'; 400_000], WriteFlags::default(), W)?;
+        fs.run_background(1000);
+    }
+    assert_eq!(fs.whereabouts(a)?.tiers.first(), Some(&(0, 0)), "it did not leave PM");
+    assert_holds(&fs, a, b'a', BYTES)?;
+    assert_holds(&fs, c, b'c', 3_200_000)
+}
+
 /// A pool was not mounted at all without one of its devices, also when little or nothing lay there (C2). Without it what
 /// lies there is EIO and can be removed, everything else works, and with it back everything is there again.
 #[test]

@@ -517,20 +517,30 @@ impl Filesystem for Adapter {
             sync: flags.0 & libc::O_DSYNC != 0, // O_SYNC contains it
             kill_set_id: kills,
         };
+        // Pages of a mapping: the kernel calls them all clean, whatever count it is told, unless it is told an error.
+        let is_write_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         // What was written when the request left the request thread is not written again.
         let written = AtomicUsize::new(0);
-        let call = move |fs: &Fs, data: &[u8], wait| {
+        let call = move |fs: &Fs, data: &[u8], wait| loop {
             let before = written.load(Ordering::Relaxed);
             let rest = data.get(before..).unwrap_or_default();
             let done = match fs.write(ino(node), offset + before as u64, rest, flags, wait) {
                 Ok(count) => before + count,
                 Err(FsError::WouldBlock) => return Err(FsError::WouldBlock),
                 // A short write; the caller meets the error when it writes the rest.
-                Err(_) if before > 0 => return Ok(before),
+                Err(_) if before > 0 && !is_write_back => return Ok(before),
                 Err(error) => return Err(error),
             };
             written.store(done, Ordering::Relaxed);
-            if done < data.len() && wait != Wait::Allowed { Err(FsError::WouldBlock) } else { Ok(done) }
+            if done >= data.len() {
+                return Ok(done);
+            }
+            if wait != Wait::Allowed {
+                return Err(FsError::WouldBlock);
+            }
+            if !is_write_back {
+                return Ok(done);
+            }
         };
         self.attempt_write(data, reply, call, |reply, count: usize| {
             reply.written(count as u32);

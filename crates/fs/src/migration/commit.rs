@@ -16,7 +16,7 @@ use terrace_catalog::chunks;
 use terrace_catalog::cold_map;
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
-use terrace_format::{FileBlock, PmBlock};
+use terrace_format::{DeviceId, FileBlock, PmBlock};
 use terrace_map::Mapping;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
@@ -275,6 +275,14 @@ impl Fs {
         self.blocks.descriptor(pm).is_clean()
     }
 
+    /// Whether what lies on a device can be had, as far as is known without asking it: the copy in PM may be the last.
+    fn is_readable(&self, device: DeviceId) -> bool {
+        let found = self.devices.list.get(usize::from(device.0));
+        found.is_some_and(|found| !found.medium.is_missing())
+            && !self.io.has_failed(device)
+            && !self.io.is_silent(device, self.clock.monotonic_ns())
+    }
+
     fn evict_piece(
         &self,
         reservation: terrace_wal::Reservation<'_>,
@@ -286,11 +294,12 @@ impl Fs {
         let clean = piece.iter().all(|c| self.is_clean(&inode, c.block, c.pm));
         let range = BlockRange::new(piece[0].block, piece[0].block.plus(piece.len() as u64));
         let cold = self.cold_extents(inode.ino, range)?;
-        let written = cold.iter().filter(|extent| !extent.unwritten);
+        let written = cold.iter().filter(|extent| !extent.unwritten && self.is_readable(extent.device));
         let inside = written.filter_map(|extent| extent.slice(range.first, range.end));
         let covered: u64 = inside.map(|extent| u64::from(extent.length)).sum();
         if clean && covered < range.count() {
-            // Not below after all: they are written the next time, or nothing would ever move.
+            // Not below after all, or where it may not be had from: they are written the next time, or nothing would ever
+            // move.
             piece.iter().for_each(|c| self.blocks.descriptor(c.pm).set_clean(false));
             return Ok(0);
         }
