@@ -1093,16 +1093,76 @@ with open("older/mapped", "w+b") as file:
 PY
 }
 daemon=$(daemon_of older)
-check "sync of mapped pages" mapped_survives sh -c '"$0" sync older && kill -KILL "$1"' "$t" "$daemon"
-umount -l older
-check "remount" "$t" mount "$SHM-o.pm" older
-check "mapped pages survive a killed daemon after sync" sh -c 'head -c 65536 /dev/zero | tr "\\0" B | cmp - older/mapped'
+# The pool's own path means its mount: the file system below the pool was asked for its pages instead.
+for named in older "$SHM-o.pm"; do
+    daemon=$(daemon_of older)
+    check "sync of mapped pages, $named" mapped_survives sh -c '"$0" sync "$2" && kill -KILL "$1"' "$t" "$daemon" "$named"
+    umount -l older
+    check "remount" "$t" mount "$SHM-o.pm" older
+    check "mapped pages survive a killed daemon after sync" sh -c 'head -c 65536 /dev/zero | tr "\\0" B | cmp - older/mapped'
+done
 daemon=$(daemon_of older)
 check "the end of the daemon beside a mapping" mapped_survives sh -c 'kill "$0" && while kill -0 "$0" 2>/dev/null; do sleep 0.1; done' "$daemon"
 check "remount" "$t" mount "$SHM-o.pm" older
 check "mapped pages survive the end of the daemon" sh -c 'head -c 65536 /dev/zero | tr "\\0" B | cmp - older/mapped'
 "$t" umount older
 rm -f "$SHM"-o.pm "$SHM"-old.pm "$SHM"-copy.pm o.img aside.img
+
+## a repair that makes a new checkpoint: devices know of later mounts, and the pool was taken for an older copy of itself
+"$t" mkfs --pm "$SHM-c.pm" --pm-size 16M --tier "$WORK/c.img,size=64M" >/dev/null 2>&1
+mkdir both && "$t" mount "$SHM-c.pm" both && head -c 1M /dev/urandom >random && cp random both/a && "$t" umount both
+dd if=/dev/zero of="$SHM-c.pm" bs=4096 seek=4 count=2 conv=notrunc status=none
+expect 32 "checkpoint" "$t" mount "$SHM-c.pm" both
+says 1 "repaired" "$t" check --repair "$SHM-c.pm"
+check "it mounts" "$t" mount "$SHM-c.pm" both
+check "and has what it had" cmp random both/a
+
+## a copy of a mounted pool, which has its UUID: commands for the one reached the daemon of the other
+cp "$SHM-c.pm" "$SHM-copy.pm"
+mkdir other
+expect 32 "copy of a mounted pool" "$t" mount "$SHM-copy.pm" other -o degraded
+check "the one is still reached" "$t" sync both
+rm -f "$SHM-copy.pm"
+
+## the end of a daemon whose socket is gone is waited for as that of others
+daemon=$(daemon_of both)
+uuid=$("$t" status both --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["uuid"])')
+"$t" umount both
+check "a slow tier" "$t" mount "$SHM-c.pm" both -o emulate-tier=1:disk
+daemon=$(daemon_of both)
+head -c 40M /dev/urandom >random && cp random both/b
+rm "/run/terrace/$uuid/control"
+check "umount without the socket" "$t" umount both
+check "its daemon has ended" sh -c '! kill -0 "$0" 2>/dev/null || grep -q "^State:.Z" "/proc/$0/status"' "$daemon"
+check "it is clean" "$t" check --data "$SHM-c.pm"
+
+## what else is mounted at a directory is left alone
+"$t" mkfs --pm "$SHM-d.pm" --pm-size 16M >/dev/null 2>&1
+check "one" "$t" mount "$SHM-c.pm" both
+check "another above it" "$t" mount "$SHM-d.pm" both
+expect 1 "mounted at .*both, beneath another mount; unmount that first" "$t" umount "$SHM-c.pm"
+says 0 "$SHM-d.pm" "$t" status both
+check "the upper one" "$t" umount both
+check "the lower one has what it had" cmp random both/b
+daemon=$(daemon_of both)
+exec 8<both/b
+umount -l both
+check "another in its place" "$t" mount "$SHM-d.pm" both
+touch both/mine
+kill "$daemon"
+while kill -0 "$daemon" 2>/dev/null; do sleep 0.1; done
+exec 8<&-
+check "it is still there" test -e both/mine
+check "umount" "$t" umount both
+
+## mkfs that fails at tier 0 leaves what other pools have
+mkdir "$WORK/read-only" && mount -t tmpfs -o ro,size=64M none "$WORK/read-only"
+sum=$(sha256sum <c.img)
+expect 1 "Read-only file system" "$t" mkfs --force --pm "$WORK/read-only/new.pm" --pm-size 16M --tier "$WORK/c.img"
+check "the tier is as it was" test "$(sha256sum <c.img)" = "$sum"
+umount "$WORK/read-only"
+check "its pool too" "$t" check --data "$SHM-c.pm"
+rm -f "$SHM-c.pm" "$SHM-d.pm" c.img random
 
 ## pages of a mapping for which there is no room
 # The kernel writes them in one request and calls all of them clean, unless it is told an error: of 256 pages 248 were

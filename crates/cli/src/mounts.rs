@@ -103,6 +103,26 @@ pub fn of_device(device: u64) -> Outcome<Option<Mount>> {
     Ok(all()?.into_iter().find(|mount| mount.fs_type == FS_TYPE && mount.device == device))
 }
 
+/// A path in a mount of ours for one that lies in it, or that is the pool mounted there. `None` for others, and where
+/// another mount lies over it.
+pub fn within(path: &Path) -> Outcome<Option<PathBuf>> {
+    let is_ours =
+        |path: &Path| rustix::fs::getxattr(path, terrace_fuse::CONTROL_XATTR, &mut [0u8; 0][..]).is_ok();
+    if is_ours(path)
+        || rustix::fs::stat(path)
+            .is_ok_and(|found| of_device(found.st_dev).is_ok_and(|found| found.is_some()))
+    {
+        return Ok(Some(path.to_path_buf()));
+    }
+    let pool = fs::canonicalize(path).map_err(|error| Failure::at(path, plain(&error)))?;
+    for mount in all_of_pool(&pool)? {
+        if at(&mount.mountpoint)?.is_some_and(|top| top == mount) {
+            return Ok(Some(mount.mountpoint));
+        }
+    }
+    Ok(None)
+}
+
 /// Whether an errno says that the daemon behind a mount is gone.
 pub fn means_dead(error: rustix::io::Errno) -> bool {
     error == rustix::io::Errno::NOTCONN || error == rustix::io::Errno::CONNABORTED

@@ -78,6 +78,24 @@ fn clean_part_of_an_extent_is_evicted() -> FsResult<()> {
     Ok(())
 }
 
+/// After 497 days the coarse clock reached the number that marks what is leaving already: nothing was demoted any more.
+#[test]
+fn what_is_written_after_497_days_still_goes_down() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 4096);
+    let options = MountOptions { threshold_percent: Some(1), ..MountOptions::default() };
+    let fs = pool.mount_with(options);
+    pool.clock.sleep(Duration::from_secs(498 * 24 * 3600));
+    fs.run_background(1);
+    let ino = create(&fs, "a")?;
+    write(&fs, ino, 0, &[7; 40 * 4096])?;
+    fs.run_background(100);
+    assert!(fs.status()?.migration.demoted_bytes > 0);
+    write(&fs, ino, 0, &[8; 40 * 4096])?;
+    fs.sync_to(1, &mut |_| {})?;
+    assert_eq!(fs.whereabouts(ino)?.tiers[0].1, 0);
+    Ok(())
+}
+
 /// A symlink whose name and target fall into one catalog leaf looped for ever: room was made for the
 /// target alone, and the name took it again.
 #[test]

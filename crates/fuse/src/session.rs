@@ -146,6 +146,10 @@ impl Connection {
         let device = rustix::fs::stat(mountpoint)?.st_dev;
         Ok(Connection(rustix::fs::minor(device)))
     }
+    /// The minor number of its mounts' device.
+    pub fn number(self) -> u32 {
+        self.0
+    }
     /// Ends the session whoever still uses it: they get ENOTCONN.
     ///
     /// # Errors

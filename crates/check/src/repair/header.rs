@@ -64,6 +64,19 @@ pub(crate) fn mend(
     Ok(())
 }
 
+/// The highest epoch of a mount that wrote to one of the pool's devices; 0 for none.
+pub(crate) fn highest_epoch(devices: &Devices, superblock: &Superblock) -> u64 {
+    let rows = superblock.device_rows().iter().zip(&devices.block);
+    let epochs = rows.filter_map(|(row, medium)| {
+        let mut block = [AlignedBlock::zeroed()];
+        medium.as_ref()?.read(DeviceBlock(0), &mut block).ok()?;
+        let header = DeviceHeader::decode(&block[0].0).ok()?;
+        let is_ours = header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid;
+        is_ours.then(|| u64::from(header.epoch.get()))
+    });
+    epochs.max().unwrap_or(0)
+}
+
 /// Whether block 0 is what is left of this device's header: the pool's or the device's UUID is still in its place,
 /// and no sound header of another device is there.
 pub(crate) fn is_meant(found: &[u8], wanted: &DeviceHeader) -> bool {

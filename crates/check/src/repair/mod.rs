@@ -253,6 +253,8 @@ fn commit(work: &mut Work<'_>, log: &Log) -> Result<(), Stuck> {
     if log.clear_lanes {
         next.tails.iter_mut().for_each(|tail| *tail = 0);
     }
+    // A lower one than a device has seen would make this an older copy of tier 0, which no mount takes.
+    next.epoch = next.epoch.max(header::highest_epoch(work.devices, &work.superblock) + 1);
     let mut point = next.encode(&work.superblock.uuid);
     point.resize(terrace_format::BLOCK_SIZE as usize, 0);
     for copy in CHECKPOINT_COPIES {

@@ -25,7 +25,7 @@ use terrace_media::block::probe::probe;
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::RamPm;
 use terrace_media::speed::{ClassedSpeed, FIGURES};
-use terrace_media::{BlockMedium, PmMedium, Promise};
+use terrace_media::{BlockMedium, OpenError, PmMedium, Promise};
 use terrace_runtime::{Clock, SystemClock};
 
 /// Blocks of a chunk: 16 MiB.
@@ -56,6 +56,13 @@ struct Existing {
     size: u64,
     allocated: u64,
     identity: (u64, u64),
+}
+
+impl Existing {
+    /// Whether it is used as it is. Another file is emptied and made anew.
+    fn keeps_size(&self, target: &Target) -> bool {
+        self.block_device || self.size / BLOCK_SIZE * BLOCK_SIZE == target.size
+    }
 }
 
 pub fn run(args: &Mkfs) -> Outcome<u8> {
@@ -307,7 +314,8 @@ fn available_memory() -> Option<u64> {
     line.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Makes and opens the media, locked from here on, and writes the pool.
+/// Makes and opens the media, locked from here on, and writes the pool. Of an old pool tier 0 goes first (C25): as long as
+/// its superblocks are there, nothing of its other tiers is changed.
 fn make(
     pm: &Target,
     tiers: &[Target],
@@ -315,18 +323,36 @@ fn make(
     force: bool,
     made: &mut Vec<PathBuf>,
 ) -> Outcome<Superblock> {
-    let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
+    let refused = |error: OpenError| pool::open_failure(&error);
+    let mut opened = Vec::new();
     for target in tiers {
-        let device = open_tier(target, made).map_err(|error| pool::open_failure(&error))?;
+        opened.push(match &target.existing {
+            Some(found) if found.keeps_size(target) => {
+                Some(FileDevice::open(&target.path, true, false).map_err(refused)?)
+            }
+            Some(_) => None,
+            None => {
+                let device = FileDevice::create(&target.path, target.size).map_err(refused)?;
+                made.push(target.path.clone());
+                Some(device)
+            }
+        });
+    }
+    let memory = RamPm::create(&pm.path, pm.size).map_err(refused)?;
+    if pm.existing.is_none() {
+        made.push(pm.path.clone());
+    }
+    let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
+    for (target, device) in tiers.iter().zip(opened) {
+        let device = match device {
+            Some(device) => device,
+            None => FileDevice::create(&target.path, target.size).map_err(refused)?,
+        };
         if force && target.existing.is_some() {
             wipe(&device).map_err(|error| Failure::new(error.to_string()))?;
         }
         block.push(Arc::new(device));
     }
-    if pm.existing.is_none() {
-        made.push(pm.path.clone());
-    }
-    let memory = RamPm::create(&pm.path, pm.size).map_err(|error| pool::open_failure(&error))?;
     // Last of all, because it writes.
     let speeds = speeds(tiers, &block)?;
     for ((target, speed), tier) in tiers.iter().zip(&speeds).zip(tier_numbers(&speeds)) {
@@ -359,19 +385,6 @@ fn speeds(tiers: &[Target], block: &[Arc<dyn BlockMedium>]) -> Outcome<Vec<Optio
 fn tier_numbers(speeds: &[Option<ClassedSpeed>]) -> Vec<u8> {
     let known: Option<Vec<_>> = speeds.iter().map(|speed| speed.map(|speed| speed.speed)).collect();
     known.map_or_else(|| vec![1; speeds.len()], |known| terrace_media::speed::tiers(&known))
-}
-
-fn open_tier(target: &Target, made: &mut Vec<PathBuf>) -> Result<FileDevice, terrace_media::OpenError> {
-    match &target.existing {
-        Some(found) if found.block_device || found.size / BLOCK_SIZE * BLOCK_SIZE == target.size => {
-            FileDevice::open(&target.path, true, false)
-        }
-        Some(_) => FileDevice::create(&target.path, target.size),
-        None => {
-            made.push(target.path.clone());
-            FileDevice::create(&target.path, target.size)
-        }
-    }
 }
 
 /// So that nothing recognises what was there before.

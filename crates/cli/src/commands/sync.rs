@@ -28,7 +28,12 @@ pub fn run(args: &Sync) -> Outcome<u8> {
         show_plan(args, &plan);
         return Ok(0);
     }
-    mounts::write_kernel_pages(&args.dir).map_err(|error| {
+    // Of a pool by its own path: those of its mount.
+    let place = mounts::within(&args.dir)?.ok_or_else(|| {
+        let what = "mounted where it cannot be seen from here; name the directory of its mount";
+        Failure::at(&args.dir, what)
+    })?;
+    mounts::write_kernel_pages(&place).map_err(|error| {
         Failure::at(&args.dir, format!("pages of shared mappings cannot be written: {}", plain(&error)))
     })?;
     let request = match &args.to {

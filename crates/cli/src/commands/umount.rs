@@ -1,7 +1,7 @@
 //! `terrace umount`
 
 use crate::args::Umount;
-use crate::control::{Daemon, Located, Pending, Request, locate, state};
+use crate::control::{Daemon, Located, Pending, Request, ends_within, locate, process_of, state};
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts::{self, Mount};
 use crate::{output, pool};
@@ -44,10 +44,13 @@ pub fn run(args: &Umount) -> Outcome<u8> {
             output::warn(format!("{}: {what}", args.dir.display()));
         }
         Ok(Located::NotMounted) => return Err(Failure::at(&args.dir, "not a Terrace mount")),
-        Err(_) => {
-            // Somebody else's daemon: unmounting may still be allowed, waiting is not.
+        Err(unreachable) => {
+            // It cannot be asked: somebody else's, or its socket is gone. Its end is what is left to wait for.
+            let process = process_of(&dir);
             let device = rustix::fs::stat(&dir).map(|found| found.st_dev).unwrap_or_default();
             detach(&args.dir, &mount, device)?;
+            let has_ended = process.is_none_or(|process| ends_within(&process, LONG));
+            judge(&args.dir, &mount, has_ended, &unreachable)?;
         }
     }
     state::remove_dead();
@@ -64,7 +67,17 @@ fn meant(path: &Path) -> Outcome<Mount> {
     }
     let mut found = mounts::all_of_pool(&absolute)?;
     match (found.pop(), found.is_empty()) {
-        (Some(mount), true) => return Ok(mount),
+        (Some(mount), true) => {
+            // By its directory something else would go.
+            if mounts::at(&mount.mountpoint)?.is_some_and(|top| top != mount) {
+                let dir = mount.mountpoint.display();
+                return Err(Failure::at(
+                    path,
+                    format!("mounted at {dir}, beneath another mount; unmount that first"),
+                ));
+            }
+            return Ok(mount);
+        }
         (Some(last), false) => {
             found.push(last);
             let places = found.iter().map(|mount| mount.mountpoint.display().to_string()).collect();

@@ -83,6 +83,20 @@ pub fn owner(uuid: &str) -> Option<Pid> {
     peers.next().map(|peer| peer.pid)
 }
 
+/// The process that serves a mount, when it can be seen from here.
+pub fn process_of(mountpoint: &Path) -> Option<OwnedFd> {
+    let mut value = vec![0; 4096];
+    let length = rustix::fs::getxattr(mountpoint, terrace_fuse::CONTROL_XATTR, &mut value[..]).ok()?;
+    let contact: Contact = serde_json::from_slice(&value[..length]).ok()?;
+    let pid = Pid::from_raw(i32::try_from(contact.pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Whether a process ends within this time.
+pub fn ends_within(process: &OwnedFd, time: Duration) -> bool {
+    ready(process, time)
+}
+
 fn locate_mount(mountpoint: &Path) -> Option<Daemon> {
     let mut value = vec![0; 4096];
     let length = rustix::fs::getxattr(mountpoint, terrace_fuse::CONTROL_XATTR, &mut value[..]).ok()?;

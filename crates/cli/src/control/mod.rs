@@ -9,7 +9,7 @@ mod client;
 mod server;
 pub mod state;
 
-pub use client::{Daemon, Located, Pending, locate, owner};
+pub use client::{Daemon, Located, Pending, ends_within, locate, owner, process_of};
 pub use server::{Server, Shared};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

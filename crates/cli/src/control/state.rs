@@ -50,9 +50,14 @@ fn private(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Makes the state directory of a pool, which the caller has locked: a socket there is that of a killed daemon.
-pub fn make(uuid: &str) -> Outcome<PathBuf> {
+/// Makes the state directory of a pool, which the caller has locked: a socket there is that of a killed daemon. `None` when
+/// somebody listens at one: what the caller has locked is a copy of a mounted pool, and commands that ask for the one
+/// would reach the other.
+pub fn make(uuid: &str) -> Outcome<Option<PathBuf>> {
     let mut last = Failure::new("no directory for the control socket");
+    if sockets(uuid).iter().any(|socket| is_served(socket)) {
+        return Ok(None);
+    }
     for base in bases() {
         match make_in(&base, uuid) {
             Ok(path) => return Ok(path),
@@ -62,16 +67,24 @@ pub fn make(uuid: &str) -> Outcome<PathBuf> {
     Err(last)
 }
 
-fn make_in(base: &Path, uuid: &str) -> Outcome<PathBuf> {
+fn make_in(base: &Path, uuid: &str) -> Outcome<Option<PathBuf>> {
     private(base)?;
     let _lock = lock(base).map_err(|error| Failure::at(base, plain(&error)))?;
     let path = base.join(uuid);
     private(&path)?;
     let socket = path.join(SOCKET);
+    if is_served(&socket) {
+        return Ok(None);
+    }
     match fs::remove_file(&socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Failure::at(&socket, plain(&error))),
-        _ => Ok(path),
+        _ => Ok(Some(path)),
     }
+}
+
+/// Whether somebody listens at a socket.
+fn is_served(socket: &Path) -> bool {
+    fs::symlink_metadata(socket).is_ok_and(|found| found.file_type().is_socket()) && !refuses(socket)
 }
 
 /// Held while the result lives.
@@ -168,7 +181,11 @@ mod tests {
         let uuid = uuid::Uuid::from_bytes([0; 16]).to_string();
         fs::create_dir(path(0))?;
         drop(bind(path(0))?);
-        assert_eq!(make_in(&base, &uuid).map_err(|failure| failure.text)?, path(0));
+        assert_eq!(make_in(&base, &uuid).map_err(|failure| failure.text)?, Some(path(0)));
+        // What is served keeps its socket.
+        let served = uuid::Uuid::from_bytes([2; 16]).to_string();
+        assert_eq!(make_in(&base, &served).map_err(|failure| failure.text)?, None);
+        assert!(path(2).join(SOCKET).exists());
         remove_dead_in(&base, Duration::ZERO)?;
         assert_eq!(fs::read_dir(path(0))?.count(), 0);
         Ok(fs::remove_dir_all(&base)?)

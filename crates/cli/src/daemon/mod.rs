@@ -12,7 +12,7 @@ mod notify;
 use crate::control::{Contact, Server, Shared, state};
 use crate::emulation::Emulated;
 use crate::failure::{Failure, Outcome, plain, status};
-use crate::mounts::{is_inside, write_kernel_pages};
+use crate::mounts::{self, Mount, is_inside, write_kernel_pages};
 use crate::options::Options;
 use crate::output;
 use crate::pool::{self, OpenPool};
@@ -59,7 +59,11 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     let opened = pool::open(&plan.pool, !plan.options.fs.read_only, plan.options.degraded).map_err(failed)?;
     refuse_inside(plan, &opened).map_err(failed)?;
     let uuid = pool::uuid_text(&opened.superblock);
-    let directory = state::make(&uuid).map_err(failed)?;
+    let directory = state::make(&uuid).map_err(failed)?.ok_or_else(|| {
+        let text =
+            format!("a copy of a mounted pool: one with the same UUID, {uuid}, is in use; unmount it first");
+        failed(Failure::at(&plan.pool, text))
+    })?;
     log::start(plan.options.log.as_deref(), plan.foreground, &directory).map_err(failed)?;
     log_panics();
     warn(plan, &opened.warnings);
@@ -242,8 +246,16 @@ impl Stopper {
         });
     }
 
+    /// Whether what is mounted at the directory is this session's.
+    fn is_there(&self) -> bool {
+        let number = |mount: Mount| mount.device.split_once(':').and_then(|(_, minor)| minor.parse().ok());
+        mounts::at(&self.dir).ok().flatten().and_then(number) == Some(self.connection.number())
+    }
+
     fn stop(&self) {
-        self.write_kernel_pages();
+        if self.is_there() {
+            self.write_kernel_pages();
+        }
         self.fs.begin_end();
         // Not for ever beside a device that hangs: what it does not take goes into persistent memory at the end.
         let fs = Arc::clone(&self.fs);
@@ -254,6 +266,10 @@ impl Stopper {
         });
         let begin = self.clock.monotonic_ns();
         loop {
+            // Its own mount may be gone already, from here, and another file system lie there.
+            if !self.is_there() {
+                break;
+            }
             let busy = match terrace_fuse::unmount(&self.dir, Unmount::Plain) {
                 Ok(()) => break,
                 Err(error) => error.raw_os_error() == Some(libc::EBUSY),

@@ -85,7 +85,9 @@ impl RamPm {
         lock_exclusive(&file, path)?;
         let resize = |bytes| file.set_len(bytes).map_err(|error| OpenError::io(path, "set the size", error));
         resize(0)?;
-        let allocated = resize(size).and_then(|()| allocate(&file, path, size));
+        // What was there is gone for good before anybody changes something that belongs to it.
+        let emptied = file.sync_all().map_err(|error| OpenError::io(path, "sync", error));
+        let allocated = emptied.and_then(|()| resize(size)).and_then(|()| allocate(&file, path, size));
         if let Err(error) = allocated {
             // give back what was allocated; the first error is the one to report
             let _ = file.set_len(0);
