@@ -24,6 +24,25 @@ attributes >attributes.before
 [ "$(grep -c '^user' attributes.before)" = 3 ] || fail "xattrs: $(cat attributes.before)"
 ! getfattr -n user.gone mnt/attributes 2>/dev/null || fail "a removed xattr is still there"
 
+step "file capabilities"
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+    # Of cap_net_raw; who writes or truncates without privilege takes them away, and nothing else.
+    capability=0x0100000200200000000000000000000000000000
+    for change in "printf x | dd of=mnt/capable conv=notrunc status=none" \
+        "head -c 4096 /dev/zero | dd of=mnt/capable bs=4096 conv=notrunc status=none" \
+        "truncate -s 10 mnt/capable"; do
+        head -c 8192 /dev/zero >mnt/capable
+        chmod 666 mnt/capable
+        setfattr -n user.stays -v x mnt/capable
+        setfattr -n security.capability -v "$capability" mnt/capable || fail "cannot set a file's capabilities"
+        getfattr -n security.capability mnt/capable >/dev/null 2>&1 || fail "capabilities are not there"
+        setpriv --reuid 65534 --regid 65534 --clear-groups sh -c "$change" || fail "as another user: $change"
+        ! getfattr -n security.capability mnt/capable >/dev/null 2>&1 || fail "capabilities survive: $change"
+        getfattr -n user.stays mnt/capable >/dev/null 2>&1 || fail "another attribute is gone: $change"
+    done
+    rm mnt/capable
+fi
+
 step "sparse copies"
 truncate -s 64M sparse
 head -c 1M /dev/urandom | dd of=sparse bs=1M seek=20 conv=notrunc status=none

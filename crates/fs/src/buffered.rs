@@ -159,6 +159,9 @@ impl Fs {
         }
         let _guard = self.locks.write(ino);
         let inode = self.load_regular(ino)?;
+        if flags.kill_set_id {
+            self.expect_no_capability(&inode)?;
+        }
         let range = segment.blocks();
         let mut pages = Vec::with_capacity(range.count() as usize);
         let mut new_blocks = 0;

@@ -74,6 +74,8 @@ pub(crate) enum Need {
     Cold { ino: Ino, range: BlockRange },
     /// An intent overlaps a range that is to be used again.
     ClearIntent { ino: Ino, range: BlockRange },
+    /// The end of a file's capabilities.
+    RemoveCapability(Ino),
     /// A new page of the inode file.
     InodePage,
     /// Free PM blocks.
@@ -94,6 +96,7 @@ impl Need {
             Need::FreeNumbers(_) => "free inode numbers",
             Need::Cold { .. } => "cold blocks",
             Need::ClearIntent { .. } => "the end of an intent",
+            Need::RemoveCapability(_) => "the end of file capabilities",
             Need::InodePage => "an inode page",
             Need::PmSpace => "PM blocks",
             Need::LargerClaim => "a larger claim",
@@ -206,6 +209,7 @@ impl Fs {
             Need::FreeNumbers(index) => self.fetch_numbers(op, index),
             Need::Cold { ino, range } => self.fetch_cold(op, ino, range),
             Need::ClearIntent { ino, range } => self.clear_intent(op.wait, ino, range),
+            Need::RemoveCapability(ino) => self.remove_capability(ino, op.wait),
             Need::InodePage => self.add_inode_page(op.purpose),
             Need::PmSpace => Err(NoSpace::Pm.into()),
             Need::LargerClaim => {

@@ -43,7 +43,7 @@ impl Fs {
     ) -> FsResult<()> {
         let (mut next, mut consumed) = (after, false);
         loop {
-            let batch = match self.with_pages(wait, || self.read_entries(ino, next, false)) {
+            let batch = match self.with_pages(wait, || self.read_entries(ino, None, next, false)) {
                 Err(FsError::WouldBlock) if consumed => break,
                 batch => batch?,
             };
@@ -106,7 +106,7 @@ impl Fs {
     ) -> FsResult<()> {
         let mut after = after;
         loop {
-            let batch = self.with_pages(wait, || self.read_entries(ino, after, true))?;
+            let batch = self.with_pages(wait, || self.read_entries(ino, None, after, true))?;
             let Some(last) = batch.last() else { return Ok(()) };
             after = last.cookie;
             let mut ended = None;
@@ -142,10 +142,20 @@ impl Fs {
     }
 
     /// Some entries after a cookie. With `refer`, each gets a lookup reference under the directory's lock,
-    /// so that the inode cannot be freed and reused before its attributes are loaded.
-    pub(crate) fn read_entries(&self, ino: Ino, after: u64, refer: bool) -> FsResult<Vec<DirectoryEntry>> {
+    /// so that the inode cannot be freed and reused before its attributes are loaded. `generation` is for who holds no
+    /// reference to the directory: under another one the number is another directory's, and the answer ESTALE.
+    pub(crate) fn read_entries(
+        &self,
+        ino: Ino,
+        generation: Option<u32>,
+        after: u64,
+        refer: bool,
+    ) -> FsResult<Vec<DirectoryEntry>> {
         let _guard = self.locks.read(ino);
         let directory = self.load_directory(ino)?;
+        if generation.is_some_and(|generation| generation != directory.slot.generation.get()) {
+            return Err(FsError::Stale);
+        }
         let mut entries = Vec::new();
         // A removed directory's parent may be gone too, and its number another file's.
         let parent = match directory.slot.has(flag::ORPHAN) {

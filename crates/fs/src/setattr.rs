@@ -8,6 +8,14 @@ use crate::types::{Attributes, SetAttributes, SetTime, Wait};
 use crate::write::{Staged, kill_set_id};
 use terrace_format::Ino;
 
+impl SetAttributes {
+    /// Whether set-id bits and capabilities go.
+    fn takes_privileges(&self, inode: &Inode) -> bool {
+        let chown = self.uid.is_some() || self.gid.is_some();
+        (chown || self.kill_set_id) && !inode.slot.is_directory()
+    }
+}
+
 impl Fs {
     /// Changes attributes; a size first, in a transaction of its own, the rest in one.
     ///
@@ -25,6 +33,9 @@ impl Fs {
         self.run(&mut op, 256, |reservation, _op| {
             let _guard = self.locks.write(ino);
             let inode = self.load(ino)?;
+            if rest.takes_privileges(&inode) {
+                self.expect_no_capability(&inode)?;
+            }
             let slot = self.changed(&inode, &rest);
             let mut staged = Staged::new(self, None, false);
             log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
@@ -44,8 +55,7 @@ impl Fs {
         if let Some(gid) = change.gid {
             slot.gid = gid.into();
         }
-        let chown = change.uid.is_some() || change.gid.is_some();
-        if (chown || change.kill_set_id) && !slot.is_directory() {
+        if change.takes_privileges(inode) {
             kill_set_id(&mut slot);
         }
         if let Some(mode) = change.mode {

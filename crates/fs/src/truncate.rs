@@ -196,6 +196,9 @@ impl Fs {
             let claim = self.blocks.claim(1, op.purpose)?;
             let _guard = self.locks.write(ino);
             let inode = self.load_regular(ino)?;
+            if kill {
+                self.expect_no_capability(&inode)?;
+            }
             let mut staged = Staged::new(self, Some(claim), true);
             let mut slot = inode.slot;
             if kill {

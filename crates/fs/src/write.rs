@@ -474,6 +474,9 @@ impl Fs {
             let claim = self.blocks.claim(blocks + op.extra, op.purpose)?;
             let _guard = self.locks.write(ino);
             let inode = self.load_regular(ino)?;
+            if flags.kill_set_id {
+                self.expect_no_capability(&inode)?;
+            }
             let seen = *first_seen.get_or_insert(inode.durable_size());
             let mut staged = Staged::new(self, Some(claim), segment.length <= CHECKED_BYTES);
             let end = segment.offset + segment.length;

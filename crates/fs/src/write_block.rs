@@ -50,6 +50,16 @@ impl Fs {
             Err(FsError::Engine(Error::PageBelow(_))) => return Ok(WholeBlock::Unknown),
             inode => inode?,
         };
+        if flags.kill_set_id {
+            match self.has_capability(&inode) {
+                Ok(false) => {}
+                Ok(true) | Err(FsError::Engine(Error::PageBelow(_))) => {
+                    claim.give_back_all();
+                    return Ok(WholeBlock::Unknown);
+                }
+                Err(error) => return Err(error),
+            }
+        }
         let segment = Segment { offset: block.0 * BLOCK_SIZE, length: BLOCK_SIZE, data: Some(data) };
         let home = self.home_of(&inode, &segment, flags);
         if home == Home::Block || inode.pending.is_some() {

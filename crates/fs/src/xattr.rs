@@ -16,6 +16,8 @@ use terrace_format::inode::flag;
 const NAME_MAX: usize = 255;
 /// Longest value that the kernel passes.
 const VALUE_MAX: usize = 65536;
+/// What a program may do that others may not. Who changes a file without privilege must not keep it, as set-id bits.
+const CAPABILITY: &[u8] = b"security.capability";
 
 fn check(name: &[u8]) -> FsResult<()> {
     let known: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -134,6 +136,32 @@ impl Fs {
                 false => Err(FsError::NoAttribute.into()),
             }
         })
+    }
+
+    /// Whether a file has capabilities; on other inodes they mean nothing. The caller holds its lock.
+    ///
+    /// # Errors
+    /// `PageBelow`; EIO.
+    pub(crate) fn has_capability(&self, inode: &Inode) -> FsResult<bool> {
+        if !inode.slot.has(flag::HAS_XATTR) || !inode.slot.is_regular() {
+            return Ok(false);
+        }
+        let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
+        Ok(xattr::length(shard.reader(), inode.ino, CAPABILITY)?.is_some())
+    }
+
+    /// Lacks the end of a file's capabilities where it has some: they go in a transaction of their own before the change,
+    /// so that a crash leaves the old content without them, never the new one with them.
+    pub(crate) fn expect_no_capability(&self, inode: &Inode) -> Attempt<()> {
+        if self.has_capability(inode)? { Err(Need::RemoveCapability(inode.ino).into()) } else { Ok(()) }
+    }
+
+    /// Removes a file's capabilities, if it still has some.
+    pub(crate) fn remove_capability(&self, ino: Ino, wait: Wait) -> FsResult<()> {
+        match self.removexattr(ino, CAPABILITY, wait) {
+            Err(FsError::NoAttribute) => Ok(()),
+            removed => removed,
+        }
     }
 
     fn change_xattrs(

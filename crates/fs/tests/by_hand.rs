@@ -498,6 +498,41 @@ fn a_crash_amid_a_move_leaves_old_places_or_new_ones() {
     }
 }
 
+/// A directory that was to be read later was removed, its number given to one elsewhere: what is in that was pinned.
+#[test]
+fn a_number_that_is_used_again_leads_nowhere_else() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let (inside, outside) = (mkdir(&fs, ROOT, "A"), mkdir(&fs, ROOT, "B"));
+    mkdir(&fs, inside, "s1");
+    mkdir(&fs, inside, "s2");
+    let mut listed = Vec::new();
+    fs.readdir(inside, 2, &mut |entry| {
+        listed.push((entry.ino, entry.name.clone()));
+        true
+    })?;
+    // What is listed last is read first.
+    let [(first, name), (second, _)] = &listed[..] else { panic!("{listed:?}") };
+    let (first, second) = (*first, *second);
+    let files: Vec<Ino> = (0..200).map(|index| create(&fs, second, &format!("f{index}"))).collect();
+    let pinned = |ino| fs.pinned(ino).unwrap() == Some(1);
+    let job = fs.move_by_hand(inside, HandMove::Pin { tier: 1 })?;
+    // The pins come with the second walk, in several pieces.
+    while !files.iter().any(|ino| pinned(*ino)) {
+        assert_eq!(fs.hand_step(), Next::Again);
+    }
+    assert!(!files.iter().all(|ino| pinned(*ino)) && pinned(first));
+    fs.rmdir(inside, name, W)?;
+    fs.forget(first, 1);
+    let again = (0..100).map(|index| mkdir(&fs, outside, &format!("x{index}"))).find(|ino| *ino == first);
+    let other = create(&fs, again.unwrap(), "f");
+    let report = pool.finish(&fs, job);
+    assert_eq!((report.state, &report.reason), (HandState::Done, &None));
+    assert!(files.iter().all(|ino| pinned(*ino)));
+    assert_eq!((fs.pinned(first)?, fs.pinned(other)?), (None, None));
+    Ok(())
+}
+
 /// Each overwrite of a block that went down again, and each move between tiers, had made the copy in DRAM stale: it was
 /// read from a device, while the stale page, like all of removed files, stayed in the place of something useful.
 #[test]

@@ -8,10 +8,10 @@ use common::tiers::{Tiers, assert_content, bytes_on, create, find, pattern, writ
 use common::{Pool, ROOT};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use terrace_format::DeviceBlock;
+use terrace_format::{DeviceBlock, Ino};
 use terrace_fs::{
-    Allocate, Fs, FsError, FsResult, HandMove, HandState, MountOptions, PolicyKind, PoolMedia, Wait,
-    WriteFlags, read_superblock,
+    Allocate, Fs, FsError, FsResult, HandMove, HandState, MountOptions, PolicyKind, PoolMedia, SetAttributes,
+    Wait, WriteFlags, XattrMode, read_superblock,
 };
 use terrace_media::block::{AlignedBlock, Operation, SimulatedDevice, Times};
 use terrace_media::{BlockMedium, MediaError, PmMedium};
@@ -267,4 +267,46 @@ fn dirty_pages_go_into_persistent_memory_in_runs() -> FsResult<()> {
     }
     assert_eq!(read_all(&fs, find(&fs, "a"))?, expected);
     world.assert_clean_after(&fs)
+}
+
+/// A file kept its capabilities when a user without privilege wrote to it: what they wrote ran with them.
+#[test]
+fn file_capabilities_end_with_an_unprivileged_change() -> FsResult<()> {
+    const CAPABILITY: &[u8] = b"security.capability";
+    let killing = WriteFlags { sync: false, kill_set_id: true };
+    let write =
+        |offset, length| move |fs: &Fs, ino, wait| fs.write(ino, offset, &vec![7; length], killing, wait);
+    let change = |change: SetAttributes| move |fs: &Fs, ino, wait| fs.setattr(ino, &change, wait).map(|_| 0);
+    let cut = SetAttributes { size: Some(10), kill_set_id: true, ..Default::default() };
+    let chown = SetAttributes { uid: Some(1000), ..Default::default() };
+    type Change = Box<dyn Fn(&Fs, Ino, Wait) -> FsResult<usize>>;
+    let changes: [(&str, Change); 6] = [
+        ("a whole block", Box::new(write(BLOCK, BLOCK as usize))),
+        ("a part of a block", Box::new(write(100, 50))),
+        ("several blocks", Box::new(write(3 * BLOCK + 1, 5 * BLOCK as usize))),
+        ("a new size", Box::new(change(cut))),
+        ("a new owner", Box::new(change(chown))),
+        ("O_TRUNC", Box::new(|fs: &Fs, ino, wait| fs.open(ino, true, true, wait).map(|_| 0))),
+    ];
+    for options in [quiet(), buffered(8 << 20)] {
+        let world = World::new(8 << 20, 1024);
+        let fs = world.mount(options);
+        for (name, change) in &changes {
+            for wait in [Wait::Never, W] {
+                let ino = create(&fs, ROOT, &format!("{name}, {wait:?}"));
+                fs.write(ino, 0, &fill(4 * BLOCK as usize, 1), ASYNC, W)?;
+                fs.setxattr(ino, CAPABILITY, b"all", XattrMode::Any, W)?;
+                fs.setxattr(ino, b"user.x", b"stays", XattrMode::Any, W)?;
+                // Not by those who may do it.
+                fs.write(ino, 0, &fill(BLOCK as usize, 2), ASYNC, W)?;
+                assert_eq!(fs.getxattr(ino, CAPABILITY)?, b"all", "{name}");
+                change(&fs, ino, wait)?;
+                let found = fs.getxattr(ino, CAPABILITY);
+                assert!(matches!(found, Err(FsError::NoAttribute)), "{name}: {found:?}");
+                assert_eq!(fs.getxattr(ino, b"user.x")?, b"stays", "{name}");
+            }
+        }
+        world.assert_clean_after(&fs)?;
+    }
+    Ok(())
 }

@@ -19,7 +19,7 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -28,6 +28,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
+use terrace_format::Ino;
 use terrace_fs::{Attributes, Caller, Fs, FsError, FsResult, OpenMode, Seek, SetAttributes, Space, Wait};
 
 /// Extended attribute, on every inode and listed nowhere, that says where the daemon's control socket is.
@@ -279,6 +280,51 @@ fn value_reply(reply: ReplyXattr, size: u32, value: &[u8]) {
     }
 }
 
+/// A create under way. What it made when it leaves the request thread is not made again: it would find its own file, which
+/// with O_EXCL is an error.
+struct Creation {
+    parent: Ino,
+    mode: u32,
+    flags: i32,
+    caller: Caller,
+    /// The file, with a lookup reference, and whether it is to be truncated.
+    entry: OnceCell<(Attributes, bool)>,
+}
+
+impl Creation {
+    fn new(parent: Ino, mode: u32, flags: i32, caller: Caller) -> Creation {
+        Creation { parent, mode, flags, caller, entry: OnceCell::new() }
+    }
+
+    /// Makes the file or looks it up.
+    fn entry(&self, fs: &Fs, name: &[u8], wait: Wait) -> FsResult<(Attributes, bool)> {
+        if let Some(entry) = self.entry.get() {
+            return Ok(*entry);
+        }
+        let entry = match fs.mknod(self.parent, name, self.mode, 0, self.caller, wait) {
+            Err(FsError::Exists) if self.flags & libc::O_EXCL == 0 => {
+                (fs.try_lookup(self.parent, name, wait)?, self.flags & libc::O_TRUNC != 0)
+            }
+            made => (made?, false),
+        };
+        Ok(*self.entry.get_or_init(|| entry))
+    }
+
+    /// Makes the file or looks it up, and opens it. The lookup reference goes with an error, unless that is only that
+    /// it would have to wait.
+    fn open(&self, fs: &Fs, name: &[u8], wait: Wait) -> FsResult<(Attributes, OpenMode)> {
+        let (found, truncate) = self.entry(fs, name, wait)?;
+        match fs.open(found.ino, truncate, wants_write(OpenFlags(self.flags)), wait) {
+            Ok(open_mode) => Ok((found, open_mode)),
+            Err(FsError::WouldBlock) if wait != Wait::Allowed => Err(FsError::WouldBlock),
+            Err(error) => {
+                fs.forget(found.ino, 1);
+                Err(error)
+            }
+        }
+    }
+}
+
 fn wants_write(flags: OpenFlags) -> bool {
     flags.acc_mode() != OpenAccMode::O_RDONLY
 }
@@ -443,23 +489,9 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let caller = caller(request);
         let mode = libc::S_IFREG | (mode & 0o7777);
-        let call = move |fs: &Fs, name: &[u8], wait| {
-            let (found, truncate) = match fs.mknod(ino(parent), name, mode, 0, caller, wait) {
-                Err(FsError::Exists) if flags & libc::O_EXCL == 0 => {
-                    (fs.try_lookup(ino(parent), name, wait)?, flags & libc::O_TRUNC != 0)
-                }
-                made => (made?, false),
-            };
-            match fs.open(found.ino, truncate, wants_write(OpenFlags(flags)), wait) {
-                Ok(open_mode) => Ok((found, open_mode)),
-                Err(error) => {
-                    fs.forget(found.ino, 1);
-                    Err(error)
-                }
-            }
-        };
+        let creation = Creation::new(ino(parent), mode, flags, caller(request));
+        let call = move |fs: &Fs, name: &[u8], wait| creation.open(fs, name, wait);
         let handle = self.fs.new_handle();
         let accept = move |reply: ReplyCreate, (found, open_mode): (Attributes, OpenMode)| {
             let flags = open_flags(open_mode);
@@ -770,8 +802,56 @@ impl Filesystem for Adapter {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use terrace_format::address::ROOT_INO;
+    use terrace_fs::{FormatOptions, MountOptions, PolicyKind, PoolMedia, format, read_superblock};
+    use terrace_media::pm::RecordedPm;
+    use terrace_runtime::ManualClock;
+
+    fn pool() -> Arc<Fs> {
+        let pm = Arc::new(RecordedPm::new(2 << 20));
+        let media = PoolMedia { pm: pm.clone(), block: Vec::new() };
+        let options = FormatOptions {
+            label: "test".into(),
+            uuid: [7; 16],
+            hash_key: [9; 16],
+            policy: PolicyKind::Static,
+            data_ordered: false,
+            chunk_blocks: 16,
+            created_ns: 1,
+            root: Default::default(),
+            devices: Vec::new(),
+        };
+        format(&media, &options).unwrap();
+        let (superblock, _) = read_superblock(&*pm, true).unwrap();
+        Fs::mount(media, superblock, MountOptions::default(), Arc::new(ManualClock::new(1))).unwrap()
+    }
+
+    /// A create that had made its file and then had to wait made it once more on another thread: EEXIST, with O_EXCL.
+    #[test]
+    fn a_create_that_has_to_wait_keeps_what_it_made() {
+        let fs = pool();
+        let caller = Caller { uid: 0, gid: 0 };
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
+        let creation = Creation::new(ROOT_INO, libc::S_IFREG | 0o600, flags, caller);
+        // Ends where an open that has to wait ends the first attempt.
+        let (made, _) = creation.entry(&fs, b"file", Wait::Never).unwrap();
+        let (found, _) = creation.open(&fs, b"file", Wait::Allowed).unwrap();
+        assert_eq!((found.ino, found.generation), (made.ino, made.generation));
+        // Of another's file it is told all the same.
+        let other = Creation::new(ROOT_INO, libc::S_IFREG | 0o600, flags, caller);
+        assert!(matches!(other.open(&fs, b"file", Wait::Allowed), Err(FsError::Exists)));
+        // The reference was held all the time, once: the number is free when it is given back.
+        fs.unlink(ROOT_INO, b"file", Wait::Allowed).unwrap();
+        fs.release(found.ino);
+        fs.run_background(100);
+        assert!(fs.getattr(found.ino).is_ok());
+        fs.forget(found.ino, 1);
+        fs.run_background(100);
+        assert!(matches!(fs.getattr(found.ino), Err(FsError::Stale)));
+    }
 
     #[test]
     fn a_panic_is_eio() {

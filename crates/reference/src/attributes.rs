@@ -32,6 +32,13 @@ pub struct Change {
     pub kill_set_id: bool,
 }
 
+impl Change {
+    /// Owner or group.
+    pub fn changes_owner(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some()
+    }
+}
+
 impl Reference {
     /// Changes attributes: the size first, then the rest. A change of owner or group of anything but a
     /// directory removes set-id bits, which `mode` may set again.
@@ -49,8 +56,8 @@ impl Reference {
         }
         node.uid = change.uid.unwrap_or(node.uid);
         node.gid = change.gid.unwrap_or(node.gid);
-        let owner = change.uid.is_some() || change.gid.is_some();
-        if (owner || change.kill_set_id) && !node.is_directory() {
+        if (change.changes_owner() || change.kill_set_id) && !node.is_directory() {
+            node.drop_capability(when);
             node.kill_set_id();
         }
         if let Some(mode) = change.mode {

@@ -2,7 +2,7 @@
 //!
 //! Everything that returned before is there (C6); of the operation under way all or nothing, but for the sequences:
 //! a prefix of the pieces of a large write (C15), a size without the attributes given with it (C11), blocks set
-//! aside by a prefix of an fallocate (C20), and, under data=ordered, overwritten bytes torn at aligned 8 bytes (C16).
+//! aside by a prefix of an fallocate (C20), the end of a file's capabilities before the change that takes them (C14), and, under data=ordered, overwritten bytes torn at aligned 8 bytes (C16).
 //! st_blocks is not judged before background work has ended (C12, C20, C23).
 
 use crate::content::{BLOCK, Content};
@@ -53,19 +53,27 @@ impl Reference {
         if after.perform(op, when).is_err() {
             return states;
         }
+        // What comes first, if anything does.
+        let mut first = self.clone();
+        if op.takes_privileges() && first.drop_capability(op, when) {
+            states.push(state(first.clone(), "capabilities gone"));
+        }
         match op {
             // What it wrote is one of the versions of the state after it, in pieces too.
             Op::Write { sync, .. } if self.waits(*sync) => {}
             Op::Write { id, offset, length, seed, kill_set_id, .. } => {
                 let bytes = data(*length, *seed);
-                self.pieces(&mut states, *id, *offset, &bytes, *kill_set_id, rules, when);
+                first.pieces(&mut states, *id, *offset, &bytes, *kill_set_id, rules, when);
             }
             Op::SetAttributes { id, change } if change.size.is_some() => {
                 let size =
                     Change { size: change.size, kill_set_id: change.kill_set_id, ..Default::default() };
-                let mut tree = self.clone();
+                let mut tree = first;
                 if tree.set_attributes(*id, &size, when).is_ok() {
-                    states.push(state(tree, "the size alone"));
+                    states.push(state(tree.clone(), "the size alone"));
+                }
+                if change.changes_owner() && tree.drop_capability(op, when) {
+                    states.push(state(tree, "the size, capabilities gone"));
                 }
             }
             Op::Fallocate { id, offset, length, mode, .. } if *mode != Allocate::PunchHole => {
@@ -92,6 +100,12 @@ impl Reference {
         }
         states.push(state(after, "after"));
         states
+    }
+
+    /// Removes the capabilities of the file that an operation names. True when it had some.
+    fn drop_capability(&mut self, op: &Op, when: Stamp) -> bool {
+        let node = op.target().map(|id| self.node_mut(id));
+        node.is_some_and(|node| node.is_ok_and(|node| node.drop_capability(when)))
     }
 
     /// Prefixes of the pieces of a write, and the torn piece of each.

@@ -41,6 +41,10 @@ impl Node {
     /// # Errors
     /// EISDIR, EINVAL.
     pub fn write(&mut self, offset: u64, data: &[u8], kill_set_id: bool, when: Stamp) -> Outcome<()> {
+        self.regular()?;
+        if kill_set_id {
+            self.drop_capability(when);
+        }
         self.regular()?.write(offset, data);
         self.unwritten.iter_mut().for_each(|unwritten| unwritten.write(offset, data));
         if kill_set_id {
@@ -55,6 +59,10 @@ impl Node {
     /// # Errors
     /// EISDIR, EINVAL.
     pub fn write_waiting(&mut self, offset: u64, data: &[u8], kill_set_id: bool, when: Stamp) -> Outcome<()> {
+        self.regular()?;
+        if kill_set_id {
+            self.drop_capability(when);
+        }
         let (mtime, ctime) = (self.mtime, self.ctime);
         if self.unwritten.is_none() {
             let durable = self.regular()?.clone();
@@ -232,6 +240,7 @@ impl Reference {
         let node = self.node_mut(id)?;
         node.truncate(size)?;
         if kill_set_id {
+            node.drop_capability(when);
             node.kill_set_id();
         }
         node.modified(when);

@@ -3,6 +3,7 @@
 use crate::content::Content;
 use crate::stamp::Stamp;
 use crate::unwritten::Unwritten;
+use crate::xattr::CAPABILITY;
 use std::collections::BTreeMap;
 
 const DAY_NS: i64 = 86_400_000_000_000;
@@ -185,6 +186,17 @@ impl Node {
         if self.atime.not_after(self.mtime) || self.atime.not_after(self.ctime) || old {
             self.atime = when.max(self.mtime.max(self.ctime).plus(1));
         }
+    }
+
+    /// Removes the capabilities of a file, as a change of its own before one by somebody without privilege. True when it
+    /// had some.
+    pub fn drop_capability(&mut self, when: Stamp) -> bool {
+        let is_file = matches!(self.kind, Kind::Regular(_));
+        let had = is_file && self.xattrs.remove(CAPABILITY).is_some();
+        if had {
+            self.changed(when);
+        }
+        had
     }
 
     /// Removes the set-id bits that a change by somebody without privilege removes: set-uid, and set-gid

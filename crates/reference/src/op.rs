@@ -150,6 +150,18 @@ pub fn data(length: usize, seed: u64) -> Vec<u8> {
 }
 
 impl Op {
+    /// Whether a file's capabilities go before anything else that it does. After a new size they go before a new owner.
+    pub fn takes_privileges(&self) -> bool {
+        match self {
+            Op::Write { length, kill_set_id, .. } => *kill_set_id && *length > 0,
+            Op::SetAttributes { change, .. } => {
+                change.kill_set_id || change.size.is_none() && change.changes_owner()
+            }
+            Op::Open { truncate, .. } => *truncate,
+            _ => false,
+        }
+    }
+
     /// The inode it is given, where it is given one.
     pub fn target(&self) -> Option<Id> {
         match self {

@@ -4,6 +4,9 @@ use crate::node::Id;
 use crate::stamp::Stamp;
 use crate::{Outcome, Reference};
 
+/// What a program may do that others may not.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
 /// setxattr's flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XattrMode {
@@ -27,6 +30,11 @@ fn check(name: &[u8]) -> Outcome<()> {
 }
 
 impl Reference {
+    /// Whether a file has capabilities.
+    pub fn has_capability(&self, id: Id) -> bool {
+        self.node(id).is_ok_and(|node| node.xattrs.contains_key(CAPABILITY))
+    }
+
     /// Value of an attribute.
     ///
     /// # Errors

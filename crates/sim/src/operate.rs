@@ -72,6 +72,8 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
         Op::Fsync { .. } => world.config.buffers(),
         // With a full PM it goes to DRAM and is written back: two steps.
         Op::Write { sync: true, .. } if world.config.buffers() => false,
+        // Capabilities go before the write.
+        Op::Write { id, .. } if op.takes_privileges() && world.model.has_capability(*id) => false,
         Op::Write { offset, length, sync, .. } => {
             let most = if world.model.waits(*sync) { WAITING_BLOCKS } else { world.config.atomic_blocks() };
             (*offset as usize % BLOCK + length).div_ceil(BLOCK) <= most as usize
@@ -410,8 +412,18 @@ impl World {
             Err(error) if self.may_lie_below(&error) => return,
             found => found.unwrap(),
         };
+        // Times alone do not always tell: two changes may have the same.
+        let capability = b"security.capability";
+        let kept = match self.model.has_capability(id).then(|| self.fs().getxattr(self.ino(id), capability)) {
+            Some(Ok(_)) => Some(true),
+            Some(Err(FsError::NoAttribute)) => Some(false),
+            _ => None,
+        };
         let same = |node: &Node| {
             let expected = node.attributes();
+            if kept.is_some_and(|kept| kept != node.xattrs.contains_key(&capability[..])) {
+                return false;
+            }
             let without = node.unwritten.as_ref().map_or(0, |unwritten| unwritten.without_place());
             let blocks = expected.blocks - 8 * without..=expected.blocks;
             found.size == expected.size
@@ -476,6 +488,9 @@ fn partial(model: &Reference, op: &Op, id: Id, old: Node, atomic_blocks: u64, wh
     let mut states = vec![old.clone()];
     let b = BLOCK as u64;
     let mut node = old;
+    if op.takes_privileges() && node.drop_capability(when) {
+        states.push(node.clone());
+    }
     match *op {
         Op::Write { offset, length, seed, kill_set_id, sync, .. } => {
             let bytes = data(length, seed);
@@ -518,6 +533,13 @@ fn partial(model: &Reference, op: &Op, id: Id, old: Node, atomic_blocks: u64, wh
     };
     if truncated.is_ok() {
         states.extend(whole.node(id).ok().cloned());
+        if let Op::SetAttributes { change, .. } = op
+            && change.changes_owner()
+            && let Some(mut node) = states.last().cloned()
+            && node.drop_capability(when)
+        {
+            states.push(node);
+        }
     }
     states
 }

@@ -70,7 +70,7 @@ pub(crate) struct Job {
     begun: bool,
     phase: Phase,
     /// Directories to read, with the cookie after which to go on.
-    directories: Vec<(Ino, u64)>,
+    directories: Vec<(FileId, u64)>,
     files: Vec<FileId>,
     /// Files with several names, so that each is moved once.
     linked: HashSet<Ino>,
@@ -141,7 +141,7 @@ impl Job {
         self.linked.clear();
         self.begun = false;
         match self.file_type {
-            DIRECTORY_TYPE => self.directories.push((self.root.ino, 0)),
+            DIRECTORY_TYPE => self.directories.push((self.root, 0)),
             REGULAR_TYPE => self.files.push(self.root),
             _ => {}
         }
@@ -354,9 +354,9 @@ impl Job {
         }
         let Some((directory, after)) = self.directories.pop() else { return Ok(Piece::PhaseEnds) };
         // With references, so that no number is used again before it was looked at.
-        let entries = match fs.read_entries(directory, after, true) {
-            // Removed meanwhile.
-            Err(FsError::Stale | FsError::NotDirectory) if directory != self.root.ino => {
+        let entries = match fs.read_entries(directory.ino, Some(directory.generation), after, true) {
+            // Removed meanwhile; its number may be another's, anywhere.
+            Err(FsError::Stale | FsError::NotDirectory) if directory != self.root => {
                 return Ok(Piece::More);
             }
             Err(error) => {
@@ -422,8 +422,9 @@ impl Job {
             }
         }
         self.progress.lock().report.files += 1;
+        let file = FileId { ino: entry.ino, generation: found.generation };
         if entry.file_type == DIRECTORY_TYPE {
-            self.directories.push((entry.ino, 0));
+            self.directories.push((file, 0));
         } else if found.nlink < 2 || self.linked.insert(entry.ino) {
             if let HandMove::Migrate { to } = self.action
                 && self.is_pinned_elsewhere(fs, entry.ino, to).unwrap_or(false)
@@ -431,7 +432,7 @@ impl Job {
                 self.progress.lock().report.pinned_files += 1;
                 return Ok(());
             }
-            self.files.push(FileId { ino: entry.ino, generation: found.generation });
+            self.files.push(file);
         }
         Ok(())
     }
