@@ -2,7 +2,8 @@
 //!
 //! Everything that returned before is there (C6); of the operation under way all or nothing, but for the sequences:
 //! a prefix of the pieces of a large write (C15), a size without the attributes given with it (C11), blocks set
-//! aside by a prefix of an fallocate (C20), the end of a file's capabilities before the change that takes them (C14), and, under data=ordered, overwritten bytes torn at aligned 8 bytes (C16).
+//! aside by a prefix of an fallocate (C20), the end of a file's capabilities before the change that takes them (C14),
+//! and, under data=ordered, overwritten bytes torn at aligned 8 bytes (C16).
 //! st_blocks is not judged before background work has ended (C12, C20, C23).
 
 use crate::content::{BLOCK, Content};

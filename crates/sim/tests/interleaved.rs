@@ -36,6 +36,16 @@ fn beside(others: impl Fn(&str, u64) -> bool + 'static, run: impl FnOnce()) -> u
     count.get()
 }
 
+/// Judges what the file holds after a crash, with all that was stored and with what was durable alone.
+fn after_crash(world: &World, judge: impl Fn(&[u8])) {
+    for newest in [false, true] {
+        let left = world.crashed(newest);
+        left.assert_clean();
+        let fs = left.mount();
+        judge(&read(&fs, find(&fs, "f")));
+    }
+}
+
 /// fsync returned although the size that was set before it was not durable, when somebody else wrote into the file's
 /// holes while it ran: a page that is dirtied behind the durable end stops the size there.
 #[test]
@@ -56,14 +66,10 @@ fn a_size_is_durable_after_fsync_beside_writes_into_holes() {
     let passed = beside(others, || fs.fsync(f, false, W).unwrap());
     assert!(passed > 2, "nothing was written meanwhile");
     drop(fs);
-    for newest in [false, true] {
-        let left = world.crashed(newest);
-        left.assert_clean();
-        let fs = left.mount();
-        let found = read(&fs, find(&fs, "f"));
+    after_crash(&world, |found| {
         assert!(found.len() >= 1 << 20, "{} bytes are left of 1 MiB", found.len());
         assert_eq!(found[100 * BLOCK as usize..][..4096], pattern(4096, 2));
-    }
+    });
 }
 
 /// Pages that go into PM were named before: who cut the file off meanwhile and wrote it again from its beginning was left
@@ -86,12 +92,8 @@ fn what_is_written_anew_while_pages_go_into_pm_has_no_holes() {
     let written = beside(others, || fs.keep_without_devices().unwrap());
     assert_eq!(written, 1, "one piece was enough");
     drop(fs);
-    for newest in [false, true] {
-        let left = world.crashed(newest);
-        left.assert_clean();
-        let fs = left.mount();
-        let found = read(&fs, find(&fs, "f"));
+    after_crash(&world, |found| {
         assert!(!found.is_empty(), "nothing went into PM");
-        assert!(anew.starts_with(&found), "{} bytes are left, and not the first", found.len());
-    }
+        assert!(anew.starts_with(found), "{} bytes are left, and not the first", found.len());
+    });
 }

@@ -85,10 +85,7 @@ pub fn owner(uuid: &str) -> Option<Pid> {
 
 /// The process that serves a mount, when it can be seen from here.
 pub fn process_of(mountpoint: &Path) -> Option<OwnedFd> {
-    let mut value = vec![0; 4096];
-    let length = rustix::fs::getxattr(mountpoint, terrace_fuse::CONTROL_XATTR, &mut value[..]).ok()?;
-    let contact: Contact = serde_json::from_slice(&value[..length]).ok()?;
-    let pid = Pid::from_raw(i32::try_from(contact.pid).ok()?)?;
+    let pid = Pid::from_raw(i32::try_from(contact_of(mountpoint)?.pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
@@ -98,9 +95,14 @@ pub fn ends_within(process: &OwnedFd, time: Duration) -> bool {
 }
 
 fn locate_mount(mountpoint: &Path) -> Option<Daemon> {
+    reach(contact_of(mountpoint)?).ok()
+}
+
+/// What the daemon of a mount says of itself.
+fn contact_of(mountpoint: &Path) -> Option<Contact> {
     let mut value = vec![0; 4096];
     let length = rustix::fs::getxattr(mountpoint, terrace_fuse::CONTROL_XATTR, &mut value[..]).ok()?;
-    reach(serde_json::from_slice(&value[..length]).ok()?).ok()
+    serde_json::from_slice(&value[..length]).ok()
 }
 
 fn reach(contact: Contact) -> Outcome<Daemon> {
