@@ -6,6 +6,8 @@ if is_mounted; then
     "$terrace" umount "$mountpoint"
 fi
 rm -f "$pm"
+[ ! -O "$memory.pm" ] || rm -f "$memory.pm" # as it was named until it had a directory
+[ ! -d "$memory" ] || rmdir "$memory"
 rm -rf "$state"
 [ ! -d "$mountpoint" ] || rmdir "$mountpoint"
 say "deleted $pm and $state"

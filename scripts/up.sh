@@ -19,6 +19,14 @@ if is_mounted && "$terrace" status "$mountpoint" >/dev/null 2>&1; then
     exit 0
 fi
 
+if [ -e "$memory" ] || [ -L "$memory" ]; then
+    [ -d "$memory" ] && [ ! -L "$memory" ] && [ -O "$memory" ] && [ "$(stat -c %a "$memory")" = 700 ] ||
+        die "$memory is not a directory of yours with mode 0700; another user may have made it: remove it"
+elif [ -f "$memory.pm" ] && [ -O "$memory.pm" ]; then # as it was named until it had a directory
+    mkdir -m 700 "$memory"
+    mv "$memory.pm" "$pm"
+fi
+
 if [ -e "$tier" ] && [ ! -e "$pm" ]; then
     die "$pm is gone (tmpfs after a reboot?) and with it the pool; nothing was changed
 'make clean-pool' deletes what is left, then 'make up' makes a new one"
@@ -38,6 +46,7 @@ if [ ! -e "$pm" ]; then
     [ "$size" -ge 64 ] || size=64
     [ "$available" -ge 256 ] && [ "$shm" -ge 80 ] ||
         die "only $available MiB of memory and $shm MiB of /dev/shm are free; 256 and 80 are needed"
+    [ -d "$memory" ] || mkdir -m 700 "$memory"
     mkdir -p "$state"
     "$terrace" mkfs --pm "$pm" --pm-size "${size}M" --tier "$tier,size=8G"
 fi

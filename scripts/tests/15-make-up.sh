@@ -14,15 +14,23 @@ rm -rf .state mnt
 unset MAKEFLAGS MFLAGS MAKELEVEL
 terrace=${CARGO_TARGET_DIR:-$checkout/target}/release/terrace
 unset TERRACE
-pm=/dev/shm/terrace-$(id -u)-$(printf %s "$checkout" | sha256sum | cut -c1-8).pm
+memory=/dev/shm/terrace-$(id -u)-$(printf %s "$checkout" | sha256sum | cut -c1-8)
+pm=$memory/pool
 daemon() { "$terrace" status mnt --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])'; }
 # The cleaner knows processes by WORK: this daemon has another path in its arguments.
 trap '[ ! -e "$pm" ] || make clean-pool >/dev/null 2>&1 || kill -KILL "$(daemon)"; cd /' EXIT
+
+# A bare name in /dev/shm could be taken by another user before the pool's own is made.
+mkdir "$memory" && chmod 700 "$memory" && chown 65534 "$memory"
+expect 2 "$memory is not a directory of yours" make up
+check "nothing was made" test ! -e "$pm" -a ! -e .state
+rmdir "$memory"
 
 check "make up" make up >"$WORK/out" 2>"$WORK/err"
 [ "$wrong" = 0 ] || { cat "$WORK/err" >&2; finish; }
 check "says what to try" grep -q "make down" "$WORK/out"
 check "mounted" is_mounted "$checkout/mnt"
+check "only its owner enters its directory" test "$(stat -c '%a %u %F' "$memory")" = "700 $(id -u) directory"
 check "PM at most 512 MiB" test "$(stat -c %s "$pm")" -le $((512 << 20))
 check "PM at least 64 MiB" test "$(stat -c %s "$pm")" -ge $((64 << 20))
 check "tier 1 is 8 GiB" test "$(stat -c %s .state/tier1.img)" = $((8 << 30))
@@ -51,6 +59,11 @@ check "says that PM is gone" grep -q "is gone" "$WORK/err"
 check "changes nothing" test "$before" = "$(stat -c '%y %s %b' .state/tier1.img)" -a ! -e "$pm"
 mv "$pm.gone" "$pm"
 check "make up" make up >"$WORK/out" 2>"$WORK/err"
+check "make down" make down >"$WORK/out"
+# Made by an older checkout, its file has a bare name.
+mv "$pm" "$memory.pm" && rmdir "$memory"
+check "make up takes the pool of an older checkout" make up >"$WORK/out" 2>"$WORK/err"
+check "kept" diff -r crates mnt/crates
 check "make clean-pool" make clean-pool >"$WORK/out"
-check "all deleted" test ! -e "$pm" -a ! -e .state -a ! -e mnt
+check "all deleted" test ! -e "$memory" -a ! -e .state -a ! -e mnt
 finish

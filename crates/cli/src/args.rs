@@ -8,8 +8,8 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "terrace", version = version(), disable_help_subcommand = true)]
 #[command(
-    after_help = "Example: terrace mkfs --pm /dev/shm/pool --pm-size 512M --tier disk.img,size=8G\n         \
-                        terrace mount /dev/shm/pool /mnt\n         terrace status /mnt"
+    after_help = "Example: terrace mkfs --pm /dev/shm/terrace/pool --pm-size 512M --tier disk.img,size=8G\n         \
+                        terrace mount /dev/shm/terrace/pool /mnt\n         terrace status /mnt"
 )]
 pub struct Cli {
     /// What to do.
@@ -33,7 +33,7 @@ pub enum Command {
                             --tier /srv/cold.img,size=1T,class=hdd")]
     Mkfs(Mkfs),
     /// Mount a pool; returns when the mount answers
-    #[command(after_help = "Example: terrace mount /dev/shm/pool /mnt -o noatime,cache=256M")]
+    #[command(after_help = "Example: terrace mount /dev/shm/terrace/pool /mnt -o noatime,cache=256M")]
     Mount(Mount),
     /// Unmount, and wait until the pool is marked clean
     #[command(after_help = "Example: terrace umount /mnt")]
@@ -60,7 +60,7 @@ pub enum Command {
     #[command(after_help = "Example: terrace unpin /mnt/database")]
     Unpin(Unpin),
     /// Check an unmounted pool; writes nothing without --repair
-    #[command(after_help = "Example: terrace check /dev/shm/pool")]
+    #[command(after_help = "Example: terrace check /dev/shm/terrace/pool")]
     Check(Check),
     /// Measure
     #[command(after_help = "Example: terrace bench smoke --rows a,b")]
@@ -92,7 +92,7 @@ pub enum Bench {
     },
     /// Export a file as DIR/device with the latency and bandwidth of a device class, until DIR is unmounted
     #[command(
-        after_help = "Example: terrace bench device /dev/shm/disk.img /mnt/disk --class sata\n         \
+        after_help = "Example: terrace bench device /dev/shm/terrace/disk.img /mnt/disk --class sata\n         \
                             umount /mnt/disk"
     )]
     Device(BenchDevice),

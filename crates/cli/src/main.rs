@@ -13,6 +13,7 @@ mod failure;
 mod mounts;
 mod options;
 mod output;
+mod ownership;
 mod parameters;
 mod pool;
 mod signature;

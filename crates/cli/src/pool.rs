@@ -19,7 +19,7 @@ use terrace_format::{BLOCK_SIZE, DeviceBlock, PmBlock};
 use terrace_fs::{PoolMedia, class_name};
 use terrace_media::block::{AlignedBlock, FileDevice, MissingDevice};
 use terrace_media::pm::RamPm;
-use terrace_media::{BlockMedium, OpenError, PmMedium};
+use terrace_media::{Access, BlockMedium, OpenError, PmMedium};
 
 /// A medium that could not be opened, in the user's words.
 pub fn open_failure(error: &OpenError) -> Failure {
@@ -64,12 +64,21 @@ pub fn canonical(path: &Path) -> Outcome<PathBuf> {
     fs::canonicalize(path).map_err(|error| Failure::at(path, plain(&error)))
 }
 
+/// Opens a file of a pool to look into it: never one that waits, or does something when it is opened.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    terrace_media::found::open_to_read(path).map_err(|error| match error {
+        OpenError::Io { source, .. } => source,
+        OpenError::Unsupported { reason, .. } => io::Error::new(io::ErrorKind::Unsupported, reason),
+        other => other.into(),
+    })
+}
+
 /// Reads the superblock without opening the pool (it may be in use), the second copy when the first is damaged.
 pub fn peek(pool: &Path) -> Outcome<Superblock> {
-    let file = File::open(pool).map_err(|error| Failure::at(pool, plain(&error)))?;
-    if file.metadata().is_ok_and(|found| found.is_dir()) {
+    if pool.is_dir() {
         return Err(Failure::at(pool, "is a directory and no Terrace mount"));
     }
+    let file = open_to_read(pool).map_err(|error| Failure::at(pool, plain(&error)))?;
     let read = |copy: PmBlock| {
         let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
         match file.read_exact_at(&mut bytes, copy.offset().0) {
@@ -87,7 +96,7 @@ pub fn peek(pool: &Path) -> Outcome<Superblock> {
 
 /// What is wrong with the copies of the superblock of a pool that is not mounted.
 pub fn warnings(pool: &Path) -> Vec<String> {
-    let Ok(file) = File::open(pool) else { return Vec::new() };
+    let Ok(file) = open_to_read(pool) else { return Vec::new() };
     let damage = |(index, copy): (usize, PmBlock)| {
         let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
         let read = file.read_exact_at(&mut bytes, copy.offset().0);
@@ -106,7 +115,7 @@ pub fn is_clean(pool: &Path, superblock: &Superblock) -> Option<bool> {
 
 /// The newest readable checkpoint.
 fn checkpoint(pool: &Path, superblock: &Superblock) -> Option<Checkpoint> {
-    let file = File::open(pool).ok()?;
+    let file = open_to_read(pool).ok()?;
     let read = |copy: PmBlock| {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
         file.read_exact_at(&mut bytes, copy.offset().0).ok()?;
@@ -182,7 +191,7 @@ pub fn locate(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> PathBuf 
 /// The header of what is at a path, when it is one.
 fn header(path: &Path) -> Option<DeviceHeader> {
     let mut first = [0; BLOCK_SIZE as usize];
-    File::open(path).and_then(|file| file.read_exact_at(&mut first, 0)).ok()?;
+    open_to_read(path).and_then(|file| file.read_exact_at(&mut first, 0)).ok()?;
     DeviceHeader::decode(&first).ok()
 }
 
@@ -228,6 +237,7 @@ pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: 
             Failure::new(format!("missing tier {tier}: {}: {}", path.display(), plain(source)))
         }
         OpenError::InvalidSize { size_bytes, .. } => resized(tier, &path, row, *size_bytes),
+        OpenError::Unsupported { .. } => Failure::new(format!("foreign tier {tier}: {error}")),
         _ => open_failure(&error),
     })?;
     let mut first = [AlignedBlock::zeroed()];
@@ -261,7 +271,7 @@ fn is_meant(superblock: &Superblock, index: usize, path: &Path, first: &[u8], bl
 pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Option<(&'static str, String)> {
     let path = locate(pool, superblock, superblock.device_rows().get(index)?);
     let look = || -> io::Result<([u8; BLOCK_SIZE as usize], u64)> {
-        let mut file = File::open(&path)?;
+        let mut file = open_to_read(&path)?;
         let mut first = [0; BLOCK_SIZE as usize];
         file.read_exact_at(&mut first, 0)?;
         Ok((first, file.seek(SeekFrom::End(0))?))
@@ -272,6 +282,7 @@ pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Op
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             Some(("foreign", "no Terrace device".into()))
         }
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Some(("foreign", plain(&error))),
         // Who may not read it does not know; the mount is root's.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
         Err(error) => Some(("failed", plain(&error))),
@@ -286,7 +297,7 @@ pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Op
 /// Why a mount would refuse tier 0 of a pool that is not mounted: its size.
 pub fn trouble_of_pm(pool: &Path, superblock: &Superblock) -> Option<String> {
     let was = superblock.pm_size.get();
-    let is = File::open(pool).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()?;
+    let is = open_to_read(pool).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()?;
     (is != was).then(|| format!("was {was} bytes, is {is}; bring back its size"))
 }
 
@@ -322,8 +333,8 @@ pub struct OpenPool {
     pub superblock: Superblock,
     /// What the user should know.
     pub warnings: Vec<String>,
-    /// The tier files, canonical.
-    pub tier_paths: Vec<PathBuf>,
+    /// The files of all tiers that are there, canonical, and who may use them.
+    pub files: Vec<(PathBuf, Access)>,
 }
 
 /// Opens tier 0, verifies the superblock and opens all tiers. `degraded`: a tier device that is not there, or not what the
@@ -346,12 +357,12 @@ pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
         terrace_fs::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
     refuse_older(pool, &superblock)?;
     let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
-    let mut tier_paths = Vec::new();
+    let mut files = vec![(canonical(pool)?, pm.access())];
     let mut missing = Vec::new();
     for (index, row) in superblock.device_rows().iter().enumerate() {
         match open_tier(pool, &superblock, index, false) {
             Ok(device) => {
-                tier_paths.push(canonical(device.path())?);
+                files.push((canonical(device.path())?, device.access()));
                 block.push(Arc::new(device));
             }
             Err(failure) if degraded => {
@@ -368,7 +379,7 @@ pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
     let mut warnings: Vec<String> =
         warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
     warnings.extend(missing);
-    Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, tier_paths })
+    Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, files })
 }
 
 #[cfg(test)]

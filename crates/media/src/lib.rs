@@ -10,6 +10,7 @@
 pub mod block;
 pub mod crash;
 pub mod error;
+pub mod found;
 pub mod open;
 pub mod ordering;
 pub mod pace;
@@ -19,6 +20,7 @@ pub mod speed;
 
 pub use block::BlockMedium;
 pub use error::{DeviceError, MediaError};
+pub use found::{Access, Found};
 pub use open::OpenError;
 pub use pm::{Fence, PmMedium, Promise};
 pub use prefetch::prefetch;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use terrace_format::DeviceBlock;
 use terrace_media::block::{AlignedBlock, BlockRead, Buffer, EmulatedBlock, FileDevice, SimulatedDevice};
 use terrace_media::speed::named;
-use terrace_media::{BlockMedium, MediaError};
+use terrace_media::{BlockMedium, Found, MediaError};
 use terrace_runtime::ManualClock;
 
 const BLOCKS: u64 = 6000;
@@ -186,7 +186,7 @@ fn files_are_locked_and_read_only_is_kept() {
     device.write(DeviceBlock(3), &blocks(1, 9)).unwrap();
     device.flush().unwrap();
     assert!(FileDevice::open(&path, true, true).err().unwrap().is_busy());
-    assert!(FileDevice::create(&path, 4096).err().unwrap().is_busy());
+    assert!(FileDevice::remake(&Found::at(&path).unwrap(), 4096).err().unwrap().is_busy());
     let unlocked = FileDevice::open(&path, false, true).unwrap();
     let mut back = vec![AlignedBlock::zeroed()];
     unlocked.read(DeviceBlock(3), &mut back).unwrap();
@@ -198,7 +198,8 @@ fn files_are_locked_and_read_only_is_kept() {
     assert!(device.describe().contains("direct"), "{}", device.describe());
     drop(device);
     FileDevice::open(&path, true, false).unwrap();
-    assert!(FileDevice::create(&path, 100).is_err());
+    assert!(FileDevice::remake(&Found::at(&path).unwrap(), 100).is_err());
+    assert!(FileDevice::create(&path, 4096).is_err(), "create replaces nothing");
     assert!(FileDevice::open("/dev/null", true, false).is_err());
 }
 
@@ -207,6 +208,7 @@ fn a_file_that_shrank_is_an_error_not_zeros() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("disk");
     for by_calls in [false, true] {
+        let _ = std::fs::remove_file(&path);
         let mut device = FileDevice::create(&path, 1 << 20).unwrap();
         if by_calls {
             device = device.without_io_uring();

@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use terrace_format::PmOffset;
 use terrace_media::pm::RamPm;
-use terrace_media::{MediaError, OpenError, PmMedium, Promise};
+use terrace_media::{Found, MediaError, OpenError, PmMedium, Promise};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,7 +25,7 @@ fn content_survives_reopening_and_the_lock_excludes_everybody() {
         let refused = RamPm::open(&path, read_only).err().unwrap();
         assert!(refused.is_busy(), "{refused}");
     }
-    assert!(RamPm::create(&path, MIB).err().unwrap().is_busy());
+    assert!(RamPm::remake(&Found::at(&path).unwrap(), MIB).err().unwrap().is_busy());
     drop(pm);
 
     let pm = RamPm::open(&path, true).unwrap();
@@ -39,8 +39,10 @@ fn content_survives_reopening_and_the_lock_excludes_everybody() {
     assert!(pm.write_streaming(PmOffset(0), &[0; 64]).is_err());
     drop(pm);
 
-    let pm = RamPm::create(&path, 2 * MIB).unwrap();
-    assert_eq!(pm.load_u64(PmOffset(96)).unwrap(), 0, "create empties");
+    let error = RamPm::create(&path, 2 * MIB).err().unwrap();
+    assert!(error.to_string().contains("exists"), "{error}");
+    let pm = RamPm::remake(&Found::at(&path).unwrap(), 2 * MIB).unwrap();
+    assert_eq!(pm.load_u64(PmOffset(96)).unwrap(), 0, "remake empties");
     assert_eq!(pm.promise(), Promise::ProcessCrash);
     assert_eq!(pm.battery_backed(true).promise(), Promise::PowerFail);
 }

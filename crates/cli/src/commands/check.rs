@@ -5,7 +5,6 @@ use crate::failure::{Failure, Outcome, status};
 use crate::{mounts, output, pool};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::cell::Cell;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -104,7 +103,7 @@ fn refuse_directory(path: &Path) -> Outcome<()> {
 /// Of a tier 0 whose size is not the superblock's nothing is judged, and nothing repaired: a mount refuses it, and with
 /// its size back it may be sound. Also of a pool half repaired.
 fn resized(path: &Path) -> Option<Failure> {
-    let file = File::open(path).ok()?;
+    let file = pool::open_to_read(path).ok()?;
     let mut copies = SUPERBLOCK_COPIES.iter().filter_map(|copy| {
         let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
         file.read_exact_at(&mut bytes, copy.offset().0).ok()?;

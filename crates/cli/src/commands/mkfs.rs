@@ -5,13 +5,12 @@
 use crate::args::{Data, Map, Mkfs, Policy};
 use crate::failure::{Failure, Outcome, plain};
 use crate::output::{self, human, parse_size};
-use crate::{pool, signature};
-use rustix::fs::{FlockOperation, flock};
+use crate::{ownership, pool, signature};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrace_format::device::FIRST_CHUNK_BLOCK;
@@ -25,7 +24,7 @@ use terrace_media::block::probe::probe;
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::RamPm;
 use terrace_media::speed::{ClassedSpeed, FIGURES};
-use terrace_media::{BlockMedium, OpenError, PmMedium, Promise};
+use terrace_media::{BlockMedium, Found, OpenError, PmMedium, Promise};
 use terrace_runtime::{Clock, SystemClock};
 
 /// Blocks of a chunk: 16 MiB.
@@ -52,16 +51,14 @@ struct Target {
 
 #[derive(Debug)]
 struct Existing {
-    block_device: bool,
+    found: Found,
     size: u64,
-    allocated: u64,
-    identity: (u64, u64),
 }
 
 impl Existing {
     /// Whether it is used as it is. Another file is emptied and made anew.
     fn keeps_size(&self, target: &Target) -> bool {
-        self.block_device || self.size / BLOCK_SIZE * BLOCK_SIZE == target.size
+        self.found.is_block_device() || self.size / BLOCK_SIZE * BLOCK_SIZE == target.size
     }
 }
 
@@ -156,10 +153,10 @@ fn target(path: &Path, size: Option<&str>, option: &str, speed: Option<ClassedSp
     }
     let existing = examine(&path)?;
     let given = match (&existing, asked) {
-        (Some(found), Some(asked)) if found.block_device && asked > found.size => {
-            return Err(Failure::at(&path, format!("has only {}", human(found.size))));
+        (Some(existing), Some(asked)) if existing.found.is_block_device() && asked > existing.size => {
+            return Err(Failure::at(&path, format!("has only {}", human(existing.size))));
         }
-        (Some(found), _) if found.block_device => found.size,
+        (Some(existing), _) if existing.found.is_block_device() => existing.size,
         (_, Some(asked)) => asked,
         (Some(found), None) if found.size > 0 => found.size,
         (found, None) => {
@@ -181,38 +178,21 @@ fn new_path(path: &Path) -> Outcome<PathBuf> {
 }
 
 fn examine(path: &Path) -> Outcome<Option<Existing>> {
-    let found = match fs::metadata(path) {
+    let found = match Found::at(path) {
         Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Failure::at(path, plain(&error))),
+        Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(pool::open_failure(&error)),
     };
-    let kind = found.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(Failure::at(path, "neither a file nor a block device"));
-    }
-    let identity = match kind.is_block_device() {
-        true => (u64::MAX, found.rdev()),
-        false => (found.dev(), found.ino()),
-    };
-    let size = match kind.is_block_device() {
-        true => {
-            let mut file = File::open(path).map_err(|error| Failure::at(path, plain(&error)))?;
-            io::Seek::seek(&mut file, io::SeekFrom::End(0))
-                .map_err(|error| Failure::at(path, plain(&error)))?
-        }
-        false => found.len(),
-    };
-    Ok(Some(Existing {
-        block_device: kind.is_block_device(),
-        size,
-        allocated: found.blocks() * 512,
-        identity,
-    }))
+    ownership::admit_existing(path, found.access())?;
+    let mut file = found.open(false, OFlags::empty()).map_err(|error| pool::open_failure(&error))?;
+    let size =
+        io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(|error| Failure::at(path, plain(&error)))?;
+    Ok(Some(Existing { found, size }))
 }
 
 /// Sizes, number, and every medium once.
 fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
-    if pm.existing.as_ref().is_some_and(|found| found.block_device) {
+    if pm.existing.as_ref().is_some_and(|existing| existing.found.is_block_device()) {
         let what =
             "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system";
         return Err(Failure::at(&pm.path, what));
@@ -234,7 +214,7 @@ fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
     for (index, one) in all.iter().enumerate() {
         for other in &all[..index] {
             let same_file = match (&one.existing, &other.existing) {
-                (Some(one), Some(other)) => one.identity == other.identity,
+                (Some(one), Some(other)) => one.found.identity() == other.found.identity(),
                 _ => false,
             };
             if one.path == other.path || same_file {
@@ -258,11 +238,12 @@ fn check_minimum(target: &Target, what: &str, minimum: u64) -> Outcome<()> {
 fn check_content(target: &Target, force: bool) -> Outcome<()> {
     let Some(existing) = &target.existing else { return Ok(()) };
     let path = &target.path;
-    let exclusive = if existing.block_device { libc::O_EXCL } else { 0 };
-    let file = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path);
-    let file = file.map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => Failure::at(path, "mounted or in use; unmount it first"),
-        _ => Failure::at(path, plain(&error)),
+    let exclusive = if existing.found.is_block_device() { OFlags::EXCL } else { OFlags::empty() };
+    let file = existing.found.open(true, exclusive).map_err(|error| match &error {
+        OpenError::Io { source, .. } if source.raw_os_error() == Some(libc::EBUSY) => {
+            Failure::at(path, "mounted or in use; unmount it first")
+        }
+        _ => pool::open_failure(&error),
     })?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Err(Failure::at(path, "in use by another process; is the pool mounted?"));
@@ -295,7 +276,7 @@ fn check_space(pm: &Target) -> Outcome<()> {
     let directory = pm.path.parent().unwrap_or(Path::new("/"));
     let space =
         rustix::fs::statvfs(directory).map_err(|error| Failure::at(directory, plain(&error.into())))?;
-    let freed = pm.existing.as_ref().map_or(0, |found| found.allocated);
+    let freed = pm.existing.as_ref().map_or(0, |existing| existing.found.allocated_bytes());
     let mut room = space.f_bavail * space.f_frsize + freed;
     if rustix::fs::statfs(directory).is_ok_and(|found| found.f_type as u64 == libc::TMPFS_MAGIC as u64) {
         room = room.min(available_memory().unwrap_or(u64::MAX).saturating_add(freed));
@@ -327,8 +308,8 @@ fn make(
     let mut opened = Vec::new();
     for target in tiers {
         opened.push(match &target.existing {
-            Some(found) if found.keeps_size(target) => {
-                Some(FileDevice::open(&target.path, true, false).map_err(refused)?)
+            Some(existing) if existing.keeps_size(target) => {
+                Some(FileDevice::open_found(&existing.found, true, false).map_err(refused)?)
             }
             Some(_) => None,
             None => {
@@ -338,15 +319,20 @@ fn make(
             }
         });
     }
-    let memory = RamPm::create(&pm.path, pm.size).map_err(refused)?;
-    if pm.existing.is_none() {
-        made.push(pm.path.clone());
-    }
+    let memory = match &pm.existing {
+        Some(existing) => RamPm::remake(&existing.found, pm.size).map_err(refused)?,
+        None => {
+            let memory = RamPm::create(&pm.path, pm.size).map_err(refused)?;
+            made.push(pm.path.clone());
+            memory
+        }
+    };
     let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
     for (target, device) in tiers.iter().zip(opened) {
-        let device = match device {
-            Some(device) => device,
-            None => FileDevice::create(&target.path, target.size).map_err(refused)?,
+        let device = match (device, &target.existing) {
+            (Some(device), _) => device,
+            (None, Some(existing)) => FileDevice::remake(&existing.found, target.size).map_err(refused)?,
+            (None, None) => FileDevice::create(&target.path, target.size).map_err(refused)?,
         };
         if force && target.existing.is_some() {
             wipe(&device).map_err(|error| Failure::new(error.to_string()))?;
@@ -411,6 +397,16 @@ fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
     ));
     if !is_memory(&pm.path) {
         output::warn(ordinary(&pm.path));
+    }
+    for target in std::iter::once(pm).chain(tiers) {
+        let Some(existing) = &target.existing else { continue };
+        let access = existing.found.access();
+        let user = rustix::process::geteuid().as_raw();
+        let changeable = ownership::changeable(access, user);
+        let changeable = changeable.map(|why| format!("{}: {why}", target.path.display()));
+        if let Some(text) = changeable.or_else(|| ownership::readable(&target.path, access)) {
+            output::warn(text);
+        }
     }
     let mut rows: Vec<_> = tiers.iter().zip(superblock.device_rows()).collect();
     rows.sort_by_key(|(_, row)| row.tier);

@@ -15,6 +15,7 @@ use crate::failure::{Failure, Outcome, plain, status};
 use crate::mounts::{self, Mount, is_inside, write_kernel_pages};
 use crate::options::Options;
 use crate::output;
+use crate::ownership::{self, Trust};
 use crate::pool::{self, OpenPool};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -56,7 +57,13 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     if !plan.foreground {
         launch::detach()?;
     }
-    let opened = pool::open(&plan.pool, !plan.options.fs.read_only, plan.options.degraded).map_err(failed)?;
+    let mut opened =
+        pool::open(&plan.pool, !plan.options.fs.read_only, plan.options.degraded).map_err(failed)?;
+    let user = rustix::process::geteuid();
+    let harmless = !user.is_root()
+        || ["nosuid", "nodev"].iter().all(|flag| plan.options.flags.iter().any(|is| is == flag));
+    let trust = if harmless { Trust::Harmless } else { Trust::Full };
+    opened.warnings.extend(ownership::admit(&opened.files, user.as_raw(), trust).map_err(failed)?);
     refuse_inside(plan, &opened).map_err(failed)?;
     let uuid = pool::uuid_text(&opened.superblock);
     let directory = state::make(&uuid).map_err(failed)?.ok_or_else(|| {
@@ -208,8 +215,7 @@ fn start_session(plan: &Plan, fs: &Arc<Fs>, contact: &Contact) -> Outcome<Runnin
 
 /// A pool whose files lie below the directory would hide behind its own mount.
 fn refuse_inside(plan: &Plan, opened: &OpenPool) -> Outcome<()> {
-    let files = std::iter::once(&plan.pool).chain(&opened.tier_paths);
-    for file in files {
+    for (file, _) in &opened.files {
         if is_inside(file, &plan.dir) {
             let text = format!("lies inside the mount point {}; mount it elsewhere", plan.dir.display());
             return Err(Failure::at(file, text));

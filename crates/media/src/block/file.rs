@@ -6,13 +6,13 @@
 
 use super::ring::{Direction, Rings, Span};
 use super::{AlignedBlock, BlockMedium, BlockRead, Run};
+use crate::found::{Access, Found, create_new};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use crate::{DeviceError, MediaError};
-use rustix::fs::{FallocateFlags, fallocate, fdatasync};
-use std::fs::{File, OpenOptions};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fdatasync};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub struct FileDevice {
     path: PathBuf,
     name: String,
     blocks: u64,
-    block_device: bool,
+    access: Access,
     direct: bool,
     read_only: bool,
     rings: Rings,
@@ -45,33 +45,31 @@ impl FileDevice {
     /// # Errors
     /// [`OpenError::Busy`] when somebody else has it, and what the operating system says.
     pub fn open(path: impl AsRef<Path>, lock: bool, read_only: bool) -> Result<FileDevice, OpenError> {
-        let path = path.as_ref();
-        let metadata = std::fs::metadata(path).map_err(|error| OpenError::io(path, "examine", error))?;
-        let block_device = metadata.file_type().is_block_device();
-        if !block_device && !metadata.file_type().is_file() {
-            return Err(OpenError::Unsupported {
-                path: path.to_path_buf(),
-                reason: "neither a block device nor a file".into(),
-            });
-        }
-        let mut options = OpenOptions::new();
-        options.read(true).write(!read_only);
-        let exclusive = if block_device && lock { libc::O_EXCL } else { 0 };
-        let (file, direct) = patiently(|| open_direct(&mut options, exclusive, path))?;
+        Self::open_found(&Found::at(path)?, lock, read_only)
+    }
+
+    /// As [`Self::open`], of what was found at a path.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_found(found: &Found, lock: bool, read_only: bool) -> Result<FileDevice, OpenError> {
+        let exclusive = if found.is_block_device() && lock { OFlags::EXCL } else { OFlags::empty() };
+        let (file, direct) =
+            patiently(|| open_direct(found.path(), exclusive, |flags| found.open(!read_only, flags)))?;
         if lock {
-            lock_exclusive(&file, path)?;
+            lock_exclusive(&file, found.path())?;
         }
-        Self::of_file(file, path, block_device, direct, read_only)
+        Self::of_file(file, found.path(), found.access(), direct, read_only)
     }
 
     fn of_file(
         file: File,
         path: &Path,
-        block_device: bool,
+        access: Access,
         direct: bool,
         read_only: bool,
     ) -> Result<FileDevice, OpenError> {
-        let size = if block_device {
+        let size = if access.block_device {
             device_size(&file, path)?
         } else {
             file.metadata().map_err(|error| OpenError::io(path, "size", error))?.len()
@@ -83,7 +81,7 @@ impl FileDevice {
             path: path.to_path_buf(),
             name: path.display().to_string(),
             blocks: size / BLOCK_SIZE,
-            block_device,
+            access,
             direct,
             read_only,
             rings: Rings::new(false),
@@ -92,30 +90,49 @@ impl FileDevice {
         })
     }
 
-    /// Makes a sparse file of `size` zero bytes and opens it locked. What the file held before is lost.
+    /// Makes a new sparse file of `size` zero bytes, mode 0600, and opens it locked.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when anything is there, [`OpenError::InvalidSize`], and what the operating system says.
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<FileDevice, OpenError> {
+        let path = path.as_ref();
+        check_size(path, size)?;
+        let file = create_new(path)?;
+        // Not while it is made: where that is refused, the file would be there all the same.
+        let direct = fcntl_getfl(&file).and_then(|now| fcntl_setfl(&file, now | OFlags::DIRECT)).is_ok();
+        let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
+        Self::made(file, path, access, direct, size)
+    }
+
+    /// Makes a file that exists anew: sparse, `size` zero bytes, opened locked. What it held before is lost.
     ///
     /// # Errors
     /// [`OpenError::Busy`] when somebody else has it, [`OpenError::InvalidSize`], and what the
     /// operating system says.
-    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<FileDevice, OpenError> {
-        let path = path.as_ref();
+    pub fn remake(found: &Found, size: u64) -> Result<FileDevice, OpenError> {
+        let path = found.path();
         check_size(path, size)?;
-        let mut options = OpenOptions::new();
-        // emptied only once the lock is held
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let (file, direct) = open_direct(&mut options, 0, path)?;
-        let kind = file.metadata().map_err(|error| OpenError::io(path, "examine", error))?.file_type();
-        if !kind.is_file() {
-            return Err(OpenError::Unsupported {
-                path: path.to_path_buf(),
-                reason: "not a regular file".into(),
-            });
+        if found.is_block_device() {
+            let reason = "is a block device, whose size cannot be set".into();
+            return Err(OpenError::Unsupported { path: path.to_path_buf(), reason });
         }
+        let (file, direct) = open_direct(path, OFlags::empty(), |flags| found.open(true, flags))?;
+        Self::made(file, path, found.access(), direct, size)
+    }
+
+    fn made(
+        file: File,
+        path: &Path,
+        access: Access,
+        direct: bool,
+        size: u64,
+    ) -> Result<FileDevice, OpenError> {
+        // emptied only once the lock is held
         lock_exclusive(&file, path)?;
         file.set_len(0)
             .and_then(|()| file.set_len(size))
             .map_err(|error| OpenError::io(path, "set the size", error))?;
-        Self::of_file(file, path, false, direct, false)
+        Self::of_file(file, path, access, direct, false)
     }
 
     /// The path.
@@ -123,9 +140,14 @@ impl FileDevice {
         &self.path
     }
 
+    /// Owner and permissions as they were when it was opened.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
     /// Kind and way of access, for status.
     pub fn describe(&self) -> String {
-        let kind = if self.block_device { "block device" } else { "file" };
+        let kind = if self.access.block_device { "block device" } else { "file" };
         let cache = if self.direct { "direct" } else { "through the page cache (O_DIRECT refused)" };
         let way = if self.rings.in_use() { "io_uring" } else { "preadv and pwritev" };
         format!("{kind}, {cache}, {way}")
@@ -158,18 +180,21 @@ impl FileDevice {
     }
 }
 
-fn open_direct(options: &mut OpenOptions, flags: i32, path: &Path) -> Result<(File, bool), OpenError> {
-    match options.custom_flags(flags | libc::O_DIRECT).open(path) {
+/// Opens with O_DIRECT, or without where the file system refuses it; and which.
+fn open_direct(
+    path: &Path,
+    flags: OFlags,
+    open: impl Fn(OFlags) -> Result<File, OpenError>,
+) -> Result<(File, bool), OpenError> {
+    let errno = |error: &OpenError| match error {
+        OpenError::Io { source, .. } => source.raw_os_error(),
+        _ => None,
+    };
+    match open(flags | OFlags::DIRECT) {
         Ok(file) => Ok((file, true)),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let file = options.custom_flags(flags).open(path);
-            let file = file.map_err(|error| OpenError::io(path, "open", error))?;
-            Ok((file, false))
-        }
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            Err(OpenError::Busy { path: path.to_path_buf() })
-        }
-        Err(error) => Err(OpenError::io(path, "open", error)),
+        Err(error) if errno(&error) == Some(libc::EINVAL) => Ok((open(flags)?, false)),
+        Err(error) if errno(&error) == Some(libc::EBUSY) => Err(OpenError::Busy { path: path.to_path_buf() }),
+        Err(error) => Err(error),
     }
 }
 
@@ -272,7 +297,7 @@ impl BlockMedium for FileDevice {
             return;
         }
         let (offset, length) = (first.byte_offset(), blocks * BLOCK_SIZE);
-        let result = if self.block_device {
+        let result = if self.access.block_device {
             let range = [offset, length];
             // SAFETY: BLKDISCARD reads two u64 through the pointer.
             match unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {

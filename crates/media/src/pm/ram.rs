@@ -12,10 +12,11 @@ use super::kernels::{self, Kernels};
 use super::mapping::{Backing, Mapping, allocate};
 use super::{Fence, PmCounters, PmMedium, Promise};
 use crate::MediaError;
+use crate::found::{Access, Found, create_new};
 use crate::open::{OpenError, check_size, lock_exclusive};
-use std::fs::{File, OpenOptions};
+use rustix::fs::OFlags;
+use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,6 +54,7 @@ pub struct RamPm {
     backing: Backing,
     shards: Box<[Shard; SHARDS]>,
     path: PathBuf,
+    access: Access,
     _file: File,
 }
 
@@ -63,40 +65,33 @@ unsafe impl Send for RamPm {}
 unsafe impl Sync for RamPm {}
 
 impl RamPm {
-    /// Makes a PM file of `size` zero bytes, fully allocated, and opens it. What the file held
-    /// before is lost.
+    /// Makes a new PM file of `size` zero bytes, mode 0600, fully allocated, and opens it.
     ///
     /// # Errors
-    /// [`OpenError::Busy`] when somebody has it open, [`OpenError::NoSpace`], [`OpenError::InvalidSize`] when
+    /// `AlreadyExists` when anything is there, [`OpenError::NoSpace`], [`OpenError::InvalidSize`] when
     /// not a multiple of 4096 bytes, and what the operating system says.
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<RamPm, OpenError> {
         let path = path.as_ref();
         check_size(path, size)?;
-        let fresh = !path.exists();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false) // only once the lock is held
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| OpenError::io(path, "create", error))?;
-        refuse_special(&file, path)?;
-        lock_exclusive(&file, path)?;
-        let resize = |bytes| file.set_len(bytes).map_err(|error| OpenError::io(path, "set the size", error));
-        resize(0)?;
-        // What was there is gone for good before anybody changes something that belongs to it.
-        let emptied = file.sync_all().map_err(|error| OpenError::io(path, "sync", error));
-        let allocated = emptied.and_then(|()| resize(size)).and_then(|()| allocate(&file, path, size));
-        if let Err(error) = allocated {
-            // give back what was allocated; the first error is the one to report
-            let _ = file.set_len(0);
-            if fresh {
-                let _ = std::fs::remove_file(path);
-            }
-            return Err(error);
-        }
-        Self::map(file, path, true)
+        let file = create_new(path)?;
+        let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
+        fill(&file, path, size).inspect_err(|_| {
+            // the first error is the one to report
+            let _ = std::fs::remove_file(path);
+        })?;
+        Self::map(file, path, access, true)
+    }
+
+    /// Makes a PM file that exists anew: `size` zero bytes, fully allocated, opened. What it held before is lost.
+    ///
+    /// # Errors
+    /// [`OpenError::Busy`] when somebody has it open, else as [`Self::create`].
+    pub fn remake(found: &Found, size: u64) -> Result<RamPm, OpenError> {
+        check_size(found.path(), size)?;
+        refuse_device(found)?;
+        let file = found.open(true, OFlags::empty())?;
+        fill(&file, found.path(), size)?;
+        Self::map(file, found.path(), found.access(), true)
     }
 
     /// Opens a PM file. Quick: maps it and touches nothing; see [`PmMedium::prepare`]. Takes the exclusive lock
@@ -105,18 +100,14 @@ impl RamPm {
     /// # Errors
     /// [`OpenError::Busy`] when somebody else has it open, and what the operating system says.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<RamPm, OpenError> {
-        let path = path.as_ref();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(!read_only)
-            .open(path)
-            .map_err(|error| OpenError::io(path, "open", error))?;
-        refuse_special(&file, path)?;
-        lock_exclusive(&file, path)?;
-        Self::map(file, path, !read_only)
+        let found = Found::at(path)?;
+        refuse_device(&found)?;
+        let file = found.open(!read_only, OFlags::empty())?;
+        lock_exclusive(&file, found.path())?;
+        Self::map(file, found.path(), found.access(), !read_only)
     }
 
-    fn map(file: File, path: &Path, writable: bool) -> Result<RamPm, OpenError> {
+    fn map(file: File, path: &Path, access: Access, writable: bool) -> Result<RamPm, OpenError> {
         let metadata = file.metadata().map_err(|error| OpenError::io(path, "size", error))?;
         let size = metadata.len() / BLOCK_SIZE * BLOCK_SIZE;
         check_size(path, size)?;
@@ -136,6 +127,7 @@ impl RamPm {
             backing,
             shards: Box::new(std::array::from_fn(|_| Shard::default())),
             path: path.to_path_buf(),
+            access,
             _file: file,
         })
     }
@@ -151,6 +143,11 @@ impl RamPm {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Owner and permissions as they were when it was opened.
+    pub fn access(&self) -> Access {
+        self.access
     }
 
     /// Ranges found missing or poisoned since open, as byte offsets.
@@ -187,21 +184,27 @@ fn unreadable(offset: u64, length: u64) -> MediaError {
     MediaError::Pm { offset: PmOffset(offset), length }
 }
 
-fn refuse_special(file: &File, path: &Path) -> Result<(), OpenError> {
-    let kind = file.metadata().map_err(|error| OpenError::io(path, "examine", error))?.file_type();
-    if kind.is_file() {
+fn refuse_device(found: &Found) -> Result<(), OpenError> {
+    if !found.is_block_device() {
         return Ok(());
     }
-    let what = if kind.is_char_device() {
-        "a character device"
-    } else if kind.is_block_device() {
-        "a block device"
-    } else {
-        "not a file"
-    };
     Err(OpenError::Unsupported {
-        path: path.to_path_buf(),
-        reason: format!("{what}; persistent memory must be a file on tmpfs, hugetlbfs or a DAX file system"),
+        path: found.path().to_path_buf(),
+        reason: "a block device; persistent memory must be a file on tmpfs, hugetlbfs or a DAX file system"
+            .into(),
+    })
+}
+
+/// Locks a file, then makes it `size` zero bytes, allocated in full.
+fn fill(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
+    lock_exclusive(file, path)?;
+    let resize = |bytes| file.set_len(bytes).map_err(|error| OpenError::io(path, "set the size", error));
+    resize(0)?;
+    // What was there is gone for good before anybody changes something that belongs to it.
+    let emptied = file.sync_all().map_err(|error| OpenError::io(path, "sync", error));
+    emptied.and_then(|()| resize(size)).and_then(|()| allocate(file, path, size)).inspect_err(|_| {
+        // give back what was allocated; the first error is the one to report
+        let _ = file.set_len(0);
     })
 }
 
