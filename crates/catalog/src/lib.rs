@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod aside;
 pub mod below;
 pub mod chunk_space;
 pub mod chunks;
@@ -30,6 +31,7 @@ pub mod symlink;
 pub mod tree;
 pub mod xattr;
 
+pub use aside::PageCopy;
 pub use chunk_space::{ChunkSpace, Pin, SpaceTotals};
 pub use chunks::DeviceRun;
 pub use edit::{Edit, Freed, PUT_RECORD_BYTES, REMOVE_RECORD_BYTES, Shortage};

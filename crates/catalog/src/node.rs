@@ -6,7 +6,7 @@
 
 use crate::tree::Reader;
 use std::cmp::Ordering;
-use terrace_format::below::is_below;
+use terrace_format::below::{Identity, is_below};
 use terrace_format::keys::MAX_KEY;
 use terrace_format::page::{CELL_HEADER, PAGE_HEADER, PAGE_SIZE};
 use terrace_format::{Corrupt, PmBlock};
@@ -179,6 +179,32 @@ impl Node {
     }
 }
 
+/// Checks the header of a page that was read; `level` is what its parent demands.
+#[inline]
+fn verify_header(node: &Node, level: Option<u8>) -> Result<()> {
+    let block = node.block;
+    if !node.bytes.starts_with(&MAGIC) {
+        return Err(damaged(block, "header", "catalog page magic and version 1", "something else"));
+    }
+    match level {
+        Some(level) if level != node.level() => {
+            return Err(damaged(block, "level", &level.to_string(), node.level()));
+        }
+        None if node.level() > MAX_LEVEL => {
+            return Err(damaged(block, "level of a root", "at most 15", node.level()));
+        }
+        _ => {}
+    }
+    if PAGE_HEADER + 2 * node.count() > node.heap() || node.heap() > PAGE_SIZE {
+        let found = format!("{} cells, heap at {}", node.count(), node.heap());
+        return Err(damaged(block, "header", "slots below heap below page size", found));
+    }
+    if node.level() > 0 && node.count() == 0 {
+        return Err(damaged(block, "inner page", "at least one child", "none"));
+    }
+    Ok(())
+}
+
 impl Reader<'_> {
     /// Reads a page; `level` is what its parent demands.
     pub(crate) fn node(&self, block: PmBlock, level: Option<u8>) -> Result<Node> {
@@ -192,30 +218,25 @@ impl Reader<'_> {
     pub(crate) fn node_into(&self, block: PmBlock, level: Option<u8>, node: &mut Node) -> Result<()> {
         node.block = block;
         self.bytes(block, &mut node.bytes)?;
-        if !node.bytes.starts_with(&MAGIC) {
-            return Err(damaged(block, "header", "catalog page magic and version 1", "something else"));
-        }
-        match level {
-            Some(level) if level != node.level() => {
-                return Err(damaged(block, "level", &level.to_string(), node.level()));
-            }
-            None if node.level() > MAX_LEVEL => {
-                return Err(damaged(block, "level of a root", "at most 15", node.level()));
-            }
-            _ => {}
-        }
-        if PAGE_HEADER + 2 * node.count() > node.heap() || node.heap() > PAGE_SIZE {
-            let found = format!("{} cells, heap at {}", node.count(), node.heap());
-            return Err(damaged(block, "header", "slots below heap below page size", found));
-        }
-        match node.level() {
-            0 => self.catalog.blocks().descriptor(block).set_in_use(),
-            _ if node.count() == 0 => {
-                return Err(damaged(block, "inner page", "at least one child", "none"));
-            }
-            _ => {}
+        verify_header(node, level)?;
+        if node.level() == 0 {
+            self.catalog.blocks().descriptor(block).set_in_use();
         }
         Ok(())
+    }
+
+    /// Reads the leaf below PM that is the child `index` of `node` into it from a copy; false, changing nothing, where there is
+    /// none that this reader may use.
+    pub(crate) fn aside_into(&self, shard: u32, index: usize, node: &mut Node) -> Result<bool> {
+        if !self.reads_aside {
+            return Ok(false);
+        }
+        let word = self.child_word(node, index)?;
+        let Some(copy) = self.catalog.aside().get(Identity::Catalog { shard }, word) else {
+            return Ok(false);
+        };
+        node.bytes = copy.bytes;
+        verify_header(node, Some(0)).map(|()| true)
     }
 
     /// The location of the child that a cell of an inner page points to.

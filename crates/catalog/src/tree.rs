@@ -1,5 +1,6 @@
 //! Shards, their locks, and reading: descent, get, next, previous, scan.
 
+use crate::aside::Aside;
 use crate::node::{Node, damaged};
 use smallvec::SmallVec;
 use std::cell::{OnceCell, RefCell};
@@ -29,6 +30,7 @@ pub struct Catalog {
     shards: Box<[Shard]>,
     /// A key of each leaf that lost most of its keys, for [`Catalog::shrink_step`]. Locked last.
     sparse: Mutex<BTreeSet<Key>>,
+    aside: Aside,
 }
 
 /// Leaves that are remembered as sparse; others are when they lose half of what they have left.
@@ -39,7 +41,14 @@ impl Catalog {
     pub fn new(blocks: Arc<BlockPool>) -> Catalog {
         let wal = Arc::clone(blocks.wal());
         let shards = (0..wal.geometry().catalog_shards).map(|_| Shard::default());
-        Catalog { pm: Arc::clone(wal.pm()), shards: shards.collect(), sparse: Mutex::default(), wal, blocks }
+        Catalog {
+            pm: Arc::clone(wal.pm()),
+            shards: shards.collect(),
+            sparse: Mutex::default(),
+            aside: Aside::default(),
+            wal,
+            blocks,
+        }
     }
 
     /// The block pool.
@@ -49,6 +58,10 @@ impl Catalog {
     /// The log.
     pub fn wal(&self) -> &Arc<Wal> {
         &self.wal
+    }
+    /// Copies of pages below PM, catalog leaves and inode pages.
+    pub fn aside(&self) -> &Aside {
+        &self.aside
     }
     pub(crate) fn pm(&self) -> &dyn PmMedium {
         &*self.pm
@@ -122,7 +135,7 @@ impl ShardRead<'_> {
     /// Reads the shard.
     pub fn reader(&self) -> Reader<'_> {
         let held = std::slice::from_ref(&self.shard);
-        Reader { catalog: self.catalog, overlay: None, held, way: Some(&self.way) }
+        Reader { catalog: self.catalog, overlay: None, held, way: Some(&self.way), reads_aside: true }
     }
 }
 
@@ -175,12 +188,13 @@ impl ShardsWrite<'_> {
             overlay: Some((tx, &self.touched)),
             held: &self.held,
             way: Some(&self.way),
+            reads_aside: false,
         }
     }
     /// Reads the locked shards as they are.
     pub(crate) fn committed(&self) -> Reader<'_> {
         // Its tree may have another shape: no way of the other one.
-        Reader { catalog: self.catalog, overlay: None, held: &self.held, way: None }
+        Reader { catalog: self.catalog, overlay: None, held: &self.held, way: None, reads_aside: false }
     }
     /// The catalog.
     pub fn catalog(&self) -> &Catalog {
@@ -199,6 +213,8 @@ pub struct Reader<'a> {
     overlay: Option<(&'a Tx, &'a [Touched])>,
     held: &'a [u32],
     way: Option<&'a RefCell<Option<Way>>>,
+    /// Leaves below PM are read from copies in DRAM, where there are some. Not for who changes what it finds.
+    pub(crate) reads_aside: bool,
 }
 
 /// A step of a descent: an inner page and which child was taken.
@@ -316,7 +332,11 @@ impl<'a> Reader<'a> {
                 }
             }
             let Some(child) = self.child(node, index)? else {
-                return Err(PageBelow::Leaf { shard, key: key.to_vec() }.into());
+                // The way ends in no page of PM: the next descent goes it again.
+                return match self.aside_into(shard, index, node)? {
+                    true => Ok(true),
+                    false => Err(PageBelow::Leaf { shard, key: key.to_vec() }.into()),
+                };
             };
             self.node_into(child, Some(node.level() - 1), node)?;
         }
@@ -579,6 +599,9 @@ impl<'a> Reader<'a> {
                 return Err(damaged(node.block, "tree", expected, "a page reached twice"));
             }
             let Some(child) = self.child(node, index)? else {
+                if self.aside_into(cursor.shard, index, node)? {
+                    break;
+                }
                 let key = self.low_of(&cursor.path)?;
                 return Err(PageBelow::Leaf { shard: cursor.shard, key }.into());
             };

@@ -70,7 +70,7 @@ impl Below {
 }
 
 /// What a page is: part of its checksum's seed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Identity {
     /// Leaf of a catalog shard.
     Catalog {

@@ -98,7 +98,7 @@ impl Fs {
         loop {
             let (inode, reads, versions) = {
                 let _guard = self.locks.read(ino);
-                let inode = self.load(ino)?;
+                let inode = self.load_to_read(ino)?;
                 if !inode.slot.has(flag::HAS_COLD) {
                     return Ok(());
                 }
@@ -114,7 +114,7 @@ impl Fs {
             }
             rounds += 1;
             let _guard = self.locks.read(ino);
-            if self.load(ino)?.slot.generation != inode.slot.generation {
+            if self.load_to_read(ino)?.slot.generation != inode.slot.generation {
                 continue;
             }
             if self.cold_versions.of_range(ino, window) != versions {
@@ -212,7 +212,7 @@ impl Fs {
     fn is_stale(&self, ino: Ino, block: FileBlock, place: DeviceRun, crc: u32) -> bool {
         let look = || {
             let _guard = self.locks.read(ino);
-            let inode = self.load(ino)?;
+            let inode = self.load_to_read(ino)?;
             let extents = self.cold_extents(ino, BlockRange::new(block, block.plus(1)))?;
             let same = |extent: &ColdExtent| {
                 let slice = extent.slice(block, block.plus(1));
@@ -227,7 +227,7 @@ impl Fs {
                 || !extents.iter().any(same)
                 || is_removed()?)
         };
-        self.with_pages(Wait::Allowed, look).unwrap_or(false)
+        self.reading(Wait::Allowed, look).unwrap_or(false)
     }
 
     fn keep_pages(&self, op: &mut Op, inode: &Inode, asked: BlockRange, pages: Vec<(FileBlock, Page)>) {

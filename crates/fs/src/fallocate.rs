@@ -239,13 +239,13 @@ impl Fs {
     pub fn try_seek(&self, ino: Ino, offset: u64, what: Seek, wait: Wait) -> FsResult<u64> {
         // Kept from one page of metadata that is missing to the next, so that each is looked at once.
         let mut at = FileBlock(offset / BLOCK_SIZE);
-        self.with_pages(wait, || self.seek_in_pm(ino, offset, &mut at, what))
+        self.reading(wait, || self.seek_on_media(ino, offset, &mut at, what))
     }
 
     /// Goes on at `at`, before which there is nothing that is looked for.
-    fn seek_in_pm(&self, ino: Ino, offset: u64, at: &mut FileBlock, what: Seek) -> FsResult<u64> {
+    fn seek_on_media(&self, ino: Ino, offset: u64, at: &mut FileBlock, what: Seek) -> FsResult<u64> {
         let _guard = self.locks.read(ino);
-        let inode = self.load_regular(ino)?;
+        let inode = self.load_regular_to_read(ino)?;
         let size = inode.size();
         if offset >= size {
             return Err(FsError::NoDataThere);

@@ -75,9 +75,9 @@ impl Fs {
         if name.len() > NAME_MAX {
             return Err(FsError::NameTooLong);
         }
-        let ino = self.with_pages(wait, || {
+        let ino = self.reading(wait, || {
             let _guard = self.locks.read(parent);
-            let directory = self.load_directory(parent)?;
+            let directory = self.load_directory_to_read(parent)?;
             let ino = match name {
                 b"." => parent,
                 // The parent may be gone too, and its number another inode's.
@@ -94,9 +94,9 @@ impl Fs {
 
     /// Attributes of an inode whose reference was just taken; gives the reference back on failure.
     pub(crate) fn attributes_or_forget(&self, ino: Ino, wait: Wait) -> FsResult<Attributes> {
-        let found = self.with_pages(wait, || {
+        let found = self.reading(wait, || {
             let _guard = self.locks.read(ino);
-            self.load(ino)
+            self.load_to_read(ino)
         });
         match found {
             Ok(inode) => Ok(inode.attributes()),
@@ -146,9 +146,9 @@ impl Fs {
     /// # Errors
     /// As [`Self::getattr`]; `WouldBlock`.
     pub fn try_getattr(&self, ino: Ino, wait: Wait) -> FsResult<Attributes> {
-        self.with_pages(wait, || {
+        self.reading(wait, || {
             let _guard = self.locks.read(ino);
-            Ok(self.load(ino)?.attributes())
+            Ok(self.load_to_read(ino)?.attributes())
         })
     }
 
@@ -173,13 +173,13 @@ impl Fs {
         let drop_pages = self.drop_pages.get();
         let open = || {
             let _guard = self.locks.read(ino);
-            let inode = self.load(ino)?;
+            let inode = self.load_to_read(ino)?;
             let has_cold = inode.slot.has(flag::HAS_COLD);
             let prefer = if write || truncate { Prefer::Direct } else { self.preferred(&inode, has_cold)? };
             Ok((self.references.open(ino, prefer, drop_pages.is_some(), wait), has_cold))
         };
         let (mode, has_cold) = loop {
-            match self.with_pages(wait, open)? {
+            match self.reading(wait, open)? {
                 (Opening::Open(mode), has_cold) => break (mode, has_cold),
                 (Opening::Drops, has_cold) => {
                     // Others wait for the end of it, whatever that is.

@@ -33,6 +33,8 @@ pub(crate) struct Op {
     pub dram_bytes: u64,
     /// Record room that it was found to need, when that is more than usual.
     pub record: usize,
+    /// It changes nothing, and takes metadata from copies in DRAM where PM has no room for it.
+    pub only_reads: bool,
 }
 
 impl Op {
@@ -49,7 +51,12 @@ impl Op {
             damage: None,
             dram_bytes: 0,
             record: 0,
+            only_reads: false,
         }
+    }
+    /// An operation that changes nothing, and so never lacks space (P1).
+    pub fn reading(wait: Wait) -> Op {
+        Op { only_reads: true, ..Op::new(wait) }
     }
     /// An operation that gives space back and may therefore use the reserve.
     pub fn reclaiming(wait: Wait) -> Op {

@@ -1,5 +1,6 @@
 //! Metadata pages below PM, the way up (design C1, docs/decisions/0014): what an operation meets there is fetched
-//! without locks, put into PM by a transaction of its own, and pinned until the operation ends.
+//! without locks, put into PM by a transaction of its own, and pinned until the operation ends. For a reader that PM has no block
+//! for, a copy in DRAM does (P1).
 //!
 //! Invariants: the device block is pinned from before its location is read until its page is in PM, so that an unchanged
 //! location means an unchanged page; a fetch needs nothing that lies below (chunk bitmaps are always in PM). Lock order:
@@ -12,10 +13,10 @@ use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
 use crate::types::Wait;
 use crate::write::Staged;
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use terrace_blocks::{BlockPool, Purpose};
-use terrace_catalog::{DeviceRun, Pin, ShardsWrite, chunks};
+use terrace_catalog::{DeviceRun, PageCopy, Pin, ShardsWrite, chunks};
 use terrace_format::below::{Below, Identity, is_below, unseal};
 use terrace_format::inode::SLOTS_PER_PAGE;
 use terrace_format::keys::{Key, Kind};
@@ -35,6 +36,9 @@ const MOST_OF_PM: u64 = 4;
 
 /// Pages that one operation pins; with one more it drops what it has.
 const MOST_PINS: usize = 64;
+
+/// Copies of pages below that are kept for readers to come: 1 MiB.
+const MOST_COPIES: usize = 256;
 
 /// State of the moves of metadata pages.
 pub(crate) struct MetadataPages {
@@ -56,6 +60,10 @@ pub(crate) struct MetadataPages {
     /// Pages moved since mount.
     pub lowered: AtomicU64,
     pub fetched: AtomicU64,
+    /// Copies that readers made because PM had no room, the last ones.
+    copies: Mutex<VecDeque<Arc<PageCopy>>>,
+    /// Copies made since mount.
+    pub copied: AtomicU64,
 }
 
 /// The clock hand over PM blocks.
@@ -82,6 +90,8 @@ impl MetadataPages {
             brought: AtomicU64::new(0),
             lowered: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
+            copies: Mutex::default(),
+            copied: AtomicU64::new(0),
         }
     }
 }
@@ -106,11 +116,12 @@ impl MetadataPages {
     }
 }
 
-/// Pages that stay in PM until this is dropped.
+/// Pages that stay in PM, and copies in DRAM, until this is dropped.
 #[derive(Default)]
 pub(crate) struct PagePins {
     of: Option<(Arc<BlockPool>, Arc<MetadataPages>)>,
     held: SmallVec<[PmBlock; 4]>,
+    copies: Vec<Arc<PageCopy>>,
 }
 
 impl PagePins {
@@ -127,6 +138,13 @@ impl PagePins {
         self.held.push(page);
     }
 
+    fn keep(&mut self, copy: Arc<PageCopy>) {
+        if self.copies.len() >= MOST_PINS {
+            self.copies.clear();
+        }
+        self.copies.push(copy);
+    }
+
     fn release(&mut self) {
         if let Some((blocks, metadata)) = &self.of {
             metadata.pins.fetch_sub(self.held.len() as u64, Ordering::Relaxed);
@@ -141,6 +159,13 @@ impl Drop for PagePins {
     }
 }
 
+fn identity_of(page: &PageBelow) -> Identity {
+    match page {
+        PageBelow::Leaf { shard, .. } => Identity::Catalog { shard: *shard },
+        PageBelow::Inodes { index } => Identity::Inodes { index: *index },
+    }
+}
+
 /// The inodes of a page of the inode file; their locks are the page's.
 pub(crate) fn inodes_of(index: u64) -> Vec<Ino> {
     (index * SLOTS_PER_PAGE..(index + 1) * SLOTS_PER_PAGE).map(Ino).collect()
@@ -150,7 +175,7 @@ pub(crate) fn inodes_of(index: u64) -> Vec<Ino> {
 struct Found {
     word: u64,
     place: Below,
-    _pin: Pin,
+    pin: Pin,
 }
 
 impl Found {
@@ -175,14 +200,21 @@ fn settled<T>(attempt: Attempt<T>) -> FsResult<T> {
 impl Fs {
     /// Runs what is no transaction and may meet metadata below PM; again after each page that it lacked. It holds no lock
     /// when it returns.
-    pub(crate) fn with_pages<T>(&self, wait: Wait, mut body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+    pub(crate) fn with_pages<T>(&self, wait: Wait, body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+        // Each fetch gives back a device block, room for a page to move down: it may use the reserve.
+        self.run_with_pages(|| Op::reclaiming(wait), body)
+    }
+
+    fn run_with_pages<T>(
+        &self,
+        new_op: impl Fn() -> Op,
+        mut body: impl FnMut() -> FsResult<T>,
+    ) -> FsResult<T> {
         let mut fetching: Option<(Op, BTreeSet<PageBelow>, u32)> = None;
         loop {
             match body() {
                 Err(FsError::Engine(Error::PageBelow(page))) => {
-                    // Each fetch gives back a device block, room for a page to move down: it may use the reserve.
-                    let (op, met, provided) =
-                        fetching.get_or_insert_with(|| (Op::reclaiming(wait), BTreeSet::new(), 0));
+                    let (op, met, provided) = fetching.get_or_insert_with(|| (new_op(), BTreeSet::new(), 0));
                     // A large file has more pages than an operation may lack things: what counts is that the same one
                     // comes back again and again.
                     if met.insert((*page).clone()) {
@@ -195,43 +227,106 @@ impl Fs {
         }
     }
 
-    /// Brings a page into PM and pins it for the operation; does nothing when it is there.
+    /// As [`Self::with_pages`], for who only reads ([`Self::load_to_read`]): what PM has no room for is read past it.
     ///
     /// # Errors
-    /// `WouldBlock`; ENOSPC when there is no PM block; EIO, also of a copy that is not the page.
+    /// The body's; `WouldBlock`; EIO. Never for want of space, nor because nothing may be changed.
+    pub(crate) fn reading<T>(&self, wait: Wait, body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+        self.run_with_pages(|| Op::reading(wait), body)
+    }
+
+    /// Brings a page into PM and pins it for the operation; does nothing when it is there. For an operation that only reads
+    /// a copy in DRAM is enough.
+    ///
+    /// # Errors
+    /// `WouldBlock`; ENOSPC when there is no PM block, unless the operation only reads; EIO, also of a copy that is not the
+    /// page.
     pub(crate) fn fetch_page(&self, op: &mut Op, page: &PageBelow) -> FsResult<()> {
         if op.wait != Wait::Allowed {
             return Err(FsError::WouldBlock);
         }
         // Its place in PM could not be recorded.
-        if self.wal.is_stopped() {
+        if self.wal.is_stopped() && !op.only_reads {
             return Err(FsError::NotDurable);
         }
-        let identity = match page {
-            PageBelow::Leaf { shard, .. } => Identity::Catalog { shard: *shard },
-            PageBelow::Inodes { index } => Identity::Inodes { index: *index },
-        };
+        let identity = identity_of(page);
         let Some(found) = self.find_below(page)? else {
             return Ok(());
         };
         let bytes = self.read_copy(identity, &found)?;
         interleave::point("fetch:read");
+        if op.only_reads && self.read_only {
+            return self.keep_aside(op, page, found, &bytes);
+        }
+        match self.install_page(op, page, &found, &bytes) {
+            Err(FsError::Engine(Error::NoSpace(_) | Error::Stopped)) if op.only_reads => {
+                self.keep_aside(op, page, found, &bytes)
+            }
+            installed => {
+                if let Some(new) = installed? {
+                    self.forget_copies(identity, found.word);
+                    op.pages.pin(self, new);
+                    self.metadata.fetched.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts a page that was read into PM; `None` when it lies there meanwhile.
+    fn install_page(
+        &self,
+        op: &Op,
+        page: &PageBelow,
+        found: &Found,
+        bytes: &[AlignedBlock; 1],
+    ) -> FsResult<Option<PmBlock>> {
         let reservation = self.wal.reserve(SMALL_RECORD.min(self.wal.max_record()))?;
         // Never the last blocks: without them nothing could move down to make room.
         let purpose = if op.purpose == Purpose::Reclaim { Purpose::Fetch } else { op.purpose };
         let claim = self.blocks.claim(1, purpose)?;
         let staged = Staged::new(self, Some(claim), false);
-        let installed = match page {
+        settled(match page {
             PageBelow::Leaf { shard, key } => {
-                self.install_leaf(reservation, staged, (*shard, key), &found, &bytes)
+                self.install_leaf(reservation, staged, (*shard, key), found, bytes)
             }
-            PageBelow::Inodes { index } => self.install_inodes(reservation, staged, *index, &found, &bytes),
-        };
-        if let Some(new) = settled(installed)? {
-            op.pages.pin(self, new);
-            self.metadata.fetched.fetch_add(1, Ordering::Relaxed);
+            PageBelow::Inodes { index } => self.install_inodes(reservation, staged, *index, found, bytes),
+        })
+    }
+
+    /// Keeps a page that was read for a reader in DRAM.
+    fn keep_aside(
+        &self,
+        op: &mut Op,
+        page: &PageBelow,
+        found: Found,
+        bytes: &[AlignedBlock; 1],
+    ) -> FsResult<()> {
+        let (identity, location) = (identity_of(page), found.word);
+        let [AlignedBlock(bytes)] = bytes;
+        let copy = Arc::new(PageCopy { identity, location, bytes: *bytes, pin: found.pin });
+        self.catalog.aside().put(&copy);
+        // Moved to PM meanwhile: nobody finds it by this location any more, and its place is free (S6).
+        if self.find_below(page)?.is_none_or(|found| found.word != location) {
+            self.catalog.aside().forget(identity, location);
+            return Ok(());
         }
+        self.metadata.copied.fetch_add(1, Ordering::Relaxed);
+        op.pages.keep(Arc::clone(&copy));
+        let mut copies = self.metadata.copies.lock();
+        copies.push_back(copy);
+        let gone = if copies.len() > MOST_COPIES { copies.pop_front() } else { None };
+        drop((copies, gone));
         Ok(())
+    }
+
+    /// A page has moved to PM: the place of its copies is not held back any longer.
+    fn forget_copies(&self, identity: Identity, location: u64) {
+        self.catalog.aside().forget(identity, location);
+        let mut copies = self.metadata.copies.lock();
+        let is_of = |copy: &Arc<PageCopy>| (copy.identity, copy.location) == (identity, location);
+        let gone = copies.iter().position(is_of).and_then(|at| copies.remove(at));
+        drop((copies, gone));
     }
 
     /// Brings up the leaves that writes to a file need, so that none of them waits for a device (I10). The file is open,
@@ -287,7 +382,7 @@ impl Fs {
                 Corrupt::new(format!("{page}"), "a location that can be", format!("{word:#x}"))
             })?;
             let run = DeviceRun { device: place.device, start: place.block, length: 1 };
-            Ok(Some(Found { word, place, _pin: self.devices.space.pin(run) }))
+            Ok(Some(Found { word, place, pin: self.devices.space.pin(run) }))
         };
         match page {
             PageBelow::Leaf { shard, key } => {

@@ -102,9 +102,9 @@ impl Fs {
     /// # Errors
     /// ESTALE, EIO.
     pub fn pinned(&self, ino: Ino) -> FsResult<Option<u8>> {
-        self.with_pages(Wait::Allowed, || {
+        self.reading(Wait::Allowed, || {
             let _guard = self.locks.read(ino);
-            self.pin_of(&self.load(ino)?)
+            self.pin_of(&self.load_to_read(ino)?)
         })
     }
 

@@ -85,7 +85,7 @@ impl Fs {
         wait: Wait,
     ) -> FsResult<usize> {
         self.expect_use(ino);
-        let mut op = Op::new(wait);
+        let mut op = Op::reading(wait);
         let mut provided = 0;
         loop {
             match self.try_read(&mut op, ino, offset, into) {
@@ -109,7 +109,7 @@ impl Fs {
         into: &mut R,
     ) -> Attempt<(usize, bool)> {
         let _guard = self.locks.read(ino);
-        let inode = self.load_regular(ino)?;
+        let inode = self.load_regular_to_read(ino)?;
         let count = (inode.size().saturating_sub(offset)).min(into.length() as u64) as usize;
         let atime_due = self.atime_due(&inode);
         if count == 0 {
@@ -332,9 +332,9 @@ impl Fs {
     /// # Errors
     /// As [`Self::readlink`]; `WouldBlock`.
     pub fn try_readlink(&self, ino: Ino, wait: Wait) -> FsResult<Vec<u8>> {
-        let (target, atime_due) = self.with_pages(wait, || {
+        let (target, atime_due) = self.reading(wait, || {
             let _guard = self.locks.read(ino);
-            let inode = self.load(ino)?;
+            let inode = self.load_to_read(ino)?;
             if !inode.slot.is_symlink() {
                 return Err(FsError::Invalid);
             }

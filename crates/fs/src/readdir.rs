@@ -43,7 +43,7 @@ impl Fs {
     ) -> FsResult<()> {
         let (mut next, mut consumed) = (after, false);
         loop {
-            let batch = match self.with_pages(wait, || self.read_entries(ino, None, next, false)) {
+            let batch = match self.reading(wait, || self.read_entries(ino, None, next, false)) {
                 Err(FsError::WouldBlock) if consumed => break,
                 batch => batch?,
             };
@@ -106,7 +106,7 @@ impl Fs {
     ) -> FsResult<()> {
         let mut after = after;
         loop {
-            let batch = self.with_pages(wait, || self.read_entries(ino, None, after, true))?;
+            let batch = self.reading(wait, || self.read_entries(ino, None, after, true))?;
             let Some(last) = batch.last() else { return Ok(()) };
             after = last.cookie;
             let mut ended = None;
@@ -152,7 +152,7 @@ impl Fs {
         refer: bool,
     ) -> FsResult<Vec<DirectoryEntry>> {
         let _guard = self.locks.read(ino);
-        let directory = self.load_directory(ino)?;
+        let directory = self.load_directory_to_read(ino)?;
         if generation.is_some_and(|generation| generation != directory.slot.generation.get()) {
             return Err(FsError::Stale);
         }
@@ -187,9 +187,9 @@ impl Fs {
     }
 
     fn directory_read(&self, ino: Ino, wait: Wait) -> FsResult<()> {
-        let due = self.with_pages(wait, || {
+        let due = self.reading(wait, || {
             let _guard = self.locks.read(ino);
-            self.load(ino).map(|inode| self.atime_due(&inode))
+            self.load_to_read(ino).map(|inode| self.atime_due(&inode))
         })?;
         if due {
             self.touch_atime(ino);

@@ -4,19 +4,21 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::types::Attributes;
 use crate::unwritten::Pending;
+use terrace_format::below::{Identity, is_below};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, slot_offset};
 use terrace_format::table::Owner;
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock, PmOffset};
 use terrace_map::{MapInode, Mapping};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
-use terrace_wal::Tx;
+use terrace_wal::{Error, Tx};
 use zerocopy::little_endian::U64;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A loaded inode; valid while its lock is held.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inode {
     pub ino: Ino,
+    /// Of its slot; [`MapInode::NOWHERE`] when it comes from a copy ([`Fs::load_to_read`]).
     pub place: PmOffset,
     pub slot: InodeSlot,
     /// What is only in DRAM.
@@ -155,6 +157,27 @@ impl Fs {
         Ok(slot_offset(page.offset(), ino.0))
     }
 
+    /// As [`Self::load`], for who only reads: the inode may come from a copy of a page below PM. Nothing is logged for it.
+    pub(crate) fn load_to_read(&self, ino: Ino) -> FsResult<Inode> {
+        let missing = match self.load(ino) {
+            Err(FsError::Engine(Error::PageBelow(page))) => page,
+            loaded => return loaded,
+        };
+        let index = ino.0 / SLOTS_PER_PAGE;
+        let location = self.inode_map.location(None, index)?.filter(|word| is_below(*word));
+        let copy = location.and_then(|word| self.catalog.aside().get(Identity::Inodes { index }, word));
+        let Some(copy) = copy else { return Err(Error::PageBelow(missing).into()) };
+        let slots = copy.bytes.as_chunks::<{ SLOT_SIZE as usize }>().0;
+        let raw = slots.get((ino.0 % SLOTS_PER_PAGE) as usize).ok_or(FsError::Stale)?;
+        let slot = InodeSlot::read_from_bytes(raw).map_err(|_| FsError::Stale)?;
+        let inode = self.checked(ino, MapInode::NOWHERE, slot)?;
+        if slot.root.get() != 0 || slot.direct.iter().any(|pointer| pointer.get() != 0) {
+            let site = format!("inode {ino} below persistent memory");
+            return Err(Corrupt::new(site, "no block in persistent memory", "some").into());
+        }
+        if inode.slot.is_free() { Err(FsError::Stale) } else { Ok(inode) }
+    }
+
     /// Loads an inode that must exist. The caller holds its lock.
     pub(crate) fn load(&self, ino: Ino) -> FsResult<Inode> {
         let inode = self.load_any(ino)?;
@@ -166,6 +189,11 @@ impl Fs {
         let place = self.slot_place(ino)?;
         let mut slot = InodeSlot::new_zeroed();
         self.pm.read(place, slot.as_mut_bytes())?;
+        self.checked(ino, place, slot)
+    }
+
+    /// An inode from its slot, if that can be one.
+    fn checked(&self, ino: Ino, place: PmOffset, slot: InodeSlot) -> FsResult<Inode> {
         if slot.flags.get() & !terrace_format::inode::flag::ALL != 0 {
             let found = format!("{:#x}", slot.flags.get());
             return Err(Corrupt::new(format!("inode {ino} flags"), "known flags", found).into());
@@ -180,14 +208,22 @@ impl Fs {
 
     /// Loads a directory.
     pub(crate) fn load_directory(&self, ino: Ino) -> FsResult<Inode> {
-        let inode = self.load(ino)?;
-        if inode.slot.is_directory() { Ok(inode) } else { Err(FsError::NotDirectory) }
+        is_directory(self.load(ino)?)
+    }
+
+    /// As [`Self::load_directory`], for who only reads.
+    pub(crate) fn load_directory_to_read(&self, ino: Ino) -> FsResult<Inode> {
+        is_directory(self.load_to_read(ino)?)
     }
 
     /// Now, in nanoseconds since the epoch, as coarse as the kernel's own file systems take it.
     pub(crate) fn now(&self) -> i64 {
         self.clock.wall_coarse_ns()
     }
+}
+
+fn is_directory(inode: Inode) -> FsResult<Inode> {
+    if inode.slot.is_directory() { Ok(inode) } else { Err(FsError::NotDirectory) }
 }
 
 /// Logs the words that differ between `before` and `after`, neighbours as one write.

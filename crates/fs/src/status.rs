@@ -378,12 +378,12 @@ impl Fs {
     /// # Errors
     /// ESTALE, EIO.
     pub fn whereabouts_in(&self, ino: Ino, range: BlockRange) -> FsResult<Whereabouts> {
-        self.with_pages(Wait::Allowed, || self.whereabouts_in_pm(ino, range))
+        self.reading(Wait::Allowed, || self.whereabouts_on_media(ino, range))
     }
 
-    fn whereabouts_in_pm(&self, ino: Ino, range: BlockRange) -> FsResult<Whereabouts> {
+    fn whereabouts_on_media(&self, ino: Ino, range: BlockRange) -> FsResult<Whereabouts> {
         let _guard = self.locks.read(ino);
-        let inode = self.load(ino)?;
+        let inode = self.load_to_read(ino)?;
         let (mut written, mut read) = (Times::default(), Times::default());
         let pinned_tier = self.pin_of(&inode)?;
         let mut found = Whereabouts { size_bytes: inode.size(), pinned_tier, ..Default::default() };

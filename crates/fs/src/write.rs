@@ -499,14 +499,12 @@ impl Fs {
 
     /// Loads an inode that must be a regular file.
     pub(crate) fn load_regular(&self, ino: Ino) -> FsResult<Inode> {
-        let inode = self.load(ino)?;
-        if inode.slot.is_directory() {
-            Err(FsError::IsDirectory)
-        } else if !inode.slot.is_regular() {
-            Err(FsError::Invalid)
-        } else {
-            Ok(inode)
-        }
+        is_regular(self.load(ino)?)
+    }
+
+    /// As [`Self::load_regular`], for who only reads.
+    pub(crate) fn load_regular_to_read(&self, ino: Ino) -> FsResult<Inode> {
+        is_regular(self.load_to_read(ino)?)
     }
 
     /// Logs times and st_blocks besides what the caller changed in `slot`, and commits.
@@ -769,6 +767,16 @@ impl Fs {
     /// Whether a writer that comes too fast has to wait a little, before PM is full (design 5).
     fn is_pm_short(&self) -> bool {
         self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed)
+    }
+}
+
+fn is_regular(inode: Inode) -> FsResult<Inode> {
+    if inode.slot.is_directory() {
+        Err(FsError::IsDirectory)
+    } else if !inode.slot.is_regular() {
+        Err(FsError::Invalid)
+    } else {
+        Ok(inode)
     }
 }
 

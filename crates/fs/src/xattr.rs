@@ -54,9 +54,9 @@ impl Fs {
     /// As [`Self::getxattr`]; `WouldBlock`.
     pub fn try_getxattr(&self, ino: Ino, name: &[u8], wait: Wait) -> FsResult<Vec<u8>> {
         check(name)?;
-        self.with_pages(wait, || {
+        self.reading(wait, || {
             let _guard = self.locks.read(ino);
-            let inode = self.load(ino)?;
+            let inode = self.load_to_read(ino)?;
             if !inode.slot.has(flag::HAS_XATTR) {
                 return Err(FsError::NoAttribute);
             }
@@ -78,9 +78,9 @@ impl Fs {
     /// # Errors
     /// As [`Self::listxattr`]; `WouldBlock`.
     pub fn try_listxattr(&self, ino: Ino, wait: Wait) -> FsResult<Vec<u8>> {
-        self.with_pages(wait, || {
+        self.reading(wait, || {
             let _guard = self.locks.read(ino);
-            let inode = self.load(ino)?;
+            let inode = self.load_to_read(ino)?;
             let mut names = Vec::new();
             if inode.slot.has(flag::HAS_XATTR) {
                 let shard = self.catalog.read(self.catalog.shard_of(ino.0));

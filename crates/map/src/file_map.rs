@@ -52,6 +52,18 @@ pub struct MapInode {
     pub slot: PmOffset,
 }
 
+impl MapInode {
+    /// The slot of an inode whose page lies below PM and is read from a copy: such an inode maps no block of PM, and its map
+    /// is read only. Outside of every medium, so that a store there fails.
+    pub const NOWHERE: PmOffset = PmOffset(1 << 62);
+
+    /// Whether it is known without a look that nothing is mapped.
+    #[inline]
+    pub fn is_nowhere(&self) -> bool {
+        self.slot == MapInode::NOWHERE
+    }
+}
+
 /// PM blocks freed by a transaction, for `BlockPool::freed` after its commit.
 pub type Freed = SmallVec<[PmBlock; 8]>;
 

@@ -226,6 +226,9 @@ pub(crate) fn height_for(block: u64) -> u8 {
 impl FileMap for RadixTree {
     #[inline]
     fn lookup(&self, tx: Option<&Tx>, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        if inode.is_nowhere() {
+            return Ok(None);
+        }
         self.lookup_at(tx, &self.place(inode), block)
     }
 
@@ -236,6 +239,10 @@ impl FileMap for RadixTree {
         first: FileBlock,
         out: &mut [Option<Mapping>],
     ) -> Result<()> {
+        if inode.is_nowhere() {
+            out.fill(None);
+            return Ok(());
+        }
         self.lookup_run_at(tx, &self.place(inode), first, out)
     }
 
@@ -245,6 +252,9 @@ impl FileMap for RadixTree {
         from: FileBlock,
         to: FileBlock,
     ) -> Result<Option<(FileBlock, Mapping)>> {
+        if inode.is_nowhere() {
+            return Ok(None);
+        }
         self.next_mapped_at(&self.place(inode), from, to)
     }
 

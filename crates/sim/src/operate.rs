@@ -366,6 +366,22 @@ impl World {
         )
     }
 
+    /// Whether an operation changes nothing.
+    fn only_reads(&self, op: &Op) -> bool {
+        matches!(
+            op,
+            Op::Read { .. }
+                | Op::GetAttributes { .. }
+                | Op::Lookup { .. }
+                | Op::GetXattr { .. }
+                | Op::ListXattr { .. }
+                | Op::ReadDirectory { .. }
+                | Op::ReadLink { .. }
+                | Op::Seek { .. }
+                | Op::Open { truncate: false, .. }
+        )
+    }
+
     /// A value that is over the limit of the pool, for which ENOSPC is the answer.
     fn too_large(&self, op: &Op) -> bool {
         matches!(op, Op::SetXattr { length, .. } if *length > 2048)
@@ -398,6 +414,7 @@ impl World {
             _ => false,
         };
         assert!(!frees, "{op:?}: ENOSPC although it gives space back (I9)");
+        assert!(!self.only_reads(op), "{op:?}: ENOSPC although it needs no space (P1)");
         self.take_over(op, when);
     }
 

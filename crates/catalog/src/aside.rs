@@ -1,0 +1,50 @@
+//! Copies in DRAM of metadata pages below PM, for readers that PM has no block for (design P1): a read needs no space.
+//!
+//! A page below never changes where it lies, so the location that its parent names is its version (S6): a reader that finds,
+//! under the page's lock, a location of which there is a copy here has found that page. The pin of a copy keeps its device
+//! block from being used again, so that no other page gets the same location while the copy lives. Changes never start
+//! from a copy. Copies live as long as somebody holds them; the table only finds them.
+//! Lock order: the table's lock is the last one.
+
+use crate::chunk_space::Pin;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use terrace_format::below::Identity;
+use terrace_format::page::PAGE_SIZE;
+use terrace_runtime::sync::Mutex;
+
+/// A page as it lies below, its seal checked and taken off.
+pub struct PageCopy {
+    /// Which page it is.
+    pub identity: Identity,
+    /// The location that names it.
+    pub location: u64,
+    /// The page.
+    pub bytes: [u8; PAGE_SIZE],
+    /// Covers its place.
+    pub pin: Pin,
+}
+
+/// Finds the copies of a pool.
+#[derive(Default)]
+pub struct Aside(Mutex<HashMap<(Identity, u64), Weak<PageCopy>>>);
+
+impl Aside {
+    /// The copy of the page that lies at `location`, if somebody holds one.
+    pub fn get(&self, identity: Identity, location: u64) -> Option<Arc<PageCopy>> {
+        self.0.lock().get(&(identity, location))?.upgrade()
+    }
+
+    /// Lets others find a copy while it lives. The caller looks afterwards, under the page's lock, whether the page still
+    /// lies there, and else calls [`Self::forget`].
+    pub fn put(&self, copy: &Arc<PageCopy>) {
+        let mut copies = self.0.lock();
+        copies.retain(|_, copy| copy.strong_count() > 0);
+        copies.insert((copy.identity, copy.location), Arc::downgrade(copy));
+    }
+
+    /// Nobody finds a copy any more: its page has moved to PM.
+    pub fn forget(&self, identity: Identity, location: u64) {
+        self.0.lock().remove(&(identity, location));
+    }
+}
