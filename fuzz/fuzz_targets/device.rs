@@ -2,9 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use terrace_format::DeviceBlock;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{DeviceHeader, SUMMARY_MAGIC, decode_summary, encode_summary};
+use terrace_format::seal::SealKey;
+use terrace_format::{DeviceBlock, DeviceId};
 use terrace_fuzz::{golden, patched};
 
 fuzz_target!(|input: &[u8]| {
@@ -15,15 +16,20 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(DeviceHeader::decode(&header.encode()).as_ref(), Ok(&header));
         }
     }
-    let uuid = &golden.superblock.uuid;
-    let mut block = patched(&encode_summary(uuid, DeviceBlock(9), &[]), input);
-    block[..8].copy_from_slice(&SUMMARY_MAGIC);
-    let crc = crc32c(&block[..4092]);
-    block[4092..].copy_from_slice(&crc.to_le_bytes());
-    for bytes in [input, &block] {
-        if let Ok((first, entries)) = decode_summary(bytes, uuid) {
-            let again = encode_summary(uuid, first, &entries);
-            assert_eq!(decode_summary(&again, uuid), Ok((first, entries)));
+    let place = (DeviceId(0), DeviceBlock(8));
+    for secret in [None, Some([1; 16])] {
+        let key = SealKey::new(golden.superblock.uuid, secret);
+        let mut block = patched(&encode_summary(&key, place, DeviceBlock(9), &[]), input);
+        block[..8].copy_from_slice(&SUMMARY_MAGIC);
+        if secret.is_none() {
+            let crc = crc32c(&block[..4092]);
+            block[4092..].copy_from_slice(&crc.to_le_bytes());
+        }
+        for bytes in [input, &block] {
+            if let Ok((first, entries)) = decode_summary(bytes, &key, place) {
+                let again = encode_summary(&key, place, first, &entries);
+                assert_eq!(decode_summary(&again, &key, place), Ok((first, entries)));
+            }
         }
     }
 });

@@ -49,7 +49,7 @@ pub(crate) fn read(devices: &Devices, superblock: &Superblock, word: u64, identi
         return Found::Unreadable(Some(error.to_string()));
     }
     let [AlignedBlock(bytes)] = &mut block;
-    match unseal(bytes, &superblock.uuid, identity, word) {
+    match unseal(bytes, &superblock.seal_key(), identity, word) {
         Ok(()) => Found::Page(Box::new(*bytes)),
         Err(corrupt) => Found::Other(corrupt.to_string()),
     }

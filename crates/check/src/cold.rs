@@ -169,7 +169,8 @@ impl Checker<'_> {
                     continue;
                 }
                 let [AlignedBlock(bytes)] = &content;
-                let summary = decode_summary(bytes, &self.superblock.uuid);
+                let place = (DeviceId(index as u8), DeviceBlock(block));
+                let summary = decode_summary(bytes, &self.superblock.seal_key(), place);
                 let covers = |first: u64, count: usize| {
                     let end = first.checked_add(count as u64);
                     first >= FIRST_CHUNK_BLOCK.0 && end.is_some_and(|end| end <= state.blocks)

@@ -14,8 +14,10 @@ use terrace_check::{Code, Devices, Options, Repair, Report, Severity, check, rep
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SummaryEntry, encode_summary};
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::seal::SealKey;
 use terrace_format::superblock::Superblock;
-use terrace_format::{BLOCK_SIZE, DeviceBlock, FileBlock, Ino, Lsn, PmBlock, PmOffset};
+use terrace_format::version::KEYED_SEALS;
+use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_fs::{FsResult, MountOptions, PoolMedia, Wait};
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
@@ -401,13 +403,57 @@ fn old_summaries_bring_nothing_back() {
         entry(20, 0, 13, 0), // older than the one in the sound image
         entry(40, 0, 14, 9), // beyond the end of file
     ];
-    image.put_device(20, &encode_summary(&UUID, DeviceBlock(10), &entries));
+    image.put_device(
+        20,
+        &encode_summary(&SEAL_KEY, (DeviceId(0), DeviceBlock(20)), DeviceBlock(10), &entries),
+    );
     image.put(PmBlock(common::damages::second_leaf(&image)).offset(), &[0x5a; 4096]);
     let world = World::of(&image);
     let result = world.repair();
     assert_eq!(result.exit_status(), 1, "{:#?} {:?}", result.left.findings, result.failure);
     let fs = world.mount().unwrap();
     assert!(read_file(&fs, FILE) == Some(file_content()), "{:#?}", result.actions);
+}
+
+/// A block of a user's file posed as a summary: without a secret its CRC32C is no proof, and it gave another file's content
+/// to the victim. In an older pool a summary counts only directly before its group, with entries of the past; in a pool with a
+/// secret such a block is none.
+#[test]
+fn a_block_of_a_user_is_not_taken_for_a_summary() {
+    let public = SealKey::new(UUID, None);
+    for (secret, at, lsn) in [(false, 20, 9), (false, 9, 2000), (true, 9, 9)] {
+        let mut image = full();
+        let genuine = [1u8, 2, 3, 4].map(|byte| SummaryEntry {
+            ino: Ino(FILE),
+            generation: 0,
+            block: FileBlock(19 + u64::from(byte)),
+            crc: crc32c(&[byte; BLOCK_SIZE as usize]),
+            lsn: Lsn(1),
+        });
+        if !secret {
+            image.superblock(|superblock| {
+                superblock.incompatible = (superblock.incompatible.get() & !KEYED_SEALS).into();
+                superblock.seal_secret = [0; 16];
+            });
+            image.put_device(7, &[0; 4096]);
+            let place = (DeviceId(0), DeviceBlock(2));
+            image.put_device(2, &encode_summary(&public, place, DeviceBlock(3), &genuine));
+            image.change_value(image.leaves[0], 0, |bitmap| bitmap[0] &= !0b0100_0000);
+        }
+        // The attacker's own block 10, said to be a block of the file.
+        image.put_device(10, &[0x66; BLOCK_SIZE as usize]);
+        image.change_value(image.leaves[0], 0, |bitmap| bitmap[1] |= 0b0000_0010);
+        let forged = SummaryEntry { crc: crc32c(&[0x66; BLOCK_SIZE as usize]), lsn: Lsn(lsn), ..genuine[0] };
+        let place = (DeviceId(0), DeviceBlock(at));
+        image.put_device(at, &encode_summary(&public, place, DeviceBlock(10), &[forged]));
+        image.put(PmBlock(common::damages::second_leaf(&image)).offset(), &[0x5a; 4096]);
+        let world = World::of(&image);
+        let result = world.repair();
+        assert_eq!(result.failure, None);
+        let fs = world.mount().unwrap();
+        let site = format!("secret {secret}, block {at}, LSN {lsn}: {:#?}", result.actions);
+        assert!(read_file(&fs, FILE) == Some(file_content()), "{site}");
+    }
 }
 
 /// Words and pages of anything anywhere, also in superblock, checkpoint and lanes: the repair never panics and ends,

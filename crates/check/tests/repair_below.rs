@@ -11,9 +11,11 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_check::{Code, Devices, Options, Repair, Report, check, repair};
-use terrace_format::below::{Below, is_below};
+use terrace_format::below::{Below, Identity, is_below, seal};
 use terrace_format::inode::{SLOTS_PER_PAGE, unpack_root};
+use terrace_format::keys::Key;
 use terrace_format::page::Page;
+use terrace_format::seal::SealKey;
 use terrace_format::superblock::Superblock;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{Ino, PmBlock, PmOffset};
@@ -119,12 +121,16 @@ struct Sample {
 
 impl Sample {
     fn new() -> Sample {
+        Sample::with_secret(Some([9; 16]))
+    }
+    fn with_secret(seal_secret: Option<[u8; 16]>) -> Sample {
         let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::new(PM_BYTES));
         let device: Arc<dyn BlockMedium> = Arc::new(SimulatedDevice::new(DEVICE_BLOCKS));
         let options = FormatOptions {
             label: "test".into(),
             uuid: [7; 16],
             hash_key: [9; 16],
+            seal_secret,
             policy: PolicyKind::Predictive,
             data_ordered: false,
             chunk_blocks: 16,
@@ -223,6 +229,19 @@ impl Sample {
         }
         let (below, here) = level.into_iter().partition(|word| is_below(*word));
         (nodes, here, below)
+    }
+    /// Which page of the inode file a location names.
+    fn inode_index_of(&self, word: u64) -> u64 {
+        let (_, root) = unpack_root(self.word(self.geometry().inode_root()));
+        let mut nodes = vec![(root, 0)];
+        if unpack_root(self.word(self.geometry().inode_root())).0 == 2 {
+            nodes = (0..512).map(|at| (self.word(PmBlock(root).offset().plus(at * 8)), at * 512)).collect();
+        }
+        let leaves = nodes.iter().filter(|(node, _)| *node != 0);
+        let mut entries = leaves.flat_map(|(node, first)| {
+            (0..512).map(move |at| (self.word(PmBlock(*node).offset().plus(at * 8)), first + at))
+        });
+        entries.find(|(found, _)| *found == word).unwrap().1
     }
     fn wipe(&mut self, block: u64) {
         self.pm[block as usize * BLOCK..][..BLOCK].fill(0);
@@ -462,6 +481,63 @@ fn damage_below_loses_what_it_held_and_no_more() {
         let same = sample.tree.iter().filter(|(path, seen)| found.get(*path) == Some(seen)).count();
         let most = 200 + if page.is_some() { 32 } else { 0 };
         assert!(sample.tree.len() - same < most, "{site}: {same} of {}", sample.tree.len());
+    }
+}
+
+/// A user's block posed as a page of the catalog, since its seal was a CRC32C over the pool's UUID: when the leaf with the
+/// block's extent was lost, a repair gave the user's program a file capability, and took a page of set-uid inodes.
+#[test]
+fn a_block_of_a_user_is_not_taken_for_metadata() {
+    for secret in [None, Some([9; 16])] {
+        let sample = Sample::with_secret(secret);
+        let (_, _, leaves) = sample.catalog();
+        let (_, _, pages) = sample.inode_file();
+        let mut damaged = sample.copy();
+        // The places stand for blocks of a user's file: marked, and in no extent that is left.
+        let public = SealKey::new([7; 16], None);
+        let place = |word: u64| (word, Below::decode(word).unwrap().block.0 as usize * BLOCK);
+        let (word, at) = place(leaves[3]);
+        let victim = sample.tree.values().find(|(_, mode, ..)| mode >> 12 == 0o10).unwrap().0;
+        let shard = (victim % u64::from(sample.geometry().catalog_shards)) as u32;
+        let attribute = |name: &[u8]| Key::xattr(Ino(victim), name, 0).0;
+        let value = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes(), bytes].concat();
+        let mut cells: Vec<Vec<u8>> = [&b"security.capability"[..], b"terrace.pin", b"trusted.x", b"user.x"]
+            .iter()
+            .map(|name| attribute(name))
+            .collect();
+        cells.sort();
+        let mut leaf = Page::new(0);
+        for (index, key) in cells.iter().enumerate() {
+            assert!(leaf.insert(index, key, &value(b"forged")));
+        }
+        assert!(seal(&mut leaf.0, &public, Identity::Catalog { shard }, word));
+        damaged.device[at..at + BLOCK].copy_from_slice(&*leaf.0);
+        let (word, at) = place(pages[7]);
+        let mut inodes = [0u8; BLOCK];
+        for slot in inodes.as_chunks_mut::<128>().0 {
+            slot[..4].copy_from_slice(&0o104_755u32.to_le_bytes());
+            slot[4] = 1;
+        }
+        // Whichever of the lost pages it says it is.
+        let lost = sample.inode_index_of(word);
+        assert!(seal(&mut inodes, &public, Identity::Inodes { index: lost }, word));
+        damaged.device[at..at + BLOCK].copy_from_slice(&inodes);
+        // What led to them is lost as well: only what the blocks say of themselves is left.
+        let (inner, _, _) = sample.catalog();
+        let (nodes, _, _) = sample.inode_file();
+        inner.iter().chain(&nodes).for_each(|block| damaged.wipe(*block));
+        let site = format!("secret {secret:?}");
+        let (world, done) = damaged.repaired(&site);
+        let fs = world.mount(MetadataMoves::Never);
+        for name in [&b"security.capability"[..], b"trusted.x", b"terrace.pin"] {
+            let found = fs.getxattr(Ino(victim), name).ok();
+            assert_eq!(found, None, "{site}: {} {:#?}", String::from_utf8_lossy(name), done.actions);
+        }
+        // In an older pool the page itself is taken, or this would show nothing.
+        assert_eq!(fs.getxattr(Ino(victim), b"user.x").is_ok(), secret.is_none(), "{site}");
+        fs.unmount().unwrap();
+        drop(fs);
+        assert!(world.tree().values().all(|(_, mode, ..)| mode & 0o4000 == 0), "{site}: set-uid");
     }
 }
 

@@ -110,6 +110,7 @@ fn fresh_pool() -> World {
         label: "repair".into(),
         uuid: [7; 16],
         hash_key: [9; 16],
+        seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
         chunk_blocks: 16,

@@ -7,9 +7,10 @@
 //! A summary block lies beside the data blocks of a group: (inode, generation, block, CRC, LSN) of each.
 //! Summaries are hints for compaction and repair, never rewritten.
 
-use crate::address::{BLOCK_SIZE, DeviceBlock, FileBlock, Ino, Lsn};
+use crate::address::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, Lsn};
 use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
+use crate::seal::{SealKey, Sealed, keyed};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -116,20 +117,35 @@ struct RawSummary {
     spare: [u8; 16],
     entries: [RawEntry; SUMMARY_ENTRIES],
     spare1: [u8; 4096 - 56 - SUMMARY_ENTRIES * 24 - 8],
-    spare2: U32,
-    crc: U32,
+    /// With a secret the keyed checksum of all before it, else 4 bytes of zeros and CRC32C.
+    seal: U64,
 }
 
 /// Entries of one summary block; a larger group has several.
 pub const SUMMARY_ENTRIES: usize = 168;
 const _: () = assert!(size_of::<RawSummary>() == 4096);
 
-/// Encodes a summary of the blocks that start at `first` on the device, in order.
-pub fn encode_summary(pool_uuid: &[u8; 16], first: DeviceBlock, entries: &[SummaryEntry]) -> Vec<u8> {
+/// Version and last eight bytes of a summary that lies in a block of a device. With a secret they bind it to that place.
+fn summary_seal(raw: &RawSummary, key: &SealKey, device: DeviceId, at: DeviceBlock) -> (u32, u64) {
+    match &key.secret {
+        Some(secret) => {
+            let covered = raw.as_bytes().split_at(4088).0;
+            (2, keyed(secret, Sealed::Summary, [device.0.into(), at.0], covered))
+        }
+        None => (1, u64::from(crc32c(raw.as_bytes().split_at(4092).0)) << 32),
+    }
+}
+
+/// Encodes a summary, to be written to block `at` of a device, of the blocks that start at `first` there, in order.
+pub fn encode_summary(
+    key: &SealKey,
+    (device, at): (DeviceId, DeviceBlock),
+    first: DeviceBlock,
+    entries: &[SummaryEntry],
+) -> Vec<u8> {
     let mut raw = RawSummary::new_zeroed();
     raw.magic = SUMMARY_MAGIC;
-    raw.version = 1.into();
-    raw.pool_uuid = *pool_uuid;
+    raw.pool_uuid = key.pool_uuid;
     raw.first_block = first.0.into();
     let mut count = 0u32;
     for (place, entry) in raw.entries.iter_mut().zip(entries) {
@@ -141,25 +157,27 @@ pub fn encode_summary(pool_uuid: &[u8; 16], first: DeviceBlock, entries: &[Summa
         count += 1;
     }
     raw.count = count.into();
-    raw.crc = crc32c(raw.as_bytes().split_at(4092).0).into();
+    raw.version = if key.is_secret() { 2 } else { 1 }.into();
+    raw.seal = summary_seal(&raw, key, device, at).1.into();
     raw.as_bytes().to_vec()
 }
 
-/// Decodes a summary block: the first device block it covers, and its entries.
+/// Decodes a summary in block `at` of a device: the first device block it covers, and its entries.
 ///
 /// # Errors
 /// What is wrong with it; a summary is only a hint.
 pub fn decode_summary(
     block: &[u8],
-    pool_uuid: &[u8; 16],
+    key: &SealKey,
+    (device, at): (DeviceId, DeviceBlock),
 ) -> Result<(DeviceBlock, Vec<SummaryEntry>), Corrupt> {
     let wrong = |what: &str| Corrupt::new("group summary", what, "something else");
     let raw = RawSummary::read_from_bytes(block).map_err(|_| wrong("4096 bytes"))?;
-    if raw.magic != SUMMARY_MAGIC || raw.version.get() != 1 || raw.pool_uuid != *pool_uuid {
-        return Err(wrong("magic, version 1 and this pool"));
+    if raw.magic != SUMMARY_MAGIC || raw.pool_uuid != key.pool_uuid {
+        return Err(wrong("magic and this pool"));
     }
-    if raw.crc.get() != crc32c(raw.as_bytes().split_at(4092).0) {
-        return Err(wrong("a valid CRC"));
+    if (raw.version.get(), raw.seal.get()) != summary_seal(&raw, key, device, at) {
+        return Err(wrong("this pool's version and seal"));
     }
     let count = raw.count.get() as usize;
     let used = raw.entries.get(..count).ok_or_else(|| wrong("at most 168 entries"))?;
@@ -174,6 +192,7 @@ pub fn decode_summary(
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing)]
 mod tests {
     use super::*;
 
@@ -185,8 +204,36 @@ mod tests {
         assert_eq!(DeviceHeader::decode(&block).map(|h| h.tier), Ok(1));
         let entry =
             SummaryEntry { ino: Ino(9), generation: 2, block: FileBlock(3), crc: 0xabcd, lsn: Lsn(77) };
-        let block = encode_summary(&[1; 16], DeviceBlock(5), &[entry; 7]);
-        assert_eq!(decode_summary(&block, &[1; 16]), Ok((DeviceBlock(5), vec![entry; 7])));
-        assert!(decode_summary(&block, &[2; 16]).is_err());
+        let at = (DeviceId(1), DeviceBlock(4));
+        for secret in [None, Some([3; 16])] {
+            let key = SealKey::new([1; 16], secret);
+            let block = encode_summary(&key, at, DeviceBlock(5), &[entry; 7]);
+            assert_eq!(decode_summary(&block, &key, at), Ok((DeviceBlock(5), vec![entry; 7])));
+            assert!(decode_summary(&block, &SealKey::new([2; 16], secret), at).is_err());
+            let flipped = (0..64).map(|bit| {
+                let mut flipped = block.clone();
+                flipped[4088 + bit / 8] ^= 1 << (bit % 8);
+                flipped
+            });
+            assert!(flipped.into_iter().all(|block| decode_summary(&block, &key, at).is_err()));
+        }
+    }
+
+    /// A summary's only proof was a CRC32C that every user could compute: a block of a file posed as one.
+    #[test]
+    fn a_summary_counts_with_the_secret_and_in_its_place_only() {
+        let entry = SummaryEntry { ino: Ino(9), generation: 2, block: FileBlock(3), crc: 1, lsn: Lsn(77) };
+        let at = (DeviceId(1), DeviceBlock(4));
+        let key = SealKey::new([1; 16], Some([3; 16]));
+        let block = encode_summary(&key, at, DeviceBlock(5), &[entry; 7]);
+        for secret in [None, Some([4; 16])] {
+            let other = SealKey::new([1; 16], secret);
+            assert!(decode_summary(&block, &other, at).is_err());
+            let forged = encode_summary(&other, at, DeviceBlock(5), &[entry; 7]);
+            assert!(decode_summary(&forged, &key, at).is_err());
+        }
+        for elsewhere in [(DeviceId(1), DeviceBlock(5)), (DeviceId(0), DeviceBlock(4))] {
+            assert!(decode_summary(&block, &key, elsewhere).is_err());
+        }
     }
 }

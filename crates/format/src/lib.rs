@@ -18,6 +18,7 @@ pub mod keys;
 pub mod lines;
 pub mod page;
 pub mod record;
+pub mod seal;
 pub mod superblock;
 pub mod table;
 pub mod version;

@@ -22,6 +22,8 @@ pub const PAGE_SIZE: usize = BLOCK_SIZE as usize;
 /// Bytes of a cell's own header.
 pub const CELL_HEADER: usize = 4;
 const MAGIC: u16 = 0x4354; // "TC"
+/// The first bytes of every leaf: magic, version, level.
+pub(crate) const LEAF_HEAD: [u8; 4] = [0x54, 0x43, 1, 0];
 
 /// A page's bytes. Every accessor checks its bounds: a damaged page gives an error, never a panic.
 #[derive(Clone)]
@@ -197,6 +199,7 @@ mod tests {
             assert!(page.insert(place, &[key], &[key; 10]));
         }
         page.verify_header("test")?;
+        assert_eq!(page.0[..4], LEAF_HEAD);
         assert_eq!(page.search(&[5])?, Ok(2));
         assert_eq!(page.cell(3)?, (&[9u8][..], &[9u8; 10][..]));
         page.remove(1)?;

@@ -3,9 +3,10 @@
 use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::geometry::Geometry;
+use crate::seal::SealKey;
 use crate::version::{
-    FORMAT_VERSION, INCOMPATIBLE, METADATA_BELOW, PARTIAL_SHADOWS, RADIX_MAP, READ_ONLY_COMPATIBLE,
-    REPAIRING, known,
+    FORMAT_VERSION, INCOMPATIBLE, KEYED_SEALS, METADATA_BELOW, PARTIAL_SHADOWS, RADIX_MAP,
+    READ_ONLY_COMPATIBLE, REPAIRING, known,
 };
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -91,6 +92,8 @@ pub struct Superblock {
     pub journal_crc: U32,
     /// Zero.
     pub spare3: U32,
+    /// With the feature `keyed-seals` its secret, else zero.
+    pub seal_secret: [u8; 16],
     /// Zero.
     pub spare1: [u8; SPARE],
     /// Zero.
@@ -99,7 +102,7 @@ pub struct Superblock {
     pub crc: U32,
 }
 
-const SPARE: usize = 8192 - 176 - MAX_DEVICES * 288 - 24 - 8;
+const SPARE: usize = 8192 - 176 - MAX_DEVICES * 288 - 24 - 16 - 8;
 const _: () = assert!(size_of::<DeviceRow>() == 288);
 const _: () = assert!(size_of::<Superblock>() == 8192);
 
@@ -176,6 +179,18 @@ impl Superblock {
         self.incompatible.get() & METADATA_BELOW != 0
     }
 
+    /// What metadata pages and group summaries on lower tiers are sealed with.
+    pub fn seal_key(&self) -> SealKey {
+        let is_keyed = self.incompatible.get() & KEYED_SEALS != 0;
+        SealKey::new(self.uuid, is_keyed.then_some(self.seal_secret))
+    }
+
+    /// Gives a new pool a secret for its seals.
+    pub fn set_seal_secret(&mut self, secret: [u8; 16]) {
+        self.seal_secret = secret;
+        self.incompatible |= KEYED_SEALS;
+    }
+
     /// As [`Self::verify`], for check: a repair that was interrupted is no reason to refuse.
     ///
     /// # Errors
@@ -214,7 +229,23 @@ impl Superblock {
             let found = superblock.device_count.to_string();
             return Err(Corrupt::new("superblock device count", "at most 24", found).into());
         }
+        superblock.verify_identities()?;
         Ok(superblock)
+    }
+
+    /// A UUID of zeros names whatever has zeros in its place, a secret of zeros is none.
+    fn verify_identities(&self) -> Result<(), Corrupt> {
+        let nil = |field: &str| Err(Corrupt::new(format!("superblock {field}"), "a random one", "zeros"));
+        if self.uuid == [0; 16] {
+            return nil("pool UUID");
+        }
+        if self.device_rows().iter().any(|row| row.uuid == [0; 16]) {
+            return nil("device UUID");
+        }
+        if self.seal_key().secret == Some([0; 16]) {
+            return nil("secret of the seals");
+        }
+        Ok(())
     }
 
     /// The layout of PM.
@@ -309,6 +340,7 @@ mod tests {
         let geometry = Geometry::choose(64 << 20, 4096)?;
         let mut superblock = Superblock::new(&geometry);
         (superblock.map, superblock.policy, superblock.data_mode) = (1, 2, 1);
+        superblock.uuid = [7; 16];
         superblock.seal();
         assert_eq!(Superblock::verify(superblock.as_bytes(), true)?.geometry(), geometry);
         let mut newer = superblock;
@@ -326,6 +358,33 @@ mod tests {
         assert!(Superblock::verify_repairing(half.as_bytes(), false)?.is_repairing());
         superblock.label[0] = 1;
         assert!(matches!(Superblock::verify(superblock.as_bytes(), true), Err(Refused::Corrupt(_))));
+        Ok(())
+    }
+
+    /// UUIDs of zeros were taken: every ext4 has zeros where a device header has its UUIDs, and a repair of an image that
+    /// named such a device wrote over it.
+    #[test]
+    fn zeros_are_no_identity_and_no_secret() -> Result<(), Box<dyn std::error::Error>> {
+        let mut sound = Superblock::new(&Geometry::choose(64 << 20, 4096)?);
+        (sound.map, sound.policy, sound.data_mode, sound.device_count) = (1, 2, 1, 1);
+        (sound.uuid, sound.devices[0].uuid) = ([7; 16], [8; 16]);
+        sound.set_seal_secret([9; 16]);
+        let refused = |change: fn(&mut Superblock)| {
+            let mut superblock = sound;
+            change(&mut superblock);
+            superblock.seal();
+            Superblock::verify(superblock.as_bytes(), false).err().map(|why| why.to_string())
+        };
+        assert_eq!(refused(|_| {}), None);
+        type Change = (fn(&mut Superblock), &'static str);
+        let changes: [Change; 3] = [
+            (|superblock| superblock.uuid = [0; 16], "pool UUID"),
+            (|superblock| superblock.devices[0].uuid = [0; 16], "device UUID"),
+            (|superblock| superblock.seal_secret = [0; 16], "secret of the seals"),
+        ];
+        for (change, field) in changes {
+            assert!(refused(change).is_some_and(|why| why.contains(field)), "{field}");
+        }
         Ok(())
     }
 }

@@ -52,6 +52,11 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         name: "metadata-below",
         sentence: "catalog leaves and inode pages may lie on lower tiers",
     },
+    FeatureRow {
+        bit: KEYED_SEALS,
+        name: "keyed-seals",
+        sentence: "metadata pages and group summaries on lower tiers are sealed with a secret of the superblock",
+    },
 ];
 /// Incompatible feature: the radix map.
 pub const RADIX_MAP: u64 = 1;
@@ -61,6 +66,8 @@ pub const REPAIRING: u64 = 2;
 pub const PARTIAL_SHADOWS: u64 = 4;
 /// Incompatible feature: metadata pages on lower tiers. Set by mkfs.
 pub const METADATA_BELOW: u64 = 8;
+/// Incompatible feature: seals under the superblock's secret (docs/decisions/0022). Set by mkfs.
+pub const KEYED_SEALS: u64 = 16;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

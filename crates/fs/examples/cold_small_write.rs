@@ -69,6 +69,7 @@ impl World {
             label: String::new(),
             uuid: [1; 16],
             hash_key: [2; 16],
+            seal_secret: Some([2; 16]),
             policy: PolicyKind::Static,
             data_ordered: false,
             chunk_blocks: 4096,

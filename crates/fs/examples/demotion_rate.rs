@@ -75,6 +75,7 @@ fn run(name: &str, seconds: u64, mib: u64, threads: u64, clock: &Arc<SystemClock
         label: String::new(),
         uuid: [1; 16],
         hash_key: [2; 16],
+        seal_secret: Some([2; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
         chunk_blocks: 4096,

@@ -41,6 +41,7 @@ fn make_pool(shm: &Path, below: &Path, pm_bytes: u64) -> PoolMedia {
         label: String::new(),
         uuid: [1; 16],
         hash_key: [3; 16],
+        seal_secret: Some([3; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
         chunk_blocks: 4096,

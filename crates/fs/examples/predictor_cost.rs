@@ -34,6 +34,7 @@ fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> 
         label: String::new(),
         uuid: [1; 16],
         hash_key: [3; 16],
+        seal_secret: Some([3; 16]),
         policy,
         data_ordered: false,
         chunk_blocks: 16,

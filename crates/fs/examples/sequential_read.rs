@@ -68,6 +68,7 @@ impl World {
             label: String::new(),
             uuid: [1; 16],
             hash_key: [2; 16],
+            seal_secret: Some([2; 16]),
             policy: PolicyKind::Predictive,
             data_ordered: false,
             chunk_blocks: 4096,

@@ -25,6 +25,7 @@ use terrace_blocks::BlockPool;
 use terrace_cache::BlockCache;
 use terrace_catalog::Catalog;
 use terrace_catalog::dentry::NameHash;
+use terrace_format::seal::SealKey;
 use terrace_format::superblock::Superblock;
 use terrace_format::{FileBlock, Ino};
 use terrace_map::{FileMap, InodeFileMap};
@@ -49,6 +50,8 @@ pub struct Fs {
     pub(crate) metadata: Arc<MetadataPages>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) names: NameHash,
+    /// What is written below is sealed with.
+    pub(crate) seal_key: SealKey,
     pub(crate) devices: Devices,
     pub(crate) io: IoCount,
     pub(crate) cache: BlockCache,

@@ -89,6 +89,9 @@ pub struct FormatOptions {
     pub uuid: [u8; 16],
     /// Key of the directory hash, random.
     pub hash_key: [u8; 16],
+    /// Secret of the seals of what lies on lower tiers, random and not zero; without one the pool is as older programs
+    /// made it.
+    pub seal_secret: Option<[u8; 16]>,
     /// Default policy of mounts.
     pub policy: PolicyKind,
     /// Default data mode of mounts.
@@ -165,6 +168,9 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
     let mut superblock = Superblock::new(geometry);
     superblock.uuid = options.uuid;
     superblock.hash_key = options.hash_key;
+    if let Some(secret) = options.seal_secret {
+        superblock.set_seal_secret(secret);
+    }
     let label = options.label.as_bytes();
     let place = superblock.label.get_mut(..label.len());
     place.ok_or_else(|| refuse("the label is longer than 64 bytes".into()))?.copy_from_slice(label);

@@ -331,6 +331,7 @@ impl Fs {
             metadata: Arc::new(MetadataPages::new(can_lower, options.metadata_moves, usable)),
             catalog,
             names: NameHash::new(&superblock.hash_key),
+            seal_key: superblock.seal_key(),
             devices,
             io,
             cache: BlockCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000),

@@ -402,7 +402,7 @@ impl Fs {
         let medium = self.devices.medium(found.place.device)?;
         self.migration.turns.away(|| medium.read(found.place.block, &mut block))?;
         let [AlignedBlock(bytes)] = &mut block;
-        if let Err(error) = unseal(bytes, self.wal.pool_uuid(), identity, found.word) {
+        if let Err(error) = unseal(bytes, &self.seal_key, identity, found.word) {
             self.devices.note_damage(found.place.device);
             return Err(error.into());
         }

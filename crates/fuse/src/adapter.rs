@@ -817,6 +817,7 @@ mod tests {
             label: "test".into(),
             uuid: [7; 16],
             hash_key: [9; 16],
+            seal_secret: Some([9; 16]),
             policy: PolicyKind::Static,
             data_ordered: false,
             chunk_blocks: 16,

@@ -92,6 +92,7 @@ fn images() -> Images {
         label: String::new(),
         uuid: UUID,
         hash_key: [9; 16],
+        seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
         chunk_blocks: 8,

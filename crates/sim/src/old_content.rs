@@ -72,6 +72,7 @@ fn older_life() -> Old {
         label: "crash".into(),
         uuid: [7; 16],
         hash_key: [9; 16],
+        seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
         chunk_blocks: 16,

@@ -112,6 +112,7 @@ pub fn format_options(config: Config, uuid: [u8; 16], hash_key: [u8; 16]) -> For
         label: "simulated".into(),
         uuid,
         hash_key,
+        seal_secret: Some([11; 16]),
         policy: config.policy,
         data_ordered: config.data_ordered,
         chunk_blocks: 16,

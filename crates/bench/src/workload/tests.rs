@@ -46,6 +46,7 @@ fn mount_with(directory: &Path, mounted: MountOptions) -> Arc<Fs> {
         label: "bench".into(),
         uuid: [7; 16],
         hash_key: [9; 16],
+        seal_secret: Some([9; 16]),
         policy: PolicyKind::Static,
         data_ordered: false,
         chunk_blocks: 16,

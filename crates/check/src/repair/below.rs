@@ -3,7 +3,8 @@
 //! is written.
 //!
 //! Where the page that led to one is lost it is found again: its place is marked in a chunk bitmap, no extent has it, and
-//! its own checksum says what it is. Without that bitmap it cannot be told from what lay there before.
+//! its own seal says what it is. Without that bitmap it cannot be told from what lay there before. In a pool without keyed
+//! seals every user can write a block with such a seal: nothing that gives privilege is taken there.
 
 use super::inode_file::known_type;
 use super::work::{Bytes, Cell, Work};
@@ -103,7 +104,8 @@ impl Work<'_> {
         if !lost || !self.superblock.has_metadata_below() || self.absent.is_some() {
             return;
         }
-        let words = Words::default();
+        let key = self.superblock.seal_key();
+        let (words, is_secret) = (Words::new(key), key.is_secret());
         let mut pages: Vec<(DeviceId, DeviceBlock, Bytes)> = Vec::new();
         for (device, block) in self.unexplained() {
             let mut tries = (0..TRIES).map(|_| self.device_block(device.0.into(), block.0));
@@ -115,7 +117,8 @@ impl Work<'_> {
                 }
                 continue;
             };
-            if !self.leaf_found(&words, device, block, &bytes) && is_inode_page(&bytes) {
+            let is_leaf = self.leaf_found(&words, device, block, &bytes);
+            if !is_leaf && is_secret && is_inode_page(&bytes) {
                 pages.push((device, block, bytes));
             }
         }
@@ -154,20 +157,31 @@ impl Work<'_> {
 
     /// Whether a block holds a leaf of the catalog; then its keys are taken, where no tree has them.
     fn leaf_found(&mut self, words: &Words, device: DeviceId, block: DeviceBlock, bytes: &Bytes) -> bool {
-        let uuid = self.superblock.uuid;
+        let key = self.superblock.seal_key();
         let first = Page(bytes.clone());
         let first = first.cell(0).ok().and_then(|(key, _)| Key::split(key).map(|(ino, _, _)| ino));
         let Some(shard) = first.map(|ino| (ino % u64::from(self.geometry.catalog_shards)) as u32) else {
             return false;
         };
         let identity = Identity::Catalog { shard };
-        let Some(word) = words.find(bytes, &uuid, identity, device, block) else { return false };
+        let Some(word) = words.find(bytes, identity, device, block) else { return false };
         let mut bytes = bytes.clone();
-        if unseal(&mut bytes, &uuid, identity, word).is_err() {
+        if unseal(&mut bytes, &key, identity, word).is_err() {
             return false;
         }
-        let Some(cells) = self.take_leaf_below(shard, word, bytes) else { return false };
+        let Some(mut cells) = self.take_leaf_below(shard, word, bytes) else { return false };
         self.places_below.insert((device.0, block.0));
+        if !key.is_secret() {
+            let before = cells.len();
+            cells.retain(|(key, _)| !gives_privilege(key));
+            if cells.len() < before {
+                let count = before - cells.len();
+                self.actions.add(format!(
+                    "catalog shard {shard}: {count} attributes or chunk keys of a page on device {device} are not taken: in \
+                     a pool without keyed seals a user can have written them"
+                ));
+            }
+        }
         self.actions.add(format!("catalog shard {shard}: a page on device {device} is found again"));
         if let Some(shard) = self.shards.get_mut(shard as usize) {
             shard.broken = true;
@@ -178,40 +192,29 @@ impl Work<'_> {
         true
     }
 
-    /// Which pages of the inode file these are, among those that are lost. A checksum of 32 bits lets a page be several of
-    /// thousands: one that can be only one takes its index away from others.
+    /// Which pages of the inode file these are, among those that are lost.
     fn inode_pages_found(&mut self, words: &Words, pages: &[(DeviceId, DeviceBlock, Bytes)]) {
         if pages.is_empty() {
             return;
         }
-        let uuid = self.superblock.uuid;
+        let key = self.superblock.seal_key();
         // As many as the count says, if there can be as many.
         let near = self.pages.last_key_value().map_or(0, |(index, _)| index + 1) + pages.len() as u64 + 64;
         let count = self.word(self.geometry.inode_pages()).filter(|count| (1..=near).contains(count));
-        let lost: Vec<u64> =
+        let mut lost: BTreeSet<u64> =
             (0..count.unwrap_or(near)).filter(|index| !self.pages.contains_key(index)).collect();
-        let mut open: Vec<BTreeMap<u64, u64>> = pages
-            .iter()
-            .map(|(device, block, bytes)| {
-                let found = lost.iter().filter_map(|index| {
-                    let index = *index;
-                    let word = words.find(bytes, &uuid, Identity::Inodes { index }, *device, *block)?;
-                    let free = has_free_slot(bytes) == Below::decode(word)?.free_slots;
-                    free.then_some((index, word))
-                });
-                found.collect()
-            })
-            .collect();
-        while let Some(at) = open.iter().position(|found| found.len() == 1) {
-            let found = open.get_mut(at).and_then(BTreeMap::pop_first);
-            let Some(((index, word), (device, block, bytes))) = found.zip(pages.get(at)) else { return };
-            open.iter_mut().for_each(|others| {
-                others.remove(&index);
+        for (device, block, bytes) in pages {
+            let found = lost.iter().find_map(|index| {
+                let word = words.find(bytes, Identity::Inodes { index: *index }, *device, *block)?;
+                let free = has_free_slot(bytes) == Below::decode(word)?.free_slots;
+                free.then_some((*index, word))
             });
+            let Some((index, word)) = found else { continue };
             let mut bytes = bytes.clone();
-            if unseal(&mut bytes, &uuid, Identity::Inodes { index }, word).is_err() {
+            if unseal(&mut bytes, &key, Identity::Inodes { index }, word).is_err() {
                 continue;
             }
+            lost.remove(&index);
             self.actions.add(format!("inode file: page {index} is found again on device {device}"));
             self.places_below.insert((device.0, block.0));
             self.pages.insert(index, word);
@@ -273,6 +276,15 @@ fn slots(bytes: &Bytes) -> impl Iterator<Item = InodeSlot> {
         .0
         .iter()
         .filter_map(|slot| InodeSlot::read_from_bytes(slot).ok())
+}
+
+/// A key that decides what somebody may do, or where others' blocks lie.
+fn gives_privilege(key: &[u8]) -> bool {
+    const SPACES: [&[u8]; 3] = [b"security.", b"trusted.", b"terrace."];
+    Key::split(key).is_none_or(|(_, kind, sub)| {
+        let of_system = SPACES.iter().any(|space| sub.starts_with(space));
+        kind == Kind::Chunk as u8 || kind == Kind::Xattr as u8 && of_system
+    })
 }
 
 fn has_free_slot(bytes: &Bytes) -> bool {

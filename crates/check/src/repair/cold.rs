@@ -238,7 +238,8 @@ impl Work<'_> {
         let Some(content) = self.device_block(device, block) else {
             return true;
         };
-        decode_summary(&*content, &self.superblock.uuid).is_ok_and(|(first, entries)| {
+        let place = (DeviceId(device as u8), DeviceBlock(block));
+        decode_summary(&*content, &self.superblock.seal_key(), place).is_ok_and(|(first, entries)| {
             let end = first.0.checked_add(entries.len() as u64);
             first >= FIRST_CHUNK_BLOCK && end.is_some_and(|end| end <= self.device_blocks(device))
         })

@@ -176,7 +176,7 @@ fn rebuild(
     let mut changed = forget_unreadable_roots(devices, &mut overlay);
     let mut round = 0;
     loop {
-        let mut work = Work::new(devices, superblock, overlay, actions, &mut fresh);
+        let mut work = Work::new(devices, superblock, (overlay, log.next.lsn), actions, &mut fresh);
         settle(&mut work, (round == 0).then_some(&log))?;
         changed |= work.changed;
         round += 1;

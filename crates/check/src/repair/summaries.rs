@@ -4,12 +4,16 @@
 //! holds that device block, the file is there with that generation and lacks the block, and either the chunk's
 //! bitmap still marks the device block or, where the bitmap is lost as well, the file's block count says that
 //! blocks are missing. Of several entries for one block the newest counts.
+//!
+//! A summary proves itself by its keyed seal. In an older pool every user can write a block that looks like a summary:
+//! there it counts only directly before its own group, in a block that no extent holds, and with entries older than the log's
+//! end (docs/decisions/0022).
 
 use super::keys::Sifted;
 use super::work::Work;
 use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::checksum::crc32c;
-use terrace_format::device::{FIRST_CHUNK_BLOCK, SummaryEntry, decode_summary};
+use terrace_format::device::{FIRST_CHUNK_BLOCK, SUMMARY_ENTRIES, SummaryEntry, decode_summary};
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Lsn};
@@ -69,6 +73,7 @@ impl Work<'_> {
         let Some(medium) = self.devices.block.get(device).cloned().flatten() else {
             return;
         };
+        let key = self.superblock.seal_key();
         let end = medium.blocks().min(self.device_blocks(device));
         let mut start = FIRST_CHUNK_BLOCK.0;
         while start < end {
@@ -78,10 +83,15 @@ impl Work<'_> {
                 if !together && medium.read(DeviceBlock(at), std::slice::from_mut(block)).is_err() {
                     continue;
                 }
-                let Ok((first, entries)) = decode_summary(&block.0, &self.superblock.uuid) else {
+                let place = (DeviceId(device as u8), DeviceBlock(at));
+                let Ok((first, entries)) = decode_summary(&block.0, &key, place) else {
                     continue;
                 };
                 if first.0.checked_add(entries.len() as u64).is_none_or(|past| past > end) {
+                    continue;
+                }
+                let is_user_data = held.contains(&(device as u8, at));
+                if !key.is_secret() && (is_user_data || !self.is_likely(at, first, &entries)) {
                     continue;
                 }
                 for (place, entry) in (first.0..).zip(entries) {
@@ -94,6 +104,18 @@ impl Work<'_> {
             }
             start += SLICE;
         }
+    }
+
+    /// For a summary without a keyed seal in block `at`: whether the program can have written it there. Summary i of k
+    /// lies k + 167 i blocks before the blocks that it names, and only the last of a group has less than 168 entries.
+    fn is_likely(&self, at: u64, first: DeviceBlock, entries: &[SummaryEntry]) -> bool {
+        let most = u64::from(self.geometry.chunk_blocks).div_ceil(SUMMARY_ENTRIES as u64);
+        let step = SUMMARY_ENTRIES as u64 - 1;
+        let in_place = first.0.checked_sub(at).filter(|distance| *distance > 0).is_some_and(|distance| {
+            let (index, count) = ((distance - 1) / step, (distance - 1) % step + 1);
+            index < count && count <= most && (index + 1 == count || entries.len() == SUMMARY_ENTRIES)
+        });
+        in_place && entries.iter().all(|entry| entry.lsn < self.log_end)
     }
 
     fn wants(&self, sifted: &Sifted, entry: &SummaryEntry, device: u8, place: u64) -> bool {

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::inode::{InodeSlot, SLOTS_PER_PAGE};
 use terrace_format::superblock::Superblock;
 use terrace_format::table::{MASK_FULL, Owner, PageKind};
-use terrace_format::{BLOCK_SIZE, Geometry, LineMask, PmBlock, PmOffset};
+use terrace_format::{BLOCK_SIZE, Geometry, LineMask, Lsn, PmBlock, PmOffset};
 
 /// Owner word of a table entry that cannot be read or decoded.
 const UNKNOWN: u64 = u64::MAX;
@@ -137,6 +137,8 @@ pub(crate) struct Work<'a> {
     pub leaves_below: BTreeMap<u32, BTreeMap<Vec<u8>, LeafBelow>>,
     /// A device that metadata lies on and that cannot be asked.
     pub absent: Option<u8>,
+    /// Past the LSN of every record.
+    pub log_end: Lsn,
     /// Bytes of the overlay changed in this round.
     pub changed: bool,
 }
@@ -145,7 +147,7 @@ impl<'a> Work<'a> {
     pub fn new(
         devices: &'a Devices,
         superblock: Superblock,
-        overlay: Overlay,
+        (overlay, log_end): (Overlay, Lsn),
         actions: &'a mut Actions,
         fresh: &'a mut Fresh,
     ) -> Work<'a> {
@@ -179,6 +181,7 @@ impl<'a> Work<'a> {
             inodes_below: BTreeMap::new(),
             leaves_below: BTreeMap::new(),
             absent: None,
+            log_end,
             changed: false,
         };
         work.read_table();

@@ -14,6 +14,7 @@ use terrace_format::inode::{ENTRY_UNWRITTEN, InodeSlot, SLOT_SIZE, flag, pack_ro
 use terrace_format::keys::{ColdExtent, Key};
 use terrace_format::page::Page;
 use terrace_format::record::{HEADER_SIZE, seal};
+use terrace_format::seal::SealKey;
 use terrace_format::superblock::Superblock;
 use terrace_format::table::{MASK_FULL, Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Geometry, Ino, Lsn, PmBlock, PmOffset};
@@ -23,6 +24,8 @@ use terrace_runtime::sync::RwLock;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub const UUID: [u8; 16] = [7; 16];
+pub const SECRET: [u8; 16] = [11; 16];
+pub const SEAL_KEY: SealKey = SealKey::new(UUID, Some(SECRET));
 pub const DEVICE_BLOCKS: u64 = 41;
 pub const FILE: u64 = 2;
 pub const DIRECTORY: u64 = 3;
@@ -304,7 +307,10 @@ impl Image {
             crc: crc32c(&[at + 1; BLOCK_SIZE as usize]),
             lsn: Lsn(1),
         });
-        self.put_device(7, &encode_summary(&UUID, DeviceBlock(3), &entries));
+        self.put_device(
+            7,
+            &encode_summary(&SEAL_KEY, (DeviceId(0), DeviceBlock(7)), DeviceBlock(3), &entries),
+        );
     }
 
     pub fn put_device(&mut self, block: u64, bytes: &[u8]) {
@@ -402,6 +408,7 @@ impl Image {
     pub fn superblock(&mut self, change: impl FnOnce(&mut Superblock)) {
         let mut superblock = Superblock::new(&self.geometry);
         superblock.uuid = UUID;
+        superblock.set_seal_secret(SECRET);
         (superblock.map, superblock.policy, superblock.data_mode) = (1, 3, 1);
         superblock.device_count = 1;
         let row = &mut superblock.devices[0];

@@ -106,6 +106,7 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
         label: args.label.clone(),
         uuid: uuid::Uuid::new_v4().into_bytes(),
         hash_key: uuid::Uuid::new_v4().into_bytes(),
+        seal_secret: Some(uuid::Uuid::new_v4().into_bytes()),
         policy,
         data_ordered: args.data == Data::Ordered,
         chunk_blocks: CHUNK_BLOCKS,

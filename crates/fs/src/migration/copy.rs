@@ -553,7 +553,8 @@ impl Fs {
                 let (mut at, mut first) = (part.run.start, part.first());
                 for of_summary in entries.get(begin..).unwrap_or(&[]).chunks(SUMMARY_ENTRIES) {
                     if let [target] = out.room(at, 1)? {
-                        target.0.copy_from_slice(&encode_summary(self.wal.pool_uuid(), first, of_summary));
+                        let place = (part.run.device, at);
+                        target.0.copy_from_slice(&encode_summary(&self.seal_key, place, first, of_summary));
                     }
                     first = first.plus(of_summary.len() as u64);
                     at = at.plus(1);

@@ -312,7 +312,7 @@ impl Fs {
         for ((page, target), at) in pages.iter().zip(&mut buffer).zip(run.start.0..) {
             let place = Below::new(run.device, DeviceBlock(at), lsn, page.free_slots).encode();
             target.0.copy_from_slice(page.bytes.as_slice());
-            let sealed = seal(&mut target.0, self.wal.pool_uuid(), page.identity, place);
+            let sealed = seal(&mut target.0, &self.seal_key, page.identity, place);
             words.push(sealed.then_some(place));
         }
         device.medium.write(run.start, &buffer)?;

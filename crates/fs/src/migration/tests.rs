@@ -9,7 +9,7 @@ use crate::types::{BlockRange, Caller, SetAttributes, WriteFlags};
 use terrace_catalog::DeviceRun;
 use terrace_format::address::ROOT_INO;
 use terrace_format::device::{FIRST_CHUNK_BLOCK, decode_summary};
-use terrace_format::{FileBlock, Ino, TierId};
+use terrace_format::{DeviceBlock, FileBlock, Ino, TierId};
 use terrace_media::block::{AlignedBlock, SimulatedDevice};
 use terrace_media::pm::RecordedPm;
 use terrace_placement::{Idle, VictimOrder};
@@ -70,6 +70,7 @@ fn mounted_with(
         label: String::new(),
         uuid: [1; 16],
         hash_key: [3; 16],
+        seal_secret: Some([3; 16]),
         policy,
         data_ordered: false,
         chunk_blocks,
@@ -553,7 +554,8 @@ fn the_next_group_leaves_the_summary_of_the_last() {
     fs.devices.device(id).unwrap().medium.read(FIRST_CHUNK_BLOCK, &mut blocks).unwrap();
     let named: usize = blocks
         .iter()
-        .filter_map(|block| decode_summary(&block.0, fs.wal.pool_uuid()).ok())
+        .zip(FIRST_CHUNK_BLOCK.0..)
+        .filter_map(|(block, at)| decode_summary(&block.0, &fs.seal_key, (id, DeviceBlock(at))).ok())
         .map(|(_, entries)| entries.len())
         .sum();
     let below = fs.migration.report(0).demoted_bytes / BLOCK_SIZE;

@@ -25,6 +25,7 @@ fn with_dirty() -> (Arc<Fs>, Arc<ManualClock>, Ino) {
         label: String::new(),
         uuid: [1; 16],
         hash_key: [3; 16],
+        seal_secret: Some([3; 16]),
         policy: PolicyKind::Static,
         data_ordered: false,
         chunk_blocks: 16,

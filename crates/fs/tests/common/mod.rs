@@ -100,6 +100,7 @@ pub fn format_options(devices: usize) -> FormatOptions {
         label: "test".into(),
         uuid: [7; 16],
         hash_key: [9; 16],
+        seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
         chunk_blocks: 16,

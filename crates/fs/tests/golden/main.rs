@@ -16,11 +16,14 @@ use std::fs::{create_dir_all, read_to_string, write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_check::Code;
+use terrace_format::device::decode_summary;
+use terrace_format::seal::SealKey;
 use terrace_format::version::{FORMAT_VERSION, VERSIONS};
+use terrace_format::{DeviceBlock, DeviceId};
 use terrace_fs::{Atime, Fs, MountOptions, read_superblock};
-use terrace_media::PmMedium;
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::pm::RecordedPm;
+use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -41,6 +44,14 @@ fn expand(image: &str) -> Result<Pool, String> {
     })
 }
 
+/// Group summaries on the device that decode.
+fn summaries(pool: &Pool, key: &SealKey) -> usize {
+    let device = pool.device.visible_image();
+    let blocks = (0..pool.device.blocks()).map(DeviceBlock);
+    let decoded = blocks.map(|at| decode_summary(&device.block(at).0, key, (DeviceId(0), at)));
+    decoded.filter(Result::is_ok).count()
+}
+
 fn mount(pool: &Pool) -> Arc<Fs> {
     pool.mount_with(MountOptions { atime: Atime::Never, ..Default::default() })
 }
@@ -56,6 +67,10 @@ fn read_image(version: u32, name: &str) -> Outcome {
     assert_eq!(summary.pm_blocks.partial, if name == "shadows" { 3 } else { 0 });
     // Below PM: written blocks, and more that are preallocated or shadowed and not read for that.
     assert!(summary.cold_blocks_read >= 40 && summary.cold_blocks >= 10 + summary.cold_blocks_read);
+    let (superblock, _) = read_superblock(&*pool.pm, false)?;
+    assert_eq!(superblock.seal_key().is_secret(), name == "keyed");
+    assert_eq!(summary.metadata_below > 0, name == "keyed");
+    assert!(summaries(&pool, &superblock.seal_key()) > 0, "{name}: no group summary");
     let fs = mount(&pool);
     assert_eq!(fs.status()?.recovery.records_replayed > 5, name == "killed");
     assert_eq!(listing(&fs)?, expected, "{name}: the tree");

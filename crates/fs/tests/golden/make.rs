@@ -3,7 +3,9 @@
 use super::common::{CALLER, Pool, ROOT};
 use std::sync::Arc;
 use terrace_format::Ino;
-use terrace_fs::{Allocate, Fs, FsResult, SetAttributes, Wait, WriteFlags, XattrMode};
+use terrace_fs::{
+    Allocate, Fs, FsResult, MetadataMoves, MountOptions, SetAttributes, Wait, WriteFlags, XattrMode,
+};
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{PmImage, RecordedPm};
@@ -28,6 +30,11 @@ pub const RECIPES: &[Recipe] = &[
         "shadows",
         "The clean pool with the feature partial-shadows and some of them over cold blocks, unmounted in order.",
         shadows,
+    ),
+    (
+        "keyed",
+        "The clean pool with the features metadata-below and keyed-seals, metadata pages and group summaries below.",
+        keyed,
     ),
 ];
 
@@ -168,6 +175,15 @@ fn shadows() -> FsResult<Pool> {
     {
         fs.write(ino, block * 4096 + at, &vec![0xdd; length], WriteFlags::default(), W)?;
     }
+    fs.unmount()?;
+    Ok(pool)
+}
+
+/// Metadata pages go down, beside the summaries of the groups that went before.
+fn keyed() -> FsResult<Pool> {
+    let pool = clean()?;
+    let fs = pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..Default::default() });
+    fs.lower_metadata_now()?;
     fs.unmount()?;
     Ok(pool)
 }

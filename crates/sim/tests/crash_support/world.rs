@@ -125,6 +125,7 @@ pub fn format_options(ordered: bool) -> FormatOptions {
         label: "crash".into(),
         uuid: [7; 16],
         hash_key: [9; 16],
+        seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: ordered,
         chunk_blocks: 16,
