@@ -175,7 +175,10 @@ impl Fs {
             let _guard = self.locks.read(ino);
             let inode = self.load_to_read(ino)?;
             let has_cold = inode.slot.has(flag::HAS_COLD);
-            let prefer = if write || truncate { Prefer::Direct } else { self.preferred(&inode, has_cold)? };
+            // Of a set-id program each start is to be seen.
+            let is_direct =
+                write || truncate || inode.slot.is_regular() && inode.slot.mode.get() & 0o6000 != 0;
+            let prefer = if is_direct { Prefer::Direct } else { self.preferred(&inode, has_cold)? };
             Ok((self.references.open(ino, prefer, drop_pages.is_some(), wait), has_cold))
         };
         let (mode, has_cold) = loop {

@@ -45,6 +45,36 @@ impl Fs {
         })
     }
 
+    /// Removes set-id bits before somebody without CAP_FSETID changes content otherwise than by a write or a truncation.
+    /// `in_group`: the caller is in the file's group; then a set-group-id bit stays where the group may not execute the file,
+    /// as on Linux.
+    ///
+    /// # Errors
+    /// ESTALE, EIO.
+    pub fn lose_set_id(&self, ino: Ino, in_group: bool, wait: Wait) -> FsResult<()> {
+        let mut op = Op::reclaiming(wait);
+        self.run(&mut op, 256, |reservation, _op| {
+            let _guard = self.locks.write(ino);
+            let inode = self.load(ino)?;
+            self.expect_no_capability(&inode)?;
+            let mut slot = inode.slot;
+            inode.log_pending_times(&mut slot);
+            kill_set_id(&mut slot);
+            if !in_group {
+                slot.mode = (slot.mode.get() & !0o2000).into();
+            }
+            if !inode.slot.is_regular() || slot.mode == inode.slot.mode {
+                return Ok(());
+            }
+            slot.ctime = self.now().into();
+            let mut staged = Staged::new(self, None, false);
+            log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            staged.commit(reservation)?;
+            self.settle(&inode, &slot, inode.size(), 0);
+            Ok(())
+        })
+    }
+
     fn changed(&self, inode: &Inode, change: &SetAttributes) -> terrace_format::inode::InodeSlot {
         let mut slot = inode.slot;
         inode.log_pending_times(&mut slot);

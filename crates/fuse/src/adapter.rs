@@ -7,11 +7,12 @@
 //! Kernel caching. The daemon is the only writer, so names (absent ones too) and attributes are valid for
 //! a day; the kernel itself invalidates what its own requests change: size, blocks, mtime and ctime after
 //! writes, atime after reads that reach the daemon, a directory after a change in it. Migration changes
-//! none of them. Two cases are left, told explicitly: set-id bits removed by a write or an open that truncates; and pages
-//! of a file that was open directly, dropped before the first open that has it cached is answered (decision 0020).
+//! none of them. Two cases are left: the mode of a file with set-id bits is not remembered ([`crate::set_id`]); and pages
+//! of a file that was open directly are dropped before the first open that has it cached is answered (decision 0020).
 
 use crate::convert::{allocate, attributes, errno, file_type, ino, open_flags, set_time, xattr_mode};
 use crate::session;
+use crate::set_id::{Changes, Changing, Rights, has_set_id, is_to_run, valid};
 use crate::waiting::Waiting;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -46,7 +47,9 @@ thread_local! {
 pub struct Adapter {
     fs: Arc<Fs>,
     waiting: Option<Waiting>,
-    kernel: Arc<OnceLock<Notifier>>,
+    /// Lives as long as the session; others only look whether it does.
+    _kernel: Arc<OnceLock<Notifier>>,
+    changes: Arc<Changes>,
     control: Vec<u8>,
 }
 
@@ -69,12 +72,6 @@ fn unless_it_waits<T>(result: FsResult<T>) -> Result<Option<T>, Errno> {
 
 fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid() }
-}
-
-/// Whether the kernel wants set-id bits removed when this caller changes a file's size. The kernel says so
-/// with a flag that `fuser` 0.18 does not pass on; it means "without CAP_FSETID".
-fn kills_set_id(request: &Request) -> bool {
-    request.uid() != 0
 }
 
 fn generation(attributes: &Attributes) -> Generation {
@@ -131,7 +128,7 @@ macro_rules! listing {
 listing!(ReplyDirectory, ReplyDirectoryPlus);
 
 fn entry(reply: ReplyEntry, found: Attributes) {
-    reply.entry(&VALID, &attributes(&found), generation(&found));
+    reply.entry_with_ttls(&valid(&found), &VALID, &attributes(&found), generation(&found));
 }
 
 fn done(reply: ReplyEmpty, (): ()) {
@@ -150,7 +147,7 @@ impl Adapter {
             let kernel = notifier.as_ref().and_then(|notifier| notifier.get());
             kernel.is_some_and(|kernel| kernel.inval_inode(INodeNo(number.0), 0, 0).is_ok())
         });
-        Adapter { fs, waiting: Some(Waiting::new()), kernel, control }
+        Adapter { fs, waiting: Some(Waiting::new()), _kernel: kernel, changes: Arc::default(), control }
     }
 
     /// Runs `call` in this thread, or, when it would have to wait, in a waiting thread with its own copy of
@@ -251,22 +248,22 @@ impl Adapter {
         guarded(operation, || call(&self.fs).map_err(|error| errno(&error)))
     }
 
-    /// What to do once an operation by an unprivileged caller has succeeded: when the file had set-id
-    /// bits the kernel must forget its attributes, because it checks permissions with those it knows.
-    fn forget_set_id(&self, node: INodeNo, kills: bool) -> impl FnOnce() + Send + 'static {
-        let had = kills
-            && self
-                .direct("getattr", |fs| fs.getattr(ino(node)))
-                .is_ok_and(|found| found.mode & (libc::S_ISUID | libc::S_ISGID) != 0);
-        let kernel = had.then(|| Arc::clone(&self.kernel));
-        move || {
-            if let Some(notifier) = kernel.as_ref().and_then(|kernel| kernel.get())
-                && let Err(error) = notifier.inval_inode(node, -1, 0)
-                && error.raw_os_error() != Some(libc::ENOENT)
-            {
-                tracing::warn!(inode = node.0, %error, "kernel did not forget attributes");
-            }
+    /// Attributes of a file that may have set-id bits to lose; `None` when it has none. The kernel lets nobody change the
+    /// mode while it has content changed.
+    fn set_id_file(&self, node: INodeNo) -> Option<Result<Attributes, Errno>> {
+        let found = self.direct("getattr", |fs| fs.try_getattr(ino(node), Wait::Never));
+        // What cannot be seen without waiting may have some.
+        if found.as_ref().is_ok_and(|found| !has_set_id(found)) { None } else { Some(found) }
+    }
+
+    /// Of a caller that changes content: `None` when no set-id bits go, else whether it is in the file's group.
+    fn takes_set_id(&self, request: &Request, node: INodeNo) -> Option<(bool, Changing)> {
+        let found = self.set_id_file(node)?;
+        let rights = Rights::of(request);
+        if rights.keeps_set_id {
+            return None;
         }
+        Some((found.is_ok_and(|found| rights.is_in(found.gid)), self.changes.begin(&self.fs, node.0)))
     }
 }
 
@@ -351,6 +348,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
+        self.changes.forget(node.0);
         let _ = self.direct("forget", |fs| {
             fs.forget(ino(node), count);
             Ok(())
@@ -359,7 +357,9 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let call = move |fs: &Fs, _: &[u8], wait| fs.try_getattr(ino(node), wait);
-        self.attempt("getattr", &[], reply, call, |reply, found| reply.attr(&VALID, &attributes(&found)));
+        self.attempt("getattr", &[], reply, call, |reply, found| {
+            reply.attr(&valid(&found), &attributes(&found));
+        });
     }
 
     fn setattr(
@@ -380,6 +380,7 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let loss = size.and_then(|_| self.takes_set_id(request, node));
         let change = SetAttributes {
             mode: mode.map(|mode| mode & 0o7777),
             uid,
@@ -387,11 +388,12 @@ impl Filesystem for Adapter {
             size,
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
-            kill_set_id: size.is_some() && kills_set_id(request),
+            kill_set_id: loss.is_some(),
         };
         let call = move |fs: &Fs, _: &[u8], wait| fs.setattr(ino(node), &change, wait);
         self.attempt("setattr", &[], reply, call, |reply, found: Attributes| {
-            reply.attr(&VALID, &attributes(&found));
+            drop(loss);
+            reply.attr(&valid(&found), &attributes(&found));
         });
     }
 
@@ -471,8 +473,11 @@ impl Filesystem for Adapter {
     }
 
     /// O_TRUNC does not come here: the kernel sends a setattr after the open (see `negotiate`).
-    fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let handle = self.fs.new_handle();
+        if is_to_run(flags) && self.changes.restarts(node.0, request.pid()) {
+            return reply.error(Errno::ESTALE);
+        }
         let call = move |fs: &Fs, _: &[u8], wait| fs.open(ino(node), false, wants_write(flags), wait);
         self.attempt("open", &[], reply, call, move |reply, mode| {
             reply.opened(FileHandle(handle), open_flags(mode));
@@ -495,7 +500,8 @@ impl Filesystem for Adapter {
         let handle = self.fs.new_handle();
         let accept = move |reply: ReplyCreate, (found, open_mode): (Attributes, OpenMode)| {
             let flags = open_flags(open_mode);
-            reply.created(&VALID, &attributes(&found), generation(&found), FileHandle(handle), flags);
+            let valid = valid(&found);
+            reply.created(&valid, &attributes(&found), generation(&found), FileHandle(handle), flags);
         };
         self.attempt("create", name.as_bytes(), reply, call, accept);
     }
@@ -504,13 +510,16 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         node: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if is_to_run(flags) && self.changes.overtook(node.0, handle.0) {
+            return reply.error(Errno::ETXTBSY);
+        }
         let size = size as usize;
         let Some(reply) = self.read_here(node, offset, size, Wait::Never, reply) else { return };
         let Some(waiting) = &self.waiting else { return reply.error(Errno::EIO) };
@@ -544,7 +553,8 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let after = self.forget_set_id(node, kills);
+        let loses = kills && self.set_id_file(node).is_some();
+        let changing = loses.then(|| self.changes.begin(&self.fs, node.0));
         let flags = terrace_fs::WriteFlags {
             sync: flags.0 & libc::O_DSYNC != 0, // O_SYNC contains it
             kill_set_id: kills,
@@ -575,8 +585,8 @@ impl Filesystem for Adapter {
             }
         };
         self.attempt_write(data, reply, call, |reply, count: usize| {
+            drop(changing);
             reply.written(count as u32);
-            after();
         });
     }
 
@@ -668,7 +678,7 @@ impl Filesystem for Adapter {
         self.list("readdirplus", reply, move |fs, wait, reply| {
             fs.try_readdir_plus(ino(node), cookie, wait, &mut |found, attr| {
                 let (name, number) = (OsStr::from_bytes(&found.name), INodeNo(found.ino.0));
-                !reply.add(number, found.cookie, name, &VALID, &attributes(attr), generation(attr))
+                !reply.add(number, found.cookie, name, &valid(attr), &attributes(attr), generation(attr))
             })
         });
     }
@@ -747,7 +757,7 @@ impl Filesystem for Adapter {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -758,8 +768,17 @@ impl Filesystem for Adapter {
         let Some(how) = allocate(mode) else {
             return reply.error(Errno::EOPNOTSUPP);
         };
-        let call = move |fs: &Fs, _: &[u8], wait| fs.fallocate(ino(node), offset, length, how, wait);
-        self.attempt("fallocate", &[], reply, call, done);
+        let (in_group, changing) = self.takes_set_id(request, node).unzip();
+        let call = move |fs: &Fs, _: &[u8], wait| {
+            if let Some(in_group) = in_group {
+                fs.lose_set_id(ino(node), in_group, wait)?;
+            }
+            fs.fallocate(ino(node), offset, length, how, wait)
+        };
+        self.attempt("fallocate", &[], reply, call, |reply, ()| {
+            drop(changing);
+            reply.ok();
+        });
     }
 
     fn lseek(

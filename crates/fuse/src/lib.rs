@@ -15,6 +15,7 @@ mod convert;
 pub mod device;
 pub mod null;
 pub mod session;
+mod set_id;
 mod waiting;
 
 pub use adapter::{Adapter, CONTROL_XATTR};

@@ -5,6 +5,7 @@ mod content;
 mod journal;
 mod model;
 mod programs;
+mod set_id;
 mod stall;
 mod stress;
 mod system;
@@ -22,6 +23,11 @@ const USAGE: &str = "usage:
   terrace-suites writer DIR JOURNAL SEED     write and fsync until the mount fails, keeping JOURNAL
   terrace-suites verify DIR JOURNAL          compare DIR with what JOURNAL says was acknowledged
   terrace-suites programs DIR                system calls that programs rely on, checked one by one
+  terrace-suites set-id DIR                  an unprivileged user changes set-id programs and runs them (root)
+  terrace-suites set-id-attack FILE CHANGE   changes a program and runs it at once
+  terrace-suites set-id-writer FILE          writes to a program as soon as nobody runs it
+  terrace-suites set-id-runner FILE          runs a program until it has become longer
+  terrace-suites effective-user              say with whose rights this runs
   terrace-suites append FILE COUNT LETTER    append COUNT lines with O_APPEND
   terrace-suites hold FILE KIND              hold a lock (flock, fcntl, ofd) until standard input ends
   terrace-suites stall-fill DIR              make the files of the stall test: hot and cold
@@ -39,6 +45,11 @@ fn run(arguments: &[String]) -> Outcome<()> {
         ["writer", dir, journal, seed] => writer::run(Path::new(dir), Path::new(journal), number(seed)?),
         ["verify", dir, journal] => verify::run(Path::new(dir), Path::new(journal)),
         ["programs", dir] => programs::run(Path::new(dir)),
+        ["set-id", dir] => set_id::run(Path::new(dir)),
+        ["set-id-attack", file, how] => set_id::attack(Path::new(file), how),
+        ["set-id-writer", file] => set_id::write_between(Path::new(file)),
+        ["set-id-runner", file] => set_id::run_until_longer(Path::new(file)),
+        ["effective-user"] => set_id::say_effective_user(),
         ["append", file, count, letter] => programs::append(Path::new(file), number(count)?, letter),
         ["hold", file, kind] => programs::hold(Path::new(file), kind),
         ["stall-fill", dir] => stall::fill(Path::new(dir)),

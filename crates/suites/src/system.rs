@@ -128,6 +128,12 @@ pub(crate) fn open_truncating(path: &std::path::Path) -> io::Result<std::fs::Fil
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(file) })
 }
 
+/// geteuid(2).
+pub(crate) fn effective_user() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// renameat2(2) with flags.
 pub(crate) fn rename(from: &std::ffi::CStr, to: &std::ffi::CStr, flags: u32) -> io::Result<()> {
     // SAFETY: both strings live through the call and end with a zero.
