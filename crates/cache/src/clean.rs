@@ -7,10 +7,16 @@ use crate::page::Page;
 use crate::shard::Shard;
 use crate::{BlockCache, Found, TOGETHER};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_media::PageMemory;
 use terrace_runtime::sync::atomic::Ordering;
 
-/// How often clean pages are looked at for buffers that are kept for few of them: a second.
-const TIDY_NS: u64 = 1_000_000_000;
+/// Pages that one insertion drops at most, under a lock that others wait for. One would do to keep to the budget; more come up
+/// to a lower one, and drop what was read ahead for nobody.
+const DROPPED_BY_INSERTION: usize = 32;
+/// Pages of a shard that [`BlockCache::give_back`] drops at most: a millisecond.
+const DROPPED_AT_ONCE: usize = 1024;
+/// Memory of dropped pages that is kept for the next ones.
+const KEPT_BYTES: u64 = 4 << 20;
 
 /// The part of the pages that came lately: one in so many.
 const LATELY: usize = 8;
@@ -24,7 +30,7 @@ const AHEAD: usize = 4;
 const CLEAN: [List; 3] = [List::Ahead, List::Late, List::Stays];
 
 impl Shard {
-    fn clean(&self) -> usize {
+    pub(crate) fn clean(&self) -> usize {
         CLEAN.iter().map(|list| self.length(*list)).sum()
     }
 
@@ -91,9 +97,11 @@ impl BlockCache {
     /// Adds a clean page; `asked` says whether somebody wanted it (one read ahead was not). A dirty page is newer and
     /// stays.
     pub fn insert(&self, key: PageKey, version: u64, page: Page, asked: bool, now_ns: u64) {
-        if self.pages_per_shard == 0 {
+        if self.most_pages() == 0 {
             return;
         }
+        // Of its own: of a buffer of many pages one would keep all the others.
+        let page = page.alone();
         let mut shard = self.shard(&key).lock();
         match shard.find(key) {
             Some(at) if shard.header(at).list == List::Dirty => return,
@@ -106,9 +114,14 @@ impl BlockCache {
         if asked {
             shard.frequency.count(&key);
         }
+        self.add_clean(&mut shard, header, page, now_ns);
+    }
+
+    pub(crate) fn add_clean(&self, shard: &mut Shard, header: Header, page: Page, now_ns: u64) {
         shard.add(header, Some(page));
         self.clean_pages.fetch_add(1, Ordering::Relaxed);
-        self.shrink(&mut shard, now_ns);
+        self.shrink(shard, DROPPED_BY_INSERTION, now_ns);
+        shard.frequency.grow_to(shard.clean());
     }
 
     pub(crate) fn drop_clean(&self, shard: &mut Shard, at: u32) {
@@ -116,10 +129,19 @@ impl BlockCache {
         self.clean_pages.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn shrink(&self, shard: &mut Shard, now_ns: u64) {
-        while let Some(victim) = shard.victim(self.pages_per_shard, now_ns) {
+    /// Drops what has expired or is beyond the budget, at most so many pages; true when there may be more.
+    fn shrink(&self, shard: &mut Shard, at_once: usize, now_ns: u64) -> bool {
+        let most = self.most_pages();
+        for _ in 0..at_once {
+            let Some(victim) = shard.victim(most, now_ns) else { return false };
             self.drop_clean(shard, victim);
         }
+        true
+    }
+
+    /// The budget of a shard.
+    pub(crate) fn most_pages(&self) -> usize {
+        self.pages_per_shard.load(Ordering::Relaxed)
     }
 
     /// Drops a clean page (its block has come into PM).
@@ -171,25 +193,37 @@ impl BlockCache {
         }
     }
 
-    /// Drops pages whose lifetime has ended; called now and then from background work. What is left of a buffer whose
-    /// other pages have gone gets one of its own, once a second.
-    pub fn expire(&self, now_ns: u64) {
-        let due_ns = self.tidy_at_ns.load(Ordering::Relaxed);
-        let tidies = now_ns >= due_ns;
-        if tidies {
-            self.tidy_at_ns.store(now_ns.saturating_add(TIDY_NS), Ordering::Relaxed);
-        }
+    /// Drops a piece of the pages whose lifetime has ended or that are beyond the budget, and gives memory that no page has
+    /// to the system; called now and then from background work. True when there is more to do at once.
+    pub fn give_back(&self, now_ns: u64) -> bool {
+        let mut more = false;
         for shard in &self.shards {
-            self.shrink(&mut shard.lock(), now_ns);
+            let mut shard = shard.lock();
+            if self.shrink(&mut shard, DROPPED_AT_ONCE, now_ns) {
+                more = true;
+            } else {
+                shard.compact();
+            }
         }
-        for shard in self.shards.iter().filter(|_| tidies) {
-            shard.lock().tidy();
-        }
+        // What is left of it goes with the next call: whether there is more is of this cache alone, and others share that memory.
+        PageMemory::of_process().release(KEPT_BYTES);
+        more
     }
 
     /// Most bytes of clean pages that it keeps.
     pub fn budget_bytes(&self) -> u64 {
-        (self.pages_per_shard * self.shards.len()) as u64 * BLOCK_SIZE
+        (self.most_pages() * self.shards.len()) as u64 * BLOCK_SIZE
+    }
+
+    /// Changes that, for a cache that was made with [`crate::LEAST_ADJUSTABLE_BYTES`] or more. Pages beyond a lower one go by
+    /// [`Self::give_back`] and, some with each, by insertions. Dirty pages stay.
+    pub fn set_budget(&self, bytes: u64) {
+        self.pages_per_shard.store((bytes / BLOCK_SIZE) as usize / self.shards.len(), Ordering::Relaxed);
+    }
+
+    /// Bytes of memory that clean pages have, and that dropped ones have had and nobody else has taken yet.
+    pub fn held_bytes(&self) -> u64 {
+        self.bytes() + PageMemory::of_process().ready_bytes()
     }
 
     /// Bytes of clean pages.

@@ -205,12 +205,10 @@ impl BlockCache {
                 return Installed::Dirty;
             }
             shard.remove(at);
-            if self.pages_per_shard > 0 {
+            if self.most_pages() > 0 {
                 let mut header = Header::new(copy.key, List::Late, clean_version, now_ns);
                 header.touches = 1;
-                shard.add(header, Some(copy.page.clone()));
-                self.clean_pages.fetch_add(1, Ordering::Relaxed);
-                self.shrink(&mut shard, now_ns);
+                self.add_clean(&mut shard, header, copy.page.alone(), now_ns);
             }
         }
         self.files.remove(copy.key);

@@ -2,6 +2,9 @@
 //! which the least counts (a count-min sketch), halved now and then ([TinyLFU]: Einziger, Friedman, Manes, ACM TOS 13(4),
 //! 2017). It decides who stays when pages have to go (`clean.rs`): what is asked for often displaces what is not, and a scan
 //! or a loop longer than the cache displaces nothing.
+//!
+//! There are as many counters as the pages that a shard has had need, not as its budget would: a counter is chosen by the low
+//! bits of a hash, so each of twice as many begins as a copy of the half that it came from, and says no less than before.
 
 use crate::header::PageKey;
 
@@ -27,6 +30,30 @@ impl Frequency {
     pub fn new(pages: usize) -> Frequency {
         let counters = vec![0; (pages * PER_PAGE).next_power_of_two()];
         Frequency { counters, period: (pages * PERIOD).max(1), counted: 0 }
+    }
+
+    /// As many counters as so many pages need, if there are fewer.
+    pub fn grow_to(&mut self, pages: usize) {
+        if pages * PERIOD <= self.period {
+            return;
+        }
+        while self.counters.len() < pages * PER_PAGE {
+            self.counters.extend_from_within(..);
+        }
+        self.period = self.counters.len() / PER_PAGE * PERIOD;
+    }
+
+    /// No more counters than so many pages need. One that stands for two says what the larger said.
+    pub fn shrink_to(&mut self, pages: usize) {
+        let length = (pages * PER_PAGE).next_power_of_two();
+        while self.counters.len() > length {
+            let upper = self.counters.split_off(self.counters.len() / 2);
+            self.counters.iter_mut().zip(upper).for_each(|(lower, upper)| *lower = upper.max(*lower));
+        }
+        self.counters.shrink_to_fit();
+        self.period = (self.counters.len() / PER_PAGE).max(1) * PERIOD;
+        // The next halving is not due for being that of a smaller shard.
+        self.counted = self.counted.min(self.period / 2);
     }
 
     fn places(&self, key: &PageKey) -> [usize; ROWS as usize] {
@@ -77,5 +104,27 @@ mod tests {
         assert!((1000..1100).filter(|block| frequency.of(&key(*block)) > 0).count() <= 10);
         (0..3000).for_each(|block| frequency.count(&key(10_000 + block)));
         assert!(frequency.of(&key(40)) <= 3, "forgotten in time");
+    }
+
+    /// Counters were made for the budget, and each touched block has four somewhere among them: of a cache that may have
+    /// 10 GiB they took 128 MiB as soon as it had one.
+    #[test]
+    fn there_are_as_many_counters_as_pages_need_and_none_forgets() {
+        let key = |block| PageKey { ino: Ino(7), generation: 3, block: FileBlock(block) };
+        let mut frequency = Frequency::new(100);
+        (0..5).for_each(|_| frequency.count(&key(40)));
+        frequency.grow_to(100);
+        assert_eq!(frequency.counters.len(), 4096);
+        frequency.grow_to(1000);
+        assert_eq!((frequency.counters.len(), frequency.of(&key(40))), (32_768, 5));
+        (0..1000).for_each(|block| frequency.count(&key(block)));
+        let wrong = (0..1000).filter(|block| *block != 40 && frequency.of(&key(*block)) != 1).count();
+        assert!(wrong <= 20, "{wrong} of 999 counted too high");
+        frequency.shrink_to(100);
+        assert_eq!(frequency.counters.len(), 4096);
+        assert!(frequency.of(&key(40)) >= 6 && (0..1000).all(|block| frequency.of(&key(block)) >= 1));
+        frequency.shrink_to(0);
+        frequency.count(&key(40));
+        assert!(frequency.of(&key(40)) >= 6);
     }
 }

@@ -77,8 +77,9 @@ pub(crate) enum List {
     Dirty = 3,
 }
 
-/// Number of lists.
+/// Number of lists, and each of them.
 pub(crate) const LISTS: usize = 4;
+pub(crate) const ALL: [List; LISTS] = [List::Ahead, List::Late, List::Stays, List::Dirty];
 
 /// The header of a block.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,8 @@
 //! dirty ones go by their last write.
 //!
 //! Invariants: a clean page is used only if its version equals the present one of its (inode, block) (design
-//! S6); clean pages together stay within the budget; a dirty page leaves only by a call that says so.
+//! S6); clean pages together stay within the budget, or go until they are, where that was lowered; a dirty page leaves only
+//! by a call that says so, whatever the budget.
 //! Lock order: a shard's lock and a lock of the index of dirty blocks are innermost, and never held together.
 #![forbid(unsafe_code)]
 
@@ -23,7 +24,7 @@ pub use page::Page;
 use shard::Shard;
 use terrace_format::BLOCK_SIZE;
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::AtomicU64;
+use terrace_runtime::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// A clean page that was found.
 pub struct Found {
@@ -37,6 +38,9 @@ pub struct Found {
 const SHARDS: usize = 16;
 const LEAST_PAGES: usize = 32 * TOGETHER as usize;
 
+/// From this budget on a cache has all its shards, and can be given any larger one as if it had been made with it.
+pub const LEAST_ADJUSTABLE_BYTES: u64 = (SHARDS * LEAST_PAGES) as u64 * BLOCK_SIZE;
+
 /// Blocks of a file that lie in one shard, so that a prefetch takes few locks.
 const TOGETHER: u64 = 32;
 
@@ -44,13 +48,12 @@ const TOGETHER: u64 = 32;
 pub struct BlockCache {
     shards: Vec<Mutex<Shard>>,
     files: dirty::Files,
-    pages_per_shard: usize,
+    /// The budget of each shard.
+    pages_per_shard: AtomicUsize,
     lifetime_ns: u64,
     clean_pages: AtomicU64,
     dirty_count: AtomicU64,
     versions: AtomicU64,
-    /// When [`BlockCache::expire`] looks at all pages again.
-    tidy_at_ns: AtomicU64,
 }
 
 impl BlockCache {
@@ -63,12 +66,11 @@ impl BlockCache {
         BlockCache {
             shards: (0..shards).map(|_| Mutex::new(Shard::new(pages_per_shard))).collect(),
             files: dirty::Files::new(),
-            pages_per_shard,
+            pages_per_shard: AtomicUsize::new(pages_per_shard),
             lifetime_ns,
             clean_pages: AtomicU64::new(0),
             dirty_count: AtomicU64::new(0),
             versions: AtomicU64::new(1),
-            tidy_at_ns: AtomicU64::new(0),
         }
     }
 

@@ -2,52 +2,63 @@
 
 use std::sync::Arc;
 use terrace_format::BLOCK_SIZE;
+use terrace_media::PageMemory;
 use terrace_media::block::{AlignedBlock, Buffer};
+use terrace_media::page_memory::OwnPage;
 
-/// A page inside a buffer that one device read filled, or in one of its own.
+const SIZE: usize = BLOCK_SIZE as usize;
+
+/// A page: part of the buffer that one device read filled, or one of its own.
 #[derive(Clone)]
-pub struct Page {
-    buffer: Arc<Buffer>,
-    index: usize,
+pub struct Page(Memory);
+
+#[derive(Clone)]
+enum Memory {
+    Shared { buffer: Arc<Buffer>, index: usize },
+    Own(Arc<OwnPage>),
 }
 
 impl Page {
     /// The `index`-th block of a buffer; `None` beyond its end.
     pub fn new(buffer: Arc<Buffer>, index: usize) -> Option<Page> {
-        (index < buffer.len()).then_some(Page { buffer, index })
+        (index < buffer.len()).then_some(Page(Memory::Shared { buffer, index }))
     }
 
-    /// A page of zeros in a buffer of its own.
+    /// A page of zeros of its own.
     pub fn zeroed() -> Page {
-        Page { buffer: Arc::new(vec![AlignedBlock::zeroed()]), index: 0 }
+        Page(Memory::Own(Arc::new(PageMemory::of_process().zeroed())))
     }
 
-    /// This page in a buffer of its own.
+    /// A page of its own with this content.
+    pub fn copy(content: &[u8; SIZE]) -> Page {
+        Page(Memory::Own(Arc::new(PageMemory::of_process().copy(content))))
+    }
+
+    /// This page as one of its own, which keeps no others in memory.
     pub fn alone(&self) -> Page {
-        if self.buffer.len() == 1 {
-            return self.clone();
+        match &self.0 {
+            Memory::Own(_) => self.clone(),
+            Memory::Shared { .. } => Page::copy(self.bytes()),
         }
-        Page { buffer: Arc::new(vec![AlignedBlock(*self.bytes())]), index: 0 }
-    }
-
-    /// Whether it keeps more than twice the bytes in DRAM that anybody has use for.
-    pub(crate) fn is_wasteful(&self) -> bool {
-        self.buffer.len() > 2 * Arc::strong_count(&self.buffer)
     }
 
     /// The block's bytes.
-    pub fn bytes(&self) -> &[u8; BLOCK_SIZE as usize] {
-        const EMPTY: &AlignedBlock = &AlignedBlock([0; BLOCK_SIZE as usize]);
-        &self.buffer.get(self.index).unwrap_or(EMPTY).0
+    pub fn bytes(&self) -> &[u8; SIZE] {
+        const EMPTY: &AlignedBlock = &AlignedBlock([0; SIZE]);
+        match &self.0 {
+            Memory::Own(page) => page.bytes(),
+            Memory::Shared { buffer, index } => &buffer.get(*index).unwrap_or(EMPTY).0,
+        }
     }
 
     /// The bytes to change. What others hold of this page stays as it is: then this becomes a copy.
-    pub fn bytes_mut(&mut self) -> &mut [u8; BLOCK_SIZE as usize] {
-        if self.buffer.len() != 1 || self.index != 0 || Arc::get_mut(&mut self.buffer).is_none() {
-            let copy = AlignedBlock(*self.bytes());
-            self.buffer = Arc::new(vec![copy]);
-            self.index = 0;
+    pub fn bytes_mut(&mut self) -> &mut [u8; SIZE] {
+        if matches!(self.0, Memory::Shared { .. }) {
+            *self = Page::copy(self.bytes());
         }
-        &mut Arc::make_mut(&mut self.buffer)[0].0
+        match &mut self.0 {
+            Memory::Own(page) => Arc::make_mut(page).bytes_mut(),
+            Memory::Shared { .. } => unreachable!("it has just become a page of its own"),
+        }
     }
 }

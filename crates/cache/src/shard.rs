@@ -4,9 +4,12 @@
 //! is spare.
 
 use crate::frequency::Frequency;
-use crate::header::{Header, LISTS, List, NONE, PageKey};
+use crate::header::{ALL, Header, LISTS, List, NONE, PageKey};
 use crate::page::Page;
 use std::collections::HashMap;
+
+/// A shard of fewer places keeps them.
+const WORTH_COMPACTING: usize = 1024;
 
 #[derive(Clone, Copy)]
 struct Ends {
@@ -107,11 +110,29 @@ impl Shard {
         self.spare.push(at);
     }
 
-    /// Gives pages a buffer of their own that keep a large one for few of them.
-    pub fn tidy(&mut self) {
-        for page in self.pages.iter_mut().flatten().filter(|page| page.is_wasteful()) {
-            *page = page.alone();
+    /// How many blocks it has places for.
+    #[cfg(test)]
+    pub fn places(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Gives back the places of blocks that have gone, where those are three of four: a cache that was large kept a thirtieth
+    /// of its size for the headers of what it no longer had.
+    pub fn compact(&mut self) {
+        if self.headers.len() < WORTH_COMPACTING || self.spare.len() < self.headers.len() / 4 * 3 {
+            return;
         }
+        let mut small = Shard::new(0);
+        for list in ALL {
+            let mut at = self.oldest(list);
+            while let Some(place) = at {
+                at = self.younger(place);
+                small.add(self.headers[place as usize], self.pages[place as usize].take());
+            }
+        }
+        std::mem::swap(&mut small.frequency, &mut self.frequency);
+        small.frequency.shrink_to(small.clean());
+        *self = small;
     }
 
     /// Puts a block at the front of a list.

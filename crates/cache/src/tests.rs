@@ -1,6 +1,8 @@
+#![allow(clippy::unwrap_used)]
+
 use crate::header::{Header, List};
 use crate::shard::Shard;
-use crate::{BlockCache, Home, Installed, Lines, Page, PageKey};
+use crate::{BlockCache, Home, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey};
 use std::sync::Arc;
 use terrace_format::{FileBlock, Ino};
 use terrace_media::block::AlignedBlock;
@@ -124,11 +126,10 @@ fn a_copy_older_than_the_installed_one_is_not_installed() {
 }
 
 /// A page kept the whole buffer of the read that brought it, up to 2 MiB: random reads of a lower tier took thirty times
-/// the DRAM that `cache=` allows, and more.
+/// the DRAM that `cache=` allows, and more; later until a second had passed, or as long as half of the buffer was in use.
 #[test]
-fn a_page_keeps_no_buffer_for_itself() {
-    let budget = 4096 * 64;
-    let cache = BlockCache::new(budget, 100);
+fn a_page_keeps_no_buffer() {
+    let cache = BlockCache::new(4096 * 64, 100);
     let mut buffers = Vec::new();
     for read in 0..256 {
         let buffer = Arc::new(vec![AlignedBlock::zeroed(); 32]);
@@ -137,12 +138,81 @@ fn a_page_keeps_no_buffer_for_itself() {
             let page = Page::new(Arc::clone(&buffer), index).unwrap();
             cache.insert(key(read * 32 + index as u64), 1, page, index == 7, 0);
         }
-        cache.expire(read * 10);
     }
-    cache.expire(5_000_000_000);
-    let kept: u64 = buffers.iter().filter(|buffer| buffer.strong_count() > 0).map(|_| 32 * 4096).sum();
-    assert!(kept <= budget, "{kept} bytes of large buffers");
-    assert!(cache.get(key(255 * 32 + 7), 1, 5_000_000_000).is_some());
+    assert!(buffers.iter().all(|buffer| buffer.strong_count() == 0));
+    assert!(cache.get(key(255 * 32 + 7), 1, 0).is_some());
+}
+
+/// The budget was fixed when the cache was made.
+#[test]
+fn a_lower_budget_drops_clean_pages_by_pieces_and_no_dirty_page() {
+    const PAGES: u64 = 3 * LEAST_ADJUSTABLE_BYTES / 4096;
+    let cache = BlockCache::new(LEAST_ADJUSTABLE_BYTES, 100);
+    cache.set_budget(4 * LEAST_ADJUSTABLE_BYTES);
+    for block in 0..PAGES {
+        cache.insert(key(block), 1, page(0), true, 0);
+    }
+    // Shards do not get quite alike much.
+    assert!(cache.bytes() > 2 * LEAST_ADJUSTABLE_BYTES, "{} of a larger budget", cache.bytes());
+    for block in PAGES..PAGES + 5000 {
+        cache.add_dirty(key(block), Home::Block, Lines::ALL, page(7), 0);
+    }
+    cache.set_budget(LEAST_ADJUSTABLE_BYTES);
+    let mut pieces = 1;
+    let mut before = cache.bytes();
+    while cache.give_back(0) {
+        let dropped = (before - cache.bytes()) / 4096;
+        assert!(dropped <= 16 * 1024, "{dropped} pages at once");
+        (before, pieces) = (cache.bytes(), pieces + 1);
+    }
+    assert!(pieces > 2 && cache.bytes() <= LEAST_ADJUSTABLE_BYTES && cache.bytes() > 0);
+    // Not even all of it touches what is nowhere else.
+    cache.set_budget(0);
+    while cache.give_back(0) {}
+    assert_eq!((cache.bytes(), cache.dirty_pages()), (0, 5000));
+    let content = |block| cache.dirty(key(block)).map(|dirty| dirty.page.bytes()[9]);
+    assert!((PAGES..PAGES + 5000).all(|block| content(block) == Some(7)));
+    assert_eq!(cache.least_recently_written(|_| true), Some(key(PAGES)));
+    // An insertion does not do all of it, under its lock, while others wait.
+    cache.set_budget(4 * LEAST_ADJUSTABLE_BYTES);
+    (0..1000).for_each(|block| cache.insert(key(block), 1, page(0), true, 0));
+    cache.set_budget(LEAST_ADJUSTABLE_BYTES / 256);
+    let before = cache.bytes();
+    cache.insert(key(2000), 1, page(0), true, 0);
+    assert!(before - cache.bytes() <= 32 * 4096);
+}
+
+/// Headers, index and counters kept the size that they once had: a thirtieth of a cache that had been large.
+#[test]
+fn a_shard_that_was_large_gives_back_its_places() {
+    let mut shard = Shard::new(8);
+    for block in 0..10_000 {
+        let list = if block % 2 == 0 { List::Late } else { List::Stays };
+        shard.add(Header::new(key(block), list, block, 0), Some(page(block as u8)));
+        shard.frequency.grow_to(shard.clean());
+    }
+    (0..3).for_each(|_| shard.frequency.count(&key(9_990)));
+    for block in 0..9_900 {
+        let at = shard.find(key(block)).unwrap();
+        shard.remove(at);
+    }
+    let before = shard.places();
+    shard.compact();
+    assert!(shard.places() <= 100 && before >= 10_000);
+    assert!(shard.frequency.of(&key(9_990)) >= 3);
+    // Which is where, and in which order.
+    for (list, first) in [(List::Late, 9_900), (List::Stays, 9_901)] {
+        assert_eq!(shard.length(list), 50);
+        let mut at = shard.oldest(list);
+        for block in (first..10_000).step_by(2) {
+            let place = at.unwrap();
+            assert_eq!(shard.find(key(block)), Some(place));
+            assert_eq!(shard.header(place).version, block);
+            assert_eq!(shard.page(place).map(|page| page.bytes()[0]), Some(block as u8));
+            at = shard.younger(place);
+        }
+        assert_eq!(at, None);
+    }
 }
 
 #[test]
@@ -168,7 +238,7 @@ fn a_header_needs_no_page() {
     let without = shard.add(Header::new(key(2), List::Late, 1, 0), None);
     assert_eq!((shard.find(key(2)), shard.length(List::Late)), (Some(without), 2));
     assert!(shard.page(with).is_some() && shard.page(without).is_none());
-    shard.tidy();
+    shard.compact();
     assert_eq!(shard.younger(with), Some(without));
     shard.remove(without);
     // Its place is taken again, and not by a ghost.

@@ -223,7 +223,7 @@ pub struct Mount {
     pub pool: PathBuf,
     /// Where to mount it
     pub dir: PathBuf,
-    /// Options as in mount(8): ro, noatime, allow_other, cache=SIZE, kernel_cache=SIZE, buffer=SIZE, policy=NAME, data=MODE,
+    /// Options as in mount(8): ro, noatime, allow_other, cache=auto|SIZE, kernel_cache=SIZE, buffer=SIZE, policy=NAME, data=MODE,
     /// threshold=PERCENT (policy=anticache alone), sync_blocks=N, large_after=N, large_min=SIZE, large_pm=PERCENT, group=SIZE, prefetch=SIZE, prefetch_ms=N,
     /// touches=N, first_touch, read_times=N, whole_after_s=N, threshold_even=PERCENT, threshold_step=PERCENT,
     /// threshold_min=PERCENT, threshold_max=PERCENT, threshold_decay=N, dataflow_high=RATIO, dataflow_low=RATIO,

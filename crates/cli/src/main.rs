@@ -10,6 +10,7 @@ mod control;
 mod daemon;
 mod emulation;
 mod failure;
+mod memory;
 mod mounts;
 mod options;
 mod output;

@@ -2,11 +2,13 @@
 
 use crate::emulation::Emulation;
 use crate::failure::{Failure, Outcome, status};
+use crate::memory::SystemMemory;
 use crate::output::{human, parse_size};
 use crate::parameters;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use terrace_fs::{Atime, MetadataMoves, MountOptions, PolicyKind};
 
 /// Options, sorted by who takes them.
@@ -14,6 +16,8 @@ use terrace_fs::{Atime, MetadataMoves, MountOptions, PolicyKind};
 pub struct Options {
     /// For the file system.
     pub fs: MountOptions,
+    /// DRAM for clean pages; `None`: it follows the memory of the machine.
+    cache_bytes: Option<u64>,
     /// For the kernel.
     pub flags: Vec<String>,
     /// Devices that are not there are done without.
@@ -63,8 +67,12 @@ const MAX_PREFETCH_MS: u64 = 3_600_000;
 impl Options {
     /// Understands the words of all `-o`. `sloppy` ignores unknown ones, as mount -s asks.
     pub fn parse(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
-        let options = Options::parse_words(lists, root, sloppy)?;
+        let mut options = Options::parse_words(lists, root, sloppy)?;
         let misfit = |text| Failure::new(format!("mount options: {text}")).with_status(status::MOUNT_USAGE);
+        match options.cache_bytes {
+            Some(bytes) => options.fs.cache_bytes = bytes,
+            None => options.fs.memory = Some(Arc::new(SystemMemory::new())),
+        }
         options.fs.parameters.check().map_err(misfit)?;
         fits_in_memory(&options.fs, memory_bytes()).map_err(misfit)?;
         Ok(options)
@@ -74,6 +82,7 @@ impl Options {
     pub fn parse_words(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
         let mut options = Options {
             fs: MountOptions { kernel_cache_bytes: memory_bytes() / 2, ..MountOptions::default() },
+            cache_bytes: None,
             flags: Vec::new(),
             degraded: false,
             allow_other: root,
@@ -145,7 +154,11 @@ impl Options {
         let wrong = |what: &str| Failure::new(format!("mount option {name}={value}: {what}"));
         let size = || parse_size(value).map_err(|error| wrong(&error));
         match name {
-            "cache" => self.fs.cache_bytes = size()?,
+            "cache" if value == "auto" => self.cache_bytes = None,
+            "cache" => {
+                self.cache_bytes =
+                    Some(parse_size(value).map_err(|error| wrong(&format!("{error}, or auto")))?);
+            }
             "kernel_cache" => self.fs.kernel_cache_bytes = size()?,
             "buffer" => self.fs.buffer_bytes = size()?,
             "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
@@ -254,6 +267,9 @@ mod tests {
         assert!(options.fs.read_only && !options.allow_other);
         assert_eq!(options.fs.atime, Atime::Never);
         assert_eq!((options.fs.cache_bytes, options.fs.threshold_percent), (1 << 30, Some(50)));
+        assert!(options.fs.memory.is_none(), "as large as it was told");
+        let follows = |text| parse(text).is_ok_and(|options| options.fs.memory.is_some());
+        assert!(follows("ro") && follows("cache=1G,cache=auto") && !follows("cache=0"));
         assert_eq!(options.fs.group_bytes, 1 << 20);
         let kept = |text| parse(text).map_or(0, |options| options.fs.kernel_cache_bytes);
         assert_eq!(["kernel_cache=2M,cache=1G", "cache=1G,kernel_cache=2M"].map(kept), [2 << 20; 2]);
@@ -312,6 +328,7 @@ mod tests {
             ("metadata=below", "must be any or pm"),
             ("threshold=0", "from 1 to 99"),
             ("cache=lots", "not a size"),
+            ("cache=lots", "or auto"),
             ("cache=1000T", "more than the"),
             ("buffer=1000T", "of memory of this machine"),
             ("cache", "needs a value"),

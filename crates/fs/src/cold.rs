@@ -46,17 +46,22 @@ impl Fs {
         block: FileBlock,
         until: FileBlock,
     ) -> Attempt<Page> {
+        let need = || Need::Cold { ino: inode.ino, range: BlockRange::new(block, until) };
+        self.known_page(op, inode, block).ok_or_else(|| need().into())
+    }
+
+    /// A cold block's content, if this operation has read it or the cache has it. What the cold map says need not be asked
+    /// then: whoever changes it raises the version (S3). The caller holds the inode lock.
+    pub(crate) fn known_page(&self, op: &mut Op, inode: &Inode, block: FileBlock) -> Option<Page> {
         let version = self.cold_versions.get(inode.ino, block);
         if let Some((read_at, page)) = op.fetched.pages.get(&block)
             && *read_at == version
         {
-            return Ok(page.clone());
+            return Some(page.clone());
         }
-        if let Some(page) = self.cached_page(inode, block) {
-            op.fetched.pages.insert(block, (version, page.clone()));
-            return Ok(page);
-        }
-        Err(Need::Cold { ino: inode.ino, range: BlockRange::new(block, until) }.into())
+        let page = self.cached_page(inode, block)?;
+        op.fetched.pages.insert(block, (version, page.clone()));
+        Some(page)
     }
 
     /// A cold block's clean copy in DRAM, if there is one. The caller holds the inode lock.
@@ -232,10 +237,7 @@ impl Fs {
 
     fn keep_pages(&self, op: &mut Op, inode: &Inode, asked: BlockRange, pages: Vec<(FileBlock, Page)>) {
         let now = self.clock.monotonic_ns();
-        // Those that were read ahead go sooner, and would leave their part of the buffer to the others.
-        let few = asked.count() * 4 <= pages.len() as u64;
         for (block, page) in pages {
-            let page = if few && asked.first <= block && block < asked.end { page.alone() } else { page };
             let version = self.cold_versions.get(inode.ino, block);
             let key = inode.page_key(block);
             let wanted = asked.first <= block && block < asked.end;

@@ -4,6 +4,7 @@ use crate::device::Devices;
 use crate::files::Files;
 use crate::io_count::IoCount;
 use crate::locks::InodeLocks;
+use crate::memory::MemorySource;
 use crate::migration::Migration;
 use crate::mount::InPlace;
 use crate::numbers::InodeNumbers;
@@ -32,8 +33,8 @@ use terrace_map::{FileMap, InodeFileMap};
 use terrace_media::PmMedium;
 use terrace_placement::{Home, Parameters, Policy};
 use terrace_runtime::Clock;
-use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use terrace_runtime::sync::{Mutex, zeroed_words};
 use terrace_wal::{RecoveryReport, Wal};
 
 /// Has the kernel drop the pages of an inode; true when it did.
@@ -55,6 +56,9 @@ pub struct Fs {
     pub(crate) devices: Devices,
     pub(crate) io: IoCount,
     pub(crate) cache: BlockCache,
+    /// What the cache has a share of, if it has one, and what it has at least.
+    pub(crate) memory: Option<Arc<dyn MemorySource>>,
+    pub(crate) least_cache_bytes: u64,
     pub(crate) unwritten: Unwritten,
     pub(crate) write_back: WriteBack,
     pub(crate) cold_versions: ColdVersions,
@@ -135,7 +139,8 @@ impl ColdVersions {
     pub fn new(cached_blocks: u64) -> ColdVersions {
         let words =
             cached_blocks.saturating_mul(OF_CACHED).clamp(LEAST_WORDS, MOST_WORDS).next_power_of_two();
-        ColdVersions { words: (0..words).map(|_| AtomicU64::new(0)).collect() }
+        // Those of blocks that do not change take no memory.
+        ColdVersions { words: zeroed_words(words as usize) }
     }
 
     fn word(&self, ino: Ino, block: u64) -> &AtomicU64 {

@@ -22,6 +22,7 @@ mod fs;
 mod intent;
 mod io_count;
 mod locks;
+mod memory;
 mod metadata_status;
 mod migration;
 mod mkfs;
@@ -65,6 +66,7 @@ mod xattr;
 pub use errno::{FsError, FsResult};
 pub use fs::Fs;
 pub use io_count::{IoReport, IoSums, TierIo};
+pub use memory::{Memory, MemorySource};
 pub use migration::{HandMove, HandPlan, HandReport, HandState, MigrationReport};
 pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
 pub use mount::{

@@ -6,6 +6,7 @@ use crate::files::Files;
 use crate::fs::{ColdVersions, Fs};
 use crate::io_count::IoCount;
 use crate::locks::InodeLocks;
+use crate::memory::{self, MemorySource};
 use crate::migration::Migration;
 use crate::numbers::InodeNumbers;
 use crate::pages::MetadataPages;
@@ -114,6 +115,9 @@ pub struct MountOptions {
     pub in_place: InPlace,
     /// DRAM for clean pages, in bytes.
     pub cache_bytes: u64,
+    /// Where to see how much memory there is, for a cache of clean pages that has a share of it, but no less than
+    /// `cache_bytes`; without, it has those.
+    pub memory: Option<Arc<dyn MemorySource>>,
     /// Most bytes of files in PM that the kernel caches while they are open for reading.
     pub kernel_cache_bytes: u64,
     /// Most dirty pages in DRAM, in bytes; 0: every write goes to PM.
@@ -150,6 +154,7 @@ impl Default for MountOptions {
             group_bytes: 16 << 20,
             in_place: InPlace::default(),
             cache_bytes: 64 << 20,
+            memory: None,
             kernel_cache_bytes: 64 << 20,
             buffer_bytes: 64 << 20,
             prefetch_bytes: 128 << 10,
@@ -323,6 +328,10 @@ impl Fs {
             let found = numbers.pages.to_string();
             return Err(terrace_format::Corrupt::new("inode pages", "fewer than blocks", found).into());
         }
+        let memory = options.memory.clone();
+        let most_cache_bytes = memory
+            .as_ref()
+            .map_or(options.cache_bytes, |memory| options.cache_bytes.max(memory::most(&memory.look())));
         let can_lower = has_below && !devices.list.is_empty() && !options.read_only;
         let fs = Fs {
             map: Box::new(RadixTree::new(Arc::clone(&blocks))),
@@ -334,10 +343,12 @@ impl Fs {
             seal_key: superblock.seal_key(),
             devices,
             io,
+            memory,
+            least_cache_bytes: options.cache_bytes,
             cache: BlockCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000),
             unwritten: Unwritten::new(),
             write_back: WriteBack::new(options.buffer_bytes),
-            cold_versions: ColdVersions::new(options.cache_bytes / BLOCK_SIZE),
+            cold_versions: ColdVersions::new(most_cache_bytes / BLOCK_SIZE),
             locks: InodeLocks::new(),
             rename_lock: Mutex::new(()),
             orphan_locks: (0..ORPHAN_LISTS).map(|_| Mutex::new(())).collect(),

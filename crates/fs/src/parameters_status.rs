@@ -48,8 +48,10 @@ pub struct ParametersStatus {
     pub spill_low_percent: u8,
     /// Most bytes that leave PM at once: `group=`, a chunk, or a sixteenth of PM, whichever is least.
     pub group_bytes: u64,
-    /// Most bytes of clean pages.
+    /// Most bytes of clean pages, now.
     pub cache_bytes: u64,
+    /// It follows the memory of the machine.
+    pub cache_follows_memory: bool,
     /// Most bytes of files in PM that the kernel caches while they are open,
     pub kernel_cache_bytes: u64,
     /// and how many those are now.
@@ -100,6 +102,7 @@ impl Fs {
             spill_low_percent: spill.low_percent,
             group_bytes: self.demotion_blocks() * BLOCK_SIZE,
             cache_bytes: self.cache.budget_bytes(),
+            cache_follows_memory: self.memory.is_some(),
             kernel_cache_bytes: most_kept_blocks * BLOCK_SIZE,
             kernel_cached_bytes: kept_blocks * BLOCK_SIZE,
             buffer_bytes: self.write_back.limit_pages * BLOCK_SIZE,

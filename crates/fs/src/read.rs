@@ -9,6 +9,7 @@ use crate::types::{Atime, BlockRange, Wait};
 use smallvec::SmallVec;
 use terrace_cache::Page;
 use terrace_format::inode::flag;
+use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
 
@@ -247,21 +248,15 @@ impl Fs {
                     self.io.pm.read(target.len());
                 }
                 None if inode.slot.has(flag::HAS_COLD) && !gone(block) => {
-                    if cold.is_none() {
-                        let range = BlockRange::new(first, first.plus(mappings.len() as u64));
-                        cold = Some(self.cold_extents(inode.ino, range)?);
-                    }
-                    let extents = cold.as_deref().unwrap_or(&[]);
-                    let extent = extents.iter().find(|e| e.first <= block && block < e.end());
                     let target = part(into, offset, block, 1);
-                    match extent {
-                        Some(extent) if !extent.unwritten => {
-                            let page = self.cold_page(op, inode, block, until)?;
+                    let run = BlockRange::new(first, first.plus(mappings.len() as u64));
+                    match self.cold_or_hole(op, inode, (block, until), run, &mut cold)? {
+                        Some(page) => {
                             let skip = (start - block.0 * BLOCK_SIZE) as usize;
                             target.copy_from_slice(&page.bytes()[skip..skip + target.len()]);
                             op.dram_bytes += target.len() as u64;
                         }
-                        _ => target.fill(0),
+                        None => target.fill(0),
                     }
                 }
                 _ => part(into, offset, block, 1).fill(0),
@@ -272,6 +267,30 @@ impl Fs {
             index += length;
         }
         Ok(())
+    }
+
+    /// The content of a block that is not in PM, `None` of a hole. `cold` has the extents of the run once they are needed: to
+    /// decode them takes longer than all else of a read from DRAM. The caller holds the inode lock.
+    fn cold_or_hole(
+        &self,
+        op: &mut Op,
+        inode: &Inode,
+        (block, until): (FileBlock, FileBlock),
+        run: BlockRange,
+        cold: &mut Option<Vec<ColdExtent>>,
+    ) -> Attempt<Option<Page>> {
+        if let Some(page) = self.known_page(op, inode, block) {
+            return Ok(Some(page));
+        }
+        if cold.is_none() {
+            *cold = Some(self.cold_extents(inode.ino, run)?);
+        }
+        let extents = cold.as_deref().unwrap_or(&[]);
+        let is_written = |e: &ColdExtent| e.first <= block && block < e.end() && !e.unwritten;
+        if !extents.iter().any(is_written) {
+            return Ok(None);
+        }
+        self.cold_page(op, inode, block, until).map(Some)
     }
 
     /// A block's dirty page. The caller holds the inode lock.

@@ -7,6 +7,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::memory::MemoryStep;
 use crate::migration::{ClockStep, MigrationStep, SpillStep};
 use crate::op::{Attempt, Op};
 use crate::read_ahead::{self, AheadStep};
@@ -182,6 +183,9 @@ impl Fs {
                 steps.push((Box::new(AheadStep::new(self, worker)), self.read_ahead.waker(worker)));
             }
         }
+        if let Some(source) = &self.memory {
+            steps.push((Box::new(MemoryStep::new(self, source)), Waker::new()));
+        }
         if !self.read_only {
             let waiting = WaitingStep { fs: Arc::clone(self) };
             steps.push((Box::new(waiting), self.reclaim.handed_waker.clone()));
@@ -315,8 +319,8 @@ impl Step for ReclaimStep {
             }
             self.fs.blocks.drain_quarantine();
         }
-        self.fs.cache.expire(self.fs.clock.monotonic_ns());
-        Next::After(Duration::from_millis(100))
+        let more = self.fs.cache.give_back(self.fs.clock.monotonic_ns());
+        if more { Next::Again } else { Next::After(Duration::from_millis(100)) }
     }
 }
 

@@ -102,7 +102,8 @@ impl Tuning {
     fn words(&self) -> String {
         let mut words = vec!["defaults".to_string()];
         words.extend(self.policy.map(|name| format!("policy={name}")));
-        words.extend(self.cache_bytes.map(|bytes| format!("cache={bytes}")));
+        // As in process: rows are not to depend on the memory of the machine.
+        words.push(format!("cache={}", self.cache_bytes.unwrap_or(MountOptions::default().cache_bytes)));
         words.extend(self.group_bytes.map(|bytes| format!("group={bytes}")));
         words.extend(self.threshold_percent.map(|percent| format!("threshold={percent}")));
         words.extend(self.sync_blocks.map(|blocks| format!("sync_blocks={blocks}")));

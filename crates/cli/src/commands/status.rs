@@ -256,9 +256,14 @@ fn show_parameters(found: &Value) {
         number("spill_low_percent"),
     ));
     output::print(format!(
-        "limits: group {}, cache {}, kernel's cache of files in PM {} ({} now), buffer {}, prefetch {} for {} s",
+        "limits: group {}, cache {}{}, kernel's cache of files in PM {} ({} now), buffer {}, prefetch {} for {} s",
         bytes("group_bytes"),
         bytes("cache_bytes"),
+        if parameters["cache_follows_memory"] == true {
+            " (follows the memory that is available)"
+        } else {
+            ""
+        },
         bytes("kernel_cache_bytes"),
         bytes("kernel_cached_bytes"),
         bytes("buffer_bytes"),

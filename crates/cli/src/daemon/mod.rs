@@ -12,6 +12,7 @@ mod notify;
 use crate::control::{Contact, Server, Shared, state};
 use crate::emulation::Emulated;
 use crate::failure::{Failure, Outcome, plain, status};
+use crate::memory::spare_daemon;
 use crate::mounts::{self, Mount, is_inside, write_kernel_pages};
 use crate::options::Options;
 use crate::output;
@@ -76,6 +77,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     warn(plan, &opened.warnings);
     // Before any thread: threads inherit it.
     let flusher = terrace_fuse::become_io_flusher();
+    spare_daemon();
     let result = serve(plan, opened, &uuid, &directory, flusher).map_err(failed);
     let _ = std::fs::remove_dir(&directory); // stays when a log lies in it
     if let Err(failure) = &result

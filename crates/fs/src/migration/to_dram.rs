@@ -12,7 +12,6 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::slot::Inode;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use terrace_cache::Page;
 use terrace_format::checksum::crc32c;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -180,7 +179,7 @@ impl Fs {
             self.pm.read(copied.candidate.pm.offset(), &mut block.0).ok()?;
             // What was merged on the way down is not what PM holds.
             let same = !copied.candidate.unwritten && crc32c(&block.0) == copied.crc;
-            let page = same.then(|| Page::new(Arc::new(vec![block]), 0))??;
+            let page = same.then(|| Page::copy(&block.0))?;
             Some(Copy { block: copied.candidate.block, page, renews: *held })
         };
         part.zip(held).filter_map(copy).collect()

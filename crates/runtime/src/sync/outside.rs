@@ -1,0 +1,39 @@
+//! What a scheduler of models need not see, and memory for what it sees.
+
+use super::atomic::AtomicU64;
+use std::ops::DerefMut;
+
+#[cfg(not(feature = "shuttle"))]
+use super::Mutex as Inner;
+#[cfg(feature = "shuttle")]
+#[allow(clippy::disallowed_types)] // the scheduler's cannot be in a static
+use std::sync::Mutex as Inner;
+
+/// A mutex of which a model's scheduler knows nothing: for a static, which outlives the executions of a model, and for what
+/// no two threads can see each other change. Nobody waits for anything else while it is held.
+#[derive(Debug, Default)]
+pub struct OutsideMutex<T>(Inner<T>);
+
+impl<T> OutsideMutex<T> {
+    /// A mutex around a value.
+    pub const fn new(value: T) -> OutsideMutex<T> {
+        OutsideMutex(Inner::new(value))
+    }
+
+    /// Waits for it.
+    pub fn lock(&self) -> impl DerefMut<Target = T> + '_ {
+        #[cfg(not(feature = "shuttle"))]
+        return self.0.lock();
+        #[cfg(feature = "shuttle")]
+        return self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    }
+}
+
+/// Words of zeros. Those that never change take no memory.
+pub fn zeroed_words(count: usize) -> Vec<AtomicU64> {
+    #[cfg(not(feature = "shuttle"))]
+    if let Ok(words) = <AtomicU64 as zerocopy::FromZeros>::new_vec_zeroed(count) {
+        return words;
+    }
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
