@@ -11,7 +11,7 @@ use terrace_runtime::ManualClock;
 fuzz_target!(|input: &[u8]| {
     let (pm, device) = damaged(input);
     let devices = Devices { pm: Arc::clone(&pm), block: vec![Some(Arc::clone(&device))] };
-    if !check(&devices, &Options { read_cold: true, progress: None }).is_clean() {
+    if !check(&devices, &Options { read_cold: true, progress: None, given: &[] }).is_clean() {
         return;
     }
     let (superblock, _) = read_superblock(&*pm, true).expect("a clean pool has a superblock");

@@ -50,6 +50,8 @@ pub struct Devices {
 pub struct Options<'a> {
     /// Read every cold block and compare its CRC32C.
     pub read_cold: bool,
+    /// Devices whose paths the user gave, not the superblock: `repair` writes a header there also when it is lost.
+    pub given: &'a [usize],
     /// Told now and then how many of how many units of work are done.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
 }

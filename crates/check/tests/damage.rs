@@ -70,7 +70,7 @@ fn absent_and_bad_devices() {
     assert!(report.has(DeviceAbsent));
     assert_eq!((report.exit_status(), report.findings.len()), (8, 1));
     devices.block = vec![Some(Arc::new(MemDevice { bytes: image.device.clone(), bad: vec![3, 7] }))];
-    let options = Options { read_cold: true, progress: None };
+    let options = Options { read_cold: true, progress: None, given: &[] };
     let report = check(&devices, &options);
     assert!(report.findings.iter().all(|finding| finding.code == DeviceUnreadable));
     assert_eq!((report.findings.len(), report.exit_status()), (2, 4));
@@ -155,7 +155,7 @@ fn random_damage_never_panics() {
     let mut random = SmallRng::seed_from_u64(seed());
     let pm = Arc::new(MemPm(RwLock::new(sound.pm.clone())));
     let devices = Devices { pm: pm.clone(), block: sound.devices().block };
-    let options = Options { read_cold: true, progress: None };
+    let options = Options { read_cold: true, progress: None, given: &[] };
     let pool = sound.geometry.first_pool_block().0;
     let mut found = 0;
     for round in 0..10_000 {

@@ -26,7 +26,7 @@ use terrace_media::pm::{CrashSnapshot, PendingLine, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
 
-const OPTIONS: Options<'static> = Options { read_cold: true, progress: None };
+const OPTIONS: Options<'static> = Options { read_cold: true, progress: None, given: &[] };
 
 /// Inode number, mode, links, size and content of a file.
 type Seen = (u64, u32, u32, u64, Option<Vec<u8>>);

@@ -37,7 +37,7 @@ use terrace_runtime::ManualClock;
 const W: Wait = Wait::Allowed;
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const ROOT: Ino = Ino(1);
-const OPTIONS: Options<'static> = Options { read_cold: true, progress: None };
+const OPTIONS: Options<'static> = Options { read_cold: true, progress: None, given: &[] };
 /// Inode numbers that the tests look at.
 const INODES: u64 = 160;
 

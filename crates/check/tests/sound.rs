@@ -77,7 +77,7 @@ fn only_the_last_record_is_judged() {
 fn progress_and_json() {
     let seen = std::cell::Cell::new((0, 0));
     let tell = |done, total| seen.set((done, total));
-    let options = Options { read_cold: false, progress: Some(&tell) };
+    let options = Options { read_cold: false, progress: Some(&tell), given: &[] };
     let report = check(&Image::full().devices(), &options);
     assert_eq!(seen.get(), (8, 8));
     let json = serde_json::to_value(&report).unwrap();

@@ -395,6 +395,9 @@ pub struct Check {
     /// Repair what can be repaired; what nothing names goes to lost+found
     #[arg(long)]
     pub repair: bool,
+    /// A device of the pool whose header is lost: --repair writes it anew there if the device holds what the pool says
+    #[arg(long, value_name = "PATH")]
+    pub tier: Vec<PathBuf>,
     /// Also read every block of the lower tiers and compare checksums
     #[arg(long)]
     pub data: bool,

@@ -301,20 +301,34 @@ pub fn trouble_of_pm(pool: &Path, superblock: &Superblock) -> Option<String> {
     (is != was).then(|| format!("was {was} bytes, is {is}; bring back its size"))
 }
 
-/// For check: opens a tier whose header is damaged. One that is another pool's is not given away.
+/// For check: opens a tier whose header is damaged, at the path that the user gave or else where the pool has it. One that
+/// is another pool's is not given away.
 pub fn open_damaged_tier(
     pool: &Path,
     superblock: &Superblock,
-    index: usize,
+    (index, given): (usize, Option<PathBuf>),
     read_only: bool,
 ) -> Option<FileDevice> {
     let row = superblock.device_rows().get(index)?;
-    let device = FileDevice::open(locate(pool, superblock, row), true, read_only).ok()?;
+    let path = given.unwrap_or_else(|| locate(pool, superblock, row));
+    let device = FileDevice::open(path, true, read_only).ok()?;
     let mut first = [AlignedBlock::zeroed()];
     device.read(DeviceBlock(0), &mut first).ok()?;
     let [AlignedBlock(bytes)] = &first;
     let possible = DeviceHeader::decode(bytes).map_or(true, |header| is_ours(&header, superblock, row));
     (possible && device.blocks() == row.blocks.get()).then_some(device)
+}
+
+/// Of the paths that the user gave the one of a device whose header is damaged: where the pool has it, else one of its size.
+pub fn given_tier(pool: &Path, superblock: &Superblock, index: usize, given: &[PathBuf]) -> Option<PathBuf> {
+    let row = superblock.device_rows().get(index)?;
+    let there = fs::canonicalize(locate(pool, superblock, row)).ok();
+    let sized = |path: &&PathBuf| {
+        let size = open_to_read(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+        size.is_ok_and(|size| size / BLOCK_SIZE == row.blocks.get())
+    };
+    let named = given.iter().find(|path| Some(*path) == there.as_ref());
+    named.or_else(|| given.iter().find(sized)).cloned()
 }
 
 fn resized(tier: u8, path: &Path, row: &DeviceRow, now: u64) -> Failure {

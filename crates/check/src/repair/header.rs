@@ -1,14 +1,23 @@
 //! Headers of lower-tier devices: written anew from the superblock's row, but only on a device that proves to be
-//! the one meant, because a path may name somebody else's file.
+//! the one meant. Paths, UUIDs, catalog and secret come out of an image that somebody else may have made, to have a repair
+//! write to a device of his choice: what counts is what stands on the device.
+//!
+//! A header is written where both UUIDs are in their places and at most one word beside them is damaged, or where the user gave the
+//! device's path; and, in both cases, a block on the device is what the catalog says of it.
 
-use super::work::{Actions, Stuck};
-use crate::Devices;
+use super::work::{Actions, Fresh, Stuck, Work};
+use crate::report::Findings;
+use crate::{Devices, log};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use terrace_format::DeviceBlock;
+use terrace_format::checksum::crc32c;
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader};
+use terrace_format::keys::{ColdExtent, Key, Kind};
 use terrace_format::superblock::Superblock;
 use terrace_media::MediaError;
 use terrace_media::block::AlignedBlock;
-use zerocopy::FromZeros;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// What a header that was mended held before: the device's index and its block 0.
 pub(crate) type Before = (usize, [AlignedBlock; 1]);
@@ -27,13 +36,16 @@ pub(crate) fn flush(devices: &Devices, mended: &[Before]) -> Result<(), MediaErr
     result
 }
 
-/// Rewrites headers that are damaged; [`flush`] makes it durable. Adds what they held to `mended`.
+/// Rewrites headers that are damaged; [`flush`] makes it durable. Adds what they held to `mended`. Gives the devices to go
+/// on with: without those that nothing proves to be the pool's.
 pub(crate) fn mend(
     devices: &Devices,
-    superblock: &Superblock,
+    (superblock, given): (&Superblock, &[usize]),
     actions: &mut Actions,
     mended: &mut Vec<Before>,
-) -> Result<(), Stuck> {
+) -> Result<Devices, Stuck> {
+    let mut proven = Devices { pm: Arc::clone(&devices.pm), block: devices.block.clone() };
+    let mut proof = None;
     for (index, row) in superblock.device_rows().iter().enumerate() {
         let Some(medium) = devices.block.get(index).and_then(Option::as_ref) else {
             continue;
@@ -51,7 +63,24 @@ pub(crate) fn mend(
         // Only the device knows it; what is damaged gets it at the next mount.
         header.epoch = DeviceHeader::decode(found).map_or(0.into(), |found| found.epoch);
         let wanted = header.encode();
-        if wanted.get(..64) == found.get(..64) || !is_meant(found, &header) {
+        if wanted.get(..64) == found.get(..64) {
+            continue;
+        }
+        let proof = proof.get_or_insert_with(|| Proof::new(devices, superblock));
+        let (stands, content) = (stands_there(found, &header), proof.of(devices, index));
+        let (was_given, foreign) = (given.contains(&index), is_another(found, &header));
+        let may = content == Content::Fits && (stands || was_given && !foreign)
+            || content == Content::Nothing && was_given && !foreign;
+        if !may {
+            let name = medium.name();
+            actions.add(if was_given {
+                format!("{name}: the header is not written: it is not the device that this pool means")
+            } else {
+                format!("{name}: the header is not written: nothing proves that it is the pool's device; if it is, give --tier {name}")
+            });
+            if foreign || !stands && content != Content::Fits {
+                proven.block.get_mut(index).map(Option::take);
+            }
             continue;
         }
         let before = [AlignedBlock(*found)];
@@ -61,7 +90,7 @@ pub(crate) fn mend(
         actions.add(format!("{}: the header is written anew", medium.name()));
         mended.push((index, before));
     }
-    Ok(())
+    Ok(proven)
 }
 
 /// The highest epoch of a mount that wrote to one of the pool's devices; 0 for none.
@@ -77,14 +106,103 @@ pub(crate) fn highest_epoch(devices: &Devices, superblock: &Superblock) -> u64 {
     epochs.max().unwrap_or(0)
 }
 
-/// Whether block 0 is what is left of this device's header: the pool's or the device's UUID is still in its place,
-/// and no sound header of another device is there.
-pub(crate) fn is_meant(found: &[u8], wanted: &DeviceHeader) -> bool {
-    match DeviceHeader::decode(found) {
-        Ok(header) => header.pool_uuid == wanted.pool_uuid && header.device_uuid == wanted.device_uuid,
-        Err(_) => {
-            found.get(16..32) == Some(&wanted.pool_uuid[..])
-                || found.get(32..48) == Some(&wanted.device_uuid[..])
+/// A sound header of another device.
+fn is_another(found: &[u8], wanted: &DeviceHeader) -> bool {
+    DeviceHeader::decode(found)
+        .is_ok_and(|header| header.pool_uuid != wanted.pool_uuid || header.device_uuid != wanted.device_uuid)
+}
+
+/// Whether block 0 is what is left of this device's header: both UUIDs are in their places, and of the other words at
+/// most one is damaged. UUIDs alone are no proof: an image may name as its own what any 32 bytes of a foreign device are.
+pub(crate) fn stands_there(found: &[u8], wanted: &DeviceHeader) -> bool {
+    const WORD: usize = 8;
+    const LAST: usize = 56;
+    let expected = wanted.as_bytes();
+    let uuids = 16..48;
+    if [wanted.pool_uuid, wanted.device_uuid].contains(&[0; 16])
+        || found.get(uuids.clone()) != expected.get(uuids)
+    {
+        return false;
+    }
+    // Epoch and checksum are not known: with the others as they should be they may be damaged.
+    if found.get(..LAST) == expected.get(..LAST) || DeviceHeader::decode(found).is_ok() {
+        return true;
+    }
+    [0, WORD, LAST - WORD].into_iter().any(|at| {
+        let mut restored: Vec<u8> = found.iter().take(LAST + WORD).copied().collect();
+        let from = expected.get(at..at + WORD);
+        if let Some((place, from)) = restored.get_mut(at..at + WORD).zip(from) {
+            place.copy_from_slice(from);
         }
+        DeviceHeader::decode(&restored).is_ok()
+    })
+}
+
+/// Blocks of a device that are read at most to find one that fits.
+const MOST_READ: usize = 4096;
+
+/// What the catalog says of a device's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// A block has the checksum that its extent names, or is a metadata page.
+    Fits,
+    /// None of those read has.
+    Differs,
+    /// The catalog names no block there.
+    Nothing,
+}
+
+/// What proves that a device is the one meant, beyond its header.
+struct Proof {
+    /// Written cold extents.
+    extents: Vec<ColdExtent>,
+    /// Devices on which a metadata page lies where a location names it.
+    pages: BTreeSet<u8>,
+}
+
+impl Proof {
+    fn new(devices: &Devices, superblock: &Superblock) -> Proof {
+        let (geometry, pm) = (superblock.geometry(), &*devices.pm);
+        let log = log::for_repair(pm, &superblock.uuid, &geometry, &mut Findings::default());
+        let (mut actions, mut fresh) = (Actions::default(), Fresh::default());
+        let state = (log.overlay, log.next.lsn);
+        let mut work = Work::new(devices, *superblock, state, &mut actions, &mut fresh);
+        work.salvage_inode_file();
+        work.salvage_catalog();
+        let cold = work
+            .cells
+            .iter()
+            .filter(|(key, _)| Key::split(key).is_some_and(|(_, kind, _)| kind == Kind::Cold as u8));
+        let extents = cold.filter_map(|(key, value)| ColdExtent::decode(key, value).ok());
+        Proof {
+            extents: extents.filter(|extent| !extent.unwritten).collect(),
+            pages: work.places_below.iter().map(|(device, _)| *device).collect(),
+        }
+    }
+
+    /// A block of zeros or of ones is on every device: it proves nothing.
+    fn of(&self, devices: &Devices, index: usize) -> Content {
+        if u8::try_from(index).is_ok_and(|device| self.pages.contains(&device)) {
+            return Content::Fits;
+        }
+        let Some(medium) = devices.block.get(index).and_then(Option::as_ref) else {
+            return Content::Nothing;
+        };
+        let here = self.extents.iter().filter(|extent| usize::from(extent.device.0) == index);
+        let blocks = here.flat_map(|extent| (extent.start.0..).zip(&extent.crcs));
+        let mut content = Content::Nothing;
+        for (at, crc) in blocks.take(MOST_READ) {
+            content = Content::Differs;
+            let mut block = [AlignedBlock::zeroed()];
+            if at >= medium.blocks() || medium.read(DeviceBlock(at), &mut block).is_err() {
+                continue;
+            }
+            let [AlignedBlock(bytes)] = &block;
+            let is_blank = [0, u8::MAX].iter().any(|blank| bytes.iter().all(|byte| byte == blank));
+            if !is_blank && crc32c(bytes) == *crc {
+                return Content::Fits;
+            }
+        }
+        content
     }
 }

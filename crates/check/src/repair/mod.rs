@@ -131,9 +131,9 @@ fn run(
     let Some(superblock) = read().filter(|_| result.left.exit_status() & 4 != 0) else {
         return Ok(());
     };
-    header::mend(devices, &superblock, actions, mended)?;
+    let proven = header::mend(devices, (&superblock, options.given), actions, mended)?;
     result.written |= !mended.is_empty();
-    result.written |= rebuild(devices, superblock, actions, &result.left)?;
+    result.written |= rebuild(&proven, superblock, actions, &result.left)?;
     if journal::mend_superblocks(pm, &superblock).map_err(failed)? {
         actions.add("the superblock copies are made equal".into());
         result.written = true;

@@ -487,7 +487,7 @@ impl Image {
     }
 
     pub fn check(&self) -> Report {
-        let options = Options { read_cold: true, progress: None };
+        let options = Options { read_cold: true, progress: None, given: &[] };
         check(&self.devices(), &options)
     }
 }

@@ -18,7 +18,7 @@ use terrace_media::{BlockMedium, PmMedium};
 pub fn run(args: &Check) -> Outcome<u8> {
     let operational = |failure: Failure| failure.with_status(status::FSCK_OPERATIONAL);
     let repair = (args.repair || args.automatic || args.preen || args.yes) && !args.no;
-    let devices = open(args, repair).map_err(operational)?;
+    let (devices, given) = open(args, repair).map_err(operational)?;
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let length = Cell::new(0);
     let progress = |done: u64, all: u64| {
@@ -28,7 +28,7 @@ pub fn run(args: &Check) -> Outcome<u8> {
         bar.set_position(done);
     };
     let read_cold = args.data || args.full;
-    let options = Options { read_cold, progress: Some(&progress) };
+    let options = Options { read_cold, progress: Some(&progress), given: &given };
     if repair {
         let result = terrace_check::repair(&devices, &options);
         bar.finish_and_clear();
@@ -49,8 +49,8 @@ pub fn run(args: &Check) -> Outcome<u8> {
     Ok(report.exit_status() as u8)
 }
 
-/// Opens what there is; the check reports what is missing.
-fn open(args: &Check, repair: bool) -> Outcome<Devices> {
+/// Opens what there is; the check reports what is missing. With the devices whose paths the user gave.
+fn open(args: &Check, repair: bool) -> Outcome<(Devices, Vec<usize>)> {
     let path = mounts::absolute(&args.pool)?;
     refuse_directory(&path)?;
     let pm = RamPm::open(&path, !repair).map_err(|error| match &error {
@@ -63,6 +63,8 @@ fn open(args: &Check, repair: bool) -> Outcome<Devices> {
         return Err(failure);
     }
     let mut block: Vec<Option<Arc<dyn BlockMedium>>> = Vec::new();
+    let mut tiers = args.tier.iter().map(|tier| pool::canonical(tier)).collect::<Outcome<Vec<_>>>()?;
+    let mut given = Vec::new();
     match superblock(&pm) {
         Ok((superblock, warning)) => {
             if let Some(warning) = warning {
@@ -71,7 +73,12 @@ fn open(args: &Check, repair: bool) -> Outcome<Devices> {
             pool::refuse_older(&path, &superblock)?;
             for index in 0..superblock.device_rows().len() {
                 let opened = pool::open_tier(&path, &superblock, index, !repair).or_else(|failure| {
-                    pool::open_damaged_tier(&path, &superblock, index, !repair).ok_or(failure)
+                    let tier = pool::given_tier(&path, &superblock, index, &tiers);
+                    if let Some(tier) = &tier {
+                        tiers.retain(|other| other != tier);
+                        given.push(index);
+                    }
+                    pool::open_damaged_tier(&path, &superblock, (index, tier), !repair).ok_or(failure)
                 });
                 match opened {
                     Ok(device) => block.push(Some(Arc::new(device))),
@@ -84,7 +91,17 @@ fn open(args: &Check, repair: bool) -> Outcome<Devices> {
         }
         Err(refused) => return Err(pool::refusal(&path, &refused)),
     }
-    Ok(Devices { pm: Arc::new(pm), block })
+    if let Some(tier) = tiers.iter().find(|tier| !is_open(&block, tier)) {
+        return Err(Failure::at(
+            tier,
+            "--tier: no device of this pool is damaged or missing that has its size",
+        ));
+    }
+    Ok((Devices { pm: Arc::new(pm), block }, given))
+}
+
+fn is_open(block: &[Option<Arc<dyn BlockMedium>>], path: &Path) -> bool {
+    block.iter().flatten().any(|device| std::fs::canonicalize(device.name()).is_ok_and(|found| found == path))
 }
 
 /// Whoever gives the place where a pool is mounted means the pool.

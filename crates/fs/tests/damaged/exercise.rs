@@ -62,7 +62,7 @@ pub fn exercise(media: &Media, random: &mut StdRng) -> Outcome {
 
 fn judge((pm, device): &Media) -> bool {
     let devices = Devices { pm: Arc::clone(pm), block: vec![Some(Arc::clone(device))] };
-    check(&devices, &Options { read_cold: true, progress: None }).is_clean()
+    check(&devices, &Options { read_cold: true, progress: None, given: &[] }).is_clean()
 }
 
 fn mount((pm, device): &Media, options: MountOptions) -> Option<Arc<Fs>> {
