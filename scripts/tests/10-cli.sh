@@ -496,8 +496,10 @@ check "umount(8) ends the daemon too" bash -c "'$t' mount '$pm' mnt && pid=\$('$
 check "clean after umount(8)" grep -q "not mounted, clean" <("$t" status "$pm")
 
 ## tiers by speed: measured where no class is given
-check "mkfs that measures" "$t" mkfs --pm "$SHM-probe.pm" --pm-size 16M --tier probe1.dev,size=40M --tier probe2.dev,size=40M >out 2>/dev/null
-check "says what it measured" test "$(grep -cE '^tier [12]: .*probe[12].dev.*, measured: ' out)" = 2
+check "mkfs that measures" "$t" mkfs --pm "$SHM-probe.pm" --pm-size 16M --tier probe1.dev,size=40M --tier probe2.dev,size=40M >out 2>err
+# A busy machine measures nothing that counts: then the kernel's word does, and it is said.
+check "says what it measured" test "$(grep -cE '^tier 1: .*probe[12].dev.*, (measured: )?read ' out)" = 2
+check "or why not" eval 'grep -q ", measured: " out || grep -q "cannot be measured while the machine is busy" err'
 check "status has the speeds" python3 - <<PY
 import json, subprocess
 status = json.loads(subprocess.check_output(["$t", "status", "--json", "$SHM-probe.pm"]))
@@ -1044,7 +1046,7 @@ check "and nothing is damaged" "$t" check --data "$SHM-k.pm" >/dev/null
 rm -f "$SHM-k.pm" k.img
 
 ## devices are found by their headers: disks change their names, and files are moved
-"$t" mkfs --pm "$SHM-l.pm" --pm-size 16M --tier "$WORK/l1.img,size=64M" --tier "$WORK/l2.img,size=64M,class=hdd" >/dev/null 2>&1
+"$t" mkfs --pm "$SHM-l.pm" --pm-size 16M --tier "$WORK/l1.img,size=64M,class=ssd" --tier "$WORK/l2.img,size=64M,class=hdd" >/dev/null 2>&1
 mkdir found && "$t" mount "$SHM-l.pm" found && head -c 1M /dev/urandom >found/a && cp found/a found/b
 "$t" migrate found/a --to 1 --wait >/dev/null && "$t" migrate found/b --to 2 --wait >/dev/null && cp found/a there && "$t" umount found
 mv l1.img aside.img && mv l2.img l1.img && mv aside.img l2.img

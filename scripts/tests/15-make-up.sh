@@ -22,7 +22,8 @@ trap '[ ! -e "$pm" ] || make clean-pool >/dev/null 2>&1 || kill -KILL "$(daemon)
 
 # A bare name in /dev/shm could be taken by another user before the pool's own is made.
 mkdir "$memory" && chmod 700 "$memory" && chown 65534 "$memory"
-expect 2 "$memory is not a directory of yours" make up
+make up >"$WORK/out" 2>"$WORK/err"
+check "make up refuses another user's directory" grep -q "$memory is not a directory of yours" "$WORK/err"
 check "nothing was made" test ! -e "$pm" -a ! -e .state
 rmdir "$memory"
 

@@ -53,8 +53,9 @@ impl Checker<'_> {
             }
         };
         let ours = header.pool_uuid == self.superblock.uuid && header.device_uuid == row.uuid;
-        let fields = (usize::from(header.index), header.tier, header.role, header.blocks.get());
-        if !ours || fields != (index, row.tier, 1, blocks) {
+        // The tier is the row's: a header has that of the last mount that wrote to it.
+        let fields = (usize::from(header.index), header.role, header.blocks.get());
+        if !ours || fields != (index, 1, blocks) {
             self.report(Code::DeviceHeader, || format!("{}: {header:?}", medium.name()));
         }
         if ours { readable } else { 0 }

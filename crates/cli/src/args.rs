@@ -59,6 +59,9 @@ pub enum Command {
     /// Keep a file or a directory with all below it on no tier any more
     #[command(after_help = "Example: terrace unpin /mnt/database")]
     Unpin(Unpin),
+    /// Give a device of an unmounted pool another place in the order of tiers; moves no data
+    #[command(after_help = "Example: terrace tier /dev/shm/terrace/pool /dev/sdb --to 2")]
+    Tier(Tier),
     /// Check an unmounted pool; writes nothing without --repair
     #[command(after_help = "Example: terrace check /dev/shm/terrace/pool")]
     Check(Check),
@@ -214,6 +217,24 @@ pub struct Mkfs {
     /// Overwrite whatever is there
     #[arg(long)]
     pub force: bool,
+    /// Only show which tiers the devices would make
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `terrace tier`
+#[derive(Debug, Args)]
+pub struct Tier {
+    /// The pool's tier-0 path
+    pub pool: PathBuf,
+    /// A device of the pool
+    pub device: PathBuf,
+    /// Number of its tier from now on, 1 the fastest; it may be a new one, between two or at the end
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=254))]
+    pub to: u8,
+    /// Only show the order that would result
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `terrace mount`

@@ -256,7 +256,8 @@ fn is_meant(superblock: &Superblock, index: usize, path: &Path, first: &[u8], bl
         let text = format!("foreign tier {tier}: {}: belongs to another pool", path.display());
         return Err(Failure::new(text));
     }
-    if header.device_uuid != row.uuid || usize::from(header.index) != index || header.tier != row.tier {
+    // The tier is the row's: a header has that of the last mount that wrote to it.
+    if header.device_uuid != row.uuid || usize::from(header.index) != index {
         let found = format!("is device {} (tier {})", header.index, header.tier);
         return Err(Failure::new(format!("foreign tier {tier}: {}: {found} of this pool", path.display())));
     }
@@ -339,6 +340,18 @@ fn resized(tier: u8, path: &Path, row: &DeviceRow, now: u64) -> Failure {
     ))
 }
 
+/// Refuses a tier 0 whose size is not the one that it was made with.
+pub fn refuse_resized(pool: &Path, pm: &RamPm) -> Outcome<()> {
+    match peek(pool) {
+        Ok(superblock) if superblock.pm_size.get() != pm.size() => {
+            let (was, is) = (superblock.pm_size.get(), pm.size());
+            let text = format!("resized tier 0: was {was} bytes, is {is}; bring back its size");
+            Err(Failure::at(pool, text))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// An opened pool, its media locked.
 pub struct OpenPool {
     /// What to give to the file system.
@@ -358,15 +371,7 @@ pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
         OpenError::InvalidSize { .. } => refusal(pool, &Refused::NotAPool),
         _ => open_failure(&error),
     })?;
-    if let Ok(superblock) = peek(pool)
-        && superblock.pm_size.get() != pm.size()
-    {
-        let (was, is) = (superblock.pm_size.get(), pm.size());
-        return Err(Failure::at(
-            pool,
-            format!("resized tier 0: was {was} bytes, is {is}; bring back its size"),
-        ));
-    }
+    refuse_resized(pool, &pm)?;
     let (superblock, warning) =
         terrace_fs::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
     refuse_older(pool, &superblock)?;

@@ -211,7 +211,7 @@ fn second_copy_warning(pm: &dyn PmMedium, second: Result<Superblock, Refused>) -
 }
 
 /// Whether a copy of the superblock is one: of whatever version.
-fn is_sound(pm: &dyn PmMedium, index: usize) -> bool {
+pub(crate) fn is_sound(pm: &dyn PmMedium, index: usize) -> bool {
     let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
     let read = pm.read(SUPERBLOCK_COPIES[index].offset(), &mut bytes);
     let damaged = |refused: &Refused| matches!(refused, Refused::Corrupt(_) | Refused::NotAPool);
@@ -245,7 +245,7 @@ fn group_blocks(group_bytes: u64, geometry: &terrace_format::Geometry) -> u64 {
     blocks - if blocks < 16 { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES as u64 + 1) }
 }
 
-/// Puts an epoch into a device's header, whose 64 bytes are in one sector: it is the old one or the new one.
+/// Puts an epoch, and the tier that the superblock gives the device, into its header, whose 64 bytes are in one sector: it is the old one or the new one.
 fn stamp(device: &Device, epoch: u64) -> FsResult<()> {
     let failed_before = device.failed_flushes();
     let mut block = [AlignedBlock::zeroed()];
@@ -253,6 +253,7 @@ fn stamp(device: &Device, epoch: u64) -> FsResult<()> {
     let [AlignedBlock(bytes)] = &mut block;
     let mut header = DeviceHeader::decode(bytes)?;
     header.epoch = u32::try_from(epoch).unwrap_or(u32::MAX).into();
+    header.tier = device.tier.0;
     bytes.copy_from_slice(&header.encode());
     device.medium.write(DeviceBlock(0), &block)?;
     Ok(device.flush(failed_before)?)

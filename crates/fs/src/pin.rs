@@ -13,6 +13,7 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Need, Op};
 use crate::slot::{Inode, log_slot};
+use crate::tier_order::standing_in;
 use crate::types::Wait;
 use crate::write::Staged;
 use std::collections::{HashMap, HashSet};
@@ -89,7 +90,7 @@ impl Fs {
     fn decode_pin(&self, ino: Ino, value: Option<Vec<u8>>) -> FsResult<Option<u8>> {
         match value.as_deref() {
             None => Ok(None),
-            Some([tier]) => Ok(Some(*tier)),
+            Some([tier]) => Ok(Some(standing_in(*tier, self.devices.tiers().iter().map(|tier| tier.0)))),
             Some(other) => {
                 let found = format!("{} bytes", other.len());
                 Err(Corrupt::new(format!("pin of inode {ino}"), "one byte", found).into())

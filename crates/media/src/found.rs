@@ -181,3 +181,15 @@ pub(crate) fn create_new(path: &Path) -> Result<File, OpenError> {
     let made = openat(CWD, path, flags, mode).map_err(|error| OpenError::io(path, "create", error))?;
     Ok(File::from(made))
 }
+
+/// A file of mode 0600 in a directory, without a name.
+///
+/// # Errors
+/// What the operating system says.
+pub(crate) fn create_unnamed(directory: &Path) -> Result<File, OpenError> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let made =
+        openat(CWD, directory, flags, mode).map_err(|error| OpenError::io(directory, "create", error))?;
+    Ok(File::from(made))
+}

@@ -30,6 +30,8 @@ enum Kind {
     Mkfs,
     /// A damaged copy of the superblock is rewritten.
     Superblock,
+    /// A device gets another tier.
+    Order,
     /// The log alone.
     Log,
     /// Operations on the pool of this index.
@@ -60,6 +62,7 @@ impl History {
                 let name = match kind {
                     Kind::Mkfs => "mkfs",
                     Kind::Superblock => "a damaged superblock is mended",
+                    Kind::Order => "a device gets another tier",
                     _ => "the log, lanes that fill up",
                 };
                 (name.to_string(), if self.persist_only { ONLY_PERSIST } else { "" })
@@ -95,6 +98,7 @@ impl Pools {
         match &history.kind {
             Kind::Mkfs => fresh::explore(effort, history.persist_only, wrong),
             Kind::Superblock => copies::explore(effort, history.persist_only, wrong),
+            Kind::Order => copies::explore_order(effort, history.persist_only, wrong),
             Kind::Log => log::explore(effort, history.persist_only, wrong),
             Kind::Case(pool, case) => {
                 let make = || prepared(POOLS[*pool].1, &Setup::default(), Wrong::default());
@@ -145,7 +149,9 @@ pub fn index() -> Vec<History> {
     };
     let mut all = Vec::new();
     for persist_only in [false, true] {
-        all.extend([Kind::Mkfs, Kind::Superblock, Kind::Log].map(|kind| history(kind, persist_only)));
+        all.extend(
+            [Kind::Mkfs, Kind::Superblock, Kind::Order, Kind::Log].map(|kind| history(kind, persist_only)),
+        );
     }
     let (singles, _) = cases();
     for (index, (_, config)) in POOLS.iter().enumerate() {

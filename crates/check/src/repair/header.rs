@@ -63,7 +63,7 @@ pub(crate) fn mend(
         // Only the device knows it; what is damaged gets it at the next mount.
         header.epoch = DeviceHeader::decode(found).map_or(0.into(), |found| found.epoch);
         let wanted = header.encode();
-        if wanted.get(..64) == found.get(..64) {
+        if is_sound(found, &wanted, row.tier) {
             continue;
         }
         let proof = proof.get_or_insert_with(|| Proof::new(devices, superblock));
@@ -104,6 +104,14 @@ pub(crate) fn highest_epoch(devices: &Devices, superblock: &Superblock) -> u64 {
         is_ours.then(|| u64::from(header.epoch.get()))
     });
     epochs.max().unwrap_or(0)
+}
+
+/// Whether a header is the one wanted. The tier of a sound one may be from before `terrace tier`: the row decides.
+fn is_sound(found: &[u8], wanted: &[u8], tier: u8) -> bool {
+    DeviceHeader::decode(found).is_ok_and(|found| {
+        let now = DeviceHeader { tier, ..found };
+        now.encode().get(..64) == wanted.get(..64)
+    })
 }
 
 /// A sound header of another device.

@@ -4,6 +4,7 @@
 
 use crate::args::{Data, Map, Mkfs, Policy};
 use crate::failure::{Failure, Outcome, plain};
+use crate::measure::{self, Source, Subject};
 use crate::output::{self, human, parse_size};
 use crate::{ownership, pool, signature};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -13,14 +14,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrace_format::device::FIRST_CHUNK_BLOCK;
 use terrace_format::geometry::MIN_PM_SIZE;
 use terrace_format::superblock::{MAX_DEVICES, MAX_PATH, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry};
 use terrace_fs::{
     DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia, RootDirectory, class_name, speed_of,
 };
-use terrace_media::block::probe::probe;
+use terrace_media::block::probe::Access;
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::RamPm;
 use terrace_media::speed::{ClassedSpeed, FIGURES};
@@ -55,6 +55,12 @@ struct Existing {
     size: u64,
 }
 
+impl Target {
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+}
+
 impl Existing {
     /// Whether it is used as it is. Another file is emptied and made anew.
     fn keeps_size(&self, target: &Target) -> bool {
@@ -74,6 +80,9 @@ pub fn run(args: &Mkfs) -> Outcome<u8> {
         check_content(one, args.force)?;
     }
     check_space(&pm)?;
+    if args.dry_run {
+        return dry_run(&pm, &tiers);
+    }
     let mut made = Vec::new();
     let result = make(&pm, &tiers, options, args.force, &mut made);
     if result.is_err() {
@@ -341,37 +350,83 @@ fn make(
         block.push(Arc::new(device));
     }
     // Last of all, because it writes.
-    let speeds = speeds(tiers, &block)?;
-    for ((target, speed), tier) in tiers.iter().zip(&speeds).zip(tier_numbers(&speeds)) {
+    let subjects: Vec<Subject<'_>> = tiers
+        .iter()
+        .zip(&block)
+        .map(|(target, device)| Subject {
+            path: &target.path,
+            place: target.path.clone(),
+            given: target.speed,
+            device: Some((&**device, Access::Writing)),
+        })
+        .collect();
+    for (target, judged) in tiers.iter().zip(measure::judge(&subjects)?) {
         options.devices.push(NewDevice {
-            tier,
-            class: speed.map_or(DeviceClass::Ssd, DeviceClass::Speed),
+            tier: judged.tier,
+            class: judged.speed.map_or(DeviceClass::Ssd, DeviceClass::Speed),
             uuid: uuid::Uuid::new_v4().into_bytes(),
             path: target.path.clone(),
         });
     }
+    drop(subjects);
     let media = PoolMedia { pm: Arc::new(memory) as Arc<dyn PmMedium>, block };
     terrace_fs::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
 }
 
-/// How fast the devices are: as the user says, else measured. A single device need not be known.
-fn speeds(tiers: &[Target], block: &[Arc<dyn BlockMedium>]) -> Outcome<Vec<Option<ClassedSpeed>>> {
-    let clock = SystemClock::default();
-    let speed = |(target, device): (&Target, &Arc<dyn BlockMedium>)| match target.speed {
-        None if tiers.len() > 1 => {
-            let blocks = FIRST_CHUNK_BLOCK..DeviceBlock(device.blocks());
-            let speed = probe(&**device, blocks, &clock).map_err(|error| Failure::new(error.to_string()))?;
-            Ok(Some(ClassedSpeed { number: FIGURES, speed }))
-        }
-        given => Ok(given),
-    };
-    tiers.iter().zip(block).map(speed).collect()
+/// Most bytes of a file that stands in for a device to make: what a measurement uses.
+const STAND_IN_BYTES: u64 = 65 << 20;
+
+/// Shows the tiers that the devices would make, and changes nothing: a block device is only read, and a file without a
+/// name stands in for one that is to be made anew.
+fn dry_run(pm: &Target, tiers: &[Target]) -> Outcome<u8> {
+    let devices: Vec<Option<(FileDevice, Access)>> = tiers.iter().map(stand_in).collect();
+    let subjects: Vec<Subject<'_>> = tiers
+        .iter()
+        .zip(&devices)
+        .map(|(target, device)| Subject {
+            path: &target.path,
+            place: match target.existing {
+                Some(_) => target.path.clone(),
+                None => target.directory().to_path_buf(),
+            },
+            given: target.speed,
+            device: device.as_ref().map(|(device, access)| (device as &dyn BlockMedium, *access)),
+        })
+        .collect();
+    let mut judged: Vec<_> = tiers.iter().zip(&devices).zip(measure::judge(&subjects)?).collect();
+    judged.sort_by_key(|(_, judged)| judged.tier);
+    output::print(format!("tier 0: {}, {}", pm.path.display(), human(pm.size)));
+    for ((target, device), judged) in judged {
+        let name = judged.speed.and_then(|speed| speed.name());
+        let figures = judged.speed.map(|speed| speed.speed.to_string()).unwrap_or_default();
+        let read_alone = device.as_ref().is_some_and(|(_, access)| *access == Access::ReadingAlone);
+        let said = match judged.source {
+            Source::Unknown => "the only device, not measured".to_string(),
+            Source::Given => format!("as given: {}", name.unwrap_or(&figures)),
+            Source::Measured if read_alone => {
+                format!("measured by reading alone, mkfs writes too: {figures}")
+            }
+            Source::Measured => format!("measured: {figures}"),
+            Source::Kernel => format!("as the kernel calls it: {}", name.unwrap_or(&figures)),
+        };
+        let (path, size) = (target.path.display(), human(target.size));
+        output::print(format!("tier {}: {path}, {size}: {said}", judged.tier));
+    }
+    output::print("nothing was made");
+    Ok(0)
 }
 
-/// Tiers of devices, all of known speed unless there is one only.
-fn tier_numbers(speeds: &[Option<ClassedSpeed>]) -> Vec<u8> {
-    let known: Option<Vec<_>> = speeds.iter().map(|speed| speed.map(|speed| speed.speed)).collect();
-    known.map_or_else(|| vec![1; speeds.len()], |known| terrace_media::speed::tiers(&known))
+/// What is measured in place of a device that nobody may write to yet.
+fn stand_in(target: &Target) -> Option<(FileDevice, Access)> {
+    match &target.existing {
+        Some(existing) if existing.found.is_block_device() => {
+            Some((FileDevice::open_found(&existing.found, true, true).ok()?, Access::ReadingAlone))
+        }
+        _ => {
+            let bytes = target.size.min(STAND_IN_BYTES);
+            Some((FileDevice::unnamed(target.directory(), bytes).ok()?, Access::Writing))
+        }
+    }
 }
 
 /// So that nothing recognises what was there before.
@@ -430,6 +485,9 @@ fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
         if tier.existing.is_none() {
             output::warn(sparse(tier));
         }
+        if tier.existing.as_ref().is_some_and(|existing| existing.found.is_block_device()) {
+            output::warn(taken(&tier.path));
+        }
     }
 }
 
@@ -450,6 +508,14 @@ fn ordinary(path: &Path) -> String {
     format!(
         "{}: {what}, so the pool survives the end of the daemon (process-crash), not of the machine",
         path.display()
+    )
+}
+
+/// What other programs see of a device.
+fn taken(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "{path}: other programs see no more than an empty partition table (blkid: dos); do not partition or format it"
     )
 }
 

@@ -10,6 +10,7 @@ mod moves;
 mod pin;
 mod status;
 mod sync;
+mod tier;
 mod umount;
 mod whereabouts;
 
@@ -42,6 +43,7 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Migrate(args) => migrate::run(&args),
         Command::Pin(args) => pin::pin(&args),
         Command::Unpin(args) => pin::unpin(&args),
+        Command::Tier(args) => tier::run(&args),
         Command::Inspect(later) => Err(later.refuse("inspect")),
     };
     status.map(ExitCode::from)

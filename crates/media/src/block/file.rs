@@ -6,7 +6,7 @@
 
 use super::ring::{Direction, Rings, Span};
 use super::{AlignedBlock, BlockMedium, BlockRead, Run};
-use crate::found::{Access, Found, create_new};
+use crate::found::{Access, Found, create_new, create_unnamed};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use crate::{DeviceError, MediaError};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fdatasync};
@@ -99,6 +99,19 @@ impl FileDevice {
         check_size(path, size)?;
         let file = create_new(path)?;
         // Not while it is made: where that is refused, the file would be there all the same.
+        let direct = fcntl_getfl(&file).and_then(|now| fcntl_setfl(&file, now | OFlags::DIRECT)).is_ok();
+        let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
+        Self::made(file, path, access, direct, size)
+    }
+
+    /// A sparse file of `size` zero bytes in a directory, without a name: it goes away with the device. For trials.
+    ///
+    /// # Errors
+    /// What the operating system says; not all file systems have such files.
+    pub fn unnamed(directory: impl AsRef<Path>, size: u64) -> Result<FileDevice, OpenError> {
+        let path = directory.as_ref();
+        check_size(path, size)?;
+        let file = create_unnamed(path)?;
         let direct = fcntl_getfl(&file).and_then(|now| fcntl_setfl(&file, now | OFlags::DIRECT)).is_ok();
         let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
         Self::made(file, path, access, direct, size)

@@ -1,12 +1,14 @@
 //! How fast a new device is, measured before it becomes part of a pool (design 7).
 //!
-//! Invariants: writes and reads only the blocks it is given, whose content is lost, and discards them afterwards;
-//! ends within about 200 ms, or one request after it on a device that takes longer for one.
+//! Invariants: writes and reads only the blocks it is given, whose content is lost, and discards them afterwards; a
+//! measurement ends within about 200 ms, or one request after it on a device that takes longer for one. Load makes a
+//! device look slower, never faster: so the fastest measurement counts, and only when another one confirms it.
 
 use super::{AlignedBlock, BlockMedium};
 use crate::speed::Speed;
 use crate::{DeviceError, MediaError};
 use std::ops::Range;
+use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_runtime::Clock;
 
@@ -19,6 +21,67 @@ const LIMIT_NS: u64 = 45_000_000;
 /// Requests of 4 KiB at most.
 const SMALL: usize = 64;
 
+/// How a device may be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// By writing and reading.
+    Writing,
+    /// By reading alone, which tells nothing of writes: their figures are those of reads.
+    ReadingAlone,
+}
+
+/// Tells whether others used the disks and processors during a measurement.
+pub trait Watch {
+    /// A measurement begins.
+    fn begin(&mut self);
+    /// Whether it was alone; it transferred so many bytes.
+    fn is_undisturbed(&mut self, own_bytes: u64) -> bool;
+}
+
+/// Measurements of one series.
+const SERIES: usize = 3;
+/// Series at most.
+const ATTEMPTS: usize = 3;
+/// Between two series: what disturbed one may be over then.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Measures devices that lie on the same disks together, each in the blocks from `first` on, whose content is lost
+/// unless they are only read. `None`: others used the disks, or no two measurements agree.
+///
+/// # Errors
+/// As [`probe`].
+pub fn probe_together(
+    devices: &[(&dyn BlockMedium, Access)],
+    first: DeviceBlock,
+    clock: &dyn Clock,
+    watch: &mut dyn Watch,
+) -> Result<Option<Speed>, MediaError> {
+    let mut samples = Vec::new();
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            clock.sleep(PAUSE);
+        }
+        // Each device at least once.
+        for (device, access) in devices.iter().cycle().take(SERIES.max(devices.len())) {
+            watch.begin();
+            let (speed, bytes) = sample(*device, first..DeviceBlock(device.blocks()), *access, clock)?;
+            if watch.is_undisturbed(bytes) {
+                samples.push(speed);
+            }
+        }
+        if let Some(speed) = confirmed(&samples) {
+            return Ok(Some(speed));
+        }
+    }
+    Ok(None)
+}
+
+/// The fastest measurement, when another one is similar.
+fn confirmed(samples: &[Speed]) -> Option<Speed> {
+    let fastest = samples.iter().min_by_key(|speed| speed.cost_ns())?;
+    (samples.iter().filter(|other| other.is_similar(fastest)).count() > 1).then_some(*fastest)
+}
+
 /// Measures a device in `blocks`, whose content is lost.
 ///
 /// # Errors
@@ -28,6 +91,16 @@ pub fn probe(
     blocks: Range<DeviceBlock>,
     clock: &dyn Clock,
 ) -> Result<Speed, MediaError> {
+    sample(device, blocks, Access::Writing, clock).map(|(speed, _)| speed)
+}
+
+/// One measurement: the speed, and the bytes transferred for it.
+fn sample(
+    device: &dyn BlockMedium,
+    blocks: Range<DeviceBlock>,
+    access: Access,
+    clock: &dyn Clock,
+) -> Result<(Speed, u64), MediaError> {
     let (first, end) = (blocks.start.0, blocks.end.0.min(blocks.start.0.saturating_add(AREA)));
     let area = end.saturating_sub(first);
     if area == 0 {
@@ -39,12 +112,49 @@ pub fn probe(
             errno: libc::EINVAL,
         }));
     }
+    if access == Access::ReadingAlone {
+        return measure_reading(device, first, area, clock);
+    }
     let measured = measure(device, first, area, clock);
     device.discard(DeviceBlock(first), area);
     measured
 }
 
-fn measure(device: &dyn BlockMedium, first: u64, area: u64, clock: &dyn Clock) -> Result<Speed, MediaError> {
+/// Of large requests the latency is a part: the rate is that of what is left of their time.
+fn rate(blocks: u64, requests: u64, ns: u64, latency_ns: u64) -> u64 {
+    let transfer_ns = ns.saturating_sub(latency_ns * requests).max(ns / 4).max(1);
+    u64::try_from(u128::from(blocks * BLOCK_SIZE) * 1_000_000_000 / u128::from(transfer_ns))
+        .unwrap_or(u64::MAX)
+        .max(4096)
+}
+
+fn measure_reading(
+    device: &dyn BlockMedium,
+    first: u64,
+    area: u64,
+    clock: &dyn Clock,
+) -> Result<(Speed, u64), MediaError> {
+    let mut buffer = vec![AlignedBlock::zeroed(); LARGE.min(area) as usize];
+    let step = buffer.len() as u64;
+    let (ns, read) = sequential(area, step, clock, |at| device.read(DeviceBlock(first + at), &mut buffer))?;
+    let mut one = [AlignedBlock::zeroed()];
+    let latency_ns = small(area, clock, |at| device.read(DeviceBlock(first + at), &mut one))?;
+    let bytes_per_s = rate(read, read / step, ns, latency_ns);
+    let speed = Speed {
+        read_latency_ns: latency_ns,
+        write_latency_ns: latency_ns,
+        read_bytes_per_s: bytes_per_s,
+        write_bytes_per_s: bytes_per_s,
+    };
+    Ok((speed, (read + SMALL as u64) * BLOCK_SIZE))
+}
+
+fn measure(
+    device: &dyn BlockMedium,
+    first: u64,
+    area: u64,
+    clock: &dyn Clock,
+) -> Result<(Speed, u64), MediaError> {
     let mut buffer = vec![AlignedBlock::zeroed(); LARGE.min(area) as usize];
     for (index, block) in buffer.iter_mut().enumerate() {
         // Not zeros, which some devices do not store.
@@ -67,20 +177,14 @@ fn measure(device: &dyn BlockMedium, first: u64, area: u64, clock: &dyn Clock) -
     let mut one = [AlignedBlock::zeroed()];
     let read_latency_ns = small(written, clock, |at| device.read(DeviceBlock(first + at), &mut one))?;
     let write_latency_ns = small(written, clock, |at| device.write(DeviceBlock(first + at), &buffer[..1]))?;
-    // Of large requests the latency is a part: what is left of it is the transfer.
-    let rate = |blocks: u64, ns: u64, latency_ns: u64| {
-        let requests = blocks / LARGE.min(area);
-        let transfer_ns = ns.saturating_sub(latency_ns * requests).max(ns / 4).max(1);
-        u64::try_from(u128::from(blocks * BLOCK_SIZE) * 1_000_000_000 / u128::from(transfer_ns))
-            .unwrap_or(u64::MAX)
-            .max(4096)
-    };
-    Ok(Speed {
+    let requests = |blocks: u64| blocks / LARGE.min(area);
+    let speed = Speed {
         read_latency_ns,
         write_latency_ns,
-        read_bytes_per_s: rate(read, read_ns, read_latency_ns),
-        write_bytes_per_s: rate(written, write_ns, write_latency_ns),
-    })
+        read_bytes_per_s: rate(read, requests(read), read_ns, read_latency_ns),
+        write_bytes_per_s: rate(written, requests(written), write_ns, write_latency_ns),
+    };
+    Ok((speed, (read + written + 2 * SMALL as u64) * BLOCK_SIZE))
 }
 
 /// Requests one behind the other; the time, and how many blocks.
@@ -145,6 +249,81 @@ mod tests {
             assert!(clock.monotonic_ns() < 300_000_000, "{name}: {} ns", clock.monotonic_ns());
             let touched = 1 + AREA;
             assert_eq!(below.visible_image().block(DeviceBlock(touched)).0, [0; 4096]);
+        }
+        Ok(())
+    }
+
+    /// Answers for one measurement after the other whether it was alone.
+    struct Told(Vec<bool>);
+
+    impl Watch for Told {
+        fn begin(&mut self) {}
+        fn is_undisturbed(&mut self, own_bytes: u64) -> bool {
+            assert!(own_bytes > 0);
+            if self.0.is_empty() { true } else { self.0.remove(0) }
+        }
+    }
+
+    fn emulated(name: &str, clock: &Arc<ManualClock>) -> EmulatedBlock {
+        let speed = named(name).map(|row| row.speed).unwrap_or_else(|| unreachable!("{name}"));
+        EmulatedBlock::new(Arc::new(SimulatedDevice::new(BLOCKS)), speed, clock.clone())
+    }
+
+    /// One measurement beside a busy program decided the tier of a device for ever: a loop device was called slower than
+    /// a hard disk.
+    #[test]
+    fn a_measurement_counts_when_another_one_confirms_it() -> Result<(), MediaError> {
+        let [fast, slow] =
+            ["sata", "disk"].map(|name| named(name).map(|row| row.speed).unwrap_or_else(|| unreachable!()));
+        assert_eq!(confirmed(&[]), None);
+        assert_eq!(confirmed(&[fast]), None);
+        assert_eq!(confirmed(&[fast, slow, slow]), None, "the fastest, not the most");
+        assert_eq!(confirmed(&[slow, fast, slow, fast]), Some(fast));
+        let clock = Arc::new(ManualClock::new(0));
+        let device = emulated("sata", &clock);
+        let measured = |told: Vec<bool>| {
+            let mut told = Told(told);
+            let devices: [(&dyn BlockMedium, Access); 1] = [(&device, Access::Writing)];
+            let found = probe_together(&devices, DeviceBlock(1), &*clock, &mut told)?;
+            Ok::<_, MediaError>((found.map(|found| found.is_similar(&fast)), told.0.len()))
+        };
+        assert_eq!(measured(vec![true; 9])?, (Some(true), 6), "one series is enough");
+        assert_eq!(measured([vec![false; 4], vec![true; 5]].concat())?, (Some(true), 3), "it is repeated");
+        assert_eq!(measured(vec![false; 9])?, (None, 0), "never alone");
+        assert_eq!(measured([vec![false; 8], vec![true]].concat())?, (None, 0), "alone once, not confirmed");
+        Ok(())
+    }
+
+    #[test]
+    fn devices_of_one_disk_have_one_speed() -> Result<(), MediaError> {
+        let clock = Arc::new(ManualClock::new(0));
+        let devices = ["sata", "sata", "sata", "sata"].map(|name| emulated(name, &clock));
+        let together: Vec<(&dyn BlockMedium, Access)> =
+            devices.iter().map(|device| (device as &dyn BlockMedium, Access::Writing)).collect();
+        let mut told = Told(vec![true; 5]);
+        let found = probe_together(&together, DeviceBlock(1), &*clock, &mut told)?;
+        assert!(found.is_some_and(|found| found.is_similar(&emulated_speed())), "{found:?}");
+        assert_eq!(told.0.len(), 1, "each was measured");
+        Ok(())
+    }
+
+    fn emulated_speed() -> Speed {
+        named("sata").map(|row| row.speed).unwrap_or_else(|| unreachable!())
+    }
+
+    #[test]
+    fn reading_alone_changes_nothing() -> Result<(), MediaError> {
+        let clock = Arc::new(ManualClock::new(0));
+        let below = Arc::new(SimulatedDevice::new(BLOCKS));
+        below.write(DeviceBlock(1), &vec![AlignedBlock([7; 4096]); 600])?;
+        let before = below.visible_image();
+        let device = EmulatedBlock::new(below.clone(), emulated_speed(), clock.clone());
+        let devices: [(&dyn BlockMedium, Access); 1] = [(&device, Access::ReadingAlone)];
+        let found = probe_together(&devices, DeviceBlock(1), &*clock, &mut Told(Vec::new()))?;
+        assert!(found.is_some_and(|found| found.is_similar(&emulated_speed())), "{found:?}");
+        let after = below.visible_image();
+        for block in (1..BLOCKS).map(DeviceBlock) {
+            assert_eq!(before.block(block).0, after.block(block).0);
         }
         Ok(())
     }
