@@ -51,6 +51,11 @@ pub struct DeviceHeader {
 
 const _: () = assert!(size_of::<DeviceHeader>() == 64);
 
+/// Where the header block says to others that the device is taken: there they look for a partition table. This is one
+/// without partitions, so that the kernel makes no devices of it, and mkfs.ext4, mkfs.xfs, mkfs.btrfs, blkid and wipefs
+/// find something. None of them knows a device of Terrace.
+pub const TAKEN: (usize, [u8; 2]) = (510, [0x55, 0xaa]);
+
 impl DeviceHeader {
     /// The header block as written.
     pub fn encode(mut self) -> Vec<u8> {
@@ -58,6 +63,9 @@ impl DeviceHeader {
         let mut block = vec![0; BLOCK_SIZE as usize];
         if let Some(place) = block.get_mut(..64) {
             place.copy_from_slice(self.as_bytes());
+        }
+        if let Some(place) = block.get_mut(TAKEN.0..TAKEN.0 + TAKEN.1.len()) {
+            place.copy_from_slice(&TAKEN.1);
         }
         block
     }
@@ -202,6 +210,13 @@ mod tests {
         (header.magic, header.version, header.tier) = (DEVICE_MAGIC, 1.into(), 1);
         let block = header.encode();
         assert_eq!(DeviceHeader::decode(&block).map(|h| h.tier), Ok(1));
+        assert_eq!(
+            block[446..512],
+            [&[0; 64][..], &[0x55, 0xaa]].concat(),
+            "a partition table without partitions"
+        );
+        // Headers of earlier versions of the program lack it.
+        assert_eq!(DeviceHeader::decode(&block[..64]).map(|h| h.tier), Ok(1));
         let entry =
             SummaryEntry { ino: Ino(9), generation: 2, block: FileBlock(3), crc: 0xabcd, lsn: Lsn(77) };
         let at = (DeviceId(1), DeviceBlock(4));
