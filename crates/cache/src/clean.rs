@@ -8,6 +8,7 @@ use crate::shard::Shard;
 use crate::{BlockCache, Found, TOGETHER};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_media::PageMemory;
+use terrace_media::page_memory::trim_allocator;
 use terrace_runtime::sync::atomic::Ordering;
 
 /// Pages that one insertion drops at most, under a lock that others wait for. One would do to keep to the budget; more come up
@@ -196,14 +197,17 @@ impl BlockCache {
     /// Drops a piece of the pages whose lifetime has ended or that are beyond the budget, and gives memory that no page has
     /// to the system; called now and then from background work. True when there is more to do at once.
     pub fn give_back(&self, now_ns: u64) -> bool {
-        let mut more = false;
+        let (mut more, mut compacted) = (false, false);
         for shard in &self.shards {
             let mut shard = shard.lock();
             if self.shrink(&mut shard, DROPPED_AT_ONCE, now_ns) {
                 more = true;
             } else {
-                shard.compact();
+                compacted |= shard.compact();
             }
+        }
+        if compacted {
+            trim_allocator();
         }
         // What is left of it goes with the next call: whether there is more is of this cache alone, and others share that memory.
         PageMemory::of_process().release(KEPT_BYTES);

@@ -118,9 +118,10 @@ impl Shard {
 
     /// Gives back the places of blocks that have gone, where those are three of four: a cache that was large kept a thirtieth
     /// of its size for the headers of what it no longer had.
-    pub fn compact(&mut self) {
+    /// True when there were.
+    pub fn compact(&mut self) -> bool {
         if self.headers.len() < WORTH_COMPACTING || self.spare.len() < self.headers.len() / 4 * 3 {
-            return;
+            return false;
         }
         let mut small = Shard::new(0);
         for list in ALL {
@@ -133,6 +134,7 @@ impl Shard {
         std::mem::swap(&mut small.frequency, &mut self.frequency);
         small.frequency.shrink_to(small.clean());
         *self = small;
+        true
     }
 
     /// Puts a block at the front of a list.
