@@ -35,6 +35,7 @@ use terrace_placement::{Home, Parameters, Policy};
 use terrace_runtime::Clock;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use terrace_runtime::sync::{Mutex, zeroed_words};
+use terrace_runtime::thread::Panics;
 use terrace_wal::{RecoveryReport, Wal};
 
 /// Has the kernel drop the pages of an inode; true when it did.
@@ -67,6 +68,8 @@ pub struct Fs {
     pub(crate) orphan_locks: Vec<Mutex<()>>,
     pub(crate) numbers: Mutex<InodeNumbers>,
     pub(crate) references: References,
+    /// Of background steps.
+    pub(crate) panics: Arc<Panics>,
     /// [`Fs::set_drop_pages`].
     pub(crate) drop_pages: OnceLock<DropPages>,
     pub(crate) reclaim: ReclaimQueue,

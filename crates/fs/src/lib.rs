@@ -76,7 +76,7 @@ pub use mount::{
 pub use parameters_status::ParametersStatus;
 pub use references::OpenMode;
 pub use speeds::{SpeedStatus, class_name, speed_of, speed_status};
-pub use status::{FsStatus, PlacementStatus};
+pub use status::{FsStatus, PlacementStatus, StepPanics};
 pub use sync::SyncPlan;
 pub use tally::{TallyReport, TallyRow};
 pub use terrace_placement::threshold::MOST_SECONDS as MOST_DATAFLOW_SECONDS;

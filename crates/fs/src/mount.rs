@@ -355,6 +355,7 @@ impl Fs {
             orphan_locks: (0..ORPHAN_LISTS).map(|_| Mutex::new(())).collect(),
             numbers: Mutex::new(numbers),
             references: References::new(options.kernel_cache_bytes / BLOCK_SIZE),
+            panics: Arc::default(),
             drop_pages: OnceLock::new(),
             reclaim: ReclaimQueue::new(),
             migration: Migration::new(),
@@ -422,7 +423,7 @@ impl Fs {
         let mut drivers = Vec::new();
         let by_hand = (!self.read_only).then(|| self.hand_background());
         for (step, waker) in self.background_steps().into_iter().chain(by_hand) {
-            drivers.push(Driver::start(step, waker)?);
+            drivers.push(Driver::start(step, waker, Arc::clone(&self.panics))?);
         }
         Ok(Background { _drivers: drivers })
     }

@@ -155,8 +155,19 @@ pub struct FsStatus {
     pub pm: String,
     /// Mounted with -o ro.
     pub read_only: bool,
-    /// False when PM or a device had errors.
+    /// Background steps that panicked since mount. Each starts again after a rest.
+    pub panics: Vec<StepPanics>,
+    /// False when PM or a device had errors, or a background step panicked.
     pub healthy: bool,
+}
+
+/// A background step that panicked.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepPanics {
+    /// Its name.
+    pub step: &'static str,
+    /// How often.
+    pub count: u64,
 }
 
 fn health(ok: bool) -> &'static str {
@@ -171,8 +182,10 @@ impl Fs {
     pub fn status(&self) -> FsResult<FsStatus> {
         let mut tiers = self.tier_status()?;
         let metadata = self.metadata_status(&mut tiers);
-        let healthy =
-            self.pm_trouble().is_none() && self.devices.list.iter().all(|device| device.is_healthy());
+        let panics = self.panics.counts().into_iter().map(|(step, count)| StepPanics { step, count });
+        let panics: Vec<_> = panics.collect();
+        let devices = self.devices.list.iter().all(|device| device.is_healthy());
+        let healthy = self.pm_trouble().is_none() && devices && panics.is_empty();
         let label = self.superblock.label.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<u8>>();
         Ok(FsStatus {
             label: String::from_utf8_lossy(&label).into_owned(),
@@ -202,6 +215,7 @@ impl Fs {
             bytes_not_yet_durable: self.cache.dirty_bytes(),
             pm: self.pm.describe(),
             read_only: self.read_only,
+            panics,
             healthy,
         })
     }

@@ -3,8 +3,9 @@
 
 use crate::step::{Next, Step};
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -107,6 +108,45 @@ impl Waker {
     }
 }
 
+/// Panics of steps, by name.
+#[derive(Default)]
+pub struct Panics(Mutex<BTreeMap<&'static str, u64>>);
+
+impl Panics {
+    fn note(&self, name: &'static str) {
+        *self.0.lock().entry(name).or_default() += 1;
+    }
+    /// Steps that panicked, and how often.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.0.lock().iter().map(|(name, count)| (*name, *count)).collect()
+    }
+}
+
+/// How long a step rests after a panic: twice as long after each more in a row, up to the last.
+const FIRST_REST: Duration = Duration::from_millis(100);
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
+/// Runs a step; one that panics is called again after a rest, as a request that panics is answered and the next one served.
+/// What it had locked and claimed was given back as its values were dropped.
+fn run_step(step: &mut dyn Step, rest: &mut Duration, panics: &Panics) -> Next {
+    // A scheduler's own panics are to reach it.
+    if cfg!(feature = "shuttle") {
+        return step.step();
+    }
+    match catch_unwind(AssertUnwindSafe(|| step.step())) {
+        Ok(next) => {
+            *rest = FIRST_REST;
+            next
+        }
+        Err(_) => {
+            panics.note(step.name());
+            tracing::error!(step = step.name(), "background work panicked; it starts again in {rest:?}");
+            *rest = (2 * *rest).min(LONGEST_REST);
+            Next::Again
+        }
+    }
+}
+
 /// A thread that drives one [`Step`] until it is done or the driver is dropped.
 pub struct Driver {
     waker: Waker,
@@ -114,15 +154,16 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Starts driving `step`; `waker` wakes it early.
+    /// Starts driving `step`; `waker` wakes it early, but from the rest after a panic, which `panics` counts.
     ///
     /// # Errors
     /// The operating system's, when no thread can be made.
-    pub fn start(mut step: Box<dyn Step>, waker: Waker) -> io::Result<Driver> {
+    pub fn start(mut step: Box<dyn Step>, waker: Waker, panics: Arc<Panics>) -> io::Result<Driver> {
         let signal = waker.clone();
         let thread = spawn(step.name(), move || {
+            let mut rest = FIRST_REST;
             loop {
-                let next = step.step();
+                let next = run_step(&mut *step, &mut rest, &panics);
                 let mut state = signal.0.state.lock();
                 if state.stop || next == Next::Done {
                     return;
@@ -131,6 +172,14 @@ impl Driver {
                     && !state.woken
                 {
                     signal.0.changed.wait_for(&mut state, pause);
+                }
+                // A step that panics whenever it is woken would take a processor.
+                let until = (rest > FIRST_REST).then(|| Instant::now() + rest / 2);
+                while let Some(left) = until.and_then(|until| until.checked_duration_since(Instant::now()))
+                    && !state.stop
+                    && !left.is_zero()
+                {
+                    signal.0.changed.wait_for(&mut state, left);
                 }
                 if state.stop {
                     return;
@@ -344,6 +393,33 @@ mod tests {
         // One of twenty on a busy machine may be slow by itself.
         let slow = slowest.filter(|took| *took > Duration::from_millis(90)).count();
         assert!(slow < 5, "{slow} of 20 waited");
+    }
+
+    /// A background step that panicked took its thread with it: the pool went on without demotion or reclaiming, and nothing
+    /// told of it.
+    #[test]
+    fn a_step_that_panics_starts_again_and_is_counted() {
+        struct Sometimes(u32, std::sync::mpsc::Sender<u32>);
+        impl Step for Sometimes {
+            fn name(&self) -> &'static str {
+                "sometimes"
+            }
+            fn step(&mut self) -> Next {
+                self.0 += 1;
+                assert!(self.0 > 3, "on purpose");
+                self.1.send(self.0).unwrap();
+                Next::After(Duration::from_secs(3600))
+            }
+        }
+        let (tell, told) = channel();
+        let (panics, waker) = (Arc::new(Panics::default()), Waker::new());
+        let driver = Driver::start(Box::new(Sometimes(0, tell)), waker.clone(), Arc::clone(&panics)).unwrap();
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(4));
+        assert_eq!(panics.counts(), [("sometimes", 3)]);
+        // And it is well again.
+        waker.wake();
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(5));
+        drop(driver);
     }
 
     /// As many readers of a device that hung as there are threads held back the reads of all other devices, for ever.

@@ -306,6 +306,12 @@ fn show_live(found: &Value) {
     show_moves(&found["moves"]);
     show_placement(&found["placement"]);
     show_parameters(found);
+    for panics in found["panics"].as_array().into_iter().flatten() {
+        let (step, count) = (text(&panics["step"]), text(&panics["count"]));
+        output::print(format!(
+            "background: {step} panicked {count} times and started again; the log says where"
+        ));
+    }
     let recovery = &found["recovery"];
     if !recovery.is_null() {
         let (time, records) = (text(&recovery["duration_seconds"]), text(&recovery["records_replayed"]));
