@@ -142,7 +142,15 @@ impl Reference {
         Ok(count)
     }
 
-    /// Writes all of `data`. No byte changes nothing, not even times.
+    /// What of `data` fits below the largest size.
+    fn fitting<'a>(&self, offset: u64, data: &'a [u8]) -> Outcome<&'a [u8]> {
+        match self.limits.file_bytes.saturating_sub(offset) {
+            0 if !data.is_empty() => Err(libc::EFBIG),
+            room => Ok(&data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))]),
+        }
+    }
+
+    /// Writes all of `data` that fits below the largest size. No byte changes nothing, not even times.
     ///
     /// # Errors
     /// EFBIG, EISDIR, EINVAL.
@@ -154,10 +162,7 @@ impl Reference {
         kill_set_id: bool,
         when: Stamp,
     ) -> Outcome<usize> {
-        let end = offset.checked_add(data.len() as u64).ok_or(libc::EFBIG)?;
-        if end > self.limits.file_bytes {
-            return Err(libc::EFBIG);
-        }
+        let data = self.fitting(offset, data)?;
         if !data.is_empty() {
             self.node_mut(id)?.write(offset, data, kill_set_id, when)?;
         }
@@ -176,10 +181,7 @@ impl Reference {
         kill_set_id: bool,
         when: Stamp,
     ) -> Outcome<usize> {
-        let end = offset.checked_add(data.len() as u64).ok_or(libc::EFBIG)?;
-        if end > self.limits.file_bytes {
-            return Err(libc::EFBIG);
-        }
+        let data = self.fitting(offset, data)?;
         if !data.is_empty() {
             self.node_mut(id)?.write_waiting(offset, data, kill_set_id, when)?;
         }
