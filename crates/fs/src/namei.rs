@@ -23,7 +23,7 @@ const NAME_MAX: usize = 255;
 /// Longest symlink target.
 const TARGET_MAX: usize = 4095;
 /// Most links of a file, as ext4 has it.
-const LINK_MAX: u32 = 65_000;
+pub(crate) const LINK_MAX: u32 = 65_000;
 
 pub(crate) const S_IFMT: u32 = 0o170000;
 pub(crate) const S_IFDIR: u32 = 0o040000;

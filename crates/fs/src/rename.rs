@@ -2,14 +2,15 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::namei::{InodeList, check_name, check_removable};
+use crate::namei::{InodeList, LINK_MAX, check_name, check_removable};
 use crate::op::{Attempt, Need, Op};
 use crate::slot::{Inode, log_slot};
 use crate::types::Wait;
 use crate::write::Staged;
 use std::cell::Cell;
 use terrace_catalog::dentry::{self, Dentry};
-use terrace_format::Ino;
+use terrace_format::address::ROOT_INO;
+use terrace_format::{Corrupt, Ino};
 use terrace_runtime::planted::{Mistake, planted};
 
 /// A rename's arguments.
@@ -19,6 +20,27 @@ struct Names<'a> {
     name: &'a [u8],
     new_parent: Ino,
     new_name: &'a [u8],
+}
+
+/// Whether `ancestor` is met on the way from a directory, itself included, to the root; `None` when that way goes in a
+/// circle (found as by Brent, "An improved Monte Carlo factorization algorithm", BIT 20, 1980).
+fn is_ancestor<E>(
+    ancestor: Ino,
+    from: Ino,
+    mut parent: impl FnMut(Ino) -> Result<Ino, E>,
+) -> Result<Option<bool>, E> {
+    let (mut at, mut mark, mut steps, mut most) = (from, from, 0u64, 1u64);
+    while at != ancestor && at != ROOT_INO {
+        at = parent(at)?;
+        if at == mark {
+            return Ok(None);
+        }
+        steps += 1;
+        if steps == most {
+            (mark, steps, most) = (at, 0, 2 * most);
+        }
+    }
+    Ok(Some(at == ancestor))
 }
 
 impl Fs {
@@ -106,22 +128,19 @@ impl Fs {
 
     /// A directory must not become its own descendant. The rename lock keeps ancestors as they are.
     fn refuse_loop(&self, moved: Ino, new_parent: Ino) -> Attempt<()> {
-        let mut at = new_parent;
-        let mut depth = 0u32;
-        while at != terrace_format::address::ROOT_INO {
-            if at == moved {
-                return Err(FsError::Invalid.into());
-            }
+        let is_ancestor = is_ancestor(moved, new_parent, |at| -> Attempt<Ino> {
             let _guard = self.locks.read(at);
             let directory = self.load_directory(at)?;
-            at = Ino(u64::from(directory.slot.parent_or_rdev.get()));
-            depth += 1;
-            if depth > 1 << 20 {
+            Ok(Ino(u64::from(directory.slot.parent_or_rdev.get())))
+        })?;
+        match is_ancestor {
+            Some(false) => Ok(()),
+            Some(true) => Err(FsError::Invalid.into()),
+            None => {
                 let site = format!("ancestors of directory {new_parent}");
-                return Err(FsError::from(terrace_format::Corrupt::new(site, "the root", "a circle")).into());
+                Err(FsError::from(Corrupt::new(site, "the root", "a circle")).into())
             }
         }
-        if moved == at { Err(FsError::Invalid.into()) } else { Ok(()) }
     }
 
     fn rename_locked(
@@ -149,6 +168,11 @@ impl Fs {
         let replaced = target.map(|target| self.load(target.ino)).transpose()?;
         if let Some(replaced) = &replaced {
             check_removable(replaced, moved.slot.is_directory())?;
+        } else if moved.slot.is_directory()
+            && old_parent.ino != new_parent.ino
+            && new_parent.slot.nlink.get() >= LINK_MAX
+        {
+            return Err(FsError::TooManyLinks.into());
         }
         let mut staged = Staged::new(self, None, false);
         let shards = [self.catalog.shard_of(names.parent.0), self.catalog.shard_of(names.new_parent.0)];
@@ -221,5 +245,28 @@ impl Fs {
             slot.parent_or_rdev = (new_parent.0 as u32).into();
         }
         log_slot(&mut staged.tx, moved.place, &moved.slot, &slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    /// A rename into a directory more than 2^20 below the root was told that its ancestors go in a circle (EIO).
+    #[test]
+    fn ancestors_are_found_in_any_depth_and_circles_too() {
+        let asked = |ancestor, from, parent: &dyn Fn(u64) -> u64| {
+            is_ancestor(Ino(ancestor), Ino(from), |at| Ok::<_, Infallible>(Ino(parent(at.0)))).ok().flatten()
+        };
+        let deep = |at: u64| at - 1;
+        assert_eq!(asked(1 << 30, 3 << 20, &deep), Some(false));
+        assert_eq!(asked(2, 3 << 20, &deep), Some(true));
+        assert_eq!(asked(7, 7, &deep), Some(true));
+        assert_eq!(asked(ROOT_INO.0, 9, &deep), Some(true));
+        for length in [1, 2, 3, 1000] {
+            let circle = |at: u64| if at > 5000 { at - 1 } else { 2 + (at - 1) % length };
+            assert_eq!(asked(1 << 30, 6000, &circle), None, "circle of {length}");
+        }
     }
 }
