@@ -59,11 +59,11 @@ impl Fs {
     /// # Errors
     /// EISDIR, EINVAL, EIO when a medium fails or a cold block's checksum is wrong.
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8], wait: Wait) -> FsResult<usize> {
-        self.read_into(ino, offset, into, wait)
+        self.read_into(ino, offset, into, true, wait)
     }
 
     /// As [`Self::read`], up to `length` bytes to the beginning of a buffer, which is made longer where that is more
-    /// than it has: what is behind the end of the file takes no room.
+    /// than it has: what is behind the end of the file takes no room. Without `touch` (O_NOATIME) the access time stays.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -73,9 +73,10 @@ impl Fs {
         offset: u64,
         length: usize,
         buffer: &mut Vec<u8>,
+        touch: bool,
         wait: Wait,
     ) -> FsResult<usize> {
-        self.read_into(ino, offset, &mut Growing { buffer, length }, wait)
+        self.read_into(ino, offset, &mut Growing { buffer, length }, touch, wait)
     }
 
     fn read_into<R: Room + ?Sized>(
@@ -83,6 +84,7 @@ impl Fs {
         ino: Ino,
         offset: u64,
         into: &mut R,
+        touch: bool,
         wait: Wait,
     ) -> FsResult<usize> {
         self.expect_use(ino);
@@ -91,7 +93,7 @@ impl Fs {
         loop {
             match self.try_read(&mut op, ino, offset, into) {
                 Ok((count, atime_due)) => {
-                    if atime_due {
+                    if atime_due && touch {
                         self.touch_atime(ino);
                     }
                     return Ok(count);

@@ -200,13 +200,12 @@ impl Adapter {
     fn read_here(
         &self,
         node: INodeNo,
-        offset: u64,
-        size: usize,
+        (offset, size, touch): (u64, usize, bool),
         wait: Wait,
         reply: ReplyData,
     ) -> Option<ReplyData> {
         READ_BUFFER.with_borrow_mut(|buffer| {
-            let read = || unless_it_waits(self.fs.read_to(ino(node), offset, size, buffer, wait));
+            let read = || unless_it_waits(self.fs.read_to(ino(node), offset, size, buffer, touch, wait));
             match guarded("read", read) {
                 Ok(None) => return Some(reply),
                 Ok(Some(count)) => reply.data(&buffer[..count]),
@@ -380,15 +379,20 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let loss = size.and_then(|_| self.takes_set_id(request, node));
+        let (Some(atime), Some(mtime)) = (set_time(atime), set_time(mtime)) else {
+            return reply.error(Errno::EINVAL);
+        };
+        let has_set_id = size.is_some() && self.set_id_file(node).is_some();
+        let loss = has_set_id.then(|| self.takes_set_id(request, node)).flatten();
         let change = SetAttributes {
             mode: mode.map(|mode| mode & 0o7777),
             uid,
             gid,
             size,
-            atime: atime.map(set_time),
-            mtime: mtime.map(set_time),
-            kill_set_id: loss.is_some(),
+            atime,
+            mtime,
+            // Without such bits it concerns capabilities, which everybody's truncation takes.
+            kill_set_id: size.is_some() && (loss.is_some() || !has_set_id),
         };
         let call = move |fs: &Fs, _: &[u8], wait| fs.setattr(ino(node), &change, wait);
         self.attempt("setattr", &[], reply, call, |reply, found: Attributes| {
@@ -520,11 +524,12 @@ impl Filesystem for Adapter {
         if is_to_run(flags) && self.changes.overtook(node.0, handle.0) {
             return reply.error(Errno::ETXTBSY);
         }
-        let size = size as usize;
-        let Some(reply) = self.read_here(node, offset, size, Wait::Never, reply) else { return };
+        let (size, touch) = (size as usize, flags.0 & libc::O_NOATIME == 0);
+        let asked = (offset, size, touch);
+        let Some(reply) = self.read_here(node, asked, Wait::Never, reply) else { return };
         let Some(waiting) = &self.waiting else { return reply.error(Errno::EIO) };
         if let Some(_allowed) = waiting.here.enter() {
-            if let Some(reply) = self.read_here(node, offset, size, Wait::Allowed, reply) {
+            if let Some(reply) = self.read_here(node, asked, Wait::Allowed, reply) {
                 reply.error(Errno::EIO);
             }
             return;
@@ -534,7 +539,8 @@ impl Filesystem for Adapter {
         waiting.reads.submit(Box::new(move || {
             let mut buffer = Vec::new();
             let result = guarded("read", || {
-                fs.read_to(ino(node), offset, size, &mut buffer, Wait::Allowed).map_err(|error| errno(&error))
+                let read = fs.read_to(ino(node), offset, size, &mut buffer, touch, Wait::Allowed);
+                read.map_err(|error| errno(&error))
             });
             answer(reply, result, |reply, count| reply.data(&buffer[..count]));
         }));

@@ -31,10 +31,10 @@ fn time(ns: i64) -> SystemTime {
     if ns >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
 }
 
-/// Nanoseconds since the epoch, saturated. `fuser` 0.18 turns the kernel's (seconds, nanoseconds) of a
+/// Nanoseconds since the epoch; `None` before 1677 and after 2262, which an inode cannot hold. `fuser` 0.18 turns the kernel's (seconds, nanoseconds) of a
 /// time before 1970 into `epoch - (-seconds + nanoseconds)` instead of `epoch - (-seconds) +
 /// nanoseconds`: undone here.
-fn nanoseconds(time: SystemTime) -> i64 {
+fn nanoseconds(time: SystemTime) -> Option<i64> {
     const PER_SECOND: i128 = 1_000_000_000;
     let ns = match time.duration_since(UNIX_EPOCH) {
         Ok(after) => i128::from(after.as_secs()) * PER_SECOND + i128::from(after.subsec_nanos()),
@@ -43,14 +43,16 @@ fn nanoseconds(time: SystemTime) -> i64 {
             i128::from(before.subsec_nanos()) - i128::from(before.as_secs()) * PER_SECOND
         }
     };
-    ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    i64::try_from(ns).ok()
 }
 
-pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::At(nanoseconds(time)),
-    }
+/// A time to set, where one is; `None` for one that an inode cannot hold, which POSIX has refused (EINVAL).
+pub(crate) fn set_time(time: Option<TimeOrNow>) -> Option<Option<SetTime>> {
+    Some(match time {
+        None => None,
+        Some(TimeOrNow::Now) => Some(SetTime::Now),
+        Some(TimeOrNow::SpecificTime(time)) => Some(SetTime::At(nanoseconds(time)?)),
+    })
 }
 
 pub(crate) fn attributes(from: &Attributes) -> FileAttr {
@@ -119,9 +121,19 @@ mod tests {
             } else {
                 UNIX_EPOCH - Duration::new(seconds.unsigned_abs(), part as u32)
             };
-            assert_eq!(nanoseconds(read), ns);
+            assert_eq!(nanoseconds(read), Some(ns));
             assert_eq!(time(ns).duration_since(UNIX_EPOCH).is_ok(), ns >= 0);
         }
+    }
+
+    /// They were set to the nearest time that an inode holds, and the caller was told that all was well.
+    #[test]
+    fn times_that_no_inode_holds_are_refused() {
+        let set = |time| set_time(Some(TimeOrNow::SpecificTime(time)));
+        let years = |count: u64| Duration::from_secs(count * 365 * 86_400);
+        assert_eq!([set(UNIX_EPOCH + years(300)), set(UNIX_EPOCH - years(300))], [None; 2]);
+        assert!(set(UNIX_EPOCH + years(290)).is_some_and(|time| time.is_some()));
+        assert_eq!([set_time(None), set_time(Some(TimeOrNow::Now))], [Some(None), Some(Some(SetTime::Now))]);
     }
 
     #[test]
