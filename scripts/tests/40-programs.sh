@@ -154,6 +154,10 @@ cat mnt/tree/d004/sub/faa >/dev/null
 umount_pool
 mount_pool
 touch -a -d 2001-01-01 mnt/tree/d004/sub/fab
+dd if=mnt/tree/d004/sub/fab of=/dev/null iflag=noatime status=none
+first=$(atime mnt/tree/d004/sub/fab)
+[ "${first%%-*}" = 2001 ] || fail "O_NOATIME: a read changed the access time"
+! touch -d 2300-01-01 mnt/tree/d004/sub/fac 2>/dev/null || fail "a time that cannot be kept is not refused"
 cat mnt/tree/d004/sub/fab >/dev/null
 first=$(atime mnt/tree/d004/sub/fab)
 [ "${first%%-*}" -gt 2001 ] || fail "relatime: an old access time was not renewed"

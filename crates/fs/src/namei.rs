@@ -59,10 +59,22 @@ impl Fs {
         Ok(dentry::lookup(shard.reader(), &self.names, directory, name)?)
     }
 
-    /// Finds a name and takes a lookup reference.
+    /// Takes a lookup reference on an inode of any type by its number, as "." of it: for file handles, whose number is
+    /// whatever somebody remembered. The caller holds its lock.
+    fn look_up_number(&self, ino: Ino) -> FsResult<()> {
+        let inode = self.load_to_read(ino)?;
+        // Nobody refers to it that the kernel does not know, or it is on its way out.
+        if inode.slot.has(flag::ORPHAN) || inode.slot.nlink.get() == 0 {
+            return Err(FsError::Stale);
+        }
+        self.references.looked_up(ino);
+        Ok(())
+    }
+
+    /// Finds a name and takes a lookup reference; "." is an inode of any type itself, ".." a directory's parent.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, ENAMETOOLONG, EIO; ESTALE for ".." of a removed directory.
+    /// ENOENT, ENOTDIR, ENAMETOOLONG, EIO; ESTALE for "." and ".." of what was removed, or never was.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attributes> {
         self.try_lookup(parent, name, Wait::Allowed)
     }
@@ -77,9 +89,12 @@ impl Fs {
         }
         let ino = self.reading(wait, || {
             let _guard = self.locks.read(parent);
+            if name == b"." {
+                self.look_up_number(parent)?;
+                return Ok(parent);
+            }
             let directory = self.load_directory_to_read(parent)?;
             let ino = match name {
-                b"." => parent,
                 // The parent may be gone too, and its number another inode's.
                 b".." if directory.slot.has(flag::ORPHAN) => return Err(FsError::Stale),
                 b".." => Ino(u64::from(directory.slot.parent_or_rdev.get())),

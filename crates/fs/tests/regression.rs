@@ -13,8 +13,8 @@ use terrace_format::inode::{SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_fs::{
-    Allocate, FormatOptions, Fs, FsResult, MetadataMoves, MountOptions, PolicyKind, PoolMedia, RootDirectory,
-    SetAttributes, Wait, WriteFlags, format, read_superblock,
+    Allocate, FormatOptions, Fs, FsError, FsResult, MetadataMoves, MountOptions, PolicyKind, PoolMedia,
+    RootDirectory, SetAttributes, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_media::PmMedium;
 use terrace_media::block::{Operation, SimulatedDevice, Times};
@@ -857,4 +857,89 @@ fn damaged_superblock_copy_is_rewritten() {
         assert_eq!(read_superblock(&*pool.pm, true).unwrap().1, None);
         assert!(image() == before, "only the damaged copy was written");
     }
+}
+
+/// mkdir kept to the link limit (65,000) and rename did not: directories that came by it were counted beyond.
+#[test]
+fn a_rename_keeps_to_the_link_limit() {
+    let pool = Pool::new(64 << 20, 1025);
+    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });
+    let mkdir = |parent, name: &str| fs.mkdir(parent, name.as_bytes(), 0o755, CALLER, W).map(|made| made.ino);
+    let (full, other) = (mkdir(ROOT, "full").unwrap(), mkdir(ROOT, "other").unwrap());
+    (2..65_000).for_each(|number| _ = mkdir(full, &number.to_string()).unwrap());
+    assert!(matches!(mkdir(full, "more"), Err(FsError::TooManyLinks)));
+    mkdir(other, "more").unwrap();
+    fs.mknod(other, b"file", 0o100644, 0, CALLER, W).unwrap();
+    let rename =
+        |from, name: &str, to: Ino, new: &str| fs.rename(from, name.as_bytes(), to, new.as_bytes(), false, W);
+    assert!(matches!(rename(other, "more", full, "more"), Err(FsError::TooManyLinks)));
+    assert_eq!(fs.getattr(full).unwrap().nlink, 65_000);
+    // These add no link: a file, a new name, and an empty directory's place.
+    rename(other, "file", full, "file").unwrap();
+    rename(full, "2", full, "two").unwrap();
+    rename(other, "more", full, "3").unwrap();
+    rename(full, "4", other, "4").unwrap();
+    rename(other, "4", full, "4").unwrap();
+    assert_eq!((fs.getattr(full).unwrap().nlink, fs.getattr(other).unwrap().nlink), (65_000, 2));
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+/// A write across the largest size wrote nothing (EFBIG), where Linux writes what fits.
+#[test]
+fn a_write_across_the_largest_size_writes_what_fits() {
+    let pool = Pool::new(2 << 20, 1025);
+    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });
+    let ino = fs.mknod(ROOT, b"a", 0o100644, 0, CALLER, W).unwrap().ino;
+    let most = terrace_format::address::MAX_FILE_SIZE;
+    let write = |offset, data: &[u8]| fs.write(ino, offset, data, WriteFlags::default(), W);
+    assert_eq!(write(most - 5000, &[7; 10_000]).unwrap(), 5000);
+    assert_eq!(fs.getattr(ino).unwrap().size, most);
+    let mut end = [0; 6000];
+    assert_eq!(fs.read(ino, most - 6000, &mut end, W).unwrap(), 6000);
+    assert!(end[..1000].iter().all(|byte| *byte == 0) && end[1000..].iter().all(|byte| *byte == 7));
+    for offset in [most, most + 1, u64::MAX] {
+        assert!(matches!(write(offset, &[1]), Err(FsError::TooLarge)));
+    }
+}
+
+/// Reads through descriptors with O_NOATIME changed the access time (LTP open12).
+#[test]
+fn a_read_that_does_not_touch_leaves_the_access_time() {
+    let pool = Pool::new(2 << 20, 1025);
+    let fs = pool.mount();
+    let ino = fs.mknod(ROOT, b"a", 0o100644, 0, CALLER, W).unwrap().ino;
+    fs.write(ino, 0, b"content", WriteFlags::default(), W).unwrap();
+    let before = fs.getattr(ino).unwrap().atime_ns;
+    let read = |touch| fs.read_to(ino, 0, 100, &mut Vec::new(), touch, W).unwrap();
+    assert_eq!(read(false), 7);
+    assert_eq!(fs.getattr(ino).unwrap().atime_ns, before);
+    assert_eq!(read(true), 7);
+    assert!(fs.getattr(ino).unwrap().atime_ns > before);
+}
+
+/// File handles carry a number that may be anything: only directories were found by it.
+#[test]
+fn inodes_are_looked_up_by_number() {
+    let pool = Pool::new(2 << 20, 1025);
+    let fs = pool.mount();
+    let file = fs.mknod(ROOT, b"a", 0o100644, 0, CALLER, W).unwrap();
+    let dir = fs.mkdir(ROOT, b"d", 0o755, CALLER, W).unwrap();
+    assert_eq!(fs.lookup(file.ino, b".").unwrap().ino, file.ino);
+    assert_eq!(fs.lookup(dir.ino, b".").unwrap().ino, dir.ino);
+    assert_eq!(fs.lookup(dir.ino, b"..").unwrap().ino, ROOT);
+    assert_eq!(fs.lookup(ROOT, b"..").unwrap().ino, ROOT);
+    for number in [0, file.ino.0 + 1000, u64::from(u32::MAX), (1 << 32) + file.ino.0, u64::MAX] {
+        assert!(matches!(fs.lookup(Ino(number), b"."), Err(FsError::Stale)), "{number}");
+    }
+    // Each lookup counts: the number is free when all are given back, and is not found before either.
+    fs.unlink(ROOT, b"a", W).unwrap();
+    assert!(matches!(fs.lookup(file.ino, b"."), Err(FsError::Stale)));
+    fs.forget(file.ino, 1);
+    fs.run_background(100);
+    assert!(fs.getattr(file.ino).is_ok());
+    fs.forget(file.ino, 1);
+    fs.run_background(100);
+    assert!(matches!(fs.getattr(file.ino), Err(FsError::Stale)));
+    assert!(matches!(fs.lookup(file.ino, b"."), Err(FsError::Stale)));
 }

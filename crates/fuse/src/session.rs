@@ -163,6 +163,8 @@ impl Connection {
 pub(crate) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
     let wanted = [
         InitFlags::FUSE_PARALLEL_DIROPS,
+        // File handles (open_by_handle_at, NFS) of what the kernel has forgotten: it looks up "." and "..".
+        InitFlags::FUSE_EXPORT_SUPPORT,
         // Not FUSE_ASYNC_DIO: the kernel drops pages before it sends an asynchronous direct write and not again after it. A
         // reader that fills a page in between keeps the old content (xfstests generic/451).
         // Not FUSE_ATOMIC_O_TRUNC: the daemon would truncate before the kernel knows whether the open is

@@ -1,12 +1,13 @@
 //! System calls that programs rely on, one by one, each with what POSIX or Linux says of it.
 
 use crate::content::{bytes, difference};
-use crate::system::{self, Mapping};
+use crate::system::{self, FileHandle, Mapping};
 use crate::{Failure, Outcome};
 use std::collections::HashMap;
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -395,9 +396,65 @@ fn renames(dir: &Path) -> Outcome<()> {
     must(a.exists() && b.exists(), "rename onto a link of the same file removes nothing")
 }
 
+/// Names and inodes that nobody uses go from the kernel's cache.
+fn drop_inodes() -> Outcome<()> {
+    fs::write("/proc/sys/vm/drop_caches", "2").at("drop caches")
+}
+
+/// Handles of files that the kernel had forgotten were refused (ESTALE), as NFS servers hold them.
+fn file_handles(dir: &Path) -> Outcome<()> {
+    let (sub, path) = (dir.join("a/b"), dir.join("a/b/file"));
+    fs::create_dir_all(&sub).at("mkdir")?;
+    fs::write(&path, "content").at("write")?;
+    std::os::unix::fs::symlink("file", dir.join("link")).at("symlink")?;
+    let handle = |path: &Path| FileHandle::of(path).at("name_to_handle_at");
+    let (of_file, of_sub, of_link) = (handle(&path)?, handle(&sub)?, handle(&dir.join("link"))?);
+    let mount = File::open(dir).at("open")?;
+    let content = || {
+        let file = of_file.open(&mount, libc::O_RDWR).at("open by handle")?;
+        same("content", &read_at(&file, 0, 7)?, b"content")
+    };
+    for _ in 0..3 {
+        drop_inodes()?;
+        content()?;
+    }
+    drop_inodes()?;
+    // A directory is found with all its ancestors.
+    let found = of_sub.open(&mount, libc::O_RDONLY | libc::O_DIRECTORY).at("open a directory by handle")?;
+    let name = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).at("name of a descriptor")?;
+    must(
+        name == fs::canonicalize(&sub).at("name of a directory")?,
+        format!("a directory's handle is {}", name.display()),
+    )?;
+    of_link.open(&mount, libc::O_PATH | libc::O_NOFOLLOW).at("open a symbolic link by handle")?;
+    // Another name, another directory: the same file.
+    let moved = dir.join("moved");
+    fs::rename(&path, &moved).at("rename")?;
+    drop_inodes()?;
+    content()?;
+    // Without a name as long as somebody has it open, then not, and not as a later file, whose number may be the same.
+    let open = File::open(&moved).at("open")?;
+    fs::remove_file(&moved).at("unlink")?;
+    drop_inodes()?;
+    content()?;
+    drop(open);
+    let is_stale = || {
+        let opened = of_file.open(&mount, libc::O_RDONLY);
+        Ok(opened.is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE)))
+    };
+    // The kernel tells of a close in the background.
+    eventually("the handle of a removed file is stale", is_stale)?;
+    for number in 0..50 {
+        refused("handle of a removed file", of_file.open(&mount, libc::O_RDONLY), libc::ESTALE)?;
+        fs::write(dir.join(format!("later-{number}")), "another").at("write")?;
+    }
+    drop_inodes()?;
+    refused("handle of a removed file", of_file.open(&mount, libc::O_RDONLY), libc::ESTALE)
+}
+
 type Check = fn(&Path) -> Outcome<()>;
 
-const CHECKS: [(&str, Check); 12] = [
+const CHECKS: [(&str, Check); 13] = [
     ("shared writable mmap", shared_mapping),
     ("private mmap", private_mapping),
     ("O_APPEND from two processes", two_appenders),
@@ -410,6 +467,7 @@ const CHECKS: [(&str, Check); 12] = [
     ("a directory that changes while it is read", changing_directory),
     ("statfs and st_blocks", agreeing_space),
     ("rename", renames),
+    ("file handles", file_handles),
 ];
 
 /// All checks, in a new directory below `dir`.

@@ -128,6 +128,49 @@ pub(crate) fn open_truncating(path: &std::path::Path) -> io::Result<std::fs::Fil
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(file) })
 }
 
+/// Words of a file handle: its length in bytes, its type, and room for the longest.
+const HANDLE_WORDS: usize = 2 + libc::MAX_HANDLE_SZ as usize / 4;
+
+/// What name_to_handle_at(2) says of a file.
+pub(crate) struct FileHandle([u32; HANDLE_WORDS]);
+
+impl FileHandle {
+    /// Of the file with this name.
+    pub fn of(path: &std::path::Path) -> io::Result<FileHandle> {
+        use std::os::unix::ffi::OsStrExt;
+        let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+        let mut handle = [0; HANDLE_WORDS];
+        handle[0] = libc::MAX_HANDLE_SZ as u32;
+        let mut mount = 0;
+        // SAFETY: the string ends with a zero, the handle has the room that it says, and all live through the call.
+        let status = unsafe {
+            libc::syscall(
+                libc::SYS_name_to_handle_at,
+                libc::AT_FDCWD,
+                path.as_ptr(),
+                handle.as_mut_ptr(),
+                &mut mount,
+                0,
+            )
+        };
+        result(status as libc::c_int)?;
+        Ok(FileHandle(handle))
+    }
+
+    /// open_by_handle_at(2) on the mount that `mount` lies on.
+    pub fn open(&self, mount: &File, flags: i32) -> io::Result<File> {
+        let flags = flags | libc::O_CLOEXEC;
+        // SAFETY: the handle lives through the call.
+        let file =
+            unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), self.0.as_ptr(), flags) };
+        if file < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was made here and nobody else has it.
+        Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(file as i32) })
+    }
+}
+
 /// geteuid(2).
 pub(crate) fn effective_user() -> u32 {
     // SAFETY: takes nothing and cannot fail.
