@@ -21,6 +21,9 @@ const REGION: u64 = 8192;
 pub enum Purpose {
     /// File data and new metadata of user operations: leaves the whole reserve.
     User,
+    /// Data that takes the place of other data on a full pool: in time it gives back a block of PM. Leaves demotion's share
+    /// and the reclaimers' half.
+    Overwrite,
     /// Demotion: leaves the reclaimers' half.
     Demotion,
     /// Metadata pages that come back for a reader or for what gives space back: leaves the reclaimers' half and some
@@ -184,10 +187,16 @@ impl BlockPool {
         match purpose {
             _ if planted(Mistake::ReserveOpenToAll) => 0,
             Purpose::User => self.reserve,
+            Purpose::Overwrite => self.reserve / 8 * 5,
             Purpose::Fetch => self.reserve / 4 * 3,
             Purpose::Demotion => self.reserve / 2,
             Purpose::Reclaim => 0,
         }
+    }
+
+    /// Blocks of the reserve that a purpose may take.
+    pub fn share(&self, purpose: Purpose) -> u64 {
+        self.reserve - self.kept(purpose).min(self.reserve)
     }
 
     /// Whether one block could be claimed for a user's operation; scans and drains as [`Self::claim`] does.

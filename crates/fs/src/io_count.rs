@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_format::{DeviceBlock, DeviceId, TierId};
-use terrace_media::block::{AlignedBlock, BlockRead, Run};
+use terrace_media::block::{AlignedBlock, BlockRead, HostRoom, Run};
 use terrace_media::{BlockMedium, MediaError};
 use terrace_runtime::{Clock, thread};
 
@@ -317,6 +317,9 @@ impl BlockMedium for Counted {
     }
     fn last_error(&self) -> Option<MediaError> {
         self.medium.last_error()
+    }
+    fn host_room(&self) -> Option<HostRoom> {
+        self.medium.host_room()
     }
     fn is_missing(&self) -> bool {
         self.medium.is_missing()

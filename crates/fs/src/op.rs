@@ -35,6 +35,10 @@ pub(crate) struct Op {
     pub record: usize,
     /// It changes nothing, and takes metadata from copies in DRAM where PM has no room for it.
     pub only_reads: bool,
+    /// It may turn out to write only what has its blocks already ([`Purpose::Overwrite`]).
+    pub may_overwrite: bool,
+    /// Why it found no space, before it tried whether it does.
+    pub refused: Option<FsError>,
 }
 
 impl Op {
@@ -52,6 +56,8 @@ impl Op {
             dram_bytes: 0,
             record: 0,
             only_reads: false,
+            may_overwrite: false,
+            refused: None,
         }
     }
     /// An operation that changes nothing, and so never lacks space (P1).

@@ -22,6 +22,7 @@ use std::time::Duration;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::Kind;
 use terrace_format::{Ino, PmOffset};
+use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
 
@@ -60,8 +61,37 @@ impl Fs {
 
     /// Does a job; one that cannot be done is put back.
     fn reclaim_task(&self, task: Task, wait: Wait, now_ns: u64) {
+        self.reclaim.at_work.fetch_add(1, Ordering::AcqRel);
         let done = self.reclaim_job(task.job, wait);
         self.reclaim_done(task, done, wait, now_ns);
+        self.reclaim.at_work.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// For an operation that found no space: removes some of what has no name left, or waits for those that do. Whether there
+    /// may be more space now. Called without locks.
+    ///
+    /// # Errors
+    /// `WouldBlock`.
+    pub(crate) fn reclaim_for_space(&self, wait: Wait) -> FsResult<bool> {
+        if self.read_only || self.wal.is_stopped() {
+            return Ok(false);
+        }
+        if let Some((ino, task)) = self.reclaim.take_orphan() {
+            self.reclaim.at_work.fetch_add(1, Ordering::AcqRel);
+            let done = self.reclaim_orphan(ino, wait, HELPED_PIECES);
+            let is_done = done.is_ok();
+            self.reclaim_done(task, done, wait, self.clock.monotonic_ns());
+            self.reclaim.at_work.fetch_sub(1, Ordering::AcqRel);
+            return Ok(is_done);
+        }
+        if self.reclaim.at_work.load(Ordering::Acquire) == 0 {
+            return Ok(false);
+        }
+        if wait != Wait::Allowed {
+            return Err(FsError::WouldBlock);
+        }
+        self.migration.wait_round(Duration::from_millis(10));
+        Ok(true)
     }
 
     fn reclaim_done(&self, task: Task, done: FsResult<()>, wait: Wait, now_ns: u64) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use terrace_format::Ino;
 use terrace_format::inode::ORPHAN_LISTS;
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::AtomicU32;
 use terrace_runtime::thread::Waker;
 
 /// Pause after the first failure of a job; it doubles with each further one.
@@ -94,6 +95,8 @@ pub(crate) struct ReclaimQueue {
     pub waker: Waker,
     /// Wakes the step that may wait.
     pub handed_waker: Waker,
+    /// Jobs that somebody has in hand.
+    pub at_work: AtomicU32,
 }
 
 impl ReclaimQueue {
@@ -104,7 +107,12 @@ impl ReclaimQueue {
     }
 
     fn empty() -> ReclaimQueue {
-        ReclaimQueue { tasks: Mutex::default(), waker: Waker::new(), handed_waker: Waker::new() }
+        ReclaimQueue {
+            tasks: Mutex::default(),
+            waker: Waker::new(),
+            handed_waker: Waker::new(),
+            at_work: AtomicU32::new(0),
+        }
     }
 
     /// Queues a job that has not failed yet.

@@ -9,9 +9,11 @@ use crate::speeds::{SpeedStatus, class_name, speed_status};
 use crate::tally::TallyReport;
 use crate::types::{BlockRange, Space, Wait, Whereabouts};
 use serde::Serialize;
+use std::collections::HashMap;
 use terrace_catalog::SpaceTotals;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_media::block::HostRoom;
 use terrace_placement::temperature::Times;
 use terrace_placement::{Idle, Observation, Parameters};
 use terrace_runtime::sync::atomic::Ordering;
@@ -356,21 +358,26 @@ impl Fs {
         let mut space = Space {
             blocks: usage.total,
             free: usage.free + usage.quarantined,
-            available: (usage.free + usage.quarantined).saturating_sub(usage.reserve),
+            available: 0,
             files: 0,
             files_free: 0,
         };
-        for index in 0..self.devices.list.len() {
+        let (mut below, mut left_of_host) = (0, HashMap::new());
+        for (index, device) in self.devices.list.iter().enumerate() {
             let id = terrace_format::DeviceId(index as u8);
-            let SpaceTotals { total, free } = self.devices.space.totals_now(&[id]);
-            space.blocks += total;
-            space.free += free;
-            space.available += free;
+            let totals = self.devices.space.totals_now(&[id]);
+            space.blocks += totals.total;
+            space.free += totals.free;
+            below += match device.medium.host_room() {
+                Some(room) => free_on_host(&totals, &room, &mut left_of_host),
+                None => totals.free,
+            };
         }
         // Promised to dirty pages.
         let promised = self.devices.space.reserved();
         space.free = space.free.saturating_sub(promised);
-        space.available = space.available.saturating_sub(promised);
+        let in_pm = (usage.free + usage.quarantined).saturating_sub(usage.reserve);
+        space.available = without_metadata(in_pm, below.saturating_sub(promised)).min(space.free);
         // Inodes take PM blocks: as many more as pages fit.
         let pages = self.numbers.lock().pages;
         let room = usage.free.saturating_sub(usage.reserve) * SLOTS_PER_PAGE;
@@ -444,4 +451,26 @@ impl Fs {
         }
         Ok(found)
     }
+}
+
+/// Free blocks of a device that is a file, as far as the file system that it lies on has room for them: what the file has
+/// of it beyond the used blocks needs none. `left_of_host`: blocks that each such file system has left for the devices to come.
+fn free_on_host(totals: &SpaceTotals, room: &HostRoom, left_of_host: &mut HashMap<u64, u64>) -> u64 {
+    // The header is used.
+    let used = totals.total.saturating_sub(totals.free) + 1;
+    let there = (room.allocated_bytes / BLOCK_SIZE).saturating_sub(used).min(totals.free);
+    let left = left_of_host.entry(room.host).or_insert(room.free_bytes / BLOCK_SIZE);
+    let more = (totals.free - there).min(*left);
+    *left -= more;
+    there + more
+}
+
+/// Blocks that data can have of so many that are free in PM and below: metadata takes its part of PM as they are used. A map
+/// node for 512 blocks in PM, for data below an extent of 128 blocks and a chunk's bitmap in leaves that are half full,
+/// and some for what grows by a page or by a claim.
+fn without_metadata(in_pm: u64, below: u64) -> u64 {
+    const OF_PM: u64 = 256;
+    const OF_BELOW: u64 = 2048;
+    const ALWAYS: u64 = 16;
+    (in_pm + below).saturating_sub(in_pm / OF_PM + below / OF_BELOW + ALWAYS)
 }

@@ -9,6 +9,7 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
+use crate::migration::final_no_space;
 use crate::op::{Attempt, Fail, Need, Op, SMALL_RECORD};
 use crate::partial::{Outcome, Part};
 use crate::slot::{Inode, log_slot};
@@ -436,7 +437,7 @@ impl Fs {
         flags: WriteFlags,
         wait: Wait,
     ) -> FsResult<(usize, Rest)> {
-        let mut op = Op::new(wait);
+        let mut op = Op { may_overwrite: true, ..Op::new(wait) };
         let mut at = offset;
         let mut rest = data;
         let mut why = Rest::Nothing;
@@ -473,8 +474,14 @@ impl Fs {
         let record = record_of(blocks).max(SMALL_RECORD);
         let mut first_seen = None;
         self.run(op, record, |reservation, op| {
+            let overwrites = op.purpose == Purpose::Overwrite;
+            let wanted = if overwrites { self.blocks_to_claim(ino, segment.blocks())? } else { blocks };
+            if overwrites && (wanted + op.extra) as u64 > self.blocks.share(op.purpose) {
+                // There is never room for all of it at once, and a part would be half a request (C13).
+                return Err(op.refused.take().unwrap_or_else(final_no_space).into());
+            }
             // The old last block, whose tail may have to become zeros, rarely needs one more.
-            let claim = self.blocks.claim(blocks + op.extra, op.purpose)?;
+            let claim = self.blocks.claim(wanted + op.extra, op.purpose)?;
             let _guard = self.locks.write(ino);
             let inode = self.load_regular(ino)?;
             if flags.kill_set_id {
@@ -498,6 +505,17 @@ impl Fs {
             self.note_write(&inode, segment.blocks(), segment.length, flags, Home::Pm);
             Ok(true)
         })
+    }
+
+    /// Blocks that a write to a range needs on a full pool: those that are laid out in PM are written where they are, and
+    /// under data=ordered so are all that PM has.
+    fn blocks_to_claim(&self, ino: Ino, range: BlockRange) -> Attempt<usize> {
+        let _guard = self.locks.read(ino);
+        let inode = self.load_regular(ino)?;
+        let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::from_elem(None, range.count() as usize);
+        self.map.lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+        let stays = |mapping: &Mapping| mapping.unwritten || self.data_ordered;
+        Ok(mappings.iter().filter(|mapping| !mapping.as_ref().is_some_and(stays)).count())
     }
 
     /// Loads an inode that must be a regular file.
@@ -601,6 +619,10 @@ impl Fs {
                 changed = true;
             }
         }
+        // Before map nodes are made for it: only what takes the place of other data may use the reserve.
+        if op.purpose == Purpose::Overwrite && staged.blocks_delta > 0 {
+            return Err(op.refused.take().unwrap_or_else(final_no_space).into());
+        }
         if changed {
             let missing = self.map.missing_nodes(&inode.map(), range.first, mappings.len())?;
             if missing > 0 {
@@ -686,6 +708,21 @@ impl Fs {
         if old.is_none() && cold.is_none() {
             staged.blocks_delta += 1;
             staged.placed += i64::from(dirty.is_some());
+        }
+        if let Some(old) = old.filter(|old| old.unwritten) {
+            // Nobody sees the bytes before the record that says they are written.
+            let content: Cow<'a, [u8]> = match (&dirty, whole) {
+                (_, true) => data.into(),
+                (dirty, false) => {
+                    let mut content =
+                        dirty.as_ref().map_or(vec![0; BLOCK], |dirty| dirty.page.bytes().to_vec());
+                    content[from..to].copy_from_slice(data);
+                    content.into()
+                }
+            };
+            staged.store_later(old.block, 0, content);
+            staged.own(old.block, Owner::File { ino: inode.ino, block, unwritten: false });
+            return Ok(Some(Mapping::written(old.block)));
         }
         if whole {
             let new = staged.take()?;

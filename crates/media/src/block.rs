@@ -55,6 +55,17 @@ impl<'a> BlockRead<'a> {
 /// Blocks and where on a device they go.
 pub type Run<'a> = (DeviceBlock, &'a [AlignedBlock]);
 
+/// Room on the file system that a medium's file lies on: a sparse file needs more of it as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostRoom {
+    /// Which file system that is: files with the same number share its room.
+    pub host: u64,
+    /// Bytes that it has free.
+    pub free_bytes: u64,
+    /// Bytes that the file has of it.
+    pub allocated_bytes: u64,
+}
+
 /// A block device or file of 4 KiB blocks. Reads and writes are synchronous for the caller; several
 /// threads may call at once. What `write` did is volatile, and may be torn at 512 bytes or reordered by
 /// a crash, until a `flush` that started after it returned has succeeded. After a failed `flush`
@@ -101,6 +112,10 @@ pub trait BlockMedium: Send + Sync {
     }
     /// The last of them.
     fn last_error(&self) -> Option<MediaError> {
+        None
+    }
+    /// What the file system that the medium lies on has for it, where the medium is a file.
+    fn host_room(&self) -> Option<HostRoom> {
         None
     }
     /// Whether it stands for a device that is not there: nothing new is to go to it.

@@ -10,8 +10,9 @@
 mod crash_support;
 
 use crash_support::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use terrace_fs::{Allocate, SetAttributes, SetTime, WriteFlags};
+use terrace_fs::{Allocate, Fs, SetAttributes, SetTime, WriteFlags};
 use terrace_runtime::sync::Mutex;
 
 /// A tree with something of everything; records of two lanes above the checkpoint.
@@ -539,6 +540,40 @@ fn without_a_tier() {
         case("bare: punch", |fs| punch(fs, find(fs, "f"), 1000, 7000)),
     ];
     run(cases.into_iter().map(|case| case.shape(bare)).collect(), 1.0);
+}
+
+/// What has its blocks is written over on a full pool: into the reserve, and from there over the places below that it hides, of
+/// which some hold data and some were only laid out.
+#[test]
+fn overwrites_on_a_full_pool() {
+    const LAID_OUT: u64 = 48 * 4096;
+    fn full(_: &World, fs: &Arc<Fs>) {
+        let (old, filler) = (create(fs, ROOT, "old"), create(fs, ROOT, "filler"));
+        write(fs, old, 0, &pattern(40 * 4096, 3));
+        fs.sync_to(1, &mut |_| {}).unwrap();
+        fs.fallocate(old, LAID_OUT, 40 * 4096, Allocate::Extend, W).unwrap();
+        let filled = |at: &u64| fs.write(filler, at * 4096, &[7; 4096], WriteFlags::default(), W).is_ok();
+        assert!((0..).take_while(filled).count() > 300);
+        // The share of the reserve is used up, or nearly.
+        for at in 0..4 {
+            write(fs, old, at * 5 * 4096, &pattern(4096, 4));
+            write(fs, old, LAID_OUT + at * 5 * 4096, &pattern(4096, 5));
+        }
+    }
+    let shape = Shape { device_blocks: 257, ..SMALL };
+    let over = |name, offset: u64, length: usize| {
+        let act = move |_: &World, fs: &Arc<Fs>| write(fs, find(fs, "old"), offset, &pattern(length, 9));
+        Case::new(name, full, act).shape(shape)
+    };
+    run(
+        vec![
+            over("full: over what lies below", 2 * 4096, 3 * 4096),
+            over("full: over part of it", 7 * 4096 + 100, 5000),
+            over("full: over what was laid out", LAID_OUT + 2 * 4096, 3 * 4096),
+            over("full: over what PM has", 0, 4096),
+        ],
+        0.3,
+    );
 }
 
 #[test]

@@ -62,6 +62,7 @@ impl Fs {
             }
         }
         match failed {
+            Some(FsError::Engine(Error::NoSpace(_))) if freed > 0 => Ok(freed),
             None => Ok(freed),
             Some(error) => Err(error),
         }
@@ -335,12 +336,12 @@ fn range_of(run: &[Copied<'_>]) -> BlockRange {
 }
 
 /// Where they lie.
-fn place_of(run: &[Copied<'_>]) -> DeviceRun {
+pub(super) fn place_of(run: &[Copied<'_>]) -> DeviceRun {
     DeviceRun { length: run.len() as u64, ..run[0].place }
 }
 
 /// Their extent.
-fn extent_of(run: &[Copied<'_>]) -> ColdExtent {
+pub(super) fn extent_of(run: &[Copied<'_>]) -> ColdExtent {
     let (first, place) = (&run[0].candidate, run[0].place);
     ColdExtent {
         first: first.block,
@@ -353,7 +354,7 @@ fn extent_of(run: &[Copied<'_>]) -> ColdExtent {
 }
 
 /// True when `b` continues `a` in the file and on the device.
-fn follows(a: &Copied<'_>, b: &Copied<'_>) -> bool {
+pub(super) fn follows(a: &Copied<'_>, b: &Copied<'_>) -> bool {
     a.candidate.ino == b.candidate.ino
         && b.candidate.block == a.candidate.block.plus(1)
         && adjoins(a.place, b.place)

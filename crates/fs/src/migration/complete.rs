@@ -182,6 +182,12 @@ impl Fs {
     /// Makes room below for candidates when there is none: the cold copies that they hide are given up, those of
     /// partial ones after their other lines were put into PM. Returns how many device blocks became free.
     pub(super) fn free_below(&self, candidates: &mut [Candidate<'_>]) -> FsResult<u64> {
+        self.complete_in_pm(candidates)?;
+        self.drop_shadowed(candidates)
+    }
+
+    /// Puts the lines that partial candidates lack into PM.
+    pub(super) fn complete_in_pm(&self, candidates: &mut [Candidate<'_>]) -> FsResult<()> {
         for candidate in candidates.iter_mut().filter(|candidate| candidate.below.is_some()) {
             match self.complete_here(candidate) {
                 Err(error) if is_damage(&error) && !self.is_for_all(&error) => {
@@ -190,7 +196,7 @@ impl Fs {
                 done => done?,
             }
         }
-        self.drop_shadowed(candidates)
+        Ok(())
     }
 
     /// Puts the lines that a candidate lacks into PM, unless it has changed.

@@ -248,7 +248,11 @@ impl Fs {
         let rest = unwritten.into_iter().chain(dirty).collect();
         for (to, mut rest) in by_destination(rest, to) {
             while !rest.is_empty() {
-                let (copied, left) = self.write_run(rest, to)?;
+                let (copied, left) = match self.write_run(rest, to) {
+                    // What there was room for has left PM: the writer that waits for it goes on.
+                    Err(FsError::Engine(Error::NoSpace(_))) if freed > 0 => return Ok(freed),
+                    written => written?,
+                };
                 if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.lost.as_ref()) {
                     trouble.get_or_insert_with(|| lost.clone());
                 }

@@ -14,7 +14,7 @@
 //! Few at once, and not while PM is short: where much is scattered a group is faster than as many small writes.
 
 use super::Destination;
-use super::commit::{OF_UNMAP, demoting};
+use super::commit::{OF_UNMAP, demoting, follows};
 use super::copy::{Candidate, Copied, Part};
 use super::plan::Victim;
 use crate::errno::{FsError, FsResult};
@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use terrace_catalog::{DeviceRun, Pin, cold_map};
 use terrace_format::inode::flag;
-use terrace_format::keys::ColdExtent;
+use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_format::{DeviceId, FileBlock, Ino};
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
@@ -58,6 +58,33 @@ impl Fs {
         let places = self.with_pages(Wait::Never, || self.places_below(&candidates, to));
         // After an error: the general way meets the same, if it lasts.
         let Some(places) = places.ok().filter(|places| !places.of.is_empty()) else { return (0, candidates) };
+        self.write_to_places(candidates, &places, trouble)
+    }
+
+    /// Writes whole blocks of PM to their places below, however many and wherever they are, for the sake of what PM gets
+    /// free: on a full pool. Gives how many PM blocks that freed.
+    pub(super) fn write_all_in_place(
+        &self,
+        candidates: Vec<Candidate<'_>>,
+        trouble: &mut Option<FsError>,
+    ) -> u64 {
+        match self.reading(Wait::Allowed, || self.all_places_below(&candidates)) {
+            Ok(places) if places.of.is_empty() => 0,
+            Ok(places) => self.write_to_places(candidates, &places, trouble).0,
+            Err(error) => {
+                trouble.get_or_insert(error);
+                0
+            }
+        }
+    }
+
+    /// Writes candidates to their places; gives how many PM blocks that freed, and the candidates that have none.
+    fn write_to_places<'a>(
+        &'a self,
+        candidates: Vec<Candidate<'a>>,
+        places: &Places,
+        trouble: &mut Option<FsError>,
+    ) -> (u64, Vec<Candidate<'a>>) {
         let mut of_device: BTreeMap<DeviceId, (Vec<Candidate<'a>>, Vec<DeviceRun>)> = BTreeMap::new();
         let mut rest = Vec::new();
         for candidate in candidates {
@@ -138,6 +165,37 @@ impl Fs {
                         places.of.insert((candidate.ino, candidate.block), place);
                     }
                 }
+            }
+        }
+        Ok(places)
+    }
+
+    /// The places of all candidates that are whole in PM and have one below, written or not; pinned alone.
+    fn all_places_below(&self, candidates: &[Candidate<'_>]) -> FsResult<Places> {
+        let mut places = Places::default();
+        for of_inode in candidates.chunk_by(|a, b| a.ino == b.ino) {
+            let first = &of_inode[0];
+            let _guard = self.locks.read(first.ino);
+            let inode = match self.load(first.ino) {
+                Ok(inode) if inode.slot.generation.get() == first.generation => inode,
+                Ok(_) | Err(FsError::Stale) => continue,
+                Err(error) => return Err(error),
+            };
+            if !inode.slot.has(flag::HAS_COLD) {
+                continue;
+            }
+            let is_same = |c: &&Candidate<'_>| self.blocks.descriptor(c.pm).version() == c.version;
+            for candidate in of_inode.iter().filter(|c| c.may_overwrite()).filter(is_same) {
+                let range = BlockRange::new(candidate.block, candidate.block.plus(1));
+                let extents = self.cold_extents(first.ino, range)?;
+                let Some(slice) = extents.first().and_then(|extent| extent.slice(range.first, range.end))
+                else {
+                    continue;
+                };
+                let place = DeviceRun::from(&slice);
+                let Some(pin) = self.devices.space.pin_alone(place) else { continue };
+                places._pins.push(pin);
+                places.of.insert((candidate.ino, candidate.block), place);
             }
         }
         Ok(places)
@@ -248,9 +306,7 @@ impl Fs {
         let _guard = self.locks.write(first.ino);
         let Some(inode) = self.load_same(first)? else { return Ok((1, 0)) };
         let found = self.cold_extents(first.ino, BlockRange::new(first.block, first.block.plus(1)))?;
-        let Some(mut extent) = found.into_iter().next().filter(|extent| !extent.unwritten) else {
-            return Ok((1, 0));
-        };
+        let Some(mut extent) = found.into_iter().next() else { return Ok((1, 0)) };
         let is_in =
             |c: &Candidate<'_>| c.ino == first.ino && extent.first <= c.block && c.block < extent.end();
         let taken = piece.iter().take_while(|copied| is_in(&copied.candidate)).count();
@@ -262,7 +318,9 @@ impl Fs {
             // Moved to another tier meanwhile: the copy there is an older one.
             let is_there =
                 (extent.device, extent.start.plus(at)) == (copied.place.device, copied.place.start);
-            if is_there && let Some(crc) = extent.crcs.get_mut(at as usize) {
+            if is_there && extent.unwritten {
+                part.push(copied);
+            } else if is_there && let Some(crc) = extent.crcs.get_mut(at as usize) {
                 *crc = copied.crc;
                 part.push(copied);
             }
@@ -270,17 +328,20 @@ impl Fs {
         if part.is_empty() {
             return Ok((taken, 0));
         }
+        let extents = self.written_extents(extent, &part)?;
         let mut shards = self.lock_shards(first.ino, []);
         let mut staged = Staged::new(self, None, false);
         // Its place stays its own: what it takes the place of is itself. The catalog first, as in `install_first`.
         let mut itself = Vec::new();
-        cold_map::install(&mut shards, &mut staged.tx, first.ino, &extent, &mut itself)?;
+        for extent in &extents {
+            cold_map::install(&mut shards, &mut staged.tx, first.ino, extent, &mut itself)?;
+        }
         let bytes = staged.tx.record_size() + part.len() * OF_UNMAP;
         let limit = self.wal.max_record();
         if bytes > limit && part.len() > 1 {
             return Err(Error::RecordTooLarge { bytes, limit }.into());
         }
-        for run in part.chunk_by(|a, b| b.candidate.block == a.candidate.block.plus(1)) {
+        for run in part.chunk_by(|a, b| follows(a, b)) {
             self.stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
         }
         staged.unlink_emptied(&mut shards)?;
@@ -293,6 +354,50 @@ impl Fs {
         self.keep_copies(&inode, copies);
         Ok((taken, part.len()))
     }
+}
+
+impl Fs {
+    /// The extents that take the place of one that blocks were written over: itself; and of one that was laid out and never
+    /// written, those blocks, each run together with what is written beside it, so that a file that is filled in any order
+    /// ends with few extents. The caller holds the inode lock and no shard.
+    fn written_extents(&self, extent: ColdExtent, part: &[&Copied<'_>]) -> FsResult<Vec<ColdExtent>> {
+        if !extent.unwritten {
+            return Ok(vec![extent]);
+        }
+        let mut written: Vec<ColdExtent> = Vec::new();
+        for run in part.chunk_by(|a, b| follows(a, b)) {
+            let (first, crcs) = (&run[0], run.iter().map(|copied| copied.crc).collect());
+            let (block, DeviceRun { device, start, .. }) = (first.candidate.block, first.place);
+            let mut new =
+                ColdExtent { first: block, length: run.len() as u32, device, start, unwritten: false, crcs };
+            let around = BlockRange::new(FileBlock(block.0.saturating_sub(1)), new.end().plus(1));
+            for beside in self.cold_extents(first.candidate.ino, around)?.into_iter().filter(|e| !e.unwritten)
+            {
+                new = joined(&beside, &new).or_else(|| joined(&new, &beside)).unwrap_or(new);
+            }
+            match written.last().and_then(|last| joined(last, &new)) {
+                Some(both) => *written.last_mut().unwrap_or(&mut new) = both,
+                None if written.last().is_some_and(|last| last.end() > new.first) => {
+                    // What lies between them was joined with the one before: without it, then.
+                    let end = written.last().map_or(block, ColdExtent::end);
+                    written.extend(new.slice(end, new.end()));
+                }
+                None => written.push(new),
+            }
+        }
+        Ok(written)
+    }
+}
+
+/// Two written extents as one, where the second goes on with the first in the file and on its device.
+fn joined(a: &ColdExtent, b: &ColdExtent) -> Option<ColdExtent> {
+    let adjoins = a.end() == b.first && a.device == b.device && a.start.plus(u64::from(a.length)) == b.start;
+    let fits = a.length + b.length <= MAX_EXTENT_BLOCKS;
+    (adjoins && fits && !a.unwritten && !b.unwritten).then(|| ColdExtent {
+        length: a.length + b.length,
+        crcs: a.crcs.iter().chain(&b.crcs).copied().collect(),
+        ..a.clone()
+    })
 }
 
 impl Candidate<'_> {

@@ -437,6 +437,40 @@ impl Fs {
     /// # Errors
     /// ENOSPC when nothing can be moved down; `WouldBlock`.
     pub(crate) fn make_pm_space(&self, op: &mut Op) -> FsResult<()> {
+        match self.make_room(op) {
+            Err(error @ (FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_))) => {
+                self.last_resort(op, error)
+            }
+            made => made,
+        }
+    }
+
+    /// Nothing leaves PM any more. What was removed and is not yet free is waited for; and what may be an overwrite goes into a
+    /// share of the reserve, which comes back when such blocks are written to the places below that they hide.
+    ///
+    /// # Errors
+    /// Why there is no space.
+    fn last_resort(&self, op: &mut Op, error: FsError) -> FsResult<()> {
+        if !matches!(op.purpose, Purpose::User | Purpose::Overwrite) {
+            return Err(error);
+        }
+        if op.starved <= MOST_STARVED && self.reclaim_for_space(op.wait)? {
+            op.starved += MOST_STARVED / 50;
+            return Ok(());
+        }
+        if op.purpose == Purpose::User && op.may_overwrite {
+            op.refused = Some(error);
+            (op.purpose, op.starved) = (Purpose::Overwrite, 0);
+            return Ok(());
+        }
+        if op.purpose == Purpose::Overwrite && op.starved <= MOST_STARVED && self.shadow_round(op)? {
+            return Ok(());
+        }
+        Err(op.refused.take().unwrap_or(error))
+    }
+
+    /// As [`Self::make_pm_space`], from the checkpoint and from demotion.
+    fn make_room(&self, op: &mut Op) -> FsResult<()> {
         let (purpose, wait) = (op.purpose, op.wait);
         let before = self.blocks.usage().free;
         self.wal.checkpoint()?;
@@ -570,7 +604,7 @@ impl Fs {
 const MOST_STARVED: u32 = 1000;
 
 /// ENOSPC that is final: `provide` would take `NoSpace::Pm` as a reason to try once more.
-fn final_no_space() -> FsError {
+pub(crate) fn final_no_space() -> FsError {
     NoSpace::Tier.into()
 }
 

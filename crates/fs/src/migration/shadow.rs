@@ -3,17 +3,103 @@
 //!
 //! Safe at any crash: the PM copy is the newest content, and it is not touched (S1, I3).
 
+use super::MOST_STARVED;
 use super::copy::Candidate;
 use super::job::is_damage;
+use super::plan::{LEAVING, Victim};
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::op::Attempt;
+use crate::op::{Attempt, Op};
 use crate::types::BlockRange;
 use crate::write::Staged;
+use std::time::Duration;
+use terrace_blocks::State;
 use terrace_catalog::{DeviceRun, cold_map};
+use terrace_format::PmBlock;
 use terrace_format::inode::flag;
+use terrace_format::table::Owner;
+use terrace_runtime::sync::atomic::Ordering;
 
 impl Fs {
+    /// Writes PM blocks that hide a place below to there, whatever their age: the last room that a full pool has for what is
+    /// written over. Whether PM got, or gets, free blocks by that.
+    pub(super) fn shadow_round(&self, op: &mut Op) -> FsResult<bool> {
+        // They may be among those that were picked before, behind many that cannot go.
+        let queued: Vec<Victim> = self.migration.queue.lock().drain(..).collect();
+        self.give_back_victims(&queued);
+        let freed_before = self.blocks.freed_so_far();
+        let victims = self.pick_shadows(self.demotion_blocks() as usize);
+        op.starved += MOST_STARVED / 50;
+        let mut freed = 0;
+        if !victims.is_empty() {
+            self.migration.in_flight.fetch_add(victims.len() as u64, Ordering::AcqRel);
+            // Last blocks that are in use leave too.
+            self.migration.pressed.fetch_add(1, Ordering::AcqRel);
+            let moved = self.move_to_places(&victims);
+            self.migration.pressed.fetch_sub(1, Ordering::AcqRel);
+            self.give_back_victims(&victims);
+            self.migration.in_flight.fetch_sub(victims.len() as u64, Ordering::AcqRel);
+            self.migration.round_done();
+            freed = moved?;
+        }
+        let others = self.migration.in_flight.load(Ordering::Acquire) > 0;
+        if freed == 0 && others {
+            self.migration.wait_round(Duration::from_millis(10));
+        }
+        self.wal.checkpoint()?;
+        self.blocks.drain_quarantine();
+        // Others count too: they may have moved what was to be picked here.
+        Ok(freed > 0 || others || self.blocks.freed_so_far() != freed_before)
+    }
+
+    /// Writes victims to the places below that they hide; gives how many PM blocks that freed.
+    fn move_to_places(&self, victims: &[Victim]) -> FsResult<u64> {
+        let mut trouble = None;
+        let candidates = self.look_at(victims, &mut trouble);
+        let (clean, rest): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|c| c.clean);
+        let mut freed = self.evict_clean(clean, &mut trouble)?;
+        let whole = rest.into_iter().filter(|candidate| !candidate.unwritten).collect();
+        let mut whole = self.complete(whole, &mut trouble);
+        self.complete_in_pm(&mut whole)?;
+        freed += self.write_all_in_place(whole, &mut trouble);
+        match trouble {
+            Some(error) if freed == 0 && self.is_for_all(&error) => Err(error),
+            _ => Ok(freed),
+        }
+    }
+
+    /// Some PM blocks that have a place below, by file and block. Files that cannot be read now are left out.
+    fn pick_shadows(&self, most: usize) -> Vec<Victim> {
+        let mut blocks = Vec::new();
+        for pm in (self.blocks.first_block().0..self.blocks.end_block().0).map(PmBlock) {
+            let descriptor = self.blocks.descriptor(pm);
+            if descriptor.state() == State::Used
+                && descriptor.touched() < LEAVING
+                && let Ok(Owner::File { ino, block, unwritten: false }) = self.blocks.owner(pm)
+            {
+                blocks.push(Victim { ino, block, pm });
+            }
+        }
+        blocks.sort_unstable();
+        let mut victims: Vec<Victim> = Vec::new();
+        for of_inode in blocks.chunk_by(|a, b| a.ino == b.ino) {
+            let ino = of_inode[0].ino;
+            let _guard = self.locks.read(ino);
+            if !self.load(ino).is_ok_and(|inode| inode.slot.has(flag::HAS_COLD)) {
+                continue;
+            }
+            let shard = self.catalog.read(self.catalog.shard_of(ino.0));
+            let has_place =
+                |victim: &&Victim| matches!(cold_map::lookup(shard.reader(), ino, victim.block), Ok(Some(_)));
+            victims.extend(of_inode.iter().filter(has_place).take(most - victims.len()));
+            if victims.len() == most {
+                break;
+            }
+        }
+        victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch_read(LEAVING));
+        victims
+    }
+
     /// Frees the cold copies beneath some candidates; returns how many device blocks became free. What lies beneath a
     /// partial block is needed.
     pub(super) fn drop_shadowed(&self, candidates: &[Candidate<'_>]) -> FsResult<u64> {

@@ -4,7 +4,7 @@
 //! than its [`Pace`] says, counted from its arrival, so what the medium below takes is part of it. A medium below
 //! that is slower than the speed asked for stays slower.
 
-use super::{AlignedBlock, BlockMedium, BlockRead, Run};
+use super::{AlignedBlock, BlockMedium, BlockRead, HostRoom, Run};
 use crate::MediaError;
 use crate::pace::{Direction, Follows, Pace};
 use crate::speed::Speed;
@@ -112,6 +112,9 @@ impl BlockMedium for EmulatedBlock {
 
     fn last_error(&self) -> Option<MediaError> {
         self.below.last_error()
+    }
+    fn host_room(&self) -> Option<HostRoom> {
+        self.below.host_room()
     }
     fn is_missing(&self) -> bool {
         self.below.is_missing()

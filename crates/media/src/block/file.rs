@@ -5,11 +5,11 @@
 //! refuses O_DIRECT the page cache lies between, and flush covers it too; `describe` says so.
 
 use super::ring::{Direction, Rings, Span};
-use super::{AlignedBlock, BlockMedium, BlockRead, Run};
+use super::{AlignedBlock, BlockMedium, BlockRead, HostRoom, Run};
 use crate::found::{Access, Found, create_new, create_unnamed};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use crate::{DeviceError, MediaError};
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fdatasync};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fdatasync, fstat, fstatvfs};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -303,6 +303,18 @@ impl BlockMedium for FileDevice {
                 }
             }
         }
+    }
+
+    fn host_room(&self) -> Option<HostRoom> {
+        if self.access.block_device {
+            return None;
+        }
+        let (file, host) = (fstat(&self.file).ok()?, fstatvfs(&self.file).ok()?);
+        Some(HostRoom {
+            host: file.st_dev,
+            free_bytes: host.f_bavail.saturating_mul(host.f_frsize),
+            allocated_bytes: u64::try_from(file.st_blocks).unwrap_or(0) * 512,
+        })
     }
 
     fn discard(&self, first: DeviceBlock, blocks: u64) {
