@@ -737,13 +737,13 @@ exec 7<&-
 expect 1 "daemon was killed" "$t" status mnt
 check "not clean" grep -q "not clean" <("$t" status "$pm")
 # Where there is no syslog its log lies there.
-rm -f /run/terrace/"$("$t" status "$pm" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["uuid"])')"/log
+rm -f "$("$t" status "$pm" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["state_directory"])')"/log
 expect 0 "removed the mount of a daemon that was killed" "$t" mount "$pm" mnt -o "log=$WORK/killed.log"
 check "acknowledged data" cmp content mnt/content
 check "recovered" grep -q "after a crash" <("$t" status mnt)
 kill -KILL "$(daemon_of mnt)"
 sleep 0.3
-state=/run/terrace/$("$t" status "$pm" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["uuid"])')
+state=$("$t" status "$pm" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["state_directory"])')
 check "a killed daemon leaves its socket" test -S "$state/control"
 # One that has just been made may be about to listen.
 touch -d '1 minute ago' "$state/control"
@@ -1128,12 +1128,15 @@ rm -f "$SHM-copy.pm"
 
 ## the end of a daemon whose socket is gone is waited for as that of others
 daemon=$(daemon_of both)
+state=$("$t" status both --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["state_directory"])')
+# Every user can ask where the socket is: the seals of older pools rest on the UUID.
 uuid=$("$t" status both --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["uuid"])')
+check "the UUID is not for every user" python3 -c 'import os, sys; sys.exit(sys.argv[2] in os.getxattr(sys.argv[1], "terrace.control").decode())' both "$uuid"
 "$t" umount both
 check "a slow tier" "$t" mount "$SHM-c.pm" both -o emulate-tier=1:disk
 daemon=$(daemon_of both)
 head -c 40M /dev/urandom >random && cp random both/b
-rm "/run/terrace/$uuid/control"
+rm "$state/control"
 check "umount without the socket" "$t" umount both
 check "its daemon has ended" sh -c '! kill -0 "$0" 2>/dev/null || grep -q "^State:.Z" "/proc/$0/status"' "$daemon"
 check "it is clean" "$t" check --data "$SHM-c.pm"

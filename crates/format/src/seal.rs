@@ -5,6 +5,7 @@
 //! write into a file. Older pools have none: a repair believes less of their content.
 
 use siphasher::sip::SipHasher24;
+use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher24x128};
 use std::fmt;
 
 /// What the seals of a pool are made with.
@@ -55,6 +56,12 @@ pub(crate) fn keyed(secret: &[u8; 16], kind: Sealed, words: [u64; 2], content: &
     }
     bytes.extend_from_slice(content);
     SipHasher24::new_with_key(secret).hash(&bytes)
+}
+
+/// A name of a pool that every user may see: it tells nothing of the UUID, which the checksums of older pools rest on.
+pub fn public_name(pool_uuid: &[u8; 16]) -> [u8; 16] {
+    let hash = SipHasher24x128::new_with_key(pool_uuid).hash(b"terrace: public name of a pool");
+    hash.as_bytes()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `terrace status`
 
 use crate::args::Status;
-use crate::control::{Located, Request, locate};
+use crate::control::{self, Located, Request, locate};
 use crate::failure::{Failure, Outcome, status};
 use crate::output::{self, OUTPUT_VERSION, human};
 use crate::pool;
@@ -81,7 +81,9 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
         }
     }
     json!({
-        "pool": output::path_text(pool), "uuid": pool::uuid_text(superblock), "label": pool::label(superblock), "mounted": false,
+        "pool": output::path_text(pool), "uuid": pool::uuid_text(superblock),
+        "state_directory": control::state::directory_of(&pool::uuid_text(superblock)).map(|path| output::path_text(&path)),
+        "label": pool::label(superblock), "mounted": false,
         "clean": pool::is_clean(pool, superblock), "warnings": pool::warnings(pool), "tiers": tiers, "map": "radix",
         "policy": terrace_fs::policy_name(superblock.policy),
         "data_mode": if superblock.data_mode == 2 { "ordered" } else { "atomic" },

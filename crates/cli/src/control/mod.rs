@@ -25,7 +25,7 @@ pub struct Contact {
     pub socket: PathBuf,
     /// The daemon, in its own PID namespace.
     pub pid: u32,
-    /// The pool's UUID.
+    /// Empty, for earlier commands that want it: every user can read this, and the UUID is not for everybody.
     pub uuid: String,
 }
 

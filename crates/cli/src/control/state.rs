@@ -50,10 +50,22 @@ fn private(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
+/// The name of a pool's state directory: every user can ask a mount where its socket is, and is not to learn the UUID.
+fn public_name(uuid: &str) -> String {
+    let name = |uuid: uuid::Uuid| uuid::Uuid::from_bytes(terrace_format::seal::public_name(uuid.as_bytes()));
+    uuid::Uuid::try_parse(uuid).map_or_else(|_| uuid.to_string(), |uuid| name(uuid).to_string())
+}
+
+/// The state directory of a pool, mounted or not.
+pub fn directory_of(uuid: &str) -> Option<PathBuf> {
+    sockets(uuid).first().and_then(|socket| socket.parent()).map(Path::to_path_buf)
+}
+
 /// Makes the state directory of a pool, which the caller has locked: a socket there is that of a killed daemon. `None` when
 /// somebody listens at one: what the caller has locked is a copy of a mounted pool, and commands that ask for the one
 /// would reach the other.
 pub fn make(uuid: &str) -> Outcome<Option<PathBuf>> {
+    let uuid = &public_name(uuid);
     let mut last = Failure::new("no directory for the control socket");
     if sockets(uuid).iter().any(|socket| is_served(socket)) {
         return Ok(None);
@@ -143,6 +155,7 @@ fn refuses(socket: &Path) -> bool {
 
 /// Control sockets that a daemon of this pool may have.
 pub fn sockets(uuid: &str) -> Vec<PathBuf> {
+    let uuid = &public_name(uuid);
     bases().into_iter().map(|base| base.join(uuid).join(SOCKET)).collect()
 }
 

@@ -111,7 +111,7 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
     }
     warnings.extend(short);
     let socket = directory.join("control");
-    let contact = Contact { socket: socket.clone(), pid: std::process::id(), uuid: uuid.to_string() };
+    let contact = Contact { socket: socket.clone(), pid: std::process::id(), uuid: String::new() };
     let running = start_session(plan, &fs, &contact)?;
     let background = match fs.start_background() {
         Ok(background) => background,
@@ -122,6 +122,7 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
     };
     let describe = json!({
         "pool": output::path_text(&plan.pool), "mountpoint": output::path_text(&plan.dir), "uuid": uuid,
+        "state_directory": socket.parent().map(output::path_text),
         "label": pool::label(&superblock), "mounted": true, "pid": contact.pid, "pm": medium, "version": env!("CARGO_PKG_VERSION"),
         "io_flusher": flusher, "warnings": warnings, "emulated": emulated,
     });
