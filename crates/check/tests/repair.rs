@@ -137,7 +137,8 @@ fn every_repairable_damage_is_repaired() {
                     left.findings,
                     result.failure
                 );
-                let expected = i32::from(left.findings != result.found.findings);
+                let lost = if result.lost.is_empty() { 0 } else { 4 };
+                let expected = i32::from(left.findings != result.found.findings) | lost;
                 assert_eq!(result.exit_status(), expected, "{site}: {result:#?}");
                 assert_eq!(world.check().exit_status(), 0, "{site}");
                 repaired.insert(code.row().number);
@@ -410,9 +411,38 @@ fn old_summaries_bring_nothing_back() {
     image.put(PmBlock(common::damages::second_leaf(&image)).offset(), &[0x5a; 4096]);
     let world = World::of(&image);
     let result = world.repair();
-    assert_eq!(result.exit_status(), 1, "{:#?} {:?}", result.left.findings, result.failure);
+    assert_eq!(result.exit_status(), 1, "{:#?} {:?} {:?}", result.left.findings, result.failure, result.lost);
     let fs = world.mount().unwrap();
     assert!(read_file(&fs, FILE) == Some(file_content()), "{:#?}", result.actions);
+}
+
+/// A repair that had changed a file's content exited with 1, as if all had been brought back: fsck(8) has 4 for that, and
+/// the user has to know which file it is.
+#[test]
+fn a_repair_that_loses_content_exits_with_4_and_names_the_file() {
+    let lost: [Named; 3] = [
+        ("cold extents without a summary", |i| {
+            i.put_device(7, &[0; 4096]);
+            i.put(PmBlock(common::damages::second_leaf(i)).offset(), &[0x5a; 4096]);
+        }),
+        ("a slot", |i| i.put(i.slot_place(FILE), &[0; 128])),
+        ("the size", |i| i.slot(FILE, |slot| slot.size = 5.into())),
+    ];
+    for (site, damage) in lost {
+        let mut image = full();
+        damage(&mut image);
+        let world = World::of(&image);
+        let result = world.repair();
+        let named = |line: &String| line.starts_with('/') && line.contains(&format!("(inode {FILE})"));
+        assert_eq!(result.exit_status(), 5, "{site}: {result:#?}");
+        assert!(result.lost.iter().any(named), "{site}: {:#?}", result.lost);
+        let again = world.repair();
+        assert_eq!((again.exit_status(), again.lost.len()), (0, 0), "{site}: {again:#?}");
+    }
+    // All of it is brought back.
+    let mut image = full();
+    image.slot(CHILD, |slot| slot.nlink = 3.into());
+    assert_eq!(World::of(&image).repair().exit_status(), 1);
 }
 
 /// A block of a user's file posed as a summary: without a secret its CRC32C is no proof, and it gave another file's content

@@ -5,7 +5,7 @@
 //! write into a file. Older pools have none: a repair believes less of their content.
 
 use siphasher::sip::SipHasher24;
-use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher24x128};
+use siphasher::sip128::SipHasher24 as SipHasher24x128;
 use std::fmt;
 
 /// What the seals of a pool are made with.

@@ -62,7 +62,7 @@ impl Work<'_> {
                 return Copy::Lost;
             }
         };
-        self.actions.add(format!("a metadata page on device {device}, block {at}, is lost: {why}"));
+        self.actions.lose_some(format!("a metadata page on device {device}, block {at}, is lost: {why}"));
         Copy::Lost
     }
 
@@ -176,7 +176,7 @@ impl Work<'_> {
             cells.retain(|(key, _)| !gives_privilege(key));
             if cells.len() < before {
                 let count = before - cells.len();
-                self.actions.add(format!(
+                self.actions.lose_some(format!(
                     "catalog shard {shard}: {count} attributes or chunk keys of a page on device {device} are not taken: in \
                      a pool without keyed seals a user can have written them"
                 ));

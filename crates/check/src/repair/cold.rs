@@ -45,8 +45,7 @@ impl Work<'_> {
                 let left = extent.slice(FileBlock(end), FileBlock(u64::MAX)).filter(|_| fits);
                 if left.as_ref() != Some(&extent) {
                     self.cells_lost = true;
-                    self.actions
-                        .add(format!("inode {ino}: cold extent at block {} cut or dropped", extent.first));
+                    self.actions.lose(*ino, format!("cold extent at block {} cut or dropped", extent.first));
                 }
                 let Some(extent) = left else {
                     continue;
@@ -90,9 +89,8 @@ impl Work<'_> {
         let winner = holders.iter().position(|(_, _, matches)| *matches).unwrap_or(0);
         for (at, (ino, file_block, _)) in holders.iter().enumerate() {
             if at != winner {
-                self.actions.add(format!(
-                    "inode {ino}: block {file_block} was another's on device {device}; cut out"
-                ));
+                let text = format!("block {file_block} was another's on device {device}; cut out");
+                self.actions.lose(*ino, text);
                 cut(sifted.extents.entry(*ino).or_default(), *file_block, *file_block + 1);
             }
         }
@@ -107,7 +105,8 @@ impl Work<'_> {
                     && block - extent.start.0 < u64::from(extent.length)
             });
             if let Some(at) = holder.map(|extent| extent.first.0 + (block - extent.start.0)) {
-                self.actions.add(format!("inode {ino}: block {at} was metadata on device {device}; cut out"));
+                let text = format!("block {at} was metadata on device {device}; cut out");
+                self.actions.lose(*ino, text);
                 cut(extents, at, at + 1);
             }
         }
@@ -132,17 +131,16 @@ impl Work<'_> {
                     self.cut_file(ino, limit, sifted);
                 } else {
                     let size = (written * BLOCK_SIZE).min(MAX_FILE_SIZE);
-                    self.actions
-                        .add(format!("inode {ino}: size {} becomes {size}, up to its blocks", slot.size));
+                    let text = format!("size {} becomes {size}, up to its blocks", slot.size);
+                    self.actions.lose(ino, text);
                     slot.size = size.into();
                 }
             }
             let mapped = self.mapped(ino, sifted);
             if slot.blocks.get() > mapped && !slot.has(flag::ORPHAN) {
                 let before = slot.blocks;
-                self.actions.add(format!(
-                    "inode {ino}: {mapped} of {before} blocks; what was not found again reads as zeros"
-                ));
+                let text = format!("{mapped} of {before} blocks; what was not found again reads as zeros");
+                self.actions.lose(ino, text);
             }
             slot.blocks = mapped.into();
             self.slots.insert(ino, slot);

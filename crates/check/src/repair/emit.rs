@@ -43,7 +43,7 @@ impl Work<'_> {
             let block = self.allocate(owner)?;
             self.put_new(block, &[0; BLOCK_SIZE as usize]);
             self.pages.insert(index, block);
-            self.actions.add(format!("inode file: page {index} is made anew"));
+            self.actions.lose_some(format!("inode file: page {index} is made anew"));
         }
         let count = self.pages.len() as u64;
         self.put(self.geometry.inode_pages(), &count.to_le_bytes());
@@ -103,6 +103,11 @@ impl Work<'_> {
             let map = map.unwrap_or_default();
             if !map.found.is_empty() || !map.entries.is_empty() || map.broken {
                 let (before, after) = (map.found.len(), map.entries.len());
+                let given_up = map.found.keys().filter(|block| !map.entries.contains_key(block)).count();
+                if given_up > 0 {
+                    let text = format!("{given_up} mapped blocks are another's or free; they are given up");
+                    self.actions.lose(ino, text);
+                }
                 self.actions
                     .add(format!("inode {ino}: its map is built anew, {before} blocks before, {after} now"));
             }
@@ -335,13 +340,24 @@ impl Work<'_> {
             if extents.iter().any(|extent| !extent.unwritten && below(extent)) {
                 self.partial.insert(block, lines);
             } else if self.cells_lost && self.slots.get(&ino).is_some_and(|slot| slot.has(flag::HAS_COLD)) {
-                self.actions.add(format!(
-                    "inode {ino}: lines of block {file_block} went with its cold copy; they read as zeros"
-                ));
+                let text = format!("lines of block {file_block} went with its cold copy; they read as zeros");
+                self.actions.lose(ino, text);
                 for run in lines.missing().runs() {
                     self.put(PmBlock(block).offset().plus(run.start as u64), &vec![0; run.len()]);
                 }
             }
+        }
+    }
+
+    /// A block over a cold copy may have been a partial shadow: if its mask is lost, stale lines may show.
+    fn note_lost_mask(&mut self, word: u64, mask: u64, entry: &[u8; 16]) {
+        let was_whole = entry.ends_with(&MASK_FULL.to_le_bytes());
+        let Some(Owner::File { ino, block, unwritten: false }) = Owner::decode(word) else { return };
+        let Ok(ino) = u32::try_from(ino.0) else { return };
+        let has_cold = self.slots.get(&ino).is_some_and(|slot| slot.has(flag::HAS_COLD));
+        if mask == MASK_FULL && !was_whole && has_cold && self.superblock.has_partial_shadows() {
+            self.actions
+                .lose(ino, format!("all lines of block {block} are taken: which were written is lost"));
         }
     }
 
@@ -365,6 +381,7 @@ impl Work<'_> {
                 if readable && stays {
                     wanted.extend_from_slice(entry);
                 } else {
+                    self.note_lost_mask(word, mask, entry);
                     wanted.extend_from_slice(&word.to_le_bytes());
                     wanted.extend_from_slice(&mask.to_le_bytes());
                 }

@@ -36,7 +36,7 @@ impl Work<'_> {
         let mut targets: BTreeMap<u32, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
         for (key, value) in std::mem::take(&mut self.cells) {
             let Some((ino, kind, sub)) = Key::split(&key).filter(|_| key.len() <= MAX_KEY) else {
-                self.actions.add(format!("catalog: a key that cannot be is dropped: {key:02x?}"));
+                self.actions.lose_some(format!("catalog: a key that cannot be is dropped: {key:02x?}"));
                 continue;
             };
             let number = sub.iter().take(8).fold(0u64, |n, byte| n << 8 | u64::from(*byte));
@@ -68,7 +68,7 @@ impl Work<'_> {
                     _ => false,
                 };
             if !kept {
-                self.actions.add(format!("catalog: a key that means nothing is dropped: {key:02x?}"));
+                self.actions.lose_some(format!("catalog: a key that means nothing is dropped: {key:02x?}"));
             }
         }
         self.sift_xattrs(xattrs, &mut sifted);
@@ -124,7 +124,7 @@ impl Work<'_> {
             let whole = in_order && total <= MAX_XATTR && bytes == total + 4;
             if !whole && !orphan {
                 let name = String::from_utf8_lossy(&name).into_owned();
-                self.actions.add(format!("inode {ino}: attribute {name:?} is not whole and is dropped"));
+                self.actions.lose(ino, format!("attribute {name:?} is not whole and is dropped"));
                 continue;
             }
             *sifted.flags.entry(ino).or_insert(0) |= flag::HAS_XATTR;
@@ -170,7 +170,7 @@ impl Work<'_> {
             }
         }
         for ino in lost {
-            self.actions.add(format!("inode {ino}: a symbolic link whose target is lost; removed"));
+            self.actions.lose(ino, "a symbolic link whose target is lost; removed".into());
             self.free_slot(ino);
             // What else it had goes with it.
             let first = Key::new(ino.into(), terrace_format::keys::Kind::Dentry, &[]).0;

@@ -173,8 +173,8 @@ impl Work<'_> {
                 blocks.for_each(|block| self.release(block));
                 let dropped = map.entries.len();
                 if dropped > 0 {
-                    self.actions
-                        .add(format!("inode {ino}: {dropped} blocks given back: no file in use has them"));
+                    let text = format!("{dropped} blocks given back: no file in use has them");
+                    self.actions.lose(ino, text);
                 }
             }
         }

@@ -16,6 +16,7 @@ mod header;
 mod inode_file;
 mod journal;
 mod keys;
+mod lost;
 mod maps;
 mod names;
 mod slots;
@@ -47,6 +48,8 @@ pub struct Repair {
     pub left: Report,
     /// What was done, in sentences.
     pub actions: Vec<String>,
+    /// What is not as it was, or may not be: files by path, with what became of them.
+    pub lost: Vec<String>,
     /// Whether anything was written.
     pub written: bool,
     /// Why the repair could not be done.
@@ -54,9 +57,10 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// The bits of fsck(8): 1 repaired, 4 errors left, 8 the repair or a part of the check could not be done.
+    /// The bits of fsck(8): 1 repaired, 4 errors left or users' data not brought back, 8 the repair or a part of the
+    /// check could not be done.
     pub fn exit_status(&self) -> i32 {
-        let done = i32::from(self.written);
+        let done = i32::from(self.written) | if self.lost.is_empty() { 0 } else { 4 };
         done | self.left.exit_status() | if self.failure.is_some() { 8 } else { 0 }
     }
 
@@ -69,13 +73,14 @@ impl Repair {
 
 impl Serialize for Repair {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Repair", 8)?;
+        let mut out = serializer.serialize_struct("Repair", 9)?;
         out.serialize_field("output_version", &crate::OUTPUT_VERSION)?;
         out.serialize_field("exit_status", &self.exit_status())?;
         out.serialize_field("written", &self.written)?;
         out.serialize_field("failure", &self.failure)?;
         out.serialize_field("repaired", &self.repaired())?;
         out.serialize_field("actions", &self.actions)?;
+        out.serialize_field("lost", &self.lost)?;
         out.serialize_field("found", &self.found)?;
         out.serialize_field("left", &self.left)?;
         out.end()
@@ -133,7 +138,10 @@ fn run(
     };
     let proven = header::mend(devices, (&superblock, options.given), actions, mended)?;
     result.written |= !mended.is_empty();
-    result.written |= rebuild(&proven, superblock, actions, &result.left)?;
+    if rebuild(&proven, superblock, actions, &result.left)? {
+        result.written = true;
+        result.lost = lost::by_path(&proven, &superblock, actions);
+    }
     if journal::mend_superblocks(pm, &superblock).map_err(failed)? {
         actions.add("the superblock copies are made equal".into());
         result.written = true;
@@ -190,6 +198,10 @@ fn rebuild(
         }
         if needed {
             work.actions.add("a new checkpoint; the lanes are empty".into());
+        }
+        if log.clear_lanes || found.has(Code::RecordTarget) {
+            work.actions
+                .lose_some("the log: records that cannot be read or are not possible are left out".into());
         }
         commit(&mut work, &log)?;
         return Ok(true);

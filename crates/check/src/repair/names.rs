@@ -100,7 +100,7 @@ impl Work<'_> {
             };
             let name =
                 sound.map_or_else(String::new, |(_, _, name)| String::from_utf8_lossy(name).into_owned());
-            self.actions.add(format!("directory {directory}: entry {name:?} {reason} and is dropped"));
+            self.actions.lose(directory, format!("entry {name:?} {reason} and is dropped"));
         }
         names
     }
@@ -126,7 +126,7 @@ impl Work<'_> {
             if holds {
                 adopted.push(ino);
             } else {
-                self.actions.add(format!("inode {ino}: neither named nor holding anything; freed"));
+                self.actions.lose(ino, "neither named nor holding anything; freed".into());
                 self.free_slot(ino);
             }
         }
@@ -175,7 +175,7 @@ impl Work<'_> {
             let free = |name: &String| !names.taken.contains(&(home, name.clone().into_bytes()));
             let name = std::iter::once(plain.clone()).chain(others).find(free).unwrap_or(plain);
             if names.add(self, home, None, *ino, name.as_bytes()) {
-                self.actions.add(format!("inode {ino}: nothing names it; linked as /lost+found/{name}"));
+                self.actions.lose(*ino, format!("nothing names it; linked as /lost+found/{name}"));
             }
             if let Some(slot) = self.slots.get_mut(ino) {
                 slot.flags = (slot.flags.get() & !flag::ORPHAN).into();
@@ -225,7 +225,11 @@ impl Work<'_> {
         }
         for (ino, slot) in &mut self.slots {
             if slot.is_directory() {
-                slot.size = sizes.get(ino).copied().unwrap_or(0).into();
+                let (before, found) = (slot.size.get(), sizes.get(ino).copied().unwrap_or(0));
+                if self.cells_lost && before > found {
+                    self.actions.lose(*ino, format!("{found} of {before} names"));
+                }
+                slot.size = found.into();
             }
             if slot.has(flag::ORPHAN) {
                 continue; // a real one: no names, no links

@@ -84,8 +84,8 @@ impl Work<'_> {
                 continue;
             }
             if let Some(slot) = self.revived(*ino, evidence, &blank) {
-                self.actions
-                    .add(format!("inode {ino}: its slot was lost and is made anew, mode {:o}", slot.mode));
+                let text = format!("its slot was lost and is made anew, mode {:o}", slot.mode);
+                self.actions.lose(*ino, text);
                 if slot.generation.get() == NEW_GENERATION {
                     made.insert(*ino);
                 }
@@ -97,6 +97,7 @@ impl Work<'_> {
             slot.flags = (slot.flags.get() & flag::ALL).into();
             slot.spare = 0.into();
             if slot.is_regular() && slot.size.get() > MAX_FILE_SIZE {
+                self.actions.lose(*ino, format!("size {} cannot be; now up to its blocks", slot.size));
                 slot.size = 0.into();
                 made.insert(*ino); // its size comes from its blocks
             }
@@ -127,7 +128,7 @@ impl Work<'_> {
         let kind = mode >> 12;
         let possible = ino != 0 && u64::from(ino) <= MAX_INO.0;
         if !possible || (!known_type(mode) && evidence.guess().is_none()) {
-            self.actions.add(format!("inode {ino}: no inode can be like this (mode {mode:o}); removed"));
+            self.actions.lose(ino, format!("no inode can be like this (mode {mode:o}); removed"));
             let slot = self.slots.remove(&ino);
             slot.into_iter().for_each(|slot| {
                 self.residues.insert(ino, slot);
@@ -175,7 +176,7 @@ impl Work<'_> {
             slot.flags = (slot.flags.get() & !flag::ORPHAN).into();
             return;
         }
-        self.actions.add("inode 1: the root directory is made anew".into());
+        self.actions.lose(root, "the root directory is made anew".into());
         let mut slot = self.slots.get(&root).or_else(|| self.residues.get(&root)).copied();
         let slot = slot.get_or_insert_with(InodeSlot::zeroed);
         slot.mode = 0o040755.into();

@@ -35,6 +35,7 @@ pub(crate) struct Stuck(pub String);
 pub(crate) struct Actions {
     listed: Vec<String>,
     more: u64,
+    lost: BTreeSet<(Option<u32>, String)>,
 }
 
 impl Actions {
@@ -44,6 +45,24 @@ impl Actions {
         } else {
             self.more += 1;
         }
+    }
+    /// As [`Self::add`], of an inode whose content, name or attributes are not what they were, or may not be.
+    pub fn lose(&mut self, ino: u32, text: String) {
+        self.add(format!("inode {ino}: {text}"));
+        self.note_lost(Some(ino), text);
+    }
+    /// As [`Self::lose`] where no inode is known.
+    pub fn lose_some(&mut self, text: String) {
+        self.add(text.clone());
+        self.note_lost(None, text);
+    }
+    fn note_lost(&mut self, ino: Option<u32>, text: String) {
+        if self.lost.len() < LISTED {
+            self.lost.insert((ino, text));
+        }
+    }
+    pub fn take_lost(&mut self) -> BTreeSet<(Option<u32>, String)> {
+        std::mem::take(&mut self.lost)
     }
     pub fn into_list(mut self) -> Vec<String> {
         if self.more > 0 {

@@ -152,6 +152,9 @@ fn show_repair(args: &Check, result: &Repair, read_cold: bool) {
     for action in &result.actions {
         output::print(format!("  {action}"));
     }
+    for lost in &result.lost {
+        output::print(format!("CHANGED OR LOST: {lost}"));
+    }
     if let Some(failure) = &result.failure {
         output::warn(format!("{}: not repaired: {failure}", args.pool.display()));
     }

@@ -1,0 +1,54 @@
+//! What a repair could not bring back, by the names that users know: fsck(8) calls such errors uncorrected.
+
+use super::slots::split_dentry;
+use super::work::{Actions, Fresh, Work};
+use crate::report::Findings;
+use crate::{Devices, log};
+use std::collections::BTreeMap;
+use terrace_format::keys::{Key, Kind};
+use terrace_format::superblock::Superblock;
+
+const ROOT: u32 = 1;
+/// Directories above a file at most.
+const MOST_ABOVE: usize = 4096;
+
+/// What was lost of inodes, each under a path that it has after the repair.
+pub(crate) fn by_path(devices: &Devices, superblock: &Superblock, actions: &mut Actions) -> Vec<String> {
+    let lost = actions.take_lost();
+    if lost.is_empty() {
+        return Vec::new();
+    }
+    let (geometry, pm) = (superblock.geometry(), &*devices.pm);
+    let log = log::for_repair(pm, &superblock.uuid, &geometry, &mut Findings::default());
+    let (mut ignored, mut fresh) = (Actions::default(), Fresh::default());
+    let mut work = Work::new(devices, *superblock, (log.overlay, log.next.lsn), &mut ignored, &mut fresh);
+    work.salvage_inode_file();
+    work.salvage_catalog();
+    let mut names: BTreeMap<u32, (u32, String)> = BTreeMap::new();
+    for (key, value) in &work.cells {
+        let Some((directory, kind, _)) = Key::split(key) else { continue };
+        if let (true, Some((target, _, name))) = (kind == Kind::Dentry as u8, split_dentry(value)) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            names.entry(target).or_insert((directory as u32, name));
+        }
+    }
+    let line = |(ino, text): (Option<u32>, String)| match ino {
+        None => text,
+        Some(ino) => match path(&names, ino) {
+            Some(path) => format!("{path} (inode {ino}): {text}"),
+            None => format!("inode {ino}, which has no name: {text}"),
+        },
+    };
+    lost.into_iter().map(line).collect()
+}
+
+fn path(names: &BTreeMap<u32, (u32, String)>, ino: u32) -> Option<String> {
+    let (mut at, mut parts) = (ino, Vec::new());
+    while at != ROOT {
+        let (directory, name) = names.get(&at).filter(|_| parts.len() < MOST_ABOVE)?;
+        parts.push(name.as_str());
+        at = *directory;
+    }
+    parts.reverse();
+    Some(format!("/{}", parts.join("/")))
+}
