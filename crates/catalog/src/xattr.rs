@@ -68,14 +68,28 @@ pub fn get(reader: Reader<'_>, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>>
     Ok(Some(content))
 }
 
-/// Visits the names of an inode's attributes.
+/// Visits the names of an inode's attributes that come after `after`, those of the first `most` keys; false when others
+/// may follow. A value's parts behind the first are keys too.
 ///
 /// # Errors
 /// A damaged page or key; the medium's.
-pub fn list(reader: Reader<'_>, ino: Ino, mut visit: impl FnMut(&[u8])) -> Result<()> {
+pub fn list(
+    reader: Reader<'_>,
+    ino: Ino,
+    after: Option<&[u8]>,
+    most: usize,
+    mut visit: impl FnMut(&[u8]),
+) -> Result<bool> {
     let prefix = Key::new(ino.0, Kind::Xattr, &[]);
-    let mut sound = true;
-    reader.scan(&prefix, &prefix.0, |key, _| {
+    // No value has as many parts.
+    let from =
+        after.map_or_else(|| Key::new(ino.0, Kind::Xattr, &[]), |name| Key::xattr(ino, name, u16::MAX));
+    let (mut sound, mut left) = (true, most);
+    reader.scan(&from, &prefix.0, |key, _| {
+        if left == 0 {
+            return ControlFlow::Break(());
+        }
+        left -= 1;
         let name = Key::split(key).and_then(|(_, _, sub)| sub.split_last_chunk::<3>());
         match name {
             Some((name, [0, 0, 0])) => visit(name),
@@ -87,7 +101,7 @@ pub fn list(reader: Reader<'_>, ino: Ino, mut visit: impl FnMut(&[u8])) -> Resul
         }
         ControlFlow::Continue(())
     })?;
-    if sound { Ok(()) } else { Err(damaged(ino, b"?", "a name, a zero and a part", "another key")) }
+    if sound { Ok(left > 0) } else { Err(damaged(ino, b"?", "a name, a zero and a part", "another key")) }
 }
 
 /// The puts that [`set`] will do, for `make_room_many` (needed beyond 2 KiB) and the size of the record.

@@ -100,7 +100,7 @@ fn random_damage_is_reported_or_harmless() {
                     let read = catalog.read(shard);
                     let reader = read.reader();
                     xattr::get(reader, ino, b"user.a").is_err()
-                        | xattr::list(reader, ino, |_| ()).is_err()
+                        | xattr::list(reader, ino, None, usize::MAX, |_| ()).is_err()
                         | intent::list(reader, ino).is_err()
                         | symlink::read(reader, ino).is_err()
                         | cold_map::range(reader, ino, FileBlock(0), FileBlock(1 << 20)).is_err()

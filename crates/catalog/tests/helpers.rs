@@ -128,7 +128,8 @@ fn xattrs_symlinks_intents() {
         |mode| apply(&catalog, &[shard], |guard, tx| xattr::set(guard, tx, ino, b"user.x", b"1", mode, 9));
     assert!(matches!(set(SetMode::Create), Err(Edit::Exists)));
     let mut names = Vec::new();
-    xattr::list(catalog.read(shard).reader(), ino, |name| names.push(name.to_vec())).unwrap();
+    xattr::list(catalog.read(shard).reader(), ino, None, usize::MAX, |name| names.push(name.to_vec()))
+        .unwrap();
     assert_eq!(names, [b"user.x"]);
     assert!(apply(&catalog, &[shard], |guard, tx| Ok(xattr::remove(guard, tx, ino, b"user.x")?)).unwrap());
     assert!(matches!(set(SetMode::Replace), Err(Edit::Missing)));

@@ -41,6 +41,11 @@ impl Fs {
         self.write_back.limit_pages > 0 && !self.devices.list.is_empty() && !self.read_only
     }
 
+    /// Most bytes of writes that wait in DRAM for a lower tier.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.write_back.limit_pages * BLOCK_SIZE
+    }
+
     /// The home of a write. The caller holds the inode's lock.
     pub(crate) fn home_of(&self, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags) -> Home {
         if !self.has_buffer() {
@@ -111,7 +116,6 @@ impl Fs {
         if blocks.end.0 > MAX_FILE_BLOCK.0 + 1 {
             return Err(FsError::TooLarge);
         }
-        self.wait_for_dirty_room(blocks.count(), op.wait)?;
         if !self.devices.space.reserve(blocks.count())? {
             return Err(NoSpace::Tier.into());
         }
@@ -126,17 +130,24 @@ impl Fs {
 
     /// Takes a piece; gives how many pages became dirty. Changes nothing unless it succeeds.
     fn take_piece(&self, op: &mut Op, ino: Ino, segment: &Segment<'_>, flags: WriteFlags) -> FsResult<u64> {
+        let pages = segment.blocks().count();
         if flags.kill_set_id {
+            let _room = self.wait_for_dirty_room(pages, op.wait)?;
             return self.run(op, SET_ID_RECORD, |reservation, op| {
                 self.try_buffer(op, ino, segment, flags, Some(reservation))
             });
         }
         let mut provided = 0;
         loop {
+            let room = self.wait_for_dirty_room(pages, op.wait)?;
             match self.try_buffer(op, ino, segment, flags, None) {
                 Ok(new) => return Ok(new),
                 Err(Fail::Error(error)) => return Err(error),
-                Err(Fail::Need(need)) => self.provide(op, need, &mut provided)?,
+                Err(Fail::Need(need)) => {
+                    // Nobody else waits for room because this one waits for a device.
+                    drop(room);
+                    self.provide(op, need, &mut provided)?;
+                }
             }
         }
     }

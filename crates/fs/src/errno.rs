@@ -60,6 +60,9 @@ pub enum FsError {
     /// Would wait, and the caller said not to.
     #[error("would wait for a lower tier or for space")]
     WouldBlock,
+    /// A turn of a long request is over, and more of it is left: its caller asks again with the same [`crate::Progress`].
+    #[error("not finished: asked again")]
+    Unfinished,
     /// The mount ends, and with it what may take long.
     #[error("the mount is ending")]
     Ending,
@@ -113,7 +116,7 @@ impl FsError {
             FsError::NoDataThere => libc::ENXIO,
             FsError::NotSupported => libc::EOPNOTSUPP,
             FsError::ReadOnly => libc::EROFS,
-            FsError::WouldBlock => libc::EAGAIN,
+            FsError::WouldBlock | FsError::Unfinished => libc::EAGAIN,
             FsError::Ending => libc::ECANCELED,
             FsError::NotDurable | FsError::SpaceHidden(_) => libc::EIO,
             FsError::Engine(Error::NoSpace(_)) => libc::ENOSPC,

@@ -8,6 +8,7 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Need, Op};
 use crate::slot::Inode;
+use crate::turns::{Progress, TURN_ENTRIES, TURN_PIECES, all_turns};
 use crate::types::{Allocate, BlockRange, Seek, Wait};
 use crate::write::Staged;
 use smallvec::SmallVec;
@@ -30,29 +31,48 @@ impl Fs {
     /// # Errors
     /// EINVAL for an empty range, EFBIG, ENOSPC, EISDIR, ENODEV never; EIO.
     pub fn fallocate(&self, ino: Ino, offset: u64, length: u64, mode: Allocate, wait: Wait) -> FsResult<()> {
+        all_turns(|progress| self.fallocate_turn(ino, (offset, length), mode, progress, wait))
+    }
+
+    /// A turn of [`Self::fallocate`] of a range: offset and length.
+    ///
+    /// # Errors
+    /// As [`Self::fallocate`]; `Unfinished`.
+    pub fn fallocate_turn(
+        &self,
+        ino: Ino,
+        (offset, length): (u64, u64),
+        mode: Allocate,
+        progress: &mut Progress,
+        wait: Wait,
+    ) -> FsResult<()> {
         if length == 0 {
             return Err(FsError::Invalid);
         }
         let end = offset.checked_add(length).filter(|end| *end <= MAX_FILE_SIZE).ok_or(FsError::TooLarge)?;
         if mode == Allocate::PunchHole {
-            return self.punch(ino, offset, length, wait);
+            return self.punch(ino, offset, length, progress, wait);
         }
         let range = BlockRange::new(FileBlock(offset / BLOCK_SIZE), FileBlock(end.div_ceil(BLOCK_SIZE)));
-        self.wait_for_scan(wait)?;
-        self.refuse_hopeless(range)?;
-        let mut op = Op::new(wait);
-        let mut at = range.first;
-        while at < range.end {
-            let rest = BlockRange::new(at, range.end);
-            at = self.run(&mut op, self.large_record(), |reservation, op| {
-                self.allocate_piece(reservation, op, ino, rest)
+        if !progress.begun {
+            self.wait_for_scan(wait)?;
+            self.refuse_hopeless(range)?;
+            (progress.begun, progress.at) = (true, range.first);
+        }
+        let mut op = Op::new(wait).in_turns();
+        let mut left = TURN_ENTRIES;
+        while left > 0 {
+            if progress.at >= range.end {
+                return if mode == Allocate::Extend { self.extend(ino, end, wait) } else { Ok(()) };
+            }
+            let rest = BlockRange::new(progress.at, range.end);
+            progress.at = self.run(&mut op, self.large_record(), |reservation, op| {
+                self.allocate_piece(reservation, op, ino, rest, &mut left)
             })?;
+            left = left.saturating_sub(TURN_ENTRIES / TURN_PIECES);
             interleave::point("fallocate:between-pieces");
         }
-        if mode == Allocate::Extend {
-            self.extend(ino, end, wait)?;
-        }
-        Ok(())
+        Err(FsError::Unfinished)
     }
 
     /// ENOSPC before anything is allocated, when the range cannot fit at all.
@@ -105,32 +125,35 @@ impl Fs {
         }
     }
 
-    /// Allocates the first gap of a range, as much as one transaction takes; gives where to go on.
+    /// Allocates the first gap of a range, as much as one transaction takes, within `left` entries looked at; gives where to
+    /// go on.
     fn allocate_piece(
         &self,
         reservation: terrace_wal::Reservation<'_>,
         op: &mut Op,
         ino: Ino,
         range: BlockRange,
+        left: &mut usize,
     ) -> Attempt<FileBlock> {
         // What is missing, before anything is claimed for it: a full pool can have all of it.
         let missing = {
             let _guard = self.locks.read(ino);
             let inode = self.load_regular(ino)?;
             self.refuse_intents(&inode, range)?;
-            self.first_gap(&inode, range, MAX_EXTENT_BLOCKS.into())?
+            self.first_gap(&inode, range, MAX_EXTENT_BLOCKS.into(), left)?
         };
         if missing.is_empty() {
-            return Ok(range.end);
+            return Ok(missing.first);
         }
         let mut staged = self.claim_room(op, missing.count())?;
         let room = staged.device_claimed.map_or(staged.claimed() as u64, |run| run.length);
         let _guard = self.locks.write(ino);
         let inode = self.load_regular(ino)?;
         self.refuse_intents(&inode, range)?;
-        let gap = self.first_gap(&inode, range, room)?;
+        let range = BlockRange::new(missing.first, range.end);
+        let gap = self.first_gap(&inode, range, room, left)?;
         if gap.is_empty() {
-            return Ok(range.end);
+            return Ok(gap.first);
         }
         staged.blocks_delta += gap.count() as i64;
         staged.placed += self.dirty_without_place(&inode, gap)? as i64;
@@ -198,10 +221,18 @@ impl Fs {
         Ok(gap.end)
     }
 
-    /// The first blocks of a range that neither PM nor a lower tier holds, at most `most`.
-    fn first_gap(&self, inode: &Inode, range: BlockRange, most: u64) -> Attempt<BlockRange> {
+    /// The first blocks of a range that neither PM nor a lower tier holds, at most `most`; none, where nothing is missing
+    /// before its beginning and no more was looked at: `left` counts how many entries may be, one for each step.
+    fn first_gap(
+        &self,
+        inode: &Inode,
+        range: BlockRange,
+        most: u64,
+        left: &mut usize,
+    ) -> Attempt<BlockRange> {
         let mut at = range.first;
-        while at < range.end {
+        while at < range.end && *left > 0 {
+            *left -= 1;
             let window = BlockRange::new(at, at.plus(most).min(range.end));
             let mapped = self.next_mapped(inode, window.first, window.end)?;
             let cold = match inode.slot.has(flag::HAS_COLD) {
@@ -221,7 +252,7 @@ impl Fs {
                 }
             }
         }
-        Ok(BlockRange::new(range.end, range.end))
+        Ok(BlockRange::new(at, at))
     }
 
     /// The next data or hole at or after an offset.
@@ -229,17 +260,27 @@ impl Fs {
     /// # Errors
     /// ENXIO at or past the end (and for data, when none follows), EISDIR, EIO.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        self.try_seek(ino, offset, what, Wait::Allowed)
+        all_turns(|progress| self.seek_turn(ino, offset, what, progress, Wait::Allowed))
     }
 
-    /// As [`Self::seek`]; it waits for metadata on a lower tier only if it may.
+    /// A turn of [`Self::seek`]; it waits for metadata on a lower tier only if it may.
     ///
     /// # Errors
-    /// As [`Self::seek`]; `WouldBlock`.
-    pub fn try_seek(&self, ino: Ino, offset: u64, what: Seek, wait: Wait) -> FsResult<u64> {
+    /// As [`Self::seek`]; `WouldBlock`, `Unfinished`.
+    pub fn seek_turn(
+        &self,
+        ino: Ino,
+        offset: u64,
+        what: Seek,
+        progress: &mut Progress,
+        wait: Wait,
+    ) -> FsResult<u64> {
+        if !progress.begun {
+            (progress.begun, progress.at) = (true, FileBlock(offset / BLOCK_SIZE));
+        }
         // Kept from one page of metadata that is missing to the next, so that each is looked at once.
-        let mut at = FileBlock(offset / BLOCK_SIZE);
-        self.reading(wait, || self.seek_on_media(ino, offset, &mut at, what))
+        let at = &mut progress.at;
+        self.reading(wait, || self.seek_on_media(ino, offset, at, what))
     }
 
     /// Goes on at `at`, before which there is nothing that is looked for.
@@ -253,7 +294,7 @@ impl Fs {
         let intents = self.intents_of(&inode)?;
         let end = FileBlock(size.div_ceil(BLOCK_SIZE));
         match what {
-            Seek::Data => match self.next_data(&inode, *at, end, &intents)? {
+            Seek::Data => match self.next_data(&inode, at, end, &intents)? {
                 None => Err(FsError::NoDataThere),
                 Some(block) => Ok(offset.max(block.0 * BLOCK_SIZE)),
             },
@@ -264,51 +305,66 @@ impl Fs {
         }
     }
 
-    /// The first block from `at` that holds data.
+    /// The first block from `at` that holds data. Moves `at` to where the next turn goes on when it looked at enough.
     fn next_data(
         &self,
         inode: &Inode,
-        at: FileBlock,
+        at: &mut FileBlock,
         end: FileBlock,
         intents: &[BlockRange],
     ) -> FsResult<Option<FileBlock>> {
         let dirty = match inode.pending {
-            Some(_) => self.cache.next_dirty(inode.ino, at, end),
+            Some(_) => self.cache.next_dirty(inode.ino, *at, end),
             None => None,
         };
         let end = dirty.unwrap_or(end);
-        let mut best = dirty;
-        let mut from = at;
+        // Before `seen` there is no data; at it there is if `best` says so.
+        let (mut best, mut seen, mut finished) = (dirty, end, true);
+        let (mut from, mut left) = (*at, TURN_ENTRIES);
         while let Some((block, mapping)) = self.next_mapped(inode, from, end)? {
             let gone = intents.iter().find(|r| r.first <= block && block < r.end);
             if !mapping.unwritten && gone.is_none() {
-                best = Some(block);
+                (best, seen) = (Some(block), block);
                 break;
             }
             from = gone.map_or(block.plus(1), |range| range.end);
+            left -= 1;
+            if left == 0 && from < end {
+                (best, seen, finished) = (None, from, false);
+                break;
+            }
         }
         if inode.slot.has(flag::HAS_COLD) {
-            let limit = best.unwrap_or(end);
+            let (limit, mut left) = (seen, TURN_ENTRIES);
             let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
-            cold_map::scan(shard.reader(), inode.ino, at, limit, |extent| {
-                let mut block = extent.first.max(at);
+            cold_map::scan(shard.reader(), inode.ino, *at, limit, |extent| {
+                let mut block = extent.first.max(*at);
                 for range in intents {
                     if range.first <= block && block < range.end {
                         block = range.end;
                     }
                 }
                 // Unwritten blocks shadowed by written ones were found in PM above.
-                if extent.unwritten || block >= extent.end() || block >= limit {
+                if !extent.unwritten && block < extent.end() && block < limit {
+                    (best, seen, finished) = (Some(block), block, true);
+                    return std::ops::ControlFlow::Break(());
+                }
+                left -= 1;
+                if left > 0 || extent.end() >= limit {
                     return std::ops::ControlFlow::Continue(());
                 }
-                best = Some(block);
+                (best, seen, finished) = (None, extent.end(), false);
                 std::ops::ControlFlow::Break(())
             })?;
         }
-        Ok(best)
+        if finished {
+            return Ok(best);
+        }
+        *at = seen;
+        Err(FsError::Unfinished)
     }
 
-    /// Moves `at` behind the data that it stands in: by extents below, by runs in PM.
+    /// Moves `at` behind the data that it stands in: by extents below, by runs in PM, as far as one turn goes.
     fn skip_data(
         &self,
         inode: &Inode,
@@ -316,22 +372,26 @@ impl Fs {
         end: FileBlock,
         intents: &[BlockRange],
     ) -> FsResult<()> {
-        loop {
+        let mut left = TURN_ENTRIES;
+        while left > 0 {
             let before = *at;
             if inode.slot.has(flag::HAS_COLD) {
-                self.skip_cold(inode, at, end, intents)?;
+                self.skip_cold(inode, at, end, intents, &mut left)?;
             }
-            self.skip_mapped(inode, at, end, intents)?;
+            self.skip_mapped(inode, at, end, intents, &mut left)?;
             while *at < end
+                && left > 0
                 && inode.pending.is_some()
                 && self.cache.next_dirty(inode.ino, *at, at.plus(1)).is_some()
             {
                 *at = at.plus(1);
+                left -= 1;
             }
             if *at == before {
                 return Ok(());
             }
         }
+        Err(FsError::Unfinished)
     }
 
     fn skip_cold(
@@ -340,14 +400,15 @@ impl Fs {
         at: &mut FileBlock,
         end: FileBlock,
         intents: &[BlockRange],
+        left: &mut usize,
     ) -> FsResult<()> {
         let shard = self.catalog.read(self.catalog.shard_of(inode.ino.0));
         cold_map::scan(shard.reader(), inode.ino, *at, end, |extent| {
             let until = extent.end().min(end).min(next_intent(intents, *at));
-            if extent.unwritten || extent.first > *at || until <= *at {
+            if extent.unwritten || extent.first > *at || until <= *at || *left == 0 {
                 return std::ops::ControlFlow::Break(());
             }
-            *at = until;
+            (*at, *left) = (until, *left - 1);
             std::ops::ControlFlow::Continue(())
         })?;
         Ok(())
@@ -359,12 +420,14 @@ impl Fs {
         at: &mut FileBlock,
         end: FileBlock,
         intents: &[BlockRange],
+        left: &mut usize,
     ) -> FsResult<()> {
         let end = end.min(next_intent(intents, *at));
-        while *at < end {
+        while *at < end && *left > 0 {
             let mut run = [None; MAPPED_RUN as usize];
             let run = &mut run[..(end.0 - at.0).min(MAPPED_RUN) as usize];
             self.map.lookup_run(None, &inode.map(), *at, run)?;
+            *left = left.saturating_sub(run.len());
             for mapping in run {
                 let Some(mapping) = mapping.filter(|mapping| !mapping.unwritten) else { return Ok(()) };
                 self.check_owner(inode, *at, mapping.block)?;

@@ -21,6 +21,7 @@ use crate::types::Atime;
 use crate::unwritten::Unwritten;
 use crate::write_back_step::WriteBack;
 use crate::write_entries::WriteEntries;
+use crate::xattr::NameBytes;
 use std::sync::{Arc, OnceLock};
 use terrace_blocks::BlockPool;
 use terrace_cache::BlockCache;
@@ -54,6 +55,7 @@ pub struct Fs {
     pub(crate) names: NameHash,
     /// What is written below is sealed with.
     pub(crate) seal_key: SealKey,
+    pub(crate) name_bytes: NameBytes,
     pub(crate) devices: Devices,
     pub(crate) io: IoCount,
     pub(crate) cache: BlockCache,

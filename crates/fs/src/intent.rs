@@ -10,6 +10,7 @@ use crate::op::{Attempt, Need, Op};
 use crate::reclaim_queue::Job;
 use crate::slot::{Inode, log_slot};
 use crate::truncate::WHOLE_FILE;
+use crate::turns::TURN_PIECES;
 use crate::types::{BlockRange, Wait};
 use crate::write::Staged;
 use terrace_catalog::intent::{self, Intent};
@@ -38,20 +39,44 @@ impl Fs {
 
     /// Finishes the intents of an inode that overlap a range, piece by piece.
     pub(crate) fn clear_intent(&self, wait: Wait, ino: Ino, range: BlockRange) -> FsResult<()> {
-        let mut op = Op::reclaiming(wait);
-        while self.intent_piece(&mut op, ino, range)? {
-            interleave::point("intent:between-pieces");
+        loop {
+            match self.clear_intent_turn(wait, ino, range) {
+                Err(FsError::Unfinished) => {}
+                ended => return ended,
+            }
         }
-        Ok(())
     }
 
-    /// Removes what an operation that has succeeded left behind an intent. What fails is the reclaimer's: the
-    /// range is gone for everybody already.
-    pub(crate) fn drain_intents(&self, wait: Wait, ino: Ino) {
-        if let Err(error) = self.clear_intent(wait, ino, WHOLE_FILE) {
-            tracing::debug!("removing a cut off range of inode {ino} is left to the reclaimer: {error}");
-            self.reclaim.push(Job::Intents(ino));
+    /// A turn of [`Self::clear_intent`].
+    ///
+    /// # Errors
+    /// `Unfinished`; as transactions.
+    pub(crate) fn clear_intent_turn(&self, wait: Wait, ino: Ino, range: BlockRange) -> FsResult<()> {
+        let mut op = Op::reclaiming(wait);
+        for _ in 0..TURN_PIECES {
+            if !self.intent_piece(&mut op, ino, range)? {
+                return Ok(());
+            }
+            interleave::point("intent:between-pieces");
         }
+        Err(FsError::Unfinished)
+    }
+
+    /// A turn of removing what an operation that has succeeded left behind an intent. What fails is the reclaimer's: the
+    /// range is gone for everybody already.
+    ///
+    /// # Errors
+    /// `Unfinished` alone.
+    pub(crate) fn drain_intents(&self, wait: Wait, ino: Ino) -> FsResult<()> {
+        match self.clear_intent_turn(wait, ino, WHOLE_FILE) {
+            Err(FsError::Unfinished) => return Err(FsError::Unfinished),
+            Err(error) => {
+                tracing::debug!("removing a cut off range of inode {ino} is left to the reclaimer: {error}");
+                self.reclaim.push(Job::Intents(ino));
+            }
+            Ok(()) => {}
+        }
+        Ok(())
     }
 
     /// Removes one piece of one intent; false when none overlaps the range any more.

@@ -30,7 +30,7 @@ use terrace_catalog::Catalog;
 use terrace_catalog::ChunkSpace;
 use terrace_catalog::dentry::NameHash;
 use terrace_format::device::{DeviceHeader, SUMMARY_ENTRIES};
-use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::geometry::{Geometry, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::inode::ORPHAN_LISTS;
 use terrace_format::superblock::{Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, TierId};
@@ -264,6 +264,27 @@ pub struct Background {
     _drivers: Vec<Driver>,
 }
 
+/// Memory for the account of blocks that is taken without a look at what there is.
+const MODEST_BYTES: u64 = 64 << 20;
+/// Bytes kept of each PM block.
+const OF_A_BLOCK: u64 = 25;
+
+/// Refuses media so large, as they say, that the account of their blocks does not fit into half of the memory there is: an
+/// image or a sparse file may claim anything.
+fn refuse_oversized(geometry: &Geometry, devices: &[(DeviceId, u64)]) -> Result<(), String> {
+    let below = ChunkSpace::bytes_needed(geometry.chunk_blocks, devices);
+    let needed = below.map(|bytes| bytes.saturating_add(geometry.block_count().saturating_mul(OF_A_BLOCK)));
+    match (needed, terrace_media::memory_available()) {
+        (Some(needed), _) if needed <= MODEST_BYTES => Ok(()),
+        (Some(needed), available) if available.is_none_or(|available| needed <= available / 2) => Ok(()),
+        (Some(needed), available) => Err(format!(
+            "the account of its blocks needs {needed} bytes of memory, {} are available: its media say that they are too large",
+            available.unwrap_or(0)
+        )),
+        (None, _) => Err("a lower tier says that it is larger than a tier can be".to_string()),
+    }
+}
+
 impl Fs {
     /// Mounts: recovers the log and prepares volatile state. Its time depends on the size of the lanes,
     /// not on the number of files. Starts no thread.
@@ -283,6 +304,10 @@ impl Fs {
             return Err(refuse(format!("the pool has {} devices, {} given", rows.len(), media.block.len())));
         }
         let geometry = superblock.geometry();
+        let sizes = media.block.iter().enumerate();
+        let sizes: Vec<(DeviceId, u64)> =
+            sizes.map(|(index, medium)| (DeviceId(index as u8), medium.blocks())).collect();
+        refuse_oversized(&geometry, &sizes).map_err(refuse)?;
         let (wal, recovery) = Wal::open(Arc::clone(&media.pm), superblock.uuid, geometry)?;
         if options.checkpoint_when_full {
             wal.checkpoint_only_when_full();
@@ -292,9 +317,6 @@ impl Fs {
         while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
         let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
         let io = IoCount::around(&mut media.block, &clock);
-        let sizes = media.block.iter().enumerate();
-        let sizes: Vec<(DeviceId, u64)> =
-            sizes.map(|(index, medium)| (DeviceId(index as u8), medium.blocks())).collect();
         let list = rows.iter().zip(media.block).map(|(row, medium)| Device {
             tier: TierId(row.tier),
             medium,
@@ -340,6 +362,7 @@ impl Fs {
             inode_pages: InodePages::new(),
             metadata: Arc::new(MetadataPages::new(can_lower, options.metadata_moves, usable)),
             catalog,
+            name_bytes: Default::default(),
             names: NameHash::new(&superblock.hash_key),
             seal_key: superblock.seal_key(),
             devices,

@@ -39,6 +39,8 @@ pub(crate) struct Op {
     pub may_overwrite: bool,
     /// Why it found no space, before it tried whether it does.
     pub refused: Option<FsError>,
+    /// Its caller asks again after [`FsError::Unfinished`].
+    pub in_turns: bool,
 }
 
 impl Op {
@@ -58,6 +60,7 @@ impl Op {
             only_reads: false,
             may_overwrite: false,
             refused: None,
+            in_turns: false,
         }
     }
     /// An operation that changes nothing, and so never lacks space (P1).
@@ -67,6 +70,10 @@ impl Op {
     /// An operation that gives space back and may therefore use the reserve.
     pub fn reclaiming(wait: Wait) -> Op {
         Op { purpose: Purpose::Reclaim, ..Op::new(wait) }
+    }
+    /// The same, of a turn of a long request.
+    pub fn in_turns(self) -> Op {
+        Op { in_turns: true, ..self }
     }
 }
 
@@ -221,7 +228,15 @@ impl Fs {
             Need::MetadataPage(page) => self.fetch_page(op, &page),
             Need::FreeNumbers(index) => self.fetch_numbers(op, index),
             Need::Cold { ino, range } => self.fetch_cold(op, ino, range),
-            Need::ClearIntent { ino, range } => self.clear_intent(op.wait, ino, range),
+            Need::ClearIntent { ino, range } if op.in_turns => self.clear_intent_turn(op.wait, ino, range),
+            Need::ClearIntent { ino, range } if op.wait == Wait::Allowed => {
+                self.clear_intent(op.wait, ino, range)
+            }
+            // Who may not wait does not do all of it either.
+            Need::ClearIntent { ino, range } => match self.clear_intent_turn(op.wait, ino, range) {
+                Err(FsError::Unfinished) => Err(FsError::WouldBlock),
+                done => done,
+            },
             Need::RemoveCapability(ino) => self.remove_capability(ino, op.wait),
             Need::InodePage => self.add_inode_page(op.purpose),
             Need::PmSpace => Err(NoSpace::Pm.into()),

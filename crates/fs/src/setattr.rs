@@ -4,6 +4,7 @@ use crate::errno::FsResult;
 use crate::fs::Fs;
 use crate::op::Op;
 use crate::slot::{Inode, log_slot};
+use crate::turns::{Progress, all_turns};
 use crate::types::{Attributes, SetAttributes, SetTime, Wait};
 use crate::write::{Staged, kill_set_id};
 use terrace_format::Ino;
@@ -22,8 +23,22 @@ impl Fs {
     /// # Errors
     /// EFBIG, EISDIR, EINVAL, ENOSPC when extending, EIO.
     pub fn setattr(&self, ino: Ino, change: &SetAttributes, wait: Wait) -> FsResult<Attributes> {
+        all_turns(|progress| self.setattr_turn(ino, change, progress, wait))
+    }
+
+    /// A turn of [`Self::setattr`].
+    ///
+    /// # Errors
+    /// As [`Self::setattr`]; `Unfinished`.
+    pub fn setattr_turn(
+        &self,
+        ino: Ino,
+        change: &SetAttributes,
+        progress: &mut Progress,
+        wait: Wait,
+    ) -> FsResult<Attributes> {
         if let Some(size) = change.size {
-            self.truncate(ino, size, change.kill_set_id, wait)?;
+            self.truncate(ino, size, change.kill_set_id, progress, wait)?;
         }
         let rest = SetAttributes { size: None, ..*change };
         if rest == (SetAttributes { kill_set_id: rest.kill_set_id, ..Default::default() }) {

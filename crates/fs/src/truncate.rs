@@ -5,6 +5,7 @@ use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Need, Op};
 use crate::slot::Inode;
+use crate::turns::Progress;
 use crate::types::{BlockRange, Wait};
 use crate::write::{Segment, Staged, kill_set_id};
 use smallvec::SmallVec;
@@ -182,15 +183,25 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets a file's size.
+    /// A turn of setting a file's size.
     ///
     /// # Errors
-    /// EFBIG, EISDIR, EINVAL, ENOSPC (extending), EIO.
-    pub(crate) fn truncate(&self, ino: Ino, size: u64, kill: bool, wait: Wait) -> FsResult<()> {
+    /// EFBIG, EISDIR, EINVAL, ENOSPC (extending), EIO; `Unfinished`.
+    pub(crate) fn truncate(
+        &self,
+        ino: Ino,
+        size: u64,
+        kill: bool,
+        progress: &mut Progress,
+        wait: Wait,
+    ) -> FsResult<()> {
+        if progress.begun {
+            return self.drain_intents(wait, ino);
+        }
         if size > MAX_FILE_SIZE {
             return Err(FsError::TooLarge);
         }
-        let mut op = Op::reclaiming(wait);
+        let mut op = Op::reclaiming(wait).in_turns();
         let left = self.run(&mut op, self.large_record(), |reservation, op| {
             // The old last block may need zeros in a new block when the file grows.
             let claim = self.blocks.claim(1, op.purpose)?;
@@ -222,10 +233,8 @@ impl Fs {
             // again clears them (S5).
             self.remove_range(op, reservation, &inode, slot, range, staged)
         })?;
-        if left {
-            self.drain_intents(wait, ino);
-        }
-        Ok(())
+        progress.begun = true;
+        if left { self.drain_intents(wait, ino) } else { Ok(()) }
     }
 
     /// Commits a removal: whole if one record holds it, else as an intent. True when pieces are left.
@@ -268,9 +277,19 @@ impl Fs {
         Ok(true)
     }
 
-    /// Makes a hole: whole blocks are removed, the edges become zeros.
-    pub(crate) fn punch(&self, ino: Ino, offset: u64, length: u64, wait: Wait) -> FsResult<()> {
-        let mut op = Op::reclaiming(wait);
+    /// A turn of making a hole: whole blocks are removed, the edges become zeros.
+    pub(crate) fn punch(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length: u64,
+        progress: &mut Progress,
+        wait: Wait,
+    ) -> FsResult<()> {
+        if progress.begun {
+            return self.drain_intents(wait, ino);
+        }
+        let mut op = Op::reclaiming(wait).in_turns();
         let left = self.run(&mut op, self.large_record(), |reservation, op| {
             let claim = self.blocks.claim(2, op.purpose)?;
             let _guard = self.locks.write(ino);
@@ -311,9 +330,7 @@ impl Fs {
             self.refuse_intents(&inode, range)?;
             self.remove_range(op, reservation, &inode, inode.slot, range, staged)
         })?;
-        if left {
-            self.drain_intents(wait, ino);
-        }
-        Ok(())
+        progress.begun = true;
+        if left { self.drain_intents(wait, ino) } else { Ok(()) }
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct WriteBack {
     pub limit_pages: u64,
     pub waker: Waker,
     pub errors: WriteErrors,
+    /// Pages that writers may make dirty and have not yet.
+    admitted: AtomicU64,
     /// Set from 5 % free to 20 % free.
     draining: AtomicBool,
     /// Rises with every group done.
@@ -50,10 +52,19 @@ impl WriteBack {
             limit_pages: buffer_bytes / BLOCK_SIZE,
             waker: Waker::new(),
             errors: WriteErrors::new(),
+            admitted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             rounds: (Mutex::new(0), Condvar::new()),
             begun_ns: Default::default(),
         }
+    }
+
+    /// Lets a writer make so many pages dirty, if there is room for them beside those that others may make; a write that is
+    /// larger than all room is let through alone. Of several that ask at once one or all may be refused that would fit.
+    fn admit(&self, pages: u64, dirty: u64) -> Option<DirtyRoom<'_>> {
+        let before = self.admitted.fetch_add(pages, Ordering::AcqRel).saturating_add(dirty);
+        let room = DirtyRoom { write_back: self, pages };
+        (before == 0 || before + pages <= self.limit_pages).then_some(room)
     }
 
     /// Whether the first `count` threads are all held by a device.
@@ -108,6 +119,19 @@ impl WriteBack {
     /// The file is gone.
     pub fn forget(&self, ino: Ino) {
         self.errors.forget(ino);
+    }
+}
+
+/// Room for pages that a writer is about to make dirty. Kept until they are: or each of many writers would find the same.
+#[must_use]
+pub(crate) struct DirtyRoom<'a> {
+    write_back: &'a WriteBack,
+    pages: u64,
+}
+
+impl Drop for DirtyRoom<'_> {
+    fn drop(&mut self) {
+        self.write_back.admitted.fetch_sub(self.pages, Ordering::AcqRel);
     }
 }
 
@@ -248,12 +272,11 @@ impl Fs {
     ///
     /// # Errors
     /// `WouldBlock`; ENOSPC or what the device says when none can be made: PM may take the write then.
-    pub(crate) fn wait_for_dirty_room(&self, pages: u64, wait: Wait) -> FsResult<()> {
+    pub(crate) fn wait_for_dirty_room(&self, pages: u64, wait: Wait) -> FsResult<DirtyRoom<'_>> {
         let mut waits = 0;
         loop {
-            let dirty = self.cache.dirty_pages();
-            if dirty == 0 || dirty + pages <= self.write_back.limit_pages {
-                return Ok(());
+            if let Some(room) = self.write_back.admit(pages, self.cache.dirty_pages()) {
+                return Ok(room);
             }
             if wait != Wait::Allowed {
                 return Err(FsError::WouldBlock);
@@ -267,7 +290,8 @@ impl Fs {
                     let now = self.clock.monotonic_ns();
                     let stuck = |ino: &Ino| self.write_back.errors.is_waiting(*ino, now);
                     waits += 1;
-                    if waits > MOST_WAITS || self.cache.dirty_files().iter().all(stuck) {
+                    let files = self.cache.dirty_files();
+                    if waits > MOST_WAITS || (!files.is_empty() && files.iter().all(stuck)) {
                         return Err(self.write_back.errors.last().unwrap_or(NoSpace::Tier.into()));
                     }
                     self.write_back.wait_round(WAIT);

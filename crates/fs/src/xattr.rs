@@ -3,19 +3,27 @@
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
-use crate::op::{Attempt, Need, Op};
+use crate::op::{Attempt, Fail, Need, Op};
 use crate::pin::OWN_NAMESPACE;
 use crate::slot::{Inode, log_slot};
+use crate::turns::{Progress, TURN_ENTRIES, all_turns};
 use crate::types::{Wait, XattrMode};
 use crate::write::Staged;
+use std::collections::HashMap;
+use terrace_catalog::Reader;
 use terrace_catalog::xattr::{self, SetMode};
 use terrace_format::Ino;
 use terrace_format::inode::flag;
+use terrace_runtime::sync::Mutex;
 
 /// Longest name with its namespace.
 const NAME_MAX: usize = 255;
 /// Longest value that the kernel passes.
 const VALUE_MAX: usize = 65536;
+/// Most bytes of all names of an inode, each with a NUL behind it: the kernel lists no more (XATTR_LIST_MAX).
+const LIST_MAX: usize = 65536;
+/// Inodes whose bytes of names are remembered.
+const REMEMBERED: usize = 1024;
 /// What a program may do that others may not. Who changes a file without privilege must not keep it, as set-id bits.
 const CAPABILITY: &[u8] = b"security.capability";
 
@@ -31,6 +39,33 @@ fn check(name: &[u8]) -> FsResult<()> {
         true => Ok(()),
         false => Err(FsError::NotSupported),
     }
+}
+
+/// How many bytes the names of some inodes have: whoever adds a name need not count them all under locks. Changed under
+/// the inode's exclusive lock.
+#[derive(Default)]
+pub(crate) struct NameBytes(Mutex<HashMap<Ino, (u32, usize)>>);
+
+impl NameBytes {
+    fn get(&self, inode: &Inode) -> Option<usize> {
+        let found = self.0.lock().get(&inode.ino).copied();
+        found.filter(|(generation, _)| *generation == inode.slot.generation.get()).map(|(_, bytes)| bytes)
+    }
+
+    fn set(&self, inode: &Inode, bytes: Option<usize>) {
+        let mut known = self.0.lock();
+        known.remove(&inode.ino);
+        let Some(bytes) = bytes else { return };
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(inode.ino, (inode.slot.generation.get(), bytes));
+    }
+}
+
+/// Bytes of a name in a list; those that users do not see take none.
+fn listed(name: &[u8]) -> usize {
+    if name.starts_with(OWN_NAMESPACE) { 0 } else { name.len() + 1 }
 }
 
 impl Fs {
@@ -70,35 +105,53 @@ impl Fs {
     /// # Errors
     /// EIO.
     pub fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        self.try_listxattr(ino, Wait::Allowed)
+        all_turns(|progress| self.listxattr_turn(ino, progress, Wait::Allowed))
     }
 
-    /// As [`Self::listxattr`]; it waits for metadata on a lower tier only if it may.
+    /// A turn of [`Self::listxattr`]; it waits for metadata on a lower tier only if it may. Of more than 64 KiB, which
+    /// only older versions let happen, it gives the first: no caller has room for more.
     ///
     /// # Errors
-    /// As [`Self::listxattr`]; `WouldBlock`.
-    pub fn try_listxattr(&self, ino: Ino, wait: Wait) -> FsResult<Vec<u8>> {
-        self.reading(wait, || {
+    /// As [`Self::listxattr`]; `WouldBlock`, `Unfinished`.
+    pub fn listxattr_turn(&self, ino: Ino, progress: &mut Progress, wait: Wait) -> FsResult<Vec<u8>> {
+        let names = &mut progress.names;
+        let ended = self.reading(wait, || {
             let _guard = self.locks.read(ino);
             let inode = self.load_to_read(ino)?;
-            let mut names = Vec::new();
-            if inode.slot.has(flag::HAS_XATTR) {
-                let shard = self.catalog.read(self.catalog.shard_of(ino.0));
-                xattr::list(shard.reader(), ino, |name| {
-                    if !name.starts_with(OWN_NAMESPACE) {
-                        names.extend_from_slice(name);
-                        names.push(0);
-                    }
-                })?;
+            if !inode.slot.has(flag::HAS_XATTR) {
+                return Ok(true);
             }
-            Ok(names)
-        })
+            let shard = self.catalog.read(self.catalog.shard_of(ino.0));
+            let last = names.strip_suffix(&[0]).map(|names| names.rsplit(|byte| *byte == 0).next());
+            let last = last.flatten().map(<[u8]>::to_vec);
+            Ok(xattr::list(shard.reader(), ino, last.as_deref(), TURN_ENTRIES, |name| {
+                if !name.starts_with(OWN_NAMESPACE) {
+                    names.extend_from_slice(name);
+                    names.push(0);
+                }
+            })?)
+        })?;
+        if ended || names.len() > LIST_MAX { Ok(std::mem::take(names)) } else { Err(FsError::Unfinished) }
+    }
+
+    /// Bytes that the names of an inode's attributes have in a list. The caller holds its exclusive lock.
+    fn name_bytes(&self, inode: &Inode, reader: Reader<'_>) -> FsResult<usize> {
+        if let Some(bytes) = self.name_bytes.get(inode) {
+            return Ok(bytes);
+        }
+        let mut bytes = 0;
+        if inode.slot.has(flag::HAS_XATTR) {
+            xattr::list(reader, inode.ino, None, usize::MAX, |name| bytes += listed(name))?;
+        }
+        self.name_bytes.set(inode, Some(bytes));
+        Ok(bytes)
     }
 
     /// Sets an attribute.
     ///
     /// # Errors
-    /// EEXIST, ENODATA by mode; ERANGE, E2BIG as ENOSPC beyond what one transaction holds; ENOSPC; EIO.
+    /// EEXIST, ENODATA by mode; ERANGE, E2BIG as ENOSPC beyond what one transaction holds; ENOSPC, also when all names
+    /// together would be longer than a list of them may be (64 KiB); EIO.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode, wait: Wait) -> FsResult<()> {
         check(name)?;
         let mode = match mode {
@@ -107,18 +160,27 @@ impl Fs {
             XattrMode::Replace => SetMode::Replace,
         };
         let mut op = Op::new(wait);
-        self.change_xattrs(&mut op, ino, |staged, shards, _| {
+        self.change_xattrs(&mut op, ino, |staged, shards, inode| {
             self.blocks.probe()?;
-            xattr::set(shards, &mut staged.tx, ino, name, value, mode, self.xattr_limit()).map_err(|edit| {
-                match edit {
+            let mut bytes = self.name_bytes.get(inode);
+            if xattr::length(shards.reader(&staged.tx), ino, name)?.is_none() && mode != SetMode::Replace {
+                let sum = self.name_bytes(inode, shards.reader(&staged.tx))? + listed(name);
+                if sum > LIST_MAX && listed(name) > 0 {
+                    return Err(FsError::from(terrace_wal::NoSpace::Tier).into());
+                }
+                bytes = Some(sum);
+            }
+            xattr::set(shards, &mut staged.tx, ino, name, value, mode, self.xattr_limit()).map_err(
+                |edit| match edit {
                     terrace_catalog::Edit::Full(_) => {
                         Need::CatalogRooms(xattr::set_puts(ino, name, value.len())).into()
                     }
                     terrace_catalog::Edit::Missing => FsError::NoAttribute.into(),
                     terrace_catalog::Edit::TooLarge => FsError::from(terrace_wal::NoSpace::Tier).into(),
-                    other => other.into(),
-                }
-            })
+                    other => Fail::from(other),
+                },
+            )?;
+            Ok(bytes)
         })
     }
 
@@ -132,7 +194,7 @@ impl Fs {
         self.change_xattrs(&mut op, ino, |staged, shards, inode| {
             let there = inode.slot.has(flag::HAS_XATTR);
             match there && xattr::remove(shards, &mut staged.tx, ino, name)? {
-                true => Ok(()),
+                true => Ok(self.name_bytes.get(inode).map(|bytes| bytes.saturating_sub(listed(name)))),
                 false => Err(FsError::NoAttribute.into()),
             }
         })
@@ -164,24 +226,32 @@ impl Fs {
         }
     }
 
+    /// Changes attributes in a transaction; `edit` gives how many bytes all names have then, if it knows.
     fn change_xattrs(
         &self,
         op: &mut Op,
         ino: Ino,
-        mut edit: impl FnMut(&mut Staged<'_>, &mut terrace_catalog::ShardsWrite<'_>, &Inode) -> Attempt<()>,
+        mut edit: impl FnMut(
+            &mut Staged<'_>,
+            &mut terrace_catalog::ShardsWrite<'_>,
+            &Inode,
+        ) -> Attempt<Option<usize>>,
     ) -> FsResult<()> {
         self.run(op, self.large_record(), |reservation, _op| {
             let _guard = self.locks.write(ino);
             let inode = self.load(ino)?;
             let mut shards = self.catalog.write(&[self.catalog.shard_of(ino.0)]);
             let mut staged = Staged::new(self, None, false);
-            edit(&mut staged, &mut shards, &inode)?;
+            let name_bytes = edit(&mut staged, &mut shards, &inode)?;
             staged.unlink_emptied(&mut shards)?;
             let mut slot = inode.slot;
             slot.flags = (slot.flags.get() | flag::HAS_XATTR).into();
             slot.ctime = self.now().into();
             log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+            // Not known while it is not certain what is committed.
+            self.name_bytes.set(&inode, None);
             staged.commit(reservation)?;
+            self.name_bytes.set(&inode, name_bytes);
             Ok(())
         })
     }

@@ -2,7 +2,8 @@
 //!
 //! Every call runs first in the request thread with `Wait::Never`; when it answers `WouldBlock` the
 //! request, its data copied, goes to a thread that may wait (design L2). See [`Adapter::attempt`]. Reads may wait in
-//! request threads too, as long as others are left ([`crate::waiting::Here`]).
+//! request threads too, as long as others are left ([`crate::waiting::Here`]). What may take long is done in turns
+//! ([`Adapter::in_turns`]).
 //!
 //! Kernel caching. The daemon is the only writer, so names (absent ones too) and attributes are valid for
 //! a day; the kernel itself invalidates what its own requests change: size, blocks, mtime and ctime after
@@ -11,6 +12,8 @@
 //! of a file that was open directly are dropped before the first open that has it cached is answered (decision 0020).
 
 use crate::convert::{allocate, attributes, errno, file_type, ino, open_flags, set_time, xattr_mode};
+use crate::held::PACE;
+use crate::long::{Long, Turn};
 use crate::session;
 use crate::set_id::{Changes, Changing, Rights, has_set_id, is_to_run, valid};
 use crate::waiting::Waiting;
@@ -30,7 +33,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use terrace_format::Ino;
-use terrace_fs::{Attributes, Caller, Fs, FsError, FsResult, OpenMode, Seek, SetAttributes, Space, Wait};
+use terrace_fs::{
+    Attributes, Caller, Fs, FsError, FsResult, OpenMode, Progress, Seek, SetAttributes, Space, Wait,
+};
+use terrace_runtime::{Clock, SystemClock};
 
 /// Extended attribute, on every inode and listed nowhere, that says where the daemon's control socket is.
 pub const CONTROL_XATTR: &str = "terrace.control";
@@ -147,13 +153,21 @@ impl Adapter {
             let kernel = notifier.as_ref().and_then(|notifier| notifier.get());
             kernel.is_some_and(|kernel| kernel.inval_inode(INodeNo(number.0), 0, 0).is_ok())
         });
-        Adapter { fs, waiting: Some(Waiting::new()), _kernel: kernel, changes: Arc::default(), control }
+        let waiting = Some(Waiting::new(fs.buffer_bytes()));
+        Adapter { fs, waiting, _kernel: kernel, changes: Arc::default(), control }
     }
 
     /// Runs `call` in this thread, or, when it would have to wait, in a waiting thread with its own copy of
     /// `payload`; replies from there.
-    fn attempt<R, T, C, A>(&self, operation: &'static str, payload: &[u8], reply: R, call: C, accept: A)
-    where
+    fn attempt<R, T, C, A>(
+        &self,
+        request: &Request,
+        operation: &'static str,
+        payload: &[u8],
+        reply: R,
+        call: C,
+        accept: A,
+    ) where
         R: Refuse + Send + 'static,
         C: Fn(&Fs, &[u8], Wait) -> FsResult<T> + Send + 'static,
         A: FnOnce(R, T) + Send + 'static,
@@ -164,33 +178,88 @@ impl Adapter {
             (Err(errno), _) => reply.refuse(errno),
             (Ok(None), None) => reply.refuse(Errno::EIO),
             (Ok(None), Some(waiting)) => {
-                let (fs, payload) = (Arc::clone(&self.fs), payload.to_vec());
-                waiting.changes.submit(Box::new(move || {
+                // Never cut: a value or a name is short.
+                let (fs, payload) = (Arc::clone(&self.fs), waiting.hold(request.uid(), payload, usize::MAX));
+                let waits = move || {
                     let result = guarded(operation, || {
-                        call(&fs, &payload, Wait::Allowed).map_err(|error| errno(&error))
+                        call(&fs, payload.bytes(), Wait::Allowed).map_err(|error| errno(&error))
                     });
                     answer(reply, result, accept);
-                }));
+                };
+                waiting.changes.submit(request.uid(), Box::new(waits));
             }
         }
     }
 
-    /// As [`Self::attempt`], for writes.
-    fn attempt_write<C, A>(&self, payload: &[u8], reply: ReplyWrite, call: C, accept: A)
-    where
+    /// Runs what may take long, one turn of `call` after the other: the first in this thread, the others where users take
+    /// turns; replies from there.
+    fn in_turns<R, T, C, A>(
+        &self,
+        request: &Request,
+        operation: &'static str,
+        reply: R,
+        mut call: C,
+        accept: A,
+    ) where
+        R: Refuse + Send + 'static,
+        T: 'static,
+        C: FnMut(&Fs, &mut Progress, Wait) -> FsResult<T> + Send + 'static,
+        A: FnOnce(R, T) + Send + 'static,
+    {
+        let Some(waiting) = &self.waiting else { return reply.refuse(Errno::EIO) };
+        let (fs, mut progress) = (Arc::clone(&self.fs), Progress::default());
+        let turn = move |wait| {
+            guarded(operation, || {
+                Turn::of(call(&fs, &mut progress, wait), wait).map_err(|error| errno(&error))
+            })
+        };
+        waiting.begin(Long::new(request.uid(), turn, move |result| answer(reply, result, accept)));
+    }
+
+    /// As [`Self::attempt`], for writes. `written`: bytes of the payload that the first attempt has written, `None` when
+    /// the rest must not be cut.
+    #[allow(clippy::too_many_arguments)]
+    fn attempt_write<C, A>(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        payload: &[u8],
+        reply: ReplyWrite,
+        call: C,
+        written: impl FnOnce() -> Option<usize>,
+        accept: A,
+    ) where
         C: Fn(&Fs, &[u8], Wait) -> FsResult<usize> + Send + 'static,
         A: FnOnce(ReplyWrite, usize) + Send + 'static,
     {
-        let first = guarded("write", || unless_it_waits(call(&self.fs, payload, Wait::Never)));
+        // Behind those that wait: at the file's lock it would be in the way of whoever needs a request thread.
+        let is_behind = self.waiting.as_ref().is_some_and(|waiting| waiting.writes.stand_in_line(node.0));
+        let first = match is_behind {
+            true => Ok(None),
+            false => guarded("write", || unless_it_waits(call(&self.fs, payload, Wait::Never))),
+        };
         match (first, &self.waiting) {
             (Ok(Some(count)), _) => accept(reply, count),
             (Err(errno), _) => reply.refuse(errno),
             (Ok(None), None) => reply.refuse(Errno::EIO),
             (Ok(None), Some(waiting)) => {
-                let (fs, payload) = (Arc::clone(&self.fs), payload.to_vec());
+                let least = written().unwrap_or(usize::MAX);
+                let (fs, payload) = (Arc::clone(&self.fs), waiting.hold(request.uid(), payload, least));
+                let (user, paced) = (request.uid(), payload.is_cut().then(|| waiting.paced()));
                 waiting.writes.submit(
-                    move |wait| guarded("write", || unless_it_waits(call(&fs, &payload, wait))),
-                    move |result| answer(reply, result, accept),
+                    request.uid(),
+                    node.0,
+                    move |wait| guarded("write", || unless_it_waits(call(&fs, payload.bytes(), wait))),
+                    move |result| match paced {
+                        None => answer(reply, result, accept),
+                        Some(paced) => {
+                            let later = move || {
+                                SystemClock::default().sleep(PACE);
+                                answer(reply, result, accept);
+                            };
+                            paced.submit(user, Box::new(later));
+                        }
+                    },
                 );
             }
         }
@@ -217,7 +286,7 @@ impl Adapter {
 
     /// As [`Self::attempt`], for listings: they are collected in the reply itself. One that would have to wait has
     /// collected nothing.
-    fn list<R, C>(&self, operation: &'static str, mut reply: R, read: C)
+    fn list<R, C>(&self, request: &Request, operation: &'static str, mut reply: R, read: C)
     where
         R: Listing + Send + 'static,
         C: Fn(&Fs, Wait, &mut R) -> FsResult<()> + Send + 'static,
@@ -233,11 +302,12 @@ impl Adapter {
             (Ok(false), None) => reply.end(Err(Errno::EIO)),
             (Ok(false), Some(waiting)) => {
                 let fs = Arc::clone(&self.fs);
-                waiting.changes.submit(Box::new(move || {
+                let waits = move || {
                     let listed = || read(&fs, Wait::Allowed, &mut reply).map_err(|error| errno(&error));
                     let result = guarded(operation, listed);
                     reply.end(result);
-                }));
+                };
+                waiting.changes.submit(request.uid(), Box::new(waits));
             }
         }
     }
@@ -335,12 +405,12 @@ impl Filesystem for Adapter {
         self.waiting = None;
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let call = move |fs: &Fs, name: &[u8], wait| match fs.try_lookup(ino(parent), name, wait) {
             Err(FsError::NotFound) => Ok(None),
             found => found.map(Some),
         };
-        self.attempt("lookup", name.as_bytes(), reply, call, |reply, found| match found {
+        self.attempt(request, "lookup", name.as_bytes(), reply, call, |reply, found| match found {
             Some(found) => entry(reply, found),
             None => session::absent(reply),
         });
@@ -354,9 +424,9 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let call = move |fs: &Fs, _: &[u8], wait| fs.try_getattr(ino(node), wait);
-        self.attempt("getattr", &[], reply, call, |reply, found| {
+        self.attempt(request, "getattr", &[], reply, call, |reply, found| {
             reply.attr(&valid(&found), &attributes(&found));
         });
     }
@@ -394,16 +464,17 @@ impl Filesystem for Adapter {
             // Without such bits it concerns capabilities, which everybody's truncation takes.
             kill_set_id: size.is_some() && (loss.is_some() || !has_set_id),
         };
-        let call = move |fs: &Fs, _: &[u8], wait| fs.setattr(ino(node), &change, wait);
-        self.attempt("setattr", &[], reply, call, |reply, found: Attributes| {
+        let call =
+            move |fs: &Fs, progress: &mut Progress, wait| fs.setattr_turn(ino(node), &change, progress, wait);
+        self.in_turns(request, "setattr", reply, call, |reply: ReplyAttr, found: Attributes| {
             drop(loss);
             reply.attr(&valid(&found), &attributes(&found));
         });
     }
 
-    fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
+    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
         let call = move |fs: &Fs, _: &[u8], wait| fs.try_readlink(ino(node), wait);
-        self.attempt("readlink", &[], reply, call, |reply, target: Vec<u8>| reply.data(&target));
+        self.attempt(request, "readlink", &[], reply, call, |reply, target: Vec<u8>| reply.data(&target));
     }
 
     fn mknod(
@@ -418,7 +489,7 @@ impl Filesystem for Adapter {
     ) {
         let caller = caller(request);
         let call = move |fs: &Fs, name: &[u8], wait| fs.mknod(ino(parent), name, mode, rdev, caller, wait);
-        self.attempt("mknod", name.as_bytes(), reply, call, entry);
+        self.attempt(request, "mknod", name.as_bytes(), reply, call, entry);
     }
 
     fn mkdir(
@@ -432,28 +503,28 @@ impl Filesystem for Adapter {
     ) {
         let caller = caller(request);
         let call = move |fs: &Fs, name: &[u8], wait| fs.mkdir(ino(parent), name, mode & 0o7777, caller, wait);
-        self.attempt("mkdir", name.as_bytes(), reply, call, entry);
+        self.attempt(request, "mkdir", name.as_bytes(), reply, call, entry);
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let call = move |fs: &Fs, name: &[u8], wait| fs.unlink(ino(parent), name, wait);
-        self.attempt("unlink", name.as_bytes(), reply, call, done);
+        self.attempt(request, "unlink", name.as_bytes(), reply, call, done);
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let call = move |fs: &Fs, name: &[u8], wait| fs.rmdir(ino(parent), name, wait);
-        self.attempt("rmdir", name.as_bytes(), reply, call, done);
+        self.attempt(request, "rmdir", name.as_bytes(), reply, call, done);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, target) = (caller(request), target.as_os_str().as_bytes().to_vec());
         let call = move |fs: &Fs, name: &[u8], wait| fs.symlink(ino(parent), name, &target, caller, wait);
-        self.attempt("symlink", name.as_bytes(), reply, call, entry);
+        self.attempt(request, "symlink", name.as_bytes(), reply, call, entry);
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -468,12 +539,12 @@ impl Filesystem for Adapter {
         let call = move |fs: &Fs, name: &[u8], wait| {
             fs.rename(ino(parent), name, ino(new_parent), &new_name, no_replace, wait)
         };
-        self.attempt("rename", name.as_bytes(), reply, call, done);
+        self.attempt(request, "rename", name.as_bytes(), reply, call, done);
     }
 
-    fn link(&self, _request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let call = move |fs: &Fs, name: &[u8], wait| fs.link(ino(node), ino(parent), name, wait);
-        self.attempt("link", name.as_bytes(), reply, call, entry);
+        self.attempt(request, "link", name.as_bytes(), reply, call, entry);
     }
 
     /// O_TRUNC does not come here: the kernel sends a setattr after the open (see `negotiate`).
@@ -483,7 +554,7 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ESTALE);
         }
         let call = move |fs: &Fs, _: &[u8], wait| fs.open(ino(node), false, wants_write(flags), wait);
-        self.attempt("open", &[], reply, call, move |reply, mode| {
+        self.attempt(request, "open", &[], reply, call, move |reply, mode| {
             reply.opened(FileHandle(handle), open_flags(mode));
         });
     }
@@ -507,12 +578,12 @@ impl Filesystem for Adapter {
             let valid = valid(&found);
             reply.created(&valid, &attributes(&found), generation(&found), FileHandle(handle), flags);
         };
-        self.attempt("create", name.as_bytes(), reply, call, accept);
+        self.attempt(request, "create", name.as_bytes(), reply, call, accept);
     }
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -536,19 +607,20 @@ impl Filesystem for Adapter {
         }
         let fs = Arc::clone(&self.fs);
         // A buffer of its own: waiting threads are many, and what they keep would count against the daemon.
-        waiting.reads.submit(Box::new(move || {
+        let waits = move || {
             let mut buffer = Vec::new();
             let result = guarded("read", || {
                 let read = fs.read_to(ino(node), offset, size, &mut buffer, touch, Wait::Allowed);
                 read.map_err(|error| errno(&error))
             });
             answer(reply, result, |reply, count| reply.data(&buffer[..count]));
-        }));
+        };
+        waiting.reads.submit(request.uid(), Box::new(waits));
     }
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -568,7 +640,8 @@ impl Filesystem for Adapter {
         // Pages of a mapping: the kernel calls them all clean, whatever count it is told, unless it is told an error.
         let is_write_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         // What was written when the request left the request thread is not written again.
-        let written = AtomicUsize::new(0);
+        let written = Arc::new(AtomicUsize::new(0));
+        let before = Arc::clone(&written);
         let call = move |fs: &Fs, data: &[u8], wait| loop {
             let before = written.load(Ordering::Relaxed);
             let rest = data.get(before..).unwrap_or_default();
@@ -590,7 +663,8 @@ impl Filesystem for Adapter {
                 return Ok(done);
             }
         };
-        self.attempt_write(data, reply, call, |reply, count: usize| {
+        let least = || (!is_write_back).then(|| before.load(Ordering::Relaxed));
+        self.attempt_write(request, node, data, reply, call, least, |reply, count: usize| {
             drop(changing);
             reply.written(count as u32);
         });
@@ -627,7 +701,7 @@ impl Filesystem for Adapter {
 
     fn fsync(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         handle: FileHandle,
         data_only: bool,
@@ -641,13 +715,14 @@ impl Filesystem for Adapter {
         match (first, &self.waiting) {
             (Ok(false), Some(waiting)) => {
                 let fs = Arc::clone(&self.fs);
-                waiting.syncs.submit(Box::new(move || {
+                let waits = move || {
                     let result = guarded("fsync", || {
                         let synced = fs.fsync_handle(ino(node), handle.0, data_only, Wait::Allowed);
                         synced.map_err(|error| errno(&error))
                     });
                     answer(reply, result, done);
-                }));
+                };
+                waiting.syncs.submit(request.uid(), Box::new(waits));
             }
             (result, _) => answer(reply, result.map(|_| ()), done),
         }
@@ -659,13 +734,13 @@ impl Filesystem for Adapter {
 
     fn readdir(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         cookie: u64,
         reply: ReplyDirectory,
     ) {
-        self.list("readdir", reply, move |fs, wait, reply| {
+        self.list(request, "readdir", reply, move |fs, wait, reply| {
             fs.try_readdir(ino(node), cookie, wait, &mut |found| {
                 let kind = file_type(found.file_type);
                 !reply.add(INodeNo(found.ino.0), found.cookie, kind, OsStr::from_bytes(&found.name))
@@ -675,13 +750,13 @@ impl Filesystem for Adapter {
 
     fn readdirplus(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         cookie: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.list("readdirplus", reply, move |fs, wait, reply| {
+        self.list(request, "readdirplus", reply, move |fs, wait, reply| {
             fs.try_readdir_plus(ino(node), cookie, wait, &mut |found, attr| {
                 let (name, number) = (OsStr::from_bytes(&found.name), INodeNo(found.ino.0));
                 !reply.add(number, found.cookie, name, &valid(attr), &attributes(attr), generation(attr))
@@ -701,9 +776,9 @@ impl Filesystem for Adapter {
         answer(reply, result, done);
     }
 
-    fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, request: &Request, _node: INodeNo, reply: ReplyStatfs) {
         let call = |fs: &Fs, _: &[u8], wait| fs.statfs(wait);
-        self.attempt("statfs", &[], reply, call, |reply, space: Space| {
+        self.attempt(request, "statfs", &[], reply, call, |reply, space: Space| {
             let (blocks, free, available) = (space.blocks, space.free, space.available);
             reply.statfs(blocks, free, available, space.files, space.files_free, 4096, 255, 4096);
         });
@@ -711,7 +786,7 @@ impl Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -724,27 +799,27 @@ impl Filesystem for Adapter {
         };
         let name = name.as_bytes().to_vec();
         let call = move |fs: &Fs, value: &[u8], wait| fs.setxattr(ino(node), &name, value, mode, wait);
-        self.attempt("setxattr", value, reply, call, done);
+        self.attempt(request, "setxattr", value, reply, call, done);
     }
 
-    fn getxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         if name.as_bytes() == CONTROL_XATTR.as_bytes() {
             return value_reply(reply, size, &self.control);
         }
         let call = move |fs: &Fs, name: &[u8], wait| fs.try_getxattr(ino(node), name, wait);
         let accept = move |reply, value: Vec<u8>| value_reply(reply, size, &value);
-        self.attempt("getxattr", name.as_bytes(), reply, call, accept);
+        self.attempt(request, "getxattr", name.as_bytes(), reply, call, accept);
     }
 
-    fn listxattr(&self, _request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        let call = move |fs: &Fs, _: &[u8], wait| fs.try_listxattr(ino(node), wait);
+    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        let call = move |fs: &Fs, progress: &mut Progress, wait| fs.listxattr_turn(ino(node), progress, wait);
         let accept = move |reply, names: Vec<u8>| value_reply(reply, size, &names);
-        self.attempt("listxattr", &[], reply, call, accept);
+        self.in_turns(request, "listxattr", reply, call, accept);
     }
 
-    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let call = move |fs: &Fs, name: &[u8], wait| fs.removexattr(ino(node), name, wait);
-        self.attempt("removexattr", name.as_bytes(), reply, call, done);
+        self.attempt(request, "removexattr", name.as_bytes(), reply, call, done);
     }
 
     fn ioctl(
@@ -774,14 +849,15 @@ impl Filesystem for Adapter {
         let Some(how) = allocate(mode) else {
             return reply.error(Errno::EOPNOTSUPP);
         };
-        let (in_group, changing) = self.takes_set_id(request, node).unzip();
-        let call = move |fs: &Fs, _: &[u8], wait| {
-            if let Some(in_group) = in_group {
-                fs.lose_set_id(ino(node), in_group, wait)?;
+        let (mut in_group, changing) = self.takes_set_id(request, node).unzip();
+        let call = move |fs: &Fs, progress: &mut Progress, wait| {
+            if let Some(group) = in_group {
+                fs.lose_set_id(ino(node), group, wait)?;
+                in_group = None;
             }
-            fs.fallocate(ino(node), offset, length, how, wait)
+            fs.fallocate_turn(ino(node), (offset, length), how, progress, wait)
         };
-        self.attempt("fallocate", &[], reply, call, |reply, ()| {
+        self.in_turns(request, "fallocate", reply, call, |reply: ReplyEmpty, ()| {
             drop(changing);
             reply.ok();
         });
@@ -789,7 +865,7 @@ impl Filesystem for Adapter {
 
     fn lseek(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: i64,
@@ -804,8 +880,12 @@ impl Filesystem for Adapter {
         let Ok(offset) = u64::try_from(offset) else {
             return reply.error(Errno::ENXIO);
         };
-        let call = move |fs: &Fs, _: &[u8], wait| fs.try_seek(ino(node), offset, what, wait);
-        self.attempt("lseek", &[], reply, call, |reply, found: u64| reply.offset(found as i64));
+        let call = move |fs: &Fs, progress: &mut Progress, wait| {
+            fs.seek_turn(ino(node), offset, what, progress, wait)
+        };
+        self.in_turns(request, "lseek", reply, call, |reply: ReplyLseek, found: u64| {
+            reply.offset(found as i64);
+        });
     }
 
     /// ENOSYS: the kernel copies by reads and writes from then on.

@@ -1,43 +1,75 @@
-//! Threads that may wait, for requests that a request thread has given up (design L2).
+//! Threads for requests that a request thread has given up: those that wait (design L2), and long ones, which take turns.
 //!
-//! Invariant: what has a pool of its own never waits behind what a stuck tier holds for ever. So reads, writes, fsyncs and
+//! Invariants: what has a pool of its own never waits behind what a stuck tier holds for ever. So reads, writes, fsyncs and
 //! all else have theirs; and a write that is only slowed, because PM runs low, is slowed by threads that wait for no
-//! device (I10): those that need one go on from there. Half of the request threads never wait.
+//! device (I10): those that need one go on from there. Half of the request threads never wait. Users take turns in each
+//! pool. What requests that wait hold of users' data is bounded (docs/decisions/0021).
 
+use crate::held::{Held, Holds};
+use crate::lines::Lines;
+use crate::long::{Long, LongQueues};
 use crate::session;
 use fuser::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_fs::Wait;
-use terrace_runtime::thread::Pool;
+use terrace_runtime::thread::{Pool, Queue, processors};
 
 /// Requests of one kind that wait at the same time; more queue.
 const WAITING_THREADS: usize = 64;
 /// Writes that are slowed at the same time.
 const SLOWED_THREADS: usize = 16;
+/// Writes to one file that run there at the same time, and among those that wait for more.
+const SLOWED_OF_A_FILE: usize = 2;
+const STUCK_OF_A_FILE: usize = 4;
 
 /// All of them. Ends in the order of the fields, each when its last request is answered.
 pub(crate) struct Waiting {
     pub(crate) writes: Writes,
+    /// Answers to writes that were taken in part, one after the other.
+    paced: Pool,
     /// Reads, in request threads.
     pub(crate) here: Here,
     /// Reads beyond those.
     pub(crate) reads: Pool,
-    /// Names and attributes.
+    /// Turns of long requests: as many at a time as leave half of the processors to all else.
+    turns: Pool,
+    /// Names and attributes, and turns of long requests that have to wait.
     pub(crate) changes: Pool,
     /// fsync of files with dirty pages.
     pub(crate) syncs: Pool,
+    held: Arc<Held>,
 }
 
 impl Waiting {
-    pub(crate) fn new() -> Waiting {
+    /// `most_held`: bytes of users' data that waiting requests may hold.
+    pub(crate) fn new(most_held: u64) -> Waiting {
         Waiting {
             writes: Writes::new(),
+            paced: Pool::busy(1),
             here: Here::new(session::request_threads() / 2),
             reads: Pool::new(WAITING_THREADS),
+            turns: Pool::busy((processors() / 2).max(1)),
             changes: Pool::new(WAITING_THREADS),
             syncs: Pool::new(WAITING_THREADS),
+            held: Held::new(most_held),
         }
+    }
+
+    /// Where answers to writes wait that were taken in part.
+    pub(crate) fn paced(&self) -> Queue {
+        self.paced.queue().clone()
+    }
+
+    /// As much of a write as may wait.
+    pub(crate) fn hold(&self, user: u32, bytes: &[u8], least: usize) -> Holds {
+        self.held.hold(user, bytes, least)
+    }
+
+    /// Begins a long request: its first turn in this thread, unless others of the same user wait for theirs.
+    pub(crate) fn begin<T: 'static>(&self, long: Long<T>) {
+        let queues = LongQueues { turns: self.turns.queue().clone(), waits: self.changes.queue().clone() };
+        long.begin(queues);
     }
 }
 
@@ -71,31 +103,47 @@ impl Drop for WaitsHere<'_> {
 
 /// Threads for writes.
 pub(crate) struct Writes {
+    to_slowed: Arc<Lines>,
+    to_stuck: Arc<Lines>,
     /// Ends first: its jobs hand over to the other.
-    slowed: Pool,
-    stuck: Arc<Pool>,
+    _slowed: Pool,
+    _stuck: Pool,
 }
 
 impl Writes {
     fn new() -> Writes {
-        Writes { slowed: Pool::new(SLOWED_THREADS), stuck: Arc::new(Pool::new(WAITING_THREADS)) }
+        let (slowed, stuck) = (Pool::new(SLOWED_THREADS), Pool::new(WAITING_THREADS));
+        Writes {
+            to_slowed: Lines::new(slowed.queue().clone(), SLOWED_OF_A_FILE),
+            to_stuck: Lines::new(stuck.queue().clone(), STUCK_OF_A_FILE),
+            _slowed: slowed,
+            _stuck: stuck,
+        }
+    }
+
+    /// Whether writes to a file stand in line: another one belongs behind them.
+    pub(crate) fn stand_in_line(&self, file: u64) -> bool {
+        self.to_slowed.is_full(file)
     }
 
     /// Runs `call` with [`Wait::Briefly`] and, where it gives `None` because it would wait for more, with
     /// [`Wait::Allowed`]; `end` gets the result.
     pub(crate) fn submit<T: 'static>(
         &self,
-        call: impl Fn(Wait) -> Result<Option<T>, Errno> + Send + 'static,
+        user: u32,
+        file: u64,
+        mut call: impl FnMut(Wait) -> Result<Option<T>, Errno> + Send + 'static,
         end: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
-        let stuck = Arc::clone(&self.stuck);
-        self.slowed.submit(Box::new(move || match call(Wait::Briefly).transpose() {
+        let to_stuck = Arc::clone(&self.to_stuck);
+        let slowed = move || match call(Wait::Briefly).transpose() {
             Some(result) => end(result),
-            None => stuck.submit(Box::new(move || {
+            None => to_stuck.submit(user, file, move || {
                 let result = call(Wait::Allowed);
                 end(result.and_then(|value| value.ok_or(Errno::EIO)));
-            })),
-        }));
+            }),
+        };
+        self.to_slowed.submit(user, file, slowed);
     }
 }
 
@@ -109,11 +157,16 @@ mod tests {
     /// Longer than any machine takes.
     const LONG: Duration = Duration::from_secs(30);
 
+    fn next_file() -> u64 {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) as u64
+    }
+
     /// Writers that waited for room in DRAM beside a device that hung took all threads; then writes to PM that were only
     /// to be slowed waited for them, for ever.
     #[test]
     fn a_slowed_write_does_not_wait_behind_stuck_ones() {
-        let waiting = Waiting::new();
+        let waiting = Waiting::new(1 << 20);
         let device: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (tell, told) = channel();
         for _ in 0..2 * WAITING_THREADS {
@@ -127,16 +180,22 @@ mod tests {
                 }
                 Ok((wait == Wait::Allowed).then_some("stuck"))
             };
-            waiting.writes.submit(call, move |result| tell.send(result.map_err(Errno::code)).unwrap_or(()));
+            waiting.writes.submit(0, next_file(), call, move |result| {
+                tell.send(result.map_err(Errno::code)).unwrap_or(())
+            });
         }
         let slowed = tell.clone();
         let call = |wait| Ok((wait == Wait::Briefly).then_some("slowed"));
-        waiting.writes.submit(call, move |result| slowed.send(result.map_err(Errno::code)).unwrap_or(()));
+        waiting.writes.submit(0, next_file(), call, move |result| {
+            slowed.send(result.map_err(Errno::code)).unwrap_or(())
+        });
         assert_eq!(told.recv_timeout(LONG), Ok(Ok("slowed")));
         // And it is tried once more only by those who may wait.
         let never = tell.clone();
         let call = |_| -> Result<Option<&str>, Errno> { Ok(None) };
-        waiting.writes.submit(call, move |result| never.send(result.map_err(Errno::code)).unwrap_or(()));
+        waiting.writes.submit(0, next_file(), call, move |result| {
+            never.send(result.map_err(Errno::code)).unwrap_or(())
+        });
         *device.0.lock() = true;
         device.1.notify_all();
         drop(waiting);

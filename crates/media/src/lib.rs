@@ -24,5 +24,6 @@ pub use error::{DeviceError, MediaError};
 pub use found::{Access, Found};
 pub use open::OpenError;
 pub use page_memory::PageMemory;
+pub use pm::mapping::memory_available;
 pub use pm::{Fence, PmMedium, Promise};
 pub use prefetch::prefetch;

@@ -190,3 +190,20 @@ fn a_condemned_page_is_not_read() {
     let pm = RamPm::open(&path, false).unwrap();
     assert!(pm.load_u64(PmOffset(8192)).is_ok());
 }
+
+/// A sparse file that said it was 1 TiB made mount and check take memory for 1 TiB, whatever was in it.
+#[test]
+fn a_file_that_says_it_is_large_and_is_not_there_is_refused() {
+    let dir = tempfile::Builder::new().prefix("terrace-hollow").tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("hollow");
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(1 << 46).unwrap();
+    for read_only in [false, true] {
+        let refused = RamPm::open(&path, read_only).map(|_| ()).unwrap_err();
+        assert!(matches!(refused, OpenError::NoSpace { .. }), "{refused}");
+        assert!(refused.to_string().contains("sparse"), "{refused}");
+    }
+    // One that fits is taken, with holes as after a copy that leaves zeros out.
+    file.set_len(1 << 20).unwrap();
+    assert!(RamPm::open(&path, false).is_ok());
+}

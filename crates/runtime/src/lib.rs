@@ -14,6 +14,7 @@ pub mod planted;
 pub mod step;
 pub mod sync;
 pub mod thread;
+pub mod turns;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use step::{Next, Step};

@@ -3,7 +3,8 @@
 
 use crate::step::{Next, Step};
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use std::collections::{BTreeMap, VecDeque};
+use crate::turns::Turns;
+use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -205,7 +206,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 struct PoolState {
     /// With when each came.
-    jobs: VecDeque<(Job, Instant)>,
+    jobs: Turns<(Job, Instant)>,
     idle: usize,
     threads: usize,
     /// A thread looks whether the first job waits for too long.
@@ -217,6 +218,9 @@ struct PoolShared {
     state: Mutex<PoolState>,
     changed: Condvar,
     limit: usize,
+    /// With those that are added while jobs wait for too long.
+    most: usize,
+    joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// How long a job waits for one of the usual threads.
@@ -224,39 +228,78 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Threads at most, in multiples of the usual number.
 const MOST: usize = 8;
 
-/// Threads for work that may wait for a slow device. Jobs beyond the limit queue; the caller
-/// never waits. When the first in the queue has waited for long, more threads are added, some at a time: jobs that a device
-/// which hangs holds must not hold back those of others.
-pub struct Pool {
-    shared: Arc<PoolShared>,
-    joins: Mutex<Vec<JoinHandle<()>>>,
-}
+/// Threads for work that may wait for a slow device. Jobs beyond the limit queue, and the users whose they are take turns
+/// ([`Turns`]); the caller never waits. When the first in the queue has waited for long, more threads are added, some at a
+/// time: jobs that a device which hangs holds must not hold back those of others.
+pub struct Pool(Queue);
+
+/// Where jobs of a [`Pool`] queue. Jobs may have it, to queue others: it does not keep the pool from ending.
+#[derive(Clone)]
+pub struct Queue(Arc<PoolShared>);
 
 impl Pool {
-    /// A pool of at most `limit` threads, started on demand.
+    /// A pool of usually at most `limit` threads, started on demand.
     pub fn new(limit: usize) -> Pool {
-        let state = PoolState { jobs: VecDeque::new(), idle: 0, threads: 0, watched: false, stop: false };
-        let shared = PoolShared { state: Mutex::new(state), changed: Condvar::new(), limit };
-        Pool { shared: Arc::new(shared), joins: Mutex::new(Vec::new()) }
+        Pool::between(limit, MOST * limit)
     }
 
-    /// Queues a job. When no thread can be started and none exists, the job runs in the caller.
-    pub fn submit(&self, job: Job) {
-        let mut state = self.shared.state.lock();
-        state.jobs.push_back((job, Instant::now()));
+    /// A pool for work that keeps a processor busy: never more than `limit` threads.
+    pub fn busy(limit: usize) -> Pool {
+        Pool::between(limit, limit)
+    }
+
+    fn between(limit: usize, most: usize) -> Pool {
+        let state = PoolState { jobs: Turns::default(), idle: 0, threads: 0, watched: false, stop: false };
+        let joins = Mutex::new(Vec::new());
+        let shared = PoolShared { state: Mutex::new(state), changed: Condvar::new(), limit, most, joins };
+        Pool(Queue(Arc::new(shared)))
+    }
+
+    /// Where its jobs queue.
+    pub fn queue(&self) -> &Queue {
+        &self.0
+    }
+
+    /// Queues a user's job. When no thread can be started and none exists, the job runs in the caller.
+    pub fn submit(&self, user: u32, job: Job) {
+        self.0.submit(user, job);
+    }
+}
+
+impl Queue {
+    /// Whether a user has a job that waits or runs.
+    pub fn has(&self, user: u32) -> bool {
+        self.0.state.lock().jobs.has(user)
+    }
+
+    /// Whether the pool ends: what is submitted now runs in the caller.
+    pub fn is_ending(&self) -> bool {
+        self.0.state.lock().stop
+    }
+
+    /// Queues a user's job. When the pool ends, or no thread can be started and none exists, the job runs in the caller.
+    pub fn submit(&self, user: u32, job: Job) {
+        let shared = &self.0;
+        let mut state = shared.state.lock();
+        if state.stop {
+            drop(state);
+            return job();
+        }
+        state.jobs.push(user, (job, Instant::now()));
         if state.idle >= state.jobs.len() {
             // The thread that watches waits there too, and would take the call for itself.
             if state.watched {
-                self.shared.changed.notify_all();
+                shared.changed.notify_all();
             } else {
-                self.shared.changed.notify_one();
+                shared.changed.notify_one();
             }
             return;
         }
-        if state.threads >= self.shared.limit {
-            let watch = !std::mem::replace(&mut state.watched, true);
+        if state.threads >= shared.limit {
+            let more = shared.most > shared.limit;
+            let watch = more && !std::mem::replace(&mut state.watched, true);
             drop(state);
-            self.shared.changed.notify_one();
+            shared.changed.notify_one();
             if watch {
                 self.watch();
             }
@@ -264,16 +307,17 @@ impl Pool {
         }
         state.threads += 1;
         drop(state);
-        let shared = Arc::clone(&self.shared);
-        match spawn("terrace-wait", move || worker(&shared)) {
-            Ok(handle) => self.joins.lock().push(handle),
+        let others = Arc::clone(shared);
+        match spawn("terrace-wait", move || worker(&others)) {
+            Ok(handle) => shared.joins.lock().push(handle),
             Err(_) => {
-                let mut state = self.shared.state.lock();
+                let mut state = shared.state.lock();
                 state.threads -= 1;
-                let orphan = if state.threads == 0 { state.jobs.pop_back() } else { None };
+                let orphan = if state.threads == 0 { state.jobs.pop() } else { None };
                 drop(state);
-                if let Some((job, _)) = orphan {
+                if let Some((user, (job, _))) = orphan {
                     job();
+                    shared.state.lock().jobs.ran(user, Duration::ZERO);
                 }
             }
         }
@@ -281,9 +325,9 @@ impl Pool {
 
     /// Starts a thread that adds others while jobs wait for too long; without it they only wait.
     fn watch(&self) {
-        let shared = Arc::clone(&self.shared);
+        let shared = Arc::clone(&self.0);
         if spawn("terrace-watch", move || watch(&shared)).is_err() {
-            self.shared.state.lock().watched = false;
+            self.0.state.lock().watched = false;
         }
     }
 }
@@ -292,8 +336,8 @@ impl Pool {
 fn watch(shared: &Arc<PoolShared>) {
     let mut state = shared.state.lock();
     while !state.jobs.is_empty() && !state.stop {
-        let late = state.jobs.front().is_some_and(|(_, since)| since.elapsed() >= PATIENCE);
-        let room = (MOST * shared.limit).saturating_sub(state.threads);
+        let late = state.jobs.firsts().any(|(_, since)| since.elapsed() >= PATIENCE);
+        let room = shared.most.saturating_sub(state.threads);
         let more = if late { (shared.limit / 4).max(1).min(state.jobs.len()).min(room) } else { 0 };
         for _ in 0..more {
             let others = Arc::clone(shared);
@@ -332,10 +376,12 @@ fn worker(shared: &PoolShared) {
     loop {
         if state.threads > shared.limit && state.jobs.is_empty() {
             return counted.leave(state);
-        } else if let Some((job, _)) = state.jobs.pop_front() {
+        } else if let Some((user, (job, _))) = state.jobs.pop() {
             drop(state);
+            let begun = Instant::now();
             job();
             state = shared.state.lock();
+            state.jobs.ran(user, begun.elapsed());
         } else if state.stop {
             return counted.leave(state);
         } else {
@@ -348,15 +394,17 @@ fn worker(shared: &PoolShared) {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.state.lock().stop = true;
-        self.shared.changed.notify_all();
-        for handle in self.joins.lock().drain(..) {
+        let shared = &self.0.0;
+        shared.state.lock().stop = true;
+        shared.changed.notify_all();
+        let started = std::mem::take(&mut *shared.joins.lock());
+        for handle in started {
             let _ = handle.join();
         }
         // Those that were added later.
-        let mut state = self.shared.state.lock();
+        let mut state = shared.state.lock();
         while state.threads > 0 {
-            self.shared.changed.wait(&mut state);
+            shared.changed.wait(&mut state);
         }
     }
 }
@@ -377,16 +425,19 @@ mod tests {
             let (tell, told) = channel();
             for _ in 0..3 {
                 let (held, tell) = (Arc::clone(&held), tell.clone());
-                pool.submit(Box::new(move || {
-                    let _ = held.lock().recv();
-                    tell.send(()).unwrap();
-                }));
+                pool.submit(
+                    0,
+                    Box::new(move || {
+                        let _ = held.lock().recv();
+                        tell.send(()).unwrap();
+                    }),
+                );
             }
             drop((hold, tell));
             assert_eq!(told.iter().count(), 3);
             std::thread::sleep(Duration::from_millis(20));
             let (begin, (done, well)) = (Instant::now(), channel());
-            pool.submit(Box::new(move || done.send(()).unwrap()));
+            pool.submit(0, Box::new(move || done.send(()).unwrap()));
             well.recv().unwrap();
             begin.elapsed()
         });
@@ -431,13 +482,16 @@ mod tests {
         let (tell, told) = channel();
         for number in 0..12 {
             let (held, tell) = (Arc::clone(&held), tell.clone());
-            pool.submit(Box::new(move || {
-                let _ = held.lock().recv();
-                tell.send(number).unwrap();
-            }));
+            pool.submit(
+                0,
+                Box::new(move || {
+                    let _ = held.lock().recv();
+                    tell.send(number).unwrap();
+                }),
+            );
         }
         let (done, well) = channel();
-        pool.submit(Box::new(move || done.send("well").unwrap()));
+        pool.submit(0, Box::new(move || done.send("well").unwrap()));
         assert_eq!(well.recv_timeout(Duration::from_secs(60)), Ok("well"));
         drop(hold);
         drop((pool, tell));

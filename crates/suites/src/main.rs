@@ -2,6 +2,7 @@
 //! They know the mount only as a directory: no crate of the file system is linked.
 
 mod content;
+mod fair;
 mod journal;
 mod model;
 mod programs;
@@ -32,6 +33,8 @@ const USAGE: &str = "usage:
   terrace-suites hold FILE KIND              hold a lock (flock, fcntl, ofd) until standard input ends
   terrace-suites stall-fill DIR              make the files of the stall test: hot and cold
   terrace-suites stall-run DIR SECONDS READERS   measure writes to hot files beside readers of cold ones
+  terrace-suites fair-attack DIR KIND SECONDS    keep the daemon busy: allocate, seek, attributes or write
+  terrace-suites fair-victim DIR SECONDS     write 4 KiB and fsync again and again; print how long that took
   terrace-suites stress DIR MODEL SECONDS SEED   16 threads change and verify files, whose end is kept in MODEL
   terrace-suites stress-check DIR MODEL      compare DIR with MODEL";
 
@@ -56,6 +59,8 @@ fn run(arguments: &[String]) -> Outcome<()> {
         ["stall-run", dir, seconds, readers] => {
             stall::run(Path::new(dir), number(seconds)?, number(readers)?)
         }
+        ["fair-attack", dir, kind, seconds] => fair::attack(Path::new(dir), kind, number(seconds)?),
+        ["fair-victim", dir, seconds] => fair::victim(Path::new(dir), number(seconds)?),
         ["stress", dir, model, seconds, seed] => {
             stress::run(Path::new(dir), Path::new(model), number(seconds)?, number(seed)?)
         }

@@ -27,6 +27,22 @@ pub(crate) fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
     if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
 }
 
+/// fsetxattr(2).
+pub(crate) fn set_attribute(file: &File, name: &str, value: &[u8]) -> io::Result<()> {
+    let name = std::ffi::CString::new(name)?;
+    let (pointer, length) = (value.as_ptr().cast(), value.len());
+    // SAFETY: both buffers live through the call, and the name ends with a zero.
+    result(unsafe { libc::fsetxattr(file.as_raw_fd(), name.as_ptr(), pointer, length, 0) })
+}
+
+/// flistxattr(2) into a buffer of the size that the kernel allows at most; gives the bytes of all names.
+pub(crate) fn list_attributes(file: &File) -> io::Result<usize> {
+    let mut names = vec![0u8; 64 << 10];
+    // SAFETY: the buffer lives through the call and is as long as is said.
+    let length = unsafe { libc::flistxattr(file.as_raw_fd(), names.as_mut_ptr().cast(), names.len()) };
+    usize::try_from(length).map_err(|_| io::Error::last_os_error())
+}
+
 /// Drops what the kernel caches of a file.
 pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
     // SAFETY: takes a descriptor and numbers.

@@ -8,6 +8,7 @@ use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The size of a huge page.
@@ -47,6 +48,10 @@ impl Backing {
     }
 }
 
+/// Of so many bytes of a pool one is needed to keep account of them, at most: 24 of each block, 16 of the table of blocks,
+/// some bits.
+const KEPT_OF_EACH: u64 = 64;
+
 /// Gives every byte of the file its space, so that no store can fail for want of it.
 pub(crate) fn allocate(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
     let no_space = |reason: String| OpenError::NoSpace { path: path.to_path_buf(), size_bytes: size, reason };
@@ -73,7 +78,27 @@ pub(crate) fn allocate(file: &File, path: &Path, size: u64) -> Result<(), OpenEr
     }
 }
 
-fn memory_available() -> Option<u64> {
+/// Refuses a file that says it is large and is not there: mounting it takes all that is missing where the file lies in
+/// memory, and a share of its size for what is kept of each block anywhere.
+pub(crate) fn refuse_hollow(file: &File, path: &Path, size: u64, writable: bool) -> Result<(), OpenError> {
+    let allocated = file.metadata().map_or(0, |metadata| metadata.blocks().saturating_mul(512));
+    let missing = size.saturating_sub(allocated);
+    let in_memory = writable && Backing::of(file) == Backing::Tmpfs;
+    let needed = if in_memory { missing } else { size / KEPT_OF_EACH };
+    match memory_available() {
+        Some(available) if missing > 0 && needed.saturating_add(MEMORY_RESERVE) > available => {
+            let reason = format!(
+                "the file is sparse, {allocated} bytes of it are there; it needs {needed} bytes of memory, \
+                 {available} are available"
+            );
+            Err(OpenError::NoSpace { path: path.to_path_buf(), size_bytes: size, reason })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of memory that are available to programs now, as the kernel estimates.
+pub fn memory_available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     Some(kib(line)? * 1024)

@@ -9,7 +9,7 @@
 use super::checked::{self, StreamChecked};
 use super::fault::FaultGuard;
 use super::kernels::{self, Kernels};
-use super::mapping::{Backing, Mapping, allocate};
+use super::mapping::{Backing, Mapping, allocate, refuse_hollow};
 use super::{Fence, PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::found::{Access, Found, create_new};
@@ -111,6 +111,7 @@ impl RamPm {
         let metadata = file.metadata().map_err(|error| OpenError::io(path, "size", error))?;
         let size = metadata.len() / BLOCK_SIZE * BLOCK_SIZE;
         check_size(path, size)?;
+        refuse_hollow(&file, path, size, writable)?;
         let bytes = usize::try_from(size)
             .map_err(|_| OpenError::InvalidSize { path: path.to_path_buf(), size_bytes: size })?;
         let mapping = Mapping::new(&file, path, bytes, writable)?;

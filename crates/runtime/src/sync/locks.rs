@@ -185,6 +185,22 @@ impl<T: ?Sized> RwLock<T> {
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
+    #[inline]
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        match self.0.try_read() {
+            Ok(held) => Some(held),
+            Err(under::TryLockError::Poisoned(held)) => Some(held.into_inner()),
+            Err(under::TryLockError::WouldBlock) => None,
+        }
+    }
+    #[inline]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        match self.0.try_write() {
+            Ok(held) => Some(held),
+            Err(under::TryLockError::Poisoned(held)) => Some(held.into_inner()),
+            Err(under::TryLockError::WouldBlock) => None,
+        }
+    }
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,0 +1,112 @@
+//! How many bytes of users' data the requests that wait hold in memory.
+//!
+//! A user may hold as much as is free for everybody, so that who waits a lot leaves room to others (dynamic thresholds;
+//! Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). A write beyond that waits with its beginning
+//! alone, [`SHARE`] bytes, and is answered with their number: the rest stays with the caller, who writes it next. That
+//! is as much as the kernel's stack of the thread that waits, so what callers can make the daemon hold is bounded by what
+//! the system lets them have of threads. The kernel hands over all of such a request though a part is taken, so one of
+//! them is answered in each [`PACE`]: or request threads would do nothing else.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_runtime::sync::Mutex;
+
+/// Bytes held for all, but for what [`SHARE`] lets through: as many as `buffer=` says, within these bounds.
+const MOST: (u64, u64) = (4 << 20, 32 << 20);
+/// A request of this size is always held whole: as large as any page of a database.
+pub(crate) const SHARE: usize = 16 << 10;
+
+/// Between the answers to two writes that were taken in part.
+pub(crate) const PACE: Duration = Duration::from_millis(10);
+
+/// What all users' requests hold.
+pub(crate) struct Held {
+    most: usize,
+    users: Mutex<HashMap<u32, usize>>,
+}
+
+/// A copy of a request's bytes; not counted any more when it is dropped.
+pub(crate) struct Holds {
+    held: Arc<Held>,
+    user: u32,
+    bytes: Vec<u8>,
+    /// Not all were taken.
+    is_cut: bool,
+}
+
+impl Held {
+    /// For `most` bytes, about.
+    pub(crate) fn new(most: u64) -> Arc<Held> {
+        Arc::new(Held { most: most.clamp(MOST.0, MOST.1) as usize, users: Mutex::default() })
+    }
+
+    /// Copies a user's bytes, or the first `least` and [`SHARE`] more where there is no room for all.
+    pub(crate) fn hold(self: &Arc<Self>, user: u32, bytes: &[u8], least: usize) -> Holds {
+        let whole = bytes.len();
+        let taken = {
+            let mut users = self.users.lock();
+            let free = self.most.saturating_sub(users.values().sum());
+            let own = users.entry(user).or_insert(0);
+            let fits = *own + bytes.len() <= free;
+            let taken = if fits { bytes.len() } else { bytes.len().min(least.saturating_add(SHARE)) };
+            *own += taken;
+            taken
+        };
+        let bytes = bytes.get(..taken).unwrap_or_default().to_vec();
+        let is_cut = taken < whole;
+        Holds { held: Arc::clone(self), user, bytes, is_cut }
+    }
+}
+
+impl Holds {
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether they are a part of the request.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+}
+
+impl Drop for Holds {
+    fn drop(&mut self) {
+        let mut users = self.held.users.lock();
+        if let Some(own) = users.get_mut(&self.user) {
+            *own = own.saturating_sub(self.bytes.len());
+            if *own == 0 {
+                users.remove(&self.user);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// 350 threads of one process that waited had the daemon hold 1 MiB for each.
+    #[test]
+    fn what_waits_is_bounded_and_leaves_room_to_others() {
+        let (held, data) = (Held::new(u64::MAX), vec![7; MIB]);
+        let mut first: Vec<Holds> = (0..350).map(|_| held.hold(1, &data, 0)).collect();
+        let sum = |of: &[Holds]| of.iter().map(|holds| holds.bytes().len()).sum::<usize>();
+        assert_eq!(first.iter().filter(|holds| holds.bytes().len() == MIB).count(), 16);
+        assert_eq!(sum(&first), 16 * MIB + 334 * SHARE);
+        assert!(first.iter().all(|holds| holds.bytes().len() >= SHARE));
+        let second = held.hold(2, &data, 0);
+        assert_eq!(second.bytes().len(), MIB, "another user has room");
+        // What was written already comes with it.
+        assert_eq!(held.hold(1, &data, 5 * SHARE).bytes().len(), 6 * SHARE);
+        assert_eq!(held.hold(1, &data, usize::MAX).bytes().len(), MIB, "that cannot be cut");
+        assert_eq!(held.hold(1, &data[..SHARE], 0).bytes(), &data[..SHARE]);
+        first.clear();
+        assert_eq!(held.hold(1, &data, 0).bytes().len(), MIB);
+        drop(second);
+        assert!(held.users.lock().is_empty());
+    }
+}

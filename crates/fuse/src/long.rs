@@ -1,0 +1,160 @@
+//! Long requests, in turns: a request thread does one turn, the rest is queued, and users take turns (docs/decisions/0021).
+//!
+//! Invariant: a long request is in one place at a time: in a thread, or in one queue. A turn that has to wait for a device
+//! does so on a waiting thread, and the request comes back from there.
+
+use fuser::Errno;
+use terrace_fs::{FsError, FsResult, Wait};
+use terrace_runtime::thread::Queue;
+
+/// What became of a turn.
+pub(crate) enum Turn<T> {
+    Ended(T),
+    /// More of it is left.
+    Left,
+    /// It has to wait.
+    Waits,
+}
+
+impl<T> Turn<T> {
+    /// What the file system says of a turn.
+    pub(crate) fn of(result: FsResult<T>, wait: Wait) -> Result<Turn<T>, FsError> {
+        match result {
+            Ok(value) => Ok(Turn::Ended(value)),
+            Err(FsError::Unfinished) => Ok(Turn::Left),
+            Err(FsError::WouldBlock) if wait != Wait::Allowed => Ok(Turn::Waits),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+type Call<T> = Box<dyn FnMut(Wait) -> Result<Turn<T>, Errno> + Send>;
+type End<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
+
+/// A long request.
+pub(crate) struct Long<T> {
+    user: u32,
+    call: Call<T>,
+    end: End<T>,
+}
+
+/// Where long requests queue.
+#[derive(Clone)]
+pub(crate) struct LongQueues {
+    /// For the next turn.
+    pub(crate) turns: Queue,
+    /// For a turn that has to wait.
+    pub(crate) waits: Queue,
+}
+
+impl<T: 'static> Long<T> {
+    /// A user's request: `call` does a turn of it, `end` gets the result.
+    pub(crate) fn new(
+        user: u32,
+        call: impl FnMut(Wait) -> Result<Turn<T>, Errno> + Send + 'static,
+        end: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) -> Long<T> {
+        Long { user, call: Box::new(call), end: Box::new(end) }
+    }
+
+    /// Does the first turn here, or queues all of it behind others of the same user.
+    pub(crate) fn begin(self, queues: LongQueues) {
+        if queues.turns.has(self.user) {
+            let (user, turns) = (self.user, queues.turns.clone());
+            turns.submit(user, Box::new(move || self.go_on(queues, Wait::Never)));
+        } else {
+            self.go_on(queues, Wait::Never);
+        }
+    }
+
+    /// Does a turn, and queues the rest. When the mount ends all turns are done here.
+    fn go_on(mut self, queues: LongQueues, mut wait: Wait) {
+        loop {
+            let next = match (self.call)(wait) {
+                Ok(Turn::Ended(value)) => return (self.end)(Ok(value)),
+                Err(errno) => return (self.end)(Err(errno)),
+                Ok(Turn::Left) => Wait::Never,
+                Ok(Turn::Waits) => Wait::Allowed,
+            };
+            let queue = if next == Wait::Never { queues.turns.clone() } else { queues.waits.clone() };
+            if queue.is_ending() {
+                wait = Wait::Allowed;
+                continue;
+            }
+            return queue.submit(self.user, Box::new(move || self.go_on(queues, next)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use terrace_runtime::thread::Pool;
+
+    /// Calls until `turns` are done, of which each third has to wait; tells which it does.
+    fn long(
+        user: u32,
+        turns: usize,
+        did: impl Fn(usize) + Send + 'static,
+        end: impl FnOnce(Result<usize, Errno>) + Send + 'static,
+    ) -> Long<usize> {
+        let mut done = 0;
+        let call = move |wait| {
+            if done % 3 == 2 && wait == Wait::Never {
+                return Ok(Turn::Waits);
+            }
+            did(done);
+            done += 1;
+            Ok(if done == turns { Turn::Ended(done) } else { Turn::Left })
+        };
+        Long::new(user, call, end)
+    }
+
+    /// A long request ran whole on the thread that took it: all requests behind it waited for its end.
+    #[test]
+    fn the_first_turn_alone_is_done_by_who_brings_it() {
+        let (turns, waits) = (Pool::busy(1), Pool::new(2));
+        let queues = || LongQueues { turns: turns.queue().clone(), waits: waits.queue().clone() };
+        let (tell, told) = channel();
+        let here = std::thread::current().id();
+        for user in [1, 1, 2] {
+            let (tell, ended) = (tell.clone(), tell.clone());
+            let did = move |turn| {
+                let _ = tell.send((user, turn, std::thread::current().id() == here));
+            };
+            long(user, 10, did, move |end| {
+                let _ = ended.send((user, end.unwrap_or(0), false));
+            })
+            .begin(queues());
+        }
+        drop(tell);
+        let all: Vec<(u32, usize, bool)> = told.iter().collect();
+        assert_eq!(all.len(), 33);
+        assert_eq!(all.iter().filter(|(_, turn, _)| *turn == 10).count(), 3, "all ended: {all:?}");
+        // Of the second request of user 1 none: another of the same user was queued already, or had ended.
+        let here = all.iter().filter(|(_, _, here)| *here).count();
+        assert!((2..=3).contains(&here) && all.iter().all(|(_, turn, here)| !here || *turn == 0), "{all:?}");
+    }
+
+    #[test]
+    fn at_the_end_of_the_mount_all_turns_are_done() {
+        let (turns, waits) = (Pool::busy(1), Pool::new(2));
+        let (tell, told) = channel();
+        for user in 0..20 {
+            let tell = tell.clone();
+            let queues = LongQueues { turns: turns.queue().clone(), waits: waits.queue().clone() };
+            long(
+                user % 3,
+                100,
+                |_| (),
+                move |end| {
+                    let _ = tell.send(end.unwrap_or(0));
+                },
+            )
+            .begin(queues);
+        }
+        drop((turns, waits, tell));
+        assert_eq!(told.iter().collect::<Vec<usize>>(), [100; 20]);
+    }
+}
