@@ -36,7 +36,7 @@ pub enum Command {
     #[command(after_help = "Example: terrace mount /dev/shm/terrace/pool /mnt -o noatime,cache=256M")]
     Mount(Mount),
     /// Unmount, and wait until the pool is marked clean
-    #[command(after_help = "Example: terrace umount /mnt")]
+    #[command(after_help = "Example: terrace umount /mnt\n         terrace umount /dev/shm/pool --force")]
     Umount(Umount),
     /// Show tiers, devices, policy and migration
     #[command(after_help = "Example: terrace status /mnt --json")]
@@ -81,6 +81,9 @@ pub enum Command {
     /// Not built yet
     #[command(hide = true, disable_help_flag = true)]
     Inspect(Later),
+    /// What the daemon has done in a process of its own
+    #[command(hide = true)]
+    Outside(Outside),
 }
 
 /// `terrace bench`
@@ -284,9 +287,28 @@ pub struct Mount {
 /// `terrace umount`
 #[derive(Debug, Args)]
 pub struct Umount {
-    /// Where the pool is mounted, or its tier-0 path
+    /// Where the pool is mounted, or its tier-0 path: then the pool ends wherever it is mounted, in other mount namespaces too
     #[arg(value_name = "DIR|POOL")]
     pub dir: PathBuf,
+    /// Cut off who still uses the pool, wherever it is mounted; what was written is kept
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `terrace outside`: what the daemon has done in a process of its own
+#[derive(Debug, Args)]
+pub struct Outside {
+    #[command(subcommand)]
+    pub task: OutsideTask,
+}
+
+/// Tasks of `terrace outside`
+#[derive(Debug, Subcommand)]
+pub enum OutsideTask {
+    /// Have the kernel write the pages of shared mappings
+    Pages { device: String },
+    /// Unmount a directory
+    Unmount { dir: PathBuf },
 }
 
 /// `terrace status`

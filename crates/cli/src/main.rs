@@ -19,6 +19,7 @@ mod output;
 mod ownership;
 mod parameters;
 mod pool;
+mod processes;
 mod signature;
 
 use args::{Check, Cli, Command, Mkfs, Mount};

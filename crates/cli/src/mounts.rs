@@ -1,12 +1,18 @@
 //! /proc/self/mountinfo, and who uses a mount.
 
 use crate::failure::{Failure, Outcome, plain};
+use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use terrace_fuse::Connection;
+use terrace_runtime::thread::spawn;
 
 /// Has the kernel write to the file system of a path what shared mappings have changed: its daemon cannot see it before.
 pub fn write_kernel_pages(path: &Path) -> io::Result<()> {
@@ -31,8 +37,35 @@ pub struct Mount {
     pub mountpoint: PathBuf,
     /// "fuse.terrace" for ours.
     pub fs_type: String,
-    /// The pool.
+    /// The pool, by the word of the process that mounted it.
     pub source: PathBuf,
+    /// The user of a FUSE mount, by the kernel's word.
+    pub owner: Option<u32>,
+}
+
+impl Mount {
+    /// The kernel's connection behind a FUSE mount.
+    pub fn connection(&self) -> Option<Connection> {
+        self.device.split_once(':')?.1.parse().ok().map(Connection::new)
+    }
+
+    /// Whether it is of our type, by the word of the process that mounted it.
+    pub fn is_ours(&self) -> bool {
+        self.fs_type == FS_TYPE
+    }
+
+    /// Whether its user may say of the pool with this path that it is mounted there: any user can mount something of our
+    /// type with any pool's name.
+    fn may_speak_for(&self, pool: &Path) -> bool {
+        let trusted = [0, rustix::process::geteuid().as_raw()];
+        let Some(owner) = self.owner else { return false };
+        trusted.contains(&owner) || fs::metadata(pool).is_ok_and(|found| found.uid() == owner)
+    }
+
+    /// Whether it is a mount of the pool with this path.
+    fn is_of(&self, pool: &Path) -> bool {
+        self.is_ours() && self.source == pool && self.may_speak_for(pool)
+    }
 }
 
 /// The octal escapes of mountinfo.
@@ -65,7 +98,9 @@ fn parse(line: &[u8]) -> Option<Mount> {
     words.find(|word| *word == b"-")?;
     let fs_type = text(words.next())?;
     let source = unescape(words.next()?);
-    Some(Mount { id, parent, device, mountpoint, fs_type, source })
+    let mut options = words.next().unwrap_or_default().split(|&byte| byte == b',');
+    let owner = options.find_map(|option| text(option.strip_prefix(b"user_id="))?.parse().ok());
+    Some(Mount { id, parent, device, mountpoint, fs_type, source, owner })
 }
 
 /// All mounts of this mount namespace, in the order of mounting.
@@ -82,12 +117,12 @@ pub fn at(mountpoint: &Path) -> Outcome<Option<Mount>> {
 
 /// A mount of the pool with this path.
 pub fn of_pool(pool: &Path) -> Outcome<Option<Mount>> {
-    Ok(all()?.into_iter().rev().find(|mount| mount.fs_type == FS_TYPE && mount.source == pool))
+    Ok(all()?.into_iter().rev().find(|mount| mount.is_of(pool)))
 }
 
 /// Where the pool with this path is mounted.
 pub fn all_of_pool(pool: &Path) -> Outcome<Vec<Mount>> {
-    Ok(all()?.into_iter().filter(|mount| mount.fs_type == FS_TYPE && mount.source == pool).collect())
+    Ok(all()?.into_iter().filter(|mount| mount.is_of(pool)).collect())
 }
 
 /// The mount that an absolute path lies in, ours or not; asks nobody, so that it may be dead.
@@ -97,9 +132,14 @@ pub fn around(path: &Path) -> Outcome<Option<Mount>> {
     Ok(mounts.max_by_key(|mount| mount.mountpoint.as_os_str().len()))
 }
 
+/// A device number as mountinfo has it.
+pub fn device_text(device: u64) -> String {
+    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}
+
 /// A mount of ours with this device number.
 pub fn of_device(device: u64) -> Outcome<Option<Mount>> {
-    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let device = device_text(device);
     Ok(all()?.into_iter().find(|mount| mount.fs_type == FS_TYPE && mount.device == device))
 }
 
@@ -128,30 +168,48 @@ pub fn means_dead(error: rustix::io::Errno) -> bool {
     error == rustix::io::Errno::NOTCONN || error == rustix::io::Errno::CONNABORTED
 }
 
-/// Whether a path lies in a mount whose daemon is gone. Asks for something that the kernel does not cache:
-/// attributes it may still know.
-pub fn is_dead(path: &Path) -> bool {
-    let asked = rustix::fs::getxattr(path, terrace_fuse::CONTROL_XATTR, &mut [0u8; 0][..]);
-    asked.is_err_and(means_dead)
+/// How long a mount may take to answer a command that looks for its daemon.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Runs something that may ask the daemon of a mount. `None` when it takes too long: the daemon may be dead and its mount not.
+pub fn patiently<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = channel();
+    // A thread that a dead daemon holds ends with its connection, or with this process.
+    spawn("terrace-look", move || drop(tell.send(look()))).ok()?;
+    told.recv_timeout(PATIENCE).ok()
 }
 
-/// The absolute path of a directory that may be a dead mount, on which stat(2) fails.
-pub fn absolute(path: &Path) -> Outcome<PathBuf> {
-    let error = match fs::canonicalize(path) {
-        Ok(found) => return Ok(found),
-        Err(error) => error,
+/// The absolute path of a file or directory, and the mount that it lies in, without a question to the daemon of a mount
+/// that the path names: that may be dead, or not answer.
+pub fn look(path: &Path) -> Outcome<(PathBuf, Option<Mount>)> {
+    let named = path.to_path_buf();
+    let open = move || -> io::Result<(PathBuf, Option<u32>)> {
+        let file = rustix::fs::open(named, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let link = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+        let mut ids = about.lines().filter_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+        Ok((link, ids.next()))
     };
-    if !rustix::io::Errno::from_io_error(&error).is_some_and(means_dead) {
-        return Err(Failure::at(path, plain(&error)));
+    match patiently(open) {
+        Some(Ok((found, id))) => {
+            let mount = all()?.into_iter().find(|mount| Some(mount.id) == id);
+            return Ok((found, mount));
+        }
+        Some(Err(error)) if !rustix::io::Errno::from_io_error(&error).is_some_and(means_dead) => {
+            return Err(Failure::at(path, plain(&error)));
+        }
+        // It lies below such a mount.
+        _ => {}
     }
     let absolute = std::path::absolute(path).map_err(|error| Failure::at(path, plain(&error)))?;
-    match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) => match fs::canonicalize(parent) {
-            Ok(parent) => Ok(parent.join(name)),
-            Err(_) => Ok(absolute),
-        },
-        _ => Ok(absolute),
-    }
+    let absolute: PathBuf = absolute.components().collect();
+    let mount = around(&absolute)?;
+    Ok((absolute, mount))
+}
+
+/// The absolute path of a file or directory, which may be a dead mount.
+pub fn absolute(path: &Path) -> Outcome<PathBuf> {
+    look(path).map(|(absolute, _)| absolute)
 }
 
 /// The processes that can be seen.
@@ -172,9 +230,32 @@ pub fn process_name(pid: u32) -> String {
     }
 }
 
-/// Other mount namespaces that have the mount of ours with this device, as one process of each,
-/// "name (pid)": the oldest, and only if there is no other the `daemon` itself.
-pub fn elsewhere(device: &str, daemon: Option<u32>) -> Vec<String> {
+/// A mount in another mount namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// A process there.
+    pub pid: u32,
+    /// Where it is mounted there.
+    pub mountpoint: PathBuf,
+}
+
+impl Elsewhere {
+    /// "DIR in the mount namespace of name (pid)".
+    pub fn text(&self) -> String {
+        format!("{} in the mount namespace of {}", self.mountpoint.display(), process_name(self.pid))
+    }
+
+    /// A path to it from here.
+    pub fn path(&self) -> PathBuf {
+        let mut path = OsString::from(format!("/proc/{}/root", self.pid));
+        path.push(&self.mountpoint);
+        path.into()
+    }
+}
+
+/// Other mount namespaces that have such a mount of ours, as the oldest process of each: only if there is no other the
+/// `daemon` itself.
+pub fn elsewhere(is_meant: impl Fn(&Mount) -> bool, daemon: Option<u32>) -> Vec<Elsewhere> {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let here = namespace("self");
     let mut pids = processes();
@@ -188,39 +269,40 @@ pub fn elsewhere(device: &str, daemon: Option<u32>) -> Vec<String> {
         }
         let text = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
         let mut mounts = text.split(|&byte| byte == b'\n').filter_map(parse);
-        if mounts.any(|mount| mount.fs_type == FS_TYPE && mount.device == device) {
-            found.push(process_name(pid));
+        if let Some(mount) = mounts.find(|mount| mount.is_ours() && is_meant(mount)) {
+            found.push(Elsewhere { pid, mountpoint: mount.mountpoint });
         }
         seen.push(its);
     }
     found
 }
 
-/// Processes that keep a mount busy, and mounts below it, as "name (pid): what". This process is not
-/// among them.
-pub fn holders(mount: &Mount, device: u64) -> Vec<String> {
-    let mut found = Vec::new();
-    for below in all().unwrap_or_default() {
-        if below.parent == mount.id {
-            found.push(format!("mount at {}", below.mountpoint.display()));
-        }
-    }
-    for pid in processes().into_iter().filter(|pid| *pid != std::process::id()) {
-        if let Some(what) = use_by(Path::new(&format!("/proc/{pid}")), mount, device) {
-            found.push(format!("{}: {what}", process_name(pid)));
-        }
-    }
-    found
+/// Who keeps a mount busy: mounts below it, and processes as "name (pid): what". This process is not among them.
+pub fn holders(mount: &Mount) -> Vec<String> {
+    let below = all().unwrap_or_default().into_iter().filter(|below| below.parent == mount.id);
+    let below = below.map(|below| format!("mount at {}", below.mountpoint.display()));
+    below.chain(users(&mount.device)).collect()
 }
 
-/// How this process itself keeps a mount busy: through a descriptor that it was started with.
-pub fn own_use(mount: &Mount, device: u64) -> Option<String> {
-    use_by(Path::new("/proc/self"), mount, device)
+/// The processes that use the mounts of a device, in whatever namespace, as "name (pid): what". This process is not among
+/// them.
+pub fn users(device: &str) -> Vec<String> {
+    let others = processes().into_iter().filter(|pid| *pid != std::process::id());
+    let user = |pid: u32| {
+        let what = use_by(Path::new(&format!("/proc/{pid}")), device)?;
+        Some(format!("{}: {what}", process_name(pid)))
+    };
+    others.filter_map(user).collect()
 }
 
-/// How one process uses the mount.
-fn use_by(process: &Path, mount: &Mount, device: u64) -> Option<String> {
-    let uses = |path: &Path| fs::metadata(path).is_ok_and(|found| found.dev() == device);
+/// How this process itself keeps the mounts of a device busy: through a descriptor that it was started with.
+pub fn own_use(device: &str) -> Option<String> {
+    use_by(Path::new("/proc/self"), device)
+}
+
+/// How one process uses the mounts of a device.
+fn use_by(process: &Path, device: &str) -> Option<String> {
+    let uses = |path: &Path| fs::metadata(path).is_ok_and(|found| device_text(found.dev()) == device);
     for (link, what) in
         [("cwd", "works in it"), ("root", "has its root in it"), ("exe", "runs a program from it")]
     {
@@ -235,7 +317,7 @@ fn use_by(process: &Path, mount: &Mount, device: u64) -> Option<String> {
         }
     }
     let maps = fs::read(process.join("maps")).unwrap_or_default();
-    let (major, minor) = mount.device.split_once(':')?;
+    let (major, minor) = device.split_once(':')?;
     let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
     let device = format!(" {major:02x}:{minor:02x} ");
     let mapped = maps
@@ -265,6 +347,7 @@ mod tests {
             mountpoint: "/mnt/a b".into(),
             fs_type: FS_TYPE.into(),
             source: r"/dev/shm/p\x".into(),
+            owner: Some(0),
         };
         assert_eq!(mount, Some(expected));
         assert_eq!(parse(b"36 35 0:52 / /mnt"), None);

@@ -1,6 +1,7 @@
 //! Finding and opening the media of a pool.
 
 use crate::control;
+use crate::daemon::names::PoolFile;
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts;
 use crate::output::human;
@@ -28,11 +29,13 @@ pub fn open_failure(error: &OpenError) -> Failure {
             Ok(Some(mount)) => {
                 Failure::at(path, format!("busy: already mounted at {}", mount.mountpoint.display()))
             }
+            _ if let Some(copy) = mounts::elsewhere(|mount| mount.source == *path, None).first() => {
+                let end = format!("'terrace umount {}' ends it", path.display());
+                Failure::at(path, format!("busy: mounted at {}; {end}", copy.text()))
+            }
             _ => {
-                let owner = peek(path).ok().and_then(|found| control::owner(&uuid_text(&found)));
-                let who = owner.map_or_else(String::new, |pid| {
-                    format!(": {}", mounts::process_name(pid.as_raw_nonzero().get().unsigned_abs()))
-                });
+                let owner = peek(path).ok().and_then(|found| control::owner(path, &uuid_text(&found)));
+                let who = owner.map_or_else(String::new, |pid| format!(": {}", mounts::process_name(pid)));
                 Failure::at(path, format!("busy: in use by another process{who}"))
             }
         },
@@ -362,6 +365,8 @@ pub struct OpenPool {
     pub warnings: Vec<String>,
     /// The files of all tiers that are there, canonical, and who may use them.
     pub files: Vec<(PathBuf, Access)>,
+    /// The files by which the pool is found again.
+    pub names: Vec<PoolFile>,
 }
 
 /// Opens tier 0, verifies the superblock and opens all tiers. `degraded`: a tier device that is not there, or not what the
@@ -377,11 +382,13 @@ pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
     refuse_older(pool, &superblock)?;
     let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
     let mut files = vec![(canonical(pool)?, pm.access())];
+    let mut names: Vec<PoolFile> = PoolFile::new(pool, pm.file()).into_iter().collect();
     let mut missing = Vec::new();
     for (index, row) in superblock.device_rows().iter().enumerate() {
         match open_tier(pool, &superblock, index, false) {
             Ok(device) => {
                 files.push((canonical(device.path())?, device.access()));
+                names.extend(PoolFile::new(device.path(), device.file()));
                 block.push(Arc::new(device));
             }
             Err(failure) if degraded => {
@@ -398,7 +405,7 @@ pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
     let mut warnings: Vec<String> =
         warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
     warnings.extend(missing);
-    Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, files })
+    Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, files, names })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 
 mod adapter;
 mod completions;
+mod connection;
 mod convert;
 pub mod device;
 mod held;
@@ -22,9 +23,9 @@ mod set_id;
 mod waiting;
 
 pub use adapter::{Adapter, CONTROL_XATTR};
+pub use connection::Connection;
 pub use device::DeviceServer;
 pub use null::NullServer;
 pub use session::{
-    Connection, MountError, Running, SessionOptions, Unmount, become_io_flusher, keep_descriptors_private,
-    start, unmount,
+    MountError, Running, SessionOptions, Unmount, become_io_flusher, keep_descriptors_private, start, unmount,
 };

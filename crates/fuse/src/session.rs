@@ -5,6 +5,7 @@
 //! `fuse.terrace` for root too. Root mounts by itself; an ordinary user through fusermount3.
 
 use crate::adapter::VALID;
+use crate::connection::Connection;
 use fuser::{
     Config, FileAttr, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, Notifier,
     ReplyEntry, Session, SessionACL,
@@ -137,28 +138,6 @@ pub fn keep_descriptors_private() {
     let _ = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
 }
 
-/// The kernel's side of a session, by its number in /sys/fs/fuse/connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Connection(u32);
-
-impl Connection {
-    fn of(mountpoint: &Path) -> io::Result<Connection> {
-        let device = rustix::fs::stat(mountpoint)?.st_dev;
-        Ok(Connection(rustix::fs::minor(device)))
-    }
-    /// The minor number of its mounts' device.
-    pub fn number(self) -> u32 {
-        self.0
-    }
-    /// Ends the session whoever still uses it: they get ENOTCONN.
-    ///
-    /// # Errors
-    /// Where fusectl is not mounted.
-    pub fn abort(self) -> io::Result<()> {
-        std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", self.0), "1")
-    }
-}
-
 /// What every session asks of the kernel; capabilities that an older kernel lacks are left out.
 pub(crate) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
     let wanted = [
@@ -235,19 +214,19 @@ pub fn start<F: Filesystem>(
     let handshake = |error| MountError::Handshake { path: options.mountpoint.clone(), error };
     let mut config = Config::default();
     config.n_threads = Some(request_threads());
-    config.clone_fd = options.clone_fd;
+    config.clone_fd = options.clone_fd && has_room(&device, request_threads());
     // Who may use the mount is the kernel's business (allow_other); fuser's own filter would refuse
     // set-id programs of the owner.
     let serve = || {
+        // The handshake: from here on the mount answers as soon as the threads below run.
         let session = Session::from_fd(filesystem, device, SessionACL::All, config)?;
+        let connection = Connection::of(&options.mountpoint)?;
         let notifier = session.notifier();
         publish(session.notifier());
         let (tell, end) = channel();
         let thread = spawn("terrace-session", move || {
             let _ = tell.send(session.run());
         })?;
-        // The first request of all: the mount answers.
-        let connection = Connection::of(&options.mountpoint)?;
         Ok((connection, notifier, thread, end))
     };
     match serve() {
@@ -255,10 +234,17 @@ pub fn start<F: Filesystem>(
             Ok(Running { mountpoint: options.mountpoint.clone(), connection, notifier, thread, end })
         }
         Err(error) => {
-            let _ = unmount(&options.mountpoint, Unmount::Detach);
+            let _ = unmount(&options.mountpoint, Unmount::Abort);
             Err(handshake(error))
         }
     }
+}
+
+/// Whether this process may have so many descriptors more, and a few for its other work.
+fn has_room(device: &OwnedFd, count: usize) -> bool {
+    const OTHERS: usize = 8;
+    let copies = (0..count + OTHERS).map(|_| rustix::io::fcntl_dupfd_cloexec(device, 0));
+    copies.collect::<Result<Vec<_>, _>>().is_ok()
 }
 
 impl Running {

@@ -44,6 +44,7 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Pin(args) => pin::pin(&args),
         Command::Unpin(args) => pin::unpin(&args),
         Command::Tier(args) => tier::run(&args),
+        Command::Outside(args) => crate::daemon::outside::run(&args),
         Command::Inspect(later) => Err(later.refuse("inspect")),
     };
     status.map(ExitCode::from)

@@ -1,7 +1,7 @@
 //! `terrace mount`, mount.terrace
 
 use crate::args::Mount;
-use crate::control::state;
+use crate::control::{self, Behind, state};
 use crate::daemon::{self, Plan, launch};
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::options::Options;
@@ -9,7 +9,6 @@ use crate::{mounts, output, pool};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use terrace_fuse::Unmount;
 
 pub fn run(args: &Mount) -> Outcome<u8> {
     let failed = |failure: Failure| failure.with_status(status::MOUNT_FAILED);
@@ -77,16 +76,18 @@ fn directory(path: &Path) -> Outcome<PathBuf> {
 
 /// Removes the mount that a killed daemon left at the directory.
 fn clear_dead(path: &Path) -> Outcome<()> {
-    if !mounts::is_dead(path) {
-        return Ok(());
-    }
-    let dir = mounts::absolute(path)?;
-    match mounts::at(&dir)? {
-        Some(mount) if mount.fs_type == mounts::FS_TYPE => {
-            terrace_fuse::unmount(&dir, Unmount::Detach).map_err(|error| Failure::at(path, plain(&error)))?;
+    // That there is no such directory is said later.
+    let Ok((dir, mount)) = mounts::look(path) else { return Ok(()) };
+    let Some(mount) = mount.filter(mounts::Mount::is_ours) else { return Ok(()) };
+    match control::behind(&mount, path) {
+        Behind::Dead if dir == mount.mountpoint => {
+            control::clear(&mount).map_err(|error| Failure::at(path, plain(&error)))?;
             output::warn(format!("{}: removed the mount of a daemon that was killed", path.display()));
             Ok(())
         }
-        _ => Err(Failure::at(path, "lies in a mount whose daemon has ended; unmount that first")),
+        Behind::Dead => Err(Failure::at(path, "lies in a mount whose daemon has ended; unmount that first")),
+        Behind::Nobody => Err(Failure::at(path, control::NOBODY)),
+        Behind::Unreachable(_, failure) => Err(failure),
+        Behind::Daemon(_) => Ok(()),
     }
 }

@@ -3,6 +3,7 @@
 use crate::args::Status;
 use crate::control::{self, Located, Request, locate};
 use crate::failure::{Failure, Outcome, status};
+use crate::mounts::{self, Mount};
 use crate::output::{self, OUTPUT_VERSION, human};
 use crate::pool;
 use serde_json::{Value, json};
@@ -17,7 +18,11 @@ const ENDED_MOVES: usize = 3;
 
 pub fn run(args: &Status) -> Outcome<u8> {
     let mut found = match locate(&args.path)? {
-        Located::Mounted(daemon) => daemon.ask(&Request::Status, |_| {})?,
+        Located::Mounted(daemon) => {
+            let mut found = daemon.ask(&Request::Status, |_| {})?;
+            found["mounted_here"] = is_here(&found)?.into();
+            found
+        }
         Located::Dead => {
             return Err(Failure::at(&args.path, "the daemon was killed; unmount and mount it again"));
         }
@@ -37,6 +42,13 @@ pub fn run(args: &Status) -> Outcome<u8> {
         show(&found);
     }
     Ok(if degraded { status::FAILED } else { 0 })
+}
+
+/// Whether a mount of the daemon can be seen in this mount namespace.
+fn is_here(found: &Value) -> Outcome<bool> {
+    let number = found["connection"].as_u64();
+    let serves = |mount: &Mount| mount.connection().map(|connection| connection.number().into()) == number;
+    Ok(number.is_none() || mounts::all()?.iter().any(|mount| mount.is_ours() && serves(mount)))
 }
 
 /// A device that is not healthy makes the pool degraded.
@@ -116,7 +128,8 @@ fn show(found: &Value) {
     let mounted = match found["mountpoint"].as_str() {
         Some(dir) => {
             let how = if found["read_only"] == true { " read-only" } else { "" };
-            format!("mounted{how} at {dir} (daemon {})", text(&found["pid"]))
+            let place = if found["mounted_here"] == false { " in another mount namespace" } else { "" };
+            format!("mounted{how} at {dir}{place} (daemon {})", text(&found["pid"]))
         }
         None if found["clean"] == true => "not mounted, clean".to_string(),
         None => "not mounted, not clean: the next mount recovers it".to_string(),

@@ -1,107 +1,188 @@
 //! `terrace umount`
+//!
+//! A directory is unmounted as by umount(8), and the pool ends with its last mount. A pool named by its path ends wherever it
+//! is mounted: mounts that can be seen from here are unmounted, and the daemon ends the session for the rest.
 
 use crate::args::Umount;
-use crate::control::{Daemon, Located, Pending, Request, ends_within, locate, process_of, state};
+use crate::control::{self, Behind, Daemon, Pending, Request, ends_within, state};
+use crate::daemon::outside;
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts::{self, Mount};
-use crate::{output, pool};
+use crate::{output, pool, processes};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 use terrace_fuse::Unmount;
 
-/// How long the end of a mount that lives on elsewhere is waited for.
+/// How long the end of a mount that somebody still uses is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the process may take to end after the pool has.
 const LONG: Duration = Duration::from_secs(60);
 /// How long an ordinary end takes.
 const SOON: Duration = Duration::from_millis(300);
+/// How long it takes at most where nobody can be seen who uses the mount.
+const LATE: Duration = Duration::from_secs(2);
 
 pub fn run(args: &Umount) -> Outcome<u8> {
-    let mount = meant(&args.dir)?;
-    let dir = mount.mountpoint.clone();
-    // Our own working directory must not keep it busy.
-    let _ = std::env::set_current_dir("/");
-    match locate(&dir) {
-        Ok(Located::Mounted(daemon)) => {
-            let device = rustix::fs::stat(&dir).map(|found| found.st_dev).unwrap_or_default();
-            // Asked before, answered when the pool is marked clean.
-            let mut end = daemon.begin(&Request::End)?;
-            detach(&args.dir, &mount, device)?;
-            wait_for_end(&args.dir, &mount, &daemon, &end)?;
-            let answer = end.answer(|_| {});
-            let has_ended = end.wait_for_exit(LONG);
-            match answer {
-                Ok(clean) => {
-                    clean.map_err(|text| Failure::at(&args.dir, format!("not clean: {text}")))?;
-                }
-                Err(silent) => judge(&args.dir, &mount, has_ended, &silent)?,
-            }
-        }
-        Ok(Located::Dead) => {
-            terrace_fuse::unmount(&dir, Unmount::Detach)
-                .map_err(|error| Failure::at(&args.dir, plain(&error)))?;
-            let what = "removed the mount of a daemon that was killed; the next mount recovers the pool";
-            output::warn(format!("{}: {what}", args.dir.display()));
-        }
-        Ok(Located::NotMounted) => return Err(Failure::at(&args.dir, "not a Terrace mount")),
-        Err(unreachable) => {
-            // It cannot be asked: somebody else's, or its socket is gone. Its end is what is left to wait for.
-            let process = process_of(&dir);
-            let device = rustix::fs::stat(&dir).map(|found| found.st_dev).unwrap_or_default();
-            detach(&args.dir, &mount, device)?;
-            let has_ended = process.is_none_or(|process| ends_within(&process, LONG));
-            judge(&args.dir, &mount, has_ended, &unreachable)?;
-        }
-    }
+    let result = end(args);
     state::remove_dead();
-    Ok(0)
+    result.map(|()| 0)
 }
 
-/// The mount at a directory, or of a pool, as umount(8) takes both.
-fn meant(path: &Path) -> Outcome<Mount> {
-    let absolute = mounts::absolute(path)?;
+fn end(args: &Umount) -> Outcome<()> {
+    let absolute = mounts::absolute(&args.dir)?;
+    // Our own working directory must not keep it busy.
+    let _ = std::env::set_current_dir("/");
     match mounts::at(&absolute)? {
-        Some(mount) if mount.fs_type == mounts::FS_TYPE => return Ok(mount),
-        Some(_) => return Err(Failure::at(path, "is mounted, but not by Terrace; use umount(8)")),
-        None => {}
+        Some(mount) if mount.is_ours() => end_directory(args, &mount),
+        Some(_) => Err(Failure::at(&args.dir, "is mounted, but not by Terrace; use umount(8)")),
+        None => end_pool(args, &absolute),
     }
-    let mut found = mounts::all_of_pool(&absolute)?;
-    match (found.pop(), found.is_empty()) {
-        (Some(mount), true) => {
-            // By its directory something else would go.
-            if mounts::at(&mount.mountpoint)?.is_some_and(|top| top != mount) {
-                let dir = mount.mountpoint.display();
-                return Err(Failure::at(
-                    path,
-                    format!("mounted at {dir}, beneath another mount; unmount that first"),
-                ));
+}
+
+/// Unmounts one directory.
+fn end_directory(args: &Umount, mount: &Mount) -> Outcome<()> {
+    let shown = &args.dir;
+    match control::behind(mount, &mount.mountpoint) {
+        Behind::Daemon(daemon) if args.force => end_everywhere(args, &daemon, &of_device(&mount.device)?),
+        Behind::Daemon(daemon) => {
+            // Asked before, answered when the pool is marked clean.
+            let mut end = daemon.begin(&Request::End)?;
+            unmount(shown, mount, Unmount::Plain)?;
+            let others = of_device(&mount.device)?;
+            if !others.is_empty() {
+                let what = format!("unmounted here; the pool is still mounted at {}", places(&others));
+                output::warn(format!("{}: {what}", shown.display()));
+                return Ok(());
             }
-            return Ok(mount);
+            wait_for_end(shown, mount, &daemon, &end)?;
+            finish(shown, &mount.source, &mut end)
         }
-        (Some(last), false) => {
-            found.push(last);
-            let places = found.iter().map(|mount| mount.mountpoint.display().to_string()).collect();
-            return Err(Failure::at(path, format!("mounted at {}; name the one to unmount", list(places))));
+        Behind::Dead => {
+            control::clear(mount).map_err(|error| Failure::at(shown, plain(&error)))?;
+            let what = "removed the mount of a daemon that was killed; the next mount recovers the pool";
+            output::warn(format!("{}: {what}", shown.display()));
+            Ok(())
         }
-        (None, _) => {}
+        Behind::Nobody => Err(Failure::at(shown, control::NOBODY)),
+        Behind::Unreachable(process, failure) => {
+            // It cannot be asked: its socket is gone, or it is stopped. Its end is what is left to wait for.
+            let process = process.and_then(processes::handle);
+            unmount(shown, mount, if args.force { Unmount::Abort } else { Unmount::Plain })?;
+            let has_ended = process.is_none_or(|process| ends_within(&process, LONG));
+            judge(shown, &mount.source, has_ended, &failure)
+        }
     }
-    match mounts::around(&absolute)? {
-        Some(mount) if mount.fs_type == mounts::FS_TYPE => {
+}
+
+/// Ends a pool, wherever it is mounted.
+fn end_pool(args: &Umount, absolute: &Path) -> Outcome<()> {
+    let shown = &args.dir;
+    let (mut served, mut others) = (Vec::new(), Vec::new());
+    let mut found = None;
+    for mount in mounts::all_of_pool(absolute)? {
+        // By its directory something else would go.
+        if mounts::at(&mount.mountpoint)?.is_some_and(|top| top != mount) {
             let dir = mount.mountpoint.display();
-            Err(Failure::at(path, format!("not a mount, but lies in that at {dir}; unmount {dir}")))
+            let text = format!("mounted at {dir}, beneath another mount; unmount that first");
+            return Err(Failure::at(shown, text));
         }
-        _ => Err(Failure::at(path, "not mounted")),
+        match control::behind(&mount, &mount.mountpoint) {
+            Behind::Daemon(daemon) => {
+                found = Some(daemon);
+                served.push(mount);
+            }
+            _ => others.push(mount),
+        }
+    }
+    let nobody = others.is_empty();
+    for mount in others {
+        end_directory(args, &mount)?;
+    }
+    let by_its_files = || {
+        let superblock = pool::peek(absolute).ok()?;
+        control::of_pool(absolute, &pool::uuid_text(&superblock))
+    };
+    match found.or_else(by_its_files) {
+        Some(daemon) => end_everywhere(args, &daemon, &served),
+        None if !nobody => Ok(()),
+        None => match mounts::around(absolute)? {
+            Some(mount) if mount.is_ours() => {
+                let dir = mount.mountpoint.display();
+                Err(Failure::at(shown, format!("not a mount, but lies in that at {dir}; unmount {dir}")))
+            }
+            _ => Err(Failure::at(shown, "not mounted")),
+        },
+    }
+}
+
+/// Ends the pool of a daemon: `here` are its mounts that can be seen from here. Who uses it is cut off, or not, as asked.
+fn end_everywhere(args: &Umount, daemon: &Daemon, here: &[Mount]) -> Outcome<()> {
+    let shown = &args.dir;
+    let device = match here.first() {
+        Some(mount) => Some(mount.device.clone()),
+        None => daemon.connection().map(|connection| format!("0:{}", connection.number())),
+    };
+    if let Some(device) = &device {
+        let users = mounts::users(device);
+        if !users.is_empty() && !args.force {
+            return Err(busy(shown, &users));
+        }
+        // What shared mappings have changed; where nothing is to be seen from here the daemon looks itself.
+        let _ = outside::pages(device);
+    }
+    let source = here.first().map_or_else(|| shown.clone(), |mount| mount.source.clone());
+    let mut end = daemon.begin(&Request::End)?;
+    for mount in here.iter().rev().filter(|_| !args.force) {
+        unmount(shown, mount, Unmount::Plain)?;
+    }
+    if args.force || !end.wait(SOON) {
+        daemon
+            .ask(&Request::Stop, |_| {})
+            .map_or_else(|failure| if end.wait(SOON) { Ok(()) } else { Err(failure) }, |_| Ok(()))?;
+    }
+    let result = finish(shown, &source, &mut end);
+    // Of a session that is over its mounts may be left.
+    for mount in here {
+        let is_there = mounts::at(&mount.mountpoint)?.as_ref() == Some(mount);
+        if is_there && matches!(control::behind(mount, &mount.mountpoint), Behind::Dead) {
+            unmount(shown, mount, Unmount::Detach)?;
+        }
+    }
+    result
+}
+
+/// Our mounts of a device in this namespace.
+fn of_device(device: &str) -> Outcome<Vec<Mount>> {
+    Ok(mounts::all()?.into_iter().filter(|mount| mount.is_ours() && mount.device == device).collect())
+}
+
+fn places(mounts: &[Mount]) -> String {
+    list(mounts.iter().map(|mount| mount.mountpoint.display().to_string()).collect())
+}
+
+/// Waits for the daemon's verdict, and for its process.
+fn finish(shown: &Path, source: &Path, end: &mut Pending) -> Outcome<()> {
+    let answer = end.answer(|_| {});
+    let has_ended = end.wait_for_exit(LONG);
+    match answer {
+        Ok(Ok(answer)) => match answer["lost"][0].as_str() {
+            Some(lost) => Err(Failure::new(format!("{}: unmounted; {lost}", shown.display()))),
+            None => Ok(()),
+        },
+        Ok(Err(text)) => Err(Failure::at(shown, format!("not clean: {text}"))),
+        Err(silent) => judge(shown, source, has_ended, &silent),
     }
 }
 
 /// After an end without an answer: a daemon may be gone before it has taken up the request, and what counts is how it left
 /// the pool.
-fn judge(shown: &Path, mount: &Mount, has_ended: bool, silent: &Failure) -> Outcome<()> {
+fn judge(shown: &Path, source: &Path, has_ended: bool, silent: &Failure) -> Outcome<()> {
     if !has_ended {
         let text = format!("unmounted, but its daemon has not ended after {} s; see its log", LONG.as_secs());
         return Err(Failure::at(shown, text));
     }
-    match pool::peek(&mount.source).map(|superblock| pool::is_clean(&mount.source, &superblock)) {
+    match pool::peek(source).map(|superblock| pool::is_clean(source, &superblock)) {
         Ok(Some(true)) => Ok(()),
         Ok(_) => {
             Err(Failure::at(shown, "not clean: its daemon ended early; the next mount recovers the pool"))
@@ -114,29 +195,44 @@ fn judge(shown: &Path, mount: &Mount, has_ended: bool, silent: &Failure) -> Outc
     }
 }
 
-/// Waits while the daemon ends the pool, however long it flushes, but not for ever for a copy of the mount
-/// in another mount namespace. Such a copy is not cut off: its files may be in use.
+/// Waits while the daemon ends the pool, however long it flushes, but not for ever for who still uses it. A copy of the mount
+/// in another mount namespace is not cut off: only the directory was named, and its files may be in use there.
 fn wait_for_end(shown: &Path, mount: &Mount, daemon: &Daemon, end: &Pending) -> Outcome<()> {
     if end.wait(SOON) || is_ending(daemon) {
         return Ok(());
     }
-    let pid = end.pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
-    let server = pid.map_or_else(|| "its daemon".to_string(), |pid| format!("daemon {pid}"));
-    let holders = || match mounts::elsewhere(&mount.device, pid) {
-        found if found.is_empty() => "a process that cannot be seen from here".to_string(),
-        found => list(found),
+    let source = mount.source.display();
+    let advice = format!("'terrace umount {source}' ends it there too, with --force where it is in use");
+    let copies = || {
+        let copies = mounts::elsewhere(|found| found.device == mount.device, end.pid);
+        list(copies.iter().map(mounts::Elsewhere::text).collect())
     };
-    let (shown, wait) = (shown.display(), PATIENCE.as_secs());
-    output::warn(format!(
-        "{shown}: unmounted here, but in use in another mount namespace by {}; waiting {wait} s",
-        holders()
-    ));
-    if end.wait(PATIENCE) || is_ending(daemon) {
-        return Ok(());
+    if copies().is_empty() {
+        let wait = PATIENCE.as_secs();
+        // On a busy machine it is only late.
+        if mounts::users(&mount.device).is_empty() && (end.wait(LATE) || is_ending(daemon)) {
+            return Ok(());
+        }
+        let users = || match mounts::users(&mount.device) {
+            users if users.is_empty() => "a process that cannot be seen from here".to_string(),
+            users => list(users),
+        };
+        output::warn(format!(
+            "{}: unmounted, but still in use: {}; waiting {wait} s",
+            shown.display(),
+            users()
+        ));
+        if end.wait(PATIENCE) || is_ending(daemon) {
+            return Ok(());
+        }
+        if copies().is_empty() {
+            let text = format!("unmounted, but still in use: {}; {advice}", users());
+            return Err(Failure::at(shown, text));
+        }
     }
-    let kill = pid.map_or_else(String::new, |pid| format!(", or cut it off in order with 'kill {pid}'"));
-    let what = format!("still in use there by {}, and {server} serves it", holders());
-    Err(Failure::new(format!("{shown}: {what}; end that process{kill}")))
+    let users = mounts::users(&mount.device);
+    let used = if users.is_empty() { String::new() } else { format!(" (in use: {})", list(users)) };
+    Err(Failure::at(shown, format!("unmounted here, but still mounted at {}{used}; {advice}", copies())))
 }
 
 /// Whether the session is over and the daemon flushes; it answers no more questions then.
@@ -155,18 +251,26 @@ fn list(mut names: Vec<String>) -> String {
     text
 }
 
-fn detach(shown: &Path, mount: &Mount, device: u64) -> Outcome<()> {
-    match terrace_fuse::unmount(&mount.mountpoint, Unmount::Plain) {
+fn busy(shown: &Path, users: &[String]) -> Failure {
+    let users = list(users.to_vec());
+    Failure::at(shown, format!("busy: {users}; end its use and try again, or cut it off with --force"))
+}
+
+fn unmount(shown: &Path, mount: &Mount, how: Unmount) -> Outcome<()> {
+    match terrace_fuse::unmount(&mount.mountpoint, how) {
         Ok(()) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            let holders = mounts::holders(mount, device);
-            let text = match (holders.is_empty(), mounts::own_use(mount, device)) {
-                (false, _) => list(holders),
-                (true, Some(what)) => format!("this command itself {what}"),
-                (true, None) => "by a process that cannot be seen from here".to_string(),
-            };
-            Err(Failure::at(shown, format!("busy: {text}; end its use and try again")))
+            let mut holders = mounts::holders(mount);
+            if holders.is_empty() {
+                holders.push(match mounts::own_use(&mount.device) {
+                    Some(what) => format!("this command itself {what}"),
+                    None => "by a process that cannot be seen from here".to_string(),
+                });
+            }
+            Err(busy(shown, &holders))
         }
+        // It went with the daemon meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput && how != Unmount::Plain => Ok(()),
         Err(error) => Err(Failure::at(shown, plain(&error))),
     }
 }

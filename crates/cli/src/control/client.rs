@@ -1,22 +1,32 @@
-//! Commands' side of the control socket.
+//! Commands' side of the control socket: finding the daemon behind a path, and asking it.
+//!
+//! Anybody can mount something that calls itself a Terrace mount, and listen at a socket: a daemon is believed by the user
+//! that its socket's peer has, which the kernel tells (SO_PEERCRED). Nothing here waits for a mount without a bound: its
+//! daemon may be dead, or stopped.
 
 use super::{Answer, Contact, Request, state};
 use crate::failure::{Failure, Outcome, plain};
-use crate::mounts;
-use crate::pool;
+use crate::mounts::{self, Mount, patiently};
+use crate::{pool, processes};
+use nix::sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use terrace_fuse::{Connection, Unmount};
+
+/// How long a daemon may take to say which connection it serves.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A daemon that can be asked.
 #[derive(Debug, Clone)]
 pub struct Daemon {
     socket: PathBuf,
+    /// Its user.
+    uid: u32,
     /// What it said of itself.
     pub contact: Contact,
 }
@@ -31,62 +41,139 @@ pub enum Located {
     NotMounted,
 }
 
+/// What stands behind a mount of our type.
+pub enum Behind {
+    /// A daemon that answers.
+    Daemon(Daemon),
+    /// Nobody any more: its daemon has died.
+    Dead,
+    /// A daemon, which cannot be asked: its process, where that is known, and the reason.
+    Unreachable(Option<u32>, Failure),
+    /// No daemon of the user who mounted it: it only calls itself one of ours.
+    Nobody,
+}
+
 /// Finds the daemon behind a path of a mount, or behind a pool's path.
 pub fn locate(path: &Path) -> Outcome<Located> {
-    let mut value = vec![0; 4096];
-    match rustix::fs::getxattr(path, terrace_fuse::CONTROL_XATTR, &mut value[..]) {
-        Ok(length) => {
-            let contact = serde_json::from_slice(&value[..length])
-                .map_err(|error| Failure::at(path, format!("control attribute: {error}")))?;
-            return reach(contact).map(Located::Mounted);
-        }
-        Err(error) if mounts::means_dead(error) => {
-            let directory = mounts::absolute(path)?;
-            if mounts::at(&directory)?.is_some() {
-                return Ok(Located::Dead);
+    let (absolute, mount) = mounts::look(path)?;
+    if let Some(mount) = mount.filter(Mount::is_ours) {
+        return match behind(&mount, path) {
+            Behind::Daemon(daemon) => Ok(Located::Mounted(daemon)),
+            Behind::Dead if absolute == mount.mountpoint => Ok(Located::Dead),
+            Behind::Dead => {
+                Err(Failure::at(path, "lies in a mount whose daemon has ended; 'terrace umount' it"))
             }
-            return Err(Failure::at(path, "lies in a mount whose daemon has ended; 'terrace umount' it"));
-        }
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
-            return Err(Failure::at(path, "no such file or directory"));
-        }
-        Err(_) => {}
+            Behind::Unreachable(_, failure) => Err(failure),
+            Behind::Nobody => Err(Failure::at(path, NOBODY)),
+        };
     }
-    // A file that we may not read can still be told from its file system.
-    if let Ok(found) = rustix::fs::stat(path)
-        && let Some(mount) = mounts::of_device(found.st_dev)?
-        && let Some(daemon) = locate_mount(&mount.mountpoint)
-    {
-        return Ok(Located::Mounted(daemon));
-    }
-    let Ok(superblock) = pool::peek(path) else { return Ok(Located::NotMounted) };
-    let uuid = pool::uuid_text(&superblock);
-    for socket in state::sockets(&uuid) {
-        if UnixStream::connect(&socket).is_ok() {
-            let contact = Contact { socket: socket.clone(), pid: 0, uuid };
-            return Ok(Located::Mounted(Daemon { socket, contact }));
+    match pool::peek(path) {
+        Ok(superblock) => {
+            let daemon = of_pool(&absolute, &pool::uuid_text(&superblock));
+            Ok(daemon.map_or(Located::NotMounted, Located::Mounted))
         }
+        Err(_) => Ok(Located::NotMounted),
     }
-    match mounts::of_pool(&pool::canonical(path)?)? {
-        Some(mount) => match locate_mount(&mount.mountpoint) {
-            Some(daemon) => Ok(Located::Mounted(daemon)),
-            None => Ok(Located::NotMounted),
+}
+
+/// What is said of a mount that only calls itself one of ours.
+pub const NOBODY: &str =
+    "calls itself a Terrace mount, but no daemon of its user stands behind it; unmount it with umount(8)";
+
+/// What stands behind a mount of our type, asked through a path in it.
+pub fn behind(mount: &Mount, path: &Path) -> Behind {
+    let mut asked = contact_of(path);
+    let is_on_top = || mounts::at(&mount.mountpoint).is_ok_and(|top| top.as_ref() == Some(mount));
+    // A file that we may not read can still be told from its mount.
+    if matches!(asked, Some(Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM))) && is_on_top() {
+        asked = contact_of(&mount.mountpoint);
+    }
+    let by_its_pool = || {
+        let superblock = pool::peek(&mount.source).ok()?;
+        of_pool(&mount.source, &pool::uuid_text(&superblock)).filter(|daemon| daemon.serves(mount))
+    };
+    let process = || processes::lock_owner(&mount.source);
+    match asked {
+        Some(Ok(value)) => match serde_json::from_slice::<Contact>(&value) {
+            Ok(contact) => reach(contact, mount),
+            Err(_) => Behind::Nobody,
         },
-        None => Ok(Located::NotMounted),
+        Some(Err(error)) if mounts::means_dead(error) => Behind::Dead,
+        Some(Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM)) => match by_its_pool() {
+            Some(daemon) => Behind::Daemon(daemon),
+            None => {
+                let text = "the mount of another user, who did not allow others to use it; ask that user";
+                Behind::Unreachable(process(), Failure::at(&mount.mountpoint, text))
+            }
+        },
+        Some(Err(_)) => Behind::Nobody,
+        None => match (process(), by_its_pool()) {
+            // What it holds open keeps the kernel from ending the connection, and users of the mount from ending.
+            (Some(pid), _) if processes::is_ending(pid) => {
+                let _ = mount.connection().map(Connection::abort);
+                Behind::Dead
+            }
+            // One that is stopped takes callers, and says nothing.
+            (_, Some(daemon)) if daemon.connection().is_some() => Behind::Daemon(daemon),
+            (process, _) => {
+                let who = process.map_or_else(|| "its daemon".to_string(), mounts::process_name);
+                let text = format!("{who} does not answer: it is stopped, or waits for a device");
+                Behind::Unreachable(process, Failure::at(&mount.mountpoint, text))
+            }
+        },
     }
 }
 
-/// The daemon that has the pool with this UUID mounted, wherever that is.
-pub fn owner(uuid: &str) -> Option<Pid> {
-    let streams = state::sockets(uuid).into_iter().filter_map(|socket| UnixStream::connect(socket).ok());
-    let mut peers = streams.filter_map(|stream| rustix::net::sockopt::socket_peercred(&stream).ok());
-    peers.next().map(|peer| peer.pid)
+/// Removes the mount of a dead daemon, and waits for the end of its process: what holds that has ended with the connection.
+///
+/// # Errors
+/// What the operating system says.
+pub fn clear(mount: &Mount) -> io::Result<()> {
+    let process = processes::lock_owner(&mount.source).filter(|pid| processes::is_ending(*pid));
+    terrace_fuse::unmount(&mount.mountpoint, Unmount::Detach)?;
+    if let Some(process) = process.and_then(processes::handle) {
+        ready(&process, PATIENCE);
+    }
+    Ok(())
 }
 
-/// The process that serves a mount, when it can be seen from here.
-pub fn process_of(mountpoint: &Path) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(contact_of(mountpoint)?.pid).ok()?)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
+/// The daemon that has the pool with this path and UUID mounted, wherever that is.
+pub fn of_pool(pool: &Path, uuid: &str) -> Option<Daemon> {
+    let daemon = |socket: PathBuf, uid| {
+        let contact = Contact { socket: socket.clone(), pid: 0, uuid: uuid.to_string() };
+        Daemon { socket, uid, contact }
+    };
+    let own = rustix::process::geteuid().as_raw();
+    for socket in state::sockets(uuid) {
+        if connect(&socket, own).is_ok() {
+            return Some(daemon(socket, own));
+        }
+    }
+    // Another user's, or in another mount namespace: the process that has the pool is the one to ask.
+    if let Some(pid) = processes::lock_owner(pool)
+        && let Some(uid) = processes::user_of(pid)
+    {
+        let roots = [PathBuf::from("/"), PathBuf::from(format!("/proc/{pid}/root"))];
+        for socket in roots.iter().flat_map(|root| state::sockets_of(root, uuid, uid)) {
+            if connect(&socket, uid).is_ok_and(|(_, peer)| peer.pid().unsigned_abs() == pid) {
+                return Some(daemon(socket, uid));
+            }
+        }
+    }
+    let mount = mounts::of_pool(pool).ok()??;
+    match reach(serde_json::from_slice(&contact_of(&mount.mountpoint)?.ok()?).ok()?, &mount) {
+        Behind::Daemon(found) => Some(daemon(found.socket, found.uid)),
+        _ => None,
+    }
+}
+
+/// The process that has the pool with this path and UUID mounted, wherever that is.
+pub fn owner(pool: &Path, uuid: &str) -> Option<u32> {
+    processes::lock_owner(pool).or_else(|| {
+        let daemon = of_pool(pool, uuid)?;
+        let (_, peer) = connect(&daemon.socket, daemon.uid).ok()?;
+        u32::try_from(peer.pid()).ok()
+    })
 }
 
 /// Whether a process ends within this time.
@@ -94,25 +181,43 @@ pub fn ends_within(process: &OwnedFd, time: Duration) -> bool {
     ready(process, time)
 }
 
-fn locate_mount(mountpoint: &Path) -> Option<Daemon> {
-    reach(contact_of(mountpoint)?).ok()
+/// What the daemon of a mount says of itself; `None` when nothing comes.
+fn contact_of(path: &Path) -> Option<rustix::io::Result<Vec<u8>>> {
+    let path = path.to_path_buf();
+    patiently(move || {
+        let mut value = vec![0; 4096];
+        let length = rustix::fs::getxattr(path, terrace_fuse::CONTROL_XATTR, &mut value[..])?;
+        value.truncate(length);
+        Ok(value)
+    })
 }
 
-/// What the daemon of a mount says of itself.
-fn contact_of(mountpoint: &Path) -> Option<Contact> {
-    let mut value = vec![0; 4096];
-    let length = rustix::fs::getxattr(mountpoint, terrace_fuse::CONTROL_XATTR, &mut value[..]).ok()?;
-    serde_json::from_slice(&value[..length]).ok()
+/// Connects to a socket, and makes sure that a process of this user listens there.
+fn connect(socket: &Path, uid: u32) -> io::Result<(UnixStream, UnixCredentials)> {
+    let stream = UnixStream::connect(socket)?;
+    let peer = getsockopt(&stream, PeerCredentials)?;
+    if peer.uid() != uid {
+        return Err(io::Error::other("a process of another user listens there"));
+    }
+    Ok((stream, peer))
 }
 
-fn reach(contact: Contact) -> Outcome<Daemon> {
-    let own = contact.socket.clone();
+/// The daemon of a mount by what the mount says.
+fn reach(contact: Contact, mount: &Mount) -> Behind {
+    let Some(uid) = mount.owner else { return Behind::Nobody };
+    // A process that has no pool is no daemon. Of root's mounts, and our own, the user is enough.
+    let trusted = [0, rustix::process::geteuid().as_raw()].contains(&uid);
+    let is_daemon = |pid: u32| trusted || processes::has_lock(pid, &mount.source);
     let mut through = OsString::from(format!("/proc/{}/root", contact.pid));
     through.push(&contact.socket);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for socket in [own, PathBuf::from(through)] {
-        match UnixStream::connect(&socket) {
-            Ok(_) => return Ok(Daemon { socket, contact }),
+    for socket in [contact.socket.clone(), PathBuf::from(through)] {
+        match connect(&socket, uid) {
+            Ok((_, peer)) => {
+                let daemon = Daemon { socket, uid, contact };
+                let believed = is_daemon(peer.pid().unsigned_abs()) && daemon.serves(mount);
+                return if believed { Behind::Daemon(daemon) } else { Behind::Nobody };
+            }
             Err(error) => last = error,
         }
     }
@@ -120,10 +225,29 @@ fn reach(contact: Contact) -> Outcome<Daemon> {
         io::ErrorKind::PermissionDenied => "only root and the user who mounted it may ask".to_string(),
         _ => plain(&last),
     };
-    Err(Failure::new(format!("control socket {}: {what}", contact.socket.display())))
+    let failure = Failure::new(format!("control socket {}: {what}", contact.socket.display()));
+    // Its process is all that is left to believe.
+    let process = (processes::user_of(contact.pid) == Some(uid)).then_some(contact.pid);
+    match process {
+        Some(pid) if is_daemon(pid) => Behind::Unreachable(Some(pid), failure),
+        _ if trusted || last.kind() == io::ErrorKind::PermissionDenied => Behind::Unreachable(None, failure),
+        _ => Behind::Nobody,
+    }
 }
 
 impl Daemon {
+    /// The connection that it serves. `None` when it does not say so in time, or is of an earlier version.
+    pub fn connection(&self) -> Option<Connection> {
+        let mut pending = self.begin(&Request::Ping).ok()?;
+        let answer = pending.wait(PATIENCE).then(|| pending.answer(|_| {}).ok()?.ok()).flatten()?;
+        answer["connection"].as_u64()?.try_into().ok().map(Connection::new)
+    }
+
+    /// Whether it serves this mount. One that does not say is believed.
+    fn serves(&self, mount: &Mount) -> bool {
+        self.connection().is_none_or(|connection| Some(connection) == mount.connection())
+    }
+
     /// Asks; `progress` gets the blocks left.
     pub fn ask(&self, request: &Request, progress: impl FnMut(u64)) -> Outcome<serde_json::Value> {
         self.begin(request)?.finish(progress)
@@ -132,12 +256,13 @@ impl Daemon {
     /// Sends a request.
     pub fn begin(&self, request: &Request) -> Outcome<Pending> {
         let broken = |error: io::Error| Failure::new(format!("daemon: {}", plain(&error)));
-        let mut stream = UnixStream::connect(&self.socket).map_err(broken)?;
+        let (mut stream, peer) = connect(&self.socket, self.uid).map_err(broken)?;
         let mut line = serde_json::to_vec(request).map_err(|error| Failure::new(error.to_string()))?;
         line.push(b'\n');
         stream.write_all(&line).map_err(broken)?;
-        let pid = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid).ok();
-        let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // Zero where it is in another PID namespace.
+        let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0);
+        let process = pid.and_then(processes::handle);
         Ok(Pending { reader: BufReader::new(stream), process, pid })
     }
 }
@@ -147,7 +272,7 @@ pub struct Pending {
     reader: BufReader<UnixStream>,
     process: Option<OwnedFd>,
     /// The daemon's process.
-    pub pid: Option<Pid>,
+    pub pid: Option<u32>,
 }
 
 impl Pending {
@@ -205,7 +330,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("terrace-client-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let contact = Contact { socket: path.clone(), pid: 0, uuid: String::new() };
-        let daemon = Daemon { socket: path.clone(), contact };
+        let uid = rustix::process::geteuid().as_raw();
+        let daemon = Daemon { socket: path.clone(), uid, contact };
         let mut refused = daemon.begin(&Request::End).unwrap();
         let server = listener.try_clone().unwrap();
         let thread = spawn("test", move || {
@@ -215,6 +341,8 @@ mod tests {
         });
         assert_eq!(refused.answer(|_| {}), Ok(Err("not clean".to_string())));
         thread.unwrap().join().unwrap();
+        let stranger = Daemon { uid: uid + 1, ..daemon.clone() };
+        assert!(stranger.begin(&Request::End).is_err(), "another user listens");
         let mut silent = daemon.begin(&Request::End).unwrap();
         drop(listener);
         assert!(silent.wait(Duration::from_secs(60)));

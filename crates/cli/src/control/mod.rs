@@ -9,7 +9,9 @@ mod client;
 mod server;
 pub mod state;
 
-pub use client::{Daemon, Located, Pending, ends_within, locate, owner, process_of};
+pub use client::{
+    Behind, Daemon, Located, NOBODY, Pending, behind, clear, ends_within, locate, of_pool, owner,
+};
 pub use server::{Server, Shared};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -33,7 +35,7 @@ pub struct Contact {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
-    /// Nothing: whether the mount is still served.
+    /// Whether the mount is still served, and by which connection of the kernel.
     Ping,
     /// The file system's status.
     Status,
@@ -75,9 +77,9 @@ pub enum Request {
         /// Its number.
         id: u64,
     },
-    /// Answers when the mount has ended: whether the pool is clean.
+    /// Answers when the mount has ended: whether the pool is clean, and under `lost` which files of it have no name.
     End,
-    /// Flush, unmount, end.
+    /// Flush, unmount, end; who still uses the mount, in whatever namespace, is cut off.
     Stop,
 }
 

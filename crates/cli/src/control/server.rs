@@ -4,10 +4,13 @@
 //! `end` takes it for writing.
 
 use super::{Answer, Request};
+use crate::daemon::names::Names;
 use crate::failure::{Failure, Outcome, plain};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,9 +23,12 @@ use terrace_format::superblock::Superblock;
 use terrace_fs::{Fs, HandMove};
 use terrace_runtime::sync::{Condvar, Mutex, RwLock};
 use terrace_runtime::thread::spawn;
+use terrace_runtime::{Clock, SystemClock};
 
 /// How long a client that does not read is waited for with its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a caller waits that there is no descriptor for, before it is tried again.
+const PRESSURE: Duration = Duration::from_millis(50);
 /// More than the file system lists moves.
 const MOST_PATHS: usize = 2048;
 /// Longest request in bytes.
@@ -38,15 +44,19 @@ fn tell_progress(stream: &UnixStream, left: u64) {
     }
 }
 
+/// How a pool ended: with the troubles of its files' names, or not clean.
+pub type Ended = Result<Vec<String>, String>;
+
 /// What requests work on.
 pub struct Shared {
     fs: RwLock<Option<Arc<Fs>>>,
     superblock: Superblock,
     describe: serde_json::Value,
     stop: Box<dyn Fn() + Send + Sync>,
+    names: Arc<Names>,
     closing: AtomicBool,
-    /// Whether the pool ended clean; requests that have not been answered yet.
-    end: Mutex<(Option<Result<(), String>>, usize)>,
+    /// How the pool ended; requests that have not been answered yet.
+    end: Mutex<(Option<Ended>, usize)>,
     changed: Condvar,
     /// What users call what they move, by the number of the move.
     move_paths: Mutex<BTreeMap<u64, String>>,
@@ -65,12 +75,14 @@ impl Shared {
         superblock: Superblock,
         describe: serde_json::Value,
         stop: impl Fn() + Send + Sync + 'static,
+        names: Arc<Names>,
     ) -> Arc<Shared> {
         Arc::new(Shared {
             fs: RwLock::new(Some(fs)),
             superblock,
             describe,
             stop: Box::new(stop),
+            names,
             closing: AtomicBool::new(false),
             end: Mutex::new((None, 0)),
             changed: Condvar::new(),
@@ -95,7 +107,7 @@ impl Shared {
         let Some(fs) = gate.as_ref() else { return Err("the mount is ending".to_string()) };
         let text = |error: terrace_fs::FsError| error.to_string();
         match request {
-            Request::Ping => Ok(serde_json::Value::Null),
+            Request::Ping => Ok(serde_json::json!({ "connection": self.describe["connection"] })),
             Request::Status => {
                 let status = fs.status().map_err(text)?;
                 let mut status = serde_json::to_value(status).map_err(|error| error.to_string())?;
@@ -112,6 +124,7 @@ impl Shared {
                     device["path"] = pool;
                 }
                 self.name_moves(&mut status);
+                self.names.tell(&mut status);
                 Ok(status)
             }
             Request::Where { ino } => {
@@ -203,13 +216,14 @@ impl Shared {
         }
         match end.0.clone() {
             Some(Err(text)) => Err(text),
-            _ => Ok(serde_json::Value::Null),
+            Some(Ok(lost)) => Ok(serde_json::json!({ "lost": lost })),
+            None => Ok(serde_json::Value::Null),
         }
     }
 
     fn serve(&self, stream: UnixStream) -> io::Result<()> {
-        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-        let allowed = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+        let peer = getsockopt(&stream, PeerCredentials)?;
+        let allowed = [0, rustix::process::geteuid().as_raw()].contains(&peer.uid());
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = String::new();
         BufReader::new((&stream).take(LONGEST_REQUEST)).read_line(&mut line)?;
@@ -230,8 +244,9 @@ impl Shared {
 }
 
 impl Server {
-    /// Listens. A socket left by a killed daemon is replaced: the pool's lock says that it is dead.
-    pub fn start(shared: Arc<Shared>, path: &Path) -> Outcome<Server> {
+    /// Makes the socket: before the mount, which may lie over the directory of the socket. One left by a killed daemon is
+    /// replaced: the lock of the directory says that it is dead.
+    pub fn listen(path: &Path) -> Outcome<UnixListener> {
         let failed = |error: io::Error| Failure::at(path, format!("control socket: {}", plain(&error)));
         if let Err(error) = fs::remove_file(path)
             && error.kind() != io::ErrorKind::NotFound
@@ -240,6 +255,12 @@ impl Server {
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        Ok(listener)
+    }
+
+    /// Answers who connects to the socket at `path`.
+    pub fn start(shared: Arc<Shared>, listener: UnixListener, path: &Path) -> Outcome<Server> {
+        let failed = |error: io::Error| Failure::at(path, format!("control socket: {}", plain(&error)));
         let server = Arc::clone(&shared);
         spawn("terrace-control", move || server.accept(&listener)).map_err(failed)?;
         Ok(Server { shared, path: path.to_path_buf() })
@@ -251,7 +272,7 @@ impl Server {
     }
 
     /// Tells those who wait for the end, removes the socket.
-    pub fn end(self, result: Result<(), String>) {
+    pub fn end(self, result: Ended) {
         let _ = fs::remove_file(&self.path);
         self.shared.closing.store(true, Ordering::Relaxed);
         let mut end = self.shared.end.lock();
@@ -275,25 +296,60 @@ impl Gate {
     }
 }
 
+/// A descriptor that is given up for a caller when there are no others.
+struct Spare(Option<File>);
+
+impl Spare {
+    fn new() -> Spare {
+        Spare(File::open("/dev/null").ok())
+    }
+
+    /// Waits for a caller. Without a descriptor for it the spare one is given up; without that it waits: a caller that
+    /// cannot be taken is there all the time, and would keep a processor busy.
+    fn accept(&mut self, listener: &UnixListener) -> Option<UnixStream> {
+        let mut set = [PollFd::new(listener, PollFlags::IN)];
+        let _ = poll(&mut set, None);
+        if let Ok((stream, _)) = listener.accept() {
+            return Some(stream);
+        }
+        let had = self.0.take().is_some();
+        let taken = had.then(|| listener.accept().ok()).flatten();
+        if taken.is_none() {
+            SystemClock::default().sleep(PRESSURE);
+        }
+        taken.map(|(stream, _)| stream)
+    }
+}
+
 impl Shared {
     fn accept(self: Arc<Shared>, listener: &UnixListener) {
-        for stream in listener.incoming() {
+        let mut spare = Spare::new();
+        loop {
+            let stream = spare.accept(listener);
             if self.closing.load(Ordering::Relaxed) {
                 return;
             }
-            let Ok(stream) = stream else { continue };
-            let shared = Arc::clone(&self);
-            shared.end.lock().1 += 1;
-            let handler = spawn("terrace-request", move || {
-                if let Err(error) = shared.serve(stream) {
-                    tracing::debug!(%error, "control connection");
-                }
-                shared.end.lock().1 -= 1;
-                shared.changed.notify_all();
-            });
-            if handler.is_err() {
-                self.end.lock().1 -= 1;
+            if let Some(stream) = stream {
+                Arc::clone(&self).take_up(stream);
             }
+            if spare.0.is_none() {
+                spare = Spare::new();
+            }
+        }
+    }
+
+    fn take_up(self: Arc<Shared>, stream: UnixStream) {
+        let shared = Arc::clone(&self);
+        self.end.lock().1 += 1;
+        let handler = spawn("terrace-request", move || {
+            if let Err(error) = shared.serve(stream) {
+                tracing::debug!(%error, "control connection");
+            }
+            shared.end.lock().1 -= 1;
+            shared.changed.notify_all();
+        });
+        if handler.is_err() {
+            self.end.lock().1 -= 1;
         }
     }
 }

@@ -1,9 +1,12 @@
 //! The state directory of a mounted pool: `/run/terrace/<uuid>` for root, else below `$XDG_RUNTIME_DIR` or
 //! `/tmp/terrace-<uid>`. Holds the control socket, and the log where there is no syslog.
 //!
-//! A daemon removes its own at its end, that of a killed one goes with the next mount or unmount. Invariant: a directory
-//! is made, and a dead one removed, under the lock of the base above it, and what is made holds no socket; so a daemon that
-//! starts loses nothing, however long it takes until it listens.
+//! Anybody can make any name in /tmp: root never looks there, and nothing is believed in a directory that another user owns
+//! or can write.
+//!
+//! A daemon has a lock on its own as long as it lives, and removes it at its end; that of a killed one goes with the next
+//! mount or unmount. Invariant: a directory is made and locked, and a dead one removed, under the lock of the base above it;
+//! so a daemon that starts loses nothing, however long it takes until it listens.
 
 use crate::failure::{Failure, Outcome, plain};
 use rustix::fs::{FlockOperation, flock};
@@ -13,25 +16,48 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use terrace_runtime::{Clock, SystemClock};
 
 /// Name of the socket.
 const SOCKET: &str = "control";
-/// Between its making and its listening a socket refuses as a dead one does.
-const STARTING: Duration = Duration::from_secs(2);
 
-/// Directories in which state directories may lie, best first.
-fn bases() -> Vec<PathBuf> {
-    let uid = rustix::process::geteuid();
-    let mut bases = Vec::new();
-    if uid.is_root() {
-        bases.push(PathBuf::from("/run/terrace"));
-    } else if let Some(directory) = std::env::var_os("XDG_RUNTIME_DIR") {
-        bases.push(Path::new(&directory).join("terrace"));
+/// The state directory of this daemon, locked.
+#[derive(Debug)]
+pub struct StateDirectory {
+    /// Where it is.
+    pub path: PathBuf,
+    _lock: File,
+}
+
+impl StateDirectory {
+    /// Where the control socket is to be.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join(SOCKET)
     }
-    bases.push(PathBuf::from(format!("/tmp/terrace-{}", uid.as_raw())));
-    bases
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Directories in which our state directories may lie, best first.
+fn bases() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    bases_of(own_uid(), runtime.as_deref())
+}
+
+/// Those of a user with this XDG_RUNTIME_DIR.
+fn bases_of(uid: u32, runtime: Option<&Path>) -> Vec<PathBuf> {
+    if uid == 0 {
+        return vec![PathBuf::from("/run/terrace")];
+    }
+    let runtime = runtime.map(|directory| directory.join("terrace"));
+    runtime.into_iter().chain([PathBuf::from(format!("/tmp/terrace-{uid}"))]).collect()
+}
+
+/// Whether a path is of this type, belongs to a user, and is safe from others: nobody else may write there.
+fn belongs(path: &Path, uid: u32, is_type: impl Fn(&fs::FileType) -> bool) -> bool {
+    fs::symlink_metadata(path)
+        .is_ok_and(|found| is_type(&found.file_type()) && found.uid() == uid && found.mode() & 0o022 == 0)
 }
 
 /// Makes a directory that only we can use, or accepts one that is ours.
@@ -42,9 +68,7 @@ fn private(path: &Path) -> Outcome<()> {
     {
         return Err(Failure::at(path, plain(&error)));
     }
-    let found = fs::symlink_metadata(path).map_err(|error| Failure::at(path, plain(&error)))?;
-    let ours = found.uid() == rustix::process::geteuid().as_raw();
-    if !found.is_dir() || !ours || found.mode() & 0o022 != 0 {
+    if !belongs(path, own_uid(), fs::FileType::is_dir) {
         return Err(Failure::at(path, "not a directory that only this user can write; remove it"));
     }
     Ok(())
@@ -58,51 +82,58 @@ fn public_name(uuid: &str) -> String {
 
 /// The state directory of a pool, mounted or not.
 pub fn directory_of(uuid: &str) -> Option<PathBuf> {
-    sockets(uuid).first().and_then(|socket| socket.parent()).map(Path::to_path_buf)
+    bases().first().map(|base| base.join(public_name(uuid)))
 }
 
 /// Makes the state directory of a pool, which the caller has locked: a socket there is that of a killed daemon. `None` when
-/// somebody listens at one: what the caller has locked is a copy of a mounted pool, and commands that ask for the one
-/// would reach the other.
-pub fn make(uuid: &str) -> Outcome<Option<PathBuf>> {
-    let uuid = &public_name(uuid);
+/// a daemon has it: what the caller has locked is a copy of a mounted pool, and commands that ask for the one would reach the
+/// other.
+pub fn make(uuid: &str) -> Outcome<Option<StateDirectory>> {
     let mut last = Failure::new("no directory for the control socket");
-    if sockets(uuid).iter().any(|socket| is_served(socket)) {
+    if sockets(uuid).iter().any(|socket| !refuses(socket)) {
         return Ok(None);
     }
+    let name = public_name(uuid);
     for base in bases() {
-        match make_in(&base, uuid) {
-            Ok(path) => return Ok(path),
+        match make_in(&base, &name) {
+            Ok(made) => return Ok(made),
             Err(failure) => last = failure,
         }
     }
     Err(last)
 }
 
-fn make_in(base: &Path, uuid: &str) -> Outcome<Option<PathBuf>> {
+fn make_in(base: &Path, name: &str) -> Outcome<Option<StateDirectory>> {
     private(base)?;
-    let _lock = lock(base).map_err(|error| Failure::at(base, plain(&error)))?;
-    let path = base.join(uuid);
+    let _base =
+        lock(base, FlockOperation::LockExclusive).map_err(|error| Failure::at(base, plain(&error)))?;
+    let path = base.join(name);
     private(&path)?;
-    let socket = path.join(SOCKET);
-    if is_served(&socket) {
+    let lock = match lock(&path, FlockOperation::NonBlockingLockExclusive) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        Err(error) => return Err(Failure::at(&path, plain(&error))),
+    };
+    let made = StateDirectory { path, _lock: lock };
+    let socket = made.socket();
+    // A daemon of a version without the lock.
+    if is_socket(&socket) && !refuses(&socket) {
         return Ok(None);
     }
     match fs::remove_file(&socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Failure::at(&socket, plain(&error))),
-        _ => Ok(Some(path)),
+        _ => Ok(Some(made)),
     }
 }
 
-/// Whether somebody listens at a socket.
-fn is_served(socket: &Path) -> bool {
-    fs::symlink_metadata(socket).is_ok_and(|found| found.file_type().is_socket()) && !refuses(socket)
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// Held while the result lives.
-fn lock(base: &Path) -> io::Result<File> {
-    let directory = File::open(base)?;
-    flock(&directory, FlockOperation::LockExclusive)?;
+fn lock(directory: &Path, operation: FlockOperation) -> io::Result<File> {
+    let directory = File::open(directory)?;
+    flock(&directory, operation)?;
     Ok(directory)
 }
 
@@ -110,19 +141,22 @@ fn lock(base: &Path) -> io::Result<File> {
 /// directory stays harms nobody.
 pub fn remove_dead() {
     for base in bases() {
-        let ours = |found: fs::Metadata| found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
-        if fs::symlink_metadata(&base).is_ok_and(ours) {
-            let _ = remove_dead_in(&base, STARTING);
+        if belongs(&base, own_uid(), fs::FileType::is_dir) {
+            let _ = remove_dead_in(&base);
         }
     }
 }
 
-fn remove_dead_in(base: &Path, starting: Duration) -> io::Result<()> {
-    let _lock = lock(base)?;
+fn remove_dead_in(base: &Path) -> io::Result<()> {
+    let _base = lock(base, FlockOperation::LockExclusive)?;
     for directory in fs::read_dir(base)?.flatten() {
         let named = directory.file_name().to_str().is_some_and(|name| uuid::Uuid::try_parse(name).is_ok());
         let path = directory.path();
-        if named && directory.file_type().is_ok_and(|kind| kind.is_dir()) && is_dead(&path, starting) {
+        if !named || !directory.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let Ok(_lock) = lock(&path, FlockOperation::NonBlockingLockExclusive) else { continue };
+        if is_dead(&path) {
             let _ = fs::remove_file(path.join(SOCKET));
             let _ = fs::remove_dir(&path);
         }
@@ -130,19 +164,12 @@ fn remove_dead_in(base: &Path, starting: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a state directory holds a socket that refuses, and nothing else.
-fn is_dead(path: &Path, starting: Duration) -> bool {
+/// Whether a state directory that no daemon has locked holds at most a socket that refuses.
+fn is_dead(path: &Path) -> bool {
     let Ok(entries) = fs::read_dir(path) else { return false };
     let names: Vec<_> = entries.map_while(Result::ok).map(|entry| entry.file_name()).collect();
-    if names != [OsStr::new(SOCKET)] {
-        return false;
-    }
     let socket = path.join(SOCKET);
-    let Ok(found) = fs::symlink_metadata(&socket) else { return false };
-    let made_ns = found.mtime().saturating_mul(1_000_000_000).saturating_add(found.mtime_nsec());
-    let now_ns = SystemClock::default().wall_ns();
-    let settled = now_ns.saturating_sub(made_ns) >= starting.as_nanos() as i64;
-    found.file_type().is_socket() && settled && refuses(&socket)
+    names.is_empty() || (names == [OsStr::new(SOCKET)] && is_socket(&socket) && refuses(&socket))
 }
 
 /// Whether nobody listens. A daemon that is stopped may have more callers than it takes, and is not waited for.
@@ -153,54 +180,97 @@ fn refuses(socket: &Path) -> bool {
     connect(&caller, &address) == Err(rustix::io::Errno::CONNREFUSED)
 }
 
-/// Control sockets that a daemon of this pool may have.
+/// Control sockets that are there, may belong to a daemon of ours with this pool, and to nobody else.
 pub fn sockets(uuid: &str) -> Vec<PathBuf> {
-    let uuid = &public_name(uuid);
-    bases().into_iter().map(|base| base.join(uuid).join(SOCKET)).collect()
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    sockets_in(Path::new("/"), bases_of(own_uid(), runtime.as_deref()), &public_name(uuid), own_uid())
+}
+
+/// The same of another user, below the root directory of another process.
+pub fn sockets_of(root: &Path, uuid: &str, uid: u32) -> Vec<PathBuf> {
+    let runtime = PathBuf::from(format!("/run/user/{uid}"));
+    sockets_in(root, bases_of(uid, Some(&runtime)), &public_name(uuid), uid)
+}
+
+fn sockets_in(root: &Path, bases: Vec<PathBuf>, name: &str, uid: u32) -> Vec<PathBuf> {
+    let is_safe = |base: &PathBuf| belongs(base, uid, fs::FileType::is_dir);
+    let below = |base: PathBuf| root.join(base.strip_prefix("/").unwrap_or(&base));
+    let directories = bases.into_iter().map(below).filter(is_safe).map(|base| base.join(name));
+    let sockets = directories.filter(is_safe).map(|directory| directory.join(SOCKET));
+    sockets.filter(|socket| belongs(socket, uid, fs::FileType::is_socket)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
 
-    /// The directories of killed daemons stayed for ever.
+    /// The directories of killed daemons stayed for ever; then those without a socket did, of daemons killed before they
+    /// listened.
     #[test]
     fn only_what_a_killed_daemon_left_is_removed() -> Result<(), Box<dyn std::error::Error>> {
         let base = std::env::temp_dir().join(format!("terrace-state-{}", std::process::id()));
         private(&base).map_err(|failure| failure.text)?;
         let path = |number: u8| base.join(uuid::Uuid::from_bytes([number; 16]).to_string());
-        for number in 0..6 {
+        for number in 0..7 {
             fs::create_dir(path(number))?;
         }
         fs::create_dir(base.join("something"))?;
         let bind = |path: PathBuf| UnixListener::bind(path.join(SOCKET));
-        for dead in [path(0), path(1), base.join("something")] {
+        for dead in [path(0), path(1), path(6), base.join("something")] {
             drop(bind(dead)?);
         }
         fs::write(path(1).join("log"), "it was killed")?;
+        // A daemon of an earlier version has no lock.
         let _served = bind(path(2))?;
-        // 3 is empty: its daemon starts.
         fs::write(path(4).join(SOCKET), "no socket")?;
         fs::write(path(5).join("log"), "it ended")?;
-        remove_dead_in(&base, Duration::from_secs(3600))?;
-        assert!(path(0).exists(), "it may be about to listen");
-        remove_dead_in(&base, Duration::ZERO)?;
-        assert!(!path(0).exists());
-        let stays = [1, 2, 3, 4, 5].map(|number| fs::read_dir(path(number)).map(Iterator::count).ok());
-        assert_eq!(stays, [Some(2), Some(1), Some(0), Some(1), Some(1)]);
+        let starts = lock(&path(6), FlockOperation::NonBlockingLockExclusive)?;
+        remove_dead_in(&base)?;
+        assert!(!path(0).exists() && !path(3).exists());
+        let stays = [1, 2, 4, 5, 6].map(|number| fs::read_dir(path(number)).map(Iterator::count).ok());
+        assert_eq!(stays, [Some(2), Some(1), Some(1), Some(1), Some(1)]);
         assert!(base.join("something").join(SOCKET).exists());
+        // Of one pool one daemon.
+        let uuid = |number: u8| uuid::Uuid::from_bytes([number; 16]).to_string();
+        assert!(make_in(&base, &uuid(6)).map_err(|failure| failure.text)?.is_none());
+        drop(starts);
         // A daemon that starts where one was killed has a directory that nobody takes for dead.
-        let uuid = uuid::Uuid::from_bytes([0; 16]).to_string();
-        fs::create_dir(path(0))?;
-        drop(bind(path(0))?);
-        assert_eq!(make_in(&base, &uuid).map_err(|failure| failure.text)?, Some(path(0)));
+        let made = make_in(&base, &uuid(6)).map_err(|failure| failure.text)?;
+        assert_eq!(made.as_ref().map(|made| made.path.clone()), Some(path(6)));
+        assert!(!path(6).join(SOCKET).exists());
+        remove_dead_in(&base)?;
+        assert!(path(6).exists());
         // What is served keeps its socket.
-        let served = uuid::Uuid::from_bytes([2; 16]).to_string();
-        assert_eq!(make_in(&base, &served).map_err(|failure| failure.text)?, None);
+        assert!(make_in(&base, &uuid(2)).map_err(|failure| failure.text)?.is_none());
         assert!(path(2).join(SOCKET).exists());
-        remove_dead_in(&base, Duration::ZERO)?;
-        assert_eq!(fs::read_dir(path(0))?.count(), 0);
+        Ok(fs::remove_dir_all(&base)?)
+    }
+
+    /// A socket that anybody made in /tmp was taken for that of root's daemon: it stopped root's mount, and answered root's
+    /// commands.
+    #[test]
+    fn sockets_count_only_where_nobody_else_can_put_them() -> Result<(), Box<dyn std::error::Error>> {
+        assert_eq!(bases_of(0, Some(Path::new("/tmp/evil"))), [PathBuf::from("/run/terrace")]);
+        let base = std::env::temp_dir().join(format!("terrace-sockets-{}", std::process::id()));
+        let uid = own_uid();
+        let directory = base.join("uuid");
+        for made in [&base, &directory] {
+            DirBuilder::new().mode(0o700).create(made)?;
+        }
+        let _listener = UnixListener::bind(directory.join(SOCKET))?;
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        let socket = directory.join(SOCKET);
+        mode(&socket, 0o600)?;
+        let found = |uid| sockets_in(Path::new("/"), vec![base.clone()], "uuid", uid).len();
+        assert_eq!((found(uid), found(uid + 1)), (1, 0), "the owner");
+        for path in [&base, &directory, &socket] {
+            mode(path, 0o777)?;
+            assert_eq!(found(uid), 0, "others may write to {}", path.display());
+            mode(path, 0o700)?;
+        }
+        assert_eq!(found(uid), 1);
         Ok(fs::remove_dir_all(&base)?)
     }
 }

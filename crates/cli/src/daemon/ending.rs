@@ -5,6 +5,7 @@
 //! threads that the device holds may still wake up: the next mount recovers it, as after `kill -9`, and nothing is lost.
 //! What persistent memory has no room for is waited for: dropping it would lose what an orderly unmount has to keep.
 
+use super::names::Names;
 use super::notify;
 use crate::control::Server;
 use crate::failure::{Failure, Outcome};
@@ -55,7 +56,7 @@ impl Silence {
 }
 
 /// Ends the pool after the session.
-pub(super) fn finish(fs: &Arc<Fs>, server: Server, background: Background) -> Outcome<()> {
+pub(super) fn finish(fs: &Arc<Fs>, server: Server, background: Background, names: &Names) -> Outcome<()> {
     notify::notify("STOPPING=1");
     fs.begin_end();
     let (tell, told) = channel();
@@ -82,7 +83,14 @@ pub(super) fn finish(fs: &Arc<Fs>, server: Server, background: Background) -> Ou
         Ok(()) => tracing::info!("unmounted, pool is clean"),
         Err(error) => tracing::error!(%error, "unmounted, pool is not clean: the next mount recovers it"),
     }
-    server.end(result.clone());
+    let lost = names.lost();
+    for line in &lost {
+        tracing::error!("{line}");
+    }
+    server.end(result.clone().map(|()| lost.clone()));
+    if let Some(line) = lost.first() {
+        return Err(Failure::new(line));
+    }
     result.map_err(|error| Failure::new(format!("unmount: {error}")))
 }
 

@@ -3,26 +3,33 @@
 //! Order of the end: no more requests from the kernel (the session is over), none over the control socket
 //! (its gate is closed), background work stopped, then `Fs::unmount` marks the pool clean. Beside a device that does not
 //! answer see `ending`.
+//!
+//! Invariant: no thread of this process asks for anything in its own mount, see `outside`.
 
 mod ending;
 pub mod launch;
 mod log;
+pub mod names;
 mod notify;
+pub mod outside;
 
+use crate::control::state::StateDirectory;
 use crate::control::{Contact, Server, Shared, state};
 use crate::emulation::Emulated;
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::memory::spare_daemon;
-use crate::mounts::{self, Mount, is_inside, write_kernel_pages};
+use crate::mounts::{self, is_inside};
 use crate::options::Options;
 use crate::output;
 use crate::ownership::{self, Trust};
 use crate::pool::{self, OpenPool};
+use names::Names;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -35,6 +42,8 @@ use terrace_runtime::{Clock, SystemClock};
 
 /// How long SIGTERM waits for users of the mount before it cuts them off.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a session takes to end after its last mount.
+const SOON: Duration = Duration::from_millis(300);
 
 /// What to mount where; paths absolute.
 #[derive(Debug)]
@@ -58,6 +67,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     if !plan.foreground {
         launch::detach()?;
     }
+    let short = raise_descriptors();
     let mut opened =
         pool::open(&plan.pool, !plan.options.fs.read_only, plan.options.degraded).map_err(failed)?;
     let user = rustix::process::geteuid();
@@ -72,14 +82,15 @@ pub fn run(plan: &Plan) -> Outcome<()> {
             format!("a copy of a mounted pool: one with the same UUID, {uuid}, is in use; unmount it first");
         failed(Failure::at(&plan.pool, text))
     })?;
-    log::start(plan.options.log.as_deref(), plan.foreground, &directory).map_err(failed)?;
+    log::start(plan.options.log.as_deref(), plan.foreground, &directory.path).map_err(failed)?;
     log_panics();
     warn(plan, &opened.warnings);
+    warn(plan, &Vec::from_iter(short));
     // Before any thread: threads inherit it.
     let flusher = terrace_fuse::become_io_flusher();
     spare_daemon();
     let result = serve(plan, opened, &uuid, &directory, flusher).map_err(failed);
-    let _ = std::fs::remove_dir(&directory); // stays when a log lies in it
+    let _ = std::fs::remove_dir(&directory.path); // stays when a log lies in it
     if let Err(failure) = &result
         && plan.options.log.is_some()
     {
@@ -88,9 +99,29 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     result
 }
 
-fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: bool) -> Outcome<()> {
+/// Descriptors that a daemon needs when much waits at once.
+const DESCRIPTORS: u64 = 256;
+
+/// Raises the limit of descriptors as far as it goes. A warning when that is not far.
+fn raise_descriptors() -> Option<String> {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let raised = setrlimit(Resource::Nofile, limit);
+    let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (raised.is_err() || now < DESCRIPTORS).then(|| {
+        format!("only {now} files may be open: with many requests at once some wait; raise the limit (ulimit -Hn) to {DESCRIPTORS}")
+    })
+}
+
+fn serve(
+    plan: &Plan,
+    opened: OpenPool,
+    uuid: &str,
+    directory: &StateDirectory,
+    flusher: bool,
+) -> Outcome<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let OpenPool { media, superblock, mut warnings, .. } = opened;
+    let OpenPool { media, superblock, mut warnings, names, .. } = opened;
     let Emulated { media, said: emulated, warnings: mut short } =
         plan.options.emulation.apply(media, &superblock, &clock)?;
     short.extend(unused_threshold(plan, &superblock));
@@ -110,7 +141,10 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
         warnings.push(text);
     }
     warnings.extend(short);
-    let socket = directory.join("control");
+    let socket = directory.socket();
+    let names = Names::start(names).map_err(|error| Failure::new(plain(&error)))?;
+    // All of this before the mount, which may lie over their places.
+    let listener = Server::listen(&socket)?;
     let contact = Contact { socket: socket.clone(), pid: std::process::id(), uuid: String::new() };
     let running = start_session(plan, &fs, &contact)?;
     let background = match fs.start_background() {
@@ -124,7 +158,7 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
         "pool": output::path_text(&plan.pool), "mountpoint": output::path_text(&plan.dir), "uuid": uuid,
         "state_directory": socket.parent().map(output::path_text),
         "label": pool::label(&superblock), "mounted": true, "pid": contact.pid, "pm": medium, "version": env!("CARGO_PKG_VERSION"),
-        "io_flusher": flusher, "warnings": warnings, "emulated": emulated,
+        "io_flusher": flusher, "warnings": warnings, "emulated": emulated, "connection": running.connection().number(),
     });
     let session_over = Arc::new(AtomicBool::new(false));
     let stop = {
@@ -136,16 +170,20 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
             session_over: Arc::clone(&session_over),
         };
         let stopper = Arc::new(stopper);
-        move || {
+        move |patience| {
             let stopper = Arc::clone(&stopper);
-            if let Err(error) = spawn("terrace-stop", move || stopper.stop()) {
+            if let Err(error) = spawn("terrace-stop", move || stopper.stop(patience)) {
                 tracing::error!(%error, "cannot stop");
             }
         }
     };
-    let shared = Shared::new(Arc::clone(&fs), superblock, describe, stop.clone());
-    let started = Server::start(shared, &socket).and_then(|server| {
-        handle_signals(signals, plan.foreground, stop).map_err(|error| Failure::new(plain(&error)))?;
+    let asked = stop.clone();
+    // Who asks has looked who uses the mount.
+    let asked = move || asked(Duration::ZERO);
+    let shared = Shared::new(Arc::clone(&fs), superblock, describe, asked, Arc::clone(&names));
+    let started = Server::start(shared, listener, &socket).and_then(|server| {
+        handle_signals(signals, plan.foreground, move || stop(PATIENCE))
+            .map_err(|error| Failure::new(plain(&error)))?;
         Ok(server)
     });
     let server = match started {
@@ -162,9 +200,11 @@ fn serve(plan: &Plan, opened: OpenPool, uuid: &str, directory: &Path, flusher: b
     }
     if let Err(error) = running.join() {
         tracing::error!(%error, "session ended");
+        // Its device stays open until the end of this process.
+        let _ = terrace_fuse::unmount(&plan.dir, Unmount::Abort);
     }
     session_over.store(true, Ordering::Relaxed);
-    ending::finish(&fs, server, background)
+    ending::finish(&fs, server, background, &names)
 }
 
 /// Into the log, and to whoever mounts.
@@ -247,9 +287,9 @@ struct Stopper {
 impl Stopper {
     /// Who still uses the mount may have changed pages of shared mappings that only the kernel knows of.
     fn write_kernel_pages(&self) {
-        let dir = self.dir.clone();
+        let device = format!("0:{}", self.connection.number());
         ending::for_a_while("terrace-pages", PATIENCE, move || {
-            if let Err(error) = write_kernel_pages(&dir) {
+            if let Err(error) = outside::write_pages(&device) {
                 tracing::error!(%error, "pages of shared mappings may be lost");
             }
         });
@@ -257,14 +297,33 @@ impl Stopper {
 
     /// Whether what is mounted at the directory is this session's.
     fn is_there(&self) -> bool {
-        let number = |mount: Mount| mount.device.split_once(':').and_then(|(_, minor)| minor.parse().ok());
-        mounts::at(&self.dir).ok().flatten().and_then(number) == Some(self.connection.number())
+        let mount = mounts::at(&self.dir).ok().flatten();
+        mount.and_then(|mount| mount.connection()) == Some(self.connection)
     }
 
-    fn stop(&self) {
-        if self.is_there() {
-            self.write_kernel_pages();
+    fn is_over(&self) -> bool {
+        self.session_over.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the session is over; false when it takes longer.
+    fn ends_within(&self, time: Duration) -> bool {
+        let begin = self.clock.monotonic_ns();
+        while !self.is_over() {
+            if self.clock.monotonic_ns() - begin > time.as_nanos() as u64 {
+                return false;
+            }
+            self.clock.sleep(Duration::from_millis(10));
         }
+        true
+    }
+
+    /// Ends the session. Who still uses the mount is cut off, at the directory and elsewhere, when that takes longer than
+    /// `patience`.
+    fn stop(&self, patience: Duration) {
+        if self.is_over() {
+            return;
+        }
+        self.write_kernel_pages();
         self.fs.begin_end();
         // Not for ever beside a device that hangs: what it does not take goes into persistent memory at the end.
         let fs = Arc::clone(&self.fs);
@@ -273,42 +332,55 @@ impl Stopper {
                 tracing::error!(%error, "sync before the end");
             }
         });
+        self.leave_directory(patience);
+        // Copies of the mount in other namespaces and at other directories, users of a detached one.
+        if self.ends_within(patience.max(SOON)) {
+            return;
+        }
+        self.write_kernel_pages();
+        if self.is_over() {
+            return;
+        }
+        match self.connection.abort() {
+            // Asks for nothing any more.
+            Ok(()) if self.is_there() => drop(terrace_fuse::unmount(&self.dir, Unmount::Detach)),
+            Ok(()) => {}
+            Err(error) => self.leave(&error),
+        }
+        // Requests that a device holds are answered when it answers.
+        ending::without_devices(&self.fs, &*self.clock, || self.is_over());
+    }
+
+    /// Unmounts the directory.
+    fn leave_directory(&self, patience: Duration) {
         let begin = self.clock.monotonic_ns();
-        loop {
-            // Its own mount may be gone already, from here, and another file system lie there.
-            if !self.is_there() {
-                break;
+        // Its own mount may be gone already, from here, and another file system lie there.
+        while self.is_there() {
+            match outside::unmount(&self.dir) {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => return tracing::warn!(dir = %self.dir.display(), error, "not unmounted"),
             }
-            let busy = match terrace_fuse::unmount(&self.dir, Unmount::Plain) {
-                Ok(()) => break,
-                Err(error) => error.raw_os_error() == Some(libc::EBUSY),
-            };
-            if !busy {
-                break;
-            }
-            if self.clock.monotonic_ns() - begin > PATIENCE.as_nanos() as u64 {
+            if self.clock.monotonic_ns() - begin >= patience.as_nanos() as u64 {
                 tracing::warn!(dir = %self.dir.display(), "still in use; users are cut off");
                 self.write_kernel_pages();
                 if let Err(error) = terrace_fuse::unmount(&self.dir, Unmount::Abort) {
                     tracing::warn!(%error, "detach");
                 }
-                break;
+                return;
             }
             self.clock.sleep(Duration::from_millis(50));
         }
-        // Normally the process ends before this: it is for copies of the mount in other namespaces, and
-        // for users of a detached one.
-        self.clock.sleep(PATIENCE);
-        if self.session_over.load(Ordering::Relaxed) {
-            return;
+    }
+
+    /// The end without an end of the session, which the kernel lets only root, or whom fusectl is mounted for, ask for. With
+    /// the process goes the session; the pool cannot be marked clean beside requests that are under way.
+    fn leave(&self, error: &io::Error) {
+        tracing::warn!(%error, "users elsewhere cannot be cut off without the end of this process");
+        if self.fs.keep_without_devices().is_ok() && !self.is_over() {
+            tracing::warn!("ended with the mount in use; the next mount recovers the pool");
+            std::process::exit(1);
         }
-        // An error does not say that somebody uses the mount: the kernel may have ended the connection already, while
-        // requests of it still wait here, an fsync of dirty pages perhaps.
-        if let Err(error) = self.connection.abort() {
-            tracing::warn!(%error, "the connection is not aborted");
-        }
-        // Requests that a device holds are answered when it answers.
-        ending::without_devices(&self.fs, &*self.clock, || self.session_over.load(Ordering::Relaxed));
     }
 }
 

@@ -148,6 +148,11 @@ impl FileDevice {
         Self::of_file(file, path, access, direct, false)
     }
 
+    /// The file, which may have another name by now, or none.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// The path.
     pub fn path(&self) -> &Path {
         &self.path

@@ -55,7 +55,7 @@ pub struct RamPm {
     shards: Box<[Shard; SHARDS]>,
     path: PathBuf,
     access: Access,
-    _file: File,
+    file: File,
 }
 
 // SAFETY: `base` points into `mapping`, which is Send and Sync; all accesses through it are atomics
@@ -129,7 +129,7 @@ impl RamPm {
             shards: Box::new(std::array::from_fn(|_| Shard::default())),
             path: path.to_path_buf(),
             access,
-            _file: file,
+            file,
         })
     }
 
@@ -141,7 +141,12 @@ impl RamPm {
         self
     }
 
-    /// The file.
+    /// The file, which may have another name by now, or none.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }

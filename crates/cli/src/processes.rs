@@ -1,0 +1,91 @@
+//! Which process has a pool, and whether it is about to end.
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Bit of SIGKILL in the signal masks of /proc.
+const KILLED: u64 = 1 << (libc::SIGKILL - 1);
+
+/// The process that has the lock of a pool's file, as every daemon has as long as it lives. `None` also where the kernel does
+/// not show it: in another PID namespace.
+pub fn lock_owner(pool: &Path) -> Option<u32> {
+    let inode = fs::metadata(pool).ok()?.ino();
+    owner_in(&fs::read_to_string("/proc/locks").ok()?, inode).next()
+}
+
+/// Whether a process has the lock of a pool's file.
+pub fn has_lock(pid: u32, pool: &Path) -> bool {
+    let Ok(inode) = fs::metadata(pool).map(|found| found.ino()) else { return false };
+    let text = fs::read_to_string("/proc/locks").unwrap_or_default();
+    owner_in(&text, inode).any(|owner| owner == pid)
+}
+
+/// The owners of whole-file locks of an inode. The device is left out: file systems that lie over others show another.
+fn owner_in(text: &str, inode: u64) -> impl Iterator<Item = u32> + '_ {
+    text.lines().filter_map(move |line| {
+        let mut words = line.split_whitespace().skip(1);
+        let is_flock = words.next()? == "FLOCK";
+        let (owner, file) = (words.nth(2)?, words.next()?);
+        let is_it = file.rsplit(':').next()?.parse() == Ok(inode);
+        (is_flock && is_it).then(|| owner.parse().ok()).flatten()
+    })
+}
+
+/// The user of a process.
+pub fn user_of(pid: u32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
+}
+
+/// Whether a process is gone, has ended, or was killed and ends as soon as nothing holds it.
+pub fn is_ending(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    let threads: Vec<_> = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
+        .collect();
+    let field = |text: &str, name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name).map(|value| value.trim().to_string()))
+    };
+    let has_ended = |text: &String| field(text, "State:").is_some_and(|state| state.starts_with(['Z', 'X']));
+    let was_killed = |text: &String| {
+        let pending = field(text, "SigPnd:").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
+        pending.is_some_and(|mask| mask & KILLED != 0)
+    };
+    // The first thread of a process that goes on may not have ended: ours waits for the session.
+    threads.iter().all(has_ended) || threads.iter().any(was_killed)
+}
+
+/// A handle of a process, which stays that of this process.
+pub fn handle(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_found_by_its_inode() {
+        let text = "1: POSIX  ADVISORY  WRITE 77 00:19:12345 0 EOF\n\
+            2: FLOCK  ADVISORY  WRITE 1234 00:19:12345 0 EOF\n\
+            3: FLOCK  ADVISORY  WRITE 99 00:19:2345 0 EOF\n\
+            3: -> FLOCK  ADVISORY  WRITE 98 00:19:2345 0 EOF\n";
+        let found = [12345, 2345, 1].map(|inode| owner_in(text, inode).collect::<Vec<_>>());
+        assert_eq!(found, [vec![1234], vec![99], vec![]]);
+    }
+
+    #[test]
+    fn a_process_that_was_killed_is_ending_before_it_is_reaped() {
+        assert!(!is_ending(std::process::id()));
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let pid = child.id();
+        assert!(!is_ending(pid));
+        child.kill().expect("kill");
+        assert!(is_ending(pid) || child.wait().is_ok());
+        let _ = child.wait();
+        assert!(is_ending(pid));
+    }
+}
