@@ -106,6 +106,10 @@ codes! {
         "replayed in the order of lanes, a new checkpoint";
     RecordUnfinished 125 Note "The data named by a lane's last record does not match it: a write cut off by a crash, undone."
         "a note; undone as by a mount";
+    LaneDamaged 126 Error "A record of a lane is damaged, and records behind it or in other lanes show that it was complete; mount refuses the pool."
+        "the lane is cut there; the records before it are replayed, and all that is lost is said";
+    RecordBit 127 Error "A lane's last record has one wrong bit; all that it changed is in place, and it counts."
+        "replayed as by a mount, a new checkpoint";
     PmUnreadable 131 Error "A range of PM cannot be read."
         "metadata is rebuilt from what else knows of it; data stays unreadable";
     TableOwner 201 Error "An owner word of the block table does not decode."

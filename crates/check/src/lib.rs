@@ -22,6 +22,7 @@ mod cold;
 mod file_map;
 mod inodes;
 mod keys;
+mod lane;
 mod links;
 mod log;
 mod overlay;

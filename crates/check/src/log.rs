@@ -2,15 +2,14 @@
 //! independently of crates/wal.
 
 use crate::code::Code;
+use crate::lane;
 use crate::overlay::Overlay;
 use crate::report::Findings;
-use crc_fast::{CrcAlgorithm, Digest};
 use terrace_format::checkpoint::{Checkpoint, FAR};
-use terrace_format::checksum::record_seed;
 use terrace_format::geometry::CHECKPOINT_COPIES;
-use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, header_lsn, plausible_length};
+use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, header_lsn, plausible_length};
 use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmOffset};
-use terrace_media::{MediaError, PmMedium};
+use terrace_media::PmMedium;
 
 /// The log's content.
 pub(crate) struct Log {
@@ -97,20 +96,11 @@ fn replay(
     findings: &mut Findings,
 ) -> Log {
     let (mut records, mut ends, mut named) = (Vec::new(), Vec::new(), Vec::new());
-    for (lane, tail) in (0..geometry.lane_count).zip(&point.tails) {
-        let scan = Scan { pm, uuid, geometry, point, lane };
-        let (mut found, mut end) = scan.run(*tail, findings);
-        if let Some(last) = found.last()
-            && !scan.data_is_sound(last)
-        {
-            findings.add(Code::RecordUnfinished, || format!("lane {lane}, LSN {}", last.lsn));
-            end = end.saturating_sub(last.ring_bytes);
-            found.pop();
-        }
-        let checks = found.last().map_or(&[][..], |last| &last.checks);
+    for lane in lane::scan_all(pm, uuid, geometry, point, findings) {
+        let checks = lane.records.last().map_or(&[][..], |last| &last.checks);
         named.extend(checks.iter().map(|check| (check.offset, u64::from(check.length))));
-        ends.push(end);
-        records.append(&mut found);
+        ends.push(lane.end);
+        records.extend(lane.records);
     }
     records.sort_by_key(|record| record.lsn);
     if point.clean && !records.is_empty() {
@@ -184,88 +174,4 @@ fn checkpoints(
         findings.add(code, || damaged.join("; "));
     }
     sound
-}
-
-struct Scan<'a> {
-    pm: &'a dyn PmMedium,
-    uuid: &'a [u8; 16],
-    geometry: &'a Geometry,
-    point: &'a Checkpoint,
-    lane: u32,
-}
-
-impl Scan<'_> {
-    /// The valid records of the lane, none below the checkpoint, from a possible tail; and where they end.
-    fn run(&self, tail: u64, findings: &mut Findings) -> (Vec<Record>, u64) {
-        let (lane, size) = (self.lane, self.geometry.lane_size);
-        let mut records = Vec::new();
-        let end = tail.saturating_add(size);
-        let mut position = tail;
-        let mut last = Lsn(self.point.lsn.0.saturating_sub(1));
-        // Ends: every record takes at least one line.
-        while position < end {
-            let record = match self.record(position) {
-                Ok(Some(record)) if record.lsn > last => record,
-                Ok(_) => break,
-                Err(error) => {
-                    findings
-                        .add(Code::LaneUnreadable, || format!("lane {lane}, position {position}: {error}"));
-                    break;
-                }
-            };
-            last = record.lsn;
-            position = position.saturating_add(record.ring_bytes);
-            records.push(record);
-        }
-        (records, position)
-    }
-
-    fn record(&self, position: u64) -> Result<Option<Record>, MediaError> {
-        let mut header = [0; HEADER_SIZE];
-        self.ring(position, &mut header)?;
-        let Some(length) = plausible_length(&header, self.geometry.max_record()) else {
-            return Ok(None);
-        };
-        let mut bytes = vec![0; length];
-        self.ring(position, &mut bytes)?;
-        let seed = record_seed(self.uuid, self.lane, position, self.point.epoch);
-        Ok(Record::verify(bytes, seed, self.geometry.pm_size))
-    }
-
-    fn ring(&self, position: u64, into: &mut [u8]) -> Result<(), MediaError> {
-        let (base, size) = (self.geometry.lane_offset(self.lane), self.geometry.lane_size);
-        let at = position % size;
-        let first = into.len().min((size - at) as usize);
-        let (front, back) = into.split_at_mut(first);
-        self.pm.read(base.plus(at), front)?;
-        if !back.is_empty() {
-            self.pm.read(base, back)?;
-        }
-        Ok(())
-    }
-
-    /// T4, as recovery judges it: on the medium before any replay; what cannot be read keeps its record.
-    fn data_is_sound(&self, record: &Record) -> bool {
-        // No operation names more data than there is PM; a crafted record must not keep us busy.
-        let mut budget = self.geometry.pm_size;
-        let mut piece = vec![0; 64 << 10];
-        for check in &record.checks {
-            let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-            let (mut at, mut left) = (check.offset, u64::from(check.length));
-            let mut readable = true;
-            while left > 0 && readable {
-                let take = left.min(piece.len() as u64).min(budget);
-                let Some(into) = piece.get_mut(..take as usize).filter(|into| !into.is_empty()) else {
-                    return false;
-                };
-                readable = self.pm.read(at, into).is_ok();
-                digest.update(into);
-                (at, left, budget) = (at.plus(take), left - take, budget - take);
-            }
-            if readable && digest.finalize() as u32 != check.crc {
-                return false;
-            }
-        }
-        true
-    }
 }

@@ -19,6 +19,7 @@ pub mod lines;
 pub mod page;
 pub mod record;
 pub mod seal;
+pub mod record_damage;
 pub mod superblock;
 pub mod table;
 pub mod version;

@@ -2,12 +2,16 @@
 //!
 //! ```text
 //! 0  magic u32 | length u32 (bytes, unpadded)      16 CRC32C u32 | writes u16 | data checks u16
-//! 8  LSN u64                                       24 reserved u64 (zero)
+//! 8  LSN u64                                       24 witness u64: lane + 1 in the low 9 bits, position above
 //! 32 data checks: offset u64, length u32, CRC32C u32 each
 //!    writes: word u64 (offset in the low 48 bits, length in the high 16), bytes padded to 8
 //! ```
 //! A record starts at a multiple of 64 in the ring and may wrap around its end. Its CRC is taken
 //! with the seed of pool, lane, position and epoch standing in the CRC field.
+//!
+//! The witness names the record that was durable last, in whichever lane, when this one was written: it ends at that
+//! position of that lane. So the loss of a record shows even where its own lane holds nothing behind it (design T3).
+//! Pools written by programs without witnesses have zeros there.
 
 use crate::address::{Lsn, PmOffset};
 use crate::checksum::crc32c;
@@ -32,8 +36,36 @@ pub const fn padded(length: usize) -> u64 {
     (length as u64).next_multiple_of(RECORD_ALIGN)
 }
 
-/// Fills in the header of `record` (whose first [`HEADER_SIZE`] bytes are reserved for it).
-pub fn seal(record: &mut [u8], lsn: Lsn, writes: u16, checks: u16, seed: u32) {
+/// A durable position of a lane: a record ends there that was durable before the record that holds the witness was
+/// written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Witness {
+    /// The lane.
+    pub lane: u32,
+    /// Position after the durable record, a multiple of [`RECORD_ALIGN`].
+    pub position: u64,
+}
+
+/// Bits of a witness word that hold the lane.
+const WITNESS_LANE: u64 = (1 << 9) - 1;
+
+impl Witness {
+    /// The word in the header: the position counts units of [`RECORD_ALIGN`].
+    pub fn encode(self) -> u64 {
+        debug_assert!(self.position.is_multiple_of(RECORD_ALIGN) && u64::from(self.lane) < WITNESS_LANE);
+        ((self.position / RECORD_ALIGN) << 9) | (u64::from(self.lane) + 1)
+    }
+
+    /// Decodes the word; `None` when it is zero or names no lane.
+    pub fn decode(word: u64) -> Option<Witness> {
+        let lane = (word & WITNESS_LANE).checked_sub(1)? as u32;
+        Some(Witness { lane, position: (word >> 9) * RECORD_ALIGN })
+    }
+}
+
+/// Fills in the header of `record` (whose first [`HEADER_SIZE`] bytes are reserved for it). `witness` is an encoded
+/// [`Witness`] or zero.
+pub fn seal(record: &mut [u8], lsn: Lsn, writes: u16, checks: u16, seed: u32, witness: u64) {
     let length = record.len() as u32;
     let Some((header, _)) = record.split_first_chunk_mut::<HEADER_SIZE>() else {
         return;
@@ -43,7 +75,7 @@ pub fn seal(record: &mut [u8], lsn: Lsn, writes: u16, checks: u16, seed: u32) {
         u64::from(MAGIC) | u64::from(length) << 32,
         lsn.0,
         u64::from(seed) | u64::from(writes) << 32 | u64::from(checks) << 48,
-        0,
+        witness,
     ];
     for (place, word) in header.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *place = word.to_le_bytes();
@@ -86,6 +118,8 @@ pub struct Record {
     pub ring_bytes: u64,
     /// Data that must match if this is its lane's last record.
     pub checks: Vec<DataCheck>,
+    /// The position that was durable last when this record was written.
+    pub witness: Option<Witness>,
     bytes: Vec<u8>,
     writes_at: usize,
 }
@@ -96,6 +130,7 @@ impl Record {
         let field = |at: usize| bytes.get(at..at + 8).and_then(|s| s.first_chunk::<8>().copied());
         let lsn = Lsn(u64::from_le_bytes(field(8)?));
         let tail = u64::from_le_bytes(field(16)?);
+        let witness = Witness::decode(u64::from_le_bytes(field(24)?));
         let (crc, writes, check_count) = (tail as u32, (tail >> 32) as u16, (tail >> 48) as usize);
         bytes.get_mut(16..20)?.copy_from_slice(&seed.to_le_bytes());
         if crc32c(&bytes) != crc {
@@ -115,7 +150,7 @@ impl Record {
         }
         let ring_bytes = padded(bytes.len());
         let writes_at = HEADER_SIZE + DATA_CHECK_SIZE * check_count;
-        let record = Record { lsn, ring_bytes, checks, bytes, writes_at };
+        let record = Record { lsn, ring_bytes, checks, witness, bytes, writes_at };
         let mut seen = 0;
         let mut end = writes_at;
         for (offset, content) in record.writes() {

@@ -14,6 +14,7 @@ mod dirty_lines;
 pub mod error;
 pub mod lane;
 pub mod recovery;
+pub mod scan;
 pub mod transaction;
 pub mod wal;
 

@@ -8,7 +8,7 @@ use crate::transaction::Tx;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, padded, seal};
+use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Witness, padded, seal};
 use terrace_format::{Geometry, Lsn, PmOffset};
 use terrace_media::PmMedium;
 use terrace_runtime::planted::{Mistake, planted};
@@ -24,6 +24,8 @@ pub struct Wal {
     pub(crate) epoch: u64,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) next_lsn: AtomicU64,
+    /// The record that became durable last, as an encoded [`Witness`]: the next one, in whichever lane, tells of it.
+    pub(crate) last_durable: AtomicU64,
     pub(crate) checkpoint_lsn: AtomicU64,
     pub(crate) checkpoint: Mutex<CheckpointState>,
     /// Waiters for ring space (only when reservations of others fill all lanes).
@@ -336,7 +338,9 @@ impl Open<'_> {
         record.extend_from_slice(&EMPTY_HEADER);
         tx.encode(&mut record);
         let seed = lane::seed(&wal.pool_uuid, lane.index, state.head, wal.epoch);
-        seal(&mut record, self.lsn, writes, checks, seed);
+        // Acquire: behind the fence of the record that it names.
+        let witness = wal.last_durable.load(Ordering::Acquire);
+        seal(&mut record, self.lsn, writes, checks, seed, witness);
         let ring_bytes = padded(record.len());
         record.resize(ring_bytes as usize, 0);
         let streamed = if planted(Mistake::CommitMarkFirst) {
@@ -353,6 +357,8 @@ impl Open<'_> {
             wal.pm.order();
         }
         state.head += ring_bytes;
+        let durable = Witness { lane: lane.index, position: state.head };
+        wal.last_durable.store(durable.encode(), Ordering::Release);
         state.last_lsn = self.lsn;
         lane.set_named(tx.checks());
         Ok(())

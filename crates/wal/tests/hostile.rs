@@ -54,7 +54,7 @@ fn record(
         bytes.resize(bytes.len().next_multiple_of(8), 0);
     }
     let seed = record_seed(&UUID, lane, position, 2);
-    seal(&mut bytes, Lsn(lsn), writes.len() as u16, checks.len() as u16, seed);
+    seal(&mut bytes, Lsn(lsn), writes.len() as u16, checks.len() as u16, seed, 0);
     let g = geometry();
     for (index, byte) in bytes.iter().enumerate() {
         let at = g.lane_offset(lane).plus(position.wrapping_add(index as u64) % g.lane_size);

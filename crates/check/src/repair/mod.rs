@@ -151,13 +151,15 @@ fn run(
 }
 
 /// Codes that only a new checkpoint makes go away.
-const OF_THE_LOG: [Code; 8] = [
+const OF_THE_LOG: [Code; 10] = [
     Code::CheckpointLost,
     Code::CheckpointsDiffer,
     Code::CheckpointClean,
     Code::CheckpointNumber,
     Code::LaneTail,
     Code::LaneUnreadable,
+    Code::LaneDamaged,
+    Code::RecordBit,
     Code::RecordTarget,
     Code::RecordLsn,
 ];
@@ -174,6 +176,9 @@ fn rebuild(
     let mut log = log::for_repair(&*devices.pm, &superblock.uuid, &geometry, &mut of_the_log);
     let of_the_log = of_the_log.into_report(Summary::default());
     log.clear_lanes |= of_the_log.has(Code::LaneUnreadable);
+    for finding in of_the_log.findings.iter().filter(|finding| finding.code == Code::LaneDamaged) {
+        actions.add(format!("cut, and lost: {}", finding.detail));
+    }
     let unreadable = CHECKPOINT_COPIES.iter().any(|copy| {
         let mut block = [0; terrace_format::BLOCK_SIZE as usize];
         devices.pm.read(copy.offset(), &mut block).is_err()

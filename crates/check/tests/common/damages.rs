@@ -3,6 +3,8 @@
 use super::*;
 use terrace_check::Code::{self, *};
 use terrace_format::checkpoint::FAR;
+use terrace_format::geometry::ROOTS_BLOCK;
+use terrace_format::record::Witness;
 use terrace_format::version::METADATA_BELOW;
 
 pub type Damage = (Code, fn(&mut Image));
@@ -89,7 +91,32 @@ pub const LOG: &[Damage] = &[
         i.record(0, 0, 20, &[], &[]);
         i.record(1, 0, 20, &[], &[]);
     }),
+    // A flipped bit ended the lane without a word, and all behind it was lost.
+    (LaneDamaged, |i| {
+        let second = i.record(0, 0, 20, &[], &[]);
+        i.record(0, second, 21, &[], &[(ROOTS_BLOCK.offset().plus(4088), &[0; 8])]);
+        flip_record(i, 0, 0, 9);
+    }),
+    (LaneDamaged, |i| {
+        // Not in place, and no word of it is zero but for the flip.
+        i.record(0, 0, 20, &[], &[(ROOTS_BLOCK.offset().plus(4088), &[7; 8])]);
+        flip_record(i, 0, 0, 42);
+    }),
+    (LaneDamaged, |i| {
+        let witness = Witness { lane: 0, position: 64 }.encode();
+        i.witness(1, 0, 20, witness);
+    }),
+    (RecordBit, |i| {
+        i.record(0, 0, 20, &[], &[(ROOTS_BLOCK.offset().plus(4088), &[0; 8])]);
+        flip_record(i, 0, 0, 9);
+    }),
 ];
+
+/// Flips the lowest bit of a byte of a lane.
+fn flip_record(i: &mut Image, lane: u32, position: u64, byte: u64) {
+    let place = i.geometry.lane_offset(lane).plus((position + byte) % i.geometry.lane_size);
+    i.pm[place.0 as usize] ^= 1;
+}
 
 pub const BLOCKS: &[Damage] = &[
     (TableOwner, |i| i.put_u64(i.geometry.table_entry(PmBlock(400)), 1)),

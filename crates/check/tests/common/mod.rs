@@ -463,12 +463,20 @@ impl Image {
             record.resize(record.len().next_multiple_of(8), 0);
         }
         let seed = record_seed(&UUID, lane, position, 3);
-        seal(&mut record, Lsn(lsn), writes.len() as u16, checks.len() as u16, seed);
+        seal(&mut record, Lsn(lsn), writes.len() as u16, checks.len() as u16, seed, 0);
         for (at, byte) in (position..).zip(&record) {
             let place = self.geometry.lane_offset(lane).plus(at % self.geometry.lane_size);
             self.pm[place.0 as usize] = *byte;
         }
         position + (record.len() as u64).next_multiple_of(64)
+    }
+
+    /// Puts an empty record that witnesses the position of a lane.
+    pub fn witness(&mut self, lane: u32, position: u64, lsn: u64, witness: u64) {
+        let mut record = vec![0; HEADER_SIZE];
+        let seed = record_seed(&UUID, lane, position, 3);
+        seal(&mut record, Lsn(lsn), 0, 0, seed, witness);
+        self.put(self.geometry.lane_offset(lane).plus(position % self.geometry.lane_size), &record);
     }
 
     pub fn put(&mut self, offset: PmOffset, bytes: &[u8]) {

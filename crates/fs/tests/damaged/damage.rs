@@ -232,7 +232,7 @@ impl<'a> Damaged<'a> {
         };
         let (uuid, epoch) = (&self.sound.superblock.uuid, self.sound.checkpoint.epoch);
         let seed = record_seed(uuid, lane as u32, position, epoch);
-        seal(&mut bytes, Lsn(lsn), writes as u16, checks as u16, seed);
+        seal(&mut bytes, Lsn(lsn), writes as u16, checks as u16, seed, 0);
         self.tell(format!(" lane {lane}, {} bytes", bytes.len()));
         if bytes.len() as u64 <= self.sound.geometry.lane_size {
             self.put_record(lane as u32, position, &bytes);

@@ -1,0 +1,275 @@
+//! One lane: its valid records, and whether it ends where a crash cut it off or where it was damaged (design T3), read
+//! independently of crates/wal.
+
+use crate::code::Code;
+use crate::report::Findings;
+use crc_fast::{CrcAlgorithm, Digest};
+use std::collections::BTreeSet;
+use terrace_format::checkpoint::{Checkpoint, FAR};
+use terrace_format::checksum::record_seed;
+use terrace_format::inode::{SLOT_SIZE, SLOTS_PER_PAGE};
+use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, Witness, header_lsn, plausible_length};
+use terrace_format::record_damage::{OneBitAway, one_bit_away};
+use terrace_format::table::{Owner, PageKind, TABLE_ENTRY_SIZE};
+use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmBlock, PmOffset};
+use terrace_media::{MediaError, PmMedium};
+
+/// The search behind a lane's end reads so many times the lane at most.
+const SEARCH_FACTOR: u64 = 256;
+/// Inodes that are named one by one.
+const NAMED: usize = 20;
+
+/// One lane as a mount will find it.
+pub(crate) struct Lane {
+    /// The records that count.
+    pub records: Vec<Record>,
+    /// Position after them.
+    pub end: u64,
+    /// Valid records behind the first place where there is none.
+    behind: Vec<Record>,
+    /// Position that the lane is known to have reached durably.
+    reached: u64,
+    unreadable: bool,
+}
+
+/// Scans all lanes; all that is lost by damage is a finding.
+pub(crate) fn scan_all(
+    pm: &dyn PmMedium,
+    uuid: &[u8; 16],
+    geometry: &Geometry,
+    point: &Checkpoint,
+    findings: &mut Findings,
+) -> Vec<Lane> {
+    let tails = (0..geometry.lane_count).zip(&point.tails);
+    let scans: Vec<_> =
+        tails.map(|(lane, tail)| Scan { pm, uuid, geometry, point, lane, tail: *tail }).collect();
+    let mut lanes: Vec<Lane> = scans.iter().map(|scan| scan.run(findings)).collect();
+    let records = lanes.iter().flat_map(|lane| lane.records.iter().chain(&lane.behind));
+    let witnesses: Vec<Witness> = records.filter_map(|record| record.witness).collect();
+    for Witness { lane, position } in witnesses {
+        if let Some(lane) = lanes.get_mut(lane as usize) {
+            lane.reached = lane.reached.max(position);
+        }
+    }
+    for (scan, lane) in scans.iter().zip(&mut lanes) {
+        let unfinished = lane.records.pop_if(|last| lane.reached < lane.end && !scan.data_is_sound(last));
+        if let Some(record) = unfinished {
+            findings.add(Code::RecordUnfinished, || format!("lane {}, LSN {}", scan.lane, record.lsn));
+            lane.end = lane.end.saturating_sub(record.ring_bytes);
+        }
+        scan.judge_end(lane, findings);
+    }
+    lanes
+}
+
+/// The inodes that records change, as far as they and the block table tell, in words.
+fn touched(pm: &dyn PmMedium, geometry: &Geometry, records: &[Record]) -> String {
+    let mut inodes = BTreeSet::new();
+    for (offset, content) in records.iter().flat_map(Record::writes) {
+        inodes.extend(inodes_at(pm, geometry, offset, content));
+    }
+    let named: Vec<String> = inodes.iter().take(NAMED).map(u64::to_string).collect();
+    match inodes.len().saturating_sub(named.len()) {
+        0 if named.is_empty() => "no inode that can be named".into(),
+        0 => format!("inodes {}", named.join(", ")),
+        more => format!("inodes {} and {more} more", named.join(", ")),
+    }
+}
+
+/// The inodes that bytes at an offset concern: as owners in the block table, as slots, or by the map node they lie in.
+fn inodes_at(pm: &dyn PmMedium, geometry: &Geometry, offset: PmOffset, content: &[u8]) -> Vec<u64> {
+    let table =
+        geometry.table_offset()..geometry.table_offset().plus(geometry.block_count() * TABLE_ENTRY_SIZE);
+    if table.contains(&offset) {
+        let entries = content.chunks(TABLE_ENTRY_SIZE as usize);
+        let words =
+            entries.filter_map(|entry| entry.first_chunk::<8>().map(|word| u64::from_le_bytes(*word)));
+        return words.filter_map(file_of).collect();
+    }
+    let block = PmBlock(offset.0 / BLOCK_SIZE);
+    let owner = pm.load_u64(geometry.table_entry(block)).ok().and_then(Owner::decode);
+    match owner {
+        Some(Owner::Page { kind: PageKind::InodePage, datum }) => {
+            vec![u64::from(datum) * SLOTS_PER_PAGE + offset.0 % BLOCK_SIZE / SLOT_SIZE]
+        }
+        Some(Owner::Page { kind: PageKind::MapNode, datum }) => vec![datum.into()],
+        _ => Vec::new(),
+    }
+}
+
+fn file_of(word: u64) -> Option<u64> {
+    match Owner::decode(word) {
+        Some(Owner::File { ino, .. }) => Some(ino.0),
+        Some(Owner::Page { kind: PageKind::MapNode, datum }) => Some(datum.into()),
+        _ => None,
+    }
+}
+
+struct Scan<'a> {
+    pm: &'a dyn PmMedium,
+    uuid: &'a [u8; 16],
+    geometry: &'a Geometry,
+    point: &'a Checkpoint,
+    lane: u32,
+    tail: u64,
+}
+
+impl Scan<'_> {
+    /// The valid records of the lane, none below the checkpoint, from a possible tail; and where they end.
+    fn run(&self, findings: &mut Findings) -> Lane {
+        let lane = self.lane;
+        let mut records = Vec::new();
+        let end = self.tail.saturating_add(self.geometry.lane_size);
+        let mut position = self.tail;
+        let mut last = Lsn(self.point.lsn.0.saturating_sub(1));
+        let mut unreadable = false;
+        // Ends: every record takes at least one line.
+        while position < end {
+            let record = match self.record(position) {
+                Ok(Some(record)) if record.lsn > last => record,
+                Ok(_) => break,
+                Err(error) => {
+                    findings
+                        .add(Code::LaneUnreadable, || format!("lane {lane}, position {position}: {error}"));
+                    unreadable = true;
+                    break;
+                }
+            };
+            last = record.lsn;
+            position = position.saturating_add(record.ring_bytes);
+            records.push(record);
+        }
+        // Behind a line that cannot be read the lane is refused as it is.
+        let behind = if unreadable { Vec::new() } else { self.behind(position, end, last) };
+        Lane { records, end: position, behind, reached: 0, unreadable }
+    }
+
+    /// Valid records behind a position where there is none: their lane was damaged, since a record is appended only
+    /// behind the fence of the one before it.
+    fn behind(&self, from: u64, end: u64, mut last: Lsn) -> Vec<Record> {
+        let mut records: Vec<Record> = Vec::new();
+        let mut position = from;
+        let mut budget = self.geometry.lane_size.saturating_mul(SEARCH_FACTOR);
+        while position < end && budget > 0 && !self.point.clean {
+            let mut header = [0; HEADER_SIZE];
+            let readable = self.ring(position, &mut header).is_ok();
+            let possible = readable && header_lsn(&header) > last && header_lsn(&header).0 < FAR;
+            let length = plausible_length(&header, self.geometry.max_record()).filter(|_| possible);
+            budget = budget.saturating_sub(length.map_or(0, |length| length as u64));
+            match length.and_then(|_| self.record(position).ok().flatten()) {
+                Some(record) => {
+                    last = record.lsn;
+                    position = position.saturating_add(record.ring_bytes);
+                    records.push(record);
+                }
+                None => position += RECORD_ALIGN,
+            }
+        }
+        records
+    }
+
+    /// Judges how the lane ends: cut off by a crash, or damaged (T3).
+    fn judge_end(&self, lane: &mut Lane, findings: &mut Findings) {
+        let (index, position) = (self.lane, lane.end);
+        if lane.unreadable {
+            return;
+        }
+        let lost = if !lane.behind.is_empty() {
+            let of_inodes = touched(self.pm, self.geometry, &lane.behind);
+            let bounds = lane.behind.first().zip(lane.behind.last());
+            let (first, last) = bounds.map_or((Lsn(0), Lsn(0)), |(first, last)| (first.lsn, last.lsn));
+            let count = lane.behind.len();
+            format!("a damaged record and {count} behind it (LSN {first} to {last}), of {of_inodes}")
+        } else if lane.reached > position {
+            format!("{} bytes of damaged records, known from another lane", lane.reached - position)
+        } else if let Some(OneBitAway { record, may_be_torn }) = self.one_bit_away(lane) {
+            let shows = |(offset, content): &(PmOffset, &[u8])| {
+                let mut found = vec![0; content.len()];
+                self.pm.read(*offset, &mut found).is_ok() && found == *content
+            };
+            let (there, writes) = (record.writes().filter(shows).count(), record.writes().count());
+            let lsn = record.lsn;
+            if there == writes {
+                findings.add(Code::RecordBit, || format!("lane {index}, position {position}, LSN {lsn}"));
+                lane.end = position.saturating_add(record.ring_bytes);
+                lane.records.push(record);
+                return;
+            }
+            if may_be_torn && there == 0 {
+                return;
+            }
+            let of_inodes = touched(self.pm, self.geometry, std::slice::from_ref(&record));
+            format!("the record of LSN {lsn}, which has a wrong bit, of {of_inodes}")
+        } else {
+            return;
+        };
+        findings.add(Code::LaneDamaged, || format!("lane {index}, position {position}: {lost}"));
+    }
+
+    /// The record that one wrong bit hides at the lane's end, unless its data shows that its write was cut off.
+    fn one_bit_away(&self, lane: &Lane) -> Option<OneBitAway> {
+        if self.point.clean || lane.end >= self.tail.saturating_add(self.geometry.lane_size) {
+            return None;
+        }
+        let mut header = [0; HEADER_SIZE];
+        self.ring(lane.end, &mut header).ok()?;
+        let read = |length| {
+            let mut bytes = vec![0; length];
+            self.ring(lane.end, &mut bytes).map(|()| bytes)
+        };
+        let last = lane.records.last().map_or(self.point.lsn.0.saturating_sub(1), |record| record.lsn.0);
+        let seed = record_seed(self.uuid, self.lane, lane.end, self.point.epoch);
+        let sizes = (self.geometry.max_record(), self.geometry.pm_size);
+        let found = one_bit_away(&header, sizes, seed, Lsn(last), read).ok()??;
+        self.data_is_sound(&found.record).then_some(found)
+    }
+
+    fn record(&self, position: u64) -> Result<Option<Record>, MediaError> {
+        let mut header = [0; HEADER_SIZE];
+        self.ring(position, &mut header)?;
+        let Some(length) = plausible_length(&header, self.geometry.max_record()) else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; length];
+        self.ring(position, &mut bytes)?;
+        let seed = record_seed(self.uuid, self.lane, position, self.point.epoch);
+        Ok(Record::verify(bytes, seed, self.geometry.pm_size))
+    }
+
+    fn ring(&self, position: u64, into: &mut [u8]) -> Result<(), MediaError> {
+        let (base, size) = (self.geometry.lane_offset(self.lane), self.geometry.lane_size);
+        let at = position % size;
+        let first = into.len().min((size - at) as usize);
+        let (front, back) = into.split_at_mut(first);
+        self.pm.read(base.plus(at), front)?;
+        if !back.is_empty() {
+            self.pm.read(base, back)?;
+        }
+        Ok(())
+    }
+
+    /// T4, as recovery judges it: on the medium before any replay; what cannot be read keeps its record.
+    fn data_is_sound(&self, record: &Record) -> bool {
+        // No operation names more data than there is PM; a crafted record must not keep us busy.
+        let mut budget = self.geometry.pm_size;
+        let mut piece = vec![0; 64 << 10];
+        for check in &record.checks {
+            let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+            let (mut at, mut left) = (check.offset, u64::from(check.length));
+            let mut readable = true;
+            while left > 0 && readable {
+                let take = left.min(piece.len() as u64).min(budget);
+                let Some(into) = piece.get_mut(..take as usize).filter(|into| !into.is_empty()) else {
+                    return false;
+                };
+                readable = self.pm.read(at, into).is_ok();
+                digest.update(into);
+                (at, left, budget) = (at.plus(take), left - take, budget - take);
+            }
+            if readable && digest.finalize() as u32 != check.crc {
+                return false;
+            }
+        }
+        true
+    }
+}
