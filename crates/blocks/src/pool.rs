@@ -257,6 +257,9 @@ impl BlockPool {
     /// Logs a block's owner.
     pub fn set_owner(&self, tx: &mut Tx, block: PmBlock, owner: Owner) {
         let mask = if owner == Owner::Free { 0 } else { MASK_FULL };
+        if matches!(owner, Owner::Page { .. }) {
+            self.wal.checksums().open(block);
+        }
         tx.write_words(self.wal.geometry().table_entry(block), [U64::new(owner.encode()), U64::new(mask)]);
     }
 
@@ -264,6 +267,9 @@ impl BlockPool {
     pub fn set_owners(&self, tx: &mut Tx, first: PmBlock, owners: &[(Owner, LineMask)]) {
         let mut entries: SmallVec<[u8; 256]> = SmallVec::new();
         for (block, (owner, lines)) in (first.0..).zip(owners) {
+            if matches!(owner, Owner::Page { .. }) {
+                self.wal.checksums().open(PmBlock(block));
+            }
             if !lines.is_full() {
                 // Before anybody can see the block. If the transaction is given up, the next claim takes it back.
                 self.descriptor(PmBlock(block)).set_partial(true);
@@ -290,7 +296,9 @@ impl BlockPool {
         if descriptor.state() != State::Unknown && !descriptor.may_be_partial() {
             return Ok(LineMask::FULL);
         }
-        let lines = LineMask(self.wal.pm().load_u64(self.wal.geometry().table_entry(block).plus(8))?);
+        let at = self.wal.geometry().table_entry(block);
+        self.wal.checksums().ensure_range(at, TABLE_ENTRY_SIZE as usize)?;
+        let lines = LineMask(self.wal.pm().load_u64(at.plus(8))?);
         if lines.is_empty() {
             let site = format!("block table entry {block}");
             return Err(Corrupt::new(site, "lines of an owned block", "none").into());
@@ -397,7 +405,9 @@ impl BlockPool {
             return Ok(false);
         }
         let mut entries = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
-        if self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(start)), &mut entries).is_err() {
+        let at = self.wal.geometry().table_entry(PmBlock(start));
+        let sound = self.wal.checksums().ensure_range(at, entries.len()).is_ok();
+        if !sound || self.wal.pm().read(at, &mut entries).is_err() {
             self.read_entries(start, &mut entries);
         }
         for (block, entry) in (start..end).zip(entries.as_chunks::<16>().0) {
@@ -425,10 +435,12 @@ impl BlockPool {
     fn read_entries(&self, start: u64, entries: &mut [u8]) {
         let mut unreadable = 0;
         for (block, entry) in (start..).zip(entries.as_chunks_mut::<16>().0) {
-            if let Err(error) = self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(block)), entry) {
+            let at = self.wal.geometry().table_entry(PmBlock(block));
+            let sound = self.wal.checksums().ensure_range(at, entry.len());
+            if let Err(error) = sound.and_then(|()| Ok(self.wal.pm().read(at, entry)?)) {
                 *entry = [0xff; 16];
                 unreadable += 1;
-                self.unreadable.lock().get_or_insert(error.into());
+                self.unreadable.lock().get_or_insert(error);
             }
         }
         tracing::error!("{unreadable} entries of the block table cannot be read, from block {start} on");
@@ -447,7 +459,9 @@ impl BlockPool {
         while start < self.count {
             let end = (start + REGION).min(self.count);
             let part = &mut entries[..((end - start) * TABLE_ENTRY_SIZE) as usize];
-            if self.wal.pm().read(self.wal.geometry().table_entry(PmBlock(start)), part).is_ok() {
+            let at = self.wal.geometry().table_entry(PmBlock(start));
+            let sound = self.wal.checksums().ensure_range(at, part.len()).is_ok();
+            if sound && self.wal.pm().read(at, part).is_ok() {
                 for (block, entry) in (start..end).zip(part.as_chunks::<16>().0) {
                     let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
                     let descriptor = self.descriptor(PmBlock(block));
@@ -468,7 +482,9 @@ impl BlockPool {
     /// # Errors
     /// The medium's; an owner word that cannot be.
     pub fn owner(&self, block: PmBlock) -> Result<Owner> {
-        let word = self.wal.pm().load_u64(self.wal.geometry().table_entry(block))?;
+        let at = self.wal.geometry().table_entry(block);
+        self.wal.checksums().ensure_range(at, TABLE_ENTRY_SIZE as usize)?;
+        let word = self.wal.pm().load_u64(at)?;
         Owner::decode(word).ok_or_else(|| {
             let site = format!("block table entry {block}");
             Corrupt::new(site, "a known owner", format!("{word:#x}")).into()

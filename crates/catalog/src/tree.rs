@@ -66,6 +66,9 @@ impl Catalog {
     pub(crate) fn pm(&self) -> &dyn PmMedium {
         &*self.pm
     }
+    fn checksums(&self) -> &terrace_wal::PageChecksums {
+        self.wal.checksums()
+    }
     /// Number of shards.
     pub fn shard_count(&self) -> u32 {
         self.shards.len() as u32
@@ -250,6 +253,7 @@ impl<'a> Reader<'a> {
     /// Reads a whole page.
     #[inline]
     pub(crate) fn bytes(&self, block: PmBlock, into: &mut [u8; PAGE_SIZE]) -> Result<()> {
+        self.catalog.checksums().ensure(block)?;
         let touched = self.overlay.and_then(|(tx, touched)| Some((tx, find(touched, block)?)));
         let Some((tx, touched)) = touched else {
             return Ok(self.catalog.pm().read(block.offset(), into)?);

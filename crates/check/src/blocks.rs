@@ -74,6 +74,9 @@ impl Checker<'_> {
         if owner != Owner::Free && mask != MASK_FULL {
             self.partial_entry(block, owner, mask);
         }
+        if !fixed && matches!(owner, Owner::Page { .. }) {
+            self.compare_page(PmBlock(block), Some(owner));
+        }
         let counts = &mut self.summary.pm_blocks;
         *match owner {
             Owner::Free => &mut counts.free,

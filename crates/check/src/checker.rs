@@ -164,6 +164,7 @@ impl<'a> Checker<'a> {
         let regions = self.geometry.block_count().div_ceil(crate::blocks::REGION);
         self.progress.1 = pages.min(self.geometry.block_count()) + shards + regions;
         self.device_headers();
+        self.fixed_checksums();
         self.inode_file();
         self.catalog();
         // Who counts what is missing would find too little of everything.

@@ -110,8 +110,14 @@ codes! {
         "the lane is cut there; the records before it are replayed, and all that is lost is said";
     RecordBit 127 Error "A lane's last record has one wrong bit; all that it changed is in place, and it counts."
         "replayed as by a mount, a new checkpoint";
+    RecordInDoubt 128 Note "A lane ends in a record that is valid but for one bit, and not in place: a write cut off by a crash, undone, or a damaged bit, and its change is lost."
+        "a note; undone as by a mount";
     PmUnreadable 131 Error "A range of PM cannot be read."
         "metadata is rebuilt from what else knows of it; data stays unreadable";
+    PageChecksum 132 Error "A metadata page does not match its checksum; reads of it give EIO."
+        "judged by its structure; fields that no structure tells stay as they are, and the page is named";
+    ChecksumWord 133 Error "The checksum word of a metadata page is damaged; the page counts as open."
+        "opened";
     TableOwner 201 Error "An owner word of the block table does not decode."
         "from the maps and trees";
     TableMask 202 Error "The line mask of an owned block is neither all ones nor one that a partial shadow can have."

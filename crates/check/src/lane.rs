@@ -9,7 +9,7 @@ use terrace_format::checkpoint::{Checkpoint, FAR};
 use terrace_format::checksum::record_seed;
 use terrace_format::inode::{SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, Witness, header_lsn, plausible_length};
-use terrace_format::record_damage::{OneBitAway, one_bit_away};
+use terrace_format::record_damage::one_bit_away;
 use terrace_format::table::{Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmBlock, PmOffset};
 use terrace_media::{MediaError, PmMedium};
@@ -182,32 +182,34 @@ impl Scan<'_> {
             format!("a damaged record and {count} behind it (LSN {first} to {last}), of {of_inodes}")
         } else if lane.reached > position {
             format!("{} bytes of damaged records, known from another lane", lane.reached - position)
-        } else if let Some(OneBitAway { record, may_be_torn }) = self.one_bit_away(lane) {
-            let shows = |(offset, content): &(PmOffset, &[u8])| {
-                let mut found = vec![0; content.len()];
-                self.pm.read(*offset, &mut found).is_ok() && found == *content
-            };
-            let (there, writes) = (record.writes().filter(shows).count(), record.writes().count());
-            let lsn = record.lsn;
-            if there == writes {
-                findings.add(Code::RecordBit, || format!("lane {index}, position {position}, LSN {lsn}"));
-                lane.end = position.saturating_add(record.ring_bytes);
-                lane.records.push(record);
-                return;
-            }
-            if may_be_torn && there == 0 {
-                return;
-            }
-            let of_inodes = touched(self.pm, self.geometry, std::slice::from_ref(&record));
-            format!("the record of LSN {lsn}, which has a wrong bit, of {of_inodes}")
         } else {
+            if let Some(record) = self.one_bit_away(lane) {
+                self.judge_one_bit(lane, record, findings);
+            }
             return;
         };
         findings.add(Code::LaneDamaged, || format!("lane {index}, position {position}: {lost}"));
     }
 
+    /// A last record with one wrong bit counts where all that it writes is in place.
+    fn judge_one_bit(&self, lane: &mut Lane, record: Record, findings: &mut Findings) {
+        let shows = |(offset, content): (PmOffset, &[u8])| {
+            let mut found = vec![0; content.len()];
+            self.pm.read(offset, &mut found).is_ok() && found == content
+        };
+        let site = || format!("lane {}, position {}, LSN {}", self.lane, lane.end, record.lsn);
+        if !record.writes().all(shows) {
+            let of_inodes = touched(self.pm, self.geometry, std::slice::from_ref(&record));
+            findings.add(Code::RecordInDoubt, || format!("{}, of {of_inodes}", site()));
+            return;
+        }
+        findings.add(Code::RecordBit, site);
+        lane.end = lane.end.saturating_add(record.ring_bytes);
+        lane.records.push(record);
+    }
+
     /// The record that one wrong bit hides at the lane's end, unless its data shows that its write was cut off.
-    fn one_bit_away(&self, lane: &Lane) -> Option<OneBitAway> {
+    fn one_bit_away(&self, lane: &Lane) -> Option<Record> {
         if self.point.clean || lane.end >= self.tail.saturating_add(self.geometry.lane_size) {
             return None;
         }
@@ -221,7 +223,7 @@ impl Scan<'_> {
         let seed = record_seed(self.uuid, self.lane, lane.end, self.point.epoch);
         let sizes = (self.geometry.max_record(), self.geometry.pm_size);
         let found = one_bit_away(&header, sizes, seed, Lsn(last), read).ok()??;
-        self.data_is_sound(&found.record).then_some(found)
+        self.data_is_sound(&found).then_some(found)
     }
 
     fn record(&self, position: u64) -> Result<Option<Record>, MediaError> {

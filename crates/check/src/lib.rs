@@ -17,6 +17,7 @@ mod bitmap;
 mod blocks;
 mod catalog;
 mod checker;
+mod checksums;
 pub mod code;
 mod cold;
 mod file_map;

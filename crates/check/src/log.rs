@@ -1,12 +1,14 @@
 //! Checkpoint and lanes: the set of valid records as recovery will find it (design T3, T4, T5, T8), read
 //! independently of crates/wal.
 
+use crate::checksums;
 use crate::code::Code;
 use crate::lane;
 use crate::overlay::Overlay;
 use crate::report::Findings;
 use terrace_format::checkpoint::{Checkpoint, FAR};
 use terrace_format::geometry::CHECKPOINT_COPIES;
+use terrace_format::page_checksum::new_pages;
 use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, header_lsn, plausible_length};
 use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmOffset};
 use terrace_media::PmMedium;
@@ -122,6 +124,10 @@ fn replay(
                 continue;
             }
             overlay.write(offset, content);
+            checksums::open(&mut overlay, geometry, offset, content.len());
+            for page in new_pages(geometry, offset, content) {
+                checksums::open(&mut overlay, geometry, page.offset(), 1);
+            }
         }
     }
     let highest = records.iter().map(|record| record.lsn).filter(|lsn| lsn.0 < FAR).max();

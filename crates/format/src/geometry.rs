@@ -3,7 +3,7 @@
 //! ```text
 //! block 0..2   superblock, copy A      block 4  checkpoint, copy A    block 6  roots
 //! block 2..4   superblock, copy B      block 5  checkpoint, copy B    block 7  spare
-//! block 8..    lanes, block table, pool of blocks
+//! block 8..    lanes, block table, checksum words (feature page-checksums), pool of blocks
 //! ```
 
 use crate::address::{BLOCK_SIZE, PmBlock, PmOffset};
@@ -21,6 +21,9 @@ pub const CHECKPOINT_COPIES: [PmBlock; 2] = [PmBlock(4), PmBlock(5)];
 pub const ROOTS_BLOCK: PmBlock = PmBlock(6);
 /// First block of the lanes.
 pub const LANES_BLOCK: PmBlock = PmBlock(8);
+
+/// Bytes of a block's word in the area of checksums.
+pub const CHECKSUM_WORD_SIZE: u64 = 8;
 
 /// Smallest PM that mkfs accepts.
 pub const MIN_PM_SIZE: u64 = 2 << 20;
@@ -45,6 +48,8 @@ pub struct Geometry {
     pub catalog_shards: u32,
     /// Blocks of a chunk, the largest contiguous allocation on a lower tier.
     pub chunk_blocks: u32,
+    /// Whether metadata pages have checksums (feature page-checksums).
+    pub checksummed: bool,
 }
 
 impl Geometry {
@@ -72,7 +77,8 @@ impl Geometry {
         let lane_size =
             (budget / u64::from(lane_count)).clamp(MIN_LANE_SIZE, 1 << 20) / BLOCK_SIZE * BLOCK_SIZE;
         let catalog_shards = if pm_size < (64 << 20) { 4 } else { 64 };
-        let geometry = Geometry { pm_size, lane_count, lane_size, catalog_shards, chunk_blocks };
+        let geometry =
+            Geometry { pm_size, lane_count, lane_size, catalog_shards, chunk_blocks, checksummed: true };
         geometry.verify().map_err(|corrupt| corrupt.to_string())?;
         Ok(geometry)
     }
@@ -125,10 +131,26 @@ impl Geometry {
     pub fn table_entry(&self, block: PmBlock) -> PmOffset {
         self.table_offset().plus(block.0 * TABLE_ENTRY_SIZE)
     }
+    /// One past the last byte of the block table.
+    pub fn table_end(&self) -> PmOffset {
+        self.table_offset().plus(self.block_count() * TABLE_ENTRY_SIZE)
+    }
+    /// Whether a block holds entries of the block table.
+    pub fn is_table(&self, block: PmBlock) -> bool {
+        (self.table_offset()..self.table_end()).contains(&block.offset())
+    }
+    /// First byte of the checksum words: behind the block that holds the last entry of the block table.
+    pub fn checksums_offset(&self) -> PmOffset {
+        PmOffset(self.table_end().0.next_multiple_of(BLOCK_SIZE))
+    }
+    /// Address of a block's checksum word.
+    pub fn checksum_word(&self, block: PmBlock) -> PmOffset {
+        self.checksums_offset().plus(block.0 * CHECKSUM_WORD_SIZE)
+    }
     /// First block that is handed out; everything before it is fixed area.
     pub fn first_pool_block(&self) -> PmBlock {
-        let end = self.table_offset().0 + self.block_count() * TABLE_ENTRY_SIZE;
-        PmBlock(end.div_ceil(BLOCK_SIZE))
+        let checksums = if self.checksummed { self.block_count() * CHECKSUM_WORD_SIZE } else { 0 };
+        PmBlock((self.checksums_offset().0 + checksums).div_ceil(BLOCK_SIZE))
     }
     /// Largest record in bytes (design T7).
     pub fn max_record(&self) -> u64 {
@@ -140,7 +162,8 @@ impl Geometry {
         let end = offset.0.saturating_add(length);
         let roots = ROOTS_BLOCK.offset();
         (offset >= roots && end <= roots.0 + BLOCK_SIZE)
-            || (offset >= self.table_offset() && end <= self.pm_size)
+            || (offset >= self.table_offset() && end <= self.table_end().0)
+            || (offset >= self.first_pool_block().offset() && end <= self.pm_size)
     }
     /// Address of the word that holds the root of the inode file's radix tree.
     pub fn inode_root(&self) -> PmOffset {
@@ -168,7 +191,8 @@ mod tests {
     fn smallest_pool_has_two_lanes_of_16_kib() {
         let geometry = Geometry::choose(2 << 20, 16).unwrap_or_else(|e| unreachable!("{e}"));
         assert_eq!((geometry.lane_count, geometry.lane_size), (2, 16 << 10));
-        assert_eq!(geometry.first_pool_block(), PmBlock(18));
+        assert_eq!(geometry.first_pool_block(), PmBlock(19));
+        assert_eq!(Geometry { checksummed: false, ..geometry }.first_pool_block(), PmBlock(18));
         assert!(Geometry::choose(1 << 20, 16).is_err());
     }
 

@@ -1,9 +1,8 @@
 //! Tells a record whose bytes were damaged from one whose write was cut off (design T3). Both fail their checksum.
 //!
 //! A record with one wrong bit has a checksum that differs from the expected one by what that bit alone changes, since a
-//! CRC is linear: about one torn record of 2^32 / bits looks so by chance. So such a record is never taken for valid by
-//! its bytes alone. Where the wrong bit leaves a word of zeros, nothing tells it from a word that was not written yet in
-//! a fresh lane: words become durable one by one.
+//! CRC is linear: about one torn record of 2^32 / bits looks so by chance, and more do where a word that was not written
+//! yet holds an older record's, which differs in one bit. So such a record is never taken for valid by its bytes alone.
 
 use crate::address::Lsn;
 use crate::checkpoint::FAR;
@@ -13,23 +12,12 @@ use std::ops::Range;
 
 /// Castagnoli's polynomial, reflected: what the last bit of a message changes in its CRC32C.
 const LAST_BIT: u32 = 0x82f6_3b78;
-/// Bytes that become durable together.
-const WORD: usize = 8;
 /// The first word, magic number and length: other lengths make other records.
 const FIRST_WORD: Range<usize> = 0..8;
 /// The checksum; while it is computed, the seed stands there.
 const CRC_FIELD: Range<usize> = 16..20;
 
-/// A record that is valid but for one bit.
-#[derive(Debug)]
-pub struct OneBitAway {
-    /// The record with that bit mended.
-    pub record: Record,
-    /// The word with the wrong bit is zero: it may be one that was never written.
-    pub may_be_torn: bool,
-}
-
-/// The record with an LSN above `after` that is valid but for one bit, if there is one. `header` are the bytes at its
+/// The record with an LSN above `after` that is valid but for one bit, with that bit mended, if there is one. `header` are the bytes at its
 /// place, `read` gives as many bytes from there as it is asked for.
 ///
 /// # Errors
@@ -40,7 +28,7 @@ pub fn one_bit_away<E>(
     seed: u32,
     after: Lsn,
     mut read: impl FnMut(usize) -> Result<Vec<u8>, E>,
-) -> Result<Option<OneBitAway>, E> {
+) -> Result<Option<Record>, E> {
     let possible = |record: &Record| record.lsn > after && record.lsn.0 < FAR;
     let lengths = (0..=64).map(|bit| flipped_header(header, bit));
     for (bit, header) in lengths.enumerate() {
@@ -50,10 +38,11 @@ pub fn one_bit_away<E>(
             *place = header;
         }
         // 64: the first word as it is, and the wrong bit somewhere behind it.
-        let zero_word = if bit == 64 { mend_one_bit(&mut bytes, seed) } else { Some(false) };
-        let Some(may_be_torn) = zero_word else { continue };
+        if bit == 64 && mend_one_bit(&mut bytes, seed).is_none() {
+            continue;
+        }
         if let Some(record) = Record::verify(bytes, seed, pm_size).filter(possible) {
-            return Ok(Some(OneBitAway { record, may_be_torn }));
+            return Ok(Some(record));
         }
     }
     Ok(None)
@@ -68,8 +57,8 @@ fn flipped_header(header: &[u8; HEADER_SIZE], bit: usize) -> [u8; HEADER_SIZE] {
     flipped
 }
 
-/// Flips the bit behind the first word that makes the checksum right, if one does; tells whether its word was zero.
-fn mend_one_bit(bytes: &mut [u8], seed: u32) -> Option<bool> {
+/// Flips the bit behind the first word that makes the checksum right, if one does.
+fn mend_one_bit(bytes: &mut [u8], seed: u32) -> Option<()> {
     let field = bytes.get_mut(CRC_FIELD)?;
     let found = u32::from_le_bytes(*field.first_chunk::<4>()?);
     field.copy_from_slice(&seed.to_le_bytes());
@@ -78,16 +67,14 @@ fn mend_one_bit(bytes: &mut [u8], seed: u32) -> Option<bool> {
     let mended = if in_field { found ^ wrong } else { found };
     bytes.get_mut(CRC_FIELD)?.copy_from_slice(&mended.to_le_bytes());
     if in_field {
-        return Some(false);
+        return Some(());
     }
     let (byte, bit) = bit_that_changes(wrong, bytes.len())?;
     if FIRST_WORD.contains(&byte) || CRC_FIELD.contains(&byte) {
         return None;
     }
-    let start = byte & !(WORD - 1);
-    let zero_word = bytes.get(start..start + WORD).is_some_and(|word| word == [0; WORD]);
     *bytes.get_mut(byte)? ^= 1 << bit;
-    Some(zero_word)
+    Some(())
 }
 
 /// The byte, and bit of it, whose change changes the CRC32C of `length` bytes by `difference`.
@@ -120,7 +107,7 @@ mod tests {
         bytes
     }
 
-    fn found(bytes: &[u8], after: u64) -> Option<OneBitAway> {
+    fn found(bytes: &[u8], after: u64) -> Option<Record> {
         let header = bytes.first_chunk::<HEADER_SIZE>()?;
         let read = |length: usize| {
             let mut read = bytes.to_vec();
@@ -136,9 +123,7 @@ mod tests {
         for bit in 0..8 * sound.len() {
             let mut flipped = sound.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            let mended = found(&flipped, 76).map(|found| (found.record.lsn, found.may_be_torn));
-            let zero = flipped[bit / 64 * 8..bit / 64 * 8 + 8] == [0; 8];
-            assert_eq!(mended, Some((Lsn(77), zero)), "bit {bit}");
+            assert_eq!(found(&flipped, 76).map(|record| record.lsn), Some(Lsn(77)), "bit {bit}");
             assert!(found(&flipped, 77).is_none(), "a record of an earlier lap, bit {bit}");
         }
     }

@@ -5,7 +5,7 @@ use crate::corrupt::Corrupt;
 use crate::geometry::Geometry;
 use crate::seal::SealKey;
 use crate::version::{
-    FORMAT_VERSION, INCOMPATIBLE, KEYED_SEALS, METADATA_BELOW, PARTIAL_SHADOWS, RADIX_MAP,
+    FORMAT_VERSION, INCOMPATIBLE, KEYED_SEALS, METADATA_BELOW, PAGE_CHECKSUMS, PARTIAL_SHADOWS, RADIX_MAP,
     READ_ONLY_COMPATIBLE, REPAIRING, known,
 };
 use zerocopy::little_endian::{U32, U64};
@@ -139,7 +139,8 @@ impl Superblock {
         let mut superblock = Superblock::new_zeroed();
         superblock.magic = MAGIC;
         superblock.version = FORMAT_VERSION.into();
-        superblock.incompatible = (RADIX_MAP | PARTIAL_SHADOWS).into();
+        let checksums = if geometry.checksummed { PAGE_CHECKSUMS } else { 0 };
+        superblock.incompatible = (RADIX_MAP | PARTIAL_SHADOWS | checksums).into();
         superblock.pm_size = geometry.pm_size.into();
         superblock.lane_size = geometry.lane_size.into();
         superblock.lane_count = geometry.lane_count.into();
@@ -256,6 +257,7 @@ impl Superblock {
             lane_size: self.lane_size.get(),
             catalog_shards: self.catalog_shards.get(),
             chunk_blocks: self.chunk_blocks.get(),
+            checksummed: self.incompatible.get() & PAGE_CHECKSUMS != 0,
         }
     }
 

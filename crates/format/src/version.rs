@@ -57,6 +57,11 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         name: "keyed-seals",
         sentence: "metadata pages and group summaries on lower tiers are sealed with a secret of the superblock",
     },
+    FeatureRow {
+        bit: PAGE_CHECKSUMS,
+        name: "page-checksums",
+        sentence: "metadata pages in PM have checksums in an area behind the block table",
+    },
 ];
 /// Incompatible feature: the radix map.
 pub const RADIX_MAP: u64 = 1;
@@ -68,6 +73,8 @@ pub const PARTIAL_SHADOWS: u64 = 4;
 pub const METADATA_BELOW: u64 = 8;
 /// Incompatible feature: seals under the superblock's secret (docs/decisions/0022). Set by mkfs.
 pub const KEYED_SEALS: u64 = 16;
+/// Incompatible feature: checksums of metadata pages in PM. Set by mkfs; the area moves the first block of the pool.
+pub const PAGE_CHECKSUMS: u64 = 32;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

@@ -30,7 +30,7 @@ use terrace_catalog::Catalog;
 use terrace_catalog::ChunkSpace;
 use terrace_catalog::dentry::NameHash;
 use terrace_format::device::{DeviceHeader, SUMMARY_ENTRIES};
-use terrace_format::geometry::{Geometry, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::geometry::{Geometry, ROOTS_BLOCK, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::inode::ORPHAN_LISTS;
 use terrace_format::superblock::{Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, TierId};
@@ -344,6 +344,7 @@ impl Fs {
         let slow =
             if devices.list.is_empty() || policy_id == PolicyKind::Static as u8 { 0 } else { usable / 16 };
         let steers = policy.steers_writes();
+        wal.checksums().ensure(ROOTS_BLOCK)?;
         let numbers = InodeNumbers::new(media.pm.load_u64(geometry.inode_pages())?);
         let has_below = superblock.has_metadata_below();
         let below: u64 = sizes.iter().map(|(_, blocks)| *blocks).sum();

@@ -332,6 +332,9 @@ impl ReclaimStep {
     }
 }
 
+/// Metadata pages are covered at each so many idle steps: a page has its second visit no sooner than that.
+const COVER_EVERY: u32 = 8;
+
 impl Step for ReclaimStep {
     fn name(&self) -> &'static str {
         "terrace-reclaim"
@@ -343,6 +346,9 @@ impl Step for ReclaimStep {
         }
         // Idle: let what was freed become free, and what is cached expire.
         self.idle_checks = self.idle_checks.wrapping_add(1);
+        if !self.fs.read_only && self.idle_checks.is_multiple_of(COVER_EVERY) {
+            self.fs.wal.cover_some();
+        }
         if !self.fs.read_only && !self.fs.wal.is_stopped() && self.fs.blocks.usage().quarantined > 0 {
             if let Err(error) = self.fs.wal.checkpoint_at_leisure() {
                 tracing::warn!("checkpoint: {error}");

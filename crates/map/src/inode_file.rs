@@ -50,7 +50,7 @@ impl InodeFileMap {
         match self.location(tx, page)? {
             None => Ok(None),
             Some(word) if is_below(word) => Err(PageBelow::Inodes { index: page }.into()),
-            Some(word) => self.tree.verify(word, "inode page").map(Some),
+            Some(word) => self.tree.node(word, "inode page").map(Some),
         }
     }
 

@@ -23,7 +23,7 @@ use terrace_format::record::write_size;
 use terrace_format::table::{Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock, PmOffset};
 use terrace_media::PmMedium;
-use terrace_wal::{Error, Result, Tx};
+use terrace_wal::{Error, PageChecksums, Result, Tx};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
@@ -97,6 +97,7 @@ pub(crate) struct Root {
 pub struct RadixTree {
     pub(crate) blocks: Arc<BlockPool>,
     pub(crate) pm: Arc<dyn PmMedium>,
+    checksums: Arc<PageChecksums>,
     first: u64,
     count: u64,
     direct: bool,
@@ -106,8 +107,9 @@ impl RadixTree {
     /// The radix trees of a pool.
     pub fn new(blocks: Arc<BlockPool>) -> RadixTree {
         let pm = Arc::clone(blocks.wal().pm());
+        let checksums = Arc::clone(blocks.wal().checksums());
         let (first, end) = (blocks.first_block().0, blocks.end_block().0);
-        RadixTree { blocks, pm, first, count: end - first, direct: end <= 1 << 31 }
+        RadixTree { blocks, pm, checksums, first, count: end - first, direct: end <= 1 << 31 }
     }
 
     /// `BlockPool::verify` with the sound case in line.
@@ -117,6 +119,14 @@ impl RadixTree {
             return Ok(PmBlock(block));
         }
         self.blocks.verify(PmBlock(block), site)
+    }
+
+    /// [`Self::verify`] of a node of a tree, which matches its checksum.
+    #[inline]
+    pub(crate) fn node(&self, block: u64, site: &'static str) -> Result<PmBlock> {
+        let node = self.verify(block, site)?;
+        self.checksums.ensure(node)?;
+        Ok(node)
     }
 
     #[inline]
@@ -155,14 +165,14 @@ impl RadixTree {
         if height == 0 || height > MAX_HEIGHT {
             return Err(bad_height(place, height));
         }
-        let block = self.verify(block, "radix root word")?;
+        let block = self.node(block, "radix root word")?;
         Ok(Some(Root { height, block }))
     }
 
     /// A child named by an inner entry, checked.
     #[inline]
     pub(crate) fn child(&self, entry: u64) -> Result<PmBlock> {
-        self.verify(entry, "radix inner entry")
+        self.node(entry, "radix inner entry")
     }
 
     /// The mapping that a leaf entry states, checked.

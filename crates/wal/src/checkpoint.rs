@@ -56,11 +56,25 @@ impl Wal {
     /// The medium's.
     pub fn close(&self) -> Result<()> {
         let mut state = self.checkpoint.lock();
+        if !self.is_stopped() {
+            // What records changed is in place and written back before it is covered.
+            self.advance(&mut state, false)?;
+            self.checksums.cover_all();
+        }
         self.advance(&mut state, true)?;
         self.stopped.store(true, Ordering::SeqCst);
         // Whoever unmounts may turn the machine off.
         self.pm.persist();
         Ok(())
+    }
+
+    /// Covers some metadata pages that were not changed for a while, for a background step; true when all have had their
+    /// turn. Waits for no transaction.
+    pub fn cover_some(&self) -> bool {
+        match self.checkpoint.try_lock() {
+            Some(_state) if !self.is_stopped() => self.checksums.cover_some(),
+            _ => true,
+        }
     }
 
     /// Its fences only order: a checkpoint frees nothing but PM, and a crash that undoes it undoes with it what was
@@ -124,6 +138,7 @@ impl Wal {
         };
         // Before anything that can fail: nobody else knows these lines any more.
         lines.iter().for_each(|line| self.pm.write_back(*line, LINE));
+        lines.iter().try_for_each(|line| self.checksums.changed(*line))?;
         if last_lsn < lsn {
             return Ok(head);
         }

@@ -13,12 +13,14 @@ pub mod checkpoint;
 mod dirty_lines;
 pub mod error;
 pub mod lane;
+pub mod page_checksums;
 pub mod recovery;
 pub mod scan;
 pub mod transaction;
 pub mod wal;
 
 pub use error::{Error, NoSpace, PageBelow, Result};
+pub use page_checksums::PageChecksums;
 pub use recovery::RecoveryReport;
 pub use transaction::Tx;
 pub use wal::{Open, Reservation, Wal};

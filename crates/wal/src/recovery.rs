@@ -6,6 +6,7 @@
 use crate::checkpoint::CheckpointState;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
+use crate::page_checksums::PageChecksums;
 use crate::scan::find_records;
 use crate::wal::Wal;
 use std::sync::Arc;
@@ -75,10 +76,11 @@ pub fn read_checkpoint(
 }
 
 /// Stores what records say in place.
-fn replay(pm: &dyn PmMedium, records: &[Record]) -> Result<()> {
+fn replay(pm: &dyn PmMedium, checksums: &PageChecksums, records: &[Record]) -> Result<()> {
     for record in records {
         for (offset, content) in record.writes() {
             pm.write(offset, content)?;
+            checksums.replayed(offset, content)?;
         }
     }
     Ok(())
@@ -102,10 +104,11 @@ impl Wal {
         // When the daemon alone has died, PM shows records whose fence never came: replayed, they could be half there after
         // a loss of power. Not only an order: what they free below must not be reused before they are durable (T6).
         pm.persist();
+        let checksums = Arc::new(PageChecksums::new(Arc::clone(&pm), geometry, pool_uuid));
         let (first, second) = valid.records.split_at(valid.records.len() / 2);
-        replay(&*pm, first)?;
+        replay(&*pm, &checksums, first)?;
         pause::at_unlocked("recovery:replay");
-        replay(&*pm, second)?;
+        replay(&*pm, &checksums, second)?;
         // Before the checkpoint passes the records.
         pm.order();
         pause::at_unlocked("recovery:replayed");
@@ -123,7 +126,7 @@ impl Wal {
             clean: false,
             tails: valid.ends,
         };
-        let wal = Wal::with_checkpoint(pm, pool_uuid, geometry, next.clone());
+        let wal = Wal::with_checkpoint(pm, pool_uuid, geometry, next.clone(), checksums);
         // The copy that was read from is overwritten last: the other may be torn, and this is all there is.
         wal.write_checkpoint(&next, 1 - copy)?;
         pause::at_unlocked("recovery:raised");
@@ -137,7 +140,8 @@ impl Wal {
     pub fn format(pm: Arc<dyn PmMedium>, pool_uuid: [u8; 16], geometry: Geometry) -> Result<()> {
         let tails = vec![0; geometry.lane_count as usize];
         let first = Checkpoint { lsn: Lsn(1), epoch: 1, sequence: 1, clean: true, tails };
-        Wal::with_checkpoint(pm, pool_uuid, geometry, first.clone()).write_checkpoint(&first, 0)
+        let checksums = Arc::new(PageChecksums::new(Arc::clone(&pm), geometry, pool_uuid));
+        Wal::with_checkpoint(pm, pool_uuid, geometry, first.clone(), checksums).write_checkpoint(&first, 0)
     }
 
     fn with_checkpoint(
@@ -145,6 +149,7 @@ impl Wal {
         pool_uuid: [u8; 16],
         geometry: Geometry,
         point: Checkpoint,
+        checksums: Arc<PageChecksums>,
     ) -> Wal {
         let lanes = (0..geometry.lane_count).map(|index| {
             let tail = point.tails.get(index as usize).copied().unwrap_or(0);
@@ -154,6 +159,7 @@ impl Wal {
             lanes: lanes.collect(),
             pm,
             pool_uuid,
+            checksums,
             geometry,
             epoch: point.epoch,
             next_lsn: AtomicU64::new(point.lsn.0),

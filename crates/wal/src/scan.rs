@@ -2,11 +2,12 @@
 //!
 //! Invariant: a lane whose valid records end before a position that it is known to have reached is refused, never cut
 //! without a word. Known is, in this order of strength: 1. a valid record behind the end, in the same lane; 2. a witness
-//! in a valid record of any lane; 3. bytes that are a valid record but for one bit. The record that was written last of
-//! all has no witness: where more than one bit of it is wrong, it looks as if its write had been cut off.
+//! in a valid record of any lane.
 //!
-//! In place is stored only behind the fence of a record. So a last record with one wrong bit whose changes are all in
-//! place was durable, and to replay it changes nothing: it counts, with a warning.
+//! The record that was written last of all has no witness: where it is damaged, it looks as if its write had been cut
+//! off. But in place is stored only behind the fence of a record. So a last record with one wrong bit whose changes are
+//! all in place was durable, and to replay it changes nothing: it counts, with a warning. Any other last record with one
+//! wrong bit counts as cut off, with a warning.
 
 use crate::error::{Error, Result};
 use crate::lane::{self, read_ring};
@@ -14,7 +15,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use terrace_format::checkpoint::{Checkpoint, FAR};
 use terrace_format::checksum::crc32c;
 use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, Witness, header_lsn, plausible_length};
-use terrace_format::record_damage::{OneBitAway, one_bit_away};
+use terrace_format::record_damage::one_bit_away;
 use terrace_format::{Corrupt, Geometry, Lsn, PmOffset};
 use terrace_media::PmMedium;
 use terrace_runtime::planted::{Mistake, planted};
@@ -30,7 +31,7 @@ pub struct ValidRecords {
     pub records: Vec<Record>,
     /// Position after each lane's last valid record.
     pub ends: Vec<u64>,
-    /// Wrong bits that did no harm, in sentences.
+    /// Wrong bits of last records, in sentences.
     pub warnings: Vec<String>,
 }
 
@@ -187,22 +188,8 @@ impl Lanes<'_> {
             format!("{count} valid records lie behind it (LSN {first} to {last})")
         } else if scan.reached > position {
             format!("a record in another lane tells of {} bytes there", scan.reached - position)
-        } else if let Some(OneBitAway { record, may_be_torn }) = self.one_bit_away(lane, scan)? {
-            let lsn = record.lsn;
-            let (there, writes) = self.in_place(&record);
-            if there == writes {
-                scan.end += record.ring_bytes;
-                scan.records.push(record);
-                let text =
-                    format!("a wrong bit in its last record, LSN {lsn}, whose changes are all in place");
-                return Ok(Some(format!("lane {lane} of the log has {text}")));
-            }
-            if may_be_torn && there == 0 {
-                return Ok(None);
-            }
-            format!("but for one bit it is the record of LSN {lsn}")
         } else {
-            return Ok(None);
+            return Ok(self.one_bit_away(lane, scan)?.map(|record| self.judge_one_bit(lane, scan, record)));
         };
         let text = format!(
             "lane {lane} of the log is damaged at position {position}: {evidence}; a mount would lose acknowledged \
@@ -211,18 +198,29 @@ impl Lanes<'_> {
         Err(Error::Refused(text.into()))
     }
 
-    /// How many of a record's writes PM shows, of how many.
-    fn in_place(&self, record: &Record) -> (usize, usize) {
-        let shows = |(offset, content): &(PmOffset, &[u8])| {
+    /// Takes a last record with one wrong bit where all that it writes is in place; the warning.
+    fn judge_one_bit(&self, lane: u32, scan: &mut Scan, record: Record) -> String {
+        let shows = |(offset, content): (PmOffset, &[u8])| {
             let mut found = vec![0; content.len()];
-            self.pm.read(*offset, &mut found).is_ok() && found == *content
+            self.pm.read(offset, &mut found).is_ok() && found == content
         };
-        (record.writes().filter(shows).count(), record.writes().count())
+        let (lsn, applied) = (record.lsn, record.writes().all(shows));
+        if applied {
+            scan.end += record.ring_bytes;
+            scan.records.push(record);
+            return format!(
+                "lane {lane} of the log has a wrong bit in its last record, LSN {lsn}; its change is in place"
+            );
+        }
+        format!(
+            "lane {lane} of the log ends in a record, LSN {lsn}, that is whole but for one bit: its write was cut off by the \
+             crash, or a bit was damaged and its change is lost"
+        )
     }
 
     /// The record that a single wrong bit hides at a lane's end, unless the data that it names shows that its write was
     /// cut off.
-    fn one_bit_away(&self, lane: u32, scan: &Scan) -> Result<Option<OneBitAway>> {
+    fn one_bit_away(&self, lane: u32, scan: &Scan) -> Result<Option<Record>> {
         let tail = self.checkpoint.tails.get(lane as usize).copied().unwrap_or(0);
         if self.checkpoint.clean || scan.end - tail >= self.geometry.lane_size {
             return Ok(None);
@@ -237,7 +235,7 @@ impl Lanes<'_> {
         let last = scan.records.last().map_or(self.checkpoint.lsn.0.saturating_sub(1), |record| record.lsn.0);
         let seed = lane::seed(self.pool_uuid, lane, scan.end, self.checkpoint.epoch);
         let found = one_bit_away(&header, sizes, seed, Lsn(last), read)?;
-        Ok(found.filter(|found| data_is_sound(self.pm, self.geometry, &found.record)))
+        Ok(found.filter(|record| data_is_sound(self.pm, self.geometry, record)))
     }
 
     /// Drops a last record whose data did not become durable with it (T4). A record that is known to have been durable

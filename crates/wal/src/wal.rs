@@ -4,6 +4,7 @@ use crate::checkpoint::CheckpointState;
 use crate::dirty_lines::DirtyLines;
 use crate::error::{Error, Result};
 use crate::lane::{self, EMPTY_HEADER, Lane, LaneState};
+use crate::page_checksums::PageChecksums;
 use crate::transaction::Tx;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use terrace_runtime::thread;
 pub struct Wal {
     pub(crate) pm: Arc<dyn PmMedium>,
     pub(crate) pool_uuid: [u8; 16],
+    pub(crate) checksums: Arc<PageChecksums>,
     pub(crate) geometry: Geometry,
     pub(crate) epoch: u64,
     pub(crate) lanes: Vec<Lane>,
@@ -56,6 +58,10 @@ impl Wal {
     /// The medium.
     pub fn pm(&self) -> &Arc<dyn PmMedium> {
         &self.pm
+    }
+    /// The checksums of metadata pages.
+    pub fn checksums(&self) -> &Arc<PageChecksums> {
+        &self.checksums
     }
     /// The pool's geometry.
     pub fn geometry(&self) -> &Geometry {
@@ -313,6 +319,9 @@ impl Open<'_> {
         if Lane::need(size) > self.need {
             return Err(Error::RecordTooLarge { bytes: size, limit: self.need as usize });
         }
+        // Behind a change nobody could tell any more that the page had been damaged before.
+        tx.writes()
+            .try_for_each(|(offset, content)| self.wal.checksums.ensure_range(offset, content.len()))?;
         let appended = self.append_record(tx);
         let done = appended.and_then(|()| {
             // Readers would find some of the new words beside old ones (I8). The next mount replays all.

@@ -84,7 +84,8 @@ fn with_bytes(image: &PmImage, place: PmOffset, change: impl Fn(&mut [u8])) -> P
     pm.visible_image()
 }
 
-/// Whether a mount is refused for the sake of a lane, or has a warning and shows every change.
+/// Whether a mount is refused for the sake of a lane, or has a warning and, nothing but the daemon having died, shows
+/// every change.
 fn is_told(image: PmImage, changes: u64) -> bool {
     let pm = Arc::new(RecordedPm::from_image(image));
     match Wal::open(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()) {

@@ -27,12 +27,14 @@ use crate::code::Code;
 use crate::log::{self, Log};
 use crate::overlay::Overlay;
 use crate::report::{Findings, Report, Summary};
-use crate::{Devices, Options, check, judge, superblock};
+use crate::{Devices, Options, check, checksums, judge, superblock};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
 use terrace_format::superblock::Superblock;
+use terrace_format::table::Owner;
+use terrace_format::{Geometry, PmBlock, PmOffset};
 pub(crate) use work::Work;
 use work::{Actions, Fresh, Stuck};
 
@@ -186,11 +188,13 @@ fn rebuild(
     let needed = unreadable || OF_THE_LOG.iter().any(|code| found.has(*code));
     let mut fresh = Fresh::default();
     let mut overlay = log.overlay.clone();
-    let mut changed = forget_unreadable_roots(devices, &mut overlay);
+    let mut changed = forget_unreadable_roots(devices, &geometry, &mut overlay);
     let mut round = 0;
     loop {
         let mut work = Work::new(devices, superblock, (overlay, log.next.lsn), actions, &mut fresh);
         settle(&mut work, (round == 0).then_some(&log))?;
+        // By the new block table: a page may have been found that the old one did not know.
+        work.changed |= open_faulty_pages(devices, &superblock, &mut work.overlay, work.actions);
         changed |= work.changed;
         round += 1;
         let left = judge_again(devices, superblock, &work.overlay);
@@ -213,13 +217,50 @@ fn rebuild(
     }
 }
 
+/// Opens the pages that do not match their checksums: from here on their structure alone tells what in them is sound.
+fn open_faulty_pages(
+    devices: &Devices,
+    superblock: &Superblock,
+    overlay: &mut Overlay,
+    actions: &mut Actions,
+) -> bool {
+    let geometry = superblock.geometry();
+    let pages = 0..if geometry.checksummed { geometry.block_count() } else { 0 };
+    let mut opened = false;
+    for page in pages.map(PmBlock) {
+        let owner = checksums::owner(&*devices.pm, overlay, &geometry, page);
+        if page != ROOTS_BLOCK && !geometry.is_table(page) && !matches!(owner, Some(Owner::Page { .. })) {
+            continue;
+        }
+        let Some(code) = checksums::fault((&*devices.pm, overlay), &geometry, &superblock.uuid, page) else {
+            continue;
+        };
+        opened = true;
+        let word = geometry.checksum_word(page);
+        // A line that cannot be read is written whole: its other pages are open then too.
+        let (place, length) =
+            if code == Code::PmUnreadable { (PmOffset(word.0 & !63), 64) } else { (word, 8) };
+        overlay.write(place, [0; 64].split_at(length).0);
+        let page = checksums::describe(&geometry, page, owner);
+        actions.add(match code {
+            Code::PmUnreadable => format!("{page}: its checksum cannot be read and is removed"),
+            Code::ChecksumWord => format!("{page}: its damaged checksum word is removed"),
+            _ => format!(
+                "{page}: its bytes were changed; what no structure tells (times, modes) stays as it is"
+            ),
+        });
+    }
+    opened
+}
+
 /// Roots that cannot be read count as zeros: the block table knows what they led to.
-fn forget_unreadable_roots(devices: &Devices, overlay: &mut Overlay) -> bool {
+fn forget_unreadable_roots(devices: &Devices, geometry: &Geometry, overlay: &mut Overlay) -> bool {
     let mut forgotten = false;
     let lines = (0..terrace_format::BLOCK_SIZE).step_by(64);
     for offset in lines.map(|at| ROOTS_BLOCK.offset().plus(at)) {
         if overlay.read(&*devices.pm, offset, &mut [0; 64]).is_err() {
             overlay.write(offset, &[0; 64]);
+            checksums::open(overlay, geometry, offset, 64);
             forgotten = true;
         }
     }

@@ -330,6 +330,7 @@ impl<'a> Work<'a> {
             let read = self.overlay.read(&*self.devices.pm, at, there);
             if read.is_err() || there != piece {
                 self.overlay.write(at, piece);
+                crate::checksums::open(&mut self.overlay, &self.geometry, at, piece.len());
                 self.changed = true;
             }
             (at, rest) = (at.plus(take as u64), tail);
@@ -342,6 +343,7 @@ impl<'a> Work<'a> {
             if self.is_open(block) && self.block(block).is_some() {
                 self.own(block, owner);
                 self.fresh.taken.insert(block);
+                crate::checksums::open(&mut self.overlay, &self.geometry, PmBlock(block).offset(), 1);
                 return Ok(block);
             }
         }

@@ -4,6 +4,7 @@ use super::*;
 use terrace_check::Code::{self, *};
 use terrace_format::checkpoint::FAR;
 use terrace_format::geometry::ROOTS_BLOCK;
+use terrace_format::page_checksum::ChecksumWord as Word;
 use terrace_format::record::Witness;
 use terrace_format::version::METADATA_BELOW;
 
@@ -97,8 +98,8 @@ pub const LOG: &[Damage] = &[
         i.record(0, second, 21, &[], &[(ROOTS_BLOCK.offset().plus(4088), &[0; 8])]);
         flip_record(i, 0, 0, 9);
     }),
-    (LaneDamaged, |i| {
-        // Not in place, and no word of it is zero but for the flip.
+    (RecordInDoubt, |i| {
+        // What it writes is not in place.
         i.record(0, 0, 20, &[], &[(ROOTS_BLOCK.offset().plus(4088), &[7; 8])]);
         flip_record(i, 0, 0, 42);
     }),
@@ -119,6 +120,25 @@ fn flip_record(i: &mut Image, lane: u32, position: u64, byte: u64) {
 }
 
 pub const BLOCKS: &[Damage] = &[
+    (PageChecksum, |i| {
+        i.cover(i.inode_pages[0]);
+        let place = i.slot_place(FILE).0 as usize + 8;
+        i.pm[place] ^= 1;
+    }),
+    (PageChecksum, |i| {
+        i.cover(ROOTS_BLOCK.0);
+        i.pm[ROOTS_BLOCK.offset().0 as usize + 4090] ^= 1;
+    }),
+    (PageChecksum, |i| {
+        let page = i.geometry.table_offset().0 / BLOCK_SIZE;
+        i.cover(page);
+        i.put_u64(i.geometry.checksum_word(PmBlock(page)), Word::Covers(7).encode());
+    }),
+    (ChecksumWord, |i| {
+        i.cover(i.inode_pages[0]);
+        let place = i.geometry.checksum_word(PmBlock(i.inode_pages[0])).0 as usize;
+        i.pm[place] ^= 4;
+    }),
     (TableOwner, |i| i.put_u64(i.geometry.table_entry(PmBlock(400)), 1)),
     (TableMask, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.data[0])).plus(8), 0)),
     (TableMask, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.nodes[0])).plus(8), 1)),

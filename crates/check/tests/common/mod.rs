@@ -471,6 +471,15 @@ impl Image {
         position + (record.len() as u64).next_multiple_of(64)
     }
 
+    /// Covers a metadata page as it is now.
+    pub fn cover(&mut self, page: u64) {
+        let bytes: [u8; BLOCK_SIZE as usize] =
+            self.pm[(page * BLOCK_SIZE) as usize..][..4096].try_into().unwrap();
+        let crc = terrace_format::page_checksum::page_checksum(&UUID, PmBlock(page), &bytes);
+        let word = terrace_format::page_checksum::ChecksumWord::Covers(crc).encode();
+        self.put_u64(self.geometry.checksum_word(PmBlock(page)), word);
+    }
+
     /// Puts an empty record that witnesses the position of a lane.
     pub fn witness(&mut self, lane: u32, position: u64, lsn: u64, witness: u64) {
         let mut record = vec![0; HEADER_SIZE];

@@ -1,0 +1,99 @@
+//! Checksums of metadata pages in PM (feature page-checksums): does each page match.
+
+use crate::checker::Checker;
+use crate::code::Code;
+use crate::overlay::Overlay;
+use terrace_format::geometry::ROOTS_BLOCK;
+use terrace_format::inode::SLOTS_PER_PAGE;
+use terrace_format::page_checksum::{ChecksumWord, page_checksum};
+use terrace_format::table::{Owner, PageKind};
+use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
+use terrace_media::PmMedium;
+
+/// Opens the pages that a range touches, as recovery does with what it replays.
+pub(crate) fn open(overlay: &mut Overlay, geometry: &Geometry, offset: PmOffset, length: usize) {
+    let last = offset.0.saturating_add((length as u64).saturating_sub(1)) / BLOCK_SIZE;
+    for page in offset.0 / BLOCK_SIZE..=last.min(geometry.block_count().saturating_sub(1)) {
+        if geometry.checksummed {
+            overlay.write(geometry.checksum_word(PmBlock(page)), &[0; 8]);
+        }
+    }
+}
+
+/// Why a page and its checksum word are not as they should be; `None` where it is, or where the page cannot be read.
+pub(crate) fn fault(
+    (pm, overlay): (&dyn PmMedium, &Overlay),
+    geometry: &Geometry,
+    pool_uuid: &[u8; 16],
+    page: PmBlock,
+) -> Option<Code> {
+    let mut word = [0; 8];
+    if overlay.read(pm, geometry.checksum_word(page), &mut word).is_err() {
+        return Some(Code::PmUnreadable);
+    }
+    match ChecksumWord::decode(u64::from_le_bytes(word)) {
+        ChecksumWord::Open => None,
+        ChecksumWord::Damaged(_) => Some(Code::ChecksumWord),
+        ChecksumWord::Covers(crc) => {
+            let mut bytes = [0; BLOCK_SIZE as usize];
+            overlay.read(pm, page.offset(), &mut bytes).ok()?;
+            (page_checksum(pool_uuid, page, &bytes) != crc).then_some(Code::PageChecksum)
+        }
+    }
+}
+
+/// Whose a block is, as far as the block table can be read.
+pub(crate) fn owner(
+    pm: &dyn PmMedium,
+    overlay: &Overlay,
+    geometry: &Geometry,
+    block: PmBlock,
+) -> Option<Owner> {
+    let mut word = [0; 8];
+    overlay.read(pm, geometry.table_entry(block), &mut word).ok()?;
+    Owner::decode(u64::from_le_bytes(word)).filter(|_| block >= geometry.first_pool_block())
+}
+
+/// A metadata page, for people.
+pub(crate) fn describe(geometry: &Geometry, page: PmBlock, owner: Option<Owner>) -> String {
+    let what = match owner {
+        _ if page == ROOTS_BLOCK => "the roots".into(),
+        _ if geometry.is_table(page) => {
+            let first = (page.offset().0 - geometry.table_offset().0) / 16;
+            format!("block table, blocks {first} to {}", first + BLOCK_SIZE / 16 - 1)
+        }
+        Some(Owner::Page { kind: PageKind::InodePage, datum }) => {
+            let first = u64::from(datum) * SLOTS_PER_PAGE;
+            format!("inodes {first} to {}", first + SLOTS_PER_PAGE - 1)
+        }
+        Some(Owner::Page { kind: PageKind::CatalogPage, datum }) => format!("catalog page of shard {datum}"),
+        Some(Owner::Page { kind: PageKind::MapNode, datum }) => format!("map of inode {datum}"),
+        _ => "map of the inode file".into(),
+    };
+    format!("page {page}: {what}")
+}
+
+impl Checker<'_> {
+    /// The pages of the fixed area; those of the pool are judged with their entries of the block table.
+    pub fn fixed_checksums(&mut self) {
+        let table =
+            self.geometry.table_offset().0 / BLOCK_SIZE..self.geometry.table_end().0.div_ceil(BLOCK_SIZE);
+        for page in std::iter::once(ROOTS_BLOCK.0).chain(table) {
+            self.compare_page(PmBlock(page), None);
+        }
+    }
+
+    /// Compares a metadata page with its checksum.
+    pub fn compare_page(&mut self, page: PmBlock, owner: Option<Owner>) {
+        if !self.geometry.checksummed {
+            return;
+        }
+        let media = (&*self.devices.pm, &self.overlay);
+        if let Some(code) = fault(media, &self.geometry, &self.superblock.uuid, page) {
+            let geometry = self.geometry;
+            let page = describe(&geometry, page, owner);
+            let unreadable = code == Code::PmUnreadable;
+            self.report(code, || if unreadable { format!("the checksum word of {page}") } else { page });
+        }
+    }
+}
