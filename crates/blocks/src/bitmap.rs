@@ -63,6 +63,15 @@ impl Bitmap {
         }
     }
 
+    /// Takes out one member; false when it is none.
+    pub fn take(&mut self, bit: u64) -> bool {
+        let member = self.words[(bit / 64) as usize] & 1 << (bit % 64) != 0;
+        if member {
+            self.remove(bit);
+        }
+        member
+    }
+
     /// Takes the lowest member.
     pub fn take_lowest(&mut self) -> Option<u64> {
         let bit = self.lowest()?;

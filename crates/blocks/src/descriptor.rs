@@ -20,6 +20,7 @@ const CLEAN: u8 = 1;
 const PARTIAL: u8 = 2;
 const KEPT: u8 = 4;
 const IN_USE: u8 = 8;
+const CONFIRMED: u8 = 16;
 /// Times of use from here on are no times but marks of the caller's.
 pub const MARKS: u32 = u32::MAX - 1;
 
@@ -113,6 +114,16 @@ impl Descriptor {
     pub fn clear_in_use(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & IN_USE != 0
             && self.flags.fetch_and(!IN_USE, Ordering::Relaxed) & IN_USE != 0
+    }
+
+    /// True once the block table was found to give the block to the file block that maps it. Volatile, gone with the
+    /// next claim.
+    #[inline]
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & CONFIRMED != 0
+    }
+    pub(crate) fn set_confirmed(&self) {
+        self.flags.fetch_or(CONFIRMED, Ordering::AcqRel);
     }
 
     /// True when the cold copy is known to hold the same content (design S2). Volatile, false after mount.

@@ -285,14 +285,39 @@ impl BlockPool {
         tx.write_words(self.wal.geometry().table_entry(block).plus(8), [U64::new(lines.0)]);
     }
 
-    /// The lines that an owned block holds. The caller holds its inode's lock. Costs a look at the block table only
-    /// where a block may be partial, or was not scanned yet.
+    /// The lines that a block holds which file block `of` of inode `ino` maps. The caller holds the inode's lock. Costs a
+    /// look at the block table only where a block may be partial, was not scanned yet, or is met for the first time: its
+    /// entry has to name the same file block, or one of the two is damaged, and nobody knows which (I6, I8). Such a block
+    /// is handed out to nobody in this mount.
     ///
     /// # Errors
-    /// The medium's; an owned block without any line.
-    pub fn lines(&self, block: PmBlock) -> Result<LineMask> {
+    /// The medium's; an entry that names another owner; an owned block without any line.
+    #[inline]
+    pub fn lines(&self, block: PmBlock, ino: Ino, of: FileBlock) -> Result<LineMask> {
         let descriptor = self.descriptor(block);
         // In this order: the scan marks a block before it makes it known.
+        if descriptor.state() != State::Unknown && !descriptor.may_be_partial() && descriptor.is_confirmed() {
+            return Ok(LineMask::FULL);
+        }
+        self.look_up_lines(block, ino, of)
+    }
+
+    fn look_up_lines(&self, block: PmBlock, ino: Ino, of: FileBlock) -> Result<LineMask> {
+        let descriptor = self.descriptor(block);
+        match self.owner(block)? {
+            Owner::File { ino: owner, block: owned, .. } if (owner, owned) == (ino, of) => {}
+            other => {
+                self.withhold(block);
+                let expected = format!("block {of} of inode {ino}");
+                return Err(Corrupt::new(
+                    format!("owner of PM block {block}"),
+                    expected,
+                    format!("{other:?}"),
+                )
+                .into());
+            }
+        }
+        descriptor.set_confirmed();
         if descriptor.state() != State::Unknown && !descriptor.may_be_partial() {
             return Ok(LineMask::FULL);
         }
@@ -304,6 +329,19 @@ impl BlockPool {
             return Err(Corrupt::new(site, "lines of an owned block", "none").into());
         }
         Ok(lines)
+    }
+
+    /// Takes a block out of the free ones for this mount: a map names it although the block table calls it free.
+    fn withhold(&self, block: PmBlock) {
+        let mut space = self.space.lock();
+        let descriptor = self.descriptor(block);
+        // Not scanned yet: the scan then leaves it alone.
+        if descriptor.learn(State::Used) {
+            self.unknown.fetch_sub(1, Ordering::Relaxed);
+        } else if descriptor.state() == State::Free && space.free.take(block.0) {
+            descriptor.set_state(State::Used);
+            self.free.store(space.free.count(), Ordering::Relaxed);
+        }
     }
 
     /// Logs that a block becomes free and quarantines it. After the commit call [`Self::freed`]; if the

@@ -234,7 +234,8 @@ impl Fs {
         match self.map.lookup(None, &inode.map(), block)? {
             Some(mapping) if mapping.unwritten => {}
             Some(mapping) => {
-                let (until, pm, lines) = (block.plus(1), mapping.block, self.lines_of(mapping)?);
+                let (until, pm) = (block.plus(1), mapping.block);
+                let lines = self.lines_of(inode.ino, block, mapping)?;
                 let shadow = Shadow { block, until, pm, lines };
                 self.read_shadow(op, inode, &shadow, 0, &mut page.bytes_mut()[..valid])?;
             }

@@ -24,7 +24,7 @@ use terrace_format::address::LINE_SIZE;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::table::Owner;
-use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, LineMask, PmBlock};
+use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, Ino, LineMask, PmBlock};
 use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
 
@@ -67,11 +67,14 @@ pub(crate) enum Outcome {
 
 impl Fs {
     /// The lines that a mapped block holds. The caller holds the inode's lock.
-    pub(crate) fn lines_of(&self, mapping: Mapping) -> FsResult<LineMask> {
-        if !self.has_partial || mapping.unwritten {
+    ///
+    /// # Errors
+    /// EIO, also where the block table gives the block to another.
+    pub(crate) fn lines_of(&self, ino: Ino, block: FileBlock, mapping: Mapping) -> FsResult<LineMask> {
+        if mapping.unwritten {
             return Ok(LineMask::FULL);
         }
-        Ok(self.blocks.lines(mapping.block)?)
+        Ok(self.blocks.lines(mapping.block, ino, block)?)
     }
 
     /// Whether a part of a block is written by lines: over a partial block, or over a cold one that is not to be read.

@@ -166,7 +166,7 @@ impl Fs {
             return Ok(None);
         }
         match self.map.lookup(None, &inode.map(), block)? {
-            Some(mapping) if !mapping.unwritten && self.lines_of(mapping)?.is_full() => {
+            Some(mapping) if !mapping.unwritten && self.lines_of(inode.ino, block, mapping)?.is_full() => {
                 if let Some(tick) = self.stamp() {
                     self.blocks.descriptor(mapping.block).touch_read(tick);
                 }
@@ -218,7 +218,7 @@ impl Fs {
                     if let Some(tick) = stamp {
                         self.blocks.descriptor(mapping.block).touch_read(tick);
                     }
-                    let lines = self.lines_of(mapping)?;
+                    let lines = self.lines_of(inode.ino, block, mapping)?;
                     if !lines.is_full() {
                         let target = part(into, offset, block, 1);
                         let skip = (start - block.0 * BLOCK_SIZE) as usize;
@@ -236,7 +236,7 @@ impl Fs {
                         let after = block.plus(length as u64);
                         let ends =
                             !follows || next.unwritten || gone(after) || self.is_dirty_in(inode, after);
-                        if ends || !self.lines_of(*next)?.is_full() {
+                        if ends || !self.lines_of(inode.ino, after, *next)?.is_full() {
                             break;
                         }
                         if let Some(tick) = stamp {

@@ -677,7 +677,7 @@ impl Fs {
             Some(_) if data.is_some() => self.cache.dirty(inode.page_key(block)),
             _ => None,
         };
-        let lines = old.map_or(Ok(LineMask::FULL), |old| self.lines_of(old))?;
+        let lines = old.map_or(Ok(LineMask::FULL), |old| self.lines_of(inode.ino, block, old))?;
         if dirty.is_none() && !whole && self.is_by_lines(old, lines, cold, valid) {
             let part = Part { block, old, lines, from, to, data, valid };
             match self.stage_lines(inode, &part, staged)? {

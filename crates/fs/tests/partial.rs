@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
 use terrace_check::Code;
+use terrace_format::table::Owner;
 use terrace_format::{Ino, PmBlock};
 use terrace_fs::{
     Allocate, Fs, FsError, FsResult, MountOptions, PolicyKind, SetAttributes, Wait, WriteFlags,
@@ -525,7 +526,11 @@ fn a_partial_block_stays_partial_when_its_release_is_given_up() -> FsResult<()> 
     let (wal, _) = Wal::open(pm, superblock.uuid, superblock.geometry()).unwrap();
     let blocks = BlockPool::new(Arc::new(wal));
     let all = (blocks.first_block().0..blocks.end_block().0).map(PmBlock);
-    let is_partial = |block: &PmBlock| blocks.lines(*block).is_ok_and(|lines| !lines.is_full());
+    let lines = |block: &PmBlock| match blocks.owner(*block) {
+        Ok(Owner::File { ino, block: of, unwritten: false }) => blocks.lines(*block, ino, of).ok(),
+        _ => None,
+    };
+    let is_partial = |block: &PmBlock| lines(block).is_some_and(|lines| !lines.is_full());
     let partial: Vec<PmBlock> = all.filter(is_partial).collect();
     assert_eq!(partial.len(), 1);
     blocks.release(&mut Tx::new(), partial[0]);

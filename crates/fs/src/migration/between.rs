@@ -178,7 +178,7 @@ impl Fs {
     /// Whether PM has the whole of a block. Under a partial shadow its cold copy still counts.
     pub(crate) fn is_hidden(&self, inode: &Inode, block: FileBlock) -> FsResult<bool> {
         let mapping = self.map.lookup(None, &inode.map(), block)?;
-        mapping.map_or(Ok(false), |mapping| Ok(self.lines_of(mapping)?.is_full()))
+        mapping.map_or(Ok(false), |mapping| Ok(self.lines_of(inode.ino, block, mapping)?.is_full()))
     }
 
     /// The tier of a device.

@@ -18,7 +18,7 @@ use crate::write::Staged;
 use std::collections::HashMap;
 use std::sync::Arc;
 use terrace_format::checksum::crc32c;
-use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, LineMask};
+use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, Ino, LineMask};
 use terrace_map::Mapping;
 use terrace_media::block::Buffer;
 use terrace_runtime::sync::atomic::Ordering;
@@ -223,10 +223,11 @@ impl Fs {
     pub(super) fn promote_rest(
         &self,
         reservation: Reservation<'_>,
+        (ino, block): (Ino, FileBlock),
         mapping: Mapping,
         below: &[u8],
     ) -> Attempt<bool> {
-        let lines = self.lines_of(mapping)?;
+        let lines = self.lines_of(ino, block, mapping)?;
         if lines.is_full() {
             return Ok(false);
         }

@@ -354,7 +354,7 @@ impl Fs {
         if self.is_tail_in_use(inode, victim.block) {
             return Ok(None);
         }
-        Ok(Some((mapping, self.lines_of(mapping)?)))
+        Ok(Some((mapping, self.lines_of(inode.ino, victim.block, mapping)?)))
     }
 
     /// The mapping of a file block when it is this PM block and no intent has taken it away.

@@ -75,7 +75,7 @@ impl Fs {
                 return Ok(false);
             }
             if let Some(mapping) = mapped {
-                return self.promote_rest(reservation, mapping, promotion.page.bytes());
+                return self.promote_rest(reservation, (ino, block), mapping, promotion.page.bytes());
             }
             if self.map.missing_nodes(&inode.map(), block, 1)? > 0 {
                 return Err(Need::MapNodes { ino, first: block, count: 1 }.into());
