@@ -451,6 +451,9 @@ impl BlockPool {
         for (block, entry) in (start..end).zip(entries.as_chunks::<16>().0) {
             let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
             let descriptor = self.descriptor(PmBlock(block));
+            if matches!(Owner::decode(word), Some(Owner::Page { .. })) {
+                self.wal.checksums().met(PmBlock(block));
+            }
             if word != 0 {
                 // Perhaps it is another's by now; then this costs looks at the table, nothing else.
                 if !entry.ends_with(&MASK_FULL.to_le_bytes()) && !planted(Mistake::PartialCountsAsFull) {

@@ -274,7 +274,10 @@ impl<'a> Reader<'a> {
             Some((tx, touched)) if find(touched, offset.block()).is_some() => {
                 tx.read_u64(self.catalog.pm(), offset)
             }
-            _ => Ok(self.catalog.pm().load_u64(offset)?),
+            _ => {
+                self.catalog.checksums().ensure(offset.block())?;
+                Ok(self.catalog.pm().load_u64(offset)?)
+            }
         }
     }
 

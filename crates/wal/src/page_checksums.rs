@@ -138,6 +138,17 @@ impl PageChecksums {
         }
     }
 
+    /// Notes a metadata page that the scan of the block table has met: where it is open since before the mount, as after a
+    /// crash, it is covered in its turn.
+    pub fn met(&self, page: PmBlock) {
+        if let Some(state) = self.states.get(page.0 as usize)
+            && state.load(Ordering::Relaxed) == UNKNOWN
+            && self.is_open(page)
+        {
+            let _ = state.compare_exchange(UNKNOWN, CHANGED, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
     fn is_open(&self, page: PmBlock) -> bool {
         self.pm.load_u64(self.geometry.checksum_word(page)).is_ok_and(|word| word == 0)
     }

@@ -36,6 +36,11 @@ pub const RECIPES: &[Recipe] = &[
         "The clean pool with the features metadata-below and keyed-seals, metadata pages and group summaries below.",
         keyed,
     ),
+    (
+        "checksummed",
+        "The clean pool with the feature page-checksums, partial shadows over cold blocks, unmounted in order.",
+        shadows,
+    ),
 ];
 
 fn create(fs: &Fs, parent: Ino, name: &str) -> FsResult<Ino> {
