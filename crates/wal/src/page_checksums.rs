@@ -1,5 +1,5 @@
 //! Checksums of metadata pages in PM, each in a word of an area of its own, that the first access after a mount compares
-//! (docs/decisions/0023, I8).
+//! (docs/decisions/0024, I8).
 //!
 //! ```text
 //! word of a page: CRC32C of page, block number and pool in the low half, its complement in the high half; 0: open
@@ -20,6 +20,7 @@ use terrace_format::page_checksum::{ChecksumWord, new_pages, page_checksum};
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, Corrupt, PmBlock, PmOffset};
 use terrace_media::PmMedium;
+use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Not looked at since the mount.
@@ -32,7 +33,7 @@ const QUIET: u8 = 2;
 const COVERED: u8 = 3;
 /// The page is not what its word says.
 const DAMAGED: u8 = 4;
-/// Its word cannot be read or written: never covered.
+/// Its word could not be read or written: never covered, and opened anew with each change.
 const WITHOUT: u8 = 5;
 
 /// Pages covered under one hold of the checkpoint's lock, and states looked at.
@@ -47,13 +48,23 @@ pub struct PageChecksums {
     states: Vec<AtomicU8>,
     damaged: AtomicU64,
     next: AtomicU64,
+    /// Pages that have to be open and whose words could not be written: no checkpoint moves before they are.
+    unopened: Mutex<Vec<PmBlock>>,
 }
 
 impl PageChecksums {
     pub(crate) fn new(pm: Arc<dyn PmMedium>, geometry: Geometry, pool_uuid: [u8; 16]) -> PageChecksums {
         let count = if geometry.checksummed { geometry.block_count() } else { 0 };
         let states = (0..count).map(|_| AtomicU8::new(UNKNOWN)).collect();
-        PageChecksums { pm, geometry, pool_uuid, states, damaged: AtomicU64::new(0), next: AtomicU64::new(0) }
+        PageChecksums {
+            pm,
+            geometry,
+            pool_uuid,
+            states,
+            damaged: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            unopened: Mutex::default(),
+        }
     }
 
     /// Pages that were found not to match.
@@ -88,7 +99,7 @@ impl PageChecksums {
     fn look(&self, page: PmBlock, state: &AtomicU8) -> Result<()> {
         if state.load(Ordering::Acquire) == UNKNOWN {
             let next = match self.pm.load_u64(self.geometry.checksum_word(page)).map(ChecksumWord::decode) {
-                Err(_) => WITHOUT,
+                Err(_) => self.write_open(page).map_or(WITHOUT, |()| CHANGED),
                 Ok(ChecksumWord::Open) => CHANGED,
                 Ok(ChecksumWord::Damaged(word)) => {
                     tracing::warn!(
@@ -129,12 +140,11 @@ impl PageChecksums {
     pub fn open(&self, page: PmBlock) {
         if let Some(state) = self.states.get(page.0 as usize) {
             let known_open = matches!(state.load(Ordering::Acquire), CHANGED | QUIET);
-            let opened = if known_open || self.is_open(page) {
-                CHANGED
+            if known_open || self.is_open(page) {
+                state.store(CHANGED, Ordering::Release);
             } else {
-                self.write_open(page).map_or(WITHOUT, |()| CHANGED)
-            };
-            state.store(opened, Ordering::Release);
+                self.open_or_note(page, state);
+            }
         }
     }
 
@@ -157,41 +167,63 @@ impl PageChecksums {
         Ok(self.pm.write(self.geometry.checksum_word(page), &[0; 8])?)
     }
 
-    /// Opens the page of a line that a record has changed. The caller holds the checkpoint's lock, and fences before the
-    /// checkpoint passes the record.
+    /// Opens the page of a line that a record has changed. The caller holds the checkpoint's lock, asks
+    /// [`Self::expect_open`] afterwards, and fences before the checkpoint passes the record.
+    #[inline]
+    pub(crate) fn changed(&self, line: PmOffset) {
+        let page = PmBlock(line.0 / BLOCK_SIZE);
+        let Some(state) = self.states.get(page.0 as usize) else { return };
+        match state.load(Ordering::Relaxed) {
+            CHANGED => {}
+            QUIET => state.store(CHANGED, Ordering::Release),
+            _ => self.open_or_note(page, state),
+        }
+    }
+
+    #[cold]
+    fn open_or_note(&self, page: PmBlock, state: &AtomicU8) {
+        match self.write_open(page) {
+            Ok(()) => state.store(CHANGED, Ordering::Release),
+            Err(_) => {
+                state.store(WITHOUT, Ordering::Release);
+                self.unopened.lock().push(page);
+            }
+        }
+    }
+
+    /// Tries again what could not be opened.
     ///
     /// # Errors
-    /// The medium's.
-    #[inline]
-    pub(crate) fn changed(&self, line: PmOffset) -> Result<()> {
-        let page = PmBlock(line.0 / BLOCK_SIZE);
-        match self.states.get(page.0 as usize) {
-            None => Ok(()),
-            Some(state) => match state.load(Ordering::Relaxed) {
-                CHANGED | WITHOUT => Ok(()),
-                QUIET => {
-                    state.store(CHANGED, Ordering::Release);
-                    Ok(())
+    /// The medium's: a word that can be read but not written would call a changed page damaged. A word that can be neither
+    /// read nor written calls no page anything.
+    pub(crate) fn expect_open(&self) -> Result<()> {
+        let mut unopened = self.unopened.lock();
+        while let Some(page) = unopened.last().copied() {
+            match self.write_open(page) {
+                Ok(()) => self.set_state(page, CHANGED),
+                Err(error) if self.pm.load_u64(self.geometry.checksum_word(page)).is_ok() => {
+                    return Err(error);
                 }
-                _ => {
-                    self.write_open(page)?;
-                    state.store(CHANGED, Ordering::Release);
-                    Ok(())
-                }
-            },
+                Err(_) => {}
+            }
+            unopened.pop();
+        }
+        Ok(())
+    }
+
+    fn set_state(&self, page: PmBlock, new: u8) {
+        if let Some(state) = self.states.get(page.0 as usize) {
+            state.store(new, Ordering::Release);
         }
     }
 
     /// Opens the pages that a replayed write of a record has changed, and the block that it makes a metadata page: the
-    /// record may be durable although [`Self::open`]'s store is not. The caller fences before the checkpoint passes it.
-    ///
-    /// # Errors
-    /// The medium's.
-    pub(crate) fn replayed(&self, offset: PmOffset, content: &[u8]) -> Result<()> {
+    /// record may be durable although [`Self::open`]'s store is not. As [`Self::changed`].
+    pub(crate) fn replayed(&self, offset: PmOffset, content: &[u8]) {
         let last = (offset.0 + (content.len() as u64).max(1) - 1) / BLOCK_SIZE;
-        (offset.0 / BLOCK_SIZE..=last).try_for_each(|page| self.changed(PmOffset(page * BLOCK_SIZE)))?;
+        (offset.0 / BLOCK_SIZE..=last).for_each(|page| self.changed(PmOffset(page * BLOCK_SIZE)));
         let made = new_pages(&self.geometry, offset, content);
-        made.into_iter().try_for_each(|page| self.changed(page.offset()))
+        made.into_iter().for_each(|page| self.changed(page.offset()));
     }
 
     /// Covers pages that were not changed for a while; true when it has come round. The caller holds the checkpoint's lock.
