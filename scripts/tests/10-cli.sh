@@ -148,7 +148,7 @@ for option in sync_blocks=0 large_after=251 large_min=1K large_pm=101 read_times
     check "help names $option" grep -q -- "[ ,]${option%%=*}=" <("$t" mount --help)
     check "operating.md names $option" grep -q "\`${option%%=*}=\`" "$(dirname "$0")/../../docs/operating.md"
 done
-for option in buffer cache group prefetch; do check "help names $option" grep -q " $option=SIZE" <("$t" mount --help); done
+for option in buffer cache group prefetch; do check "help names $option" grep -q " $option=\(auto|\)\?SIZE" <("$t" mount --help); done
 unchanged expect 1 "threshold_min=80 is above threshold_max=60" "$t" mount "$pm" mnt -o threshold_min=80,threshold_max=60
 unchanged expect 1 "dataflow_low is above dataflow_high" "$t" mount "$pm" mnt -o dataflow_low=3
 unchanged expect 1 "spill_low=90 is above spill_high=80" "$t" mount "$pm" mnt -o spill_high=80
@@ -247,7 +247,7 @@ assert status["parameters"] == {
     "whole_after_seconds": 30, "threshold_percent": 80, "threshold_even_percent": 70, "threshold_step_percent": 5,
     "threshold_min_percent": 50, "threshold_max_percent": 90, "threshold_decay": 8, "dataflow_high": 2.0,
     "dataflow_low": 0.5, "dataflow_seconds": 4, "spill_high_percent": 95, "spill_low_percent": 90, "group_bytes": status["parameters"]["group_bytes"],
-    "cache_bytes": 32 << 20, "kernel_cache_bytes": 48 << 20, "kernel_cached_bytes": 0, "buffer_bytes": 64 << 20, "prefetch_bytes": 128 << 10, "prefetch_seconds": 1.0}
+    "cache_bytes": 32 << 20, "cache_follows_memory": False, "kernel_cache_bytes": 48 << 20, "kernel_cached_bytes": 0, "buffer_bytes": 64 << 20, "prefetch_bytes": 128 << 10, "prefetch_seconds": 1.0}
 # 1 MiB, which is more than a sixteenth of 16 MiB.
 assert 1 << 20 <= status["parameters"]["group_bytes"] <= 2 << 20, status["parameters"]
 PY

@@ -1,4 +1,4 @@
-//! Long requests in turns (docs/decisions/0021): a turn does a bounded number of pieces, each under locks of its own, and
+//! Long requests in turns (docs/decisions/0025): a turn does a bounded number of pieces, each under locks of its own, and
 //! ends with [`FsError::Unfinished`] when more is left. The caller keeps a [`Progress`] and asks again, from whatever
 //! thread it likes; others go first in between. Nothing is held from one turn to the next.
 //!

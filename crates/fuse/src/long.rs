@@ -1,4 +1,4 @@
-//! Long requests, in turns: a request thread does one turn, the rest is queued, and users take turns (docs/decisions/0021).
+//! Long requests, in turns: a request thread does one turn, the rest is queued, and users take turns (docs/decisions/0025).
 //!
 //! Invariant: a long request is in one place at a time: in a thread, or in one queue. A turn that has to wait for a device
 //! does so on a waiting thread, and the request comes back from there.

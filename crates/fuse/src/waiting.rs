@@ -3,7 +3,7 @@
 //! Invariants: what has a pool of its own never waits behind what a stuck tier holds for ever. So reads, writes, fsyncs and
 //! all else have theirs; and a write that is only slowed, because PM runs low, is slowed by threads that wait for no
 //! device (I10): those that need one go on from there. Half of the request threads never wait. Users take turns in each
-//! pool. What requests that wait hold of users' data is bounded (docs/decisions/0021).
+//! pool. What requests that wait hold of users' data is bounded (docs/decisions/0025).
 
 use crate::held::{Held, Holds};
 use crate::lines::Lines;

@@ -68,7 +68,7 @@ fn read_image(version: u32, name: &str) -> Outcome {
     // Below PM: written blocks, and more that are preallocated or shadowed and not read for that.
     assert!(summary.cold_blocks_read >= 40 && summary.cold_blocks >= 10 + summary.cold_blocks_read);
     let (superblock, _) = read_superblock(&*pool.pm, false)?;
-    assert_eq!(superblock.seal_key().is_secret(), name == "keyed");
+    assert_eq!(superblock.seal_key().is_secret(), ["keyed", "checksummed"].contains(&name));
     assert_eq!(summary.metadata_below > 0, name == "keyed");
     assert!(summaries(&pool, &superblock.seal_key()) > 0, "{name}: no group summary");
     let fs = mount(&pool);
