@@ -91,8 +91,12 @@ impl Call {
                 let mut done = fs.write(self.ino(id), *offset, &bytes, flags, wait)?;
                 // As programs do: a short write is gone on with, and what fails then is met there.
                 while done < bytes.len() {
-                    done +=
-                        fs.write(self.ino(id), *offset + done as u64, &bytes[done..], flags, Wait::Allowed)?;
+                    let rest = (*offset + done as u64, &bytes[done..]);
+                    match fs.write(self.ino(id), rest.0, rest.1, flags, Wait::Allowed) {
+                        // The largest size is reached: the rest does not fit, and the write is done.
+                        Err(FsError::TooLarge) if done > 0 => break,
+                        more => done += more?,
+                    }
                 }
                 Ok(Seen::Number(done as u64))
             }
