@@ -66,8 +66,12 @@ impl Fs {
                 return if mode == Allocate::Extend { self.extend(ino, end, wait) } else { Ok(()) };
             }
             let rest = BlockRange::new(progress.at, range.end);
-            progress.at = self.run(&mut op, self.large_record(), |reservation, op| {
-                self.allocate_piece(reservation, op, ino, rest, &mut left)
+            // Attempts that lack something cost nothing of the turn: a turn that ended for them would begin anew with a
+            // search for space that has not found any, for ever.
+            (progress.at, left) = self.run(&mut op, self.large_record(), |reservation, op| {
+                let mut left = left;
+                let at = self.allocate_piece(reservation, op, ino, rest, &mut left)?;
+                Ok((at, left))
             })?;
             left = left.saturating_sub(TURN_ENTRIES / TURN_PIECES);
             interleave::point("fallocate:between-pieces");

@@ -83,9 +83,13 @@ impl Reference {
         if name.len() > 255 {
             return Err(libc::ENAMETOOLONG);
         }
+        // An inode of any type by its number.
+        if name == b"." {
+            let links = self.node(directory)?.links;
+            return if links == 0 { Err(libc::ESTALE) } else { Ok(directory) };
+        }
         let entries = self.directory(directory)?;
         let found = match name {
-            b"." => directory,
             b".." if self.node(directory)?.links == 0 => return Err(libc::ESTALE),
             b".." => self.parent(directory)?,
             _ => entries.get(name).copied().ok_or(libc::ENOENT)?,
