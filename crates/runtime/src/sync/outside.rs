@@ -1,12 +1,13 @@
 //! What a scheduler of models need not see, and memory for what it sees.
 
+#![allow(clippy::disallowed_types)] // the scheduler's mutex cannot be in a static
+
 use super::atomic::AtomicU64;
 use std::ops::DerefMut;
 
 #[cfg(not(feature = "shuttle"))]
 use super::Mutex as Inner;
 #[cfg(feature = "shuttle")]
-#[allow(clippy::disallowed_types)] // the scheduler's cannot be in a static
 use std::sync::Mutex as Inner;
 
 /// A mutex of which a model's scheduler knows nothing: for a static, which outlives the executions of a model, and for what
