@@ -35,7 +35,7 @@ fuzz_target!(|input: &[u8]| {
     bytes.extend_from_slice(&(4096u64 | (content.len() as u64) << 48).to_le_bytes());
     bytes.extend_from_slice(content);
     bytes.resize(bytes.len().next_multiple_of(8), 0);
-    seal(&mut bytes, Lsn(9), 1, 0, SEED);
+    seal(&mut bytes, Lsn(9), 1, 0, SEED, 0);
     let record = judge(&bytes).expect("a sealed record verifies");
     assert!(record.writes().eq([(terrace_format::PmOffset(4096), content)]));
 });
