@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
         record.extend_from_slice(body);
         lsn += u64::from(how >> 4 & 3);
         let seed = record_seed(uuid, lane as u32, position, point.epoch);
-        seal(&mut record, Lsn(lsn), u16::from(counts & 7), u16::from(counts >> 6), seed);
+        seal(&mut record, Lsn(lsn), u16::from(counts & 7), u16::from(counts >> 6), seed, 0);
         if how & 0x40 != 0 {
             record.truncate(record.len() / 2);
         }

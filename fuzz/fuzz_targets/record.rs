@@ -25,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
     let Some(([writes, checks], body)) = input.split_first_chunk::<2>() else { return };
     let mut bytes = vec![0; HEADER_SIZE];
     bytes.extend_from_slice(body);
-    seal(&mut bytes, Lsn(7), u16::from(*writes), u16::from(*checks), SEED);
+    seal(&mut bytes, Lsn(7), u16::from(*writes), u16::from(*checks), SEED, 0);
     if let Some(record) = judge(&bytes) {
         assert_eq!((record.lsn, record.writes().count()), (Lsn(7), usize::from(*writes)));
     }

@@ -27,7 +27,14 @@ fuzz_target!(|input: &[u8]| {
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let (pm_size, lane_size) = (long(0), long(8));
         let (lane_count, catalog_shards, chunk_blocks) = (word(16), word(20), word(24));
-        let geometry = Geometry { pm_size, lane_count, lane_size, catalog_shards, chunk_blocks };
+        let geometry = Geometry {
+            pm_size,
+            lane_count,
+            lane_size,
+            catalog_shards,
+            chunk_blocks,
+            checksummed: pm_size & 4096 != 0,
+        };
         if geometry.verify().is_ok() {
             let last = PmBlock(geometry.block_count() - 1);
             let end = geometry.table_entry(last).0 + 16;
