@@ -6,6 +6,7 @@ use crate::op::{Attempt, Fail, Op};
 use crate::partial::Shadow;
 use crate::slot::Inode;
 use crate::types::{Atime, BlockRange, Wait};
+use crate::write::expect_regular;
 use smallvec::SmallVec;
 use terrace_cache::Page;
 use terrace_format::inode::flag;
@@ -112,7 +113,9 @@ impl Fs {
         into: &mut R,
     ) -> Attempt<(usize, bool)> {
         let _guard = self.locks.read(ino);
-        let inode = self.load_regular_to_read(ino)?;
+        let mut inode = Inode::empty(ino);
+        self.fill_to_read(&mut inode)?;
+        expect_regular(&inode)?;
         let count = (inode.size().saturating_sub(offset)).min(into.length() as u64) as usize;
         let atime_due = self.atime_due(&inode);
         if count == 0 {

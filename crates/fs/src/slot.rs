@@ -10,7 +10,7 @@ use terrace_format::table::Owner;
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock, PmOffset};
 use terrace_map::{MapInode, Mapping};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
-use terrace_wal::{Error, Tx};
+use terrace_wal::{Error, PageBelow, Tx};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -26,6 +26,12 @@ pub(crate) struct Inode {
 }
 
 impl Inode {
+    /// An inode that nothing is known of yet.
+    #[inline]
+    pub fn empty(ino: Ino) -> Inode {
+        Inode { ino, place: MapInode::NOWHERE, slot: InodeSlot::new_zeroed(), pending: None }
+    }
+
     /// What the file map needs.
     pub fn map(&self) -> MapInode {
         MapInode { ino: self.ino, slot: self.place }
@@ -47,6 +53,21 @@ impl Inode {
             slot.mtime = time.into();
             slot.ctime = time.max(slot.ctime.get()).into();
         }
+    }
+
+    /// Refuses a slot that no inode can have.
+    #[inline]
+    fn check_slot(&self) -> FsResult<()> {
+        let (slot, ino) = (&self.slot, self.ino);
+        if slot.flags.get() & !terrace_format::inode::flag::ALL != 0 {
+            let found = format!("{:#x}", slot.flags.get());
+            return Err(Corrupt::new(format!("inode {ino} flags"), "known flags", found).into());
+        }
+        if slot.size.get() > terrace_format::address::MAX_FILE_SIZE || slot.blocks.get() > u64::MAX / 8 {
+            let found = format!("{} bytes, {} blocks", slot.size, slot.blocks);
+            return Err(Corrupt::new(format!("inode {ino} size"), "one that a file can have", found).into());
+        }
+        Ok(())
     }
 
     /// Attributes for callers.
@@ -157,25 +178,44 @@ impl Fs {
         Ok(slot_offset(page.offset(), ino.0))
     }
 
-    /// As [`Self::load`], for who only reads: the inode may come from a copy of a page below PM. Nothing is logged for it.
+    /// As [`Self::load`], for a caller that only reads: the inode may come from a copy of a page below PM. Nothing is
+    /// logged for it.
     pub(crate) fn load_to_read(&self, ino: Ino) -> FsResult<Inode> {
-        let missing = match self.load(ino) {
-            Err(FsError::Engine(Error::PageBelow(page))) => page,
-            loaded => return loaded,
-        };
+        let mut inode = Inode::empty(ino);
+        self.fill_to_read(&mut inode)?;
+        Ok(inode)
+    }
+
+    /// [`Self::load_to_read`] into an inode of the caller's: each copy of an inode takes a twentieth of a hot read.
+    #[inline]
+    pub(crate) fn fill_to_read(&self, inode: &mut Inode) -> FsResult<()> {
+        match self.fill(inode) {
+            Err(FsError::Engine(Error::PageBelow(page))) => self.fill_from_copy(inode, page)?,
+            filled => filled?,
+        }
+        if inode.slot.is_free() { Err(FsError::Stale) } else { Ok(()) }
+    }
+
+    /// Fills an inode whose page lies below PM from a copy of the page.
+    #[cold]
+    fn fill_from_copy(&self, inode: &mut Inode, missing: Box<PageBelow>) -> FsResult<()> {
+        let ino = inode.ino;
         let index = ino.0 / SLOTS_PER_PAGE;
         let location = self.inode_map.location(None, index)?.filter(|word| is_below(*word));
         let copy = location.and_then(|word| self.catalog.aside().get(Identity::Inodes { index }, word));
         let Some(copy) = copy else { return Err(Error::PageBelow(missing).into()) };
         let slots = copy.bytes.as_chunks::<{ SLOT_SIZE as usize }>().0;
         let raw = slots.get((ino.0 % SLOTS_PER_PAGE) as usize).ok_or(FsError::Stale)?;
-        let slot = InodeSlot::read_from_bytes(raw).map_err(|_| FsError::Stale)?;
-        let inode = self.checked(ino, MapInode::NOWHERE, slot)?;
+        inode.place = MapInode::NOWHERE;
+        inode.slot = InodeSlot::read_from_bytes(raw).map_err(|_| FsError::Stale)?;
+        inode.check_slot()?;
+        let slot = &inode.slot;
         if slot.root.get() != 0 || slot.direct.iter().any(|pointer| pointer.get() != 0) {
             let site = format!("inode {ino} below persistent memory");
             return Err(Corrupt::new(site, "no block in persistent memory", "some").into());
         }
-        if inode.slot.is_free() { Err(FsError::Stale) } else { Ok(inode) }
+        inode.pending = self.pending_of(inode);
+        Ok(())
     }
 
     /// Loads an inode that must exist. The caller holds its lock.
@@ -186,44 +226,44 @@ impl Fs {
 
     /// Loads a slot, free or not.
     pub(crate) fn load_any(&self, ino: Ino) -> FsResult<Inode> {
-        let place = self.slot_place(ino)?;
-        let mut slot = InodeSlot::new_zeroed();
-        self.pm.read(place, slot.as_mut_bytes())?;
-        self.checked(ino, place, slot)
+        let mut inode = Inode::empty(ino);
+        self.fill(&mut inode)?;
+        Ok(inode)
     }
 
-    /// An inode from its slot, if that can be one.
-    fn checked(&self, ino: Ino, place: PmOffset, slot: InodeSlot) -> FsResult<Inode> {
-        if slot.flags.get() & !terrace_format::inode::flag::ALL != 0 {
-            let found = format!("{:#x}", slot.flags.get());
-            return Err(Corrupt::new(format!("inode {ino} flags"), "known flags", found).into());
-        }
-        if slot.size.get() > terrace_format::address::MAX_FILE_SIZE || slot.blocks.get() > u64::MAX / 8 {
-            let found = format!("{} bytes, {} blocks", slot.size, slot.blocks);
-            return Err(Corrupt::new(format!("inode {ino} size"), "one that a file can have", found).into());
-        }
-        let pending = self.unwritten.get(ino).filter(|pending| pending.generation == slot.generation.get());
-        Ok(Inode { ino, place, slot, pending })
+    /// Reads a slot, free or not, from PM.
+    #[inline]
+    fn fill(&self, inode: &mut Inode) -> FsResult<()> {
+        inode.place = self.slot_place(inode.ino)?;
+        self.pm.read(inode.place, inode.slot.as_mut_bytes())?;
+        inode.check_slot()?;
+        inode.pending = self.pending_of(inode);
+        Ok(())
+    }
+
+    /// The volatile part of an inode.
+    #[inline]
+    fn pending_of(&self, inode: &Inode) -> Option<Pending> {
+        let pending = self.unwritten.get(inode.ino);
+        pending.filter(|pending| pending.generation == inode.slot.generation.get())
     }
 
     /// Loads a directory.
     pub(crate) fn load_directory(&self, ino: Ino) -> FsResult<Inode> {
-        is_directory(self.load(ino)?)
+        let inode = self.load(ino)?;
+        if inode.slot.is_directory() { Ok(inode) } else { Err(FsError::NotDirectory) }
     }
 
-    /// As [`Self::load_directory`], for who only reads.
+    /// As [`Self::load_directory`], for a caller that only reads.
     pub(crate) fn load_directory_to_read(&self, ino: Ino) -> FsResult<Inode> {
-        is_directory(self.load_to_read(ino)?)
+        let inode = self.load_to_read(ino)?;
+        if inode.slot.is_directory() { Ok(inode) } else { Err(FsError::NotDirectory) }
     }
 
     /// Now, in nanoseconds since the epoch, as coarse as the kernel's own file systems take it.
     pub(crate) fn now(&self) -> i64 {
         self.clock.wall_coarse_ns()
     }
-}
-
-fn is_directory(inode: Inode) -> FsResult<Inode> {
-    if inode.slot.is_directory() { Ok(inode) } else { Err(FsError::NotDirectory) }
 }
 
 /// Logs the words that differ between `before` and `after`, neighbours as one write.

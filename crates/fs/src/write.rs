@@ -520,12 +520,16 @@ impl Fs {
 
     /// Loads an inode that must be a regular file.
     pub(crate) fn load_regular(&self, ino: Ino) -> FsResult<Inode> {
-        is_regular(self.load(ino)?)
+        let inode = self.load(ino)?;
+        expect_regular(&inode)?;
+        Ok(inode)
     }
 
     /// As [`Self::load_regular`], for who only reads.
     pub(crate) fn load_regular_to_read(&self, ino: Ino) -> FsResult<Inode> {
-        is_regular(self.load_to_read(ino)?)
+        let inode = self.load_to_read(ino)?;
+        expect_regular(&inode)?;
+        Ok(inode)
     }
 
     /// Logs times and st_blocks besides what the caller changed in `slot`, and commits.
@@ -810,13 +814,14 @@ impl Fs {
     }
 }
 
-fn is_regular(inode: Inode) -> FsResult<Inode> {
+#[inline]
+pub(crate) fn expect_regular(inode: &Inode) -> FsResult<()> {
     if inode.slot.is_directory() {
         Err(FsError::IsDirectory)
     } else if !inode.slot.is_regular() {
         Err(FsError::Invalid)
     } else {
-        Ok(inode)
+        Ok(())
     }
 }
 
