@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
-use terrace_runtime::thread::spawn;
+use terrace_runtime::thread::{Urgency, spawn};
 
 /// Largest write request.
 const MAX_WRITE: u32 = 1 << 20;
@@ -225,6 +225,8 @@ pub fn start<F: Filesystem>(
         publish(session.notifier());
         let (tell, end) = channel();
         let thread = spawn("terrace-session", move || {
+            // The request threads come from this one.
+            Urgency::Requests.take();
             let _ = tell.send(session.run());
         })?;
         Ok((connection, notifier, thread, end))

@@ -68,6 +68,37 @@ pub fn spawn<F: FnOnce() + Send + 'static>(name: &str, body: F) -> io::Result<Jo
     Builder::new().name(name.to_string()).spawn(body)
 }
 
+/// Urgency of a thread beside the other threads of this process (docs/decisions/0025).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// Takes requests from the kernel: every request, however short, waits for these threads.
+    Requests,
+    /// Ends requests that left the threads above because they wait or take long.
+    Waits,
+    /// Works for nobody who waits.
+    Background,
+}
+
+impl Urgency {
+    /// The nice value: each step is a factor of 1.25 in the share of a processor (sched(7)).
+    const fn nice(self) -> i32 {
+        match self {
+            Urgency::Requests => -10,
+            Urgency::Waits | Urgency::Background => 5,
+        }
+    }
+
+    /// Gives the calling thread this urgency, and the threads that it starts afterwards. Without the privilege to be more
+    /// urgent than other programs (CAP_SYS_NICE) it stays as it is.
+    pub fn take(self) {
+        // A scheduler of tests has one thread of the system.
+        #[cfg(not(feature = "shuttle"))]
+        if let Err(error) = rustix::process::setpriority_process(None, self.nice()) {
+            tracing::debug!(?self, %error, "the urgency of a thread stays as it was");
+        }
+    }
+}
+
 /// Processors that this process may run on: at least one.
 pub fn processors() -> usize {
     // An order that was found is to be found again on any machine.
@@ -162,6 +193,7 @@ impl Driver {
     pub fn start(mut step: Box<dyn Step>, waker: Waker, panics: Arc<Panics>) -> io::Result<Driver> {
         let signal = waker.clone();
         let thread = spawn(step.name(), move || {
+            Urgency::Background.take();
             let mut rest = FIRST_REST;
             loop {
                 let next = run_step(&mut *step, &mut rest, &panics);
@@ -308,7 +340,7 @@ impl Queue {
         state.threads += 1;
         drop(state);
         let others = Arc::clone(shared);
-        match spawn("terrace-wait", move || worker(&others)) {
+        match spawn("terrace-wait", move || wait_thread(&others)) {
             Ok(handle) => shared.joins.lock().push(handle),
             Err(_) => {
                 let mut state = shared.state.lock();
@@ -326,7 +358,12 @@ impl Queue {
     /// Starts a thread that adds others while jobs wait for too long; without it they only wait.
     fn watch(&self) {
         let shared = Arc::clone(&self.0);
-        if spawn("terrace-watch", move || watch(&shared)).is_err() {
+        if spawn("terrace-watch", move || {
+            Urgency::Waits.take();
+            watch(&shared);
+        })
+        .is_err()
+        {
             self.0.state.lock().watched = false;
         }
     }
@@ -341,7 +378,7 @@ fn watch(shared: &Arc<PoolShared>) {
         let more = if late { (shared.limit / 4).max(1).min(state.jobs.len()).min(room) } else { 0 };
         for _ in 0..more {
             let others = Arc::clone(shared);
-            if spawn("terrace-wait", move || worker(&others)).is_ok() {
+            if spawn("terrace-wait", move || wait_thread(&others)).is_ok() {
                 state.threads += 1;
             }
         }
@@ -368,6 +405,12 @@ impl Drop for Counted<'_> {
         self.0.state.lock().threads -= 1;
         self.0.changed.notify_all();
     }
+}
+
+/// A thread of a pool.
+fn wait_thread(shared: &Arc<PoolShared>) {
+    Urgency::Waits.take();
+    worker(shared);
 }
 
 fn worker(shared: &PoolShared) {
@@ -414,6 +457,36 @@ impl Drop for Pool {
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
+
+    /// Request threads that shared the processors evenly with migration and with long requests kept a user's fsync waiting
+    /// for milliseconds beside six busy users.
+    #[test]
+    fn threads_of_pools_and_steps_leave_processors_to_request_threads() {
+        struct Tells(std::sync::mpsc::Sender<i32>);
+        impl Step for Tells {
+            fn name(&self) -> &'static str {
+                "tells"
+            }
+            fn step(&mut self) -> Next {
+                self.0.send(nice()).unwrap();
+                Next::Done
+            }
+        }
+        fn nice() -> i32 {
+            rustix::process::getpriority_process(None).unwrap()
+        }
+        let (tell, told) = channel();
+        let pool = Pool::new(1);
+        let of_pool = tell.clone();
+        pool.submit(0, Box::new(move || of_pool.send(nice()).unwrap()));
+        // A machine may run all of this at a higher value.
+        let least = |urgency: Urgency| urgency.nice().max(nice());
+        assert_eq!(told.recv().unwrap(), least(Urgency::Waits));
+        let driver = Driver::start(Box::new(Tells(tell)), Waker::new(), Arc::default()).unwrap();
+        assert_eq!(told.recv().unwrap(), least(Urgency::Background));
+        drop((driver, pool));
+        assert!(Urgency::Requests.nice() < Urgency::Waits.nice());
+    }
 
     /// The thread that watches took the call that was for an idle one: a job waited for the next look, or half a second.
     #[test]
