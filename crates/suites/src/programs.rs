@@ -220,7 +220,8 @@ fn settled_free_bytes(dir: &Path) -> Outcome<u64> {
 }
 
 /// Waits until a condition holds, at most some seconds: space is given back in the background.
-fn eventually(what: &str, mut condition: impl FnMut() -> Outcome<bool>) -> Outcome<()> {
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> Outcome<bool>) -> Outcome<()> {
     let clock = SystemClock::default();
     for _ in 0..100 {
         if condition()? {

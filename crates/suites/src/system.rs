@@ -131,6 +131,15 @@ pub(crate) fn space(file: &File) -> io::Result<(u64, u64, u64)> {
     Ok((space.f_bsize as u64, space.f_blocks, space.f_bfree))
 }
 
+/// Bytes of a file system that statfs(2) calls available.
+pub(crate) fn available(file: &File) -> io::Result<u64> {
+    // SAFETY: all zeros is a valid statfs, and the pointer is to one that lives through the call.
+    let mut space: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    result(unsafe { libc::fstatfs(file.as_raw_fd(), &mut space) })?;
+    Ok(space.f_bsize as u64 * space.f_bavail)
+}
+
 /// open(2) with O_RDONLY and O_TRUNC, which the standard library refuses to do.
 pub(crate) fn open_truncating(path: &std::path::Path) -> io::Result<std::fs::File> {
     use std::os::unix::ffi::OsStrExt;
