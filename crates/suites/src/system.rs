@@ -77,7 +77,13 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     pub fn new(file: &File, length: usize, flags: i32) -> io::Result<Mapping> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        Mapping::with(file, length, libc::PROT_READ | libc::PROT_WRITE, flags)
+    }
+    /// Of a file that is open for reading alone.
+    pub fn of_reader(file: &File, length: usize) -> io::Result<Mapping> {
+        Mapping::with(file, length, libc::PROT_READ, libc::MAP_SHARED)
+    }
+    fn with(file: &File, length: usize, protection: i32, flags: i32) -> io::Result<Mapping> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_raw_fd(), 0) };
