@@ -18,7 +18,7 @@ step "requests of a writer beside a reader that came first"
 writes_of() { # bytes of each, flags
     local before
     before=$(status_number writes_seen)
-    dd if=/dev/zero of=mnt/shared bs="$1" count=100 conv="notrunc$2" status=none
+    dd if=/dev/zero of=mnt/shared bs="$1" count=100 conv="notrunc${2:-}" status=none
     echo $(($(status_number writes_seen) - before))
 }
 for each in "4096 " "5001 ,fsync" "300000 " "300000 ,fsync"; do
