@@ -13,6 +13,27 @@ step "system calls"
 mkdir mnt/calls
 "$helper" programs mnt/calls || fail "system calls: see above"
 
+step "requests of a writer beside a reader that came first"
+# The kernel caches a file that is first opened to read, also for who then writes: each write must reach the predictors all the same.
+writes_of() { # bytes of each, flags
+    local before
+    before=$(status_number writes_seen)
+    dd if=/dev/zero of=mnt/shared bs="$1" count=100 conv="notrunc${2:-}" status=none
+    echo $(($(status_number writes_seen) - before))
+}
+for each in "4096 " "5001 ,fsync" "300000 " "300000 ,fsync"; do
+    head -c 40M /dev/zero >mnt/shared
+    # shellcheck disable=SC2086
+    direct=$(writes_of $each)
+    exec 7<mnt/shared
+    head -c 1M <&7 >/dev/null
+    # shellcheck disable=SC2086
+    cached=$(writes_of $each)
+    exec 7<&-
+    [ "$direct" -ge 100 ] && [ "$cached" = "$direct" ] || fail "$direct writes seen of a writer, $cached beside a reader: $each"
+done
+rm mnt/shared
+
 step "extended attributes"
 touch mnt/attributes
 setfattr -n user.text -v "some text" mnt/attributes

@@ -23,7 +23,7 @@ const BLOCKS: u64 = 4096;
 const FILES: u64 = 1000;
 /// Operations of each kind in a round.
 const TURNS: u64 = 100;
-const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false };
+const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
 const W: Wait = Wait::Allowed;
 
 /// A device whose reads are those of a disk.

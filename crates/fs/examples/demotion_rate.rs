@@ -18,7 +18,7 @@ use terrace_runtime::sync::RwLock;
 use terrace_runtime::{Clock, SystemClock};
 
 const W: Wait = Wait::Allowed;
-const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false };
+const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
 /// Memory as a device: what is above it is what takes time.

@@ -22,7 +22,6 @@ use std::time::Duration;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::Kind;
 use terrace_format::{Ino, PmOffset};
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step, interleave};
 
@@ -61,30 +60,32 @@ impl Fs {
 
     /// Does a job; one that cannot be done is put back.
     fn reclaim_task(&self, task: Task, wait: Wait, now_ns: u64) {
-        self.reclaim.at_work.fetch_add(1, Ordering::AcqRel);
         let done = self.reclaim_job(task.job, wait);
         self.reclaim_done(task, done, wait, now_ns);
-        self.reclaim.at_work.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// For an operation that found no space: removes some of what has no name left, or waits for those that do. Whether there
-    /// may be more space now. Called without locks.
+    /// may be more space now. `seen` counts the jobs that had ended when the operation began to look for space: what others
+    /// ended since then may have given it. Called without locks.
     ///
     /// # Errors
     /// `WouldBlock`.
-    pub(crate) fn reclaim_for_space(&self, wait: Wait) -> FsResult<bool> {
+    pub(crate) fn reclaim_for_space(&self, seen: u64, wait: Wait) -> FsResult<bool> {
         if self.read_only || self.wal.is_stopped() {
             return Ok(false);
         }
         if let Some((ino, task)) = self.reclaim.take_orphan() {
-            self.reclaim.at_work.fetch_add(1, Ordering::AcqRel);
             let done = self.reclaim_orphan(ino, wait, HELPED_PIECES);
             let is_done = done.is_ok();
             self.reclaim_done(task, done, wait, self.clock.monotonic_ns());
-            self.reclaim.at_work.fetch_sub(1, Ordering::AcqRel);
             return Ok(is_done);
         }
-        if self.reclaim.at_work.load(Ordering::Acquire) == 0 {
+        // In this order: a job ends before nobody has it in hand.
+        let is_at_work = self.reclaim.is_at_work();
+        if self.reclaim.ended_so_far() != seen {
+            return Ok(true);
+        }
+        if !is_at_work {
             return Ok(false);
         }
         if wait != Wait::Allowed {
@@ -103,6 +104,7 @@ impl Fs {
                 self.reclaim.retry(task, now_ns);
             }
         }
+        self.reclaim.ended();
     }
 
     /// Removes an orphan: pieces of its content, its keys, at last its slot. Does nothing when somebody

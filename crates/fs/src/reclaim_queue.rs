@@ -8,7 +8,7 @@ use std::time::Duration;
 use terrace_format::Ino;
 use terrace_format::inode::ORPHAN_LISTS;
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::AtomicU32;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_runtime::thread::Waker;
 
 /// Pause after the first failure of a job; it doubles with each further one.
@@ -50,6 +50,8 @@ struct Tasks {
     /// The jobs of `waiting`: none is there twice.
     queued: HashSet<Job>,
     next: u64,
+    /// Jobs that somebody has taken and not ended.
+    at_work: usize,
     /// Jobs of `waiting` that have neither failed nor been handed over.
     fresh: usize,
     taken: u64,
@@ -71,11 +73,13 @@ impl Tasks {
         })
     }
 
-    fn remove(&mut self, place: Place) -> Option<Task> {
+    /// The caller has it in hand until [`ReclaimQueue::ended`].
+    fn take(&mut self, place: Place) -> Option<Task> {
         self.handed.remove(&place);
         let task = self.waiting.remove(&place)?;
         self.queued.remove(&task.job);
         self.fresh -= usize::from(place < AGAIN);
+        self.at_work += 1;
         Some(task)
     }
 
@@ -95,8 +99,8 @@ pub(crate) struct ReclaimQueue {
     pub waker: Waker,
     /// Wakes the step that may wait.
     pub handed_waker: Waker,
-    /// Jobs that somebody has in hand.
-    pub at_work: AtomicU32,
+    /// Jobs that ended: who found no space knows by it whether there may be some since it looked.
+    ended: AtomicU64,
 }
 
 impl ReclaimQueue {
@@ -111,7 +115,7 @@ impl ReclaimQueue {
             tasks: Mutex::default(),
             waker: Waker::new(),
             handed_waker: Waker::new(),
-            at_work: AtomicU32::new(0),
+            ended: AtomicU64::new(0),
         }
     }
 
@@ -121,11 +125,28 @@ impl ReclaimQueue {
         self.waker.wake();
     }
 
+    /// A job that was taken is done, or is in the queue again.
+    pub fn ended(&self) {
+        let mut tasks = self.tasks.lock();
+        tasks.at_work = tasks.at_work.saturating_sub(1);
+        self.ended.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether somebody has a job in hand.
+    pub fn is_at_work(&self) -> bool {
+        self.tasks.lock().at_work > 0
+    }
+
+    /// How many jobs have ended.
+    pub fn ended_so_far(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
+    }
+
     /// Takes the next job that is due at `now_ns`.
     pub fn take(&self, now_ns: u64) -> Option<Task> {
         let mut tasks = self.tasks.lock();
         let place = tasks.due(now_ns)?;
-        tasks.remove(place)
+        tasks.take(place)
     }
 
     /// Jobs that wait and were not tried yet.
@@ -141,7 +162,7 @@ impl ReclaimQueue {
             Job::Orphan(ino) => Some((*place, ino)),
             _ => None,
         })?;
-        tasks.remove(place).map(|task| (ino, task))
+        tasks.take(place).map(|task| (ino, task))
     }
 
     /// Hands a job over that would have had to wait at `now_ns`. That is no failure.
@@ -157,7 +178,7 @@ impl ReclaimQueue {
     pub fn take_handed(&self) -> Option<Task> {
         let mut tasks = self.tasks.lock();
         let place = *tasks.handed.first()?;
-        tasks.remove(place)
+        tasks.take(place)
     }
 
     /// Puts a job back that failed at `now_ns`.
@@ -177,9 +198,13 @@ mod tests {
         let queue = ReclaimQueue::empty();
         let (job, other) = (Job::Intents(Ino(7)), Job::Orphan(Ino(7)));
         [job, other, job].into_iter().for_each(|job| queue.push(job));
+        assert!(!queue.is_at_work());
         let failed = queue.take(0);
+        assert!(queue.is_at_work() && queue.ended_so_far() == 0);
         assert_eq!(failed.as_ref().map(|task| task.job), Some(job));
         failed.into_iter().for_each(|task| queue.retry(task, 5));
+        queue.ended();
+        assert!(!queue.is_at_work() && queue.ended_so_far() == 1);
         queue.push(job);
         assert_eq!(queue.take(0).map(|task| task.job), Some(other));
         let due = 5 + FIRST_PAUSE.as_nanos() as u64;

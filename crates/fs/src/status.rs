@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use terrace_catalog::SpaceTotals;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
+use terrace_format::keys::MAX_EXTENT_BLOCKS;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_media::block::HostRoom;
 use terrace_placement::temperature::Times;
@@ -377,13 +378,31 @@ impl Fs {
         let promised = self.devices.space.reserved();
         space.free = space.free.saturating_sub(promised);
         let in_pm = (usage.free + usage.quarantined).saturating_sub(usage.reserve);
-        space.available = without_metadata(in_pm, below.saturating_sub(promised)).min(space.free);
+        let metadata = self.metadata_of(in_pm, below);
+        space.available = (in_pm + below).saturating_sub(promised + metadata).min(space.free);
         // Inodes take PM blocks: as many more as pages fit.
         let pages = self.numbers.lock().pages;
         let room = usage.free.saturating_sub(usage.reserve) * SLOTS_PER_PAGE;
         space.files_free = room.min(terrace_format::address::MAX_INO.0 - pages * SLOTS_PER_PAGE);
         space.files = pages * SLOTS_PER_PAGE + space.files_free;
         Ok(space)
+    }
+
+    /// Blocks of PM that metadata takes until so many free ones of PM and below hold data: a map node for 512 blocks in PM; below,
+    /// extents and bitmaps of chunks in leaves that are half full, the first of each shard included; and some for what grows by a
+    /// page or by a claim.
+    fn metadata_of(&self, in_pm: u64, below: u64) -> u64 {
+        const OF_PM: u64 = 256;
+        const ALWAYS: u64 = 16;
+        // Bytes of a cell besides the bitmap.
+        const CELL: u64 = 48;
+        let chunk_blocks = u64::from(self.wal.geometry().chunk_blocks);
+        let extents = below.div_ceil(chunk_blocks.min(MAX_EXTENT_BLOCKS.into()));
+        let chunks = below.div_ceil(chunk_blocks);
+        let bytes = extents * CELL + chunks * (CELL + chunk_blocks / 8);
+        // Chunks lie in the shards of their numbers, extents in that of their inode.
+        let roots = u64::from(self.catalog.empty_shards()).min(chunks + 1);
+        in_pm / OF_PM + bytes * 2 / BLOCK_SIZE + roots + ALWAYS
     }
 
     /// Where a file's blocks are.
@@ -463,14 +482,4 @@ fn free_on_host(totals: &SpaceTotals, room: &HostRoom, left_of_host: &mut HashMa
     let more = (totals.free - there).min(*left);
     *left -= more;
     there + more
-}
-
-/// Blocks that data can have of so many that are free in PM and below: metadata takes its part of PM as they are used. A map
-/// node for 512 blocks in PM, for data below an extent of 128 blocks and a chunk's bitmap in leaves that are half full,
-/// and some for what grows by a page or by a claim.
-fn without_metadata(in_pm: u64, below: u64) -> u64 {
-    const OF_PM: u64 = 256;
-    const OF_BELOW: u64 = 2048;
-    const ALWAYS: u64 = 16;
-    (in_pm + below).saturating_sub(in_pm / OF_PM + below / OF_BELOW + ALWAYS)
 }

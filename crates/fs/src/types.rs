@@ -93,6 +93,8 @@ pub struct WriteFlags {
     pub sync: bool,
     /// The kernel asks to remove set-id bits.
     pub kill_set_id: bool,
+    /// Pages of a mapping, gathered by the kernel: on a full pool they may go in as many pieces as it takes (C19).
+    pub pages: bool,
 }
 
 /// What fallocate does.

@@ -441,8 +441,9 @@ impl Fs {
         let mut at = offset;
         let mut rest = data;
         let mut why = Rest::Nothing;
+        let mut most = self.atomic_blocks();
         while !rest.is_empty() {
-            let room = (self.atomic_blocks() * BLOCK_SIZE - at % BLOCK_SIZE) as usize;
+            let room = (most * BLOCK_SIZE - at % BLOCK_SIZE) as usize;
             let (piece, tail) = rest.split_at(rest.len().min(room));
             if at != offset {
                 interleave::point("write:between-pieces");
@@ -453,6 +454,11 @@ impl Fs {
                 Ok(false) => {
                     why = Rest::Behind;
                     break;
+                }
+                // The kernel would drop all of these pages for the error.
+                Err(FsError::Engine(Error::NoSpace(_))) if flags.pages && segment.blocks().count() > 1 => {
+                    most = segment.blocks().count().div_ceil(2);
+                    continue;
                 }
                 // What is in the file was written, whatever became of the rest.
                 Err(_) if at != offset => break,

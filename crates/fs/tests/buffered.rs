@@ -10,8 +10,8 @@ use terrace_fs::{Allocate, FsResult, MountOptions, Seek, SetAttributes, Wait, Wr
 use terrace_media::block::{Operation, Times};
 
 const W: Wait = Wait::Allowed;
-const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false };
-const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false };
+const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false, pages: false };
+const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
 
 #[test]
 fn writes_stay_in_dram_until_fsync() -> FsResult<()> {

@@ -301,6 +301,37 @@ fn a_full_pool_can_be_written_over() {
     }
 }
 
+/// On a full pool whose reserve holds fewer blocks than the kernel gathers of a mapping, msync got ENOSPC, and the pages were lost.
+#[test]
+fn pages_of_a_mapping_go_in_pieces_on_a_full_pool() {
+    const BLOCKS: u64 = 256;
+    for (below, dram) in [(1200, true), (1200, false), (0, false)] {
+        let pool = Pool::new(8 << 20, below.max(64));
+        if below == 0 {
+            format(&media(&pool, false), &format_options(0)).unwrap();
+        }
+        let buffer_bytes = if dram { 4 << 20 } else { 0 };
+        let fs = mount(&pool, below > 0, MountOptions { buffer_bytes, ..Default::default() });
+        let [filler, mapped] = [&b"filler"[..], b"mapped"].map(|name| create(&fs, ROOT, name));
+        (0..BLOCKS).step_by(16).for_each(|at| write(&fs, mapped, at, 16, 1).unwrap());
+        fs.fsync(mapped, false, W).unwrap();
+        fill_up(&fs, filler);
+        let flags = WriteFlags { pages: true, ..Default::default() };
+        for round in 2..5 {
+            let content = vec![round; (BLOCKS * BLOCK_SIZE) as usize];
+            let mut done = 0;
+            while done < content.len() {
+                done += fs.write(mapped, done as u64, &content[done..], flags, W).unwrap();
+            }
+            assert_holds(&fs, mapped, BLOCKS, round);
+        }
+        // A request of a program is all or nothing (C13).
+        let refused = fs.write(mapped, 0, &[9; (BLOCKS * BLOCK_SIZE) as usize], WriteFlags::default(), W);
+        assert!(refused.is_err_and(|error| error.errno() == libc::ENOSPC));
+        assert_holds(&fs, mapped, BLOCKS, 4);
+    }
+}
+
 /// After something was deleted df showed 256 KiB free, and a write of 128 KiB got ENOSPC (generic/275).
 #[test]
 fn what_df_shows_after_a_removal_can_be_written() {
@@ -336,7 +367,10 @@ fn what_df_shows_after_a_removal_can_be_written() {
 /// df promised up to 4 MiB more than fallocate gets (generic/103): what metadata takes was not taken off.
 #[test]
 fn fallocate_gets_what_df_shows() {
-    for (pm_mib, below, used) in [(4, 0, 0), (4, 512, 0), (4, 4096, 100), (32, 0, 300), (32, 20_000, 5000)] {
+    // From 64 MiB of PM on the catalog has 64 shards: the first key of each takes a page.
+    for (pm_mib, below, used) in
+        [(4, 0, 0), (4, 512, 0), (4, 4096, 100), (32, 0, 300), (32, 20_000, 5000), (64, 3000, 9000)]
+    {
         let pool = Pool::new(pm_mib << 20, below.max(64));
         if below == 0 {
             format(&media(&pool, false), &format_options(0)).unwrap();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_fs::{Fs, FsResult, Memory, MemorySource, MountOptions, Wait, WriteFlags};
 
 const W: Wait = Wait::Allowed;
-const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false };
+const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false, pages: false };
 const MIB: u64 = 1 << 20;
 const FILE: u64 = 12 * MIB;
 

@@ -20,7 +20,7 @@ use terrace_runtime::ManualClock;
 use terrace_wal::{Tx, Wal};
 
 const W: Wait = Wait::Allowed;
-const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false };
+const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
 const EIO: i32 = 5;
 
 fn pattern(length: usize, seed: u8) -> Vec<u8> {

@@ -15,8 +15,8 @@ use terrace_media::block::{Operation, Times};
 use terrace_runtime::Next;
 
 const W: Wait = Wait::Allowed;
-const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false };
-const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false };
+const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false, pages: false };
+const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
 const EIO: i32 = 5;
 
 fn dirty(fs: &Fs) -> u64 {

@@ -641,7 +641,7 @@ fn pages_on_both_sides_of_the_end_that_go_into_pm_show_nothing_old() {
     let pool = Pool::new(8 << 20, 4096);
     let fs = pool.mount_with(MountOptions { home: Some(Home::Block), ..MountOptions::default() });
     let ino = create(&fs, "file");
-    let durable = WriteFlags { sync: true, kill_set_id: false };
+    let durable = WriteFlags { sync: true, kill_set_id: false, pages: false };
     let size = 3 * BLOCK + 1000;
     fs.write(ino, 0, &[9; 4 * BLOCK as usize], durable, W).unwrap();
     let change = terrace_fs::SetAttributes { size: Some(size), ..Default::default() };

@@ -17,7 +17,7 @@ use terrace_media::block::{AlignedBlock, Operation, SimulatedDevice, Times};
 use terrace_media::{BlockMedium, MediaError, PmMedium};
 
 const W: Wait = Wait::Allowed;
-const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false };
+const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false, pages: false };
 const BLOCK: u64 = 4096;
 const EIO: i32 = 5;
 
@@ -273,7 +273,7 @@ fn dirty_pages_go_into_persistent_memory_in_runs() -> FsResult<()> {
 #[test]
 fn file_capabilities_end_with_an_unprivileged_change() -> FsResult<()> {
     const CAPABILITY: &[u8] = b"security.capability";
-    let killing = WriteFlags { sync: false, kill_set_id: true };
+    let killing = WriteFlags { sync: false, kill_set_id: true, pages: false };
     let write =
         |offset, length| move |fs: &Fs, ino, wait| fs.write(ino, offset, &vec![7; length], killing, wait);
     let change = |change: SetAttributes| move |fs: &Fs, ino, wait| fs.setattr(ino, &change, wait).map(|_| 0);

@@ -633,12 +633,13 @@ impl Filesystem for Adapter {
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let loses = kills && self.set_id_file(node).is_some();
         let changing = loses.then(|| self.changes.begin(&self.fs, node.0));
+        // Pages of a mapping: the kernel calls them all clean, whatever count it is told, unless it is told an error.
+        let is_write_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let flags = terrace_fs::WriteFlags {
             sync: flags.0 & libc::O_DSYNC != 0, // O_SYNC contains it
             kill_set_id: kills,
+            pages: is_write_back,
         };
-        // Pages of a mapping: the kernel calls them all clean, whatever count it is told, unless it is told an error.
-        let is_write_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         // What was written when the request left the request thread is not written again.
         let written = Arc::new(AtomicUsize::new(0));
         let before = Arc::clone(&written);

@@ -86,7 +86,7 @@ impl Call {
                 Ok(Seen::Bytes(into))
             }
             Op::Write { id, offset, length, seed, kill_set_id, sync } => {
-                let flags = WriteFlags { sync: *sync, kill_set_id: *kill_set_id };
+                let flags = WriteFlags { sync: *sync, kill_set_id: *kill_set_id, pages: false };
                 let bytes = data(*length, *seed);
                 let mut done = fs.write(self.ino(id), *offset, &bytes, flags, wait)?;
                 // As programs do: a short write is gone on with, and what fails then is met there.

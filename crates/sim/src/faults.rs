@@ -430,7 +430,7 @@ fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
         let from = clock.monotonic_ns() as i64;
         amid.borrow_mut().push((op, Stamp { from, to: from + 1_000_000 }));
         let (errors, bytes) = (device.error_count(), data(5000, 70 + count));
-        let flags = WriteFlags { sync: true, kill_set_id: false };
+        let flags = WriteFlags { sync: true, kill_set_id: false, pages: false };
         let written = fs.write(ino, 0, &bytes, flags, Wait::Never);
         if matches!(written, Err(FsError::WouldBlock)) && is_pm_full(&fs) {
             amid.borrow_mut().pop();

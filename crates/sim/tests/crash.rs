@@ -204,7 +204,7 @@ fn writes() -> Vec<Case> {
             write(fs, find(fs, "cold"), 4096, &pattern(4096, 9));
         }),
         case("write with O_SYNC and set-id", |fs| {
-            let flags = WriteFlags { sync: true, kill_set_id: true };
+            let flags = WriteFlags { sync: true, kill_set_id: true, pages: false };
             fs.write(find(fs, "f"), 1, b"abc", flags, W).unwrap();
         }),
         Case::new("write in three pieces", populate, move |_, fs| {

@@ -91,6 +91,47 @@ fn shared_mapping(dir: &Path) -> Outcome<()> {
     same("file at the end", &fs::read(&path).at("read")?, &expected)
 }
 
+/// A file has one mode in the kernel from first open to last close: the first opens decide it. In both modes readers, by descriptor
+/// and by mapping, see a writer's bytes and sizes at once.
+fn reader_and_writer(dir: &Path) -> Outcome<()> {
+    for reader_first in [true, false] {
+        let path = dir.join(format!("reader-first-{reader_first}"));
+        let mut content = bytes(3, 2 * MIB);
+        fs::write(&path, &content).at("write")?;
+        let read = || File::open(&path).at("open to read");
+        let write = || OpenOptions::new().write(true).open(&path).at("open to write");
+        let (reader, writer) = match reader_first {
+            true => (read()?, write()?),
+            false => {
+                let writer = write()?;
+                (read()?, writer)
+            }
+        };
+        same("before", &read_at(&reader, 0, content.len())?, &content)?;
+        let mapping = Mapping::of_reader(&reader, 3 * MIB).at("mmap")?;
+        same("mapping before", &mapping.read(0, content.len()), &content)?;
+        for round in 0..50usize {
+            let (at, new) = (round * 40_009, bytes(10 + round as u64, 1 + round * 977));
+            writer.write_all_at(&new, at as u64).at("write beside a reader")?;
+            content.resize(content.len().max(at + new.len()), 0);
+            content[at..at + new.len()].copy_from_slice(&new);
+            same("read", &read_at(&reader, at as u64, new.len())?, &new)?;
+            same("mapping", &mapping.read(at, new.len()), &new)?;
+        }
+        writer.write_all_at(&[7; 5000], content.len() as u64).at("append")?;
+        content.resize(content.len() + 5000, 7);
+        must(reader.metadata().at("stat")?.len() == content.len() as u64, "size after an append")?;
+        same("all", &read_at(&reader, 0, content.len())?, &content)?;
+        writer.set_len(10_000).at("truncate")?;
+        writer.set_len(20_000).at("extend")?;
+        content.truncate(10_000);
+        content.resize(20_000, 0);
+        same("truncated and extended", &read_at(&reader, 0, content.len())?, &content)?;
+        same("mapping of that", &mapping.read(0, content.len()), &content)?;
+    }
+    Ok(())
+}
+
 fn private_mapping(dir: &Path) -> Outcome<()> {
     let path = dir.join("private");
     let content = bytes(2, 100_000);
@@ -220,7 +261,8 @@ fn settled_free_bytes(dir: &Path) -> Outcome<u64> {
 }
 
 /// Waits until a condition holds, at most some seconds: space is given back in the background.
-fn eventually(what: &str, mut condition: impl FnMut() -> Outcome<bool>) -> Outcome<()> {
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> Outcome<bool>) -> Outcome<()> {
     let clock = SystemClock::default();
     for _ in 0..100 {
         if condition()? {
@@ -454,8 +496,9 @@ fn file_handles(dir: &Path) -> Outcome<()> {
 
 type Check = fn(&Path) -> Outcome<()>;
 
-const CHECKS: [(&str, Check); 13] = [
+const CHECKS: [(&str, Check); 14] = [
     ("shared writable mmap", shared_mapping),
+    ("a writer beside a reader", reader_and_writer),
     ("private mmap", private_mapping),
     ("O_APPEND from two processes", two_appenders),
     ("O_DIRECT", direct),

@@ -77,7 +77,13 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     pub fn new(file: &File, length: usize, flags: i32) -> io::Result<Mapping> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        Mapping::with(file, length, libc::PROT_READ | libc::PROT_WRITE, flags)
+    }
+    /// Of a file that is open for reading alone.
+    pub fn of_reader(file: &File, length: usize) -> io::Result<Mapping> {
+        Mapping::with(file, length, libc::PROT_READ, libc::MAP_SHARED)
+    }
+    fn with(file: &File, length: usize, protection: i32, flags: i32) -> io::Result<Mapping> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_raw_fd(), 0) };
@@ -129,6 +135,15 @@ pub(crate) fn space(file: &File) -> io::Result<(u64, u64, u64)> {
     // SAFETY: as above.
     result(unsafe { libc::fstatfs(file.as_raw_fd(), &mut space) })?;
     Ok((space.f_bsize as u64, space.f_blocks, space.f_bfree))
+}
+
+/// Bytes of a file system that statfs(2) calls available.
+pub(crate) fn available(file: &File) -> io::Result<u64> {
+    // SAFETY: all zeros is a valid statfs, and the pointer is to one that lives through the call.
+    let mut space: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    result(unsafe { libc::fstatfs(file.as_raw_fd(), &mut space) })?;
+    Ok(space.f_bsize as u64 * space.f_bavail)
 }
 
 /// open(2) with O_RDONLY and O_TRUNC, which the standard library refuses to do.

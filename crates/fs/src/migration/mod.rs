@@ -437,9 +437,10 @@ impl Fs {
     /// # Errors
     /// ENOSPC when nothing can be moved down; `WouldBlock`.
     pub(crate) fn make_pm_space(&self, op: &mut Op) -> FsResult<()> {
+        let reclaimed = self.reclaim.ended_so_far();
         match self.make_room(op) {
             Err(error @ (FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_))) => {
-                self.last_resort(op, error)
+                self.last_resort(op, reclaimed, error)
             }
             made => made,
         }
@@ -450,11 +451,11 @@ impl Fs {
     ///
     /// # Errors
     /// Why there is no space.
-    fn last_resort(&self, op: &mut Op, error: FsError) -> FsResult<()> {
+    fn last_resort(&self, op: &mut Op, reclaimed: u64, error: FsError) -> FsResult<()> {
         if !matches!(op.purpose, Purpose::User | Purpose::Overwrite) {
             return Err(error);
         }
-        if op.starved <= MOST_STARVED && self.reclaim_for_space(op.wait)? {
+        if op.starved <= MOST_STARVED && self.reclaim_for_space(reclaimed, op.wait)? {
             op.starved += MOST_STARVED / 50;
             return Ok(());
         }

@@ -757,3 +757,20 @@ fn nobody_waits_for_who_picks_victims() {
     writer.join().unwrap();
     assert_eq!(answer, Ok(true));
 }
+
+/// What the reclaimer gave back while a writer looked for space, and was done with when the writer asked for it, was not seen: create
+/// got ENOSPC beside 3 MiB that had been removed.
+#[test]
+fn space_that_others_give_back_during_the_search_is_looked_for_again() {
+    let (fs, file) = with_file(40);
+    let before = fs.reclaim.ended_so_far();
+    assert!(!fs.reclaim_for_space(before, Wait::Allowed).unwrap(), "nothing is removed");
+    fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
+    fs.forget(file, 1);
+    // The reclaimer, from beginning to end.
+    fs.run_background(100);
+    let after = fs.reclaim.ended_so_far();
+    assert!(after > before && !fs.reclaim.is_at_work());
+    assert!(fs.reclaim_for_space(before, Wait::Allowed).unwrap(), "the search began before that");
+    assert!(!fs.reclaim_for_space(after, Wait::Allowed).unwrap(), "it began after that");
+}
