@@ -700,6 +700,27 @@ check "count and reason" grep -qE "\\[degraded\\] \\(wrong checksums since mount
 check "umount" "$t" umount mnt
 mv rotten.img tier.img
 
+## a metadata page in PM that rots: EIO, and status says why the pool is degraded
+mkdir named
+check "mkfs" "$t" mkfs --pm "$SHM-named.pm" --pm-size 32M >/dev/null 2>&1
+check "mount" "$t" mount "$SHM-named.pm" named
+check "name" touch named/a-name-that-rots
+check "umount" "$t" umount named
+python3 - <<PY
+with open("$SHM-named.pm", "r+b") as pm:
+    # The log, which has the name too, lies before the pages of the catalog.
+    at = pm.read().rindex(b"a-name-that-rots")
+    pm.seek(at)
+    pm.write(b"b")
+PY
+check "a name is damaged" test $? = 0
+check "mount" "$t" mount "$SHM-named.pm" named
+expect 2 "Input/output error" ls named
+says 1 "\\[degraded\\] \\(metadata pages that do not match their checksums: 1\\)" "$t" status named
+says 1 '"healthy": *false' "$t" status --json named
+check "umount" "$t" umount named
+rm "$SHM-named.pm"
+
 ## the host of a tier file is full: ENOSPC, nothing is lost, and status says why
 mkdir host && mount -t tmpfs -o size=40M none host
 check "mkfs" "$t" mkfs --pm "$SHM-full.pm" --pm-size 16M --tier host/tier,size=96M >/dev/null 2>&1

@@ -452,6 +452,21 @@ impl Fs {
         Ok(Background { _drivers: drivers })
     }
 
+    /// Ends the scan of the block table: what it has not met, pages that are open since a crash among them, the last
+    /// checkpoint would leave without checksums.
+    fn meet_all_pages(&self) {
+        while !self.read_only {
+            match self.blocks.scan_step() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!("some metadata pages may be left without checksums: {error}");
+                    break;
+                }
+            }
+        }
+    }
+
     /// Ends a mount: dirty pages written back (into PM, what no lower tier takes), the last checkpoint written, the pool
     /// marked clean, all of it durable. Devices need no flush: what a record names was flushed before (M1). Drop
     /// [`Background`] first; no operation may follow.
@@ -461,6 +476,7 @@ impl Fs {
     /// be kept nowhere: all others were.
     pub fn unmount(&self) -> FsResult<()> {
         let kept = self.keep_all();
+        self.meet_all_pages();
         self.wal.close()?;
         kept
     }

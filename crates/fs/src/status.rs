@@ -36,7 +36,7 @@ pub struct DeviceStatus {
     pub reason: Option<String>,
     /// Errors that it answered with since mount.
     pub errors: u64,
-    /// Blocks read with a wrong checksum since mount.
+    /// Blocks read with a wrong checksum since mount; of PM, metadata pages.
     pub checksum_errors: u64,
     /// Class of its speed, or its kind.
     pub class: &'static str,
@@ -258,8 +258,15 @@ impl Fs {
         if self.wal.is_stopped() {
             return Some("takes no more changes after an error".to_string());
         }
-        let errors = self.pm.error_count();
-        (errors > 0).then(|| format!("errors of persistent memory since mount: {errors}"))
+        let (errors, damaged) = (self.pm.error_count(), self.wal.checksums().damaged());
+        let mut reasons = Vec::new();
+        if errors > 0 {
+            reasons.push(format!("errors of persistent memory since mount: {errors}"));
+        }
+        if damaged > 0 {
+            reasons.push(format!("metadata pages that do not match their checksums: {damaged}"));
+        }
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
     fn log_status(&self) -> LogStatus {
@@ -283,7 +290,7 @@ impl Fs {
             health: health(self.pm_trouble().is_none()),
             reason: self.pm_trouble(),
             errors: self.pm.error_count(),
-            checksum_errors: 0,
+            checksum_errors: self.wal.checksums().damaged(),
             class: "pm",
             speed: None,
         };

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
 use terrace_format::checksum::crc32c;
 use terrace_format::geometry::{LANES_BLOCK, ROOTS_BLOCK};
+use terrace_format::page_checksum::ChecksumWord;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Ino, PmBlock, PmOffset};
 use terrace_fs::{Atime, Fs, FsResult, MountOptions, PoolMedia, Wait, WriteFlags, read_superblock};
@@ -55,6 +56,15 @@ enum Structure {
     Device,
 }
 
+/// Those whose pages have checksum words.
+const COVERED: [Structure; 5] = [
+    Structure::Roots,
+    Structure::BlockTable,
+    Structure::InodePages,
+    Structure::RadixNodes,
+    Structure::CatalogPages,
+];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Damage {
     Bit,
@@ -80,10 +90,11 @@ impl Base {
         let (pm, device) = (pool.pm.visible_image(), pool.device.visible_image());
         let mut base = Base { pm, device, shows: Tree::new(), places: BTreeMap::new() };
         let pool = base.pool();
+        // Before the mount, which fetches metadata pages into blocks that are free in the image.
+        base.places = places(&pool.pm, pool.device.blocks());
         let fs = mount(&pool).unwrap();
         base.shows = tree(&fs);
         assert!(base.shows.len() > 130 && base.shows.values().all(Option::is_some));
-        base.places = places(&pool.pm, pool.device.blocks());
         base
     }
 
@@ -287,6 +298,26 @@ fn judge(base: &Base, pool: &Pool, counts: &mut Counts) -> Option<String> {
     None
 }
 
+/// Broke: pages open since a crash stayed open when the pool was unmounted before the scan of the block table had met them.
+#[test]
+fn a_clean_unmount_leaves_no_metadata_page_open() {
+    for (name, _, recipe) in make::RECIPES.iter().filter(|(name, ..)| *name != "killed") {
+        let pm = recipe().unwrap().pm;
+        let geometry = read_superblock(&*pm, false).unwrap().0.geometry();
+        let mut pages = 0;
+        let places = places(&pm, 1);
+        for (structure, blocks) in places.iter().filter(|(structure, _)| COVERED.contains(structure)) {
+            for block in blocks {
+                let word = pm.load_u64(geometry.checksum_word(PmBlock(*block))).unwrap();
+                let word = ChecksumWord::decode(word);
+                assert!(matches!(word, ChecksumWord::Covers(_)), "{name}, {structure:?} {block}: {word:?}");
+                pages += 1;
+            }
+        }
+        assert!(pages > 10, "{name}: {pages} pages");
+    }
+}
+
 #[test]
 fn damaged_structures_give_the_right_answer_or_an_error() {
     let (flips, seed) = (number("TERRACE_FLIPS", 300), number("TERRACE_SEED", 20_261_124));
@@ -321,6 +352,11 @@ fn damaged_structures_give_the_right_answer_or_an_error() {
         );
     }
     assert!(unexpected.is_empty(), "{} wrong:\n{}", unexpected.len(), unexpected.join("\n"));
+    // What nothing sees is what covers nothing: a flipped bit of a page that a clean unmount covers is seen.
+    for structure in COVERED {
+        let c = table.get(&(structure, Damage::Bit)).copied().unwrap_or_default();
+        assert_eq!(c.seen_by_check, c.damages, "flips in {structure:?} that check does not see");
+    }
     let all =
         |kind| table.iter().filter(|((_, found), _)| *found == kind).map(|(_, c)| c.damages).sum::<u64>();
     assert!(all(Damage::Bit) > 0 && all(Damage::Line) > 0 && all(Damage::Page) > 0);

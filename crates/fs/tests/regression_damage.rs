@@ -228,6 +228,26 @@ fn a_directory_out_of_order() -> FsResult<()> {
     Ok(())
 }
 
+/// A metadata page that does not match its checksum was logged and EIO, and status called PM healthy (I8).
+#[test]
+fn status_tells_of_a_metadata_page_that_does_not_match_its_checksum() -> FsResult<()> {
+    let pool = Pool::new(2 << 20, 1025);
+    let fs = pool.mount();
+    let ino = filled(&fs, "file", 1)?;
+    fs.unmount()?;
+    drop(fs);
+    let size = slot(&pool, ino).plus(InodeSlot::SIZE);
+    poke(&pool, size, pool.pm.load_u64(size)? ^ 1 << 5)?;
+    let fs = pool.mount();
+    assert!(fs.getattr(ino).is_err(), "a damaged size is shown");
+    let status = fs.status()?;
+    assert!(!status.healthy);
+    let pm = &status.tiers[0].devices[0];
+    assert_eq!((pm.health, pm.errors, pm.checksum_errors), ("degraded", 0, 1));
+    assert_eq!(pm.reason.as_deref(), Some("metadata pages that do not match their checksums: 1"));
+    Ok(())
+}
+
 /// Inner pages of the catalog all of whose cells name the same next one stand for 177^5 pages: `terrace status`, and an open for writing
 /// of a file with blocks below, walked over all of them with the shard locked.
 #[test]

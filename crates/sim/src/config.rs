@@ -68,6 +68,8 @@ pub struct Config {
     pub faults: bool,
     /// PM fails now and then.
     pub pm_faults: bool,
+    /// Copies of PM are damaged between mounts.
+    pub flips: bool,
     /// Different images looked at after each loss of power, beside the one that the run goes on with.
     pub images: u64,
 }
@@ -140,6 +142,7 @@ pub const BASE: Config = Config {
     power_fails: false,
     faults: false,
     pm_faults: false,
+    flips: false,
     images: 0,
 };
 
@@ -149,6 +152,19 @@ const POWER: Config = Config { name: "power", power_fails: true, relatime: false
 /// Writes without O_SYNC wait in DRAM. Without access times: they would be compared with times that a crash loses.
 pub const DRAM: Config =
     Config { name: "dram", home: Some(Home::Block), dram: true, relatime: false, ..BASE };
+
+/// Bits flip and lines are lost in PM, in copies of what each remount and each loss of power leaves. Small, since each
+/// copy is read whole.
+const FLIPS: Config = Config {
+    name: "flips",
+    flips: true,
+    images: 0,
+    most_blocks: 300,
+    files: 12,
+    directories: 4,
+    names: 12,
+    ..POWER
+};
 
 /// Power fails anywhere, with data that waits in DRAM.
 const POWER_DRAM: Config = Config { name: "power-dram", home: Some(Home::Block), dram: true, ..POWER };
@@ -224,7 +240,7 @@ const SPILL: Config = Config {
 };
 
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 41] = [
+pub const CONFIGS: [Config; 42] = [
     POWER,
     // Small and soon done.
     REWRITES,
@@ -241,6 +257,7 @@ pub const CONFIGS: [Config; 41] = [
     // Flushes that lie lose metadata that lies below; here none does.
     Config { name: "faults", faults: true, relatime: false, metadata: MetadataMoves::Never, ..BASE },
     Config { name: "faults-power", faults: true, metadata: MetadataMoves::Never, ..POWER },
+    FLIPS,
     Config { name: "faults-pm", pm_faults: true, relatime: false, ..BASE },
     Config { name: "brim", device_blocks: 0, most_blocks: 10_000, files: 40, fills: true, ..BASE },
     DRAM,
@@ -318,6 +335,9 @@ pub struct Counts {
     pub errors: u64,
     /// Faults injected.
     pub faults: u64,
+    /// Damages done to copies of PM, and those that a refused mount or an error told of.
+    pub flips: u64,
+    pub flips_told: u64,
     /// Orderly remounts.
     pub remounts: u64,
     /// Crashes, of them those inside an operation, inside background work, inside recovery.
@@ -367,6 +387,8 @@ impl AddAssign for Counts {
         self.would_block += other.would_block;
         self.errors += other.errors;
         self.faults += other.faults;
+        self.flips += other.flips;
+        self.flips_told += other.flips_told;
         self.remounts += other.remounts;
         self.crashes += other.crashes;
         self.crashes_amid_operation += other.crashes_amid_operation;

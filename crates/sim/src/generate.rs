@@ -67,6 +67,7 @@ impl Generator {
                 let operation = *OPERATIONS[1..].choose(&mut self.rng).unwrap_or(&Operation::Flush);
                 Action::Fault(Fault::Fails { operation, errno: libc::EIO, times: Some(1) })
             }
+            430..=449 if config.flips => Action::Remount,
             430..=629 if config.pm_faults => self.poisoned(world),
             630..=639 if config.buffers() => Action::Sync,
             640..=649 if config.buffers() => Action::WriteBack,

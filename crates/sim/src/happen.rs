@@ -8,6 +8,7 @@ use crate::action::{Action, Entry, Fault};
 use crate::bounds;
 use crate::config::Mix;
 use crate::hand::{hand, read_often};
+use crate::media::Media;
 use crate::operate::operate;
 use crate::pm_fault::poisoned;
 use crate::power::Crash;
@@ -395,6 +396,11 @@ impl World {
         self.model.all_written_back();
         self.model.drop_references();
         self.forget_volatile();
+        if self.config.flips {
+            let media = Media::after(&self.media.now(), 1, self.media.setup());
+            let seed = self.rng.random();
+            self.flip(&media, seed);
+        }
         self.remount_media();
         // The cost of a mount depends on the lanes, never on the pool (T8): two checkpoints, the roots and the first place
         // of each lane.

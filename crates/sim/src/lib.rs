@@ -20,6 +20,7 @@ pub mod copies;
 mod descriptors;
 mod engine;
 pub mod faults;
+mod flips;
 pub mod fresh;
 pub mod generate;
 mod hand;

@@ -148,6 +148,7 @@ impl World {
             media = self.crash_again(&media, &mut choice);
         }
         self.seen.borrow_mut().insert(media.hash());
+        self.flip(&media, seed);
         self.look_at(media, &states);
         self.pins_unsure = None;
         self.clock.advance(Duration::from_millis(1));

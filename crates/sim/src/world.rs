@@ -236,7 +236,17 @@ impl World {
         bounds::begin();
         let (superblock, warning) = read_superblock(&*media.pm, true).unwrap();
         assert_eq!(warning, None);
-        let options = MountOptions {
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        let before = media.pm.bytes_read();
+        let fs = Fs::mount(media.pool(), superblock, self.mount_options(), clock);
+        let fs = fs.unwrap_or_else(|error| panic!("mount: {error}"));
+        self.mount_read.set(media.pm.bytes_read() - before);
+        fs
+    }
+
+    /// How pools are mounted.
+    pub fn mount_options(&self) -> MountOptions {
+        MountOptions {
             atime: if self.config.relatime { Atime::Relative } else { Atime::Never },
             threshold_percent: Some(self.config.threshold_percent),
             promote_first_touch: self.config.promote_first_touch,
@@ -251,13 +261,7 @@ impl World {
             // Small, so that writers have to make room.
             buffer_bytes: if self.config.buffers() { DIRTY_BYTES } else { 0 },
             ..MountOptions::default()
-        };
-        let clock: Arc<dyn Clock> = self.clock.clone();
-        let before = media.pm.bytes_read();
-        let fs = Fs::mount(media.pool(), superblock, options, clock);
-        let fs = fs.unwrap_or_else(|error| panic!("mount: {error}"));
-        self.mount_read.set(media.pm.bytes_read() - before);
-        fs
+        }
     }
 
     /// Recovers, and drops the mount.

@@ -165,6 +165,13 @@ fn pm_faults() {
     assert!(counts.errors > 250 && counts.crashes > 100, "{counts:?}");
 }
 
+/// Damage between mounts and after a loss of power gives no wrong answer: refused, an error, or right.
+#[test]
+fn flips() {
+    let counts = check(kind("flips"), 4_000);
+    assert!(counts.flips > 100 && counts.flips_told > 20, "{counts:?}");
+}
+
 /// Writes wait in DRAM; power fails anywhere.
 #[test]
 fn dram() {

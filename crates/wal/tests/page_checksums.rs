@@ -13,8 +13,9 @@ use terrace_format::page_checksum::ChecksumWord;
 use terrace_format::table::{MASK_FULL, Owner, PageKind};
 use terrace_format::{Geometry, PmBlock, PmOffset};
 use terrace_media::PmMedium;
+use terrace_media::block::Times;
 use terrace_media::crash::CrashClock;
-use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
+use terrace_media::pm::{Access, CrashSnapshot, PmImage, RecordedPm};
 use terrace_runtime::sync::Mutex;
 use terrace_wal::{Error, Tx, Wal};
 use zerocopy::little_endian::U64;
@@ -142,6 +143,64 @@ fn a_damaged_checksum_word_refuses_no_page() {
         wal.close().unwrap();
         assert_eq!(covered(&pm), pages().len());
     }
+}
+
+/// A page that was covered, changed by a record while its word takes stores no more; the position of the word.
+fn changed_below_a_stuck_word(access: Access) -> (Arc<RecordedPm>, Wal, PmOffset) {
+    let pm = Arc::new(RecordedPm::from_image(closed()));
+    let wal = open(&pm);
+    let word = geometry().checksum_word(page(0));
+    pm.poison_for(word.0..word.0 + 8, access, Times::Forever);
+    commit(&wal, &[(page(0).offset().plus(128), 77)]).unwrap();
+    (pm, wal, word)
+}
+
+/// The word covers the page as it was: behind a checkpoint the sound page would count as damaged.
+#[test]
+fn no_checkpoint_passes_a_page_whose_word_can_be_read_and_not_opened() {
+    let (pm, wal, word) = changed_below_a_stuck_word(Access::Stores);
+    for attempt in 0..3 {
+        assert!(matches!(wal.checkpoint(), Err(Error::Media(_))), "attempt {attempt} passed the record");
+    }
+    assert!(wal.close().is_err(), "the pool counts as clean");
+    drop(wal);
+    let image = pm.visible_image();
+    let medium = || Arc::new(RecordedPm::from_image(image.clone()));
+    // The next mount meets the same word while it replays, and refuses; once the word takes stores all is there.
+    let stuck = medium();
+    stuck.poison_for(word.0..word.0 + 8, Access::Stores, Times::Forever);
+    let refused = Wal::open(stuck.clone() as Arc<dyn PmMedium>, UUID, geometry()).map(drop);
+    assert!(matches!(refused, Err(Error::Media(_))), "{refused:?}");
+    stuck.clear_poison();
+    for pm in [stuck, medium()] {
+        let wal = open(&pm);
+        wal.checksums().ensure(page(0)).unwrap();
+        assert_eq!(pm.load_u64(page(0).offset().plus(128)).unwrap(), 77, "the record was not replayed");
+        wal.close().unwrap();
+        assert_eq!(covered(&pm), pages().len());
+    }
+}
+
+#[test]
+fn a_word_that_takes_stores_again_holds_back_no_checkpoint() {
+    let (pm, wal, word) = changed_below_a_stuck_word(Access::Stores);
+    assert!(wal.checkpoint().is_err());
+    pm.clear_poison();
+    wal.checkpoint().unwrap();
+    assert_eq!(ChecksumWord::decode(pm.load_u64(word).unwrap()), ChecksumWord::Open);
+}
+
+/// Nobody can be told by such a word that the page is damaged.
+#[test]
+fn a_word_that_can_be_neither_read_nor_opened_holds_back_no_checkpoint() {
+    let (pm, wal, _) = changed_below_a_stuck_word(Access::Any);
+    wal.checkpoint().unwrap();
+    wal.checksums().ensure(page(0)).unwrap();
+    wal.close().unwrap();
+    drop(wal);
+    let wal = open(&pm);
+    wal.checksums().ensure(page(0)).unwrap();
+    assert_eq!((wal.checksums().damaged(), pm.load_u64(page(0).offset().plus(128)).unwrap()), (0, 77));
 }
 
 /// The moments before each event of `run`.

@@ -15,11 +15,11 @@ use terrace_media::block::{AlignedBlock, DeviceImage};
 use terrace_media::pm::PmImage;
 use zerocopy::{FromBytes, IntoBytes};
 
-const BLOCK: usize = BLOCK_SIZE as usize;
+pub const BLOCK: usize = BLOCK_SIZE as usize;
 
 /// A pool that was damaged.
 pub struct Damaged<'a> {
-    sound: &'a Sound,
+    pub sound: &'a Sound,
     pub random: RefCell<StdRng>,
     pub pm: PmImage,
     pub device: DeviceImage,
@@ -33,6 +33,8 @@ type Kind<'a> = (&'static str, fn(&mut Damaged<'a>));
 fn kinds<'a>() -> Vec<Kind<'a>> {
     vec![
         ("bits", Damaged::bits),
+        ("flip", Damaged::flip),
+        ("flip", Damaged::flip),
         ("bytes", Damaged::bytes),
         ("zeros", Damaged::zeros),
         ("swapped blocks", Damaged::swap),
@@ -73,37 +75,42 @@ pub fn damage(sound: &Sound, random: StdRng) -> Damaged<'_> {
         damaged.story.push(name.to_string());
         kind(&mut damaged);
     }
+    // Else what reads damaged pages ends at their checksums.
+    if damaged.sound.geometry.checksummed && damaged.coin() {
+        damaged.story.push("checksum words made right again".into());
+        damaged.seal_pages();
+    }
     damaged
 }
 
 impl<'a> Damaged<'a> {
-    fn tell(&mut self, what: String) {
+    pub fn tell(&mut self, what: String) {
         if let Some(last) = self.story.last_mut() {
             *last += &what;
         }
     }
-    fn below(&self, limit: usize) -> usize {
+    pub fn below(&self, limit: usize) -> usize {
         self.random.borrow_mut().random_range(0..limit)
     }
-    fn of(&self, list: &[u64]) -> u64 {
+    pub fn of(&self, list: &[u64]) -> u64 {
         list[self.below(list.len())]
     }
-    fn coin(&self) -> bool {
+    pub fn coin(&self) -> bool {
         self.below(2) == 0
     }
     fn nasty(&self) -> u64 {
         self.sound.nasty(&mut self.random.borrow_mut())
     }
-    fn put(&mut self, offset: u64, bytes: &[u8]) {
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) {
         self.tell(format!(" {offset:#x}: {bytes:02x?}").chars().take(80).collect());
         assert!(self.pm.write(offset, bytes), "damage outside the pool");
     }
-    fn get(&self, offset: u64, length: usize) -> Vec<u8> {
+    pub fn get(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         assert!(self.pm.read(offset, &mut bytes));
         bytes
     }
-    fn some_offset(&self) -> u64 {
+    pub fn some_offset(&self) -> u64 {
         let block = match self.below(3) {
             0 => self.below(self.sound.geometry.first_pool_block().0 as usize) as u64,
             _ => self.sound.some_block(&mut self.random.borrow_mut()),
@@ -111,13 +118,6 @@ impl<'a> Damaged<'a> {
         block * BLOCK_SIZE
     }
 
-    fn bits(&mut self) {
-        for _ in 0..=self.below(8) {
-            let at = self.some_offset() + self.below(BLOCK) as u64;
-            let byte = self.get(at, 1)[0] ^ 1 << self.below(8);
-            self.put(at, &[byte]);
-        }
-    }
     fn bytes(&mut self) {
         let length = 1 << self.below(10);
         let at = self.some_offset() + self.below(BLOCK - length + 1) as u64;

@@ -9,6 +9,7 @@ mod text;
 
 mod damage;
 mod exercise;
+mod flip;
 mod sites;
 
 use exercise::Outcome;
@@ -139,7 +140,7 @@ fn damaged_pools_are_reported_and_do_no_harm() -> Result<(), Box<dyn std::error:
         Sound::from_text(&std::fs::read_to_string(format!("{folder}/{name}.txt"))?)
             .map_err(Box::<dyn std::error::Error>::from)
     };
-    let sounds = vec![sound("clean")?, sound("killed")?];
+    let sounds = vec![sound("clean")?, sound("killed")?, sound("checksummed")?];
     assert!(sounds.iter().any(|sound| sound.records.len() > 10), "an image has records");
     let first = number("TERRACE_SEED", 0);
     let pools = number("TERRACE_DAMAGED", POOLS);
