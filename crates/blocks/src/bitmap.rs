@@ -370,6 +370,15 @@ mod tests {
         assert_eq!(set.take_run(2, 2), Some((127 * 64 + 5, 2)), "in the last of the next 64");
     }
 
+    /// A search for a run that begins above finds none there, and the only member stays known.
+    #[test]
+    fn a_search_in_an_empty_part_forgets_no_lower_member() {
+        let mut set = Bitmap::new(4 * 4096);
+        [5, 2 * 4096, 2 * 4096 + 1].into_iter().for_each(|bit| set.insert(bit));
+        assert!(set.take(2 * 4096) && set.take(2 * 4096 + 1));
+        assert_eq!(set.take_run(2, 2), Some((5, 1)));
+    }
+
     /// Numbers below a bound, the same for the same seed.
     fn random(mut state: u64) -> impl FnMut(u64) -> u64 {
         move |below| {
