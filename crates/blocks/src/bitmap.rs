@@ -271,11 +271,7 @@ mod tests {
             expected.insert(bit);
             set.insert(bit);
         }
-        let mut random = 7_u64;
-        let mut next = |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % below
-        };
+        let mut next = random(7);
         for round in 0..rounds {
             let first = next(bits);
             for bit in first..(first + next(if round % 5 == 0 { 200 } else { 5 })).min(bits) {
@@ -309,5 +305,85 @@ mod tests {
             assert_eq!(expected.pop_first(), Some(bit));
         }
         assert!(expected.is_empty());
+    }
+
+    /// Few members, far apart, put in and taken out in every way: the summary and its hint lose none of them.
+    #[test]
+    fn sparse_sets_lose_no_member() {
+        let bits = 1 << 18;
+        let (mut set, mut expected) = (Bitmap::new(bits), std::collections::BTreeSet::new());
+        let mut next = random(11);
+        for _ in 0..20_000 {
+            let bit = next(bits);
+            match next(8) {
+                0..=3 => {
+                    if expected.insert(bit) {
+                        set.insert(bit);
+                    }
+                }
+                4 => assert_eq!(set.take(bit), expected.remove(&bit)),
+                5 => {
+                    let member = expected.range(bit..).next().copied().unwrap_or(bit);
+                    assert_eq!(set.take(member), expected.remove(&member), "{member}");
+                }
+                6 => assert_eq!(set.take_lowest(), expected.pop_first()),
+                _ => {
+                    let run = set.take_run(4, 2).map_or(0..0, |(start, length)| start..start + length);
+                    assert_eq!(run.is_empty(), expected.is_empty());
+                    run.for_each(|bit| assert!(expected.remove(&bit), "{bit} is no member"));
+                }
+            }
+            assert_eq!(set.count(), expected.len() as u64);
+        }
+        assert!(expected.len() > 1000, "more is put in than taken out");
+    }
+
+    /// Only what is asked for decides, and then which run comes first: not which is the longest.
+    #[test]
+    fn the_first_run_that_is_long_enough_is_taken() {
+        let taken = |members: &[std::ops::Range<u64>], most, enough| {
+            let mut set = Bitmap::new(256);
+            members.iter().cloned().flatten().for_each(|bit| set.insert(bit));
+            set.take_run(most, enough)
+        };
+        assert_eq!(taken(&[0..2, 64..72], 8, 2), Some((0, 2)), "the next word has a longer one");
+        assert_eq!(taken(&[0..2, 63..65], 3, 2), Some((0, 2)), "as long as the run that leaves the word");
+        assert_eq!(
+            taken(&[0..2, 62..66], 8, 2),
+            Some((62, 4)),
+            "of the runs that begin in a word the longest"
+        );
+        assert_eq!(taken(&[0..2, 63..65], 8, 3), Some((0, 2)), "none is long enough");
+        assert_eq!(taken(&[0..1, 3..4, 130..133], 8, 3), Some((130, 3)));
+    }
+
+    /// A write must not wait until all of a fragmented set is searched; the next search goes on behind it.
+    #[test]
+    fn a_search_looks_at_64_words_and_the_next_goes_on_there() {
+        let mut set = Bitmap::new(64 * 300);
+        (0..300).for_each(|word| set.insert(word * 64 + 5));
+        set.insert(127 * 64 + 6);
+        // A run below that is gone again: the search begins there.
+        set.insert(6);
+        assert!(set.take(6));
+        assert_eq!(set.take_run(2, 2), Some((5, 1)), "no run in the first 64 words");
+        assert_eq!(set.take_run(2, 2), Some((127 * 64 + 5, 2)), "in the last of the next 64");
+    }
+
+    /// A search for a run that begins above finds none there, and the only member stays known.
+    #[test]
+    fn a_search_in_an_empty_part_forgets_no_lower_member() {
+        let mut set = Bitmap::new(4 * 4096);
+        [5, 2 * 4096, 2 * 4096 + 1].into_iter().for_each(|bit| set.insert(bit));
+        assert!(set.take(2 * 4096) && set.take(2 * 4096 + 1));
+        assert_eq!(set.take_run(2, 2), Some((5, 1)));
+    }
+
+    /// Numbers below a bound, the same for the same seed.
+    fn random(mut state: u64) -> impl FnMut(u64) -> u64 {
+        move |below| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        }
     }
 }

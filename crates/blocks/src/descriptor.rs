@@ -193,4 +193,98 @@ mod tests {
         block.touch_written(12);
         assert_eq!((block.touched(), block.read()), (12, 0), "so does a write");
     }
+
+    #[test]
+    fn both_highest_times_are_marks() {
+        for mark in [u32::MAX - 1, u32::MAX] {
+            let block = Descriptor::default();
+            block.touch_read(mark);
+            assert_eq!((block.touched(), block.read()), (mark, 0));
+        }
+        let block = Descriptor::default();
+        block.touch_read(u32::MAX - 2);
+        assert_eq!(block.read(), u32::MAX - 2);
+    }
+
+    #[test]
+    fn states_are_kept_and_only_an_unknown_block_is_learned() {
+        let all = [State::Unknown, State::Used, State::Quarantined, State::Free];
+        for (from, to) in all.into_iter().flat_map(|from| all.map(|to| (from, to))) {
+            let block = Descriptor::default();
+            assert_eq!(block.state(), State::Unknown);
+            block.set_state(from);
+            assert_eq!(block.state(), from);
+            assert_eq!(block.learn(to), from == State::Unknown);
+            assert_eq!(block.state(), if from == State::Unknown { to } else { from });
+        }
+    }
+
+    #[test]
+    fn a_block_is_pinned_until_every_pin_is_dropped() {
+        let block = Descriptor::default();
+        assert!(!block.is_pinned());
+        block.pin();
+        block.pin();
+        block.unpin();
+        assert!(block.is_pinned());
+        block.unpin();
+        assert!(!block.is_pinned());
+    }
+
+    #[test]
+    #[should_panic(expected = "unpin without pin")]
+    fn an_unpin_without_a_pin_panics() {
+        Descriptor::default().unpin();
+    }
+
+    /// Each flag is changed from every combination of all; the others stay as they are.
+    #[test]
+    fn flags_change_on_their_own() {
+        let with = |flags: u8| {
+            let block = Descriptor::default();
+            block.set_clean(flags & CLEAN != 0);
+            block.set_partial(flags & PARTIAL != 0);
+            block.set_kept(flags & KEPT != 0);
+            if flags & IN_USE != 0 {
+                block.set_in_use();
+            }
+            if flags & CONFIRMED != 0 {
+                block.set_confirmed();
+            }
+            block
+        };
+        let shown = |block: &Descriptor| {
+            let bit = |on, flag| if on { flag } else { 0 };
+            let told = bit(block.is_clean(), CLEAN)
+                | bit(block.may_be_partial(), PARTIAL)
+                | bit(block.is_kept(), KEPT)
+                | bit(block.is_confirmed(), CONFIRMED);
+            // Asking whether it is in use takes that away: last.
+            told | bit(block.clear_in_use(), IN_USE)
+        };
+        type Change = fn(&Descriptor);
+        let changes: [(Change, u8, u8); 9] = [
+            (|block| block.set_clean(true), CLEAN, 0),
+            (|block| block.set_clean(false), 0, CLEAN),
+            (|block| block.set_partial(true), PARTIAL, 0),
+            (|block| block.set_partial(false), 0, PARTIAL),
+            (|block| block.set_kept(true), KEPT, 0),
+            (|block| block.set_kept(false), 0, KEPT),
+            (|block| block.set_in_use(), IN_USE, 0),
+            (|block| block.set_confirmed(), CONFIRMED, 0),
+            (|block| block.clear_flags(), 0, 31),
+        ];
+        for flags in 0..32 {
+            assert_eq!(shown(&with(flags)), flags);
+            for (number, (change, on, off)) in changes.iter().enumerate() {
+                let block = with(flags);
+                change(&block);
+                assert_eq!(shown(&block), flags & !off | on, "change {number} of {flags:05b}");
+            }
+            let block = with(flags);
+            assert_eq!(block.clear_in_use(), flags & IN_USE != 0);
+            assert!(!block.clear_in_use(), "told once");
+            assert_eq!(shown(&block), flags & !IN_USE);
+        }
+    }
 }

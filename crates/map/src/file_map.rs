@@ -159,14 +159,7 @@ pub trait FileMap: Send + Sync {
         inode: &MapInode,
         block: FileBlock,
         new: Mapping,
-    ) -> Result<Option<Option<Mapping>>> {
-        let old = self.lookup(None, inode, block)?;
-        if old.is_none() && self.missing_nodes(inode, block, 1)? > 0 {
-            return Ok(None);
-        }
-        self.set(tx, inode, block, &[Some(new)])?;
-        Ok(Some(old))
-    }
+    ) -> Result<Option<Option<Mapping>>>;
 
     /// Bytes by which one `prune` lets a record grow at most.
     fn prune_record_bytes(&self) -> usize;

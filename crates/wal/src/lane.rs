@@ -146,3 +146,85 @@ pub(crate) fn read_ring(
 
 /// A header's worth of zeros, the start of a record under construction.
 pub(crate) const EMPTY_HEADER: [u8; HEADER_SIZE] = [0; HEADER_SIZE];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_media::pm::RecordedPm;
+
+    const RING: u64 = 4096;
+
+    fn lane(position: u64) -> Lane {
+        Lane::new(3, PmOffset(8192), RING, position, Lsn(1))
+    }
+
+    #[test]
+    fn a_reservation_leaves_room_for_a_confirming_record() {
+        assert_eq!([1, 64, 65, 128].map(Lane::need), [128, 128, 192, 192]);
+        let taken = |used: u64, reserved: u64, need: u64| {
+            let lane = lane(10 * RING);
+            let mut state = lane.state.lock();
+            (state.head, state.reserved) = (10 * RING + used, reserved);
+            let taken = lane.try_reserve(&mut state, need);
+            assert_eq!(state.reserved, if taken { reserved + need } else { reserved });
+            taken
+        };
+        for (used, reserved) in [(0, 0), (640, 0), (0, 640), (640, 128), (RING - 64, 0)] {
+            let room = RING - used - reserved - 64;
+            assert!(taken(used, reserved, room), "{used} used, {reserved} reserved");
+            assert!(!taken(used, reserved, room + 64), "{used} used, {reserved} reserved");
+        }
+    }
+
+    #[test]
+    fn records_wrap_around_the_end_of_the_ring_and_go_nowhere_else() {
+        for at in [0, 64, RING - 192, RING - 128, RING - 64] {
+            let pm = RecordedPm::new(64 << 10);
+            let lane = lane(0);
+            let record: Vec<u8> = (1..=192).collect();
+            let position = 7 * RING + at;
+            lane.append(&pm, position, &record).unwrap();
+            let mut back = vec![0; 192];
+            lane.read(&pm, position, &mut back).unwrap();
+            assert_eq!(back, record, "at {at}");
+            let mut all = vec![0; 64 << 10];
+            pm.read(PmOffset(0), &mut all).unwrap();
+            for (index, byte) in (0..).zip(&record) {
+                let place = 8192 + (at + index) % RING;
+                assert_eq!(std::mem::take(&mut all[place as usize]), *byte);
+            }
+            assert!(all.iter().all(|byte| *byte == 0), "bytes outside of the record");
+        }
+    }
+
+    #[test]
+    fn data_that_the_last_record_names_is_known_to_the_byte() {
+        let check = |offset, length| DataCheck { offset: PmOffset(offset), length, crc: 1 };
+        let lane = lane(0);
+        let names = |offset, length| lane.names(PmOffset(offset), length);
+        assert!(!names(0, 1 << 40), "nothing yet");
+        lane.set_named(&[check(1000, 24), check(5000, 0xffff)]);
+        for (offset, length, named) in [
+            (999, 1, false),
+            (999, 2, true),
+            (1000, 1, true),
+            (1023, 1, true),
+            (1024, 3000, false),
+            (1024, 3977, true),
+            (5000 + 0xfffe, 1, true),
+            (5000 + 0xffff, 9, false),
+            (0, 1 << 30, true),
+        ] {
+            assert_eq!(names(offset, length), named, "{offset} + {length}");
+        }
+        lane.set_named(&[1, 2, 3, 4].map(|number| check(number * 1000, 8)));
+        assert!((1..=4).all(|number| names(number * 1000 + 7, 1) && !names(number * 1000 + 8, 1)));
+        lane.set_named(&[]);
+        assert!(!names(0, 1 << 40), "the next record names nothing");
+        // More than is remembered, or longer: anything may be named.
+        lane.set_named(&[1, 2, 3, 4, 5].map(|number| check(number * 1000, 8)));
+        assert!(names(1 << 40, 1));
+        lane.set_named(&[check(1000, 0x10000)]);
+        assert!(names(1 << 40, 1));
+    }
+}

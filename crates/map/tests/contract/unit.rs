@@ -5,12 +5,13 @@ use crate::{Row, for_each_map};
 use std::sync::Arc;
 use terrace_blocks::Purpose;
 use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::below::Below;
 use terrace_format::table::{Owner, PageKind};
-use terrace_format::{FileBlock, PmBlock};
-use terrace_map::{InodeFileMap, Mapping};
+use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, PmBlock};
+use terrace_map::{InodeFileMap, MapInode, Mapping};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
-use terrace_wal::{Error, Tx};
+use terrace_wal::{Error, PageBelow, Tx};
 
 fn world(row: &Row, seed: u64) -> World {
     let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
@@ -145,8 +146,19 @@ fn the_inode_file_maps_pages() {
         at = page + 1;
     }
     assert_eq!(found, blocks);
-    let slot = map.slot(None, terrace_format::Ino(33)).unwrap();
-    assert_eq!(slot, Some(blocks[1].1.offset().plus(128)));
+    let slot = |ino| map.slot(None, Ino(ino)).unwrap();
+    assert_eq!(slot(33), Some(blocks[1].1.offset().plus(128)));
+    assert_eq!(slot(8 * 32 + 5), Some(blocks[3].1.offset().plus(5 * 128)));
+    assert_eq!(slot(2 * 32), None, "no such page");
+    // A page goes below, and is still there.
+    let below = Below::new(DeviceId(0), DeviceBlock(77), 5, false).encode();
+    let mut tx = Tx::new();
+    map.set_location(&mut tx, 1, below).unwrap();
+    let reservation = world.wal.reserve(tx.record_size()).unwrap();
+    world.wal.commit(reservation, &tx).unwrap();
+    assert_eq!(map.location(None, 1).unwrap(), Some(below));
+    let Err(Error::PageBelow(place)) = map.lookup(None, 1) else { panic!("the page is not in PM") };
+    assert_eq!(*place, PageBelow::Inodes { index: 1 });
     let mut levels = [0; 4];
     map.visit_nodes(&mut |block, level| {
         let kind = PageKind::InodeNode;
@@ -190,4 +202,157 @@ fn readers_of_the_inode_file_need_no_lock() {
         known.push((page, block));
     }
     pm.clock().on_event(None);
+}
+
+/// What an overwrite does to the map, at the edges of direct pointers, leaves and the tree.
+#[test]
+fn an_exchange_is_a_lookup_and_a_set_or_nothing() {
+    for_each_map(0..1, |row, seed| {
+        let mut world = world(row, seed);
+        let inode = world.inode(1);
+        for first in [8, 511, 1024, 1 << 18] {
+            world.ensure_nodes(1, first, 2).unwrap();
+        }
+        let mut model = std::collections::BTreeMap::new();
+        let blocks = [0, 1, 2, 6, 7, 8, 9, 511, 512, 513, 1024, 1025, 1 << 18, (1 << 18) + 1];
+        for round in 0..3u64 {
+            for (number, block) in (0..).zip(blocks) {
+                let unwritten = (round + number) % 2 == 0;
+                let new = Mapping { block: PmBlock(50 + 100 * round + number), unwritten };
+                let mut tx = Tx::new();
+                let old = world.map.exchange(&mut tx, &inode, FileBlock(block), new).unwrap();
+                assert_eq!(old, Some(model.insert(block, new)), "block {block}");
+                let reservation = world.wal.reserve(tx.record_size()).unwrap();
+                world.wal.commit(reservation, &tx).unwrap();
+                for at in blocks {
+                    let seen = world.map.lookup(None, &inode, FileBlock(at)).unwrap();
+                    assert_eq!(seen.as_ref(), model.get(&at), "block {at} after {block}");
+                }
+            }
+        }
+        let new = Mapping::written(PmBlock(60));
+        for absent in [1536, 1 << 19, MAX_FILE_BLOCK.0, MAX_FILE_BLOCK.0 + 1] {
+            let mut tx = Tx::new();
+            assert_eq!(world.map.exchange(&mut tx, &inode, FileBlock(absent), new).unwrap(), None);
+            assert!(tx.is_empty(), "nothing is logged without a leaf");
+        }
+    });
+}
+
+#[test]
+fn an_inode_that_is_nowhere_maps_nothing_and_takes_nothing() {
+    for_each_map(0..1, |row, seed| {
+        let world = world(row, seed);
+        assert!(world.pm.load_u64(MapInode::NOWHERE).is_err(), "outside of every medium");
+        let inode = MapInode { ino: Ino(1), slot: MapInode::NOWHERE };
+        assert!(inode.is_nowhere() && !world.inode(1).is_nowhere());
+        let mut out = [Some(Mapping::written(PmBlock(60))); 3];
+        world.map.lookup_run(None, &inode, FileBlock(6), &mut out).unwrap();
+        assert_eq!(out, [None; 3]);
+        assert_eq!(world.map.lookup(None, &inode, FileBlock(0)).unwrap(), None);
+        let all = (FileBlock(0), FileBlock(u64::MAX));
+        assert_eq!(world.map.next_mapped(&inode, all.0, all.1).unwrap(), None);
+        let some = [Some(Mapping::written(PmBlock(60)))];
+        assert!(world.map.set(&mut Tx::new(), &inode, FileBlock(0), &some).is_err());
+    });
+}
+
+/// Reservations are made by these: too large ones fill the lanes, and the checkpoint runs for nothing.
+#[test]
+fn records_take_hardly_less_than_is_reserved_for_them() {
+    for_each_map(0..1, |row, seed| {
+        let mut world = world(row, seed);
+        let inode = world.inode(1);
+        for count in [1usize, 8, 511, 512, 513, 2000] {
+            let bytes = world.map.set_record_bytes(count);
+            assert!(
+                bytes >= 8 * count + 16 && bytes <= 8 * count + 16 * (count / 512 + 3),
+                "{count}: {bytes}"
+            );
+        }
+        world.ensure_nodes(1, 512, 1).unwrap();
+        // A root above the old one; there is a leaf to add as well.
+        world.ensure_nodes(1, 1 << 17, 1).unwrap();
+        let mut claim = world.blocks.claim(1, Purpose::Reclaim).unwrap();
+        let mut tx = Tx::new();
+        assert_eq!(world.map.add_nodes(&mut tx, &inode, FileBlock(1 << 18), 1, &mut claim).unwrap(), 1);
+        assert_eq!(tx.record_size(), Tx::new().record_size() + world.map.node_record_bytes(1));
+        claim.give_back_all();
+        // Each node that goes takes its owner and the word that named it.
+        assert_eq!(world.map.prune_record_bytes(), 8 * (24 + 16));
+    });
+}
+
+#[test]
+fn a_node_is_added_when_the_record_has_just_room_for_it() {
+    for_each_map(0..1, |row, seed| {
+        let world = world(row, seed);
+        let inode = world.inode(1);
+        let limit = world.wal.max_record() - world.map.node_record_bytes(1);
+        let place = world.blocks.first_block().offset().plus(2048);
+        for (size, added) in [(limit, 1), (limit + 8, 0)] {
+            let mut tx = Tx::new();
+            let odd = (size - tx.record_size()) / 8 % 2 == 1;
+            if odd {
+                tx.write(place, &[1; 16]);
+            }
+            while tx.record_size() < size {
+                tx.write_u64(place, 1);
+            }
+            assert_eq!(tx.record_size(), size);
+            let mut claim = world.blocks.claim(1, Purpose::Reclaim).unwrap();
+            assert_eq!(world.map.add_nodes(&mut tx, &inode, FileBlock(8), 1, &mut claim).unwrap(), added);
+            claim.give_back_all();
+        }
+    });
+}
+
+/// One call is bounded also where it finds nothing to free, and says where to go on.
+#[test]
+fn pruning_a_large_tree_goes_step_by_step() {
+    for_each_map(0..1, |row, seed| {
+        let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
+        let mut world = World::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
+        let inode = world.inode(1);
+        world.ensure_nodes(1, 512, 260 * 512).unwrap();
+        let prune = |world: &World, from: u64| {
+            let (mut tx, mut freed) = (Tx::new(), Default::default());
+            let next = world.map.prune(&mut tx, &inode, FileBlock(from), 1 << 20, &mut freed).unwrap();
+            freed.iter().for_each(|block| world.blocks.keep(*block));
+            (next, freed.len())
+        };
+        let (next, freed) = prune(&world, 512);
+        assert!((5..=8).contains(&freed), "{freed} of 260 empty leaves");
+        assert_eq!(next, Some(FileBlock(512 * (1 + freed as u64))));
+        for leaf in 1..=260 {
+            world.put(1, leaf * 512, 1, false).unwrap();
+        }
+        let (next, freed) = prune(&world, 512);
+        assert_eq!(
+            (next, freed),
+            (Some(FileBlock(512 * 256)), 0),
+            "255 leaves below the root were looked at"
+        );
+        assert_eq!(prune(&world, 512 * 256), (None, 0));
+        assert_eq!(prune(&world, 1 << 30), (None, 0), "beyond the tree");
+    });
+}
+
+#[test]
+fn block_numbers_outside_the_pool_are_damage_in_leaves_and_direct_pointers() {
+    for_each_map(0..1, |row, seed| {
+        let mut world = world(row, seed);
+        let inode = world.inode(1);
+        world.ensure_nodes(1, 8, 1).unwrap();
+        let (first, end) = (world.blocks.first_block().0, world.blocks.end_block().0);
+        for at in [0, 8].map(FileBlock) {
+            for (block, sound) in [(first, true), (end - 1, true), (end, false), (first - 1, false)] {
+                let mut tx = Tx::new();
+                world.map.set(&mut tx, &inode, at, &[Some(Mapping::written(PmBlock(block)))]).unwrap();
+                let seen = world.map.lookup(Some(&tx), &inode, at);
+                assert_eq!(seen.is_ok(), sound, "{block} at {at}");
+                assert!(sound || matches!(seen, Err(Error::Corrupt(_))));
+            }
+        }
+    });
 }
