@@ -45,6 +45,10 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Unpin(args) => pin::unpin(&args),
         Command::Tier(args) => tier::run(&args),
         Command::Outside(args) => crate::daemon::outside::run(&args),
+        Command::Version => {
+            crate::output::print(format!("terrace {}", crate::args::version()));
+            Ok(0)
+        }
         Command::Inspect(later) => Err(later.refuse("inspect")),
     };
     status.map(ExitCode::from)

@@ -22,10 +22,13 @@ pub fn run(args: &Mount) -> Outcome<u8> {
         let absolute = std::path::absolute(log);
         options.log = Some(absolute.map_err(|error| Failure::at(log, plain(&error)))?);
     }
+    for tier in &mut options.lenience.tiers {
+        *tier = pool::canonical(tier).map_err(failed)?;
+    }
     if !args.daemon {
         clear_dead(&args.dir).map_err(failed)?;
     }
-    let pool = pool::canonical(&args.pool).map_err(failed)?;
+    let pool = pool::canonical_pool(&args.pool).map_err(failed)?;
     let dir = directory(&args.dir).map_err(failed)?;
     if args.fake {
         return Ok(0);
