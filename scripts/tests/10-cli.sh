@@ -152,7 +152,7 @@ for option in buffer cache group prefetch; do check "help names $option" grep -q
 unchanged expect 1 "threshold_min=80 is above threshold_max=60" "$t" mount "$pm" mnt -o threshold_min=80,threshold_max=60
 unchanged expect 1 "dataflow_low is above dataflow_high" "$t" mount "$pm" mnt -o dataflow_low=3
 unchanged expect 1 "spill_low=90 is above spill_high=80" "$t" mount "$pm" mnt -o spill_high=80
-for option in metrics=:1 remount; do
+for option in metrics=:1 lazytime; do
     unchanged expect 1 "not built yet" "$t" mount "$pm" mnt -o "$option"
 done
 unchanged expect 1 "required arguments" "$t" mount "$pm"
@@ -222,7 +222,7 @@ head -c 50M /dev/urandom >data
 check "write more than PM" cp data mnt/data
 check "read" cmp data mnt/data
 for what in mnt "$pm"; do
-    check "status of $what" "$t" status $what >out
+    check "status of $what" "$t" status --verbose $what >out
     check "status --json of $what" python3 - <<PY
 import json, subprocess
 status = json.loads(subprocess.check_output(["$t", "status", "--json", "$what"]))
@@ -361,7 +361,7 @@ says 0 "^move 1: migrate $mnt/sub to tier 1: done, 4 MiB of 4 MiB$" "$t" status 
 says 0 "^move 2: migrate $mnt/sub/a to tier 0: done, 2 MiB of 2 MiB$" "$t" status mnt
 # static has no predictors: nothing is said of them.
 check "where without predictors" eval '! grep -qE "synchronous|large|dominated" <("$t" where mnt/sub/a)'
-check "no thresholds without predictors" eval '! grep -q "^thresholds" <("$t" status mnt)'
+check "no thresholds without predictors" eval '! grep -q "^thresholds" <("$t" status -v mnt)'
 check "content" cmp small mnt/sub/a
 # M7: a file that is open, mapped and locked moves like any other, and stays all that.
 check "an open, mapped, locked file moves" python3 - <<PY
@@ -557,14 +557,14 @@ check "umount" "$t" umount mnt
 ## parameters of a mount
 check "mount" "$t" mount "$SHM-speed.pm" mnt -o threshold_even=60%,threshold_step=10,threshold_min=20,threshold_max=80 \
     -o threshold_decay=4,dataflow_high=1.25,dataflow_low=0.1,dataflow_s=2,whole_after_s=5,read_times=3,touches=4,group=4K,spill_high=80,spill_low=70%
-"$t" status mnt >out
+"$t" status -v mnt >out
 check "thresholds" grep -qF "thresholds: 60 % + 10 % · log2(read/written), 20 to 80 %, decay 1/4 a second; dataflow 0.1 to 1.25 for 2 s" out
 check "others" grep -qF "files go whole after 5 s, are read-dominated above 3 times their size; blocks come up on touch 4" out
 check "marks of a nearly full tier" grep -qF "a lower tier gives files to slower ones above 80 %, down to 70 %" out
 check "in force" eval 'grep -qF "policy predictive  data atomic  threshold 60 %" out && grep -q "^limits: group 4 KiB" out'
 check "umount" "$t" umount mnt
 check "first_touch" "$t" mount "$SHM-speed.pm" mnt -o touches=9,first_touch
-check "is touch 1" grep -q "blocks come up on touch 1$" <("$t" status mnt)
+check "is touch 1" grep -q "blocks come up on touch 1$" <("$t" status -v mnt)
 check "umount" "$t" umount mnt
 rm -f "$SHM-speed.pm" ./*.dev
 

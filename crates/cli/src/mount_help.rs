@@ -7,6 +7,7 @@ Options in general:
   noatime                   never record access times
   allow_other               other users may use the mount (root's: always)
   nosuid, nodev, noexec     as in mount(8), as are nodiratime, dirsync, sync
+  remount                   with ro or rw: change a mount that is there
   log=PATH                  append the log to this file
 
 Devices that have moved or are missing:

@@ -32,7 +32,7 @@ pub struct Options {
 }
 
 /// For fstab, mount(8) and systemd; nothing to do here.
-const IGNORED: &[&str] = &[
+pub const IGNORED: &[&str] = &[
     "defaults",
     "rw",
     "nofail",
@@ -58,9 +58,9 @@ const IGNORED: &[&str] = &[
     "loud",
 ];
 /// The kernel's.
-const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
+pub const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
 /// In cli.md or in mount(8), but not here yet.
-const LATER: &[&str] = &["lazytime", "metrics", "remount", "strictatime"];
+const LATER: &[&str] = &["lazytime", "metrics", "strictatime"];
 
 /// An hour.
 const MAX_PREFETCH_MS: u64 = 3_600_000;

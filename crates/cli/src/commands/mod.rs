@@ -8,6 +8,7 @@ mod mkfs;
 mod mount;
 mod moves;
 mod pin;
+mod remount;
 mod status;
 mod sync;
 mod tier;

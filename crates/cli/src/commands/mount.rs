@@ -1,5 +1,6 @@
 //! `terrace mount`, mount.terrace
 
+use super::remount;
 use crate::args::Mount;
 use crate::control::{self, Behind, state};
 use crate::daemon::{self, Plan, launch};
@@ -15,6 +16,9 @@ pub fn run(args: &Mount) -> Outcome<u8> {
     let mut lists = args.options.clone();
     if args.read_only {
         lists.push(OsString::from("ro"));
+    }
+    if remount::is_asked(&lists) {
+        return remount::run(args, &lists);
     }
     let root = rustix::process::geteuid().is_root();
     let mut options = Options::parse(&lists, root, args.sloppy)?;

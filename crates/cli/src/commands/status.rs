@@ -21,7 +21,7 @@ pub fn run(args: &Status) -> Outcome<u8> {
     let mut found = match located {
         Located::Mounted(daemon) => {
             let mut found = daemon.ask(&Request::Status, |_| {})?;
-            found["mounted_here"] = is_here(&found)?.into();
+            add_mounts(&mut found)?;
             found
         }
         Located::Dead => {
@@ -45,11 +45,18 @@ pub fn run(args: &Status) -> Outcome<u8> {
     Ok(if degraded { status::FAILED } else { 0 })
 }
 
-/// Whether a mount of the daemon can be seen in this mount namespace.
-fn is_here(found: &Value) -> Outcome<bool> {
+/// Adds what the mounts of the daemon in this mount namespace say: whether there are any, and refuse changes.
+fn add_mounts(found: &mut Value) -> Outcome<()> {
     let number = found["connection"].as_u64();
     let serves = |mount: &Mount| mount.connection().map(|connection| connection.number().into()) == number;
-    Ok(number.is_none() || mounts::all()?.iter().any(|mount| mount.is_ours() && serves(mount)))
+    let here: Vec<Mount> =
+        mounts::all()?.into_iter().filter(|mount| mount.is_ours() && serves(mount)).collect();
+    found["mounted_here"] = (number.is_none() || !here.is_empty()).into();
+    // After `mount -o remount,ro` the daemon could, and the kernel does not let anybody.
+    if number.is_some() && !here.is_empty() && here.iter().all(Mount::is_read_only) {
+        found["read_only"] = true.into();
+    }
+    Ok(())
 }
 
 /// A device that is not healthy makes the pool degraded.
