@@ -1,7 +1,9 @@
 //! The command line (cli.md).
 
+use crate::completion::{files, mounted_directories, mounts_and_pools, pools, tiers};
 use crate::mount_help::MOUNT_OPTIONS;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -83,6 +85,12 @@ pub enum Command {
     /// Print the version
     #[command(after_help = "Example: terrace version")]
     Version,
+    /// Write man pages to a directory
+    #[command(hide = true)]
+    ManPages {
+        /// The directory, made when it is not there
+        dir: PathBuf,
+    },
     /// Not built yet
     #[command(hide = true, disable_help_flag = true)]
     Inspect(Later),
@@ -243,6 +251,7 @@ pub struct Mkfs {
 #[derive(Debug, Args)]
 pub struct Tier {
     /// The pool's tier-0 path
+    #[arg(add = ArgValueCompleter::new(pools))]
     pub pool: PathBuf,
     /// A device of the pool
     pub device: PathBuf,
@@ -258,6 +267,7 @@ pub struct Tier {
 #[derive(Debug, Args)]
 pub struct Mount {
     /// The pool's tier-0 path
+    #[arg(add = ArgValueCompleter::new(pools))]
     pub pool: PathBuf,
     /// Where to mount it
     pub dir: PathBuf,
@@ -297,7 +307,7 @@ pub struct Mount {
 #[derive(Debug, Args)]
 pub struct Umount {
     /// Where the pool is mounted, or its tier-0 path: then the pool ends wherever it is mounted, in other mount namespaces too
-    #[arg(value_name = "DIR|POOL")]
+    #[arg(value_name = "DIR|POOL", add = ArgValueCompleter::new(mounts_and_pools))]
     pub dir: PathBuf,
     /// Cut off who still uses the pool, wherever it is mounted; what was written is kept
     #[arg(long)]
@@ -324,7 +334,7 @@ pub enum OutsideTask {
 #[derive(Debug, Args)]
 pub struct Status {
     /// A mounted directory or a pool's tier-0 path
-    #[arg(value_name = "DIR|POOL")]
+    #[arg(value_name = "DIR|POOL", add = ArgValueCompleter::new(mounts_and_pools))]
     pub path: PathBuf,
     /// Also what the policy goes by: predictors, thresholds and limits in force
     #[arg(long, short)]
@@ -344,7 +354,7 @@ fn tier_name(text: &str) -> Result<String, std::convert::Infallible> {
 #[derive(Debug, Args)]
 pub struct Where {
     /// Files in a mounted pool, or directories: these with the sums of all files below them
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required = true, value_name = "PATH", add = ArgValueCompleter::new(files))]
     pub paths: Vec<PathBuf>,
     /// A JSON array
     #[arg(long)]
@@ -355,9 +365,10 @@ pub struct Where {
 #[derive(Debug, Args)]
 pub struct Sync {
     /// A mounted directory
+    #[arg(add = ArgValueCompleter::new(mounted_directories))]
     pub dir: PathBuf,
     /// Tier number (0 is persistent memory, pm or ram too), or class when only one tier has it
-    #[arg(long, alias = "tier", value_name = "TIER", value_parser = tier_name)]
+    #[arg(long, alias = "tier", value_name = "TIER", value_parser = tier_name, add = ArgValueCompleter::new(tiers))]
     pub to: Option<String>,
     /// Only say what would move
     #[arg(long)]
@@ -383,6 +394,7 @@ pub struct Iostat {
     #[arg(long)]
     pub json: bool,
     /// A mounted directory
+    #[arg(add = ArgValueCompleter::new(mounted_directories))]
     pub dir: PathBuf,
     /// Seconds between reports; without it there is one report
     pub interval: Option<f64>,
@@ -395,9 +407,10 @@ pub struct Iostat {
 #[derive(Debug, Args)]
 pub struct Migrate {
     /// A file or directory in a mounted pool
+    #[arg(add = ArgValueCompleter::new(files))]
     pub path: PathBuf,
     /// Tier number (0 is persistent memory, pm or ram too), or class when only one tier has it
-    #[arg(long, alias = "tier", value_name = "TIER", value_parser = tier_name)]
+    #[arg(long, alias = "tier", value_name = "TIER", value_parser = tier_name, add = ArgValueCompleter::new(tiers))]
     pub to: String,
     /// Wait until it is done; interrupting the wait does not stop the move
     #[arg(long)]
@@ -414,9 +427,10 @@ pub struct Migrate {
 #[derive(Debug, Args)]
 pub struct Pin {
     /// A file or directory in a mounted pool
+    #[arg(add = ArgValueCompleter::new(files))]
     pub path: PathBuf,
     /// Tier number (0 is persistent memory, pm or ram too), or class when only one tier has it
-    #[arg(long, alias = "to", value_name = "TIER", value_parser = tier_name)]
+    #[arg(long, alias = "to", value_name = "TIER", value_parser = tier_name, add = ArgValueCompleter::new(tiers))]
     pub tier: String,
     /// Also wait until all of it is there
     #[arg(long)]
@@ -433,6 +447,7 @@ pub struct Pin {
 #[derive(Debug, Args)]
 pub struct Unpin {
     /// A file or directory in a mounted pool
+    #[arg(add = ArgValueCompleter::new(files))]
     pub path: PathBuf,
     /// Only say what it would concern
     #[arg(long)]
@@ -446,6 +461,7 @@ pub struct Unpin {
 #[derive(Debug, Args)]
 pub struct Check {
     /// The pool's tier-0 path
+    #[arg(add = ArgValueCompleter::new(pools))]
     pub pool: PathBuf,
     /// Repair what can be repaired; what nothing names goes to lost+found
     #[arg(long)]

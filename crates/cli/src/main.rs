@@ -6,11 +6,13 @@
 
 mod args;
 mod commands;
+mod completion;
 mod control;
 mod daemon;
 mod disk;
 mod emulation;
 mod failure;
+mod manual;
 mod measure;
 mod memory;
 mod mount_help;
@@ -34,6 +36,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    completion::answer();
     let words: Vec<OsString> = std::env::args_os().collect();
     let helper = words.first().and_then(|word| helper(Path::new(word)));
     let parsed = match helper {
