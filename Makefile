@@ -1,8 +1,14 @@
 # See README.md. Everything is done by scripts/ so that it can be read and run by itself.
-.PHONY: build up down clean-pool test bench
+.PHONY: build install uninstall up down clean-pool test bench
 
 build:            ## target/release/terrace
 	scripts/build.sh
+
+install:          ## the program, its other names, man pages, completions; DESTDIR and PREFIX as usual
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh
+
+uninstall:        ## removes them
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh remove
 
 up:               ## make a pool (or remount it) at ./mnt
 	scripts/up.sh

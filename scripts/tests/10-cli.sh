@@ -66,7 +66,7 @@ done
 expect 1 "required arguments.*see 'mount.terrace --help'" ./mount.terrace
 expect 1 "unexpected argument.*see 'mkfs.terrace --help'" ./mkfs.terrace --frob
 expect 16 "unexpected argument.*see 'fsck.terrace --help'" ./fsck.terrace --frob
-for shell in bash zsh fish; do check "completions $shell" test "$("$t" completions $shell | wc -l)" -gt 20; done
+for shell in bash zsh fish; do check "completions $shell" grep -q terrace <("$t" completions $shell); done
 
 ## mkfs refuses and changes nothing
 files=("$pm" "$tier" "$WORK/content" "$WORK/tail" "$WORK/blank" "$WORK/ext4.img")
@@ -152,7 +152,7 @@ for option in buffer cache group prefetch; do check "help names $option" grep -q
 unchanged expect 1 "threshold_min=80 is above threshold_max=60" "$t" mount "$pm" mnt -o threshold_min=80,threshold_max=60
 unchanged expect 1 "dataflow_low is above dataflow_high" "$t" mount "$pm" mnt -o dataflow_low=3
 unchanged expect 1 "spill_low=90 is above spill_high=80" "$t" mount "$pm" mnt -o spill_high=80
-for option in metrics=:1 remount; do
+for option in metrics=:1 lazytime; do
     unchanged expect 1 "not built yet" "$t" mount "$pm" mnt -o "$option"
 done
 unchanged expect 1 "required arguments" "$t" mount "$pm"
@@ -222,7 +222,7 @@ head -c 50M /dev/urandom >data
 check "write more than PM" cp data mnt/data
 check "read" cmp data mnt/data
 for what in mnt "$pm"; do
-    check "status of $what" "$t" status $what >out
+    check "status of $what" "$t" status --verbose $what >out
     check "status --json of $what" python3 - <<PY
 import json, subprocess
 status = json.loads(subprocess.check_output(["$t", "status", "--json", "$what"]))
@@ -361,7 +361,7 @@ says 0 "^move 1: migrate $mnt/sub to tier 1: done, 4 MiB of 4 MiB$" "$t" status 
 says 0 "^move 2: migrate $mnt/sub/a to tier 0: done, 2 MiB of 2 MiB$" "$t" status mnt
 # static has no predictors: nothing is said of them.
 check "where without predictors" eval '! grep -qE "synchronous|large|dominated" <("$t" where mnt/sub/a)'
-check "no thresholds without predictors" eval '! grep -q "^thresholds" <("$t" status mnt)'
+check "no thresholds without predictors" eval '! grep -q "^thresholds" <("$t" status -v mnt)'
 check "content" cmp small mnt/sub/a
 # M7: a file that is open, mapped and locked moves like any other, and stays all that.
 check "an open, mapped, locked file moves" python3 - <<PY
@@ -522,7 +522,8 @@ status = json.loads(subprocess.check_output(["$t", "status", "--json", "$SHM-spe
 tiers = {tier["id"]: tier for tier in status["tiers"]}
 assert sorted(tiers) == [0, 1, 2, 3, 4], tiers
 assert [device["class"] for device in tiers[3]["devices"]] == ["ssd", "sata"], tiers[3]
-assert tiers[3]["capacity_bytes"] == 80 << 20
+# As a mount counts: without the header of each device.
+assert tiers[3]["capacity_bytes"] == (80 << 20) - 2 * 4096
 assert tiers[2]["devices"][0]["speed"]["write_latency_ns"] == 30000
 PY
 expect 32 "emulate-tier: the pool has no tier 5" "$t" mount "$SHM-speed.pm" mnt -o emulate-tier=5:nvme
@@ -557,14 +558,14 @@ check "umount" "$t" umount mnt
 ## parameters of a mount
 check "mount" "$t" mount "$SHM-speed.pm" mnt -o threshold_even=60%,threshold_step=10,threshold_min=20,threshold_max=80 \
     -o threshold_decay=4,dataflow_high=1.25,dataflow_low=0.1,dataflow_s=2,whole_after_s=5,read_times=3,touches=4,group=4K,spill_high=80,spill_low=70%
-"$t" status mnt >out
+"$t" status -v mnt >out
 check "thresholds" grep -qF "thresholds: 60 % + 10 % · log2(read/written), 20 to 80 %, decay 1/4 a second; dataflow 0.1 to 1.25 for 2 s" out
 check "others" grep -qF "files go whole after 5 s, are read-dominated above 3 times their size; blocks come up on touch 4" out
 check "marks of a nearly full tier" grep -qF "a lower tier gives files to slower ones above 80 %, down to 70 %" out
 check "in force" eval 'grep -qF "policy predictive  data atomic  threshold 60 %" out && grep -q "^limits: group 4 KiB" out'
 check "umount" "$t" umount mnt
 check "first_touch" "$t" mount "$SHM-speed.pm" mnt -o touches=9,first_touch
-check "is touch 1" grep -q "blocks come up on touch 1$" <("$t" status mnt)
+check "is touch 1" grep -q "blocks come up on touch 1$" <("$t" status -v mnt)
 check "umount" "$t" umount mnt
 rm -f "$SHM-speed.pm" ./*.dev
 
@@ -808,7 +809,8 @@ PY
 check "foreground with NOTIFY_SOCKET" test $? = 0
 check "mount.terrace as mount(8) calls it" ./mount.terrace "$pm" mnt -o rw,nodev -v -n
 ln -s "$t" mount.fuse.terrace
-expect 1 "remount.*not built yet" ./mount.fuse.terrace "$pm" mnt -o remount,ro
+check "remount" ./mount.fuse.terrace "$pm" mnt -o remount,ro,nodev
+check "and back" ./mount.fuse.terrace "$pm" mnt -o remount,rw
 expect 1 "more than the .* of memory of this machine" "$t" mount "$pm" mnt -o cache=1000T
 expect 1 "not a directory.*migrate" "$t" sync mnt/content --to 1
 check "umount" "$t" umount mnt
@@ -867,7 +869,7 @@ expect 0 "threshold=50 is for policy=anticache alone, and the policy is predicti
     "$t" mount "$SHM-words.pm" mnt -o threshold=50,emulate-tier=1:100000:100000:1G:4M
 says 0 "^warning: mount option threshold=50 is for policy=anticache alone" "$t" status mnt
 says 0 'label a\\u\{1b\}\[31mb' "$t" status mnt
-check "help says whose threshold= is" grep -q "threshold=PERCENT (policy=anticache alone)" <("$t" mount --help)
+check "help says whose threshold= is" grep -q "threshold=PERCENT  *policy=anticache" <("$t" mount --help)
 check "write into DRAM" cp big mnt/big
 check "where tells what is only in DRAM" python3 - <<PY
 import json, re, subprocess

@@ -1,12 +1,15 @@
 //! The command line (cli.md).
 
+use crate::completion::{files, mounted_directories, mounts_and_pools, pools, tiers};
+use crate::mount_help::MOUNT_OPTIONS;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A tiered file system in user space.
 #[derive(Debug, Parser)]
-#[command(name = "terrace", version = version(), disable_help_subcommand = true)]
+#[command(name = "terrace", version = version())]
 #[command(
     after_help = "Example: terrace mkfs --pm /dev/shm/terrace/pool --pm-size 512M --tier disk.img,size=8G\n         \
                         terrace mount /dev/shm/terrace/pool /mnt\n         terrace status /mnt"
@@ -17,7 +20,8 @@ pub struct Cli {
     pub command: Command,
 }
 
-fn version() -> &'static str {
+/// The version, and that of the format.
+pub fn version() -> &'static str {
     use std::sync::OnceLock;
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -33,7 +37,7 @@ pub enum Command {
                             --tier /srv/cold.img,size=1T,class=hdd")]
     Mkfs(Mkfs),
     /// Mount a pool; returns when the mount answers
-    #[command(after_help = "Example: terrace mount /dev/shm/terrace/pool /mnt -o noatime,cache=256M")]
+    #[command(after_help = MOUNT_OPTIONS)]
     Mount(Mount),
     /// Unmount, and wait until the pool is marked clean
     #[command(after_help = "Example: terrace umount /mnt\n         terrace umount /dev/shm/pool --force")]
@@ -41,8 +45,8 @@ pub enum Command {
     /// Show tiers, devices, policy and migration
     #[command(after_help = "Example: terrace status /mnt --json")]
     Status(Status),
-    /// Show on which tiers the bytes of files are
-    #[command(after_help = "Example: terrace where /mnt/database.sqlite")]
+    /// Show on which tiers the bytes of files, or of all files below directories, are
+    #[command(after_help = "Example: terrace where /mnt/database.sqlite /mnt/archive")]
     Where(Where),
     /// Make everything written so far durable, on a tier or below it
     #[command(after_help = "Example: terrace sync /mnt --to 1")]
@@ -77,6 +81,15 @@ pub enum Command {
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+    /// Print the version
+    #[command(after_help = "Example: terrace version")]
+    Version,
+    /// Write man pages to a directory
+    #[command(hide = true)]
+    ManPages {
+        /// The directory, made when it is not there
+        dir: PathBuf,
     },
     /// Not built yet
     #[command(hide = true, disable_help_flag = true)]
@@ -195,11 +208,20 @@ pub enum Data {
 #[derive(Debug, Args)]
 pub struct Mkfs {
     /// Persistent memory: a file on tmpfs, hugetlbfs or a DAX file system; made when it does not exist
-    #[arg(long, value_name = "PATH")]
-    pub pm: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "pool")]
+    pub pm: Option<PathBuf>,
     /// Size of the persistent memory file to make
     #[arg(long, value_name = "SIZE")]
     pub pm_size: Option<String>,
+    /// The same as --pm, as mkfs(8) gives it
+    #[arg(value_name = "POOL", conflicts_with = "pm")]
+    pub pool: Option<PathBuf>,
+    /// The same as --pm-size
+    #[arg(value_name = "SIZE", conflicts_with = "pm_size")]
+    pub size: Option<String>,
+    /// mkfs(8): more words.
+    #[arg(short = 'v', hide = true)]
+    pub verbose: bool,
     /// A device below: a block device or file. Devices of similar speed form one tier, faster tiers come first; of
     /// several devices those without a class (ssd, hdd, optane, nvme, sata, disk, or
     /// READ_NS:WRITE_NS:READ_BYTES_PER_S:WRITE_BYTES_PER_S) are measured
@@ -229,6 +251,7 @@ pub struct Mkfs {
 #[derive(Debug, Args)]
 pub struct Tier {
     /// The pool's tier-0 path
+    #[arg(add = ArgValueCompleter::new(pools))]
     pub pool: PathBuf,
     /// A device of the pool
     pub device: PathBuf,
@@ -244,15 +267,11 @@ pub struct Tier {
 #[derive(Debug, Args)]
 pub struct Mount {
     /// The pool's tier-0 path
+    #[arg(add = ArgValueCompleter::new(pools))]
     pub pool: PathBuf,
     /// Where to mount it
     pub dir: PathBuf,
-    /// Options as in mount(8): ro, noatime, allow_other, cache=auto|SIZE, kernel_cache=SIZE, buffer=SIZE, policy=NAME, data=MODE,
-    /// threshold=PERCENT (policy=anticache alone), sync_blocks=N, large_after=N, large_min=SIZE, large_pm=PERCENT, group=SIZE, prefetch=SIZE, prefetch_ms=N,
-    /// touches=N, first_touch, read_times=N, whole_after_s=N, threshold_even=PERCENT, threshold_step=PERCENT,
-    /// threshold_min=PERCENT, threshold_max=PERCENT, threshold_decay=N, dataflow_high=RATIO, dataflow_low=RATIO,
-    /// dataflow_s=N, spill_high=PERCENT, spill_low=PERCENT, metadata=any|pm, degraded, emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS], emulate-tier=TIER:CLASS,
-    /// log=PATH; docs/operating.md says what each does
+    /// Options as in mount(8), with commas between them; listed below
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<OsString>,
     /// Stay in the foreground and log to standard error
@@ -288,7 +307,7 @@ pub struct Mount {
 #[derive(Debug, Args)]
 pub struct Umount {
     /// Where the pool is mounted, or its tier-0 path: then the pool ends wherever it is mounted, in other mount namespaces too
-    #[arg(value_name = "DIR|POOL")]
+    #[arg(value_name = "DIR|POOL", add = ArgValueCompleter::new(mounts_and_pools))]
     pub dir: PathBuf,
     /// Cut off who still uses the pool, wherever it is mounted; what was written is kept
     #[arg(long)]
@@ -315,8 +334,11 @@ pub enum OutsideTask {
 #[derive(Debug, Args)]
 pub struct Status {
     /// A mounted directory or a pool's tier-0 path
-    #[arg(value_name = "DIR|POOL")]
+    #[arg(value_name = "DIR|POOL", add = ArgValueCompleter::new(mounts_and_pools))]
     pub path: PathBuf,
+    /// Also what the policy goes by: predictors, thresholds and limits in force
+    #[arg(long, short)]
+    pub verbose: bool,
     /// One JSON object
     #[arg(long)]
     pub json: bool,
@@ -331,8 +353,8 @@ fn tier_name(text: &str) -> Result<String, std::convert::Infallible> {
 /// `terrace where`
 #[derive(Debug, Args)]
 pub struct Where {
-    /// Files in a mounted pool
-    #[arg(required = true, value_name = "PATH")]
+    /// Files in a mounted pool, or directories: these with the sums of all files below them
+    #[arg(required = true, value_name = "PATH", add = ArgValueCompleter::new(files))]
     pub paths: Vec<PathBuf>,
     /// A JSON array
     #[arg(long)]
@@ -343,9 +365,10 @@ pub struct Where {
 #[derive(Debug, Args)]
 pub struct Sync {
     /// A mounted directory
+    #[arg(add = ArgValueCompleter::new(mounted_directories))]
     pub dir: PathBuf,
     /// Tier number (0 is persistent memory, pm or ram too), or class when only one tier has it
-    #[arg(long, value_name = "TIER", value_parser = tier_name)]
+    #[arg(long, alias = "tier", value_name = "TIER", value_parser = tier_name, add = ArgValueCompleter::new(tiers))]
     pub to: Option<String>,
     /// Only say what would move
     #[arg(long)]
@@ -371,6 +394,7 @@ pub struct Iostat {
     #[arg(long)]
     pub json: bool,
     /// A mounted directory
+    #[arg(add = ArgValueCompleter::new(mounted_directories))]
     pub dir: PathBuf,
     /// Seconds between reports; without it there is one report
     pub interval: Option<f64>,
@@ -383,9 +407,10 @@ pub struct Iostat {
 #[derive(Debug, Args)]
 pub struct Migrate {
     /// A file or directory in a mounted pool
+    #[arg(add = ArgValueCompleter::new(files))]
     pub path: PathBuf,
     /// Tier number (0 is persistent memory, pm or ram too), or class when only one tier has it
-    #[arg(long, value_name = "TIER", value_parser = tier_name)]
+    #[arg(long, alias = "tier", value_name = "TIER", value_parser = tier_name, add = ArgValueCompleter::new(tiers))]
     pub to: String,
     /// Wait until it is done; interrupting the wait does not stop the move
     #[arg(long)]
@@ -402,9 +427,10 @@ pub struct Migrate {
 #[derive(Debug, Args)]
 pub struct Pin {
     /// A file or directory in a mounted pool
+    #[arg(add = ArgValueCompleter::new(files))]
     pub path: PathBuf,
     /// Tier number (0 is persistent memory, pm or ram too), or class when only one tier has it
-    #[arg(long, value_name = "TIER", value_parser = tier_name)]
+    #[arg(long, alias = "to", value_name = "TIER", value_parser = tier_name, add = ArgValueCompleter::new(tiers))]
     pub tier: String,
     /// Also wait until all of it is there
     #[arg(long)]
@@ -421,6 +447,7 @@ pub struct Pin {
 #[derive(Debug, Args)]
 pub struct Unpin {
     /// A file or directory in a mounted pool
+    #[arg(add = ArgValueCompleter::new(files))]
     pub path: PathBuf,
     /// Only say what it would concern
     #[arg(long)]
@@ -434,6 +461,7 @@ pub struct Unpin {
 #[derive(Debug, Args)]
 pub struct Check {
     /// The pool's tier-0 path
+    #[arg(add = ArgValueCompleter::new(pools))]
     pub pool: PathBuf,
     /// Repair what can be repaired; what nothing names goes to lost+found
     #[arg(long)]

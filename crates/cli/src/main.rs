@@ -6,21 +6,26 @@
 
 mod args;
 mod commands;
+mod completion;
 mod control;
 mod daemon;
 mod disk;
 mod emulation;
 mod failure;
+mod manual;
 mod measure;
 mod memory;
+mod mount_help;
 mod mounts;
 mod options;
 mod output;
 mod ownership;
 mod parameters;
+mod places;
 mod pool;
 mod processes;
 mod signature;
+mod taken;
 
 use args::{Check, Cli, Command, Mkfs, Mount};
 use clap::error::ErrorKind;
@@ -31,6 +36,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    completion::answer();
     let words: Vec<OsString> = std::env::args_os().collect();
     let helper = words.first().and_then(|word| helper(Path::new(word)));
     let parsed = match helper {
@@ -72,21 +78,27 @@ type Helper = (&'static str, &'static str);
 
 /// mkfs.terrace, mount.terrace and fsck.terrace are commands. Of a mount that is there mount(8) knows the type
 /// `fuse.terrace`.
+const HELPERS: [Helper; 4] = [
+    ("mkfs.terrace", "mkfs"),
+    ("mount.terrace", "mount"),
+    ("mount.fuse.terrace", "mount"),
+    ("fsck.terrace", "check"),
+];
+
 fn helper(called: &Path) -> Option<Helper> {
-    let helpers = [
-        ("mkfs.terrace", "mkfs"),
-        ("mount.terrace", "mount"),
-        ("mount.fuse.terrace", "mount"),
-        ("fsck.terrace", "check"),
-    ];
-    helpers.into_iter().find(|(name, _)| called.file_name() == Some(OsStr::new(name)))
+    HELPERS.into_iter().find(|(name, _)| called.file_name() == Some(OsStr::new(name)))
 }
 
-/// Parses the words of a helper, whose usage does not show the command.
-fn parse_helper(name: &'static str, command: &str, words: &[OsString]) -> Result<Command, clap::Error> {
+/// The arguments of a helper, whose usage does not show the command.
+fn helper_command(name: &'static str, command: &str) -> clap::Command {
     let whole = Cli::command();
     let arguments = whole.find_subcommand(command).unwrap_or(&whole).clone().name(name);
-    let found = arguments.bin_name(name).display_name(name).try_get_matches_from(words)?;
+    arguments.bin_name(name).display_name(name)
+}
+
+/// Parses the words of a helper.
+fn parse_helper(name: &'static str, command: &str, words: &[OsString]) -> Result<Command, clap::Error> {
+    let found = helper_command(name, command).try_get_matches_from(words)?;
     Ok(match command {
         "mkfs" => Command::Mkfs(Mkfs::from_arg_matches(&found)?),
         "mount" => Command::Mount(Mount::from_arg_matches(&found)?),
@@ -114,7 +126,11 @@ fn usage(error: &clap::Error, helper: Option<Helper>, first: Option<&OsStr>) -> 
         None if Cli::command().find_subcommand(first).is_some() => (format!("terrace {first} --help"), first),
         None => ("terrace --help".to_string(), first),
     };
-    output::warn(format!("{}; see '{help}'", what.strip_prefix("error: ").unwrap_or(&what)));
+    let what = what.strip_prefix("error: ").unwrap_or(&what);
+    // The near ones: "tip: a similar subcommand exists: 'status'".
+    let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: ")?.split_once("similar "));
+    let tip = tip.map(|(begin, rest)| format!("; {begin}similar {rest}")).unwrap_or_default();
+    output::warn(format!("{what}{tip}; see '{help}'"));
     ExitCode::from(match command {
         "check" => status::FSCK_USAGE,
         "mount" => status::MOUNT_USAGE,

@@ -41,12 +41,19 @@ pub struct Mount {
     pub source: PathBuf,
     /// The user of a FUSE mount, by the kernel's word.
     pub owner: Option<u32>,
+    /// Flags of the mount, then those of its file system.
+    pub options: Vec<String>,
 }
 
 impl Mount {
     /// The kernel's connection behind a FUSE mount.
     pub fn connection(&self) -> Option<Connection> {
         self.device.split_once(':')?.1.parse().ok().map(Connection::new)
+    }
+
+    /// Whether the kernel refuses changes.
+    pub fn is_read_only(&self) -> bool {
+        self.options.iter().any(|option| option == "ro")
     }
 
     /// Whether it is of our type, by the word of the process that mounted it.
@@ -95,12 +102,14 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let parent = text(words.next())?.parse().ok()?;
     let device = text(words.next())?;
     let mountpoint = unescape(words.nth(1)?);
+    let flags = text(words.next())?;
     words.find(|word| *word == b"-")?;
     let fs_type = text(words.next())?;
     let source = unescape(words.next()?);
-    let mut options = words.next().unwrap_or_default().split(|&byte| byte == b',');
-    let owner = options.find_map(|option| text(option.strip_prefix(b"user_id="))?.parse().ok());
-    Some(Mount { id, parent, device, mountpoint, fs_type, source, owner })
+    let of_fs = String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned();
+    let options: Vec<String> = flags.split(',').chain(of_fs.split(',')).map(str::to_string).collect();
+    let owner = options.iter().find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
+    Some(Mount { id, parent, device, mountpoint, fs_type, source, owner, options })
 }
 
 /// All mounts of this mount namespace, in the order of mounting.
@@ -348,8 +357,13 @@ mod tests {
             fs_type: FS_TYPE.into(),
             source: r"/dev/shm/p\x".into(),
             owner: Some(0),
+            options: ["rw", "noatime", "rw", "user_id=0"].map(str::to_string).to_vec(),
         };
         assert_eq!(mount, Some(expected));
+        let read_only = |line: &[u8]| parse(line).map(|mount| mount.is_read_only());
+        assert_eq!(read_only(b"1 2 0:5 / /m ro - fuse.terrace /p rw,user_id=0"), Some(true));
+        assert_eq!(read_only(b"1 2 0:5 / /m rw - fuse.terrace /p ro,user_id=0"), Some(true));
+        assert_eq!(read_only(b"1 2 0:5 / /m rw - fuse.terrace /p rw,user_id=0"), Some(false));
         assert_eq!(parse(b"36 35 0:52 / /mnt"), None);
         assert!(is_inside(Path::new("/a/b"), Path::new("/a")));
         assert!(!is_inside(Path::new("/ab"), Path::new("/a")));

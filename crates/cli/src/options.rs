@@ -3,8 +3,9 @@
 use crate::emulation::Emulation;
 use crate::failure::{Failure, Outcome, status};
 use crate::memory::SystemMemory;
-use crate::output::{human, parse_size};
+use crate::output::{distinct, parse_size};
 use crate::parameters;
+use crate::places::Lenience;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -20,8 +21,8 @@ pub struct Options {
     cache_bytes: Option<u64>,
     /// For the kernel.
     pub flags: Vec<String>,
-    /// Devices that are not there are done without.
-    pub degraded: bool,
+    /// What to do about devices that are not where the pool has them.
+    pub lenience: Lenience,
     /// Other users may use the mount.
     pub allow_other: bool,
     /// Log file instead of syslog.
@@ -31,7 +32,7 @@ pub struct Options {
 }
 
 /// For fstab, mount(8) and systemd; nothing to do here.
-const IGNORED: &[&str] = &[
+pub const IGNORED: &[&str] = &[
     "defaults",
     "rw",
     "nofail",
@@ -57,9 +58,9 @@ const IGNORED: &[&str] = &[
     "loud",
 ];
 /// The kernel's.
-const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
+pub const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
 /// In cli.md or in mount(8), but not here yet.
-const LATER: &[&str] = &["lazytime", "metrics", "remount", "strictatime"];
+const LATER: &[&str] = &["lazytime", "metrics", "strictatime"];
 
 /// An hour.
 const MAX_PREFETCH_MS: u64 = 3_600_000;
@@ -84,7 +85,7 @@ impl Options {
             fs: MountOptions { kernel_cache_bytes: memory_bytes() / 2, ..MountOptions::default() },
             cache_bytes: None,
             flags: Vec::new(),
-            degraded: false,
+            lenience: Lenience::default(),
             allow_other: root,
             log: None,
             emulation: Emulation::default(),
@@ -117,6 +118,13 @@ impl Options {
         if name == "log" && value.is_empty() {
             return Err(Failure::new("mount option log=: needs a path; write log=PATH"));
         }
+        if name == "tier" && value.is_empty() {
+            return Err(Failure::new("mount option tier=: needs a path; write tier=PATH"));
+        }
+        if name == "tier" {
+            self.lenience.tiers.push(PathBuf::from(OsString::from_vec(value.to_vec())));
+            return Ok(());
+        }
         if name == "log" {
             self.log = Some(PathBuf::from(OsString::from_vec(value.to_vec())));
             return Ok(());
@@ -127,7 +135,7 @@ impl Options {
     fn take_plain(&mut self, name: &str) -> Outcome<()> {
         match name {
             "allow_other" => self.allow_other = true,
-            "degraded" => self.degraded = true,
+            "degraded" => self.lenience.degraded = true,
             "first_touch" => self.fs.promote_first_touch = true,
             "noatime" => self.fs.atime = Atime::Never,
             "ro" => self.fs.read_only = true,
@@ -136,7 +144,7 @@ impl Options {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             "cache" | "kernel_cache" | "buffer" | "policy" | "data" | "threshold" | "group" | "prefetch"
-            | "prefetch_ms" | "log" | "metadata" | "large_min" => {
+            | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             number if parameters::knows(number) => {
@@ -240,7 +248,7 @@ fn fits_in_memory(options: &MountOptions, memory_bytes: u64) -> Result<(), Strin
     if cache.saturating_add(buffer) <= memory_bytes {
         return Ok(());
     }
-    let [cache, buffer, memory] = [cache, buffer, memory_bytes].map(human);
+    let [cache, buffer, memory] = distinct([cache, buffer, memory_bytes]);
     Err(format!("cache={cache} and buffer={buffer} are more than the {memory} of memory of this machine"))
 }
 
@@ -277,7 +285,11 @@ mod tests {
         assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);
         assert_eq!(options.log, Some(PathBuf::from("/a b")));
         assert!(!options.fs.checkpoint_when_full);
-        assert!(!options.degraded && parse("degraded").is_ok_and(|options| options.degraded));
+        assert!(
+            !options.lenience.degraded && parse("degraded").is_ok_and(|options| options.lenience.degraded)
+        );
+        let moved = parse("tier=/a b,tier=/c").map(|options| options.lenience.tiers);
+        assert_eq!(moved, Ok(vec![PathBuf::from("/a b"), PathBuf::from("/c")]));
         let options = parse("buffer=2G").unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(options.fs.buffer_bytes, 2 << 30);
         let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
@@ -310,6 +322,8 @@ mod tests {
             ("emulate-pm", "needs a value"),
             ("emulate-pm=200:1G,emulate-pm=300:1G", "emulate-pm=300:1G: given twice"),
             ("degraded=1", "unknown option"),
+            ("tier=", "needs a path"),
+            ("tier", "needs a value"),
             ("emulate-tier=1", "must be TIER:CLASS"),
             ("emulate-tier=0:sata", "use emulate-pm"),
             ("emulate-tier=1:fast", "is no device class"),

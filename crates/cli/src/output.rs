@@ -93,6 +93,14 @@ pub fn human(bytes: u64) -> String {
     format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
+/// Sizes for people that tell apart what differs: "33.6 MiB" and "32 MiB", else bytes.
+pub fn distinct<const N: usize>(sizes: [u64; N]) -> [String; N] {
+    let texts = sizes.map(human);
+    let alike =
+        (0..N).any(|one| (0..one).any(|other| sizes[one] != sizes[other] && texts[one] == texts[other]));
+    if alike { sizes.map(|size| format!("{size} bytes")) } else { texts }
+}
+
 /// A size from people: a number with K, M, G or T, base 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a size; write a number with K, M, G or T");
@@ -133,6 +141,14 @@ mod tests {
         assert_eq!(human(17), "17 B");
         assert_eq!(human((1 << 30) - 4096), "1 GiB");
         assert_eq!([0, 1, 2].map(|number| count(number, "name", "names")), ["0 names", "1 name", "2 names"]);
+    }
+
+    /// mkfs said of a tier that 32 MiB is below 32 MiB.
+    #[test]
+    fn sizes_that_differ_are_shown_as_different() {
+        assert_eq!(distinct([33 << 20, 32 << 20]), ["33 MiB", "32 MiB"]);
+        assert_eq!(distinct([32 << 20, (32 << 20) + 4096]), ["33554432 bytes", "33558528 bytes"]);
+        assert_eq!(distinct([7, 7]), ["7 B", "7 B"]);
     }
 
     /// A file name could clear the screen of whoever asked where it is.

@@ -5,10 +5,9 @@ use crate::daemon::names::PoolFile;
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts;
 use crate::output::human;
-use std::ffi::OsStr;
+use crate::places::{Lenience, at_or_beside, header, is_ours, locate};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,7 +52,7 @@ pub fn open_failure(error: &OpenError) -> Failure {
 /// A pool that cannot be used, in the user's words.
 pub fn refusal(pool: &Path, refused: &Refused) -> Failure {
     match refused {
-        Refused::NotAPool => Failure::at(pool, "no Terrace pool: neither copy of a superblock is there"),
+        Refused::NotAPool => Failure::at(pool, not_a_pool(pool)),
         Refused::Corrupt(corrupt) => {
             let what = "both copies of the superblock are damaged, and a check cannot repair that";
             Failure::at(pool, format!("{what}; bring back a copy of the pool ({corrupt})"))
@@ -62,9 +61,51 @@ pub fn refusal(pool: &Path, refused: &Refused) -> Failure {
     }
 }
 
+/// Says what lies at a path without a superblock.
+fn not_a_pool(path: &Path) -> String {
+    match header(path) {
+        Some(header) => format!(
+            "a device (tier {}) of a Terrace pool, not the pool; a pool is named by the path of its tier 0",
+            header.tier
+        ),
+        None => "no Terrace pool: neither copy of a superblock is there".to_string(),
+    }
+}
+
 /// The absolute path of an existing file.
 pub fn canonical(path: &Path) -> Outcome<PathBuf> {
     fs::canonicalize(path).map_err(|error| Failure::at(path, plain(&error)))
+}
+
+/// The absolute path of a pool. A pool in memory that is not there says why that may be.
+pub fn canonical_pool(pool: &Path) -> Outcome<PathBuf> {
+    fs::canonicalize(pool).map_err(|error| not_there(pool, &error))
+}
+
+/// A pool that cannot be found: files in memory go with the machine's last start.
+fn not_there(pool: &Path, error: &io::Error) -> Failure {
+    let text = plain(error);
+    let was_in_memory = error.kind() == io::ErrorKind::NotFound
+        && std::path::absolute(pool).is_ok_and(|path| mounts::around(&path).is_ok_and(is_memory));
+    if was_in_memory {
+        let advice = "files in memory (tmpfs) are gone after a reboot, and a pool with them; 'terrace mkfs' makes a new one";
+        return Failure::at(pool, format!("{text}: {advice}"));
+    }
+    Failure::at(pool, text)
+}
+
+/// Says of a path that was not found, as far as it may be a pool, why that may be.
+pub fn explain(path: &Path, failure: Failure) -> Failure {
+    let error = io::Error::from_raw_os_error(libc::ENOENT);
+    if failure.text.ends_with(&plain(&error)) { not_there(path, &error) } else { failure }
+}
+
+/// Whether a mount, other than that of devices, keeps its files in memory.
+fn is_memory(mount: Option<mounts::Mount>) -> bool {
+    mount.is_some_and(|mount| {
+        ["tmpfs", "ramfs", "hugetlbfs"].contains(&mount.fs_type.as_str())
+            && mount.mountpoint != Path::new("/dev")
+    })
 }
 
 /// Opens a file of a pool to look into it: never one that waits, or does something when it is opened.
@@ -81,7 +122,7 @@ pub fn peek(pool: &Path) -> Outcome<Superblock> {
     if pool.is_dir() {
         return Err(Failure::at(pool, "is a directory and no Terrace mount"));
     }
-    let file = open_to_read(pool).map_err(|error| Failure::at(pool, plain(&error)))?;
+    let file = open_to_read(pool).map_err(|error| not_there(pool, &error))?;
     let read = |copy: PmBlock| {
         let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
         match file.read_exact_at(&mut bytes, copy.offset().0) {
@@ -117,7 +158,7 @@ pub fn is_clean(pool: &Path, superblock: &Superblock) -> Option<bool> {
 }
 
 /// The newest readable checkpoint.
-fn checkpoint(pool: &Path, superblock: &Superblock) -> Option<Checkpoint> {
+pub fn checkpoint(pool: &Path, superblock: &Superblock) -> Option<Checkpoint> {
     let file = open_to_read(pool).ok()?;
     let read = |copy: PmBlock| {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
@@ -179,57 +220,22 @@ pub fn tier_named(rows: &[DeviceRow], name: &str) -> Result<u8, String> {
     }
 }
 
-/// Where a tier device is. Its header tells: disks change their names with each boot, so that one that is not at its path is
-/// looked for at those of the pool's others and among the block devices of its size. Where it is not found, its path.
-pub fn locate(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> PathBuf {
-    let hint = at_or_beside(pool, row);
-    let is_it = |path: &PathBuf| header(path).is_some_and(|header| is_ours(&header, superblock, row));
-    if is_it(&hint) {
-        return hint;
-    }
-    let others = superblock.device_rows().iter().map(|other| at_or_beside(pool, other));
-    others.chain(block_devices(row.blocks.get() * BLOCK_SIZE)).find(is_it).unwrap_or(hint)
-}
-
-/// The header of what is at a path, when it is one.
-fn header(path: &Path) -> Option<DeviceHeader> {
-    let mut first = [0; BLOCK_SIZE as usize];
-    open_to_read(path).and_then(|file| file.read_exact_at(&mut first, 0)).ok()?;
-    DeviceHeader::decode(&first).ok()
-}
-
-fn is_ours(header: &DeviceHeader, superblock: &Superblock, row: &DeviceRow) -> bool {
-    header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid
-}
-
-/// The block devices of this machine that have so many bytes.
-fn block_devices(bytes: u64) -> impl Iterator<Item = PathBuf> {
-    let sectors = (bytes / 512).to_string();
-    let names = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
-    let sized = names.filter(move |name| {
-        fs::read_to_string(name.path().join("size")).is_ok_and(|size| size.trim() == sectors)
-    });
-    sized.map(|name| Path::new("/dev").join(name.file_name()))
-}
-
-/// The path that a row names, or, for a pool that was moved with its files, the one beside it.
-fn at_or_beside(pool: &Path, row: &DeviceRow) -> PathBuf {
-    let hint = Path::new(OsStr::from_bytes(row.path()));
-    if fs::symlink_metadata(hint).is_err()
-        && let (Some(directory), Some(name)) = (pool.parent(), hint.file_name())
-        && directory.join(name).exists()
-    {
-        return directory.join(name);
-    }
-    hint.to_path_buf()
-}
-
 /// Opens a tier device and makes sure that it is the one the pool means.
 pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: bool) -> Outcome<FileDevice> {
     let Some(row) = superblock.device_rows().get(index) else {
         return Err(Failure::at(pool, format!("no device {index}")));
     };
-    let path = locate(pool, superblock, row);
+    open_tier_at(superblock, index, locate(pool, superblock, row), read_only)
+}
+
+/// Opens a tier device at a path, and makes sure that it is the one the pool means.
+fn open_tier_at(
+    superblock: &Superblock,
+    index: usize,
+    path: PathBuf,
+    read_only: bool,
+) -> Outcome<FileDevice> {
+    let row = &superblock.device_rows()[index];
     let tier = row.tier;
     // Another device of the pool that lies there is in use, which is not what is wrong.
     if let Some(found) = header(&path).filter(|found| !is_ours(found, superblock, row)) {
@@ -369,10 +375,12 @@ pub struct OpenPool {
     pub names: Vec<PoolFile>,
 }
 
-/// Opens tier 0, verifies the superblock and opens all tiers. `degraded`: a tier device that is not there, or not what the
-/// pool means, is done without, with a warning.
-pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
+/// Opens tier 0, verifies the superblock and opens all tiers.
+pub fn open(pool: &Path, write: bool, lenience: &Lenience) -> Outcome<OpenPool> {
     let pm = RamPm::open(pool, false).map_err(|error| match &error {
+        OpenError::InvalidSize { .. } | OpenError::Unsupported { .. } if header(pool).is_some() => {
+            Failure::at(pool, not_a_pool(pool))
+        }
         OpenError::InvalidSize { .. } => refusal(pool, &Refused::NotAPool),
         _ => open_failure(&error),
     })?;
@@ -384,14 +392,25 @@ pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
     let mut files = vec![(canonical(pool)?, pm.access())];
     let mut names: Vec<PoolFile> = PoolFile::new(pool, pm.file()).into_iter().collect();
     let mut missing = Vec::new();
-    for (index, row) in superblock.device_rows().iter().enumerate() {
-        match open_tier(pool, &superblock, index, false) {
+    let places = lenience.places(&superblock)?;
+    let mut elsewhere = Vec::new();
+    for ((index, row), place) in superblock.device_rows().iter().enumerate().zip(places) {
+        let given = place.is_some();
+        let path = place.unwrap_or_else(|| locate(pool, &superblock, row));
+        let expected = at_or_beside(pool, row);
+        if !given && path != expected && path.is_file() {
+            let (tier, path, expected) = (row.tier, path.display(), expected.display());
+            elsewhere.push(format!(
+                "a device of tier {tier} was found by its header at {path}, not at {expected}"
+            ));
+        }
+        match open_tier_at(&superblock, index, path, false) {
             Ok(device) => {
                 files.push((canonical(device.path())?, device.access()));
                 names.extend(PoolFile::new(device.path(), device.file()));
                 block.push(Arc::new(device));
             }
-            Err(failure) if degraded => {
+            Err(failure) if lenience.degraded => {
                 let path = String::from_utf8_lossy(row.path()).into_owned();
                 block.push(Arc::new(MissingDevice::new(path, row.blocks.get())));
                 missing.push(format!(
@@ -399,11 +418,12 @@ pub fn open(pool: &Path, write: bool, degraded: bool) -> Outcome<OpenPool> {
                     failure.text
                 ));
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => return Err(Lenience::advise(failure)),
         }
     }
     let mut warnings: Vec<String> =
         warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
+    warnings.extend(elsewhere);
     warnings.extend(missing);
     Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, files, names })
 }

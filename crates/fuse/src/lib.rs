@@ -18,6 +18,7 @@ mod held;
 mod lines;
 mod long;
 pub mod null;
+mod remount;
 pub mod session;
 mod set_id;
 mod waiting;
@@ -26,6 +27,7 @@ pub use adapter::{Adapter, CONTROL_XATTR};
 pub use connection::Connection;
 pub use device::DeviceServer;
 pub use null::NullServer;
+pub use remount::remount;
 pub use session::{
     MountError, Running, SessionOptions, Unmount, become_io_flusher, keep_descriptors_private, start, unmount,
 };

@@ -286,7 +286,7 @@ fn mount(options: &SessionOptions) -> Result<OwnedFd, MountError> {
     }
 }
 
-fn mount_flags(names: &[String]) -> MountFlags {
+pub(crate) fn mount_flags(names: &[String]) -> MountFlags {
     let mut flags = MountFlags::empty();
     for name in names {
         flags |= match name.as_str() {

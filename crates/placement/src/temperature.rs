@@ -106,13 +106,14 @@ pub fn coldest<'a>(
     chosen
 }
 
-/// One word for people: what a file's times say. Hot is what is younger than `whole_after`.
+/// One word for people: what a file's times say. Hot is a file that was used less than `whole_after` ago, by its latest use:
+/// a block that a read brought up from below has that time as both of its times.
 pub fn word((now, whole_after): (u32, u32), written: u32, read: u32) -> &'static str {
     let lately = |at: u32| at > 0 && now.saturating_sub(at) < whole_after;
     match (lately(written), lately(read)) {
-        (true, _) => "write-hot",
-        (false, true) => "read-hot",
-        (false, false) => "cold",
+        (true, is_read) if !is_read || written > read => "write-hot",
+        (_, true) => "read-hot",
+        _ => "cold",
     }
 }
 
@@ -152,5 +153,14 @@ mod tests {
             [(now, 0), (1, now - 5), (1, 1)].map(|(written, read)| word((now, WHOLE_AFTER), written, read)),
             ["write-hot", "read-hot", "cold"]
         );
+    }
+
+    /// `terrace where` called a file write-hot that was only read since it was made.
+    #[test]
+    fn the_latest_use_of_a_hot_file_names_it() {
+        let now = 10 * WHOLE_AFTER;
+        let after = |written, read| word((now, WHOLE_AFTER), now - written, now - read);
+        assert_eq!([after(500, 20), after(20, 20), after(20, 500)], ["read-hot", "read-hot", "write-hot"]);
+        assert_eq!(after(20, 2 * WHOLE_AFTER), "write-hot");
     }
 }

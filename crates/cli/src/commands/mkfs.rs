@@ -6,7 +6,7 @@ use crate::args::{Data, Map, Mkfs, Policy};
 use crate::failure::{Failure, Outcome, plain};
 use crate::measure::{self, Source, Subject};
 use crate::output::{self, human, parse_size};
-use crate::{ownership, pool, signature};
+use crate::{ownership, pool, signature, taken};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::ffi::OsStr;
 use std::fs;
@@ -70,7 +70,10 @@ impl Existing {
 
 pub fn run(args: &Mkfs) -> Outcome<u8> {
     let options = options(args)?;
-    let pm = target(&args.pm, args.pm_size.as_deref(), "--pm-size SIZE", None)?;
+    let path = args.pm.as_ref().or(args.pool.as_ref());
+    let path = path.ok_or_else(|| Failure::new("no path of a pool given; say --pm PATH"))?;
+    let size = args.pm_size.as_deref().or(args.size.as_deref());
+    let pm = target(path, size, "--pm-size SIZE", None)?;
     let mut tiers = Vec::new();
     for text in &args.tiers {
         tiers.push(tier(text)?);
@@ -164,7 +167,8 @@ fn target(path: &Path, size: Option<&str>, option: &str, speed: Option<ClassedSp
     let existing = examine(&path)?;
     let given = match (&existing, asked) {
         (Some(existing), Some(asked)) if existing.found.is_block_device() && asked > existing.size => {
-            return Err(Failure::at(&path, format!("has only {}", human(existing.size))));
+            let [has, wanted] = output::distinct([existing.size, asked]);
+            return Err(Failure::at(&path, format!("has only {has}, not {wanted}")));
         }
         (Some(existing), _) if existing.found.is_block_device() => existing.size,
         (_, Some(asked)) => asked,
@@ -194,17 +198,32 @@ fn examine(path: &Path) -> Outcome<Option<Existing>> {
         Err(error) => return Err(pool::open_failure(&error)),
     };
     ownership::admit_existing(path, found.access())?;
-    let mut file = found.open(false, OFlags::empty()).map_err(|error| pool::open_failure(&error))?;
+    if let Some(user) = taken::by(&found) {
+        return Err(Failure::at(path, format!("mounted or in use: {user}; end that first")));
+    }
+    let mut file = found.open(false, OFlags::empty()).map_err(|error| cannot_open(&found, &error))?;
     let size =
         io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(|error| Failure::at(path, plain(&error)))?;
     Ok(Some(Existing { found, size }))
 }
 
+/// EPERM of a device says that the system does not let anybody open it.
+fn cannot_open(found: &Found, error: &OpenError) -> Failure {
+    match error {
+        OpenError::Io { path, source, .. }
+            if found.is_block_device() && source.raw_os_error() == Some(libc::EPERM) =>
+        {
+            let what = "this system does not let the device be opened: it is in use, write-protected, or not given to this container";
+            Failure::at(path, format!("{}: {what}", plain(source)))
+        }
+        _ => pool::open_failure(error),
+    }
+}
+
 /// Sizes, number, and every medium once.
 fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
     if pm.existing.as_ref().is_some_and(|existing| existing.found.is_block_device()) {
-        let what =
-            "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system";
+        let what = "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system, and give devices with --tier";
         return Err(Failure::at(&pm.path, what));
     }
     check_minimum(pm, "persistent memory", MIN_PM_SIZE)?;
@@ -239,7 +258,7 @@ fn check_minimum(target: &Target, what: &str, minimum: u64) -> Outcome<()> {
     if target.size >= minimum {
         return Ok(());
     }
-    let (given, least) = (human(target.given), human(minimum));
+    let [given, least] = output::distinct([target.given, minimum]);
     let text = format!("{given} is below the minimum of {what}, {least} ({minimum} bytes)");
     Err(Failure::at(&target.path, text))
 }
@@ -253,12 +272,13 @@ fn check_content(target: &Target, force: bool) -> Outcome<()> {
         OpenError::Io { source, .. } if source.raw_os_error() == Some(libc::EBUSY) => {
             Failure::at(path, "mounted or in use; unmount it first")
         }
-        _ => pool::open_failure(&error),
+        _ => cannot_open(&existing.found, &error),
     })?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Err(Failure::at(path, "in use by another process; is the pool mounted?"));
     }
-    if let Some(device) = loop_device(path) {
+    if let Some(device) = taken::loop_device(path) {
+        let device = device.display();
         return Err(Failure::at(path, format!("in use by {device}; detach it with 'losetup -d' first")));
     }
     if force {
@@ -268,17 +288,6 @@ fn check_content(target: &Target, force: bool) -> Outcome<()> {
         Some(what) => Err(Failure::at(path, format!("holds {what}; use --force to overwrite it"))),
         None => Ok(()),
     }
-}
-
-/// The loop device that is backed by this file.
-fn loop_device(path: &Path) -> Option<String> {
-    for device in fs::read_dir("/sys/block").ok()?.flatten() {
-        let backing = fs::read(device.path().join("loop/backing_file"));
-        if backing.is_ok_and(|backing| backing.trim_ascii_end() == path.as_os_str().as_bytes()) {
-            return Some(format!("/dev/{}", device.file_name().to_string_lossy()));
-        }
-    }
-    None
 }
 
 /// Persistent memory is allocated in full, so it must fit now.
@@ -292,8 +301,8 @@ fn check_space(pm: &Target) -> Outcome<()> {
         room = room.min(available_memory().unwrap_or(u64::MAX).saturating_add(freed));
     }
     if pm.size > room {
-        let what =
-            format!("no space for {}: only {} is free; use a smaller size", human(pm.size), human(room));
+        let [size, room] = output::distinct([pm.size, room]);
+        let what = format!("no space for {size}: only {room} is free; use a smaller size");
         return Err(Failure::at(&pm.path, what));
     }
     Ok(())
@@ -486,7 +495,7 @@ fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
             output::warn(sparse(tier));
         }
         if tier.existing.as_ref().is_some_and(|existing| existing.found.is_block_device()) {
-            output::warn(taken(&tier.path));
+            output::warn(disguise(&tier.path));
         }
     }
 }
@@ -512,7 +521,7 @@ fn ordinary(path: &Path) -> String {
 }
 
 /// What other programs see of a device.
-fn taken(path: &Path) -> String {
+fn disguise(path: &Path) -> String {
     let path = path.display();
     format!(
         "{path}: other programs see no more than an empty partition table (blkid: dos); do not partition or format it"

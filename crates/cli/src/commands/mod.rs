@@ -8,15 +8,15 @@ mod mkfs;
 mod mount;
 mod moves;
 mod pin;
+mod remount;
 mod status;
 mod sync;
 mod tier;
 mod umount;
 mod whereabouts;
 
-use crate::args::{Bench, Cli, Command};
+use crate::args::{Bench, Command};
 use crate::failure::Outcome;
-use clap::CommandFactory;
 use std::process::ExitCode;
 
 /// Runs a command; the result is its exit status.
@@ -30,9 +30,7 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Sync(args) => sync::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "terrace", &mut script);
-            crate::output::print_raw(String::from_utf8_lossy(&script).trim_end());
+            crate::output::print_raw(crate::completion::script(shell)?.trim_end());
             Ok(0)
         }
         Command::Bench { what: Bench::Smoke { options } } => return Ok(terrace_bench::main_smoke(&options)),
@@ -45,6 +43,11 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Unpin(args) => pin::unpin(&args),
         Command::Tier(args) => tier::run(&args),
         Command::Outside(args) => crate::daemon::outside::run(&args),
+        Command::Version => {
+            crate::output::print(format!("terrace {}", crate::args::version()));
+            Ok(0)
+        }
+        Command::ManPages { dir } => crate::manual::write(&dir).map(|()| 0),
         Command::Inspect(later) => Err(later.refuse("inspect")),
     };
     status.map(ExitCode::from)

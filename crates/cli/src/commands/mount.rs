@@ -1,5 +1,6 @@
 //! `terrace mount`, mount.terrace
 
+use super::remount;
 use crate::args::Mount;
 use crate::control::{self, Behind, state};
 use crate::daemon::{self, Plan, launch};
@@ -16,16 +17,22 @@ pub fn run(args: &Mount) -> Outcome<u8> {
     if args.read_only {
         lists.push(OsString::from("ro"));
     }
+    if remount::is_asked(&lists) {
+        return remount::run(args, &lists);
+    }
     let root = rustix::process::geteuid().is_root();
     let mut options = Options::parse(&lists, root, args.sloppy)?;
     if let Some(log) = &options.log {
         let absolute = std::path::absolute(log);
         options.log = Some(absolute.map_err(|error| Failure::at(log, plain(&error)))?);
     }
+    for tier in &mut options.lenience.tiers {
+        *tier = pool::canonical(tier).map_err(failed)?;
+    }
     if !args.daemon {
         clear_dead(&args.dir).map_err(failed)?;
     }
-    let pool = pool::canonical(&args.pool).map_err(failed)?;
+    let pool = pool::canonical_pool(&args.pool).map_err(failed)?;
     let dir = directory(&args.dir).map_err(failed)?;
     if args.fake {
         return Ok(0);

@@ -5,7 +5,7 @@ use crate::control::{self, Located, Request, locate};
 use crate::failure::{Failure, Outcome, status};
 use crate::mounts::{self, Mount};
 use crate::output::{self, OUTPUT_VERSION, human};
-use crate::pool;
+use crate::{places, pool};
 use serde_json::{Value, json};
 use std::path::Path;
 use terrace_format::BLOCK_SIZE;
@@ -17,10 +17,11 @@ use terrace_media::speed::Speed;
 const ENDED_MOVES: usize = 3;
 
 pub fn run(args: &Status) -> Outcome<u8> {
-    let mut found = match locate(&args.path)? {
+    let located = locate(&args.path).map_err(|failure| pool::explain(&args.path, failure))?;
+    let mut found = match located {
         Located::Mounted(daemon) => {
             let mut found = daemon.ask(&Request::Status, |_| {})?;
-            found["mounted_here"] = is_here(&found)?.into();
+            add_mounts(&mut found)?;
             found
         }
         Located::Dead => {
@@ -39,16 +40,23 @@ pub fn run(args: &Status) -> Outcome<u8> {
     if args.json {
         output::print_json(&found);
     } else {
-        show(&found);
+        show(&found, args.verbose);
     }
     Ok(if degraded { status::FAILED } else { 0 })
 }
 
-/// Whether a mount of the daemon can be seen in this mount namespace.
-fn is_here(found: &Value) -> Outcome<bool> {
+/// Adds what the mounts of the daemon in this mount namespace say: whether there are any, and refuse changes.
+fn add_mounts(found: &mut Value) -> Outcome<()> {
     let number = found["connection"].as_u64();
     let serves = |mount: &Mount| mount.connection().map(|connection| connection.number().into()) == number;
-    Ok(number.is_none() || mounts::all()?.iter().any(|mount| mount.is_ours() && serves(mount)))
+    let here: Vec<Mount> =
+        mounts::all()?.into_iter().filter(|mount| mount.is_ours() && serves(mount)).collect();
+    found["mounted_here"] = (number.is_none() || !here.is_empty()).into();
+    // After `mount -o remount,ro` the daemon could, and the kernel does not let anybody.
+    if number.is_some() && !here.is_empty() && here.iter().all(Mount::is_read_only) {
+        found["read_only"] = true.into();
+    }
+    Ok(())
 }
 
 /// A device that is not healthy makes the pool degraded.
@@ -60,11 +68,13 @@ fn is_degraded(found: &Value) -> bool {
 
 /// What the superblock says of a pool that is not mounted.
 fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
-    let size = superblock.pm_size.get();
+    // As a mount counts them: blocks that may hold something.
+    let geometry = superblock.geometry();
+    let size = (geometry.block_count() - geometry.first_pool_block().0) * BLOCK_SIZE;
     let reason = pool::trouble_of_pm(pool, superblock);
     let health = if reason.is_some() { "resized" } else { "ok" };
     let mut tiers = vec![json!({
-        "id": 0, "kind": "pm", "promise": null, "capacity_bytes": size, "used_bytes": null,
+        "id": 0, "kind": "ram", "promise": null, "capacity_bytes": size, "used_bytes": null,
         "devices": [{
             "path": output::path_text(pool), "capacity_bytes": size, "used_bytes": null, "health": health,
             "reason": reason,
@@ -73,8 +83,8 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
     for (index, row) in superblock.device_rows().iter().enumerate() {
         let (health, reason) = pool::trouble_of_tier(pool, superblock, index)
             .map_or(("ok", None), |(health, reason)| (health, Some(reason)));
-        let size = row.blocks.get() * BLOCK_SIZE;
-        let path = output::path_text(&pool::locate(pool, superblock, row));
+        let size = row.blocks.get().saturating_sub(1) * BLOCK_SIZE;
+        let path = output::path_text(&places::locate(pool, superblock, row));
         let device = json!({
             "path": path, "capacity_bytes": size, "used_bytes": null, "health": health, "reason": reason,
             "class": class_name(row), "speed": speed_status(row),
@@ -92,6 +102,7 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
             })),
         }
     }
+    tiers.sort_by_key(|tier| tier["id"].as_u64());
     json!({
         "pool": output::path_text(pool), "uuid": pool::uuid_text(superblock),
         "state_directory": control::state::directory_of(&pool::uuid_text(superblock)).map(|path| output::path_text(&path)),
@@ -124,7 +135,7 @@ fn device_text(device: &Value) -> String {
     format!("{} [{}]{reason}", text(&device["path"]), text(&device["health"]))
 }
 
-fn show(found: &Value) {
+fn show(found: &Value, verbose: bool) {
     let mounted = match found["mountpoint"].as_str() {
         Some(dir) => {
             let how = if found["read_only"] == true { " read-only" } else { "" };
@@ -161,7 +172,7 @@ fn show(found: &Value) {
     for warning in found["warnings"].as_array().unwrap_or(&Vec::new()) {
         output::print(format!("warning: {}", text(warning)));
     }
-    show_live(found);
+    show_live(found, verbose);
 }
 
 /// How fast the devices are of which that is known, and what is emulated.
@@ -296,14 +307,17 @@ fn show_spilling(migration: &Value) {
     }
 }
 
-/// What only a mounted pool has.
-fn show_live(found: &Value) {
+/// What only a mounted pool has: in words of a user, and with `verbose` all that the policy goes by.
+fn show_live(found: &Value, verbose: bool) {
     let migration = &found["migration"];
     if !migration.is_null() {
         let reason = migration["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let (down, up) = (size(&migration["demoted_bytes"]), size(&migration["promoted_bytes"]));
-        output::print(format!("migration {}{reason}  down {down}  up {up}", text(&migration["state"])));
-        if migration["in_place_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
+        let state = text(&migration["state"]);
+        output::print(format!(
+            "migration {state}{reason}; since the mount {down} moved to lower tiers, {up} to the fast tier"
+        ));
+        if verbose && migration["in_place_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
             output::print(format!("of it over old copies {}", size(&migration["in_place_bytes"])));
         }
         show_spilling(migration);
@@ -319,8 +333,10 @@ fn show_live(found: &Value) {
         ));
     }
     show_moves(&found["moves"]);
-    show_placement(&found["placement"]);
-    show_parameters(found);
+    if verbose {
+        show_placement(&found["placement"]);
+        show_parameters(found);
+    }
     for panics in found["panics"].as_array().into_iter().flatten() {
         let (step, count) = (text(&panics["step"]), text(&panics["count"]));
         output::print(format!(
@@ -337,6 +353,13 @@ fn show_live(found: &Value) {
     if !dram.is_null() {
         let (cache, dirty) = (size(&dram["cache_bytes"]), size(&dram["dirty_bytes"]));
         let pending = size(&found["bytes_not_yet_durable"]);
-        output::print(format!("DRAM cache {cache}, dirty {dirty}; not yet durable {pending}"));
+        if verbose {
+            output::print(format!("DRAM cache {cache}, dirty {dirty}; not yet durable {pending}"));
+        } else {
+            let advice = if found["bytes_not_yet_durable"] == 0 { "" } else { "; 'terrace sync' writes it" };
+            output::print(format!(
+                "memory: {cache} of copies of lower tiers; written and not yet durable: {pending}{advice}"
+            ));
+        }
     }
 }

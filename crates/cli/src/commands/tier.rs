@@ -2,7 +2,7 @@
 
 use crate::args::Tier;
 use crate::failure::{Failure, Outcome};
-use crate::{output, pool};
+use crate::{output, places, pool};
 use terrace_format::superblock::Superblock;
 use terrace_fs::{class_name, speed_of, tiers_of};
 use terrace_media::pm::RamPm;
@@ -17,7 +17,7 @@ pub fn run(args: &Tier) -> Outcome<u8> {
     let device = pool::canonical(&args.device)?;
     let is_it = |index: &usize| {
         let row = &superblock.device_rows()[*index];
-        pool::canonical(&pool::locate(&path, &superblock, row)).is_ok_and(|found| found == device)
+        pool::canonical(&places::locate(&path, &superblock, row)).is_ok_and(|found| found == device)
     };
     let index = (0..superblock.device_rows().len()).find(is_it).ok_or_else(|| {
         Failure::at(&device, format!("no device of {}; see 'terrace status'", path.display()))
@@ -48,7 +48,7 @@ fn report(path: &std::path::Path, superblock: &Superblock) {
     rows.sort_by_key(|row| row.tier);
     for row in rows {
         let figures = speed_of(row).map(|speed| format!(", {speed}")).unwrap_or_default();
-        let device = pool::locate(path, superblock, row);
+        let device = places::locate(path, superblock, row);
         output::print(format!("tier {}: {}: {}{figures}", row.tier, device.display(), class_name(row)));
     }
 }

@@ -1,23 +1,33 @@
 //! `terrace where`
+//!
+//! A directory is shown with the sums of all regular files below it, each counted once whatever its links are called.
 
 use crate::args::Where;
-use crate::control::{Located, Request, locate};
+use crate::control::{Daemon, Located, Request, locate};
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::output::{self, OUTPUT_VERSION, human};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often the progress of a walk is drawn.
+const TICK: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Where) -> Outcome<u8> {
     let mut found = Vec::new();
     let mut exit = 0;
+    let mut complain = |failure: Failure| {
+        output::warn(&failure.text);
+        exit = status::FAILED;
+    };
     for path in &args.paths {
-        match ask(path) {
+        match report(path, &mut complain) {
             Ok(value) => found.push(value),
-            Err(failure) => {
-                output::warn(&failure.text);
-                exit = status::FAILED;
-            }
+            Err(failure) => complain(failure),
         }
     }
     if args.json {
@@ -28,34 +38,149 @@ pub fn run(args: &Where) -> Outcome<u8> {
     Ok(exit)
 }
 
-fn ask(path: &Path) -> Outcome<Value> {
-    let attributes = std::fs::metadata(path).map_err(|error| Failure::at(path, plain(&error)))?;
+/// What is known of a path, for `--json`.
+fn report(path: &Path, complain: &mut impl FnMut(Failure)) -> Outcome<Value> {
+    let attributes = fs::metadata(path).map_err(|error| Failure::at(path, plain(&error)))?;
     let daemon = match locate(path)? {
         Located::Mounted(daemon) if daemon.contact.pid != 0 => daemon,
         _ => return Err(Failure::at(path, "not in a mounted pool")),
     };
-    let found = daemon
-        .ask(&Request::Where { ino: attributes.ino() }, |_| {})
-        .map_err(|failure| Failure::at(path, failure.text))?;
-    let tiers: Vec<Value> = found["tiers"]
-        .as_array()
-        .map(|tiers| tiers.iter().map(|tier| json!({ "id": tier[0], "bytes": tier[1] })).collect())
-        .unwrap_or_default();
+    let found = ask(&daemon, path, attributes.ino())?;
+    let mut sums = Sums::default();
+    // Also those that hold nothing.
+    let ids = found["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier[0].as_u64());
+    sums.tiers.extend(ids.map(|id| (id, 0)));
+    if attributes.is_dir() {
+        sums.walk(&daemon, path, &attributes, complain);
+    } else {
+        sums.add(&found);
+    }
+    let tiers: Vec<Value> =
+        sums.tiers.iter().map(|(id, bytes)| json!({ "id": id, "bytes": bytes })).collect();
     // null: the policy has no such predictor, or no block is in PM.
-    Ok(json!({
+    let mut value = json!({
         "output_version": OUTPUT_VERSION, "path": output::path_text(path), "inode": attributes.ino(),
-        "size_bytes": found["size_bytes"], "tiers": tiers, "dram_bytes": found["dram_bytes"],
-        "clean_bytes": found["clean_bytes"], "dirty_bytes": found["dirty_bytes"], "sync_predicted": found["sync_predicted"],
+        "size_bytes": sums.size, "tiers": tiers, "dram_bytes": sums.dram,
+        "clean_bytes": sums.clean, "dirty_bytes": sums.dirty, "sync_predicted": found["sync_predicted"],
         "large_predicted": found["large_predicted"], "read_dominated": found["read_dominated"],
         "average_mtime": found["average_mtime"], "average_rtime": found["average_rtime"],
         "temperature": found["temperature"], "pinned": !found["pinned_tier"].is_null(),
         "pinned_tier": found["pinned_tier"],
-    }))
+    });
+    if attributes.is_dir() {
+        value["files"] = sums.files.into();
+        value["directories"] = sums.directories.into();
+    }
+    Ok(value)
+}
+
+fn ask(daemon: &Daemon, path: &Path, ino: u64) -> Outcome<Value> {
+    let answer = daemon.ask(&Request::Where { ino }, |_| {});
+    answer.map_err(|failure| Failure::at(path, failure.text))
+}
+
+/// Bytes of files, added up.
+#[derive(Default)]
+struct Sums {
+    size: u64,
+    tiers: BTreeMap<u64, u64>,
+    dram: u64,
+    clean: u64,
+    dirty: u64,
+    files: u64,
+    directories: u64,
+}
+
+impl Sums {
+    fn add(&mut self, found: &Value) {
+        let bytes = |name: &str| found[name].as_u64().unwrap_or(0);
+        self.size += bytes("size_bytes");
+        self.dram += bytes("dram_bytes");
+        self.clean += bytes("clean_bytes");
+        self.dirty += bytes("dirty_bytes");
+        for tier in found["tiers"].as_array().into_iter().flatten() {
+            *self.tiers.entry(tier[0].as_u64().unwrap_or(0)).or_default() += tier[1].as_u64().unwrap_or(0);
+        }
+    }
+
+    /// Adds up all regular files below a directory. Links are not followed, and other file systems are left out.
+    fn walk(&mut self, daemon: &Daemon, top: &Path, about: &Metadata, complain: &mut impl FnMut(Failure)) {
+        let progress = progress();
+        let (mut waiting, mut linked) = (vec![top.to_path_buf()], HashSet::new());
+        while let Some(directory) = waiting.pop() {
+            let entries = match fs::read_dir(&directory) {
+                Ok(entries) => entries,
+                Err(error) if is_gone(&error) && directory != top => continue,
+                Err(error) => {
+                    complain(Failure::at(&directory, plain(&error)));
+                    continue;
+                }
+            };
+            self.directories += u64::from(directory != top);
+            for path in entries.flatten().map(|entry| entry.path()) {
+                match self.visit(daemon, &path, about.dev(), &mut linked) {
+                    Ok(below) => waiting.extend(below),
+                    Err(failure) => complain(failure),
+                }
+                progress.set_position(self.files);
+            }
+        }
+        progress.finish_and_clear();
+    }
+
+    /// Adds a file; a directory is given back. What was removed meanwhile is nothing.
+    fn visit(
+        &mut self,
+        daemon: &Daemon,
+        path: &Path,
+        device: u64,
+        linked: &mut HashSet<u64>,
+    ) -> Outcome<Option<PathBuf>> {
+        let about = match fs::symlink_metadata(path) {
+            Ok(about) => about,
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => return Err(Failure::at(path, plain(&error))),
+        };
+        if about.dev() != device {
+            return Ok(None);
+        }
+        if about.is_dir() {
+            return Ok(Some(path.to_path_buf()));
+        }
+        let is_new = about.nlink() < 2 || linked.insert(about.ino());
+        if about.is_file() && is_new {
+            match ask(daemon, path, about.ino()) {
+                Ok(found) => {
+                    self.files += 1;
+                    self.add(&found);
+                }
+                Err(_) if fs::symlink_metadata(path).is_err_and(|error| is_gone(&error)) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound
+}
+
+/// Counts files on a terminal; how many there are nobody knows before.
+fn progress() -> ProgressBar {
+    let progress = ProgressBar::new_spinner();
+    let style = ProgressStyle::with_template("{spinner} {pos} files, {per_sec}");
+    progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    progress.enable_steady_tick(TICK);
+    progress
 }
 
 fn show(found: &Value) {
     let size = human(found["size_bytes"].as_u64().unwrap_or(0));
     let mut parts = vec![format!("{}: {size}", found["path"].as_str().unwrap_or(""))];
+    if let Some(files) = found["files"].as_u64() {
+        parts.push(format!("in {}", output::count(files, "file", "files")));
+    }
     for tier in found["tiers"].as_array().unwrap_or(&Vec::new()) {
         let name = match tier["id"].as_u64() {
             Some(0) => "PM".to_string(),

@@ -103,10 +103,28 @@ pub fn make(uuid: &str) -> Outcome<Option<StateDirectory>> {
     Err(last)
 }
 
+/// Makes a base, and locks it. Whoever found it empty may remove it in between: then it is made once more.
+fn lock_base(base: &Path) -> Outcome<File> {
+    loop {
+        private(base)?;
+        match lock(base, FlockOperation::LockExclusive) {
+            Ok(lock) if is_at(&lock, base) => return Ok(lock),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Failure::at(base, plain(&error))),
+        }
+    }
+}
+
+/// Whether a path names this directory.
+fn is_at(directory: &File, path: &Path) -> bool {
+    let identity = |found: fs::Metadata| (found.dev(), found.ino());
+    let there = fs::symlink_metadata(path).map(identity).ok();
+    there.is_some() && there == directory.metadata().map(identity).ok()
+}
+
 fn make_in(base: &Path, name: &str) -> Outcome<Option<StateDirectory>> {
-    private(base)?;
-    let _base =
-        lock(base, FlockOperation::LockExclusive).map_err(|error| Failure::at(base, plain(&error)))?;
+    let _base = lock_base(base)?;
     let path = base.join(name);
     private(&path)?;
     let lock = match lock(&path, FlockOperation::NonBlockingLockExclusive) {
@@ -161,6 +179,8 @@ fn remove_dead_in(base: &Path) -> io::Result<()> {
             let _ = fs::remove_dir(&path);
         }
     }
+    // Without a daemon, and without a log, nothing of ours stays: a directory that holds something is not removed.
+    let _ = fs::remove_dir(base);
     Ok(())
 }
 
@@ -245,6 +265,24 @@ mod tests {
         // What is served keeps its socket.
         assert!(make_in(&base, &uuid(2)).map_err(|failure| failure.text)?.is_none());
         assert!(path(2).join(SOCKET).exists());
+        Ok(fs::remove_dir_all(&base)?)
+    }
+
+    /// The directory /tmp/terrace-UID stayed when the last mount of its user had ended.
+    #[test]
+    fn an_empty_base_is_removed_and_made_again() -> Result<(), Box<dyn std::error::Error>> {
+        let base = std::env::temp_dir().join(format!("terrace-base-{}", std::process::id()));
+        let name = uuid::Uuid::from_bytes([1; 16]).to_string();
+        let made = make_in(&base, &name).map_err(|failure| failure.text)?;
+        remove_dead_in(&base)?;
+        assert!(base.join(&name).exists(), "a daemon has it");
+        drop(made);
+        let stale = File::open(&base)?;
+        assert!(is_at(&stale, &base));
+        remove_dead_in(&base)?;
+        assert!(!base.exists());
+        let _made = make_in(&base, &name).map_err(|failure| failure.text)?;
+        assert!(base.join(&name).exists() && !is_at(&stale, &base));
         Ok(fs::remove_dir_all(&base)?)
     }
 

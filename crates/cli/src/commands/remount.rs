@@ -1,0 +1,134 @@
+//! `mount -o remount,…`: what can change in a mount that is there.
+//!
+//! Whether a mount takes changes is the kernel's to say, whatever its daemon could do; so `ro`, and `rw` where the daemon has
+//! the pool for writing, are one call of mount(2). Options of the daemon stay what they were until the next mount. mount(8)
+//! gives all options that the mount has and those of fstab too, so that the last word of each kind counts.
+
+use crate::args::Mount as Asked;
+use crate::control::{Located, Request, locate};
+use crate::failure::{Failure, Outcome, plain, status};
+use crate::mounts::{self, Mount};
+use crate::options::{FLAGS, IGNORED, Options};
+use crate::output;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+/// Words of /proc/mounts that mount(8) gives back.
+const OF_THE_KERNEL: [&str; 8] =
+    ["user_id", "group_id", "default_permissions", "allow_other", "max_read", "blksize", "rootmode", "fd"];
+
+/// Whether the options ask for a remount.
+pub fn is_asked(lists: &[OsString]) -> bool {
+    words(lists).any(|word| word == "remount")
+}
+
+fn words(lists: &[OsString]) -> impl Iterator<Item = &str> {
+    let all = lists.iter().flat_map(|list| list.as_bytes().split(|&byte| byte == b','));
+    // Words that are no text are paths of the daemon's options.
+    all.map(|word| std::str::from_utf8(word).unwrap_or("log=")).filter(|word| !word.is_empty())
+}
+
+/// What a remount is to change.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Change {
+    read_only: bool,
+    noatime: Option<bool>,
+    flags: Vec<String>,
+    /// Options of the daemon.
+    later: Vec<String>,
+}
+
+impl Change {
+    fn parse(lists: &[OsString], sloppy: bool) -> Outcome<Change> {
+        let mut change = Change::default();
+        for word in words(lists) {
+            let name = word.split('=').next().unwrap_or(word);
+            match word {
+                "remount" => {}
+                "ro" => change.read_only = true,
+                "rw" => change.read_only = false,
+                "noatime" => change.noatime = Some(true),
+                "atime" | "relatime" | "strictatime" => change.noatime = Some(false),
+                flag if FLAGS.contains(&flag) => change.flags.push(flag.to_string()),
+                _ if IGNORED.contains(&word) || OF_THE_KERNEL.contains(&name) => {}
+                _ if name.starts_with("x-") || name.starts_with("X-") => {}
+                _ => {
+                    Options::parse_words(&[OsString::from(word)], true, sloppy)?;
+                    change.later.push(word.to_string());
+                }
+            }
+        }
+        Ok(change)
+    }
+}
+
+pub fn run(args: &Asked, lists: &[OsString]) -> Outcome<u8> {
+    let failed = |failure: Failure| failure.with_status(status::MOUNT_FAILED);
+    let mut change = Change::parse(lists, args.sloppy)?;
+    change.read_only |= args.read_only;
+    let dir = mounts::absolute(&args.dir).map_err(failed)?;
+    let mount = mounts::at(&dir)?.filter(Mount::is_ours);
+    let mount = mount.ok_or_else(|| failed(Failure::at(&args.dir, "no Terrace pool is mounted there")))?;
+    apply(args, &mount, change).map_err(failed)?;
+    Ok(0)
+}
+
+fn apply(args: &Asked, mount: &Mount, change: Change) -> Outcome<()> {
+    let refused = |what: &str| Failure::at(&args.dir, format!("{what}; unmount it and mount it again"));
+    let has = |flag: &str| mount.options.iter().any(|option| option == flag);
+    if change.noatime.is_some_and(|noatime| noatime != has("noatime")) {
+        return Err(refused("access times are recorded, or not, as the daemon was told when it was mounted"));
+    }
+    if !change.read_only && mount.is_read_only() {
+        match locate(&args.dir)? {
+            Located::Mounted(daemon) if daemon.ask(&Request::Status, |_| {})?["read_only"] == true => {
+                return Err(refused("mounted with -o ro, and its daemon takes no changes"));
+            }
+            Located::Mounted(_) => {}
+            _ => return Err(Failure::at(&args.dir, "its daemon has ended; unmount it and mount it again")),
+        }
+    }
+    // A flag that is there stays: of pools that others may change nosuid and nodev are a condition.
+    let kept = FLAGS.iter().chain(&["noatime"]).filter(|flag| has(flag)).map(ToString::to_string);
+    let mut flags: Vec<String> = kept.chain(change.flags).collect();
+    if change.read_only {
+        flags.push("ro".to_string());
+    }
+    if args.fake {
+        return Ok(());
+    }
+    terrace_fuse::remount(&mount.mountpoint, &flags).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => Failure::at(&args.dir, "busy: files are open for writing; close them first"),
+        Some(libc::EPERM) => {
+            Failure::at(&args.dir, "only root may change a mount; unmount it and mount it again")
+        }
+        _ => Failure::at(&args.dir, plain(&error)),
+    })?;
+    if !change.later.is_empty() {
+        let later = change.later.join(",");
+        output::warn(format!("{}: as before until the next mount: {later}", args.dir.display()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// mount(8) gives what /proc/mounts and fstab say before what the user does.
+    #[test]
+    fn the_last_word_of_each_kind_counts() {
+        let parse = |text: &str| Change::parse(&[OsString::from(text)], false);
+        let all = "rw,nosuid,noatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro,nofail,cache=1G";
+        let expected = Change {
+            read_only: true,
+            noatime: Some(true),
+            flags: vec!["nosuid".to_string()],
+            later: vec!["cache=1G".to_string()],
+        };
+        assert_eq!(parse(all), Ok(expected));
+        assert_eq!(parse("ro,noatime,remount,rw,relatime").map(|change| change.read_only), Ok(false));
+        assert!(parse("remount,bogus").is_err_and(|failure| failure.text.contains("unknown option")));
+        assert!(is_asked(&["ro".into(), "nosuid,remount".into()]) && !is_asked(&["log=remount".into()]));
+    }
+}

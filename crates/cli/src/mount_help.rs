@@ -1,0 +1,59 @@
+//! Mount options for `terrace mount --help` and mount.terrace(8), in groups. docs/operating.md says more of each.
+
+/// What stands below the arguments of `mount`.
+pub const MOUNT_OPTIONS: &str = "\
+Options in general:
+  ro                        refuse changes
+  noatime                   never record access times
+  allow_other               other users may use the mount (root's: always)
+  nosuid, nodev, noexec     as in mount(8), as are nodiratime, dirsync, sync
+  remount                   with ro or rw: change a mount that is there
+  log=PATH                  append the log to this file
+
+Devices that have moved or are missing:
+  tier=PATH                 a device of a lower tier is here now; once for each
+  degraded                  do without lower devices that are not there
+
+Memory:
+  cache=auto|SIZE           copies of blocks of lower tiers (auto)
+  kernel_cache=SIZE         files of the fast tier in the kernel's page cache (half of memory)
+  buffer=SIZE               writes that wait for a lower tier (64M)
+  prefetch=SIZE             read at once from a lower tier (128K)
+  prefetch_ms=N             how long neighbours stay that nobody asked for (1000)
+
+Durability:
+  data=atomic|ordered       a write is all or nothing after a crash, or in place
+  metadata=any|pm           whether names and attributes may move to lower tiers (any)
+
+Placement:
+  policy=NAME               predictive, write-only, anticache or static
+  threshold=PERCENT         policy=anticache: how full the fast tier may be (80)
+  group=SIZE                most bytes moved down at once (16M)
+  touches=N                 the read of a cold block that brings it up (2)
+  first_touch               as touches=1
+  spill_high=PERCENT, spill_low=PERCENT
+                            a lower tier fuller than the one gives files to slower tiers down to the other (95, 90)
+
+Placement by prediction (policy=predictive, write-only):
+  sync_blocks=N             files with fewer blocks between two fsyncs are synchronous (1024)
+  large_after=N, large_min=SIZE
+                            a write is large after so many of at least this size (4, 64K)
+  large_pm=PERCENT          large writes go to the fast tier too below this use (50)
+  read_times=N              reads of a file's size that make it read-dominated (2)
+  whole_after_s=N           files that were not used for so long go down whole (30)
+  threshold_even=PERCENT, threshold_step=PERCENT
+                            use above which data goes down, and more for each doubling of reads over writes (70, 5)
+  threshold_min=PERCENT, threshold_max=PERCENT
+                            bounds of that (50, 90)
+  threshold_decay=N         how fast what was read and written counts less (8)
+  dataflow_high=RATIO, dataflow_low=RATIO, dataflow_s=N
+                            when DRAM or the fast tier is taken for idle (2, 0.5, 4)
+
+For trials:
+  emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS]
+                            the fast tier takes as long as another memory
+  emulate-tier=TIER:CLASS   a tier takes as long as a class of devices
+
+SIZE takes K, M, G, T. Defaults in parentheses; docs/operating.md says what each option does.
+
+Example: terrace mount /dev/shm/terrace/pool /mnt -o noatime,cache=256M";

@@ -1,0 +1,135 @@
+//! Where the devices of a pool are.
+//!
+//! A superblock names paths, and devices move: a header with both UUIDs is what tells a device. Nothing that may wait or act
+//! when it is opened is opened.
+
+use crate::failure::{Failure, Outcome, plain};
+use crate::pool::{checkpoint, open_to_read};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use terrace_format::BLOCK_SIZE;
+use terrace_format::device::DeviceHeader;
+use terrace_format::superblock::{DeviceRow, Superblock};
+
+/// Where a tier device is. Its header tells: disks change their names with each boot, so that one that is not at its path is
+/// looked for at those of the pool's others, among the block devices of its size, and among the files beside the pool. Where
+/// it is not found, its path.
+pub fn locate(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> PathBuf {
+    let hint = at_or_beside(pool, row);
+    let is_it = |path: &PathBuf| header(path).is_some_and(|header| is_ours(&header, superblock, row));
+    if is_it(&hint) {
+        return hint;
+    }
+    let others = superblock.device_rows().iter().map(|other| at_or_beside(pool, other));
+    let size = row.blocks.get() * BLOCK_SIZE;
+    let found = others.chain(block_devices(size)).find(is_it);
+    found.or_else(|| file_beside(pool, superblock, row)).unwrap_or(hint)
+}
+
+/// The file beside a pool that is a tier device by its header, and that the pool's last mount has used: an older copy of it
+/// does not hold what the pool expects there.
+fn file_beside(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> Option<PathBuf> {
+    let size = row.blocks.get() * BLOCK_SIZE;
+    let mut sized = files_beside(pool, size).peekable();
+    sized.peek()?;
+    let epoch = checkpoint(pool, superblock)?.epoch;
+    let is_it = |path: &PathBuf| {
+        let used = |header: DeviceHeader| {
+            is_ours(&header, superblock, row) && u64::from(header.epoch.get()) == epoch
+        };
+        header(path).is_some_and(used)
+    };
+    sized.find(is_it)
+}
+
+/// Most files beside a pool that are looked at.
+const MOST_BESIDE: usize = 4096;
+
+/// The regular files of this size in the directory of a pool. Links are not followed: they may lead anywhere.
+fn files_beside(pool: &Path, bytes: u64) -> impl Iterator<Item = PathBuf> {
+    let names = pool.parent().and_then(|directory| fs::read_dir(directory).ok());
+    let names = names.into_iter().flatten().take(MOST_BESIDE).flatten();
+    let sized = names.filter(move |name| {
+        name.file_type().is_ok_and(|kind| kind.is_file())
+            && name.metadata().is_ok_and(|found| found.len() == bytes)
+    });
+    sized.map(|name| name.path())
+}
+
+/// The header of what is at a path, when it is one.
+pub fn header(path: &Path) -> Option<DeviceHeader> {
+    let mut first = [0; BLOCK_SIZE as usize];
+    open_to_read(path).and_then(|file| file.read_exact_at(&mut first, 0)).ok()?;
+    DeviceHeader::decode(&first).ok()
+}
+
+pub fn is_ours(header: &DeviceHeader, superblock: &Superblock, row: &DeviceRow) -> bool {
+    header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid
+}
+
+/// The block devices of this machine that have so many bytes.
+fn block_devices(bytes: u64) -> impl Iterator<Item = PathBuf> {
+    let sectors = (bytes / 512).to_string();
+    let names = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    let sized = names.filter(move |name| {
+        fs::read_to_string(name.path().join("size")).is_ok_and(|size| size.trim() == sectors)
+    });
+    sized.map(|name| Path::new("/dev").join(name.file_name()))
+}
+
+/// The path that a row names, or, for a pool that was moved with its files, the one beside it.
+pub fn at_or_beside(pool: &Path, row: &DeviceRow) -> PathBuf {
+    let hint = Path::new(OsStr::from_bytes(row.path()));
+    if fs::symlink_metadata(hint).is_err()
+        && let (Some(directory), Some(name)) = (pool.parent(), hint.file_name())
+        && directory.join(name).exists()
+    {
+        return directory.join(name);
+    }
+    hint.to_path_buf()
+}
+
+/// What a mount does about tier devices that are not where the pool has them.
+#[derive(Debug, Clone, Default)]
+pub struct Lenience {
+    /// Devices that are not there, or not what the pool means, are done without, with a warning.
+    pub degraded: bool,
+    /// Where devices are now, by the user's word; their headers tell which device each is.
+    pub tiers: Vec<PathBuf>,
+}
+
+impl Lenience {
+    /// The paths of the pool's devices, where the user gave one, by index.
+    pub fn places(&self, superblock: &Superblock) -> Outcome<Vec<Option<PathBuf>>> {
+        let rows = superblock.device_rows();
+        let mut places = vec![None; rows.len()];
+        for path in &self.tiers {
+            let found =
+                open_to_read(path).map_err(|error| Failure::at(path, plain(&error))).map(|_| header(path))?;
+            let mine = |row: &DeviceRow| found.as_ref().is_some_and(|found| is_ours(found, superblock, row));
+            let index = rows.iter().position(mine);
+            let place = index.and_then(|index| places.get_mut(index)).ok_or_else(|| {
+                Failure::at(path, "no device of this pool; give -o tier= the path of one of its devices")
+            })?;
+            *place = Some(path.clone());
+        }
+        Ok(places)
+    }
+
+    /// What can be done about a device that cannot be opened.
+    pub fn advise(failure: Failure) -> Failure {
+        let advice = match () {
+            () if failure.text.starts_with("missing") => {
+                "where it has moved, -o tier=PATH says so; -o degraded mounts without it"
+            }
+            () if failure.text.starts_with("foreign") || failure.text.starts_with("resized") => {
+                "-o degraded mounts without it"
+            }
+            () => return failure,
+        };
+        Failure { text: format!("{}; {advice}", failure.text), ..failure }
+    }
+}
