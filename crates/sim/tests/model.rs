@@ -231,6 +231,12 @@ fn metadata() {
     check(kind("faults-metadata"), 3_000);
 }
 
+/// Names have the hash of others most of the time.
+#[test]
+fn collisions() {
+    check(kind("power-collisions"), 8_000);
+}
+
 /// PM alone, full: what gives space back never lacks it (I9).
 #[test]
 fn brim() {
