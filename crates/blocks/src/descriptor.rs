@@ -103,6 +103,11 @@ impl Descriptor {
         self.pins.load(Ordering::Acquire) > 0
     }
 
+    /// How many pins are held.
+    pub(crate) fn pins(&self) -> u16 {
+        self.pins.load(Ordering::Acquire)
+    }
+
     /// Notes a use of a metadata page: it does not move below PM before the clock hand came by twice.
     #[inline]
     pub fn set_in_use(&self) {

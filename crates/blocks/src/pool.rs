@@ -13,6 +13,9 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_wal::{Error, NoSpace, Result, Tx, Wal};
 use zerocopy::little_endian::U64;
 
+mod accounts;
+pub use accounts::BlockAccounts;
+
 /// Blocks scanned in one step.
 const REGION: u64 = 8192;
 

@@ -298,6 +298,20 @@ impl BlockCache {
         best.map(|(_, _, key)| key)
     }
 
+    /// Dirty pages of which a write-back is under way.
+    pub fn in_flight_pages(&self) -> u64 {
+        let mut count = 0;
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let mut at = shard.oldest(List::Dirty);
+            while let Some(place) = at {
+                count += u64::from(shard.header(place).is_in_flight());
+                at = shard.younger(place);
+            }
+        }
+        count
+    }
+
     /// A version that no page has yet: those of dirty pages written later are higher.
     pub fn next_version(&self) -> u64 {
         self.versions.fetch_add(1, Ordering::AcqRel)

@@ -16,6 +16,9 @@ use terrace_format::{DeviceBlock, DeviceId, Lsn};
 use terrace_runtime::sync::Mutex;
 use terrace_wal::{Error, Result};
 
+mod accounts;
+pub use accounts::ChunkAccounts;
+
 /// Chunks loaded in one step.
 const LOAD: usize = 256;
 /// A hole from which on it is taken by itself for a part of a larger request: 1 MiB.

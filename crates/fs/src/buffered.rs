@@ -326,7 +326,9 @@ impl Fs {
                 break;
             }
         }
-        self.devices.space.unreserve(count as u64);
+        if !planted(Mistake::PromiseKept) {
+            self.devices.space.unreserve(count as u64);
+        }
     }
 
     /// Zeros bytes `from..to` of dirty pages, those of one block. The caller holds the inode's exclusive lock.

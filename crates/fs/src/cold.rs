@@ -20,6 +20,8 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, Corrupt, DeviceId, FileBlock, Ino};
 use terrace_media::MediaError;
 use terrace_media::block::Buffer;
+use terrace_runtime::interleave;
+use terrace_runtime::planted::{Mistake, planted};
 
 /// How often a fetch is begun anew because something of the window has changed.
 const MOST_ROUNDS: u32 = 3;
@@ -28,6 +30,8 @@ const MOST_ROUNDS: u32 = 3;
 #[derive(Default)]
 pub(crate) struct Fetched {
     pages: BTreeMap<FileBlock, (u64, Page)>,
+    /// A block that was asked for and whose copy could not be read, but was thought to be needed by nobody.
+    passed_over: Option<FileBlock>,
 }
 
 impl Fs {
@@ -117,7 +121,11 @@ impl Fs {
             for (read, result) in reads.iter().zip(DeviceRead::read_all(&reads)) {
                 self.check_pages(ino, read, result, range, &mut pages)?;
             }
+            let is_first = |(block, _): &(FileBlock, u32)| *block == range.first;
+            let is_lacking = reads.iter().any(|read| read.blocks.iter().any(is_first))
+                && !pages.iter().any(|(block, _)| *block == range.first);
             rounds += 1;
+            interleave::point("cold:read");
             let _guard = self.locks.read(ino);
             if self.load_to_read(ino)?.slot.generation != inode.slot.generation {
                 continue;
@@ -127,7 +135,14 @@ impl Fs {
                     continue;
                 }
                 // Something in the window changes faster than the device answers. What the map still names is as good.
-                self.keep_named(ino, window, &mut pages)?;
+                if !planted(Mistake::FetchKeepsChanged) {
+                    self.keep_named(ino, window, &mut pages)?;
+                }
+            }
+            // Whoever asks again needs it all the same, such as the edge of a hole below a dirty page.
+            if is_lacking && op.fetched.passed_over.replace(range.first) == Some(range.first) {
+                let site = format!("copy below of block {} of inode {ino}", range.first);
+                return Err(Corrupt::new(site, "one that can be read", "none").into());
             }
             self.keep_pages(op, &inode, range, pages);
             return Ok(());

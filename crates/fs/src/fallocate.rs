@@ -20,6 +20,7 @@ use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
 use terrace_runtime::interleave;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::{Error, NoSpace};
 
 /// PM blocks allocated in one transaction.
@@ -150,6 +151,7 @@ impl Fs {
             return Ok(missing.first);
         }
         let mut staged = self.claim_room(op, missing.count())?;
+        interleave::point("fallocate:claimed");
         let room = staged.device_claimed.map_or(staged.claimed() as u64, |run| run.length);
         let _guard = self.locks.write(ino);
         let inode = self.load_regular(ino)?;
@@ -180,7 +182,7 @@ impl Fs {
         let run = DeviceRun { length, ..claimed };
         let spare = DeviceRun { start: run.start.plus(length), length: claimed.length - length, ..run };
         staged.device_claimed = Some(run);
-        if spare.length > 0 {
+        if spare.length > 0 && !planted(Mistake::SpareClaimKept) {
             self.devices.space.release_claim(spare);
         }
         let extent = ColdExtent {

@@ -53,6 +53,7 @@ impl Fs {
     /// `Unfinished`; as transactions.
     pub(crate) fn clear_intent_turn(&self, wait: Wait, ino: Ino, range: BlockRange) -> FsResult<()> {
         let mut op = Op::reclaiming(wait);
+        interleave::point("intent:begun");
         for _ in 0..TURN_PIECES {
             if !self.intent_piece(&mut op, ino, range)? {
                 return Ok(());

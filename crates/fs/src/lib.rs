@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod absorb;
+mod accounts;
 mod buffered;
 mod cold;
 mod courtesy;
@@ -65,6 +66,7 @@ mod write_errors;
 mod writeback;
 mod xattr;
 
+pub use accounts::{Accounts, Referenced};
 pub use errno::{FsError, FsResult};
 pub use fs::Fs;
 pub use io_count::{IoReport, IoSums, TierIo};

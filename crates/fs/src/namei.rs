@@ -15,6 +15,7 @@ use terrace_catalog::dentry::{self, Dentry};
 use terrace_catalog::{Edit, symlink};
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::{Corrupt, Ino};
+use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
 use zerocopy::IntoBytes;
 
@@ -334,6 +335,7 @@ impl Fs {
                 number = Some(self.new_number()?);
             }
             let Some(number) = number.as_mut() else { return Err(Need::Again.into()) };
+            interleave::point("number:taken");
             let _guards = self.locks.write_many(&[parent, number.ino]);
             let directory = self.load_directory(parent)?;
             if directory.slot.nlink.get() == 0 {

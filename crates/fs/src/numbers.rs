@@ -158,6 +158,29 @@ impl Fs {
         }
     }
 
+    /// Numbers that nobody takes or frees at this moment if all is well: those taken of which no inode was made, those
+    /// free although there is an inode, those whose freeing has not ended. Pages below, and such as were not scanned, are
+    /// left out.
+    ///
+    /// # Errors
+    /// The medium's.
+    pub(crate) fn unsettled_numbers(&self) -> FsResult<Vec<Ino>> {
+        let numbers = self.numbers.lock();
+        let mut found: Vec<Ino> = numbers.freeing.iter().map(|ino| Ino(*ino)).collect();
+        for (index, word) in (0u64..).zip(&numbers.free) {
+            if numbers.unknown.contains(&index) {
+                continue;
+            }
+            let Some(page) = self.inode_map.lookup(None, index)? else { continue };
+            let mut bytes = [0; BLOCK_SIZE as usize];
+            self.pm.read(page.offset(), &mut bytes)?;
+            let differs = word ^ free_word(index, &bytes);
+            let of_page = (0..SLOTS_PER_PAGE).filter(|bit| differs >> bit & 1 == 1);
+            found.extend(of_page.map(|bit| Ino(index * SLOTS_PER_PAGE + bit)));
+        }
+        Ok(found)
+    }
+
     /// Call before the transaction that frees a slot.
     pub(crate) fn begin_free(&self, ino: Ino) {
         self.numbers.lock().freeing.push(ino.0);

@@ -105,6 +105,16 @@ impl MetadataPages {
         (now_ns + 1).saturating_sub(since)
     }
 
+    /// Pins that operations hold.
+    pub fn held_pins(&self) -> u64 {
+        self.pins.load(Ordering::Relaxed)
+    }
+
+    /// Copies kept for readers to come, each with a pin of its place.
+    pub fn kept_copies(&self) -> u64 {
+        self.copies.lock().len() as u64
+    }
+
     /// Pages that may move below now.
     pub fn may_move(&self) -> u64 {
         let (fetched, lowered) = (self.fetched.load(Ordering::Relaxed), self.lowered.load(Ordering::Relaxed));

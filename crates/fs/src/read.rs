@@ -13,6 +13,7 @@ use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
+use terrace_runtime::planted::{Mistake, planted};
 
 /// Blocks looked up at once.
 const RUN: usize = 64;
@@ -237,8 +238,8 @@ impl Fs {
                     while let Some(Some(next)) = mappings.get(index + length) {
                         let follows = next.block.0 == mapping.block.0 + length as u64;
                         let after = block.plus(length as u64);
-                        let ends =
-                            !follows || next.unwritten || gone(after) || self.is_dirty_in(inode, after);
+                        let is_gone = gone(after) && !planted(Mistake::RunAcrossIntent);
+                        let ends = !follows || next.unwritten || is_gone || self.is_dirty_in(inode, after);
                         if ends || !self.lines_of(inode.ino, after, *next)?.is_full() {
                             break;
                         }

@@ -5,6 +5,7 @@
 //! exclusive locks of both cannot rise again.
 
 use crate::Wait;
+use crate::accounts::Referenced;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use terrace_format::Ino;
@@ -242,6 +243,20 @@ impl References {
     pub fn is_any_open(&self, first: u64, last: u64, step: u64) -> bool {
         let count = last.saturating_sub(first) / step.max(1);
         count > MOST_ASKED || (0..=count).any(|index| self.is_open(Ino(first + index * step)))
+    }
+
+    /// All that are referred to, by number.
+    pub fn all(&self) -> Vec<Referenced> {
+        let mut all: Vec<Referenced> = Vec::new();
+        for shard in &self.shards {
+            let of = |(ino, count): (&u32, &Count)| {
+                let ino = Ino(u64::from(*ino));
+                Referenced { ino, lookups: count.lookups, opens: count.opens }
+            };
+            all.extend(shard.lock().iter().map(of));
+        }
+        all.sort_unstable();
+        all
     }
 
     /// True when somebody refers to the inode.

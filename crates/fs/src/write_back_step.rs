@@ -67,6 +67,11 @@ impl WriteBack {
         (before == 0 || before + pages <= self.limit_pages).then_some(room)
     }
 
+    /// Pages that writers may make dirty and have not yet.
+    pub fn admitted_pages(&self) -> u64 {
+        self.admitted.load(Ordering::Acquire)
+    }
+
     /// Whether the first `count` threads are all held by a device.
     fn are_late(&self, count: usize, now_ns: u64) -> bool {
         let late = |begun: &AtomicU64| {

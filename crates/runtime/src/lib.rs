@@ -9,6 +9,7 @@
 
 pub mod clock;
 pub mod interleave;
+pub mod narrow;
 pub mod pause;
 pub mod planted;
 pub mod step;

@@ -48,6 +48,13 @@ pub enum Mistake {
     PartialCountsAsFull,
     MoveWithoutFlush,
     PartialInPlace,
+    SpareClaimKept,
+    PromiseKept,
+    RunAcrossIntent,
+    PageMovesAmidNumber,
+    FetchKeepsChanged,
+    HashTakenForName,
+    EntryReferenceStays,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -211,6 +218,41 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::PartialInPlace,
         "partial-in-place",
         "a partial block is completed and written over the cold copy that has its other lines",
+    ),
+    (
+        Mistake::SpareClaimKept,
+        "spare-claim-kept",
+        "fallocate keeps the claim for the blocks below that it did not need",
+    ),
+    (
+        Mistake::PromiseKept,
+        "promise-kept",
+        "dirty pages that are dropped keep the space below that was promised to them",
+    ),
+    (
+        Mistake::RunAcrossIntent,
+        "run-across-intent",
+        "a run of PM blocks is read on into a hole that is not finished",
+    ),
+    (
+        Mistake::PageMovesAmidNumber,
+        "page-moves-amid-number",
+        "an inode page moves below PM while one of its numbers is being taken",
+    ),
+    (
+        Mistake::FetchKeepsChanged,
+        "fetch-keeps-changed",
+        "a fetch that gives up keeps pages whose blocks changed each time that it looked",
+    ),
+    (
+        Mistake::HashTakenForName,
+        "hash-taken-for-name",
+        "a name is taken for another one that has the same hash",
+    ),
+    (
+        Mistake::EntryReferenceStays,
+        "entry-reference-stays",
+        "the reference to an entry of readdirplus that the kernel did not take stays",
     ),
 ];
 

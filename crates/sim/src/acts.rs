@@ -215,6 +215,7 @@ pub fn acts() -> Vec<Act> {
         act("punch in one block", &[of(F)], punch(F, 1000, 70)),
         act("punch cold", &[of(COLD)], punch(COLD, 1000, 9000)),
         act("punch by intent", &[of(BIG)], punch(BIG, 5000, 300_000)),
+        act("punch blocks by intent", &[of(BIG)], punch(BIG, 2 * BLOCK as u64, 80 * BLOCK as u64)),
         act(
             "allocate in the file",
             &[of(F)],

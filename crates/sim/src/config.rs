@@ -46,6 +46,8 @@ pub struct Config {
     pub many_names: bool,
     /// What most operations are about otherwise.
     pub mix: Mix,
+    /// Bits of the hash of names: with few of them names have the same.
+    pub hash_bits: u32,
     /// PM use above which blocks go down: anticache's. That of the others follows what is read and written.
     pub threshold_percent: u8,
     /// File blocks that the run tries not to exceed.
@@ -131,6 +133,7 @@ pub const BASE: Config = Config {
     metadata: MetadataMoves::WhenScarce,
     many_names: false,
     mix: Mix::All,
+    hash_bits: 55,
     threshold_percent: 60,
     most_blocks: 1800,
     files: 50,
@@ -211,6 +214,17 @@ const METADATA: Config = Config {
     files: 250,
     directories: 5,
     names: 300,
+    ..POWER
+};
+
+/// Names that have the hash of others.
+const COLLISIONS: Config = Config {
+    name: "power-collisions",
+    hash_bits: 2,
+    most_blocks: 100,
+    files: 60,
+    directories: 4,
+    names: 60,
     ..POWER
 };
 
@@ -314,6 +328,7 @@ pub const CONFIGS: [Config; 42] = [
     },
     SPILL,
     Config { name: "faults-spill-dram", home: Some(Home::Block), dram: true, faults: true, ..SPILL },
+    COLLISIONS,
 ];
 
 /// What a run did.
@@ -375,6 +390,10 @@ pub struct Counts {
     pub to_dram_bytes: u64,
     /// Partial shadows in the pools that were checked, each time.
     pub partial: u64,
+    /// Files read whole amid their being cut.
+    pub amid_intents: u64,
+    /// Moments at which leaks were judged.
+    pub judged: u64,
 }
 
 impl AddAssign for Counts {
@@ -412,5 +431,7 @@ impl AddAssign for Counts {
         self.steered_bytes += other.steered_bytes;
         self.to_dram_bytes += other.to_dram_bytes;
         self.partial += other.partial;
+        self.amid_intents += other.amid_intents;
+        self.judged += other.judged;
     }
 }

@@ -18,8 +18,11 @@ use rand::{Rng, SeedableRng};
 use std::rc::Rc;
 use std::time::Duration;
 use terrace_fs::Wait;
-use terrace_reference::{Allocate, Change, Id, New, Op, ROOT};
+use terrace_reference::{Allocate, Change, Id, New, Op, ROOT, Stamp};
 use terrace_runtime::{Next, interleave, thread};
+
+/// Bytes read at once of a file that is read whole.
+const WHOLE: usize = 256 << 10;
 
 /// What waits in DRAM for so long is written back (design 8: 30 s, looked at every 5 s).
 pub const DUE: Duration = Duration::from_secs(40);
@@ -46,14 +49,19 @@ fn at_point(world: &Shared, point: &'static str) {
     bounds::passed(point);
     let planned = {
         let Ok(mut now) = world.try_borrow_mut() else { return };
+        now.read_amid_intent(point);
         if now.nesting == Nesting::None || now.depth >= 2 || now.crash.is_taken() {
             return;
         }
         let count = if now.rng.random_ratio(1, 3) { now.rng.random_range(1..4) } else { 0 };
+        let again = now.choose_again(point);
         now.depth += 1;
-        (count, now.nesting)
+        (count, again, now.nesting)
     };
-    let (count, nesting) = planned;
+    let (count, again, nesting) = planned;
+    if let Some(op) = again {
+        operate(world, op, false);
+    }
     for _ in 0..count {
         let step = nesting == Nesting::Background && point != "device:flush" && {
             let mut now = world.borrow_mut();
@@ -67,6 +75,7 @@ fn at_point(world: &Shared, point: &'static str) {
         }
         let Some(op) = world.borrow_mut().choose_amid() else { continue };
         let waits = world.borrow().may_wait_amid(&op);
+        world.borrow_mut().remember_amid(point, &op);
         operate(world, op, waits);
     }
     let mut now = world.borrow_mut();
@@ -123,6 +132,63 @@ impl World {
         Some(op)
     }
 
+    fn remember_amid(&mut self, point: &'static str, op: &Op) {
+        if self.depth == 1 {
+            self.last_amid = Some((point, op.clone()));
+        }
+    }
+
+    /// At a point that the operation under way passes several times, such as one in a fetch that begins anew when a block has
+    /// changed: what ran there last
+    /// runs once more, mostly: cuts and holes one block on, so that each time something changes.
+    fn choose_again(&mut self, point: &'static str) -> Option<Op> {
+        let (_, op) = self.last_amid.clone().filter(|(at, _)| *at == point && self.depth == 0)?;
+        let fits = matches!(op, Op::Write { .. } | Op::SetAttributes { .. } | Op::Fallocate { .. });
+        let op = (fits && self.rng.random_ratio(3, 4)).then_some(op)?;
+        self.counts.amid += 1;
+        let op = match op {
+            Op::Write { id, offset, length, kill_set_id, sync, .. } => {
+                Op::Write { id, offset, length, seed: self.rng.random(), kill_set_id, sync }
+            }
+            Op::Fallocate { id, offset, length, mode: Allocate::PunchHole } => {
+                Op::Fallocate { id, offset: offset + 4096, length, mode: Allocate::PunchHole }
+            }
+            Op::SetAttributes { id, change: Change { size: Some(size), .. } } => {
+                let change = Change { size: Some(size.saturating_sub(4096)), ..Change::default() };
+                Op::SetAttributes { id, change }
+            }
+            other => other,
+        };
+        self.last_amid = Some((point, op.clone()));
+        Some(op)
+    }
+
+    /// Between the pieces of a cut or a hole, and before the first: the file reads as it will when all is done.
+    fn read_amid_intent(&mut self, point: &str) {
+        let is_open = point.starts_with("intent:") && self.depth == 0 && self.nesting == Nesting::None;
+        let Some((op, from)) = self.alone.clone().filter(|_| is_open && !self.crash.is_taken()) else {
+            return;
+        };
+        let Some(id) = op.target().filter(|_| !self.faulty() && !self.may_be_damaged) else { return };
+        let mut after = self.model.clone();
+        let when = Stamp { from, to: self.now() };
+        if after.perform(&op, when).is_err() {
+            return;
+        }
+        self.counts.amid_intents += 1;
+        let size = after.node(id).ok().and_then(|node| node.content()).map_or(0, |content| content.size());
+        let (mut at, mut found) = (0, Vec::new());
+        while at < size {
+            let read = self.fs().read_to(self.ino(id), at, WHOLE, &mut found, false, Wait::Allowed);
+            let count = read.unwrap_or_else(|error| panic!("{op:?}: read at {at} amid it: {error}"));
+            let mut expected = vec![0xaa; count];
+            assert_eq!(after.read(id, at, &mut expected, when), Ok(count), "{op:?}: read at {at} amid it");
+            let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+            assert_eq!(differs, None, "{op:?}: byte {at} and so many differ amid it");
+            at += count as u64;
+        }
+    }
+
     /// Whether an operation in the middle of another waits for what it needs: an fsync in the middle of a write-back sends a
     /// second copy of what is dirty below. Not in the middle of such a one.
     fn may_wait_amid(&self, op: &Op) -> bool {
@@ -174,6 +240,7 @@ pub fn apply(world: &Shared, entry: &Entry) {
         Action::Poisoned { access, times, action } => poisoned(world, entry.seed, (*access, *times), action),
     }
     recover_if_taken(world);
+    world.borrow_mut().judge_leaks_at_times();
 }
 
 fn recover_if_taken(world: &Shared) {
@@ -373,6 +440,7 @@ impl World {
 
     /// The whole tree, unless cold content cannot be read now.
     fn compare_when_well(&mut self) {
+        self.judge_leaks();
         if !self.faulty() {
             self.compare_all();
         }
@@ -386,6 +454,7 @@ impl World {
         self.note("remount".into());
         self.counts.remounts += 1;
         self.steps.clear();
+        self.judge_leaks();
         self.unmount_engine();
         if self.take_crash() {
             let states = self.state_now();
@@ -434,6 +503,7 @@ impl World {
     fn assert_empty(&mut self) {
         self.steps.clear();
         self.fs().run_background(10_000);
+        self.judge_leaks();
         let status = self.fs().status().unwrap();
         // The inode file does not shrink; its pages may lie below.
         let inode_pages = status.metadata.below_bytes;

@@ -1,12 +1,14 @@
 //! Looking for a planted mistake: single operations first, then random histories.
 
 use crate::acts::{SMALL, TIERS, by_hand, cases};
-use crate::config::{CONFIGS, Config, Mix};
+use crate::config::{BASE, CONFIGS, Config, Mix};
 use crate::faults::{self, Kind};
 use crate::run::{Seen, Wrong, run};
+use crate::scenes::SCENES;
 use crate::systematic::{Effort, explore};
 use terrace_media::block::Operation;
 use terrace_runtime::planted::plant;
+use terrace_runtime::{interleave, thread};
 
 /// How something wrong was found.
 #[derive(Debug, Clone)]
@@ -35,6 +37,8 @@ pub struct Budget {
 /// Where to look, one after the other: what finds most mistakes soonest comes first.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
+    /// Scenes: no search at all.
+    Scenes,
     /// Every operation, on a pool mounted anew or on one that has run.
     Operations(Config, bool),
     /// Moves between tiers and pins.
@@ -53,7 +57,8 @@ const FEW_FILES: u64 = 4;
 fn stages(budget: Budget) -> Vec<Stage> {
     let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
     let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
-    let mut stages: Vec<Stage> = (1..=FEW_FILES).map(Stage::FewFiles).collect();
+    let mut stages = vec![Stage::Scenes];
+    stages.extend((1..=FEW_FILES).map(Stage::FewFiles));
     // A stall last of these: with a mistake that spins it would not end.
     stages.extend([Stage::Operations(SMALL, true), Stage::Histories(1), Stage::Stall, Stage::Moves]);
     stages.extend([
@@ -73,7 +78,9 @@ fn stages(budget: Budget) -> Vec<Stage> {
 
 /// The kinds of runs of a stage of random histories.
 fn kinds(stage: &Stage) -> impl Iterator<Item = Config> {
-    let few = |config: &Config| matches!(config.mix, Mix::Rewrites | Mix::Descriptors);
+    let few = |config: &Config| {
+        matches!(config.mix, Mix::Rewrites | Mix::Descriptors) || config.hash_bits < BASE.hash_bits
+    };
     let all = !matches!(stage, Stage::FewFiles(_));
     CONFIGS.into_iter().filter(move |config| all || few(config))
 }
@@ -85,6 +92,15 @@ pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
     let seen = Seen::default();
     for stage in stages(budget) {
         let violation = match stage {
+            Stage::Scenes => SCENES.iter().find_map(|scene| {
+                found.how = format!("scene: {}", scene.name);
+                thread::set_index(0);
+                plant(wrong.mistake);
+                let played = crate::caught(scene.play);
+                plant(None);
+                interleave::set_hook(None);
+                played.err()
+            }),
             Stage::Operations(config, quiet) => singles.iter().find_map(|case| {
                 let effort = Effort { lines: 5, samples: 12, stride: 2, quiet, ..Effort::NONE };
                 let explored = explore(config, case, effort, 0, wrong);

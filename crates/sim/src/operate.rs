@@ -32,6 +32,8 @@ struct Begun {
     asking: Option<Asking>,
     /// Whether a device could fail when it began.
     may_fail: bool,
+    /// Inodes that count as in use by it.
+    involved: usize,
 }
 
 /// Does an operation, first without waiting now and then, and compares. `waits` is false for what runs amid
@@ -67,7 +69,8 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     };
     let call = Call { handle: asking.and_then(|asking| asking.handle), ..world.call(&op) };
     let one_transaction = match &op {
-        Op::Read { .. } => true,
+        // New names get a number first, of a page that may move meanwhile.
+        Op::Read { .. } | Op::Make { .. } => true,
         // What it waits for is written back.
         Op::Fsync { .. } => world.config.buffers(),
         // With a full PM it goes to DRAM and is written back: two steps.
@@ -82,13 +85,25 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     };
     let nesting = std::mem::replace(
         &mut world.nesting,
-        if one_transaction && waits { Nesting::Operations } else { Nesting::None },
+        match (one_transaction && waits, &op) {
+            (true, Op::Make { .. }) => Nesting::Background,
+            (true, _) => Nesting::Operations,
+            (false, _) => Nesting::None,
+        },
     );
-    world.under_way.extend(op.target());
+    let makes = matches!(op, Op::Make { .. });
+    let involved: Vec<Id> =
+        op.target().into_iter().chain(op.directories().into_iter().filter(|_| makes)).collect();
+    world.under_way.extend(&involved);
+    if world.depth == 0 {
+        world.last_amid = None;
+        world.alone = Some((op.clone(), from.max(world.last_end)));
+    }
     let fs = world.fs().clone();
     let written = op.target().map_or(0, |id| world.model.waited(id));
     let may_fail = world.may_fail();
-    Some((fs, Begun { call, from, nesting, written, asking, may_fail }, first))
+    let involved = involved.len();
+    Some((fs, Begun { call, from, nesting, written, asking, may_fail, involved }, first))
 }
 
 impl World {
@@ -106,10 +121,11 @@ impl World {
     }
 
     fn finish(&mut self, begun: Begun, answer: Result<Seen, FsError>) {
-        let Begun { call: Call { op, .. }, from, nesting, written, asking, may_fail } = begun;
+        let Begun { call: Call { op, .. }, from, nesting, written, asking, may_fail, involved } = begun;
         self.nesting = nesting;
-        if op.target().is_some() {
-            self.under_way.pop();
+        self.under_way.truncate(self.under_way.len() - involved);
+        if self.depth == 0 {
+            self.alone = None;
         }
         if self.crash.is_taken() {
             return; // power failed in what ran amid this operation, which had not taken effect

@@ -5,7 +5,7 @@
 
 use crate::action::Fault;
 use crate::bounds;
-use crate::config::{Config, Counts};
+use crate::config::{BASE, Config, Counts};
 use crate::descriptors::Descriptors;
 use crate::media::{Media, Setup};
 use crate::power::Crash;
@@ -21,8 +21,8 @@ use terrace_fs::{
     Atime, DeviceClass, FormatOptions, Fs, FsError, InPlace, MountOptions, NewDevice, Wait, format,
     read_superblock,
 };
-use terrace_reference::{CrashState, Id, Limits, ROOT, Reference, Stamp, Torn};
-use terrace_runtime::{Clock, ManualClock, Step};
+use terrace_reference::{CrashState, Id, Limits, Op, ROOT, Reference, Stamp, Torn};
+use terrace_runtime::{Clock, ManualClock, Step, narrow};
 
 /// What may run at an interleaving point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +87,12 @@ pub struct World {
     pub descriptors: Descriptors,
     /// While pins are changed by hand: what files may be pinned to beside what the reference says.
     pub pins_unsure: Option<Option<u8>>,
+    /// What ran last at a point of the operation under way, and at which.
+    pub last_amid: Option<(&'static str, Op)>,
+    /// The operation under way that nothing runs amid.
+    pub alone: Option<(Op, i64)>,
+    /// Moments at which leaks could have been judged.
+    pub quiet_moments: u64,
     /// Where the last read ended.
     pub last_read: Option<(Id, u64)>,
     /// Where the last write ended.
@@ -180,6 +186,9 @@ impl World {
             settling: false,
             descriptors: Descriptors::default(),
             pins_unsure: None,
+            last_amid: None,
+            alone: None,
+            quiet_moments: 0,
             last_read: None,
             last_write: None,
         }
@@ -234,6 +243,7 @@ impl World {
 
     pub fn mount(&self, media: &Media) -> Arc<Fs> {
         bounds::begin();
+        narrow::set_name_hash_bits(self.config.hash_bits);
         let (superblock, warning) = read_superblock(&*media.pm, true).unwrap();
         assert_eq!(warning, None);
         let clock: Arc<dyn Clock> = self.clock.clone();
@@ -314,7 +324,13 @@ impl World {
     pub fn forget_gone(&mut self) {
         let model = &self.model;
         self.numbers.retain(|id, _| model.node(*id).is_ok());
-        self.cookies.retain(|(id, _), _| model.node(*id).is_ok());
+        // Of few hashes a name that is made anew gets another cookie. What a crash left of a removal no answer tells.
+        let narrow = self.config.hash_bits < BASE.hash_bits;
+        let is_there = |id: Id, name: &[u8]| match narrow {
+            true => model.lookup(id, name).is_ok(),
+            false => model.node(id).is_ok(),
+        };
+        self.cookies.retain(|(id, name), _| is_there(*id, name));
     }
 
     pub fn assert_clean(&mut self) {
@@ -322,7 +338,11 @@ impl World {
         self.counts.partial += report.summary.pm_blocks.partial;
         let told = |code: Code| code == Code::ColdChecksum || code.row().severity == Severity::Note;
         let damaged = self.may_be_damaged && report.findings.iter().all(|finding| told(finding.code));
-        assert!(report.is_clean() || damaged, "check: {:#?}", report.findings);
+        // The hash of check has all its bits.
+        let is_narrow = self.config.hash_bits < BASE.hash_bits;
+        let expected = |code: Code| code == Code::DentryCookie || code.row().severity == Severity::Note;
+        let narrow = is_narrow && report.findings.iter().all(|finding| expected(finding.code));
+        assert!(report.is_clean() || damaged || narrow, "check: {:#?}", report.findings);
     }
 
     /// Mounts, and lets background work come to rest.

@@ -55,6 +55,11 @@ impl Drop for Reservation<'_> {
 }
 
 impl Wal {
+    /// Bytes of all lanes that are reserved for records: none while no transaction is under way.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.state.lock().reserved).sum()
+    }
+
     /// The medium.
     pub fn pm(&self) -> &Arc<dyn PmMedium> {
         &self.pm

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::time::Duration;
 use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_format::{Geometry, PmOffset};
 use terrace_media::PmMedium;
@@ -62,4 +63,32 @@ fn recovery_spares_the_copy_it_started_from() {
             }
         }
     }
+}
+
+/// A transaction under way has published a bound for its LSN: a checkpoint stops there, and where nothing is left to pass
+/// before it ends without a look at the lane that the transaction holds.
+#[test]
+fn a_checkpoint_stops_at_the_bound_of_a_transaction_under_way() {
+    let pm = formatted();
+    let wal = Arc::new(open(&pm));
+    store(&wal, 7);
+    wal.checkpoint().unwrap();
+    let passed = wal.checkpoint_lsn();
+    let under_way = wal.begin(wal.reserve(256).unwrap()).unwrap();
+    let (done, ended) = std::sync::mpsc::channel();
+    let beside = Arc::clone(&wal);
+    let thread =
+        terrace_runtime::thread::spawn("checkpoint", move || _ = done.send(beside.checkpoint().is_ok()))
+            .unwrap();
+    // Ends at once, or waits for the transaction until that gives up here.
+    let ended = ended.recv_timeout(Duration::from_secs(60));
+    let after = wal.checkpoint_lsn();
+    let mut tx = Tx::new();
+    tx.write_u64(word(), 8);
+    under_way.commit(&tx).unwrap();
+    thread.join().unwrap();
+    assert_eq!(ended, Ok(true), "the checkpoint wanted to pass a transaction under way");
+    assert_eq!(after, passed);
+    wal.checkpoint().unwrap();
+    assert!(wal.checkpoint_lsn() > passed, "the transaction has ended");
 }

@@ -300,6 +300,11 @@ impl Migration {
         self.reason.lock().clone()
     }
 
+    /// Blocks that workers have taken and not yet done.
+    pub fn in_flight_victims(&self) -> u64 {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
     /// Notes that blocks were moved down.
     fn note_demotion(&self, blocks: u64, now_ns: u64) {
         self.demoted_blocks.fetch_add(blocks, Ordering::Relaxed);

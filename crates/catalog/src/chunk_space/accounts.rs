@@ -1,0 +1,72 @@
+//! The volatile space of lower tiers beside the bitmaps on the medium, for simulators: they judge when nothing is under way.
+
+use super::{ChunkSpace, Content, change};
+use crate::chunks::DeviceRun;
+use terrace_format::DeviceBlock;
+
+/// Blocks of lower tiers whose volatile state their bitmaps do not explain, and what is held of them. When nothing is
+/// under way, and the pool is not damaged, both lists of blocks are empty, and `reserved` is what waits in DRAM.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChunkAccounts {
+    /// Taken, and nobody's: claims that were never released.
+    pub claimed: Vec<DeviceRun>,
+    /// Somebody's, and free to be taken all the same.
+    pub given: Vec<DeviceRun>,
+    /// Pinned runs.
+    pub pins: Vec<DeviceRun>,
+    /// Blocks promised to content in DRAM.
+    pub reserved: i64,
+    /// The number of free blocks that each device tells, and that of its chunks, where they differ.
+    pub miscounted: Vec<(u64, u64)>,
+}
+
+impl ChunkSpace {
+    /// Compares what is known of each chunk that is loaded with its bitmap. Reads all of these: call it without locks, and
+    /// while nobody claims or frees.
+    pub fn accounts(&self) -> ChunkAccounts {
+        let loaded: Vec<_> = {
+            let space = self.space.lock();
+            let of = |device: &super::Device| (device.id, 0..device.next_load.min(device.chunks.len()));
+            space.devices.iter().map(of).collect()
+        };
+        let bitmaps: Vec<_> = loaded
+            .into_iter()
+            .map(|(id, chunks)| chunks.map(|chunk| self.read_bitmap(id, chunk).1).collect::<Vec<_>>())
+            .collect();
+        let space = self.space.lock();
+        let pins = space.pins.iter().map(|(_, run)| *run).collect();
+        let mut accounts = ChunkAccounts { reserved: space.reserved, pins, ..ChunkAccounts::default() };
+        for (device, bitmaps) in space.devices.iter().zip(bitmaps) {
+            let mut free = 0;
+            for (index, bitmap) in bitmaps.into_iter().enumerate() {
+                // A damaged one counts as full.
+                let Some(bitmap) = bitmap else { continue };
+                let capacity = device.capacity(index, self.chunk_blocks);
+                let mut found = device.words(index, self.chunk_blocks);
+                let mut used = vec![0; found.len()];
+                let beyond = used.len() as u64 * 64 - capacity;
+                change(&mut used, capacity, beyond, true);
+                change(&mut found, capacity, beyond, true);
+                used.iter_mut().zip(bitmap).for_each(|(word, more)| *word |= more);
+                free += found.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
+                for bit in 0..capacity {
+                    let is_set = |words: &[u64]| {
+                        words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+                    };
+                    let start = DeviceBlock(1 + index as u64 * u64::from(self.chunk_blocks) + bit);
+                    let run = DeviceRun { device: device.id, start, length: 1 };
+                    match (is_set(&found), is_set(&used)) {
+                        (true, false) => accounts.claimed.push(run),
+                        (false, true) => accounts.given.push(run),
+                        _ => {}
+                    }
+                }
+            }
+            let unknown = device.chunks.iter().any(|chunk| matches!(chunk.content, Content::Unknown));
+            if !unknown && free != device.free {
+                accounts.miscounted.push((device.free, free));
+            }
+        }
+        accounts
+    }
+}

@@ -1,0 +1,88 @@
+//! Leaks: between two actions of a history nothing is under way, so that whatever the engine holds in memory must be what
+//! the files imply. Histories run for a long time without a mount that would hide what was never given back.
+//!
+//! Judged are claims of PM blocks and of blocks below, promises of space below, pins, references, inode numbers, room in
+//! lanes. Not judged are a pool that stopped (a record that failed on the way may be valid, and what it names stays taken)
+//! and one that may be damaged.
+
+use crate::world::World;
+use std::collections::BTreeMap;
+use terrace_format::Ino;
+use terrace_fs::{Accounts, Referenced};
+
+/// Judged after so many actions: each time reads the block table and all bitmaps.
+const EVERY: u64 = 24;
+
+impl World {
+    /// After an action: judges now and then.
+    pub fn judge_leaks_at_times(&mut self) {
+        self.quiet_moments += 1;
+        if self.quiet_moments.is_multiple_of(EVERY) {
+            self.judge_leaks();
+        }
+    }
+
+    /// Whatever is held is what the files imply.
+    pub fn judge_leaks(&mut self) {
+        let Some(fs) = self.fs.clone().filter(|fs| !fs.is_stopped()) else { return };
+        if self.depth > 0 || self.crash.is_taken() || self.may_be_damaged {
+            return;
+        }
+        self.counts.judged += 1;
+        let accounts = fs.accounts().unwrap_or_else(|error| panic!("what is held: {error}"));
+        let found = leaks(&accounts, &self.expected_references());
+        assert!(found.is_empty(), "held although nothing is under way: {}", found.join("; "));
+    }
+
+    /// The references that callers hold.
+    fn expected_references(&self) -> Vec<Referenced> {
+        let mut all: BTreeMap<Ino, Referenced> = BTreeMap::new();
+        let mut of = |ino: Ino, lookups: u64, opens: u64| {
+            let found = all.entry(ino).or_insert(Referenced { ino, lookups: 0, opens: 0 });
+            found.lookups += lookups as u32;
+            found.opens += opens as u32;
+        };
+        self.lookups.iter().for_each(|(id, count)| of(self.ino(*id), *count, 0));
+        self.opens.iter().for_each(|(id, count)| of(self.ino(*id), 0, *count));
+        all.into_values().collect()
+    }
+}
+
+/// What is held and should not be, in words.
+fn leaks(accounts: &Accounts, references: &[Referenced]) -> Vec<String> {
+    let Accounts { blocks, below, .. } = accounts;
+    let mut found = Vec::new();
+    let mut none = |what: &str, is_none: bool, text: String| {
+        if !is_none {
+            found.push(format!("{what}: {text:.300}"));
+        }
+    };
+    none("claims of PM blocks", blocks.claimed.is_empty(), format!("{:?}", blocks.claimed));
+    none("owned PM blocks that are free", blocks.given.is_empty(), format!("{:?}", blocks.given));
+    none("PM blocks that never become free", blocks.lost.is_empty(), format!("{:?}", blocks.lost));
+    none("pins of PM blocks", blocks.pinned.is_empty(), format!("{:?}", blocks.pinned));
+    none("free PM blocks told", blocks.miscounted.is_none(), format!("{:?}", blocks.miscounted));
+    none("claims of blocks below", below.claimed.is_empty(), format!("{:?}", below.claimed));
+    none("owned blocks below that are free", below.given.is_empty(), format!("{:?}", below.given));
+    none("free blocks below told", below.miscounted.is_empty(), format!("{:?}", below.miscounted));
+    let pins = below.pins.len() as u64;
+    none("pins of blocks below", pins == accounts.kept_copies, format!("{:?}", below.pins));
+    let (reserved, dirty) = (below.reserved, accounts.dirty_pages as i64);
+    none("promises", reserved == dirty, format!("{reserved} blocks for {dirty} dirty pages"));
+    let counters = [
+        ("pages on their way below", accounts.in_flight_pages),
+        ("pages that writers may make dirty", accounts.admitted_pages),
+        ("blocks on their way below", accounts.in_flight_victims),
+        ("pins of metadata pages", accounts.page_pins),
+        ("bytes of lanes", accounts.reserved_bytes),
+    ];
+    for (what, count) in counters {
+        none(what, count == 0, count.to_string());
+    }
+    none("inode numbers", accounts.numbers.is_empty(), format!("{:?}", accounts.numbers));
+    let extra: Vec<_> = accounts.referenced.iter().filter(|held| !references.contains(held)).collect();
+    let lacking: Vec<_> = references.iter().filter(|held| !accounts.referenced.contains(held)).collect();
+    let text = format!("{extra:?}, expected {lacking:?}");
+    none("references", extra.is_empty() && lacking.is_empty(), text);
+    found
+}
