@@ -455,15 +455,12 @@ impl Fs {
     /// Ends the scan of the block table: what it has not met, pages that are open since a crash among them, the last
     /// checkpoint would leave without checksums.
     fn meet_all_pages(&self) {
-        while !self.read_only {
-            match self.blocks.scan_step() {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    tracing::warn!("some metadata pages may be left without checksums: {error}");
-                    break;
-                }
-            }
+        if self.read_only {
+            return;
+        }
+        let end = std::iter::repeat_with(|| self.blocks.scan_step()).find(|step| !matches!(step, Ok(true)));
+        if let Some(Err(error)) = end {
+            tracing::warn!("some metadata pages may be left without checksums: {error}");
         }
     }
 

@@ -91,8 +91,10 @@ impl Urgency {
     /// Gives the calling thread this urgency, and the threads that it starts afterwards. Without the privilege to be more
     /// urgent than other programs (CAP_SYS_NICE) it stays as it is.
     pub fn take(self) {
-        // A scheduler of tests has one thread of the system.
-        #[cfg(not(feature = "shuttle"))]
+        // The threads of shuttle's scheduler are one thread of the system.
+        if cfg!(feature = "shuttle") {
+            return;
+        }
         if let Err(error) = rustix::process::setpriority_process(None, self.nice()) {
             tracing::debug!(?self, %error, "the urgency of a thread stays as it was");
         }

@@ -254,7 +254,7 @@ const SPILL: Config = Config {
 };
 
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 42] = [
+pub const CONFIGS: [Config; 43] = [
     POWER,
     // Small and soon done.
     REWRITES,
