@@ -143,14 +143,15 @@ if command -v fusermount3 >/dev/null && command -v setpriv >/dev/null; then
     as_user() { HOME=$WORK/user setpriv --reuid 65534 --regid 65534 --clear-groups env -u XDG_RUNTIME_DIR "$@"; }
     rm -rf /tmp/terrace-65534
     check "mkfs as a user" as_user user/terrace mkfs --pm "$SHM-user.pm" --pm-size 16M >/dev/null 2>&1
+    # With a log elsewhere: without syslog it lies in the state directory, which then stays.
     mkdir user/mnt && chown 65534 user/mnt
     mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse
     if as_user test -w /dev/fuse; then
-        check "mount as a user" as_user user/terrace mount "$SHM-user.pm" user/mnt
+        check "mount as a user" as_user user/terrace mount "$SHM-user.pm" user/mnt -o "log=$WORK/user/log"
         says 0 "mounted at $WORK/user/mnt" "$t" status user/mnt
         check "root ends it" "$t" umount user/mnt
         check "clean" grep -q "not mounted, clean" <("$t" status "$SHM-user.pm")
-        check "mount as a user again" as_user user/terrace mount "$SHM-user.pm" user/mnt
+        check "mount as a user again" as_user user/terrace mount "$SHM-user.pm" user/mnt -o "log=$WORK/user/log"
         check "the state directory" test -d /tmp/terrace-65534
         check "umount as a user" as_user user/terrace umount user/mnt
         check "no state directory" test ! -e /tmp/terrace-65534

@@ -14,7 +14,8 @@ mkdir mnt/calls
 "$helper" programs mnt/calls || fail "system calls: see above"
 
 step "requests of a writer beside a reader that came first"
-# The kernel caches a file that is first opened to read, also for who then writes: each write must reach the predictors all the same.
+# The kernel caches a file that is first opened to read, for a later writer too: each write must reach the predictors all the
+# same. Of a write that ends inside a page the kernel may make two.
 writes_of() { # bytes of each, flags
     local before
     before=$(status_number writes_seen)
@@ -30,7 +31,7 @@ for each in "4096 " "5001 ,fsync" "300000 " "300000 ,fsync"; do
     # shellcheck disable=SC2086
     cached=$(writes_of $each)
     exec 7<&-
-    [ "$direct" -ge 100 ] && [ "$cached" = "$direct" ] || fail "$direct writes seen of a writer, $cached beside a reader: $each"
+    [ "$direct" -ge 100 ] && [ "$cached" -ge "$direct" ] && [ "$cached" -le $((2 * direct)) ] || fail "$direct writes seen of a writer, $cached beside a reader: $each"
 done
 rm mnt/shared
 
