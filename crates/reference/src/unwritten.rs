@@ -304,15 +304,17 @@ impl Unwritten {
         let mut size = self.durable.size();
         let mut versions = vec![Version { bytes, length: length(size), size }];
         for write in &self.writes {
-            let inside = write.pieces.iter().filter_map(|piece| piece.slice(start..start + B));
+            let mut inside = write.pieces.iter().filter_map(|piece| piece.slice(start..start + B)).peekable();
+            let ends_elsewhere = inside.peek().is_none();
             let mut changed = length(write.size.max(size)) > length(size);
             for piece in inside {
                 let at = (piece.offset - start) as usize;
                 bytes[at..at + piece.bytes.len()].copy_from_slice(&piece.bytes);
                 changed = true;
             }
-            // A size alone is durable at once where the end before it was, whatever waits below that end.
-            if write.pieces.is_empty() && write.size > size {
+            // A size behind the block, raised or by a write behind a gap, is durable where the end before it was, whatever
+            // waits below that end.
+            if ends_elsewhere && write.size > size {
                 let at_end = versions.iter().filter(|version| version.size == size);
                 let raised = at_end.map(|version| Version {
                     bytes: version.bytes,

@@ -238,3 +238,17 @@ fn a_raised_end_behind_bytes_that_wait() -> Result<(), String> {
     assert!(showing(&fs, id, &[0; 8], &[]).is_err());
     Ok(())
 }
+
+/// As above, and a write behind a gap raises the size: it may reach its medium before the bytes that wait.
+#[test]
+fn a_write_behind_a_gap_behind_bytes_that_wait() -> Result<(), String> {
+    let (mut fs, id) = start();
+    put(&mut fs, id, 0, &[1, 1, 1], 3);
+    put(&mut fs, id, 0, &[2, 2, 2], 4);
+    put(&mut fs, id, 8192, &[3; 8], 5);
+    for first in [1, 2] {
+        showing(&fs, id, &[first, first, first, 0, 0, 0, 0, 0], &[])?;
+    }
+    assert!(showing(&fs, id, &[0; 8], &[]).is_err());
+    Ok(())
+}
