@@ -238,10 +238,8 @@ fn metadata() {
     check(kind("faults-metadata"), 3_000);
 }
 
-/// Names have the hash of others most of the time. Off: a cookie of a name changed in seed 20261121; the likely cause is the
-/// simulator, which kept cookies of names that a crash removed (mended in `forget_gone`, not run since).
+/// Names have the hash of others most of the time.
 #[test]
-#[ignore = "not run since the mending of forget_gone"]
 fn collisions() {
     check(kind("power-collisions"), 8_000);
 }
