@@ -5,7 +5,7 @@ use crate::descriptor::{Descriptor, State};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use terrace_format::table::{MASK_FULL, Owner, TABLE_ENTRY_SIZE};
+use terrace_format::table::{DataChecksum, Entry, MASK_FULL, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, FileBlock, Ino, LineMask, Lsn, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
@@ -266,21 +266,37 @@ impl BlockPool {
         tx.write_words(self.wal.geometry().table_entry(block), [U64::new(owner.encode()), U64::new(mask)]);
     }
 
-    /// Logs the owners of consecutive new blocks in one write, with the lines that each holds.
-    pub fn set_owners(&self, tx: &mut Tx, first: PmBlock, owners: &[(Owner, LineMask)]) {
-        let mut entries: SmallVec<[u8; 256]> = SmallVec::new();
-        for (block, (owner, lines)) in (first.0..).zip(owners) {
-            if matches!(owner, Owner::Page { .. }) {
+    /// Logs the entries of consecutive new blocks in one write.
+    pub fn set_entries(&self, tx: &mut Tx, first: PmBlock, entries: &[Entry]) {
+        let mut bytes: SmallVec<[u8; 256]> = SmallVec::new();
+        for (block, entry) in (first.0..).zip(entries) {
+            if matches!(entry.owner, Owner::Page { .. }) {
                 self.wal.checksums().open(PmBlock(block));
             }
-            if !lines.is_full() {
+            if !entry.lines.is_full() {
                 // Before anybody can see the block. If the transaction is given up, the next claim takes it back.
                 self.descriptor(PmBlock(block)).set_partial(true);
             }
-            entries.extend_from_slice(&owner.encode().to_le_bytes());
-            entries.extend_from_slice(&lines.0.to_le_bytes());
+            entry.encode().iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
         }
-        tx.write(self.wal.geometry().table_entry(first), &entries);
+        tx.write(self.wal.geometry().table_entry(first), &bytes);
+    }
+
+    /// Logs the owner of a whole block of a file with the checksum of its data, also of one that stays where it is. The
+    /// caller holds its inode's exclusive lock.
+    #[inline]
+    pub fn set_checksum(&self, tx: &mut Tx, block: PmBlock, owner: Owner, checksum: Option<DataChecksum>) {
+        let [word, second] = Entry::with_checksum(owner, checksum).encode();
+        tx.write_words(self.wal.geometry().table_entry(block), [U64::new(word), U64::new(second)]);
+    }
+
+    /// The checksum of a block's data, if it has any. The caller holds its inode's lock.
+    ///
+    /// # Errors
+    /// As [`Self::owner`].
+    #[inline]
+    pub fn checksum(&self, block: PmBlock) -> Result<Option<DataChecksum>> {
+        Ok(self.entry(block)?.checksum)
     }
 
     /// Logs that a partial block holds these lines from now on. The caller holds its inode's exclusive lock.
@@ -307,7 +323,8 @@ impl BlockPool {
 
     fn look_up_lines(&self, block: PmBlock, ino: Ino, of: FileBlock) -> Result<LineMask> {
         let descriptor = self.descriptor(block);
-        match self.owner(block)? {
+        let entry = self.entry(block)?;
+        match entry.owner {
             Owner::File { ino: owner, block: owned, .. } if (owner, owned) == (ino, of) => {}
             other => {
                 self.withhold(block);
@@ -324,14 +341,11 @@ impl BlockPool {
         if descriptor.state() != State::Unknown && !descriptor.may_be_partial() {
             return Ok(LineMask::FULL);
         }
-        let at = self.wal.geometry().table_entry(block);
-        self.wal.checksums().ensure_range(at, TABLE_ENTRY_SIZE as usize)?;
-        let lines = LineMask(self.wal.pm().load_u64(at.plus(8))?);
-        if lines.is_empty() {
+        if entry.lines.is_empty() {
             let site = format!("block table entry {block}");
             return Err(Corrupt::new(site, "lines of an owned block", "none").into());
         }
-        Ok(lines)
+        Ok(entry.lines)
     }
 
     /// Takes a block out of the free ones for this mount: a map names it although the block table calls it free.
@@ -459,7 +473,8 @@ impl BlockPool {
             }
             if word != 0 {
                 // Perhaps it is another's by now; then this costs looks at the table, nothing else.
-                if !entry.ends_with(&MASK_FULL.to_le_bytes()) && !planted(Mistake::PartialCountsAsFull) {
+                let second = entry.last_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
+                if Entry::may_be_partial([word, second]) && !planted(Mistake::PartialCountsAsFull) {
                     descriptor.set_partial(true);
                 }
                 if descriptor.learn(State::Used) {
@@ -526,10 +541,14 @@ impl BlockPool {
     /// # Errors
     /// The medium's; an owner word that cannot be.
     pub fn owner(&self, block: PmBlock) -> Result<Owner> {
+        Ok(self.entry(block)?.owner)
+    }
+
+    fn entry(&self, block: PmBlock) -> Result<Entry> {
         let at = self.wal.geometry().table_entry(block);
         self.wal.checksums().ensure_range(at, TABLE_ENTRY_SIZE as usize)?;
         let word = self.wal.pm().load_u64(at)?;
-        Owner::decode(word).ok_or_else(|| {
+        Entry::decode([word, self.wal.pm().load_u64(at.plus(8))?]).ok_or_else(|| {
             let site = format!("block table entry {block}");
             Corrupt::new(site, "a known owner", format!("{word:#x}")).into()
         })

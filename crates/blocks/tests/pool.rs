@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_blocks::{BlockPool, Claim, Purpose, State};
-use terrace_format::table::{MASK_FULL, Owner, PageKind};
+use terrace_format::table::{Entry, MASK_FULL, Owner, PageKind};
 use terrace_format::{FileBlock, Geometry, Ino, LineMask, Lsn, PmBlock};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
@@ -385,7 +385,8 @@ fn lines_of_new_blocks_are_those_logged() {
         (file(4, 11), LineMask(0xff00)),
         (Owner::Page { kind: PageKind::MapNode, datum: 4 }, LineMask::FULL),
     ];
-    commit(&pool, |tx| pool.set_owners(tx, first, &owners));
+    let entries = owners.map(|(owner, lines)| Entry::new(owner, lines));
+    commit(&pool, |tx| pool.set_entries(tx, first, &entries));
     for (index, (owner, lines)) in owners.iter().enumerate() {
         assert_eq!(entry(&pool, PmBlock(first.0 + index as u64)), (*owner, lines.0));
     }

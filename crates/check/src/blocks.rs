@@ -4,8 +4,9 @@ use crate::checker::Checker;
 use crate::code::Code;
 use crate::file_map::Shadows;
 use std::fmt::Display;
-use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
-use terrace_format::{BLOCK_SIZE, PmBlock};
+use terrace_format::checksum::crc32c;
+use terrace_format::table::{DataChecksum, Entry, MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
+use terrace_format::{BLOCK_SIZE, LineMask, PmBlock};
 
 /// Table entries read at once.
 pub(crate) const REGION: u64 = 8192;
@@ -27,10 +28,11 @@ impl Checker<'_> {
             self.report(Code::BlockTwice, || format!("block {block}: again from {site}"));
             return false;
         }
-        let Some(word) = self.word(self.geometry.table_entry(PmBlock(block))) else {
+        let mut words = [0; 16];
+        if !self.read(self.geometry.table_entry(PmBlock(block)), &mut words) {
             return true;
-        };
-        match Owner::decode(word) {
+        }
+        match Entry::decode(le_words(&words)).map(|entry| entry.owner) {
             None => {} // reported by the scan of the table
             Some(found) if found == owner => {}
             Some(found) => {
@@ -51,8 +53,7 @@ impl Checker<'_> {
             let mut bytes = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
             if self.read(self.geometry.table_entry(PmBlock(start)), &mut bytes) {
                 for (block, entry) in (start..end).zip(bytes.as_chunks::<16>().0) {
-                    let (word, mask) = (le_word(entry.first_chunk()), le_word(entry.last_chunk()));
-                    self.table_entry(block, block < first, word, mask);
+                    self.table_entry(block, block < first, le_words(entry));
                 }
             }
             self.step();
@@ -60,11 +61,14 @@ impl Checker<'_> {
         }
     }
 
-    fn table_entry(&mut self, block: u64, fixed: bool, word: u64, mask: u64) {
-        let Some(owner) = Owner::decode(word) else {
-            self.report(Code::TableOwner, || format!("block {block}: {word:#x}"));
+    fn table_entry(&mut self, block: u64, fixed: bool, words: [u64; 2]) {
+        let Some(Entry { owner, lines: LineMask(mask), checksum }) = Entry::decode(words) else {
+            self.report(Code::TableOwner, || format!("block {block}: {:#x}", words[0]));
             return;
         };
+        if let Some(checksum) = checksum {
+            self.data_checksum(block, owner, checksum);
+        }
         let is_fixed = matches!(owner, Owner::Page { kind: PageKind::Fixed, .. });
         if fixed != is_fixed {
             self.report(Code::TableFixed, || format!("block {block}: {owner:?}"));
@@ -96,6 +100,24 @@ impl Checker<'_> {
 }
 
 impl Checker<'_> {
+    /// A block with a checksum of its data.
+    fn data_checksum(&mut self, block: u64, owner: Owner, checksum: DataChecksum) {
+        if !self.superblock.has_data_checksums() {
+            self.report(Code::TableMask, || format!("block {block}: {:#x}", checksum.encode()));
+            return;
+        }
+        self.summary.pm_blocks.checksums += 1;
+        let content = if self.options.read_cold { self.block(block) } else { None };
+        let Some(content) = content else { return };
+        let (covered, expected) = (checksum.covered(), checksum.crc());
+        let found = crc32c(content.get(..covered).unwrap_or(&*content));
+        if found != expected {
+            self.report(Code::DataChecksum, || {
+                format!("block {block}, {owner:?}: CRC {found:#x} of {covered} bytes, expected {expected:#x}")
+            });
+        }
+    }
+
     /// An owned block that does not hold all lines.
     fn partial_entry(&mut self, block: u64, owner: Owner, mask: u64) {
         let possible = self.superblock.has_partial_shadows() && mask != 0;
@@ -115,8 +137,9 @@ impl Checker<'_> {
             return whole;
         }
         for (bit, place) in &shadows.places {
-            let mask = self.word(self.geometry.table_entry(PmBlock(*place)).plus(8));
-            if mask.is_some_and(|mask| mask != MASK_FULL) {
+            let mut words = [0; 16];
+            let is_read = self.read(self.geometry.table_entry(PmBlock(*place)), &mut words);
+            if is_read && Entry::may_be_partial(le_words(&words)) {
                 self.over_cold.insert(*place);
                 whole &= !(1u128 << *bit);
             }
@@ -125,8 +148,8 @@ impl Checker<'_> {
     }
 }
 
-fn le_word(bytes: Option<&[u8; 8]>) -> u64 {
-    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+fn le_words(entry: &[u8; 16]) -> [u64; 2] {
+    [entry.first_chunk(), entry.last_chunk()].map(|word| word.map_or(0, |word| u64::from_le_bytes(*word)))
 }
 
 const _: () = assert!(BLOCK_SIZE.is_multiple_of(TABLE_ENTRY_SIZE));

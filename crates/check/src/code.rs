@@ -134,6 +134,8 @@ codes! {
         "goes back to the map that misses it, or becomes free";
     ShadowAlone 208 Error "A partial shadow has no written cold copy under it, which its other lines would come from."
         "all ones; where keys of the catalog were lost, the other lines become zeros first";
+    DataChecksum 209 Error "Data of a file in PM does not match its checksum; reads of it give EIO."
+        "nothing: reads give EIO until the block is written anew";
     InodeRoot 301 Error "The root word of the inode file is not possible."
         "the tree is built from the block table";
     InodePageCount 302 Error "The number of inode pages in the roots is not possible."

@@ -52,6 +52,8 @@ pub struct PmBlocks {
     pub unwritten: u64,
     /// Blocks of files that hold some lines only, over a cold copy (counted in `files` too).
     pub partial: u64,
+    /// Blocks of files whose data has a checksum (counted in `files` too).
+    pub checksums: u64,
 }
 
 /// Counts of what the pool holds.

@@ -99,7 +99,7 @@ fn file_content() -> Vec<u8> {
 
 /// What the damage of a row takes away from the file itself; anything else has to survive.
 fn may_differ(code: Code) -> bool {
-    matches!(code, Code::ColdChecksum)
+    matches!(code, Code::ColdChecksum | Code::DataChecksum)
 }
 
 fn read_file(fs: &terrace_fs::Fs, ino: u64) -> Option<Vec<u8>> {

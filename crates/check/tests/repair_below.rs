@@ -133,6 +133,7 @@ impl Sample {
             seal_secret,
             policy: PolicyKind::Predictive,
             data_ordered: false,
+            data_checksums: false,
             chunk_blocks: 16,
             created_ns: 1_700_000_000_000_000_000,
             root: Default::default(),

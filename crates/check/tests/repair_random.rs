@@ -113,6 +113,7 @@ fn fresh_pool() -> World {
         seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks: 16,
         created_ns: 1_000_000_000,
         root: Default::default(),

@@ -204,6 +204,15 @@ pub enum Data {
     Ordered,
 }
 
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// It is done.
+    On,
+    /// It is not.
+    Off,
+}
+
 /// `terrace mkfs`
 #[derive(Debug, Args)]
 pub struct Mkfs {
@@ -236,6 +245,9 @@ pub struct Mkfs {
     /// What a crash may leave of a write
     #[arg(long, value_enum, default_value = "atomic")]
     pub data: Data,
+    /// Checksums of file data in persistent memory, verified whenever it is read; not with --data ordered
+    #[arg(long, value_enum, value_name = "on|off", default_value = "off")]
+    pub data_checksum: Switch,
     /// Name of the pool, at most 64 bytes
     #[arg(long, default_value = "")]
     pub label: String,

@@ -1,10 +1,17 @@
 //! CRC32C, the only checksum of the format (Castagnoli polynomial, iSCSI parameters).
 
-use crc_fast::{CrcAlgorithm, checksum};
+use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// CRC32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC32C of bytes that follow others whose CRC32C is `crc`.
+pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+    digest.update(bytes);
+    digest.finalize() as u32
 }
 
 /// Seed of a lane record's CRC: binds it to pool, lane, ring position and mount epoch (design T3),

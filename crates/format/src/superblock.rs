@@ -5,8 +5,8 @@ use crate::corrupt::Corrupt;
 use crate::geometry::Geometry;
 use crate::seal::SealKey;
 use crate::version::{
-    FORMAT_VERSION, INCOMPATIBLE, KEYED_SEALS, METADATA_BELOW, PAGE_CHECKSUMS, PARTIAL_SHADOWS, RADIX_MAP,
-    READ_ONLY_COMPATIBLE, REPAIRING, known,
+    DATA_CHECKSUMS, FORMAT_VERSION, INCOMPATIBLE, KEYED_SEALS, METADATA_BELOW, PAGE_CHECKSUMS,
+    PARTIAL_SHADOWS, RADIX_MAP, READ_ONLY_COMPATIBLE, REPAIRING, known,
 };
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -178,6 +178,11 @@ impl Superblock {
     /// Whether metadata pages may lie on lower tiers.
     pub fn has_metadata_below(&self) -> bool {
         self.incompatible.get() & METADATA_BELOW != 0
+    }
+
+    /// Whether data of files in PM has checksums.
+    pub fn has_data_checksums(&self) -> bool {
+        self.incompatible.get() & DATA_CHECKSUMS != 0
     }
 
     /// What metadata pages and group summaries on lower tiers are sealed with.

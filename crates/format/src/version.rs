@@ -62,6 +62,11 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         name: "page-checksums",
         sentence: "metadata pages in PM have checksums in an area behind the block table",
     },
+    FeatureRow {
+        bit: DATA_CHECKSUMS,
+        name: "data-checksums",
+        sentence: "a block table entry may hold the checksum of its block's data in place of the mask of lines",
+    },
 ];
 /// Incompatible feature: the radix map.
 pub const RADIX_MAP: u64 = 1;
@@ -75,6 +80,8 @@ pub const METADATA_BELOW: u64 = 8;
 pub const KEYED_SEALS: u64 = 16;
 /// Incompatible feature: checksums of metadata pages in PM. Set by mkfs; the area moves the first block of the pool.
 pub const PAGE_CHECKSUMS: u64 = 32;
+/// Incompatible feature: checksums of file data in PM (docs/decisions/0026). Set by mkfs when asked for.
+pub const DATA_CHECKSUMS: u64 = 64;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

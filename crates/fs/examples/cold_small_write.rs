@@ -72,6 +72,7 @@ impl World {
             seal_secret: Some([2; 16]),
             policy: PolicyKind::Static,
             data_ordered: false,
+            data_checksums: false,
             chunk_blocks: 4096,
             created_ns: 1,
             root: Default::default(),

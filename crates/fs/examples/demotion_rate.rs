@@ -78,6 +78,7 @@ fn run(name: &str, seconds: u64, mib: u64, threads: u64, clock: &Arc<SystemClock
         seal_secret: Some([2; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks: 4096,
         created_ns: 1,
         root: Default::default(),

@@ -44,6 +44,7 @@ fn make_pool(shm: &Path, below: &Path, pm_bytes: u64) -> PoolMedia {
         seal_secret: Some([3; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks: 4096,
         created_ns: 1,
         root: Default::default(),

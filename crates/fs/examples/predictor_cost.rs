@@ -37,6 +37,7 @@ fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> 
         seal_secret: Some([3; 16]),
         policy,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks: 16,
         created_ns: 1,
         root: Default::default(),

@@ -71,6 +71,7 @@ impl World {
             seal_secret: Some([2; 16]),
             policy: PolicyKind::Predictive,
             data_ordered: false,
+            data_checksums: false,
             chunk_blocks: 4096,
             created_ns: 1,
             root: Default::default(),

@@ -117,7 +117,7 @@ impl Fs {
                 staged.placed += 1;
             }
             staged.absorb(page);
-            *mapping = Some(self.merge_dirty(inode, page, *mapping, (0, &[]), staged)?);
+            *mapping = Some(self.merge_dirty(inode, page, *mapping, (0, &[]), inode.size(), staged)?);
         }
         self.map.set(&mut staged.tx, &inode.map(), first, &mappings)?;
         Ok(())

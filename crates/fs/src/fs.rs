@@ -110,6 +110,10 @@ pub struct Fs {
     pub(crate) data_ordered: bool,
     /// The pool's blocks may hold some lines only of a cold block.
     pub(crate) has_partial: bool,
+    /// Whether data in PM has checksums.
+    pub(crate) has_checksums: bool,
+    /// How often data in PM did not match its checksum.
+    pub(crate) damaged_data: AtomicU64,
     /// A small write to a cold block reads it first.
     pub(crate) read_first: bool,
     pub(crate) atime: Atime,

@@ -15,6 +15,7 @@ mod accounts;
 mod buffered;
 mod cold;
 mod courtesy;
+mod data_checksum;
 mod device;
 mod errno;
 mod fallocate;

@@ -13,7 +13,7 @@ use terrace_format::geometry::{ROOTS_BLOCK, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, pack_root};
 use terrace_format::superblock::{DeviceRow, MAX_DEVICES, Superblock};
 use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
-use terrace_format::version::{DEVICE_SPEEDS, METADATA_BELOW};
+use terrace_format::version::{DATA_CHECKSUMS, DEVICE_SPEEDS, METADATA_BELOW};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, PmBlock, PmOffset};
 use terrace_media::block::AlignedBlock;
 use terrace_media::speed::{ClassedSpeed, FIGURES};
@@ -96,6 +96,8 @@ pub struct FormatOptions {
     pub policy: PolicyKind,
     /// Default data mode of mounts.
     pub data_ordered: bool,
+    /// Whether data of files in PM gets checksums. Not with `data_ordered`, which overwrites in place.
+    pub data_checksums: bool,
     /// Blocks of a chunk of a lower tier.
     pub chunk_blocks: u32,
     /// Creation time, nanoseconds since the epoch.
@@ -177,6 +179,14 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
     superblock.map = 1;
     superblock.policy = options.policy as u8;
     superblock.data_mode = if options.data_ordered { 2 } else { 1 };
+    if options.data_checksums {
+        if options.data_ordered {
+            return Err(refuse(
+                "checksums of data need data=atomic: data=ordered overwrites in place".into(),
+            ));
+        }
+        superblock.incompatible |= DATA_CHECKSUMS;
+    }
     superblock.created_ns = (options.created_ns as u64).into();
     superblock.device_count = options.devices.len() as u8;
     let rows = superblock.devices.iter_mut().zip(&options.devices).zip(&media.block);

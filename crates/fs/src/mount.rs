@@ -330,6 +330,12 @@ impl Fs {
         let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };
         let missing = sizes.iter().zip(&devices.list).filter(|(_, device)| device.medium.is_missing());
         missing.for_each(|((id, _), _)| devices.space.leave_out(*id));
+        let data_ordered = options.data_ordered.unwrap_or(superblock.data_mode == 2);
+        if data_ordered && superblock.has_data_checksums() {
+            let text =
+                "data=ordered overwrites in place, which checksums of data forbid; mount with data=atomic";
+            return Err(refuse(text.into()));
+        }
         let policy_id = options.policy.map_or(superblock.policy, |kind| kind as u8);
         let threshold = options.threshold_percent.unwrap_or(80);
         let mut parameters = options.ablation.parameters(options.parameters);
@@ -402,8 +408,10 @@ impl Fs {
             slow_below: AtomicU64::new(slow),
             usable_blocks: usable,
             read_only: options.read_only,
-            data_ordered: options.data_ordered.unwrap_or(superblock.data_mode == 2),
+            data_ordered,
             has_partial: superblock.has_partial_shadows(),
+            has_checksums: superblock.has_data_checksums(),
+            damaged_data: AtomicU64::new(0),
             ending: AtomicBool::new(false),
             read_first: options.read_first,
             atime: options.atime,

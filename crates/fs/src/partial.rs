@@ -207,16 +207,26 @@ impl Fs {
     /// copy's present content. The caller holds the inode's exclusive lock.
     pub(crate) fn stage_completion(
         &self,
-        pm: PmBlock,
+        inode: &Inode,
+        (block, pm): (FileBlock, PmBlock),
         lines: LineMask,
         below: &[u8],
         staged: &mut Staged<'_>,
-    ) {
+    ) -> FsResult<()> {
         for run in lines.missing().runs() {
             let bytes = below.get(run.clone()).unwrap_or(&[]).to_vec();
             staged.store_later(pm, run.start, bytes.into());
         }
-        self.blocks.set_lines(&mut staged.tx, pm, LineMask::FULL);
+        if self.has_checksums {
+            let mut content = below.to_vec();
+            self.read_lines(pm, lines, &mut content)?;
+            let checksum = self.checksum_of(&content, (block.0 * BLOCK_SIZE, inode.durable_size()));
+            let owner = Owner::File { ino: inode.ino, block, unwritten: false };
+            self.blocks.set_checksum(&mut staged.tx, pm, owner, checksum);
+        } else {
+            self.blocks.set_lines(&mut staged.tx, pm, LineMask::FULL);
+        }
+        Ok(())
     }
 }
 

@@ -174,7 +174,7 @@ impl Fs {
                 if let Some(tick) = self.stamp() {
                     self.blocks.descriptor(mapping.block).touch_read(tick);
                 }
-                self.pm.read(mapping.block.offset().plus(offset % BLOCK_SIZE), into)?;
+                self.read_data(mapping.block, offset % BLOCK_SIZE, into)?;
                 self.io.pm.read(into.len());
                 Ok(Some(0))
             }
@@ -250,7 +250,7 @@ impl Fs {
                     }
                     let target = part(into, offset, block, length);
                     let skip = start - block.0 * BLOCK_SIZE;
-                    self.pm.read(mapping.block.offset().plus(skip), target)?;
+                    self.read_data(mapping.block, skip, target)?;
                     self.io.pm.read(target.len());
                 }
                 None if inode.slot.has(flag::HAS_COLD) && !gone(block) => {

@@ -266,6 +266,10 @@ impl Fs {
         if damaged > 0 {
             reasons.push(format!("metadata pages that do not match their checksums: {damaged}"));
         }
+        let damaged = self.damaged_data.load(Ordering::Relaxed);
+        if damaged > 0 {
+            reasons.push(format!("uses of data that does not match its checksum: {damaged}"));
+        }
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
@@ -290,7 +294,7 @@ impl Fs {
             health: health(self.pm_trouble().is_none()),
             reason: self.pm_trouble(),
             errors: self.pm.error_count(),
-            checksum_errors: self.wal.checksums().damaged(),
+            checksum_errors: self.wal.checksums().damaged() + self.damaged_data.load(Ordering::Relaxed),
             class: "pm",
             speed: None,
         };

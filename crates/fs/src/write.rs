@@ -25,7 +25,7 @@ use terrace_format::address::{LINE_SIZE, MAX_FILE_BLOCK, MAX_FILE_SIZE};
 use terrace_format::checksum::crc32c;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::ColdExtent;
-use terrace_format::table::Owner;
+use terrace_format::table::{DataChecksum, Entry, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, LineMask, Lsn, PmBlock, PmOffset};
 use terrace_map::Mapping;
 use terrace_placement::Home;
@@ -81,8 +81,8 @@ pub(crate) struct Staged<'a> {
     pub device_freed: SmallVec<[DeviceRun; 2]>,
     /// Device blocks claimed for it.
     pub device_claimed: Option<DeviceRun>,
-    /// New blocks, their owners and the lines they hold, for the table, in claim order.
-    owners: SmallVec<[(PmBlock, Owner, LineMask); 4]>,
+    /// New blocks and their entries in the table, in claim order.
+    entries: SmallVec<[(PmBlock, Entry); 4]>,
     /// Blocks newly allocated (positive) or freed, for st_blocks.
     pub blocks_delta: i64,
     /// Dirty pages without a place on any medium that get one, or go.
@@ -132,7 +132,7 @@ impl<'a> Staged<'a> {
             released: SmallVec::new(),
             device_freed: SmallVec::new(),
             device_claimed: None,
-            owners: SmallVec::new(),
+            entries: SmallVec::new(),
             blocks_delta: 0,
             placed: 0,
             data: SmallVec::new(),
@@ -232,14 +232,19 @@ impl<'a> Staged<'a> {
         Ok(late)
     }
 
-    /// Gives a new block an owner; logged with the others by [`Self::log_owners`].
+    /// Gives a new block an owner; logged with the others by [`Self::log_entries`].
     pub fn own(&mut self, block: PmBlock, owner: Owner) {
         self.own_lines(block, owner, LineMask::FULL);
     }
 
+    /// As [`Self::own`], of a written block with the checksum of its content.
+    pub fn own_content(&mut self, block: PmBlock, owner: Owner, checksum: Option<DataChecksum>) {
+        self.entries.push((block, Entry::with_checksum(owner, checksum)));
+    }
+
     /// As [`Self::own`], of a block that holds some lines.
     pub fn own_lines(&mut self, block: PmBlock, owner: Owner, lines: LineMask) {
-        self.owners.push((block, owner, lines));
+        self.entries.push((block, Entry::new(owner, lines)));
     }
 
     /// Stores into a block that stays, at the commit.
@@ -261,23 +266,23 @@ impl<'a> Staged<'a> {
         Ok(done?)
     }
 
-    /// Logs new owners, consecutive blocks as one write.
-    fn log_owners(&mut self) {
+    /// Logs the entries of new blocks, consecutive ones as one write.
+    fn log_entries(&mut self) {
         let mut at = 0;
-        while at < self.owners.len() {
-            let first = self.owners[at].0;
-            let mut run: SmallVec<[(Owner, LineMask); 8]> = SmallVec::new();
-            while at < self.owners.len() && self.owners[at].0.0 == first.0 + run.len() as u64 {
-                run.push((self.owners[at].1, self.owners[at].2));
+        while at < self.entries.len() {
+            let first = self.entries[at].0;
+            let mut run: SmallVec<[Entry; 8]> = SmallVec::new();
+            while at < self.entries.len() && self.entries[at].0.0 == first.0 + run.len() as u64 {
+                run.push(self.entries[at].1);
                 at += 1;
             }
-            self.fs.blocks.set_owners(&mut self.tx, first, &run);
+            self.fs.blocks.set_entries(&mut self.tx, first, &run);
         }
     }
 
     /// Commits; afterwards the freed blocks wait for the checkpoint.
     pub fn commit(&mut self, reservation: Reservation<'_>) -> Attempt<Lsn> {
-        self.log_owners();
+        self.log_entries();
         let late = self.overwrite()?;
         if self.unnamed {
             self.fs.pm.order();
@@ -301,7 +306,7 @@ impl<'a> Staged<'a> {
             self.device_freed.iter().for_each(|run| self.fs.devices.space.freed(*run, lsn));
         }
         if let Some(tick) = self.fs.stamp() {
-            for (block, ..) in &self.owners {
+            for (block, _) in &self.entries {
                 self.fs.blocks.descriptor(*block).touch_written(tick);
             }
         }
@@ -697,12 +702,16 @@ impl Fs {
             }
         } else if let Some(old) = old.filter(|old| !old.unwritten && dirty.is_none() && lines.is_full()) {
             let beyond_end = from >= valid && !whole;
+            let owner = Owner::File { ino: inode.ino, block, unwritten: false };
             // A punch is whole or not at all, data=ordered or not (docs/semantics.md): its zeros need a new block.
-            if beyond_end || self.data_ordered && data.is_some() {
-                store_in_place(old.block, valid.min(from), from, to, data, staged);
+            if (beyond_end || self.data_ordered && data.is_some())
+                && self.store_in_place((old.block, owner), valid.min(from), from, to, data, staged)?
+            {
                 return Ok(None);
             }
         }
+        // How far the file will be on media.
+        let end = inode.size().max(segment.offset + segment.length);
         let nothing_there = match old {
             Some(old) => old.unwritten,
             None => cold.is_none_or(|extent| extent.unwritten),
@@ -712,7 +721,7 @@ impl Fs {
                 return Ok(None);
             }
             let seen = (old, lines, nothing_there);
-            return self.merge_block(op, inode, block, seen, from, to, None, valid, staged);
+            return self.merge_block(op, inode, block, seen, (from, to, end), None, valid, staged);
         };
         staged.absorbed.extend(dirty.as_ref().map(|dirty| dirty.key));
         if old.is_none() && cold.is_none() {
@@ -730,36 +739,36 @@ impl Fs {
                     content.into()
                 }
             };
+            let checksum = self.checksum_of(&content, (start, end));
             staged.store_later(old.block, 0, content);
-            staged.own(old.block, Owner::File { ino: inode.ino, block, unwritten: false });
+            let owner = Owner::File { ino: inode.ino, block, unwritten: false };
+            staged.own_content(old.block, owner, checksum);
             return Ok(Some(Mapping::written(old.block)));
         }
         if whole {
-            let new = staged.take()?;
-            staged.store(new, 0, data)?;
-            return Ok(Some(self.replace(inode, block, old, new, staged)));
+            return self.replace(inode, block, old, (data.into(), end), staged).map(Some);
         }
         if let Some(dirty) = dirty {
-            return self.merge_dirty(inode, &dirty, old, (from, data), staged).map(Some);
+            return self.merge_dirty(inode, &dirty, old, (from, data), end, staged).map(Some);
         }
         let seen = (old, lines, nothing_there);
-        self.merge_block(op, inode, block, seen, from, to, Some(data), valid, staged)
+        self.merge_block(op, inode, block, seen, (from, to, end), Some(data), valid, staged)
     }
 
-    /// A new block from a dirty page and the segment's part of it, which begins at a byte of the block.
+    /// A new block from a dirty page and the segment's part of it, which begins at a byte of the block. `end`: how far
+    /// the file will be on media.
     pub(crate) fn merge_dirty(
         &self,
         inode: &Inode,
         dirty: &DirtyPage,
         old: Option<Mapping>,
         (from, data): (usize, &[u8]),
+        end: u64,
         staged: &mut Staged<'_>,
     ) -> Attempt<Mapping> {
         let mut content = dirty.page.bytes().to_vec();
         content[from..from + data.len()].copy_from_slice(data);
-        let new = staged.take()?;
-        staged.store(new, 0, content)?;
-        Ok(self.replace(inode, dirty.key.block, old, new, staged))
+        self.replace(inode, dirty.key.block, old, (content.into(), end), staged)
     }
 
     /// A new block from the old content and the segment's part of it.
@@ -770,8 +779,7 @@ impl Fs {
         inode: &Inode,
         block: FileBlock,
         (old, lines, nothing_there): (Option<Mapping>, LineMask, bool),
-        from: usize,
-        to: usize,
+        (from, to, end): (usize, usize, u64),
         data: Option<&[u8]>,
         valid: usize,
         staged: &mut Staged<'_>,
@@ -779,7 +787,7 @@ impl Fs {
         let mut content = vec![0; BLOCK];
         if !nothing_there && valid > 0 {
             match old {
-                Some(old) if lines.is_full() => self.pm.read(old.block.offset(), &mut content)?,
+                Some(old) if lines.is_full() => self.read_verified(old.block, &mut content)?,
                 Some(old) => {
                     let page = self.page_below(op, inode, block, block.plus(1))?;
                     content.copy_from_slice(page.bytes());
@@ -794,24 +802,62 @@ impl Fs {
             Some(data) => content[from..to].copy_from_slice(data),
             None => content[from..to].fill(0),
         }
-        let new = staged.take()?;
-        staged.store(new, 0, content)?;
-        Ok(Some(self.replace(inode, block, old, new, staged)))
+        self.replace(inode, block, old, (content.into(), end), staged).map(Some)
     }
 
-    fn replace(
+    /// A new block with this content, all of it, in place of the old one. `end`: how far the file will be on media.
+    fn replace<'a>(
         &self,
         inode: &Inode,
         block: FileBlock,
         old: Option<Mapping>,
-        new: PmBlock,
-        staged: &mut Staged<'_>,
-    ) -> Mapping {
-        staged.own(new, Owner::File { ino: inode.ino, block, unwritten: false });
+        (content, end): (Cow<'a, [u8]>, u64),
+        staged: &mut Staged<'a>,
+    ) -> Attempt<Mapping> {
+        let new = staged.take()?;
+        let checksum = self.checksum_of(&content, (block.0 * BLOCK_SIZE, end));
+        staged.store(new, 0, content)?;
+        staged.own_content(new, Owner::File { ino: inode.ino, block, unwritten: false }, checksum);
         if let Some(old) = old {
             staged.release(old.block);
         }
-        Mapping { block: new, unwritten: false }
+        Ok(Mapping::written(new))
+    }
+
+    /// Stores into a block that stays: past the end of the file (`zeros_from` < `from` clears the gap
+    /// between), or anywhere under data=ordered. False, changing nothing, where its checksum covers other bytes than
+    /// those before: the block has to be a new one.
+    fn store_in_place<'a>(
+        &self,
+        (block, owner): (PmBlock, Owner),
+        zeros_from: usize,
+        from: usize,
+        to: usize,
+        data: Option<&'a [u8]>,
+        staged: &mut Staged<'a>,
+    ) -> Attempt<bool> {
+        let first = zeros_from.min(from);
+        let bytes: Cow<'a, [u8]> = match data {
+            Some(data) if first == from => data.into(),
+            data => {
+                let mut content = vec![0; to - first];
+                if let Some(data) = data {
+                    content[from - first..].copy_from_slice(data);
+                }
+                content.into()
+            }
+        };
+        if self.has_checksums
+            && let Some(checksum) = self.blocks.checksum(block)?
+        {
+            let longer = if checksum.covered() == first { checksum.append(&bytes) } else { None };
+            if longer.is_none() {
+                return Ok(false);
+            }
+            self.blocks.set_checksum(&mut staged.tx, block, owner, longer);
+        }
+        staged.store_later(block, first, bytes);
+        Ok(true)
     }
 
     /// Whether a writer that comes too fast has to wait a little, before PM is full (design 5).
@@ -829,30 +875,6 @@ pub(crate) fn expect_regular(inode: &Inode) -> FsResult<()> {
     } else {
         Ok(())
     }
-}
-
-/// Stores into a block that stays: past the end of the file (`zeros_from` < `from` clears the gap
-/// between), or anywhere under data=ordered.
-fn store_in_place<'a>(
-    block: PmBlock,
-    zeros_from: usize,
-    from: usize,
-    to: usize,
-    data: Option<&'a [u8]>,
-    staged: &mut Staged<'a>,
-) {
-    let first = zeros_from.min(from);
-    let bytes: Cow<'a, [u8]> = match data {
-        Some(data) if first == from => data.into(),
-        data => {
-            let mut content = vec![0; to - first];
-            if let Some(data) = data {
-                content[from - first..].copy_from_slice(data);
-            }
-            content.into()
-        }
-    };
-    staged.store_later(block, first, bytes);
 }
 
 /// Record bytes for new content of so many blocks, in the worst case.

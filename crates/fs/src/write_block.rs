@@ -10,7 +10,7 @@ use crate::slot::{Inode, log_size_and_times, log_slot};
 use crate::types::{BlockRange, WriteFlags};
 use crate::write::{Segment, USER, kill_set_id};
 use terrace_format::inode::flag;
-use terrace_format::table::Owner;
+use terrace_format::table::{DataChecksum, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_map::Mapping;
 use terrace_placement::Home;
@@ -85,10 +85,17 @@ impl Fs {
         };
         let due = open.is_due();
         // From here to the fence no lock and no locked instruction.
-        if let Err(error) = open.stream_named(&mut tx, new.offset(), data) {
-            // The new block stays taken: it cannot be stored to.
-            keep_old();
-            return Err(error.into());
+        match open.stream_named(&mut tx, new.offset(), data) {
+            Ok(crc) if self.has_checksums => {
+                let owner = Owner::File { ino: inode.ino, block, unwritten: false };
+                self.blocks.set_checksum(&mut tx, new, owner, DataChecksum::from_crc(data.len(), crc));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                // The new block stays taken: it cannot be stored to.
+                keep_old();
+                return Err(error.into());
+            }
         }
         let lsn = open.commit(&tx).inspect_err(|_| {
             // A record that failed on the way may be valid: what it names must not be handed out again.
@@ -163,7 +170,9 @@ impl Fs {
         } else {
             log_size_and_times(tx, inode.place, size, blocks, now);
         }
-        self.blocks.set_owner(tx, new, Owner::File { ino: inode.ino, block, unwritten: false });
+        if !self.has_checksums {
+            self.blocks.set_owner(tx, new, Owner::File { ino: inode.ino, block, unwritten: false });
+        }
         if let Some(old) = old {
             self.blocks.set_owner(tx, old, Owner::Free);
         }

@@ -926,6 +926,7 @@ mod tests {
             seal_secret: Some([9; 16]),
             policy: PolicyKind::Static,
             data_ordered: false,
+            data_checksums: false,
             chunk_blocks: 16,
             created_ns: 1,
             root: Default::default(),

@@ -95,6 +95,7 @@ fn images() -> Images {
         seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks: 8,
         created_ns: 1,
         root: Default::default(),

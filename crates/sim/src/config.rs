@@ -32,6 +32,8 @@ pub struct Config {
     pub parameters: Parameters,
     /// data=ordered.
     pub data_ordered: bool,
+    /// Data in PM has checksums.
+    pub data_checksums: bool,
     /// Placement.
     pub policy: PolicyKind,
     /// See the mount option.
@@ -126,6 +128,7 @@ pub const BASE: Config = Config {
     by_hand: false,
     parameters: SOON,
     data_ordered: false,
+    data_checksums: false,
     policy: PolicyKind::Predictive,
     promote_first_touch: false,
     home: None,

@@ -75,6 +75,7 @@ fn older_life() -> Old {
         seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks: 16,
         created_ns: 1,
         root: Default::default(),

@@ -121,6 +121,7 @@ pub fn format_options(config: Config, uuid: [u8; 16], hash_key: [u8; 16]) -> For
         seal_secret: Some([11; 16]),
         policy: config.policy,
         data_ordered: config.data_ordered,
+        data_checksums: config.data_checksums,
         chunk_blocks: 16,
         created_ns: START_NS as i64,
         root: Default::default(),

@@ -293,15 +293,15 @@ impl Open<'_> {
         Ok(self.wal.pm.write_streaming(offset, bytes)?)
     }
 
-    /// As [`Self::stream`], and names the data in the transaction.
+    /// As [`Self::stream`], and names the data in the transaction; returns its CRC32C.
     ///
     /// # Errors
     /// As [`Self::stream`].
-    pub fn stream_named(&self, tx: &mut Tx, offset: PmOffset, bytes: &[u8]) -> Result<()> {
+    pub fn stream_named(&self, tx: &mut Tx, offset: PmOffset, bytes: &[u8]) -> Result<u32> {
         self.announce(tx);
         let crc = self.wal.pm.write_streaming_checked(offset, bytes)?;
         tx.name_data(offset, bytes.len() as u32, crc);
-        Ok(())
+        Ok(crc)
     }
 
     /// Has the lines fetched that the stores in place will need, while data and record are on their way.

@@ -49,6 +49,7 @@ fn mount_with(directory: &Path, mounted: MountOptions) -> Arc<Fs> {
         seal_secret: Some([9; 16]),
         policy: PolicyKind::Static,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks: 16,
         created_ns: 0,
         root: Default::default(),

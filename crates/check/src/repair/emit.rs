@@ -351,7 +351,7 @@ impl Work<'_> {
 
     /// A block over a cold copy may have been a partial shadow: if its mask is lost, stale lines may show.
     fn note_lost_mask(&mut self, word: u64, mask: u64, entry: &[u8; 16]) {
-        let was_whole = entry.ends_with(&MASK_FULL.to_le_bytes());
+        let was_whole = entry.ends_with(&MASK_FULL.to_le_bytes()) || self.checksummed(entry).is_some();
         let Some(Owner::File { ino, block, unwritten: false }) = Owner::decode(word) else { return };
         let Ok(ino) = u32::try_from(ino.0) else { return };
         let has_cold = self.slots.get(&ino).is_some_and(|slot| slot.has(flag::HAS_COLD));
@@ -377,7 +377,9 @@ impl Work<'_> {
                 let partial = self.partial.get(&block).map_or(MASK_FULL, |lines| lines.0);
                 let mask = if word == 0 { 0 } else { partial };
                 let stays = entry.starts_with(&word.to_le_bytes())
-                    && (word == 0 || entry.ends_with(&mask.to_le_bytes()));
+                    && (word == 0 || entry.ends_with(&mask.to_le_bytes()))
+                    || mask == MASK_FULL
+                        && self.checksummed(entry).is_some_and(|owner| owner.encode() == word);
                 if readable && stays {
                     wanted.extend_from_slice(entry);
                 } else {

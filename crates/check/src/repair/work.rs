@@ -12,7 +12,7 @@ use crate::overlay::Overlay;
 use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::inode::{InodeSlot, SLOTS_PER_PAGE};
 use terrace_format::superblock::Superblock;
-use terrace_format::table::{MASK_FULL, Owner, PageKind};
+use terrace_format::table::{Entry, MASK_FULL, Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, Geometry, LineMask, Lsn, PmBlock, PmOffset};
 
 /// Owner word of a table entry that cannot be read or decoded.
@@ -207,6 +207,14 @@ impl<'a> Work<'a> {
         work
     }
 
+    /// The owner of a block whose entry has the checksum of its data instead of a mask.
+    pub fn checksummed(&self, entry: &[u8; 16]) -> Option<Owner> {
+        let words = [entry.first_chunk(), entry.last_chunk()];
+        let words = words.map(|word| word.map_or(0, |word| u64::from_le_bytes(*word)));
+        let entry = Entry::decode(words).filter(|_| self.superblock.has_data_checksums())?;
+        entry.checksum.map(|_| entry.owner)
+    }
+
     fn read_table(&mut self) {
         let start = self.geometry.table_offset();
         let pages = self.word(self.geometry.inode_pages()).unwrap_or(0);
@@ -227,7 +235,11 @@ impl<'a> Work<'a> {
                         let mask = entry.last_chunk().map_or(0, |mask| u64::from_le_bytes(*mask));
                         self.partial.insert(at, LineMask(mask));
                     }
-                    let word = entry.first_chunk().map_or(UNKNOWN, |word| u64::from_le_bytes(*word));
+                    let mut word = entry.first_chunk().map_or(UNKNOWN, |word| u64::from_le_bytes(*word));
+                    if let Some(owner) = self.checksummed(entry) {
+                        (word, _) = (owner.encode(), self.masked.insert(at));
+                        self.partial.remove(&at);
+                    }
                     let possible = Owner::decode(word).is_some_and(|owner| self.is_possible(owner, inodes));
                     *place = if possible { word } else { UNKNOWN };
                 }

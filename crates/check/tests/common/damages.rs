@@ -6,7 +6,7 @@ use terrace_format::checkpoint::FAR;
 use terrace_format::geometry::ROOTS_BLOCK;
 use terrace_format::page_checksum::ChecksumWord as Word;
 use terrace_format::record::Witness;
-use terrace_format::version::METADATA_BELOW;
+use terrace_format::version::{DATA_CHECKSUMS, METADATA_BELOW};
 
 pub type Damage = (Code, fn(&mut Image));
 
@@ -119,6 +119,9 @@ fn flip_record(i: &mut Image, lane: u32, position: u64, byte: u64) {
     i.pm[place.0 as usize] ^= 1;
 }
 
+/// A checksum of 100 bytes, wrong.
+const DATA_CHECKSUM: u64 = 100 << 32 | 7;
+
 pub const BLOCKS: &[Damage] = &[
     (PageChecksum, |i| {
         i.cover(i.inode_pages[0]);
@@ -143,6 +146,17 @@ pub const BLOCKS: &[Damage] = &[
     (TableMask, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.data[0])).plus(8), 0)),
     (TableMask, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.nodes[0])).plus(8), 1)),
     (ShadowAlone, |i| i.put_u64(i.geometry.table_entry(PmBlock(i.data[0])).plus(8), 1)),
+    (TableMask, |i| {
+        let at = i.geometry.table_entry(PmBlock(i.data[0]));
+        i.put_u64(at, i.word(at) | 1);
+        i.put_u64(at.plus(8), DATA_CHECKSUM);
+    }),
+    (DataChecksum, |i| {
+        i.superblock(|s| s.incompatible |= DATA_CHECKSUMS);
+        let at = i.geometry.table_entry(PmBlock(i.data[0]));
+        i.put_u64(at, i.word(at) | 1);
+        i.put_u64(at.plus(8), DATA_CHECKSUM);
+    }),
     (TableFixed, |i| i.own(9, Owner::Free)),
     (TableFixed, |i| i.own(400, page(PageKind::Fixed, 0))),
     (BlockRange, |i| i.slot(FILE, |slot| slot.direct[2] = 5.into())),

@@ -492,6 +492,10 @@ impl Image {
         self.pm[offset.0 as usize..][..bytes.len()].copy_from_slice(bytes);
     }
 
+    pub fn word(&self, offset: PmOffset) -> u64 {
+        u64::from_le_bytes(*self.pm[offset.0 as usize..].first_chunk().unwrap())
+    }
+
     pub fn put_u64(&mut self, offset: PmOffset, word: u64) {
         self.put(offset, &word.to_le_bytes());
     }

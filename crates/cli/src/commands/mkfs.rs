@@ -2,7 +2,7 @@
 //!
 //! Everything is checked before anything is changed; files made by a run that fails are removed.
 
-use crate::args::{Data, Map, Mkfs, Policy};
+use crate::args::{Data, Map, Mkfs, Policy, Switch};
 use crate::failure::{Failure, Outcome, plain};
 use crate::measure::{self, Source, Subject};
 use crate::output::{self, human, parse_size};
@@ -111,6 +111,12 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
         Policy::Predictive => PolicyKind::Predictive,
         Policy::WriteOnly => PolicyKind::WriteOnly,
     };
+    if args.data == Data::Ordered && args.data_checksum == Switch::On {
+        return Err(Failure::new(
+            "--data-checksum on: --data ordered overwrites in place, which no checksum survives; leave one of the two out"
+                .to_string(),
+        ));
+    }
     if args.label.len() > 64 {
         return Err(Failure::new(format!("--label: {} bytes; use at most 64", args.label.len())));
     }
@@ -121,6 +127,7 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
         seal_secret: Some(uuid::Uuid::new_v4().into_bytes()),
         policy,
         data_ordered: args.data == Data::Ordered,
+        data_checksums: args.data_checksum == Switch::On,
         chunk_blocks: CHUNK_BLOCKS,
         created_ns: SystemClock::default().wall_ns(),
         // The root directory belongs to the user who makes the pool.
@@ -460,6 +467,9 @@ fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
         geometry.block_count() - geometry.first_pool_block().0,
         Promise::ProcessCrash.name(),
     ));
+    if superblock.has_data_checksums() {
+        output::print("file data in persistent memory has checksums");
+    }
     if !is_memory(&pm.path) {
         output::warn(ordinary(&pm.path));
     }

@@ -18,7 +18,7 @@ use crate::write::Staged;
 use std::collections::HashMap;
 use std::sync::Arc;
 use terrace_format::checksum::crc32c;
-use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, Ino, LineMask};
+use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, LineMask};
 use terrace_map::Mapping;
 use terrace_media::block::Buffer;
 use terrace_runtime::sync::atomic::Ordering;
@@ -169,13 +169,28 @@ impl Fs {
     /// Copies what a candidate is to be below: its lines, what it lacks from the cold copy, zeros past the end.
     pub(super) fn copy_content(&self, candidate: &Candidate<'_>, target: &mut [u8]) -> FsResult<()> {
         match &candidate.below {
-            None => self.pm.read(candidate.pm.offset(), target)?,
+            None => self.copy_verified(candidate, target)?,
             Some(below) => {
                 target.copy_from_slice(below.bytes());
                 self.read_lines(candidate.pm, candidate.lines, target)?;
             }
         }
         target.get_mut(candidate.valid..).unwrap_or(&mut []).fill(0);
+        Ok(())
+    }
+
+    /// Copies a whole candidate. Its writers go on meanwhile: a checksum that does not match is that of other content unless
+    /// it is the same under the lock.
+    fn copy_verified(&self, candidate: &Candidate<'_>, target: &mut [u8]) -> FsResult<()> {
+        self.pm.read(candidate.pm.offset(), target)?;
+        if !self.has_checksums || candidate.unwritten || self.matches(candidate.pm, target)? {
+            return Ok(());
+        }
+        let _guard = self.locks.read(candidate.ino);
+        if self.blocks.descriptor(candidate.pm).version() == candidate.version {
+            self.read_verified(candidate.pm, target)?;
+        }
+        // Else nobody installs it.
         Ok(())
     }
 
@@ -209,7 +224,8 @@ impl Fs {
                 return Ok(None);
             }
             let Some(below) = &candidate.below else { return Ok(None) };
-            self.commit_completion(reservation, candidate.pm, candidate.lines, below.bytes())?;
+            let place = (candidate.block, candidate.pm);
+            self.commit_completion(reservation, &inode, place, candidate.lines, below.bytes())?;
             Ok(Some(self.blocks.descriptor(candidate.pm).version()))
         })?;
         if let Some(version) = version {
@@ -223,27 +239,29 @@ impl Fs {
     pub(super) fn promote_rest(
         &self,
         reservation: Reservation<'_>,
-        (ino, block): (Ino, FileBlock),
+        inode: &Inode,
+        block: FileBlock,
         mapping: Mapping,
         below: &[u8],
     ) -> Attempt<bool> {
-        let lines = self.lines_of(ino, block, mapping)?;
+        let lines = self.lines_of(inode.ino, block, mapping)?;
         if lines.is_full() {
             return Ok(false);
         }
-        self.commit_completion(reservation, mapping.block, lines, below)?;
+        self.commit_completion(reservation, inode, (block, mapping.block), lines, below)?;
         Ok(true)
     }
 
     fn commit_completion(
         &self,
         reservation: Reservation<'_>,
-        pm: terrace_format::PmBlock,
+        inode: &Inode,
+        place: (FileBlock, terrace_format::PmBlock),
         lines: LineMask,
         below: &[u8],
     ) -> Attempt<()> {
         let mut staged = Staged::new(self, None, false);
-        self.stage_completion(pm, lines, below, &mut staged);
+        self.stage_completion(inode, place, lines, below, &mut staged)?;
         staged.commit(reservation)?;
         Ok(())
     }

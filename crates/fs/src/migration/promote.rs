@@ -75,7 +75,7 @@ impl Fs {
                 return Ok(false);
             }
             if let Some(mapping) = mapped {
-                return self.promote_rest(reservation, (ino, block), mapping, promotion.page.bytes());
+                return self.promote_rest(reservation, &inode, block, mapping, promotion.page.bytes());
             }
             if self.map.missing_nodes(&inode.map(), block, 1)? > 0 {
                 return Err(Need::MapNodes { ino, first: block, count: 1 }.into());
@@ -84,7 +84,9 @@ impl Fs {
             let new = staged.take()?;
             staged.store(new, 0, promotion.page.bytes())?;
             self.map.set(&mut staged.tx, &inode.map(), block, &[Some(Mapping::written(new))])?;
-            staged.own(new, Owner::File { ino, block, unwritten: false });
+            let checksum =
+                self.checksum_of(promotion.page.bytes(), (block.0 * BLOCK_SIZE, inode.durable_size()));
+            staged.own_content(new, Owner::File { ino, block, unwritten: false }, checksum);
             staged.commit(reservation)?;
             self.blocks.descriptor(new).set_clean(true);
             Ok(true)

@@ -73,6 +73,7 @@ fn mounted_with(
         seal_secret: Some([3; 16]),
         policy,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks,
         created_ns: 1,
         root: Default::default(),

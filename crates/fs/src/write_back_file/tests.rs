@@ -28,6 +28,7 @@ fn with_dirty() -> (Arc<Fs>, Arc<ManualClock>, Ino) {
         seal_secret: Some([3; 16]),
         policy: PolicyKind::Static,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks: 16,
         created_ns: 1,
         root: Default::default(),

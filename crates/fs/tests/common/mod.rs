@@ -34,12 +34,17 @@ pub struct Pool {
 impl Pool {
     /// A new pool: PM of `pm_bytes`, one tier of `blocks` blocks, 64 KiB chunks.
     pub fn new(pm_bytes: u64, blocks: u64) -> Pool {
+        Pool::of(pm_bytes, blocks, &format_options(1))
+    }
+
+    /// As [`Self::new`], made as told.
+    pub fn of(pm_bytes: u64, blocks: u64, options: &FormatOptions) -> Pool {
         let pool = Pool {
             pm: Arc::new(RecordedPm::new(pm_bytes)),
             device: Arc::new(SimulatedDevice::new(blocks)),
             clock: Arc::new(ManualClock::new(1_700_000_000_000_000_000)),
         };
-        format(&pool.media(), &format_options(1)).unwrap();
+        format(&pool.media(), options).unwrap();
         pool
     }
 
@@ -103,6 +108,7 @@ pub fn format_options(devices: usize) -> FormatOptions {
         seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: false,
+        data_checksums: false,
         chunk_blocks: 16,
         created_ns: 1_700_000_000_000_000_000,
         root: Default::default(),

@@ -64,11 +64,15 @@ fn read_image(version: u32, name: &str) -> Outcome {
     assert!(report.is_clean(), "{name} before mount: {:#?}", report.findings);
     let summary = report.summary;
     assert_eq!((summary.clean_unmount, summary.orphans, summary.intents), (name != "killed", 1, 1));
-    assert_eq!(summary.pm_blocks.partial, if ["shadows", "checksummed"].contains(&name) { 3 } else { 0 });
+    assert_eq!(
+        summary.pm_blocks.partial,
+        if ["shadows", "checksummed", "data-checksums"].contains(&name) { 3 } else { 0 }
+    );
+    assert_eq!(summary.pm_blocks.checksums > 30, name == "data-checksums");
     // Below PM: written blocks, and more that are preallocated or shadowed and not read for that.
     assert!(summary.cold_blocks_read >= 40 && summary.cold_blocks >= 10 + summary.cold_blocks_read);
     let (superblock, _) = read_superblock(&*pool.pm, false)?;
-    assert_eq!(superblock.seal_key().is_secret(), ["keyed", "checksummed"].contains(&name));
+    assert_eq!(superblock.seal_key().is_secret(), ["keyed", "checksummed", "data-checksums"].contains(&name));
     assert_eq!(summary.metadata_below > 0, name == "keyed");
     assert!(summaries(&pool, &superblock.seal_key()) > 0, "{name}: no group summary");
     let fs = mount(&pool);

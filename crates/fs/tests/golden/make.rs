@@ -1,10 +1,11 @@
 //! The pools of the golden images: a bit of everything that the format has, with contents that take little text.
 
-use super::common::{CALLER, Pool, ROOT};
+use super::common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
 use terrace_format::Ino;
 use terrace_fs::{
-    Allocate, Fs, FsResult, MetadataMoves, MountOptions, SetAttributes, Wait, WriteFlags, XattrMode,
+    Allocate, FormatOptions, Fs, FsResult, MetadataMoves, MountOptions, SetAttributes, Wait, WriteFlags,
+    XattrMode,
 };
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::crash::CrashClock;
@@ -40,6 +41,11 @@ pub const RECIPES: &[Recipe] = &[
         "checksummed",
         "The clean pool with the feature page-checksums, partial shadows over cold blocks, unmounted in order.",
         shadows,
+    ),
+    (
+        "data-checksums",
+        "As checksummed, with the feature data-checksums: data in PM has checksums in the block table.",
+        || shadows_over(clean_as(&FormatOptions { data_checksums: true, ..format_options(1) })?),
     ),
 ];
 
@@ -140,7 +146,11 @@ fn killed_now(pool: Pool) -> Pool {
 
 /// Killed while a truncation removes blocks, so that its intent is left.
 fn clean() -> FsResult<Pool> {
-    let pool = killed_now(Pool::new(PM_BYTES, DEVICE_BLOCKS));
+    clean_as(&format_options(1))
+}
+
+fn clean_as(options: &FormatOptions) -> FsResult<Pool> {
+    let pool = killed_now(Pool::of(PM_BYTES, DEVICE_BLOCKS, options));
     let fs = pool.mount();
     populate(&fs)?;
     let cut = create(&fs, ROOT, "cut")?;
@@ -170,9 +180,12 @@ fn killed() -> FsResult<Pool> {
     Ok(killed_now(pool))
 }
 
-/// Lines of cold blocks: of one write, of several, at both ends of a block.
 fn shadows() -> FsResult<Pool> {
-    let pool = clean()?;
+    shadows_over(clean()?)
+}
+
+/// Lines of cold blocks: of one write, of several, at both ends of a block.
+fn shadows_over(pool: Pool) -> FsResult<Pool> {
     let fs = pool.mount();
     let (cold, shadowed) = (fs.lookup(ROOT, b"cold")?.ino, fs.lookup(ROOT, b"shadowed")?.ino);
     for (ino, block, at, length) in

@@ -128,6 +128,7 @@ pub fn format_options(ordered: bool) -> FormatOptions {
         seal_secret: Some([9; 16]),
         policy: PolicyKind::Predictive,
         data_ordered: ordered,
+        data_checksums: false,
         chunk_blocks: 16,
         created_ns: EPOCH_NS as i64,
         root: Default::default(),

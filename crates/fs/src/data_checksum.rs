@@ -1,0 +1,102 @@
+//! Checksums of file data in PM (feature data-checksums, docs/decisions/0026): the block table entry of a whole written block
+//! holds the CRC32C of its content up to the end of the file. It is stored in the transaction that gives the block to the
+//! file, and judged whenever the block's content is used: by reads, by changes of a part of it, and before it moves below.
+//!
+//! Invariant: covered bytes are never stored to in place. An append stores behind them and extends the checksum in the
+//! transaction that raises the size; whatever changes a covered byte takes a new block. So after a crash the checksum in the
+//! table is that of the bytes that it covers, whichever of the two transactions was the last. Blocks without a checksum: those
+//! that are unwritten, hold some lines only, or got their last line by a small write.
+//!
+//! Locks: the inode's, for reads shared, as for the mask of lines (T2).
+
+use crate::errno::{FsError, FsResult};
+use crate::fs::Fs;
+use std::sync::atomic::Ordering;
+use terrace_format::checksum::crc32c;
+use terrace_format::table::DataChecksum;
+use terrace_format::{BLOCK_SIZE, Corrupt, PmBlock};
+
+const BLOCK: usize = BLOCK_SIZE as usize;
+
+impl Fs {
+    /// The checksum for a new block whose content is durable up to byte `end` of the file, if the pool has them. `start` is
+    /// the block's first byte in the file.
+    #[inline]
+    pub(crate) fn checksum_of(&self, content: &[u8], (start, end): (u64, u64)) -> Option<DataChecksum> {
+        if !self.has_checksums {
+            return None;
+        }
+        DataChecksum::of(content, end.saturating_sub(start).clamp(1, BLOCK_SIZE) as usize)
+    }
+
+    /// Judges the content of a block, all of it as read from PM. The caller holds the inode's lock.
+    ///
+    /// # Errors
+    /// EIO: it does not match its checksum.
+    #[inline]
+    pub(crate) fn verify_content(&self, pm: PmBlock, content: &[u8]) -> FsResult<()> {
+        if self.has_checksums { self.judge(pm, content) } else { Ok(()) }
+    }
+
+    /// Whether the content of a block matches its checksum. Only under the inode's lock does a difference mean damage.
+    pub(crate) fn matches(&self, pm: PmBlock, content: &[u8]) -> FsResult<bool> {
+        let checksum = self.blocks.checksum(pm)?;
+        Ok(checksum.is_none_or(|c| crc32c(content.get(..c.covered()).unwrap_or(content)) == c.crc()))
+    }
+
+    fn judge(&self, pm: PmBlock, content: &[u8]) -> FsResult<()> {
+        let Some(checksum) = self.blocks.checksum(pm)? else { return Ok(()) };
+        let found = crc32c(content.get(..checksum.covered()).unwrap_or(content));
+        if found == checksum.crc() {
+            return Ok(());
+        }
+        self.damaged_data.fetch_add(1, Ordering::Relaxed);
+        let expected = format!("CRC {:#x} of {} bytes", checksum.crc(), checksum.covered());
+        let error = Corrupt::new(format!("data in PM block {pm}"), expected, format!("{found:#x}"));
+        tracing::error!("{error}");
+        Err(FsError::Engine(error.into()))
+    }
+
+    /// Reads the content of a whole block and judges it. The caller holds the inode's lock.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) fn read_verified(&self, pm: PmBlock, content: &mut [u8]) -> FsResult<()> {
+        self.pm.read(pm.offset(), content)?;
+        self.verify_content(pm, content)
+    }
+
+    /// Reads consecutive whole blocks from byte `skip` of the first on, and judges each of them. The caller holds the
+    /// inode's lock.
+    ///
+    /// # Errors
+    /// EIO.
+    #[inline]
+    pub(crate) fn read_data(&self, first: PmBlock, skip: u64, into: &mut [u8]) -> FsResult<()> {
+        self.pm.read(first.offset().plus(skip), into)?;
+        if self.has_checksums { self.judge_blocks(first, skip as usize, into) } else { Ok(()) }
+    }
+
+    fn judge_blocks(&self, first: PmBlock, skip: usize, read: &[u8]) -> FsResult<()> {
+        let mut at = 0;
+        for pm in (first.0..).map(PmBlock) {
+            let begin = if at == 0 { skip } else { 0 };
+            let length = (BLOCK - begin).min(read.len() - at);
+            match read.get(at..at + length) {
+                Some(content) if length == BLOCK => self.judge(pm, content)?,
+                Some(part) if !part.is_empty() => self.judge_part(pm, begin, part)?,
+                _ => return Ok(()),
+            }
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Judges a block of which only a part was read: those bytes, in the middle of the others.
+    fn judge_part(&self, pm: PmBlock, begin: usize, part: &[u8]) -> FsResult<()> {
+        let mut content = [0; BLOCK];
+        self.pm.read(pm.offset(), &mut content)?;
+        content.split_at_mut(begin).1.split_at_mut(part.len()).0.copy_from_slice(part);
+        self.judge(pm, &content)
+    }
+}
