@@ -257,8 +257,10 @@ const SPILL: Config = Config {
 };
 
 /// The kinds of runs that long runs take turns with.
-pub const CONFIGS: [Config; 43] = [
+pub const CONFIGS: [Config; 46] = [
     POWER,
+    Config { name: "power-checksums", data_checksums: true, ..POWER },
+    Config { name: "power-dram-checksums", data_checksums: true, ..POWER_DRAM },
     // Small and soon done.
     REWRITES,
     DESCRIPTORS,
@@ -275,6 +277,7 @@ pub const CONFIGS: [Config; 43] = [
     Config { name: "faults", faults: true, relatime: false, metadata: MetadataMoves::Never, ..BASE },
     Config { name: "faults-power", faults: true, metadata: MetadataMoves::Never, ..POWER },
     FLIPS,
+    Config { name: "flips-checksums", data_checksums: true, ..FLIPS },
     Config { name: "faults-pm", pm_faults: true, relatime: false, ..BASE },
     Config { name: "brim", device_blocks: 0, most_blocks: 10_000, files: 40, fills: true, ..BASE },
     DRAM,
@@ -393,6 +396,8 @@ pub struct Counts {
     pub to_dram_bytes: u64,
     /// Partial shadows in the pools that were checked, each time.
     pub partial: u64,
+    /// Blocks with a checksum of their data, of each check.
+    pub data_checksums: u64,
     /// Files read whole amid their being cut.
     pub amid_intents: u64,
     /// Moments at which leaks were judged.
@@ -434,6 +439,7 @@ impl AddAssign for Counts {
         self.steered_bytes += other.steered_bytes;
         self.to_dram_bytes += other.to_dram_bytes;
         self.partial += other.partial;
+        self.data_checksums += other.data_checksums;
         self.amid_intents += other.amid_intents;
         self.judged += other.judged;
     }

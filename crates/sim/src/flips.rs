@@ -16,7 +16,7 @@ use terrace_format::checkpoint::Checkpoint;
 use terrace_format::checksum::crc32c;
 use terrace_format::geometry::{CHECKPOINT_COPIES, LANES_BLOCK, ROOTS_BLOCK};
 use terrace_format::page_checksum::ChecksumWord;
-use terrace_format::table::{Owner, PageKind};
+use terrace_format::table::{DataChecksum, Entry, Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, Geometry, Ino, PmBlock, PmOffset};
 use terrace_fs::{Caller, Fs, FsResult, Seek, Wait, WriteFlags, read_superblock};
 use terrace_media::PmMedium;
@@ -41,6 +41,8 @@ enum Structure {
     InodePages,
     RadixNodes,
     CatalogPages,
+    /// Blocks of files, where they have checksums.
+    Data,
 }
 
 /// The PM blocks of each structure.
@@ -94,7 +96,12 @@ impl World {
         let word =
             |page: &PmBlock| ChecksumWord::decode(media.pm.load_u64(geometry.checksum_word(*page)).unwrap());
         let pages = places.iter().filter(|(structure, _)| has_word(**structure)).flat_map(|(_, pages)| pages);
-        let covered = pages.filter(|page| matches!(word(page), ChecksumWord::Covers(_))).copied().collect();
+        let whole = |block: &&PmBlock| {
+            checksum(&*media.pm, &geometry, **block).is_some_and(|c| c.covered() as u64 == BLOCK_SIZE)
+        };
+        let data = places.get(&Structure::Data).into_iter().flatten().filter(whole);
+        let pages = pages.filter(|page| matches!(word(page), ChecksumWord::Covers(_)));
+        let covered = pages.chain(data).copied().collect();
         let shows = tree(&fs);
         assert!(
             self.faulty() || shows.values().all(Option::is_some),
@@ -123,7 +130,7 @@ impl World {
             let error = shown.values().any(Option::is_none);
             // A last record with a wrong bit counts as cut off, with a warning of the mount (C5).
             let warned = fs.status().is_ok_and(|status| !status.recovery.warnings.is_empty());
-            judged &= structure != Structure::Lanes || !warned;
+            judged &= !matches!(structure, Structure::Lanes | Structure::Data) || !warned;
             if judged {
                 let when = if again { "after use" } else { "after the mount" };
                 let wrong = wrong(&sound.shows, &shown, again);
@@ -166,11 +173,19 @@ fn places(pm: &dyn PmMedium, geometry: &Geometry) -> Places {
             Some(Owner::Page { kind: PageKind::InodePage, .. }) => Structure::InodePages,
             Some(Owner::Page { kind: PageKind::CatalogPage, .. }) => Structure::CatalogPages,
             Some(Owner::Page { .. }) => Structure::RadixNodes,
+            _ if checksum(pm, geometry, block).is_some() => Structure::Data,
             _ => continue,
         };
         places.entry(structure).or_default().push(block);
     }
     places
+}
+
+/// The checksum of a block's data.
+fn checksum(pm: &dyn PmMedium, geometry: &Geometry, block: PmBlock) -> Option<DataChecksum> {
+    let at = geometry.table_entry(block);
+    let words = [pm.load_u64(at).ok()?, pm.load_u64(at.plus(8)).ok()?];
+    Entry::decode(words)?.checksum
 }
 
 /// A place of a lane: mostly behind the tail, where the records are that recovery replays.

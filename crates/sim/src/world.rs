@@ -337,6 +337,7 @@ impl World {
     pub fn assert_clean(&mut self) {
         let report = self.media.check();
         self.counts.partial += report.summary.pm_blocks.partial;
+        self.counts.data_checksums += report.summary.pm_blocks.checksums;
         let told = |code: Code| code == Code::ColdChecksum || code.row().severity == Severity::Note;
         let damaged = self.may_be_damaged && report.findings.iter().all(|finding| told(finding.code));
         // The hash of check has all its bits.

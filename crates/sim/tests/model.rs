@@ -144,6 +144,16 @@ fn power() {
     check(kind("power-small"), 15_000);
 }
 
+/// Data in PM has checksums: an error where none is right would be one of a block that is not what its entry says.
+#[test]
+fn data_checksums() {
+    let counts = check(kind("power-checksums"), 10_000);
+    assert!(counts.crashes_amid_operation > 30 && counts.data_checksums > 10_000, "{counts:?}");
+    check(kind("power-dram-checksums"), 5_000);
+    let counts = check(kind("flips-checksums"), 3_000);
+    assert!(counts.flips > 70 && counts.flips_told > 10, "{counts:?}");
+}
+
 /// The same where only `persist` makes durable: a suffix of what returned may be lost.
 #[test]
 fn persist() {
