@@ -18,15 +18,16 @@ use terrace_format::{BLOCK_SIZE, Corrupt, PmBlock};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 
+/// Bytes that the checksum of a new block covers which begins at byte `start` of a file, if that is durable up to byte `end`.
+pub(crate) fn covered(start: u64, end: u64) -> usize {
+    end.saturating_sub(start).clamp(1, BLOCK_SIZE) as usize
+}
+
 impl Fs {
-    /// The checksum for a new block whose content is durable up to byte `end` of the file, if the pool has them. `start` is
-    /// the block's first byte in the file.
+    /// The checksum for a block of this content, if the pool has them.
     #[inline]
-    pub(crate) fn checksum_of(&self, content: &[u8], (start, end): (u64, u64)) -> Option<DataChecksum> {
-        if !self.has_checksums {
-            return None;
-        }
-        DataChecksum::of(content, end.saturating_sub(start).clamp(1, BLOCK_SIZE) as usize)
+    pub(crate) fn checksum_of(&self, content: &[u8], covered: usize) -> Option<DataChecksum> {
+        if self.has_checksums { DataChecksum::of(content, covered) } else { None }
     }
 
     /// Judges the content of a block, all of it as read from PM. The caller holds the inode's lock.

@@ -12,6 +12,7 @@
 //!
 //! Locks: the inode's, for reads shared. It is the lock of the table entries of its blocks (T2).
 
+use crate::data_checksum::covered;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Op};
@@ -220,7 +221,7 @@ impl Fs {
         if self.has_checksums {
             let mut content = below.to_vec();
             self.read_lines(pm, lines, &mut content)?;
-            let checksum = self.checksum_of(&content, (block.0 * BLOCK_SIZE, inode.durable_size()));
+            let checksum = self.checksum_of(&content, covered(block.0 * BLOCK_SIZE, inode.durable_size()));
             let owner = Owner::File { ino: inode.ino, block, unwritten: false };
             self.blocks.set_checksum(&mut staged.tx, pm, owner, checksum);
         } else {

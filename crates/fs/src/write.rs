@@ -7,6 +7,7 @@
 //! T4: up to [`CHECKED_BYTES`] of new data are named by checksum and share the record's fence; more gets
 //! a fence of its own, which is cheaper than the checksums.
 
+use crate::data_checksum::covered;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::migration::final_no_space;
@@ -181,21 +182,45 @@ impl<'a> Staged<'a> {
     /// Streams bytes to a block that nobody can see yet: named ones at the commit, so that nothing comes
     /// between their stream and the fence.
     pub fn store(&mut self, block: PmBlock, at: u64, bytes: impl Into<Cow<'a, [u8]>>) -> Attempt<()> {
-        let (offset, mut bytes) = (block.offset().plus(at), bytes.into());
+        self.stream(block.offset().plus(at), bytes.into(), false).map(drop)
+    }
+
+    /// As [`Self::store`], of the whole content of a new block, whose first `covered` bytes its checksum is to cover, if
+    /// the pool has checksums.
+    pub fn store_content(
+        &mut self,
+        block: PmBlock,
+        content: Cow<'a, [u8]>,
+        covered: usize,
+    ) -> Attempt<Option<DataChecksum>> {
+        let is_whole = covered == content.len();
+        let part = if is_whole { None } else { self.fs.checksum_of(&content, covered) };
+        let crc = self.stream(block.offset(), content, is_whole && self.fs.has_checksums)?;
+        Ok(part.or(crc.and_then(|crc| DataChecksum::from_crc(covered, crc))))
+    }
+
+    /// Streams bytes; gives their CRC if it is `wanted`.
+    fn stream(&mut self, offset: PmOffset, mut bytes: Cow<'a, [u8]>, wanted: bool) -> Attempt<Option<u32>> {
         self.stored_bytes += bytes.len();
+        let mut crc = None;
         if self.checked {
-            self.tx.name_data(offset, bytes.len() as u32, crc32c(&bytes));
+            let of_bytes = crc32c(&bytes);
+            self.tx.name_data(offset, bytes.len() as u32, of_bytes);
+            crc = Some(of_bytes).filter(|_| wanted);
         }
         if planted(Mistake::EdgeLineNotWritten) {
             self.leave_edge(offset, &mut bytes)?;
         }
         if self.checked {
             self.data.push((offset, bytes));
+        } else if wanted {
+            crc = Some(self.fs.pm.write_streaming_checked(offset, &bytes)?);
+            self.unnamed = true;
         } else {
             self.fs.pm.write_streaming(offset, &bytes)?;
             self.unnamed = true;
         }
-        Ok(())
+        Ok(crc)
     }
 
     /// Stores the last line of an unaligned range, which stays in the cache, and shortens the range by it.
@@ -739,7 +764,7 @@ impl Fs {
                     content.into()
                 }
             };
-            let checksum = self.checksum_of(&content, (start, end));
+            let checksum = self.checksum_of(&content, covered(start, end));
             staged.store_later(old.block, 0, content);
             let owner = Owner::File { ino: inode.ino, block, unwritten: false };
             staged.own_content(old.block, owner, checksum);
@@ -815,8 +840,7 @@ impl Fs {
         staged: &mut Staged<'a>,
     ) -> Attempt<Mapping> {
         let new = staged.take()?;
-        let checksum = self.checksum_of(&content, (block.0 * BLOCK_SIZE, end));
-        staged.store(new, 0, content)?;
+        let checksum = staged.store_content(new, content, covered(block.0 * BLOCK_SIZE, end))?;
         staged.own_content(new, Owner::File { ino: inode.ino, block, unwritten: false }, checksum);
         if let Some(old) = old {
             staged.release(old.block);

@@ -1,6 +1,7 @@
 //! Promotion: a cold block that is read again comes into PM; its cold copy stays and is clean (S2).
 
 use super::Migration;
+use crate::data_checksum::covered;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Need, Op, SMALL_RECORD};
@@ -82,10 +83,9 @@ impl Fs {
             }
             let mut staged = Staged::new(self, Some(claim), true);
             let new = staged.take()?;
-            staged.store(new, 0, promotion.page.bytes())?;
+            let covered = covered(block.0 * BLOCK_SIZE, inode.durable_size());
+            let checksum = staged.store_content(new, promotion.page.bytes().into(), covered)?;
             self.map.set(&mut staged.tx, &inode.map(), block, &[Some(Mapping::written(new))])?;
-            let checksum =
-                self.checksum_of(promotion.page.bytes(), (block.0 * BLOCK_SIZE, inode.durable_size()));
             staged.own_content(new, Owner::File { ino, block, unwritten: false }, checksum);
             staged.commit(reservation)?;
             self.blocks.descriptor(new).set_clean(true);
