@@ -57,9 +57,9 @@ build_helper() {
         fail "could not build terrace-suites"
 }
 
-make_pool() { # PM_SIZE TIER_SIZE
+make_pool() { # PM_SIZE TIER_SIZE, then options of mkfs
     rm -f "$pool" tier.img
-    "$TERRACE" mkfs --pm "$pool" --pm-size "$1" --tier "$WORK/tier.img,size=$2" >mkfs.out 2>&1 ||
+    "$TERRACE" mkfs --pm "$pool" --pm-size "$1" --tier "$WORK/tier.img,size=$2" "${@:3}" >mkfs.out 2>&1 ||
         fail "mkfs: $(cat mkfs.out)"
 }
 mount_pool() { # OPTIONS of mount
