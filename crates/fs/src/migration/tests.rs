@@ -775,3 +775,22 @@ fn space_that_others_give_back_during_the_search_is_looked_for_again() {
     assert!(fs.reclaim_for_space(before, Wait::Allowed).unwrap(), "the search began before that");
     assert!(!fs.reclaim_for_space(after, Wait::Allowed).unwrap(), "it began after that");
 }
+
+/// For a second after a removal a writer got ENOSPC beside what df showed (generic/275): whoever finds a removal in another's hand
+/// waits for its end.
+#[test]
+fn a_removal_that_somebody_has_in_hand_is_waited_for() {
+    let (fs, file) = with_file(40);
+    fs.run_background(100);
+    fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
+    fs.forget(file, 1);
+    let (ino, _in_hand) = fs.reclaim.take_orphan().unwrap();
+    assert_eq!(ino, file);
+    let seen = fs.reclaim.ended_so_far();
+    assert!(fs.reclaim_for_space(seen, Wait::Allowed).unwrap(), "the removal is under way");
+    assert!(matches!(fs.reclaim_for_space(seen, Wait::Never), Err(FsError::WouldBlock)));
+    fs.reclaim.ended();
+    assert!(fs.reclaim_for_space(seen, Wait::Never).unwrap(), "it has ended since");
+    let after = fs.reclaim.ended_so_far();
+    assert!(!fs.reclaim_for_space(after, Wait::Allowed).unwrap(), "nothing is removed any more");
+}
