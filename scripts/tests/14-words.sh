@@ -113,6 +113,8 @@ mkdir mnt/empty
 says 0 "^mnt/empty: 0 B  in 0 files  PM 0 B" "$t" where mnt/empty
 check "pin --to" "$t" pin mnt/dir/a --to 0 --wait >/dev/null
 check "pin --tier" "$t" pin mnt/dir/a --tier 0 >/dev/null
+# As status and completions call it.
+for name in ram RAM pm; do check "pin --tier $name" "$t" pin mnt/dir/a --tier $name >/dev/null; done
 check "sync --tier" "$t" sync mnt --tier 0
 
 ## remounts

@@ -42,10 +42,13 @@ pub fn user_of(pid: u32) -> Option<u32> {
 /// Whether a process is gone, has ended, or was killed and ends as soon as nothing holds it.
 pub fn is_ending(pid: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
-    let threads: Vec<_> = threads
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
-        .collect();
+    let threads = threads.flatten();
+    let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+    end_or_will(&texts.collect::<Vec<_>>())
+}
+
+/// The same by the status of each thread of a process.
+fn end_or_will(threads: &[String]) -> bool {
     let field = |text: &str, name: &str| {
         text.lines().find_map(|line| line.strip_prefix(name).map(|value| value.trim().to_string()))
     };
@@ -66,6 +69,7 @@ pub fn handle(pid: u32) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
 
     #[test]
     fn a_lock_is_found_by_its_inode() {
@@ -84,8 +88,22 @@ mod tests {
         let pid = child.id();
         assert!(!is_ending(pid));
         child.kill().expect("kill");
-        assert!(is_ending(pid) || child.wait().is_ok());
+        let id = WaitId::Pid(Pid::from_child(&child));
+        waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).expect("wait");
+        assert!(is_ending(pid), "not reaped");
         let _ = child.wait();
-        assert!(is_ending(pid));
+        assert!(is_ending(pid), "reaped");
+    }
+
+    /// A killed daemon that its own mount held was one to wait for.
+    #[test]
+    fn a_process_that_was_killed_is_ending_while_something_holds_it() {
+        let thread = |state: &str, pending: &str| format!("Name:\tx\nState:\t{state}\nSigPnd:\t{pending}\n");
+        let (none, kill) = ("0000000000000000", "0000000000000100");
+        let (sleeps, held, ended) =
+            (thread("S (sleeping)", none), thread("D (disk sleep)", kill), thread("Z (zombie)", none));
+        let ends = |threads: &[&String]| end_or_will(&threads.iter().copied().cloned().collect::<Vec<_>>());
+        assert!(!ends(&[&sleeps]) && !ends(&[&ended, &sleeps]), "one goes on");
+        assert!(ends(&[&ended]) && ends(&[&ended, &held]) && ends(&[&held, &sleeps]));
     }
 }

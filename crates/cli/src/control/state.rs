@@ -225,6 +225,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
+    use std::time::Duration;
+    use terrace_runtime::{Clock, SystemClock};
 
     /// The directories of killed daemons stayed for ever; then those without a socket did, of daemons killed before they
     /// listened.
@@ -283,6 +285,35 @@ mod tests {
         assert!(!base.exists());
         let _made = make_in(&base, &name).map_err(|failure| failure.text)?;
         assert!(base.join(&name).exists() && !is_at(&stale, &base));
+        Ok(fs::remove_dir_all(&base)?)
+    }
+
+    /// Who waits for the lock of a base that goes meanwhile makes it again.
+    #[test]
+    fn a_base_that_was_removed_while_somebody_waited_for_it_is_made_again()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let base = std::env::temp_dir().join(format!("terrace-waited-{}", std::process::id()));
+        private(&base).map_err(|failure| failure.text)?;
+        let ours = lock(&base, FlockOperation::LockExclusive)?;
+        let (waits, inode) = (base.clone(), ours.metadata()?.ino());
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = terrace_runtime::thread::spawn("waits", move || {
+            let made = make_in(&waits, "pool").map(|made| made.map(|made| made.path.exists()));
+            let _ = tell.send(made.map_err(|failure| failure.text));
+        })?;
+        // Seen waiting, or after a time taken for it: who comes later finds no base, and makes it.
+        for _ in 0..1000 {
+            let locks = fs::read_to_string("/proc/locks")?;
+            let is_it = |line: &str| line.contains("-> FLOCK") && line.contains(&format!(":{inode} "));
+            if locks.lines().any(is_it) {
+                break;
+            }
+            SystemClock::default().sleep(Duration::from_millis(1));
+        }
+        fs::remove_dir(&base)?;
+        drop(ours);
+        thread.join().map_err(|_| "the other thread panicked")?;
+        assert_eq!(told.recv()?, Ok(Some(true)));
         Ok(fs::remove_dir_all(&base)?)
     }
 
