@@ -53,26 +53,32 @@ impl Model {
     /// Content waits in DRAM and is dropped, or claimed a place for; that is given back to the promise, or used and
     /// freed again.
     fn promise(&self) {
-        let promised = 1 + below(4);
+        // Two may ask for more than there is.
+        let promised = 1 + below(6);
         if !self.space.reserve(promised).unwrap() {
             return;
         }
         let mut left = promised;
         if below(4) > 0 {
-            let runs = self.space.allocate_runs(&[DEVICE], promised, true).unwrap();
-            let claimed: u64 = runs.iter().map(|run| run.length).sum();
-            assert!(claimed > 0 && claimed <= promised, "{claimed} blocks for a promise of {promised}");
-            runs.iter().for_each(|run| self.take(*run));
+            let mut runs = Vec::new();
+            // All of it, or a part.
+            while left > 0 && (runs.is_empty() || below(4) > 0) {
+                let found = self.space.allocate_runs(&[DEVICE], left, true).unwrap();
+                assert!(!found.is_empty(), "{left} blocks of a promise of {promised} are not there");
+                left -= found.iter().map(|run| run.length).sum::<u64>();
+                found.iter().for_each(|run| self.take(*run));
+                runs.extend(found);
+            }
             let fails = below(2) == 0;
             for run in runs {
                 if fails {
                     self.let_go(run);
                     self.space.release_to_reservation(run);
+                    left += run.length;
                 } else {
                     self.use_and_free(run);
                 }
             }
-            left -= if fails { 0 } else { claimed };
         }
         self.space.unreserve(left);
     }
