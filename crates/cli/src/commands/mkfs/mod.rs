@@ -1,0 +1,232 @@
+//! `terrace mkfs`, mkfs.terrace
+//!
+//! Everything is checked before anything is changed; files made by a run that fails are removed.
+
+use crate::args::{Data, Map, Mkfs, Policy, Switch};
+use crate::failure::{Failure, Outcome};
+use crate::measure::{self, Source, Subject};
+use crate::output::{self, human};
+use crate::{pool, signature};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use terrace_format::superblock::Superblock;
+use terrace_format::{BLOCK_SIZE, DeviceBlock};
+use terrace_fs::{DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia, RootDirectory};
+use terrace_media::block::probe::Access;
+use terrace_media::block::{AlignedBlock, FileDevice};
+use terrace_media::pm::RamPm;
+use terrace_media::{BlockMedium, OpenError, PmMedium};
+use terrace_runtime::{Clock, SystemClock};
+
+mod report;
+mod target;
+
+use report::report;
+use target::{Target, check_content, check_shape, check_space, target, tier};
+
+/// Blocks of a chunk: 16 MiB.
+const CHUNK_BLOCKS: u32 = 4096;
+pub fn run(args: &Mkfs) -> Outcome<u8> {
+    let options = options(args)?;
+    let path = args.pm.as_ref().or(args.pool.as_ref());
+    let path = path.ok_or_else(|| Failure::new("no path of a pool given; say --pm PATH"))?;
+    let size = args.pm_size.as_deref().or(args.size.as_deref());
+    let pm = target(path, size, "--pm-size SIZE", None)?;
+    let mut tiers = Vec::new();
+    for text in &args.tiers {
+        tiers.push(tier(text)?);
+    }
+    check_shape(&pm, &tiers)?;
+    for one in std::iter::once(&pm).chain(&tiers) {
+        check_content(one, args.force)?;
+    }
+    check_space(&pm)?;
+    if args.dry_run {
+        return dry_run(&pm, &tiers);
+    }
+    let mut made = Vec::new();
+    let result = make(&pm, &tiers, options, args.force, &mut made);
+    if result.is_err() {
+        for path in &made {
+            let _ = fs::remove_file(path);
+        }
+    }
+    let superblock = result?;
+    report(&pm, &tiers, &superblock);
+    Ok(0)
+}
+
+fn options(args: &Mkfs) -> Outcome<FormatOptions> {
+    match args.map {
+        Map::Radix => {}
+        Map::Extent => return Err(Failure::not_built("--map extent")),
+        Map::Cuckoo => return Err(Failure::not_built("--map cuckoo")),
+        Map::Hashfs => return Err(Failure::not_built("--map hashfs")),
+    }
+    let policy = match args.policy {
+        Policy::Static => PolicyKind::Static,
+        Policy::Anticache => PolicyKind::Anticache,
+        Policy::Predictive => PolicyKind::Predictive,
+        Policy::WriteOnly => PolicyKind::WriteOnly,
+    };
+    if args.data == Data::Ordered && args.data_checksum == Switch::On {
+        return Err(Failure::new(
+            "--data-checksum on: --data ordered overwrites in place, which no checksum survives; leave one of the two out"
+                .to_string(),
+        ));
+    }
+    if args.label.len() > 64 {
+        return Err(Failure::new(format!("--label: {} bytes; use at most 64", args.label.len())));
+    }
+    Ok(FormatOptions {
+        label: args.label.clone(),
+        uuid: uuid::Uuid::new_v4().into_bytes(),
+        hash_key: uuid::Uuid::new_v4().into_bytes(),
+        seal_secret: Some(uuid::Uuid::new_v4().into_bytes()),
+        policy,
+        data_ordered: args.data == Data::Ordered,
+        data_checksums: args.data_checksum == Switch::On,
+        chunk_blocks: CHUNK_BLOCKS,
+        created_ns: SystemClock::default().wall_ns(),
+        // The root directory belongs to the user who makes the pool.
+        root: RootDirectory {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            ..RootDirectory::default()
+        },
+        devices: Vec::new(),
+    })
+}
+
+/// Makes and opens the media, locked from here on, and writes the pool. Of an old pool tier 0 goes first (C25): as long as
+/// its superblocks are there, nothing of its other tiers is changed.
+fn make(
+    pm: &Target,
+    tiers: &[Target],
+    mut options: FormatOptions,
+    force: bool,
+    made: &mut Vec<PathBuf>,
+) -> Outcome<Superblock> {
+    let refused = |error: OpenError| pool::open_failure(&error);
+    let mut opened = Vec::new();
+    for target in tiers {
+        opened.push(match &target.existing {
+            Some(existing) if existing.keeps_size(target) => {
+                Some(FileDevice::open_found(&existing.found, true, false).map_err(refused)?)
+            }
+            Some(_) => None,
+            None => {
+                let device = FileDevice::create(&target.path, target.size).map_err(refused)?;
+                made.push(target.path.clone());
+                Some(device)
+            }
+        });
+    }
+    let memory = match &pm.existing {
+        Some(existing) => RamPm::remake(&existing.found, pm.size).map_err(refused)?,
+        None => {
+            let memory = RamPm::create(&pm.path, pm.size).map_err(refused)?;
+            made.push(pm.path.clone());
+            memory
+        }
+    };
+    let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
+    for (target, device) in tiers.iter().zip(opened) {
+        let device = match (device, &target.existing) {
+            (Some(device), _) => device,
+            (None, Some(existing)) => FileDevice::remake(&existing.found, target.size).map_err(refused)?,
+            (None, None) => FileDevice::create(&target.path, target.size).map_err(refused)?,
+        };
+        if force && target.existing.is_some() {
+            wipe(&device).map_err(|error| Failure::new(error.to_string()))?;
+        }
+        block.push(Arc::new(device));
+    }
+    // Last of all, because it writes.
+    let subjects: Vec<Subject<'_>> = tiers
+        .iter()
+        .zip(&block)
+        .map(|(target, device)| Subject {
+            path: &target.path,
+            place: target.path.clone(),
+            given: target.speed,
+            device: Some((&**device, Access::Writing)),
+        })
+        .collect();
+    for (target, judged) in tiers.iter().zip(measure::judge(&subjects)?) {
+        options.devices.push(NewDevice {
+            tier: judged.tier,
+            class: judged.speed.map_or(DeviceClass::Ssd, DeviceClass::Speed),
+            uuid: uuid::Uuid::new_v4().into_bytes(),
+            path: target.path.clone(),
+        });
+    }
+    drop(subjects);
+    let media = PoolMedia { pm: Arc::new(memory) as Arc<dyn PmMedium>, block };
+    terrace_fs::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
+}
+
+/// Most bytes of a file that stands in for a device to make: what a measurement uses.
+const STAND_IN_BYTES: u64 = 65 << 20;
+
+/// Shows the tiers that the devices would make, and changes nothing: a block device is only read, and a file without a
+/// name stands in for one that is to be made anew.
+fn dry_run(pm: &Target, tiers: &[Target]) -> Outcome<u8> {
+    let devices: Vec<Option<(FileDevice, Access)>> = tiers.iter().map(stand_in).collect();
+    let subjects: Vec<Subject<'_>> = tiers
+        .iter()
+        .zip(&devices)
+        .map(|(target, device)| Subject {
+            path: &target.path,
+            place: match target.existing {
+                Some(_) => target.path.clone(),
+                None => target.directory().to_path_buf(),
+            },
+            given: target.speed,
+            device: device.as_ref().map(|(device, access)| (device as &dyn BlockMedium, *access)),
+        })
+        .collect();
+    let mut judged: Vec<_> = tiers.iter().zip(&devices).zip(measure::judge(&subjects)?).collect();
+    judged.sort_by_key(|(_, judged)| judged.tier);
+    output::print(format!("tier 0: {}, {}", pm.path.display(), human(pm.size)));
+    for ((target, device), judged) in judged {
+        let name = judged.speed.and_then(|speed| speed.name());
+        let figures = judged.speed.map(|speed| speed.speed.to_string()).unwrap_or_default();
+        let read_alone = device.as_ref().is_some_and(|(_, access)| *access == Access::ReadingAlone);
+        let said = match judged.source {
+            Source::Unknown => "the only device, not measured".to_string(),
+            Source::Given => format!("as given: {}", name.unwrap_or(&figures)),
+            Source::Measured if read_alone => {
+                format!("measured by reading alone, mkfs writes too: {figures}")
+            }
+            Source::Measured => format!("measured: {figures}"),
+            Source::Kernel => format!("as the kernel calls it: {}", name.unwrap_or(&figures)),
+        };
+        let (path, size) = (target.path.display(), human(target.size));
+        output::print(format!("tier {}: {path}, {size}: {said}", judged.tier));
+    }
+    output::print("nothing was made");
+    Ok(0)
+}
+
+/// What is measured in place of a device that nobody may write to yet.
+fn stand_in(target: &Target) -> Option<(FileDevice, Access)> {
+    match &target.existing {
+        Some(existing) if existing.found.is_block_device() => {
+            Some((FileDevice::open_found(&existing.found, true, true).ok()?, Access::ReadingAlone))
+        }
+        _ => {
+            let bytes = target.size.min(STAND_IN_BYTES);
+            Some((FileDevice::unnamed(target.directory(), bytes).ok()?, Access::Writing))
+        }
+    }
+}
+
+/// So that nothing recognises what was there before.
+fn wipe(device: &FileDevice) -> Result<(), terrace_media::MediaError> {
+    let ends = (signature::END_BYTES / BLOCK_SIZE).min(device.blocks());
+    let zeros = vec![AlignedBlock::zeroed(); ends as usize];
+    device.write(DeviceBlock(0), &zeros)?;
+    device.write(DeviceBlock(device.blocks() - ends), &zeros)
+}
