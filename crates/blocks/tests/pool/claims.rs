@@ -1,0 +1,110 @@
+//! Claims and their shares of the reserve, versions and block numbers.
+
+use super::{LARGE, PURPOSES, SMALL, file, formatted, is_full, kept, mounted, nth, scanned, table, taken};
+use std::collections::BTreeSet;
+use terrace_blocks::{Purpose, State};
+use terrace_format::PmBlock;
+use terrace_format::table::MASK_FULL;
+use terrace_wal::{Error, NoSpace};
+
+#[test]
+fn shares_of_the_reserve_end_exactly_where_they_should() {
+    for size in [SMALL, LARGE] {
+        let pool = scanned(&formatted(size));
+        let reserve = if size == SMALL { 24 } else { pool.usage().total / 64 };
+        assert_eq!(pool.usage().reserve, reserve);
+        for purpose in PURPOSES {
+            let kept = match purpose {
+                Purpose::Overwrite => reserve / 8 * 5,
+                Purpose::Fetch => reserve / 4 * 3,
+                other => kept(other, reserve),
+            };
+            assert_eq!(pool.share(purpose), reserve - kept, "{purpose:?}");
+            let most = (pool.free_hint() - kept) as usize;
+            assert_eq!(pool.claim(most, purpose).unwrap().left(), most);
+            assert!(is_full(pool.claim(most + 1, purpose)), "{purpose:?}");
+        }
+    }
+}
+
+#[test]
+fn a_probe_tells_whether_a_user_gets_a_block() {
+    let pm = formatted(SMALL);
+    let pool = scanned(&pm);
+    let reserve = pool.usage().reserve;
+    let mut claim = pool.claim((pool.free_hint() - reserve - 1) as usize, Purpose::User).unwrap();
+    while claim.take().is_some() {}
+    assert!(pool.probe().is_ok(), "one block is left above the reserve");
+    assert_eq!(pool.claim(1, Purpose::User).unwrap().take().map(|block| block.0 > 0), Some(true));
+    let last = pool.free_hint() as usize - 1;
+    assert!(matches!(pool.probe(), Err(Error::NoSpace(NoSpace::Pm))), "none is left");
+    let mut rest = pool.claim(last, Purpose::Reclaim).unwrap();
+    while rest.take().is_some() {}
+    assert!(pool.probe().is_err(), "nor within the reserve");
+}
+
+#[test]
+fn a_claim_of_several_blocks_takes_a_run_and_leaves_single_ones() {
+    let pm = formatted(SMALL);
+    let pool = mounted(&pm);
+    // Of the first blocks every other is owned.
+    let owned: Vec<_> = (0..40).map(|i| (nth(&pool, 2 * i), file(3, i), MASK_FULL)).collect();
+    table(&pm, &owned);
+    while pool.scan_step().unwrap() {}
+    let run = taken(pool.claim(20, Purpose::User).unwrap());
+    assert_eq!(run, (79..99).map(|index| nth(&pool, index)).collect::<Vec<_>>());
+    assert_eq!(taken(pool.claim(1, Purpose::User).unwrap()), [nth(&pool, 1)]);
+}
+
+#[test]
+fn a_claim_scans_no_more_than_it_needs_and_a_mount_knows_nothing_before() {
+    let pm = formatted(LARGE);
+    let pool = mounted(&pm);
+    let total = pool.usage().total;
+    assert_eq!((pool.usage().unknown, pool.unknown_hint(), pool.free_hint()), (total, total, 0));
+    assert_eq!(pool.descriptor(pool.first_block()).state(), State::Unknown);
+    assert_eq!(pool.descriptor(PmBlock(pool.first_block().0 - 1)).state(), State::Used, "the pool's own");
+    assert_eq!(pool.claim(3, Purpose::User).unwrap().left(), 3);
+    let known = total - pool.unknown_hint();
+    assert!(known > 0 && known < total, "{known} of {total} are known");
+    assert_eq!(pool.free_hint(), known);
+    assert!(pool.scan_step().unwrap());
+    assert!(!pool.scan_step().unwrap(), "all is scanned");
+    assert_eq!((pool.unknown_hint(), pool.free_hint(), pool.freed_so_far()), (0, total, total + 3));
+    assert!(pool.unreadable().is_none());
+}
+
+#[test]
+fn block_numbers_outside_the_pool_are_refused() {
+    let pool = mounted(&formatted(SMALL));
+    let (first, end) = (pool.first_block(), pool.end_block());
+    assert_eq!((first, end.0), (pool.wal().geometry().first_pool_block(), SMALL >> 12));
+    for block in [first, nth(&pool, 1), PmBlock(end.0 - 1)] {
+        assert_eq!(pool.verify(block, "test").unwrap(), block);
+    }
+    for block in [0, 1, first.0 - 1, end.0, end.0 + 1, u64::MAX] {
+        assert!(pool.verify(PmBlock(block), "test").is_err(), "{block}");
+    }
+    for outside in [end.0, u64::MAX] {
+        let descriptor = pool.descriptor(PmBlock(outside));
+        assert!(std::ptr::eq(descriptor, pool.descriptor(PmBlock(0))));
+        assert_eq!(descriptor.state(), State::Used);
+    }
+}
+
+#[test]
+fn every_bump_gives_a_version_never_seen() {
+    let pool = scanned(&formatted(SMALL));
+    let mut seen = BTreeSet::from([0]);
+    for index in 0..20 {
+        let block = nth(&pool, index % 3);
+        pool.bump(block);
+        assert!(seen.insert(pool.descriptor(block).version()));
+        assert!(seen.insert(pool.new_version()));
+    }
+    // The block that takes another's place has a new version, which serves both.
+    let new = taken(pool.claim(1, Purpose::User).unwrap())[0];
+    pool.quarantine_for(nth(&pool, 7), new);
+    assert_eq!(pool.descriptor(nth(&pool, 7)).version(), pool.descriptor(new).version());
+    assert!(seen.insert(pool.descriptor(new).version()));
+}
