@@ -246,3 +246,21 @@ fn a_header_needs_no_page() {
     assert_eq!((next, shard.page(next).map(|page| page.bytes()[0])), (without, Some(3)));
     assert_eq!((shard.find(key(2)), shard.length(List::Late), shard.length(List::Stays)), (None, 1, 1));
 }
+
+#[test]
+fn places_are_given_back_when_three_of_four_are_spare() {
+    for (places, left, expected) in
+        [(1023, 0, false), (1024, 256, true), (1024, 257, false), (1028, 257, true), (1028, 258, false)]
+    {
+        let mut shard = Shard::new(8);
+        for block in 0..places {
+            shard.add(Header::new(key(block), List::Late, 1, 0), Some(page(0)));
+        }
+        for block in left..places {
+            let at = shard.find(key(block)).unwrap();
+            shard.remove(at);
+        }
+        assert_eq!(shard.compact(), expected, "{left} of {places} left");
+        assert_eq!(shard.places() as u64, if expected { left } else { places });
+    }
+}

@@ -323,3 +323,32 @@ fn lines_are_those_that_bytes_touch() {
     }
     assert_eq!(Lines(0b0110).union(Lines(0b0011)), Lines(0b0111));
 }
+
+#[test]
+fn pages_of_files_with_any_number_are_kept_apart() {
+    let cache = BlockCache::new(1 << 20, 1);
+    for ino in [15, 16, 255, 256, 5000, 1 << 30] {
+        cache.add_dirty(key(ino, 3), Home::Block, Lines::ALL, page(ino as u8), 0);
+        assert_eq!(cache.next_dirty(Ino(ino), FileBlock(0), FileBlock(9)), Some(FileBlock(3)));
+    }
+    assert_eq!(cache.dirty_files(), [15, 16, 255, 256, 5000, 1 << 30].map(Ino));
+}
+
+#[test]
+fn pages_in_flight_are_those_marked_however_often() {
+    let cache = BlockCache::new(64 << 20, 1);
+    for block in 0..200 {
+        cache.add_dirty(key(1, block), Home::Pm, Lines::ALL, page(1), block);
+    }
+    let copies: Vec<DirtyPage> = (0..70).map(|block| cache.dirty(key(1, block)).unwrap()).collect();
+    assert_eq!(cache.in_flight_pages(), 0);
+    for _ in 0..2 {
+        cache.mark_in_flight(&copies, true);
+        assert_eq!(cache.in_flight_pages(), 70);
+    }
+    assert!(cache.dirty(key(1, 3)).is_some_and(|page| page.in_flight && page.home == Home::Pm));
+    for _ in 0..2 {
+        cache.mark_in_flight(&copies[1..], false);
+        assert_eq!(cache.in_flight_pages(), 1);
+    }
+}

@@ -1,0 +1,110 @@
+//! Which clean page goes when there is one too many: by the shares of pages read ahead, of those that came lately and of
+//! those that stay, and by how often they were asked for.
+
+use terrace_cache::{BlockCache, Page, PageKey};
+use terrace_format::{FileBlock, Ino};
+
+/// Pages of the cache, all in one shard: an eighth for those that came lately, a quarter at most for those read ahead.
+const PAGES: u64 = 64;
+const LATELY: u64 = PAGES / 8;
+const AHEAD: u64 = PAGES / 4;
+/// Numbers of blocks that were read ahead begin here.
+const FIRST_AHEAD: u64 = 1000;
+
+fn key(block: u64) -> PageKey {
+    PageKey { ino: Ino(2), generation: 1, block: FileBlock(block) }
+}
+
+/// A cache with this many pages read ahead and then with pages 0 and on that somebody asked for, until it is full.
+fn full(ahead: u64) -> BlockCache {
+    let cache = BlockCache::new(PAGES * 4096, 1 << 40);
+    (0..ahead).for_each(|number| read_ahead(&cache, number));
+    (0..PAGES - ahead).for_each(|block| ask(&cache, block));
+    assert_eq!(gone(&cache, ahead, PAGES - ahead), (vec![], vec![]));
+    cache
+}
+
+fn ask(cache: &BlockCache, block: u64) {
+    cache.insert(key(block), 1, Page::zeroed(), true, 0);
+}
+
+fn read_ahead(cache: &BlockCache, number: u64) {
+    cache.insert(key(FIRST_AHEAD + number), 1, Page::zeroed(), false, 0);
+}
+
+/// Pages that are there no more, of so many read ahead and of so many asked for.
+fn gone(cache: &BlockCache, ahead: u64, asked: u64) -> (Vec<u64>, Vec<u64>) {
+    let asked = (0..asked).filter(|block| !cache.holds(key(*block), 1)).collect();
+    // Not asked for: known by their version alone, which this does not change.
+    let is_gone = |number: &u64| {
+        let key = key(FIRST_AHEAD + number);
+        let before = cache.bytes();
+        // A page of another version is dropped when it is asked for.
+        let found = cache.get(key, 2, 0).is_some();
+        let was_there = cache.bytes() < before;
+        if was_there {
+            cache.insert(key, 1, Page::zeroed(), false, 0);
+        }
+        assert!(!found);
+        !was_there
+    };
+    ((0..ahead).filter(is_gone).collect(), asked)
+}
+
+#[test]
+fn the_oldest_page_that_came_lately_goes_when_others_stay() {
+    let cache = full(0);
+    ask(&cache, PAGES);
+    assert_eq!(gone(&cache, 0, PAGES + 1), (vec![], vec![PAGES - LATELY]));
+}
+
+#[test]
+fn pages_read_ahead_take_their_share_of_those_that_stay() {
+    let ahead = 10;
+    let cache = full(ahead);
+    ask(&cache, PAGES - ahead);
+    let stay = PAGES - LATELY - ahead;
+    assert_eq!(gone(&cache, ahead, PAGES - ahead + 1), (vec![], vec![stay]));
+}
+
+#[test]
+fn a_page_read_ahead_displaces_the_oldest_that_stays_and_no_late_one() {
+    let cache = full(0);
+    ask(&cache, PAGES);
+    read_ahead(&cache, 0);
+    assert_eq!(gone(&cache, 1, PAGES + 1), (vec![], vec![0, PAGES - LATELY]));
+}
+
+#[test]
+fn pages_read_ahead_beyond_their_share_go_first() {
+    let cache = full(AHEAD + 1);
+    ask(&cache, PAGES - AHEAD - 1);
+    assert_eq!(gone(&cache, AHEAD + 1, PAGES - AHEAD), (vec![0], vec![]));
+    // Exactly their share stays.
+    let cache = full(AHEAD - 1);
+    let asked = PAGES - AHEAD + 1;
+    ask(&cache, asked);
+    let stay = PAGES - LATELY - (AHEAD - 1);
+    read_ahead(&cache, AHEAD - 1);
+    assert_eq!(gone(&cache, AHEAD, asked + 1), (vec![], vec![0, stay]));
+}
+
+#[test]
+fn a_late_page_stays_when_it_leads_by_more_than_one() {
+    for (asked_again, expected) in [(1, PAGES - LATELY + 1), (2, 0)] {
+        let cache = full(0);
+        ask(&cache, PAGES);
+        let late = PAGES - LATELY + 1;
+        (0..asked_again).for_each(|_| assert!(cache.get(key(late), 1, 0).is_some()));
+        // The other late ones leave before it, then it is the oldest.
+        let last = PAGES + LATELY - 1;
+        (PAGES + 1..=last).for_each(|block| ask(&cache, block));
+        let before = gone(&cache, 0, last + 1).1;
+        assert_eq!(before.len() as u64, LATELY, "{before:?}");
+        assert!(cache.holds(key(late), 1) && cache.holds(key(0), 1));
+        ask(&cache, last + 1);
+        let after = gone(&cache, 0, last + 2).1;
+        let new: Vec<u64> = after.into_iter().filter(|block| !before.contains(block)).collect();
+        assert_eq!(new, [expected], "asked for {asked_again} times more");
+    }
+}
