@@ -1,6 +1,8 @@
 //! Claims and their shares of the reserve, versions and block numbers.
 
-use super::{LARGE, PURPOSES, SMALL, file, formatted, is_full, kept, mounted, nth, scanned, table, taken};
+use super::{
+    LARGE, PURPOSES, SMALL, commit, file, formatted, is_full, kept, mounted, nth, scanned, table, taken,
+};
 use std::collections::BTreeSet;
 use terrace_blocks::{Purpose, State};
 use terrace_format::PmBlock;
@@ -54,6 +56,20 @@ fn a_claim_of_several_blocks_takes_a_run_and_leaves_single_ones() {
     let run = taken(pool.claim(20, Purpose::User).unwrap());
     assert_eq!(run, (79..99).map(|index| nth(&pool, index)).collect::<Vec<_>>());
     assert_eq!(taken(pool.claim(1, Purpose::User).unwrap()), [nth(&pool, 1)]);
+}
+
+#[test]
+fn a_claim_that_finds_just_enough_leaves_the_quarantine_as_it_is() {
+    let pool = scanned(&formatted(SMALL));
+    let block = taken(pool.claim(1, Purpose::User).unwrap())[0];
+    let lsn = commit(&pool, |tx| pool.release(tx, block));
+    pool.freed(lsn, &[block]);
+    pool.wal().checkpoint().unwrap();
+    let free = pool.usage().free;
+    drop(pool.claim(free as usize, Purpose::Reclaim).unwrap());
+    assert_eq!((pool.usage().quarantined, pool.usage().free), (1, free));
+    drop(pool.claim(free as usize + 1, Purpose::Reclaim).unwrap());
+    assert_eq!((pool.usage().quarantined, pool.usage().free), (0, free + 1));
 }
 
 #[test]
