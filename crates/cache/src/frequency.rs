@@ -138,6 +138,9 @@ mod tests {
         assert_eq!(shown(&frequency), (8192, 2560));
         frequency.grow_to(256);
         assert_eq!(shown(&frequency), (8192, 2560), "just enough");
+        let mut other = Frequency::new(100);
+        other.grow_to(256);
+        assert_eq!(shown(&other), shown(&frequency));
         let key = PageKey { ino: Ino(7), generation: 3, block: FileBlock(1) };
         (0..900).for_each(|_| frequency.count(&key));
         frequency.shrink_to(20);

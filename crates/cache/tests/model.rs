@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrace_cache::{BlockCache, DirtyPage, Home, Installed, Lines, Page, PageKey};
+use terrace_cache::{BlockCache, DirtyPage, Home, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey};
 use terrace_format::{FileBlock, Ino};
 use terrace_media::block::AlignedBlock;
 
@@ -285,7 +285,8 @@ fn a_budget_is_that_of_whole_pages_and_none_keeps_nothing() {
     for pages in [1, 5, 1023, 1024, 2048] {
         assert_eq!(BlockCache::new(pages * 4096 + 4095, 1).budget_bytes(), pages * 4096);
     }
-    let cache = BlockCache::new(64 << 20, 1);
+    assert_eq!(LEAST_ADJUSTABLE_BYTES, 64 << 20);
+    let cache = BlockCache::new(LEAST_ADJUSTABLE_BYTES, 1);
     assert_eq!(cache.budget_bytes(), 64 << 20);
     cache.set_budget(128 << 20);
     assert_eq!(cache.budget_bytes(), 128 << 20);

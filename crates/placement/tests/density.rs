@@ -85,7 +85,7 @@ fn taught(class: Class, lives: &[Lives]) -> Density {
 
 fn compare(class: Class, blocks: u64, lives: &[Lives], aging: &str) {
     let (density, rates) = (taught(class, lives), rates(lives));
-    for at in 0..BUCKETS - 1 {
+    for at in 0..BUCKETS {
         let age = begin(at).ceil() as u64;
         let at = bucket(age);
         let expected = index(&rates, at) * weight(blocks) + 1e-6 / begin(at);
@@ -97,12 +97,14 @@ fn compare(class: Class, blocks: u64, lives: &[Lives], aging: &str) {
 #[test]
 fn a_copy_is_worth_the_reads_of_the_best_moment_to_give_up() {
     let lives = |age, reads, ends, waiting| Lives { age, reads, ends, waiting };
-    let kinds: [(&str, Vec<Lives>); 5] = [
+    let kinds: [(&str, Vec<Lives>); 7] = [
         ("a loop", vec![lives(1000, 50, 0, 0)]),
         ("locality", vec![lives(3, 40, 0, 0), lives(90, 4, 1, 0), lives(6000, 1, 20, 0)]),
         ("two rounds", vec![lives(20, 9, 2, 0), lives(5000, 30, 1, 4), lives(70_000, 0, 3, 10)]),
         ("ends alone", vec![lives(64, 0, 10, 0), lives(65, 0, 3, 2)]),
         ("waiting alone", vec![lives(300, 0, 0, 8)]),
+        ("two uses that are worth waiting for", vec![lives(8, 5, 3, 0), lives(14, 20, 0, 0)]),
+        ("reads in the last bucket", vec![lives(1 << 25, 5, 0, 0)]),
     ];
     for (name, lives) in &kinds {
         for blocks in [1, 2, 6, 7, 24, 25, 256] {
@@ -113,7 +115,10 @@ fn a_copy_is_worth_the_reads_of_the_best_moment_to_give_up() {
 
 #[test]
 fn a_copy_of_unknown_class_is_worth_less_with_each_bucket_of_age() {
-    let density = Density::new(LATENCY_NS, TRANSFER_NS);
+    let mut density = Density::new(LATENCY_NS, TRANSFER_NS);
+    // Uses of another class teach nothing of this one.
+    density.used(Class::of(true, 9, None), 100, true);
+    density.learn(std::iter::empty(), 1.0);
     for at in 0..BUCKETS {
         let age = begin(at).ceil() as u64;
         let expected = 1.0 / begin(bucket(age));

@@ -1,10 +1,11 @@
 //! The thresholds, the prior and the packed states by their numbers.
 
 use terrace_placement::Parameters;
-use terrace_placement::decision::Idle;
+use terrace_placement::decision::{Idle, Room};
 use terrace_placement::prior::{Score, family};
-use terrace_placement::spill::Spill;
-use terrace_placement::synchronicity::{Judgement, Synchronicity};
+use terrace_placement::read_frequency::ReadFrequency;
+use terrace_placement::spill::{Spill, last_used};
+use terrace_placement::synchronicity::{Judgement, Synchronicity, WRITE_BACK_TICKS};
 use terrace_placement::threshold::{Dataflow, Flow, Utilisation, Window};
 use terrace_placement::write_size::{Before, Entry};
 
@@ -136,6 +137,7 @@ fn synchronicity_survives_as_a_word() {
         let own = matches!(judgement, Judgement::Synchronous | Judgement::Asynchronous);
         assert_eq!(judgement.is_own(), own, "{judgement:?}");
     }
+    assert_eq!(WRITE_BACK_TICKS, 3000, "half a minute in hundredths of a second");
     assert_eq!(Synchronicity::unpack(0xff << 32).judgement, Judgement::Unjudged);
     let mut state = Synchronicity::default();
     for (expected, judgement) in [
@@ -200,4 +202,17 @@ fn marks_of_huge_tiers_do_not_overflow() {
     let half = u64::MAX / 2;
     assert_eq!(marks.surplus(u64::MAX, u64::MAX), half + 1);
     assert!(marks.is_due(u64::MAX, u64::MAX) && !marks.is_due(u64::MAX, half));
+}
+
+#[test]
+fn bounds_belong_to_the_side_that_the_texts_say() {
+    let p = Parameters::PUBLISHED;
+    assert_eq!([9, 10].map(|free| Room::of(free, 1000, 10, &p)), [Room::Hardly, Room::Some]);
+    let mut reads = ReadFrequency::default();
+    reads.read(5);
+    assert!(!reads.is_dominated(0, 2), "an empty file is never read-dominated");
+    assert_eq!(last_used(1000, 300, 1000, None), 1000, "an atime of this moment");
+    let most = |most_percent| Utilisation { most_percent, ..Utilisation::PUBLISHED };
+    let check = |utilisation| Parameters { utilisation, ..p }.check().is_ok();
+    assert!(check(most(99)) && !check(most(100)));
 }
