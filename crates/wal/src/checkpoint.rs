@@ -158,3 +158,63 @@ impl Wal {
         Ok(position)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::Tx;
+    use std::sync::Arc;
+    use terrace_format::Geometry;
+    use terrace_media::PmMedium;
+    use terrace_media::pm::RecordedPm;
+
+    const UUID: [u8; 16] = [3; 16];
+
+    fn opened() -> (Arc<RecordedPm>, Wal) {
+        let geometry = Geometry::choose(2 << 20, 16).unwrap();
+        let pm = Arc::new(RecordedPm::new(2 << 20));
+        Wal::format(pm.clone() as Arc<dyn PmMedium>, UUID, geometry).unwrap();
+        let wal = Wal::open(pm.clone() as Arc<dyn PmMedium>, UUID, geometry).unwrap().0;
+        (pm, wal)
+    }
+
+    /// Records of one and of two words, in turns, which take 64 and 128 bytes of the ring.
+    fn store(wal: &Wal, number: u64) -> Lsn {
+        let mut tx = Tx::new();
+        let at = wal.geometry.first_pool_block().offset();
+        (0..1 + number % 2 * 4).for_each(|word| tx.write_u64(at.plus(8 * word), number));
+        wal.commit(wal.reserve(tx.record_size()).unwrap(), &tx).unwrap()
+    }
+
+    #[test]
+    fn a_lane_is_settled_up_to_the_first_record_that_is_not_passed() {
+        let (_pm, wal) = opened();
+        let ends: Vec<(Lsn, u64)> = (0..6).map(|number| (store(&wal, number), wal.used_bytes())).collect();
+        let is_used = |lane: &&Lane| {
+            let state = lane.state.lock();
+            state.head != state.tail
+        };
+        let lane = wal.lanes.iter().find(is_used).unwrap();
+        let settled = |lsn| wal.settle(lane, lsn, &mut Vec::new()).unwrap() - lane.state.lock().tail;
+        let mut before = 0;
+        for (lsn, end) in &ends {
+            assert_eq!(settled(*lsn), before, "at the record itself");
+            assert_eq!(settled(Lsn(lsn.0 + 1)), *end, "behind it");
+            before = *end;
+        }
+        assert_eq!((settled(Lsn(0)), settled(Lsn(u64::MAX))), (0, before));
+    }
+
+    #[test]
+    fn each_checkpoint_has_the_next_number() {
+        let (_pm, wal) = opened();
+        let first = wal.checkpoint.lock().current.sequence;
+        for number in 1..4 {
+            store(&wal, number);
+            wal.checkpoint().unwrap();
+            let state = wal.checkpoint.lock();
+            assert_eq!((state.current.sequence, state.current.lsn), (first + number, wal.next_lsn()));
+        }
+    }
+}

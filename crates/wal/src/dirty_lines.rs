@@ -73,4 +73,20 @@ mod tests {
         dirty.take(&mut taken);
         assert!(taken.is_empty());
     }
+
+    #[test]
+    fn lines_anywhere_are_noted_and_few_of_them_twice() {
+        let mut dirty = DirtyLines::default();
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            dirty.note(PmOffset(1 << 40), 1);
+            dirty.note(PmOffset((1 << 40) + 130), 1);
+        }
+        dirty.take(&mut taken);
+        assert_eq!(taken, [1 << 40, (1 << 40) + 128].map(PmOffset), "each once");
+        // The line for which the places stand when they are empty.
+        dirty.note(PmOffset(8), 8);
+        dirty.take(&mut taken);
+        assert_eq!(taken, [PmOffset(0)]);
+    }
 }
