@@ -179,7 +179,7 @@ mod tests {
         (pm, wal)
     }
 
-    /// Records of one and of two words, in turns, which take 64 and 128 bytes of the ring.
+    /// Records of one and of five words, in turns, which take 64 and 128 bytes of the ring.
     fn store(wal: &Wal, number: u64) -> Lsn {
         let mut tx = Tx::new();
         let at = wal.geometry.first_pool_block().offset();

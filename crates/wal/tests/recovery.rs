@@ -2,11 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
+use terrace_format::checkpoint::Checkpoint;
+use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_format::{Geometry, PmOffset};
 use terrace_media::PmMedium;
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{CrashSnapshot, RecordedPm};
 use terrace_runtime::sync::Mutex;
+use terrace_wal::recovery::read_checkpoint;
 use terrace_wal::{Tx, Wal};
 
 const UUID: [u8; 16] = [3; 16];
@@ -59,5 +62,69 @@ fn records_are_durable_before_they_are_replayed() {
                 assert_eq!(one, other, "half a transaction");
             }
         }
+    }
+}
+
+#[test]
+fn recovery_goes_on_behind_the_last_record_and_the_last_checkpoint() {
+    let pm = Arc::new(RecordedPm::new(2 << 20));
+    Wal::format(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
+    let mut last = read_checkpoint(&*pm, &UUID, &geometry()).unwrap().point;
+    for round in 1..4 {
+        let wal = open(&pm);
+        let now = read_checkpoint(&*pm, &UUID, &geometry()).unwrap().point;
+        assert_eq!((now.sequence, now.epoch, wal.epoch()), (last.sequence + 1, last.epoch + 1, now.epoch));
+        assert_eq!((now.lsn, now.clean), (wal.next_lsn(), false));
+        assert!(now.lsn > last.lsn, "round {round}");
+        last = now;
+        let mut tx = Tx::new();
+        tx.write_u64(words()[0], round);
+        let committed = wal.commit(wal.reserve(256).unwrap(), &tx).unwrap();
+        assert!(committed >= last.lsn);
+        last.lsn = committed;
+    }
+}
+
+#[test]
+fn the_copy_with_the_larger_number_is_the_checkpoint() {
+    let pm = Arc::new(RecordedPm::new(2 << 20));
+    Wal::format(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
+    let point = read_checkpoint(&*pm, &UUID, &geometry()).unwrap().point;
+    for (numbers, expected) in [([5, 6], 1), ([6, 5], 0), ([6, 6], 0)] {
+        for (copy, sequence) in CHECKPOINT_COPIES.into_iter().zip(numbers) {
+            let point = Checkpoint { sequence, ..point.clone() };
+            pm.write(copy.offset(), &point.encode(&UUID)).unwrap();
+        }
+        let found = read_checkpoint(&*pm, &UUID, &geometry()).unwrap();
+        assert_eq!((found.copy, found.point.sequence, found.warnings.len()), (expected, 6, 0));
+    }
+}
+
+#[test]
+fn records_are_found_in_every_lap_of_the_ring() {
+    let pm = Arc::new(RecordedPm::new(2 << 20));
+    Wal::format(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
+    let lap = geometry().lane_size / 64;
+    let mut wal = open(&pm);
+    let mut value = 0;
+    let mut store = |wal: &Wal| {
+        value += 1;
+        let mut tx = Tx::new();
+        tx.write_u64(words()[0], value);
+        wal.commit(wal.reserve(256).unwrap(), &tx).unwrap();
+        value
+    };
+    for _ in 0..5 {
+        (0..lap / 2 + 7).for_each(|_| _ = store(&wal));
+        wal.checkpoint().unwrap();
+        (0..4).for_each(|_| _ = store(&wal));
+        let last = store(&wal);
+        drop(wal);
+        // What the records stored is lost, the records are not.
+        pm.write(words()[0], &[0; 8]).unwrap();
+        let (again, report) = Wal::open(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
+        assert_eq!((report.records_replayed, report.bytes_replayed), (5, 5 * 64));
+        assert_eq!(pm.load_u64(words()[0]).unwrap(), last);
+        wal = again;
     }
 }
