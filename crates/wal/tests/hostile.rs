@@ -176,3 +176,40 @@ fn random_lanes_and_checkpoints() {
     }
     assert!(opened > 20, "{opened}");
 }
+
+#[test]
+fn a_record_behind_a_hole_is_evidence_if_its_number_is_possible_and_later() {
+    let first = geometry().first_pool_block().offset().0;
+    for (lsn, refused) in [(4, false), (5, true), (6, true), ((1 << 62) - 1, true), (1 << 62, false)] {
+        let pm = with_checkpoint(&sound());
+        record(&pm, (0, 64), lsn, &[], &[(first, &[1; 8])]);
+        assert_eq!(open(&pm).is_err(), refused, "LSN {lsn}");
+    }
+}
+
+#[test]
+fn a_refusal_tells_how_many_records_lie_behind_the_damage() {
+    let first = geometry().first_pool_block().offset().0;
+    let pm = with_checkpoint(&sound());
+    let ring_bytes = record(&pm, (0, 128), 6, &[], &[(first, &[1; 100])]);
+    record(&pm, (0, 128 + ring_bytes.next_multiple_of(64)), 7, &[], &[(first, &[1; 8])]);
+    let Err(Error::Refused(text)) = open(&pm) else { panic!("not refused") };
+    assert!(text.contains("damaged at position 0: 2 valid records lie behind it (LSN 6 to 7)"), "{text}");
+}
+
+#[test]
+fn a_last_record_with_a_wrong_bit_counts_where_its_change_is_in_place() {
+    let first = geometry().first_pool_block().offset();
+    for (in_place, text) in [(true, "its change is in place"), (false, "whole but for one bit")] {
+        let pm = with_checkpoint(&sound());
+        record(&pm, (0, 0), 6, &[], &[(first.0, &[7; 8])]);
+        pm.write(geometry().lane_offset(0).plus(HEADER_SIZE as u64 + 8), &[6]).unwrap();
+        if in_place {
+            pm.write(first, &[7; 8]).unwrap();
+        }
+        let (wal, report) = open(&pm).unwrap();
+        assert_eq!(report.records_replayed, u64::from(in_place));
+        assert!(report.warnings.iter().any(|warning| warning.contains(text)), "{:?}", report.warnings);
+        assert_eq!(wal.next_lsn(), Lsn(if in_place { 7 } else { 6 }));
+    }
+}
