@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::checksum::record_seed;
 use terrace_format::geometry::CHECKPOINT_COPIES;
-use terrace_format::record::{HEADER_SIZE, seal};
+use terrace_format::record::{HEADER_SIZE, Witness, seal};
 use terrace_format::{Geometry, Lsn, PmBlock, PmOffset};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
@@ -42,6 +42,17 @@ fn record(
     checks: &[(u64, u32, u32)],
     writes: &[(u64, &[u8])],
 ) -> u64 {
+    witnessing(pm, (lane, position), (lsn, 0), checks, writes)
+}
+
+/// The same, of a record that tells how far a lane had got.
+fn witnessing(
+    pm: &RecordedPm,
+    (lane, position): (u32, u64),
+    (lsn, witness): (u64, u64),
+    checks: &[(u64, u32, u32)],
+    writes: &[(u64, &[u8])],
+) -> u64 {
     let mut bytes = vec![0; HEADER_SIZE];
     for (offset, length, crc) in checks {
         bytes.extend_from_slice(&offset.to_le_bytes());
@@ -54,7 +65,7 @@ fn record(
         bytes.resize(bytes.len().next_multiple_of(8), 0);
     }
     let seed = record_seed(&UUID, lane, position, 2);
-    seal(&mut bytes, Lsn(lsn), writes.len() as u16, checks.len() as u16, seed, 0);
+    seal(&mut bytes, Lsn(lsn), writes.len() as u16, checks.len() as u16, seed, witness);
     let g = geometry();
     for (index, byte) in bytes.iter().enumerate() {
         let at = g.lane_offset(lane).plus(position.wrapping_add(index as u64) % g.lane_size);
@@ -211,5 +222,36 @@ fn a_last_record_with_a_wrong_bit_counts_where_its_change_is_in_place() {
         assert_eq!(report.records_replayed, u64::from(in_place));
         assert!(report.warnings.iter().any(|warning| warning.contains(text)), "{:?}", report.warnings);
         assert_eq!(wal.next_lsn(), Lsn(if in_place { 7 } else { 6 }));
+    }
+}
+
+#[test]
+fn a_wrong_bit_is_looked_for_in_every_lap_but_in_no_clean_pool() {
+    let first = geometry().first_pool_block().offset();
+    for (lap, clean) in [(0, false), (9, false), (0, true), (9, true)] {
+        let tail = lap * geometry().lane_size;
+        let pm = with_checkpoint(&Checkpoint { tails: vec![tail, 64], clean, ..sound() });
+        record(&pm, (0, tail), 6, &[], &[(first.0, &[7; 8])]);
+        pm.write(geometry().lane_offset(0).plus(HEADER_SIZE as u64 + 8), &[6]).unwrap();
+        let report = open(&pm).unwrap().1;
+        assert_eq!(report.warnings.is_empty(), clean, "lap {lap}: {:?}", report.warnings);
+    }
+}
+
+/// The data that the last record names is wrong: only another lane's record can tell that it was durable all the same.
+#[test]
+fn a_last_record_without_its_data_counts_only_if_another_lane_tells_of_it() {
+    let first = geometry().first_pool_block().offset();
+    for told in [false, true] {
+        let pm = with_checkpoint(&sound());
+        let end = record(&pm, (0, 0), 6, &[], &[(first.0, &[1; 8])]);
+        let data = [(first.0 + 4096, 64, 0xbad)];
+        let end = end + record(&pm, (0, end), 7, &data, &[(first.0 + 8, &[2; 8])]);
+        let witness = if told { Witness { lane: 0, position: end }.encode() } else { 0 };
+        witnessing(&pm, (1, 64), (8, witness), &[], &[(first.0 + 16, &[3; 8])]);
+        let report = open(&pm).unwrap().1;
+        assert_eq!(report.records_replayed, if told { 3 } else { 2 });
+        let found = [0, 8, 16].map(|at| pm.load_u64(first.plus(at)).unwrap() & 0xff);
+        assert_eq!(found, [1, if told { 2 } else { 0 }, 3]);
     }
 }
