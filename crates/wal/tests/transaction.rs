@@ -169,3 +169,28 @@ fn a_checkpoint_may_wait_until_all_lanes_are_full() {
     assert_eq!(most, all - 128 * u64::from(geometry().lane_count));
     assert!((2..=4).contains(&moves), "{moves} moves");
 }
+
+#[test]
+fn every_lane_can_be_taken_by_each_thread_and_nothing_stays_reserved() {
+    let pm = formatted();
+    let wal = Arc::new(open(&pm));
+    let lanes = geometry().lane_count;
+    // Threads begin their search at different lanes.
+    for round in 0..u64::from(lanes) {
+        let wal = Arc::clone(&wal);
+        let run = move || {
+            let opens: Vec<_> = (0..lanes).map(|_| wal.begin(wal.reserve(64).unwrap()).unwrap()).collect();
+            assert!(wal.try_begin(64).unwrap().is_none(), "all lanes are taken");
+            for open in opens {
+                let mut tx = Tx::new();
+                tx.write_u64(area(), round);
+                open.commit(&tx).unwrap();
+            }
+            wal.try_begin(64).unwrap().unwrap().commit(&Tx::new()).unwrap();
+            drop(wal.try_begin(64).unwrap());
+            assert_eq!(wal.reserved_bytes(), 0);
+        };
+        terrace_runtime::thread::spawn("lanes", run).unwrap().join().unwrap();
+    }
+    assert_eq!(wal.used_bytes(), 64 * u64::from(lanes) * u64::from(lanes + 1));
+}
