@@ -93,8 +93,17 @@ impl Model {
 
     /// Without a promise: a claim that is used in part, or not at all.
     fn claim(&self) {
-        let Some(run) = self.space.allocate(&[DEVICE], 1 + below(5)).unwrap() else { return };
-        self.take(run);
+        let want = 1 + below(5);
+        let mut runs = match below(2) {
+            0 => Vec::from_iter(self.space.allocate(&[DEVICE], want).unwrap()),
+            _ => self.space.allocate_runs(&[DEVICE], want, false).unwrap(),
+        };
+        runs.iter().for_each(|run| self.take(*run));
+        let Some(run) = runs.pop() else { return };
+        for other in runs {
+            self.let_go(other);
+            self.space.release_claim(other);
+        }
         let spare = DeviceRun { start: run.start.plus(1), length: run.length - 1, ..run };
         if spare.length > 0 {
             self.let_go(spare);
