@@ -1,0 +1,171 @@
+//! Leaves that lie below PM: found by their keys, named by their parents, read from copies (docs/decisions/0014).
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
+
+mod common;
+
+use common::{VecPm, apply, format, mount};
+use std::sync::Arc;
+use terrace_catalog::{Catalog, ChunkSpace, PageCopy};
+use terrace_format::below::{Below, Identity, is_below};
+use terrace_format::keys::{Key, Kind};
+use terrace_format::{DeviceBlock, DeviceId, PmBlock};
+use terrace_media::PmMedium;
+use terrace_wal::{Error, PageBelow, Tx};
+
+/// Keys that differ late have long separators, so that inner pages hold few.
+fn key(number: u32) -> Key {
+    let mut sub = vec![b'x'; 240];
+    sub.extend_from_slice(&number.to_be_bytes());
+    Key::new(1, Kind::Xattr, &sub)
+}
+
+/// A tree of at least three levels, of `count` keys, and its shard.
+fn deep(count: u32) -> (Arc<dyn PmMedium>, Catalog, u32) {
+    let pm: Arc<dyn PmMedium> = VecPm::new(16 << 20);
+    format(&pm);
+    let catalog = mount(&pm).unwrap();
+    let shard = catalog.shard_of(1);
+    for number in 0..count {
+        apply(&catalog, &[shard], |guard, tx| guard.put(tx, &key(number), &number.to_be_bytes())).unwrap();
+    }
+    (pm, catalog, shard)
+}
+
+fn below(number: u32) -> u64 {
+    Below::new(DeviceId(0), DeviceBlock(u64::from(number) + 1), 7, false).encode()
+}
+
+fn location(catalog: &Catalog, shard: u32, number: u32) -> Option<u64> {
+    catalog.read(shard).reader().leaf_location(shard, &key(number).0).unwrap()
+}
+
+/// Names another place for the leaf of a key; the place before.
+fn relocate(catalog: &Catalog, shard: u32, number: u32, new: u64) -> u64 {
+    let old = location(catalog, shard, number).unwrap();
+    let set = |expected: u64, new: u64| {
+        apply(catalog, &[shard], |guard, tx| {
+            Ok(guard.set_leaf_location(tx, shard, &key(number).0, expected, new)?)
+        })
+        .unwrap()
+    };
+    assert!(!set(old + 1, new), "it lies elsewhere");
+    assert!(set(old, new));
+    old
+}
+
+fn words_below(catalog: &Catalog, shard: u32) -> Vec<u64> {
+    let mut words = Vec::new();
+    catalog.read(shard).reader().leaves_below(shard, &mut |word| words.push(word)).unwrap();
+    words.sort_unstable();
+    words
+}
+
+#[test]
+fn a_tree_without_inner_pages_names_no_leaf() {
+    let (_pm, catalog, shard) = deep(0);
+    assert_eq!((location(&catalog, shard, 0), words_below(&catalog, shard)), (None, vec![]));
+    let (_pm, catalog, shard) = deep(3);
+    assert_eq!((location(&catalog, shard, 0), words_below(&catalog, shard)), (None, vec![]));
+    let moved = apply(&catalog, &[shard], |guard, tx| {
+        Ok(guard.set_leaf_location(tx, shard, &key(0).0, 0, below(0))?)
+    });
+    assert!(!moved.unwrap(), "a root stays in PM");
+    let guard = catalog.read(shard);
+    assert_eq!(guard.reader().leaf_below(&key(0), &key(3)).unwrap(), None);
+    assert_eq!(guard.reader().leaf_range(shard, &key(0).0).unwrap(), (vec![], None));
+}
+
+#[test]
+fn leaves_of_a_deep_tree_are_told_apart_by_their_ranges() {
+    const COUNT: u32 = 1500;
+    let (_pm, catalog, shard) = deep(COUNT);
+    let guard = catalog.read(shard);
+    let reader = guard.reader();
+    let (mut ranges, mut locations) = (Vec::new(), Vec::new());
+    for number in 0..COUNT {
+        let (low, high) = reader.leaf_range(shard, &key(number).0).unwrap();
+        assert!(low <= key(number).0 && high.as_ref().is_none_or(|high| key(number).0 < *high));
+        let word = reader.leaf_location(shard, &key(number).0).unwrap().unwrap();
+        assert!(!is_below(word));
+        if ranges.last() != Some(&(low.clone(), high.clone())) {
+            ranges.push((low, high));
+            locations.push(word);
+        }
+        assert_eq!(locations.last(), Some(&word), "one leaf for one range");
+    }
+    assert!(ranges.len() > 50, "{} leaves", ranges.len());
+    assert!(ranges[0].0.is_empty() && ranges[ranges.len() - 1].1.is_none());
+    assert!(ranges.windows(2).all(|pair| pair[0].1.as_ref() == Some(&pair[1].0)), "side by side");
+    locations.sort_unstable();
+    locations.dedup();
+    assert_eq!(locations.len(), ranges.len());
+}
+
+#[test]
+fn leaves_below_are_found_by_the_keys_that_they_may_hold() {
+    const COUNT: u32 = 1500;
+    let (_pm, catalog, shard) = deep(COUNT);
+    let find =
+        |first: u32, last: u32| catalog.read(shard).reader().leaf_below(&key(first), &key(last)).unwrap();
+    assert_eq!((find(0, COUNT), words_below(&catalog, shard)), (None, vec![]));
+    let chosen = [0, 700, COUNT - 1];
+    let places = chosen.map(|number| relocate(&catalog, shard, number, below(number)));
+    assert_eq!(words_below(&catalog, shard), chosen.map(below));
+    for number in chosen {
+        let (low, high) = catalog.read(shard).reader().leaf_range(shard, &key(number).0).unwrap();
+        let found = find(number, number).unwrap();
+        assert!(found >= low && found <= key(number).0);
+        assert_eq!(location(&catalog, shard, number), Some(below(number)));
+        let read = catalog.read(shard).reader().get(&key(number));
+        assert!(matches!(read, Err(Error::PageBelow(page)) if matches!(*page, PageBelow::Leaf { .. })));
+        // Keys before it, and behind it, are in PM.
+        let first = (0..COUNT).find(|at| key(*at).0 >= low).unwrap();
+        let end = (0..COUNT).find(|at| high.as_ref().is_some_and(|high| key(*at).0 >= *high));
+        if first > 20 {
+            assert_eq!(find(first - 20, first - 1), None, "before {number}");
+            assert!(find(first - 20, first).is_some());
+        }
+        if let Some(end) = end {
+            assert_eq!(find(end, end + 20), None, "behind {number}");
+            assert!(find(end - 1, end + 20).is_some());
+        }
+    }
+    for (number, place) in chosen.into_iter().zip(places) {
+        assert_eq!(relocate(&catalog, shard, number, place), below(number));
+    }
+    assert_eq!(words_below(&catalog, shard), []);
+    assert!(catalog.read(shard).reader().get(&key(700)).unwrap().is_some());
+}
+
+#[test]
+fn a_leaf_below_is_read_from_its_copy_while_somebody_holds_it() {
+    let (pm, catalog, shard) = deep(300);
+    let catalog = Arc::new(catalog);
+    let space = ChunkSpace::new(Arc::clone(&catalog), &[(DeviceId(0), 1000)]);
+    let copy_of = |place: u64, word: u64| {
+        let mut bytes = [0; 4096];
+        pm.read(PmBlock(place).offset(), &mut bytes).unwrap();
+        let run = space.allocate(&[DeviceId(0)], 1).unwrap().unwrap();
+        let identity = Identity::Catalog { shard };
+        Arc::new(PageCopy { identity, location: word, bytes, pin: space.pin(run) })
+    };
+    let numbers = [10, 200];
+    let copies =
+        numbers.map(|number| copy_of(relocate(&catalog, shard, number, below(number)), below(number)));
+    let read = |number: u32| catalog.read(shard).reader().get(&key(number)).ok().flatten();
+    let value = |number: u32| Some(number.to_be_bytes().to_vec());
+    assert_eq!(numbers.map(read), [None, None]);
+    copies.iter().for_each(|copy| catalog.aside().put(copy));
+    assert_eq!(numbers.map(read), numbers.map(value));
+    // Who changes something does not start from a copy.
+    let guard = catalog.write(&[shard]);
+    assert!(guard.reader(&Tx::new()).get(&key(10)).is_err());
+    drop(guard);
+    let [first, second] = copies;
+    catalog.aside().forget(first.identity, first.location);
+    assert_eq!(numbers.map(read), [None, value(200)]);
+    catalog.aside().put(&first);
+    assert!(catalog.aside().get(second.identity, first.location).is_some());
+    drop(second);
+    assert_eq!(numbers.map(read), [value(10), None]);
+}
