@@ -356,3 +356,20 @@ fn block_numbers_outside_the_pool_are_damage_in_leaves_and_direct_pointers() {
         }
     });
 }
+
+#[test]
+fn the_next_mapped_block_is_before_the_end_of_the_range() {
+    for_each_map(0..1, |row, seed| {
+        let mut world = world(row, seed);
+        let inode = world.inode(1);
+        world.ensure_nodes(1, 600, 1).unwrap();
+        let mapping = Mapping::written(PmBlock(50));
+        let mut tx = Tx::new();
+        world.map.set(&mut tx, &inode, FileBlock(600), &[Some(mapping)]).unwrap();
+        let reservation = world.wal.reserve(tx.record_size()).unwrap();
+        world.wal.commit(reservation, &tx).unwrap();
+        let next = |from, to| world.map.next_mapped(&inode, FileBlock(from), FileBlock(to)).unwrap();
+        assert_eq!([next(9, 600), next(600, 600), next(601, u64::MAX)], [None; 3]);
+        assert_eq!([next(9, 601), next(600, 601)], [Some((FileBlock(600), mapping)); 2]);
+    });
+}
