@@ -150,14 +150,16 @@ fn a_write_up_to_the_end_of_a_page_asks_nothing_of_the_next() {
 }
 
 #[test]
-fn a_replayed_write_up_to_the_end_of_a_page_leaves_the_next_covered() {
-    let (pm, wal) = formatted();
-    make(&wal, 0..3);
-    (0..2).for_each(|_| _ = round(&wal));
-    change(&wal, page(1), 4088).unwrap();
-    drop(wal);
-    let (pm, _wal) = reopened(&pm);
-    assert_eq!([0, 1, 2].map(|index| is_covered(&pm, index)), [true, false, true]);
+fn a_replayed_write_opens_its_page_and_leaves_the_next_covered() {
+    for at in [0, 4088] {
+        let (pm, wal) = formatted();
+        make(&wal, 0..3);
+        (0..2).for_each(|_| _ = round(&wal));
+        change(&wal, page(1), at).unwrap();
+        drop(wal);
+        let (pm, _wal) = reopened(&pm);
+        assert_eq!([0, 1, 2].map(|index| is_covered(&pm, index)), [true, false, true], "at {at}");
+    }
 }
 
 #[test]
