@@ -2,7 +2,7 @@
 //! holds the CRC32C of its content up to the end of the file. It is stored in the transaction that gives the block to the
 //! file, and judged whenever the block's content is used: by reads, by changes of a part of it, and before it moves below.
 //!
-//! Invariant: covered bytes are never stored to in place. An append stores behind them and extends the checksum in the
+//! Invariant: covered bytes of a sound block are never stored to in place. An append stores behind them and extends the checksum in the
 //! transaction that raises the size; whatever changes a covered byte takes a new block. So after a crash the checksum in the
 //! table is that of the bytes that it covers, whichever of the two transactions was the last. Blocks without a checksum: those
 //! that are unwritten, hold some lines only, or got their last line by a small write.
@@ -43,6 +43,13 @@ impl Fs {
     pub(crate) fn matches(&self, pm: PmBlock, content: &[u8]) -> FsResult<bool> {
         let checksum = self.blocks.checksum(pm)?;
         Ok(checksum.is_none_or(|c| crc32c(content.get(..c.covered()).unwrap_or(content)) == c.crc()))
+    }
+
+    /// Whether a block matches its checksum. The caller holds the inode's lock.
+    pub(crate) fn is_sound(&self, pm: PmBlock) -> FsResult<bool> {
+        let mut content = [0; BLOCK];
+        self.pm.read(pm.offset(), &mut content)?;
+        self.matches(pm, &content)
     }
 
     fn judge(&self, pm: PmBlock, content: &[u8]) -> FsResult<()> {

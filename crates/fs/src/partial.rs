@@ -152,7 +152,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Reads a partial block from byte `skip` on, merged. Looks at the lower tier only for lines that PM lacks.
+    /// Reads a block from byte `skip` on: a whole one judged by its checksum, a partial one merged. Looks at the lower tier
+    /// only for lines that PM lacks.
     pub(crate) fn read_shadow(
         &self,
         op: &mut Op,
@@ -162,6 +163,9 @@ impl Fs {
         target: &mut [u8],
     ) -> Attempt<()> {
         let end = skip + target.len();
+        if shadow.lines.is_full() {
+            return Ok(self.read_data(shadow.pm, skip as u64, target)?);
+        }
         if shadow.lines.contains(LineMask::touching(skip, end)) {
             self.pm.read(shadow.pm.offset().plus(skip as u64), target)?;
             return Ok(());

@@ -875,10 +875,13 @@ impl Fs {
             && let Some(checksum) = self.blocks.checksum(block)?
         {
             let longer = if checksum.covered() == first { checksum.append(&bytes) } else { None };
-            if longer.is_none() {
+            if longer.is_some() {
+                self.blocks.set_checksum(&mut staged.tx, block, owner, longer);
+            } else if data.is_some() || self.is_sound(block)? {
                 return Ok(false);
             }
-            self.blocks.set_checksum(&mut staged.tx, block, owner, longer);
+            // Zeros past the end go into a damaged block as it is: it stays damaged, and what follows it in the file can
+            // become durable.
         }
         staged.store_later(block, first, bytes);
         Ok(true)

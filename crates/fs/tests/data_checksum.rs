@@ -12,11 +12,12 @@ use terrace_check::Code;
 use terrace_format::table::{Entry, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock, PmOffset};
 use terrace_fs::{
-    Allocate, FormatOptions, Fs, FsResult, MountOptions, PolicyKind, SetAttributes, Wait, WriteFlags, format,
-    read_superblock,
+    Allocate, FormatOptions, Fs, FsResult, InPlace, MountOptions, PolicyKind, SetAttributes, Wait,
+    WriteFlags, format, read_superblock,
 };
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
+use terrace_placement::Home;
 
 const W: Wait = Wait::Allowed;
 const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
@@ -29,6 +30,11 @@ fn checksummed() -> FormatOptions {
 fn options() -> MountOptions {
     // Nothing moves that a test does not move.
     MountOptions { policy: Some(PolicyKind::Static), ..Default::default() }
+}
+
+/// Writes without O_SYNC wait in DRAM.
+fn in_dram() -> MountOptions {
+    MountOptions { home: Some(Home::Block), buffer_bytes: 1 << 20, ..options() }
 }
 
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
@@ -53,6 +59,13 @@ impl World {
             world.write(0, &pattern(size, 1))?;
         }
         Ok(world)
+    }
+
+    fn mounted_again(mut self, options: MountOptions) -> FsResult<World> {
+        self.fs.unmount()?;
+        self.fs = self.pool.mount_with(options);
+        self.fs.lookup(ROOT, b"file")?;
+        Ok(self)
     }
 
     fn write(&mut self, offset: usize, data: &[u8]) -> FsResult<()> {
@@ -258,6 +271,69 @@ fn damaged_data_does_not_move_below() -> FsResult<()> {
     world.write(16_384, &pattern(4096, 7))?;
     world.fs.sync_to(1, &mut |_| {})?;
     assert_eq!(world.pool.check().summary.pm_blocks.files, 0);
+    world.compare();
+    Ok(())
+}
+
+/// A part of a block that waits in DRAM would be put beside damaged bytes, and go below with them.
+#[test]
+fn damaged_data_does_not_come_into_dram() -> FsResult<()> {
+    let mut world = World::new(12_288)?.mounted_again(in_dram())?;
+    world.damage(5000, 2);
+    is_eio(world.fs.write(world.ino, 4200, &[1; 100], WriteFlags::default(), W));
+    is_eio(world.read(4096, 4096));
+    world.fs.write(world.ino, 8200, &[2; 100], WriteFlags::default(), W)?;
+    world.expected[8200..8300].fill(2);
+    world.fs.fsync(world.ino, false, W)?;
+    is_eio(world.read(4096, 4096));
+    // All of it written, it is sound.
+    world.fs.write(world.ino, 4096, &[3; 4096], WriteFlags::default(), W)?;
+    world.expected[4096..8192].fill(3);
+    world.fs.fsync(world.ino, false, W)?;
+    world.compare();
+    Ok(())
+}
+
+/// The tail that a write further on makes zeros: in a damaged block it hinders no fsync.
+#[test]
+fn a_damaged_last_block_hinders_nothing_behind_it() -> FsResult<()> {
+    let mut world = World::new(5000)?;
+    world.set_size(4500)?;
+    let mut world = world.mounted_again(in_dram())?;
+    // Past the end, where nobody sees it.
+    world.damage(4700, 8);
+    world.fs.write(world.ino, 12_288, &[7; 8192], WriteFlags::default(), W)?;
+    world.fs.fsync(world.ino, false, W)?;
+    let mut world = world.mounted_again(options())?;
+    is_eio(world.read(4096, 400));
+    assert_eq!(world.read(12_288, 8192)?, [7; 8192]);
+    assert_eq!(world.read(8192, 4096)?, [0; 4096]);
+    world.write(4096, &pattern(4096, 2))?;
+    world.expected.resize(12_288, 0);
+    world.expected.resize(20_480, 7);
+    world.compare();
+    Ok(())
+}
+
+/// The copy below of a block that rotted in PM may be the last one that is sound.
+#[test]
+fn damaged_data_is_not_written_over_its_copy_below() -> FsResult<()> {
+    let in_place = InPlace { extent_blocks: 2, one_of: 1 };
+    let options = MountOptions { in_place, ..options() };
+    let mut world = World::new(40_960)?.mounted_again(options.clone())?;
+    world.fs.sync_to(1, &mut |_| {})?;
+    let below = world.pool.device.visible_image().to_bytes();
+    world.write(8192, &pattern(4096, 6))?;
+    world.damage(8200, 1);
+    assert!(world.fs.sync_to(1, &mut |_| {}).is_err());
+    let now = world.pool.device.visible_image().to_bytes();
+    let old = pattern(40_960, 1)[8192..12_288].to_vec();
+    let place = below.chunks(4096).position(|block| block == old).unwrap();
+    assert!(now[place * 4096..][..4096] == old, "the copy below was written over");
+    // Sound, it goes there.
+    world.damage(8200, 1);
+    world.fs.sync_to(1, &mut |_| {})?;
+    assert!(world.fs.status()?.migration.in_place_bytes > 0);
     world.compare();
     Ok(())
 }

@@ -31,6 +31,8 @@ pub(crate) struct Holds {
     held: Arc<Held>,
     user: u32,
     bytes: Vec<u8>,
+    /// How many of them count.
+    counted: usize,
     /// Not all were taken.
     is_cut: bool,
 }
@@ -44,18 +46,24 @@ impl Held {
     /// Copies a user's bytes, or the first `least` and [`SHARE`] more where there is no room for all.
     pub(crate) fn hold(self: &Arc<Self>, user: u32, bytes: &[u8], least: usize) -> Holds {
         let whole = bytes.len();
-        let taken = {
+        let (taken, counted) = {
             let mut users = self.users.lock();
             let free = self.most.saturating_sub(users.values().sum());
             let own = users.entry(user).or_insert(0);
             let fits = *own + bytes.len() <= free;
             let taken = if fits { bytes.len() } else { bytes.len().min(least.saturating_add(SHARE)) };
-            *own += taken;
-            taken
+            // Of a request that does not fit no more is held than its thread costs anyway. If that counted, a user with
+            // enough threads would leave no room to others.
+            let counted = if fits { taken } else { 0 };
+            *own += counted;
+            if *own == 0 {
+                users.remove(&user);
+            }
+            (taken, counted)
         };
         let bytes = bytes.get(..taken).unwrap_or_default().to_vec();
         let is_cut = taken < whole;
-        Holds { held: Arc::clone(self), user, bytes, is_cut }
+        Holds { held: Arc::clone(self), user, bytes, counted, is_cut }
     }
 }
 
@@ -75,7 +83,7 @@ impl Drop for Holds {
     fn drop(&mut self) {
         let mut users = self.held.users.lock();
         if let Some(own) = users.get_mut(&self.user) {
-            *own = own.saturating_sub(self.bytes.len());
+            *own = own.saturating_sub(self.counted);
             if *own == 0 {
                 users.remove(&self.user);
             }
@@ -100,6 +108,9 @@ mod tests {
         assert!(first.iter().all(|holds| holds.bytes().len() >= SHARE));
         let second = held.hold(2, &data, 0);
         assert_eq!(second.bytes().len(), MIB, "another user has room");
+        let more: Vec<Holds> = (0..3000).map(|_| held.hold(1, &data, 0)).collect();
+        assert_eq!(held.hold(2, &data, 0).bytes().len(), MIB, "however many threads the first has");
+        drop(more);
         // What was written already comes with it.
         assert_eq!(held.hold(1, &data, 5 * SHARE).bytes().len(), 6 * SHARE);
         assert_eq!(held.hold(1, &data, usize::MAX).bytes().len(), MIB, "that cannot be cut");

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, HashMap};
 use terrace_catalog::{DeviceRun, Pin, cold_map};
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
-use terrace_format::{DeviceId, FileBlock, Ino};
+use terrace_format::{BLOCK_SIZE, DeviceId, FileBlock, Ino};
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
@@ -87,7 +87,14 @@ impl Fs {
     ) -> (u64, Vec<Candidate<'a>>) {
         let mut of_device: BTreeMap<DeviceId, (Vec<Candidate<'a>>, Vec<DeviceRun>)> = BTreeMap::new();
         let mut rest = Vec::new();
+        let mut scratch = [0; BLOCK_SIZE as usize];
         for candidate in candidates {
+            // What cannot be copied must not go over a copy that may be sound.
+            if let Err(error) = self.copy_content(&candidate, &mut scratch) {
+                self.refuse(candidate.pm);
+                trouble.get_or_insert(error);
+                continue;
+            }
             match places.of.get(&(candidate.ino, candidate.block)) {
                 Some(place) => {
                     let (list, runs) = of_device.entry(place.device).or_default();
