@@ -299,7 +299,7 @@ fn damaged_data_does_not_come_into_dram() -> FsResult<()> {
 fn a_damaged_last_block_hinders_nothing_behind_it() -> FsResult<()> {
     let mut world = World::new(5000)?;
     world.set_size(4500)?;
-    let mut world = world.mounted_again(in_dram())?;
+    let world = world.mounted_again(in_dram())?;
     // Past the end, where nobody sees it.
     world.damage(4700, 8);
     world.fs.write(world.ino, 12_288, &[7; 8192], WriteFlags::default(), W)?;
