@@ -1,5 +1,6 @@
 //! Which process has a pool, and whether it is about to end.
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -12,15 +13,30 @@ const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 /// The process that has the lock of a pool's file, as every daemon has as long as it lives. `None` also where the kernel does
 /// not show it: in another PID namespace.
 pub fn lock_owner(pool: &Path) -> Option<u32> {
-    let inode = fs::metadata(pool).ok()?.ino();
-    owner_in(&fs::read_to_string("/proc/locks").ok()?, inode).next()
+    let found = fs::metadata(pool).ok()?;
+    holder_in(&fs::read_to_string("/proc/locks").ok()?, (found.dev(), found.ino()))
+}
+
+/// The first owner of a lock of a file's inode number that has the file itself open.
+fn holder_in(text: &str, file: (u64, u64)) -> Option<u32> {
+    owner_in(text, file.1).find(|pid| may_have_open(*pid, file))
+}
+
+/// Whether a process has a file open, by device and inode; also where its descriptors are not shown.
+fn may_have_open(pid: u32, file: (u64, u64)) -> bool {
+    // Of descriptors in file systems whose server does not answer what the kernel knows.
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
+    let stats = entries.flatten().filter_map(|entry| statx(CWD, entry.path(), flags, StatxFlags::INO).ok());
+    let mut shown = stats.map(|s| (makedev(s.stx_dev_major, s.stx_dev_minor), s.stx_ino)).peekable();
+    shown.peek().is_none() || shown.any(|open| open == file)
 }
 
 /// Whether a process has the lock of a pool's file.
 pub fn has_lock(pid: u32, pool: &Path) -> bool {
-    let Ok(inode) = fs::metadata(pool).map(|found| found.ino()) else { return false };
+    let Ok(found) = fs::metadata(pool) else { return false };
     let text = fs::read_to_string("/proc/locks").unwrap_or_default();
-    owner_in(&text, inode).any(|owner| owner == pid)
+    owner_in(&text, found.ino()).any(|owner| owner == pid) && may_have_open(pid, (found.dev(), found.ino()))
 }
 
 /// The owners of whole-file locks of an inode. The device is left out: file systems that lie over others show another.
@@ -79,6 +95,24 @@ mod tests {
             3: -> FLOCK  ADVISORY  WRITE 98 00:19:2345 0 EOF\n";
         let found = [12345, 2345, 1].map(|inode| owner_in(text, inode).collect::<Vec<_>>());
         assert_eq!(found, [vec![1234], vec![99], vec![]]);
+    }
+
+    /// Another file system has files of the same numbers.
+    #[test]
+    fn a_lock_of_another_file_of_the_same_number_is_not_the_pools() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let found = file.as_file().metadata().expect("metadata");
+        let (device, inode) = (found.dev(), found.ino());
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let (other, own) = (child.id(), std::process::id());
+        let lock = |pid| format!("1: FLOCK  ADVISORY  WRITE {pid} 00:19:{inode} 0 EOF\n");
+        let text = lock(other) + &lock(own);
+        assert_eq!(holder_in(&text, (device, inode)), Some(own));
+        assert_eq!(holder_in(&text, (device + 1, inode)), None);
+        let _ = child.kill();
+        let _ = child.wait();
+        // Nothing is shown of who is gone.
+        assert_eq!(holder_in(&text, (device, inode)), Some(other));
     }
 
     #[test]
