@@ -115,7 +115,7 @@ codes! {
     PmUnreadable 131 Error "A range of PM cannot be read."
         "metadata is rebuilt from what else knows of it; data stays unreadable";
     PageChecksum 132 Error "A metadata page does not match its checksum; reads of it give EIO."
-        "judged by its structure; fields that no structure tells stay as they are, and the page is named";
+        "one wrong bit is turned back; else the page is judged by its structure, set-id bits go, and whatever lies on it is named as perhaps changed";
     ChecksumWord 133 Error "The checksum word of a metadata page is damaged; the page counts as open."
         "opened";
     TableOwner 201 Error "An owner word of the block table does not decode."

@@ -14,6 +14,7 @@ use terrace_check::{Code, Devices, Options, Repair, Report, Severity, check, rep
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SummaryEntry, encode_summary};
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::inode::InodeSlot;
 use terrace_format::seal::SealKey;
 use terrace_format::superblock::Superblock;
 use terrace_format::version::KEYED_SEALS;
@@ -414,6 +415,48 @@ fn old_summaries_bring_nothing_back() {
     assert_eq!(result.exit_status(), 1, "{:#?} {:?} {:?}", result.left.findings, result.failure, result.lost);
     let fs = world.mount().unwrap();
     assert!(read_file(&fs, FILE) == Some(file_content()), "{:#?}", result.actions);
+}
+
+/// What no other structure tells (size, mode, owner) stayed as a flipped bit had made it, without a word.
+#[test]
+fn one_wrong_bit_of_a_page_is_turned_back() {
+    let size = full().slot_place(FILE).0 as usize + std::mem::offset_of!(InodeSlot, size);
+    let mode = full().slot_place(FILE).0 as usize + std::mem::offset_of!(InodeSlot, mode);
+    for (at, bit) in [(size, 0), (size + 2, 4), (mode + 1, 3), (mode, 7)] {
+        let mut image = full();
+        image.cover(image.inode_pages[0]);
+        let sound = image.pm[at];
+        image.pm[at] ^= 1 << bit;
+        let world = World::of(&image);
+        let result = world.repair();
+        assert_eq!((result.exit_status(), result.lost.len()), (1, 0), "{result:#?}");
+        assert_eq!(world.bytes().0[at], sound);
+        assert_eq!(world.check().exit_status(), 0);
+    }
+}
+
+/// Several wrong bits: all that lies on the page is told of, and no set-id bit is believed.
+#[test]
+fn a_changed_page_is_told_of_and_gives_no_privilege() {
+    let mut image = full();
+    image.cover(image.inode_pages[0]);
+    let mode = image.slot_place(FILE).0 as usize + std::mem::offset_of!(InodeSlot, mode);
+    image.pm[mode] ^= 0b11;
+    image.pm[mode + 1] |= 0o6000u16.to_le_bytes()[1];
+    let world = World::of(&image);
+    let result = world.repair();
+    let named = |line: &String| line.starts_with('/') && line.contains(&format!("(inode {FILE})"));
+    assert_eq!(result.exit_status(), 5, "{result:#?}");
+    assert!(result.lost.iter().any(named), "{:#?}", result.lost);
+    let fs = world.mount().unwrap();
+    assert_eq!(fs.getattr(Ino(FILE)).unwrap().mode & 0o6000, 0);
+    // A leaf of the catalog: the symlinks and attributes that it has.
+    let mut image = full();
+    image.cover(image.leaves[1]);
+    let leaf = PmBlock(image.leaves[1]).offset().0 as usize;
+    image.pm[leaf + 4090] ^= 3;
+    let result = World::of(&image).repair();
+    assert!(result.exit_status() & 4 != 0 && !result.lost.is_empty(), "{result:#?}");
 }
 
 /// A repair that had changed a file's content exited with 1, as if all had been brought back: fsck(8) has 4 for that, and

@@ -32,11 +32,15 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
+use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE};
+use terrace_format::keys::Key;
+use terrace_format::page::Page;
 use terrace_format::superblock::Superblock;
-use terrace_format::table::Owner;
+use terrace_format::table::{Owner, PageKind};
 use terrace_format::{Geometry, PmBlock, PmOffset};
 pub(crate) use work::Work;
 use work::{Actions, Fresh, Stuck};
+use zerocopy::IntoBytes;
 
 /// Rounds at most: what one drops may leave something for the next.
 const ROUNDS: usize = 4;
@@ -237,20 +241,80 @@ fn open_faulty_pages(
         };
         opened = true;
         let word = geometry.checksum_word(page);
+        let name = checksums::describe(&geometry, page, owner);
+        if code == Code::PageChecksum {
+            if let Some((at, byte)) =
+                checksums::wrong_bit((&*devices.pm, overlay), &geometry, &superblock.uuid, page)
+            {
+                overlay.write(at, &[byte]);
+                actions.add(format!("{name}: the one wrong bit is turned back"));
+                continue;
+            }
+            note_changed(devices, overlay, actions, (page, owner), &name);
+        }
         // A line that cannot be read is written whole: its other pages are open then too.
         let (place, length) =
             if code == Code::PmUnreadable { (PmOffset(word.0 & !63), 64) } else { (word, 8) };
         overlay.write(place, [0; 64].split_at(length).0);
-        let page = checksums::describe(&geometry, page, owner);
         actions.add(match code {
-            Code::PmUnreadable => format!("{page}: its checksum cannot be read and is removed"),
-            Code::ChecksumWord => format!("{page}: its damaged checksum word is removed"),
-            _ => format!(
-                "{page}: its bytes were changed; what no structure tells (times, modes) stays as it is"
-            ),
+            Code::PmUnreadable => format!("{name}: its checksum cannot be read and is removed"),
+            Code::ChecksumWord => format!("{name}: its damaged checksum word is removed"),
+            _ => format!("{name}: its bytes were changed; what no structure tells stays as it is"),
         });
     }
     opened
+}
+
+/// Tells of whatever may not be what it was, because it lies on a page whose bytes were changed. A set-id bit there is not
+/// believed: no other structure has it.
+fn note_changed(
+    devices: &Devices,
+    overlay: &mut Overlay,
+    actions: &mut Actions,
+    (page, owner): (PmBlock, Option<Owner>),
+    name: &str,
+) {
+    const SET_ID: u32 = 0o6000;
+    let (kind, datum) = match owner {
+        Some(Owner::Page { kind, datum }) => (kind, datum),
+        _ => return actions.lose_some(format!("{name}: its bytes were changed")),
+    };
+    match kind {
+        PageKind::MapNode => actions.lose(datum, "a page of its map was changed".into()),
+        PageKind::InodePage => {
+            for index in 0..SLOTS_PER_PAGE {
+                let mut slot = InodeSlot::zeroed();
+                let at = page.offset().plus(index * SLOT_SIZE);
+                if overlay.read(&*devices.pm, at, slot.as_mut_bytes()).is_err() || slot.mode.get() == 0 {
+                    continue;
+                }
+                let ino = u64::from(datum) * SLOTS_PER_PAGE + index;
+                let text = "its size, mode, owner and times may not be what they were".to_string();
+                actions.lose(ino as u32, text);
+                if slot.is_regular() && slot.mode.get() & SET_ID != 0 {
+                    slot.mode = (slot.mode.get() & !SET_ID).into();
+                    overlay.write(at, slot.as_bytes());
+                    actions.lose(ino as u32, "its set-id bits are removed".into());
+                }
+            }
+        }
+        PageKind::CatalogPage => {
+            let mut leaf = Page::new(0);
+            let is_read = overlay.read(&*devices.pm, page.offset(), leaf.0.as_mut_slice()).is_ok();
+            if !is_read || leaf.verify_header(name).is_err() || leaf.level() > 0 {
+                return actions.lose_some(format!("{name}: its bytes were changed"));
+            }
+            let keys = (0..leaf.count()).filter_map(|index| leaf.cell(index).ok()?.0.to_vec().into());
+            let inodes: BTreeSet<u32> =
+                keys.filter_map(|key: Vec<u8>| u32::try_from(Key::split(&key)?.0).ok()).collect();
+            for ino in inodes.into_iter().filter(|ino| *ino != 0) {
+                let text =
+                    "names in it, its target, its attributes or its cold map may not be what they were";
+                actions.lose(ino, text.into());
+            }
+        }
+        _ => actions.lose_some(format!("{name}: its bytes were changed")),
+    }
 }
 
 /// Roots that cannot be read count as zeros: the block table knows what they led to.

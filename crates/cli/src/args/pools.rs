@@ -85,7 +85,8 @@ pub struct Mkfs {
     /// What a crash may leave of a write
     #[arg(long, value_enum, default_value = "atomic")]
     pub data: Data,
-    /// Checksums of file data in persistent memory, verified whenever it is read; not with --data ordered
+    /// Checksums of file data in persistent memory, verified whenever it is read (blocks that hold
+    /// some lines over a cold copy have none); not with --data ordered
     #[arg(long, value_enum, value_name = "on|off", default_value = "off")]
     pub data_checksum: Switch,
     /// Name of the pool, at most 64 bytes
