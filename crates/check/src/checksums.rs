@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn every_wrong_bit_of_a_page_is_found() {
-        let mut page: Vec<u8> = (0..BLOCK_SIZE).map(|at| (at * 31 >> 3) as u8).collect();
+        let mut page: Vec<u8> = (0..BLOCK_SIZE).map(|at| ((at * 31) >> 3) as u8).collect();
         let sound = crc32c(&page);
         for at in [0, 1, 63, 2000, 4095] {
             for bit in 0..8 {

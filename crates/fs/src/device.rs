@@ -201,8 +201,12 @@ impl Devices {
     /// Notes that a block's checksum was wrong.
     pub fn note_damage(&self, device: DeviceId) {
         if let Some(device) = self.list.get(usize::from(device.0)) {
-            device.damaged.fetch_add(1, Ordering::Relaxed);
-            tracing::error!("{}: wrong checksum of a cold block", device.medium.name());
+            let times = 1 + device.damaged.fetch_add(1, Ordering::Relaxed);
+            // Whoever may read the file would fill the log.
+            if times.is_power_of_two() {
+                let name = device.medium.name();
+                tracing::error!("{name}: wrong checksum of a cold block ({times} times since mount)");
+            }
         }
     }
 

@@ -24,7 +24,7 @@ use crate::output;
 use crate::ownership::{self, Trust};
 use crate::pool::{self, OpenPool};
 use names::Names;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -102,8 +102,14 @@ pub fn run(plan: &Plan) -> Outcome<()> {
 /// Descriptors that a daemon needs when much waits at once.
 const DESCRIPTORS: u64 = 256;
 
-/// Raises the limit of descriptors as far as it goes. A warning when that is not far.
+/// Raises the limits of descriptors and of file sizes as far as they go. A warning when few descriptors are left.
 fn raise_descriptors() -> Option<String> {
+    // A write to a tier beyond the size that the mounting shell may write would end the daemon.
+    let unlimited = Rlimit { current: None, maximum: None };
+    if setrlimit(Resource::Fsize, unlimited).is_err() {
+        let maximum = getrlimit(Resource::Fsize).maximum;
+        let _ = setrlimit(Resource::Fsize, Rlimit { current: maximum, maximum });
+    }
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let raised = setrlimit(Resource::Nofile, limit);
