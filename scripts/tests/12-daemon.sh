@@ -268,5 +268,12 @@ if is_mounted "$mnt"; then
     check "write" cp server.py mnt/
     check "umount" timeout 60 "$t" umount mnt
 fi
+
+## the mounting shell's limit of file sizes ended the daemon at its first write to a tier
+(ulimit -Sf 100 && exec "$t" mount "$pm" mnt)
+head -c 1M /dev/urandom >large && cp large mnt/large
+check "it moves below" "$t" sync mnt --to 1 >/dev/null
+check "and is there" cmp large mnt/large
+check "umount" "$t" umount mnt
 check "the pool is whole" "$t" check --data "$pm" >/dev/null
 finish
