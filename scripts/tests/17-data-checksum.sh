@@ -45,16 +45,18 @@ check "other files are there" cmp other mnt/other
 check "status tells" test $? = 1
 check "and says why" grep -q "data that does not match its checksum" said
 # Whoever may read it filled the log.
-python3 - mnt/random <<'PY'
+check "every read of it fails" python3 - mnt/random <<'PY'
 import os, sys
 file = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
 import mmap
 buffer = mmap.mmap(-1, 4096)
+failed = 0
 for _ in range(2000):
     try:
         os.preadv(file, [buffer], 8192)
     except OSError:
-        pass
+        failed += 1
+assert failed == 2000, failed
 PY
 check "the log stays short" test "$(grep -c "data in PM block" log)" -lt 30
 check "umount" "$t" umount mnt

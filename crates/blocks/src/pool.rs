@@ -473,8 +473,7 @@ impl BlockPool {
             }
             if word != 0 {
                 // Perhaps it is another's by now; then this costs looks at the table, nothing else.
-                let second = entry.last_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
-                if Entry::may_be_partial([word, second]) && !planted(Mistake::PartialCountsAsFull) {
+                if Entry::may_be_partial(Entry::words(entry)) && !planted(Mistake::PartialCountsAsFull) {
                     descriptor.set_partial(true);
                 }
                 if descriptor.learn(State::Used) {

@@ -1,4 +1,4 @@
-//! Which clean page goes when there is one too many: by the shares of pages read ahead, of those that came lately and of
+//! The choice of the clean page that goes when there is one too many: by the shares of pages read ahead, of those that came lately and of
 //! those that stay, and by how often they were asked for.
 
 use terrace_cache::{BlockCache, Page, PageKey};

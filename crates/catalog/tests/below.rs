@@ -157,7 +157,7 @@ fn a_leaf_below_is_read_from_its_copy_while_somebody_holds_it() {
     assert_eq!(numbers.map(read), [None, None]);
     copies.iter().for_each(|copy| catalog.aside().put(copy));
     assert_eq!(numbers.map(read), numbers.map(value));
-    // Who changes something does not start from a copy.
+    // A change does not start from a copy.
     let guard = catalog.write(&[shard]);
     assert!(guard.reader(&Tx::new()).get(&key(10)).is_err());
     drop(guard);

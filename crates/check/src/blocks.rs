@@ -32,7 +32,7 @@ impl Checker<'_> {
         if !self.read(self.geometry.table_entry(PmBlock(block)), &mut words) {
             return true;
         }
-        match Entry::decode(le_words(&words)).map(|entry| entry.owner) {
+        match Entry::decode(Entry::words(&words)).map(|entry| entry.owner) {
             None => {} // reported by the scan of the table
             Some(found) if found == owner => {}
             Some(found) => {
@@ -53,7 +53,7 @@ impl Checker<'_> {
             let mut bytes = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
             if self.read(self.geometry.table_entry(PmBlock(start)), &mut bytes) {
                 for (block, entry) in (start..end).zip(bytes.as_chunks::<16>().0) {
-                    self.table_entry(block, block < first, le_words(entry));
+                    self.table_entry(block, block < first, Entry::words(entry));
                 }
             }
             self.step();
@@ -139,17 +139,13 @@ impl Checker<'_> {
         for (bit, place) in &shadows.places {
             let mut words = [0; 16];
             let is_read = self.read(self.geometry.table_entry(PmBlock(*place)), &mut words);
-            if is_read && Entry::may_be_partial(le_words(&words)) {
+            if is_read && Entry::may_be_partial(Entry::words(&words)) {
                 self.over_cold.insert(*place);
                 whole &= !(1u128 << *bit);
             }
         }
         whole
     }
-}
-
-fn le_words(entry: &[u8; 16]) -> [u64; 2] {
-    [entry.first_chunk(), entry.last_chunk()].map(|word| word.map_or(0, |word| u64::from_le_bytes(*word)))
 }
 
 const _: () = assert!(BLOCK_SIZE.is_multiple_of(TABLE_ENTRY_SIZE));

@@ -417,9 +417,9 @@ fn old_summaries_bring_nothing_back() {
     assert!(read_file(&fs, FILE) == Some(file_content()), "{:#?}", result.actions);
 }
 
-/// What no other structure tells (size, mode, owner) stayed as a flipped bit had made it, without a word.
+/// A size, mode or owner, which no other structure tells, stayed as a flipped bit had made it, without a word.
 #[test]
-fn one_wrong_bit_of_a_page_is_turned_back() {
+fn a_wrong_bit_of_a_page_is_turned_back() {
     let size = full().slot_place(FILE).0 as usize + std::mem::offset_of!(InodeSlot, size);
     let mode = full().slot_place(FILE).0 as usize + std::mem::offset_of!(InodeSlot, mode);
     for (at, bit) in [(size, 0), (size + 2, 4), (mode + 1, 3), (mode, 7)] {

@@ -155,6 +155,12 @@ impl Entry {
     pub fn with_checksum(owner: Owner, checksum: Option<DataChecksum>) -> Entry {
         Entry { owner, lines: LineMask::FULL, checksum }
     }
+    /// The two words in the bytes of an entry.
+    #[inline]
+    pub fn words(bytes: &[u8; TABLE_ENTRY_SIZE as usize]) -> [u64; 2] {
+        [bytes.first_chunk(), bytes.last_chunk()]
+            .map(|word: Option<&[u8; 8]>| word.map_or(0, |word| u64::from_le_bytes(*word)))
+    }
     /// Its two words.
     pub fn encode(self) -> [u64; 2] {
         match self.checksum {

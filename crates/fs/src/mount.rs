@@ -299,6 +299,13 @@ impl Fs {
     ) -> FsResult<Arc<Fs>> {
         let begin = clock.monotonic_ns();
         let refuse = |text: String| FsError::Engine(Error::Refused(text.into()));
+        // Before the log is opened, which makes of a clean pool a used one.
+        let data_ordered = options.data_ordered.unwrap_or(superblock.data_mode == 2);
+        if data_ordered && superblock.has_data_checksums() {
+            let text =
+                "data=ordered overwrites in place, which checksums of data forbid; mount with data=atomic";
+            return Err(refuse(text.into()));
+        }
         let rows = superblock.device_rows();
         if rows.len() != media.block.len() {
             return Err(refuse(format!("the pool has {} devices, {} given", rows.len(), media.block.len())));
@@ -330,12 +337,6 @@ impl Fs {
         let devices = Devices { list: list.collect(), space: ChunkSpace::new(Arc::clone(&catalog), &sizes) };
         let missing = sizes.iter().zip(&devices.list).filter(|(_, device)| device.medium.is_missing());
         missing.for_each(|((id, _), _)| devices.space.leave_out(*id));
-        let data_ordered = options.data_ordered.unwrap_or(superblock.data_mode == 2);
-        if data_ordered && superblock.has_data_checksums() {
-            let text =
-                "data=ordered overwrites in place, which checksums of data forbid; mount with data=atomic";
-            return Err(refuse(text.into()));
-        }
         let policy_id = options.policy.map_or(superblock.policy, |kind| kind as u8);
         let threshold = options.threshold_percent.unwrap_or(80);
         let mut parameters = options.ablation.parameters(options.parameters);

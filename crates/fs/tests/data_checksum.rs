@@ -89,7 +89,7 @@ impl World {
         Ok(content)
     }
 
-    /// What the file holds, and what check says of the pool.
+    /// Compares the content, as a whole and block by block; the pool is clean.
     #[track_caller]
     fn compare(&self) {
         assert!(self.read(0, self.expected.len() + 1).unwrap() == self.expected);
@@ -257,7 +257,7 @@ fn a_flipped_bit_is_eio_for_its_block_alone() -> FsResult<()> {
     Ok(())
 }
 
-/// What is damaged does not become the sound content of a cold block.
+/// Damaged data does not become the sound content of a cold block.
 #[test]
 fn damaged_data_does_not_move_below() -> FsResult<()> {
     let mut world = World::new(40_960)?;
@@ -375,6 +375,7 @@ fn the_feature_is_asked_for_and_excludes_data_ordered() -> FsResult<()> {
     let ordered = MountOptions { data_ordered: Some(true), ..options() };
     let refused = Fs::mount(world.pool.media(), superblock, ordered, Arc::clone(&world.pool.clock));
     assert!(refused.err().unwrap().to_string().contains("data=atomic"));
+    assert!(world.pool.check().summary.clean_unmount, "the refused mount changed nothing");
     Ok(())
 }
 

@@ -49,7 +49,7 @@ fn a_probe_tells_whether_a_user_gets_a_block() {
 fn a_claim_of_several_blocks_takes_a_run_and_leaves_single_ones() {
     let pm = formatted(SMALL);
     let pool = mounted(&pm);
-    // Of the first blocks every other is owned.
+    // Every other block of the first ones is owned.
     let owned: Vec<_> = (0..40).map(|i| (nth(&pool, 2 * i), file(3, i), MASK_FULL)).collect();
     table(&pm, &owned);
     while pool.scan_step().unwrap() {}

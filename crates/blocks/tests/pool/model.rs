@@ -9,7 +9,7 @@ use terrace_format::table::{MASK_FULL, Owner, PageKind};
 use terrace_format::{Lsn, PmBlock};
 use terrace_wal::Tx;
 
-/// What a reader of the design expects of the pool, in sets.
+/// The state that the design expects of the pool, in sets.
 struct Model {
     free: BTreeSet<PmBlock>,
     owned: BTreeMap<PmBlock, (Owner, u64)>,

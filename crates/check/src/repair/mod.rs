@@ -304,9 +304,8 @@ fn note_changed(
             if !is_read || leaf.verify_header(name).is_err() || leaf.level() > 0 {
                 return actions.lose_some(format!("{name}: its bytes were changed"));
             }
-            let keys = (0..leaf.count()).filter_map(|index| leaf.cell(index).ok()?.0.to_vec().into());
-            let inodes: BTreeSet<u32> =
-                keys.filter_map(|key: Vec<u8>| u32::try_from(Key::split(&key)?.0).ok()).collect();
+            let inode = |index| u32::try_from(Key::split(leaf.cell(index).ok()?.0)?.0).ok();
+            let inodes: BTreeSet<u32> = (0..leaf.count()).filter_map(inode).collect();
             for ino in inodes.into_iter().filter(|ino| *ino != 0) {
                 let text =
                     "names in it, its target, its attributes or its cold map may not be what they were";

@@ -209,9 +209,7 @@ impl<'a> Work<'a> {
 
     /// The owner of a block whose entry has the checksum of its data instead of a mask.
     pub fn checksummed(&self, entry: &[u8; 16]) -> Option<Owner> {
-        let words = [entry.first_chunk(), entry.last_chunk()];
-        let words = words.map(|word| word.map_or(0, |word| u64::from_le_bytes(*word)));
-        let entry = Entry::decode(words).filter(|_| self.superblock.has_data_checksums())?;
+        let entry = Entry::decode(Entry::words(entry)).filter(|_| self.superblock.has_data_checksums())?;
         entry.checksum.map(|_| entry.owner)
     }
 

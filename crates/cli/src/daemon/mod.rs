@@ -67,7 +67,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     if !plan.foreground {
         launch::detach()?;
     }
-    let short = raise_descriptors();
+    let short = raise_limits();
     let mut opened =
         pool::open(&plan.pool, !plan.options.fs.read_only, &plan.options.lenience).map_err(failed)?;
     let user = rustix::process::geteuid();
@@ -103,7 +103,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
 const DESCRIPTORS: u64 = 256;
 
 /// Raises the limits of descriptors and of file sizes as far as they go. A warning when few descriptors are left.
-fn raise_descriptors() -> Option<String> {
+fn raise_limits() -> Option<String> {
     // A write to a tier beyond the size that the mounting shell may write would end the daemon.
     let unlimited = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Fsize, unlimited).is_err() {

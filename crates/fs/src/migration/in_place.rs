@@ -89,14 +89,14 @@ impl Fs {
         let mut rest = Vec::new();
         let mut scratch = [0; BLOCK_SIZE as usize];
         for candidate in candidates {
-            // What cannot be copied must not go over a copy that may be sound.
-            if let Err(error) = self.copy_content(&candidate, &mut scratch) {
-                self.refuse(candidate.pm);
-                trouble.get_or_insert(error);
-                continue;
-            }
             match places.of.get(&(candidate.ino, candidate.block)) {
                 Some(place) => {
+                    // A block that cannot be copied must not go over a copy that may be sound.
+                    if let Err(error) = self.copy_content(&candidate, &mut scratch) {
+                        self.refuse(candidate.pm);
+                        trouble.get_or_insert(error);
+                        continue;
+                    }
                     let (list, runs) = of_device.entry(place.device).or_default();
                     list.push(candidate);
                     match runs.last_mut() {
