@@ -55,7 +55,8 @@ impl Change<'_, '_> {
             && root.count == 1
         {
             let reader = self.guard.committed();
-            let Some(child) = reader.child(&reader.node(root.block, Some(root.level))?, 0)? else {
+            let node = reader.node(root.block, Some(root.level))?;
+            let Some(child) = reader.child(&node, 0)? else {
                 return Ok(false);
             };
             self.guard.release(self.tx, self.freed, self.shard, root.block)?;

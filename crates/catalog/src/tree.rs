@@ -1,7 +1,7 @@
 //! Shards, their locks, and reading: descent, get, next, previous, scan.
 
 use crate::aside::Aside;
-use crate::node::{Node, damaged};
+use crate::node::{Node, NodeBuffer, damaged};
 use smallvec::SmallVec;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -241,7 +241,7 @@ pub(crate) type Path = SmallVec<[Step; 4]>;
 struct Cursor {
     shard: u32,
     path: Path,
-    leaf: Node,
+    leaf: NodeBuffer,
     index: usize,
     /// Pages visited: a sound tree has no more than the pool has blocks.
     visited: u64,

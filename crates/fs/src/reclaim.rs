@@ -205,8 +205,12 @@ impl Fs {
 
     /// The steps that background threads drive, with their wakers.
     pub fn background_steps(self: &Arc<Fs>) -> Vec<(Box<dyn Step>, Waker)> {
-        let reclaim =
-            ReclaimStep { fs: Arc::clone(self), scanned: false, scan_not_before_ns: 0, idle_checks: 0 };
+        let reclaim = ReclaimStep {
+            fs: Arc::clone(self),
+            scanned: false,
+            scan_not_before_ns: 0,
+            cover_not_before_ns: 0,
+        };
         let prepare = PrepareStep { fs: Arc::clone(self), next: PmOffset(0) };
         let mut steps: Vec<(Box<dyn Step>, Waker)> =
             vec![(Box::new(reclaim), self.reclaim.waker.clone()), (Box::new(prepare), Waker::new())];
@@ -294,7 +298,7 @@ struct ReclaimStep {
     fs: Arc<Fs>,
     scanned: bool,
     scan_not_before_ns: u64,
-    idle_checks: u32,
+    cover_not_before_ns: u64,
 }
 
 impl ReclaimStep {
@@ -334,8 +338,9 @@ impl ReclaimStep {
     }
 }
 
-/// Metadata pages are covered at each so many idle steps: a page has its second visit no sooner than that.
-const COVER_EVERY: u32 = 8;
+/// Metadata pages are covered in rounds this far apart: a page that changes all the time, as those under a loop of create
+/// and unlink, is not covered between two of its changes. Idle steps are no measure: each unlink wakes this thread.
+const COVER_EVERY: Duration = Duration::from_millis(800);
 
 impl Step for ReclaimStep {
     fn name(&self) -> &'static str {
@@ -347,9 +352,10 @@ impl Step for ReclaimStep {
             return Next::Again;
         }
         // Idle: let what was freed become free, and what is cached expire.
-        self.idle_checks = self.idle_checks.wrapping_add(1);
-        if !self.fs.read_only && self.idle_checks.is_multiple_of(COVER_EVERY) {
+        let now = self.fs.clock.monotonic_ns();
+        if !self.fs.read_only && now >= self.cover_not_before_ns {
             self.fs.wal.cover_some();
+            self.cover_not_before_ns = now + COVER_EVERY.as_nanos() as u64;
         }
         if !self.fs.read_only && !self.fs.wal.is_stopped() && self.fs.blocks.usage().quarantined > 0 {
             if let Err(error) = self.fs.wal.checkpoint_at_leisure() {
@@ -357,7 +363,7 @@ impl Step for ReclaimStep {
             }
             self.fs.blocks.drain_quarantine();
         }
-        let more = self.fs.cache.give_back(self.fs.clock.monotonic_ns());
+        let more = self.fs.cache.give_back(now);
         if more { Next::Again } else { Next::After(Duration::from_millis(100)) }
     }
 }

@@ -9,7 +9,7 @@ use crate::types::{BlockRange, Caller, SetAttributes, WriteFlags};
 use terrace_catalog::DeviceRun;
 use terrace_format::address::ROOT_INO;
 use terrace_format::device::{FIRST_CHUNK_BLOCK, decode_summary};
-use terrace_format::{DeviceBlock, FileBlock, Ino, TierId};
+use terrace_format::{DeviceBlock, FileBlock, Ino, PmBlock, TierId};
 use terrace_media::block::{AlignedBlock, SimulatedDevice};
 use terrace_media::pm::RecordedPm;
 use terrace_placement::{Idle, VictimOrder};
@@ -793,4 +793,31 @@ fn a_removal_that_somebody_has_in_hand_is_waited_for() {
     assert!(fs.reclaim_for_space(seen, Wait::Never).unwrap(), "it has ended since");
     let after = fs.reclaim.ended_so_far();
     assert!(!fs.reclaim_for_space(after, Wait::Allowed).unwrap(), "nothing is removed any more");
+}
+
+/// Each unlink wakes the reclaimer. A page that changes with every one of them is covered when it rested for a round, not
+/// when the reclaimer was idle often enough.
+#[test]
+fn pages_are_covered_by_time_and_not_by_idle_steps() {
+    let (pm, tier) = (Arc::new(RecordedPm::new(2 << 20)), Arc::new(SimulatedDevice::new(4096)));
+    let fs = mounted(pm, tier, PolicyKind::Anticache, 16);
+    let mut reclaim = fs.background_steps().into_iter().map(|(step, _)| step).next().unwrap();
+    assert_eq!(reclaim.name(), "terrace-reclaim");
+    let covered = || {
+        let (pm, geometry) = (fs.wal.pm(), fs.wal.geometry());
+        let words = (0..geometry.block_count()).map(|page| geometry.checksum_word(PmBlock(page)));
+        words.filter(|word| pm.load_u64(*word).unwrap() != 0).count()
+    };
+    let mut idle = |steps: usize| (0..steps).for_each(|_| while reclaim.step() == Next::Again {});
+    file(&fs, b"a", 1);
+    idle(1);
+    fs.wal.checkpoint_at_leisure().unwrap();
+    let before = covered();
+    idle(100);
+    assert_eq!(covered(), before, "two rounds in no time");
+    for _ in 0..3 {
+        fs.clock.sleep(Duration::from_secs(1));
+        idle(1);
+    }
+    assert!(covered() > before);
 }
