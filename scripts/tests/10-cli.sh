@@ -696,6 +696,8 @@ check "a block is damaged" test $? = 0
 check "mount" "$t" mount "$pm" mnt
 check "status is healthy before" "$t" status mnt >/dev/null
 expect 1 "Input/output error" dd if=mnt/data of=/dev/null bs=4k count=1 status=none
+check "the log says which block, and whose" grep -qE "tier.img block [0-9]+, inode $(stat -c %i mnt/data) file block 0: wrong checksum" \
+    "$("$t" status mnt --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["state_directory"])')/log"
 "$t" status mnt >out && fail "status of a degraded pool is 0"
 check "count and reason" grep -qE "\\[degraded\\] \\(wrong checksums since mount: [1-9]" out
 check "umount" "$t" umount mnt
@@ -1154,7 +1156,7 @@ daemon=$(daemon_of both)
 state=$("$t" status both --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["state_directory"])')
 # Every user can ask where the socket is: the seals of older pools rest on the UUID.
 uuid=$("$t" status both --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["uuid"])')
-check "the UUID is not for every user" python3 -c 'import os, sys; sys.exit(sys.argv[2] in os.getxattr(sys.argv[1], "terrace.control").decode())' both "$uuid"
+check "the UUID is not for every user" python3 -c 'import os, sys; sys.exit(sys.argv[2] in os.getxattr(sys.argv[1], "system.terrace_control").decode())' both "$uuid"
 "$t" umount both
 check "a slow tier" "$t" mount "$SHM-c.pm" both -o emulate-tier=1:disk
 daemon=$(daemon_of both)

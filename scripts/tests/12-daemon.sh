@@ -213,9 +213,32 @@ check "umount" "$t" umount mnt
 mount_it
 pid=$(daemon_of mnt)
 kill -STOP "$pid"
-expect 1 "\($pid\) does not answer: it is stopped" timeout 60 "$t" status mnt
+expect 1 "\($pid\) is stopped; 'kill -CONT $pid'" timeout 60 "$t" status mnt
+expect 1 "\($pid\) is stopped; 'kill -CONT $pid'" timeout 20 "$t" umount mnt
 kill -CONT "$pid"
 check "it answers again" "$t" status mnt >/dev/null
+kill -STOP "$pid"
+expect 1 "unmounted, but its daemon still has the pool: .*\($pid\) is stopped" timeout 20 "$t" umount --force mnt
+kill -CONT "$pid"
+for _ in $(seq 500); do ended "$pid" && break; sleep 0.02; done
+check "it ends once it goes on" ended "$pid"
+mount_it
+
+## a mount that comes to nothing left a clean pool as after a crash
+check "umount" "$t" umount mnt
+check "the pool is clean" is_clean
+mount --bind /dev/null /dev/fuse
+expect 32 "mnt: mount: " "$t" mount "$pm" mnt
+umount /dev/fuse
+check "the pool is clean as before" is_clean
+
+## a log that is no file: a FIFO hung the mount, and a link led root to any file
+mkfifo fifo
+expect 32 "fifo: log: not a regular file" timeout 20 "$t" mount "$pm" mnt -o "log=$WORK/fifo"
+ln -s "$WORK/elsewhere" link
+expect 32 "link: log: a link" "$t" mount "$pm" mnt -o "log=$WORK/link"
+check "nothing was made" test ! -e elsewhere
+mount_it
 
 ## a file of the pool that is removed or replaced: status said healthy, umount 0, and the pool was gone
 mv "$SHM-a.tier" "$SHM-b.tier"
@@ -237,6 +260,43 @@ cp -r mnt saved
 check "what is in it can be saved" grep -q content saved/file
 expect 1 "unmounted; $pm: the file was removed while mounted" "$t" umount mnt
 mv "$SHM-c.pm" "$pm"
+
+## persistent memory that loses the root: umount took the mount for that of an impostor, and said nothing of a shorter file
+cp --sparse=always "$pm" "$SHM-c.pm"
+cp --sparse=always "$SHM-a.tier" "$SHM-c.tier"
+mount_it
+pid=$(daemon_of mnt)
+truncate -s 128K "$pm"
+echo 2 >/proc/sys/vm/drop_caches
+expect 2 "Input/output error" ls mnt
+"$t" status mnt >out && fail "status of a pool that was shortened is 0"
+check "says that it was shortened" grep -q "$pm \[shortened\] (the file was shortened while mounted" out
+expect 1 "unmounted; $pm: the file was shortened while mounted" "$t" umount mnt
+for _ in $(seq 500); do ended "$pid" && break; sleep 0.02; done
+check "its daemon has ended" ended "$pid"
+mv "$SHM-c.pm" "$pm" && mv "$SHM-c.tier" "$SHM-a.tier"
+
+## a root that does not match its checksum: such a mount answered nothing but EIO
+mount_it
+touch -d @1234567890.123456789 mnt
+check "umount" "$t" umount mnt
+python3 - "$pm" <<'PY'
+import struct, sys
+file = open(sys.argv[1], "r+b")
+bytes, time = file.read(), struct.pack("<q", 1234567890123456789)
+at = bytes.find(time)
+while at >= 0:
+    file.seek(at)
+    file.write(bytes[at + 1 : at + 2])
+    at = bytes.find(time, at + 1)
+PY
+expect 32 "its root directory cannot be read \(metadata page .*with --repair brings back" "$t" mount "$pm" mnt
+check "the pool is clean as before" is_clean
+"$t" check --repair "$pm" >out
+check "repair names the root" eval "[ $? = 5 ] && grep -q 'CHANGED OR LOST: / (inode 1)' out"
+mount_it
+check "it mounts again" test -e mnt/file
+check "umount" "$t" umount mnt
 
 ## few descriptors: the control socket kept a processor busy, and commands hung
 (ulimit -Sn 12 && exec "$t" mount "$pm" mnt -o "log=$WORK/log")

@@ -78,4 +78,12 @@ chown 0 "$pm" tier.img && chmod 600 "$pm" tier.img
 check "mount" "$t" mount "$pm" mnt
 check "programs of root's own pool" eval '[[ $(flags) != *nosuid* ]]'
 check "umount" "$t" umount mnt
+
+## mkfs --force followed a link of another user to a pool of root's
+ln -s "$pm" led && chown -h 65534 led
+expect 1 "led: a link of user 65534; name the file" "$t" mkfs --force --pm led --pm-size 16M
+expect 1 "led: a link of user 65534; name the file" "$t" mkfs --force --pm "$SHM-new.pm" --pm-size 16M --tier "$WORK/led"
+check "the pool is as before" grep -q "not mounted, clean" <("$t" status "$pm")
+chown -h 0 led
+expect 1 "holds a Terrace pool" "$t" mkfs --pm led --pm-size 16M
 finish

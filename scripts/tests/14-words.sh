@@ -30,6 +30,15 @@ done
 ## sizes that differ
 expect 1 ": 33554432 bytes is below the minimum of a tier, 33558528 bytes" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=32M"
 
+expect 1 "1 MiB is below the minimum of a tier, 32 MiB \(33558528 bytes\)" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=1M"
+expect 1 "huge: File too large" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$WORK/huge,size=8000000T"
+check "no file of the mkfs that failed is left" test ! -e huge -a ! -e "$pm"
+: >empty
+expect 1 "empty: no Terrace pool" "$t" tier empty "$tier" --to 2
+
+## mount options that contradict each other, or take no value
+expect 1 "mount option ro=1: takes no value; write ro" "$t" mount "$pm" mnt -o ro=1
+
 ## mkfs as mkfs(8) calls it
 ln -s "$t" mkfs.terrace
 check "POOL SIZE" ./mkfs.terrace -v "$pm" 16M >/dev/null

@@ -57,6 +57,17 @@ pub const IGNORED: &[&str] = &[
     "silent",
     "loud",
 ];
+/// Words that take back another.
+const OPPOSITES: &[(&str, &str)] = &[
+    ("rw", "ro"),
+    ("suid", "nosuid"),
+    ("dev", "nodev"),
+    ("exec", "noexec"),
+    ("async", "sync"),
+    ("atime", "noatime"),
+    ("relatime", "noatime"),
+    ("diratime", "nodiratime"),
+];
 /// The kernel's.
 pub const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
 /// In cli.md or in mount(8), but not here yet.
@@ -109,6 +120,7 @@ impl Options {
         let name = String::from_utf8_lossy(name).into_owned();
         let ignored = value.is_none() && IGNORED.contains(&name.as_str());
         if ignored || name.starts_with("x-") || name.starts_with("X-") {
+            self.take_back(&name);
             return Ok(());
         }
         if LATER.contains(&name.as_str()) {
@@ -130,6 +142,17 @@ impl Options {
             return Ok(());
         }
         self.take_value(&name, &OsStr::from_bytes(value).to_string_lossy())
+    }
+
+    /// Of two words that contradict each other the later one counts, as with mount(8).
+    fn take_back(&mut self, name: &str) {
+        let Some((_, before)) = OPPOSITES.iter().find(|(later, _)| *later == name) else { return };
+        self.flags.retain(|flag| flag != before);
+        match *before {
+            "ro" => self.fs.read_only = false,
+            "noatime" => self.fs.atime = Atime::Relative,
+            _ => {}
+        }
     }
 
     fn take_plain(&mut self, name: &str) -> Outcome<()> {
@@ -229,6 +252,7 @@ impl Options {
             "user" | "uhelper" | "comment" | "helper" => {} // mount(8)'s notes to itself
             _ => match parameters::take(&mut self.fs.parameters, name, value) {
                 Some(done) => done.map_err(|error| wrong(&error))?,
+                None if is_plain(name) => return Err(wrong(&format!("takes no value; write {name}"))),
                 None => return Err(unknown(name)),
             },
         }
@@ -250,6 +274,12 @@ fn fits_in_memory(options: &MountOptions, memory_bytes: u64) -> Result<(), Strin
     }
     let [cache, buffer, memory] = distinct([cache, buffer, memory_bytes]);
     Err(format!("cache={cache} and buffer={buffer} are more than the {memory} of memory of this machine"))
+}
+
+/// Whether a word stands alone.
+fn is_plain(name: &str) -> bool {
+    let plain = ["allow_other", "degraded", "first_touch", "noatime", "ro"];
+    plain.contains(&name) || FLAGS.contains(&name) || IGNORED.contains(&name)
 }
 
 fn unknown(name: &str) -> Failure {
@@ -276,6 +306,11 @@ mod tests {
         assert_eq!(options.fs.atime, Atime::Never);
         assert_eq!((options.fs.cache_bytes, options.fs.threshold_percent), (1 << 30, Some(50)));
         assert!(options.fs.memory.is_none(), "as large as it was told");
+        let last = |text| parse(text).map(|options| (options.fs.read_only, options.fs.atime, options.flags));
+        assert_eq!(last("ro,noatime,nosuid,rw,suid,atime"), Ok((false, Atime::Relative, Vec::new())));
+        assert_eq!(last("rw,suid,ro"), Ok((true, Atime::Relative, vec!["ro".to_string()])));
+        let refusal = parse("ro=1").err().map(|failure| failure.text);
+        assert_eq!(refusal.as_deref(), Some("mount option ro=1: takes no value; write ro"));
         let follows = |text| parse(text).is_ok_and(|options| options.fs.memory.is_some());
         assert!(follows("ro") && follows("cache=1G,cache=auto") && !follows("cache=0"));
         assert_eq!(options.fs.group_bytes, 1 << 20);

@@ -4,6 +4,7 @@
 //! those of others only where a mount makes nothing of that (nosuid,nodev), as with a disk that somebody brings along.
 
 use crate::failure::{Failure, Outcome};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use terrace_media::Access;
 
@@ -40,6 +41,18 @@ pub fn admit_existing(path: &Path, access: Access) -> Outcome<()> {
     match changeable(access, user.as_raw()).filter(|_| user.is_root()) {
         Some(why) => Err(Failure::at(path, format!("{why}; 'chown root' and 'chmod 600' it first"))),
         None => Ok(()),
+    }
+}
+
+/// For mkfs: a link of another user leads to a file of that user's choice, which may be anybody's.
+pub fn admit_link(path: &Path) -> Outcome<()> {
+    let user = rustix::process::geteuid().as_raw();
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() && ![0, user].contains(&found.uid()) => {
+            let text = format!("a link of user {}; name the file that it leads to", found.uid());
+            Err(Failure::at(path, text))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -77,6 +77,14 @@ fn end_or_will(threads: &[String]) -> bool {
     threads.iter().all(has_ended) || threads.iter().any(was_killed)
 }
 
+/// Whether a process was stopped, by a signal or a debugger.
+pub fn is_stopped(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| {
+        text.lines()
+            .any(|line| line.strip_prefix("State:").is_some_and(|state| state.trim().starts_with(['T', 't'])))
+    })
+}
+
 /// A handle of a process, which stays that of this process.
 pub fn handle(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()

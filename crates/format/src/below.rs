@@ -90,6 +90,15 @@ pub enum Identity {
     },
 }
 
+impl std::fmt::Display for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Identity::Catalog { shard } => write!(f, "leaf of catalog shard {shard}"),
+            Identity::Inodes { index } => write!(f, "inode page {index}"),
+        }
+    }
+}
+
 type Bytes = [u8; PAGE_SIZE];
 
 const SLOT: usize = SLOT_SIZE as usize;

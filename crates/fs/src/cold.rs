@@ -219,8 +219,9 @@ impl Fs {
             if found == *crc {
                 pages.push((*block, page));
             } else if wants(*block) && !self.is_stale(ino, *block, read.place(index), *crc) {
-                self.devices.note_damage(read.device);
-                let site = format!("{} block {}", read.name(), read.start.plus(index as u64));
+                let place = read.start.plus(index as u64);
+                self.devices.note_damage(read.device, place, format_args!("inode {ino} file block {block}"));
+                let site = format!("{} block {place}", read.name());
                 return Err(Corrupt::new(site, format!("CRC {crc:#x}"), format!("{found:#x}")).into());
             }
         }

@@ -1,6 +1,7 @@
 //! Lower-tier devices: their media, free space and health.
 
 use crate::errno::FsResult;
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,14 +199,16 @@ impl Devices {
         found.map_or_else(|| format!("device {device}"), |d| d.medium.name().to_string())
     }
 
-    /// Notes that a block's checksum was wrong.
-    pub fn note_damage(&self, device: DeviceId) {
+    /// Notes that the checksum of a block of a device is wrong, and whose block it is.
+    pub fn note_damage(&self, device: DeviceId, block: DeviceBlock, whose: impl Display) {
         if let Some(device) = self.list.get(usize::from(device.0)) {
             let times = 1 + device.damaged.fetch_add(1, Ordering::Relaxed);
             // Whoever may read the file would fill the log.
             if times.is_power_of_two() {
                 let name = device.medium.name();
-                tracing::error!("{name}: wrong checksum of a cold block ({times} times since mount)");
+                tracing::error!(
+                    "{name} block {block}, {whose}: wrong checksum of a cold block ({times} times since mount)"
+                );
             }
         }
     }

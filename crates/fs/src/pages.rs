@@ -413,7 +413,7 @@ impl Fs {
         self.migration.turns.away(|| medium.read(found.place.block, &mut block))?;
         let [AlignedBlock(bytes)] = &mut block;
         if let Err(error) = unseal(bytes, &self.seal_key, identity, found.word) {
-            self.devices.note_damage(found.place.device);
+            self.devices.note_damage(found.place.device, found.place.block, identity);
             return Err(error.into());
         }
         Ok(block)

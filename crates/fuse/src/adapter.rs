@@ -38,8 +38,9 @@ use terrace_fs::{
 };
 use terrace_runtime::{Clock, SystemClock};
 
-/// Extended attribute, on every inode and listed nowhere, that says where the daemon's control socket is.
-pub const CONTROL_XATTR: &str = "terrace.control";
+/// Extended attribute, on every inode and listed nowhere, that says where the daemon's control socket is. Of names that begin
+/// so the kernel does not look at the inode first: it is answered also where the inode cannot be read.
+pub const CONTROL_XATTR: &str = "system.terrace_control";
 
 /// How long the kernel may believe names and attributes.
 pub(crate) const VALID: Duration = Duration::from_secs(24 * 3600);

@@ -66,9 +66,17 @@ fn end_directory(args: &Umount, mount: &Mount) -> Outcome<()> {
         }
         Behind::Nobody => Err(Failure::at(shown, control::NOBODY)),
         Behind::Unreachable(process, failure) => {
+            let is_stopped = process.is_some_and(processes::is_stopped);
+            if is_stopped && !args.force {
+                return Err(failure);
+            }
             // It cannot be asked: its socket is gone, or it is stopped. Its end is what is left to wait for.
             let process = process.and_then(processes::handle);
             unmount(shown, mount, if args.force { Unmount::Abort } else { Unmount::Plain })?;
+            if is_stopped {
+                let text = format!("unmounted, but its daemon still has the pool: {}", failure.text);
+                return Err(Failure::at(shown, text));
+            }
             let has_ended = process.is_none_or(|process| ends_within(&process, LONG));
             judge(shown, &mount.source, has_ended, &failure)
         }
@@ -179,7 +187,10 @@ fn finish(shown: &Path, source: &Path, end: &mut Pending) -> Outcome<()> {
 /// the pool.
 fn judge(shown: &Path, source: &Path, has_ended: bool, silent: &Failure) -> Outcome<()> {
     if !has_ended {
-        let text = format!("unmounted, but its daemon has not ended after {} s; see its log", LONG.as_secs());
+        let text = format!(
+            "unmounted, but its daemon has not ended after {} s; see its log (log=PATH, else syslog)",
+            LONG.as_secs()
+        );
         return Err(Failure::at(shown, text));
     }
     match pool::peek(source).map(|superblock| pool::is_clean(source, &superblock)) {

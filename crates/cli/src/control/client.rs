@@ -117,7 +117,10 @@ pub fn behind(mount: &Mount, path: &Path) -> Behind {
             (_, Some(daemon)) if daemon.connection().is_some() => Behind::Daemon(daemon),
             (process, _) => {
                 let who = process.map_or_else(|| "its daemon".to_string(), mounts::process_name);
-                let text = format!("{who} does not answer: it is stopped, or waits for a device");
+                let text = match process {
+                    Some(pid) if processes::is_stopped(pid) => stopped(pid),
+                    _ => format!("{who} does not answer: it is stopped, or waits for a device"),
+                };
                 Behind::Unreachable(process, Failure::at(&mount.mountpoint, text))
             }
         },
@@ -285,8 +288,15 @@ impl Pending {
     /// connection broke.
     pub fn answer(&mut self, mut progress: impl FnMut(u64)) -> Outcome<Result<serde_json::Value, String>> {
         loop {
+            // However long it works; but not for one that does nothing.
+            while self.reader.buffer().is_empty() && !self.wait(PATIENCE) {
+                if let Some(pid) = self.pid.filter(|pid| processes::is_stopped(*pid)) {
+                    return Err(Failure::new(stopped(pid)));
+                }
+            }
             let mut line = String::new();
-            let ended = || Failure::new("daemon: ended without an answer; see its log");
+            let ended =
+                || Failure::new("daemon: ended without an answer; see its log (log=PATH, else syslog)");
             match self.reader.read_line(&mut line) {
                 Ok(0) => return Err(ended()),
                 Ok(_) => {}
@@ -309,6 +319,10 @@ impl Pending {
     pub fn wait_for_exit(&self, time: Duration) -> bool {
         self.process.as_ref().is_none_or(|process| ready(process, time))
     }
+}
+
+fn stopped(pid: u32) -> String {
+    format!("{} is stopped; 'kill -CONT {pid}' lets it go on", mounts::process_name(pid))
 }
 
 fn ready(descriptor: &impl std::os::fd::AsFd, time: Duration) -> bool {
@@ -344,6 +358,18 @@ mod tests {
         let stranger = Daemon { uid: uid + 1, ..daemon.clone() };
         assert!(stranger.begin(&Request::End).is_err(), "another user listens");
         let mut silent = daemon.begin(&Request::End).unwrap();
+        let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&sleeper);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let mut waiting = daemon.begin(&Request::End).unwrap();
+        waiting.pid = Some(sleeper.id());
+        let answer = waiting.answer(|_| {}).unwrap_err();
+        assert_eq!(
+            answer.text,
+            format!("sleep ({0}) is stopped; 'kill -CONT {0}' lets it go on", sleeper.id())
+        );
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
         drop(listener);
         assert!(silent.wait(Duration::from_secs(60)));
         let reset = silent.answer(|_| {}).unwrap_err();

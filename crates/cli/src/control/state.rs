@@ -69,7 +69,10 @@ fn private(path: &Path) -> Outcome<()> {
         return Err(Failure::at(path, plain(&error)));
     }
     if !belongs(path, own_uid(), fs::FileType::is_dir) {
-        return Err(Failure::at(path, "not a directory that only this user can write; remove it"));
+        return Err(Failure::at(
+            path,
+            "belongs to another user, or others may write to it; its owner or root must remove it",
+        ));
     }
     Ok(())
 }

@@ -66,7 +66,10 @@ fn died(child: &mut Child, interrupted: &AtomicBool) -> Failure {
     let (status, text) = match code {
         _ if interrupted.load(Ordering::Relaxed) => (status::MOUNT_INTERRUPTED, "interrupted".to_string()),
         Some(code @ 1..=255) if code != PANICKED => (code as u8, String::new()),
-        _ => (status::MOUNT_INTERNAL, "the daemon died while starting; see its log".to_string()),
+        _ => (
+            status::MOUNT_INTERNAL,
+            "the daemon died while starting; see its log (log=PATH, else syslog)".to_string(),
+        ),
     };
     Failure { status, text }
 }

@@ -42,9 +42,21 @@ pub fn start(log: Option<&Path>, foreground: bool, state: &Path) -> Outcome<()> 
     Ok(())
 }
 
+/// Opens or makes a log. A link is somebody's who may lead root to any file, a FIFO waits for a reader, a device does what it
+/// likes.
 fn open(path: &Path) -> Outcome<File> {
-    let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path);
-    file.map_err(|error| Failure::at(path, format!("log: {}", plain(&error))))
+    let failed = |text: &str| Failure::at(path, format!("log: {text}"));
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().create(true).append(true).mode(0o640).custom_flags(flags).open(path);
+    let is_file = |file: &File| file.metadata().is_ok_and(|found| found.is_file());
+    match file {
+        Ok(file) if is_file(&file) => Ok(file),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            Err(failed("a link; name the file that it leads to"))
+        }
+        Err(error) if error.raw_os_error() != Some(libc::ENXIO) => Err(failed(&plain(&error))),
+        _ => Err(failed("not a regular file")),
+    }
 }
 
 fn syslog() -> io::Result<UnixDatagram> {

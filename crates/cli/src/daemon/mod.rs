@@ -26,13 +26,14 @@ use crate::pool::{self, OpenPool};
 use names::Names;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use terrace_format::address::ROOT_INO;
 use terrace_format::superblock::Superblock;
 use terrace_fs::{Fs, PolicyKind};
 use terrace_fuse::{Adapter, Connection, Running, SessionOptions, Unmount};
@@ -110,6 +111,8 @@ fn raise_limits() -> Option<String> {
         let maximum = getrlimit(Resource::Fsize).maximum;
         let _ = setrlimit(Resource::Fsize, Rlimit { current: maximum, maximum });
     }
+    // Beyond a limit that cannot be raised a write fails, and ends nobody.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let raised = setrlimit(Resource::Nofile, limit);
@@ -148,16 +151,29 @@ fn serve(
     }
     warnings.extend(short);
     let socket = directory.socket();
-    let names = Names::start(names).map_err(|error| Failure::new(plain(&error)))?;
+    // A mount that comes to nothing leaves the pool as it found it.
+    let give_up = |failure: Failure| {
+        if let Err(error) = fs.unmount() {
+            tracing::warn!("the next mount recovers the pool: {error}");
+        }
+        failure
+    };
+    let cut_off = |running: Running| {
+        if terrace_fuse::unmount(&plan.dir, Unmount::Abort).is_ok() {
+            let _ = running.join();
+        }
+    };
+    readable(plan, &fs).map_err(give_up)?;
+    let names = Names::start(names).map_err(|error| give_up(Failure::new(plain(&error))))?;
     // All of this before the mount, which may lie over their places.
-    let listener = Server::listen(&socket)?;
+    let listener = Server::listen(&socket).map_err(give_up)?;
     let contact = Contact { socket: socket.clone(), pid: std::process::id(), uuid: String::new() };
-    let running = start_session(plan, &fs, &contact)?;
+    let running = start_session(plan, &fs, &contact).map_err(give_up)?;
     let background = match fs.start_background() {
         Ok(background) => background,
         Err(error) => {
-            let _ = terrace_fuse::unmount(&plan.dir, Unmount::Abort);
-            return Err(Failure::new(format!("cannot start threads: {}", plain(&error))));
+            cut_off(running);
+            return Err(give_up(Failure::new(format!("cannot start threads: {}", plain(&error)))));
         }
     };
     let describe = json!({
@@ -195,8 +211,9 @@ fn serve(
     let server = match started {
         Ok(server) => server,
         Err(failure) => {
-            let _ = terrace_fuse::unmount(&plan.dir, Unmount::Abort);
-            return Err(failure);
+            cut_off(running);
+            drop(background);
+            return Err(give_up(failure));
         }
     };
     tracing::info!(pool = %plan.pool.display(), dir = %plan.dir.display(), "mounted");
@@ -221,6 +238,15 @@ fn warn(plan: &Plan, warnings: &[String]) {
             output::warn(warning);
         }
     }
+}
+
+/// Every path begins at the root: a mount without it would answer nothing but EIO.
+fn readable(plan: &Plan, fs: &Fs) -> Outcome<()> {
+    let pool = plan.pool.display();
+    fs.getattr(ROOT_INO).map(drop).map_err(|error| {
+        let advice = format!("'terrace check {pool}' says more, and with --repair brings back what can be");
+        Failure::at(&plan.pool, format!("its root directory cannot be read ({error}); {advice}"))
+    })
 }
 
 /// A threshold that the policy does not ask for.

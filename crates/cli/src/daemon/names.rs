@@ -1,4 +1,4 @@
-//! The names of a mounted pool's files: without them nobody finds the pool again.
+//! The names and sizes of a mounted pool's files: without them nobody finds the pool again, or not all of it.
 //!
 //! A file that is removed while it is open goes on to work, and its content is gone with the mount. A thread of its own looks,
 //! because the file system of a tier's file may hang; it never looks through a mount, which may be the daemon's own.
@@ -25,6 +25,7 @@ pub struct PoolFile {
     shown: String,
     path: PathBuf,
     file: OwnedFd,
+    size: u64,
     directory: OwnedFd,
     name: OsString,
 }
@@ -32,13 +33,15 @@ pub struct PoolFile {
 impl PoolFile {
     /// The file at a path. `None` where there is nothing to look for: devices have no content that a name could keep.
     pub fn new(path: &Path, file: &File) -> Option<PoolFile> {
-        if FileType::from_raw_mode(fstat(file).ok()?.st_mode) != FileType::RegularFile {
+        let found = fstat(file).ok()?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return None;
         }
         let canonical = std::fs::canonicalize(path).ok()?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         Some(PoolFile {
             shown: path.display().to_string(),
+            size: found.st_size as u64,
             // Another reference to the file, without its lock.
             file: open(format!("/proc/self/fd/{}", file.as_raw_fd()), flags, Mode::empty()).ok()?,
             directory: open(canonical.parent()?, flags, Mode::empty()).ok()?,
@@ -53,6 +56,10 @@ impl PoolFile {
         if ours.st_nlink == 0 {
             let text = "the file was removed while mounted: all that it holds is lost when the mount ends; copy it out before";
             return Some(("removed", text.to_string()));
+        }
+        if (ours.st_size as u64) < self.size {
+            let text = "the file was shortened while mounted: what lay behind its new end is lost; 'terrace check' says what is";
+            return Some(("shortened", text.to_string()));
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let text = match openat2(&self.directory, &self.name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
@@ -110,7 +117,9 @@ impl Names {
                 let path = file.path.display();
                 match now {
                     Some((_, text)) if before != now => tracing::error!("{path}: {text}"),
-                    None if before.is_some() => tracing::info!("{path}: the file has its name again"),
+                    None if before.is_some() => {
+                        tracing::info!("{path}: the file has its name and size again")
+                    }
                     _ => {}
                 }
             }

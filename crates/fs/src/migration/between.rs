@@ -286,7 +286,8 @@ impl Fs {
             Err(error) => Some(error),
             Ok(true) => {
                 let (device, start) = moving.from;
-                self.devices.note_damage(device);
+                let whose = format_args!("inode {} file block {}", moving.file.ino, moving.block);
+                self.devices.note_damage(device, start, whose);
                 let site = format!("{} block {start}", self.devices.name(device));
                 Some(Corrupt::new(site, format!("CRC {:#x}", moving.crc), format!("{found:#x}")).into())
             }

@@ -116,8 +116,9 @@ impl Fs {
     fn try_read_below(&self, candidates: &[Candidate<'_>]) -> (HashMap<FileBlock, Below>, Option<FsError>) {
         let (mut found, mut failed) = (HashMap::new(), None);
         let partial = candidates.iter().filter(|candidate| !candidate.lines.is_full());
+        let Some(first) = candidates.first() else { return (found, None) };
+        let ino = first.ino;
         let mut reads = {
-            let Some(first) = candidates.first() else { return (found, None) };
             let _guard = self.locks.read(first.ino);
             let inode = match self.load(first.ino) {
                 Ok(inode) if inode.slot.generation.get() == first.generation => inode,
@@ -158,8 +159,9 @@ impl Fs {
                     found.insert(*block, below);
                     continue;
                 }
-                self.devices.note_damage(read.device);
-                let site = format!("{} block {}", read.name(), read.start.plus(index as u64));
+                let place = read.start.plus(index as u64);
+                self.devices.note_damage(read.device, place, format_args!("inode {ino} file block {block}"));
+                let site = format!("{} block {place}", read.name());
                 failed = Some(Corrupt::new(site, format!("CRC {crc:#x}"), format!("{computed:#x}")).into());
             }
         }

@@ -101,7 +101,10 @@ impl FileDevice {
         // Not while it is made: where that is refused, the file would be there all the same.
         let direct = fcntl_getfl(&file).and_then(|now| fcntl_setfl(&file, now | OFlags::DIRECT)).is_ok();
         let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
-        Self::made(file, path, access, direct, size)
+        Self::made(file, path, access, direct, size).inspect_err(|_| {
+            // the first error is the one to report
+            let _ = std::fs::remove_file(path);
+        })
     }
 
     /// A sparse file of `size` zero bytes in a directory, without a name: it goes away with the device. For trials.

@@ -78,6 +78,7 @@ pub fn target(path: &Path, size: Option<&str>, option: &str, speed: Option<Class
         Some(text) => Some(parse_size(text).map_err(|error| Failure::at(path, error))?),
         None => None,
     };
+    ownership::admit_link(path)?;
     let path = match fs::canonicalize(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => new_path(path)?,
@@ -181,7 +182,9 @@ fn check_minimum(target: &Target, what: &str, minimum: u64) -> Outcome<()> {
         return Ok(());
     }
     let [given, least] = output::distinct([target.given, minimum]);
-    let text = format!("{given} is below the minimum of {what}, {least} ({minimum} bytes)");
+    let bytes = format!("{minimum} bytes");
+    let exactly = if least == bytes { String::new() } else { format!(" ({bytes})") };
+    let text = format!("{given} is below the minimum of {what}, {least}{exactly}");
     Err(Failure::at(&target.path, text))
 }
 
