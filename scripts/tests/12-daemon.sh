@@ -66,6 +66,7 @@ check "pages of the mapping" sh -c 'head -c 65536 /dev/zero | tr "\\0" B | cmp -
 mount --bind mnt bind
 expect 0 "mnt: unmounted here; the pool is still mounted at $WORK/bind$" "$t" umount mnt
 check "it is served there" grep -q content bind/file
+check "status says where" grep -q "mounted at $WORK/bind (" <("$t" status "$pm")
 mount --bind bind mnt
 sleep 1000 <mnt/file &
 holder=$!

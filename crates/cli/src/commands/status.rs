@@ -52,6 +52,11 @@ fn add_mounts(found: &mut Value) -> Outcome<()> {
     let here: Vec<Mount> =
         mounts::all()?.into_iter().filter(|mount| mount.is_ours() && serves(mount)).collect();
     found["mounted_here"] = (number.is_none() || !here.is_empty()).into();
+    // The directory that it was mounted at first may be no mount any more, and another one still is.
+    let places: Vec<Value> = here.iter().map(|mount| output::path_text(&mount.mountpoint).into()).collect();
+    if let Some(first) = places.first().filter(|_| !places.contains(&found["mountpoint"])) {
+        found["mountpoint"] = first.clone();
+    }
     // After `mount -o remount,ro` the daemon could, and the kernel does not let anybody.
     if number.is_some() && !here.is_empty() && here.iter().all(Mount::is_read_only) {
         found["read_only"] = true.into();
