@@ -856,6 +856,10 @@ fn count_hole(grains: &mut [u16; GRAINS], length: u64, is_there: bool) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+mod model;
+
+#[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
