@@ -717,10 +717,7 @@ impl Device {
             }
             let words = self.without_pinned(chunk, &self.words(chunk, chunk_blocks), pins, chunk_blocks);
             let (bit, length) = longest(&words, want);
-            // A short last chunk is all that a large request can get from it.
-            let full =
-                length >= want || (whole && enough == want && length == self.capacity(chunk, chunk_blocks));
-            if full {
+            if length >= want {
                 return Some((chunk, bit, length.min(want)));
             }
             if length >= enough && best.is_none_or(|(_, _, most)| length > most) {

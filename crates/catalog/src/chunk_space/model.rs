@@ -223,8 +223,7 @@ impl Plain {
             let members = (0..self.chunks.len()).filter(|chunk| self.bucket(*chunk) == Some(bucket));
             for chunk in members.take(CANDIDATES) {
                 let (bit, length) = plain_longest(&self.open(chunk, pins), want);
-                let all_of_a_short_one = whole && enough == want && length == self.chunks[chunk].len() as u64;
-                if length >= want || all_of_a_short_one {
+                if length >= want {
                     return Some((chunk, bit, length.min(want)));
                 }
                 let long = plain_longest(&self.chunks[chunk], u64::MAX).1 >= enough && length >= enough;
