@@ -93,14 +93,16 @@ impl Deref for NodeBuffer {
     type Target = Node;
     #[inline]
     fn deref(&self) -> &Node {
-        self.0.as_deref().expect("taken by drop alone")
+        let Some(node) = &self.0 else { unreachable!("taken by drop alone") };
+        node
     }
 }
 
 impl DerefMut for NodeBuffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut Node {
-        self.0.as_deref_mut().expect("taken by drop alone")
+        let Some(node) = &mut self.0 else { unreachable!("taken by drop alone") };
+        node
     }
 }
 
@@ -463,7 +465,7 @@ mod tests {
             let expected = if index % 2 == 0 { Ok(index / 2) } else { Err(index.div_ceil(2)) };
             assert_eq!(node.search(key).ok(), Some(expected), "{key:?}");
             let child = node.child_index(key).ok();
-            assert_eq!(child, Some((index / 2).max(0)), "{key:?} is in the child of the key at or before it");
+            assert_eq!(child, Some(index / 2), "{key:?} is in the child of the key at or before it");
         }
     }
 
