@@ -365,7 +365,7 @@ mod tests {
         node
     }
 
-    /// What is wrong with a header; nothing when it passes.
+    /// The fault of a header; none when it passes.
     fn wrong(node: &Node, level: Option<u8>) -> Option<String> {
         verify_header(node, level).err().map(|error| error.to_string())
     }

@@ -265,7 +265,7 @@ fn a_location_has_eight_bytes_and_only_a_leaf_lies_below() {
     assert!(listed(&catalog, shard).is_err_and(|error| error.contains("a page in PM")));
 }
 
-/// What the reclaimer goes by: a leaf that was read is in use, inner pages are not noted.
+/// The reclaimer goes by it: a leaf that was read is in use, inner pages are not noted.
 #[test]
 fn a_leaf_that_is_read_is_noted_as_in_use() {
     let (pm, catalog, shard) = deep(300);

@@ -32,7 +32,7 @@ fn bits(set: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// What the error of a refused mark says: what was expected, what found.
+/// The words of a refused mark's error: what was expected, what found.
 fn refused(result: Result<(), Edit>) -> String {
     match result {
         Err(Edit::Failed(Error::Corrupt(corrupt))) => corrupt.to_string(),
@@ -77,7 +77,7 @@ fn marks_change_their_bits_in_each_chunk_and_no_others() {
     mark(&catalog, run(1 + 128, 82), false).unwrap();
     let expected: Vec<u8> = bits(70..128).iter().zip(bits(278..288)).map(|(a, b)| a | b).collect();
     assert_eq!(all(0), Some(expected.clone()));
-    // One that became wholly free has no key.
+    // A chunk that became wholly free has no key.
     mark(&catalog, run(1 + 2 * CHUNK, 3), false).unwrap();
     assert_eq!(all(2), Some(bits(3..4)));
     mark(&catalog, run(1 + 2 * CHUNK + 3, 1), false).unwrap();

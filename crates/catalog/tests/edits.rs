@@ -119,7 +119,7 @@ fn root(catalog: &Catalog, shard: u32) -> u64 {
     catalog.wal().pm().load_u64(catalog.wal().geometry().shard_root(shard)).unwrap()
 }
 
-/// One put in a transaction of its own, not committed: bytes of its record and number of its writes.
+/// A put in a transaction of its own, not committed: bytes of its record and number of its writes.
 fn tried(catalog: &Catalog, shard: u32, key: &Key, value: &[u8]) -> Result<(usize, u16), Shortage> {
     let mut guard = catalog.write(&[shard]);
     let mut tx = Tx::new();
@@ -168,7 +168,7 @@ fn a_value_grows_into_a_gap_that_is_just_large_enough() {
     assert_eq!(tried(&empty, shard, &key(1, 51), &[6; 40]).unwrap_err().room, 55, "a tree without a page");
 }
 
-/// What the transaction that is given up had used is given back with it.
+/// Room that the abandoned transaction had used is needed again.
 #[test]
 fn a_shortage_counts_what_the_transaction_had_used() {
     let (catalog, shard) = filled(55);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// One number after the other, the same in each run.
+/// Numbers at random, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -236,7 +236,7 @@ impl Plain {
     }
 }
 
-/// What a device tells of itself is what the model has.
+/// A device tells of itself what the model has.
 fn compare(device: &Device, plain: &Plain) {
     let size = plain.size as u32;
     assert_eq!(device.free, plain.free());
@@ -330,7 +330,7 @@ fn random_steps(numbers: &mut Numbers, size: u32, count: usize, last: usize, ste
                 let runs = device.claim_holes(most, &pins, size);
                 assert_eq!(runs, plain.claim_holes(most, &pins), "step {step}: {most}");
             }
-            // What is cleared may be clear in part, and reach beyond the end of a short chunk.
+            // Cleared blocks may be clear in part, and reach beyond the end of a short chunk.
             kind => {
                 let length = want.min(u64::from(size) - bit);
                 device.set(chunk, bit, length, kind == 3, size);
@@ -366,7 +366,7 @@ fn many_chunks_agree_with_the_model() {
     }
 }
 
-/// Of 40 chunks with such holes the first 32 are looked at.
+/// Of 33 chunks the last has the longest hole; the first 32 of its kind are looked at.
 #[test]
 fn a_claim_looks_at_so_many_candidates_of_each_kind() {
     let part = |hole: u64| (0..64).map(|bit| bit >= hole).collect::<Vec<bool>>();
@@ -403,7 +403,7 @@ fn a_chunk_and_its_place_in_a_set_are_the_memory_of_it() {
     assert_eq!(ChunkSpace::bytes_needed(64, &[(DeviceId(0), 129)]), Some(3 * each));
 }
 
-/// What a bitmap says of blocks beyond the end of a short chunk counts for nothing; a damaged one is full.
+/// Bits beyond the end of a short chunk count for nothing; a damaged bitmap is full.
 #[test]
 fn bitmaps_are_taken_as_they_are_and_damaged_ones_as_full() {
     let (mut device, plain) = device_of(64, vec![vec![false; 64], vec![false; 5]]);
