@@ -211,6 +211,7 @@ fn three_leaves() -> (Catalog, u32, Vec<u64>, Vec<Key>) {
     while (0..number).map(&location).collect::<std::collections::BTreeSet<_>>().len() < 3 {
         put(&catalog, shard, &key(1, number), &[7; 1000]);
         number += 1;
+        assert!(number < 20, "a leaf holds four of them");
     }
     let mut leaves: Vec<(u64, Key)> = Vec::new();
     for number in 0..number {
