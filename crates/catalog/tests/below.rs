@@ -244,6 +244,22 @@ fn catalog_leaf() -> [u8; 8] {
     (catalog.blocks().first_block().0 + 50).to_le_bytes()
 }
 
+/// A damaged leaf in PM hides none below: inner pages are read, and no others.
+#[test]
+fn leaves_below_and_ranges_are_told_without_a_look_at_leaves() {
+    let (catalog, shard) = crafted(&[(2, 3), (1, 5)], &catalog_leaf());
+    let guard = catalog.read(shard);
+    let reader = guard.reader();
+    let (first, last) = (Key(vec![0, 0, 0, 1, 0]), Key(vec![0, 0, 0, 1, 0xff]));
+    assert!(reader.get(&Key::new(1, Kind::Xattr, b"a")).is_err());
+    assert_eq!(listed(&catalog, shard), Ok(0));
+    assert_eq!(reader.leaf_below(&first, &last).unwrap(), None);
+    let key = |kind: u8| vec![0, 0, 0, 1, kind];
+    assert_eq!(reader.leaf_range(shard, &key(3)).unwrap(), (key(3), Some(key(4))));
+    assert_eq!(reader.leaf_range(shard, &key(9)).unwrap(), (key(5), None));
+    assert_eq!(reader.leaf_range(shard, &key(0)).unwrap(), (vec![], Some(key(2))));
+}
+
 #[test]
 fn a_location_has_eight_bytes_and_only_a_leaf_lies_below() {
     let word = below(1).to_le_bytes();
