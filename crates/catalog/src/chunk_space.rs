@@ -717,10 +717,7 @@ impl Device {
             }
             let words = self.without_pinned(chunk, &self.words(chunk, chunk_blocks), pins, chunk_blocks);
             let (bit, length) = longest(&words, want);
-            // A short last chunk is all that a large request can get from it.
-            let full =
-                length >= want || (whole && enough == want && length == self.capacity(chunk, chunk_blocks));
-            if full {
+            if length >= want {
                 return Some((chunk, bit, length.min(want)));
             }
             if length >= enough && best.is_none_or(|(_, _, most)| length > most) {
@@ -854,6 +851,10 @@ fn count_hole(grains: &mut [u16; GRAINS], length: u64, is_there: bool) {
         *of = if is_there { of.wrapping_add(length as u16) } else { of.wrapping_sub(length as u16) };
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+mod model;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -93,14 +93,16 @@ impl Deref for NodeBuffer {
     type Target = Node;
     #[inline]
     fn deref(&self) -> &Node {
-        self.0.as_deref().expect("taken by drop alone")
+        let Some(node) = &self.0 else { unreachable!("taken by drop alone") };
+        node
     }
 }
 
 impl DerefMut for NodeBuffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut Node {
-        self.0.as_deref_mut().expect("taken by drop alone")
+        let Some(node) = &mut self.0 else { unreachable!("taken by drop alone") };
+        node
     }
 }
 
@@ -312,6 +314,7 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing)]
 mod tests {
     use super::*;
     use terrace_format::page::Page;
@@ -339,6 +342,130 @@ mod tests {
                 };
                 assert_eq!(node.search(b).ok(), Some(expected));
             }
+        }
+    }
+
+    fn node_of(page: &Page) -> NodeBuffer {
+        let mut node = Node::empty();
+        node.bytes = *page.0;
+        node
+    }
+
+    /// The node of a page of some cells with a field of its header changed, or a few.
+    fn changed(level: u8, cells: u8, fields: &[(usize, u16)]) -> NodeBuffer {
+        let mut page = Page::new(level);
+        for index in 0..cells {
+            assert!(page.insert(usize::from(index), &[index], &[index; 8]));
+        }
+        let mut node = node_of(&page);
+        for (at, value) in fields {
+            let [low, high] = value.to_le_bytes();
+            (node.bytes[*at], node.bytes[*at + 1]) = (low, high);
+        }
+        node
+    }
+
+    /// The fault of a header; none when it passes.
+    fn wrong(node: &Node, level: Option<u8>) -> Option<String> {
+        verify_header(node, level).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_field_of_a_header_is_checked_by_itself() {
+        assert_eq!(wrong(&changed(0, 5, &[]), Some(0)), None);
+        assert_eq!((wrong(&changed(0, 0, &[]), None), wrong(&changed(1, 1, &[]), Some(1))), (None, None));
+        for at in 0..3 {
+            let mut node = changed(0, 5, &[]);
+            for bit in 0..8 {
+                node.bytes[at] ^= 1 << bit;
+                assert!(wrong(&node, Some(0)).is_some_and(|text| text.contains("magic")), "byte {at}");
+                node.bytes[at] ^= 1 << bit;
+            }
+        }
+        // Five slots end at 26.
+        let heap = |heap: u16| wrong(&changed(0, 5, &[(6, heap)]), Some(0));
+        assert_eq!((heap(26), heap(27), heap(4095), heap(4096)), (None, None, None, None));
+        for place in [0, 16, 21, 23, 25, 4097, u16::MAX] {
+            assert!(heap(place).is_some_and(|text| text.contains("slots below heap")), "heap at {place}");
+        }
+        let count = |count: u16| wrong(&changed(0, 0, &[(4, count)]), Some(0));
+        assert_eq!((count(2040), count(2041).is_some(), count(u16::MAX).is_some()), (None, true, true));
+        let childless = |level, text: Option<String>| {
+            assert!(text.is_some_and(|text| text.contains("at least one child")), "level {level}");
+        };
+        [1, 2, 15].iter().for_each(|level| childless(*level, wrong(&changed(*level, 0, &[]), Some(*level))));
+    }
+
+    #[test]
+    fn a_level_is_the_one_that_the_parent_demands_and_a_root_has_at_most_fifteen() {
+        for level in [0, 1, 2, 15, 16, 255] {
+            let node = changed(level, 2, &[]);
+            for demanded in [0, 1, 2, 15, 16, 254, 255] {
+                assert_eq!(wrong(&node, Some(demanded)).is_none(), level == demanded, "{level}, {demanded}");
+            }
+            assert_eq!(wrong(&node, None).is_none(), level <= 15, "a root of level {level}");
+        }
+    }
+
+    #[test]
+    fn a_cell_lies_behind_the_heap_before_the_end_and_under_the_count() {
+        let node = changed(0, 3, &[]);
+        // Cells of 4 + 1 + 8 bytes from the end of the page on.
+        let places: Vec<_> = (0..3).filter_map(|index| node.cell(index).ok()).map(|cell| cell.at).collect();
+        assert_eq!((places, node.heap()), (vec![4083, 4070, 4057], 4057));
+        assert!(node.cell(3).is_err() && node.cell(4000).is_err());
+        // The slot behind the last still names a cell.
+        assert!(changed(0, 3, &[(4, 2)]).cell(2).is_err());
+        assert!(changed(0, 3, &[(4, 2)]).cell(1).is_ok());
+        let heap = changed(0, 3, &[(6, 4058)]);
+        assert_eq!([0, 1, 2].map(|index| heap.cell(index).is_ok()), [true, true, false]);
+        // Lengths of the key and of the value, of the cell at the end of the page.
+        let first = |at: usize, length: u16| changed(0, 3, &[(at, length)]).cell(0).is_ok();
+        assert!(first(4083, 1) && first(4083, 0) && !first(4083, 2) && !first(4083, 0x101));
+        assert!(first(4085, 8) && first(4085, 7) && !first(4085, 9) && !first(4085, 0x108));
+        // A slot beyond the page, or where the head of a cell does not end inside.
+        for slot in [4093, 4095, 4096, 5000, u16::MAX] {
+            assert!(changed(0, 3, &[(PAGE_HEADER, slot)]).cell(0).is_err(), "at {slot}");
+        }
+        // Keys are not longer than can be, although all lies inside.
+        let long = |length: u16| changed(0, 3, &[(6, 3000), (PAGE_HEADER, 3000), (3000, length)]).cell(0);
+        assert_eq!(long(MAX_KEY as u16).map(|cell| (cell.at, cell.size())).ok(), Some((3000, 4 + MAX_KEY)));
+        assert!(long(MAX_KEY as u16 + 1).is_err());
+    }
+
+    #[test]
+    fn the_gap_is_what_lies_between_slots_and_heap() {
+        assert_eq!([0, 1, 3].map(|cells| changed(0, cells, &[]).gap()), [4080, 4065, 4035]);
+        assert_eq!((changed(0, 5, &[(6, 26)]).gap(), changed(0, 5, &[(6, 20)]).gap()), (0, 0));
+        let node = changed(0, 3, &[(8, 0x1234)]);
+        assert_eq!(
+            (node.dead(), node.slots(1).len(), node.slots(3).len(), node.slots(4).len()),
+            (0x1234, 4, 0, 0)
+        );
+    }
+
+    /// Keys of all lengths around eight bytes, in cells up to the end of the page.
+    #[test]
+    fn a_key_is_found_among_others_whatever_they_share() {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for length in [0, 1, 7, 8, 9, 12] {
+            for last in [0, 1, 127, 128, 255] {
+                let mut key = vec![b'k'; length];
+                key.push(last);
+                keys.push(key);
+            }
+        }
+        keys.sort();
+        let mut page = Page::new(0);
+        for (index, key) in keys.iter().enumerate().filter(|(index, _)| index % 2 == 0) {
+            assert!(page.insert(index / 2, key, &[]));
+        }
+        let node = node_of(&page);
+        for (index, key) in keys.iter().enumerate() {
+            let expected = if index % 2 == 0 { Ok(index / 2) } else { Err(index.div_ceil(2)) };
+            assert_eq!(node.search(key).ok(), Some(expected), "{key:?}");
+            let child = node.child_index(key).ok();
+            assert_eq!(child, Some(index / 2), "{key:?} is in the child of the key at or before it");
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use terrace_catalog::{Catalog, ChunkSpace, PageCopy};
 use terrace_format::below::{Below, Identity, is_below};
 use terrace_format::keys::{Key, Kind};
+use terrace_format::page::Page;
 use terrace_format::{DeviceBlock, DeviceId, PmBlock};
 use terrace_media::PmMedium;
 use terrace_wal::{Error, PageBelow, Tx};
@@ -168,4 +169,129 @@ fn a_leaf_below_is_read_from_its_copy_while_somebody_holds_it() {
     assert!(catalog.aside().get(second.identity, first.location).is_some());
     drop(second);
     assert_eq!(numbers.map(read), [value(10), None]);
+}
+
+/// A tree whose inner pages are as given, from the root down, each child of one the next: (cells, value of a cell). The last
+/// names leaves.
+fn crafted(pages: &[(u8, usize)], leaf: &[u8]) -> (Catalog, u32) {
+    let pm: Arc<dyn PmMedium> = VecPm::new(2 << 20);
+    format(&pm);
+    let catalog = mount(&pm).unwrap();
+    let shard = catalog.shard_of(1);
+    let first = catalog.blocks().first_block().0 + 20;
+    for (place, (level, cells)) in (first..).zip(pages) {
+        let mut page = Page::new(*level);
+        let next = (place + 1).to_le_bytes();
+        let value = if *level == 1 { leaf } else { &next };
+        for index in 0..*cells {
+            let key = key(0).0[..4].iter().copied().chain([1 + index as u8]).collect::<Vec<u8>>();
+            assert!(page.insert(index, if index == 0 { &[] } else { &key }, value));
+        }
+        pm.write(PmBlock(place).offset(), page.0.as_slice()).unwrap();
+    }
+    pm.write(catalog.wal().geometry().shard_root(shard), &first.to_le_bytes()).unwrap();
+    (catalog, shard)
+}
+
+/// Whether the leaves below PM of a shard are listed; how many.
+fn listed(catalog: &Catalog, shard: u32) -> Result<usize, String> {
+    let mut count = 0;
+    let guard = catalog.read(shard);
+    guard.reader().leaves_below(shard, &mut |_| count += 1).map(|()| count).map_err(|error| error.to_string())
+}
+
+/// A damaged tree may lead to one page along many ways: visits end when there were as many as the pool has blocks.
+#[test]
+fn pages_that_are_reached_again_and_again_are_reported() {
+    let end = {
+        let (catalog, _) = crafted(&[(1, 1)], &below(1).to_le_bytes());
+        catalog.blocks().end_block().0
+    };
+    let mut seen = [0, 0];
+    for first in 1..100 {
+        for second in (end / first).saturating_sub(3)..=end / first {
+            // The root, the pages below it, and those below these.
+            let visits = 1 + first + first * second;
+            if second == 0 || second > 120 || visits.abs_diff(end) > 1 {
+                continue;
+            }
+            let (catalog, shard) =
+                crafted(&[(3, first as usize), (2, second as usize), (1, 1)], &below(1).to_le_bytes());
+            let found = listed(&catalog, shard);
+            if visits <= end {
+                assert_eq!(found, Ok((first * second) as usize), "{visits} visits of {end}");
+            } else {
+                assert!(found.is_err_and(|error| error.contains("a page reached twice")), "{visits} visits");
+            }
+            seen[usize::from(visits > end)] += 1;
+        }
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+    // Leaves in PM, so that the search goes on.
+    let leaf = catalog_leaf();
+    let (catalog, shard) = crafted(&[(3, 100), (2, 100), (1, 1)], &leaf);
+    let (first, last) = (Key(vec![0, 0, 0, 1, 0]), Key(vec![0, 0, 0, 1, 0xff]));
+    let guard = catalog.read(shard);
+    let found = guard.reader().leaf_below(&first, &last).map_err(|error| error.to_string());
+    assert!(found.is_err_and(|error| error.contains("a page reached twice")));
+    let (catalog, shard) = crafted(&[(3, 4), (2, 100), (1, 1)], &leaf);
+    assert_eq!(catalog.read(shard).reader().leaf_below(&first, &last).unwrap(), None);
+}
+
+/// The location of some leaf in PM.
+fn catalog_leaf() -> [u8; 8] {
+    let (catalog, _) = crafted(&[(1, 1)], &[0; 8]);
+    (catalog.blocks().first_block().0 + 50).to_le_bytes()
+}
+
+/// A damaged leaf in PM hides none below: inner pages are read, and no others.
+#[test]
+fn leaves_below_and_ranges_are_told_without_a_look_at_leaves() {
+    let (catalog, shard) = crafted(&[(2, 3), (1, 5)], &catalog_leaf());
+    let guard = catalog.read(shard);
+    let reader = guard.reader();
+    let (first, last) = (Key(vec![0, 0, 0, 1, 0]), Key(vec![0, 0, 0, 1, 0xff]));
+    assert!(reader.get(&Key::new(1, Kind::Xattr, b"a")).is_err());
+    assert_eq!(listed(&catalog, shard), Ok(0));
+    assert_eq!(reader.leaf_below(&first, &last).unwrap(), None);
+    let key = |kind: u8| vec![0, 0, 0, 1, kind];
+    assert_eq!(reader.leaf_range(shard, &key(3)).unwrap(), (key(3), Some(key(4))));
+    assert_eq!(reader.leaf_range(shard, &key(9)).unwrap(), (key(5), None));
+    assert_eq!(reader.leaf_range(shard, &key(0)).unwrap(), (vec![], Some(key(2))));
+}
+
+#[test]
+fn a_location_has_eight_bytes_and_only_a_leaf_lies_below() {
+    let word = below(1).to_le_bytes();
+    let (catalog, shard) = crafted(&[(2, 3), (1, 5)], &word);
+    assert_eq!(listed(&catalog, shard), Ok(15));
+    for length in [0, 7] {
+        let (catalog, shard) = crafted(&[(1, 5)], &word[..length]);
+        assert!(listed(&catalog, shard).is_err_and(|error| error.contains("child location")), "{length}");
+    }
+    let long = [&word[..], &[0]].concat();
+    let (catalog, shard) = crafted(&[(1, 5)], &long);
+    assert!(listed(&catalog, shard).is_err_and(|error| error.contains("child location")));
+    // An inner page never lies below.
+    let (catalog, shard) = crafted(&[(2, 1)], &word);
+    let root = catalog.wal().pm().load_u64(catalog.wal().geometry().shard_root(shard)).unwrap();
+    let mut page = Page::new(2);
+    assert!(page.insert(0, &[], &word));
+    catalog.wal().pm().write(PmBlock(root).offset(), page.0.as_slice()).unwrap();
+    assert!(listed(&catalog, shard).is_err_and(|error| error.contains("a page in PM")));
+}
+
+/// The reclaimer goes by it: a leaf that was read is in use, inner pages are not noted.
+#[test]
+fn a_leaf_that_is_read_is_noted_as_in_use() {
+    let (pm, catalog, shard) = deep(300);
+    let root = PmBlock(pm.load_u64(catalog.wal().geometry().shard_root(shard)).unwrap());
+    let leaf = PmBlock(location(&catalog, shard, 7).unwrap());
+    let other = PmBlock(location(&catalog, shard, 299).unwrap());
+    let forget = || [root, leaf, other].map(|block| catalog.blocks().descriptor(block).clear_in_use());
+    forget();
+    assert_eq!(location(&catalog, shard, 7), Some(leaf.0));
+    assert_eq!(forget(), [false, false, false], "the leaf itself is not read");
+    assert!(catalog.read(shard).reader().get(&key(7)).unwrap().is_some());
+    assert_eq!(forget(), [false, true, false]);
 }

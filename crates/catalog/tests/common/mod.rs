@@ -69,8 +69,21 @@ pub fn format(pm: &Arc<dyn PmMedium>) {
 }
 
 pub fn mount(pm: &Arc<dyn PmMedium>) -> terrace_wal::Result<Catalog> {
-    let (wal, _) = Wal::open(Arc::clone(pm), UUID, geometry(pm.size()))?;
+    open(pm, geometry(pm.size()))
+}
+
+fn open(pm: &Arc<dyn PmMedium>, geometry: Geometry) -> terrace_wal::Result<Catalog> {
+    let (wal, _) = Wal::open(Arc::clone(pm), UUID, geometry)?;
     Ok(Catalog::new(Arc::new(BlockPool::new(Arc::new(wal)))))
+}
+
+/// A new pool with chunks of so many blocks.
+pub fn pool_of_chunks(chunk_blocks: u32) -> (Arc<dyn PmMedium>, Arc<Catalog>) {
+    let pm: Arc<dyn PmMedium> = VecPm::new(16 << 20);
+    let geometry = Geometry::choose(pm.size(), chunk_blocks).unwrap();
+    Wal::format(Arc::clone(&pm), UUID, geometry).unwrap();
+    let catalog = open(&pm, geometry).unwrap();
+    (pm, Arc::new(catalog))
 }
 
 /// Repeats an operation until its leaf has room: the loop every caller runs.
