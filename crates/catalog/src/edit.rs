@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::ops::ControlFlow;
 use terrace_blocks::BlockPool;
 use terrace_format::keys::{Key, MAX_KEY, MAX_VALUE};
-use terrace_format::page::{CELL_HEADER, PAGE_HEADER, Page};
+use terrace_format::page::{PAGE_HEADER, Page};
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{Lsn, PmBlock};
 use terrace_wal::{Error, Result, Tx};
@@ -67,15 +67,6 @@ impl Freed {
 
 /// A leaf that falls below this is looked at, whether a neighbour has room for what is left.
 const SPARSE: usize = CAPACITY / 4;
-
-/// Bytes of a transaction that shifting one slot of a page takes at most: header, and all slots of
-/// a page full of the smallest cells.
-const SHIFT_BYTES: usize = 16 + 8 + 2 * (CAPACITY / 14) + 8;
-
-/// Largest addition of a put to a record, besides key and value.
-pub const PUT_RECORD_BYTES: usize = SHIFT_BYTES + 8 + CELL_HEADER + 8;
-/// Largest addition of a remove, unlinking of the leaf and of a tree of four levels included.
-pub const REMOVE_RECORD_BYTES: usize = 2 * SHIFT_BYTES + 16 + 4 * 24;
 
 /// Whether a leaf with so many bytes in use became sparse, or half of what it was then: what was forgotten is noted again.
 fn is_sparser(before: usize, after: usize) -> bool {

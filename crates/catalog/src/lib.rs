@@ -34,6 +34,6 @@ pub mod xattr;
 pub use aside::PageCopy;
 pub use chunk_space::{ChunkSpace, Pin, SpaceTotals};
 pub use chunks::DeviceRun;
-pub use edit::{Edit, Freed, PUT_RECORD_BYTES, REMOVE_RECORD_BYTES, Shortage};
+pub use edit::{Edit, Freed, Shortage};
 pub use split::STRUCTURAL_RECORD_BYTES;
 pub use tree::{Catalog, Reader, ShardRead, ShardsWrite};
