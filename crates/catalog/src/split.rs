@@ -468,9 +468,9 @@ mod tests {
             if used + size(&cell) > limit {
                 break;
             }
-            if !stored.contains_key(&cell.0) {
-                used += size(&cell);
-                stored.insert(cell.0, cell.1);
+            used += size(&cell);
+            if let Some(value) = stored.insert(cell.0.clone(), cell.1) {
+                used -= size(&(cell.0, value));
             }
         }
         let mut page = Page::new(0);
