@@ -4,6 +4,7 @@
 mod common;
 
 use common::{VecPm, apply, format, mount};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use terrace_catalog::{Catalog, ChunkSpace, PageCopy};
 use terrace_format::below::{Below, Identity, is_below};
@@ -294,4 +295,43 @@ fn a_leaf_that_is_read_is_noted_as_in_use() {
     assert_eq!(forget(), [false, false, false], "the leaf itself is not read");
     assert!(catalog.read(shard).reader().get(&key(7)).unwrap().is_some());
     assert_eq!(forget(), [false, true, false]);
+}
+
+#[test]
+fn keys_beside_a_leaf_below_are_read_without_it() {
+    const COUNT: u32 = 300;
+    let (_pm, catalog, shard) = deep(COUNT);
+    let (low, high) = catalog.read(shard).reader().leaf_range(shard, &key(150).0).unwrap();
+    let first = (0..COUNT).find(|at| key(*at).0 >= low).unwrap();
+    let end = (0..COUNT).find(|at| key(*at).0 >= *high.as_ref().unwrap()).unwrap();
+    assert_eq!(high, Some(key(end).0), "the separator is the first key behind");
+    apply(&catalog, &[shard], |guard, tx| Ok(guard.remove(tx, &key(end))?)).unwrap();
+    relocate(&catalog, shard, 150, below(150));
+    let read = catalog.read(shard);
+    let reader = read.reader();
+    let around = |number: u32, prefix: &[u8]| {
+        let mut found = Vec::new();
+        let note = |key: &[u8], _: &[u8]| {
+            found.push(key.to_vec());
+            ControlFlow::Continue(())
+        };
+        reader.scan_around(&key(number), prefix, note).map(|()| found)
+    };
+    // The last key before it, with nothing to follow.
+    assert_eq!(around(first - 1, &key(first - 1).0).unwrap(), [key(first - 1).0]);
+    // A key behind it that is not there, with nothing before it.
+    assert_eq!(reader.previous(&key(end), &key(end).0).unwrap(), None);
+    assert_eq!(around(end, &key(end).0).unwrap(), Vec::<Vec<u8>>::new());
+    // Others may lie in it.
+    let leaf = |error: Error| match error {
+        Error::PageBelow(page) => match *page {
+            PageBelow::Leaf { shard: found, key } => (found == shard).then_some(key),
+            _ => None,
+        },
+        _ => None,
+    };
+    let found = around(first - 1, &[]).err().and_then(leaf).unwrap();
+    assert!(found >= low && Some(&found) < high.as_ref());
+    let found = reader.previous(&key(end), &[]).err().and_then(leaf).unwrap();
+    assert!(found >= low && Some(&found) < high.as_ref());
 }

@@ -1,6 +1,6 @@
 //! The volatile space of lower tiers beside the bitmaps on the medium, for simulators: they judge when nothing is under way.
 
-use super::{ChunkSpace, Content, change};
+use super::{ChunkSpace, Content};
 use crate::chunks::DeviceRun;
 use terrace_format::DeviceBlock;
 
@@ -42,12 +42,7 @@ impl ChunkSpace {
                 // A damaged one counts as full.
                 let Some(bitmap) = bitmap else { continue };
                 let capacity = device.capacity(index, self.chunk_blocks);
-                let mut found = device.words(index, self.chunk_blocks);
-                let mut used = vec![0; found.len()];
-                let beyond = used.len() as u64 * 64 - capacity;
-                change(&mut used, capacity, beyond, true);
-                change(&mut found, capacity, beyond, true);
-                used.iter_mut().zip(bitmap).for_each(|(word, more)| *word |= more);
+                let found = device.words(index, self.chunk_blocks);
                 free += found.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
                 for bit in 0..capacity {
                     let is_set = |words: &[u64]| {
@@ -55,7 +50,7 @@ impl ChunkSpace {
                     };
                     let start = DeviceBlock(1 + index as u64 * u64::from(self.chunk_blocks) + bit);
                     let run = DeviceRun { device: device.id, start, length: 1 };
-                    match (is_set(&found), is_set(&used)) {
+                    match (is_set(&found), is_set(&bitmap)) {
                         (true, false) => accounts.claimed.push(run),
                         (false, true) => accounts.given.push(run),
                         _ => {}
@@ -68,5 +63,36 @@ impl ChunkSpace {
             }
         }
         accounts
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+    use crate::tree::Catalog;
+    use std::sync::Arc;
+    use terrace_blocks::BlockPool;
+    use terrace_format::{DeviceId, Geometry};
+    use terrace_media::PmMedium;
+    use terrace_media::pm::RecordedPm;
+    use terrace_wal::Wal;
+
+    #[test]
+    fn accounts_tell_counts_that_differ_once_all_chunks_are_known() {
+        let size = 4 << 20;
+        let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::new(size));
+        let geometry = Geometry::choose(size, 16).unwrap();
+        Wal::format(Arc::clone(&pm), [7; 16], geometry).unwrap();
+        let (wal, _) = Wal::open(pm, [7; 16], geometry).unwrap();
+        let catalog = Arc::new(Catalog::new(Arc::new(BlockPool::new(Arc::new(wal)))));
+        let space = ChunkSpace::new(catalog, &[(DeviceId(0), 1 + 40)]);
+        space.space.lock().devices[0].free += 1;
+        assert_eq!(space.accounts().miscounted, []);
+        space.space.lock().devices[0].free -= 1;
+        space.totals(&[DeviceId(0)]).unwrap();
+        assert_eq!(space.accounts().miscounted, []);
+        space.space.lock().devices[0].free += 1;
+        assert_eq!(space.accounts().miscounted, [(41, 40)]);
     }
 }
