@@ -216,6 +216,10 @@ pid=$(daemon_of mnt)
 kill -STOP "$pid"
 expect 1 "\($pid\) is stopped; 'kill -CONT $pid'" timeout 60 "$t" status mnt
 expect 1 "\($pid\) is stopped; 'kill -CONT $pid'" timeout 20 "$t" umount mnt
+for command in "where mnt/file" "sync $pm" "migrate mnt/file --to 1" "status $pm" "umount $pm"; do
+    # shellcheck disable=SC2086
+    expect 1 "\($pid\) is stopped; 'kill -CONT $pid'" timeout 30 "$t" $command
+done
 kill -CONT "$pid"
 check "it answers again" "$t" status mnt >/dev/null
 kill -STOP "$pid"
@@ -239,6 +243,22 @@ expect 32 "fifo: log: not a regular file" timeout 20 "$t" mount "$pm" mnt -o "lo
 ln -s "$WORK/elsewhere" link
 expect 32 "link: log: a link" "$t" mount "$pm" mnt -o "log=$WORK/link"
 check "nothing was made" test ! -e elsewhere
+expect 32 "a.pm: log: a file of the pool" "$t" mount "$pm" mnt -o "log=$pm"
+expect 32 "a.tier: log: a file of the pool" "$t" mount "$pm" mnt -o "log=$SHM-a.tier"
+expect 32 "mnt/log: log: lies inside the mount point" "$t" mount "$pm" mnt -o "log=$WORK/mnt/log"
+check "the pool is clean as before" is_clean
+mkdir full && mount -t tmpfs -o size=4k none full && head -c 4096 /dev/zero >full/log
+expect 0 "full/log: log: cannot be written: No space left" "$t" mount "$pm" mnt -o "log=$WORK/full/log"
+check "umount" "$t" umount mnt
+umount full
+
+## few descriptors, and no more to be had: the daemon kept the caller's output, and could not end in order
+expect 32 "only 40 open files are allowed, and a mount needs 64" prlimit --nofile=40:40 "$t" mount "$pm" mnt
+timeout 30 prlimit --nofile=64:64 "$t" mount "$pm" mnt 2>&1 | timeout 30 cat >few.out
+check "its caller's output is not kept" test $? = 0
+check "it says so" grep -q "only 64 files may be open" few.out
+check "umount" "$t" umount mnt
+check "the pool is clean" is_clean
 mount_it
 
 ## a file of the pool that is removed or replaced: status said healthy, umount 0, and the pool was gone
@@ -271,6 +291,8 @@ truncate -s 128K "$pm"
 echo 2 >/proc/sys/vm/drop_caches
 expect 2 "Input/output error" ls mnt
 "$t" status mnt >out && fail "status of a pool that was shortened is 0"
+truncate -s 16M "$pm"
+check "status tells it still" grep -q "$pm \[shortened\]" <("$t" status mnt)
 check "says that it was shortened" grep -q "$pm \[shortened\] (the file was shortened while mounted" out
 expect 1 "unmounted; $pm: the file was shortened while mounted" "$t" umount mnt
 for _ in $(seq 500); do ended "$pid" && break; sleep 0.02; done

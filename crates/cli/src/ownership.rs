@@ -44,7 +44,8 @@ pub fn admit_existing(path: &Path, access: Access) -> Outcome<()> {
     }
 }
 
-/// For mkfs: a link of another user leads to a file of that user's choice, which may be anybody's.
+/// For mkfs: a link of another user leads to a file of that user's choice, which may be anybody's. Links among the
+/// directories of the path, and a link that is made after this look, are the business of whoever names such a path.
 pub fn admit_link(path: &Path) -> Outcome<()> {
     let user = rustix::process::geteuid().as_raw();
     match std::fs::symlink_metadata(path) {

@@ -42,6 +42,9 @@ use terrace_runtime::{Clock, SystemClock};
 /// so the kernel does not look at the inode first: it is answered also where the inode cannot be read.
 pub const CONTROL_XATTR: &str = "system.terrace_control";
 
+/// The name of it until 2026.
+pub const EARLIER_CONTROL_XATTR: &str = "terrace.control";
+
 /// How long the kernel may believe names and attributes.
 pub(crate) const VALID: Duration = Duration::from_secs(24 * 3600);
 

@@ -23,7 +23,7 @@ pub mod session;
 mod set_id;
 mod waiting;
 
-pub use adapter::{Adapter, CONTROL_XATTR};
+pub use adapter::{Adapter, CONTROL_XATTR, EARLIER_CONTROL_XATTR};
 pub use connection::Connection;
 pub use device::DeviceServer;
 pub use null::NullServer;

@@ -29,12 +29,12 @@ pub struct Asked<'a> {
 
 pub fn run(asked: &Asked<'_>) -> Outcome<u8> {
     let path = asked.path;
-    let attributes = std::fs::metadata(path).map_err(|error| Failure::at(path, plain(&error)))?;
     let daemon = match locate(path)? {
         Located::Mounted(daemon) if daemon.contact.pid != 0 => daemon,
         Located::Dead => return Err(Failure::at(path, "the daemon was killed; unmount and mount it again")),
         _ => return Err(Failure::at(path, "not in a mounted pool")),
     };
+    let attributes = std::fs::metadata(path).map_err(|error| Failure::at(path, plain(&error)))?;
     let request = Request::Move {
         ino: attributes.ino(),
         action: asked.action.to_string(),

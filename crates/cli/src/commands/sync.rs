@@ -10,11 +10,6 @@ use serde_json::{Value, json};
 use terrace_format::BLOCK_SIZE;
 
 pub fn run(args: &Sync) -> Outcome<u8> {
-    // Without a tier it is a barrier, which may be named by any of its files, as for sync(1).
-    if args.to.is_some() && args.dir.is_file() {
-        let text = "not a directory: this moves what the whole pool holds; for a file use 'terrace migrate FILE --to TIER'";
-        return Err(Failure::at(&args.dir, text));
-    }
     let daemon = match locate(&args.dir)? {
         Located::Mounted(daemon) => daemon,
         Located::Dead => {
@@ -22,6 +17,14 @@ pub fn run(args: &Sync) -> Outcome<u8> {
         }
         Located::NotMounted => return Err(Failure::at(&args.dir, "not a mounted pool")),
     };
+    // Without a tier it is a barrier, which may be named by any of its files, as for sync(1). The pool itself is a file too.
+    if args.to.is_some()
+        && mounts::look(&args.dir)?.1.is_some_and(|mount| mount.is_ours())
+        && args.dir.is_file()
+    {
+        let text = "not a directory: this moves what the whole pool holds; for a file use 'terrace migrate FILE --to TIER'";
+        return Err(Failure::at(&args.dir, text));
+    }
     let at = |failure: Failure| Failure::at(&args.dir, failure.text);
     if args.dry_run {
         let plan = daemon.ask(&Request::SyncPlan { tier: args.to.clone() }, |_| {}).map_err(at)?;

@@ -172,6 +172,14 @@ fn places(mounts: &[Mount]) -> String {
 /// Waits for the daemon's verdict, and for its process.
 fn finish(shown: &Path, source: &Path, end: &mut Pending) -> Outcome<()> {
     let answer = end.answer(|_| {});
+    if let (Err(silent), Some(pid)) = (&answer, end.pid)
+        && processes::is_stopped(pid)
+    {
+        return Err(Failure::at(
+            shown,
+            format!("unmounted, but its daemon still has the pool: {}", silent.text),
+        ));
+    }
     let has_ended = end.wait_for_exit(LONG);
     match answer {
         Ok(Ok(answer)) => match answer["lost"][0].as_str() {
@@ -248,7 +256,11 @@ fn wait_for_end(shown: &Path, mount: &Mount, daemon: &Daemon, end: &Pending) -> 
 
 /// Whether the session is over and the daemon flushes; it answers no more questions then.
 fn is_ending(daemon: &Daemon) -> bool {
-    daemon.ask(&Request::Ping, |_| {}).is_err()
+    let is_stopped = |end: &Pending| end.pid.is_some_and(processes::is_stopped);
+    match daemon.begin(&Request::Ping) {
+        Ok(mut ping) => ping.finish(|_| {}).is_err() && !is_stopped(&ping),
+        Err(_) => true,
+    }
 }
 
 /// Names with commas, not too many.

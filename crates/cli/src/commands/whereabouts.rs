@@ -40,11 +40,11 @@ pub fn run(args: &Where) -> Outcome<u8> {
 
 /// What is known of a path, for `--json`.
 fn report(path: &Path, complain: &mut impl FnMut(Failure)) -> Outcome<Value> {
-    let attributes = fs::metadata(path).map_err(|error| Failure::at(path, plain(&error)))?;
     let daemon = match locate(path)? {
         Located::Mounted(daemon) if daemon.contact.pid != 0 => daemon,
         _ => return Err(Failure::at(path, "not in a mounted pool")),
     };
+    let attributes = fs::metadata(path).map_err(|error| Failure::at(path, plain(&error)))?;
     let found = ask(&daemon, path, attributes.ino())?;
     let mut sums = Sums::default();
     // Also those that hold nothing.

@@ -10,6 +10,7 @@ use crate::mounts::{self, Mount, patiently};
 use crate::{pool, processes};
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -70,6 +71,11 @@ pub fn locate(path: &Path) -> Outcome<Located> {
     match pool::peek(path) {
         Ok(superblock) => {
             let daemon = of_pool(&absolute, &pool::uuid_text(&superblock));
+            if let Some(pid) =
+                daemon.as_ref().and_then(Daemon::process).filter(|pid| processes::is_stopped(*pid))
+            {
+                return Err(Failure::at(path, stopped(pid)));
+            }
             Ok(daemon.map_or(Located::NotMounted, Located::Mounted))
         }
         Err(_) => Ok(Located::NotMounted),
@@ -85,7 +91,7 @@ pub fn behind(mount: &Mount, path: &Path) -> Behind {
     let mut asked = contact_of(path);
     let is_on_top = || mounts::at(&mount.mountpoint).is_ok_and(|top| top.as_ref() == Some(mount));
     // A file that we may not read can still be told from its mount.
-    if matches!(asked, Some(Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM))) && is_on_top() {
+    if matches!(asked, Some(Err(Errno::ACCESS | Errno::PERM))) && is_on_top() {
         asked = contact_of(&mount.mountpoint);
     }
     let by_its_pool = || {
@@ -99,7 +105,7 @@ pub fn behind(mount: &Mount, path: &Path) -> Behind {
             Err(_) => Behind::Nobody,
         },
         Some(Err(error)) if mounts::means_dead(error) => Behind::Dead,
-        Some(Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM)) => match by_its_pool() {
+        Some(Err(Errno::ACCESS | Errno::PERM)) => match by_its_pool() {
             Some(daemon) => Behind::Daemon(daemon),
             None => {
                 let text = "the mount of another user, who did not allow others to use it; ask that user";
@@ -189,7 +195,13 @@ fn contact_of(path: &Path) -> Option<rustix::io::Result<Vec<u8>>> {
     let path = path.to_path_buf();
     patiently(move || {
         let mut value = vec![0; 4096];
-        let length = rustix::fs::getxattr(path, terrace_fuse::CONTROL_XATTR, &mut value[..])?;
+        let length = match rustix::fs::getxattr(&path, terrace_fuse::CONTROL_XATTR, &mut value[..]) {
+            // A daemon of before this name, of a program that was replaced meanwhile.
+            Err(Errno::OPNOTSUPP | Errno::NODATA) => {
+                rustix::fs::getxattr(&path, terrace_fuse::EARLIER_CONTROL_XATTR, &mut value[..])?
+            }
+            length => length?,
+        };
         value.truncate(length);
         Ok(value)
     })
@@ -239,6 +251,12 @@ fn reach(contact: Contact, mount: &Mount) -> Behind {
 }
 
 impl Daemon {
+    /// Its process, where that can be seen from here.
+    fn process(&self) -> Option<u32> {
+        let (_, peer) = connect(&self.socket, self.uid).ok()?;
+        u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0)
+    }
+
     /// The connection that it serves. `None` when it does not say so in time, or is of an earlier version.
     pub fn connection(&self) -> Option<Connection> {
         let mut pending = self.begin(&Request::Ping).ok()?;

@@ -5,6 +5,8 @@
 //! without the threads and locks of its parent.
 
 use crate::failure::{Failure, Outcome, plain, status};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -48,8 +50,10 @@ pub fn start(words: &[&OsStr]) -> Outcome<()> {
     if std::env::var_os(ALLOCATOR.0).is_none() {
         command.env(ALLOCATOR.0, ALLOCATOR.1);
     }
+    // Before there is anybody to pass them on to.
+    let signals = Signals::new([SIGINT, SIGTERM]).map_err(system)?;
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(system)?;
-    let interrupted = pass_on_interrupts(&child).map_err(system)?;
+    let interrupted = pass_on_interrupts(signals, &child).map_err(system)?;
     let mut line = String::new();
     if let Some(pipe) = child.stdout.take() {
         BufReader::new(pipe).read_line(&mut line).map_err(system)?;
@@ -75,11 +79,9 @@ fn died(child: &mut Child, interrupted: &AtomicBool) -> Failure {
 }
 
 /// The child is a session of its own: what interrupts us must end it.
-fn pass_on_interrupts(child: &Child) -> std::io::Result<Arc<AtomicBool>> {
+fn pass_on_interrupts(mut signals: Signals, child: &Child) -> std::io::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let (flag, pid) = (Arc::clone(&interrupted), rustix::process::Pid::from_child(child));
-    let mut signals =
-        signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
     spawn("terrace-signals", move || {
         for _ in signals.forever() {
             flag.store(true, Ordering::Relaxed);
@@ -93,16 +95,16 @@ fn pass_on_interrupts(child: &Child) -> std::io::Result<Arc<AtomicBool>> {
 pub fn detach() -> Outcome<()> {
     let system = |error: std::io::Error| Failure::new(plain(&error)).with_status(status::MOUNT_SYSTEM);
     rustix::process::setsid().map_err(|error| system(error.into()))?;
+    // Now, as later there may be no descriptor for it.
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(system)?;
+    rustix::stdio::dup2_stdin(null.as_fd()).map_err(|error| system(error.into()))?;
     std::env::set_current_dir("/").map_err(system)
 }
 
-/// Last thing before serving: tells the parent, lets go of its terminal.
+/// Last thing before serving: tells the parent, lets go of its terminal. [`detach`] has made standard input /dev/null.
 pub fn ready() {
     let _ = writeln!(std::io::stdout(), "{READY}");
     let _ = std::io::stdout().flush();
-    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdin(null.as_fd());
-        let _ = rustix::stdio::dup2_stdout(null.as_fd());
-        let _ = rustix::stdio::dup2_stderr(null.as_fd());
-    }
+    let _ = rustix::stdio::dup2_stdout(rustix::stdio::stdin());
+    let _ = rustix::stdio::dup2_stderr(rustix::stdio::stdin());
 }

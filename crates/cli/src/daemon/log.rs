@@ -1,6 +1,7 @@
 //! Where the daemon logs: standard error in the foreground, `log=PATH`, else syslog, else the state directory.
 
 use crate::failure::{Failure, Outcome, plain};
+use crate::output;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,10 +23,21 @@ enum Sink {
 
 /// Starts logging for the whole process.
 pub fn start(log: Option<&Path>, foreground: bool, state: &Path) -> Outcome<()> {
-    let builder =
-        tracing_subscriber::fmt().with_target(false).with_ansi(false).with_max_level(LevelFilter::INFO);
+    let builder = tracing_subscriber::fmt()
+        .with_target(false)
+        .with_ansi(false)
+        .with_max_level(LevelFilter::INFO)
+        .log_internal_errors(false);
     let sink = match log {
-        Some(path) => Sink::File(open(path)?),
+        Some(path) => {
+            let file = open(path)?;
+            let line = format!("terrace {}, process {}\n", env!("CARGO_PKG_VERSION"), std::process::id());
+            if let Err(error) = (&file).write_all(line.as_bytes()) {
+                // A full disk of the log's keeps nobody from the data.
+                output::warn(format!("{}: log: cannot be written: {}", path.display(), plain(&error)));
+            }
+            Sink::File(file)
+        }
         None if foreground => {
             builder.with_writer(io::stderr).init();
             return Ok(());

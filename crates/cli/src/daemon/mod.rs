@@ -29,7 +29,8 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -68,7 +69,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     if !plan.foreground {
         launch::detach()?;
     }
-    let short = raise_limits();
+    let short = raise_limits().map_err(failed)?;
     let mut opened =
         pool::open(&plan.pool, !plan.options.fs.read_only, &plan.options.lenience).map_err(failed)?;
     let user = rustix::process::geteuid();
@@ -102,9 +103,11 @@ pub fn run(plan: &Plan) -> Outcome<()> {
 
 /// Descriptors that a daemon needs when much waits at once.
 const DESCRIPTORS: u64 = 256;
+/// Descriptors without which it could not end in order.
+const FEWEST_DESCRIPTORS: u64 = 64;
 
 /// Raises the limits of descriptors and of file sizes as far as they go. A warning when few descriptors are left.
-fn raise_limits() -> Option<String> {
+fn raise_limits() -> Outcome<Option<String>> {
     // A write to a tier beyond the size that the mounting shell may write would end the daemon.
     let unlimited = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Fsize, unlimited).is_err() {
@@ -117,9 +120,15 @@ fn raise_limits() -> Option<String> {
     limit.current = limit.maximum;
     let raised = setrlimit(Resource::Nofile, limit);
     let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    (raised.is_err() || now < DESCRIPTORS).then(|| {
+    if now < FEWEST_DESCRIPTORS {
+        let text = format!(
+            "only {now} open files are allowed, and a mount needs {FEWEST_DESCRIPTORS}; raise the limit (ulimit -Hn)"
+        );
+        return Err(Failure::new(text));
+    }
+    Ok((raised.is_err() || now < DESCRIPTORS).then(|| {
         format!("only {now} files may be open: with many requests at once some wait; raise the limit (ulimit -Hn) to {DESCRIPTORS}")
-    })
+    }))
 }
 
 fn serve(
@@ -151,17 +160,12 @@ fn serve(
     }
     warnings.extend(short);
     let socket = directory.socket();
-    // A mount that comes to nothing leaves the pool as it found it.
+    // A mount that comes to nothing leaves the pool as it found it. Not once there is a session: its requests may go on.
     let give_up = |failure: Failure| {
         if let Err(error) = fs.unmount() {
             tracing::warn!("the next mount recovers the pool: {error}");
         }
         failure
-    };
-    let cut_off = |running: Running| {
-        if terrace_fuse::unmount(&plan.dir, Unmount::Abort).is_ok() {
-            let _ = running.join();
-        }
     };
     readable(plan, &fs).map_err(give_up)?;
     let names = Names::start(names).map_err(|error| give_up(Failure::new(plain(&error))))?;
@@ -172,8 +176,8 @@ fn serve(
     let background = match fs.start_background() {
         Ok(background) => background,
         Err(error) => {
-            cut_off(running);
-            return Err(give_up(Failure::new(format!("cannot start threads: {}", plain(&error)))));
+            let _ = terrace_fuse::unmount(&plan.dir, Unmount::Abort);
+            return Err(Failure::new(format!("cannot start threads: {}", plain(&error))));
         }
     };
     let describe = json!({
@@ -211,9 +215,8 @@ fn serve(
     let server = match started {
         Ok(server) => server,
         Err(failure) => {
-            cut_off(running);
-            drop(background);
-            return Err(give_up(failure));
+            let _ = terrace_fuse::unmount(&plan.dir, Unmount::Abort);
+            return Err(failure);
         }
     };
     tracing::info!(pool = %plan.pool.display(), dir = %plan.dir.display(), "mounted");
@@ -288,13 +291,23 @@ fn start_session(plan: &Plan, fs: &Arc<Fs>, contact: &Contact) -> Outcome<Runnin
     .map_err(|error| Failure::new(error.to_string()))
 }
 
-/// A pool whose files lie below the directory would hide behind its own mount.
+/// A pool whose files lie below the directory would hide behind its own mount, and so would its log, which is none of
+/// the pool's files either.
 fn refuse_inside(plan: &Plan, opened: &OpenPool) -> Outcome<()> {
     for (file, _) in &opened.files {
         if is_inside(file, &plan.dir) {
             let text = format!("lies inside the mount point {}; mount it elsewhere", plan.dir.display());
             return Err(Failure::at(file, text));
         }
+    }
+    let Some(log) = &plan.options.log else { return Ok(()) };
+    if is_inside(log, &plan.dir) {
+        let text = format!("log: lies inside the mount point {}, which hides it", plan.dir.display());
+        return Err(Failure::at(log, text));
+    }
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    if identity(log).is_some_and(|log| opened.files.iter().any(|(file, _)| identity(file) == Some(log))) {
+        return Err(Failure::at(log, "log: a file of the pool"));
     }
     Ok(())
 }
@@ -329,8 +342,9 @@ impl Stopper {
 
     /// Whether what is mounted at the directory is this session's.
     fn is_there(&self) -> bool {
-        let mount = mounts::at(&self.dir).ok().flatten();
-        mount.and_then(|mount| mount.connection()) == Some(self.connection)
+        // Without a descriptor for the list it counts as there.
+        mounts::at(&self.dir)
+            .map_or(true, |mount| mount.and_then(|mount| mount.connection()) == Some(self.connection))
     }
 
     fn is_over(&self) -> bool {

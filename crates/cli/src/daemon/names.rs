@@ -10,6 +10,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::spawn;
@@ -26,6 +27,7 @@ pub struct PoolFile {
     path: PathBuf,
     file: OwnedFd,
     size: u64,
+    was_shortened: AtomicBool,
     directory: OwnedFd,
     name: OsString,
 }
@@ -42,6 +44,7 @@ impl PoolFile {
         Some(PoolFile {
             shown: path.display().to_string(),
             size: found.st_size as u64,
+            was_shortened: AtomicBool::new(false),
             // Another reference to the file, without its lock.
             file: open(format!("/proc/self/fd/{}", file.as_raw_fd()), flags, Mode::empty()).ok()?,
             directory: open(canonical.parent()?, flags, Mode::empty()).ok()?,
@@ -57,8 +60,10 @@ impl PoolFile {
             let text = "the file was removed while mounted: all that it holds is lost when the mount ends; copy it out before";
             return Some(("removed", text.to_string()));
         }
-        if (ours.st_size as u64) < self.size {
-            let text = "the file was shortened while mounted: what lay behind its new end is lost; 'terrace check' says what is";
+        // Its size alone does not bring back what it held.
+        if (ours.st_size as u64) < self.size || self.was_shortened.load(Ordering::Relaxed) {
+            self.was_shortened.store(true, Ordering::Relaxed);
+            let text = "the file was shortened while mounted: what lay behind its end is lost; give it its size again after the unmount, then 'terrace check --data' says what is lost";
             return Some(("shortened", text.to_string()));
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -118,7 +123,7 @@ impl Names {
                 match now {
                     Some((_, text)) if before != now => tracing::error!("{path}: {text}"),
                     None if before.is_some() => {
-                        tracing::info!("{path}: the file has its name and size again")
+                        tracing::info!("{path}: the file has its name again")
                     }
                     _ => {}
                 }
