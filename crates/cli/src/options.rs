@@ -356,7 +356,7 @@ mod tests {
             ("emulate-pm=1:2", "write [run:]WRITE_NS:BYTES_PER_S"),
             ("emulate-pm", "needs a value"),
             ("emulate-pm=200:1G,emulate-pm=300:1G", "emulate-pm=300:1G: given twice"),
-            ("degraded=1", "unknown option"),
+            ("degraded=1", "takes no value; write degraded"),
             ("tier=", "needs a path"),
             ("tier", "needs a value"),
             ("emulate-tier=1", "must be TIER:CLASS"),
