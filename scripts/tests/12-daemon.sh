@@ -115,11 +115,13 @@ umount /tmp/terrace-0
 ## servers of our own making: a forged mount of another user, and a daemon as those were that could not be killed
 cat >server.py <<'PY'
 import fcntl, json, os, socket, struct, subprocess, sys, threading
-# forged: user 65534 serves something that calls itself the mount of the pool. stuck: asks its own mount and never answers.
+# forged: user 65534 serves something that calls itself the mount of the pool. lying: with a pool of that user, and says yes to
+# all that it is asked. stuck: asks its own mount and never answers.
 kind, pool, directory = sys.argv[1:4]
-uid = 65534 if kind == "forged" else 0
+others = kind in ("forged", "lying")
+uid = 65534 if others else 0
 held = os.open(pool, os.O_RDWR)
-if kind == "stuck":
+if kind != "forged":
     fcntl.flock(held, fcntl.LOCK_EX)
 else:
     os.close(held)
@@ -131,8 +133,8 @@ if libc.mount(pool.encode(), directory.encode(), b"fuse.terrace", 6, data.encode
     raise SystemExit(os.strerror(ctypes.get_errno()))
 os.setuid(uid)
 contact = b"{}"
-if kind == "forged":
-    path = os.path.join(os.path.dirname(directory), "forged", "control")
+if others:
+    path = os.path.join(os.path.dirname(directory), "forged", f"{kind}-control")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
@@ -156,9 +158,9 @@ while True:
     error, body = 0, b""
     if opcode == 26:  # INIT
         body = struct.pack("<IIIIHHIIHHI28x", 7, 31, 0, 0, 16, 12, 131072, 1, 32, 0, 0)
-    elif opcode == 3 and kind == "forged":  # GETATTR
+    elif opcode == 3 and others:  # GETATTR
         body = struct.pack("<QII6Q10I", 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40777, 2, uid, uid, 0, 4096, 0)
-    elif opcode == 22 and kind == "forged":  # GETXATTR
+    elif opcode == 22 and others:  # GETXATTR
         size = struct.unpack_from("<I", request, 40)[0]
         body = contact if size else struct.pack("<II", len(contact), 0)
     elif opcode in (3, 22) and kind == "stuck":
@@ -172,9 +174,9 @@ while True:
     if opcode == 26:
         open("server.ready", "w").close()
 PY
-serve() { # KIND
+serve() { # KIND [POOL]
     rm -f server.ready server.asked
-    python3 server.py "$1" "$pm" "$mnt" &
+    python3 server.py "$1" "${2:-$pm}" "$mnt" &
     server=$!
     until [ -e server.ready ]; do sleep 0.01; done
 }
@@ -189,6 +191,16 @@ expect 1 "not mounted" "$t" umount "$pm"
 check "a forged mount is not the pool's" is_clean
 kill -KILL $server && wait $server 2>/dev/null
 umount -l mnt
+
+## a daemon of another user that says that it has ended: umount --force said so too, and the mount was still there
+"$t" mkfs --pm "$SHM-l.pm" --pm-size 16M >/dev/null 2>&1
+chown 65534 "$SHM-l.pm"
+serve lying "$SHM-l.pm"
+expect 1 "its daemon left the mount as it was; it was cut off" timeout 60 "$t" umount --force mnt
+check "it is cut off" eval '! is_mounted "$mnt"'
+kill -KILL $server 2>/dev/null
+wait $server 2>/dev/null
+rm "$SHM-l.pm"
 chmod 755 "$WORK"
 
 for command in status umount mount; do

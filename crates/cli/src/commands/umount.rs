@@ -145,19 +145,32 @@ fn end_everywhere(args: &Umount, daemon: &Daemon, here: &[Mount]) -> Outcome<()>
         unmount(shown, mount, Unmount::Plain)?;
     }
     if args.force || !end.wait(SOON) {
-        daemon
+        let stopped = daemon
             .ask(&Request::Stop, |_| {})
-            .map_or_else(|failure| if end.wait(SOON) { Ok(()) } else { Err(failure) }, |_| Ok(()))?;
+            .map_or_else(|failure| if end.wait(SOON) { Ok(()) } else { Err(failure) }, |_| Ok(()));
+        if let Err(failure) = stopped {
+            clear(args, here)?;
+            return Err(failure);
+        }
     }
     let result = finish(shown, &source, &mut end);
-    // Of a session that is over its mounts may be left.
+    clear(args, here)?;
+    result
+}
+
+/// Of a session that is over its mounts may be left; and a daemon that says so need not have ended it.
+fn clear(args: &Umount, here: &[Mount]) -> Outcome<()> {
     for mount in here {
         let is_there = mounts::at(&mount.mountpoint)?.as_ref() == Some(mount);
         if is_there && matches!(control::behind(mount, &mount.mountpoint), Behind::Dead) {
-            unmount(shown, mount, Unmount::Detach)?;
+            unmount(&args.dir, mount, Unmount::Detach)?;
+        } else if is_there && args.force {
+            unmount(&args.dir, mount, Unmount::Abort)?;
+            let text = "its daemon left the mount as it was; it was cut off";
+            return Err(Failure::at(&mount.mountpoint, text));
         }
     }
-    result
+    Ok(())
 }
 
 /// Our mounts of a device in this namespace.

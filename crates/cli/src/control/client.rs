@@ -18,9 +18,16 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use terrace_fuse::{Connection, Unmount};
+use terrace_runtime::{Clock, SystemClock};
 
 /// How long a daemon may take to say which connection it serves.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the daemon of another user may take for what takes no time.
+const QUICK: Duration = Duration::from_secs(10);
+/// How long it may take to end.
+const SLOW: Duration = Duration::from_secs(60);
+/// Bytes of the longest answer.
+const LONGEST: usize = 16 << 20;
 
 /// A daemon that can be asked.
 #[derive(Debug, Clone)]
@@ -284,7 +291,19 @@ impl Daemon {
         // Zero where it is in another PID namespace.
         let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0);
         let process = pid.and_then(processes::handle);
-        Ok(Pending { reader: BufReader::new(stream), process, pid })
+        let trusted = [0, rustix::process::geteuid().as_raw()].contains(&self.uid);
+        let patience = match request {
+            _ if trusted => None,
+            Request::Ping | Request::Status | Request::Where { .. } | Request::Iostat | Request::Stop => {
+                Some(QUICK)
+            }
+            Request::End => Some(SLOW),
+            // However long it moves; whoever asks can break it off.
+            _ => None,
+        };
+        let clock = SystemClock::default();
+        let begun_ns = clock.monotonic_ns();
+        Ok(Pending { reader: BufReader::new(stream), process, pid, trusted, patience, clock, begun_ns })
     }
 }
 
@@ -294,6 +313,12 @@ pub struct Pending {
     process: Option<OwnedFd>,
     /// The daemon's process.
     pub pid: Option<u32>,
+    /// Whether it is root's daemon, or ours.
+    trusted: bool,
+    /// How long the answer may take by the clock, from the beginning of the request.
+    patience: Option<Duration>,
+    clock: SystemClock,
+    begun_ns: u64,
 }
 
 impl Pending {
@@ -306,21 +331,10 @@ impl Pending {
     /// connection broke.
     pub fn answer(&mut self, mut progress: impl FnMut(u64)) -> Outcome<Result<serde_json::Value, String>> {
         loop {
-            // However long it works; but not for one that does nothing.
-            while self.reader.buffer().is_empty() && !self.wait(PATIENCE) {
-                if let Some(pid) = self.pid.filter(|pid| processes::is_stopped(*pid)) {
-                    return Err(Failure::new(stopped(pid)));
-                }
-            }
-            let mut line = String::new();
+            let line = self.line()?;
             let ended =
                 || Failure::new("daemon: ended without an answer; see its log (log=PATH, else syslog)");
-            match self.reader.read_line(&mut line) {
-                Ok(0) => return Err(ended()),
-                Ok(_) => {}
-                Err(error) => return Err(Failure::new(format!("daemon: {}", plain(&error)))),
-            }
-            match serde_json::from_str(&line).map_err(|_| ended())? {
+            match serde_json::from_slice(&line).map_err(|_| ended())? {
                 Answer::Progress(left) => progress(left),
                 Answer::Ok(value) => return Ok(Ok(value)),
                 Answer::Error(text) => return Ok(Err(text)),
@@ -328,13 +342,50 @@ impl Pending {
         }
     }
 
+    /// One line, or the part of it that came before the end. The daemon may be anybody's: it may say too much, a byte now and
+    /// then, or nothing.
+    fn line(&mut self) -> Outcome<Vec<u8>> {
+        let mut line = Vec::new();
+        loop {
+            self.expect_bytes()?;
+            let bytes =
+                self.reader.fill_buf().map_err(|error| Failure::new(format!("daemon: {}", plain(&error))))?;
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let (taken, is_over) = (end.map_or(bytes.len(), |at| at + 1), end.is_some() || bytes.is_empty());
+            line.extend_from_slice(&bytes[..taken]);
+            self.reader.consume(taken);
+            if is_over {
+                return Ok(line);
+            }
+            if line.len() > LONGEST {
+                return Err(Failure::new("daemon: says more than an answer can be"));
+            }
+        }
+    }
+
+    /// Waits for something to read, however long the daemon works; but not for one that does nothing.
+    fn expect_bytes(&self) -> Outcome<()> {
+        let is_late = || {
+            self.patience.is_some_and(|patience| {
+                self.clock.monotonic_ns().saturating_sub(self.begun_ns) >= patience.as_nanos() as u64
+            })
+        };
+        while self.reader.buffer().is_empty() && !self.wait(PATIENCE) && !is_late() {
+            if let Some(pid) = self.pid.filter(|pid| processes::is_stopped(*pid)) {
+                return Err(Failure::new(stopped(pid)));
+            }
+        }
+        if is_late() { Err(Failure::new("daemon: does not answer")) } else { Ok(()) }
+    }
+
     /// Whether the answer, or the end of the daemon, has come within this time.
     pub fn wait(&self, time: Duration) -> bool {
         ready(self.reader.get_ref(), time)
     }
 
-    /// Waits until the daemon's process has ended; false when it takes longer.
+    /// Waits until the daemon's process has ended; false when it takes longer, or is another user's, who may let it live.
     pub fn wait_for_exit(&self, time: Duration) -> bool {
+        let time = if self.trusted { time } else { time.min(QUICK) };
         self.process.as_ref().is_none_or(|process| ready(process, time))
     }
 }
@@ -375,7 +426,6 @@ mod tests {
         thread.unwrap().join().unwrap();
         let stranger = Daemon { uid: uid + 1, ..daemon.clone() };
         assert!(stranger.begin(&Request::End).is_err(), "another user listens");
-        let mut silent = daemon.begin(&Request::End).unwrap();
         let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = rustix::process::Pid::from_child(&sleeper);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
@@ -388,6 +438,22 @@ mod tests {
         );
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
+        // Of those before, which nobody took up.
+        for _ in 0..2 {
+            drop(listener.accept().unwrap());
+        }
+        let mut endless = daemon.begin(&Request::Status).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let thread = spawn("test", move || while stream.write_all(&[b'A'; 65536]).is_ok() {});
+        let answer = endless.answer(|_| {}).unwrap_err();
+        assert_eq!(answer.text, "daemon: says more than an answer can be");
+        drop(endless);
+        thread.unwrap().join().unwrap();
+        let mut slow = daemon.begin(&Request::Status).unwrap();
+        slow.patience = Some(Duration::from_millis(1));
+        let _silent = listener.accept().unwrap();
+        assert_eq!(slow.answer(|_| {}).unwrap_err().text, "daemon: does not answer");
+        let mut silent = daemon.begin(&Request::End).unwrap();
         drop(listener);
         assert!(silent.wait(Duration::from_secs(60)));
         let reset = silent.answer(|_| {}).unwrap_err();
