@@ -9,6 +9,9 @@ mkdir mnt bind
 umount /sys/fs/fuse/connections 2>/dev/null
 "$t" mkfs --pm "$pm" --pm-size 16M --tier "$SHM-a.tier,size=64M" >/dev/null 2>&1 || exit 1
 state=$("$t" status "$pm" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["state_directory"])')
+# A tier on tmpfs was called power-fail.
+check "a tier in memory promises as much" grep -q '"promise":"process-crash".*"promise":"process-crash"' \
+    <("$t" mount "$pm" mnt && "$t" status mnt --json | tr -d ' \n' && "$t" umount mnt)
 mount_it() { check "mount" "$t" mount "$pm" mnt -o "log=$WORK/log"; }
 is_clean() { "$t" status "$pm" | grep -q "not mounted, clean"; }
 ended() { [ ! -e "/proc/$1/exe" ]; }

@@ -135,6 +135,7 @@ exec 8>&-
 check "ro" remount remount,ro
 check "no changes" eval '! touch mnt/new 2>/dev/null && grep -q " $mnt fuse.terrace ro," /proc/mounts'
 says 0 "mounted read-only at" "$t" status mnt
+check "other words leave it read-only" eval 'remount remount,cache=64M 2>/dev/null && grep -q " $mnt fuse.terrace ro" /proc/mounts'
 check "rw" remount ro,nosuid,remount,rw
 check "changes" touch mnt/new
 check "nosuid stays" eval 'remount remount,rw && grep -q " $mnt fuse.terrace rw,nosuid" /proc/mounts'

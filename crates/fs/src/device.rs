@@ -99,7 +99,7 @@ impl Device {
     }
     /// What a flush of it survives.
     pub fn promise(&self) -> Promise {
-        Promise::PowerFail
+        self.medium.promise()
     }
 }
 

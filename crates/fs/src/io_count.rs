@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_format::{DeviceBlock, DeviceId, TierId};
 use terrace_media::block::{AlignedBlock, BlockRead, HostRoom, Run};
-use terrace_media::{BlockMedium, MediaError};
+use terrace_media::{BlockMedium, MediaError, Promise};
 use terrace_runtime::{Clock, thread};
 
 /// Cells of a counter: threads beyond that share one.
@@ -285,6 +285,9 @@ impl BlockMedium for Counted {
     }
     fn name(&self) -> &str {
         self.medium.name()
+    }
+    fn promise(&self) -> Promise {
+        self.medium.promise()
     }
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         self.counter.read(size_of_val(into));

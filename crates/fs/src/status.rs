@@ -14,6 +14,7 @@ use terrace_catalog::SpaceTotals;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
 use terrace_format::keys::MAX_EXTENT_BLOCKS;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_media::Promise;
 use terrace_media::block::HostRoom;
 use terrace_placement::temperature::Times;
 use terrace_placement::{Idle, Observation, Parameters};
@@ -325,11 +326,20 @@ impl Fs {
                     speed: row.and_then(speed_status),
                 });
             }
-            let first = self.devices.of_tier(tier).first().map(|id| usize::from(id.0)).unwrap_or(0);
+            // The weakest of its devices' promises.
+            let promises = self
+                .devices
+                .of_tier(tier)
+                .into_iter()
+                .map(|id| self.devices.list[usize::from(id.0)].promise());
+            let promise = promises.fold(Promise::PowerFail, |weakest, promise| match promise {
+                Promise::PowerFail => weakest,
+                weaker => weaker,
+            });
             tiers.push(TierStatus {
                 id: tier.0,
                 kind: devices.first().map_or("ssd", |device| device.class),
-                promise: self.devices.list[first].promise().name(),
+                promise: promise.name(),
                 capacity_bytes: devices.iter().map(|device| device.capacity_bytes).sum(),
                 used_bytes: devices.iter().map(|device| device.used_bytes).sum(),
                 devices,

@@ -16,7 +16,7 @@ pub use file::FileDevice;
 pub use missing::MissingDevice;
 pub use simulated::{DeviceCounters, SimulatedDevice};
 
-use crate::MediaError;
+use crate::{MediaError, Promise};
 use std::panic::Location;
 use terrace_format::DeviceBlock;
 
@@ -106,6 +106,10 @@ pub trait BlockMedium: Send + Sync {
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError>;
     /// Tells the device that blocks hold nothing (punches a file's hole). Best effort.
     fn discard(&self, _first: DeviceBlock, _blocks: u64) {}
+    /// What a flush survives.
+    fn promise(&self) -> Promise {
+        Promise::PowerFail
+    }
     /// Errors returned so far; status shows a device with errors as degraded.
     fn error_count(&self) -> u64 {
         0

@@ -32,6 +32,8 @@ fn words(lists: &[OsString]) -> impl Iterator<Item = &str> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Change {
     read_only: bool,
+    /// Only this lets changes in again: other words leave a mount read-only as it is. mount(8) always says one of the two.
+    writable: bool,
     noatime: Option<bool>,
     flags: Vec<String>,
     /// Options of the daemon.
@@ -45,8 +47,7 @@ impl Change {
             let name = word.split('=').next().unwrap_or(word);
             match word {
                 "remount" => {}
-                "ro" => change.read_only = true,
-                "rw" => change.read_only = false,
+                "ro" | "rw" => (change.read_only, change.writable) = (word == "ro", word == "rw"),
                 "noatime" => change.noatime = Some(true),
                 "atime" | "relatime" | "strictatime" => change.noatime = Some(false),
                 flag if FLAGS.contains(&flag) => change.flags.push(flag.to_string()),
@@ -73,7 +74,8 @@ pub fn run(args: &Asked, lists: &[OsString]) -> Outcome<u8> {
     Ok(0)
 }
 
-fn apply(args: &Asked, mount: &Mount, change: Change) -> Outcome<()> {
+fn apply(args: &Asked, mount: &Mount, mut change: Change) -> Outcome<()> {
+    change.read_only |= mount.is_read_only() && !change.writable;
     let refused = |what: &str| Failure::at(&args.dir, format!("{what}; unmount it and mount it again"));
     let has = |flag: &str| mount.options.iter().any(|option| option == flag);
     if change.noatime.is_some_and(|noatime| noatime != has("noatime")) {
@@ -122,6 +124,7 @@ mod tests {
         let all = "rw,nosuid,noatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro,nofail,cache=1G";
         let expected = Change {
             read_only: true,
+            writable: false,
             noatime: Some(true),
             flags: vec!["nosuid".to_string()],
             later: vec!["cache=1G".to_string()],

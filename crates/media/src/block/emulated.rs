@@ -5,9 +5,9 @@
 //! that is slower than the speed asked for stays slower.
 
 use super::{AlignedBlock, BlockMedium, BlockRead, HostRoom, Run};
-use crate::MediaError;
 use crate::pace::{Direction, Follows, Pace};
 use crate::speed::Speed;
+use crate::{MediaError, Promise};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +67,10 @@ impl BlockMedium for EmulatedBlock {
 
     fn name(&self) -> &str {
         self.below.name()
+    }
+
+    fn promise(&self) -> Promise {
+        self.below.promise()
     }
 
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {

@@ -57,7 +57,7 @@ pub fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
             tier.path.display(),
             human(tier.size),
             class_name(row),
-            Promise::PowerFail.name(),
+            if is_in_memory(&tier.path) { Promise::ProcessCrash } else { Promise::PowerFail }.name(),
         ));
         if tier.existing.is_none() {
             output::warn(sparse(tier));
@@ -68,15 +68,20 @@ pub fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
     }
 }
 
-/// Whether a file is memory: on tmpfs, ramfs, hugetlbfs, or mapped without a page cache (DAX).
-fn is_memory(path: &Path) -> bool {
+/// Whether a file is gone after a reboot: on tmpfs, ramfs, hugetlbfs.
+fn is_in_memory(path: &Path) -> bool {
     const MEMORY: [u64; 3] =
         [libc::TMPFS_MAGIC as u64, libc::HUGETLBFS_MAGIC as u64, 0x8584_58f6 /* ramfs */];
     let kind = rustix::fs::statfs(path).map(|found| found.f_type as u64 & 0xffff_ffff);
+    kind.is_ok_and(|kind| MEMORY.contains(&kind))
+}
+
+/// Whether a file is memory: as above, or mapped without a page cache (DAX).
+fn is_memory(path: &Path) -> bool {
     let flags = rustix::fs::AtFlags::empty();
     let dax = rustix::fs::statx(rustix::fs::CWD, path, flags, rustix::fs::StatxFlags::empty())
         .is_ok_and(|found| found.stx_attributes.contains(rustix::fs::StatxAttributes::DAX));
-    dax || kind.is_ok_and(|kind| MEMORY.contains(&kind))
+    dax || is_in_memory(path)
 }
 
 /// Persistent memory in a page cache.
