@@ -471,7 +471,7 @@ mod tests {
 
     /// The thread's spare page is the one that was dropped before.
     #[test]
-    fn nothing_of_the_page_before_is_found_in_a_spare_one() {
+    fn a_spare_page_shows_no_cell_of_its_former_content() {
         let mut page = Page::new(0);
         assert!(page.insert(0, b"key", &[0xff; 8]));
         let mut node = Node::empty();

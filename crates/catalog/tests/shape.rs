@@ -311,7 +311,7 @@ fn a_leaf_emptied_twice_is_unlinked_once() {
     (0..12).for_each(|number| put(&catalog, &key(1, number), &[1; 1024]));
     let before = pages(&catalog, 1).len();
     assert!(before >= 5);
-    // Of the second leaf.
+    // The keys of the second leaf.
     let numbers = [3, 4, 5];
     commit(&catalog, &[1], |guard, tx| {
         numbers.iter().for_each(|number| assert!(guard.remove(tx, &key(1, *number)).unwrap()));

@@ -144,7 +144,7 @@ impl Options {
         self.take_value(&name, &OsStr::from_bytes(value).to_string_lossy())
     }
 
-    /// Of two words that contradict each other the later one counts, as with mount(8).
+    /// Undoes the earlier of two options that contradict each other, as mount(8) does.
     fn take_back(&mut self, name: &str) {
         let Some((_, before)) = OPPOSITES.iter().find(|(later, _)| *later == name) else { return };
         self.flags.retain(|flag| flag != before);

@@ -106,7 +106,7 @@ pub trait BlockMedium: Send + Sync {
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError>;
     /// Tells the device that blocks hold nothing (punches a file's hole). Best effort.
     fn discard(&self, _first: DeviceBlock, _blocks: u64) {}
-    /// What a flush survives.
+    /// The promise of a flush: which failures the flushed blocks survive.
     fn promise(&self) -> Promise {
         Promise::PowerFail
     }

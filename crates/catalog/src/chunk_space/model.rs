@@ -366,7 +366,7 @@ fn many_chunks_agree_with_the_model() {
     }
 }
 
-/// Of 33 chunks the last has the longest hole; the first 32 of its kind are looked at.
+/// A search looks at 32 chunks of a kind: of 33 chunks the last, which has the longest hole, is not found.
 #[test]
 fn a_claim_looks_at_so_many_candidates_of_each_kind() {
     let part = |hole: u64| (0..64).map(|bit| bit >= hole).collect::<Vec<bool>>();

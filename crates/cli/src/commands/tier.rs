@@ -9,7 +9,7 @@ use terrace_media::pm::RamPm;
 
 pub fn run(args: &Tier) -> Outcome<u8> {
     let path = pool::canonical(&args.pool)?;
-    // Of no pool at all this says so first.
+    // A file that is no pool is refused as such, before its size is.
     pool::peek(&path)?;
     let pm = RamPm::open(&path, args.dry_run).map_err(|error| pool::open_failure(&error))?;
     pool::refuse_resized(&path, &pm)?;

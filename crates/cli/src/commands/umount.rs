@@ -158,7 +158,8 @@ fn end_everywhere(args: &Umount, daemon: &Daemon, here: &[Mount]) -> Outcome<()>
     result
 }
 
-/// Of a session that is over its mounts may be left; and a daemon that says so need not have ended it.
+/// Removes mounts that a session left behind. A daemon may say that its session is over and go on serving: with --force
+/// its mount is cut off.
 fn clear(args: &Umount, here: &[Mount]) -> Outcome<()> {
     for mount in here {
         let is_there = mounts::at(&mount.mountpoint)?.as_ref() == Some(mount);

@@ -342,8 +342,8 @@ impl Pending {
         }
     }
 
-    /// One line, or the part of it that came before the end. The daemon may be anybody's: it may say too much, a byte now and
-    /// then, or nothing.
+    /// Reads a line, or the part of it that came before the end of the connection. The daemon may be another user's and
+    /// hostile: it may send without end, a byte now and then, or nothing.
     fn line(&mut self) -> Outcome<Vec<u8>> {
         let mut line = Vec::new();
         loop {
@@ -438,7 +438,7 @@ mod tests {
         );
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        // Of those before, which nobody took up.
+        // Connections of the requests above, not accepted yet.
         for _ in 0..2 {
             drop(listener.accept().unwrap());
         }
