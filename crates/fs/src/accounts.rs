@@ -58,7 +58,7 @@ impl Fs {
             dirty_pages: self.cache.dirty_pages(),
             in_flight_pages: self.cache.in_flight_pages(),
             admitted_pages: self.write_back.admitted_pages(),
-            in_flight_victims: self.migration.in_flight_victims(),
+            in_flight_victims: self.pressure.in_flight(),
             referenced: self.references.all(),
             page_pins: self.metadata.held_pins(),
             numbers: self.unsettled_numbers()?,

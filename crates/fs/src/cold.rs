@@ -73,7 +73,7 @@ impl Fs {
         let (key, version) = (inode.page_key(block), self.cold_versions.get(inode.ino, block));
         let found = self.cache.get(key, version, self.clock.monotonic_ns())?;
         if self.policy.promotes(found.touches) && !self.belongs_in_dram(inode) {
-            self.migration.want_promotion(key, version, &found.page);
+            self.promotions.want(key, version, &found.page);
         }
         self.io.dram.read(BLOCK_SIZE as usize);
         Some(found.page)
@@ -163,7 +163,7 @@ impl Fs {
     /// Asks for what an operation fetched to come into PM.
     pub(crate) fn promote_fetched(&self, op: &mut Op, ino: Ino, generation: u32) {
         for (block, (version, page)) in std::mem::take(&mut op.fetched.pages) {
-            self.migration.want_promotion(PageKey { ino, generation, block }, version, &page);
+            self.promotions.want(PageKey { ino, generation, block }, version, &page);
         }
     }
 
@@ -259,7 +259,7 @@ impl Fs {
             let wanted = asked.first <= block && block < asked.end;
             if wanted {
                 if self.policy.promotes(1) {
-                    self.migration.want_promotion(key, version, &page);
+                    self.promotions.want(key, version, &page);
                 }
                 op.fetched.pages.insert(block, (version, page.clone()));
             }

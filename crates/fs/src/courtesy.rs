@@ -95,7 +95,7 @@ impl Fs {
 
     /// Whether PM has room enough for work that makes more to take second place.
     pub(crate) fn is_at_ease(&self) -> bool {
-        self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed).saturating_mul(AT_EASE)
+        self.blocks.free_hint() >= self.pressure.throttle_below().saturating_mul(AT_EASE)
     }
 }
 

@@ -97,6 +97,26 @@ impl From<terrace_format::Corrupt> for FsError {
 }
 
 impl FsError {
+    /// Whether this is damage of one file or block, which holds back only what it concerns (I8); EIO of PM or a checksum.
+    pub fn concerns_one_file(&self) -> bool {
+        matches!(
+            self,
+            FsError::Engine(Error::Corrupt(_) | Error::Media(MediaError::Pm { .. }))
+                | FsError::SpaceHidden(Error::Corrupt(_) | Error::Media(MediaError::Pm { .. }))
+        )
+    }
+
+    /// Whether the same attempt may succeed later: a medium failed, and not for lack of space.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, FsError::Engine(Error::Media(_)) | FsError::SpaceHidden(Error::Media(_)))
+            && self.errno() != libc::ENOSPC
+    }
+
+    /// Whether a write that no lower tier took may go to PM instead: the tier is full or failed.
+    pub fn can_fall_back_to_pm(&self) -> bool {
+        matches!(self, FsError::Engine(Error::NoSpace(_) | Error::Media(_)) | FsError::SpaceHidden(_))
+    }
+
     /// The errno a caller of the operating system sees.
     pub fn errno(&self) -> i32 {
         match self {

@@ -6,10 +6,13 @@ use crate::io_count::IoCount;
 use crate::locks::InodeLocks;
 use crate::memory::MemorySource;
 use crate::migration::Migration;
+use crate::migration::promote::Promotions;
+use crate::migration::to_dram::Kept;
 use crate::mount::InPlace;
 use crate::numbers::InodeNumbers;
 use crate::pages::MetadataPages;
 use crate::pin::Pins;
+use crate::pressure::Pressure;
 use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
@@ -76,6 +79,9 @@ pub struct Fs {
     pub(crate) drop_pages: OnceLock<DropPages>,
     pub(crate) reclaim: ReclaimQueue,
     pub(crate) migration: Migration,
+    pub(crate) pressure: Pressure,
+    pub(crate) promotions: Promotions,
+    pub(crate) kept_copies: Kept,
     pub(crate) pins: Pins,
     pub(crate) policy: Box<dyn Policy>,
     /// The predictors' parameters and what they remember; nothing is noted unless the policy steers writes.
@@ -99,13 +105,7 @@ pub struct Fs {
     pub(crate) mounted_ns: u64,
     /// Coarse time for the use of PM blocks: one tick each 10 ms since the mount.
     pub(crate) tick: AtomicU32,
-    /// Writers wait a little while fewer PM blocks are free.
-    pub(crate) slow_below: AtomicU64,
-    /// PM blocks for data and metadata.
-    pub(crate) usable_blocks: u64,
     pub(crate) superblock: Superblock,
-    /// Set when the mount ends: nothing that may take long goes on.
-    pub(crate) ending: AtomicBool,
     pub(crate) read_only: bool,
     pub(crate) data_ordered: bool,
     /// The pool's blocks may hold some lines only of a cold block.

@@ -222,9 +222,15 @@ impl IoCount {
             as u64
     }
 
-    fn of_tier(&self, fs: &Fs, tier: TierId) -> IoSums {
+    /// When a device last answered, or was asked after a rest: monotonic nanoseconds; 0 is never.
+    fn answered_ns(&self) -> u64 {
+        self.activities.iter().map(|activity| activity.since_ns.load(Ordering::Relaxed)).max().unwrap_or(0)
+    }
+
+    /// Sums of several devices.
+    fn of_devices(&self, ids: &[DeviceId]) -> IoSums {
         let mut sums = IoSums::default();
-        for id in fs.devices.of_tier(tier) {
+        for id in ids {
             if let Some(counter) = self.devices.get(usize::from(id.0)) {
                 sums.add(&counter.sums());
             }
@@ -335,7 +341,7 @@ impl Fs {
     /// # Errors
     /// EIO when the tiers' use cannot be read.
     pub fn io_report(&self) -> FsResult<IoReport> {
-        let migration = self.migration.report(self.clock.monotonic_ns());
+        let migration = self.migration_report(self.clock.monotonic_ns());
         let tiers = self.tier_status()?.into_iter().map(|tier| TierIo {
             id: tier.id,
             kind: tier.kind,
@@ -344,7 +350,7 @@ impl Fs {
             timed: tier.id > 0,
             sums: match tier.id {
                 0 => self.io.pm.sums(),
-                id => self.io.of_tier(self, TierId(id)),
+                id => self.io.of_devices(&self.devices.of_tier(TierId(id))),
             },
         });
         Ok(IoReport {
@@ -362,6 +368,6 @@ impl Fs {
 
     /// When a lower device last answered, or was asked after a rest: monotonic nanoseconds. One that hangs changes nothing.
     pub fn devices_answered_ns(&self) -> u64 {
-        self.io.activities.iter().map(|activity| activity.since_ns.load(Ordering::Relaxed)).max().unwrap_or(0)
+        self.io.answered_ns()
     }
 }

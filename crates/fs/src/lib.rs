@@ -38,6 +38,7 @@ mod parameters_status;
 mod partial;
 mod pin;
 mod place;
+mod pressure;
 mod read;
 mod read_ahead;
 mod readdir;

@@ -8,9 +8,12 @@ use crate::io_count::IoCount;
 use crate::locks::InodeLocks;
 use crate::memory::{self, MemorySource};
 use crate::migration::Migration;
+use crate::migration::promote::Promotions;
+use crate::migration::to_dram::Kept;
 use crate::numbers::InodeNumbers;
 use crate::pages::MetadataPages;
 use crate::pin::Pins;
+use crate::pressure::Pressure;
 use crate::read_ahead::ReadAhead;
 use crate::reclaim_queue::ReclaimQueue;
 use crate::references::References;
@@ -390,6 +393,9 @@ impl Fs {
             drop_pages: OnceLock::new(),
             reclaim: ReclaimQueue::new(),
             migration: Migration::new(),
+            pressure: Pressure::new(usable, slow),
+            promotions: Promotions::default(),
+            kept_copies: Kept::default(),
             pins: Pins::new(),
             policy,
             parameters,
@@ -406,14 +412,11 @@ impl Fs {
             home: options.home,
             mounted_ns: begin,
             tick: AtomicU32::new(1),
-            slow_below: AtomicU64::new(slow),
-            usable_blocks: usable,
             read_only: options.read_only,
             data_ordered,
             has_partial: superblock.has_partial_shadows(),
             has_checksums: superblock.has_data_checksums(),
             damaged_data: AtomicU64::new(0),
-            ending: AtomicBool::new(false),
             read_first: options.read_first,
             atime: options.atime,
             read_ahead: ReadAhead::new(options.prefetch_bytes / BLOCK_SIZE, options.cache_bytes / BLOCK_SIZE),

@@ -105,6 +105,20 @@ impl MetadataPages {
         (now_ns + 1).saturating_sub(since)
     }
 
+    /// Counts a pin of an operation; false when operations hold as many as they may.
+    fn take_pin(&self) -> bool {
+        if self.pins.load(Ordering::Relaxed) >= self.most_pins {
+            return false;
+        }
+        self.pins.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Ends pins of an operation.
+    fn give_pins(&self, count: usize) {
+        self.pins.fetch_sub(count as u64, Ordering::Relaxed);
+    }
+
     /// Pins that operations hold.
     pub fn held_pins(&self) -> u64 {
         self.pins.load(Ordering::Relaxed)
@@ -135,17 +149,15 @@ pub(crate) struct PagePins {
 }
 
 impl PagePins {
-    fn pin(&mut self, fs: &Fs, page: PmBlock) {
+    fn pin(&mut self, blocks: &Arc<BlockPool>, metadata: &Arc<MetadataPages>, page: PmBlock) {
         if self.held.len() >= MOST_PINS {
             self.release();
         }
-        if fs.metadata.pins.load(Ordering::Relaxed) >= fs.metadata.most_pins {
-            return;
+        if metadata.take_pin() {
+            self.of.get_or_insert_with(|| (Arc::clone(blocks), Arc::clone(metadata)));
+            blocks.descriptor(page).pin();
+            self.held.push(page);
         }
-        self.of.get_or_insert_with(|| (Arc::clone(&fs.blocks), Arc::clone(&fs.metadata)));
-        fs.metadata.pins.fetch_add(1, Ordering::Relaxed);
-        fs.blocks.descriptor(page).pin();
-        self.held.push(page);
     }
 
     fn keep(&mut self, copy: Arc<PageCopy>) {
@@ -157,7 +169,7 @@ impl PagePins {
 
     fn release(&mut self) {
         if let Some((blocks, metadata)) = &self.of {
-            metadata.pins.fetch_sub(self.held.len() as u64, Ordering::Relaxed);
+            metadata.give_pins(self.held.len());
             self.held.drain(..).for_each(|page| blocks.descriptor(page).unpin());
         }
     }
@@ -275,7 +287,7 @@ impl Fs {
             installed => {
                 if let Some(new) = installed? {
                     self.forget_copies(identity, found.word);
-                    op.pages.pin(self, new);
+                    op.pages.pin(&self.blocks, &self.metadata, new);
                     self.metadata.fetched.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok(())
@@ -378,7 +390,7 @@ impl Fs {
 
     fn may_bring_leaves(&self) -> bool {
         let metadata = self.metadata.hand.lock().last_turn + self.metadata.brought.load(Ordering::Relaxed);
-        self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed)
+        self.blocks.free_hint() >= self.pressure.throttle_below()
             && metadata < self.blocks.usage().total / MOST_OF_PM
     }
 
@@ -410,7 +422,7 @@ impl Fs {
     fn read_copy(&self, identity: Identity, found: &Found) -> FsResult<[AlignedBlock; 1]> {
         let mut block = [AlignedBlock::zeroed()];
         let medium = self.devices.medium(found.place.device)?;
-        self.migration.turns.away(|| medium.read(found.place.block, &mut block))?;
+        self.pressure.permits().away(|| medium.read(found.place.block, &mut block))?;
         let [AlignedBlock(bytes)] = &mut block;
         if let Err(error) = unseal(bytes, &self.seal_key, identity, found.word) {
             self.devices.note_damage(found.place.device, found.place.block, identity);

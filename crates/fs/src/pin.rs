@@ -226,7 +226,7 @@ impl Fs {
     /// already was picked all the same, and goes.
     pub(crate) fn keeps(&self, pm: PmBlock) -> bool {
         let descriptor = self.blocks.descriptor(pm);
-        let draining = self.migration.drain.load(Ordering::Acquire) > 0;
+        let draining = self.pressure.is_draining();
         if draining || descriptor.is_kept() || self.pins.kept.load(Ordering::Relaxed) >= self.most_kept() {
             return false;
         }
@@ -238,7 +238,7 @@ impl Fs {
     /// Whether victims may be blocks that are kept: while PM is emptied, and, when nothing else is left, while users find no
     /// space (I9).
     pub(crate) fn takes_kept(&self, nothing_else: bool) -> bool {
-        if self.migration.drain.load(Ordering::Acquire) > 0 {
+        if self.pressure.is_draining() {
             return true;
         }
         let (marked, usage) = (self.pins.kept.load(Ordering::Relaxed) > 0, self.blocks.usage());
@@ -249,7 +249,7 @@ impl Fs {
 
     /// Whether the policy found nothing but kept blocks a moment ago: looking again at once would find the same (M6).
     pub(crate) fn rests_for_pins(&self, now_ns: u64) -> bool {
-        let draining = self.migration.drain.load(Ordering::Acquire) > 0;
+        let draining = self.pressure.is_draining();
         !draining && now_ns < self.pins.rest_until_ns.load(Ordering::Relaxed)
     }
 

@@ -45,9 +45,9 @@ impl Fs {
 
     /// What PM has left for new data.
     fn room(&self) -> Room {
-        let hardly = self.slow_below.load(Ordering::Relaxed) / 4;
+        let hardly = self.pressure.throttle_below() / 4;
         // Just after the mount what was scanned stands for the rest.
-        let known = self.usable_blocks.saturating_sub(self.blocks.unknown_hint());
+        let known = self.pressure.usable_blocks().saturating_sub(self.blocks.unknown_hint());
         Room::of(self.blocks.free_hint(), known, hardly, &self.parameters)
     }
 

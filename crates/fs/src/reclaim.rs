@@ -91,7 +91,7 @@ impl Fs {
         if wait != Wait::Allowed {
             return Err(FsError::WouldBlock);
         }
-        self.migration.wait_round(Duration::from_millis(10));
+        self.pressure.wait_round(Duration::from_millis(10));
         Ok(true)
     }
 
@@ -226,8 +226,8 @@ impl Fs {
             let waiting = WaitingStep { fs: Arc::clone(self) };
             steps.push((Box::new(waiting), self.reclaim.handed_waker.clone()));
             steps.push((Box::new(ClockStep::new(self)), Waker::new()));
-            for worker in 0..crate::migration::WORKERS {
-                steps.push((Box::new(MigrationStep::new(self, worker)), self.migration.waker(worker)));
+            for worker in 0..crate::pressure::WORKERS {
+                steps.push((Box::new(MigrationStep::new(self, worker)), self.pressure.waker(worker)));
             }
             if self.devices.tiers().len() > 1 {
                 steps.push((Box::new(SpillStep::new(self)), Waker::new()));

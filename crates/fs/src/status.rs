@@ -200,7 +200,7 @@ impl Fs {
             threshold: self.policy.threshold_percent(&self.with_flows(Observation::default())),
             parameters: self.parameters_status(),
             placement: self.placement_status(),
-            migration: self.migration.report(self.clock.monotonic_ns()),
+            migration: self.migration_report(self.clock.monotonic_ns()),
             metadata,
             moves: self.hand_reports(),
             recovery: RecoveryStatus {

@@ -14,7 +14,6 @@ use terrace_catalog::cold_map;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step, interleave};
 
 /// What `sync` or `sync_to` would do.
@@ -127,7 +126,7 @@ impl Fs {
 
     /// What may take long ends from now on: a `sync_to` under way gives up.
     pub fn begin_end(&self) {
-        self.ending.store(true, Ordering::Release);
+        self.pressure.begin_end();
     }
 
     /// Puts into PM what waits in DRAM for lower tiers, and waits for none of them: for the end of a mount beside a device
@@ -170,9 +169,9 @@ impl Fs {
         }
         self.check_drain(tier)?;
         let begin = self.blocks.new_version();
-        self.migration.begin_drain(tier);
+        self.pressure.begin_drain(tier);
         let done = self.send_down(tier, progress);
-        self.migration.end_drain();
+        self.pressure.end_drain();
         done?;
         interleave::point("sync:drained");
         // Each group was flushed before it was installed (M1).
@@ -292,7 +291,7 @@ impl Fs {
                 return Ok(());
             }
             interleave::point("drain:between-rounds");
-            let begun = self.migration.report(self.clock.monotonic_ns());
+            let begun = self.migration_report(self.clock.monotonic_ns());
             // Only what is done counts as progress: rounds that find other work do not make a failure pass.
             if left < fewest {
                 (fewest, failures) = (left, 0);
@@ -300,25 +299,25 @@ impl Fs {
             if step.step() == Next::Again {
                 continue;
             }
-            if let Some(reason) = self.migration.reason() {
+            if let Some(reason) = self.pressure.reason() {
                 failures += 1;
                 if failures > 3 {
                     tracing::warn!("sync to a lower tier gives up: {reason}");
                     return Err(reason);
                 }
                 self.clock.sleep(Duration::from_millis(500));
-            } else if begun.demoted_bytes == self.migration.report(self.clock.monotonic_ns()).demoted_bytes {
+            } else if begun.demoted_bytes == self.migration_report(self.clock.monotonic_ns()).demoted_bytes {
                 if !self.with_pages(Wait::Allowed, || self.is_any_left(before))? {
                     return Ok(());
                 }
-                self.migration.wait_round(Duration::from_millis(10));
+                self.pressure.wait_round(Duration::from_millis(10));
             }
         }
     }
 
     /// ECANCELED once the mount ends.
     pub(crate) fn go_on(&self) -> FsResult<()> {
-        if self.ending.load(Ordering::Acquire) { Err(FsError::Ending) } else { Ok(()) }
+        if self.pressure.is_ending() { Err(FsError::Ending) } else { Ok(()) }
     }
 
     /// Visits the file blocks that the block table says are only in PM and were written before a version.

@@ -32,7 +32,6 @@ use terrace_map::Mapping;
 use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, Reservation, Tx};
 
 /// New data up to this many bytes is named by checksum in the record.
@@ -421,7 +420,7 @@ impl Fs {
                 if self.has_buffer() =>
             {
                 let taken = self.write_buffered(ino, offset, data, flags, wait);
-                taken.map_err(|error| if Self::is_no_tier_error(&error) { full } else { error })
+                taken.map_err(|error| if error.can_fall_back_to_pm() { full } else { error })
             }
             written => Ok(written?.0),
         }
@@ -438,7 +437,7 @@ impl Fs {
         wait: Wait,
     ) -> FsResult<usize> {
         let refused = match self.write_buffered(ino, offset, data, flags, wait) {
-            Err(error) if Self::is_no_tier_error(&error) => error,
+            Err(error) if error.can_fall_back_to_pm() => error,
             taken => return taken,
         };
         for _ in 0..MOST_BEHIND {
@@ -889,7 +888,7 @@ impl Fs {
 
     /// Whether a writer that comes too fast has to wait a little, before PM is full (design 5).
     fn is_pm_short(&self) -> bool {
-        self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed)
+        self.blocks.free_hint() < self.pressure.throttle_below()
     }
 }
 

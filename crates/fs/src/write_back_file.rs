@@ -167,9 +167,4 @@ impl Fs {
         self.absorb(ino, &self.cache.dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX), wait)?;
         self.raise_durable(ino, wait)
     }
-
-    /// Whether DRAM or the lower tiers refused, so that PM may be asked.
-    pub(crate) fn is_no_tier_error(error: &FsError) -> bool {
-        matches!(error, FsError::Engine(Error::NoSpace(_) | Error::Media(_)) | FsError::SpaceHidden(_))
-    }
 }

@@ -9,7 +9,6 @@
 
 use super::Destination;
 use super::commit::demoting;
-use super::job::is_damage;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::Attempt;
@@ -169,9 +168,9 @@ impl Fs {
 
     /// Counts blocks that have a new place.
     fn note_moved_below(&self, blocks: u64, to: Destination) {
-        self.migration.moved_below_blocks.fetch_add(blocks, Ordering::Relaxed);
-        if let Destination::Below(_) = to {
-            self.migration.spilling.note_moved(blocks, self.clock.monotonic_ns());
+        self.pressure.moved().relocated.fetch_add(blocks, Ordering::Relaxed);
+        if let (Destination::Below(_), 1..) = (to, blocks) {
+            self.pressure.moved().note_spill(blocks, self.clock.monotonic_ns());
         }
     }
 
@@ -317,12 +316,12 @@ impl Fs {
                     Ok((skipped, installed)) => {
                         let (gone, tail) = rest.split_at(skipped);
                         self.release_moved(gone);
-                        self.migration.skipped_blocks.fetch_add(skipped as u64, Ordering::Relaxed);
+                        self.pressure.moved().skipped.fetch_add(skipped as u64, Ordering::Relaxed);
                         moved += installed as u64;
                         self.note_moved_below(installed as u64, to);
                         rest = &tail[installed..];
                     }
-                    Err(error) if is_damage(&error) && !self.is_for_all(&error) => {
+                    Err(error) if error.concerns_one_file() && !self.concerns_all_files(&error) => {
                         trouble.get_or_insert(error);
                         break;
                     }

@@ -54,7 +54,7 @@ impl Fs {
             }
             match self.install_piece(piece) {
                 Ok(count) => freed += count,
-                Err(error) if self.is_for_all(&error) => failed = Some(error),
+                Err(error) if self.concerns_all_files(&error) => failed = Some(error),
                 Err(error) => {
                     piece.iter().for_each(|copied| self.refuse(copied.candidate.pm));
                     trouble.get_or_insert(error);
@@ -69,7 +69,7 @@ impl Fs {
     }
 
     /// Whether what follows would fail as well.
-    pub(super) fn is_for_all(&self, error: &FsError) -> bool {
+    pub(super) fn concerns_all_files(&self, error: &FsError) -> bool {
         self.wal.is_stopped() || matches!(error, FsError::Engine(Error::NoSpace(_)))
     }
 
@@ -102,9 +102,9 @@ impl Fs {
                 Ok((skipped, installed)) => {
                     let (gone, tail) = rest.split_at(skipped);
                     self.release_places(gone);
-                    self.migration.skipped_blocks.fetch_add(skipped as u64, Ordering::Relaxed);
+                    self.pressure.moved().skipped.fetch_add(skipped as u64, Ordering::Relaxed);
                     freed += installed as u64;
-                    self.migration.left_blocks.fetch_add(installed as u64, Ordering::Relaxed);
+                    self.pressure.moved().left.fetch_add(installed as u64, Ordering::Relaxed);
                     rest = &tail[installed..];
                 }
                 Err(error) => {
@@ -255,14 +255,14 @@ impl Fs {
         for of_inode in candidates.chunk_by(|a, b| a.ino == b.ino) {
             match self.by_pieces(of_inode, |reservation, piece| self.evict_piece(reservation, piece)) {
                 Ok(count) => evicted += count,
-                Err(error) if self.is_for_all(&error) => return Err(error),
+                Err(error) if self.concerns_all_files(&error) => return Err(error),
                 Err(error) => {
                     of_inode.iter().for_each(|candidate| self.refuse(candidate.pm));
                     trouble.get_or_insert(error);
                 }
             }
         }
-        self.migration.evicted_clean_blocks.fetch_add(evicted, Ordering::Relaxed);
+        self.pressure.moved().evicted_clean.fetch_add(evicted, Ordering::Relaxed);
         Ok(evicted)
     }
 
@@ -310,7 +310,7 @@ impl Fs {
         let mut staged = Staged::new(self, None, false);
         self.stage_unmap(&inode, piece.iter(), &mut staged)?;
         staged.commit(reservation)?;
-        self.migration.left_blocks.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        self.pressure.moved().left.fetch_add(piece.len() as u64, Ordering::Relaxed);
         Ok(piece.len() as u64)
     }
 }

@@ -9,7 +9,6 @@
 use super::between::MOST_BAD;
 use super::commit::demoting;
 use super::copy::Candidate;
-use super::job::is_damage;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Attempt, Need, SMALL_RECORD};
@@ -21,7 +20,6 @@ use terrace_format::checksum::crc32c;
 use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, LineMask};
 use terrace_map::Mapping;
 use terrace_media::block::Buffer;
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, Reservation};
 
 /// How long after its last change a file counts as being written.
@@ -51,11 +49,8 @@ impl Fs {
         if size.is_multiple_of(BLOCK_SIZE) || block.0 != size / BLOCK_SIZE {
             return false;
         }
-        let (free, low) = (self.blocks.free_hint(), self.slow_below.load(Ordering::Relaxed));
-        if self.migration.drain.load(Ordering::Acquire) > 0
-            || self.migration.pressed.load(Ordering::Acquire) > 0
-            || free < low
-        {
+        let (free, low) = (self.blocks.free_hint(), self.pressure.throttle_below());
+        if self.pressure.is_draining() || self.pressure.is_pressed() || free < low {
             return false;
         }
         let age_ns = self.clock.wall_coarse_ns().saturating_sub(inode.slot.mtime.get());
@@ -139,7 +134,7 @@ impl Fs {
         };
         let mut failures = 0;
         while let Some(read) = reads.pop() {
-            let buffer = match self.migration.turns.away(|| read.read()) {
+            let buffer = match self.pressure.permits().away(|| read.read()) {
                 Ok(buffer) => Arc::new(buffer),
                 // A sector that cannot be read holds back no other.
                 Err(_) if read.blocks.len() > 1 && failures < MOST_BAD => {
@@ -207,7 +202,7 @@ impl Fs {
     pub(super) fn complete_in_pm(&self, candidates: &mut [Candidate<'_>]) -> FsResult<()> {
         for candidate in candidates.iter_mut().filter(|candidate| candidate.below.is_some()) {
             match self.complete_here(candidate) {
-                Err(error) if is_damage(&error) && !self.is_for_all(&error) => {
+                Err(error) if error.concerns_one_file() && !self.concerns_all_files(&error) => {
                     self.hold_back(std::slice::from_ref(candidate), &error);
                 }
                 done => done?,

@@ -1,10 +1,10 @@
 //! Copying a group: victims pinned with their versions, written as one device run, or where the device has no hole of that
 //! size as few runs in flight together; one flush for all.
 
+use super::Destination;
 use super::complete::Below;
 use super::plan::{LEAVING, Victim};
 use super::turns::Turns;
-use super::{Destination, Migration, WORKERS};
 use crate::courtesy::{Courtesy, LEAST_PIECE};
 use crate::device::Device;
 use crate::errno::{FsError, FsResult};
@@ -26,25 +26,9 @@ use terrace_wal::{Error, NoSpace};
 /// Runs shorter than this get no summary: small hole fills (design 4.5), which it would make longer by more than a 12th.
 const SUMMARY_FROM: usize = 12;
 
-/// Blocks copied through DRAM at once: large enough for the device, small enough to keep.
-const SLICE: usize = 512;
-
 /// Summary blocks of a run.
 pub(crate) fn summaries(blocks: usize) -> usize {
     if blocks < SUMMARY_FROM { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES) }
-}
-
-impl Migration {
-    pub(crate) fn take_buffer(&self) -> Buffer {
-        self.buffers.lock().pop().unwrap_or_else(|| vec![AlignedBlock::zeroed(); SLICE])
-    }
-
-    pub(crate) fn put_buffer(&self, buffer: Buffer) {
-        let mut buffers = self.buffers.lock();
-        if buffers.len() < WORKERS {
-            buffers.push(buffer);
-        }
-    }
 }
 
 /// A victim that was looked at under its inode's lock. Pinned until it was copied or is dropped.
@@ -431,7 +415,7 @@ impl Fs {
     pub(crate) fn note_device_failure(&self, device: DeviceId, error: &FsError) {
         // Once for each device that was sound: where all else is full, the failed one is tried again with a pause.
         if self.avoid_failed(device, error) && self.devices.is_any_sound(self.clock.monotonic_ns()) {
-            self.migration.elsewhere.store(true, Ordering::Release);
+            self.pressure.note_other_device();
         }
     }
 
@@ -457,7 +441,7 @@ impl Fs {
             self.write_items(candidates, parts, Mistake::DropBeforeFlush, |slice, into, entries| {
                 self.read_candidates(slice, into, entries);
             })?;
-        self.migration.note_demotion(written.len() as u64, self.clock.monotonic_ns());
+        self.pressure.moved().note_down(written.len() as u64, self.clock.monotonic_ns());
         Ok(written)
     }
 
@@ -518,18 +502,18 @@ impl Fs {
         fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
     ) -> FsResult<Vec<u32>> {
         let first = parts.first();
-        let mut buffer = self.migration.take_buffer();
+        let mut buffer = self.pressure.take_buffer();
         let mut out = Outbox {
             medium: &*device.medium,
             courtesy: first.and_then(|part| self.io.courtesy(part.run.device)),
             clock: &*self.clock,
-            turns: &self.migration.turns,
+            turns: self.pressure.permits(),
             buffer: &mut buffer,
             used: 0,
             runs: Vec::new(),
         };
         let sent = self.send_through(&mut out, items, parts, fill);
-        self.migration.put_buffer(buffer);
+        self.pressure.put_buffer(buffer);
         sent
     }
 
@@ -571,7 +555,7 @@ impl Fs {
 
     /// Makes what was written below durable, before anything names it (M1).
     pub(super) fn flush_run(&self, device: &Device, failed_before: u64) -> FsResult<()> {
-        Ok(self.migration.turns.away(|| device.flush(failed_before))?)
+        Ok(self.pressure.permits().away(|| device.flush(failed_before))?)
     }
 
     /// Copies blocks to places that their extents name already: [`Mistake::ExtentBeforeData`].

@@ -2,7 +2,6 @@
 
 use crate::fs::Fs;
 use terrace_format::{DeviceId, TierId};
-use terrace_runtime::sync::atomic::Ordering;
 
 /// The lower tiers that a move may use, in the order in which they are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +63,7 @@ impl Fs {
         let mut tiers = self.devices.tiers();
         tiers.retain(|tier| to.accepts(*tier));
         // What leaves PM during `sync --to` goes where that wants it, or it would be moved twice.
-        let drain_to = TierId(self.migration.drain_to.load(Ordering::Relaxed));
+        let drain_to = self.pressure.drain_to();
         match to {
             Destination::Any => tiers.sort_by_key(|tier| (*tier < drain_to, *tier)),
             Destination::Rather(wanted) => {

@@ -1,35 +1,18 @@
 //! What `sync --to` needs besides demotion: everything that lies on lower tiers above the wanted one goes there too.
 
+use super::Destination;
 use super::between::{FileId, MovingGroup};
-use super::job::is_damage;
 use super::survey::Survey;
-use super::{Destination, Migration};
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::types::Wait;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
 use terrace_format::{FileBlock, Ino, TierId};
 use terrace_runtime::interleave;
-use terrace_runtime::sync::atomic::Ordering;
 
 /// How often all files are gone through, and how often all begins again because something came up into PM. What comes above
 /// the tier meanwhile goes there by itself (`tiers_for`), so twice is the rule.
 pub(crate) const MOST_PASSES: u32 = 8;
-
-impl Migration {
-    /// From now on what leaves PM goes to `tier` or below, if there is room.
-    pub(crate) fn begin_drain(&self, tier: u8) {
-        self.drain_to.fetch_max(tier, Ordering::AcqRel);
-        self.drain.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Ends what [`Self::begin_drain`] began.
-    pub(crate) fn end_drain(&self) {
-        if self.drain.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.drain_to.store(0, Ordering::Release);
-        }
-    }
-}
 
 impl Fs {
     /// Blocks in use on lower tiers above `tier`, stale copies included.
@@ -72,7 +55,7 @@ impl Fs {
             while let Some(from) = at {
                 self.go_on()?;
                 at = match self.collect_below(file, from, most, to, &mut group) {
-                    Err(error) if is_damage(&error) && !self.is_for_all(&error) => {
+                    Err(error) if error.concerns_one_file() && !self.concerns_all_files(&error) => {
                         trouble.get_or_insert(error);
                         None
                     }

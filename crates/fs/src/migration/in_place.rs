@@ -126,9 +126,8 @@ impl Fs {
 
     /// Whether somebody waits for PM, or soon will.
     fn is_short_of_pm(&self) -> bool {
-        let is_drained = self.migration.drain.load(Ordering::Acquire) > 0;
-        self.migration.pressed.load(Ordering::Acquire) > 0
-            || !is_drained && self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed)
+        let is_drained = self.pressure.is_draining();
+        self.pressure.is_pressed() || !is_drained && self.blocks.free_hint() < self.pressure.throttle_below()
     }
 
     /// The places of those candidates that are a few scattered blocks of a large extent, on a device where `to` wants them;
@@ -237,7 +236,7 @@ impl Fs {
         };
         // What leaves PM during `sync --to` goes where that wants it.
         is_wanted
-            && found.tier.0 >= self.migration.drain_to.load(Ordering::Relaxed)
+            && found.tier.0 >= self.pressure.drain_to().0
             && !found.is_avoided(now_ns)
             && !self.io.is_silent(device, now_ns)
     }
@@ -253,7 +252,7 @@ impl Fs {
         let parts: Vec<Part> = runs.iter().map(|run| Part::over(*run)).collect();
         match self.write_blocks(&mut candidates, &parts) {
             Ok(crcs) => {
-                self.migration.in_place_blocks.fetch_add(crcs.len() as u64, Ordering::Relaxed);
+                self.pressure.moved().in_place.fetch_add(crcs.len() as u64, Ordering::Relaxed);
                 let places = parts.iter().flat_map(|part| part.places());
                 let copied = candidates.into_iter().zip(crcs).zip(places);
                 Ok(copied.map(|((candidate, crc), place)| Copied { candidate, place, crc }).collect())
@@ -285,9 +284,9 @@ impl Fs {
             let taken = match done {
                 Ok((taken, installed)) => {
                     freed += installed as u64;
-                    self.migration.left_blocks.fetch_add(installed as u64, Ordering::Relaxed);
+                    self.pressure.moved().left.fetch_add(installed as u64, Ordering::Relaxed);
                     let skipped = (taken - installed) as u64;
-                    self.migration.skipped_blocks.fetch_add(skipped, Ordering::Relaxed);
+                    self.pressure.moved().skipped.fetch_add(skipped, Ordering::Relaxed);
                     taken
                 }
                 Err(error) => {

@@ -20,8 +20,6 @@ use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, TierId};
 use terrace_runtime::Next;
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::Ordering;
-use terrace_wal::Error;
 
 /// Pause after a failure that may pass.
 const BACK_OFF: Duration = Duration::from_secs(1);
@@ -229,7 +227,7 @@ impl Job {
                     Piece::More => Next::Again,
                 }
             }
-            Err(error) if self.failures + 1 < MOST_FAILURES && may_pass(&error) => {
+            Err(error) if self.failures + 1 < MOST_FAILURES && error.is_transient() => {
                 self.failures += 1;
                 self.note(Some(error.to_string()));
                 Next::After(BACK_OFF)
@@ -406,7 +404,7 @@ impl Job {
     fn found(&mut self, fs: &Fs, entry: &DirectoryEntry) -> FsResult<()> {
         let found = match fs.getattr(entry.ino) {
             Err(FsError::Stale) => return Ok(()),
-            Err(error) if is_damage(&error) => {
+            Err(error) if error.concerns_one_file() => {
                 self.trouble.get_or_insert(error);
                 return Ok(());
             }
@@ -479,7 +477,7 @@ impl Job {
 
     /// Goes on behind a file that is damaged; other errors are the caller's.
     fn pass_over(&mut self, error: FsError) -> FsResult<()> {
-        if !is_damage(&error) {
+        if !error.concerns_one_file() {
             return Err(error);
         }
         self.trouble.get_or_insert(error);
@@ -521,9 +519,7 @@ impl Job {
             fs.collect_pm(file, from, most - victims.len(), victims)
         })?;
         // Who asks for the whole file means its last block too, open or not.
-        fs.migration.pressed.fetch_add(1, Ordering::AcqRel);
-        let moved = fs.move_down(&victims, to);
-        fs.migration.pressed.fetch_sub(1, Ordering::AcqRel);
+        let moved = fs.pressure.pressed(|| fs.move_down(&victims, to));
         match moved {
             Ok(blocks) => self.moved(blocks),
             Err(error) => self.failed_at(begin, error)?,
@@ -571,7 +567,7 @@ impl Job {
 
     /// A group that failed is tried again, but for damage.
     fn failed_at(&mut self, begin: (usize, FileBlock), error: FsError) -> FsResult<()> {
-        if is_damage(&error) {
+        if error.concerns_one_file() {
             self.trouble.get_or_insert(error);
             return Ok(());
         }
@@ -621,25 +617,9 @@ impl Fs {
         let freed = freed?;
         self.wal.checkpoint_at_leisure()?;
         self.blocks.drain_quarantine();
-        self.migration.round_done();
+        self.pressure.round_done();
         Ok(freed)
     }
-}
-
-/// Damage of one file or block: the others can be moved.
-pub(super) fn is_damage(error: &FsError) -> bool {
-    matches!(error, FsError::Engine(error) | FsError::SpaceHidden(error) if is_of_one(error))
-}
-
-/// As [`is_damage`].
-pub(super) fn is_of_one(error: &Error) -> bool {
-    matches!(error, Error::Corrupt(_) | Error::Media(terrace_media::MediaError::Pm { .. }))
-}
-
-/// Whether trying again may help.
-fn may_pass(error: &FsError) -> bool {
-    matches!(error, FsError::Engine(Error::Media(_)) | FsError::SpaceHidden(Error::Media(_)))
-        && error.errno() != libc::ENOSPC
 }
 
 /// Why a job failed, with what to do.

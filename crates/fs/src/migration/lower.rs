@@ -55,7 +55,7 @@ impl Fs {
     /// little, all that was picked may have been in use. Returns pages moved.
     fn metadata_round(&self, wanted: u64, data_moves: bool) -> FsResult<u64> {
         let metadata = &self.metadata;
-        if !metadata.allowed || self.migration.drain.load(Ordering::Acquire) != 0 {
+        if !metadata.allowed || self.pressure.is_draining() {
             return Ok(0);
         }
         let share = metadata.hand.lock().last_turn * 100 / self.blocks.usage().total.max(1);
@@ -100,11 +100,11 @@ impl Fs {
             moved => moved?,
         };
         if moved > 0 {
-            *self.migration.reason.lock() = None;
+            self.pressure.clear_reason();
             self.migration.not_before_ns.store(0, Ordering::Relaxed);
         }
         self.metadata.lowered.fetch_add(moved, Ordering::Relaxed);
-        self.migration.left_blocks.fetch_add(moved, Ordering::Relaxed);
+        self.pressure.moved().left.fetch_add(moved, Ordering::Relaxed);
         self.wal.checkpoint_at_leisure()?;
         self.blocks.drain_quarantine();
         Ok(moved)

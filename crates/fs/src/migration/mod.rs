@@ -23,7 +23,7 @@ mod in_place;
 mod job;
 mod lower;
 mod plan;
-mod promote;
+pub(crate) mod promote;
 mod raise;
 mod reverse;
 mod shadow;
@@ -32,12 +32,13 @@ mod survey;
 mod sweep;
 #[cfg(test)]
 mod tests;
-mod to_dram;
-mod turns;
+pub(crate) mod to_dram;
+pub(crate) mod turns;
 
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::Op;
+use crate::pressure::WORKERS;
 use crate::types::Wait;
 use by_hand::ByHand;
 pub use by_hand::{HandMove, HandPlan, HandReport, HandState};
@@ -46,7 +47,6 @@ pub(crate) use copy::{Part, summaries};
 pub(crate) use destination::Destination;
 pub(crate) use plan::Victim;
 use plan::{LEAVING, Victims};
-use promote::Promotion;
 use serde::Serialize;
 pub(crate) use spill::SpillStep;
 use spill::Spilling;
@@ -55,13 +55,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_blocks::Purpose;
 use terrace_format::BLOCK_SIZE;
-use terrace_media::block::Buffer;
 use terrace_placement::Observation;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use terrace_runtime::sync::{Condvar, Mutex};
-use terrace_runtime::thread::{self, Waker};
-use terrace_runtime::{Next, Step, interleave};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use terrace_runtime::{Next, Step};
 use terrace_wal::{Error, NoSpace};
 
 /// How often the policy is asked ([AC-BPFS] section 3.1).
@@ -82,12 +80,9 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 const AHEAD: Duration = Duration::from_millis(100);
 /// How often an operation waits for what others hold before metadata makes room.
 const MOST_CLAIMED: u32 = 100;
-/// Workers, each with a group: while some groups are being written and flushed another is copied or installed ([`turns`]).
-/// With three the device rested while all of them computed, or the processor while all of them waited.
-pub(crate) const WORKERS: usize = NAMES.len();
 /// A writer without room takes a group itself only while fewer are in flight: not all writers shall hang with a device.
 const OF_WRITERS: usize = 3;
-const NAMES: [&str; 6] = [
+const NAMES: [&str; WORKERS] = [
     "terrace-move-0",
     "terrace-move-1",
     "terrace-move-2",
@@ -102,54 +97,21 @@ pub(crate) struct Migration {
     queue: Mutex<VecDeque<Victim>>,
     /// Held by who fills the queue; never waited for. Taken before the queue's.
     picking: Mutex<()>,
-    /// Blocks taken by workers and not yet done.
-    in_flight: AtomicU64,
-    promotions: Mutex<VecDeque<Promotion>>,
-    /// Copy buffers to use again.
-    buffers: Mutex<Vec<Buffer>>,
-    wakers: Vec<Waker>,
-    /// Rises with every group done; waiters for space sleep on it.
-    rounds: (Mutex<u64>, Condvar),
-    threads: AtomicU32,
-    /// Operations that found no PM block and demote: then also last blocks leave that are in use.
-    pressed: AtomicU32,
-    /// Set while `sync_to` wants PM emptied.
-    pub(crate) drain: AtomicU32,
-    /// The tier that it wants, or a lower one; 0 when it does not matter.
-    pub(crate) drain_to: AtomicU8,
     /// What users asked to be moved.
     pub(crate) by_hand: ByHand,
     /// Why owners of blocks could not be read when victims were picked the last time. Not what is damaged for good: a full PM
     /// is a full PM then, and writes go on into DRAM (I9).
     hidden: Mutex<Option<Error>>,
-    /// Why the last attempt could not run; cleared by success.
-    reason: Mutex<Option<FsError>>,
     not_before_ns: AtomicU64,
     /// Rounds in a row in which all that was picked stayed, and until when the policy rests after the last of them.
     stayed: AtomicU32,
     rest_until_ns: AtomicU64,
     /// When worker 0 came by last.
     first_came_ns: AtomicU64,
-    /// A device failed that was sound until then, and another is left: the next round need not wait.
-    elsewhere: AtomicBool,
-    demoted_blocks: AtomicU64,
-    /// Of them, those written over their cold copies.
-    in_place_blocks: AtomicU64,
-    evicted_clean_blocks: AtomicU64,
-    promoted_blocks: AtomicU64,
-    moved_below_blocks: AtomicU64,
     spilling: Spilling,
-    skipped_blocks: AtomicU64,
-    /// When a block was last moved down, moved up: nanoseconds, plus one; 0 is never.
-    moved_down: AtomicU64,
-    moved_up: AtomicU64,
-    /// PM blocks given up since mount.
-    left_blocks: AtomicU64,
     pace: Mutex<Pace>,
     reverse: Mutex<reverse::Cursor>,
     to_dram: Mutex<reverse::Cursor>,
-    pub(crate) kept: to_dram::Kept,
-    pub(crate) turns: turns::Turns,
 }
 
 /// How fast use of PM grows.
@@ -228,43 +190,17 @@ impl Migration {
         Migration {
             queue: Mutex::default(),
             picking: Mutex::default(),
-            in_flight: AtomicU64::new(0),
-            promotions: Mutex::default(),
-            buffers: Mutex::default(),
-            wakers: (0..WORKERS).map(|_| Waker::new()).collect(),
-            rounds: (Mutex::new(0), Condvar::new()),
-            threads: AtomicU32::new(0),
-            pressed: AtomicU32::new(0),
-            drain: AtomicU32::new(0),
-            drain_to: AtomicU8::new(0),
             by_hand: ByHand::new(),
             hidden: Mutex::new(None),
-            reason: Mutex::new(None),
             not_before_ns: AtomicU64::new(0),
             stayed: AtomicU32::new(0),
             rest_until_ns: AtomicU64::new(0),
             first_came_ns: AtomicU64::new(0),
-            elsewhere: AtomicBool::new(false),
-            demoted_blocks: AtomicU64::new(0),
-            in_place_blocks: AtomicU64::new(0),
-            evicted_clean_blocks: AtomicU64::new(0),
-            promoted_blocks: AtomicU64::new(0),
-            moved_below_blocks: AtomicU64::new(0),
             spilling: Spilling::new(),
-            skipped_blocks: AtomicU64::new(0),
-            moved_down: AtomicU64::new(0),
-            moved_up: AtomicU64::new(0),
-            left_blocks: AtomicU64::new(0),
             pace: Mutex::default(),
             reverse: Mutex::default(),
             to_dram: Mutex::default(),
-            kept: to_dram::Kept::default(),
-            turns: turns::Turns::new(thread::processors()),
         }
-    }
-
-    pub fn waker(&self, worker: usize) -> Waker {
-        self.wakers.get(worker).cloned().unwrap_or_default()
     }
 
     /// Whether a worker, which comes by now, does what one of them does for all.
@@ -276,83 +212,49 @@ impl Migration {
         let since_ns = self.first_came_ns.load(Ordering::Relaxed);
         now_ns.saturating_sub(since_ns) > LATE.as_nanos() as u64
     }
+}
 
-    fn wake(&self) {
-        self.wakers.iter().for_each(Waker::wake);
-    }
-
-    fn round_done(&self) {
-        *self.rounds.0.lock() += 1;
-        self.rounds.1.notify_all();
-    }
-
-    /// Waits until another round is done, at most `limit`.
-    pub(crate) fn wait_round(&self, limit: Duration) {
-        if interleave::active() {
-            return interleave::point("migration:round");
-        }
-        let mut rounds = self.rounds.0.lock();
-        self.rounds.1.wait_for(&mut rounds, limit);
-    }
-
-    /// Why the last attempt could not run, unless another one has since.
-    pub fn reason(&self) -> Option<FsError> {
-        self.reason.lock().clone()
-    }
-
-    /// Blocks that workers have taken and not yet done.
-    pub fn in_flight_victims(&self) -> u64 {
-        self.in_flight.load(Ordering::Acquire)
-    }
-
-    /// Notes that blocks were moved down.
-    fn note_demotion(&self, blocks: u64, now_ns: u64) {
-        self.demoted_blocks.fetch_add(blocks, Ordering::Relaxed);
-        self.moved_down.store(now_ns + 1, Ordering::Relaxed);
-    }
-
-    /// Notes that a block was moved up.
-    fn note_promotion(&self, now_ns: u64) {
-        self.promoted_blocks.fetch_add(1, Ordering::Relaxed);
-        self.moved_up.store(now_ns + 1, Ordering::Relaxed);
-    }
-
+impl Fs {
     /// What is under way, queued, or was until a moment ago.
-    fn state(&self, now_ns: u64) -> &'static str {
+    fn migration_state(&self, now_ns: u64) -> &'static str {
+        let moved = self.pressure.moved();
         let lately = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
             0 => false,
             at => now_ns.saturating_sub(at) < LATELY.as_nanos() as u64,
         };
-        let queued = self.in_flight.load(Ordering::Relaxed) > 0 || !self.queue.lock().is_empty();
-        if self.reason.lock().is_some() {
+        let queued = self.pressure.in_flight() > 0 || !self.migration.queue.lock().is_empty();
+        if self.pressure.is_stuck() {
             "waiting"
-        } else if queued || lately(&self.moved_down) {
+        } else if queued || lately(&moved.last_down) {
             "demoting"
-        } else if lately(&self.moved_up) || !self.promotions.lock().is_empty() {
+        } else if lately(&moved.last_up) || !self.promotions.is_empty() {
             "promoting"
-        } else if lately(self.spilling.last_moved()) {
+        } else if lately(&moved.last_spill) {
             "spilling"
         } else {
             "idle"
         }
     }
 
-    pub fn report(&self, now_ns: u64) -> MigrationReport {
-        let reason = self.reason().map(|error| error.to_string());
+    /// What migration does and did.
+    pub(crate) fn migration_report(&self, now_ns: u64) -> MigrationReport {
+        let reason = self.pressure.reason().map(|error| error.to_string());
+        let moved = self.pressure.moved();
+        let bytes = |blocks: &AtomicU64| blocks.load(Ordering::Relaxed) * BLOCK_SIZE;
         MigrationReport {
-            state: self.state(now_ns),
+            state: self.migration_state(now_ns),
             reason,
-            demoted_bytes: self.demoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
-            in_place_bytes: self.in_place_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
-            promoted_bytes: self.promoted_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
-            moved_below_bytes: self.moved_below_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
-            spilled_bytes: self.spilling.blocks() * BLOCK_SIZE,
-            spill_failures: self.spilling.failures(),
-            spill_reason: self.spilling.reason(),
-            clean_evicted_bytes: self.evicted_clean_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
-            skipped_bytes: self.skipped_blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
-            to_dram_bytes: self.kept.bytes(),
-            to_dram_first_seconds: self.kept.first_seconds(),
+            demoted_bytes: bytes(&moved.demoted),
+            in_place_bytes: bytes(&moved.in_place),
+            promoted_bytes: bytes(&moved.promoted),
+            moved_below_bytes: bytes(&moved.relocated),
+            spilled_bytes: bytes(&moved.spilled),
+            spill_failures: self.migration.spilling.failures(),
+            spill_reason: self.migration.spilling.reason(),
+            clean_evicted_bytes: bytes(&moved.evicted_clean),
+            skipped_bytes: bytes(&moved.skipped),
+            to_dram_bytes: self.kept_copies.bytes(),
+            to_dram_first_seconds: self.kept_copies.first_seconds(),
         }
     }
 }
@@ -362,15 +264,15 @@ impl Fs {
     pub(crate) fn observe(&self) -> Observation {
         let usage = self.blocks.usage();
         // Victims already taken will be free soon.
-        let leaving = self.migration.in_flight.load(Ordering::Relaxed);
+        let leaving = self.pressure.in_flight();
         let free = usage.free + usage.quarantined + usage.unknown + leaving;
         let mut pace = self.migration.pace.lock();
         // Until the table was read, what is found in it is not growth.
         if usage.unknown == 0 {
             let there = usage.total - usage.free - usage.quarantined;
             // What is promoted is no arrival: it stops by itself when room gets short, and must push nothing out.
-            let left = self.migration.left_blocks.load(Ordering::Relaxed);
-            let promoted = self.migration.promoted_blocks.load(Ordering::Relaxed);
+            let left = self.pressure.moved().left.load(Ordering::Relaxed);
+            let promoted = self.pressure.moved().promoted.load(Ordering::Relaxed);
             let come = (there + left).saturating_sub(promoted);
             pace.observe(self.clock.monotonic_ns(), come);
         }
@@ -397,13 +299,12 @@ impl Fs {
 
     /// Demotes a group that counts as in flight.
     fn move_group(&self, victims: &[Victim]) -> FsResult<Round> {
-        let count = victims.len() as u64;
         let done = self.demote(victims);
         self.give_back_victims(victims);
-        self.migration.in_flight.fetch_sub(count, Ordering::AcqRel);
+        self.pressure.end_group(victims.len());
         let result = match done {
             Ok(freed) => {
-                *self.migration.reason.lock() = None;
+                self.pressure.clear_reason();
                 self.migration.not_before_ns.store(0, Ordering::Relaxed);
                 // Freed blocks become usable when the checkpoint has passed them (T6).
                 self.wal.checkpoint_at_leisure()?;
@@ -413,7 +314,7 @@ impl Fs {
                 }
                 Ok(if freed > 0 { Round::Progress } else { Round::Stayed })
             }
-            Err(error) if self.migration.elsewhere.swap(false, Ordering::AcqRel) => {
+            Err(error) if self.pressure.take_other_device() => {
                 tracing::warn!("a group is moved elsewhere: {error}");
                 Ok(Round::InFlight)
             }
@@ -422,12 +323,12 @@ impl Fs {
                 Err(error)
             }
         };
-        self.migration.round_done();
+        self.pressure.round_done();
         result
     }
 
     fn note_stuck(&self, error: &FsError) {
-        let before = self.migration.reason.lock().replace(error.clone());
+        let before = self.pressure.set_reason(error.clone());
         if before.is_none_or(|before| before.to_string() != error.to_string()) {
             tracing::warn!("demotion cannot run: {error}");
         }
@@ -492,9 +393,7 @@ impl Fs {
         if wait != Wait::Allowed {
             return Err(FsError::WouldBlock);
         }
-        self.migration.pressed.fetch_add(1, Ordering::AcqRel);
-        let round = self.demotion_round(self.group_blocks, OF_WRITERS);
-        self.migration.pressed.fetch_sub(1, Ordering::AcqRel);
+        let round = self.pressure.pressed(|| self.demotion_round(self.group_blocks, OF_WRITERS));
         // What operations under way hold is free in a moment; unless it never is.
         let no_data = match round {
             Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))) => true,
@@ -508,7 +407,7 @@ impl Fs {
         match round {
             Ok(Round::Progress) => Ok(()),
             Ok(Round::InFlight) => {
-                self.migration.wait_round(Duration::from_millis(10));
+                self.pressure.wait_round(Duration::from_millis(10));
                 Ok(())
             }
             Ok(Round::Stayed) => {
@@ -516,7 +415,7 @@ impl Fs {
                 if op.starved > MOST_STARVED {
                     return Err(self.why_no_space(op));
                 }
-                self.migration.wait_round(Duration::from_millis(10));
+                self.pressure.wait_round(Duration::from_millis(10));
                 Ok(())
             }
             Ok(round @ (Round::Nothing | Round::Claimed)) => {
@@ -530,24 +429,26 @@ impl Fs {
                     return Err(self.why_no_space(op));
                 }
                 if round == Round::Claimed {
-                    self.migration.wait_round(Duration::from_millis(1));
+                    self.pressure.wait_round(Duration::from_millis(1));
                 }
                 Ok(())
             }
             // Others may have claimed more below than they will use, or free PM in a moment.
             Err(FsError::Engine(Error::NoSpace(_)))
-                if op.starved < MOST_STARVED && self.migration.in_flight.load(Ordering::Acquire) > 0 =>
+                if op.starved < MOST_STARVED && self.pressure.in_flight() > 0 =>
             {
                 op.starved += MOST_STARVED / 20;
-                self.migration.wait_round(Duration::from_millis(10));
+                self.pressure.wait_round(Duration::from_millis(10));
                 Ok(())
             }
             Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
             // All of a group was damaged: it is young now, and the next one is another. Who writes to a sound file has
             // nothing to do with it (I8).
-            Err(FsError::Engine(error)) if job::is_of_one(&error) && !self.wal.is_stopped() => {
+            Err(ref failed @ FsError::Engine(ref error))
+                if failed.concerns_one_file() && !self.wal.is_stopped() =>
+            {
                 op.starved += MOST_STARVED / 50;
-                op.damage.get_or_insert(error);
+                op.damage.get_or_insert_with(|| error.clone());
                 if op.starved > MOST_STARVED {
                     return Err(self.why_no_space(op));
                 }
@@ -570,8 +471,8 @@ impl Fs {
     fn rests(&self, now_ns: u64) -> bool {
         now_ns < self.migration.rest_until_ns.load(Ordering::Relaxed)
             && self.migration.stayed.load(Ordering::Relaxed) > 0
-            && self.migration.drain.load(Ordering::Acquire) == 0
-            && self.blocks.free_hint() >= self.slow_below.load(Ordering::Relaxed)
+            && !self.pressure.is_draining()
+            && self.blocks.free_hint() >= self.pressure.throttle_below()
     }
 
     /// After such a round: whether to rest. Not before all that was picked had its turn; then twice as long as the last time.
@@ -589,19 +490,19 @@ impl Fs {
     pub(crate) fn wait_for_demotion(&self, wait: Wait) -> FsResult<()> {
         self.wal.checkpoint_if_idle()?;
         self.blocks.drain_quarantine();
-        let (free, low) = (self.blocks.free_hint(), self.slow_below.load(Ordering::Relaxed));
-        let threads = self.migration.threads.load(Ordering::Relaxed) > 0;
-        let stuck = self.migration.reason.lock().is_some();
+        let (free, low) = (self.blocks.free_hint(), self.pressure.throttle_below());
+        let threads = self.pressure.has_workers();
+        let stuck = self.pressure.is_stuck();
         if free >= low || !threads || stuck {
             return Ok(());
         }
         if wait == Wait::Never {
             return Err(FsError::WouldBlock);
         }
-        self.migration.wake();
+        self.pressure.wake();
         // The emptier PM is of free blocks, the longer the pause, up to 20 ms.
         let missing = (low - free) * 20 / low.max(1);
-        self.migration.wait_round(Duration::from_millis(1 + missing));
+        self.pressure.wait_round(Duration::from_millis(1 + missing));
         Ok(())
     }
 }
@@ -651,7 +552,7 @@ pub(crate) struct MigrationStep {
 
 impl MigrationStep {
     pub fn new(fs: &Arc<Fs>, worker: usize) -> MigrationStep {
-        fs.migration.threads.fetch_add(1, Ordering::Relaxed);
+        fs.pressure.worker_begins();
         MigrationStep { fs: Arc::downgrade(fs), worker }
     }
 }
@@ -659,7 +560,7 @@ impl MigrationStep {
 impl Drop for MigrationStep {
     fn drop(&mut self) {
         if let Some(fs) = self.fs.upgrade() {
-            fs.migration.threads.fetch_sub(1, Ordering::Relaxed);
+            fs.pressure.worker_ends();
         }
     }
 }
@@ -692,9 +593,9 @@ impl Step for MigrationStep {
         {
             return Next::After(POLL);
         }
-        let wanted = match fs.migration.drain.load(Ordering::Acquire) {
-            0 => fs.policy.blocks_to_demote(&fs.observe()),
-            _ => u64::MAX,
+        let wanted = match fs.pressure.is_draining() {
+            false => fs.policy.blocks_to_demote(&fs.observe()),
+            true => u64::MAX,
         };
         if wanted == 0 && fs.migration.queue.lock().is_empty() {
             if leads && fs.lower_some(0, false) {
@@ -704,10 +605,10 @@ impl Step for MigrationStep {
         }
         // Those who do its work while it hangs look by themselves: they would wake each other without end.
         if self.worker == 0 {
-            fs.migration.wakers.iter().skip(1).for_each(Waker::wake);
+            fs.pressure.wake_others();
         }
         let round = {
-            let _turn = fs.migration.turns.take();
+            let _turn = fs.pressure.permits().take();
             fs.demotion_round(wanted, WORKERS)
         };
         // Also when another worker has what there is to move, or somebody has it in hand.

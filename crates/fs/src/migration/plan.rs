@@ -3,9 +3,10 @@
 //! No list is kept: the ticks (4 bytes a block) are scanned when blocks are wanted. The result is that of
 //! an LRU list at a grain of 10 ms, without a lock or a store per access.
 
-use super::{Migration, WORKERS};
+use super::Migration;
 use crate::errno::FsResult;
 use crate::fs::Fs;
+use crate::pressure::{Pressure, WORKERS};
 use std::collections::VecDeque;
 use terrace_blocks::{Descriptor, MARKS, State};
 use terrace_format::table::Owner;
@@ -50,14 +51,14 @@ pub(super) enum Victims {
 impl Migration {
     /// The next group of those that were picked; `None` while so many blocks are in flight. Judged under the lock: writers
     /// that waited for it while others picked would all get one, and all be held by a device that hangs.
-    fn pop_group(&self, most: u64, in_flight: u64) -> Option<Vec<Victim>> {
+    fn pop_group(&self, pressure: &Pressure, most: u64, in_flight: u64) -> Option<Vec<Victim>> {
         let mut queue = self.queue.lock();
-        if self.in_flight.load(Ordering::Acquire) >= in_flight {
+        if pressure.in_flight() >= in_flight {
             return None;
         }
         let count = queue.len().min(most as usize);
         let group: Vec<Victim> = queue.drain(..count).collect();
-        self.in_flight.fetch_add(count as u64, Ordering::AcqRel);
+        pressure.begin_group(count);
         Some(group)
     }
 }
@@ -69,7 +70,7 @@ impl Fs {
         // What a device that hangs holds does not count, or all others would wait for it.
         let most = self.demotion_blocks();
         let groups = groups as u64 + WORKERS as u64 * self.io.silent(self.clock.monotonic_ns());
-        match self.migration.pop_group(most, groups * most) {
+        match self.migration.pop_group(&self.pressure, most, groups * most) {
             None => return Ok(Victims::InFlight),
             Some(group) if !group.is_empty() => return Ok(Victims::Group(group)),
             Some(_) => {}
@@ -79,7 +80,7 @@ impl Fs {
             let Some(_picking) = self.migration.picking.try_lock() else { return Ok(Victims::InFlight) };
             if self.migration.queue.lock().is_empty() {
                 // Before looking: what they give back or give up is seen, or they are.
-                let others = self.migration.in_flight.load(Ordering::Acquire) > 0;
+                let others = self.pressure.in_flight() > 0;
                 let (mut picked, mut claimed) = (VecDeque::new(), false);
                 if wanted > 0 {
                     while self.blocks.scan_step()? {}
@@ -99,7 +100,7 @@ impl Fs {
                 *self.migration.queue.lock() = picked;
             }
         }
-        let group = self.migration.pop_group(most, groups * most);
+        let group = self.migration.pop_group(&self.pressure, most, groups * most);
         Ok(group.filter(|group| !group.is_empty()).map_or(Victims::InFlight, Victims::Group))
     }
 
@@ -132,7 +133,7 @@ impl Fs {
     /// Blocks that a pin keeps in PM are left out unless `kept_too`.
     fn pick(&self, wanted: u64, kept_too: bool) -> FsResult<(VecDeque<Victim>, bool)> {
         let fits = self.count_kept(kept_too);
-        let draining = self.migration.drain.load(Ordering::Acquire) > 0;
+        let draining = self.pressure.is_draining();
         let order = self.policy.victims();
         if !draining && order != VictimOrder::LeastRecentlyUsed {
             let mut coldest = self.pick_coldest(wanted, order, &fits);

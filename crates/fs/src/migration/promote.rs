@@ -1,17 +1,17 @@
 //! Promotion: a cold block that is read again comes into PM; its cold copy stays and is clean (S2).
 
-use super::Migration;
 use crate::data_checksum::covered;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::{Need, Op, SMALL_RECORD};
 use crate::types::Wait;
 use crate::write::Staged;
+use std::collections::VecDeque;
 use terrace_cache::{Page, PageKey};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::table::Owner;
 use terrace_map::Mapping;
-use terrace_runtime::sync::atomic::Ordering;
+use terrace_runtime::sync::Mutex;
 
 /// Promotions that wait; more are dropped: the block will be read again if it matters.
 const QUEUE: usize = 1024;
@@ -25,14 +25,35 @@ pub(crate) struct Promotion {
     pub(super) page: Page,
 }
 
-impl Migration {
+/// Blocks that are to come into PM.
+#[derive(Default)]
+pub(crate) struct Promotions {
+    queue: Mutex<VecDeque<Promotion>>,
+}
+
+impl Promotions {
     /// Asks for a block to come into PM; `version` is its own when the page was read.
-    pub(crate) fn want_promotion(&self, key: PageKey, version: u64, page: &Page) {
-        let mut queue = self.promotions.lock();
+    pub fn want(&self, key: PageKey, version: u64, page: &Page) {
+        let mut queue = self.queue.lock();
         if queue.len() < QUEUE {
             // Not the whole read that brought it.
             queue.push_back(Promotion { key, version, page: page.alone() });
         }
+    }
+
+    /// The next of them.
+    pub fn pop(&self) -> Option<Promotion> {
+        self.queue.lock().pop_front()
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&self) {
+        self.queue.lock().clear();
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.queue.lock().is_empty()
     }
 }
 
@@ -41,17 +62,17 @@ impl Fs {
     pub(super) fn promotion_round(&self) -> FsResult<()> {
         for _ in 0..BATCH {
             // What comes up during a `sync --to` would hide a copy that it is to move.
-            let draining = self.migration.drain_to.load(Ordering::Acquire) > 0;
-            if draining || self.blocks.free_hint() < 2 * self.slow_below.load(Ordering::Relaxed) {
-                self.migration.promotions.lock().clear();
+            let draining = self.pressure.drain_to().0 > 0;
+            if draining || self.blocks.free_hint() < 2 * self.pressure.throttle_below() {
+                self.promotions.clear();
                 return Ok(());
             }
-            let Some(promotion) = self.migration.promotions.lock().pop_front() else {
+            let Some(promotion) = self.promotions.pop() else {
                 return Ok(());
             };
             match self.promote(&promotion) {
                 Ok(true) => {
-                    self.migration.note_promotion(self.clock.monotonic_ns());
+                    self.pressure.moved().note_up(self.clock.monotonic_ns());
                     self.cache.remove(promotion.key);
                 }
                 Ok(false) | Err(FsError::Stale | FsError::WouldBlock) => {}

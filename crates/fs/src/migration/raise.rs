@@ -15,7 +15,6 @@ use terrace_catalog::cold_map;
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_runtime::interleave;
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::NoSpace;
 
 /// Blocks read for one step.
@@ -35,7 +34,7 @@ pub(super) struct Raised {
 impl Fs {
     /// Whether PM takes more: beyond back-pressure, and beyond what the policy would demote again at once.
     fn takes_more(&self) -> bool {
-        let low = 2 * self.slow_below.load(Ordering::Relaxed);
+        let low = 2 * self.pressure.throttle_below();
         self.blocks.free_hint() >= low && self.policy.blocks_to_demote(&self.observe()) == 0
     }
 
@@ -83,7 +82,7 @@ impl Fs {
                 match self.promote(&Promotion { key, version, page }) {
                     Ok(true) => {
                         raised.blocks += 1;
-                        self.migration.note_promotion(self.clock.monotonic_ns());
+                        self.pressure.moved().note_up(self.clock.monotonic_ns());
                         self.cache.remove(key);
                     }
                     Ok(false) | Err(FsError::Stale) => {}

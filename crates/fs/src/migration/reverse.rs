@@ -4,7 +4,7 @@
 //! from below and queued for promotion. Only as far as the utilisation threshold allows, so that it makes nothing go
 //! down. An error of a device makes it pause (M6).
 
-use super::{BACK_OFF, Migration};
+use super::BACK_OFF;
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
 use crate::op::Op;
@@ -12,7 +12,6 @@ use crate::types::{BlockRange, Wait};
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::decision::{ReadRule, read_rule};
-use terrace_runtime::sync::atomic::Ordering;
 
 /// Places of the table of files looked at in one step.
 const PLACES: usize = 256;
@@ -44,7 +43,9 @@ impl Fs {
 
     fn reverse_piece(&self, cursor: &mut Cursor, now: u64) {
         if now < cursor.not_before_ns
-            || self.migration.has_promotions()
+            || !self.promotions.is_empty()
+            || self.pressure.is_stuck()
+            || self.pressure.is_draining()
             || self.room_below_threshold() < PIECE
         {
             return;
@@ -125,13 +126,5 @@ impl Fs {
             None => window.end,
         };
         Ok((next.0 < end).then_some(next))
-    }
-}
-
-impl Migration {
-    fn has_promotions(&self) -> bool {
-        !self.promotions.lock().is_empty()
-            || self.reason.lock().is_some()
-            || self.drain.load(Ordering::Acquire) > 0
     }
 }

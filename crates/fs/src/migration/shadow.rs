@@ -5,7 +5,6 @@
 
 use super::MOST_STARVED;
 use super::copy::Candidate;
-use super::job::is_damage;
 use super::plan::{LEAVING, Victim};
 use crate::errno::{FsError, FsResult};
 use crate::fs::Fs;
@@ -18,7 +17,6 @@ use terrace_catalog::{DeviceRun, cold_map};
 use terrace_format::PmBlock;
 use terrace_format::inode::flag;
 use terrace_format::table::Owner;
-use terrace_runtime::sync::atomic::Ordering;
 
 impl Fs {
     /// Writes PM blocks that hide a place below to there, whatever their age: the last room that a full pool has for what is
@@ -32,19 +30,17 @@ impl Fs {
         op.starved += MOST_STARVED / 50;
         let mut freed = 0;
         if !victims.is_empty() {
-            self.migration.in_flight.fetch_add(victims.len() as u64, Ordering::AcqRel);
+            self.pressure.begin_group(victims.len());
             // Last blocks that are in use leave too.
-            self.migration.pressed.fetch_add(1, Ordering::AcqRel);
-            let moved = self.move_to_places(&victims);
-            self.migration.pressed.fetch_sub(1, Ordering::AcqRel);
+            let moved = self.pressure.pressed(|| self.move_to_places(&victims));
             self.give_back_victims(&victims);
-            self.migration.in_flight.fetch_sub(victims.len() as u64, Ordering::AcqRel);
-            self.migration.round_done();
+            self.pressure.end_group(victims.len());
+            self.pressure.round_done();
             freed = moved?;
         }
-        let others = self.migration.in_flight.load(Ordering::Acquire) > 0;
+        let others = self.pressure.in_flight() > 0;
         if freed == 0 && others {
-            self.migration.wait_round(Duration::from_millis(10));
+            self.pressure.wait_round(Duration::from_millis(10));
         }
         self.wal.checkpoint()?;
         self.blocks.drain_quarantine();
@@ -63,7 +59,7 @@ impl Fs {
         self.complete_in_pm(&mut whole)?;
         freed += self.write_all_in_place(whole, &mut trouble);
         match trouble {
-            Some(error) if freed == 0 && self.is_for_all(&error) => Err(error),
+            Some(error) if freed == 0 && self.concerns_all_files(&error) => Err(error),
             _ => Ok(freed),
         }
     }
@@ -108,7 +104,7 @@ impl Fs {
             for file in whole.chunk_by(|a, b| a.ino == b.ino) {
                 match self.by_pieces(file, |reservation, piece| self.drop_piece(reservation, piece)) {
                     Ok(dropped) => count += dropped,
-                    Err(error) if is_damage(&error) && !self.is_for_all(&error) => {
+                    Err(error) if error.concerns_one_file() && !self.concerns_all_files(&error) => {
                         self.hold_back(file, &error)
                     }
                     Err(error) => return Err(error),

@@ -94,10 +94,7 @@ pub(crate) struct Spilling {
     state: Mutex<Option<Box<State>>>,
     /// Why tiers above their marks stay so.
     stuck: Mutex<BTreeMap<TierId, String>>,
-    blocks: AtomicU64,
     failures: AtomicU64,
-    /// When a block last moved: nanoseconds, plus one; 0 is never.
-    moved: AtomicU64,
 }
 
 impl Spilling {
@@ -105,34 +102,13 @@ impl Spilling {
         Spilling {
             state: Mutex::new(Some(Box::default())),
             stuck: Mutex::default(),
-            blocks: AtomicU64::new(0),
             failures: AtomicU64::new(0),
-            moved: AtomicU64::new(0),
         }
-    }
-
-    /// Notes that blocks moved.
-    pub fn note_moved(&self, blocks: u64, now_ns: u64) {
-        if blocks == 0 {
-            return;
-        }
-        self.blocks.fetch_add(blocks, Ordering::Relaxed);
-        self.moved.store(now_ns + 1, Ordering::Relaxed);
-    }
-
-    /// Blocks moved since mount.
-    pub fn blocks(&self) -> u64 {
-        self.blocks.load(Ordering::Relaxed)
     }
 
     /// Attempts that failed since mount.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
-    }
-
-    /// When a block last moved, as [`super::Migration`] keeps such times.
-    pub fn last_moved(&self) -> &AtomicU64 {
-        &self.moved
     }
 
     /// Why a tier above its mark stays so.
@@ -410,9 +386,9 @@ impl Fs {
             }
         }
         interleave::point("spill:between-rounds");
-        let before = self.migration.spilling.blocks();
+        let before = self.pressure.moved().spilled.load(Ordering::Relaxed);
         let done = self.move_between(group, to, &mut of.trouble);
-        of.moved += self.migration.spilling.blocks() - before;
+        of.moved += self.pressure.moved().spilled.load(Ordering::Relaxed) - before;
         if of.moved >= self.worth_a_round(tier) {
             of.failures = 0;
             self.migration.spilling.stuck.lock().remove(&tier);
@@ -440,7 +416,7 @@ impl Fs {
         let now_ns = self.clock.monotonic_ns();
         let concerned = self.devices.list.iter().zip(0..).filter(|(device, _)| device.tier >= tier);
         let mut courtesies = concerned.filter_map(|(_, index)| self.io.courtesy(DeviceId(index)));
-        self.blocks.free_hint() < self.slow_below.load(Ordering::Relaxed)
+        self.blocks.free_hint() < self.pressure.throttle_below()
             || courtesies.any(|courtesy| courtesy.piece(now_ns).is_some())
     }
 }

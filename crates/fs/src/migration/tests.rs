@@ -15,6 +15,7 @@ use terrace_media::pm::RecordedPm;
 use terrace_placement::{Idle, VictimOrder};
 use terrace_runtime::ManualClock;
 use terrace_runtime::sync::atomic::AtomicUsize;
+use terrace_runtime::thread;
 
 /// A mounted pool with one file of `blocks` blocks.
 fn with_file(blocks: usize) -> (Arc<Fs>, Ino) {
@@ -90,7 +91,7 @@ fn mounted_with(
 #[test]
 fn workers_are_at_ease_only_while_pm_has_room() {
     let (fs, _) = with_file(1);
-    let room = |fs: &Fs| fs.blocks.free_hint() as f64 / fs.usable_blocks as f64;
+    let room = |fs: &Fs| fs.blocks.free_hint() as f64 / fs.pressure.usable_blocks() as f64;
     for name in 0..18u8 {
         match room(&fs) {
             enough if enough > 0.33 => assert!(fs.is_at_ease(), "{enough} of PM free"),
@@ -131,7 +132,7 @@ fn assert_others_have_turns(fs: &Arc<Fs>, tier: &SimulatedDevice, work: impl FnO
     tier.stall();
     let working = Arc::clone(fs);
     let body = move || {
-        let _turn = working.migration.turns.take();
+        let _turn = working.pressure.permits().take();
         work(&working);
     };
     let worker = thread::spawn("worker", body).unwrap();
@@ -140,7 +141,7 @@ fn assert_others_have_turns(fs: &Arc<Fs>, tier: &SimulatedDevice, work: impl FnO
     }
     let (waiting, (tell, told)) = (Arc::clone(fs), std::sync::mpsc::channel());
     let body = move || {
-        let turns: Vec<_> = (0..thread::processors()).map(|_| waiting.migration.turns.take()).collect();
+        let turns: Vec<_> = (0..thread::processors()).map(|_| waiting.pressure.permits().take()).collect();
         tell.send(turns.len()).unwrap();
     };
     let others = thread::spawn("others", body).unwrap();
@@ -156,7 +157,7 @@ fn assert_others_have_turns(fs: &Arc<Fs>, tier: &SimulatedDevice, work: impl FnO
 fn time_passes_while_a_device_hangs() {
     let tier = Arc::new(SimulatedDevice::new(4096));
     let (fs, _) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 100, 16, 2 << 20);
-    fs.migration.drain.store(1, Ordering::Release);
+    fs.pressure.begin_drain(0);
     tier.stall_at_most(Duration::from_secs(600));
     let (workers, mut others): (Vec<_>, Vec<_>) =
         fs.background_steps().into_iter().partition(|(step, _)| step.name().starts_with("terrace-move"));
@@ -224,7 +225,7 @@ fn victims_that_others_have_are_not_none_at_all() {
     assert!(matches!(fs.take_victims(100, WORKERS).unwrap(), Victims::InFlight), "others have them");
     assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::InFlight);
     fs.demote(&taken).unwrap();
-    fs.migration.in_flight.fetch_sub(12, Ordering::AcqRel);
+    fs.pressure.end_group(12);
     assert!(matches!(fs.take_victims(100, WORKERS).unwrap(), Victims::None), "nothing is left");
     assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Nothing);
 }
@@ -233,18 +234,18 @@ fn victims_that_others_have_are_not_none_at_all() {
 #[test]
 fn state_tells_of_what_is_queued_and_of_what_just_moved() {
     let (fs, _) = with_file(12);
-    let state = |fs: &Fs| fs.migration.report(fs.clock.monotonic_ns()).state;
+    let state = |fs: &Fs| fs.migration_report(fs.clock.monotonic_ns()).state;
     assert_eq!(state(&fs), "idle");
     let taken = taken(&fs);
     assert_eq!(state(&fs), "demoting", "victims are taken");
     fs.demote(&taken).unwrap();
-    fs.migration.in_flight.fetch_sub(12, Ordering::AcqRel);
+    fs.pressure.end_group(12);
     let now = fs.clock.monotonic_ns();
     assert_eq!(state(&fs), "demoting", "blocks have just moved");
     let later = now + LATELY.as_nanos() as u64 + 2;
-    assert_eq!(fs.migration.report(later).state, "idle");
-    fs.migration.note_promotion(later);
-    assert_eq!(fs.migration.report(later).state, "promoting");
+    assert_eq!(fs.migration_report(later).state, "idle");
+    fs.pressure.moved().note_up(later);
+    assert_eq!(fs.migration_report(later).state, "promoting");
 }
 
 /// Sixteen threads on a small PM: what one demotion freed was claimed by others at once, none of it had an owner yet, and
@@ -336,9 +337,9 @@ fn last_blocks_of_closed_files_leave_when_half_of_pm_is_used() {
     fs.sync_to(1, &mut |_| {}).unwrap();
     small_files(&fs, false);
     let free = fs.blocks.free_hint();
-    fs.slow_below.store(free / 8, Ordering::Relaxed);
+    fs.pressure.set_throttle(free / 8);
     assert_eq!(fs.demotion_round(200, WORKERS).unwrap(), Round::Stayed);
-    fs.slow_below.store(free / 4, Ordering::Relaxed);
+    fs.pressure.set_throttle(free / 4);
     assert_eq!(fs.demotion_round(200, WORKERS).unwrap(), Round::Progress);
 }
 
@@ -386,7 +387,7 @@ fn a_group_in_many_holes_is_flushed_once_and_all_of_it_goes() {
         240 * BLOCK_SIZE,
         "no summaries of holes, nothing twice"
     );
-    assert_eq!(fs.migration.report(0).skipped_bytes, 0);
+    assert_eq!(fs.migration_report(0).skipped_bytes, 0);
     let records = fs.wal.next_lsn().0 - lsn;
     assert!(records < 150, "several extents in a transaction: {records}");
     let mut found = vec![0; 240 * BLOCK_SIZE as usize];
@@ -401,7 +402,7 @@ fn what_stays_is_not_picked_again_at_once() {
     let (fs, _) = with_file(1);
     fs.sync_to(1, &mut |_| {}).unwrap();
     small_files(&fs, true);
-    fs.slow_below.store(1, Ordering::Relaxed);
+    fs.pressure.set_throttle(1);
     let mut looks = 0;
     for _ in 0..400 {
         fs.clock.sleep(POLL);
@@ -415,10 +416,10 @@ fn what_stays_is_not_picked_again_at_once() {
     }
     assert!((5..15).contains(&looks), "the table was read {looks} times in 4 s");
     // PM runs low: nobody rests. And what was closed long ago goes.
-    fs.slow_below.store(u64::MAX, Ordering::Relaxed);
+    fs.pressure.set_throttle(u64::MAX);
     assert!(!fs.rests(fs.clock.monotonic_ns()));
     assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
-    fs.slow_below.store(1, Ordering::Relaxed);
+    fs.pressure.set_throttle(1);
     assert!(!fs.rests(fs.clock.monotonic_ns()));
 }
 
@@ -466,16 +467,16 @@ fn writers_are_slowed_before_pm_is_full() {
     let (fs, ino) = with_file_under(PolicyKind::Predictive, 1);
     let write = |wait| fs.write(ino, 0, &[1; BLOCK_SIZE as usize], WriteFlags::default(), wait);
     let free = fs.blocks.free_hint();
-    assert!(free > fs.usable_blocks / 2, "far from full");
-    fs.slow_below.store(2 * free, Ordering::Relaxed);
+    assert!(free > fs.pressure.usable_blocks() / 2, "far from full");
+    fs.pressure.set_throttle(2 * free);
     assert!(write(Wait::Never).is_ok(), "nobody would make room");
-    fs.migration.threads.store(1, Ordering::Relaxed);
+    fs.pressure.worker_begins();
     assert!(matches!(write(Wait::Never), Err(FsError::WouldBlock)));
     // Not for ever.
     assert!([Wait::Briefly, Wait::Allowed].map(write).iter().all(Result::is_ok));
-    fs.slow_below.store(free / 2, Ordering::Relaxed);
+    fs.pressure.set_throttle(free / 2);
     assert!(write(Wait::Never).is_ok());
-    fs.migration.threads.store(0, Ordering::Relaxed);
+    fs.pressure.worker_ends();
 }
 
 /// By their last write alone, blocks that had come up for their reads went down before files that nobody had touched for
@@ -536,7 +537,7 @@ fn what_is_promoted_is_no_arrival() {
     let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
     (0..2).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
     fs.promotion_round().unwrap();
-    assert_eq!(fs.migration.report(fs.clock.monotonic_ns()).promoted_bytes, 12 * BLOCK_SIZE);
+    assert_eq!(fs.migration_report(fs.clock.monotonic_ns()).promoted_bytes, 12 * BLOCK_SIZE);
     fs.clock.sleep(POLL);
     // A node of the map may be new; twelve blocks in 10 ms would be 60 in the next 100 ms.
     assert!(fs.observe().arriving_blocks < 30);
@@ -559,7 +560,7 @@ fn the_next_group_leaves_the_summary_of_the_last() {
         .filter_map(|(block, at)| decode_summary(&block.0, &fs.seal_key, (id, DeviceBlock(at))).ok())
         .map(|(_, entries)| entries.len())
         .sum();
-    let below = fs.migration.report(0).demoted_bytes / BLOCK_SIZE;
+    let below = fs.migration_report(0).demoted_bytes / BLOCK_SIZE;
     assert!(below >= 190 && named as u64 == below, "{named} of {below} blocks are named");
 }
 
@@ -573,7 +574,7 @@ fn many_extents_side_by_side_go_down_at_once() {
             .unwrap();
     }
     fs.sync_to(1, &mut |_| {}).unwrap();
-    assert_eq!(fs.migration.report(0).skipped_bytes, 0);
+    assert_eq!(fs.migration_report(0).skipped_bytes, 0);
     let mut found = vec![0; 1024 * BLOCK_SIZE as usize];
     fs.read(ino, 0, &mut found, Wait::Allowed).unwrap();
     assert!(found.chunks(BLOCK_SIZE as usize).enumerate().all(|(at, block)| block[0] == 1 + (at % 2) as u8));
@@ -637,7 +638,7 @@ fn what_is_in_dram_does_not_come_up() {
     let up = || {
         fs.bring_up(ino, generation, FileBlock(0)).unwrap();
         let asked: Vec<FileBlock> =
-            fs.migration.promotions.lock().drain(..).map(|promotion| promotion.key.block).collect();
+            std::iter::from_fn(|| fs.promotions.pop()).map(|promotion| promotion.key.block).collect();
         asked
     };
     assert_eq!(up(), []);
@@ -685,10 +686,10 @@ fn what_somebody_reads_is_not_written_over() {
     };
     let reader = fs.devices.space.pin(place(3));
     overwrite(3);
-    assert_eq!((below(3), fs.migration.report(0).in_place_bytes), (1, 0));
+    assert_eq!((below(3), fs.migration_report(0).in_place_bytes), (1, 0));
     drop(reader);
     overwrite(20);
-    assert_eq!((below(20), fs.migration.report(0).in_place_bytes), (2, BLOCK_SIZE));
+    assert_eq!((below(20), fs.migration_report(0).in_place_bytes), (2, BLOCK_SIZE));
 }
 
 /// A block that is written in place takes its copy in DRAM along, and leaves those of its neighbours as they are.
@@ -703,7 +704,7 @@ fn what_is_written_in_place_stays_in_dram() {
         fs.write(ino, block * BLOCK_SIZE, &content, WriteFlags::default(), Wait::Allowed).unwrap();
     }
     fs.sync_to(1, &mut |_| {}).unwrap();
-    assert_eq!(fs.migration.report(0).in_place_bytes, 2 * BLOCK_SIZE);
+    assert_eq!(fs.migration_report(0).in_place_bytes, 2 * BLOCK_SIZE);
     let inode = fs.load(ino).unwrap();
     for block in (0..32).map(FileBlock) {
         let page = fs.cached_page(&inode, block).unwrap();

@@ -34,9 +34,14 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    fn wanted(&self, since_mount_ns: u64) {
+    pub(crate) fn wanted(&self, since_mount_ns: u64) {
         let first = since_mount_ns.saturating_add(1);
         let _ = self.first.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Notes that a copy of a block stayed.
+    pub(crate) fn note_kept(&self) {
+        self.blocks.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -102,10 +107,10 @@ impl Fs {
     fn sink(&self, ino: Ino, generation: u32, from: FileBlock, most: u64) -> FsResult<Option<FileBlock>> {
         let Some((victims, next)) = self.read_blocks(ino, generation, from, most)? else { return Ok(None) };
         if !victims.is_empty() {
-            self.migration.kept.wanted(self.clock.monotonic_ns().saturating_sub(self.mounted_ns));
+            self.kept_copies.wanted(self.clock.monotonic_ns().saturating_sub(self.mounted_ns));
             // Not before all are found: after an error nobody would give the marked ones back.
             victims.iter().for_each(|victim| self.blocks.descriptor(victim.pm).touch_read(LEAVING));
-            self.migration.in_flight.fetch_add(victims.len() as u64, Ordering::AcqRel);
+            self.pressure.begin_group(victims.len());
             self.move_group(&victims)?;
         }
         Ok(next)
@@ -169,7 +174,7 @@ impl Fs {
         if room == 0 || !self.is_read_dominated(inode) {
             room = 0;
         } else {
-            self.migration.kept.wanted(self.clock.monotonic_ns().saturating_sub(self.mounted_ns));
+            self.kept_copies.wanted(self.clock.monotonic_ns().saturating_sub(self.mounted_ns));
         }
         let copy = |(copied, held): (&Copied<'c>, &bool)| {
             if !held {
@@ -193,7 +198,7 @@ impl Fs {
             if renews {
                 self.cache.renew(key, version, page);
             } else {
-                self.migration.kept.blocks.fetch_add(1, Ordering::Relaxed);
+                self.kept_copies.note_kept();
                 self.cache.insert(key, version, page, true, now);
             }
         }
