@@ -6,6 +6,7 @@ use crate::io_count::IoCount;
 use crate::locks::InodeLocks;
 use crate::memory::MemorySource;
 use crate::migration::Migration;
+use crate::migration::by_hand::ByHand;
 use crate::migration::promote::Promotions;
 use crate::migration::to_dram::Kept;
 use crate::mount::InPlace;
@@ -79,6 +80,7 @@ pub struct Fs {
     pub(crate) drop_pages: OnceLock<DropPages>,
     pub(crate) reclaim: ReclaimQueue,
     pub(crate) migration: Migration,
+    pub(crate) by_hand: ByHand,
     pub(crate) pressure: Pressure,
     pub(crate) promotions: Promotions,
     pub(crate) kept_copies: Kept,

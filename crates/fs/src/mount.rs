@@ -8,6 +8,7 @@ use crate::io_count::IoCount;
 use crate::locks::InodeLocks;
 use crate::memory::{self, MemorySource};
 use crate::migration::Migration;
+use crate::migration::by_hand::ByHand;
 use crate::migration::promote::Promotions;
 use crate::migration::to_dram::Kept;
 use crate::numbers::InodeNumbers;
@@ -393,6 +394,7 @@ impl Fs {
             drop_pages: OnceLock::new(),
             reclaim: ReclaimQueue::new(),
             migration: Migration::new(),
+            by_hand: ByHand::new(),
             pressure: Pressure::new(usable, slow),
             promotions: Promotions::default(),
             kept_copies: Kept::default(),

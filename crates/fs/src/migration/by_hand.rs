@@ -200,15 +200,15 @@ impl ByHand {
     }
 }
 
-impl Fs {
+impl ByHand {
     /// Asks for a move of a file, or of a directory with all below it, in the background. Gives its number.
     ///
     /// # Errors
     /// EINVAL when there is no such tier; EROFS; ESTALE; EAGAIN when too many wait already.
-    pub fn move_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<u64> {
-        self.check_move(action)?;
-        let attributes = self.getattr(ino)?;
-        let mut state = self.migration.by_hand.state.lock();
+    pub fn request(&self, fs: &Fs, ino: Ino, action: HandMove) -> FsResult<u64> {
+        ByHand::check(fs, action)?;
+        let attributes = fs.getattr(ino)?;
+        let mut state = self.state.lock();
         if state.queued.len() >= MOST_QUEUED {
             return Err(FsError::WouldBlock);
         }
@@ -218,8 +218,74 @@ impl Fs {
         state.reports.insert(id, job.progress());
         state.queued.push_back(job);
         drop(state);
-        self.migration.by_hand.waker.wake();
+        self.waker.wake();
         Ok(id)
+    }
+
+    /// What a move would do. Takes as long as it takes to look at all files.
+    ///
+    /// # Errors
+    /// As [`Self::request`]; EIO.
+    pub fn plan(fs: &Fs, ino: Ino, action: HandMove) -> FsResult<HandPlan> {
+        ByHand::check(fs, action)?;
+        let mut job = Job::new(0, &fs.getattr(ino)?, action);
+        while job.look(fs)? {}
+        job.plan(fs)
+    }
+
+    fn check(fs: &Fs, action: HandMove) -> FsResult<()> {
+        if action.tier().is_some_and(|to| to > 0 && !fs.devices.tiers().contains(&TierId(to))) {
+            return Err(FsError::Invalid);
+        }
+        if fs.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// What is known of a move; `None` when it is not known (any more).
+    pub fn report(&self, id: u64) -> Option<HandReport> {
+        let progress = self.state.lock().reports.get(&id).cloned()?;
+        let report = progress.lock().report.clone();
+        Some(report)
+    }
+
+    /// The moves that wait, are under way, or ended lately.
+    pub fn reports(&self) -> Vec<HandReport> {
+        let reports: Vec<Arc<Mutex<Progress>>> = self.state.lock().reports.values().cloned().collect();
+        reports.iter().map(|progress| progress.lock().report.clone()).collect()
+    }
+
+    /// Does one bounded piece of the moves that were asked for. Several threads may call it: one works.
+    pub fn step(&self, fs: &Fs) -> Next {
+        // Taken out, because others may run in the middle of a piece.
+        let sweep = self.state.lock().sweep.take();
+        let mut more = false;
+        if let Some(mut sweep) = sweep {
+            more = !fs.is_stopped() && fs.sweep_step(&mut sweep);
+            self.state.lock().sweep = Some(sweep);
+        }
+        let mut job = match self.take(fs.clock.monotonic_ns()) {
+            Ok(job) => job,
+            Err(_) if more => return Next::Again,
+            Err(pause) => return Next::After(pause),
+        };
+        match job.step(fs) {
+            Next::Again => self.put_back(job, 0),
+            Next::After(pause) => {
+                self.put_back(job, fs.clock.monotonic_ns() + pause.as_nanos() as u64);
+                return Next::After(pause);
+            }
+            Next::Done => self.ended(),
+        }
+        Next::Again
+    }
+}
+
+impl Fs {
+    /// Asks for a move of a file, or of a directory with all below it, in the background. Gives its number.
+    ///
+    /// # Errors
+    /// EINVAL when there is no such tier; EROFS; ESTALE; EAGAIN when too many wait already.
+    pub fn move_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<u64> {
+        self.by_hand.request(self, ino, action)
     }
 
     /// What a move would do. Takes as long as it takes to look at all files.
@@ -227,62 +293,27 @@ impl Fs {
     /// # Errors
     /// As [`Self::move_by_hand`]; EIO.
     pub fn plan_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<HandPlan> {
-        self.check_move(action)?;
-        let mut job = Job::new(0, &self.getattr(ino)?, action);
-        while job.look(self)? {}
-        job.plan(self)
-    }
-
-    fn check_move(&self, action: HandMove) -> FsResult<()> {
-        if action.tier().is_some_and(|to| to > 0 && !self.devices.tiers().contains(&TierId(to))) {
-            return Err(FsError::Invalid);
-        }
-        if self.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+        ByHand::plan(self, ino, action)
     }
 
     /// What is known of a move; `None` when it is not known (any more).
     pub fn hand_report(&self, id: u64) -> Option<HandReport> {
-        let progress = self.migration.by_hand.state.lock().reports.get(&id).cloned()?;
-        let report = progress.lock().report.clone();
-        Some(report)
+        self.by_hand.report(id)
     }
 
     /// The moves that wait, are under way, or ended lately.
     pub fn hand_reports(&self) -> Vec<HandReport> {
-        let reports: Vec<Arc<Mutex<Progress>>> =
-            self.migration.by_hand.state.lock().reports.values().cloned().collect();
-        reports.iter().map(|progress| progress.lock().report.clone()).collect()
+        self.by_hand.reports()
     }
 
     /// Does one bounded piece of the moves that were asked for. Several threads may call it: one works.
     pub fn hand_step(&self) -> Next {
-        let by_hand = &self.migration.by_hand;
-        // Taken out, because others may run in the middle of a piece.
-        let sweep = by_hand.state.lock().sweep.take();
-        let mut more = false;
-        if let Some(mut sweep) = sweep {
-            more = !self.is_stopped() && self.sweep_step(&mut sweep);
-            by_hand.state.lock().sweep = Some(sweep);
-        }
-        let mut job = match by_hand.take(self.clock.monotonic_ns()) {
-            Ok(job) => job,
-            Err(_) if more => return Next::Again,
-            Err(pause) => return Next::After(pause),
-        };
-        match job.step(self) {
-            Next::Again => by_hand.put_back(job, 0),
-            Next::After(pause) => {
-                by_hand.put_back(job, self.clock.monotonic_ns() + pause.as_nanos() as u64);
-                return Next::After(pause);
-            }
-            Next::Done => by_hand.ended(),
-        }
-        Next::Again
+        self.by_hand.step(self)
     }
 
     /// The step that a thread drives.
     pub(crate) fn hand_background(self: &Arc<Fs>) -> (Box<dyn Step>, Waker) {
-        (Box::new(HandStep { fs: Arc::downgrade(self) }), self.migration.by_hand.waker.clone())
+        (Box::new(HandStep { fs: Arc::downgrade(self) }), self.by_hand.waker.clone())
     }
 }
 

@@ -12,7 +12,7 @@
 //! The coarse clock has a step of its own, [`ClockStep`]: every worker may hang with a device.
 
 mod between;
-mod by_hand;
+pub(crate) mod by_hand;
 mod coldest;
 mod commit;
 mod complete;
@@ -40,17 +40,16 @@ use crate::fs::Fs;
 use crate::op::Op;
 use crate::pressure::WORKERS;
 use crate::types::Wait;
-use by_hand::ByHand;
 pub use by_hand::{HandMove, HandPlan, HandReport, HandState};
 pub(crate) use commit::demoting;
 pub(crate) use copy::{Part, summaries};
 pub(crate) use destination::Destination;
 pub(crate) use plan::Victim;
+use plan::VictimQueue;
 use plan::{LEAVING, Victims};
 use serde::Serialize;
 pub(crate) use spill::SpillStep;
 use spill::Spilling;
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_blocks::Purpose;
@@ -93,15 +92,7 @@ const NAMES: [&str; WORKERS] = [
 
 /// Migration's state.
 pub(crate) struct Migration {
-    /// Victims picked and not yet taken by a worker, sorted by file and block.
-    queue: Mutex<VecDeque<Victim>>,
-    /// Held by who fills the queue; never waited for. Taken before the queue's.
-    picking: Mutex<()>,
-    /// What users asked to be moved.
-    pub(crate) by_hand: ByHand,
-    /// Why owners of blocks could not be read when victims were picked the last time. Not what is damaged for good: a full PM
-    /// is a full PM then, and writes go on into DRAM (I9).
-    hidden: Mutex<Option<Error>>,
+    pub(crate) victims: VictimQueue,
     not_before_ns: AtomicU64,
     /// Rounds in a row in which all that was picked stayed, and until when the policy rests after the last of them.
     stayed: AtomicU32,
@@ -188,10 +179,7 @@ pub(crate) enum Round {
 impl Migration {
     pub fn new() -> Migration {
         Migration {
-            queue: Mutex::default(),
-            picking: Mutex::default(),
-            by_hand: ByHand::new(),
-            hidden: Mutex::new(None),
+            victims: VictimQueue::default(),
             not_before_ns: AtomicU64::new(0),
             stayed: AtomicU32::new(0),
             rest_until_ns: AtomicU64::new(0),
@@ -222,7 +210,7 @@ impl Fs {
             0 => false,
             at => now_ns.saturating_sub(at) < LATELY.as_nanos() as u64,
         };
-        let queued = self.pressure.in_flight() > 0 || !self.migration.queue.lock().is_empty();
+        let queued = self.pressure.in_flight() > 0 || !self.migration.victims.is_empty();
         if self.pressure.is_stuck() {
             "waiting"
         } else if queued || lately(&moved.last_down) {
@@ -460,7 +448,7 @@ impl Fs {
 
     /// ENOSPC, unless damage hides what could be freed.
     fn why_no_space(&self, op: &mut Op) -> FsError {
-        let picked = || self.migration.hidden.lock().clone();
+        let picked = || self.migration.victims.hidden();
         let scanned = || self.blocks.unreadable();
         let hides = op.damage.take().or_else(picked).or_else(scanned);
         hides.map_or_else(final_no_space, FsError::SpaceHidden)
@@ -477,7 +465,7 @@ impl Fs {
 
     /// After such a round: whether to rest. Not before all that was picked had its turn; then twice as long as the last time.
     fn rest(&self, now_ns: u64) -> bool {
-        if !self.migration.queue.lock().is_empty() {
+        if !self.migration.victims.is_empty() {
             return false;
         }
         let before = self.migration.stayed.fetch_add(1, Ordering::Relaxed);
@@ -597,7 +585,7 @@ impl Step for MigrationStep {
             false => fs.policy.blocks_to_demote(&fs.observe()),
             true => u64::MAX,
         };
-        if wanted == 0 && fs.migration.queue.lock().is_empty() {
+        if wanted == 0 && fs.migration.victims.is_empty() {
             if leads && fs.lower_some(0, false) {
                 return Next::Again;
             }

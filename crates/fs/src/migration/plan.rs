@@ -3,7 +3,6 @@
 //! No list is kept: the ticks (4 bytes a block) are scanned when blocks are wanted. The result is that of
 //! an LRU list at a grain of 10 ms, without a lock or a store per access.
 
-use super::Migration;
 use crate::errno::FsResult;
 use crate::fs::Fs;
 use crate::pressure::{Pressure, WORKERS};
@@ -13,6 +12,7 @@ use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_placement::VictimOrder;
 use terrace_runtime::sync::atomic::Ordering;
+use terrace_runtime::sync::{Mutex, MutexGuard};
 use terrace_wal::Error;
 
 /// A PM block of a file that is to be demoted.
@@ -48,10 +48,21 @@ pub(super) enum Victims {
     None,
 }
 
-impl Migration {
+/// Victims picked and not yet taken by a worker, sorted by file and block.
+#[derive(Default)]
+pub(crate) struct VictimQueue {
+    queue: Mutex<VecDeque<Victim>>,
+    /// Held by the thread that fills the queue; never waited for. Taken before the queue's.
+    picking: Mutex<()>,
+    /// Why owners of blocks could not be read when victims were picked the last time. Damage for good is not told here: a
+    /// full PM is a full PM then, and writes go on into DRAM (I9).
+    hidden: Mutex<Option<Error>>,
+}
+
+impl VictimQueue {
     /// The next group of those that were picked; `None` while so many blocks are in flight. Judged under the lock: writers
     /// that waited for it while others picked would all get one, and all be held by a device that hangs.
-    fn pop_group(&self, pressure: &Pressure, most: u64, in_flight: u64) -> Option<Vec<Victim>> {
+    pub fn pop_group(&self, pressure: &Pressure, most: u64, in_flight: u64) -> Option<Vec<Victim>> {
         let mut queue = self.queue.lock();
         if pressure.in_flight() >= in_flight {
             return None;
@@ -60,6 +71,36 @@ impl Migration {
         let group: Vec<Victim> = queue.drain(..count).collect();
         pressure.begin_group(count);
         Some(group)
+    }
+
+    /// Whether no victim waits for a worker.
+    pub fn is_empty(&self) -> bool {
+        self.queue.lock().is_empty()
+    }
+
+    /// Takes all of them; the caller gives them back.
+    pub fn take_all(&self) -> Vec<Victim> {
+        self.queue.lock().drain(..).collect()
+    }
+
+    /// The right to fill the queue; `None` while another thread has it.
+    pub fn try_pick(&self) -> Option<MutexGuard<'_, ()>> {
+        self.picking.try_lock()
+    }
+
+    /// Puts what was picked there. The caller has the right to, and found the queue empty.
+    pub fn fill(&self, picked: VecDeque<Victim>) {
+        *self.queue.lock() = picked;
+    }
+
+    /// Notes why owners of blocks could not be read.
+    pub fn set_hidden(&self, hidden: Option<Error>) {
+        *self.hidden.lock() = hidden;
+    }
+
+    /// Why owners of blocks could not be read when victims were picked the last time.
+    pub fn hidden(&self) -> Option<Error> {
+        self.hidden.lock().clone()
     }
 }
 
@@ -70,15 +111,15 @@ impl Fs {
         // What a device that hangs holds does not count, or all others would wait for it.
         let most = self.demotion_blocks();
         let groups = groups as u64 + WORKERS as u64 * self.io.silent(self.clock.monotonic_ns());
-        match self.migration.pop_group(&self.pressure, most, groups * most) {
+        match self.migration.victims.pop_group(&self.pressure, most, groups * most) {
             None => return Ok(Victims::InFlight),
             Some(group) if !group.is_empty() => return Ok(Victims::Group(group)),
             Some(_) => {}
         }
         {
             // A look at all of PM: whoever comes meanwhile does not wait for its end.
-            let Some(_picking) = self.migration.picking.try_lock() else { return Ok(Victims::InFlight) };
-            if self.migration.queue.lock().is_empty() {
+            let Some(_picking) = self.migration.victims.try_pick() else { return Ok(Victims::InFlight) };
+            if self.migration.victims.is_empty() {
                 // Before looking: what they give back or give up is seen, or they are.
                 let others = self.pressure.in_flight() > 0;
                 let (mut picked, mut claimed) = (VecDeque::new(), false);
@@ -97,10 +138,10 @@ impl Fs {
                         (false, false) => Victims::None,
                     });
                 }
-                *self.migration.queue.lock() = picked;
+                self.migration.victims.fill(picked);
             }
         }
-        let group = self.migration.pop_group(&self.pressure, most, groups * most);
+        let group = self.migration.victims.pop_group(&self.pressure, most, groups * most);
         Ok(group.filter(|group| !group.is_empty()).map_or(Victims::InFlight, Victims::Group))
     }
 
@@ -207,7 +248,7 @@ impl Fs {
                 }
             }
         }
-        *self.migration.hidden.lock() = hidden;
+        self.migration.victims.set_hidden(hidden);
         found.sort_unstable();
         found.truncate(wanted as usize);
         let mut victims: Vec<Victim> = found.into_iter().map(|(_, victim)| victim).collect();

@@ -23,7 +23,7 @@ impl Fs {
     /// written over. Whether PM got, or gets, free blocks by that.
     pub(super) fn shadow_round(&self, op: &mut Op) -> FsResult<bool> {
         // They may be among those that were picked before, behind many that cannot go.
-        let queued: Vec<Victim> = self.migration.queue.lock().drain(..).collect();
+        let queued: Vec<Victim> = self.migration.victims.take_all();
         self.give_back_victims(&queued);
         let freed_before = self.blocks.freed_so_far();
         let victims = self.pick_shadows(self.demotion_blocks() as usize);

@@ -353,7 +353,7 @@ fn a_pick_gives_what_is_wanted() {
     fs.write(ino, 4 * BLOCK_SIZE, &[2; 4 * BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed)
         .unwrap();
     let Victims::Group(mut victims) = fs.take_victims(100, WORKERS).unwrap() else { panic!("none picked") };
-    victims.extend(fs.migration.queue.lock().iter());
+    victims.extend(fs.migration.victims.take_all());
     assert!(victims.len() >= 100 && victims.is_sorted(), "{}", victims.len());
     assert_eq!(victims.iter().filter(|victim| victim.ino == ino).count(), 4, "what is older in it");
 }
@@ -410,7 +410,7 @@ fn what_stays_is_not_picked_again_at_once() {
         if fs.rests(now) {
             continue;
         }
-        looks += u32::from(fs.migration.queue.lock().is_empty());
+        looks += u32::from(fs.migration.victims.is_empty());
         assert_eq!(fs.demotion_round(200, WORKERS).unwrap(), Round::Stayed);
         fs.rest(now);
     }
@@ -747,7 +747,7 @@ fn damage_of_one_file_hides_no_room_below_others() {
 #[test]
 fn nobody_waits_for_who_picks_victims() {
     let (fs, _) = with_file(12);
-    let (picking, (tell, told)) = (fs.migration.picking.lock(), std::sync::mpsc::channel());
+    let (picking, (tell, told)) = (fs.migration.victims.try_pick().unwrap(), std::sync::mpsc::channel());
     let asking = Arc::clone(&fs);
     let body = move || {
         let found = asking.take_victims(100, WORKERS).unwrap();
