@@ -1,32 +1,90 @@
 //! What cannot be brought about from outside: records that are too large, races between workers.
-#![allow(clippy::unwrap_used)]
 
-use super::between::{FileId, MovingGroup};
+use crate::migration::report::LATELY;
+use crate::store::parts::pressure::WORKERS;
+use crate::migration::planner::Round;
+use crate::engine::engine::Engine;
+use crate::migration::demote::victims::Victims;
+use crate::migration::pace::POLL;
+use crate::store::error::FsError;
+use crate::store::error::FsResult;
+use crate::store::moving::destination::Destination;
+use crate::store::moving::victim::Victim;
+use crate::store::types::Wait;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use terrace_blocks::Purpose;
+use terrace_format::BLOCK_SIZE;
+use terrace_runtime::Next;
+use terrace_wal::Error;
 use super::*;
-use crate::mkfs::{DeviceClass, FormatOptions, NewDevice, format};
-use crate::mount::{MountOptions, PolicyKind, PoolMedia, read_superblock};
-use crate::types::{BlockRange, Caller, SetAttributes, WriteFlags};
+use crate::engine::mkfs::DeviceClass;
+use crate::engine::mkfs::FormatOptions;
+use crate::engine::mkfs::NewDevice;
+use crate::engine::mkfs::format;
+use crate::engine::options::MountOptions;
+use crate::engine::options::PolicyKind;
+use crate::engine::options::PoolMedia;
+use crate::engine::superblock::read_superblock;
+use crate::migration::demote::coldest::pick_coldest;
+use crate::migration::demote::victims::take_victims;
+use crate::migration::pace::observe;
+use crate::migration::planner::demotion_round;
+use crate::migration::planner::move_group;
+use crate::migration::planner::rest;
+use crate::migration::planner::rests;
+use crate::migration::promote::on_touch::promotion_round;
+use crate::migration::report::migration_report;
+use crate::removal::orphans::reclaim_for_space;
+use crate::store::attempt::with_pages::with_pages;
+use crate::store::inode::slot::load;
+use crate::store::inode::slot::load_any;
+use crate::store::lookup::cold_extents::cold_extents;
+use crate::store::lookup::cold_read::cached_page;
+use crate::store::moving::bring_up::bring_up;
+use crate::store::moving::complete_partial::complete;
+use crate::store::moving::complete_partial::free_below;
+use crate::store::moving::demote::demote;
+use crate::store::moving::file_id::FileId;
+use crate::store::moving::look_at::look_at;
+use crate::store::moving::pieces::by_pieces;
+use crate::store::moving::relocate::MovingGroup;
+use crate::store::moving::relocate::collect_below;
+use crate::store::moving::relocate::move_between;
+use crate::store::pressure::processor::is_at_ease;
+use crate::store::types::BlockRange;
+use crate::store::types::Caller;
+use crate::store::types::SetAttributes;
+use crate::store::types::WriteFlags;
 use terrace_catalog::DeviceRun;
+use terrace_format::DeviceBlock;
+use terrace_format::FileBlock;
+use terrace_format::Ino;
+use terrace_format::PmBlock;
+use terrace_format::TierId;
 use terrace_format::address::ROOT_INO;
-use terrace_format::device::{FIRST_CHUNK_BLOCK, decode_summary};
-use terrace_format::{DeviceBlock, FileBlock, Ino, PmBlock, TierId};
-use terrace_media::block::{AlignedBlock, SimulatedDevice};
+use terrace_format::device::FIRST_CHUNK_BLOCK;
+use terrace_format::device::decode_summary;
+use terrace_media::block::AlignedBlock;
+use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RecordedPm;
-use terrace_placement::{Idle, VictimOrder};
+use terrace_placement::Idle;
+use terrace_placement::VictimOrder;
 use terrace_runtime::ManualClock;
 use terrace_runtime::sync::atomic::AtomicUsize;
 use terrace_runtime::thread;
 
 /// A mounted pool with one file of `blocks` blocks.
-fn with_file(blocks: usize) -> (Arc<Fs>, Ino) {
+fn with_file(blocks: usize) -> (Arc<Engine>, Ino) {
     with_file_under(PolicyKind::Anticache, blocks)
 }
 
-fn with_file_under(policy: PolicyKind, blocks: usize) -> (Arc<Fs>, Ino) {
+fn with_file_under(policy: PolicyKind, blocks: usize) -> (Arc<Engine>, Ino) {
     with_file_in(policy, blocks, 16, 2 << 20)
 }
 
-fn with_file_in(policy: PolicyKind, blocks: usize, chunk_blocks: u32, pm_bytes: u64) -> (Arc<Fs>, Ino) {
+fn with_file_in(policy: PolicyKind, blocks: usize, chunk_blocks: u32, pm_bytes: u64) -> (Arc<Engine>, Ino) {
     let tier = Arc::new(SimulatedDevice::new(4096));
     with_file_over(tier, policy, blocks, chunk_blocks, pm_bytes)
 }
@@ -37,13 +95,13 @@ fn with_file_over(
     blocks: usize,
     chunk_blocks: u32,
     pm_bytes: u64,
-) -> (Arc<Fs>, Ino) {
+) -> (Arc<Engine>, Ino) {
     let fs = mounted(Arc::new(RecordedPm::new(pm_bytes)), tier, policy, chunk_blocks);
     let ino = file(&fs, b"a", blocks);
     (fs, ino)
 }
 
-fn file(fs: &Fs, name: &[u8], blocks: usize) -> Ino {
+fn file(fs: &Engine, name: &[u8], blocks: usize) -> Ino {
     let caller = Caller { uid: 0, gid: 0 };
     let ino = fs.mknod(ROOT_INO, name, 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
     fs.write(ino, 0, &vec![1; blocks * BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed).unwrap();
@@ -55,7 +113,7 @@ fn mounted(
     tier: Arc<SimulatedDevice>,
     policy: PolicyKind,
     chunk_blocks: u32,
-) -> Arc<Fs> {
+) -> Arc<Engine> {
     mounted_with(pm, tier, policy, chunk_blocks, MountOptions::default())
 }
 
@@ -65,7 +123,7 @@ fn mounted_with(
     policy: PolicyKind,
     chunk_blocks: u32,
     mount_options: MountOptions,
-) -> Arc<Fs> {
+) -> Arc<Engine> {
     let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
     let options = FormatOptions {
         label: String::new(),
@@ -84,30 +142,32 @@ fn mounted_with(
     format(&media, &options).unwrap();
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let clock = Arc::new(ManualClock::new(1 << 60));
-    Fs::mount(media, superblock, mount_options, clock).unwrap()
+    Engine::mount(media, superblock, mount_options, clock).unwrap()
 }
 
 /// Workers offer the processor while five sixteenths of PM are free, and not when it gets short of what they make.
 #[test]
 fn workers_are_at_ease_only_while_pm_has_room() {
     let (fs, _) = with_file(1);
-    let room = |fs: &Fs| fs.blocks.free_hint() as f64 / fs.pressure.usable_blocks() as f64;
+    let room = |fs: &Engine| {
+        fs.store.persistent.blocks().free_hint() as f64 / fs.store.pressure.usable_blocks() as f64
+    };
     for name in 0..18u8 {
         match room(&fs) {
-            enough if enough > 0.33 => assert!(fs.is_at_ease(), "{enough} of PM free"),
-            little if little < 0.29 => assert!(!fs.is_at_ease(), "{little} of PM free"),
+            enough if enough > 0.33 => assert!(is_at_ease(&fs.store), "{enough} of PM free"),
+            little if little < 0.29 => assert!(!is_at_ease(&fs.store), "{little} of PM free"),
             _ => {}
         }
         file(&fs, &[b'b' + name], 20);
     }
-    assert!(!fs.is_at_ease() && room(&fs) < 0.29, "{} of PM free", room(&fs));
-    while fs.demotion_round(400, WORKERS).unwrap() == Round::Progress {}
-    fs.wal.checkpoint().unwrap();
-    assert!(fs.is_at_ease(), "{} of PM free", room(&fs));
+    assert!(!is_at_ease(&fs.store) && room(&fs) < 0.29, "{} of PM free", room(&fs));
+    while demotion_round(&fs.migration, 400, WORKERS).unwrap() == Round::Progress {}
+    fs.store.persistent.wal().checkpoint().unwrap();
+    assert!(is_at_ease(&fs.store), "{} of PM free", room(&fs));
 }
 
-fn taken(fs: &Fs) -> Vec<Victim> {
-    match fs.take_victims(100, WORKERS).unwrap() {
+fn taken(fs: &Engine) -> Vec<Victim> {
+    match take_victims(&fs.migration, 100, WORKERS).unwrap() {
         Victims::Group(victims) => victims,
         _ => Vec::new(),
     }
@@ -119,20 +179,24 @@ fn taken(fs: &Fs) -> Vec<Victim> {
 fn who_waits_for_a_read_of_a_device_has_no_turn() {
     let tier = Arc::new(SimulatedDevice::new(4096));
     let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 12, 16, 2 << 20);
-    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
+    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Progress);
     fs.write(ino, 0, &[2; 64], WriteFlags::default(), Wait::Allowed).unwrap();
     let victims = taken(&fs);
     assert_eq!(victims.len(), 1);
-    assert_others_have_turns(&fs, &tier, move |fs| assert_eq!(fs.demote(&victims).unwrap(), 1));
+    assert_others_have_turns(&fs, &tier, move |fs| assert_eq!(demote(&fs.store, &victims).unwrap(), 1));
 }
 
 /// While the device hangs in the first thing that a worker asks of it, others have all turns.
 #[track_caller]
-fn assert_others_have_turns(fs: &Arc<Fs>, tier: &SimulatedDevice, work: impl FnOnce(&Fs) + Send + 'static) {
+fn assert_others_have_turns(
+    fs: &Arc<Engine>,
+    tier: &SimulatedDevice,
+    work: impl FnOnce(&Engine) + Send + 'static,
+) {
     tier.stall();
     let working = Arc::clone(fs);
     let body = move || {
-        let _turn = working.pressure.permits().take();
+        let _turn = working.store.pressure.permits().take();
         work(&working);
     };
     let worker = thread::spawn("worker", body).unwrap();
@@ -141,7 +205,8 @@ fn assert_others_have_turns(fs: &Arc<Fs>, tier: &SimulatedDevice, work: impl FnO
     }
     let (waiting, (tell, told)) = (Arc::clone(fs), std::sync::mpsc::channel());
     let body = move || {
-        let turns: Vec<_> = (0..thread::processors()).map(|_| waiting.pressure.permits().take()).collect();
+        let turns: Vec<_> =
+            (0..thread::processors()).map(|_| waiting.store.pressure.permits().take()).collect();
         tell.send(turns.len()).unwrap();
     };
     let others = thread::spawn("others", body).unwrap();
@@ -157,7 +222,7 @@ fn assert_others_have_turns(fs: &Arc<Fs>, tier: &SimulatedDevice, work: impl FnO
 fn time_passes_while_a_device_hangs() {
     let tier = Arc::new(SimulatedDevice::new(4096));
     let (fs, _) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 100, 16, 2 << 20);
-    fs.pressure.begin_drain(0);
+    fs.store.pressure.begin_drain(0);
     tier.stall_at_most(Duration::from_secs(600));
     let (workers, mut others): (Vec<_>, Vec<_>) =
         fs.background_steps().into_iter().partition(|(step, _)| step.name().starts_with("terrace-move"));
@@ -167,9 +232,9 @@ fn time_passes_while_a_device_hangs() {
     while tier.waiting() == 0 {
         thread::offer_processor();
     }
-    let tick = || fs.tick.load(Ordering::Relaxed);
+    let tick = || fs.store.steering.tick();
     let before = tick();
-    fs.clock.sleep(POLL * 50);
+    fs.store.clock.sleep(POLL * 50);
     others.iter_mut().for_each(|(step, _)| _ = step.step());
     let after = tick();
     tier.unstall();
@@ -188,9 +253,9 @@ fn who_waits_for_a_page_of_metadata_has_no_turn() {
     let victims = taken(&fs);
     assert_eq!(victims.len(), 1);
     assert!(fs.lower_metadata_now().unwrap() > 0);
-    let fetched = fs.metadata.fetched.load(Ordering::Relaxed);
-    assert_others_have_turns(&fs, &tier, move |fs| assert_eq!(fs.demote(&victims).unwrap(), 1));
-    assert!(fs.metadata.fetched.load(Ordering::Relaxed) > fetched);
+    let fetched = fs.store.persistent.metadata_pages().fetched.load(Ordering::Relaxed);
+    assert_others_have_turns(&fs, &tier, move |fs| assert_eq!(demote(&fs.store, &victims).unwrap(), 1));
+    assert!(fs.store.persistent.metadata_pages().fetched.load(Ordering::Relaxed) > fetched);
 }
 
 /// Evicting clean blocks and giving up shadowed ones made a record that was too large again as large as
@@ -200,10 +265,10 @@ fn who_waits_for_a_page_of_metadata_has_no_turn() {
 fn blocks_of_a_record_that_is_too_large_are_halved() {
     let (fs, _) = with_file(12);
     let victims = taken(&fs);
-    let candidates = fs.look_at(&victims, &mut None);
+    let candidates = look_at(&fs.store, &victims, &mut None);
     assert_eq!(candidates.len(), 12);
     let tries = AtomicUsize::new(0);
-    let changed = fs.by_pieces(&candidates, |_, piece| {
+    let changed = by_pieces(&fs.store, &candidates, |_, piece| {
         tries.fetch_add(1, Ordering::Relaxed);
         match piece.len() {
             0..=4 => Ok(piece.len() as u64),
@@ -222,30 +287,33 @@ fn victims_that_others_have_are_not_none_at_all() {
     let (fs, _) = with_file(12);
     let taken = taken(&fs);
     assert_eq!(taken.len(), 12);
-    assert!(matches!(fs.take_victims(100, WORKERS).unwrap(), Victims::InFlight), "others have them");
-    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::InFlight);
-    fs.demote(&taken).unwrap();
-    fs.pressure.end_group(12);
-    assert!(matches!(fs.take_victims(100, WORKERS).unwrap(), Victims::None), "nothing is left");
-    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Nothing);
+    assert!(
+        matches!(take_victims(&fs.migration, 100, WORKERS).unwrap(), Victims::InFlight),
+        "others have them"
+    );
+    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::InFlight);
+    demote(&fs.store, &taken).unwrap();
+    fs.store.pressure.end_group(12);
+    assert!(matches!(take_victims(&fs.migration, 100, WORKERS).unwrap(), Victims::None), "nothing is left");
+    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Nothing);
 }
 
 /// Status said "idle" most of the time while blocks moved, because it looked only at the very moment.
 #[test]
 fn state_tells_of_what_is_queued_and_of_what_just_moved() {
     let (fs, _) = with_file(12);
-    let state = |fs: &Fs| fs.migration_report(fs.clock.monotonic_ns()).state;
+    let state = |fs: &Engine| migration_report(&fs.migration, fs.store.clock.monotonic_ns()).state;
     assert_eq!(state(&fs), "idle");
     let taken = taken(&fs);
     assert_eq!(state(&fs), "demoting", "victims are taken");
-    fs.demote(&taken).unwrap();
-    fs.pressure.end_group(12);
-    let now = fs.clock.monotonic_ns();
+    demote(&fs.store, &taken).unwrap();
+    fs.store.pressure.end_group(12);
+    let now = fs.store.clock.monotonic_ns();
     assert_eq!(state(&fs), "demoting", "blocks have just moved");
     let later = now + LATELY.as_nanos() as u64 + 2;
-    assert_eq!(fs.migration_report(later).state, "idle");
-    fs.pressure.moved().note_up(later);
-    assert_eq!(fs.migration_report(later).state, "promoting");
+    assert_eq!(migration_report(&fs.migration, later).state, "idle");
+    fs.store.pressure.moved().note_up(later);
+    assert_eq!(migration_report(&fs.migration, later).state, "promoting");
 }
 
 /// Sixteen threads on a small PM: what one demotion freed was claimed by others at once, none of it had an owner yet, and
@@ -255,11 +323,11 @@ fn state_tells_of_what_is_queued_and_of_what_just_moved() {
 fn blocks_claimed_by_others_are_waited_for() {
     let (fs, _) = with_file(4);
     fs.sync_to(1, &mut |_| {}).unwrap();
-    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Nothing);
-    let claim = fs.blocks.claim(20, Purpose::User).unwrap();
-    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Claimed);
+    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Nothing);
+    let claim = fs.store.persistent.blocks().claim(20, Purpose::User).unwrap();
+    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Claimed);
     claim.give_back_all();
-    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Nothing);
+    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Nothing);
 }
 
 /// A block that is overwritten, truncated or unlinked while it is on its way between lower tiers keeps its newest content,
@@ -269,12 +337,12 @@ fn changes_during_a_move_between_lower_tiers_win() {
     let (fs, ino) = with_file(12);
     fs.sync_to(1, &mut |_| {}).unwrap();
     let file = FileId { ino, generation: fs.getattr(ino).unwrap().generation };
-    let free = || fs.devices.space.totals(&fs.devices.of_tier(TierId(1))).unwrap().free;
+    let free = || fs.store.devices.space().totals(&fs.store.devices.of_tier(TierId(1))).unwrap().free;
     let before = free();
     // There is one lower tier: "elsewhere" is another place on it.
     let collect = |group: &mut MovingGroup| {
         let elsewhere = Destination::Only(TierId(2));
-        assert_eq!(fs.collect_below(file, FileBlock(0), 100, elsewhere, group).unwrap(), None);
+        assert_eq!(collect_below(&fs.store, file, FileBlock(0), 100, elsewhere, group).unwrap(), None);
     };
     let mut group = MovingGroup::default();
     collect(&mut group);
@@ -290,7 +358,7 @@ fn changes_during_a_move_between_lower_tiers_win() {
     let cut = SetAttributes { size: Some(10 * BLOCK_SIZE), ..Default::default() };
     fs.setattr(ino, &cut, Wait::Allowed).unwrap();
     let mut trouble = None;
-    let moved = fs.move_between(group, Destination::Only(TierId(1)), &mut trouble).unwrap();
+    let moved = move_between(&fs.store, group, Destination::Only(TierId(1)), &mut trouble).unwrap();
     assert!(trouble.is_none(), "{trouble:?}");
     // What is below a PM copy may move: it is shadowed.
     assert!((8..=9).contains(&moved), "{moved}");
@@ -313,12 +381,12 @@ fn changes_during_a_move_between_lower_tiers_win() {
     fs.forget(ino, 1);
     fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
     fs.run_background(100);
-    assert_eq!(fs.move_between(group, Destination::Only(TierId(1)), &mut trouble).unwrap(), 0);
+    assert_eq!(move_between(&fs.store, group, Destination::Only(TierId(1)), &mut trouble).unwrap(), 0);
     assert_eq!(free(), before + 12);
 }
 
 /// 200 files of less than a block.
-fn small_files(fs: &Fs, open: bool) {
+fn small_files(fs: &Engine, open: bool) {
     for name in 0..200 {
         let (name, caller) = (format!("f{name}"), Caller { uid: 0, gid: 0 });
         let ino = fs.mknod(ROOT_INO, name.as_bytes(), 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
@@ -336,23 +404,25 @@ fn last_blocks_of_closed_files_leave_when_half_of_pm_is_used() {
     let (fs, _) = with_file(1);
     fs.sync_to(1, &mut |_| {}).unwrap();
     small_files(&fs, false);
-    let free = fs.blocks.free_hint();
-    fs.pressure.set_throttle(free / 8);
-    assert_eq!(fs.demotion_round(200, WORKERS).unwrap(), Round::Stayed);
-    fs.pressure.set_throttle(free / 4);
-    assert_eq!(fs.demotion_round(200, WORKERS).unwrap(), Round::Progress);
+    let free = fs.store.persistent.blocks().free_hint();
+    fs.store.pressure.set_throttle(free / 8);
+    assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::Stayed);
+    fs.store.pressure.set_throttle(free / 4);
+    assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::Progress);
 }
 
 /// A pick gave half of the one file that was written at two times, and looked at all of PM for it again and again.
 #[test]
 fn a_pick_gives_what_is_wanted() {
     let (fs, ino) = with_file_under(PolicyKind::Predictive, 8);
-    fs.tick.store(50, Ordering::Relaxed);
+    fs.store.steering.set_tick(50);
     small_files(&fs, false);
-    fs.tick.store(100, Ordering::Relaxed);
+    fs.store.steering.set_tick(100);
     fs.write(ino, 4 * BLOCK_SIZE, &[2; 4 * BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed)
         .unwrap();
-    let Victims::Group(mut victims) = fs.take_victims(100, WORKERS).unwrap() else { panic!("none picked") };
+    let Victims::Group(mut victims) = take_victims(&fs.migration, 100, WORKERS).unwrap() else {
+        panic!("none picked")
+    };
     victims.extend(fs.migration.victims.take_all());
     assert!(victims.len() >= 100 && victims.is_sorted(), "{}", victims.len());
     assert_eq!(victims.iter().filter(|victim| victim.ino == ino).count(), 4, "what is older in it");
@@ -365,8 +435,8 @@ fn a_pick_gives_what_is_wanted() {
 #[test]
 fn a_group_in_many_holes_is_flushed_once_and_all_of_it_goes() {
     let (fs, ino) = with_file(240);
-    let space = &fs.devices.space;
-    let devices = fs.devices.of_tier(TierId(1));
+    let space = fs.store.devices.space();
+    let devices = fs.store.devices.of_tier(TierId(1));
     let mut runs = Vec::new();
     while let Some(run) = space.allocate(&devices, 16).unwrap() {
         runs.push(run);
@@ -377,9 +447,10 @@ fn a_group_in_many_holes_is_flushed_once_and_all_of_it_goes() {
             .for_each(|at| space.release_claim(DeviceRun { start: run.start.plus(at), length: 1, ..*run }));
     }
     let below = || fs.io_report().unwrap().tiers[1].sums;
-    let (before, lsn) = (below(), fs.wal.next_lsn().0);
-    let rounds =
-        (0..100).take_while(|_| fs.demotion_round(240, WORKERS).unwrap() == Round::Progress).count() as u64;
+    let (before, lsn) = (below(), fs.store.persistent.wal().next_lsn().0);
+    let rounds = (0..100)
+        .take_while(|_| demotion_round(&fs.migration, 240, WORKERS).unwrap() == Round::Progress)
+        .count() as u64;
     let after = below();
     assert_eq!(after.flushes - before.flushes, rounds);
     assert_eq!(
@@ -387,8 +458,8 @@ fn a_group_in_many_holes_is_flushed_once_and_all_of_it_goes() {
         240 * BLOCK_SIZE,
         "no summaries of holes, nothing twice"
     );
-    assert_eq!(fs.migration_report(0).skipped_bytes, 0);
-    let records = fs.wal.next_lsn().0 - lsn;
+    assert_eq!(migration_report(&fs.migration, 0).skipped_bytes, 0);
+    let records = fs.store.persistent.wal().next_lsn().0 - lsn;
     assert!(records < 150, "several extents in a transaction: {records}");
     let mut found = vec![0; 240 * BLOCK_SIZE as usize];
     fs.read(ino, 0, &mut found, Wait::Allowed).unwrap();
@@ -402,25 +473,25 @@ fn what_stays_is_not_picked_again_at_once() {
     let (fs, _) = with_file(1);
     fs.sync_to(1, &mut |_| {}).unwrap();
     small_files(&fs, true);
-    fs.pressure.set_throttle(1);
+    fs.store.pressure.set_throttle(1);
     let mut looks = 0;
     for _ in 0..400 {
-        fs.clock.sleep(POLL);
-        let now = fs.clock.monotonic_ns();
-        if fs.rests(now) {
+        fs.store.clock.sleep(POLL);
+        let now = fs.store.clock.monotonic_ns();
+        if rests(&fs.migration, now) {
             continue;
         }
         looks += u32::from(fs.migration.victims.is_empty());
-        assert_eq!(fs.demotion_round(200, WORKERS).unwrap(), Round::Stayed);
-        fs.rest(now);
+        assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::Stayed);
+        rest(&fs.migration, now);
     }
     assert!((5..15).contains(&looks), "the table was read {looks} times in 4 s");
     // PM runs low: nobody rests. And what was closed long ago goes.
-    fs.pressure.set_throttle(u64::MAX);
-    assert!(!fs.rests(fs.clock.monotonic_ns()));
-    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
-    fs.pressure.set_throttle(1);
-    assert!(!fs.rests(fs.clock.monotonic_ns()));
+    fs.store.pressure.set_throttle(u64::MAX);
+    assert!(!rests(&fs.migration, fs.store.clock.monotonic_ns()));
+    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Progress);
+    fs.store.pressure.set_throttle(1);
+    assert!(!rests(&fs.migration, fs.store.clock.monotonic_ns()));
 }
 
 /// What is no transaction gave EIO after 1,000 fetched metadata pages: a large file has more. The same page for ever is
@@ -430,16 +501,16 @@ fn many_pages_below_are_no_damage() {
     let (fs, _) = with_file(1);
     let page = |index: u64| {
         let key = terrace_format::keys::Key::dentry(ROOT_INO, index).0;
-        let shard = fs.catalog.shard_of(ROOT_INO.0);
+        let shard = fs.store.persistent.catalog().shard_of(ROOT_INO.0);
         FsError::from(Error::from(terrace_wal::PageBelow::Leaf { shard, key }))
     };
     let mut met = 0;
-    let many = fs.with_pages(Wait::Allowed, || {
+    let many = with_pages(&fs.store, Wait::Allowed, || {
         met += 1;
         if met <= 3000 { Err(page(met)) } else { Ok(met) }
     });
     assert_eq!(many.unwrap(), 3001);
-    let same: FsResult<()> = fs.with_pages(Wait::Allowed, || Err(page(7)));
+    let same: FsResult<()> = with_pages(&fs.store, Wait::Allowed, || Err(page(7)));
     assert!(matches!(same, Err(FsError::Engine(Error::Corrupt(_)))), "{same:?}");
 }
 
@@ -453,7 +524,7 @@ fn a_group_goes_down_in_one_request() {
     file(&fs, b"a", 60);
     for _ in 0..3 {
         let before = tier.counters();
-        assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
+        assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Progress);
         let after = tier.counters();
         // And, with some, the summary of its chunk.
         let written = (after.writes - before.writes, after.blocks_written - before.blocks_written);
@@ -466,17 +537,17 @@ fn a_group_goes_down_in_one_request() {
 fn writers_are_slowed_before_pm_is_full() {
     let (fs, ino) = with_file_under(PolicyKind::Predictive, 1);
     let write = |wait| fs.write(ino, 0, &[1; BLOCK_SIZE as usize], WriteFlags::default(), wait);
-    let free = fs.blocks.free_hint();
-    assert!(free > fs.pressure.usable_blocks() / 2, "far from full");
-    fs.pressure.set_throttle(2 * free);
+    let free = fs.store.persistent.blocks().free_hint();
+    assert!(free > fs.store.pressure.usable_blocks() / 2, "far from full");
+    fs.store.pressure.set_throttle(2 * free);
     assert!(write(Wait::Never).is_ok(), "nobody would make room");
-    fs.pressure.worker_begins();
+    fs.store.pressure.worker_begins();
     assert!(matches!(write(Wait::Never), Err(FsError::WouldBlock)));
     // Not for ever.
     assert!([Wait::Briefly, Wait::Allowed].map(write).iter().all(Result::is_ok));
-    fs.pressure.set_throttle(free / 2);
+    fs.store.pressure.set_throttle(free / 2);
     assert!(write(Wait::Never).is_ok());
-    fs.pressure.worker_ends();
+    fs.store.pressure.worker_ends();
 }
 
 /// By their last write alone, blocks that had come up for their reads went down before files that nobody had touched for
@@ -487,15 +558,15 @@ fn what_is_read_stays_and_what_nobody_touches_goes() {
     let caller = Caller { uid: 0, gid: 0 };
     let other = fs.mknod(ROOT_INO, b"b", 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
     fs.write(other, 0, &[2; 8 * BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed).unwrap();
-    let now = 3 * fs.parameters.whole_after();
-    fs.tick.store(now, Ordering::Relaxed);
-    fs.blocks.visit_files(&mut |_, descriptor, ino, _| {
+    let now = 3 * fs.store.steering.parameters().whole_after();
+    fs.store.steering.set_tick(now);
+    fs.store.persistent.blocks().visit_files(&mut |_, descriptor, ino, _| {
         descriptor.touch_written(if ino == read { 9 } else { 10 });
         descriptor.touch_read(if ino == read { now } else { 0 });
     });
     // Under `write-only` nobody asks when it was read.
     for (order, goes) in [(VictimOrder::ColdFiles, other), (VictimOrder::WriteColdFiles, read)] {
-        let picked = fs.pick_coldest(8, order, &|_| true);
+        let picked = pick_coldest(&fs.migration, 8, order, &|_| true);
         assert_eq!(picked.iter().filter(|victim| victim.ino == goes).count(), 8, "{order:?}: {picked:?}");
     }
 }
@@ -511,14 +582,17 @@ fn what_comes_and_goes_is_no_arrival() {
     let mut most = 0;
     for round in 0..40 {
         fs.write(ino, 0, &content, WriteFlags::default(), Wait::Allowed).unwrap();
-        assert!(fs.blocks.usage().free + BLOCKS <= fs.blocks.usage().total, "it is in PM");
+        assert!(
+            fs.store.persistent.blocks().usage().free + BLOCKS <= fs.store.persistent.blocks().usage().total,
+            "it is in PM"
+        );
         for _ in 0..2 {
-            fs.clock.sleep(POLL);
+            fs.store.clock.sleep(POLL);
             // Not at first: it began with nothing.
             most = most.max(if round > 10 {
-                fs.observe().arriving_blocks
+                observe(&fs.migration).arriving_blocks
             } else {
-                fs.observe().arriving_blocks / 8
+                observe(&fs.migration).arriving_blocks / 8
             });
             fs.setattr(ino, &cut, Wait::Allowed).unwrap();
             fs.run_background(100);
@@ -533,14 +607,17 @@ fn what_comes_and_goes_is_no_arrival() {
 fn what_is_promoted_is_no_arrival() {
     let (fs, ino) = with_file(12);
     fs.sync_to(1, &mut |_| {}).unwrap();
-    fs.observe();
+    observe(&fs.migration);
     let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
     (0..2).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
-    fs.promotion_round().unwrap();
-    assert_eq!(fs.migration_report(fs.clock.monotonic_ns()).promoted_bytes, 12 * BLOCK_SIZE);
-    fs.clock.sleep(POLL);
+    promotion_round(&fs.migration).unwrap();
+    assert_eq!(
+        migration_report(&fs.migration, fs.store.clock.monotonic_ns()).promoted_bytes,
+        12 * BLOCK_SIZE
+    );
+    fs.store.clock.sleep(POLL);
     // A node of the map may be new; twelve blocks in 10 ms would be 60 in the next 100 ms.
-    assert!(fs.observe().arriving_blocks < 30);
+    assert!(observe(&fs.migration).arriving_blocks < 30);
 }
 
 /// Each group began where the one before had put its summary: of all groups only the last could be found again.
@@ -548,19 +625,23 @@ fn what_is_promoted_is_no_arrival() {
 fn the_next_group_leaves_the_summary_of_the_last() {
     let (fs, _) = with_file_in(PolicyKind::Anticache, 240, 1024, 2 << 20);
     for _ in 0..3 {
-        let Victims::Group(victims) = fs.take_victims(50, WORKERS).unwrap() else { panic!("none picked") };
-        assert_eq!(fs.move_group(&victims).unwrap(), Round::Progress);
+        let Victims::Group(victims) = take_victims(&fs.migration, 50, WORKERS).unwrap() else {
+            panic!("none picked")
+        };
+        assert_eq!(move_group(&fs.migration, &victims).unwrap(), Round::Progress);
     }
-    let id = fs.devices.of_tier(TierId(1))[0];
+    let id = fs.store.devices.of_tier(TierId(1))[0];
     let mut blocks = vec![AlignedBlock::zeroed(); 300];
-    fs.devices.device(id).unwrap().medium.read(FIRST_CHUNK_BLOCK, &mut blocks).unwrap();
+    fs.store.devices.device(id).unwrap().medium.read(FIRST_CHUNK_BLOCK, &mut blocks).unwrap();
     let named: usize = blocks
         .iter()
         .zip(FIRST_CHUNK_BLOCK.0..)
-        .filter_map(|(block, at)| decode_summary(&block.0, &fs.seal_key, (id, DeviceBlock(at))).ok())
+        .filter_map(|(block, at)| {
+            decode_summary(&block.0, fs.store.persistent.seal_key(), (id, DeviceBlock(at))).ok()
+        })
         .map(|(_, entries)| entries.len())
         .sum();
-    let below = fs.migration_report(0).demoted_bytes / BLOCK_SIZE;
+    let below = migration_report(&fs.migration, 0).demoted_bytes / BLOCK_SIZE;
     assert!(below >= 190 && named as u64 == below, "{named} of {below} blocks are named");
 }
 
@@ -574,7 +655,7 @@ fn many_extents_side_by_side_go_down_at_once() {
             .unwrap();
     }
     fs.sync_to(1, &mut |_| {}).unwrap();
-    assert_eq!(fs.migration_report(0).skipped_bytes, 0);
+    assert_eq!(migration_report(&fs.migration, 0).skipped_bytes, 0);
     let mut found = vec![0; 1024 * BLOCK_SIZE as usize];
     fs.read(ino, 0, &mut found, Wait::Allowed).unwrap();
     assert!(found.chunks(BLOCK_SIZE as usize).enumerate().all(|(at, block)| block[0] == 1 + (at % 2) as u8));
@@ -591,9 +672,9 @@ fn a_copy_stays_in_dram_only_while_half_of_the_cache_is_free() {
         let page = terrace_cache::Page::zeroed();
         for block in (0..others).map(FileBlock) {
             let key = terrace_cache::PageKey { ino: Ino(9), generation: 1, block };
-            fs.cache.insert(key, 1, page.clone(), true, 0);
+            fs.store.dram.cache().insert(key, 1, page.clone(), true, 0);
         }
-        assert_eq!(fs.cache.bytes(), others * BLOCK_SIZE);
+        assert_eq!(fs.store.dram.cache().bytes(), others * BLOCK_SIZE);
         fs.sync_to(1, &mut |_| {}).unwrap();
         assert_eq!(fs.whereabouts(ino).unwrap().dram_bytes, kept * BLOCK_SIZE, "beside {others}");
         assert_eq!(fs.whereabouts(ino).unwrap().tiers, [(0, 0), (1, 12 * BLOCK_SIZE)]);
@@ -612,12 +693,12 @@ fn what_leaves_pm_while_it_idles_is_read_from_dram() {
     };
     (0..3).for_each(|_| read());
     for _ in 0..10 {
-        fs.flows.tell_time(fs.clock.monotonic_ns());
-        fs.flows.note_read(Ino(9), 0, 64 << 20);
-        fs.clock.sleep(Duration::from_secs(1));
+        fs.store.steering.data_flows().tell_time(fs.store.clock.monotonic_ns());
+        fs.store.steering.data_flows().note_read(Ino(9), 0, 64 << 20);
+        fs.store.clock.sleep(Duration::from_secs(1));
     }
-    assert_eq!(fs.flows.idle(), Idle::Pm);
-    assert_eq!(fs.demotion_round(100, WORKERS).unwrap(), Round::Progress);
+    assert_eq!(fs.store.steering.data_flows().idle(), Idle::Pm);
+    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Progress);
     let found = fs.whereabouts(ino).unwrap();
     assert_eq!((found.tiers, found.dram_bytes), (vec![(0, 0), (1, 12 * BLOCK_SIZE)], 12 * BLOCK_SIZE));
     let before = tier.counters().reads;
@@ -636,14 +717,15 @@ fn what_is_in_dram_does_not_come_up() {
     assert_eq!(fs.whereabouts(ino).unwrap().dram_bytes, 12 * BLOCK_SIZE);
     let generation = fs.getattr(ino).unwrap().generation;
     let up = || {
-        fs.bring_up(ino, generation, FileBlock(0)).unwrap();
-        let asked: Vec<FileBlock> =
-            std::iter::from_fn(|| fs.promotions.pop()).map(|promotion| promotion.key.block).collect();
+        bring_up(&fs.store, ino, generation, FileBlock(0)).unwrap();
+        let asked: Vec<FileBlock> = std::iter::from_fn(|| fs.store.dram.promotions().pop())
+            .map(|promotion| promotion.key.block)
+            .collect();
         asked
     };
     assert_eq!(up(), []);
-    let inode = fs.load(ino).unwrap();
-    [4, 5, 9].iter().for_each(|block| fs.cache.remove(inode.page_key(FileBlock(*block))));
+    let inode = load(&fs.store, ino).unwrap();
+    [4, 5, 9].iter().for_each(|block| fs.store.dram.cache().remove(inode.page_key(FileBlock(*block))));
     assert_eq!(up(), [4, 5].map(FileBlock));
 }
 
@@ -658,7 +740,7 @@ fn a_plan_of_sync_to_says_what_moves() {
     // What came up and has its copy below would not be written again.
     let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
     (0..2).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
-    fs.promotion_round().unwrap();
+    promotion_round(&fs.migration).unwrap();
     assert_eq!(fs.whereabouts(ino).unwrap().tiers, [(0, 12 * BLOCK_SIZE), (1, 0)]);
     assert_eq!(fs.plan_sync_to(1).unwrap().tiers, [(0, 0)]);
     assert_eq!(fs.plan_sync_to(0).unwrap().tiers, []);
@@ -671,12 +753,12 @@ fn what_somebody_reads_is_not_written_over() {
     let (fs, ino) = with_file_in(PolicyKind::Static, 32, 64, 2 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     let whole = BlockRange::new(FileBlock(0), FileBlock(32));
-    let extent = fs.cold_extents(ino, whole).unwrap().swap_remove(0);
+    let extent = cold_extents(&fs.store, ino, whole).unwrap().swap_remove(0);
     assert_eq!((extent.first, extent.length), (FileBlock(0), 32));
     let place = |block| DeviceRun { device: extent.device, start: extent.start.plus(block), length: 1 };
     let below = |block| {
         let mut found = [AlignedBlock::zeroed()];
-        fs.devices.medium(extent.device).unwrap().read(place(block).start, &mut found).unwrap();
+        fs.store.devices.medium(extent.device).unwrap().read(place(block).start, &mut found).unwrap();
         found[0].0[0]
     };
     let overwrite = |block| {
@@ -684,12 +766,12 @@ fn what_somebody_reads_is_not_written_over() {
             .unwrap();
         fs.sync_to(1, &mut |_| {}).unwrap();
     };
-    let reader = fs.devices.space.pin(place(3));
+    let reader = fs.store.devices.space().pin(place(3));
     overwrite(3);
-    assert_eq!((below(3), fs.migration_report(0).in_place_bytes), (1, 0));
+    assert_eq!((below(3), migration_report(&fs.migration, 0).in_place_bytes), (1, 0));
     drop(reader);
     overwrite(20);
-    assert_eq!((below(20), fs.migration_report(0).in_place_bytes), (2, BLOCK_SIZE));
+    assert_eq!((below(20), migration_report(&fs.migration, 0).in_place_bytes), (2, BLOCK_SIZE));
 }
 
 /// A block that is written in place takes its copy in DRAM along, and leaves those of its neighbours as they are.
@@ -704,10 +786,10 @@ fn what_is_written_in_place_stays_in_dram() {
         fs.write(ino, block * BLOCK_SIZE, &content, WriteFlags::default(), Wait::Allowed).unwrap();
     }
     fs.sync_to(1, &mut |_| {}).unwrap();
-    assert_eq!(fs.migration_report(0).in_place_bytes, 2 * BLOCK_SIZE);
-    let inode = fs.load(ino).unwrap();
+    assert_eq!(migration_report(&fs.migration, 0).in_place_bytes, 2 * BLOCK_SIZE);
+    let inode = load(&fs.store, ino).unwrap();
     for block in (0..32).map(FileBlock) {
-        let page = fs.cached_page(&inode, block).unwrap();
+        let page = cached_page(&fs.store, &inode, block).unwrap();
         let expected = if [20, 22].contains(&block.0) { 2 } else { 1 };
         assert!(page.bytes().iter().all(|byte| *byte == expected), "block {block}");
     }
@@ -730,17 +812,20 @@ fn damage_of_one_file_hides_no_room_below_others() {
     write(sound, 0, &all);
     let mut trouble = None;
     let mut victims = Vec::new();
-    fs.blocks.visit_files(&mut |pm, _, ino, block| victims.push(Victim { ino, block, pm }));
+    fs.store
+        .persistent
+        .blocks()
+        .visit_files(&mut |pm, _, ino, block| victims.push(Victim { ino, block, pm }));
     victims.sort_unstable();
-    let mut candidates = fs.complete(fs.look_at(&victims, &mut trouble), &mut trouble);
+    let mut candidates = complete(&fs.store, look_at(&fs.store, &victims, &mut trouble), &mut trouble);
     assert_eq!((candidates.len(), trouble.is_none()), (2 * BLOCKS + 1, true));
     assert_eq!(candidates.iter().filter(|candidate| candidate.below.is_some()).count(), 1);
     // The nodes that map what is behind their first blocks.
     for ino in [whole, partial] {
-        let node = (fs.load_any(ino).unwrap().slot.root.get() & 0xffff_ffff) * BLOCK_SIZE;
+        let node = (load_any(&fs.store, ino).unwrap().slot.root.get() & 0xffff_ffff) * BLOCK_SIZE;
         pm.poison(node..node + BLOCK_SIZE);
     }
-    assert_eq!(fs.free_below(&mut candidates).unwrap(), BLOCKS as u64);
+    assert_eq!(free_below(&fs.store, &mut candidates).unwrap(), BLOCKS as u64);
 }
 
 /// Who picks victims looks at all of PM, 4 ms a GiB; writers that needed room waited for the end of that.
@@ -750,7 +835,7 @@ fn nobody_waits_for_who_picks_victims() {
     let (picking, (tell, told)) = (fs.migration.victims.try_pick().unwrap(), std::sync::mpsc::channel());
     let asking = Arc::clone(&fs);
     let body = move || {
-        let found = asking.take_victims(100, WORKERS).unwrap();
+        let found = take_victims(&asking.migration, 100, WORKERS).unwrap();
         tell.send(matches!(found, Victims::InFlight)).unwrap();
     };
     let writer = thread::spawn("writer", body).unwrap();
@@ -765,16 +850,16 @@ fn nobody_waits_for_who_picks_victims() {
 #[test]
 fn space_that_others_give_back_during_the_search_is_looked_for_again() {
     let (fs, file) = with_file(40);
-    let before = fs.reclaim.ended_so_far();
-    assert!(!fs.reclaim_for_space(before, Wait::Allowed).unwrap(), "nothing is removed");
+    let before = fs.store.inodes.removals().ended_so_far();
+    assert!(!reclaim_for_space(&fs.store, before, Wait::Allowed).unwrap(), "nothing is removed");
     fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
     fs.forget(file, 1);
     // The reclaimer, from beginning to end.
     fs.run_background(100);
-    let after = fs.reclaim.ended_so_far();
-    assert!(after > before && !fs.reclaim.is_at_work());
-    assert!(fs.reclaim_for_space(before, Wait::Allowed).unwrap(), "the search began before that");
-    assert!(!fs.reclaim_for_space(after, Wait::Allowed).unwrap(), "it began after that");
+    let after = fs.store.inodes.removals().ended_so_far();
+    assert!(after > before && !fs.store.inodes.removals().is_at_work());
+    assert!(reclaim_for_space(&fs.store, before, Wait::Allowed).unwrap(), "the search began before that");
+    assert!(!reclaim_for_space(&fs.store, after, Wait::Allowed).unwrap(), "it began after that");
 }
 
 /// For a second after a removal a writer got ENOSPC beside what df showed (generic/275): whoever finds a removal in another's hand
@@ -785,15 +870,15 @@ fn a_removal_that_somebody_has_in_hand_is_waited_for() {
     fs.run_background(100);
     fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
     fs.forget(file, 1);
-    let (ino, _in_hand) = fs.reclaim.take_orphan().unwrap();
+    let (ino, _in_hand) = fs.store.inodes.removals().take_orphan().unwrap();
     assert_eq!(ino, file);
-    let seen = fs.reclaim.ended_so_far();
-    assert!(fs.reclaim_for_space(seen, Wait::Allowed).unwrap(), "the removal is under way");
-    assert!(matches!(fs.reclaim_for_space(seen, Wait::Never), Err(FsError::WouldBlock)));
-    fs.reclaim.ended();
-    assert!(fs.reclaim_for_space(seen, Wait::Never).unwrap(), "it has ended since");
-    let after = fs.reclaim.ended_so_far();
-    assert!(!fs.reclaim_for_space(after, Wait::Allowed).unwrap(), "nothing is removed any more");
+    let seen = fs.store.inodes.removals().ended_so_far();
+    assert!(reclaim_for_space(&fs.store, seen, Wait::Allowed).unwrap(), "the removal is under way");
+    assert!(matches!(reclaim_for_space(&fs.store, seen, Wait::Never), Err(FsError::WouldBlock)));
+    fs.store.inodes.removals().ended();
+    assert!(reclaim_for_space(&fs.store, seen, Wait::Never).unwrap(), "it has ended since");
+    let after = fs.store.inodes.removals().ended_so_far();
+    assert!(!reclaim_for_space(&fs.store, after, Wait::Allowed).unwrap(), "nothing is removed any more");
 }
 
 /// Each unlink wakes the reclaimer. A page that changes with every one of them is covered when it rested for a round, not
@@ -805,19 +890,19 @@ fn pages_are_covered_by_time_and_not_by_idle_steps() {
     let mut reclaim = fs.background_steps().into_iter().map(|(step, _)| step).next().unwrap();
     assert_eq!(reclaim.name(), "terrace-reclaim");
     let covered = || {
-        let (pm, geometry) = (fs.wal.pm(), fs.wal.geometry());
+        let (pm, geometry) = (fs.store.persistent.wal().pm(), fs.store.persistent.wal().geometry());
         let words = (0..geometry.block_count()).map(|page| geometry.checksum_word(PmBlock(page)));
         words.filter(|word| pm.load_u64(*word).unwrap() != 0).count()
     };
     let mut idle = |steps: usize| (0..steps).for_each(|_| while reclaim.step() == Next::Again {});
     file(&fs, b"a", 1);
     idle(1);
-    fs.wal.checkpoint_at_leisure().unwrap();
+    fs.store.persistent.wal().checkpoint_at_leisure().unwrap();
     let before = covered();
     idle(100);
     assert_eq!(covered(), before, "two rounds in no time");
     for _ in 0..3 {
-        fs.clock.sleep(Duration::from_secs(1));
+        fs.store.clock.sleep(Duration::from_secs(1));
         idle(1);
     }
     assert!(covered() > before);

@@ -1,0 +1,13 @@
+//! TODO header of removal/log_freed.rs
+
+use crate::store::change::staged::Staged;
+use crate::store::inode::slot::log_whole_slot;
+use crate::store::types::inode::Inode;
+use terrace_format::inode::InodeSlot;
+
+/// Logs a slot as free: all zeros but the generation, which rises.
+pub(crate) fn log_freed_slot(staged: &mut Staged<'_>, inode: &Inode) {
+    let mut slot = InodeSlot::zeroed();
+    slot.generation = inode.slot.generation.get().wrapping_add(1).into();
+    log_whole_slot(&mut staged.tx, inode.place, &slot);
+}

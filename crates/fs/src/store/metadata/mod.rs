@@ -1,0 +1,4 @@
+//! Metadata pages that lie below PM, both ways.
+
+pub(crate) mod fetch;
+pub(crate) mod lower;

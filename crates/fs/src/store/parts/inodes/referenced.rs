@@ -1,0 +1,14 @@
+//! TODO header of store/parts/inodes/referenced.rs
+
+use terrace_format::Ino;
+
+/// References to an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Referenced {
+    /// The inode.
+    pub ino: Ino,
+    /// Lookups that were not forgotten.
+    pub lookups: u32,
+    /// Opens that were not released.
+    pub opens: u32,
+}
