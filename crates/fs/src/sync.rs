@@ -1,13 +1,13 @@
 //! Durability on demand: fsync, the barrier of `terrace sync`, and emptying PM to a lower tier.
 
-use crate::store::error::{FsError, FsResult};
-use crate::store::steering::learn::expect_use;
-use crate::store::steering::learn::note_fsync;
-use crate::store::store::Store;
-use crate::store::types::Wait;
 use crate::write_back::steps::write_back_noted;
 use terrace_format::Ino;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::steering::learn::expect_use;
+use terrace_store::steering::learn::note_fsync;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
 
 /// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size committed.
 /// What went to PM was committed when the write returned, so for most files only the medium is asked.
@@ -15,7 +15,7 @@ use terrace_runtime::planted::{Mistake, planted};
 /// # Errors
 /// `WouldBlock` when there are dirty pages and the caller may not wait; EIO when PM has failed since; what the device
 /// says, the pages staying dirty.
-pub(crate) fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<()> {
+pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<()> {
     expect_use(store, ino);
     if planted(Mistake::FsyncFlushesDevices) {
         store.devices.flush_all()?;
@@ -35,7 +35,7 @@ pub(crate) fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> Fs
 }
 
 /// A number for a descriptor that is opened now, for [`fsync_handle`].
-pub(crate) fn new_handle(store: &Store) -> u64 {
+pub fn new_handle(store: &Store) -> u64 {
     store.dram.write_back().errors.new_handle()
 }
 
@@ -44,13 +44,7 @@ pub(crate) fn new_handle(store: &Store) -> u64 {
 ///
 /// # Errors
 /// As [`fsync`].
-pub(crate) fn fsync_handle(
-    store: &Store,
-    ino: Ino,
-    handle: u64,
-    data_only: bool,
-    wait: Wait,
-) -> FsResult<()> {
+pub fn fsync_handle(store: &Store, ino: Ino, handle: u64, data_only: bool, wait: Wait) -> FsResult<()> {
     let synced = fsync(store, ino, data_only, wait);
     if matches!(synced, Err(FsError::WouldBlock)) {
         return synced;
@@ -62,7 +56,7 @@ pub(crate) fn fsync_handle(
 }
 
 /// Whether PM has failed: nothing changes until the next mount.
-pub(crate) fn is_stopped(store: &Store) -> bool {
+pub fn is_stopped(store: &Store) -> bool {
     store.persistent.wal().is_stopped()
 }
 
@@ -70,7 +64,7 @@ pub(crate) fn is_stopped(store: &Store) -> bool {
 ///
 /// # Errors
 /// As [`fsync`].
-pub(crate) fn fsyncdir(store: &Store, ino: Ino) -> FsResult<()> {
+pub fn fsyncdir(store: &Store, ino: Ino) -> FsResult<()> {
     fsync(store, ino, false, Wait::Allowed)
 }
 
@@ -78,7 +72,7 @@ pub(crate) fn fsyncdir(store: &Store, ino: Ino) -> FsResult<()> {
 ///
 /// # Errors
 /// EIO when PM has failed; the first error of a file whose pages could not be written back. All others were.
-pub(crate) fn sync(store: &Store) -> FsResult<()> {
+pub fn sync(store: &Store) -> FsResult<()> {
     let mut first_error = None;
     for ino in store.dram.volatile_sizes().files() {
         if let Err(error) = write_back_noted(store, ino) {
@@ -90,7 +84,7 @@ pub(crate) fn sync(store: &Store) -> FsResult<()> {
 }
 
 /// Everything committed so far is durable.
-pub(crate) fn barrier(store: &Store) -> FsResult<()> {
+pub fn barrier(store: &Store) -> FsResult<()> {
     if store.persistent.wal().is_stopped() {
         return Err(FsError::NotDurable);
     }

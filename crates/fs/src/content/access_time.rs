@@ -1,11 +1,11 @@
 //! TODO header of content/access_time.rs
 
-use crate::store::error::FsResult;
-use crate::store::inode::slot::{load, log_slot, wall_now};
-use crate::store::store::Store;
-use crate::store::types::Atime;
-use crate::store::types::inode::Inode;
 use terrace_format::Ino;
+use terrace_store::error::FsResult;
+use terrace_store::inode::slot::{load, log_slot, wall_now};
+use terrace_store::store::Store;
+use terrace_store::types::Atime;
+use terrace_store::types::inode::Inode;
 
 const DAY_NS: i64 = 86_400_000_000_000;
 

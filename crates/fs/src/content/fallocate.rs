@@ -5,25 +5,6 @@
 //! allocated in several transactions, the size last (docs/semantics.md).
 
 use crate::content::punch::punch;
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::dirty::dirty_without_place;
-use crate::store::change::finish::finish_change;
-use crate::store::change::shards::lock_shards;
-use crate::store::change::staged::Staged;
-use crate::store::change::tail::stage_raised;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::load::load_regular;
-use crate::store::inode::slot::next_mapped;
-use crate::store::lookup::cold_extents::cold_extents;
-use crate::store::lookup::intents::refuse_intents;
-use crate::store::moving::device_run::allocate;
-use crate::store::operation::need::{Attempt, Need};
-use crate::store::operation::op::Op;
-use crate::store::operation::progress::{Progress, TURN_ENTRIES, TURN_PIECES, all_turns};
-use crate::store::pressure::pm_space::{capacity, wait_for_scan};
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{Allocate, BlockRange, Wait};
 use smallvec::SmallVec;
 use terrace_catalog::{DeviceRun, chunks, cold_map};
 use terrace_format::address::MAX_FILE_SIZE;
@@ -34,6 +15,25 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::dirty::dirty_without_place;
+use terrace_store::change::finish::finish_change;
+use terrace_store::change::shards::lock_shards;
+use terrace_store::change::staged::Staged;
+use terrace_store::change::tail::stage_raised;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::load::load_regular;
+use terrace_store::inode::slot::next_mapped;
+use terrace_store::lookup::cold_extents::cold_extents;
+use terrace_store::lookup::intents::refuse_intents;
+use terrace_store::moving::device_run::allocate;
+use terrace_store::operation::need::{Attempt, Need};
+use terrace_store::operation::op::Op;
+use terrace_store::operation::progress::{Progress, TURN_ENTRIES, TURN_PIECES, all_turns};
+use terrace_store::pressure::pm_space::{capacity, wait_for_scan};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{Allocate, BlockRange, Wait};
 use terrace_wal::{Error, NoSpace};
 
 /// PM blocks allocated in one transaction.
@@ -43,7 +43,7 @@ const PM_STEP: u64 = 16;
 ///
 /// # Errors
 /// EINVAL for an empty range, EFBIG, ENOSPC, EISDIR, ENODEV never; EIO.
-pub(crate) fn fallocate(
+pub fn fallocate(
     store: &Store,
     ino: Ino,
     offset: u64,
@@ -58,7 +58,7 @@ pub(crate) fn fallocate(
 ///
 /// # Errors
 /// As [`fallocate`]; `Unfinished`.
-pub(crate) fn fallocate_turn(
+pub fn fallocate_turn(
     store: &Store,
     ino: Ino,
     (offset, length): (u64, u64),
@@ -108,7 +108,7 @@ fn refuse_hopeless(store: &Store, range: BlockRange) -> FsResult<()> {
 }
 
 /// Raises the size to `end` if it is lower.
-pub(crate) fn extend(store: &Store, ino: Ino, end: u64, wait: Wait) -> FsResult<()> {
+pub fn extend(store: &Store, ino: Ino, end: u64, wait: Wait) -> FsResult<()> {
     let mut op = Op::new(wait);
     run_attempts(store, &mut op, large_record(store), |reservation, op| {
         // The old last block rarely needs zeros in a new one.

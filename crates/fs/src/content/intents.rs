@@ -4,25 +4,25 @@
 //! Deviation from T7, docs/decisions/0002: an operation that wants to use a range again finishes the
 //! intents that overlap it instead of splitting them, so that an inode rarely has more than one.
 
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::removal::{lock_piece, next_piece, stage_piece};
-use crate::store::change::staged::Staged;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::{load, log_slot};
-use crate::store::lookup::intents::intents_of;
-use crate::store::operation::op::Op;
-use crate::store::operation::progress::TURN_PIECES;
-use crate::store::parts::inodes::removal_queue::Job;
-use crate::store::store::Store;
-use crate::store::types::{BlockRange, WHOLE_FILE, Wait};
 use terrace_catalog::intent;
 use terrace_catalog::intent::Intent;
 use terrace_format::Ino;
 use terrace_format::inode::flag;
 use terrace_runtime::interleave;
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::removal::{lock_piece, next_piece, stage_piece};
+use terrace_store::change::staged::Staged;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load, log_slot};
+use terrace_store::lookup::intents::intents_of;
+use terrace_store::operation::op::Op;
+use terrace_store::operation::progress::TURN_PIECES;
+use terrace_store::parts::inodes::removal_queue::Job;
+use terrace_store::store::Store;
+use terrace_store::types::{BlockRange, WHOLE_FILE, Wait};
 
 /// Finishes the intents of an inode that overlap a range, piece by piece.
-pub(crate) fn clear_intent(store: &Store, wait: Wait, ino: Ino, range: BlockRange) -> FsResult<()> {
+pub fn clear_intent(store: &Store, wait: Wait, ino: Ino, range: BlockRange) -> FsResult<()> {
     loop {
         match clear_intent_turn(store, wait, ino, range) {
             Err(FsError::Unfinished) => {}
@@ -35,7 +35,7 @@ pub(crate) fn clear_intent(store: &Store, wait: Wait, ino: Ino, range: BlockRang
 ///
 /// # Errors
 /// `Unfinished`; as transactions.
-pub(crate) fn clear_intent_turn(store: &Store, wait: Wait, ino: Ino, range: BlockRange) -> FsResult<()> {
+pub fn clear_intent_turn(store: &Store, wait: Wait, ino: Ino, range: BlockRange) -> FsResult<()> {
     let mut op = Op::reclaiming(wait);
     interleave::point("intent:begun");
     for _ in 0..TURN_PIECES {

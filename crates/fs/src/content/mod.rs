@@ -1,13 +1,13 @@
 //! File content: writes, reads, truncation, preallocation, as system calls mean them.
 
-pub(crate) mod access_time;
-pub(crate) mod fallocate;
-pub(crate) mod intents;
-pub(crate) mod punch;
-pub(crate) mod read;
-pub(crate) mod seek;
-pub(crate) mod truncate;
-pub(crate) mod write;
-pub(crate) mod write_dram;
-pub(crate) mod write_pm;
-pub(crate) mod write_whole_block;
+pub mod access_time;
+pub mod fallocate;
+pub mod intents;
+pub mod punch;
+pub mod read;
+pub mod seek;
+pub mod truncate;
+pub mod write;
+pub mod write_dram;
+pub mod write_pm;
+pub mod write_whole_block;

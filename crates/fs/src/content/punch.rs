@@ -2,23 +2,23 @@
 
 use crate::content::intents::drain_intents;
 use crate::content::truncate::remove_range;
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::finish::finish_change;
-use crate::store::change::stage_block::stage;
-use crate::store::change::staged::Staged;
-use crate::store::error::FsResult;
-use crate::store::inode::load::load_regular;
-use crate::store::lookup::intents::refuse_intents;
-use crate::store::lookup::newest::is_dirty_in;
-use crate::store::operation::op::Op;
-use crate::store::operation::progress::Progress;
-use crate::store::store::Store;
-use crate::store::types::segment::Segment;
-use crate::store::types::{BlockRange, FILE_END, Wait};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::finish::finish_change;
+use terrace_store::change::stage_block::stage;
+use terrace_store::change::staged::Staged;
+use terrace_store::error::FsResult;
+use terrace_store::inode::load::load_regular;
+use terrace_store::lookup::intents::refuse_intents;
+use terrace_store::lookup::newest::is_dirty_in;
+use terrace_store::operation::op::Op;
+use terrace_store::operation::progress::Progress;
+use terrace_store::store::Store;
+use terrace_store::types::segment::Segment;
+use terrace_store::types::{BlockRange, FILE_END, Wait};
 
 /// A turn of making a hole: whole blocks are removed, the edges become zeros.
-pub(crate) fn punch(
+pub fn punch(
     store: &Store,
     ino: Ino,
     offset: u64,

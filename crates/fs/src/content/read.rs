@@ -1,23 +1,6 @@
 //! Reads (design 6, S1): dirty pages, PM, then cold blocks through the page cache, holes as zeros.
 
 use crate::content::access_time::{atime_due, touch_atime};
-use crate::store::attempt::provide::provide;
-use crate::store::error::FsResult;
-use crate::store::inode::slot::fill_to_read;
-use crate::store::lookup::cold_extents::cold_extents;
-use crate::store::lookup::cold_read::{cached_page, cold_page, known_page};
-use crate::store::lookup::data_checksum::read_data;
-use crate::store::lookup::intents::intents_of;
-use crate::store::lookup::lines::{Shadow, lines_of};
-use crate::store::lookup::newest::{dirty_page, is_dirty_in};
-use crate::store::lookup::partial_shadow::read_shadow;
-use crate::store::operation::need::{Attempt, Fail};
-use crate::store::operation::op::Op;
-use crate::store::steering::learn::expect_use;
-use crate::store::steering::learn::note_read;
-use crate::store::store::Store;
-use crate::store::types::inode::{Inode, expect_regular};
-use crate::store::types::{BlockRange, Wait};
 use smallvec::SmallVec;
 use terrace_cache::Page;
 use terrace_format::inode::flag;
@@ -25,6 +8,23 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::attempt::provide::provide;
+use terrace_store::error::FsResult;
+use terrace_store::inode::slot::fill_to_read;
+use terrace_store::lookup::cold_extents::cold_extents;
+use terrace_store::lookup::cold_read::{cached_page, cold_page, known_page};
+use terrace_store::lookup::data_checksum::read_data;
+use terrace_store::lookup::intents::intents_of;
+use terrace_store::lookup::lines::{Shadow, lines_of};
+use terrace_store::lookup::newest::{dirty_page, is_dirty_in};
+use terrace_store::lookup::partial_shadow::read_shadow;
+use terrace_store::operation::need::{Attempt, Fail};
+use terrace_store::operation::op::Op;
+use terrace_store::steering::learn::expect_use;
+use terrace_store::steering::learn::note_read;
+use terrace_store::store::Store;
+use terrace_store::types::inode::{Inode, expect_regular};
+use terrace_store::types::{BlockRange, Wait};
 
 /// Blocks looked up at once.
 const RUN: usize = 64;
@@ -69,7 +69,7 @@ impl Room for Growing<'_> {
 ///
 /// # Errors
 /// EISDIR, EINVAL, EIO when a medium fails or a cold block's checksum is wrong.
-pub(crate) fn read(store: &Store, ino: Ino, offset: u64, into: &mut [u8], wait: Wait) -> FsResult<usize> {
+pub fn read(store: &Store, ino: Ino, offset: u64, into: &mut [u8], wait: Wait) -> FsResult<usize> {
     read_into(store, ino, offset, into, true, wait)
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn read(store: &Store, ino: Ino, offset: u64, into: &mut [u8], wait: 
 ///
 /// # Errors
 /// As [`read`].
-pub(crate) fn read_to(
+pub fn read_to(
     store: &Store,
     ino: Ino,
     offset: u64,

@@ -1,23 +1,23 @@
 //! TODO header of content/seek.rs
 
-use crate::store::attempt::with_pages::reading;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::load::load_regular_to_read;
-use crate::store::inode::slot::{check_owner, next_mapped};
-use crate::store::lookup::intents::intents_of;
-use crate::store::operation::progress::{Progress, TURN_ENTRIES, all_turns};
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{BlockRange, Seek, Wait};
 use terrace_catalog::cold_map;
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_store::attempt::with_pages::reading;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::load::load_regular_to_read;
+use terrace_store::inode::slot::{check_owner, next_mapped};
+use terrace_store::lookup::intents::intents_of;
+use terrace_store::operation::progress::{Progress, TURN_ENTRIES, all_turns};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{BlockRange, Seek, Wait};
 
 /// The next data or hole at or after an offset.
 ///
 /// # Errors
 /// ENXIO at or past the end (and for data, when none follows), EISDIR, EIO.
-pub(crate) fn seek(store: &Store, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
+pub fn seek(store: &Store, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
     all_turns(|progress| seek_turn(store, ino, offset, what, progress, Wait::Allowed))
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn seek(store: &Store, ino: Ino, offset: u64, what: Seek) -> FsResult
 ///
 /// # Errors
 /// As [`seek`]; `WouldBlock`, `Unfinished`.
-pub(crate) fn seek_turn(
+pub fn seek_turn(
     store: &Store,
     ino: Ino,
     offset: u64,

@@ -2,34 +2,34 @@
 //! are made of (design T7, S4).
 
 use crate::content::intents::drain_intents;
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::dirty::dirty_without_place;
-use crate::store::change::finish::finish_change;
-use crate::store::change::removal::{bump_removed, lock_piece, next_piece, stage_piece};
-use crate::store::change::staged::{Staged, kill_set_id};
-use crate::store::change::tail::stage_raised;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::capability::expect_no_capability;
-use crate::store::inode::load::load_regular;
-use crate::store::lookup::intents::{intents_of, refuse_intents};
-use crate::store::operation::need::{Attempt, Need};
-use crate::store::operation::op::Op;
-use crate::store::operation::progress::Progress;
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{BlockRange, FILE_END, WHOLE_FILE, Wait};
 use terrace_catalog::intent;
 use terrace_catalog::intent::Intent;
 use terrace_format::address::MAX_FILE_SIZE;
 use terrace_format::inode::flag;
 use terrace_format::keys::MAX_INTENTS;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::dirty::dirty_without_place;
+use terrace_store::change::finish::finish_change;
+use terrace_store::change::removal::{bump_removed, lock_piece, next_piece, stage_piece};
+use terrace_store::change::staged::{Staged, kill_set_id};
+use terrace_store::change::tail::stage_raised;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::capability::expect_no_capability;
+use terrace_store::inode::load::load_regular;
+use terrace_store::lookup::intents::{intents_of, refuse_intents};
+use terrace_store::operation::need::{Attempt, Need};
+use terrace_store::operation::op::Op;
+use terrace_store::operation::progress::Progress;
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{BlockRange, FILE_END, WHOLE_FILE, Wait};
 
 /// A turn of setting a file's size.
 ///
 /// # Errors
 /// EFBIG, EISDIR, EINVAL, ENOSPC (extending), EIO; `Unfinished`.
-pub(crate) fn truncate(
+pub fn truncate(
     store: &Store,
     ino: Ino,
     size: u64,
@@ -80,7 +80,7 @@ pub(crate) fn truncate(
 }
 
 /// Commits a removal: whole if one record holds it, else as an intent. True when pieces are left.
-pub(crate) fn remove_range(
+pub fn remove_range(
     store: &Store,
     op: &Op,
     reservation: terrace_wal::Reservation<'_>,

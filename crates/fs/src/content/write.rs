@@ -4,21 +4,21 @@ use crate::content::fallocate::extend;
 use crate::content::write_dram::write_buffered;
 use crate::content::write_pm::{Rest, write_pm};
 use crate::content::write_whole_block::{WholeBlock, write_whole_block};
-use crate::store::attempt::with_pages::with_pages;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::attributes::getattr;
-use crate::store::pressure::buffer::has_buffer;
-use crate::store::pressure::pm_space::{is_pm_short, wait_for_demotion};
-use crate::store::steering::choose_home::ask_home;
-use crate::store::steering::learn::expect_use;
-use crate::store::store::Store;
-use crate::store::types::segment::Segment;
-use crate::store::types::{BLOCK, Wait, WriteFlags};
 use crate::write_back::file::keep_in_pm;
 use terrace_format::address::MAX_FILE_SIZE;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::attempt::with_pages::with_pages;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::attributes::getattr;
+use terrace_store::pressure::buffer::has_buffer;
+use terrace_store::pressure::pm_space::{is_pm_short, wait_for_demotion};
+use terrace_store::steering::choose_home::ask_home;
+use terrace_store::steering::learn::expect_use;
+use terrace_store::store::Store;
+use terrace_store::types::segment::Segment;
+use terrace_store::types::{BLOCK, Wait, WriteFlags};
 use terrace_wal::Error;
 
 /// Writes `data` at `offset` and gives the bytes written: all of them, or the pieces before the one that
@@ -28,7 +28,7 @@ use terrace_wal::Error;
 ///
 /// # Errors
 /// EFBIG beyond 16 TiB, ENOSPC when no tier can take it, EISDIR and EINVAL for other inodes, EIO.
-pub(crate) fn write(
+pub fn write(
     store: &Store,
     ino: Ino,
     offset: u64,

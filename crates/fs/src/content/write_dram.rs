@@ -4,26 +4,6 @@
 //! read before (PM under the lock, cold blocks without one). Device space for the write-back is reserved before the
 //! write is accepted, so that write-back never lacks it; beyond the dirty limit the writer waits, on a thread that may.
 
-use crate::store::attempt::provide::provide;
-use crate::store::attempt::run::run_attempts;
-use crate::store::change::dirty::placed;
-use crate::store::change::staged::kill_set_id;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::capability::expect_no_capability;
-use crate::store::inode::load::load_regular;
-use crate::store::inode::slot::{log_slot, wall_now};
-use crate::store::lookup::cold_read::fetched_block;
-use crate::store::lookup::intents::intents_of;
-use crate::store::lookup::lines::{Shadow, lines_of};
-use crate::store::lookup::newest::is_written_below;
-use crate::store::lookup::partial_shadow::read_shadow;
-use crate::store::operation::need::{Attempt, Fail};
-use crate::store::operation::op::Op;
-use crate::store::steering::learn::note_write;
-use crate::store::store::Store;
-use crate::store::types::inode::{Inode, Pending};
-use crate::store::types::segment::Segment;
-use crate::store::types::{Wait, WriteFlags};
 use crate::sync::fsync;
 use crate::write_back::steps::wait_for_dirty_room;
 use terrace_cache::{Lines, Page};
@@ -32,6 +12,26 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::attempt::provide::provide;
+use terrace_store::attempt::run::run_attempts;
+use terrace_store::change::dirty::placed;
+use terrace_store::change::staged::kill_set_id;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::capability::expect_no_capability;
+use terrace_store::inode::load::load_regular;
+use terrace_store::inode::slot::{log_slot, wall_now};
+use terrace_store::lookup::cold_read::fetched_block;
+use terrace_store::lookup::intents::intents_of;
+use terrace_store::lookup::lines::{Shadow, lines_of};
+use terrace_store::lookup::newest::is_written_below;
+use terrace_store::lookup::partial_shadow::read_shadow;
+use terrace_store::operation::need::{Attempt, Fail};
+use terrace_store::operation::op::Op;
+use terrace_store::steering::learn::note_write;
+use terrace_store::store::Store;
+use terrace_store::types::inode::{Inode, Pending};
+use terrace_store::types::segment::Segment;
+use terrace_store::types::{Wait, WriteFlags};
 use terrace_wal::{Error, NoSpace, Reservation};
 
 /// Record room for an inode's mode.

@@ -7,20 +7,6 @@
 //! T4: up to [`CHECKED_BYTES`] of new data are named by checksum and share the record's fence; more gets
 //! a fence of its own, which is cheaper than the checksums.
 
-use crate::store::attempt::run::run_attempts;
-use crate::store::change::finish::finish_change;
-use crate::store::change::stage_block::stage;
-use crate::store::change::staged::{CHECKED_BYTES, Staged, atomic_blocks, kill_set_id, record_of};
-use crate::store::change::tail::stage_tail_zeros;
-use crate::store::error::{FsError, FsResult, final_no_space};
-use crate::store::inode::capability::expect_no_capability;
-use crate::store::inode::load::load_regular;
-use crate::store::operation::need::Attempt;
-use crate::store::operation::op::{Op, SMALL_RECORD};
-use crate::store::steering::learn::note_write;
-use crate::store::store::Store;
-use crate::store::types::segment::Segment;
-use crate::store::types::{BlockRange, Wait, WriteFlags};
 use smallvec::SmallVec;
 use terrace_blocks::Purpose;
 use terrace_format::{BLOCK_SIZE, Ino};
@@ -28,6 +14,20 @@ use terrace_map::Mapping;
 use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::attempt::run::run_attempts;
+use terrace_store::change::finish::finish_change;
+use terrace_store::change::stage_block::stage;
+use terrace_store::change::staged::{CHECKED_BYTES, Staged, atomic_blocks, kill_set_id, record_of};
+use terrace_store::change::tail::stage_tail_zeros;
+use terrace_store::error::{FsError, FsResult, final_no_space};
+use terrace_store::inode::capability::expect_no_capability;
+use terrace_store::inode::load::load_regular;
+use terrace_store::operation::need::Attempt;
+use terrace_store::operation::op::{Op, SMALL_RECORD};
+use terrace_store::steering::learn::note_write;
+use terrace_store::store::Store;
+use terrace_store::types::segment::Segment;
+use terrace_store::types::{BlockRange, Wait, WriteFlags};
 use terrace_wal::Error;
 
 /// Writes into PM; gives the bytes written, and why the rest was not.
@@ -134,7 +134,7 @@ fn blocks_to_claim(store: &Store, ino: Ino, range: BlockRange) -> Attempt<usize>
 
 /// Why a write into PM ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub enum Rest {
     /// All was written, or what failed is the caller's to try again.
     Nothing,
     /// The rest lies behind bytes that are only in DRAM.

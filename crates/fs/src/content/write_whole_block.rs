@@ -5,29 +5,29 @@
 //! each would wait for the stream; so data and record are on their way together.
 
 use crate::content::write_pm::USER;
-use crate::store::change::staged::kill_set_id;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::capability::has_capability;
-use crate::store::inode::load::load_regular;
-use crate::store::inode::slot::{check_owner, log_size_and_times, log_slot, wall_now};
-use crate::store::steering::choose_home::home_of;
-use crate::store::steering::learn::note_write;
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::segment::Segment;
-use crate::store::types::{BlockRange, WriteFlags};
 use terrace_format::inode::flag;
 use terrace_format::table::{DataChecksum, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_map::Mapping;
 use terrace_placement::Home;
+use terrace_store::change::staged::kill_set_id;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::capability::has_capability;
+use terrace_store::inode::load::load_regular;
+use terrace_store::inode::slot::{check_owner, log_size_and_times, log_slot, wall_now};
+use terrace_store::steering::choose_home::home_of;
+use terrace_store::steering::learn::note_write;
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::segment::Segment;
+use terrace_store::types::{BlockRange, WriteFlags};
 use terrace_wal::{Error, NoSpace, Tx};
 
 /// Record room: header, data check, slot (three runs of words), map word, two table entries.
 const RECORD: usize = 512;
 
 /// What became of a write.
-pub(crate) enum WholeBlock {
+pub enum WholeBlock {
     /// It is in PM.
     Written,
     /// Nothing has changed: the general way has to be taken. Its home was decided.

@@ -4,24 +4,24 @@ use crate::names::directory_change::stage_directory_change;
 use crate::names::link::LINK_MAX;
 use crate::names::lookup::check_name;
 use crate::names::tier_pin::{pin_puts, stage_pin};
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::staged::Staged;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::numbers::new_number;
-use crate::store::inode::slot::{load_any, load_directory, log_whole_slot, wall_now};
-use crate::store::inode::tier_pin::pin_of;
-use crate::store::operation::need::Need;
-use crate::store::operation::op::{Op, SMALL_RECORD};
-use crate::store::steering::learn::expect_use;
-use crate::store::steering::learn::note_made;
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{Attributes, Caller, Wait};
 use terrace_catalog::dentry;
 use terrace_catalog::{Edit, symlink};
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::{Corrupt, Ino};
 use terrace_runtime::interleave;
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::staged::Staged;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::numbers::new_number;
+use terrace_store::inode::slot::{load_any, load_directory, log_whole_slot, wall_now};
+use terrace_store::inode::tier_pin::pin_of;
+use terrace_store::operation::need::Need;
+use terrace_store::operation::op::{Op, SMALL_RECORD};
+use terrace_store::steering::learn::expect_use;
+use terrace_store::steering::learn::note_made;
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{Attributes, Caller, Wait};
 
 /// Longest symlink target.
 const TARGET_MAX: usize = 4095;
@@ -47,7 +47,7 @@ struct NewInode<'a> {
 ///
 /// # Errors
 /// EEXIST, ENOENT and ENOTDIR of the directory, ENAMETOOLONG, ENOSPC, EIO.
-pub(crate) fn mknod(
+pub fn mknod(
     store: &Store,
     parent: Ino,
     name: &[u8],
@@ -67,7 +67,7 @@ pub(crate) fn mknod(
 ///
 /// # Errors
 /// As [`mknod`]; EMLINK.
-pub(crate) fn mkdir(
+pub fn mkdir(
     store: &Store,
     parent: Ino,
     name: &[u8],
@@ -83,7 +83,7 @@ pub(crate) fn mkdir(
 ///
 /// # Errors
 /// As [`mknod`]; ENAMETOOLONG for a target over 4095 bytes.
-pub(crate) fn symlink(
+pub fn symlink(
     store: &Store,
     parent: Ino,
     name: &[u8],

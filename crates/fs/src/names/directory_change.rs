@@ -1,9 +1,9 @@
 //! TODO header of names/directory_change.rs
 
-use crate::store::change::staged::Staged;
-use crate::store::inode::slot::{log_slot, wall_now};
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
+use terrace_store::change::staged::Staged;
+use terrace_store::inode::slot::{log_slot, wall_now};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
 
 /// Logs a directory's entry count, link count and times.
 pub(crate) fn stage_directory_change(

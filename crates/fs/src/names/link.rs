@@ -2,17 +2,17 @@
 
 use crate::names::directory_change::stage_directory_change;
 use crate::names::lookup::check_name;
-use crate::store::attempt::run::run_attempts;
-use crate::store::change::staged::Staged;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::{load, load_directory, log_slot, wall_now};
-use crate::store::operation::op::{Op, SMALL_RECORD};
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{Attributes, Wait};
 use terrace_catalog::dentry;
 use terrace_format::Ino;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::attempt::run::run_attempts;
+use terrace_store::change::staged::Staged;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load, load_directory, log_slot, wall_now};
+use terrace_store::operation::op::{Op, SMALL_RECORD};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{Attributes, Wait};
 use zerocopy::IntoBytes;
 
 /// Most links of a file, as ext4 has it.
@@ -22,7 +22,7 @@ pub(crate) const LINK_MAX: u32 = 65_000;
 ///
 /// # Errors
 /// EPERM for a directory, EMLINK, EEXIST, ENOENT, ENOSPC, EIO.
-pub(crate) fn link(store: &Store, ino: Ino, parent: Ino, name: &[u8], wait: Wait) -> FsResult<Attributes> {
+pub fn link(store: &Store, ino: Ino, parent: Ino, name: &[u8], wait: Wait) -> FsResult<Attributes> {
     check_name(name)?;
     let mut op = Op::new(wait);
     run_attempts(store, &mut op, SMALL_RECORD, |reservation, _op| {

@@ -1,16 +1,16 @@
 //! TODO header of names/lookup.rs
 
 use crate::removal::orphans::help_reclaim;
-use crate::store::attempt::with_pages::reading;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::{load_any, load_directory_to_read, load_to_read};
-use crate::store::parts::inodes::removal_queue::Job;
-use crate::store::store::Store;
-use crate::store::types::{Attributes, Wait};
 use terrace_catalog::dentry;
 use terrace_catalog::dentry::Dentry;
 use terrace_format::Ino;
 use terrace_format::inode::flag;
+use terrace_store::attempt::with_pages::reading;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load_any, load_directory_to_read, load_to_read};
+use terrace_store::parts::inodes::removal_queue::Job;
+use terrace_store::store::Store;
+use terrace_store::types::{Attributes, Wait};
 
 /// Longest name.
 const NAME_MAX: usize = 255;
@@ -27,7 +27,7 @@ pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
 }
 
 /// The entry of a name. The caller holds the directory's lock.
-pub(crate) fn find(store: &Store, directory: Ino, name: &[u8]) -> FsResult<Option<Dentry>> {
+pub fn find(store: &Store, directory: Ino, name: &[u8]) -> FsResult<Option<Dentry>> {
     let shard = store.persistent.catalog().read(store.persistent.catalog().shard_of(directory.0));
     Ok(dentry::lookup(shard.reader(), store.persistent.name_hash(), directory, name)?)
 }
@@ -48,7 +48,7 @@ fn look_up_number(store: &Store, ino: Ino) -> FsResult<()> {
 ///
 /// # Errors
 /// ENOENT, ENOTDIR, ENAMETOOLONG, EIO; ESTALE for "." and ".." of what was removed, or never was.
-pub(crate) fn lookup(store: &Store, parent: Ino, name: &[u8]) -> FsResult<Attributes> {
+pub fn lookup(store: &Store, parent: Ino, name: &[u8]) -> FsResult<Attributes> {
     try_lookup(store, parent, name, Wait::Allowed)
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn lookup(store: &Store, parent: Ino, name: &[u8]) -> FsResult<Attrib
 ///
 /// # Errors
 /// As [`lookup`]; `WouldBlock`.
-pub(crate) fn try_lookup(store: &Store, parent: Ino, name: &[u8], wait: Wait) -> FsResult<Attributes> {
+pub fn try_lookup(store: &Store, parent: Ino, name: &[u8], wait: Wait) -> FsResult<Attributes> {
     if name.len() > NAME_MAX {
         return Err(FsError::NameTooLong);
     }
@@ -96,7 +96,7 @@ pub(crate) fn attributes_or_forget(store: &Store, ino: Ino, wait: Wait) -> FsRes
 }
 
 /// Gives lookup references back.
-pub(crate) fn forget(store: &Store, ino: Ino, count: u64) {
+pub fn forget(store: &Store, ino: Ino, count: u64) {
     if store.inodes.open_files().forget(ino, count) {
         queue_if_orphan(store, ino);
     }

@@ -1,14 +1,14 @@
 //! Names and inodes: directories, links, attributes, as system calls mean them.
 
-pub(crate) mod create;
-pub(crate) mod directory_change;
-pub(crate) mod link;
-pub(crate) mod lookup;
-pub(crate) mod open;
-pub(crate) mod readdir;
-pub(crate) mod rename;
-pub(crate) mod setattr;
-pub(crate) mod symlink;
-pub(crate) mod tier_pin;
-pub(crate) mod unlink;
-pub(crate) mod xattr;
+pub mod create;
+pub mod directory_change;
+pub mod link;
+pub mod lookup;
+pub mod open;
+pub mod readdir;
+pub mod rename;
+pub mod setattr;
+pub mod symlink;
+pub mod tier_pin;
+pub mod unlink;
+pub mod xattr;

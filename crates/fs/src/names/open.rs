@@ -2,26 +2,26 @@
 
 use crate::names::lookup::queue_if_orphan;
 use crate::names::setattr::setattr;
-use crate::store::attempt::with_pages::reading;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::{load_to_read, next_mapped};
-use crate::store::metadata::fetch::fetch_leaves;
-use crate::store::parts::inodes::open_files::{OpenMode, Opening, Prefer};
-use crate::store::steering::learn::note_close;
-use crate::store::steering::read_dominated::is_read_dominated;
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{SetAttributes, Wait};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use terrace_format::Ino;
 use terrace_format::inode::flag;
+use terrace_store::attempt::with_pages::reading;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load_to_read, next_mapped};
+use terrace_store::metadata::fetch::fetch_leaves;
+use terrace_store::parts::inodes::open_files::{OpenMode, Opening, Prefer};
+use terrace_store::steering::learn::note_close;
+use terrace_store::steering::read_dominated::is_read_dominated;
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{SetAttributes, Wait};
 
 /// Files from here on are read in more than one request: 256 KiB.
 const IN_PIECES: u64 = 256 << 10;
 
 /// How to have the kernel drop all pages it has of an inode, true when it did: what was open directly can be cached
 /// by it then. Called by opens that may wait, which hold no lock; once for good.
-pub(crate) fn set_drop_pages(store: &Store, drop_pages: impl Fn(Ino) -> bool + Send + Sync + 'static) {
+pub fn set_drop_pages(store: &Store, drop_pages: impl Fn(Ino) -> bool + Send + Sync + 'static) {
     let _ = store.inodes.drop_pages().set(Box::new(drop_pages));
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn set_drop_pages(store: &Store, drop_pages: impl Fn(Ino) -> bool + S
 ///
 /// # Errors
 /// ESTALE, EIO, and truncate's; `WouldBlock`.
-pub(crate) fn open(store: &Store, ino: Ino, truncate: bool, write: bool, wait: Wait) -> FsResult<OpenMode> {
+pub fn open(store: &Store, ino: Ino, truncate: bool, write: bool, wait: Wait) -> FsResult<OpenMode> {
     if write && store.mode.read_only {
         return Err(FsError::ReadOnly);
     }
@@ -96,7 +96,7 @@ fn mostly_cold(store: &Store, inode: &Inode) -> FsResult<bool> {
 }
 
 /// Closes.
-pub(crate) fn release(store: &Store, ino: Ino) {
+pub fn release(store: &Store, ino: Ino) {
     let left = store.inodes.open_files().release(ino);
     if !left.is_open {
         note_close(store, ino);

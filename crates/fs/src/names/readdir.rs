@@ -2,17 +2,17 @@
 
 use crate::content::access_time::{atime_due, touch_atime};
 use crate::names::lookup::{attributes_or_forget, forget};
-use crate::store::attempt::with_pages::reading;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::attributes::try_getattr;
-use crate::store::inode::slot::{load_directory_to_read, load_to_read};
-use crate::store::store::Store;
-use crate::store::types::{Attributes, DirectoryEntry, Wait};
 use std::ops::ControlFlow;
 use terrace_catalog::dentry;
 use terrace_format::Ino;
 use terrace_format::inode::flag;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::attempt::with_pages::reading;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::attributes::try_getattr;
+use terrace_store::inode::slot::{load_directory_to_read, load_to_read};
+use terrace_store::store::Store;
+use terrace_store::types::{Attributes, DirectoryEntry, Wait};
 
 /// Cookies of "." and "..".
 const DOT: u64 = 1;
@@ -28,7 +28,7 @@ const BATCH: usize = 64;
 ///
 /// # Errors
 /// ENOTDIR, ESTALE, EIO.
-pub(crate) fn readdir(
+pub fn readdir(
     store: &Store,
     ino: Ino,
     after: u64,
@@ -42,7 +42,7 @@ pub(crate) fn readdir(
 ///
 /// # Errors
 /// As [`readdir`]; `WouldBlock`.
-pub(crate) fn try_readdir(
+pub fn try_readdir(
     store: &Store,
     ino: Ino,
     after: u64,
@@ -74,7 +74,7 @@ pub(crate) fn try_readdir(
 ///
 /// # Errors
 /// As [`readdir`].
-pub(crate) fn readdir_plus(
+pub fn readdir_plus(
     store: &Store,
     ino: Ino,
     after: u64,
@@ -87,7 +87,7 @@ pub(crate) fn readdir_plus(
 ///
 /// # Errors
 /// As [`readdir`]; `WouldBlock`, when nothing was consumed.
-pub(crate) fn try_readdir_plus(
+pub fn try_readdir_plus(
     store: &Store,
     ino: Ino,
     after: u64,
@@ -152,7 +152,7 @@ fn read_plus(
 /// Some entries after a cookie. With `refer`, each gets a lookup reference under the directory's lock,
 /// so that the inode cannot be freed and reused before its attributes are loaded. `generation` is for who holds no
 /// reference to the directory: under another one the number is another directory's, and the answer ESTALE.
-pub(crate) fn read_entries(
+pub fn read_entries(
     store: &Store,
     ino: Ino,
     generation: Option<u32>,

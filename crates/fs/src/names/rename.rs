@@ -5,15 +5,6 @@ use crate::names::link::LINK_MAX;
 use crate::names::lookup::{check_name, find};
 use crate::names::unlink::{InodeList, check_removable, drop_link};
 use crate::removal::orphans::help_reclaim;
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::staged::Staged;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::{load, load_directory, log_slot, wall_now};
-use crate::store::operation::need::{Attempt, Need};
-use crate::store::operation::op::Op;
-use crate::store::store::Store;
-use crate::store::types::Wait;
-use crate::store::types::inode::Inode;
 use crate::write_back::steps::write_back_noted;
 use std::cell::Cell;
 use terrace_catalog::dentry;
@@ -21,6 +12,15 @@ use terrace_catalog::dentry::Dentry;
 use terrace_format::address::ROOT_INO;
 use terrace_format::{Corrupt, Ino};
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::staged::Staged;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load, load_directory, log_slot, wall_now};
+use terrace_store::operation::need::{Attempt, Need};
+use terrace_store::operation::op::Op;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
+use terrace_store::types::inode::Inode;
 
 /// A rename's arguments.
 #[derive(Clone, Copy)]
@@ -59,7 +59,7 @@ fn is_ancestor<E>(
 /// # Errors
 /// `WouldBlock` when content has to be written back and the caller may not wait;
 /// ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL (a directory into itself), EMLINK, ENOSPC, EIO.
-pub(crate) fn rename(
+pub fn rename(
     store: &Store,
     parent: Ino,
     name: &[u8],

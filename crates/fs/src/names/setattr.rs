@@ -1,33 +1,31 @@
 //! Attributes: chmod, chown with set-id rules, utimensat, truncate.
 
 use crate::content::truncate::truncate;
-use crate::store::attempt::run::run_attempts;
-use crate::store::change::dirty::settle;
-use crate::store::change::staged::{Staged, kill_set_id};
-use crate::store::error::FsResult;
-use crate::store::inode::attributes::try_getattr;
-use crate::store::inode::capability::expect_no_capability;
-use crate::store::inode::slot::{load, log_slot, wall_now};
-use crate::store::operation::op::Op;
-use crate::store::operation::progress::{Progress, all_turns};
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{Attributes, SetAttributes, SetTime, Wait};
 use terrace_format::Ino;
+use terrace_store::attempt::run::run_attempts;
+use terrace_store::change::dirty::settle;
+use terrace_store::change::staged::{Staged, kill_set_id};
+use terrace_store::error::FsResult;
+use terrace_store::inode::attributes::try_getattr;
+use terrace_store::inode::capability::expect_no_capability;
+use terrace_store::inode::slot::{load, log_slot, wall_now};
+use terrace_store::operation::op::Op;
+use terrace_store::operation::progress::{Progress, all_turns};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{Attributes, SetAttributes, SetTime, Wait};
 
-impl SetAttributes {
-    /// Whether set-id bits and capabilities go.
-    fn takes_privileges(&self, inode: &Inode) -> bool {
-        let chown = self.uid.is_some() || self.gid.is_some();
-        (chown || self.kill_set_id) && !inode.slot.is_directory()
-    }
+/// Whether set-id bits and capabilities go.
+fn takes_privileges(change: &SetAttributes, inode: &Inode) -> bool {
+    let chown = change.uid.is_some() || change.gid.is_some();
+    (chown || change.kill_set_id) && !inode.slot.is_directory()
 }
 
 /// Changes attributes; a size first, in a transaction of its own, the rest in one.
 ///
 /// # Errors
 /// EFBIG, EISDIR, EINVAL, ENOSPC when extending, EIO.
-pub(crate) fn setattr(store: &Store, ino: Ino, change: &SetAttributes, wait: Wait) -> FsResult<Attributes> {
+pub fn setattr(store: &Store, ino: Ino, change: &SetAttributes, wait: Wait) -> FsResult<Attributes> {
     all_turns(|progress| setattr_turn(store, ino, change, progress, wait))
 }
 
@@ -35,7 +33,7 @@ pub(crate) fn setattr(store: &Store, ino: Ino, change: &SetAttributes, wait: Wai
 ///
 /// # Errors
 /// As [`setattr`]; `Unfinished`.
-pub(crate) fn setattr_turn(
+pub fn setattr_turn(
     store: &Store,
     ino: Ino,
     change: &SetAttributes,
@@ -53,7 +51,7 @@ pub(crate) fn setattr_turn(
     run_attempts(store, &mut op, 256, |reservation, _op| {
         let _guard = store.inodes.locks().write(ino);
         let inode = load(store, ino)?;
-        if rest.takes_privileges(&inode) {
+        if takes_privileges(&rest, &inode) {
             expect_no_capability(store, &inode)?;
         }
         let slot = changed(store, &inode, &rest);
@@ -71,7 +69,7 @@ pub(crate) fn setattr_turn(
 ///
 /// # Errors
 /// ESTALE, EIO.
-pub(crate) fn lose_set_id(store: &Store, ino: Ino, in_group: bool, wait: Wait) -> FsResult<()> {
+pub fn lose_set_id(store: &Store, ino: Ino, in_group: bool, wait: Wait) -> FsResult<()> {
     let mut op = Op::reclaiming(wait);
     run_attempts(store, &mut op, 256, |reservation, _op| {
         let _guard = store.inodes.locks().write(ino);
@@ -105,7 +103,7 @@ fn changed(store: &Store, inode: &Inode, change: &SetAttributes) -> terrace_form
     if let Some(gid) = change.gid {
         slot.gid = gid.into();
     }
-    if change.takes_privileges(inode) {
+    if takes_privileges(change, inode) {
         kill_set_id(&mut slot);
     }
     if let Some(mode) = change.mode {

@@ -1,19 +1,19 @@
 //! TODO header of names/symlink.rs
 
 use crate::content::access_time::{atime_due, touch_atime};
-use crate::store::attempt::with_pages::reading;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::attributes::symlink_target;
-use crate::store::inode::slot::load_to_read;
-use crate::store::store::Store;
-use crate::store::types::Wait;
 use terrace_format::Ino;
+use terrace_store::attempt::with_pages::reading;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::attributes::symlink_target;
+use terrace_store::inode::slot::load_to_read;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
 
 /// Target of a symbolic link.
 ///
 /// # Errors
 /// EINVAL for other inodes, EIO.
-pub(crate) fn readlink(store: &Store, ino: Ino) -> FsResult<Vec<u8>> {
+pub fn readlink(store: &Store, ino: Ino) -> FsResult<Vec<u8>> {
     try_readlink(store, ino, Wait::Allowed)
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn readlink(store: &Store, ino: Ino) -> FsResult<Vec<u8>> {
 ///
 /// # Errors
 /// As [`readlink`]; `WouldBlock`.
-pub(crate) fn try_readlink(store: &Store, ino: Ino, wait: Wait) -> FsResult<Vec<u8>> {
+pub fn try_readlink(store: &Store, ino: Ino, wait: Wait) -> FsResult<Vec<u8>> {
     let (target, atime_due) = reading(store, wait, || {
         let _guard = store.inodes.locks().read(ino);
         let inode = load_to_read(store, ino)?;

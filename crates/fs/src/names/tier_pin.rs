@@ -9,16 +9,6 @@
 //! that a pin is never a reason for ENOSPC (I9).
 //! Pinned to a lower tier: writes go to PM as others do, and are moved to that tier soon (`migration/sweep.rs`).
 
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::staged::Staged;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::{load, log_slot};
-use crate::store::inode::tier_pin::{PIN, SWEPT, are_pins_below};
-use crate::store::operation::need::{Attempt, Fail, Need};
-use crate::store::operation::op::Op;
-use crate::store::parts::inodes::tier_pins::SOME;
-use crate::store::store::Store;
-use crate::store::types::Wait;
 use terrace_catalog::xattr;
 use terrace_catalog::xattr::SetMode;
 use terrace_catalog::{Edit, ShardsWrite};
@@ -26,6 +16,16 @@ use terrace_format::Ino;
 use terrace_format::address::ROOT_INO;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_runtime::sync::atomic::Ordering;
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::staged::Staged;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load, log_slot};
+use terrace_store::inode::tier_pin::{PIN, SWEPT, are_pins_below};
+use terrace_store::operation::need::{Attempt, Fail, Need};
+use terrace_store::operation::op::Op;
+use terrace_store::parts::inodes::tier_pins::SOME;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
 
 /// Adds a pin to the transaction that makes an inode. The caller holds the shard of its number.
 pub(crate) fn stage_pin(
@@ -50,7 +50,7 @@ pub(crate) fn pin_puts(ino: Ino) -> Vec<(terrace_format::keys::Key, usize)> {
 ///
 /// # Errors
 /// ESTALE, EROFS, ENOSPC, EIO.
-pub(crate) fn set_pin(store: &Store, ino: Ino, generation: u32, tier: Option<u8>) -> FsResult<()> {
+pub fn set_pin(store: &Store, ino: Ino, generation: u32, tier: Option<u8>) -> FsResult<()> {
     if tier.is_some_and(|tier| tier > 0) {
         note_pins_below(store)?;
     }

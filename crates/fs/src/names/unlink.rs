@@ -4,29 +4,29 @@ use crate::names::directory_change::stage_directory_change;
 use crate::names::lookup::{check_name, find};
 use crate::removal::log_freed::log_freed_slot;
 use crate::removal::orphans::{help_reclaim, is_bare};
-use crate::store::attempt::run::run_attempts;
-use crate::store::change::dirty::forget_dirty;
-use crate::store::change::staged::Staged;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::numbers::{begin_free, end_free};
-use crate::store::inode::orphan_list::{link_orphan, lock_orphans};
-use crate::store::inode::slot::{load, load_directory, log_slot, wall_now};
-use crate::store::operation::need::{Attempt, Need};
-use crate::store::operation::op::{Op, SMALL_RECORD};
-use crate::store::parts::inodes::removal_queue::Job;
-use crate::store::store::Store;
-use crate::store::types::Wait;
-use crate::store::types::inode::Inode;
 use smallvec::SmallVec;
 use terrace_catalog::dentry;
 use terrace_format::inode::flag;
 use terrace_format::{Corrupt, Ino};
+use terrace_store::attempt::run::run_attempts;
+use terrace_store::change::dirty::forget_dirty;
+use terrace_store::change::staged::Staged;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::numbers::{begin_free, end_free};
+use terrace_store::inode::orphan_list::{link_orphan, lock_orphans};
+use terrace_store::inode::slot::{load, load_directory, log_slot, wall_now};
+use terrace_store::operation::need::{Attempt, Need};
+use terrace_store::operation::op::{Op, SMALL_RECORD};
+use terrace_store::parts::inodes::removal_queue::Job;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
+use terrace_store::types::inode::Inode;
 
 /// Removes a name of anything but a directory.
 ///
 /// # Errors
 /// ENOENT, EISDIR, EIO. Never ENOSPC.
-pub(crate) fn unlink(store: &Store, parent: Ino, name: &[u8], wait: Wait) -> FsResult<()> {
+pub fn unlink(store: &Store, parent: Ino, name: &[u8], wait: Wait) -> FsResult<()> {
     remove_name(store, parent, name, false, wait)
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn unlink(store: &Store, parent: Ino, name: &[u8], wait: Wait) -> FsR
 ///
 /// # Errors
 /// ENOENT, ENOTDIR, ENOTEMPTY, EIO.
-pub(crate) fn rmdir(store: &Store, parent: Ino, name: &[u8], wait: Wait) -> FsResult<()> {
+pub fn rmdir(store: &Store, parent: Ino, name: &[u8], wait: Wait) -> FsResult<()> {
     remove_name(store, parent, name, true, wait)
 }
 
@@ -122,4 +122,4 @@ pub(crate) fn check_removable(inode: &Inode, as_directory: bool) -> FsResult<()>
 }
 
 /// Inodes of one operation, for locking.
-pub(crate) type InodeList = SmallVec<[Ino; 4]>;
+pub type InodeList = SmallVec<[Ino; 4]>;

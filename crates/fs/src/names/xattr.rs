@@ -1,24 +1,24 @@
 //! Extended attributes. Namespaces user, trusted and security are stored; the kernel checks who may.
 //! POSIX ACLs (system.*) are not there yet and answer EOPNOTSUPP.
 
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::attempt::with_pages::reading;
-use crate::store::change::staged::Staged;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::capability::CAPABILITY;
-use crate::store::inode::slot::{load, load_to_read, log_slot, wall_now};
-use crate::store::inode::tier_pin::OWN_NAMESPACE;
-use crate::store::operation::need::{Attempt, Fail, Need};
-use crate::store::operation::op::Op;
-use crate::store::operation::progress::{Progress, TURN_ENTRIES, all_turns};
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{Wait, XattrMode};
 use terrace_catalog::Reader;
 use terrace_catalog::xattr;
 use terrace_catalog::xattr::SetMode;
 use terrace_format::Ino;
 use terrace_format::inode::flag;
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::attempt::with_pages::reading;
+use terrace_store::change::staged::Staged;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::capability::CAPABILITY;
+use terrace_store::inode::slot::{load, load_to_read, log_slot, wall_now};
+use terrace_store::inode::tier_pin::OWN_NAMESPACE;
+use terrace_store::operation::need::{Attempt, Fail, Need};
+use terrace_store::operation::op::Op;
+use terrace_store::operation::progress::{Progress, TURN_ENTRIES, all_turns};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{Wait, XattrMode};
 
 /// Longest name with its namespace.
 const NAME_MAX: usize = 255;
@@ -58,7 +58,7 @@ fn xattr_limit(store: &Store) -> usize {
 ///
 /// # Errors
 /// ENODATA, EOPNOTSUPP for other namespaces, EIO.
-pub(crate) fn getxattr(store: &Store, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+pub fn getxattr(store: &Store, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
     try_getxattr(store, ino, name, Wait::Allowed)
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn getxattr(store: &Store, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>
 ///
 /// # Errors
 /// As [`getxattr`]; `WouldBlock`.
-pub(crate) fn try_getxattr(store: &Store, ino: Ino, name: &[u8], wait: Wait) -> FsResult<Vec<u8>> {
+pub fn try_getxattr(store: &Store, ino: Ino, name: &[u8], wait: Wait) -> FsResult<Vec<u8>> {
     check(name)?;
     reading(store, wait, || {
         let _guard = store.inodes.locks().read(ino);
@@ -83,7 +83,7 @@ pub(crate) fn try_getxattr(store: &Store, ino: Ino, name: &[u8], wait: Wait) -> 
 ///
 /// # Errors
 /// EIO.
-pub(crate) fn listxattr(store: &Store, ino: Ino) -> FsResult<Vec<u8>> {
+pub fn listxattr(store: &Store, ino: Ino) -> FsResult<Vec<u8>> {
     all_turns(|progress| listxattr_turn(store, ino, progress, Wait::Allowed))
 }
 
@@ -92,12 +92,7 @@ pub(crate) fn listxattr(store: &Store, ino: Ino) -> FsResult<Vec<u8>> {
 ///
 /// # Errors
 /// As [`listxattr`]; `WouldBlock`, `Unfinished`.
-pub(crate) fn listxattr_turn(
-    store: &Store,
-    ino: Ino,
-    progress: &mut Progress,
-    wait: Wait,
-) -> FsResult<Vec<u8>> {
+pub fn listxattr_turn(store: &Store, ino: Ino, progress: &mut Progress, wait: Wait) -> FsResult<Vec<u8>> {
     let names = &mut progress.names;
     let ended = reading(store, wait, || {
         let _guard = store.inodes.locks().read(ino);
@@ -136,7 +131,7 @@ fn name_bytes(store: &Store, inode: &Inode, reader: Reader<'_>) -> FsResult<usiz
 /// # Errors
 /// EEXIST, ENODATA by mode; ERANGE, E2BIG as ENOSPC beyond what one transaction holds; ENOSPC, also when all names
 /// together would be longer than a list of them may be (64 KiB); EIO.
-pub(crate) fn setxattr(
+pub fn setxattr(
     store: &Store,
     ino: Ino,
     name: &[u8],
@@ -179,7 +174,7 @@ pub(crate) fn setxattr(
 ///
 /// # Errors
 /// ENODATA; EIO.
-pub(crate) fn removexattr(store: &Store, ino: Ino, name: &[u8], wait: Wait) -> FsResult<()> {
+pub fn removexattr(store: &Store, ino: Ino, name: &[u8], wait: Wait) -> FsResult<()> {
     check(name)?;
     let mut op = Op::reclaiming(wait);
     change_xattrs(store, &mut op, ino, |staged, shards, inode| {
@@ -192,7 +187,7 @@ pub(crate) fn removexattr(store: &Store, ino: Ino, name: &[u8], wait: Wait) -> F
 }
 
 /// Removes a file's capabilities, if it still has some.
-pub(crate) fn remove_capability(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
+pub fn remove_capability(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     match removexattr(store, ino, CAPABILITY, wait) {
         Err(FsError::NoAttribute) => Ok(()),
         removed => removed,

@@ -1,9 +1,9 @@
 //! TODO header of removal/log_freed.rs
 
-use crate::store::change::staged::Staged;
-use crate::store::inode::slot::log_whole_slot;
-use crate::store::types::inode::Inode;
 use terrace_format::inode::InodeSlot;
+use terrace_store::change::staged::Staged;
+use terrace_store::inode::slot::log_whole_slot;
+use terrace_store::types::inode::Inode;
 
 /// Logs a slot as free: all zeros but the generation, which rises.
 pub(crate) fn log_freed_slot(staged: &mut Staged<'_>, inode: &Inode) {

@@ -7,27 +7,27 @@
 
 use crate::content::intents::clear_intent;
 use crate::removal::log_freed::log_freed_slot;
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::dirty::forget_dirty;
-use crate::store::change::prune::stage_prune;
-use crate::store::change::removal::{lock_piece, next_piece, stage_piece};
-use crate::store::change::staged::Staged;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::numbers::{begin_free, end_free, scan_inode_page};
-use crate::store::inode::orphan_list::{lock_orphans, orphans_of, unlink_orphan};
-use crate::store::inode::slot::{load_any, log_slot};
-use crate::store::operation::need::Attempt;
-use crate::store::operation::op::Op;
-use crate::store::parts::inodes::removal_queue::{Job, Task};
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{WHOLE_FILE, Wait};
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::Kind;
 use terrace_format::{Ino, PmOffset};
 use terrace_runtime::{Next, Step, interleave};
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::dirty::forget_dirty;
+use terrace_store::change::prune::stage_prune;
+use terrace_store::change::removal::{lock_piece, next_piece, stage_piece};
+use terrace_store::change::staged::Staged;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::numbers::{begin_free, end_free, scan_inode_page};
+use terrace_store::inode::orphan_list::{lock_orphans, orphans_of, unlink_orphan};
+use terrace_store::inode::slot::{load_any, log_slot};
+use terrace_store::operation::need::Attempt;
+use terrace_store::operation::op::Op;
+use terrace_store::parts::inodes::removal_queue::{Job, Task};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{WHOLE_FILE, Wait};
 
 /// Keys of an orphan removed in one transaction.
 const KEYS_PER_PIECE: usize = 2;
@@ -81,7 +81,7 @@ fn reclaim_task(store: &Store, task: Task, wait: Wait, now_ns: u64) {
 ///
 /// # Errors
 /// `WouldBlock`.
-pub(crate) fn reclaim_for_space(store: &Store, seen: u64, wait: Wait) -> FsResult<bool> {
+pub fn reclaim_for_space(store: &Store, seen: u64, wait: Wait) -> FsResult<bool> {
     if store.mode.read_only || store.persistent.wal().is_stopped() {
         return Ok(false);
     }
@@ -220,12 +220,13 @@ pub(crate) fn is_bare(_store: &Store, slot: &InodeSlot) -> bool {
 const PREPARE_BYTES: u64 = 8 << 20;
 
 /// Background: populates the mapping of PM, so that writes meet no page fault. Once after mount.
-pub(crate) struct PrepareStep {
+pub struct PrepareStep {
     store: Arc<Store>,
     next: PmOffset,
 }
 
 impl PrepareStep {
+    /// The step.
     pub fn new(store: &Arc<Store>) -> PrepareStep {
         PrepareStep { store: Arc::clone(store), next: PmOffset(0) }
     }
@@ -251,7 +252,7 @@ impl Step for PrepareStep {
 const SCAN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Background: one bounded piece of reclaiming or scanning per step.
-pub(crate) struct ReclaimStep {
+pub struct ReclaimStep {
     store: Arc<Store>,
     scanned: bool,
     scan_not_before_ns: u64,
@@ -259,6 +260,7 @@ pub(crate) struct ReclaimStep {
 }
 
 impl ReclaimStep {
+    /// The step.
     pub fn new(store: &Arc<Store>) -> ReclaimStep {
         let store = Arc::clone(store);
         ReclaimStep { store, scanned: false, scan_not_before_ns: 0, cover_not_before_ns: 0 }
@@ -268,7 +270,7 @@ impl ReclaimStep {
     fn scan(&mut self) -> FsResult<bool> {
         let store = &self.store;
         let more_table = store.persistent.blocks().scan_step()?;
-        let more_inodes = scan_inode_page(&store, &mut store.inodes.numbers().lock())?;
+        let more_inodes = scan_inode_page(store, &mut store.inodes.numbers().lock())?;
         let more_chunks = store.devices.space().load_step()?;
         self.scanned = !(more_table || more_inodes || more_chunks);
         Ok(!self.scanned)
@@ -337,11 +339,12 @@ impl Step for ReclaimStep {
 const HANDED_CHECK: Duration = Duration::from_secs(10);
 
 /// Background: the jobs of the reclaimer that wait for a device or for room in PM, one per step.
-pub(crate) struct WaitingStep {
+pub struct WaitingStep {
     store: Arc<Store>,
 }
 
 impl WaitingStep {
+    /// The step.
     pub fn new(store: &Arc<Store>) -> WaitingStep {
         WaitingStep { store: Arc::clone(store) }
     }

@@ -1,21 +1,21 @@
 //! Write-back of whole files, for fsync, sync and unmount: what was dirty when it was asked for, then the size.
 
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::dirty::settle;
-use crate::store::change::staged::Staged;
-use crate::store::change::tail::stage_raised;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::{load, log_slot};
-use crate::store::moving::errors::demoting;
-use crate::store::operation::op::Op;
-use crate::store::store::Store;
-use crate::store::types::Wait;
 use crate::write_back::group::write_back_blocks;
 use crate::write_back::into_pm::absorb;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_runtime::interleave;
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::dirty::settle;
+use terrace_store::change::staged::Staged;
+use terrace_store::change::tail::stage_raised;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load, log_slot};
+use terrace_store::moving::errors::demoting;
+use terrace_store::operation::op::Op;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
 use terrace_wal::Error;
 
 /// Rounds in which nothing could be installed before others' copies are not waited for any more.
@@ -165,7 +165,7 @@ fn short_of(store: &Store, ino: Ino, size: u64) -> FsResult<Option<u64>> {
 }
 
 /// Puts the dirty pages of a file into PM, in the order of its blocks: for what no lower tier takes.
-pub(crate) fn keep_in_pm(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
+pub fn keep_in_pm(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     absorb(
         store,
         ino,

@@ -7,26 +7,6 @@
 //! Blocks behind the durable end are installed in their order, so that a crash leaves the file shorter and never with a
 //! hole. Any number of write-backs of one file may be under way: what the commit checks is enough for that.
 
-use crate::store::attempt::run::{large_record, run_attempts};
-use crate::store::change::dirty::settle;
-use crate::store::change::prune::stage_prune;
-use crate::store::change::shards::{lock_shards, stage_device_free};
-use crate::store::change::staged::Staged;
-use crate::store::change::tail::stage_raised;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::{check_owner, load, log_slot};
-use crate::store::inode::tier_pin::pin_of;
-use crate::store::lookup::cold_extents::cold_extents;
-use crate::store::lookup::intents::refuse_intents;
-use crate::store::moving::destination::{Destination, choices_for};
-use crate::store::moving::device_run::{Part, avoid_failed, summaries};
-use crate::store::moving::errors::{demoting, install_limit};
-use crate::store::moving::outbox::send_parts;
-use crate::store::operation::need::Attempt;
-use crate::store::operation::op::Op;
-use crate::store::store::Store;
-use crate::store::types::BlockRange;
-use crate::store::types::inode::Inode;
 use smallvec::SmallVec;
 use terrace_cache::{DirtyPage, Installed};
 use terrace_catalog::{DeviceRun, chunks, cold_map};
@@ -38,6 +18,26 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino, TierId};
 use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::{interleave, pause};
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::dirty::settle;
+use terrace_store::change::prune::stage_prune;
+use terrace_store::change::shards::{lock_shards, stage_device_free};
+use terrace_store::change::staged::Staged;
+use terrace_store::change::tail::stage_raised;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{check_owner, load, log_slot};
+use terrace_store::inode::tier_pin::pin_of;
+use terrace_store::lookup::cold_extents::cold_extents;
+use terrace_store::lookup::intents::refuse_intents;
+use terrace_store::moving::destination::{Destination, choices_for};
+use terrace_store::moving::device_run::{Part, avoid_failed, summaries};
+use terrace_store::moving::errors::{demoting, install_limit};
+use terrace_store::moving::outbox::send_parts;
+use terrace_store::operation::need::Attempt;
+use terrace_store::operation::op::Op;
+use terrace_store::store::Store;
+use terrace_store::types::BlockRange;
+use terrace_store::types::inode::Inode;
 use terrace_wal::{Error, NoSpace, Reservation};
 
 /// Dirty pages of one file, as they were when they were looked at.
@@ -67,7 +67,7 @@ struct Placed {
 
 /// What a round of write-back did.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
+pub struct Written {
     /// The blocks whose content then is durable, ascending.
     pub blocks: Vec<FileBlock>,
     /// Pages that others write back at this moment.
@@ -141,7 +141,7 @@ fn look_at_dirty<'s>(
         Ok(Some(tier)) if tier > 0 => Destination::Rather(TierId(tier)),
         _ => Destination::Any,
     };
-    let mut group = Group { store: store, ino, generation, size: inode.size(), to, pages: Vec::new() };
+    let mut group = Group { store, ino, generation, size: inode.size(), to, pages: Vec::new() };
     let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
     let is_held = store.dram.write_back().is_one_late(store.clock.monotonic_ns());
     for block in blocks {
@@ -333,6 +333,7 @@ fn install_first_written(
     Ok((skipped, part.len()))
 }
 
+#[allow(clippy::too_many_arguments)] // one step, split off for its length
 fn commit_written<'a>(
     store: &'a Store,
     reservation: Reservation<'_>,

@@ -5,26 +5,26 @@
 //! and never with a hole (C28): behind the durable end with all that was dirtied before them since they were named. A
 //! page that was dropped meanwhile is passed over.
 
-use crate::store::attempt::run::run_attempts;
-use crate::store::change::dirty::placed;
-use crate::store::change::finish::settle_absorbed;
-use crate::store::change::merge::merge_dirty;
-use crate::store::change::staged::{Staged, atomic_blocks, record_of};
-use crate::store::change::tail::stage_raised;
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::{load, log_slot};
-use crate::store::lookup::intents::refuse_intents;
-use crate::store::operation::need::{Attempt, Need};
-use crate::store::operation::op::{Op, SMALL_RECORD};
-use crate::store::store::Store;
-use crate::store::types::inode::Inode;
-use crate::store::types::{BlockRange, Wait};
 use smallvec::SmallVec;
 use terrace_blocks::Claim;
 use terrace_cache::DirtyPage;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
 use terrace_runtime::interleave;
+use terrace_store::attempt::run::run_attempts;
+use terrace_store::change::dirty::placed;
+use terrace_store::change::finish::settle_absorbed;
+use terrace_store::change::merge::merge_dirty;
+use terrace_store::change::staged::{Staged, atomic_blocks, record_of};
+use terrace_store::change::tail::stage_raised;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load, log_slot};
+use terrace_store::lookup::intents::refuse_intents;
+use terrace_store::operation::need::{Attempt, Need};
+use terrace_store::operation::op::{Op, SMALL_RECORD};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{BlockRange, Wait};
 use terrace_wal::{Error, NoSpace};
 
 /// New data up to so many blocks is named by checksum in the record.
@@ -34,7 +34,7 @@ const CHECKED_BLOCKS: usize = 2;
 ///
 /// # Errors
 /// ENOSPC; EIO; `WouldBlock`. Those before the failure are in PM.
-pub(crate) fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<()> {
+pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<()> {
     let mut rest = blocks;
     while !rest.is_empty() {
         let most = rest.len().min(atomic_blocks(store) as usize);

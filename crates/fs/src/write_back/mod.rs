@@ -1,8 +1,6 @@
 //! Dirty pages on their way to a lower tier, or into PM.
 
-pub(crate) mod file;
-pub(crate) mod group;
-pub(crate) mod into_pm;
-pub(crate) mod steps;
-#[cfg(test)]
-mod tests;
+pub mod file;
+pub mod group;
+pub mod into_pm;
+pub mod steps;

@@ -3,11 +3,6 @@
 //!
 //! One thread does that. While a device holds it, the next one goes on with what other devices take, and so on ([`STEPS`]).
 
-use crate::store::error::{FsError, FsResult};
-use crate::store::inode::slot::load;
-use crate::store::parts::dram::write_back::DirtyRoom;
-use crate::store::store::Store;
-use crate::store::types::Wait;
 use crate::write_back::file::{blocks_with, raise_durable, write_back_file};
 use crate::write_back::group::write_back_blocks;
 use std::sync::{Arc, Weak};
@@ -15,6 +10,11 @@ use std::time::Duration;
 use terrace_format::{FileBlock, Ino};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step, interleave};
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::load;
+use terrace_store::parts::dram::write_back::DirtyRoom;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
 use terrace_wal::{Error, NoSpace};
 
 /// How often old pages are looked for.
@@ -68,7 +68,7 @@ fn generation_of(store: &Store, ino: Ino) -> Option<u32> {
 }
 
 /// Writes a file back and notes what became of it.
-pub(crate) fn write_back_noted(store: &Store, ino: Ino) -> FsResult<()> {
+pub fn write_back_noted(store: &Store, ino: Ino) -> FsResult<()> {
     let generation = generation_of(store, ino);
     let result = match write_back_file(store, ino) {
         // It was removed meanwhile: nothing of it is to be durable.
@@ -196,7 +196,7 @@ pub(crate) fn wait_for_dirty_room(store: &Store, pages: u64, wait: Wait) -> FsRe
 }
 
 /// Background: one group per step.
-pub(crate) struct WriteBackStep {
+pub struct WriteBackStep {
     store: Weak<Store>,
     /// Below [`STEPS`].
     number: usize,
@@ -204,6 +204,7 @@ pub(crate) struct WriteBackStep {
 }
 
 impl WriteBackStep {
+    /// The step of one thread.
     pub fn new(store: &Arc<Store>, number: usize) -> WriteBackStep {
         WriteBackStep { store: Arc::downgrade(store), number, next_look_ns: 0 }
     }
