@@ -1,4 +1,4 @@
-//! Faults that damaged pools brought to light (crates/fs/tests/damaged), each with what broke.
+//! Faults that damaged pools brought to light (crates/engine/tests/damaged), each with what broke.
 
 mod common;
 
