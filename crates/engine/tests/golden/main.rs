@@ -135,7 +135,8 @@ fn write_images() -> Outcome {
         }
         let pool = recipe()?;
         let (pm, device) = (pool.pm.visible_image().to_vec(), pool.device.visible_image().to_bytes());
-        let sentence = format!("Format version {FORMAT_VERSION}, by crates/engine/tests/golden/make.rs. {what}");
+        let sentence =
+            format!("Format version {FORMAT_VERSION}, by crates/engine/tests/golden/make.rs. {what}");
         let image = text::encode(&sentence, &[("pm", &pm), ("device", &device)]);
         write(place.join(format!("{name}.tree")), listing(&mount(&expand(&image)?))?)?;
         write(place.join(format!("{name}.txt")), image)?;
