@@ -1,4 +1,6 @@
-//! TODO header of engine/background.rs
+//! All background steps of a mount, in one list, and the threads that drive them.
+//!
+//! A simulator drives the same steps by hand ([`run_background`]).
 
 use crate::engine::Engine;
 use crate::memory::MemoryStep;

@@ -1,4 +1,4 @@
-//! TODO header of engine/options.rs
+//! The media of a pool and the options of a mount.
 
 use crate::memory::MemorySource;
 use std::sync::Arc;

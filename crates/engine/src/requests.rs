@@ -1,4 +1,4 @@
-//! TODO header of engine/requests.rs
+//! Entry points for moves that users ask for, and the step that works them off.
 
 use crate::engine::Engine;
 use std::sync::{Arc, Weak};

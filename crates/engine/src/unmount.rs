@@ -1,4 +1,4 @@
-//! TODO header of engine/unmount.rs
+//! Unmount: dirty pages go below or into PM, the last checkpoint is written, the pool is marked clean.
 
 use crate::background::meet_all_pages;
 use crate::engine::Engine;

@@ -1,4 +1,4 @@
-//! TODO header of migration/clock.rs
+//! The coarse clock, by which blocks and files get colder.
 
 use crate::pace::POLL;
 use std::sync::{Arc, Weak};

@@ -1,4 +1,4 @@
-//! TODO header of migration/metadata.rs
+//! Demotion of metadata pages: when, how many, and which ones, by a clock hand over PM.
 
 use crate::migration::Migration;
 use crate::planner::note_stuck;

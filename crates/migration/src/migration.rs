@@ -1,4 +1,4 @@
-//! TODO header of migration/migration.rs
+//! State of migration.
 
 use crate::demote::queue::VictimQueue;
 use crate::pace::Pace;

@@ -1,4 +1,4 @@
-//! TODO header of migration/pace.rs
+//! The pace at which PM fills, and the view that the policy gets of PM.
 
 use crate::migration::Migration;
 use std::time::Duration;

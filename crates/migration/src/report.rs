@@ -1,4 +1,4 @@
-//! TODO header of migration/report.rs
+//! Migration in numbers, for status and iostat.
 
 use crate::migration::Migration;
 use serde::Serialize;

@@ -1,4 +1,6 @@
-//! TODO header of migration/space.rs
+//! PM blocks for an operation that found none: checkpoint, demotion, metadata, removal, shadowed places.
+//!
+//! Called without locks. Every round frees blocks, waits for others that do, or counts towards giving up.
 
 use crate::demote::victims::{demotion_blocks, give_back_victims};
 use crate::metadata::lower_metadata;

@@ -1,4 +1,4 @@
-//! TODO header of migration/worker.rs
+//! The step of a migration worker: promotion, demotion, metadata, in this order.
 
 use crate::demote::kept::{rest_for_pins, rests_for_pins};
 use crate::metadata::lower_some;

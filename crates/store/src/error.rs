@@ -60,7 +60,7 @@ pub enum FsError {
     /// Would wait, and the caller said not to.
     #[error("would wait for a lower tier or for space")]
     WouldBlock,
-    /// A turn of a long request is over, and more of it is left: its caller asks again with the same [`crate::Progress`].
+    /// A turn of a long request is over, and more of it is left: its caller asks again with the same [`Progress`](crate::operation::progress::Progress).
     #[error("not finished: asked again")]
     Unfinished,
     /// The mount ends, and with it what may take long.

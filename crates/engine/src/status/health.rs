@@ -1,4 +1,4 @@
-//! TODO header of engine/status/health.rs
+//! Health of PM in words.
 
 use crate::engine::Engine;
 

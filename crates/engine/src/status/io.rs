@@ -1,4 +1,4 @@
-//! TODO header of engine/status/io.rs
+//! Counts of I/O by tier (`terrace iostat`).
 
 use crate::engine::Engine;
 use crate::status::tiers::tier_status;

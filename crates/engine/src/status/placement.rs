@@ -1,4 +1,4 @@
-//! TODO header of engine/status/placement.rs
+//! Status of the predictors: parameters, and predictions beside outcomes.
 
 use crate::engine::Engine;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! TODO header of engine/status/predictions.rs
+//! What the predictors say of one file (`terrace where`).
 
 use crate::engine::Engine;
 use terrace_placement::temperature;

@@ -1,4 +1,4 @@
-//! TODO header of engine/status/space.rs
+//! Free and used space (statfs).
 
 use crate::engine::Engine;
 use crate::status::tiers::free_on_host;

@@ -1,4 +1,4 @@
-//! TODO header of engine/status/tiers.rs
+//! Status of each tier and each of its devices.
 
 use crate::engine::Engine;
 use crate::status::health::{health, pm_trouble};

@@ -1,4 +1,4 @@
-//! TODO header of engine/status/whereabouts.rs
+//! Where the bytes of a file are (`terrace where`).
 
 use crate::engine::Engine;
 use crate::status::predictions::predictions;

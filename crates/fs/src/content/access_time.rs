@@ -1,4 +1,4 @@
-//! TODO header of content/access_time.rs
+//! Access times: recorded when the mount's rule says that they are due.
 
 use terrace_format::Ino;
 use terrace_store::error::FsResult;

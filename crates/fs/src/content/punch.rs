@@ -1,4 +1,4 @@
-//! TODO header of content/punch.rs
+//! Holes: a range is removed in one transaction, or by an intent (T7).
 
 use crate::content::intents::drain_intents;
 use crate::content::truncate::remove_range;

@@ -1,4 +1,6 @@
-//! TODO header of content/seek.rs
+//! SEEK_DATA and SEEK_HOLE.
+//!
+//! A turn looks at a bounded number of mappings and extents under the shared inode lock.
 
 use terrace_catalog::cold_map;
 use terrace_format::inode::flag;

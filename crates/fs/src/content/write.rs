@@ -1,4 +1,7 @@
-//! TODO header of content/write.rs
+//! Writes: the ladder from a write's home to the writer that serves it.
+//!
+//! `steering::choose_home` has the conditions in order. A writer that meets dirty bytes before the write, or a full tier,
+//! hands back here.
 
 use crate::content::fallocate::extend;
 use crate::content::write_dram::write_buffered;

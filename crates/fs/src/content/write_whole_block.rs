@@ -1,6 +1,6 @@
 //! The short way of the commonest write: one whole block, placed in PM, nothing in the way.
 //!
-//! The same transaction as the general way in write.rs makes, arranged for the processor: it is made before the
+//! The same transaction as the general way in write_pm.rs makes, arranged for the processor: it is made before the
 //! data is streamed, and between the stream and the fence there is no lock and no locked instruction, because
 //! each would wait for the stream; so data and record are on their way together.
 

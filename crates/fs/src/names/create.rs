@@ -1,4 +1,4 @@
-//! TODO header of names/create.rs
+//! New files, directories, symbolic links: name, inode and parent in one transaction.
 
 use crate::names::directory_change::stage_directory_change;
 use crate::names::link::LINK_MAX;

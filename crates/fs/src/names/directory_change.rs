@@ -1,4 +1,4 @@
-//! TODO header of names/directory_change.rs
+//! Size, link count and times of a directory whose entries change.
 
 use terrace_store::change::staged::Staged;
 use terrace_store::inode::slot::{log_slot, wall_now};

@@ -1,4 +1,4 @@
-//! TODO header of names/link.rs
+//! Hard links.
 
 use crate::names::directory_change::stage_directory_change;
 use crate::names::lookup::check_name;

@@ -1,4 +1,4 @@
-//! TODO header of names/lookup.rs
+//! Look-ups of names, and references of the kernel that they leave.
 
 use crate::removal::orphans::help_reclaim;
 use terrace_catalog::dentry;

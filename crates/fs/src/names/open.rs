@@ -1,4 +1,4 @@
-//! TODO header of names/open.rs
+//! Open and release of files: references, the open mode, pages that the kernel is to drop.
 
 use crate::names::lookup::queue_if_orphan;
 use crate::names::setattr::setattr;

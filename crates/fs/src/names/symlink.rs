@@ -1,4 +1,4 @@
-//! TODO header of names/symlink.rs
+//! Reading symbolic links.
 
 use crate::content::access_time::{atime_due, touch_atime};
 use terrace_format::Ino;

@@ -1,4 +1,4 @@
-//! TODO header of names/unlink.rs
+//! unlink and rmdir: the name goes in one transaction, the content in the background (C10).
 
 use crate::names::directory_change::stage_directory_change;
 use crate::names::lookup::{check_name, find};

@@ -1,4 +1,4 @@
-//! TODO header of removal/log_freed.rs
+//! The slot of an inode that is freed.
 
 use terrace_format::inode::InodeSlot;
 use terrace_store::change::staged::Staged;

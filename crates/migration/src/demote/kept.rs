@@ -1,4 +1,4 @@
-//! TODO header of migration/demote/kept.rs
+//! Pinned PM blocks in the choice of victims: marked, left out, counted.
 
 use crate::migration::Migration;
 use terrace_blocks::{Descriptor, State};

@@ -1,4 +1,6 @@
-//! TODO header of migration/demote/queue.rs
+//! Victims that wait for a worker.
+//!
+//! Lock order: the right to pick, then the queue.
 
 use std::collections::VecDeque;
 use terrace_runtime::sync::{Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! TODO header of migration/promote/cursor.rs
+//! A cursor over read-dominated files.
 
 use crate::migration::Migration;
 use terrace_format::{FileBlock, Ino};

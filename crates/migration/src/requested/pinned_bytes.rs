@@ -1,4 +1,4 @@
-//! TODO header of migration/requested/pinned_bytes.rs
+//! PM bytes of files that are pinned to PM.
 
 use crate::migration::Migration;
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! TODO header of migration/requested/progress.rs
+//! Requests of users and how far they are.
 
 use serde::Serialize;
 

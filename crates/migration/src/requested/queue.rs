@@ -1,7 +1,7 @@
 //! What a user asked for: a file or a directory with all below it moved to one tier (`terrace migrate`), kept there
 //! (`pin`), or no more (`unpin`).
 //!
-//! A queue of jobs, one at a time, each in bounded pieces: [`Fs::hand_step`] does one, a thread calls it again and
+//! A queue of jobs, one at a time, each in bounded pieces: [`ByHand::step`] does one, a thread calls it again and
 //! again, a test by hand. Nobody waits inside the file system: who wants to know asks for the [`HandReport`].
 //! M6: a job has a state, and a reason where it cannot run; what fails for a reason that may pass is tried again after
 //! a pause, a few times, then the job fails. What moved stays moved. Jobs are volatile: a crash or unmount ends them.

@@ -1,4 +1,4 @@
-//! TODO header of migration/requested/sync_to.rs
+//! `sync --to`: everything dirty or above the wanted tier goes there or below.
 
 use crate::migration::Migration;
 use crate::report::migration_report;

@@ -1,4 +1,4 @@
-//! TODO header of migration/spill/state.rs
+//! State of spilling between two pieces.
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use terrace_format::{FileBlock, Ino, TierId};

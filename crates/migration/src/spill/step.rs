@@ -3,7 +3,7 @@
 //!
 //! A step of its own, so that a device that hangs under it holds back nothing else; each call is one bounded piece. Nothing is kept
 //! while no tier is above its high mark. Then windows of inodes are looked at, one after the other round the inode file;
-//! of each window the files used longest ago are moved in groups ([`super::between`]) until the tier is at its low mark.
+//! of each window the files used longest ago are moved in groups (`terrace_store::moving::relocate`) until the tier is at its low mark.
 //! Files that are pinned anywhere stay; so do blocks with newer copies in PM.
 //! Space that is promised to dirty pages is not claimed, and of what is free below at most half, so that who needs a block
 //! meanwhile finds one.

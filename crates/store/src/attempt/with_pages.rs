@@ -1,4 +1,4 @@
-//! TODO header of store/attempt/with_pages.rs
+//! Bodies that are no transaction and may meet metadata below PM: run again after each page that was fetched.
 
 use crate::attempt::provide::provide;
 use crate::error::{FsError, FsResult};

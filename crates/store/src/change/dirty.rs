@@ -1,4 +1,4 @@
-//! TODO header of store/change/dirty.rs
+//! Dirty pages that a change places, zeroes or drops.
 
 use crate::error::FsResult;
 use crate::lookup::cold_extents::cold_extents;

@@ -1,4 +1,4 @@
-//! TODO header of store/change/finish.rs
+//! The end of a change of content: size, times, commit, and dirty pages that it contained.
 
 use crate::change::dirty::{drop_dirty_range, settle, zero_dirty};
 use crate::change::staged::Staged;

@@ -1,4 +1,4 @@
-//! TODO header of store/change/lines.rs
+//! Lines of a small write over a cold block: a partial shadow, without a read (decision 0008).
 
 use crate::change::staged::Staged;
 use crate::error::FsResult;

@@ -1,4 +1,4 @@
-//! TODO header of store/change/map_nodes.rs
+//! Map nodes for a range, added by transactions of their own (T7).
 
 use crate::error::FsResult;
 use crate::inode::slot::load;

@@ -1,4 +1,4 @@
-//! TODO header of store/change/merge.rs
+//! One block of a change: its old content merged with new bytes, into a new block or in place.
 
 use crate::change::staged::Staged;
 use crate::lookup::cold_read::fetched_block;

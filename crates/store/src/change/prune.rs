@@ -1,4 +1,4 @@
-//! TODO header of store/change/prune.rs
+//! Map nodes that a removal has emptied.
 
 use crate::change::staged::Staged;
 use crate::operation::need::Attempt;

@@ -1,4 +1,4 @@
-//! TODO header of store/change/removal.rs
+//! Removal of a range of a file, in pieces of one transaction each (S4, T7).
 
 use crate::change::prune::stage_prune;
 use crate::change::shards::{lock_shards, stage_device_free};

@@ -1,4 +1,4 @@
-//! TODO header of store/change/shards.rs
+//! Catalog shards that a change locks, and device blocks that it frees.
 
 use crate::change::staged::Staged;
 use crate::operation::need::Attempt;

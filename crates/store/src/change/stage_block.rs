@@ -1,4 +1,6 @@
-//! TODO header of store/change/stage_block.rs
+//! Staging of written bytes, block by block: merge, replace, store in place, or lines over a cold copy.
+//!
+//! Called under the exclusive inode lock; nothing is changed until the commit.
 
 use crate::change::lines::{Outcome, Part, is_by_lines, stage_lines};
 use crate::change::merge::{merge_block, merge_dirty, replace, store_in_place};

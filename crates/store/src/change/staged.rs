@@ -1,4 +1,7 @@
-//! TODO header of store/change/staged.rs
+//! A change of content under construction: claims, new blocks and their table entries, released blocks, the commit.
+//!
+//! Invariants: nothing persistent has happened before [`Staged::commit`]; a change that is dropped without it gives all
+//! claims back. Each claimed block is taken once; each released block has an owner and is released once.
 
 use crate::lookup::data_checksum::checksum_of;
 use crate::operation::need::{Attempt, Fail, Need};

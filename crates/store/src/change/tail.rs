@@ -1,4 +1,4 @@
-//! TODO header of store/change/tail.rs
+//! Bytes behind the end of a file: zeros before the size is raised (S5).
 
 use crate::change::stage_block::stage;
 use crate::change::staged::Staged;

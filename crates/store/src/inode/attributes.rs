@@ -1,4 +1,4 @@
-//! TODO header of store/inode/attributes.rs
+//! Attributes of inodes, and targets of symbolic links.
 
 use crate::attempt::with_pages::reading;
 use crate::error::FsResult;

@@ -1,4 +1,4 @@
-//! TODO header of store/inode/capability.rs
+//! File capabilities: an attribute that ends with a change by an unprivileged user.
 
 use crate::error::FsResult;
 use crate::operation::need::{Attempt, Need};

@@ -1,4 +1,4 @@
-//! TODO header of store/inode/load.rs
+//! Loading of regular files.
 
 use crate::error::FsResult;
 use crate::inode::slot::{load, load_to_read};

@@ -1,4 +1,4 @@
-//! TODO header of store/inode/tier_pin.rs
+//! Tier pins: the tier that a user pinned a file to, read from its attributes, and the marks of pinned PM blocks.
 
 use crate::attempt::with_pages::{reading, with_pages};
 use crate::error::FsResult;

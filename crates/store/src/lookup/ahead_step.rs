@@ -1,4 +1,4 @@
-//! TODO header of store/lookup/ahead_step.rs
+//! The background step that reads ahead.
 
 use crate::lookup::cold_read::fetch_window;
 use crate::operation::op::Op;

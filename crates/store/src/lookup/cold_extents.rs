@@ -1,4 +1,4 @@
-//! TODO header of store/lookup/cold_extents.rs
+//! Cold extents of a file.
 
 use crate::error::{FsError, FsResult};
 use crate::store::Store;

@@ -1,4 +1,4 @@
-//! TODO header of store/lookup/intents.rs
+//! Intents of a file: ranges that are gone although their blocks are still there (T7).
 
 use crate::error::FsResult;
 use crate::operation::need::{Attempt, Need};

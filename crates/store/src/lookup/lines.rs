@@ -1,4 +1,4 @@
-//! TODO header of store/lookup/lines.rs
+//! Lines of a partial shadow that PM holds.
 
 use crate::error::FsResult;
 use crate::store::Store;

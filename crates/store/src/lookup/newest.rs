@@ -1,4 +1,4 @@
-//! TODO header of store/lookup/newest.rs
+//! The newest copy of a block, in the order of S1: dirty in DRAM, PM, cold.
 
 use crate::error::FsResult;
 use crate::lookup::cold_extents::cold_extents;

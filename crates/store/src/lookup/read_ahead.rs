@@ -1,4 +1,4 @@
-//! TODO header of store/lookup/read_ahead.rs
+//! How far a read goes beyond what was asked for.
 
 use crate::parts::dram::read_ahead::Holder;
 use crate::store::Store;

@@ -1,4 +1,4 @@
-//! TODO header of store/moving/bring_up.rs
+//! Promotion of a read-dominated file's cold blocks, one window at a time.
 
 use crate::error::FsResult;
 use crate::inode::load::load_regular;

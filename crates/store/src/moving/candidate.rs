@@ -1,4 +1,4 @@
-//! TODO header of store/moving/candidate.rs
+//! A victim that was looked at, and its copy on a device.
 
 use crate::error::FsError;
 use crate::store::Store;
@@ -41,7 +41,7 @@ pub struct Candidate<'a> {
     pub clean: bool,
     /// Allocated and never written: only its place moves.
     pub unwritten: bool,
-    /// The lines that the PM block holds; for the others [`super::complete`] reads the cold copy.
+    /// The lines that the PM block holds; for the others [`super::complete_partial`] reads the cold copy.
     pub lines: LineMask,
     /// The cold copy, read for the lines that PM lacks.
     pub below: Option<Below>,

@@ -1,4 +1,4 @@
-//! TODO header of store/moving/copied.rs
+//! Runs and pieces of copied blocks, and the record room that they take.
 
 use crate::moving::candidate::Copied;
 use crate::types::BlockRange;

@@ -1,4 +1,4 @@
-//! TODO header of store/moving/device_run.rs
+//! Space on a device for a group: runs, their summaries, and devices that are passed over after a failure.
 
 use crate::error::{FsError, FsResult};
 use crate::moving::destination::{Destination, choices_for};

@@ -1,4 +1,4 @@
-//! TODO header of store/moving/dram_copies.rs
+//! Copies of read-dominated blocks that stay in DRAM when the blocks are demoted ([TPFS] section 5.3).
 
 use crate::moving::candidate::Copied;
 use crate::steering::read_dominated::is_read_dominated;

@@ -1,4 +1,4 @@
-//! TODO header of store/moving/drop_shadowed.rs
+//! PM copies that go because the place below holds the same content.
 
 use crate::change::shards::{lock_shards, stage_device_free};
 use crate::change::staged::Staged;

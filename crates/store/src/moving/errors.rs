@@ -1,4 +1,4 @@
-//! TODO header of store/moving/errors.rs
+//! Operations of demotion, and errors that end a whole group.
 
 use crate::error::FsError;
 use crate::operation::op::Op;

@@ -1,4 +1,4 @@
-//! TODO header of store/moving/evict_clean.rs
+//! Eviction of PM copies whose cold copy is still good (S2): a transaction, no write.
 
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};

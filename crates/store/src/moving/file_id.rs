@@ -1,4 +1,4 @@
-//! TODO header of store/moving/file_id.rs
+//! A file by number and generation.
 
 use crate::error::{FsError, FsResult};
 use crate::inode::slot::load;

@@ -1,4 +1,4 @@
-//! TODO header of store/moving/look_at.rs
+//! A look at victims under their inode's shared lock: location, version and pin together (S6, S7).
 
 use crate::error::{FsError, FsResult};
 use crate::inode::slot::load;

@@ -1,4 +1,4 @@
-//! TODO header of store/moving/outbox.rs
+//! Blocks on their way to a device: through a small buffer, between reads of others, with one flush (M1).
 
 use crate::error::FsResult;
 use crate::moving::device_run::Part;

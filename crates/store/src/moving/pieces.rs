@@ -1,4 +1,4 @@
-//! TODO header of store/moving/pieces.rs
+//! Changes of a group by pieces, each of one run of blocks of one file and one transaction.
 
 use crate::attempt::run::{large_record, run_attempts};
 use crate::error::FsResult;

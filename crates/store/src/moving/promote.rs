@@ -1,4 +1,4 @@
-//! TODO header of store/moving/promote.rs
+//! Promotion: a cold block comes into PM; its cold copy stays and is clean (S2).
 
 use crate::attempt::run::run_attempts;
 use crate::change::staged::Staged;

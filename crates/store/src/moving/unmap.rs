@@ -1,4 +1,4 @@
-//! TODO header of store/moving/unmap.rs
+//! PM entries that are dropped because their blocks lie below now, if their versions are unchanged (M2, S3).
 
 use crate::change::prune::stage_prune;
 use crate::change::staged::Staged;

@@ -1,4 +1,4 @@
-//! TODO header of store/moving/victim.rs
+//! A PM block that is to leave.
 
 use terrace_blocks::MARKS;
 use terrace_format::{FileBlock, Ino, PmBlock};

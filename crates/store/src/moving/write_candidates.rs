@@ -1,4 +1,4 @@
-//! TODO header of store/moving/write_candidates.rs
+//! Candidates are read from PM and written to their runs.
 
 use crate::error::FsResult;
 use crate::moving::candidate::Candidate;

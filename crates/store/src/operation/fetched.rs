@@ -1,4 +1,4 @@
-//! TODO header of store/operation/fetched.rs
+//! Cold blocks that were read for an operation.
 
 use std::collections::BTreeMap;
 use terrace_cache::Page;

@@ -1,4 +1,4 @@
-//! TODO header of store/operation/need.rs
+//! Needs: everything that an attempt may lack, and the errors that turn into one.
 
 use crate::error::FsError;
 use crate::types::BlockRange;

@@ -1,4 +1,4 @@
-//! TODO header of store/operation/op.rs
+//! One operation under way.
 
 use crate::error::FsError;
 use crate::operation::fetched::Fetched;

@@ -1,4 +1,6 @@
-//! TODO header of store/operation/page_pins.rs
+//! Metadata pages that an operation keeps in PM, and copies of pages below that it keeps in DRAM.
+//!
+//! Invariant: operations together hold at most a quarter of PM ([`MetadataPages`]).
 
 use crate::parts::persistent::metadata_pages::MetadataPages;
 use smallvec::SmallVec;

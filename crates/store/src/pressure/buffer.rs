@@ -1,4 +1,4 @@
-//! TODO header of store/pressure/buffer.rs
+//! Whether writes may wait in DRAM, and how many bytes of them.
 
 use crate::store::Store;
 use terrace_format::BLOCK_SIZE;

@@ -1,4 +1,4 @@
-//! TODO header of store/pressure/ending.rs
+//! Work that may take long gives up when the mount ends.
 
 use crate::error::{FsError, FsResult};
 use crate::store::Store;

@@ -1,4 +1,4 @@
-//! TODO header of store/pressure/pm_space.rs
+//! Free PM blocks against the marks: throttling of writers, and questions whether PM is short.
 
 use crate::error::{FsError, FsResult};
 use crate::store::Store;

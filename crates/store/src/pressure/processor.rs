@@ -1,4 +1,4 @@
-//! TODO header of store/pressure/processor.rs
+//! Background work offers the processor to requests.
 
 use crate::store::Store;
 use terrace_runtime::thread;

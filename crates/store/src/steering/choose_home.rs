@@ -1,4 +1,4 @@
-//! TODO header of store/steering/choose_home.rs
+//! The home of a write: all conditions, in order (docs/placement.md).
 
 use crate::error::FsResult;
 use crate::inode::load::load_regular;

@@ -1,4 +1,4 @@
-//! TODO header of store/steering/read_dominated.rs
+//! Read-dominated files: whether a file's blocks belong into DRAM.
 
 use crate::store::Store;
 use crate::types::inode::Inode;

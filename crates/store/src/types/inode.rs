@@ -1,4 +1,4 @@
-//! TODO header of store/types/inode.rs
+//! A loaded inode: its slot as it is in PM, with the size and times that are not durable yet.
 
 use crate::error::{FsError, FsResult};
 use crate::types::Attributes;

@@ -18,7 +18,7 @@ pub struct Caller {
 }
 
 /// Whether an operation may wait for a lower tier or for space (design L2). A request thread asks with
-/// `Never` and hands the request to a waiting thread when it gets [`crate::FsError::WouldBlock`].
+/// `Never` and hands the request to a waiting thread when it gets [`FsError::WouldBlock`](crate::error::FsError::WouldBlock).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// Return `WouldBlock` instead of waiting. Nothing has changed then, but that fallocate may have done a

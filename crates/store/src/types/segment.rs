@@ -1,4 +1,4 @@
-//! TODO header of store/types/segment.rs
+//! A piece of a write.
 
 use crate::types::BlockRange;
 use terrace_format::{BLOCK_SIZE, FileBlock};

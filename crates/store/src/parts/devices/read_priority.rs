@@ -1,6 +1,6 @@
 //! What background work gives up for operations that somebody waits for ("migration threads that yield at once").
 //!
-//! The processor: while PM has room a worker offers it after every piece of its work ([`Fs::offer_processor`]), or a request that
+//! The processor: while PM has room a worker offers it after every piece of its work (`pressure/processor.rs`), or a request that
 //! arrives would wait for the rest of the worker's time slice, some milliseconds. The device: while it is being read, writes of
 //! background work go to it in pieces short beside a read ([`Courtesy`]), or a read would wait behind megabytes of them.
 //! Nobody waits for anybody here: what is given up is order, not progress, so there is nothing to starve or to deadlock.

@@ -1,4 +1,4 @@
-//! TODO header of store/parts/dram/cold_versions.rs
+//! Versions of cold blocks and holes (S6).
 
 use crate::types::BlockRange;
 use terrace_format::{FileBlock, Ino};

@@ -1,4 +1,4 @@
-//! TODO header of store/parts/dram/kept_copies.rs
+//! Counts of copies that stayed in DRAM.
 
 use terrace_format::BLOCK_SIZE;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};

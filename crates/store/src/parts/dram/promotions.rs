@@ -1,4 +1,4 @@
-//! TODO header of store/parts/dram/promotions.rs
+//! Cold blocks that were read again and are to come into PM: a bounded queue.
 
 use std::collections::VecDeque;
 use terrace_cache::{Page, PageKey};

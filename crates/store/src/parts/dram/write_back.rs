@@ -1,4 +1,4 @@
-//! TODO header of store/parts/dram/write_back.rs
+//! State of write-back: room for dirty pages, and the threads that make it.
 
 use crate::parts::dram::write_errors::WriteErrors;
 use std::time::Duration;

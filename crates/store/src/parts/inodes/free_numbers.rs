@@ -1,4 +1,4 @@
-//! TODO header of store/parts/inodes/free_numbers.rs
+//! Free inode numbers, found page by page.
 
 use std::collections::BTreeSet;
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE};

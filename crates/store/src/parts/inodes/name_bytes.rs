@@ -1,4 +1,4 @@
-//! TODO header of store/parts/inodes/name_bytes.rs
+//! Bytes of attribute names, of inodes that were used lately: volatile, for the limit of listxattr.
 
 use crate::types::inode::Inode;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! TODO header of store/parts/inodes/referenced.rs
+//! An inode with references, for accounts.
 
 use terrace_format::Ino;
 

@@ -1,4 +1,4 @@
-//! TODO header of store/parts/inodes/slot_pages.rs
+//! Addresses of inode pages that were used lately: volatile, a fixed table.
 
 use terrace_format::PmBlock;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};

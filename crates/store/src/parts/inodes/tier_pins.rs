@@ -1,4 +1,4 @@
-//! TODO header of store/parts/inodes/tier_pins.rs
+//! Volatile knowledge of tier pins.
 
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 

@@ -1,4 +1,4 @@
-//! TODO header of store/parts/persistent/metadata_pages.rs
+//! State of metadata pages that move below PM and back (design C1).
 
 use crate::parts::mode::MetadataMoves;
 use std::collections::VecDeque;
