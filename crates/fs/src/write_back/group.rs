@@ -9,7 +9,7 @@
 
 use smallvec::SmallVec;
 use terrace_cache::{DirtyPage, Installed};
-use terrace_catalog::{DeviceRun, chunks, cold_map};
+use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::SummaryEntry;
 use terrace_format::inode::flag;
@@ -19,9 +19,11 @@ use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::{interleave, pause};
 use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::cold::stage_cold_extents;
 use terrace_store::change::dirty::settle;
+use terrace_store::change::give_back::give_back_unless_named;
 use terrace_store::change::prune::stage_prune;
-use terrace_store::change::shards::{lock_shards, stage_device_free};
+use terrace_store::change::shards::lock_shards;
 use terrace_store::change::staged::Staged;
 use terrace_store::change::tail::stage_raised;
 use terrace_store::error::{FsError, FsResult};
@@ -278,10 +280,9 @@ fn install_written(
 }
 
 fn give_back(store: &Store, placed: &[Placed]) {
-    // A record that failed on the way may be valid: what it names must not be handed out again.
-    if !store.persistent.wal().is_stopped() {
+    give_back_unless_named(store, || {
         placed.iter().for_each(|placed| store.devices.space().release_to_reservation(placed.place));
-    }
+    });
 }
 
 /// Skips pages that were dropped meanwhile and installs those that follow: (skipped, installed).
@@ -366,12 +367,7 @@ fn commit_written<'a>(
     unmap_written(store, inode, range, &old, staged)?;
     let mut shards = lock_shards(store, inode.ino, old.iter().map(DeviceRun::from).chain([run]));
     store.dram.cold_versions().bump(inode.ino, range);
-    let mut freed = Vec::new();
-    cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
-    for (device, start, length) in freed {
-        stage_device_free(store, DeviceRun { device, start, length }, &mut shards, staged)?;
-    }
-    chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+    stage_cold_extents(store, inode.ino, &[extent], &mut shards, staged)?;
     staged.unlink_emptied(&mut shards)?;
     let mut slot = inode.slot;
     slot.flags = (slot.flags.get() | flag::HAS_COLD).into();

@@ -3,13 +3,15 @@
 //! extents of a file are one piece. Blocks that changed meanwhile are skipped and the extent is cut around them.
 
 use crate::attempt::run::{large_record, run_attempts};
-use crate::change::shards::{lock_shards, stage_device_free};
+use crate::change::cold::stage_cold_extents;
+use crate::change::give_back::give_back_unless_named;
+use crate::change::shards::lock_shards;
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};
 use crate::inode::slot::log_slot;
 use crate::lookup::cold_extents::cold_extents;
 use crate::moving::candidate::Copied;
-use crate::moving::copied::{OF_SLOT, OF_UNMAP, adjoins, extent_of, follows, piece_of, place_of, range_of};
+use crate::moving::copied::{OF_SLOT, OF_UNMAP, extent_of, follows, piece_of, place_of, range_of};
 use crate::moving::dram_copies::{copies_for_dram, held_in_dram, keep_copies};
 use crate::moving::errors::{concerns_all_files, demoting, install_limit};
 use crate::moving::look_at::refuse;
@@ -19,8 +21,9 @@ use crate::operation::op::Op;
 use crate::pressure::processor::offer_processor;
 use crate::store::Store;
 use smallvec::SmallVec;
-use terrace_catalog::{DeviceRun, chunks, cold_map};
+use terrace_catalog::DeviceRun;
 use terrace_format::inode::flag;
+use terrace_format::keys::ColdExtent;
 use terrace_runtime::interleave;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::Error;
@@ -54,11 +57,9 @@ pub fn install(store: &Store, copied: Vec<Copied<'_>>, trouble: &mut Option<FsEr
 }
 
 fn release_places(store: &Store, piece: &[Copied<'_>]) {
-    // A record that failed on the way may be valid: what it names must not be handed out again.
-    if store.persistent.wal().is_stopped() {
-        return;
-    }
-    piece.iter().for_each(|copied| store.devices.space().release_claim(copied.place));
+    give_back_unless_named(store, || {
+        piece.iter().for_each(|copied| store.devices.space().release_claim(copied.place));
+    });
 }
 
 /// Installs the unchanged part of a piece, in as many transactions as it has gaps.
@@ -124,17 +125,8 @@ fn install_first(
     let mut staged = Staged::new(store, None, false);
     // The catalog first, all of it: when it lacks room the attempt ends, and a block that was released in it would
     // look as if it had changed.
-    for run in part.chunk_by(follows) {
-        let mut freed = Vec::new();
-        cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent_of(run), &mut freed)?;
-        for (device, start, length) in freed {
-            let old = DeviceRun { device, start, length };
-            stage_device_free(store, old, &mut shards, &mut staged)?;
-        }
-    }
-    for side_by_side in part.chunk_by(|a, b| adjoins(a.place, b.place)) {
-        chunks::mark(&mut shards, &mut staged.tx, place_of(side_by_side), true)?;
-    }
+    let extents: Vec<ColdExtent> = part.chunk_by(follows).map(extent_of).collect();
+    stage_cold_extents(store, inode.ino, &extents, &mut shards, &mut staged)?;
     let (bytes, limit) =
         (staged.tx.record_size() + part.len() * OF_UNMAP + OF_SLOT, store.persistent.wal().max_record());
     if bytes > limit && count > 1 {

@@ -9,7 +9,9 @@
 
 use crate::attempt::run::{large_record, run_attempts};
 use crate::attempt::with_pages::with_pages;
-use crate::change::shards::{lock_shards, stage_device_free};
+use crate::change::cold::stage_cold_extents;
+use crate::change::give_back::give_back_unless_named;
+use crate::change::shards::lock_shards;
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};
 use crate::inode::tier_pin::pin_of;
@@ -27,7 +29,7 @@ use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::{BlockRange, FILE_END, MOST_BAD, Wait};
 use std::ops::ControlFlow;
-use terrace_catalog::{DeviceRun, Pin, chunks, cold_map};
+use terrace_catalog::{DeviceRun, Pin, cold_map};
 use terrace_format::checksum::crc32c;
 use terrace_format::device::SummaryEntry;
 use terrace_format::inode::flag;
@@ -328,10 +330,9 @@ fn exchange(
 }
 
 fn release_moved(store: &Store, blocks: &[Moved]) {
-    // A record that failed on the way may be valid: what it names must not be handed out again.
-    if !store.persistent.wal().is_stopped() {
+    give_back_unless_named(store, || {
         blocks.iter().for_each(|moved| store.devices.space().release_claim(moved.place));
-    }
+    });
 }
 
 /// Skips changed blocks and installs the unchanged ones that follow: (skipped, installed).
@@ -373,12 +374,7 @@ fn exchange_first(
     let run = DeviceRun { length: count as u64, ..start.place };
     let mut shards = lock_shards(store, file.ino, old.iter().map(DeviceRun::from).chain([run]));
     let mut staged = Staged::new(store, None, false);
-    let mut freed = Vec::new();
-    cold_map::install(&mut shards, &mut staged.tx, file.ino, &extent, &mut freed)?;
-    for (device, start, length) in freed {
-        stage_device_free(store, DeviceRun { device, start, length }, &mut shards, &mut staged)?;
-    }
-    chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+    stage_cold_extents(store, file.ino, std::slice::from_ref(&extent), &mut shards, &mut staged)?;
     staged.unlink_emptied(&mut shards)?;
     let range = BlockRange::new(extent.first, extent.end());
     let before = store.dram.cold_versions().of_range(file.ino, range);
