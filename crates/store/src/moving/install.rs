@@ -2,7 +2,6 @@
 //! transaction per piece (design S3, M2): what follows one another in a file and on the device is one extent, and several
 //! extents of a file are one piece. Blocks that changed meanwhile are skipped and the extent is cut around them.
 
-use crate::attempt::run::{large_record, run_attempts};
 use crate::change::cold::stage_cold_extents;
 use crate::change::give_back::give_back_unless_named;
 use crate::change::shards::lock_shards;
@@ -13,7 +12,8 @@ use crate::lookup::cold_extents::cold_extents;
 use crate::moving::candidate::Copied;
 use crate::moving::copied::{OF_SLOT, OF_UNMAP, extent_of, follows, piece_of, place_of, range_of};
 use crate::moving::dram_copies::{copies_for_dram, held_in_dram, keep_copies};
-use crate::moving::errors::{concerns_all_files, demoting, install_limit};
+use crate::moving::errors::{concerns_all_files, install_limit};
+use crate::moving::install_pieces::{Install, install_pieces};
 use crate::moving::look_at::refuse;
 use crate::moving::unmap::{load_same, stage_unmap, unchanged};
 use crate::operation::need::Attempt;
@@ -24,9 +24,8 @@ use smallvec::SmallVec;
 use terrace_catalog::DeviceRun;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
-use terrace_runtime::interleave;
 use terrace_runtime::sync::atomic::Ordering;
-use terrace_wal::Error;
+use terrace_wal::{Error, Reservation};
 
 /// Installs copied blocks; returns how many PM blocks were freed. Damage of one file goes to `trouble`.
 pub fn install(store: &Store, copied: Vec<Copied<'_>>, trouble: &mut Option<FsError>) -> FsResult<u64> {
@@ -40,8 +39,11 @@ pub fn install(store: &Store, copied: Vec<Copied<'_>>, trouble: &mut Option<FsEr
             release_places(store, piece);
             continue;
         }
-        match install_piece(store, piece) {
-            Ok(count) => freed += count,
+        let mut demotion = Demotion { store, freed: 0 };
+        let installed = install_pieces(store, &mut demotion, piece);
+        freed += if installed.is_ok() { demotion.freed } else { 0 };
+        match installed {
+            Ok(()) => {}
             Err(error) if concerns_all_files(store, &error) => failed = Some(error),
             Err(error) => {
                 piece.iter().for_each(|copied| refuse(store, copied.candidate.pm));
@@ -62,45 +64,55 @@ fn release_places(store: &Store, piece: &[Copied<'_>]) {
     });
 }
 
-/// Installs the unchanged part of a piece, in as many transactions as it has gaps.
-fn install_piece(store: &Store, piece: &[Copied<'_>]) -> FsResult<u64> {
-    let (mut freed, mut halved) = (0, 0);
-    let mut rest = piece;
-    while !rest.is_empty() {
-        interleave::point("demotion:between-pieces");
-        offer_processor(store);
-        let mut op = Op { halved, ..demoting() };
-        let mut tried = 0;
-        let done = run_attempts(store, &mut op, large_record(store), |reservation, op| {
-            tried = piece_of(rest, (install_limit(store) >> op.halved).max(1));
-            install_first(store, reservation, &rest[..tried])
-        });
-        halved = op.halved;
-        match done {
-            // Fewer need less room in catalog pages, and what they free serves the others. Refused: more entries that
-            // follow one another than a page takes.
-            Err(FsError::Engine(Error::NoSpace(_) | Error::Refused(_))) if tried > 1 => halved += 1,
-            Ok((skipped, installed)) => {
-                let (gone, tail) = rest.split_at(skipped);
-                release_places(store, gone);
-                store.pressure.moved().skipped.fetch_add(skipped as u64, Ordering::Relaxed);
-                freed += installed as u64;
-                store.pressure.moved().left.fetch_add(installed as u64, Ordering::Relaxed);
-                rest = &tail[installed..];
-            }
-            Err(error) => {
-                release_places(store, rest);
-                return Err(error);
-            }
-        }
+/// The installation of a demotion: several extents of one file in one transaction, which drops their PM entries.
+struct Demotion<'s> {
+    store: &'s Store,
+    freed: u64,
+}
+
+impl<'c> Install for Demotion<'c> {
+    type Item = Copied<'c>;
+    const BETWEEN: &'static str = "demotion:between-pieces";
+
+    fn begin(&self) {
+        offer_processor(self.store);
     }
-    Ok(freed)
+
+    fn piece(&self, rest: &[Copied<'c>], limit: usize) -> usize {
+        piece_of(rest, limit)
+    }
+
+    fn install_first(
+        &self,
+        reservation: Reservation<'_>,
+        _op: &mut Op,
+        piece: &[Copied<'c>],
+    ) -> Attempt<(usize, usize)> {
+        install_first(self.store, reservation, piece)
+    }
+
+    fn taken(&mut self, skipped: &[Copied<'c>], installed: &[Copied<'c>]) {
+        release_places(self.store, skipped);
+        let moved = self.store.pressure.moved();
+        moved.skipped.fetch_add(skipped.len() as u64, Ordering::Relaxed);
+        moved.left.fetch_add(installed.len() as u64, Ordering::Relaxed);
+        self.freed += installed.len() as u64;
+    }
+
+    fn failed(&mut self, left: &[Copied<'c>]) {
+        release_places(self.store, left);
+    }
+
+    /// Refused: more entries that follow one another than a page takes.
+    fn may_succeed_smaller(&self, error: &FsError) -> bool {
+        matches!(error, FsError::Engine(Error::NoSpace(_) | Error::Refused(_)))
+    }
 }
 
 /// Skips changed blocks and installs the unchanged ones that follow: (skipped, installed).
 fn install_first(
     store: &Store,
-    reservation: terrace_wal::Reservation<'_>,
+    reservation: Reservation<'_>,
     piece: &[Copied<'_>],
 ) -> Attempt<(usize, usize)> {
     let first = &piece[0].candidate;
