@@ -1,6 +1,6 @@
 //! A mounted pool.
 
-use crate::memory::MemorySource;
+use crate::memory_source::MemorySource;
 use std::sync::Arc;
 use terrace_migration::migration::Migration;
 use terrace_migration::requested::queue::ByHand;

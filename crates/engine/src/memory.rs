@@ -8,7 +8,7 @@
 //! Dirty pages have a limit of their own (`buffer=`) and are never dropped for this.
 
 use crate::engine::Engine;
-use std::fmt::Debug;
+use crate::memory_source::{Memory, MemorySource};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_runtime::{Next, Step};
@@ -28,33 +28,6 @@ const TAKEN_BYTES_PER_S: u64 = 16 << 30;
 const SHORTEST: Duration = Duration::from_millis(20);
 
 const LONGEST: Duration = Duration::from_secs(1);
-
-/// Memory of the machine, or of a control group with a limit that this process is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
-    /// All of it.
-    pub total_bytes: u64,
-    /// What programs can still have of it, what the kernel would drop for them included.
-    pub available_bytes: u64,
-}
-
-/// Where to see how much memory there is.
-pub trait MemorySource: Debug + Send + Sync {
-    /// Everything that limits this process, in whatever order. Nothing where it cannot be seen.
-    fn look(&self) -> Vec<Memory>;
-}
-
-impl Memory {
-    fn reserve_bytes(&self) -> u64 {
-        (self.total_bytes / RESERVE).min(MOST_RESERVE_BYTES)
-    }
-
-    /// What a cache may have that has `held_bytes` now.
-    fn share_bytes(&self, held_bytes: u64) -> u64 {
-        let without = self.available_bytes.saturating_add(held_bytes).min(self.total_bytes);
-        without.saturating_sub(self.reserve_bytes()) / SHARE
-    }
-}
 
 /// The budget of a cache that has `held_bytes` now and never less than `least_bytes`.
 fn budget(memory: &[Memory], held_bytes: u64, least_bytes: u64) -> u64 {

@@ -1,6 +1,6 @@
 //! The media of a pool and the options of a mount.
 
-use crate::memory::MemorySource;
+use crate::memory_source::MemorySource;
 use std::sync::Arc;
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_placement::{Ablation, Home, Parameters};

@@ -5,6 +5,7 @@ pub mod clock;
 pub mod demote;
 pub mod metadata;
 pub mod migration;
+pub mod observe;
 pub mod pace;
 pub mod planner;
 pub mod promote;

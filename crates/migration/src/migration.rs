@@ -2,13 +2,16 @@
 
 use crate::demote::queue::VictimQueue;
 use crate::pace::Pace;
-use crate::planner::LATE;
 use crate::promote::cursor::Cursor;
 use crate::spill::state::Spilling;
 use std::sync::Arc;
+use std::time::Duration;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrace_store::store::Store;
+
+/// When worker 0 has not come by for so long, the others do what it does for all: it may hang with a device.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Migration's state.
 pub struct Migration {

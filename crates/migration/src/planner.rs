@@ -22,9 +22,6 @@ use terrace_store::moving::demote::demote;
 use terrace_store::moving::victim::Victim;
 use terrace_store::parts::pressure::WORKERS;
 
-/// When worker 0 has not come by for so long, the others do what it does for all: it may hang with a device.
-pub const LATE: Duration = Duration::from_secs(1);
-
 /// How often the rest doubles after rounds in which everything stayed: to 1.28 s.
 const RESTS: u32 = 7;
 

@@ -3,7 +3,8 @@
 use crate::demote::kept::{rest_for_pins, rests_for_pins};
 use crate::metadata::lower_some;
 use crate::migration::Migration;
-use crate::pace::{POLL, observe};
+use crate::observe::observe;
+use crate::pace::POLL;
 use crate::planner::{NAMES, Round, demotion_round, rest, rests};
 use crate::promote::into_dram::to_dram_round;
 use crate::promote::on_touch::promotion_round;

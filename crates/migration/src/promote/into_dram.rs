@@ -37,7 +37,7 @@ pub(crate) fn to_dram_round(migration: &Migration) {
     // Taken out: no lock is held while a device is written.
     let mut cursor = std::mem::take(&mut *migration.to_dram.lock());
     if let Some((ino, generation, from)) =
-        cursor.file.take().or_else(|| next_read_dominated(migration, &mut cursor))
+        cursor.file.take().or_else(|| next_read_dominated(&migration.store, &mut cursor))
     {
         match sink(migration, ino, generation, from, room.min(PIECE)) {
             Ok(next) => cursor.file = next.map(|next| (ino, generation, next)),

@@ -5,7 +5,8 @@
 //! down. An error of a device makes it pause (M6).
 
 use crate::migration::Migration;
-use crate::pace::{BACK_OFF, observe};
+use crate::observe::observe;
+use crate::pace::BACK_OFF;
 use crate::promote::cursor::{Cursor, next_read_dominated};
 use terrace_placement::decision::{ReadRule, read_rule};
 use terrace_store::attempt::with_pages::with_pages;
@@ -38,7 +39,8 @@ fn reverse_piece(migration: &Migration, cursor: &mut Cursor, now: u64) {
     {
         return;
     }
-    let Some((ino, generation, from)) = cursor.file.take().or_else(|| next_read_dominated(migration, cursor))
+    let Some((ino, generation, from)) =
+        cursor.file.take().or_else(|| next_read_dominated(&migration.store, cursor))
     else {
         return;
     };

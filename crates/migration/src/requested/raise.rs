@@ -2,7 +2,7 @@
 //! reserve and the policy's threshold leave.
 
 use crate::migration::Migration;
-use crate::pace::observe;
+use crate::observe::observe;
 use std::ops::ControlFlow;
 use terrace_cache::PageKey;
 use terrace_catalog::cold_map;
