@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
-use terrace_fs::{Fs, MountOptions, PoolMedia, read_superblock};
+use terrace_engine::{Fs, MountOptions, PoolMedia, read_superblock};
 use terrace_fuzz::{ROOT, damaged};
 use terrace_runtime::ManualClock;
 

@@ -1,7 +1,7 @@
-//! A damaged pool is checked, mounted, walked, changed and unmounted, as in crates/fs/tests/damaged.
+//! A damaged pool is checked, mounted, walked, changed and unmounted, as in crates/engine/tests/damaged.
 #![no_main]
 
-#[path = "../../crates/fs/tests/damaged/exercise.rs"]
+#[path = "../../crates/engine/tests/damaged/exercise.rs"]
 #[allow(dead_code)]
 mod exercise;
 

@@ -1,6 +1,6 @@
 //! What the targets share: the golden images, and changes of sound bytes that an input describes.
 
-#[path = "../../crates/fs/tests/golden/text.rs"]
+#[path = "../../crates/engine/tests/golden/text.rs"]
 #[allow(dead_code)]
 mod text;
 
@@ -43,8 +43,8 @@ pub fn golden() -> &'static [Golden; 2] {
     static IMAGES: OnceLock<[Golden; 2]> = OnceLock::new();
     IMAGES.get_or_init(|| {
         [
-            read(include_str!("../../crates/fs/tests/golden/v1/clean.txt")),
-            read(include_str!("../../crates/fs/tests/golden/v1/killed.txt")),
+            read(include_str!("../../crates/engine/tests/golden/v1/clean.txt")),
+            read(include_str!("../../crates/engine/tests/golden/v1/killed.txt")),
         ]
     })
 }

@@ -35,14 +35,14 @@ for kind in ${SANITIZERS:-address thread}; do
         export ASAN_OPTIONS=detect_leaks=0:handle_sigbus=0
         export TERRACE_ROUNDS=300
         tests address -Zsanitizer=address -p terrace-media --lib --tests
-        tests address -Zsanitizer=address -p terrace-fs --test basic --test stress
+        tests address -Zsanitizer=address -p terrace-engine --test basic --test stress
         ;;
     thread)
         export TSAN_OPTIONS="suppressions=$root/scripts/tests/tsan.suppressions halt_on_error=1"
         export TERRACE_ROUNDS=400
         # Mutexes of a crate that it instruments (crates/runtime/src/sync.rs).
         flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg terrace_sanitized"
-        tests thread "$flags" -p terrace-fs --test stress
+        tests thread "$flags" -p terrace-engine --test stress
         tests thread "$flags" -p terrace-wal -p terrace-blocks --lib --tests -- --test-threads=1
         ;;
     *) fail "no sanitizer $kind" ;;

@@ -12,8 +12,8 @@ use crate::report::{Must, Report};
 use crate::scratch::Scratch;
 use crate::series::Series;
 use std::sync::Arc;
+use terrace_engine::{Caller, Fs, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags};
 use terrace_format::{BLOCK_SIZE, Ino};
-use terrace_fs::{Caller, Fs, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags};
 use terrace_media::PmMedium;
 use terrace_media::block::FileDevice;
 use terrace_media::pm::{PmCounters, RamPm};
@@ -38,7 +38,7 @@ impl Local {
         let pm = Arc::new(RamPm::open(&pool.pm, false)?);
         let device = FileDevice::open(&pool.tier, true, false)?;
         pm.prepare(terrace_format::PmOffset(0), pm.size());
-        let (superblock, _) = terrace_fs::read_superblock(&*pm, true)?;
+        let (superblock, _) = terrace_engine::read_superblock(&*pm, true)?;
         let media = PoolMedia { pm: pm.clone(), block: vec![Arc::new(device)] };
         let fs = Fs::mount(media, superblock, MountOptions::default(), scratch.clock.clone())?;
         fs.run_background(1 << 20);

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use terrace_check::{Code, Devices, Options, Repair, Report, Severity, check, repair};
+use terrace_engine::{FsResult, MountOptions, PoolMedia, Wait};
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SummaryEntry, encode_summary};
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
@@ -19,7 +20,6 @@ use terrace_format::seal::SealKey;
 use terrace_format::superblock::Superblock;
 use terrace_format::version::KEYED_SEALS;
 use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, FileBlock, Ino, Lsn, PmBlock, PmOffset};
-use terrace_fs::{FsResult, MountOptions, PoolMedia, Wait};
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
@@ -68,12 +68,12 @@ impl World {
         assert!(self.pm.visible_image().read(0, &mut pm));
         (pm, self.device.visible_image().to_bytes())
     }
-    fn mount(&self) -> FsResult<Arc<terrace_fs::Fs>> {
-        let (superblock, _) = terrace_fs::read_superblock(&*self.pm, true).unwrap();
+    fn mount(&self) -> FsResult<Arc<terrace_engine::Fs>> {
+        let (superblock, _) = terrace_engine::read_superblock(&*self.pm, true).unwrap();
         let device: Arc<dyn BlockMedium> = self.device.clone();
         let media = PoolMedia { pm: self.pm.clone(), block: vec![device] };
         let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
-        terrace_fs::Fs::mount(media, superblock, MountOptions::default(), clock)
+        terrace_engine::Fs::mount(media, superblock, MountOptions::default(), clock)
     }
 }
 
@@ -103,7 +103,7 @@ fn may_differ(code: Code) -> bool {
     matches!(code, Code::ColdChecksum | Code::DataChecksum)
 }
 
-fn read_file(fs: &terrace_fs::Fs, ino: u64) -> Option<Vec<u8>> {
+fn read_file(fs: &terrace_engine::Fs, ino: u64) -> Option<Vec<u8>> {
     let a = fs.getattr(Ino(ino)).ok()?;
     let mut content = vec![0; a.size as usize];
     let mut done = 0;

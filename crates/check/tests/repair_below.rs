@@ -11,6 +11,10 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_check::{Code, Devices, Options, Repair, Report, check, repair};
+use terrace_engine::{
+    Caller, DeviceClass, FormatOptions, Fs, MetadataMoves, MountOptions, NewDevice, PolicyKind, PoolMedia,
+    SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
+};
 use terrace_format::below::{Below, Identity, is_below, seal};
 use terrace_format::inode::{SLOTS_PER_PAGE, unpack_root};
 use terrace_format::keys::Key;
@@ -19,10 +23,6 @@ use terrace_format::seal::SealKey;
 use terrace_format::superblock::Superblock;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{Ino, PmBlock, PmOffset};
-use terrace_fs::{
-    Caller, DeviceClass, FormatOptions, Fs, MetadataMoves, MountOptions, NewDevice, PolicyKind, PoolMedia,
-    SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
-};
 use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::pm::RecordedPm;
 use terrace_media::{BlockMedium, PmMedium};

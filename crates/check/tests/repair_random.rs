@@ -20,15 +20,15 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_check::{Code, Devices, Options, Repair, Report, check, repair};
+use terrace_engine::{
+    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
+    XattrMode, format, read_superblock,
+};
 use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK, SUPERBLOCK_COPIES};
 use terrace_format::keys::Key;
 use terrace_format::page::Page;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{Geometry, Ino, PmBlock};
-use terrace_fs::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
-    XattrMode, format, read_superblock,
-};
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
@@ -69,7 +69,7 @@ impl World {
     }
     fn mount(&self) -> Arc<Fs> {
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
-        let options = MountOptions { atime: terrace_fs::Atime::Never, ..MountOptions::default() };
+        let options = MountOptions { atime: terrace_engine::Atime::Never, ..MountOptions::default() };
         Fs::mount(self.media(), superblock, options, Arc::new(ManualClock::new(9_000_000_000))).unwrap()
     }
     fn hash(&self) -> (Vec<u8>, u64) {

@@ -3,8 +3,8 @@
 use crate::failure::{Failure, Outcome};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrace_engine::PoolMedia;
 use terrace_format::superblock::Superblock;
-use terrace_fs::PoolMedia;
 use terrace_media::BlockMedium;
 use terrace_media::block::EmulatedBlock;
 use terrace_media::pm::{EmulatedPm, PmFloor, PmSpeed};

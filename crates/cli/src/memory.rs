@@ -3,7 +3,7 @@
 use crate::mounts;
 use std::fs;
 use std::path::{Path, PathBuf};
-use terrace_fs::{Memory, MemorySource};
+use terrace_engine::{Memory, MemorySource};
 
 /// A hierarchy of control groups that limits memory.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use terrace_fs::{Atime, MetadataMoves, MountOptions, PolicyKind};
+use terrace_engine::{Atime, MetadataMoves, MountOptions, PolicyKind};
 
 /// Options, sorted by who takes them.
 #[derive(Debug, Clone)]
@@ -290,7 +290,7 @@ fn unknown(name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_fs::Parameters;
+    use terrace_engine::Parameters;
 
     fn parse(text: &str) -> Outcome<Options> {
         Options::parse(&[OsString::from(text)], false, false)

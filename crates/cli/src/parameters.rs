@@ -1,6 +1,6 @@
 //! Mount options that are numbers of predictors, thresholds and migration: one table, from which the refusals come too.
 
-use terrace_fs::{MOST_DATAFLOW_SECONDS, Parameters};
+use terrace_engine::{MOST_DATAFLOW_SECONDS, Parameters};
 
 /// A day.
 const DAY_S: u32 = 86_400;

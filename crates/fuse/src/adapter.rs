@@ -32,10 +32,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
-use terrace_format::Ino;
-use terrace_fs::{
+use terrace_engine::{
     Attributes, Caller, Fs, FsError, FsResult, OpenMode, Progress, Seek, SetAttributes, Space, Wait,
 };
+use terrace_format::Ino;
 use terrace_runtime::{Clock, SystemClock};
 
 /// Extended attribute, on every inode and listed nowhere, that says where the daemon's control socket is. Of names that begin
@@ -639,7 +639,7 @@ impl Filesystem for Adapter {
         let changing = loses.then(|| self.changes.begin(&self.fs, node.0));
         // Pages of a mapping: the kernel calls them all clean, whatever count it is told, unless it is told an error.
         let is_write_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let flags = terrace_fs::WriteFlags {
+        let flags = terrace_engine::WriteFlags {
             sync: flags.0 & libc::O_DSYNC != 0, // O_SYNC contains it
             kill_set_id: kills,
             pages: is_write_back,
@@ -915,8 +915,8 @@ impl Filesystem for Adapter {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use terrace_engine::{FormatOptions, MountOptions, PolicyKind, PoolMedia, format, read_superblock};
     use terrace_format::address::ROOT_INO;
-    use terrace_fs::{FormatOptions, MountOptions, PolicyKind, PoolMedia, format, read_superblock};
     use terrace_media::pm::RecordedPm;
     use terrace_runtime::ManualClock;
 

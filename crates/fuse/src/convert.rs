@@ -2,8 +2,8 @@
 
 use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use terrace_engine::{Allocate, Attributes, FsError, OpenMode, SetTime, XattrMode};
 use terrace_format::Ino;
-use terrace_fs::{Allocate, Attributes, FsError, OpenMode, SetTime, XattrMode};
 
 pub(crate) fn ino(node: INodeNo) -> Ino {
     Ino(node.0)

@@ -4,7 +4,7 @@
 //! does so on a waiting thread, and the request comes back from there.
 
 use fuser::Errno;
-use terrace_fs::{FsError, FsResult, Wait};
+use terrace_engine::{FsError, FsResult, Wait};
 use terrace_runtime::thread::Queue;
 
 /// What became of a turn.

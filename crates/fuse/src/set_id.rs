@@ -20,7 +20,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use terrace_fs::{Attributes, Fs};
+use terrace_engine::{Attributes, Fs};
 use terrace_runtime::sync::Mutex;
 
 /// Number of CAP_FSETID.

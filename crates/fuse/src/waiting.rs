@@ -12,7 +12,7 @@ use crate::session;
 use fuser::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use terrace_fs::Wait;
+use terrace_engine::Wait;
 use terrace_runtime::thread::{Pool, Queue, processors};
 
 /// Requests of one kind that wait at the same time; more queue.

@@ -9,12 +9,12 @@
 use std::panic::Location;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
-use terrace_format::address::ROOT_INO;
-use terrace_format::{DeviceBlock, Ino};
-use terrace_fs::{
+use terrace_engine::{
     Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
     format, read_superblock,
 };
+use terrace_format::address::ROOT_INO;
+use terrace_format::{DeviceBlock, Ino};
 use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{PmImage, RecordedPm};

@@ -9,12 +9,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_check::{Devices, Options, check};
-use terrace_format::Ino;
-use terrace_format::address::ROOT_INO;
-use terrace_fs::{
+use terrace_engine::{
     Allocate, Caller, DeviceClass, FormatOptions, Fs, HandMove, MountOptions, NewDevice, PolicyKind,
     PoolMedia, SetAttributes, Wait, WriteFlags, format, read_superblock,
 };
+use terrace_format::Ino;
+use terrace_format::address::ROOT_INO;
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_models::{PM_SIZE, Schedules, UUID, below, explore, once};

@@ -2,7 +2,7 @@
 //! repeated, and shortened, without the generator that made it.
 
 use std::time::Duration;
-use terrace_fs::HandMove;
+use terrace_engine::HandMove;
 use terrace_media::block::{Operation, Times};
 use terrace_media::pm::Access;
 use terrace_reference::{Id, Op};

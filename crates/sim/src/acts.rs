@@ -3,7 +3,7 @@
 
 use crate::action::Action;
 use crate::config::{BASE, Config};
-use terrace_fs::HandMove;
+use terrace_engine::HandMove;
 use terrace_placement::Home;
 use terrace_reference::{Allocate, BLOCK, Change, Id, New, Op, ROOT, SetTime, XattrMode};
 

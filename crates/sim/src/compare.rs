@@ -3,7 +3,7 @@
 use crate::world::World;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use terrace_fs::{Attributes, Seek, Wait};
+use terrace_engine::{Attributes, Seek, Wait};
 use terrace_reference::{BLOCK, Id, Kind, ROOT, Stamp};
 use terrace_runtime::Clock;
 

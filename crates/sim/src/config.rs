@@ -1,7 +1,7 @@
 //! The kinds of runs, and what a run counts.
 
 use std::ops::AddAssign;
-use terrace_fs::{MetadataMoves, PolicyKind};
+use terrace_engine::{MetadataMoves, PolicyKind};
 use terrace_placement::{Home, Parameters};
 
 /// What most operations of a run are about.

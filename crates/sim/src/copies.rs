@@ -9,8 +9,8 @@ use crate::run::Wrong;
 use crate::subsets::{all_subsets, some_subsets};
 use crate::systematic::{Effort, Explored, judged};
 use crate::world::World;
+use terrace_engine::{mend_superblock, read_superblock, set_device_tier};
 use terrace_format::geometry::SUPERBLOCK_COPIES;
-use terrace_fs::{mend_superblock, read_superblock, set_device_tier};
 
 /// Explores the mend of each copy.
 pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {

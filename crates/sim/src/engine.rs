@@ -2,8 +2,8 @@
 //! operations run in the middle of this one.
 
 use std::collections::BTreeMap;
+use terrace_engine::{Attributes, Caller, DirectoryEntry, Fs, FsError, SetAttributes, Wait, WriteFlags};
 use terrace_format::Ino;
-use terrace_fs::{Attributes, Caller, DirectoryEntry, Fs, FsError, SetAttributes, Wait, WriteFlags};
 use terrace_reference as reference;
 use terrace_reference::{Change, Id, New, Op, data};
 
@@ -36,10 +36,10 @@ pub struct Call {
     pub handle: Option<u64>,
 }
 
-fn time(set: reference::SetTime) -> terrace_fs::SetTime {
+fn time(set: reference::SetTime) -> terrace_engine::SetTime {
     match set {
-        reference::SetTime::Now => terrace_fs::SetTime::Now,
-        reference::SetTime::At(ns) => terrace_fs::SetTime::At(ns),
+        reference::SetTime::Now => terrace_engine::SetTime::Now,
+        reference::SetTime::At(ns) => terrace_engine::SetTime::At(ns),
     }
 }
 
@@ -105,24 +105,24 @@ impl Call {
             }
             Op::Fallocate { id, offset, length, mode } => {
                 let mode = match mode {
-                    reference::Allocate::Extend => terrace_fs::Allocate::Extend,
-                    reference::Allocate::KeepSize => terrace_fs::Allocate::KeepSize,
-                    reference::Allocate::PunchHole => terrace_fs::Allocate::PunchHole,
+                    reference::Allocate::Extend => terrace_engine::Allocate::Extend,
+                    reference::Allocate::KeepSize => terrace_engine::Allocate::KeepSize,
+                    reference::Allocate::PunchHole => terrace_engine::Allocate::PunchHole,
                 };
                 fs.fallocate(self.ino(id), *offset, *length, mode, wait).map(done)
             }
             Op::Seek { id, offset, what } => {
                 let what = match what {
-                    reference::Seek::Data => terrace_fs::Seek::Data,
-                    reference::Seek::Hole => terrace_fs::Seek::Hole,
+                    reference::Seek::Data => terrace_engine::Seek::Data,
+                    reference::Seek::Hole => terrace_engine::Seek::Hole,
                 };
                 fs.seek(self.ino(id), *offset, what).map(Seen::Number)
             }
             Op::SetXattr { id, name, length, seed, mode } => {
                 let mode = match mode {
-                    reference::XattrMode::Any => terrace_fs::XattrMode::Any,
-                    reference::XattrMode::Create => terrace_fs::XattrMode::Create,
-                    reference::XattrMode::Replace => terrace_fs::XattrMode::Replace,
+                    reference::XattrMode::Any => terrace_engine::XattrMode::Any,
+                    reference::XattrMode::Create => terrace_engine::XattrMode::Create,
+                    reference::XattrMode::Replace => terrace_engine::XattrMode::Replace,
                 };
                 fs.setxattr(self.ino(id), name, &data(*length, *seed), mode, wait).map(done)
             }

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
-use terrace_fs::{Atime, Fs, FsError, MountOptions, Wait, WriteFlags, read_superblock};
+use terrace_engine::{Atime, Fs, FsError, MountOptions, Wait, WriteFlags, read_superblock};
 use terrace_media::block::{Begins, Operation, SimulatedDevice, Times};
 use terrace_media::pm::Access;
 use terrace_media::{BlockMedium, PmMedium};

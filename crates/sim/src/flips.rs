@@ -12,13 +12,13 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
+use terrace_engine::{Caller, Fs, FsResult, Seek, Wait, WriteFlags, read_superblock};
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::checksum::crc32c;
 use terrace_format::geometry::{CHECKPOINT_COPIES, LANES_BLOCK, ROOTS_BLOCK};
 use terrace_format::page_checksum::ChecksumWord;
 use terrace_format::table::{DataChecksum, Entry, Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, Geometry, Ino, PmBlock, PmOffset};
-use terrace_fs::{Caller, Fs, FsResult, Seek, Wait, WriteFlags, read_superblock};
 use terrace_media::PmMedium;
 use terrace_runtime::Clock;
 

@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
-use terrace_fs::Wait;
+use terrace_engine::Wait;
 use terrace_reference::{Allocate, Change, Id, New, Op, ROOT, Stamp};
 use terrace_runtime::{Next, interleave, thread};
 

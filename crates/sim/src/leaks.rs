@@ -9,8 +9,8 @@
 
 use crate::world::World;
 use std::collections::BTreeMap;
+use terrace_engine::{Accounts, Referenced};
 use terrace_format::Ino;
-use terrace_fs::{Accounts, Referenced};
 
 /// Judged after so many actions: each time reads the block table and all bitmaps.
 const EVERY: u64 = 24;

@@ -3,12 +3,12 @@
 //! content is durable then shows something believable instead of zeros.
 
 use std::sync::{Arc, OnceLock};
-use terrace_format::inode::{InodeSlot, SLOT_SIZE};
-use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, Ino};
-use terrace_fs::{
+use terrace_engine::{
     Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
     XattrMode, format,
 };
+use terrace_format::inode::{InodeSlot, SLOT_SIZE};
+use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, Ino};
 use terrace_media::block::{AlignedBlock, DeviceImage, SimulatedDevice};
 use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_runtime::ManualClock;

@@ -11,8 +11,8 @@ use crate::world::{Nesting, Shared, World};
 use rand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrace_engine::{Attributes, BlockRange, DirectoryEntry, Fs, FsError, Wait};
 use terrace_format::{FileBlock, Ino};
-use terrace_fs::{Attributes, BlockRange, DirectoryEntry, Fs, FsError, Wait};
 use terrace_reference::{
     After, Allocate, Answer, BLOCK, Change, CrashRules, CrashState, Id, Node, Op, Outcome, Reference, Stamp,
     data,

@@ -8,7 +8,7 @@ use crate::action::Action;
 use crate::world::Shared;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_fs::{Fs, FsError, Wait};
+use terrace_engine::{Fs, FsError, Wait};
 use terrace_media::PmMedium;
 use terrace_media::block::Times;
 use terrace_media::pm::Access;

@@ -8,8 +8,8 @@ use crate::world::{Shared, World};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use terrace_engine::{Allocate, Caller, Fs, MetadataMoves, Wait, WriteFlags};
 use terrace_format::Ino;
-use terrace_fs::{Allocate, Caller, Fs, MetadataMoves, Wait, WriteFlags};
 use terrace_reference::{BLOCK, data};
 use terrace_runtime::interleave;
 

@@ -13,7 +13,7 @@ use crate::subsets::{Choice, NEWEST, Random, all_subsets, any_states, some_subse
 use crate::world::{Shared, World};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use terrace_fs::HandMove;
+use terrace_engine::HandMove;
 use terrace_media::block::{DeviceImage, DeviceSnapshot};
 use terrace_media::ordering::OrderingPoint;
 use terrace_media::pm::CrashSnapshot;

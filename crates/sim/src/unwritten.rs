@@ -6,7 +6,7 @@
 //! exactly, like all others.
 
 use crate::world::World;
-use terrace_fs::{Seek, Wait};
+use terrace_engine::{Seek, Wait};
 use terrace_reference::{BLOCK, Id, Shown};
 
 const B: u64 = BLOCK as u64;

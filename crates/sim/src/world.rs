@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use terrace_check::{Code, Severity};
-use terrace_format::Ino;
-use terrace_fs::{
+use terrace_engine::{
     Atime, DeviceClass, FormatOptions, Fs, FsError, InPlace, MountOptions, NewDevice, Wait, format,
     read_superblock,
 };
+use terrace_format::Ino;
 use terrace_reference::{CrashState, Id, Limits, Op, ROOT, Reference, Stamp, Torn};
 use terrace_runtime::{Clock, ManualClock, Step, narrow};
 
@@ -364,7 +364,7 @@ impl World {
 
     /// Leaves a file "old" in the pool, and unmounts.
     pub fn leave_a_file(&mut self) {
-        let caller = terrace_fs::Caller { uid: 0, gid: 0 };
+        let caller = terrace_engine::Caller { uid: 0, gid: 0 };
         self.fs().mknod(Ino(1), b"old", 0o100644, 0, caller, Wait::Allowed).unwrap();
         self.steps.clear();
         self.unmount_engine();

@@ -12,11 +12,11 @@ mod crash_support;
 use crash_support::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use terrace_fs::{Allocate, Fs, SetAttributes, SetTime, WriteFlags};
+use terrace_engine::{Allocate, Fs, SetAttributes, SetTime, WriteFlags};
 use terrace_runtime::sync::Mutex;
 
 /// A tree with something of everything; records of two lanes above the checkpoint.
-fn populate(world: &World, fs: &std::sync::Arc<terrace_fs::Fs>) {
+fn populate(world: &World, fs: &std::sync::Arc<terrace_engine::Fs>) {
     let d = mkdir(fs, ROOT, "d");
     mkdir(fs, ROOT, "empty");
     mkdir(fs, d, "sub");
@@ -37,12 +37,15 @@ fn populate(world: &World, fs: &std::sync::Arc<terrace_fs::Fs>) {
     fs.forget(link, 1);
 }
 
-fn case(name: &'static str, act: impl Fn(&std::sync::Arc<terrace_fs::Fs>) + Send + Sync + 'static) -> Case {
+fn case(
+    name: &'static str,
+    act: impl Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static,
+) -> Case {
     Case::new(name, populate, move |_, fs| act(fs))
 }
 
 /// A cold block of which PM has some lines.
-fn shadowed(world: &World, fs: &std::sync::Arc<terrace_fs::Fs>) {
+fn shadowed(world: &World, fs: &std::sync::Arc<terrace_engine::Fs>) {
     populate(world, fs);
     if world.shape.tier {
         write(fs, find(fs, "cold"), 4096 + 512, &pattern(512, 5));
@@ -51,7 +54,7 @@ fn shadowed(world: &World, fs: &std::sync::Arc<terrace_fs::Fs>) {
 
 fn shadow_case(
     name: &'static str,
-    act: impl Fn(&std::sync::Arc<terrace_fs::Fs>) + Send + Sync + 'static,
+    act: impl Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static,
 ) -> Case {
     Case::new(name, shadowed, move |_, fs| act(fs))
 }
@@ -172,7 +175,7 @@ fn attributes_are_all_or_nothing() {
 
 fn writes() -> Vec<Case> {
     let large = |pieces: usize| {
-        move |fs: &std::sync::Arc<terrace_fs::Fs>| {
+        move |fs: &std::sync::Arc<terrace_engine::Fs>| {
             // 56 blocks are what a quarter of a 16 KiB lane records.
             let ino = find(fs, "f");
             write(fs, ino, 0, &pattern(140 * 4096, 9)[..pieces * 56 * 4096]);
@@ -222,7 +225,7 @@ fn writes_are_all_or_nothing() {
 
 fn sizes() -> Vec<Case> {
     let filled = |blocks: usize| {
-        move |w: &World, fs: &std::sync::Arc<terrace_fs::Fs>| {
+        move |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
             populate(w, fs);
             let big = create(fs, ROOT, "big");
             write(fs, big, 0, &pattern(blocks * 4096 + 10, 4));
@@ -288,14 +291,14 @@ fn sizes_are_all_or_nothing() {
 }
 
 fn moves() -> Vec<Case> {
-    let promoted = |w: &World, fs: &std::sync::Arc<terrace_fs::Fs>| {
+    let promoted = |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
         populate(w, fs);
         let cold = find(fs, "cold");
         for _ in 0..3 {
             read(fs, cold);
         }
     };
-    let in_pm = move |w: &World, fs: &std::sync::Arc<terrace_fs::Fs>| {
+    let in_pm = move |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
         promoted(w, fs);
         fs.run_background(50);
         assert!(fs.status().unwrap().migration.promoted_bytes > 0);
@@ -454,17 +457,17 @@ fn growth_is_invisible() {
     run(growth(), 1.0);
 }
 
-type Step = std::sync::Arc<dyn Fn(&std::sync::Arc<terrace_fs::Fs>) + Send + Sync>;
+type Step = std::sync::Arc<dyn Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync>;
 
 /// A case of several steps, of which a crash may leave any number.
 fn steps(
     name: &'static str,
-    setup: impl Fn(&World, &std::sync::Arc<terrace_fs::Fs>) + Send + Sync + 'static,
+    setup: impl Fn(&World, &std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static,
     steps: Vec<Step>,
 ) -> Case {
     let first = |count: usize| {
         let steps = steps[..count].to_vec();
-        move |_: &World, fs: &std::sync::Arc<terrace_fs::Fs>| steps.iter().for_each(|step| step(fs))
+        move |_: &World, fs: &std::sync::Arc<terrace_engine::Fs>| steps.iter().for_each(|step| step(fs))
     };
     (1..steps.len()).fold(Case::new(name, setup, first(steps.len())), |case, count| case.or(first(count)))
 }
@@ -472,7 +475,7 @@ fn steps(
 /// Blocks that are freed and wanted again at once, by somebody else (T6): what older records, still above the
 /// checkpoint, name or write must not be in use for anything new.
 fn reuse() -> Vec<Case> {
-    fn step(act: impl Fn(&std::sync::Arc<terrace_fs::Fs>) + Send + Sync + 'static) -> Step {
+    fn step(act: impl Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static) -> Step {
         std::sync::Arc::new(act)
     }
     // One block at a time is taken where the lowest is free: where something was freed just now.
@@ -490,7 +493,7 @@ fn reuse() -> Vec<Case> {
     };
     let far = step(|fs| write(fs, find(fs, "f"), 600 * 4096, &pattern(4096, 8)));
     let cut = step(|fs| set_size(fs, find(fs, "f"), 100));
-    let single = |w: &World, fs: &std::sync::Arc<terrace_fs::Fs>| {
+    let single = |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
         populate(w, fs);
         // In a shard of its own.
         let other = mkdir(fs, ROOT, "other");
@@ -515,7 +518,7 @@ fn freed_blocks_are_not_reused_early() {
 fn without_a_tier() {
     let bare = Shape { tier: false, ..SMALL };
     let over = |name: &'static str, offset: u64, data: Vec<u8>| {
-        let allocated = |w: &World, fs: &std::sync::Arc<terrace_fs::Fs>| {
+        let allocated = |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
             populate(w, fs);
             fs.fallocate(find(fs, "f"), 8192, 40_000, Allocate::Extend, W).unwrap();
         };

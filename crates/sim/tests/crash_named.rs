@@ -7,10 +7,10 @@ use crash_support::*;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use terrace_format::{DeviceBlock, PmBlock};
-use terrace_fs::{
+use terrace_engine::{
     Allocate, Fs, MountOptions, SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
 };
+use terrace_format::{DeviceBlock, PmBlock};
 use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::pm::CrashSnapshot;
 use terrace_media::{BlockMedium, MediaError};
@@ -349,7 +349,7 @@ fn t5_either_copy_torn() {
 #[test]
 fn t6_freed_blocks_rest_until_the_checkpoint() {
     let world = World::new(SMALL);
-    let still = MountOptions { policy: Some(terrace_fs::PolicyKind::Static), ..options() };
+    let still = MountOptions { policy: Some(terrace_engine::PolicyKind::Static), ..options() };
     let fs = world.mount_with(still).unwrap();
     // The directory's page is in a shard of its own, and a low block that is taken first again.
     let d = mkdir(&fs, ROOT, "d");
@@ -757,7 +757,7 @@ fn s5_raised_sizes_show_zeros() {
 #[test]
 fn s5_preallocated_blocks_past_the_end_without_a_tier() {
     let pm = Arc::new(terrace_media::pm::RecordedPm::new(2 << 20));
-    let media = || terrace_fs::PoolMedia { pm: pm.clone(), block: Vec::new() };
+    let media = || terrace_engine::PoolMedia { pm: pm.clone(), block: Vec::new() };
     let mut bare = format_options(false);
     bare.devices.clear();
     let superblock = format(&media(), &bare).unwrap();
@@ -1029,7 +1029,7 @@ fn i11_hostile_inode_slots() {
         let _ = fs.read(f, u64::MAX - 50, &mut buffer, W);
         let _ = fs.write(f, 10, b"x", WriteFlags::default(), W);
         let _ = fs.setattr(f, &SetAttributes { size: Some(10_000), ..Default::default() }, W);
-        let _ = fs.seek(f, 0, terrace_fs::Seek::Hole);
+        let _ = fs.seek(f, 0, terrace_engine::Seek::Hole);
         let _ = fs.unlink(ROOT, b"f", W);
         fs.run_background(200);
         let _ = fs.unmount();

@@ -16,7 +16,7 @@
 )]
 
 use std::time::{SystemTime, UNIX_EPOCH};
-use terrace_fs::PolicyKind;
+use terrace_engine::PolicyKind;
 use terrace_sim::config::{BASE, CONFIGS, Config, Counts};
 use terrace_sim::run::{Seen, Wrong, run};
 

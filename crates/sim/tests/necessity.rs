@@ -11,14 +11,14 @@ use terrace_runtime::sync::Mutex;
 use terrace_sim::necessity::{History, changes, index, need, on_two_threads, points};
 
 /// What the engine consists of.
-const ENGINE: [&str; 6] = ["fs", "wal", "catalog", "map", "blocks", "cache"];
+const ENGINE: [&str; 9] = ["store", "fs", "migration", "engine", "wal", "catalog", "map", "blocks", "cache"];
 /// Functions with points that only planted mistakes pass, and one that the daemon calls before anything else: what its flush is
-/// needed for is in crates/fs/tests/devices.rs.
+/// needed for is in crates/engine/tests/devices.rs.
 const PLANTED: [(&str, &str); 4] = [
     ("fs/src/sync.rs", "fsync"),
-    ("fs/src/namei.rs", "link"),
-    ("fs/src/migration/copy.rs", "write_late"),
-    ("fs/src/mount.rs", "stamp"),
+    ("fs/src/names/link.rs", "link"),
+    ("store/src/moving/demote.rs", "write_late"),
+    ("engine/src/mount.rs", "stamp"),
 ];
 
 fn root() -> PathBuf {

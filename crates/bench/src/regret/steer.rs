@@ -1,4 +1,4 @@
-//! What the engine's glue around the predictors does (crates/fs: place.rs, files.rs, write_entries.rs), without its tables'
+//! What the engine's glue around the predictors does (crates/store: steering, parts/steering), without its tables'
 //! bounds: nothing is forgotten. The predictors and the decision are those of crates/placement.
 
 use std::collections::HashMap;

@@ -28,7 +28,7 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrace_fs::{Ablation, Background, Fs, MountOptions, PolicyKind, PoolMedia};
+use terrace_engine::{Ablation, Background, Fs, MountOptions, PolicyKind, PoolMedia};
 use terrace_media::PmMedium;
 use terrace_media::block::FileDevice;
 use terrace_media::pm::{EmulatedPm, PmSpeed, RamPm};
@@ -380,7 +380,7 @@ impl Site {
         let pm = Arc::new(RamPm::open(&path, false)?);
         pm.prepare(terrace_format::PmOffset(0), pm.size());
         let block = FileDevice::open(&device.path, true, false)?;
-        let (superblock, _) = terrace_fs::read_superblock(&*pm, true)?;
+        let (superblock, _) = terrace_engine::read_superblock(&*pm, true)?;
         let pm: Arc<dyn PmMedium> = match &subject.tuning.emulate_pm {
             Some(speed) => {
                 let speed = PmSpeed::parse(speed)?;

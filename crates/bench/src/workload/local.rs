@@ -8,8 +8,8 @@ use crate::trace::{Event, Kind, Recorder};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use terrace_engine::{Caller, Fs, FsError, SetAttributes, Wait, WriteFlags};
 use terrace_format::Ino;
-use terrace_fs::{Caller, Fs, FsError, SetAttributes, Wait, WriteFlags};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
@@ -169,7 +169,7 @@ impl FileTarget for LocalTarget {
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
         let directory = self.directory(path)?;
         let mut names = Vec::new();
-        let mut visit = |entry: &terrace_fs::DirectoryEntry| {
+        let mut visit = |entry: &terrace_engine::DirectoryEntry| {
             if entry.name != b"." && entry.name != b".." {
                 names.push(String::from_utf8_lossy(&entry.name).into_owned());
             }

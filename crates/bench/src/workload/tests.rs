@@ -15,7 +15,7 @@ use crate::trace::{self, Recorder};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
-use terrace_fs::{
+use terrace_engine::{
     DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, Parameters, PolicyKind, PoolMedia,
 };
 use terrace_media::block::SimulatedDevice;
@@ -55,8 +55,8 @@ fn mount_with(directory: &Path, mounted: MountOptions) -> Arc<Fs> {
         root: Default::default(),
         devices: vec![device],
     };
-    terrace_fs::format(&media, &options).unwrap();
-    let (superblock, _) = terrace_fs::read_superblock(&*media.pm, true).unwrap();
+    terrace_engine::format(&media, &options).unwrap();
+    let (superblock, _) = terrace_engine::read_superblock(&*media.pm, true).unwrap();
     Fs::mount(media, superblock, mounted, clock()).unwrap()
 }
 

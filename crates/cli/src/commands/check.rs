@@ -132,7 +132,7 @@ fn resized(path: &Path) -> Option<Failure> {
 
 /// The superblock in use and a warning about the other copy; also that of a pool half repaired.
 fn superblock(pm: &RamPm) -> Result<(Superblock, Option<String>), Refused> {
-    let refused = match terrace_fs::read_superblock(pm, false) {
+    let refused = match terrace_engine::read_superblock(pm, false) {
         Err(Refused::Repairing) => Refused::Repairing,
         other => return other,
     };

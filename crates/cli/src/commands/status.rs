@@ -8,9 +8,9 @@ use crate::output::{self, OUTPUT_VERSION, human};
 use crate::{places, pool};
 use serde_json::{Value, json};
 use std::path::Path;
+use terrace_engine::{class_name, speed_status};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;
-use terrace_fs::{class_name, speed_status};
 use terrace_media::speed::Speed;
 
 /// Moves that have ended and are shown.
@@ -113,7 +113,7 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
         "state_directory": control::state::directory_of(&pool::uuid_text(superblock)).map(|path| output::path_text(&path)),
         "label": pool::label(superblock), "mounted": false,
         "clean": pool::is_clean(pool, superblock), "warnings": pool::warnings(pool), "tiers": tiers, "map": "radix",
-        "policy": terrace_fs::policy_name(superblock.policy),
+        "policy": terrace_engine::policy_name(superblock.policy),
         "data_mode": if superblock.data_mode == 2 { "ordered" } else { "atomic" },
     })
 }

@@ -3,8 +3,8 @@
 use crate::args::Tier;
 use crate::failure::{Failure, Outcome};
 use crate::{output, places, pool};
+use terrace_engine::{class_name, speed_of, tiers_of};
 use terrace_format::superblock::Superblock;
-use terrace_fs::{class_name, speed_of, tiers_of};
 use terrace_media::pm::RamPm;
 
 pub fn run(args: &Tier) -> Outcome<u8> {
@@ -14,7 +14,7 @@ pub fn run(args: &Tier) -> Outcome<u8> {
     let pm = RamPm::open(&path, args.dry_run).map_err(|error| pool::open_failure(&error))?;
     pool::refuse_resized(&path, &pm)?;
     let (superblock, _) =
-        terrace_fs::read_superblock(&pm, true).map_err(|refused| pool::refusal(&path, &refused))?;
+        terrace_engine::read_superblock(&pm, true).map_err(|refused| pool::refusal(&path, &refused))?;
     pool::refuse_older(&path, &superblock)?;
     let device = pool::canonical(&args.device)?;
     let is_it = |index: &usize| {
@@ -29,7 +29,7 @@ pub fn run(args: &Tier) -> Outcome<u8> {
     let mut changed = superblock;
     changed.devices[index].tier = args.to;
     if !args.dry_run {
-        changed = terrace_fs::set_device_tier(&pm, &superblock, index, args.to)
+        changed = terrace_engine::set_device_tier(&pm, &superblock, index, args.to)
             .map_err(|error| Failure::at(&path, error))?;
     }
     drop(opened);

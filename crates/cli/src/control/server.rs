@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use terrace_engine::{Fs, HandMove};
 use terrace_format::Ino;
 use terrace_format::superblock::Superblock;
-use terrace_fs::{Fs, HandMove};
 use terrace_runtime::sync::{Condvar, Mutex, RwLock};
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
@@ -105,7 +105,7 @@ impl Shared {
         }
         let gate = self.fs.read();
         let Some(fs) = gate.as_ref() else { return Err("the mount is ending".to_string()) };
-        let text = |error: terrace_fs::FsError| error.to_string();
+        let text = |error: terrace_engine::FsError| error.to_string();
         match request {
             Request::Ping => Ok(serde_json::json!({ "connection": self.describe["connection"] })),
             Request::Status => {
@@ -195,13 +195,13 @@ impl Shared {
             ("unpin", None) => HandMove::Unpin,
             _ => return Err(format!("unknown move '{action}'; is the daemon of another version?")),
         };
-        let text = |error: terrace_fs::FsError| error.to_string();
+        let text = |error: terrace_engine::FsError| error.to_string();
         if !dry_run {
             return fs.move_by_hand(ino, action).map(Into::into).map_err(text);
         }
         let plan = fs.plan_by_hand(ino, action).map_err(|error| match error {
             // As the move itself says it.
-            terrace_fs::FsError::NotPermitted => "pinned to another tier; unpin it first".to_string(),
+            terrace_engine::FsError::NotPermitted => "pinned to another tier; unpin it first".to_string(),
             other => text(other),
         })?;
         let mut plan = serde_json::to_value(plan).map_err(|error| error.to_string())?;

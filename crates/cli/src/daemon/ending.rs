@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
-use terrace_fs::{Background, Fs};
+use terrace_engine::{Background, Fs};
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
 

@@ -34,9 +34,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use terrace_engine::{Fs, PolicyKind};
 use terrace_format::address::ROOT_INO;
 use terrace_format::superblock::Superblock;
-use terrace_fs::{Fs, PolicyKind};
 use terrace_fuse::{Adapter, Connection, Running, SessionOptions, Unmount};
 use terrace_media::PmMedium;
 use terrace_runtime::thread::spawn;
@@ -261,7 +261,7 @@ fn unused_threshold(plan: &Plan, superblock: &Superblock) -> Option<String> {
         id if id == PolicyKind::Static as u8 => "",
         _ => "; see threshold_min and threshold_max",
     };
-    let name = terrace_fs::policy_name(policy)?;
+    let name = terrace_engine::policy_name(policy)?;
     Some(format!(
         "mount option threshold={percent} is for policy=anticache alone, and the policy is {name}{instead}"
     ))
@@ -269,7 +269,7 @@ fn unused_threshold(plan: &Plan, superblock: &Superblock) -> Option<String> {
 
 /// Rewrites a damaged copy of the superblock, now that the pool is known to be usable, and says so.
 fn mend(pm: &dyn PmMedium, superblock: &Superblock) -> Option<String> {
-    let said = match terrace_fs::mend_superblock(pm, superblock) {
+    let said = match terrace_engine::mend_superblock(pm, superblock) {
         Ok(false) => return None,
         Ok(true) => "the damaged superblock copy was rewritten from the sound one".to_string(),
         Err(error) => format!("the damaged superblock copy cannot be rewritten: {error}"),

@@ -11,12 +11,12 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use terrace_engine::PoolMedia;
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::device::DeviceHeader;
 use terrace_format::geometry::{CHECKPOINT_COPIES, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::{Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, PmBlock};
-use terrace_fs::PoolMedia;
 use terrace_media::block::MissingDevice;
 use terrace_media::pm::RamPm;
 use terrace_media::{Access, BlockMedium, OpenError, PmMedium};
@@ -246,7 +246,7 @@ pub fn open(pool: &Path, write: bool, lenience: &Lenience) -> Outcome<OpenPool> 
     })?;
     refuse_resized(pool, &pm)?;
     let (superblock, warning) =
-        terrace_fs::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
+        terrace_engine::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
     refuse_older(pool, &superblock)?;
     let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
     let mut files = vec![(canonical(pool)?, pm.access())];

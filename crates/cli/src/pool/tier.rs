@@ -7,10 +7,10 @@ use std::fs;
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use terrace_engine::class_name;
 use terrace_format::device::DeviceHeader;
 use terrace_format::superblock::{DeviceRow, Superblock};
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
-use terrace_fs::class_name;
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::{BlockMedium, OpenError};
 

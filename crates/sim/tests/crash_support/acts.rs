@@ -1,8 +1,8 @@
 //! What the cases do, in few words.
 
 use super::{CALLER, ROOT, W};
+use terrace_engine::{Allocate, Fs, SetAttributes, WriteFlags, XattrMode};
 use terrace_format::Ino;
-use terrace_fs::{Allocate, Fs, SetAttributes, WriteFlags, XattrMode};
 
 /// Runs something on a thread whose index picks a lane.
 pub fn in_lane<R: Send>(lane: usize, lanes: usize, run: impl FnOnce() -> R + Send) -> R {

@@ -2,8 +2,8 @@
 
 use super::{Allowed, Counts, Dump, Effort, Explorer, Moment, SMALL, Shape, World, options};
 use std::sync::Arc;
+use terrace_engine::Fs;
 use terrace_format::geometry::CHECKPOINT_COPIES;
-use terrace_fs::Fs;
 use terrace_media::PmMedium;
 use terrace_media::pm::{CrashSnapshot, PmImage};
 use terrace_runtime::sync::Mutex;

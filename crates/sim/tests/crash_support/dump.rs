@@ -3,8 +3,8 @@
 use super::{ROOT, W};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrace_engine::Fs;
 use terrace_format::Ino;
-use terrace_fs::Fs;
 
 /// Everything of a tree that a user can see but atime, by path.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

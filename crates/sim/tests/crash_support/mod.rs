@@ -22,8 +22,8 @@ pub use dump::*;
 pub use explore::*;
 pub use world::*;
 
+use terrace_engine::{Caller, Wait};
 use terrace_format::Ino;
-use terrace_fs::{Caller, Wait};
 
 pub const ROOT: Ino = Ino(1);
 pub const CALLER: Caller = Caller { uid: 0, gid: 0 };

@@ -3,7 +3,7 @@
 use super::old_content;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
-use terrace_fs::{
+use terrace_engine::{
     Atime, DeviceClass, FormatOptions, Fs, FsResult, InPlace, MountOptions, NewDevice, PolicyKind, PoolMedia,
     format, read_superblock,
 };

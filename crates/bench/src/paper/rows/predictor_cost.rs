@@ -28,7 +28,7 @@ const MOST_NS: f64 = 40.0;
 const PAIRS: usize = 200;
 /// Of these the first of a pool warm up.
 const WARM: usize = 4;
-/// Too little for migration into DRAM to begin (`fs/migration/to_dram.rs`).
+/// Too little for migration into DRAM to begin (`migration/promote/into_dram.rs`).
 const CACHE_BYTES: u64 = 32 << 10;
 /// PM by data.
 const SHARE: f64 = 8.0;

@@ -10,9 +10,9 @@ use crate::{pool, signature};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use terrace_engine::{DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia, RootDirectory};
 use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
-use terrace_fs::{DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia, RootDirectory};
 use terrace_media::block::probe::Access;
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::RamPm;
@@ -164,7 +164,7 @@ fn make(
     }
     drop(subjects);
     let media = PoolMedia { pm: Arc::new(memory) as Arc<dyn PmMedium>, block };
-    terrace_fs::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
+    terrace_engine::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
 }
 
 /// Most bytes of a file that stands in for a device to make: what a measurement uses.

@@ -5,9 +5,9 @@ use super::target::Target;
 use crate::output::{self, human};
 use crate::{ownership, pool};
 use std::path::Path;
+use terrace_engine::{class_name, speed_of};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;
-use terrace_fs::{class_name, speed_of};
 use terrace_media::Promise;
 use terrace_media::speed::FIGURES;
 

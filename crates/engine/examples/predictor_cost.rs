@@ -1,0 +1,193 @@
+//! What predictors cost an operation of 4 KiB: policy=predictive with its predictors at work and resting, in this process,
+//! on one thread, PM on /dev/shm. Batches of both take turns on one pool, because where memory lies makes more of a
+//! difference; the result is the median of the paired differences with its 95 % interval, and the counters that show that
+//! the predictors ran.
+//!
+//! `cargo run --release -p terrace-engine --example predictor_cost [ROUNDS]`
+//!
+//! Instructions are counted by running it without a clock under callgrind, which counts exactly and needs no counters of
+//! the processor; what two runs that differ by N operations differ by, divided by N, is one operation:
+//!
+//! `valgrind --tool=callgrind predictor_cost count static|resting|predictive OPERATION NUMBER`
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use terrace_engine::{
+    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
+    format, read_superblock,
+};
+use terrace_format::Ino;
+use terrace_media::block::SimulatedDevice;
+use terrace_media::pm::RamPm;
+use terrace_runtime::{Clock, ManualClock, Next, SystemClock};
+
+const BATCH: u64 = 500;
+const BLOCKS: u64 = 1024;
+const MAILS: u64 = 1000;
+const PM_BYTES: u64 = 96 << 20;
+
+fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> (Arc<Fs>, Ino) {
+    let pm = Arc::new(RamPm::create(path, PM_BYTES).unwrap());
+    let media = PoolMedia { pm: pm.clone(), block: vec![Arc::new(SimulatedDevice::new(4096))] };
+    let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
+    let options = FormatOptions {
+        label: String::new(),
+        uuid: [1; 16],
+        hash_key: [3; 16],
+        seal_secret: Some([3; 16]),
+        policy,
+        data_ordered: false,
+        data_checksums: false,
+        chunk_blocks: 16,
+        created_ns: 1,
+        root: Default::default(),
+        devices: vec![device],
+    };
+    format(&media, &options).unwrap();
+    let (superblock, _) = read_superblock(&*pm, true).unwrap();
+    let fs = Fs::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap();
+    let caller = Caller { uid: 0, gid: 0 };
+    let ino = fs.mknod(Ino(1), b"a", 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
+    fs.write(ino, 0, &vec![1; (BLOCKS * 4096) as usize], WriteFlags::default(), Wait::Allowed).unwrap();
+    (fs, ino)
+}
+
+/// What is done again and again.
+#[derive(Clone, Copy)]
+enum Operation {
+    Overwrite,
+    OverwriteSynced,
+    Read,
+    /// Five requests: see [`mail`].
+    Mail,
+    /// Fourteen requests: see [`turn`].
+    Turn,
+}
+
+const OPERATIONS: [(&str, Operation); 5] = [
+    ("overwrite", Operation::Overwrite),
+    ("overwrite+fsync", Operation::OverwriteSynced),
+    ("read", Operation::Read),
+    ("mail", Operation::Mail),
+    ("turn", Operation::Turn),
+];
+
+/// Opens, writes 8 KiB, syncs, reads them, closes.
+fn mail(fs: &Fs, ino: Ino, offset: u64) {
+    let mut content = [5; 8192];
+    fs.open(ino, false, true, Wait::Allowed).unwrap();
+    fs.write(ino, offset, &content, WriteFlags::default(), Wait::Allowed).unwrap();
+    fs.fsync(ino, false, Wait::Allowed).unwrap();
+    fs.read(ino, offset, &mut content, Wait::Allowed).unwrap();
+    fs.release(ino);
+}
+
+/// A mail is removed and another one made, written and synced; it is read, longer by as much again and synced.
+fn turn(fs: &Fs, pick: u64) {
+    let name = format!("mail{}", pick % MAILS);
+    let caller = Caller { uid: 0, gid: 0 };
+    let mut content = [7; 16384];
+    if let Ok(old) = fs.lookup(Ino(1), name.as_bytes()) {
+        fs.unlink(Ino(1), name.as_bytes(), Wait::Allowed).unwrap();
+        fs.forget(old.ino, 1);
+    }
+    let ino = fs.mknod(Ino(1), name.as_bytes(), 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
+    fs.open(ino, false, true, Wait::Allowed).unwrap();
+    for part in [0, 1] {
+        fs.write(ino, part * 16384, &content, WriteFlags::default(), Wait::Allowed).unwrap();
+        fs.fsync(ino, false, Wait::Allowed).unwrap();
+        fs.release(ino);
+        fs.open(ino, false, true, Wait::Allowed).unwrap();
+        fs.read(ino, 0, &mut content, Wait::Allowed).unwrap();
+    }
+    fs.release(ino);
+    fs.forget(ino, 1);
+}
+
+/// Does an operation on 4 KiB so many times.
+fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) {
+    let mut block = [5; 4096];
+    let flags = WriteFlags::default();
+    for _ in 0..times {
+        *picks = picks.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let offset = (*picks >> 40) % BLOCKS * 4096;
+        match operation {
+            Operation::Overwrite => drop(fs.write(ino, offset, &block, flags, Wait::Allowed).unwrap()),
+            Operation::OverwriteSynced => {
+                fs.write(ino, offset, &block, flags, Wait::Allowed).unwrap();
+                fs.fsync(ino, false, Wait::Allowed).unwrap();
+            }
+            Operation::Read => drop(fs.read(ino, offset, &mut block, Wait::Allowed).unwrap()),
+            Operation::Mail => mail(fs, ino, offset),
+            Operation::Turn => turn(fs, *picks >> 40),
+        }
+    }
+}
+
+/// Nanoseconds per operation of a batch.
+fn batch(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, clock: &dyn Clock) -> f64 {
+    let begin = clock.monotonic_ns();
+    repeat(fs, ino, operation, picks, BATCH);
+    (clock.monotonic_ns() - begin) as f64 / BATCH as f64
+}
+
+/// For callgrind.
+fn count(words: &[String]) {
+    let [mode, operation, times] = words else { panic!("count static|resting|predictive OPERATION NUMBER") };
+    let policy = if mode == "static" { PolicyKind::Static } else { PolicyKind::Predictive };
+    let (_, operation) = OPERATIONS.into_iter().find(|(name, _)| name == operation).unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(1));
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (fs, ino) = mount(&directory.path().join("pm"), policy, &clock);
+    fs.let_predictors_rest(mode == "resting");
+    repeat(&fs, ino, operation, &mut 1, times.parse().unwrap());
+    let seen = fs.status().unwrap().placement.map_or(0, |placement| placement.writes_seen);
+    println!("writes seen by the predictors: {seen}");
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "count") {
+        return count(&words[1..]);
+    }
+    let rounds: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(400);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (fs, ino) = mount(&directory.path().join("pm"), PolicyKind::Predictive, &clock);
+    let mut background = fs.background_steps();
+    for (name, operation) in OPERATIONS {
+        let (mut differences, mut base) = (Vec::new(), Vec::new());
+        for round in 0..rounds as u64 {
+            let mut one = |rest| {
+                fs.let_predictors_rest(rest);
+                let taken = batch(&fs, ino, operation, &mut (round + 1), &*clock);
+                // What was removed is freed, outside the time.
+                for (step, _) in &mut background {
+                    (0..1000).take_while(|_| step.step() == Next::Again).count();
+                }
+                taken
+            };
+            // Who goes first changes with every round.
+            let (without, with) = if round % 2 == 0 {
+                let without = one(true);
+                (without, one(false))
+            } else {
+                let with = one(false);
+                (one(true), with)
+            };
+            differences.push(with - without);
+            base.push(without);
+        }
+        differences.sort_by(f64::total_cmp);
+        base.sort_by(f64::total_cmp);
+        // Order statistics: the interval of a median.
+        let spread = (1.96 * (rounds as f64).sqrt() / 2.0).ceil() as usize;
+        let at = |index: usize| differences[index.min(rounds - 1)];
+        let (low, high) = (at((rounds / 2).saturating_sub(spread)), at(rounds / 2 + spread));
+        let (median, without) = (at(rounds / 2), base[rounds / 2]);
+        println!("{name}: resting {without:.0} ns, at work {median:+.1} ns [{low:+.1}, {high:+.1}]");
+    }
+    let placement = fs.status().unwrap().placement.unwrap();
+    println!("writes seen by the predictors: {}", placement.writes_seen);
+    assert!(placement.writes_seen >= rounds as u64 * BATCH);
+}

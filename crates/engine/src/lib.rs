@@ -1,0 +1,50 @@
+//! A mounted pool: mount and unmount, background steps, status, and the public entry points.
+//!
+//! Entry points take `&self` on [`Engine`] and may be called by any number of threads. The engine sets the one provider
+//! of needs ([`terrace_store::operation::provide::Provide`]); no crate below calls upward otherwise.
+//! Lock order (L1): rename, inode stripes by index, catalog shards by number, orphan lists, inode numbers, allocator, lanes.
+#![forbid(unsafe_code)]
+
+mod accounts;
+mod api;
+mod background;
+mod engine;
+mod memory;
+mod mkfs;
+mod mount;
+mod options;
+mod provide;
+mod requests;
+mod status;
+mod superblock;
+mod unmount;
+
+pub use accounts::Accounts;
+pub use background::Background;
+pub use engine::Engine;
+pub use engine::Engine as Fs;
+pub use memory::{Memory, MemorySource};
+pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
+pub use options::{MountOptions, PolicyKind, PoolMedia};
+pub use status::io::IoReport;
+pub use status::parameters::ParametersStatus;
+pub use status::placement::PlacementStatus;
+pub use status::pool::{FsStatus, StepPanics};
+pub use superblock::{mend_superblock, read_superblock, set_device_tier};
+pub use terrace_migration::report::MigrationReport;
+pub use terrace_migration::requested::progress::{HandMove, HandPlan, HandReport, HandState};
+pub use terrace_migration::requested::sync_to::SyncPlan;
+pub use terrace_placement::threshold::MOST_SECONDS as MOST_DATAFLOW_SECONDS;
+pub use terrace_placement::{Ablation, Parameters, name_of as policy_name};
+pub use terrace_store::error::{FsError, FsResult};
+pub use terrace_store::operation::progress::Progress;
+pub use terrace_store::parts::devices::io_count::{IoSums, TierIo};
+pub use terrace_store::parts::devices::speeds::{SpeedStatus, class_name, speed_of, speed_status, tiers_of};
+pub use terrace_store::parts::inodes::open_files::OpenMode;
+pub use terrace_store::parts::inodes::referenced::Referenced;
+pub use terrace_store::parts::mode::{InPlace, MetadataMoves};
+pub use terrace_store::parts::steering::prediction_score::{TallyReport, TallyRow};
+pub use terrace_store::types::{
+    Allocate, Atime, Attributes, BlockRange, Caller, DirectoryEntry, Predictions, Seek, SetAttributes,
+    SetTime, Space, Wait, Whereabouts, WriteFlags, XattrMode,
+};

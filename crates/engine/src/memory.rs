@@ -1,0 +1,157 @@
+//! A cache of clean pages that has a share of the memory that the machine has left, and gives it back to whoever needs it.
+//!
+//! Of what would be available without the cache a reserve is nobody's, and the cache may have half of the rest: the other half
+//! is the kernel's, for its own cache and for programs. A program that takes memory takes it from what is available; the
+//! budget follows, and half of what the program took comes from the cache, all of it once the reserve is touched. Several
+//! mounts share in this way without knowing of each other.
+//!
+//! Dirty pages have a limit of their own (`buffer=`) and are never dropped for this.
+
+use crate::engine::Engine;
+use std::fmt::Debug;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use terrace_runtime::{Next, Step};
+
+/// The reserve: one in so many of the total, and the most.
+const RESERVE: u64 = 8;
+
+const MOST_RESERVE_BYTES: u64 = 4 << 30;
+
+/// The cache has one part of so many of what is above it.
+const SHARE: u64 = 2;
+
+/// How fast programs take memory at most: pages that are zeroed by all of some processors.
+const TAKEN_BYTES_PER_S: u64 = 16 << 30;
+
+/// The next look: when memory may have come down to half of the reserve, within these.
+const SHORTEST: Duration = Duration::from_millis(20);
+
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Memory of the machine, or of a control group with a limit that this process is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What programs can still have of it, what the kernel would drop for them included.
+    pub available_bytes: u64,
+}
+
+/// Where to see how much memory there is.
+pub trait MemorySource: Debug + Send + Sync {
+    /// Everything that limits this process, in whatever order. Nothing where it cannot be seen.
+    fn look(&self) -> Vec<Memory>;
+}
+
+impl Memory {
+    fn reserve_bytes(&self) -> u64 {
+        (self.total_bytes / RESERVE).min(MOST_RESERVE_BYTES)
+    }
+
+    /// What a cache may have that has `held_bytes` now.
+    fn share_bytes(&self, held_bytes: u64) -> u64 {
+        let without = self.available_bytes.saturating_add(held_bytes).min(self.total_bytes);
+        without.saturating_sub(self.reserve_bytes()) / SHARE
+    }
+}
+
+/// The budget of a cache that has `held_bytes` now and never less than `least_bytes`.
+fn budget(memory: &[Memory], held_bytes: u64, least_bytes: u64) -> u64 {
+    let share = memory.iter().map(|memory| memory.share_bytes(held_bytes)).min();
+    share.unwrap_or(0).max(least_bytes)
+}
+
+/// The largest budget that there can be.
+pub fn most(memory: &[Memory]) -> u64 {
+    memory.iter().map(|memory| memory.share_bytes(memory.total_bytes)).min().unwrap_or(0)
+}
+
+/// When to look again.
+fn pause(memory: &[Memory], held_bytes: u64, least_bytes: u64) -> Duration {
+    if held_bytes <= least_bytes {
+        // There is nothing to give back.
+        return LONGEST;
+    }
+    let left = |memory: &Memory| memory.available_bytes.saturating_sub(memory.reserve_bytes() / 2);
+    let left_bytes = memory.iter().map(left).min().unwrap_or(0);
+    let time = Duration::from_millis(left_bytes / (TAKEN_BYTES_PER_S / 1000));
+    time.clamp(SHORTEST, LONGEST)
+}
+
+fn follow_memory(engine: &Engine, source: &dyn MemorySource) -> Next {
+    let (memory, least_bytes) = (source.look(), engine.least_cache_bytes);
+    engine.store.dram.cache().set_budget(budget(
+        &memory,
+        engine.store.dram.cache().held_bytes(),
+        least_bytes,
+    ));
+    if engine.store.dram.cache().give_back(engine.store.clock.monotonic_ns()) {
+        return Next::Again;
+    }
+    Next::After(pause(&memory, engine.store.dram.cache().held_bytes(), least_bytes))
+}
+
+/// Background: one look, and one piece of what is to be given back.
+pub struct MemoryStep {
+    engine: Weak<Engine>,
+    source: Arc<dyn MemorySource>,
+}
+
+impl MemoryStep {
+    pub fn new(engine: &Arc<Engine>, source: &Arc<dyn MemorySource>) -> MemoryStep {
+        MemoryStep { engine: Arc::downgrade(engine), source: Arc::clone(source) }
+    }
+}
+
+impl Step for MemoryStep {
+    fn name(&self) -> &'static str {
+        "terrace-memory"
+    }
+
+    fn step(&mut self) -> Next {
+        self.engine.upgrade().map_or(Next::Done, |engine| follow_memory(&engine, &*self.source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const LEAST: u64 = 64 << 20;
+
+    fn memory(total: u64, available: u64) -> Memory {
+        Memory { total_bytes: total, available_bytes: available }
+    }
+
+    #[test]
+    fn the_budget_is_half_of_what_is_above_the_reserve() {
+        let machine = |available| [memory(24 * GIB, available)];
+        assert_eq!(budget(&machine(23 * GIB), 0, LEAST), 10 * GIB);
+        // Taking its share changes nothing.
+        assert_eq!(budget(&machine(13 * GIB), 10 * GIB, LEAST), 10 * GIB);
+        // A program takes 6 GiB, then all but 3, all but 1.
+        assert_eq!(budget(&machine(7 * GIB), 10 * GIB, LEAST), 7 * GIB);
+        assert_eq!(budget(&machine(3 * GIB), GIB, LEAST), GIB / 2);
+        assert_eq!(budget(&machine(GIB), GIB, LEAST), LEAST);
+        assert_eq!(budget(&machine(0), 2 * GIB, LEAST), LEAST);
+        // The tightest limit counts, and nothing that can be seen is no memory at all.
+        let both = [machine(23 * GIB)[0], memory(GIB, GIB)];
+        assert_eq!(budget(&both, 0, LEAST), (GIB - GIB / 8) / 2);
+        assert_eq!(budget(&[], 10 * GIB, LEAST), LEAST);
+        assert_eq!(most(&both), (GIB - GIB / 8) / 2);
+        assert_eq!(most(&machine(0)), (24 - 3) * GIB / 2);
+        assert_eq!(budget(&[memory(1 << 50, 1 << 50)], u64::MAX, LEAST), ((1 << 50) - 4 * GIB) / 2);
+    }
+
+    #[test]
+    fn it_is_looked_at_more_often_the_less_is_left() {
+        let pause = |available, held| pause(&[memory(24 * GIB, available)], held, LEAST);
+        assert_eq!(pause(23 * GIB, GIB), LONGEST);
+        assert_eq!(pause(GIB, LEAST), LONGEST, "nothing to give");
+        assert_eq!(pause(GIB, GIB), SHORTEST);
+        let times = [3 * GIB, 6 * GIB, 12 * GIB].map(|available| pause(available, GIB));
+        assert!(times.is_sorted() && times[0] > SHORTEST && times[0] < Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,104 @@
+//! The media of a pool and the options of a mount.
+
+use crate::memory::MemorySource;
+use std::sync::Arc;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_placement::{Ablation, Home, Parameters};
+use terrace_store::parts::mode::{InPlace, MetadataMoves};
+use terrace_store::types::Atime;
+
+/// The media of a pool. `block[i]` is the device of row `i` of the superblock.
+pub struct PoolMedia {
+    /// Tier 0.
+    pub pm: Arc<dyn PmMedium>,
+    /// Lower-tier devices.
+    pub block: Vec<Arc<dyn BlockMedium>>,
+}
+
+/// Placement policies that can be chosen. The number is the superblock's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// Never migrates.
+    Static = 1,
+    /// LRU above a threshold.
+    Anticache = 2,
+    /// Predictors, temperature and adaptive thresholds.
+    Predictive = 3,
+    /// Its earlier form, for which only writes count.
+    WriteOnly = 4,
+}
+
+/// What a mount may override.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// Access times.
+    pub atime: Atime,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Instead of the superblock's.
+    pub policy: Option<PolicyKind>,
+    /// Instead of the superblock's.
+    pub data_ordered: Option<bool>,
+    /// Anticache: demote above this PM use.
+    pub threshold_percent: Option<u8>,
+    /// Parameters of predictors, thresholds and migration.
+    pub parameters: Parameters,
+    /// Largest group of a migration, in bytes.
+    pub group_bytes: u64,
+    /// What migration writes back in place.
+    pub in_place: InPlace,
+    /// DRAM for clean pages, in bytes.
+    pub cache_bytes: u64,
+    /// Where to see how much memory there is, for a cache of clean pages that has a share of it, but no less than
+    /// `cache_bytes`; without, it has those.
+    pub memory: Option<Arc<dyn MemorySource>>,
+    /// Most bytes of files in PM that the kernel caches while they are open for reading.
+    pub kernel_cache_bytes: u64,
+    /// Most dirty pages in DRAM, in bytes; 0: every write goes to PM.
+    pub buffer_bytes: u64,
+    /// Window read around a missing cold block, in bytes.
+    pub prefetch_bytes: u64,
+    /// Lifetime of a prefetched page.
+    pub prefetch_ms: u64,
+    /// Bring every block read from below into PM at once ([AC-BPFS]): `parameters.touches` is 1, whatever it says.
+    pub promote_first_touch: bool,
+    /// The home of every write that does not ask for durability, instead of what the policy says: for tests.
+    pub home: Option<Home>,
+    /// Read a cold block before a small write to it, as all the publications do, instead of making a partial shadow:
+    /// for measuring the difference. What is partial already stays so.
+    pub read_first: bool,
+    /// What is left out of the policy: for measuring what it is worth.
+    pub ablation: Ablation,
+    /// When cold metadata moves below PM. What lies there is fetched in any case.
+    pub metadata_moves: MetadataMoves,
+    /// Move the checkpoint only when space is short, so that a crash leaves as much to replay as there can be:
+    /// for measuring recovery.
+    pub checkpoint_when_full: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            atime: Atime::Relative,
+            read_only: false,
+            policy: None,
+            data_ordered: None,
+            threshold_percent: None,
+            parameters: Parameters::default(),
+            group_bytes: 16 << 20,
+            in_place: InPlace::default(),
+            cache_bytes: 64 << 20,
+            memory: None,
+            kernel_cache_bytes: 64 << 20,
+            buffer_bytes: 64 << 20,
+            prefetch_bytes: 128 << 10,
+            prefetch_ms: 1000,
+            promote_first_touch: false,
+            home: None,
+            read_first: false,
+            ablation: Ablation::Nothing,
+            metadata_moves: MetadataMoves::WhenScarce,
+            checkpoint_when_full: false,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Who provides what an attempt lacks: one row for each need.
+
+use std::sync::{Arc, Weak};
+use terrace_format::Corrupt;
+use terrace_fs::content::intents::{clear_intent, clear_intent_turn};
+use terrace_fs::names::xattr::remove_capability;
+use terrace_migration::migration::Migration;
+use terrace_migration::space::make_pm_space;
+use terrace_runtime::interleave;
+use terrace_store::change::map_nodes::add_map_nodes;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::numbers::add_inode_page;
+use terrace_store::lookup::cold_read::fetch_cold;
+use terrace_store::metadata::fetch::{fetch_numbers, fetch_page};
+use terrace_store::operation::need::Need;
+use terrace_store::operation::op::Op;
+use terrace_store::operation::provide::Provide;
+use terrace_store::types::Wait;
+use terrace_wal::{Error, NoSpace};
+
+/// Provides from the store, from the rules of the file system, and from migration.
+pub struct Provider {
+    migration: Weak<Migration>,
+}
+
+impl Provider {
+    pub fn new(migration: &Arc<Migration>) -> Provider {
+        Provider { migration: Arc::downgrade(migration) }
+    }
+}
+
+impl Provide for Provider {
+    fn provide(&self, op: &mut Op, need: Need, provided: &mut u32) -> FsResult<()> {
+        let migration = self.migration.upgrade().ok_or(FsError::Ending)?;
+        provide(&migration, op, need, provided)
+    }
+}
+
+/// Needs of one operation that are provided: in a damaged pool one may come back for ever.
+const MOST_PROVIDED: u32 = 1000;
+
+/// Provides what an attempt lacked. Holds no lock when called and when it returns. Counts in `provided`, and
+/// refuses what comes back for ever; making or waiting for space does not count.
+fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -> FsResult<()> {
+    interleave::point("op:between-attempts");
+    *provided += 1;
+    if *provided > MOST_PROVIDED {
+        return Err(Corrupt::new("what an operation lacks", "an end of it", need.name()).into());
+    }
+    let done = match need {
+        Need::MapNodes { ino, first, count } => add_map_nodes(&migration.store, op, ino, first, count),
+        Need::CatalogRoom(shortage) => {
+            migration.store.persistent.catalog().make_room_for(&shortage, op.purpose).map_err(FsError::from)
+        }
+        Need::CatalogRooms(puts) => {
+            migration.store.persistent.catalog().make_room_many(&puts, op.purpose).map_err(FsError::from)
+        }
+        Need::MetadataPage(page) => fetch_page(&migration.store, op, &page),
+        Need::FreeNumbers(index) => fetch_numbers(&migration.store, op, index),
+        Need::Cold { ino, range } => fetch_cold(&migration.store, op, ino, range),
+        Need::ClearIntent { ino, range } if op.in_turns => {
+            clear_intent_turn(&migration.store, op.wait, ino, range)
+        }
+        Need::ClearIntent { ino, range } if op.wait == Wait::Allowed => {
+            clear_intent(&migration.store, op.wait, ino, range)
+        }
+        // Who may not wait does not do all of it either.
+        Need::ClearIntent { ino, range } => match clear_intent_turn(&migration.store, op.wait, ino, range) {
+            Err(FsError::Unfinished) => Err(FsError::WouldBlock),
+            done => done,
+        },
+        Need::RemoveCapability(ino) => remove_capability(&migration.store, ino, op.wait),
+        Need::InodePage => add_inode_page(&migration.store, op.purpose),
+        Need::PmSpace => Err(NoSpace::Pm.into()),
+        Need::LargerClaim => {
+            op.extra += 1;
+            Ok(())
+        }
+        Need::Again => Ok(()),
+    };
+    match done {
+        Err(FsError::Engine(Error::NoSpace(NoSpace::Pm))) => {
+            *provided -= 1;
+            make_pm_space(migration, op)
+        }
+        // Met on the way: then the attempt lacks what it lacked, or finds it.
+        Err(FsError::Engine(Error::PageBelow(page))) => {
+            provide(migration, op, Need::MetadataPage(page), provided)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,67 @@
+//! Counts of I/O by tier (`terrace iostat`).
+
+use crate::engine::Engine;
+use crate::status::tiers::tier_status;
+use serde::Serialize;
+use terrace_format::TierId;
+use terrace_migration::report::migration_report;
+use terrace_store::error::FsResult;
+use terrace_store::parts::devices::io_count::{IoSums, TierIo};
+
+/// What passed since mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IoReport {
+    /// Monotonic time of the report, in nanoseconds.
+    pub at_ns: u64,
+    /// The same at mount.
+    pub mounted_at_ns: u64,
+    /// Tier 0 first.
+    pub tiers: Vec<TierIo>,
+    /// Blocks of lower tiers found in DRAM and put there.
+    pub dram: IoSums,
+    /// Bytes of DRAM in use for that.
+    pub dram_used_bytes: u64,
+    /// Bytes that migration wrote to lower tiers, from PM.
+    pub demoted_bytes: u64,
+    /// Bytes that migration brought into PM.
+    pub promoted_bytes: u64,
+    /// Bytes moved from one lower tier to another.
+    pub moved_below_bytes: u64,
+    /// Of them, those that a tier gave away because it was nearly full.
+    pub spilled_bytes: u64,
+}
+
+/// What passed since mount. Waits for the scan after mount: not for a request thread.
+///
+/// # Errors
+/// EIO when the tiers' use cannot be read.
+pub fn io_report(engine: &Engine) -> FsResult<IoReport> {
+    let migration = migration_report(&engine.migration, engine.store.clock.monotonic_ns());
+    let tiers = tier_status(engine)?.into_iter().map(|tier| TierIo {
+        id: tier.id,
+        kind: tier.kind,
+        capacity_bytes: tier.capacity_bytes,
+        used_bytes: tier.used_bytes,
+        timed: tier.id > 0,
+        sums: match tier.id {
+            0 => engine.store.devices.io().pm.sums(),
+            id => engine.store.devices.io().of_devices(&engine.store.devices.of_tier(TierId(id))),
+        },
+    });
+    Ok(IoReport {
+        tiers: tiers.collect(),
+        at_ns: engine.store.clock.monotonic_ns(),
+        mounted_at_ns: engine.store.devices.io().mounted_at_ns,
+        dram: engine.store.devices.io().dram.sums(),
+        dram_used_bytes: engine.store.dram.cache().bytes(),
+        demoted_bytes: migration.demoted_bytes,
+        promoted_bytes: migration.promoted_bytes,
+        moved_below_bytes: migration.moved_below_bytes,
+        spilled_bytes: migration.spilled_bytes,
+    })
+}
+
+/// When a lower device last answered, or was asked after a rest: monotonic nanoseconds. One that hangs changes nothing.
+pub(crate) fn devices_answered_ns(engine: &Engine) -> u64 {
+    engine.store.devices.io().answered_ns()
+}

@@ -1,0 +1,112 @@
+//! The parameters in force, as `terrace status` shows them.
+
+use crate::engine::Engine;
+use serde::Serialize;
+use terrace_format::BLOCK_SIZE;
+use terrace_migration::demote::victims::demotion_blocks;
+use terrace_placement::Parameters;
+use terrace_placement::threshold::{Dataflow, Utilisation};
+
+/// Parameters of predictors, thresholds and migration, and the limits of what is in DRAM. Each is a mount option; those
+/// that the policy does not ask for are shown as well.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ParametersStatus {
+    /// Fewer blocks written between two fsyncs: synchronous.
+    pub sync_blocks: u32,
+    /// A write is large when its counter is above this,
+    pub large_after: u8,
+    /// and it has so many bytes.
+    pub large_min_bytes: u64,
+    /// While less of PM is used large writes go there too.
+    pub large_pm_percent: u8,
+    /// Read more than so many times its size: read-dominated.
+    pub read_times: u32,
+    /// The read of a cold block that brings it into PM.
+    pub touches: u32,
+    /// A file not used for so long goes down whole.
+    pub whole_after_seconds: u32,
+    /// `anticache`: PM use above which it demotes.
+    pub threshold_percent: u8,
+    /// Equation (1): its value when as much is read as written,
+    pub threshold_even_percent: u8,
+    /// what doubling the reads adds,
+    pub threshold_step_percent: u8,
+    /// its least
+    pub threshold_min_percent: u8,
+    /// and its most.
+    pub threshold_max_percent: u8,
+    /// The part of the bytes of a second that is gone after another: one in so many.
+    pub threshold_decay: u32,
+    /// Equation (2): DRAM idles above this ratio,
+    pub dataflow_high: f64,
+    /// PM below this one,
+    pub dataflow_low: f64,
+    /// in each of so many seconds.
+    pub dataflow_seconds: u8,
+    /// A lower tier gives blocks to slower ones above this use,
+    pub spill_high_percent: u8,
+    /// down to this one.
+    pub spill_low_percent: u8,
+    /// Most bytes that leave PM at once: `group=`, a chunk, or a sixteenth of PM, whichever is least.
+    pub group_bytes: u64,
+    /// Most bytes of clean pages, now.
+    pub cache_bytes: u64,
+    /// It follows the memory of the machine.
+    pub cache_follows_memory: bool,
+    /// Most bytes of files in PM that the kernel caches while they are open,
+    pub kernel_cache_bytes: u64,
+    /// and how many those are now.
+    pub kernel_cached_bytes: u64,
+    /// Most bytes of dirty pages.
+    pub buffer_bytes: u64,
+    /// Bytes read at once around a missing block.
+    pub prefetch_bytes: u64,
+    /// Lifetime of a neighbour that nobody asked for.
+    pub prefetch_seconds: f64,
+}
+
+pub(crate) fn parameters_status(engine: &Engine) -> ParametersStatus {
+    let Parameters {
+        sync_blocks,
+        large_after,
+        large_min,
+        large_pm_percent,
+        read_times,
+        touches,
+        whole_after_s,
+        spill,
+        ..
+    } = *engine.store.steering.parameters();
+    let Utilisation { even_percent, step_percent, least_percent, most_percent, decay } =
+        engine.store.steering.parameters().utilisation;
+    let Dataflow { high_percent, low_percent, seconds } = engine.store.steering.parameters().dataflow;
+    let (kept_blocks, most_kept_blocks) = engine.store.inodes.open_files().kept_blocks();
+    ParametersStatus {
+        sync_blocks,
+        large_after,
+        large_min_bytes: large_min,
+        large_pm_percent,
+        read_times,
+        touches,
+        whole_after_seconds: whole_after_s,
+        threshold_percent: engine.store.mode.threshold_percent,
+        threshold_even_percent: even_percent,
+        threshold_step_percent: step_percent,
+        threshold_min_percent: least_percent,
+        threshold_max_percent: most_percent,
+        threshold_decay: decay,
+        dataflow_high: f64::from(high_percent) / 100.0,
+        dataflow_low: f64::from(low_percent) / 100.0,
+        dataflow_seconds: seconds,
+        spill_high_percent: spill.high_percent,
+        spill_low_percent: spill.low_percent,
+        group_bytes: demotion_blocks(&engine.migration) * BLOCK_SIZE,
+        cache_bytes: engine.store.dram.cache().budget_bytes(),
+        cache_follows_memory: engine.memory.is_some(),
+        kernel_cache_bytes: most_kept_blocks * BLOCK_SIZE,
+        kernel_cached_bytes: kept_blocks * BLOCK_SIZE,
+        buffer_bytes: engine.store.dram.write_back().limit_pages * BLOCK_SIZE,
+        prefetch_bytes: engine.store.dram.read_ahead().shortest * BLOCK_SIZE,
+        prefetch_seconds: engine.store.mode.prefetch_ms as f64 / 1000.0,
+    }
+}

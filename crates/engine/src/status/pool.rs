@@ -1,0 +1,168 @@
+//! What `terrace status`, `terrace where` and statfs tell.
+
+use crate::engine::Engine;
+use crate::requests::hand_reports;
+use crate::status::health::pm_trouble;
+use crate::status::metadata::{MetadataStatus, metadata_status};
+use crate::status::parameters::{ParametersStatus, parameters_status};
+use crate::status::placement::{PlacementStatus, placement_status};
+use crate::status::tiers::{TierStatus, tier_status};
+use serde::Serialize;
+use terrace_format::BLOCK_SIZE;
+use terrace_migration::report::{MigrationReport, migration_report};
+use terrace_migration::requested::progress::HandReport;
+use terrace_placement::Observation;
+use terrace_store::error::FsResult;
+use terrace_store::steering::learn::with_flows;
+
+/// What the last mount found.
+#[derive(Debug, Clone, Serialize)]
+pub struct RecoveryStatus {
+    /// Time to replay.
+    pub duration_seconds: f64,
+    /// Records replayed.
+    pub records_replayed: u64,
+    /// Bytes they took in the log.
+    pub bytes_replayed: u64,
+    /// The pool had been unmounted in order.
+    pub clean: bool,
+    /// What was wrong and could be helped.
+    pub warnings: Vec<String>,
+}
+
+/// The write-ahead log.
+#[derive(Debug, Clone, Serialize)]
+pub struct LogStatus {
+    /// Bytes of all lanes.
+    pub capacity_bytes: u64,
+    /// Bytes that a mount would replay if the daemon died now.
+    pub used_bytes: u64,
+}
+
+/// DRAM in use.
+#[derive(Debug, Clone, Serialize)]
+pub struct DramStatus {
+    /// Clean pages of lower tiers.
+    pub cache_bytes: u64,
+    /// Most dirty bytes.
+    pub buffer_bytes: u64,
+    /// Dirty bytes: only in DRAM.
+    pub dirty_bytes: u64,
+}
+
+/// The state of a mounted pool.
+#[derive(Debug, Clone, Serialize)]
+pub struct FsStatus {
+    /// Label given at mkfs.
+    pub label: String,
+    /// Tier 0 first.
+    pub tiers: Vec<TierStatus>,
+    /// File map.
+    pub map: &'static str,
+    /// Policy in force.
+    pub policy: &'static str,
+    /// atomic or ordered.
+    pub data_mode: &'static str,
+    /// PM use in percent above which the policy demotes.
+    pub threshold: Option<u8>,
+    /// What mount options set, as it is in force.
+    pub parameters: ParametersStatus,
+    /// The predictors, when the policy has any.
+    pub placement: Option<PlacementStatus>,
+    /// Migration.
+    pub migration: MigrationReport,
+    /// Metadata below PM.
+    pub metadata: MetadataStatus,
+    /// Moves that users asked for: those that wait, are under way, or ended lately.
+    pub moves: Vec<HandReport>,
+    /// The last mount.
+    pub recovery: RecoveryStatus,
+    /// The log.
+    pub log: LogStatus,
+    /// DRAM.
+    pub dram: DramStatus,
+    /// Bytes acknowledged and not yet durable.
+    pub bytes_not_yet_durable: u64,
+    /// Medium of tier 0 and its page size.
+    pub pm: String,
+    /// Mounted with -o ro.
+    pub read_only: bool,
+    /// Background steps that panicked since mount. Each starts again after a rest.
+    pub panics: Vec<StepPanics>,
+    /// False when PM or a device had errors, or a background step panicked.
+    pub healthy: bool,
+}
+
+/// A background step that panicked.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepPanics {
+    /// Its name.
+    pub step: &'static str,
+    /// How often.
+    pub count: u64,
+}
+
+/// Present state. Waits for the scan after mount: not for a request thread.
+///
+/// # Errors
+/// EIO when the tiers' use cannot be read.
+pub fn status(engine: &Engine) -> FsResult<FsStatus> {
+    let mut tiers = tier_status(engine)?;
+    let metadata = metadata_status(engine, &mut tiers);
+    let panics = engine.panics.counts().into_iter().map(|(step, count)| StepPanics { step, count });
+    let panics: Vec<_> = panics.collect();
+    let devices = engine.store.devices.list().iter().all(|device| device.is_healthy());
+    let healthy = pm_trouble(engine).is_none() && devices && panics.is_empty();
+    let label = engine
+        .store
+        .persistent
+        .superblock()
+        .label
+        .iter()
+        .take_while(|byte| **byte != 0)
+        .copied()
+        .collect::<Vec<u8>>();
+    Ok(FsStatus {
+        label: String::from_utf8_lossy(&label).into_owned(),
+        tiers,
+        map: "radix",
+        policy: engine.store.steering.policy().name(),
+        data_mode: if engine.store.mode.data_ordered { "ordered" } else { "atomic" },
+        threshold: engine
+            .store
+            .steering
+            .policy()
+            .threshold_percent(&with_flows(&engine.store, Observation::default())),
+        parameters: parameters_status(engine),
+        placement: placement_status(engine),
+        migration: migration_report(&engine.migration, engine.store.clock.monotonic_ns()),
+        metadata,
+        moves: hand_reports(engine),
+        recovery: RecoveryStatus {
+            duration_seconds: engine.recovery_ns as f64 / 1e9,
+            records_replayed: engine.recovery.records_replayed,
+            bytes_replayed: engine.recovery.bytes_replayed,
+            clean: engine.recovery.clean,
+            warnings: engine.recovery.warnings.clone(),
+        },
+        log: log_status(engine),
+        dram: DramStatus {
+            cache_bytes: engine.store.dram.cache().bytes(),
+            buffer_bytes: engine.store.dram.write_back().limit_pages * BLOCK_SIZE,
+            dirty_bytes: engine.store.dram.cache().dirty_bytes(),
+        },
+        bytes_not_yet_durable: engine.store.dram.cache().dirty_bytes(),
+        pm: engine.store.persistent.pm().describe(),
+        read_only: engine.store.mode.read_only,
+        panics,
+        healthy,
+    })
+}
+
+fn log_status(engine: &Engine) -> LogStatus {
+    let geometry = engine.store.persistent.wal().geometry();
+    LogStatus {
+        capacity_bytes: u64::from(geometry.lane_count) * geometry.lane_size,
+        used_bytes: engine.store.persistent.wal().used_bytes(),
+    }
+}

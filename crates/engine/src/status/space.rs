@@ -1,0 +1,67 @@
+//! Free and used space (statfs).
+
+use crate::engine::Engine;
+use crate::status::tiers::free_on_host;
+use std::collections::HashMap;
+use terrace_format::BLOCK_SIZE;
+use terrace_format::inode::SLOTS_PER_PAGE;
+use terrace_format::keys::MAX_EXTENT_BLOCKS;
+use terrace_store::error::FsResult;
+use terrace_store::pressure::pm_space::wait_for_scan;
+use terrace_store::types::{Space, Wait};
+
+/// Space of all tiers together, when the scan after mount has counted it.
+///
+/// # Errors
+/// `WouldBlock` when it has not and the caller may not wait; EIO.
+pub fn statfs(engine: &Engine, wait: Wait) -> FsResult<Space> {
+    wait_for_scan(&engine.store, wait)?;
+    let usage = engine.store.persistent.blocks().usage();
+    let mut space = Space {
+        blocks: usage.total,
+        free: usage.free + usage.quarantined,
+        available: 0,
+        files: 0,
+        files_free: 0,
+    };
+    let (mut below, mut left_of_host) = (0, HashMap::new());
+    for (index, device) in engine.store.devices.list().iter().enumerate() {
+        let id = terrace_format::DeviceId(index as u8);
+        let totals = engine.store.devices.space().totals_now(&[id]);
+        space.blocks += totals.total;
+        space.free += totals.free;
+        below += match device.medium.host_room() {
+            Some(room) => free_on_host(&totals, &room, &mut left_of_host),
+            None => totals.free,
+        };
+    }
+    // Promised to dirty pages.
+    let promised = engine.store.devices.space().reserved();
+    space.free = space.free.saturating_sub(promised);
+    let in_pm = (usage.free + usage.quarantined).saturating_sub(usage.reserve);
+    let metadata = metadata_of(engine, in_pm, below);
+    space.available = (in_pm + below).saturating_sub(promised + metadata).min(space.free);
+    // Inodes take PM blocks: as many more as pages fit.
+    let pages = engine.store.inodes.numbers().lock().pages;
+    let room = usage.free.saturating_sub(usage.reserve) * SLOTS_PER_PAGE;
+    space.files_free = room.min(terrace_format::address::MAX_INO.0 - pages * SLOTS_PER_PAGE);
+    space.files = pages * SLOTS_PER_PAGE + space.files_free;
+    Ok(space)
+}
+
+/// Blocks of PM that metadata takes until so many free ones of PM and below hold data: a map node for 512 blocks in PM; below,
+/// extents and bitmaps of chunks in leaves that are half full, the first of each shard included; and some for what grows by a
+/// page or by a claim.
+fn metadata_of(engine: &Engine, in_pm: u64, below: u64) -> u64 {
+    const OF_PM: u64 = 256;
+    const ALWAYS: u64 = 16;
+    // Bytes of a cell besides the bitmap.
+    const CELL: u64 = 48;
+    let chunk_blocks = u64::from(engine.store.persistent.wal().geometry().chunk_blocks);
+    let extents = below.div_ceil(chunk_blocks.min(MAX_EXTENT_BLOCKS.into()));
+    let chunks = below.div_ceil(chunk_blocks);
+    let bytes = extents * CELL + chunks * (CELL + chunk_blocks / 8);
+    // Chunks lie in the shards of their numbers, extents in that of their inode.
+    let roots = u64::from(engine.store.persistent.catalog().empty_shards()).min(chunks + 1);
+    in_pm / OF_PM + bytes * 2 / BLOCK_SIZE + roots + ALWAYS
+}

@@ -1,0 +1,120 @@
+//! The order of the lower tiers of a pool that is not mounted: `terrace tier`.
+//!
+//! A device's tier is its row's in the superblock alone: data names devices, not tiers, so that nothing moves with it. The
+//! header's copy of the number is brought up to date by the next mount that writes. Pins name tiers by number:
+//! [`standing_in`].
+
+use terrace_format::BLOCK_SIZE;
+use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::superblock::{Refused, Superblock};
+use terrace_media::{MediaError, PmMedium};
+use zerocopy::IntoBytes;
+
+/// Gives a device, by its index, another tier. A crash at any instant leaves a pool with the old order or with the new
+/// one: the copy of the superblock that is in use is written last, when the other one is durable.
+///
+/// # Errors
+/// The medium's.
+pub fn set_device_tier(
+    pm: &dyn PmMedium,
+    superblock: &Superblock,
+    device: usize,
+    tier: u8,
+) -> Result<Superblock, MediaError> {
+    assert!(tier > 0 && device < superblock.device_rows().len(), "device {device}, tier {tier}");
+    let mut changed = *superblock;
+    if let Some(row) = changed.devices.get_mut(device) {
+        row.tier = tier;
+    }
+    changed.seal();
+    // The first copy is used where it is sound.
+    let in_use = usize::from(!is_sound(pm, 0));
+    for copy in [SUPERBLOCK_COPIES[1 - in_use], SUPERBLOCK_COPIES[in_use]] {
+        pm.write(copy.offset(), changed.as_bytes())?;
+        pm.persist();
+    }
+    Ok(changed)
+}
+
+/// Reads the superblock; the second copy when the first is damaged, with a sentence that says so.
+///
+/// # Errors
+/// See [`Refused`].
+pub fn read_superblock(pm: &dyn PmMedium, write: bool) -> Result<(Superblock, Option<String>), Refused> {
+    let read = |index: usize| -> Result<Superblock, Refused> {
+        let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
+        let copy = SUPERBLOCK_COPIES[index];
+        if pm.read(copy.offset(), &mut bytes).is_err() {
+            let expected = "a readable copy";
+            return Err(terrace_format::Corrupt::new("superblock", expected, "an unreadable one").into());
+        }
+        let superblock = Superblock::verify(&bytes, write)?;
+        if superblock.geometry().pm_size > pm.size() {
+            let found = format!("{} bytes", pm.size());
+            let expected = format!("persistent memory of {} bytes", superblock.geometry().pm_size);
+            return Err(terrace_format::Corrupt::new("tier 0", expected, found).into());
+        }
+        Ok(superblock)
+    };
+    match read(0) {
+        Ok(superblock) => Ok((superblock, second_copy_warning(pm, read(1)))),
+        Err(first @ (Refused::Corrupt(_) | Refused::NotAPool)) => match read(1) {
+            Ok(superblock) => {
+                let warning = format!("superblock copy 0 is damaged ({first}); copy 1 is used");
+                Ok((superblock, Some(warning)))
+            }
+            Err(second @ (Refused::Version(_) | Refused::Features(_) | Refused::Repairing)) => Err(second),
+            Err(_) => Err(first),
+        },
+        Err(other) => Err(other),
+    }
+}
+
+/// What there is to say of copy 1 when copy 0 is used.
+fn second_copy_warning(pm: &dyn PmMedium, second: Result<Superblock, Refused>) -> Option<String> {
+    let Err(error @ (Refused::Corrupt(_) | Refused::NotAPool)) = second else { return None };
+    // A size that does not fit is not damage.
+    (!is_sound(pm, 1)).then(|| format!("superblock copy 1 is damaged ({error}); copy 0 is used"))
+}
+
+/// Whether a copy of the superblock is one: of whatever version.
+pub fn is_sound(pm: &dyn PmMedium, index: usize) -> bool {
+    let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
+    let read = pm.read(SUPERBLOCK_COPIES[index].offset(), &mut bytes);
+    let damaged = |refused: &Refused| matches!(refused, Refused::Corrupt(_) | Refused::NotAPool);
+    read.is_ok() && Superblock::verify(&bytes, false).err().is_none_or(|refused| !damaged(&refused))
+}
+
+/// Rewrites a damaged copy of the superblock from the one in use; true when there was one. The sound copy
+/// is not touched, so a crash meanwhile leaves the pool as usable as before.
+///
+/// # Errors
+/// The medium's; also when the copy does not read back sound.
+pub fn mend_superblock(
+    pm: &dyn PmMedium,
+    superblock: &Superblock,
+) -> Result<bool, terrace_media::MediaError> {
+    let damaged: Vec<usize> = (0..SUPERBLOCK_COPIES.len()).filter(|index| !is_sound(pm, *index)).collect();
+    let &[index] = damaged.as_slice() else { return Ok(false) };
+    let place = SUPERBLOCK_COPIES[index].offset();
+    pm.write(place, superblock.as_bytes())?;
+    pm.persist();
+    if !is_sound(pm, index) {
+        let length = SUPERBLOCK_BLOCKS * BLOCK_SIZE;
+        return Err(terrace_media::MediaError::Pm { offset: place, length });
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_store::parts::devices::speeds::standing_in;
+
+    /// The order of tiers may be changed, and a number may then be nobody's.
+    #[test]
+    fn pins_to_a_number_that_no_tier_has_mean_the_next_slower_tier() {
+        let means = |wanted| standing_in(wanted, [2, 4].into_iter());
+        assert_eq!([0, 1, 2, 3, 4, 5, 255].map(means), [0, 2, 2, 4, 4, 4, 4]);
+        assert_eq!(standing_in(3, std::iter::empty()), 3);
+    }
+}

@@ -1,0 +1,577 @@
+//! Moves that a user asks for: between any two of three tiers, with a full target, a failing device, damage, changes
+//! meanwhile, and a crash at every moment.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::ROOT;
+use common::tiers::*;
+use std::collections::BTreeSet;
+use terrace_engine::{
+    Allocate, Fs, FsResult, HandMove, HandState, MountOptions, PolicyKind, SetAttributes, Wait,
+};
+use terrace_format::Ino;
+use terrace_media::block::{Operation, SimulatedDevice, Times};
+use terrace_runtime::Next;
+
+const W: Wait = Wait::Allowed;
+const BLOCK: u64 = 4096;
+
+/// Every way between three tiers, of files and of a directory with all below it; content and places are as they should
+/// be, hard links are moved once, and the pool is sound.
+#[test]
+fn files_move_between_any_two_of_three_tiers() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "file");
+    let content = pattern(45 * BLOCK as usize + 100, 1);
+    write(&fs, file, 0, &content)?;
+    let (outer, other) = (mkdir(&fs, ROOT, "outer"), create(&fs, ROOT, "other"));
+    let inner = mkdir(&fs, outer, "inner");
+    let mut below = Vec::new();
+    for index in 0..70u8 {
+        let ino = create(&fs, if index % 2 == 0 { outer } else { inner }, &format!("f{index}"));
+        write(&fs, ino, u64::from(index % 3) * BLOCK, &pattern(3000 + 100 * usize::from(index), index))?;
+        below.push(ino);
+    }
+    fs.link(below[0], inner, b"second name", W)?;
+    write(&fs, other, 0, &pattern(5000, 9))?;
+    let all = 46 * BLOCK;
+    for to in [2, 1, 0, 1, 2, 0] {
+        pool.migrate_all(&fs, file, to);
+        let mut expected = [0; 3];
+        expected[usize::from(to)] = all;
+        assert_eq!(bytes_on(&fs, file), expected, "to tier {to}");
+        assert_content(&fs, file, &content);
+        pool.migrate_all(&fs, outer, to);
+        for ino in &below {
+            let places = bytes_on(&fs, *ino);
+            assert_eq!(places.iter().sum::<u64>(), places[usize::from(to)], "{places:?}");
+        }
+    }
+    // Nothing else was touched.
+    assert_eq!(bytes_on(&fs, other), [2 * BLOCK, 0, 0]);
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    let fs = pool.mount();
+    assert_content(&fs, file, &content);
+    for (index, ino) in (0u8..).zip(below) {
+        let mut expected = vec![0; usize::from(index % 3) * BLOCK as usize];
+        expected.extend(pattern(3000 + 100 * usize::from(index), index));
+        assert_content(&fs, ino, &expected);
+    }
+    Ok(())
+}
+
+/// A file that is nearly all hole was counted in pieces of 1 GiB, holes included: 10,000 steps for one block at 5 TiB.
+#[test]
+fn holes_are_not_counted_piece_by_piece() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "file");
+    let far = (5 << 40) + 3 * BLOCK;
+    for (offset, seed) in [(0, 1), (1 << 40, 2), (far, 3)] {
+        write(&fs, file, offset, &pattern(BLOCK as usize, seed))?;
+    }
+    // The last time the clean copies on tier 1 go on to tier 2: one move of a block, not two.
+    for to in [2, 1, 0, 2] {
+        let job = fs.move_by_hand(file, HandMove::Migrate { to })?;
+        let ended = |fs: &Fs| fs.hand_report(job).is_some_and(|report| report.state.has_ended());
+        let steps = (0..100).take_while(|_| !ended(&fs) && fs.hand_step() == Next::Again).count();
+        let report = fs.hand_report(job).unwrap();
+        assert_eq!((report.state, report.left_bytes), (HandState::Done, 0));
+        assert_eq!((report.total_bytes, report.done_bytes), (3 * BLOCK, 3 * BLOCK));
+        assert!(steps < 40, "{steps}");
+        let mut expected = [0; 3];
+        expected[usize::from(to)] = 3 * BLOCK;
+        assert_eq!(bytes_on(&fs, file), expected, "to tier {to}");
+    }
+    let mut found = vec![0; BLOCK as usize];
+    fs.read(file, far, &mut found, W)?;
+    assert_eq!(found, pattern(BLOCK as usize, 3));
+    Ok(())
+}
+
+/// Holes, preallocated blocks and an end inside a block move and stay what they are; a block with a newer copy in PM is
+/// not taken from below.
+#[test]
+fn holes_and_preallocated_blocks_move() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "file");
+    write(&fs, file, 10 * BLOCK, &pattern(3 * BLOCK as usize, 1))?;
+    fs.fallocate(file, 0, 5 * BLOCK, Allocate::KeepSize, W)?;
+    write(&fs, file, 600 * BLOCK, &pattern(700, 2))?;
+    let mut expected = vec![0; 600 * BLOCK as usize + 700];
+    expected[10 * BLOCK as usize..13 * BLOCK as usize].copy_from_slice(&pattern(3 * BLOCK as usize, 1));
+    expected[600 * BLOCK as usize..].copy_from_slice(&pattern(700, 2));
+    for to in [1, 2] {
+        pool.migrate_all(&fs, file, to);
+        assert_content(&fs, file, &expected);
+    }
+    write(&fs, file, 11 * BLOCK + 5, b"newer")?;
+    expected[11 * BLOCK as usize + 5..][..5].copy_from_slice(b"newer");
+    assert_eq!(bytes_on(&fs, file)[0], BLOCK);
+    for to in [1, 2, 0] {
+        pool.migrate_all(&fs, file, to);
+        assert_content(&fs, file, &expected);
+    }
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
+/// A dry run says what would move, and moves nothing.
+#[test]
+fn a_plan_moves_nothing() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let directory = mkdir(&fs, ROOT, "d");
+    let (first, second) = (create(&fs, directory, "a"), create(&fs, directory, "b"));
+    write(&fs, first, 0, &pattern(8 * BLOCK as usize, 1))?;
+    pool.migrate_all(&fs, first, 1);
+    write(&fs, second, 0, &pattern(3 * BLOCK as usize, 2))?;
+    let plan = fs.plan_by_hand(directory, HandMove::Migrate { to: 2 })?;
+    assert_eq!((plan.files, plan.move_bytes), (3, 11 * BLOCK));
+    assert_eq!(plan.tiers, [(0, 3 * BLOCK), (1, 8 * BLOCK)]);
+    assert_eq!(fs.plan_by_hand(directory, HandMove::Migrate { to: 1 })?.move_bytes, 3 * BLOCK);
+    assert_eq!((bytes_on(&fs, first), bytes_on(&fs, second)), ([0, 8 * BLOCK, 0], [3 * BLOCK, 0, 0]));
+    Ok(())
+}
+
+/// No such tier, a read-only mount, a file that vanishes: errors that say so, and nothing hangs.
+#[test]
+fn what_cannot_be_moved_says_why() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "a");
+    write(&fs, file, 0, &pattern(5000, 1))?;
+    let errno = |fs: &Fs, ino, to| fs.move_by_hand(ino, HandMove::Migrate { to }).map_err(|e| e.errno());
+    assert_eq!(errno(&fs, file, 3), Err(libc::EINVAL));
+    assert_eq!(errno(&fs, Ino(77), 1), Err(libc::ESTALE));
+    let id = fs.move_by_hand(file, HandMove::Migrate { to: 1 })?;
+    fs.forget(file, 1);
+    fs.unlink(ROOT, b"a", W)?;
+    fs.run_background(100);
+    let report = pool.finish(&fs, id);
+    assert_eq!(report.state, HandState::Failed);
+    assert!(report.reason.unwrap().contains("vanished"));
+    fs.unmount()?;
+    drop(fs);
+    let fs = pool.mount_with(MountOptions { read_only: true, ..MountOptions::default() });
+    assert_eq!(errno(&fs, ROOT, 1), Err(libc::EROFS));
+    assert_eq!(fs.plan_by_hand(ROOT, HandMove::Migrate { to: 1 }).map_err(|e| e.errno()), Err(libc::EROFS));
+    Ok(())
+}
+
+/// A tier that becomes full ends the move; what moved stays moved, the rest stays where it was, all of it readable.
+#[test]
+fn a_full_tier_ends_the_move() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 24);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "a");
+    let content = pattern(100 * BLOCK as usize, 1);
+    write(&fs, file, 0, &content)?;
+    for from in [0, 1] {
+        pool.migrate_all(&fs, file, from);
+        let report = pool.migrate(&fs, file, 2);
+        assert_eq!((report.state, report.reason.as_deref()), (HandState::Failed, Some("tier 2 is full")));
+        let places = bytes_on(&fs, file);
+        assert!(places[2] > 0 && places[2] <= 23 * BLOCK, "{places:?}");
+        assert_eq!(report.done_bytes, places[2]);
+        assert_eq!((report.left_bytes, places.iter().sum()), (100 * BLOCK - places[2], 100 * BLOCK));
+        assert_content(&fs, file, &content);
+    }
+    // Back: the space is free again.
+    pool.migrate_all(&fs, file, 1);
+    assert_eq!(bytes_on(&fs, file), [0, 100 * BLOCK, 0]);
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
+/// PM takes what the policy's threshold leaves, and no operation of a user meets ENOSPC afterwards.
+#[test]
+fn persistent_memory_takes_what_the_threshold_leaves() -> FsResult<()> {
+    let pool = Tiers::new(2 << 20, 2048, 1024);
+    let options = || MountOptions { policy: Some(PolicyKind::Anticache), ..MountOptions::default() };
+    let fs = pool.mount_with(options());
+    let file = create(&fs, ROOT, "a");
+    let content = pattern(300 * BLOCK as usize, 1);
+    for part in 0..3 {
+        write(
+            &fs,
+            file,
+            part * 100 * BLOCK,
+            &content[(part * 100 * BLOCK) as usize..][..100 * BLOCK as usize],
+        )?;
+        pool.migrate_all(&fs, file, 1);
+    }
+    let other = create(&fs, ROOT, "b");
+    write(&fs, other, 0, &pattern(200 * BLOCK as usize, 2))?;
+    let report = pool.migrate(&fs, file, 0);
+    assert_eq!(report.state, HandState::Failed);
+    assert!(report.reason.unwrap().contains("tier 0 is full"));
+    let places = bytes_on(&fs, file);
+    assert!(places[0] > 0 && places[1] > 0, "{places:?}");
+    assert_content(&fs, file, &content);
+    write(&fs, other, 200 * BLOCK, &pattern(50 * BLOCK as usize, 3))?;
+    Ok(())
+}
+
+/// A device that fails for a moment: the move waits, with a reason, and goes on. One that fails for good ends it (M6).
+#[test]
+fn a_failing_device_is_tried_again_and_then_no_more() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "a");
+    let content = pattern(60 * BLOCK as usize, 1);
+    write(&fs, file, 0, &content)?;
+    for (from, operation) in [(0, Operation::Write), (1, Operation::Write), (1, Operation::Flush)] {
+        pool.migrate_all(&fs, file, from);
+        pool.devices[1].fail_next(operation, 0..u64::MAX, 5, Times::Count(1));
+        let id = fs.move_by_hand(file, HandMove::Migrate { to: 2 })?;
+        let mut waited = false;
+        for _ in 0..50 {
+            waited |= fs.hand_report(id).unwrap().state == HandState::Waiting;
+            if let Next::After(pause) = fs.hand_step() {
+                pool.clock.advance(pause);
+            }
+        }
+        let report = pool.finish(&fs, id);
+        assert!(
+            waited && report.state == HandState::Done && report.left_bytes == 0,
+            "{operation:?}: {report:?}"
+        );
+        assert_content(&fs, file, &content);
+    }
+    pool.migrate_all(&fs, file, 1);
+    pool.devices[1].fail_next(Operation::Write, 0..u64::MAX, 5, Times::Forever);
+    let report = pool.migrate(&fs, file, 2);
+    assert_eq!((report.state, report.done_bytes), (HandState::Failed, 0));
+    assert!(report.reason.unwrap().contains("tier2"));
+    assert_eq!(bytes_on(&fs, file), [0, 60 * BLOCK, 0]);
+    assert_content(&fs, file, &content);
+    Ok(())
+}
+
+/// Blocks whose content cannot be read, or has a wrong checksum, stay where they are; all others move, the move says that
+/// it failed, and nothing reads as something else (I8).
+#[test]
+fn damaged_blocks_hold_back_nothing_else() -> FsResult<()> {
+    for wrong_checksum in [false, true] {
+        let mut pool = Tiers::new(4 << 20, 1024, 1024);
+        let fs = pool.mount();
+        let file = create(&fs, ROOT, "a");
+        let content = pattern(30 * BLOCK as usize, 1);
+        write(&fs, file, 0, &content)?;
+        pool.migrate_all(&fs, file, 1);
+        fs.unmount()?;
+        drop(fs);
+        if wrong_checksum {
+            let mut images = pool.images();
+            let image = &mut images.devices[0];
+            let at = (0..image.blocks()).map(terrace_format::DeviceBlock);
+            let at = at.clone().find(|at| image.block(*at).0[..] == content[7 * 4096..8 * 4096]).unwrap();
+            let mut block = image.block(at);
+            block.0[17] ^= 1;
+            image.set_block(at, block);
+            pool = Tiers::from_images(images);
+        }
+        let fs = pool.mount();
+        if !wrong_checksum {
+            pool.devices[0].fail_next(Operation::Read, 0..u64::MAX, 5, Times::Forever);
+        }
+        let report = pool.migrate(&fs, file, 2);
+        assert_eq!(report.state, HandState::Failed, "{report:?}");
+        let left = if wrong_checksum { 1 } else { 30 };
+        assert_eq!(
+            (report.left_bytes, bytes_on(&fs, file)),
+            (left * BLOCK, [0, left * BLOCK, (30 - left) * BLOCK])
+        );
+        if wrong_checksum {
+            assert!(report.reason.unwrap().contains("CRC"));
+            let mut block = [0; 4096];
+            assert_eq!(fs.read(file, 7 * BLOCK, &mut block, W).map_err(|e| e.errno()), Err(libc::EIO));
+            fs.read(file, 8 * BLOCK, &mut block, W)?;
+            assert_eq!(block[..], content[8 * 4096..9 * 4096]);
+        }
+    }
+    Ok(())
+}
+
+/// `sync --to 2` takes what lies in PM and what lies on tier 1 to tier 2, and tells how much is left.
+#[test]
+fn sync_to_a_tier_empties_all_above_it() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let mut files = Vec::new();
+    for index in 0..6u8 {
+        let ino = create(&fs, ROOT, &format!("f{index}"));
+        write(&fs, ino, 0, &pattern(20_000, index))?;
+        if index % 3 > 0 {
+            pool.migrate_all(&fs, ino, index % 3);
+        }
+        files.push(ino);
+    }
+    let mut left = Vec::new();
+    fs.sync_to(2, &mut |blocks| left.push(blocks))?;
+    assert!(left[0] >= 20 && left.last() == Some(&0), "{left:?}");
+    for (index, ino) in (0u8..).zip(&files) {
+        assert_eq!(bytes_on(&fs, *ino), [0, 0, 5 * BLOCK]);
+        assert_content(&fs, *ino, &pattern(20_000, index));
+    }
+    // What lies below the wanted tier stays there.
+    write(&fs, files[0], 0, &pattern(5000, 77))?;
+    fs.sync_to(1, &mut |_| {})?;
+    assert_eq!(bytes_on(&fs, files[0]), [0, 2 * BLOCK, 3 * BLOCK]);
+    assert_eq!(bytes_on(&fs, files[1]), [0, 0, 5 * BLOCK]);
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
+/// What had come up from tier 1 is clean over its copy there: it stayed in PM with that copy, nothing went to tier 2, and the
+/// answer was success. What came up from tier 2 has its good copy there, and may stay.
+#[test]
+fn sync_to_a_tier_takes_clean_copies_over_faster_ones() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let files: Vec<Ino> = (1..3).map(|tier| create(&fs, ROOT, &format!("f{tier}"))).collect();
+    for (tier, ino) in (1..).zip(&files) {
+        write(&fs, *ino, 0, &pattern(20_000, tier))?;
+        for to in [tier, 0] {
+            pool.migrate_all(&fs, *ino, to);
+        }
+        assert_eq!(bytes_on(&fs, *ino), [5 * BLOCK, 0, 0]);
+    }
+    assert_eq!(fs.plan_sync_to(2)?.tiers, [(0, 5 * BLOCK), (1, 0)]);
+    fs.sync_to(2, &mut |_| {})?;
+    assert_eq!(bytes_on(&fs, files[0]), [0, 0, 5 * BLOCK]);
+    let [above, between, there] = bytes_on(&fs, files[1]);
+    assert_eq!((above + there, between), (5 * BLOCK, 0));
+    for (tier, ino) in (1..).zip(&files) {
+        assert_content(&fs, *ino, &pattern(20_000, tier));
+    }
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    Ok(())
+}
+
+/// A log that is appended to while its tail goes down keeps its last block in PM, with what was there before: `sync --to`
+/// said nothing of it.
+#[test]
+fn sync_to_a_tier_tells_of_what_was_written_meanwhile() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let (log, other) = (create(&fs, ROOT, "log"), create(&fs, ROOT, "other"));
+    write(&fs, log, 0, &pattern(3000, 1))?;
+    write(&fs, other, 0, &pattern(40_000, 2))?;
+    assert_eq!(fs.sync_to(1, &mut |_| {})?, 0);
+    write(&fs, log, 3000, &pattern(100, 3))?;
+    write(&fs, other, 0, &pattern(40_000, 2))?;
+    let mut end = 3100;
+    let stayed = fs.sync_to(1, &mut |_| {
+        write(&fs, log, end, b"more").unwrap();
+        end += 4;
+    })?;
+    assert_eq!(stayed, BLOCK);
+    assert_eq!(bytes_on(&fs, log)[0], BLOCK);
+    assert_eq!(bytes_on(&fs, other), [0, 10 * BLOCK, 0]);
+    assert_eq!(fs.sync_to(1, &mut |_| {})?, 0);
+    assert_eq!(bytes_on(&fs, log)[0], 0);
+    Ok(())
+}
+
+/// A tier that cannot take all: ENOSPC, and everything is still there.
+#[test]
+fn sync_to_a_full_tier_says_so() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 24);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "a");
+    write(&fs, file, 0, &pattern(40 * BLOCK as usize, 1))?;
+    assert_eq!(fs.sync_to(2, &mut |_| {}).map_err(|error| error.errno()), Err(libc::ENOSPC));
+    assert_content(&fs, file, &pattern(40 * BLOCK as usize, 1));
+    Ok(())
+}
+
+/// Counters: what was written and moved is what is counted, by tier.
+#[test]
+fn io_is_counted_by_tier() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "a");
+    let content = pattern(16 * BLOCK as usize, 1);
+    write(&fs, file, 0, &content)?;
+    assert_content(&fs, file, &content);
+    let report = fs.io_report()?;
+    let pm = report.tiers[0].sums;
+    assert_eq!((pm.write_bytes, pm.read_bytes), (16 * BLOCK, 16 * BLOCK));
+    assert!(pm.writes >= 1 && pm.reads >= 1);
+    pool.migrate_all(&fs, file, 1);
+    pool.migrate_all(&fs, file, 2);
+    assert_content(&fs, file, &content);
+    let report = fs.io_report()?;
+    let [first, second] = [report.tiers[1].sums, report.tiers[2].sums];
+    // 16 blocks and a summary each; reading also looks ahead.
+    assert_eq!((first.write_bytes, first.read_bytes), (17 * BLOCK, 16 * BLOCK));
+    assert_eq!((second.write_bytes, second.read_bytes), (17 * BLOCK, 16 * BLOCK));
+    assert!(first.flushes >= 1 && second.flushes >= 1);
+    assert_eq!((report.demoted_bytes, report.moved_below_bytes), (16 * BLOCK, 16 * BLOCK));
+    assert_eq!(report.dram.write_bytes, 16 * BLOCK);
+    assert_content(&fs, file, &content);
+    assert!(fs.io_report()?.dram.read_bytes > 0);
+    Ok(())
+}
+
+/// A crash at every persistence event of a move, of each kind, with what is undecided lost, kept or mixed: after the
+/// mount the content is whole, the pool is sound, and the move can be done again (I7).
+#[test]
+fn a_crash_amid_a_move_leaves_old_places_or_new_ones() {
+    let content = pattern(21 * BLOCK as usize + 9, 1);
+    for (from, to) in [(0u8, 2u8), (1, 2), (2, 1), (2, 0)] {
+        let base = {
+            let pool = Tiers::new(2 << 20, 256, 256);
+            let fs = pool.mount();
+            let file = create(&fs, ROOT, "a");
+            write(&fs, file, 0, &content).unwrap();
+            pool.migrate_all(&fs, file, from);
+            fs.unmount().unwrap();
+            pool.images()
+        };
+        let run = |crash_at: Option<u64>| {
+            let pool = Tiers::from_images(base.clone());
+            let fs = pool.mount();
+            fs.run_background(100);
+            let file = find(&fs, "a");
+            let begin = pool.crash.now();
+            pool.crash.set_crash_at(crash_at.map(|event| begin + event));
+            pool.migrate_all(&fs, file, to);
+            let events = pool.crash.now() - begin;
+            (pool, events)
+        };
+        let (_, events) = run(None);
+        assert!(events > 10, "{from} to {to}: {events}");
+        let mut places = BTreeSet::new();
+        // Every third moment, and all seeds of them over the four moves.
+        for event in (0..events).step_by(3) {
+            let (pool, _) = run(Some(event));
+            let pm = pool.pm.take_snapshot().unwrap();
+            let devices = pool.devices.each_ref().map(|device| device.take_snapshot().unwrap());
+            for seed in 0..4 {
+                let pm = match seed {
+                    0 => pm.image_oldest(),
+                    1 => pm.image_newest(),
+                    seed => pm.image_random(seed + event),
+                };
+                let devices = devices.each_ref().map(|device| match seed {
+                    0 => device.image_none(),
+                    1 => device.image_all(),
+                    seed => device.image_random(seed + event),
+                });
+                let crashed = Tiers::from_images(Images { pm, devices });
+                let fs = crashed.mount();
+                let file = find(&fs, "a");
+                assert_content(&fs, file, &content);
+                places.insert(bytes_on(&fs, file));
+                fs.run_background(100);
+                crashed.migrate_all(&fs, file, to);
+                assert_content(&fs, file, &content);
+                fs.unmount().unwrap();
+                drop(fs);
+                crashed.assert_clean();
+            }
+        }
+        let all = 22 * BLOCK;
+        let [before, after] = [from, to].map(|tier| {
+            let mut places = [0; 3];
+            places[usize::from(tier)] = all;
+            places
+        });
+        assert!(places.contains(&before) && places.contains(&after), "{from} to {to}: {places:?}");
+    }
+}
+
+/// A directory that was to be read later was removed, its number given to one elsewhere: what is in that was pinned.
+#[test]
+fn a_number_that_is_used_again_leads_nowhere_else() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let (inside, outside) = (mkdir(&fs, ROOT, "A"), mkdir(&fs, ROOT, "B"));
+    mkdir(&fs, inside, "s1");
+    mkdir(&fs, inside, "s2");
+    let mut listed = Vec::new();
+    fs.readdir(inside, 2, &mut |entry| {
+        listed.push((entry.ino, entry.name.clone()));
+        true
+    })?;
+    // What is listed last is read first.
+    let [(first, name), (second, _)] = &listed[..] else { panic!("{listed:?}") };
+    let (first, second) = (*first, *second);
+    let files: Vec<Ino> = (0..200).map(|index| create(&fs, second, &format!("f{index}"))).collect();
+    let pinned = |ino| fs.pinned(ino).unwrap() == Some(1);
+    let job = fs.move_by_hand(inside, HandMove::Pin { tier: 1 })?;
+    // The pins come with the second walk, in several pieces.
+    while !files.iter().any(|ino| pinned(*ino)) {
+        assert_eq!(fs.hand_step(), Next::Again);
+    }
+    assert!(!files.iter().all(|ino| pinned(*ino)) && pinned(first));
+    fs.rmdir(inside, name, W)?;
+    fs.forget(first, 1);
+    let again = (0..100).map(|index| mkdir(&fs, outside, &format!("x{index}"))).find(|ino| *ino == first);
+    let other = create(&fs, again.unwrap(), "f");
+    let report = pool.finish(&fs, job);
+    assert_eq!((report.state, &report.reason), (HandState::Done, &None));
+    assert!(files.iter().all(|ino| pinned(*ino)));
+    assert_eq!((fs.pinned(first)?, fs.pinned(other)?), (None, None));
+    Ok(())
+}
+
+/// Each overwrite of a block that went down again, and each move between tiers, had made the copy in DRAM stale: it was
+/// read from a device, while the stale page, like all of removed files, stayed in the place of something useful.
+#[test]
+fn copies_in_dram_outlive_overwrites_and_moves() -> FsResult<()> {
+    let pool = Tiers::new(4 << 20, 1024, 1024);
+    let fs = pool.mount();
+    let file = create(&fs, ROOT, "file");
+    let mut content = pattern(40 * BLOCK as usize, 1);
+    write(&fs, file, 0, &content)?;
+    pool.migrate_all(&fs, file, 1);
+    assert_content(&fs, file, &content);
+    let is_in_dram = |content: &[u8]| {
+        let reads = |device: &SimulatedDevice| {
+            device.fail_next(Operation::Read, 0..u64::MAX, 5, Times::Forever);
+        };
+        pool.devices.iter().for_each(|device| reads(device));
+        assert_content(&fs, file, content);
+        pool.devices.iter().for_each(|device| device.clear_failures());
+    };
+    is_in_dram(&content);
+    pool.migrate_all(&fs, file, 2);
+    is_in_dram(&content);
+    for (to, first, blocks) in [(1, 3, 9), (2, 20, 1)] {
+        let range = (first * BLOCK) as usize..((first + blocks) * BLOCK) as usize;
+        content[range.clone()].copy_from_slice(&pattern(range.len(), 7 + first as u8));
+        write(&fs, file, first * BLOCK, &content[range])?;
+        pool.migrate_all(&fs, file, to);
+        assert_eq!(bytes_on(&fs, file)[to as usize], 40 * BLOCK);
+        is_in_dram(&content);
+    }
+    assert_eq!(fs.status()?.dram.cache_bytes, 40 * BLOCK);
+    let half = SetAttributes { size: Some(20 * BLOCK), ..Default::default() };
+    fs.setattr(file, &half, W)?;
+    fs.run_background(1000);
+    assert_eq!(fs.status()?.dram.cache_bytes, 20 * BLOCK);
+    fs.unlink(ROOT, b"file", W)?;
+    fs.forget(file, 1);
+    fs.run_background(1000);
+    assert_eq!(fs.status()?.dram.cache_bytes, 0);
+    pool.assert_clean();
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! Worlds whose media share one sequence of events, and a model of files that are written into DRAM.
+
+use super::{CALLER, ROOT, format_options};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_check::{Devices, Options, check};
+use terrace_engine::{
+    Allocate, Fs, FsResult, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags, format, read_superblock,
+};
+use terrace_format::Ino;
+use terrace_media::block::{DeviceImage, SimulatedDevice};
+use terrace_media::crash::CrashClock;
+use terrace_media::pm::RecordedPm;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_placement::Home;
+use terrace_runtime::{Clock, ManualClock};
+
+const W: Wait = Wait::Allowed;
+
+/// Every write without O_SYNC goes to DRAM, of which there is so much.
+pub fn buffered(buffer_bytes: u64) -> MountOptions {
+    MountOptions { home: Some(Home::Block), buffer_bytes, ..Default::default() }
+}
+
+pub fn create(fs: &Fs, name: &str) -> FsResult<Ino> {
+    Ok(fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino)
+}
+
+pub fn read_all(fs: &Fs, ino: Ino) -> FsResult<Vec<u8>> {
+    let mut content = vec![0; fs.getattr(ino)?.size as usize];
+    let count = fs.read(ino, 0, &mut content, W)?;
+    assert_eq!(count, content.len());
+    Ok(content)
+}
+
+pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed).collect()
+}
+
+pub fn fill(length: usize, byte: u8) -> Vec<u8> {
+    vec![byte; length]
+}
+
+/// A pool whose media share one sequence of events.
+pub struct World {
+    pub pm: Arc<RecordedPm>,
+    pub device: Arc<SimulatedDevice>,
+    pub events: Arc<CrashClock>,
+    pub clock: Arc<ManualClock>,
+}
+
+impl World {
+    fn of(pm: RecordedPm, device: SimulatedDevice, events: Arc<CrashClock>) -> World {
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
+        World { pm: Arc::new(pm), device: Arc::new(device), events, clock }
+    }
+
+    pub fn new(pm_bytes: u64, blocks: u64) -> World {
+        let events = CrashClock::new();
+        let pm = RecordedPm::with_clock(vec![0; pm_bytes as usize], &events);
+        let device = SimulatedDevice::with_clock("tier1", DeviceImage::zeroed(blocks), &events);
+        let world = World::of(pm, device, events);
+        format(&world.media(), &format_options(1)).unwrap();
+        world
+    }
+
+    fn media(&self) -> PoolMedia {
+        let pm: Arc<dyn PmMedium> = self.pm.clone();
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        PoolMedia { pm, block: vec![device] }
+    }
+
+    pub fn mount(&self, options: MountOptions) -> Arc<Fs> {
+        let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        Fs::mount(self.media(), superblock, options, clock).unwrap()
+    }
+
+    fn from_images(pm: terrace_media::pm::PmImage, device: DeviceImage) -> World {
+        let events = CrashClock::new();
+        let pm = RecordedPm::with_clock(pm, &events);
+        let device = SimulatedDevice::with_clock("tier1", device, &events);
+        World::of(pm, device, events)
+    }
+
+    /// What a crash at this moment may leave.
+    pub fn crash_now(&self, seed: u64) -> World {
+        let (pm, device) = (self.pm.snapshot(), self.device.snapshot());
+        World::from_images(pm.image_random(seed), device.image_random(seed))
+    }
+
+    /// What a crash at the moment that was asked for may leave, if it has come.
+    pub fn crash_then(&self, seed: u64) -> Option<World> {
+        let (pm, device) = (self.pm.take_snapshot()?, self.device.take_snapshot()?);
+        Some(World::from_images(pm.image_random(seed), device.image_random(seed)))
+    }
+
+    /// Ends a mount; the pool must be sound.
+    pub fn assert_clean_after(&self, fs: &Arc<Fs>) -> FsResult<()> {
+        fs.run_background(10_000);
+        fs.unmount()?;
+        let pm: Arc<dyn PmMedium> = self.pm.clone();
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        let options = Options { read_cold: true, ..Default::default() };
+        let report = check(&Devices { pm, block: vec![Some(device)] }, &options);
+        assert!(report.is_clean(), "check: {:#?}", report.findings);
+        Ok(())
+    }
+}
+
+/// What a file holds, and what a crash may leave of it.
+#[derive(Clone)]
+struct File {
+    ino: Ino,
+    now: Vec<u8>,
+    /// Values that a byte had since it was made durable last, a bit each; values are below 64.
+    had: Vec<u64>,
+    /// Sizes it had since then.
+    sizes: (u64, u64),
+}
+
+impl File {
+    fn note(&mut self) {
+        if self.had.len() < self.now.len() {
+            self.had.resize(self.now.len(), 0);
+        }
+        for (had, now) in self.had.iter_mut().zip(&self.now) {
+            *had |= 1 << now;
+        }
+        let size = self.now.len() as u64;
+        self.sizes = (self.sizes.0.min(size), self.sizes.1.max(size));
+    }
+
+    fn durable(&mut self) {
+        self.had = self.now.iter().map(|byte| 1 << byte).collect();
+        self.sizes = (self.now.len() as u64, self.now.len() as u64);
+    }
+
+    fn resize(&mut self, size: usize) {
+        self.now.resize(size, 0);
+        self.note();
+    }
+
+    fn put(&mut self, offset: usize, data: &[u8]) {
+        if self.now.len() < offset + data.len() {
+            // The gap alone reads as zeros.
+            if self.now.len() < offset {
+                self.now.resize(offset, 0);
+                let had = self.had.len();
+                self.had.resize(had.max(offset), 0);
+                let from = self.sizes.1.min(offset as u64) as usize;
+                self.had[from.min(offset)..offset].iter_mut().for_each(|had| *had |= 1);
+            }
+            self.now.resize(offset + data.len(), 63);
+        }
+        self.now[offset..offset + data.len()].copy_from_slice(data);
+        self.note();
+    }
+
+    /// Data that is durable although what lies before it in DRAM is not: that may be zeros after a crash.
+    fn put_durable(&mut self, offset: usize, data: &[u8]) {
+        self.put(offset, data);
+        self.had[..offset].iter_mut().for_each(|had| *had |= 1);
+    }
+
+    fn assert_allowed(&self, found: &[u8], what: &str) {
+        let (least, most) = self.sizes;
+        let size = found.len() as u64;
+        assert!((least..=most).contains(&size), "{what}: {size} bytes, not {least} to {most}");
+        for (at, byte) in found.iter().enumerate() {
+            let had = self.had[at];
+            assert!(*byte < 64 && had & 1 << byte != 0, "{what}: byte {at} is {byte}, had {had:#b}");
+        }
+    }
+}
+
+/// Random operations.
+pub struct Model {
+    random: SmallRng,
+    files: Vec<File>,
+    next: u8,
+    crash_at: u64,
+}
+
+const FILES: usize = 3;
+const BYTES: usize = 24 * 4096;
+
+impl Model {
+    /// One run: operations until power fails, then a look at what is left.
+    pub fn run(seed: u64) -> FsResult<()> {
+        let world = World::new(2 << 20, 512);
+        let buffer = if seed.is_multiple_of(3) { 16 * 4096 } else { 4 << 20 };
+        let data_ordered = Some(seed % 4 == 1);
+        let options = MountOptions { group_bytes: 8 * 4096, data_ordered, ..buffered(buffer) };
+        let fs = world.mount(options.clone());
+        let mut model =
+            Model { random: SmallRng::seed_from_u64(seed), files: Vec::new(), next: 1, crash_at: 0 };
+        for index in 0..FILES {
+            let ino = create(&fs, &format!("f{index}"))?;
+            model.files.push(File { ino, now: Vec::new(), had: Vec::new(), sizes: (0, 0) });
+        }
+        model.crash_at = world.events.now() + model.random.random_range(1..1500);
+        world.pm.set_crash_at(Some(model.crash_at));
+        let crashed = loop {
+            model.step(&fs, &world)?;
+            if let Some(crashed) = world.crash_then(seed) {
+                break crashed;
+            }
+        };
+        let after = crashed.mount(options);
+        for (index, file) in model.files.iter().enumerate() {
+            file.assert_allowed(&read_all(&after, file.ino)?, &format!("seed {seed}, file {index}"));
+        }
+        crashed.assert_clean_after(&after)?;
+        // And the one that went on has lost nothing.
+        fs.unmount()?;
+        let fs = world.mount(buffered(4 << 20));
+        for file in &model.files {
+            assert_eq!(read_all(&fs, file.ino)?, file.now, "seed {seed}");
+        }
+        world.assert_clean_after(&fs)
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.next = self.next % 62 + 1;
+        self.next
+    }
+
+    fn place(&mut self, index: usize) -> (usize, usize) {
+        let size = self.files[index].now.len();
+        let offset = match self.random.random_range(0..4) {
+            0 => self.random.random_range(0..BYTES),
+            1 => self.random.random_range(0..BYTES / 4096) * 4096,
+            _ => size,
+        };
+        let length = match self.random.random_range(0..3) {
+            0 => 4096,
+            1 => self.random.random_range(1..200),
+            _ => self.random.random_range(1..20_000),
+        };
+        (offset.min(BYTES), length)
+    }
+
+    fn step(&mut self, fs: &Arc<Fs>, world: &World) -> FsResult<()> {
+        let index = self.random.random_range(0..FILES);
+        let ino = self.files[index].ino;
+        let (offset, length) = self.place(index);
+        match self.random.random_range(0..20) {
+            0..8 => {
+                let data = fill(length, self.byte());
+                self.files[index].put(offset, &data);
+                assert_eq!(fs.write(ino, offset as u64, &data, WriteFlags::default(), W)?, length);
+            }
+            8 => {
+                let length = length.min(3000);
+                let data = fill(length, self.byte());
+                self.files[index].put_durable(offset, &data);
+                let sync = WriteFlags { sync: true, ..Default::default() };
+                fs.write(ino, offset as u64, &data, sync, W)?;
+                if self.has_crashed(world) {
+                    return Ok(());
+                }
+                let file = &mut self.files[index];
+                file.had[offset..offset + length].iter_mut().for_each(|had| *had = 1 << data[0]);
+                file.sizes.0 = file.sizes.0.max((offset + length) as u64);
+            }
+            9..11 => {
+                let size = self.random.random_range(0..BYTES);
+                let size = if self.random.random() { size } else { size / 4096 * 4096 };
+                self.files[index].resize(size);
+                let change = SetAttributes { size: Some(size as u64), ..Default::default() };
+                fs.setattr(ino, &change, W)?;
+            }
+            11 => {
+                let file = &mut self.files[index];
+                let end = (offset + length).min(file.now.len());
+                if offset < end {
+                    file.now[offset..end].fill(0);
+                }
+                file.note();
+                fs.fallocate(ino, offset as u64, length as u64, Allocate::PunchHole, W)?;
+            }
+            12 => fs.fallocate(ino, offset as u64, length as u64, Allocate::KeepSize, W)?,
+            13..15 => {
+                fs.fsync(ino, false, W)?;
+                if !self.has_crashed(world) {
+                    self.files[index].durable();
+                }
+            }
+            15 => {
+                world.clock.advance(Duration::from_secs(self.random.random_range(1..20)));
+                fs.run_background(3);
+            }
+            16 => {
+                fs.run_background(20);
+            }
+            17 if self.random.random_range(0..4) == 0 => _ = fs.sync_to(1, &mut |_| {})?,
+            _ => {
+                let file = &self.files[index];
+                assert_eq!(read_all(fs, ino)?, file.now);
+                assert_eq!(fs.getattr(ino)?.size, file.now.len() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether power has failed: then nothing becomes durable any more.
+    fn has_crashed(&self, world: &World) -> bool {
+        world.events.now() > self.crash_at
+    }
+}

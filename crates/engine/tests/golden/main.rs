@@ -1,0 +1,145 @@
+//! Golden images: pools of every format version that this program reads, as text beside this file. Each is
+//! mounted, its tree compared with a listing, its leftovers finished, and judged clean before and after.
+//!
+//! A change of the format brings a version row (crates/format/src/version.rs) and images of the new version:
+//! `cargo test -p terrace-engine --test golden write_images -- --ignored`. Images of released versions never change.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod listing;
+mod make;
+mod text;
+
+use common::Pool;
+use listing::listing;
+use std::fs::{create_dir_all, read_to_string, write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use terrace_check::Code;
+use terrace_engine::{Atime, Fs, MountOptions, read_superblock};
+use terrace_format::device::decode_summary;
+use terrace_format::seal::SealKey;
+use terrace_format::version::{FORMAT_VERSION, VERSIONS};
+use terrace_format::{DeviceBlock, DeviceId};
+use terrace_media::block::{DeviceImage, SimulatedDevice};
+use terrace_media::pm::RecordedPm;
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::ManualClock;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn folder(version: u32) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
+}
+
+/// A pool of an image, as its text has it.
+fn expand(image: &str) -> Result<Pool, String> {
+    let media = text::decode(image)?;
+    let [(first, pm), (second, device)] = media.as_slice() else { return Err("two media expected".into()) };
+    assert_eq!((first.as_str(), second.as_str()), ("pm", "device"));
+    Ok(Pool {
+        pm: Arc::new(RecordedPm::from_image(pm.clone())),
+        device: Arc::new(SimulatedDevice::from_image(DeviceImage::from_bytes(device))),
+        clock: Arc::new(ManualClock::new(1_800_000_000_000_000_000)),
+    })
+}
+
+/// Group summaries on the device that decode.
+fn summaries(pool: &Pool, key: &SealKey) -> usize {
+    let device = pool.device.visible_image();
+    let blocks = (0..pool.device.blocks()).map(DeviceBlock);
+    let decoded = blocks.map(|at| decode_summary(&device.block(at).0, key, (DeviceId(0), at)));
+    decoded.filter(Result::is_ok).count()
+}
+
+fn mount(pool: &Pool) -> Arc<Fs> {
+    pool.mount_with(MountOptions { atime: Atime::Never, ..Default::default() })
+}
+
+fn read_image(version: u32, name: &str) -> Outcome {
+    let place = folder(version);
+    let pool = expand(&read_to_string(place.join(format!("{name}.txt")))?)?;
+    let expected = read_to_string(place.join(format!("{name}.tree")))?;
+    let report = pool.check();
+    assert!(report.is_clean(), "{name} before mount: {:#?}", report.findings);
+    let summary = report.summary;
+    assert_eq!((summary.clean_unmount, summary.orphans, summary.intents), (name != "killed", 1, 1));
+    assert_eq!(
+        summary.pm_blocks.partial,
+        if ["shadows", "checksummed", "data-checksums"].contains(&name) { 3 } else { 0 }
+    );
+    assert_eq!(summary.pm_blocks.checksums > 30, name == "data-checksums");
+    // Below PM: written blocks, and more that are preallocated or shadowed and not read for that.
+    assert!(summary.cold_blocks_read >= 40 && summary.cold_blocks >= 10 + summary.cold_blocks_read);
+    let (superblock, _) = read_superblock(&*pool.pm, false)?;
+    assert_eq!(superblock.seal_key().is_secret(), ["keyed", "checksummed", "data-checksums"].contains(&name));
+    assert_eq!(summary.metadata_below > 0, name == "keyed");
+    assert!(summaries(&pool, &superblock.seal_key()) > 0, "{name}: no group summary");
+    let fs = mount(&pool);
+    assert_eq!(fs.status()?.recovery.records_replayed > 5, name == "killed");
+    assert_eq!(listing(&fs)?, expected, "{name}: the tree");
+    fs.run_background(10_000);
+    assert_eq!(listing(&fs)?, expected, "{name}: the tree after background work");
+    fs.unmount()?;
+    drop(fs);
+    pool.assert_clean();
+    let summary = pool.check().summary;
+    assert_eq!((summary.clean_unmount, summary.orphans, summary.intents), (true, 0, 0));
+    assert_eq!(listing(&mount(&pool))?, expected, "{name}: the tree after another mount");
+    Ok(())
+}
+
+/// Each version that the table names has its images, and they read.
+#[test]
+fn images_of_all_versions_read() -> Outcome {
+    for row in VERSIONS {
+        for (name, _, _) in make::RECIPES {
+            read_image(row.version, name)?;
+        }
+    }
+    Ok(())
+}
+
+/// A byte of an image that changed on its way here is noticed before anything is concluded from it.
+#[test]
+fn text_notices_damage() -> Outcome {
+    let image = read_to_string(folder(1).join("clean.txt"))?;
+    let media = text::decode(&image)?;
+    let again: Vec<(&str, &[u8])> = media.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+    assert!(image.ends_with(text::encode("", &again).split_once("pm ").ok_or("no medium")?.1));
+    let (from, to) = ("54455252414345", "54455252414346");
+    assert!(image.contains(from));
+    assert!(text::decode(&image.replacen(from, to, 1)).is_err_and(|why| why.contains("CRC32C")));
+    Ok(())
+}
+
+/// Damage to an image shows in its check, so the comparison above is not one of nothing with nothing.
+#[test]
+fn a_changed_image_is_not_clean() -> Outcome {
+    let pool = expand(&read_to_string(folder(1).join("clean.txt"))?)?;
+    let (superblock, _) = read_superblock(&*pool.pm, false)?;
+    pool.pm.write(superblock.geometry().table_entry(superblock.geometry().first_pool_block()), &[0; 16])?;
+    assert!(pool.check().findings.iter().any(|finding| finding.code == Code::BlockOwner));
+    Ok(())
+}
+
+/// Writes the images of the present version that are not there. For a new version or feature only.
+#[test]
+#[ignore = "writes files"]
+fn write_images() -> Outcome {
+    let place = folder(FORMAT_VERSION);
+    create_dir_all(&place)?;
+    for (name, what, recipe) in make::RECIPES {
+        if place.join(format!("{name}.txt")).exists() {
+            continue;
+        }
+        let pool = recipe()?;
+        let (pm, device) = (pool.pm.visible_image().to_vec(), pool.device.visible_image().to_bytes());
+        let sentence =
+            format!("Format version {FORMAT_VERSION}, by crates/engine/tests/golden/make.rs. {what}");
+        let image = text::encode(&sentence, &[("pm", &pm), ("device", &device)]);
+        write(place.join(format!("{name}.tree")), listing(&mount(&expand(&image)?))?)?;
+        write(place.join(format!("{name}.txt")), image)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! The pools of the golden images: a bit of everything that the format has, with contents that take little text.
+
+use super::common::{CALLER, Pool, ROOT, format_options};
+use std::sync::Arc;
+use terrace_engine::{
+    Allocate, FormatOptions, Fs, FsResult, MetadataMoves, MountOptions, SetAttributes, Wait, WriteFlags,
+    XattrMode,
+};
+use terrace_format::Ino;
+use terrace_media::block::{DeviceImage, SimulatedDevice};
+use terrace_media::crash::CrashClock;
+use terrace_media::pm::{PmImage, RecordedPm};
+use terrace_runtime::Clock;
+
+const W: Wait = Wait::Allowed;
+const PM_BYTES: u64 = 2 << 20;
+const DEVICE_BLOCKS: u64 = 1025;
+
+/// What a golden image is named and holds, and how it is made.
+pub type Recipe = (&'static str, &'static str, fn() -> FsResult<Pool>);
+
+/// All of them.
+pub const RECIPES: &[Recipe] = &[
+    ("clean", "A small pool, unmounted in order; a crash before left an orphan and an intent.", clean),
+    (
+        "killed",
+        "The same pool, mounted again, changed and killed: records in the lanes, no clean mark.",
+        killed,
+    ),
+    (
+        "shadows",
+        "The clean pool with the feature partial-shadows and some of them over cold blocks, unmounted in order.",
+        shadows,
+    ),
+    (
+        "keyed",
+        "The clean pool with the features metadata-below and keyed-seals, metadata pages and group summaries below.",
+        keyed,
+    ),
+    (
+        "checksummed",
+        "The clean pool with the feature page-checksums, partial shadows over cold blocks, unmounted in order.",
+        shadows,
+    ),
+    (
+        "data-checksums",
+        "As checksummed, with the feature data-checksums: data in PM has checksums in the block table.",
+        || shadows_over(clean_as(&FormatOptions { data_checksums: true, ..format_options(1) })?),
+    ),
+];
+
+fn create(fs: &Fs, parent: Ino, name: &str) -> FsResult<Ino> {
+    let ino = fs.mknod(parent, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino;
+    fs.forget(ino, 1);
+    Ok(ino)
+}
+
+/// Blocks each of which holds one byte again and again.
+fn fill(fs: &Fs, ino: Ino, first: u64, blocks: u64) -> FsResult<()> {
+    for block in first..first + blocks {
+        fs.write(ino, block * 4096, &[block as u8 + 1; 4096], WriteFlags::default(), W)?;
+    }
+    Ok(())
+}
+
+fn set_size(fs: &Fs, ino: Ino, size: u64) -> FsResult<()> {
+    fs.setattr(ino, &SetAttributes { size: Some(size), ..Default::default() }, W)?;
+    Ok(())
+}
+
+fn names(fs: &Fs) -> FsResult<()> {
+    let many = fs.mkdir(ROOT, b"many", 0o755, CALLER, W)?.ino;
+    let linked = create(fs, many, "linked")?;
+    for index in 0..120 {
+        fs.link(linked, many, format!("entry-{index:03}").as_bytes(), W)?;
+    }
+    let nested = fs.mkdir(many, b"nested", 0o700, CALLER, W)?.ino;
+    fs.symlink(nested, b"short", b"../linked", CALLER, W)?;
+    fs.symlink(nested, b"long", &[b'l'; 1500], CALLER, W)?;
+    fs.mknod(nested, b"fifo", 0o010600, 0, CALLER, W)?;
+    fs.mknod(nested, b"null", 0o020666, 0x103, CALLER, W)?;
+    fs.rename(nested, b"fifo", ROOT, b"pipe", false, W)
+}
+
+fn files(fs: &Fs) -> FsResult<()> {
+    let direct = create(fs, ROOT, "direct")?;
+    fs.write(direct, 0, b"a few bytes", WriteFlags::default(), W)?;
+    fs.link(direct, ROOT, b"hard", W)?;
+    let tree = create(fs, ROOT, "tree")?;
+    fill(fs, tree, 0, 24)?;
+    let sparse = create(fs, ROOT, "sparse")?;
+    for block in [3, 100, 5000] {
+        fill(fs, sparse, block, 1)?;
+    }
+    set_size(fs, sparse, 64 << 20)?;
+    let allocated = create(fs, ROOT, "allocated")?;
+    fs.fallocate(allocated, 0, 10 * 4096, Allocate::Extend, W)?;
+    fs.fallocate(allocated, 12 * 4096, 4096, Allocate::KeepSize, W)?;
+    fill(fs, allocated, 2, 1)?;
+    let attributes = create(fs, ROOT, "attributes")?;
+    fs.setxattr(attributes, b"user.small", b"value", XattrMode::Any, W)?;
+    fs.setxattr(attributes, b"user.large", &[b'x'; 1800], XattrMode::Any, W)?;
+    let owner = SetAttributes { uid: Some(1000), gid: Some(100), mode: Some(0o4750), ..Default::default() };
+    fs.setattr(attributes, &owner, W)?;
+    Ok(())
+}
+
+/// Blocks below PM: shadowed, partly punched, and all of a file.
+fn cold(fs: &Arc<Fs>) -> FsResult<()> {
+    let cold = create(fs, ROOT, "cold")?;
+    fill(fs, cold, 0, 40)?;
+    let shadowed = create(fs, ROOT, "shadowed")?;
+    fill(fs, shadowed, 0, 20)?;
+    fs.sync_to(1, &mut |_| {})?;
+    for block in [2, 3, 9] {
+        fs.write(shadowed, block * 4096 + 100, &[0xee; 200], WriteFlags::default(), W)?;
+    }
+    fs.fallocate(cold, 10 * 4096, 5 * 4096, Allocate::PunchHole, W)
+}
+
+fn populate(fs: &Arc<Fs>) -> FsResult<()> {
+    cold(fs)?;
+    names(fs)?;
+    files(fs)?;
+    fs.run_background(1000);
+    // The content of a file without a name is left to the next mount.
+    let orphan = create(fs, ROOT, "orphan")?;
+    fill(fs, orphan, 0, 12)?;
+    fs.lookup(ROOT, b"orphan")?;
+    fs.unlink(ROOT, b"orphan", W)
+}
+
+/// The pool on other media, as `pm` and `device` hold it.
+fn on(pm: PmImage, device: DeviceImage, clock: Arc<dyn Clock>) -> Pool {
+    let events = CrashClock::new();
+    Pool {
+        pm: Arc::new(RecordedPm::with_clock(pm, &events)),
+        device: Arc::new(SimulatedDevice::with_clock("device", device, &events)),
+        clock,
+    }
+}
+
+fn killed_now(pool: Pool) -> Pool {
+    on(pool.pm.visible_image(), pool.device.visible_image(), pool.clock)
+}
+
+/// Killed while a truncation removes blocks, so that its intent is left.
+fn clean() -> FsResult<Pool> {
+    clean_as(&format_options(1))
+}
+
+fn clean_as(options: &FormatOptions) -> FsResult<Pool> {
+    let pool = killed_now(Pool::of(PM_BYTES, DEVICE_BLOCKS, options));
+    let fs = pool.mount();
+    populate(&fs)?;
+    let cut = create(&fs, ROOT, "cut")?;
+    fill(&fs, cut, 0, 120)?;
+    pool.pm.set_crash_at(Some(pool.pm.event_count() + 60));
+    set_size(&fs, cut, 5000)?;
+    let (Some(pm), Some(device)) = (pool.pm.take_snapshot(), pool.device.take_snapshot()) else {
+        panic!("the truncation ended before the crash");
+    };
+    let pool = on(pm.image_newest(), device.image_all(), pool.clock);
+    pool.mount().unmount()?;
+    Ok(pool)
+}
+
+fn killed() -> FsResult<Pool> {
+    let pool = clean()?;
+    let fs = pool.mount();
+    let late = create(&fs, ROOT, "late")?;
+    for index in 0..10 {
+        fs.write(late, index * 3000, &[index as u8 + 100; 3000], WriteFlags::default(), W)?;
+    }
+    fs.rename(ROOT, b"late", ROOT, b"latest", false, W)?;
+    fs.unlink(ROOT, b"hard", W)?;
+    fs.setxattr(late, b"user.late", b"yes", XattrMode::Any, W)?;
+    let tree = fs.lookup(ROOT, b"tree")?.ino;
+    fs.write(tree, 4096 * 5 + 10, b"changed", WriteFlags::default(), W)?;
+    Ok(killed_now(pool))
+}
+
+fn shadows() -> FsResult<Pool> {
+    shadows_over(clean()?)
+}
+
+/// Lines of cold blocks: of one write, of several, at both ends of a block.
+fn shadows_over(pool: Pool) -> FsResult<Pool> {
+    let fs = pool.mount();
+    let (cold, shadowed) = (fs.lookup(ROOT, b"cold")?.ino, fs.lookup(ROOT, b"shadowed")?.ino);
+    for (ino, block, at, length) in
+        [(cold, 0, 512, 512), (cold, 5, 0, 64), (cold, 5, 192, 128), (shadowed, 12, 4032, 64)]
+    {
+        fs.write(ino, block * 4096 + at, &vec![0xdd; length], WriteFlags::default(), W)?;
+    }
+    fs.unmount()?;
+    Ok(pool)
+}
+
+/// Metadata pages go down, beside the summaries of the groups that went before.
+fn keyed() -> FsResult<Pool> {
+    let pool = clean()?;
+    let fs = pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..Default::default() });
+    fs.lower_metadata_now()?;
+    fs.unmount()?;
+    Ok(pool)
+}

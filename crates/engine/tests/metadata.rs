@@ -1,0 +1,640 @@
+//! Metadata pages below PM (design C1): they move down when they are cold, come back when they are needed, and are
+//! the same across mounts, crashes and errors of the device.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{CALLER, Pool, ROOT, format_options};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_check::{Code, Devices, Options, check};
+use terrace_engine::{
+    FormatOptions, Fs, FsError, MetadataMoves, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags,
+    XattrMode, format, read_superblock,
+};
+use terrace_format::Ino;
+use terrace_format::geometry::SUPERBLOCK_COPIES;
+use terrace_format::version::METADATA_BELOW;
+use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
+use terrace_media::crash::CrashClock;
+use terrace_media::pm::{PmImage, RamPm, RecordedPm};
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::{Clock, ManualClock, SystemClock, thread};
+use zerocopy::IntoBytes;
+
+const W: Wait = Wait::Allowed;
+
+fn eager() -> MountOptions {
+    MountOptions { metadata_moves: MetadataMoves::Always, ..Default::default() }
+}
+
+/// Lets everything go down that may.
+fn lower(fs: &Arc<Fs>) {
+    for _ in 0..4 {
+        fs.run_background(1000);
+    }
+}
+
+fn name(index: u32) -> Vec<u8> {
+    format!("file-{index:06}").into_bytes()
+}
+
+/// A directory with files, each its inode.
+fn fill(fs: &Fs, directory: Ino, count: u32) -> BTreeMap<Vec<u8>, Ino> {
+    let make = |index| {
+        let found = fs.mknod(directory, &name(index), 0o100644, 0, CALLER, W).unwrap();
+        fs.forget(found.ino, 1);
+        (name(index), found.ino)
+    };
+    (0..count).map(make).collect()
+}
+
+fn directory(fs: &Fs) -> Ino {
+    fs.mkdir(ROOT, b"directory", 0o755, CALLER, W).unwrap().ino
+}
+
+#[track_caller]
+fn assert_same(fs: &Fs, directory: Ino, files: &BTreeMap<Vec<u8>, Ino>) {
+    let mut listed = BTreeMap::new();
+    fs.readdir(directory, 0, &mut |entry| {
+        listed.insert(entry.name.clone(), entry.ino);
+        true
+    })
+    .unwrap();
+    listed.retain(|name, _| name != b"." && name != b"..");
+    assert_eq!(listed, *files);
+    for (name, ino) in files {
+        let found = fs.lookup(directory, name).unwrap();
+        fs.forget(found.ino, 1);
+        assert_eq!((found.ino, found.mode, found.nlink), (*ino, 0o100644, 1));
+    }
+}
+
+/// Pages below, of a sound pool.
+#[track_caller]
+fn below(pool: &Pool) -> u64 {
+    pool.assert_clean();
+    pool.check().summary.metadata_below
+}
+
+#[test]
+fn cold_metadata_moves_down_and_comes_back() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let directory = directory(&fs);
+    let mut files = fill(&fs, directory, 2000);
+    lower(&fs);
+    let most = below(&pool);
+    // 63 inode pages, about 30 leaves.
+    assert!(most > 70, "{most}");
+    assert_same(&fs, directory, &files);
+    assert!(below(&pool) < 20, "{}", below(&pool));
+    // Changes of what lies below.
+    lower(&fs);
+    for index in (0..2000).step_by(3) {
+        fs.unlink(directory, &name(index), W).unwrap();
+        files.remove(&name(index));
+    }
+    lower(&fs);
+    assert_same(&fs, directory, &files);
+    lower(&fs);
+    // A mount reads nothing of it.
+    let before = pool.device.counters().reads;
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = pool.mount_with(eager());
+    fs.run_background(1);
+    assert_eq!(pool.device.counters().reads, before);
+    assert_same(&fs, directory, &files);
+    lower(&fs);
+    // Free numbers below are used before new pages.
+    for index in (0..2000).step_by(3) {
+        let found = fs.mknod(directory, &name(index), 0o100644, 0, CALLER, W).unwrap();
+        fs.forget(found.ino, 1);
+        files.insert(name(index), found.ino);
+    }
+    // But for the last quarter of the pages, which is not fetched for them.
+    assert!(files.values().all(|ino| ino.0 < 2240), "{:?}", files.values().max());
+    assert_same(&fs, directory, &files);
+    lower(&fs);
+    for name in files.keys() {
+        fs.unlink(directory, name, W).unwrap();
+    }
+    lower(&fs);
+    fs.rmdir(ROOT, b"directory", W).unwrap();
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+/// Unknown to the mount: they lay below. Then they are used all the same, without reading what has none.
+#[test]
+fn free_numbers_below_are_found_after_a_mount() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let directory = directory(&fs);
+    let files = fill(&fs, directory, 1000);
+    for name in files.keys().take(400) {
+        fs.unlink(directory, name, W).unwrap();
+    }
+    lower(&fs);
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = pool.mount();
+    fs.run_background(1000);
+    for index in 0..100 {
+        let found = fs.mknod(ROOT, &name(index), 0o100644, 0, CALLER, W).unwrap();
+        assert!(found.ino.0 < 1024, "{}", found.ino);
+    }
+    drop(fs);
+    pool.assert_clean();
+}
+
+/// Numbers that are free on a page below are of no use while its device fails: others are taken.
+#[test]
+fn files_are_made_while_the_device_fails() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let directory = directory(&fs);
+    let files = fill(&fs, directory, 1000);
+    for name in files.keys().take(400) {
+        fs.unlink(directory, name, W).unwrap();
+    }
+    lower(&fs);
+    pool.device.fail_next(Operation::Read, 0..u64::MAX, libc::EIO, Times::Forever);
+    for index in 0..100 {
+        fs.mknod(ROOT, &name(index), 0o100644, 0, CALLER, W).unwrap();
+    }
+    pool.device.clear_failures();
+    drop(fs);
+    pool.assert_clean();
+}
+
+/// While few pages below have free numbers nobody waits for one of them.
+#[test]
+fn a_request_thread_makes_files_beside_free_numbers_below() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let directory = directory(&fs);
+    let files = fill(&fs, directory, 1000);
+    for name in files.keys().take(100) {
+        fs.unlink(directory, name, W).unwrap();
+    }
+    lower(&fs);
+    let reads = pool.device.counters().reads;
+    for index in 0..100 {
+        fs.mknod(ROOT, &name(index), 0o100644, 0, CALLER, Wait::Never).unwrap();
+    }
+    assert_eq!(pool.device.counters().reads, reads);
+    drop(fs);
+    pool.assert_clean();
+}
+
+#[test]
+fn a_request_thread_does_not_wait() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let directory = directory(&fs);
+    let files = fill(&fs, directory, 500);
+    lower(&fs);
+    assert!(below(&pool) > 10);
+    let (name, ino) = files.last_key_value().unwrap();
+    assert!(matches!(fs.try_getattr(*ino, Wait::Never), Err(FsError::WouldBlock)));
+    assert!(matches!(fs.try_lookup(directory, name, Wait::Never), Err(FsError::WouldBlock)));
+    assert!(matches!(fs.unlink(directory, name, Wait::Never), Err(FsError::WouldBlock)));
+    fs.lookup(directory, name).unwrap();
+    assert!(fs.try_lookup(directory, name, Wait::Never).is_ok());
+    assert!(fs.unlink(directory, name, Wait::Never).is_ok());
+}
+
+/// What is open stays in PM: who writes to it does not wait for the device (I10).
+#[test]
+fn pages_of_open_files_stay() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let directory = directory(&fs);
+    let files = fill(&fs, directory, 500);
+    let (_, ino) = files.last_key_value().unwrap();
+    fs.open(*ino, false, true, W).unwrap();
+    lower(&fs);
+    assert!(below(&pool) > 10);
+    assert!(fs.try_getattr(*ino, Wait::Never).is_ok());
+    fs.write(*ino, 0, &[1; 4096], Default::default(), Wait::Never).unwrap();
+    fs.release(*ino);
+}
+
+/// A closed file whose blocks, and what lists them, lie below.
+fn file_below(fs: &Arc<Fs>) -> Ino {
+    let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
+    // Each block an extent of its own: leaves enough for another root.
+    for block in 0..300 {
+        fs.write(file, block * 8192, &[block as u8; 4096], WriteFlags::default(), W).unwrap();
+    }
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    lower(fs);
+    file
+}
+
+/// The extents of a closed file had gone below: a write to PM waited for the device, after the file was opened (I10).
+#[test]
+fn an_open_for_writing_brings_up_the_extents() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let file = file_below(&fs);
+    let most = below(&pool);
+    assert!(most >= 2, "{most}");
+    let cold = fs.status().unwrap().metadata.fetched_pages;
+    assert!(matches!(fs.open(file, false, true, Wait::Never), Err(FsError::WouldBlock)));
+    assert_eq!(fs.status().unwrap().metadata.fetched_pages, cold);
+    fs.open(file, false, true, W).unwrap();
+    lower(&fs);
+    pool.device.stall_without_waiting();
+    for block in 0..300 {
+        fs.write(file, block * 8192, &[7; 4096], WriteFlags::default(), Wait::Never).unwrap();
+        fs.fsync(file, false, Wait::Never).unwrap();
+    }
+    pool.device.unstall();
+    fs.release(file);
+    // A failed open was none: when the last is closed the pages may go again.
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    lower(&fs);
+    assert!(matches!(fs.open(file, false, true, Wait::Never), Err(FsError::WouldBlock)));
+    drop(fs);
+    pool.assert_clean();
+}
+
+/// A file without extents, as after a truncation, looks for them all the same: the leaf that would hold them went below although it
+/// was open.
+#[test]
+fn the_place_of_an_open_file_stays() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
+    fs.write(file, 0, &[1; 8192], WriteFlags::default(), W).unwrap();
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let change = SetAttributes { size: Some(0), ..Default::default() };
+    fs.setattr(file, &change, W).unwrap();
+    fs.run_background(1000);
+    // Names of a directory behind it in the same shard, enough for more leaves than the root.
+    let shards = 4;
+    let directory = (0..shards).map(|index| {
+        let name = format!("directory-{index}");
+        fs.mkdir(ROOT, name.as_bytes(), 0o755, CALLER, W).unwrap().ino
+    });
+    let directory = directory.into_iter().find(|directory| directory.0 % shards == file.0 % shards).unwrap();
+    fill(&fs, directory, 500);
+    fs.open(file, false, true, W).unwrap();
+    lower(&fs);
+    assert!(below(&pool) > 10);
+    pool.device.stall_without_waiting();
+    fs.write(file, 0, &[2; 4096], WriteFlags::default(), Wait::Never).unwrap();
+    fs.fsync(file, false, Wait::Never).unwrap();
+    pool.device.unstall();
+    fs.release(file);
+    drop(fs);
+    pool.assert_clean();
+}
+
+/// An open for writing is no reason to wait for a device that gives no answer, nor to fill PM.
+#[test]
+fn an_open_brings_up_nothing_that_it_had_to_wait_for() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let file = file_below(&fs);
+    assert!(matches!(fs.open(file, false, true, Wait::Never), Err(FsError::WouldBlock)));
+    // PM is nearly full of what cannot go.
+    let hot = fs.mknod(ROOT, b"hot", 0o100644, 0, CALLER, W).unwrap().ino;
+    let mut end = 0;
+    while fs.write(hot, end, &[3; 4096], WriteFlags::default(), Wait::Never).is_ok() {
+        end += 4096;
+    }
+    assert!(end > 1 << 20, "{end}");
+    assert!(fs.open(file, false, true, Wait::Never).is_ok());
+    fs.release(file);
+}
+
+/// What waits for a page on a device that stalls, in whatever stage, holds nothing that writes and fsync of data in PM
+/// need; neither does what moves pages there (I10, L2).
+#[test]
+fn a_stalled_device_stalls_no_fsync_of_data_in_pm() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let directory = directory(&fs);
+    let files = fill(&fs, directory, 500);
+    // Its inode shares a page with files that nobody uses; its data is in PM.
+    let (_, hot) = files.last_key_value().unwrap();
+    fs.open(*hot, false, true, W).unwrap();
+    let synced = |round: u64| {
+        fs.write(*hot, round % 8 * 4096, &[round as u8; 4096], Default::default(), Wait::Never).unwrap();
+        fs.fsync(*hot, false, Wait::Never).unwrap();
+        fs.write(*hot, 0, &[7], WriteFlags { sync: true, ..Default::default() }, Wait::Never).unwrap();
+        fs.try_getattr(*hot, Wait::Never).unwrap();
+    };
+    synced(0);
+    lower(&fs);
+    assert!(below(&pool) > 10);
+    // What is left to move.
+    let more = fs.mkdir(ROOT, b"more", 0o755, CALLER, W).unwrap().ino;
+    fill(&fs, more, 300);
+    pool.device.stall();
+    let waiting = |count: u64| {
+        for _ in 0..20_000 {
+            if pool.device.waiting() >= count {
+                return;
+            }
+            SystemClock::default().sleep(Duration::from_millis(1));
+        }
+        panic!("{} wait for the device, not {count}", pool.device.waiting());
+    };
+    let ask = |index: u32| {
+        let fs = Arc::clone(&fs);
+        thread::spawn("asks", move || assert!(fs.lookup(directory, &name(index)).is_ok())).unwrap()
+    };
+    let threads: Vec<_> = [0, 100, 200].into_iter().map(ask).collect();
+    // At least one is in the device; the others may want the same page.
+    waiting(1);
+    (1..100).for_each(synced);
+    // A new name is in PM, and so is what it needs.
+    for index in 0..40 {
+        let made = fs.mknod(ROOT, &name(index), 0o100644, 0, CALLER, Wait::Never).unwrap().ino;
+        fs.open(made, false, true, Wait::Never).unwrap();
+        fs.write(made, 0, &[1; 4096], Default::default(), Wait::Never).unwrap();
+        fs.fsync(made, false, Wait::Never).unwrap();
+        fs.release(made);
+        fs.forget(made, 1);
+    }
+    // And what would move down waits in its write.
+    let before = pool.device.waiting();
+    let lowers = Arc::clone(&fs);
+    let mover = thread::spawn("moves", move || assert!(lowers.lower_metadata_now().unwrap() > 0)).unwrap();
+    waiting(before + 1);
+    (100..200).for_each(synced);
+    assert!(pool.device.waiting() > before, "the stall ended before the writes did");
+    pool.device.unstall();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    mover.join().unwrap();
+    fs.release(*hot);
+    drop(fs);
+    pool.assert_clean();
+}
+
+/// Each round of moves by hand asked first whether anything is pinned, of an attribute of the root, and waited for the device when that
+/// lay there.
+#[test]
+fn moves_by_hand_do_not_wait_for_the_root() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    // So many that the first are in another leaf than the bitmap of the chunk with the root's number.
+    for letter in b'a'..b'm' {
+        fs.setxattr(ROOT, &[b"user.", &[letter][..]].concat(), &[7; 1000], XattrMode::Any, W).unwrap();
+    }
+    fill(&fs, ROOT, 500);
+    lower(&fs);
+    assert!(below(&pool) > 10);
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = pool.mount();
+    let before = pool.device.counters().reads;
+    fs.hand_step();
+    assert_eq!(pool.device.counters().reads, before);
+    assert_eq!(fs.getxattr(ROOT, b"user.a").unwrap(), [7; 1000]);
+    assert!(pool.device.counters().reads > before, "the attribute lay there");
+}
+
+/// A directory that lost most of its names kept nearly all of its catalog pages.
+#[test]
+fn removed_names_give_back_catalog_pages() {
+    let pool = Pool::new(8 << 20, 4096);
+    let fs = pool.mount();
+    let directory = directory(&fs);
+    let mut files = fill(&fs, directory, 4000);
+    let pages = || pool.check().summary.pm_blocks.catalog_pages;
+    fs.run_background(1000);
+    let full = pages();
+    for index in (0..4000).filter(|index| index % 20 > 0) {
+        fs.unlink(directory, &name(index), W).unwrap();
+        files.remove(&name(index));
+    }
+    fs.run_background(10_000);
+    assert!(pages() < full / 4, "{} of {full}", pages());
+    assert_same(&fs, directory, &files);
+    drop(fs);
+    pool.assert_clean();
+}
+
+/// A pool without the feature is used as ever, and stays what it was.
+#[test]
+fn a_pool_without_the_feature_keeps_its_metadata() {
+    let pool = Pool::new(4 << 20, 4096);
+    let (mut superblock, _) = read_superblock(&*pool.pm, true).unwrap();
+    superblock.incompatible = (superblock.incompatible.get() & !METADATA_BELOW).into();
+    superblock.seal();
+    for copy in SUPERBLOCK_COPIES {
+        pool.pm.write(copy.offset(), superblock.as_bytes()).unwrap();
+    }
+    pool.pm.persist();
+    let fs = pool.mount_with(eager());
+    let directory = directory(&fs);
+    let files = fill(&fs, directory, 500);
+    lower(&fs);
+    assert_eq!(fs.lower_metadata_now().unwrap(), 0);
+    assert_same(&fs, directory, &files);
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_eq!(below(&pool), 0);
+    let (after, _) = read_superblock(&*pool.pm, true).unwrap();
+    assert!(!after.has_metadata_below());
+}
+
+/// A device that fails, or gives something else, costs the names that lie there, and status names it.
+#[test]
+fn errors_of_the_device_are_those_of_what_lies_there() {
+    let pool = Pool::new(4 << 20, 4096);
+    let fs = pool.mount_with(eager());
+    let directory = directory(&fs);
+    let files = fill(&fs, directory, 500);
+    let hot = fs.mknod(ROOT, b"hot", 0o100644, 0, CALLER, W).unwrap().ino;
+    fs.open(hot, false, true, W).unwrap();
+    lower(&fs);
+    assert!(below(&pool) > 10);
+    pool.device.fail_next(Operation::Read, 0..u64::MAX, libc::EIO, Times::Forever);
+    let failed = |fs: &Fs| files.values().filter(|ino| fs.getattr(**ino).is_err()).count();
+    assert!(failed(&fs) > 400);
+    let errors = files.values().filter_map(|ino| fs.getattr(*ino).err());
+    assert!(errors.map(|error| error.errno()).all(|errno| errno == libc::EIO));
+    fs.getattr(hot).unwrap();
+    assert!(!fs.status().unwrap().healthy);
+    pool.device.clear_failures();
+    assert_same(&fs, directory, &files);
+    lower(&fs);
+    for block in 1..4096 {
+        pool.device.corrupt(terrace_format::DeviceBlock(block), 1000, 1);
+    }
+    assert!(failed(&fs) > 400);
+    let status = fs.status().unwrap();
+    assert!(status.tiers[1].devices[0].checksum_errors > 0);
+    drop(fs);
+    assert!(pool.check().has(Code::MetadataChecksum));
+}
+
+/// Media that start from images and crash together.
+fn from_images(pm: &PmImage, device: &DeviceImage) -> (Pool, Arc<CrashClock>) {
+    let clock = CrashClock::new();
+    let pool = Pool {
+        pm: Arc::new(RecordedPm::with_clock(pm.clone(), &clock)),
+        device: Arc::new(SimulatedDevice::with_clock("simulated", device.clone(), &clock)),
+        clock: Arc::new(ManualClock::new(1_700_000_100_000_000_000)),
+    };
+    (pool, clock)
+}
+
+/// Crashes `act` at moments all over it; everything is there afterwards.
+fn crash(
+    base: (&PmImage, &DeviceImage),
+    directory: Ino,
+    files: &BTreeMap<Vec<u8>, Ino>,
+    act: &dyn Fn(&Arc<Fs>),
+) {
+    const MOMENTS: u64 = 60;
+    let whole = |target: Option<u64>| {
+        let (pool, _) = from_images(base.0, base.1);
+        let fs = pool.mount_with(eager());
+        let begin = pool.pm.event_count();
+        pool.pm.set_crash_at(target);
+        act(&fs);
+        (begin, pool.pm.event_count(), pool)
+    };
+    let (begin, end, _) = whole(None);
+    assert!(end - begin > MOMENTS, "{begin} {end}");
+    for moment in 0..MOMENTS {
+        let event = begin + (end - begin) * moment / MOMENTS + moment % 7;
+        let (_, _, pool) = whole(Some(event));
+        let (Some(pm), Some(device)) = (pool.pm.take_snapshot(), pool.device.take_snapshot()) else {
+            continue;
+        };
+        let images = [
+            (pm.image_newest(), device.image_none()),
+            (pm.image_oldest(), device.image_all()),
+            (pm.image_random(event), device.image_random(event)),
+        ];
+        for (pm, device) in images {
+            let (pool, _) = from_images(&pm, &device);
+            pool.assert_clean();
+            let fs = pool.mount_with(eager());
+            assert_same(&fs, directory, files);
+            lower(&fs);
+            fs.unmount().unwrap();
+            drop(fs);
+            pool.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn a_crash_in_a_move_loses_nothing() {
+    let pool = Pool::new(2 << 20, 1024);
+    let fs = pool.mount();
+    let directory = directory(&fs);
+    let files = fill(&fs, directory, 300);
+    fs.unmount().unwrap();
+    drop(fs);
+    let base = (pool.pm.visible_image(), pool.device.visible_image());
+    crash((&base.0, &base.1), directory, &files, &lower);
+    let fs = pool.mount_with(eager());
+    lower(&fs);
+    fs.unmount().unwrap();
+    drop(fs);
+    assert!(below(&pool) > 10);
+    let base = (pool.pm.visible_image(), pool.device.visible_image());
+    crash((&base.0, &base.1), directory, &files, &|fs| assert_same(fs, directory, &files));
+}
+
+/// A pool on memory that records nothing.
+struct Large {
+    _folder: tempfile::TempDir,
+    pm: Arc<RamPm>,
+    device: Arc<SimulatedDevice>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Large {
+    fn new(pm_bytes: u64, blocks: u64) -> Large {
+        let shm = std::path::Path::new("/dev/shm");
+        let folder = match shm.is_dir() {
+            true => tempfile::tempdir_in(shm).unwrap(),
+            false => tempfile::tempdir().unwrap(),
+        };
+        let pool = Large {
+            pm: Arc::new(RamPm::create(folder.path().join("pm"), pm_bytes).unwrap()),
+            device: Arc::new(SimulatedDevice::new(blocks)),
+            clock: Arc::new(ManualClock::new(1_700_000_000_000_000_000)),
+            _folder: folder,
+        };
+        format(&pool.media(), &FormatOptions { chunk_blocks: 512, ..format_options(1) }).unwrap();
+        pool
+    }
+
+    fn media(&self) -> PoolMedia {
+        PoolMedia { pm: self.pm.clone(), block: vec![self.device.clone()] }
+    }
+
+    fn mount(&self) -> Arc<Fs> {
+        self.mount_with(MetadataMoves::WhenScarce)
+    }
+
+    fn mount_with(&self, metadata_moves: MetadataMoves) -> Arc<Fs> {
+        let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
+        let options = MountOptions { metadata_moves, ..Default::default() };
+        Fs::mount(self.media(), superblock, options, Arc::clone(&self.clock)).unwrap()
+    }
+
+    /// Pages below, of a sound pool.
+    fn check(&self) -> u64 {
+        let pm: Arc<dyn PmMedium> = self.pm.clone();
+        let device: Arc<dyn BlockMedium> = self.device.clone();
+        let report = check(&Devices { pm, block: vec![Some(device)] }, &Options::default());
+        assert!(report.is_clean(), "check: {:#?}", report.findings);
+        report.summary.metadata_below
+    }
+}
+
+/// Files whose metadata is larger than PM: 30,000 over 4 MiB, with TERRACE_METADATA_FILES=200000 that many over 32 MiB.
+#[test]
+fn metadata_exceeds_pm() {
+    let wanted = std::env::var("TERRACE_METADATA_FILES").ok().and_then(|count| count.parse().ok());
+    let count: u32 = wanted.unwrap_or(30_000);
+    let pm_bytes = if count > 100_000 { 32 << 20 } else { 4 << 20 };
+    let pool = Large::new(pm_bytes, 64 << 10);
+    let fs = pool.mount();
+    let directory = directory(&fs);
+    let mut files = BTreeMap::new();
+    for index in 0..count {
+        let found = fs.mknod(directory, &name(index), 0o100644, 0, CALLER, W).unwrap();
+        fs.forget(found.ino, 1);
+        files.insert(name(index), found.ino);
+        if index % 1000 == 0 {
+            fs.run_background(20);
+        }
+    }
+    let below = pool.check();
+    assert!(below > u64::from(count) / 200, "{below} pages below");
+    assert_same(&fs, directory, &files);
+    fs.unmount().unwrap();
+    drop(fs);
+    // Where nothing is to move, what is asked for takes the place of what was.
+    let before = pool.check();
+    let fs = pool.mount_with(MetadataMoves::Never);
+    assert_same(&fs, directory, &files);
+    fs.unmount().unwrap();
+    drop(fs);
+    assert!(pool.check() <= before);
+    let fs = pool.mount();
+    for name in files.keys() {
+        fs.unlink(directory, name, W).unwrap();
+    }
+    fs.run_background(1000);
+    fs.rmdir(ROOT, b"directory", W).unwrap();
+    fs.unmount().unwrap();
+    pool.check();
+}

@@ -1,0 +1,105 @@
+//! Write-back beside space that is free and still read.
+
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_catalog::DeviceRun;
+use terrace_engine::DeviceClass;
+use terrace_engine::Engine;
+use terrace_engine::FormatOptions;
+use terrace_engine::MountOptions;
+use terrace_engine::NewDevice;
+use terrace_engine::PolicyKind;
+use terrace_engine::PoolMedia;
+use terrace_engine::format;
+use terrace_engine::read_superblock;
+use terrace_format::DeviceBlock;
+use terrace_format::DeviceId;
+use terrace_format::Ino;
+use terrace_format::address::ROOT_INO;
+use terrace_media::block::SimulatedDevice;
+use terrace_media::pm::RecordedPm;
+use terrace_placement::Home;
+use terrace_runtime::ManualClock;
+use terrace_runtime::Next;
+use terrace_store::types::Caller;
+use terrace_store::types::Wait;
+use terrace_store::types::WriteFlags;
+
+const W: Wait = Wait::Allowed;
+
+const BLOCKS: u64 = 65;
+
+/// A pool whose writes go to DRAM, with one file of which ten blocks are dirty.
+fn with_dirty() -> (Arc<Engine>, Arc<ManualClock>, Ino) {
+    let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
+    let options = FormatOptions {
+        label: String::new(),
+        uuid: [1; 16],
+        hash_key: [3; 16],
+        seal_secret: Some([3; 16]),
+        policy: PolicyKind::Static,
+        data_ordered: false,
+        data_checksums: false,
+        chunk_blocks: 16,
+        created_ns: 1,
+        root: Default::default(),
+        devices: vec![device],
+    };
+    let media = PoolMedia {
+        pm: Arc::new(RecordedPm::new(2 << 20)),
+        block: vec![Arc::new(SimulatedDevice::new(BLOCKS))],
+    };
+    format(&media, &options).unwrap();
+    let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
+    let clock = Arc::new(ManualClock::new(1 << 60));
+    let mount = MountOptions { home: Some(Home::Block), ..MountOptions::default() };
+    let fs = Engine::mount(media, superblock, mount, clock.clone()).unwrap();
+    fs.run_background(1000);
+    let ino = fs.mknod(ROOT_INO, b"a", 0o100644, 0, Caller { uid: 0, gid: 0 }, W).unwrap().ino;
+    fs.write(ino, 0, &[7; 40_960], WriteFlags::default(), W).unwrap();
+    (fs, clock, ino)
+}
+
+fn pin_all(fs: &Engine) -> terrace_catalog::Pin {
+    fs.store.devices.space().pin(DeviceRun { device: DeviceId(0), start: DeviceBlock(1), length: BLOCKS - 1 })
+}
+
+/// fsync failed for lack of space while what was promised waited for readers of its old content (I9).
+#[test]
+fn fsync_beside_pinned_free_space_ends_in_pm() {
+    let (fs, _, ino) = with_dirty();
+    let handle = fs.new_handle();
+    let pin = pin_all(&fs);
+    fs.fsync_handle(ino, handle, false, W).unwrap();
+    assert_eq!(fs.store.dram.cache().dirty_pages(), 0);
+    assert_eq!(fs.whereabouts(ino).unwrap().tiers.first(), Some(&(0, 40_960)));
+    assert_eq!(fs.store.devices.space().reserved(), 0);
+    drop(pin);
+}
+
+/// The same in the background was told to every descriptor as a failed write-back, by an fsync that lost nothing.
+#[test]
+fn waiting_for_pinned_space_is_no_failure() {
+    let (fs, clock, ino) = with_dirty();
+    let handle = fs.new_handle();
+    let pin = pin_all(&fs);
+    let mut steps = fs.background_steps();
+    let mut run = |seconds: u64| {
+        for _ in 0..seconds {
+            clock.advance(Duration::from_secs(1));
+            let mut again = 0;
+            for (step, _) in steps.iter_mut().filter(|(step, _)| step.name() == "terrace-writeb") {
+                while step.step() == Next::Again {
+                    again += 1;
+                    assert!(again < 100, "spins");
+                }
+            }
+        }
+    };
+    run(60);
+    assert_eq!(fs.store.dram.cache().dirty_pages(), 10);
+    drop(pin);
+    run(60);
+    assert_eq!(fs.store.dram.cache().dirty_pages(), 0);
+    fs.fsync_handle(ino, handle, false, W).unwrap();
+}

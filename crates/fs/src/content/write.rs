@@ -1,0 +1,126 @@
+//! Writes: the ladder from a write's home to the writer that serves it.
+//!
+//! `steering::choose_home` has the conditions in order. A writer that meets dirty bytes before the write, or a full tier,
+//! hands back here.
+
+use crate::content::fallocate::extend;
+use crate::content::write_dram::write_buffered;
+use crate::content::write_pm::{Rest, write_pm};
+use crate::content::write_whole_block::{WholeBlock, write_whole_block};
+use crate::write_back::file::keep_in_pm;
+use terrace_format::address::MAX_FILE_SIZE;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_placement::Home;
+use terrace_runtime::planted::{Mistake, planted};
+use terrace_store::attempt::with_pages::with_pages;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::attributes::getattr;
+use terrace_store::pressure::buffer::has_buffer;
+use terrace_store::pressure::pm_space::{is_pm_short, wait_for_demotion};
+use terrace_store::steering::choose_home::ask_home;
+use terrace_store::steering::learn::expect_use;
+use terrace_store::store::Store;
+use terrace_store::types::segment::Segment;
+use terrace_store::types::{BLOCK, Wait, WriteFlags};
+use terrace_wal::Error;
+
+/// Writes `data` at `offset` and gives the bytes written: all of them, or the pieces before the one that
+/// failed, or that would have to wait when the caller may not (the rest is for a waiting thread, L2). A request of
+/// up to the atomic write size (min(1 MiB, what a quarter lane records)) is one piece, all or nothing
+/// after a crash under data=atomic.
+///
+/// # Errors
+/// EFBIG beyond 16 TiB, ENOSPC when no tier can take it, EISDIR and EINVAL for other inodes, EIO.
+pub fn write(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    wait: Wait,
+) -> FsResult<usize> {
+    // What fits below the largest size is written, as on Linux; nothing beyond.
+    let room = MAX_FILE_SIZE.saturating_sub(offset);
+    if room == 0 && !data.is_empty() {
+        return Err(FsError::TooLarge);
+    }
+    let data = &data[..data.len().min(room.try_into().unwrap_or(usize::MAX))];
+    expect_use(store, ino);
+    let whole = Segment { offset, length: data.len() as u64, data: Some(data) };
+    let mut home = None;
+    if is_pm_short(store) {
+        home = Some(with_pages(store, wait, || ask_home(store, ino, &whole, flags))?);
+        if home == Some(Home::Pm) {
+            wait_for_demotion(store, wait)?;
+        }
+    }
+    let end = offset + data.len() as u64;
+    if planted(Mistake::SizeBeforeBlocks) && getattr(store, ino)?.size < end {
+        extend(store, ino, end, wait)?;
+    }
+    if home != Some(Home::Block) && data.len() == BLOCK && offset.is_multiple_of(BLOCK_SIZE) {
+        match write_whole_block(store, ino, FileBlock(offset / BLOCK_SIZE), data, flags)? {
+            WholeBlock::Written => {
+                if flags.sync {
+                    store.persistent.pm().persist();
+                }
+                return Ok(data.len());
+            }
+            WholeBlock::Home(chosen) => home = Some(chosen),
+            WholeBlock::Unknown => {}
+        }
+    }
+    let home = home.map_or_else(|| with_pages(store, wait, || ask_home(store, ino, &whole, flags)), Ok)?;
+    if home == Home::Block {
+        return write_below(store, ino, offset, data, flags, wait);
+    }
+    match write_pm(store, ino, offset, data, flags, wait) {
+        Ok((done, Rest::Behind)) => {
+            // Others have written into DRAM before it since its home was chosen: it goes behind them.
+            match write_below(store, ino, offset + done as u64, &data[done..], flags, wait) {
+                Err(_) if done > 0 => Ok(done),
+                written => Ok(done + written?),
+            }
+        }
+        // A full PM is not a full file system (I9), whatever keeps it full.
+        Err(full @ (FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_))) if has_buffer(store) => {
+            let taken = write_buffered(store, ino, offset, data, flags, wait);
+            taken.map_err(|error| if error.can_fall_back_to_pm() { full } else { error })
+        }
+        written => Ok(written?.0),
+    }
+}
+
+/// Writes into DRAM; into PM what neither DRAM nor the lower tiers take now, after what lies before it in the file, as
+/// far as PM has room.
+fn write_below(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    wait: Wait,
+) -> FsResult<usize> {
+    let refused = match write_buffered(store, ino, offset, data, flags, wait) {
+        Err(error) if error.can_fall_back_to_pm() => error,
+        taken => return taken,
+    };
+    for _ in 0..MOST_BEHIND {
+        let is_waiting = store.dram.volatile_sizes().get(ino).is_some();
+        if is_waiting && wait != Wait::Allowed {
+            return Err(FsError::WouldBlock);
+        }
+        if is_waiting && !store.persistent.wal().is_stopped() && keep_in_pm(store, ino, wait).is_err() {
+            // The end of it may be in DRAM: what is written before that needs nothing of it.
+            tracing::debug!("inode {ino}: not all that waits in DRAM fits into persistent memory");
+        }
+        let (done, rest) = write_pm(store, ino, offset, data, flags, wait)?;
+        if rest == Rest::Nothing || done > 0 {
+            return Ok(done);
+        }
+    }
+    Err(refused)
+}
+
+/// How often a writer whose bytes nobody takes puts what is before them into PM, when others write there meanwhile.
+const MOST_BEHIND: u32 = 3;

@@ -1,0 +1,368 @@
+//! The reclaimer: removes orphans nobody refers to, finishes intents after a crash, scans the block table
+//! and the inode file, gives back catalog pages that removes left nearly empty, empties the quarantine.
+//!
+//! Invariant: [`ReclaimStep`] waits for no device, so that one which hangs keeps nothing in PM but what needs it (I10). A job
+//! that would have to wait goes to [`WaitingStep`]. Both, and operations, may work on one inode: each piece takes its lock and
+//! looks anew.
+
+use crate::content::intents::clear_intent;
+use crate::removal::log_freed::log_freed_slot;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_format::inode::{InodeSlot, flag};
+use terrace_format::keys::Kind;
+use terrace_format::{Ino, PmOffset};
+use terrace_runtime::{Next, Step, interleave};
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::dirty::forget_dirty;
+use terrace_store::change::prune::stage_prune;
+use terrace_store::change::removal::{lock_piece, next_piece, stage_piece};
+use terrace_store::change::staged::Staged;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::numbers::{begin_free, end_free, scan_inode_page};
+use terrace_store::inode::orphan_list::{lock_orphans, orphans_of, unlink_orphan};
+use terrace_store::inode::slot::{load_any, log_slot};
+use terrace_store::operation::need::Attempt;
+use terrace_store::operation::op::Op;
+use terrace_store::parts::inodes::removal_queue::{Job, Task};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{WHOLE_FILE, Wait};
+
+/// Keys of an orphan removed in one transaction.
+const KEYS_PER_PIECE: usize = 2;
+
+/// Who makes an orphan while more of them wait than this removes one of them itself. Beside many busy threads the reclaimer gets
+/// its share of a processor only, and PM would fill with what is removed.
+const MOST_WAITING: usize = 16;
+
+/// Pieces of one orphan that it removes at most: a small file has its content, its keys, and its slot.
+const HELPED_PIECES: usize = 4;
+
+fn reclaim_job(store: &Store, job: Job, wait: Wait) -> FsResult<()> {
+    match job {
+        Job::OrphanList(list) => {
+            let unreferenced = |ino: &Ino| !store.inodes.open_files().is_referenced(*ino);
+            let members = orphans_of(store, list)?;
+            members
+                .into_iter()
+                .filter(unreferenced)
+                .for_each(|ino| store.inodes.removals().push(Job::Orphan(ino)));
+            Ok(())
+        }
+        Job::Intents(ino) => clear_intent(store, wait, ino, WHOLE_FILE),
+        Job::Orphan(ino) => reclaim_orphan(store, ino, wait, usize::MAX),
+    }
+}
+
+/// Back-pressure on who makes orphans: removes some of one when too many wait. Waits for no device. Called without locks.
+pub(crate) fn help_reclaim(store: &Store) {
+    if store.inodes.removals().backlog() <= MOST_WAITING
+        || store.mode.read_only
+        || store.persistent.wal().is_stopped()
+    {
+        return;
+    }
+    let now_ns = store.clock.monotonic_ns();
+    let Some((ino, task)) = store.inodes.removals().take_orphan() else { return };
+    let done = reclaim_orphan(store, ino, Wait::Never, HELPED_PIECES);
+    reclaim_done(store, task, done, Wait::Never, now_ns);
+}
+
+/// Does a job; one that cannot be done is put back.
+fn reclaim_task(store: &Store, task: Task, wait: Wait, now_ns: u64) {
+    let done = reclaim_job(store, task.job, wait);
+    reclaim_done(store, task, done, wait, now_ns);
+}
+
+/// For an operation that found no space: removes some of what has no name left, or waits for those that do. Whether there
+/// may be more space now. `seen` counts the jobs that had ended when the operation began to look for space: what others
+/// ended since then may have given it. Called without locks.
+///
+/// # Errors
+/// `WouldBlock`.
+pub fn reclaim_for_space(store: &Store, seen: u64, wait: Wait) -> FsResult<bool> {
+    if store.mode.read_only || store.persistent.wal().is_stopped() {
+        return Ok(false);
+    }
+    if let Some((ino, task)) = store.inodes.removals().take_orphan() {
+        let done = reclaim_orphan(store, ino, wait, HELPED_PIECES);
+        let is_done = done.is_ok();
+        reclaim_done(store, task, done, wait, store.clock.monotonic_ns());
+        return Ok(is_done);
+    }
+    // In this order: a job ends before nobody has it in hand.
+    let is_at_work = store.inodes.removals().is_at_work();
+    if store.inodes.removals().ended_so_far() != seen {
+        return Ok(true);
+    }
+    if !is_at_work {
+        return Ok(false);
+    }
+    if wait != Wait::Allowed {
+        return Err(FsError::WouldBlock);
+    }
+    store.pressure.wait_round(Duration::from_millis(10));
+    Ok(true)
+}
+
+fn reclaim_done(store: &Store, task: Task, done: FsResult<()>, wait: Wait, now_ns: u64) {
+    match done {
+        Ok(()) | Err(FsError::Stale) => {}
+        Err(FsError::WouldBlock) if wait == Wait::Never => store.inodes.removals().hand_over(task, now_ns),
+        Err(error) => {
+            tracing::warn!("reclaiming, {:?}: {error}; tried again later", task.job);
+            store.inodes.removals().retry(task, now_ns);
+        }
+    }
+    store.inodes.removals().ended();
+}
+
+/// Removes an orphan: pieces of its content, its keys, at last its slot. Does nothing when somebody
+/// refers to it or it is no orphan (any more). What is left after `most` pieces is queued again.
+fn reclaim_orphan(store: &Store, ino: Ino, wait: Wait, most: usize) -> FsResult<()> {
+    let mut op = Op::reclaiming(wait);
+    let mut pieces = 0;
+    while run_attempts(store, &mut op, large_record(store), |reservation, op| {
+        let _guard = store.inodes.locks().write(ino);
+        let inode = load_any(store, ino)?;
+        if !inode.slot.has(flag::ORPHAN)
+            || inode.slot.is_free()
+            || store.inodes.open_files().is_referenced(ino)
+        {
+            return Ok(false);
+        }
+        forget_dirty(store, &inode);
+        reclaim_piece(store, op, reservation, &inode)
+    })? {
+        interleave::point("reclaim:between-pieces");
+        pieces += 1;
+        if pieces >= most {
+            store.inodes.removals().push(Job::Orphan(ino));
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn reclaim_piece(
+    store: &Store,
+    op: &Op,
+    reservation: terrace_wal::Reservation<'_>,
+    inode: &Inode,
+) -> Attempt<bool> {
+    let mut staged = Staged::new(store, None, false);
+    let piece = next_piece(store, op, inode, WHOLE_FILE)?;
+    let mut shards = lock_piece(store, inode.ino, &piece);
+    stage_piece(store, inode, &piece, &mut shards, &mut staged)?;
+    let keys = match piece.complete && piece.is_empty() {
+        true => {
+            // A crash between node transactions can leave empty map nodes.
+            stage_prune(store, inode, WHOLE_FILE, &mut staged)?
+                || stage_key_removal(store, inode, &mut shards, &mut staged)?
+        }
+        false => true,
+    };
+    staged.unlink_emptied(&mut shards)?;
+    if keys {
+        let mut slot = inode.slot;
+        slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
+        log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+        staged.commit(reservation)?;
+        return Ok(true);
+    }
+    // Nothing is left but the slot: it becomes free in the same transaction as the last change.
+    begin_free(store, inode.ino);
+    let _list = lock_orphans(store, inode.ino);
+    let freed = unlink_orphan(store, &mut staged.tx, inode)
+        .map(|()| log_freed_slot(&mut staged, inode))
+        .and_then(|()| staged.commit(reservation));
+    end_free(store, inode.ino, freed.is_ok());
+    freed.map(|_| false)
+}
+
+/// Removes some keys of an inode; true when it removed any.
+fn stage_key_removal(
+    _store: &Store,
+    inode: &Inode,
+    shards: &mut terrace_catalog::ShardsWrite<'_>,
+    staged: &mut Staged<'_>,
+) -> Attempt<bool> {
+    let mut keys = Vec::new();
+    for kind in [Kind::Xattr, Kind::Symlink, Kind::Intent] {
+        let from = terrace_format::keys::Key::new(inode.ino.0, kind, &[]);
+        let prefix = from.0.clone();
+        shards.reader(&staged.tx).scan(&from, &prefix, |key, _| {
+            keys.push(terrace_format::keys::Key(key.to_vec()));
+            if keys.len() < KEYS_PER_PIECE {
+                std::ops::ControlFlow::Continue(())
+            } else {
+                std::ops::ControlFlow::Break(())
+            }
+        })?;
+    }
+    keys.truncate(KEYS_PER_PIECE);
+    for key in &keys {
+        shards.remove(&mut staged.tx, key)?;
+    }
+    Ok(!keys.is_empty())
+}
+
+/// True when an inode has nothing but its slot, so that it can be freed at once.
+pub(crate) fn is_bare(_store: &Store, slot: &InodeSlot) -> bool {
+    let keys = flag::HAS_XATTR | flag::HAS_COLD | flag::HAS_INTENT | flag::HAS_SYMLINK;
+    slot.flags.get() & keys == 0
+        && slot.root.get() == 0
+        && slot.direct.iter().all(|pointer| pointer.get() == 0)
+}
+
+/// PM prepared in one step.
+const PREPARE_BYTES: u64 = 8 << 20;
+
+/// Background: populates the mapping of PM, so that writes meet no page fault. Once after mount.
+pub struct PrepareStep {
+    store: Arc<Store>,
+    next: PmOffset,
+}
+
+impl PrepareStep {
+    /// The step.
+    pub fn new(store: &Arc<Store>) -> PrepareStep {
+        PrepareStep { store: Arc::clone(store), next: PmOffset(0) }
+    }
+}
+
+impl Step for PrepareStep {
+    fn name(&self) -> &'static str {
+        "terrace-prepare"
+    }
+
+    fn step(&mut self) -> Next {
+        let left = self.store.persistent.pm().size().saturating_sub(self.next.0);
+        if left == 0 {
+            return Next::Done;
+        }
+        self.store.persistent.pm().prepare(self.next, left.min(PREPARE_BYTES));
+        self.next = self.next.plus(left.min(PREPARE_BYTES));
+        Next::Again
+    }
+}
+
+/// Pause after a failure of the scan.
+const SCAN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Background: one bounded piece of reclaiming or scanning per step.
+pub struct ReclaimStep {
+    store: Arc<Store>,
+    scanned: bool,
+    scan_not_before_ns: u64,
+    cover_not_before_ns: u64,
+}
+
+impl ReclaimStep {
+    /// The step.
+    pub fn new(store: &Arc<Store>) -> ReclaimStep {
+        let store = Arc::clone(store);
+        ReclaimStep { store, scanned: false, scan_not_before_ns: 0, cover_not_before_ns: 0 }
+    }
+
+    /// Scans a piece of the block table, the inode file and the chunk bitmaps; false when that is done.
+    fn scan(&mut self) -> FsResult<bool> {
+        let store = &self.store;
+        let more_table = store.persistent.blocks().scan_step()?;
+        let more_inodes = scan_inode_page(store, &mut store.inodes.numbers().lock())?;
+        let more_chunks = store.devices.space().load_step()?;
+        self.scanned = !(more_table || more_inodes || more_chunks);
+        Ok(!self.scanned)
+    }
+
+    /// Does what is most urgent; false when nothing is due.
+    fn piece(&mut self) -> bool {
+        let now = self.store.clock.monotonic_ns();
+        if !self.scanned && now >= self.scan_not_before_ns {
+            match self.scan() {
+                Ok(_) => return true,
+                Err(error) => {
+                    tracing::warn!("scanning after mount: {error}");
+                    self.scan_not_before_ns = now + SCAN_AGAIN.as_nanos() as u64;
+                }
+            }
+        }
+        if self.store.mode.read_only || self.store.persistent.wal().is_stopped() {
+            return false;
+        }
+        let Some(task) = self.store.inodes.removals().take(now) else {
+            return self.store.persistent.catalog().shrink_step().unwrap_or_else(|error| {
+                tracing::debug!("a sparse catalog leaf stays: {error}");
+                true
+            });
+        };
+        reclaim_task(&self.store, task, Wait::Never, now);
+        true
+    }
+}
+
+/// Metadata pages are covered in rounds this far apart: a page that changes all the time, as those under a loop of create
+/// and unlink, is not covered between two of its changes. Idle steps are no measure: each unlink wakes this thread.
+const COVER_EVERY: Duration = Duration::from_millis(800);
+
+impl Step for ReclaimStep {
+    fn name(&self) -> &'static str {
+        "terrace-reclaim"
+    }
+
+    fn step(&mut self) -> Next {
+        if self.piece() {
+            return Next::Again;
+        }
+        // Idle: let what was freed become free, and what is cached expire.
+        let now = self.store.clock.monotonic_ns();
+        if !self.store.mode.read_only && now >= self.cover_not_before_ns {
+            self.store.persistent.wal().cover_some();
+            self.cover_not_before_ns = now + COVER_EVERY.as_nanos() as u64;
+        }
+        if !self.store.mode.read_only
+            && !self.store.persistent.wal().is_stopped()
+            && self.store.persistent.blocks().usage().quarantined > 0
+        {
+            if let Err(error) = self.store.persistent.wal().checkpoint_at_leisure() {
+                tracing::warn!("checkpoint: {error}");
+            }
+            self.store.persistent.blocks().drain_quarantine();
+        }
+        let more = self.store.dram.cache().give_back(now);
+        if more { Next::Again } else { Next::After(Duration::from_millis(100)) }
+    }
+}
+
+/// How often is looked for jobs that were handed over, beside the waker.
+const HANDED_CHECK: Duration = Duration::from_secs(10);
+
+/// Background: the jobs of the reclaimer that wait for a device or for room in PM, one per step.
+pub struct WaitingStep {
+    store: Arc<Store>,
+}
+
+impl WaitingStep {
+    /// The step.
+    pub fn new(store: &Arc<Store>) -> WaitingStep {
+        WaitingStep { store: Arc::clone(store) }
+    }
+}
+
+impl Step for WaitingStep {
+    fn name(&self) -> &'static str {
+        "terrace-rm-wait"
+    }
+
+    fn step(&mut self) -> Next {
+        if self.store.persistent.wal().is_stopped() {
+            return Next::After(HANDED_CHECK);
+        }
+        let Some(task) = self.store.inodes.removals().take_handed() else {
+            return Next::After(HANDED_CHECK);
+        };
+        reclaim_task(&self.store, task, Wait::Allowed, self.store.clock.monotonic_ns());
+        Next::Again
+    }
+}

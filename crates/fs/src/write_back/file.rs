@@ -1,0 +1,176 @@
+//! Write-back of whole files, for fsync, sync and unmount: what was dirty when it was asked for, then the size.
+
+use crate::write_back::group::write_back_blocks;
+use crate::write_back::into_pm::absorb;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_runtime::interleave;
+use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::dirty::settle;
+use terrace_store::change::staged::Staged;
+use terrace_store::change::tail::stage_raised;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load, log_slot};
+use terrace_store::moving::errors::demoting;
+use terrace_store::operation::op::Op;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
+use terrace_wal::Error;
+
+/// Rounds in which nothing could be installed before others' copies are not waited for any more.
+const MOST_IDLE: u32 = 50;
+
+/// And before PM takes the pages. One without others under way counts as so many.
+const MOST_TRIES: u32 = 8;
+
+/// How long others are waited for at once.
+const WAIT: Duration = Duration::from_millis(10);
+
+/// Raises the durable size over what is on media already; nothing else of the file was dirty before it.
+pub(crate) fn raise_durable(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
+    let mut op = Op { wait, ..demoting() };
+    run_attempts(store, &mut op, large_record(store), |reservation, op| {
+        let claim = store.persistent.blocks().claim(1 + op.extra, op.purpose)?;
+        let _guard = store.inodes.locks().write(ino);
+        let inode = match load(store, ino) {
+            Err(FsError::Stale) => return Ok(()),
+            inode => inode?,
+        };
+        let Some(pending) = inode.pending else { return Ok(()) };
+        let durable = inode.durable_size();
+        let first = store.dram.cache().next_dirty(ino, FileBlock(durable / BLOCK_SIZE), FileBlock(u64::MAX));
+        let size = first.map_or(pending.size, |block| pending.size.min(block.0 * BLOCK_SIZE)).max(durable);
+        if size == durable && pending.mtime_ns.is_none() {
+            settle(store, &inode, &inode.slot, pending.size, 0);
+            return Ok(());
+        }
+        let mut staged = Staged::new(store, Some(claim), true);
+        stage_raised(store, op, &inode, size, &mut staged)?;
+        let mut slot = inode.slot;
+        slot.size = size.into();
+        slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
+        inode.log_pending_times(&mut slot);
+        log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+        staged.commit(reservation)?;
+        settle(store, &inode, &slot, pending.size, 0);
+        Ok(())
+    })
+}
+
+/// Blocks of a file from which a group is taken that is to hold `block`: behind the durable end those before it go
+/// first.
+pub(crate) fn blocks_with(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Vec<FileBlock>> {
+    let _guard = store.inodes.locks().read(ino);
+    let durable_block = match load(store, ino) {
+        Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(Vec::new()),
+        inode => FileBlock(inode?.durable_size() / BLOCK_SIZE),
+    };
+    let end = FileBlock(u64::MAX);
+    let from = match store.dram.cache().next_dirty(ino, durable_block, block) {
+        Some(first) if block > durable_block => first,
+        _ => block,
+    };
+    Ok(store.dram.cache().dirty_blocks(ino, from, end, store.mode.group_blocks as usize))
+}
+
+/// Makes everything durable that a file holds at this moment, its size included. What is written meanwhile may go
+/// with it or not; it never has to, so this ends however fast somebody appends.
+pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
+    let (size, mut left) = {
+        let _guard = store.inodes.locks().read(ino);
+        let inode = match load(store, ino) {
+            Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(()),
+            inode => inode?,
+        };
+        let Some(pending) = inode.pending else { return Ok(()) };
+        let all = store.dram.cache().dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX);
+        (pending.size, all.into_iter().collect::<BTreeSet<FileBlock>>())
+    };
+    let mut idle = 0;
+    while !left.is_empty() {
+        let blocks: Vec<FileBlock> = left.iter().copied().collect();
+        let written = write_back_blocks(store, ino, &blocks, idle > MOST_IDLE || interleave::active());
+        if matches!(written, Err(FsError::Engine(Error::NoSpace(_)))) {
+            // What was promised is free and waits for readers of its old content: PM takes it (I9).
+            keep_in_pm(store, ino, Wait::Allowed)?;
+            break;
+        }
+        let written = written?;
+        written.blocks.iter().for_each(|block| {
+            left.remove(block);
+        });
+        left.retain(|block| is_dirty(store, ino, *block));
+        idle = match (written.blocks.is_empty(), written.others) {
+            (false, _) => 0,
+            (true, 0) => idle + MOST_TRIES,
+            (true, _) => idle + 1,
+        };
+        if idle > MOST_IDLE + MOST_TRIES {
+            // Others keep cutting or filling what has to go before: PM takes it (I9).
+            keep_in_pm(store, ino, Wait::Allowed)?;
+            break;
+        }
+        if written.others > 0 && written.blocks.is_empty() {
+            store.dram.write_back().wait_round(WAIT);
+        } else if written.blocks.is_empty() {
+            left.extend(first_behind_end(store, ino)?);
+        }
+    }
+    raise_to(store, ino, size)
+}
+
+/// Raises the durable size to `size`, or to what the file has left of it; nothing that was dirty when `size` was
+/// looked at is dirty still. What others dirty meanwhile behind the durable end stops it there and goes into PM: each
+/// round gets past what was dirty when it began.
+fn raise_to(store: &Store, ino: Ino, size: u64) -> FsResult<()> {
+    if short_of(store, ino, size)?.is_some() {
+        raise_durable(store, ino, Wait::Allowed)?;
+    }
+    let end = FileBlock(size.div_ceil(BLOCK_SIZE));
+    while let Some(durable) = short_of(store, ino, size)? {
+        let behind = store.dram.cache().dirty_blocks(ino, FileBlock(durable / BLOCK_SIZE), end, usize::MAX);
+        absorb(store, ino, &behind, Wait::Allowed)?;
+        interleave::point("raise:absorbed");
+        raise_durable(store, ino, Wait::Allowed)?;
+    }
+    Ok(())
+}
+
+fn is_dirty(store: &Store, ino: Ino, block: FileBlock) -> bool {
+    store.dram.cache().next_dirty(ino, block, block.plus(1)).is_some()
+}
+
+/// The first dirty block behind the durable end: nothing behind it can go before it.
+fn first_behind_end(store: &Store, ino: Ino) -> FsResult<Option<FileBlock>> {
+    let _guard = store.inodes.locks().read(ino);
+    match load(store, ino) {
+        Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => Ok(None),
+        inode => {
+            let from = FileBlock(inode?.durable_size() / BLOCK_SIZE);
+            Ok(store.dram.cache().next_dirty(ino, from, FileBlock(u64::MAX)))
+        }
+    }
+}
+
+/// The durable size, while some of the first `size` bytes are behind it.
+fn short_of(store: &Store, ino: Ino, size: u64) -> FsResult<Option<u64>> {
+    let _guard = store.inodes.locks().read(ino);
+    let inode = match load(store, ino) {
+        Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(None),
+        inode => inode?,
+    };
+    let durable = inode.durable_size();
+    Ok(inode.pending.filter(|pending| durable < pending.size.min(size)).map(|_| durable))
+}
+
+/// Puts the dirty pages of a file into PM, in the order of its blocks: for what no lower tier takes.
+pub fn keep_in_pm(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
+    absorb(
+        store,
+        ino,
+        &store.dram.cache().dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX),
+        wait,
+    )?;
+    raise_durable(store, ino, wait)
+}

@@ -1,0 +1,131 @@
+//! Dirty pages that go into PM: for what no lower tier takes (I9), at fsync, at unmount, and before a write to PM behind
+//! them.
+//!
+//! As many as a write transaction takes go at once, in the order of their blocks, so that a crash leaves the file shorter
+//! and never with a hole (C28): behind the durable end with all that was dirtied before them since they were named. A
+//! page that was dropped meanwhile is passed over.
+
+use smallvec::SmallVec;
+use terrace_blocks::Claim;
+use terrace_cache::DirtyPage;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_map::Mapping;
+use terrace_runtime::interleave;
+use terrace_store::attempt::run::run_attempts;
+use terrace_store::change::dirty::placed;
+use terrace_store::change::finish::settle_absorbed;
+use terrace_store::change::merge::merge_dirty;
+use terrace_store::change::staged::{Staged, atomic_blocks, record_of};
+use terrace_store::change::tail::stage_raised;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{load, log_slot};
+use terrace_store::lookup::intents::refuse_intents;
+use terrace_store::operation::need::{Attempt, Need};
+use terrace_store::operation::op::{Op, SMALL_RECORD};
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{BlockRange, Wait};
+use terrace_wal::{Error, NoSpace};
+
+/// New data up to so many blocks is named by checksum in the record.
+const CHECKED_BLOCKS: usize = 2;
+
+/// Moves the dirty pages of some blocks, ascending, into PM; behind the durable end also those between them.
+///
+/// # Errors
+/// ENOSPC; EIO; `WouldBlock`. Those before the failure are in PM.
+pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<()> {
+    let mut rest = blocks;
+    while !rest.is_empty() {
+        let most = rest.len().min(atomic_blocks(store) as usize);
+        let done = absorb_some(store, ino, &rest[..most], wait)?;
+        rest = &rest[done..];
+        if !rest.is_empty() {
+            interleave::point("absorb:between-pieces");
+        }
+    }
+    Ok(())
+}
+
+/// Moves the first of them in one transaction; gives how many, none when what lies between filled it.
+fn absorb_some(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<usize> {
+    let mut op = Op::new(wait);
+    run_attempts(store, &mut op, record_of(blocks.len()).max(SMALL_RECORD), |reservation, op| {
+        let (claim, count) = claim_some(store, op, (blocks.len() >> op.halved).max(1))?;
+        let _guard = store.inodes.locks().write(ino);
+        let inode = match load(store, ino) {
+            Err(FsError::Stale) => return Ok(blocks.len()),
+            inode => inode?,
+        };
+        let (next, done) = next_absorbed(store, &inode, blocks, count);
+        let pages = next.iter().filter_map(|block| store.dram.cache().dirty(inode.page_key(*block)));
+        let pages: Vec<DirtyPage> = pages.collect();
+        let mut staged = Staged::new(store, Some(claim), pages.len() <= CHECKED_BLOCKS);
+        let Some(last) = pages.last() else { return Ok(done) };
+        let end = (last.key.block.plus(1).0 * BLOCK_SIZE).min(inode.size());
+        let old_last = FileBlock(inode.durable_size() / BLOCK_SIZE);
+        // Also where pages before the old end go along: its own block may not be among them (S5).
+        if end > inode.durable_size() && pages.iter().all(|page| page.key.block != old_last) {
+            stage_raised(store, op, &inode, end, &mut staged)?;
+        }
+        for run in pages.chunk_by(|a, b| b.key.block == a.key.block.plus(1)) {
+            stage_absorbed(store, &inode, run, &mut staged)?;
+        }
+        let mut slot = inode.slot;
+        slot.size = inode.durable_size().max(staged.absorbed_end(&inode)).into();
+        slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
+        inode.log_pending_times(&mut slot);
+        log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+        staged.commit(reservation)?;
+        settle_absorbed(store, &inode, &slot, &staged);
+        Ok(done)
+    })
+}
+
+/// At most `most` blocks that go next, and how many of `blocks` are done with them. The caller holds the inode lock.
+fn next_absorbed(store: &Store, inode: &Inode, blocks: &[FileBlock], most: usize) -> (Vec<FileBlock>, usize) {
+    let end = FileBlock(inode.durable_size() / BLOCK_SIZE);
+    let before = blocks.partition_point(|block| *block < end).min(most);
+    let mut next = blocks[..before].to_vec();
+    if let Some(last) = blocks.last() {
+        next.extend(store.dram.cache().dirty_blocks(inode.ino, end, last.plus(1), most - before));
+    }
+    let done = match next.last() {
+        Some(last) if next.len() == most => blocks.partition_point(|block| block <= last),
+        _ => blocks.len(),
+    };
+    (next, done)
+}
+
+/// Blocks for as many pages as there is room for, and for the tail of the old last block when that needs one.
+fn claim_some<'s>(store: &'s Store, op: &Op, mut count: usize) -> Attempt<(Claim<'s>, usize)> {
+    loop {
+        match store.persistent.blocks().claim(count + op.extra, op.purpose) {
+            Err(Error::NoSpace(NoSpace::Pm)) if count > 1 => count /= 2,
+            claim => return Ok((claim?, count)),
+        }
+    }
+}
+
+/// New blocks with the content of dirty pages of consecutive file blocks.
+fn stage_absorbed(store: &Store, inode: &Inode, pages: &[DirtyPage], staged: &mut Staged<'_>) -> Attempt<()> {
+    let Some(first) = pages.first().map(|page| page.key.block) else { return Ok(()) };
+    let range = BlockRange::new(first, first.plus(pages.len() as u64));
+    refuse_intents(store, inode, range)?;
+    if store.persistent.map().missing_nodes(&inode.map(), first, pages.len())? > 0 {
+        return Err(Need::MapNodes { ino: inode.ino, first, count: range.count() }.into());
+    }
+    let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::from_elem(None, pages.len());
+    store.persistent.map().lookup_run(None, &inode.map(), first, &mut mappings)?;
+    let placed = placed(store, inode, range)?;
+    for ((page, mapping), placed) in pages.iter().zip(&mut mappings).zip(placed) {
+        if !placed {
+            staged.blocks_delta += 1;
+            staged.placed += 1;
+        }
+        staged.absorb(page);
+        *mapping = Some(merge_dirty(store, inode, page, *mapping, (0, &[]), inode.size(), staged)?);
+    }
+    store.persistent.map().set(&mut staged.tx, &inode.map(), first, &mappings)?;
+    Ok(())
+}

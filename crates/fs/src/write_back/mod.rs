@@ -1,0 +1,6 @@
+//! Dirty pages on their way to a lower tier, or into PM.
+
+pub mod file;
+pub mod group;
+pub mod into_pm;
+pub mod steps;

@@ -1,0 +1,257 @@
+//! When dirty pages are written back ([HiNFS] section 3.3): from 5 % free room in DRAM on until 20 % are free, the least
+//! recently written first; every five seconds what is dirty for thirty; and by writers that find no room.
+//!
+//! One thread does that. While a device holds it, the next one goes on with what other devices take, and so on ([`STEPS`]).
+
+use crate::write_back::file::{blocks_with, raise_durable, write_back_file};
+use crate::write_back::group::write_back_blocks;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use terrace_format::{FileBlock, Ino};
+use terrace_runtime::sync::atomic::Ordering;
+use terrace_runtime::{Next, Step, interleave};
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::load;
+use terrace_store::parts::dram::write_back::DirtyRoom;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
+use terrace_wal::{Error, NoSpace};
+
+/// How often old pages are looked for.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// No page stays dirty longer: those that would be older at the next look are written back.
+const OLD: Duration = Duration::from_secs(30);
+
+/// How often a thread looks whether it is wanted.
+const STAND_BY: Duration = Duration::from_secs(1);
+
+/// How long a writer waits for others' rounds before it looks for another home.
+const MOST_WAITS: u32 = 1000;
+
+const WAIT: Duration = Duration::from_millis(10);
+
+/// What a round in the background did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    Progress,
+    /// Nothing is due, or others have it.
+    Nothing,
+}
+
+/// Notes what became of a write-back of what was an inode's `generation` when it began.
+fn note_round(store: &Store, ino: Ino, generation: Option<u32>, result: &FsResult<()>) {
+    match result {
+        Ok(()) => store.dram.write_back().errors.succeeded(ino),
+        // Of a file that was removed meanwhile: who has its number next must not be told.
+        Err(FsError::WouldBlock | FsError::Stale) => {}
+        Err(error) => {
+            // A removal forgets failures under the exclusive lock. What cannot be read is told rather than not.
+            let _guard = store.inodes.locks().read(ino);
+            let is_gone = match (load(store, ino), generation) {
+                (Ok(inode), Some(generation)) => inode.slot.generation.get() != generation,
+                (Err(FsError::Stale), _) => true,
+                _ => false,
+            };
+            if !is_gone {
+                store.dram.write_back().errors.note(ino, error, store.clock.monotonic_ns());
+            }
+        }
+    }
+    store.dram.write_back().round_done();
+}
+
+/// The generation of an inode that is in use and can be read.
+fn generation_of(store: &Store, ino: Ino) -> Option<u32> {
+    let _guard = store.inodes.locks().read(ino);
+    load(store, ino).ok().map(|inode| inode.slot.generation.get())
+}
+
+/// Writes a file back and notes what became of it.
+pub fn write_back_noted(store: &Store, ino: Ino) -> FsResult<()> {
+    let generation = generation_of(store, ino);
+    let result = match write_back_file(store, ino) {
+        // It was removed meanwhile: nothing of it is to be durable.
+        Err(FsError::Stale) => Ok(()),
+        result => result,
+    };
+    note_round(store, ino, generation, &result);
+    result
+}
+
+/// One group around a block.
+fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
+    let generation = generation_of(store, ino);
+    let blocks = blocks_with(store, ino, block);
+    let written = blocks.and_then(|blocks| write_back_blocks(store, ino, &blocks, interleave::active()));
+    match written {
+        // Nothing was tried of what others have in flight.
+        Ok(written) if written.blocks.is_empty() => {
+            store.dram.write_back().round_done();
+            Ok(Round::Nothing)
+        }
+        Ok(_) => {
+            note_round(store, ino, generation, &Ok(()));
+            Ok(Round::Progress)
+        }
+        // What was promised is free and waits for readers of its old content: no failure that anybody is to hear of.
+        Err(error @ FsError::Engine(Error::NoSpace(_))) => {
+            store.dram.write_back().errors.postpone(ino, &error, store.clock.monotonic_ns());
+            store.dram.write_back().round_done();
+            Err(error)
+        }
+        Err(FsError::Stale) => Ok(Round::Nothing),
+        Err(error) => {
+            note_round(store, ino, generation, &Err(error.clone()));
+            Err(error)
+        }
+    }
+}
+
+/// Writes back the group that was written least recently, of a file that does not wait after a failure.
+fn pressure_round(store: &Store) -> FsResult<Round> {
+    let now = store.clock.monotonic_ns();
+    let errors = &store.dram.write_back().errors;
+    match store.dram.cache().least_recently_written(|ino| !errors.is_waiting(ino, now)) {
+        Some(key) => match group_round(store, key.ino, key.block)? {
+            // Others have all of it in flight, on a device that may hang.
+            Round::Nothing => any_round(store, now),
+            progress => Ok(progress),
+        },
+        None => any_round(store, now),
+    }
+}
+
+/// Behind many pages of files that wait, or are in flight, there may be others.
+fn any_round(store: &Store, now_ns: u64) -> FsResult<Round> {
+    for ino in store.dram.cache().dirty_files() {
+        if !store.dram.write_back().errors.is_waiting(ino, now_ns)
+            && let Some(block) = store.dram.cache().next_dirty(ino, FileBlock(0), FileBlock(u64::MAX))
+            && group_round(store, ino, block)? == Round::Progress
+        {
+            return Ok(Round::Progress);
+        }
+    }
+    Ok(Round::Nothing)
+}
+
+/// Writes back a group with a page that is dirty for too long, and raises sizes that nothing holds back.
+fn age_round(store: &Store) -> FsResult<Round> {
+    let now = store.clock.monotonic_ns();
+    let Some(cutoff) = now.checked_sub((OLD - PERIOD).as_nanos() as u64) else {
+        return Ok(Round::Nothing);
+    };
+    let errors = &store.dram.write_back().errors;
+    let due = store.dram.cache().aged(cutoff);
+    let mut first_error = None;
+    for (ino, block) in due.into_iter().filter(|(ino, _)| !errors.is_waiting(*ino, now)) {
+        match group_round(store, ino, block) {
+            Ok(Round::Progress) => return Ok(Round::Progress),
+            Ok(Round::Nothing) => {}
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    for ino in store.dram.volatile_sizes().files() {
+        if store.dram.cache().count_dirty(ino) == 0 && !errors.is_waiting(ino, now) {
+            let generation = generation_of(store, ino);
+            let raised = raise_durable(store, ino, Wait::Allowed);
+            note_round(store, ino, generation, &raised);
+        }
+    }
+    first_error.map_or(Ok(Round::Nothing), Err)
+}
+
+/// Waits for room for some dirty pages; helps to make it.
+///
+/// # Errors
+/// `WouldBlock`; ENOSPC or what the device says when none can be made: PM may take the write then.
+pub(crate) fn wait_for_dirty_room(store: &Store, pages: u64, wait: Wait) -> FsResult<DirtyRoom<'_>> {
+    let mut waits = 0;
+    loop {
+        if let Some(room) = store.dram.write_back().admit(pages, store.dram.cache().dirty_pages()) {
+            return Ok(room);
+        }
+        if wait != Wait::Allowed {
+            return Err(FsError::WouldBlock);
+        }
+        match pressure_round(store) {
+            Ok(Round::Progress) => {}
+            // Another file may go; this one waits now.
+            Err(error) if waits > MOST_WAITS => return Err(error),
+            Err(_) => waits += 1,
+            Ok(Round::Nothing) => {
+                let now = store.clock.monotonic_ns();
+                let stuck = |ino: &Ino| store.dram.write_back().errors.is_waiting(*ino, now);
+                waits += 1;
+                let files = store.dram.cache().dirty_files();
+                if waits > MOST_WAITS || (!files.is_empty() && files.iter().all(stuck)) {
+                    return Err(store.dram.write_back().errors.last().unwrap_or(NoSpace::Tier.into()));
+                }
+                store.dram.write_back().wait_round(WAIT);
+            }
+        }
+    }
+}
+
+/// Background: one group per step.
+pub struct WriteBackStep {
+    store: Weak<Store>,
+    /// Below [`STEPS`].
+    number: usize,
+    next_look_ns: u64,
+}
+
+impl WriteBackStep {
+    /// The step of one thread.
+    pub fn new(store: &Arc<Store>, number: usize) -> WriteBackStep {
+        WriteBackStep { store: Arc::downgrade(store), number, next_look_ns: 0 }
+    }
+
+    fn work(&mut self, store: &Store) -> Next {
+        let draining = store.dram.write_back().is_draining(store.dram.cache().dirty_pages());
+        if draining && pressure_round(store).is_ok_and(|round| round == Round::Progress) {
+            return Next::Again;
+        }
+        let now = store.clock.monotonic_ns();
+        if now >= self.next_look_ns {
+            match age_round(store) {
+                Ok(Round::Progress) => return Next::Again,
+                Ok(Round::Nothing) => {}
+                Err(error) => tracing::debug!("write-back: {error}"),
+            }
+            self.next_look_ns = now + PERIOD.as_nanos() as u64;
+        }
+        // What failed is tried after its pause; nothing here spins.
+        Next::After(if draining { Duration::from_millis(100) } else { PERIOD })
+    }
+}
+
+impl Step for WriteBackStep {
+    fn name(&self) -> &'static str {
+        ["terrace-writeb", "terrace-writeb1", "terrace-writeb2"].get(self.number).copied().unwrap_or_default()
+    }
+
+    fn step(&mut self) -> Next {
+        let Some(store) = self.store.upgrade() else {
+            return Next::Done;
+        };
+        if store.persistent.wal().is_stopped() {
+            return Next::After(PERIOD);
+        }
+        let now = store.clock.monotonic_ns();
+        if !store.dram.write_back().are_late(self.number, now) {
+            return Next::After(STAND_BY);
+        }
+        let begun = &store.dram.write_back().begun_ns[self.number];
+        begun.store(now.max(1), Ordering::Release);
+        let next = self.work(&store);
+        begun.store(0, Ordering::Release);
+        match next {
+            // While it is wanted it comes as often as it looks.
+            Next::After(pause) if self.number > 0 => Next::After(pause.min(STAND_BY)),
+            next => next,
+        }
+    }
+}

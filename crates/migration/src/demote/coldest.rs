@@ -1,0 +1,92 @@
+//! Victims of `predictive` and `write-only`: the coldest files first ([TPFS] section 5.2), by the last use of their blocks
+//! or by the last write ([`VictimOrder::tick`]).
+//!
+//! A file not used for some time (`whole_after_s`, 30 s) goes whole; of the others what is older than the file's average. No list is kept: the
+//! block table is read twice, in its order, once for the files' averages and once for their blocks. That costs nothing
+//! while an operation runs, and what is found is exact (docs/placement.md).
+
+use crate::migration::Migration;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+use terrace_blocks::Descriptor;
+use terrace_placement::VictimOrder;
+use terrace_placement::temperature::{Portion, Times, coldest};
+use terrace_store::moving::victim::{LEAVING, Victim};
+use terrace_store::parts::inodes::open_files::NumberHasher;
+
+type ByFile<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
+
+/// About `wanted` blocks of the coldest files, sorted by file and block; none when no file is cold and every file
+/// was used all at once.
+/// Blocks that `fits` says no to are left out.
+pub fn pick_coldest(
+    migration: &Migration,
+    wanted: u64,
+    order: VictimOrder,
+    fits: &impl Fn(&Descriptor) -> bool,
+) -> VecDeque<Victim> {
+    let now = migration.store.steering.tick();
+    // Of one that was marked meanwhile the last write.
+    let tick = |descriptor: &Descriptor| order.tick(descriptor.written(), descriptor.read());
+    let mut files: ByFile<Times> = HashMap::default();
+    migration.store.persistent.blocks().visit_files(&mut |_, descriptor, ino, _| {
+        if descriptor.touched() < LEAVING && fits(descriptor) {
+            files.entry(ino.0).or_default().add(tick(descriptor));
+        }
+    });
+    let chosen = coldest_files(&files, wanted, (now, migration.store.steering.parameters().whole_after()));
+    let mut found = Vec::new();
+    migration.store.persistent.blocks().visit_files(&mut |pm, descriptor, ino, block| {
+        if let Some((rank, portion)) = chosen.get(&ino.0)
+            && descriptor.touched() < LEAVING
+            && fits(descriptor)
+            && portion.holds(tick(descriptor))
+        {
+            found.push((*rank, tick(descriptor), Victim { ino, block, pm }));
+        }
+    });
+    found.sort_unstable();
+    found.truncate(wanted as usize);
+    let mut victims: Vec<Victim> = found.into_iter().map(|(_, _, victim)| victim).collect();
+    victims.sort_unstable();
+    victims
+        .iter()
+        .for_each(|victim| migration.store.persistent.blocks().descriptor(victim.pm).touch_read(LEAVING));
+    victims.into()
+}
+
+/// As many files as give about `wanted` blocks, the coldest first: their rank and what of them goes.
+fn coldest_files(files: &ByFile<Times>, wanted: u64, now: (u32, u32)) -> ByFile<(u32, Portion)> {
+    let order = coldest(files.iter().map(|(ino, times)| (*ino, times)), wanted, now);
+    (0..).zip(order).map(|(rank, (ino, portion))| (ino, (rank, portion))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_coldest_files_first_and_of_warm_ones_a_part() {
+        const WHOLE_AFTER: u32 = 3000;
+        let now = 10 * WHOLE_AFTER;
+        let times = (now, WHOLE_AFTER);
+        let mut files: ByFile<Times> = HashMap::default();
+        let mut file = |ino, at: &[u32]| at.iter().for_each(|at| files.entry(ino).or_default().add(*at));
+        file(1, &[now, now - 1, now - 2]);
+        file(2, &[5, 6]);
+        file(3, &[now - WHOLE_AFTER; 4]);
+        file(4, &[now; 4]);
+        let chosen = |wanted| {
+            let mut list: Vec<_> = coldest_files(&files, wanted, times)
+                .into_iter()
+                .map(|(ino, (rank, _))| (rank, ino))
+                .collect();
+            list.sort_unstable();
+            list.into_iter().map(|(_, ino)| ino).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(1), [2]);
+        assert_eq!(chosen(3), [2, 3]);
+        assert_eq!(chosen(100), [2, 3, 1], "the fourth was written all at once");
+        assert_eq!(coldest_files(&files, 100, times)[&1].1, Portion::OlderThan(now - 1));
+    }
+}

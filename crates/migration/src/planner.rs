@@ -1,0 +1,129 @@
+//! Migration between PM and the lower tiers (design 7).
+//!
+//! Demotion: [`plan`] and [`coldest`] pick victims, [`copy`] pins them with their versions and writes them in groups and
+//! flushes, [`commit`] installs the cold extents and drops the PM entries whose version is unchanged.
+//! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no
+//! inode lock is held while copying. M6: a move that cannot run has a reason and backs off.
+//! A partial shadow is completed first ([`complete`]); a few blocks of a large extent go over their cold copies
+//! ([`in_place`]).
+//! Between lower tiers: [`between`], asked for by hand ([`by_hand`]), by `sync --to` ([`drain`]) and by a tier that is nearly
+//! full ([`spill`]).
+//! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
+//! The coarse clock has a step of its own, [`ClockStep`]: every worker may hang with a device.
+
+use crate::demote::victims::{Victims, give_back_victims, take_victims};
+use crate::migration::Migration;
+use crate::pace::{BACK_OFF, POLL};
+use std::time::Duration;
+use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::Ordering;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::moving::demote::demote;
+use terrace_store::moving::victim::Victim;
+use terrace_store::parts::pressure::WORKERS;
+
+/// When worker 0 has not come by for so long, the others do what it does for all: it may hang with a device.
+pub const LATE: Duration = Duration::from_secs(1);
+
+/// How often the rest doubles after rounds in which everything stayed: to 1.28 s.
+const RESTS: u32 = 7;
+
+pub(crate) const NAMES: [&str; WORKERS] = [
+    "terrace-move-0",
+    "terrace-move-1",
+    "terrace-move-2",
+    "terrace-move-3",
+    "terrace-move-4",
+    "terrace-move-5",
+];
+
+/// What one round of demotion did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Round {
+    /// Freed PM blocks.
+    Progress,
+    /// Another worker has all victims.
+    InFlight,
+    /// All that was picked stays where it is for now: in use, pinned, or changed meanwhile.
+    Stayed,
+    /// Nothing can be demoted before operations under way have ended.
+    Claimed,
+    /// There is nothing that could be demoted.
+    Nothing,
+}
+
+/// One round: takes a group of victims and demotes it. `wanted` is how many blocks to pick when the
+/// queue is empty.
+/// Not while others have as many as `groups` in flight.
+pub fn demotion_round(migration: &Migration, wanted: u64, groups: usize) -> FsResult<Round> {
+    if migration.store.devices.list().is_empty() || migration.store.mode.read_only {
+        return Ok(Round::Nothing);
+    }
+    let victims = match take_victims(migration, wanted, groups)? {
+        Victims::Group(victims) => victims,
+        Victims::InFlight => return Ok(Round::InFlight),
+        Victims::Claimed => return Ok(Round::Claimed),
+        Victims::None => return Ok(Round::Nothing),
+    };
+    move_group(migration, &victims)
+}
+
+/// Demotes a group that counts as in flight.
+pub fn move_group(migration: &Migration, victims: &[Victim]) -> FsResult<Round> {
+    let done = demote(&migration.store, victims);
+    give_back_victims(migration, victims);
+    migration.store.pressure.end_group(victims.len());
+    let result = match done {
+        Ok(freed) => {
+            migration.store.pressure.clear_reason();
+            migration.not_before_ns.store(0, Ordering::Relaxed);
+            // Freed blocks become usable when the checkpoint has passed them (T6).
+            migration.store.persistent.wal().checkpoint_at_leisure()?;
+            migration.store.persistent.blocks().drain_quarantine();
+            if freed > 0 {
+                migration.stayed.store(0, Ordering::Relaxed);
+            }
+            Ok(if freed > 0 { Round::Progress } else { Round::Stayed })
+        }
+        Err(error) if migration.store.pressure.take_other_device() => {
+            tracing::warn!("a group is moved elsewhere: {error}");
+            Ok(Round::InFlight)
+        }
+        Err(error) => {
+            note_stuck(migration, &error);
+            Err(error)
+        }
+    };
+    migration.store.pressure.round_done();
+    result
+}
+
+pub(crate) fn note_stuck(migration: &Migration, error: &FsError) {
+    let before = migration.store.pressure.set_reason(error.clone());
+    if before.is_none_or(|before| before.to_string() != error.to_string()) {
+        tracing::warn!("demotion cannot run: {error}");
+    }
+    let back_off = if planted(Mistake::MigrationSpins) { Duration::ZERO } else { BACK_OFF };
+    let until = migration.store.clock.monotonic_ns() + back_off.as_nanos() as u64;
+    migration.not_before_ns.store(until, Ordering::Relaxed);
+}
+
+/// Whether the policy picked only what stays, the last times: picking again at once would find the same (M6). Not while
+/// PM runs low or is emptied: then more may leave.
+pub fn rests(migration: &Migration, now_ns: u64) -> bool {
+    now_ns < migration.rest_until_ns.load(Ordering::Relaxed)
+        && migration.stayed.load(Ordering::Relaxed) > 0
+        && !migration.store.pressure.is_draining()
+        && migration.store.persistent.blocks().free_hint() >= migration.store.pressure.throttle_below()
+}
+
+/// After such a round: whether to rest. Not before all that was picked had its turn; then twice as long as the last time.
+pub fn rest(migration: &Migration, now_ns: u64) -> bool {
+    if !migration.victims.is_empty() {
+        return false;
+    }
+    let before = migration.stayed.fetch_add(1, Ordering::Relaxed);
+    let until = now_ns + (POLL.as_nanos() as u64) * (1 << before.min(RESTS));
+    migration.rest_until_ns.store(until, Ordering::Relaxed);
+    true
+}

@@ -1,0 +1,11 @@
+//! Moves that users ask for: `terrace migrate`, `sync --to`, tier pins.
+
+pub mod drain;
+pub mod job;
+pub mod pinned;
+pub mod pinned_bytes;
+pub mod progress;
+pub mod queue;
+pub mod raise;
+pub mod survey;
+pub mod sync_to;

@@ -1,0 +1,183 @@
+//! What a user asked for: a file or a directory with all below it moved to one tier (`terrace migrate`), kept there
+//! (`pin`), or no more (`unpin`).
+//!
+//! A queue of jobs, one at a time, each in bounded pieces: [`ByHand::step`] does one, a thread calls it again and
+//! again, a test by hand. Nobody waits inside the file system: who wants to know asks for the [`HandReport`].
+//! M6: a job has a state, and a reason where it cannot run; what fails for a reason that may pass is tried again after
+//! a pause, a few times, then the job fails. What moved stays moved. Jobs are volatile: a crash or unmount ends them.
+//! The jobs themselves (walk, order of the pieces) are in [`super::job`].
+
+use crate::migration::Migration;
+use crate::requested::job::Job;
+use crate::requested::pinned::{Sweep, sweep_step};
+use crate::requested::progress::{HandMove, HandPlan, HandReport, Progress};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_format::{Ino, TierId};
+use terrace_fs::sync::is_stopped;
+use terrace_runtime::Next;
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::thread::Waker;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::attributes::getattr;
+
+/// Jobs that may wait.
+const MOST_QUEUED: usize = 1024;
+
+/// Ended jobs whose reports are kept.
+const MOST_ENDED: usize = 64;
+
+/// How often the queue is looked at without being woken.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Where a job stands between two steps.
+enum Slot {
+    /// None is under way.
+    Empty,
+    /// Somebody does a step of it.
+    Busy,
+    /// It waits for its next step, not before this moment (monotonic nanoseconds).
+    Ready(Box<Job>, u64),
+}
+
+struct State {
+    sweep: Option<Box<Sweep>>,
+    queued: VecDeque<Box<Job>>,
+    running: Slot,
+    reports: BTreeMap<u64, Arc<Mutex<Progress>>>,
+    next_id: u64,
+}
+
+/// The jobs of a mount.
+pub struct ByHand {
+    state: Mutex<State>,
+    /// Wakes the thread that works requests off.
+    pub waker: Waker,
+}
+
+impl Default for ByHand {
+    fn default() -> ByHand {
+        let state = State {
+            sweep: Some(Box::default()),
+            queued: VecDeque::new(),
+            running: Slot::Empty,
+            reports: BTreeMap::new(),
+            next_id: 1,
+        };
+        ByHand { state: Mutex::new(state), waker: Waker::new() }
+    }
+}
+
+impl ByHand {
+    /// The job to do a step of, or how long to wait.
+    fn take(&self, now_ns: u64) -> Result<Box<Job>, Duration> {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut state.running, Slot::Busy) {
+            Slot::Ready(job, due_ns) if due_ns <= now_ns => Ok(job),
+            Slot::Ready(job, due_ns) => {
+                state.running = Slot::Ready(job, due_ns);
+                Err(Duration::from_nanos(due_ns - now_ns))
+            }
+            Slot::Busy => Err(IDLE),
+            Slot::Empty => state.queued.pop_front().ok_or_else(|| {
+                state.running = Slot::Empty;
+                IDLE
+            }),
+        }
+    }
+
+    fn put_back(&self, job: Box<Job>, due_ns: u64) {
+        self.state.lock().running = Slot::Ready(job, due_ns);
+    }
+
+    fn ended(&self) {
+        let mut state = self.state.lock();
+        state.running = Slot::Empty;
+        let ended = |progress: &Arc<Mutex<Progress>>| progress.lock().report.state.has_ended();
+        let old: Vec<u64> =
+            state.reports.iter().filter(|(_, report)| ended(report)).map(|(id, _)| *id).collect();
+        for id in old.iter().take(old.len().saturating_sub(MOST_ENDED)) {
+            state.reports.remove(id);
+        }
+    }
+}
+
+impl ByHand {
+    /// Asks for a move of a file, or of a directory with all below it, in the background. Gives its number.
+    ///
+    /// # Errors
+    /// EINVAL when there is no such tier; EROFS; ESTALE; EAGAIN when too many wait already.
+    pub fn request(&self, migration: &Migration, ino: Ino, action: HandMove) -> FsResult<u64> {
+        ByHand::check(migration, action)?;
+        let attributes = getattr(&migration.store, ino)?;
+        let mut state = self.state.lock();
+        if state.queued.len() >= MOST_QUEUED {
+            return Err(FsError::WouldBlock);
+        }
+        let id = state.next_id;
+        state.next_id += 1;
+        let job = Box::new(Job::new(id, &attributes, action));
+        state.reports.insert(id, job.progress());
+        state.queued.push_back(job);
+        drop(state);
+        self.waker.wake();
+        Ok(id)
+    }
+
+    /// What a move would do. Takes as long as it takes to look at all files.
+    ///
+    /// # Errors
+    /// As [`Self::request`]; EIO.
+    pub fn plan(migration: &Migration, ino: Ino, action: HandMove) -> FsResult<HandPlan> {
+        ByHand::check(migration, action)?;
+        let mut job = Job::new(0, &getattr(&migration.store, ino)?, action);
+        while job.look(migration)? {}
+        job.plan(migration)
+    }
+
+    fn check(migration: &Migration, action: HandMove) -> FsResult<()> {
+        if action.tier().is_some_and(|to| to > 0 && !migration.store.devices.tiers().contains(&TierId(to))) {
+            return Err(FsError::Invalid);
+        }
+        if migration.store.mode.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// What is known of a move; `None` when it is not known (any more).
+    pub fn report(&self, id: u64) -> Option<HandReport> {
+        let progress = self.state.lock().reports.get(&id).cloned()?;
+        let report = progress.lock().report.clone();
+        Some(report)
+    }
+
+    /// The moves that wait, are under way, or ended lately.
+    pub fn reports(&self) -> Vec<HandReport> {
+        let reports: Vec<Arc<Mutex<Progress>>> = self.state.lock().reports.values().cloned().collect();
+        reports.iter().map(|progress| progress.lock().report.clone()).collect()
+    }
+
+    /// Does one bounded piece of the moves that were asked for. Several threads may call it: one works.
+    pub fn step(&self, migration: &Migration) -> Next {
+        // Taken out, because others may run in the middle of a piece.
+        let sweep = self.state.lock().sweep.take();
+        let mut more = false;
+        if let Some(mut sweep) = sweep {
+            more = !is_stopped(&migration.store) && sweep_step(migration, &mut sweep);
+            self.state.lock().sweep = Some(sweep);
+        }
+        let mut job = match self.take(migration.store.clock.monotonic_ns()) {
+            Ok(job) => job,
+            Err(_) if more => return Next::Again,
+            Err(pause) => return Next::After(pause),
+        };
+        match job.step(migration) {
+            Next::Again => self.put_back(job, 0),
+            Next::After(pause) => {
+                self.put_back(job, migration.store.clock.monotonic_ns() + pause.as_nanos() as u64);
+                return Next::After(pause);
+            }
+            Next::Done => self.ended(),
+        }
+        Next::Again
+    }
+}

@@ -1,0 +1,231 @@
+//! PM blocks for an operation that found none: checkpoint, demotion, metadata, removal, shadowed places.
+//!
+//! Called without locks. Every round frees blocks, waits for others that do, or counts towards giving up.
+
+use crate::demote::victims::{demotion_blocks, give_back_victims};
+use crate::metadata::lower_metadata;
+use crate::migration::Migration;
+use crate::planner::{Round, demotion_round};
+use std::time::Duration;
+use terrace_blocks::{Purpose, State};
+use terrace_catalog::cold_map;
+use terrace_format::PmBlock;
+use terrace_format::inode::flag;
+use terrace_format::table::Owner;
+use terrace_fs::removal::orphans::reclaim_for_space;
+use terrace_store::error::{FsError, FsResult, final_no_space};
+use terrace_store::inode::slot::load;
+use terrace_store::moving::free_shadowed::move_to_places;
+use terrace_store::moving::victim::{LEAVING, Victim};
+use terrace_store::operation::op::Op;
+use terrace_store::types::Wait;
+use terrace_wal::Error;
+
+/// How often an operation waits for what others hold before metadata makes room.
+const MOST_CLAIMED: u32 = 100;
+
+/// A writer without room takes a group itself only while fewer are in flight: not all writers shall hang with a device.
+const OF_WRITERS: usize = 3;
+
+/// Gets PM blocks for an operation that found none: the checkpoint frees what waits for it, else this
+/// thread demotes, or waits for those that do. Called without locks.
+///
+/// # Errors
+/// ENOSPC when nothing can be moved down; `WouldBlock`.
+pub fn make_pm_space(migration: &Migration, op: &mut Op) -> FsResult<()> {
+    let reclaimed = migration.store.inodes.removals().ended_so_far();
+    match make_room(migration, op) {
+        Err(error @ (FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_))) => {
+            last_resort(migration, op, reclaimed, error)
+        }
+        made => made,
+    }
+}
+
+/// Nothing leaves PM any more. What was removed and is not yet free is waited for; and what may be an overwrite goes into a
+/// share of the reserve, which comes back when such blocks are written to the places below that they hide.
+///
+/// # Errors
+/// Why there is no space.
+fn last_resort(migration: &Migration, op: &mut Op, reclaimed: u64, error: FsError) -> FsResult<()> {
+    if !matches!(op.purpose, Purpose::User | Purpose::Overwrite) {
+        return Err(error);
+    }
+    if op.starved <= MOST_STARVED && reclaim_for_space(&migration.store, reclaimed, op.wait)? {
+        op.starved += MOST_STARVED / 50;
+        return Ok(());
+    }
+    if op.purpose == Purpose::User && op.may_overwrite {
+        op.refused = Some(error);
+        (op.purpose, op.starved) = (Purpose::Overwrite, 0);
+        return Ok(());
+    }
+    if op.purpose == Purpose::Overwrite && op.starved <= MOST_STARVED && shadow_round(migration, op)? {
+        return Ok(());
+    }
+    Err(op.refused.take().unwrap_or(error))
+}
+
+/// As [`make_pm_space`], from the checkpoint and from demotion.
+fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
+    let (purpose, wait) = (op.purpose, op.wait);
+    let before = migration.store.persistent.blocks().usage().free;
+    migration.store.persistent.wal().checkpoint()?;
+    while migration.store.persistent.blocks().scan_step()? {}
+    migration.store.persistent.blocks().drain_quarantine();
+    if migration.store.persistent.blocks().usage().free > before {
+        return Ok(());
+    }
+    // Demotion has its own share of the reserve (P1) and must not wait for itself.
+    if purpose == Purpose::Demotion {
+        return Err(final_no_space());
+    }
+    if wait != Wait::Allowed {
+        return Err(FsError::WouldBlock);
+    }
+    let round = migration
+        .store
+        .pressure
+        .pressed(|| demotion_round(migration, migration.store.mode.group_blocks, OF_WRITERS));
+    // What operations under way hold is free in a moment; unless it never is.
+    let no_data = match round {
+        Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))) => true,
+        Ok(Round::Claimed) => op.starved > MOST_CLAIMED,
+        _ => false,
+    };
+    // Twice around: what was used lately is cold the second time.
+    if no_data && lower_metadata(migration, 2 * migration.store.persistent.blocks().end_block().0)? > 0 {
+        return Ok(());
+    }
+    match round {
+        Ok(Round::Progress) => Ok(()),
+        Ok(Round::InFlight) => {
+            migration.store.pressure.wait_round(Duration::from_millis(10));
+            Ok(())
+        }
+        Ok(Round::Stayed) => {
+            op.starved += 1;
+            if op.starved > MOST_STARVED {
+                return Err(why_no_space(migration, op));
+            }
+            migration.store.pressure.wait_round(Duration::from_millis(10));
+            Ok(())
+        }
+        Ok(round @ (Round::Nothing | Round::Claimed)) => {
+            // Another thread may just have finished the last round, and others have taken what it freed.
+            migration.store.persistent.wal().checkpoint()?;
+            migration.store.persistent.blocks().drain_quarantine();
+            let freed = migration.store.persistent.blocks().freed_so_far();
+            let others_freed = std::mem::replace(&mut op.freed_seen, freed) != freed;
+            op.starved += 1;
+            if op.starved > MOST_STARVED || !others_freed && round == Round::Nothing {
+                return Err(why_no_space(migration, op));
+            }
+            if round == Round::Claimed {
+                migration.store.pressure.wait_round(Duration::from_millis(1));
+            }
+            Ok(())
+        }
+        // Others may have claimed more below than they will use, or free PM in a moment.
+        Err(FsError::Engine(Error::NoSpace(_)))
+            if op.starved < MOST_STARVED && migration.store.pressure.in_flight() > 0 =>
+        {
+            op.starved += MOST_STARVED / 20;
+            migration.store.pressure.wait_round(Duration::from_millis(10));
+            Ok(())
+        }
+        Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
+        // All of a group was damaged: it is young now, and the next one is another. Who writes to a sound file has
+        // nothing to do with it (I8).
+        Err(ref failed @ FsError::Engine(ref error))
+            if failed.concerns_one_file() && !migration.store.persistent.wal().is_stopped() =>
+        {
+            op.starved += MOST_STARVED / 50;
+            op.damage.get_or_insert_with(|| error.clone());
+            if op.starved > MOST_STARVED {
+                return Err(why_no_space(migration, op));
+            }
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// ENOSPC, unless damage hides what could be freed.
+fn why_no_space(migration: &Migration, op: &mut Op) -> FsError {
+    let picked = || migration.victims.hidden();
+    let scanned = || migration.store.persistent.blocks().unreadable();
+    let hides = op.damage.take().or_else(picked).or_else(scanned);
+    hides.map_or_else(final_no_space, FsError::SpaceHidden)
+}
+
+/// How often an operation looks for space again because others took or hold what there was.
+const MOST_STARVED: u32 = 1000;
+
+/// Writes PM blocks that hide a place below to there, whatever their age: the last room that a full pool has for what is
+/// written over. Whether PM got, or gets, free blocks by that.
+pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool> {
+    // They may be among those that were picked before, behind many that cannot go.
+    let queued: Vec<Victim> = migration.victims.take_all();
+    give_back_victims(migration, &queued);
+    let freed_before = migration.store.persistent.blocks().freed_so_far();
+    let victims = pick_shadows(migration, demotion_blocks(migration) as usize);
+    op.starved += MOST_STARVED / 50;
+    let mut freed = 0;
+    if !victims.is_empty() {
+        migration.store.pressure.begin_group(victims.len());
+        // Last blocks that are in use leave too.
+        let moved = migration.store.pressure.pressed(|| move_to_places(&migration.store, &victims));
+        give_back_victims(migration, &victims);
+        migration.store.pressure.end_group(victims.len());
+        migration.store.pressure.round_done();
+        freed = moved?;
+    }
+    let others = migration.store.pressure.in_flight() > 0;
+    if freed == 0 && others {
+        migration.store.pressure.wait_round(Duration::from_millis(10));
+    }
+    migration.store.persistent.wal().checkpoint()?;
+    migration.store.persistent.blocks().drain_quarantine();
+    // Others count too: they may have moved what was to be picked here.
+    Ok(freed > 0 || others || migration.store.persistent.blocks().freed_so_far() != freed_before)
+}
+
+/// Some PM blocks that have a place below, by file and block. Files that cannot be read now are left out.
+fn pick_shadows(migration: &Migration, most: usize) -> Vec<Victim> {
+    let mut blocks = Vec::new();
+    for pm in (migration.store.persistent.blocks().first_block().0
+        ..migration.store.persistent.blocks().end_block().0)
+        .map(PmBlock)
+    {
+        let descriptor = migration.store.persistent.blocks().descriptor(pm);
+        if descriptor.state() == State::Used
+            && descriptor.touched() < LEAVING
+            && let Ok(Owner::File { ino, block, unwritten: false }) =
+                migration.store.persistent.blocks().owner(pm)
+        {
+            blocks.push(Victim { ino, block, pm });
+        }
+    }
+    blocks.sort_unstable();
+    let mut victims: Vec<Victim> = Vec::new();
+    for of_inode in blocks.chunk_by(|a, b| a.ino == b.ino) {
+        let ino = of_inode[0].ino;
+        let _guard = migration.store.inodes.locks().read(ino);
+        if !load(&migration.store, ino).is_ok_and(|inode| inode.slot.has(flag::HAS_COLD)) {
+            continue;
+        }
+        let shard =
+            migration.store.persistent.catalog().read(migration.store.persistent.catalog().shard_of(ino.0));
+        let has_place =
+            |victim: &&Victim| matches!(cold_map::lookup(shard.reader(), ino, victim.block), Ok(Some(_)));
+        victims.extend(of_inode.iter().filter(has_place).take(most - victims.len()));
+        if victims.len() == most {
+            break;
+        }
+    }
+    victims
+        .iter()
+        .for_each(|victim| migration.store.persistent.blocks().descriptor(victim.pm).touch_read(LEAVING));
+    victims
+}

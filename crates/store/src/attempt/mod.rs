@@ -1,0 +1,5 @@
+//! Attempts: an operation runs again until nothing is lacking.
+
+pub mod provide;
+pub mod run;
+pub mod with_pages;

@@ -1,0 +1,61 @@
+//! Bodies that are no transaction and may meet metadata below PM: run again after each page that was fetched.
+
+use crate::attempt::provide::provide;
+use crate::error::{FsError, FsResult};
+use crate::operation::need::{Attempt, Fail, Need};
+use crate::operation::op::Op;
+use crate::store::Store;
+use crate::types::Wait;
+use std::collections::BTreeSet;
+use terrace_format::Corrupt;
+use terrace_wal::{Error, NoSpace, PageBelow};
+
+/// What an attempt to install gives; it lacks nothing but space in a sound pool.
+pub(crate) fn settled<T>(attempt: Attempt<T>) -> FsResult<T> {
+    match attempt {
+        Ok(value) => Ok(value),
+        Err(Fail::Error(error)) => Err(error),
+        Err(Fail::Need(Need::PmSpace | Need::LargerClaim)) => Err(NoSpace::Pm.into()),
+        Err(Fail::Need(need)) => {
+            let site = "what the fetch of a metadata page lacks";
+            Err(Corrupt::new(site, "nothing but space", format!("{need:?}")).into())
+        }
+    }
+}
+
+/// Runs what is no transaction and may meet metadata below PM; again after each page that it lacked. It holds no lock
+/// when it returns.
+pub fn with_pages<T>(store: &Store, wait: Wait, body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+    // Each fetch gives back a device block, room for a page to move down: it may use the reserve.
+    run_with_pages(store, || Op::reclaiming(wait), body)
+}
+
+fn run_with_pages<T>(
+    store: &Store,
+    new_op: impl Fn() -> Op,
+    mut body: impl FnMut() -> FsResult<T>,
+) -> FsResult<T> {
+    let mut fetching: Option<(Op, BTreeSet<PageBelow>, u32)> = None;
+    loop {
+        match body() {
+            Err(FsError::Engine(Error::PageBelow(page))) => {
+                let (op, met, provided) = fetching.get_or_insert_with(|| (new_op(), BTreeSet::new(), 0));
+                // A large file has more pages than an operation may lack things: what counts is that the same one
+                // comes back again and again.
+                if met.insert((*page).clone()) {
+                    *provided = 0;
+                }
+                provide(store, op, Need::MetadataPage(page), provided)?;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// As [`with_pages`], for who only reads ([`load_to_read`]): what PM has no room for is read past it.
+///
+/// # Errors
+/// The body's; `WouldBlock`; EIO. Never for want of space, nor because nothing may be changed.
+pub fn reading<T>(store: &Store, wait: Wait, body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+    run_with_pages(store, || Op::reading(wait), body)
+}

@@ -1,0 +1,96 @@
+//! Dirty pages that a change places, zeroes or drops.
+
+use crate::error::FsResult;
+use crate::lookup::cold_extents::cold_extents;
+use crate::store::Store;
+use crate::types::inode::{Inode, Pending};
+use crate::types::{BlockRange, WHOLE_FILE};
+use smallvec::SmallVec;
+use terrace_cache::Lines;
+use terrace_format::inode::{InodeSlot, flag};
+use terrace_format::{BLOCK_SIZE, FileBlock};
+use terrace_map::Mapping;
+use terrace_runtime::planted::{Mistake, planted};
+
+/// For each block of a range whether PM or a lower tier has a place for it, written or not.
+pub fn placed(store: &Store, inode: &Inode, range: BlockRange) -> FsResult<SmallVec<[bool; 64]>> {
+    let count = range.count() as usize;
+    let mut mappings: SmallVec<[Option<Mapping>; 64]> = SmallVec::from_elem(None, count);
+    store.persistent.map().lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+    let mut placed: SmallVec<[bool; 64]> = mappings.iter().map(Option::is_some).collect();
+    if inode.slot.has(flag::HAS_COLD) && placed.contains(&false) {
+        for extent in cold_extents(store, inode.ino, range)? {
+            let inside = extent.slice(range.first, range.end);
+            for extent in inside.iter() {
+                let from = (extent.first.0 - range.first.0) as usize;
+                placed[from..from + extent.length as usize].fill(true);
+            }
+        }
+    }
+    Ok(placed)
+}
+
+/// Dirty pages of a range whose blocks have no place yet. The caller holds the inode's exclusive lock.
+pub fn dirty_without_place(store: &Store, inode: &Inode, range: BlockRange) -> FsResult<u64> {
+    if inode.pending.is_none_or(|pending| pending.new_blocks == 0) {
+        return Ok(0);
+    }
+    let mut count = 0;
+    for block in store.dram.cache().dirty_blocks(inode.ino, range.first, range.end, usize::MAX) {
+        let placed = placed(store, inode, BlockRange::new(block, block.plus(1)))?;
+        count += u64::from(placed.contains(&false));
+    }
+    Ok(count)
+}
+
+/// Drops the dirty pages of a range, and what was reserved for them. The caller holds the inode's exclusive lock.
+pub(crate) fn drop_dirty_range(store: &Store, inode: &Inode, range: BlockRange) {
+    const STEP: usize = 1024;
+    let mut count = 0;
+    loop {
+        let blocks = store.dram.cache().dirty_blocks(inode.ino, range.first, range.end, STEP);
+        count += blocks.iter().filter(|block| store.dram.cache().drop_dirty(inode.page_key(**block))).count();
+        if blocks.len() < STEP {
+            break;
+        }
+    }
+    if !planted(Mistake::PromiseKept) {
+        store.devices.space().unreserve(count as u64);
+    }
+}
+
+/// Zeros bytes `from..to` of dirty pages, those of one block. The caller holds the inode's exclusive lock.
+pub fn zero_dirty(store: &Store, inode: &Inode, from: u64, to: u64) {
+    let block = FileBlock(from / BLOCK_SIZE);
+    let start = block.0 * BLOCK_SIZE;
+    let (from, to) = ((from - start) as usize, (to - start).min(BLOCK_SIZE) as usize);
+    let (key, lines) = (inode.page_key(block), Lines::touched(from, to));
+    let now = store.clock.monotonic_ns();
+    // A copy on its way holds what was cut off: where the size is raised again before it arrives, it would be seen.
+    store.dram.cache().change_dirty(key, lines, true, now, |bytes| bytes[from..to].fill(0));
+}
+
+/// Brings an inode's entry up to date after a transaction: `slot` is what it logged, `visible` the size from now
+/// on, `placed` how many dirty pages without a place got one or went. The caller holds the inode's exclusive lock.
+pub fn settle(store: &Store, inode: &Inode, slot: &InodeSlot, visible: u64, placed: i64) {
+    let Some(pending) = inode.pending else { return };
+    let dirty = store.dram.cache().count_dirty(inode.ino);
+    if dirty == 0 && visible <= slot.size.get() {
+        store.dram.volatile_sizes().remove(inode.ino);
+        return;
+    }
+    let new_blocks = pending.new_blocks.saturating_add_signed(placed.saturating_neg()).min(dirty);
+    store
+        .dram
+        .volatile_sizes()
+        .set(inode.ino, Pending { size: visible, mtime_ns: None, new_blocks, ..pending });
+}
+
+/// Forgets what DRAM holds of a file that is being removed. The caller holds the inode's exclusive lock.
+pub fn forget_dirty(store: &Store, inode: &Inode) {
+    if inode.pending.is_some() {
+        drop_dirty_range(store, inode, WHOLE_FILE);
+        store.dram.volatile_sizes().remove(inode.ino);
+    }
+    store.dram.write_back().forget(inode.ino);
+}

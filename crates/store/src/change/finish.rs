@@ -1,0 +1,47 @@
+//! The end of a change of content: size, times, commit, and dirty pages that it contained.
+
+use crate::change::dirty::{drop_dirty_range, settle, zero_dirty};
+use crate::change::staged::Staged;
+use crate::inode::slot::{log_slot, wall_now};
+use crate::operation::need::Attempt;
+use crate::store::Store;
+use crate::types::inode::Inode;
+use terrace_format::Lsn;
+use terrace_format::inode::InodeSlot;
+use terrace_wal::Reservation;
+
+/// Logs times and st_blocks besides what the caller changed in `slot`, and commits.
+pub fn finish_change(
+    store: &Store,
+    reservation: Reservation<'_>,
+    inode: &Inode,
+    mut slot: InodeSlot,
+    mut staged: Staged<'_>,
+) -> Attempt<Lsn> {
+    let now = wall_now(store);
+    slot.mtime = now.into();
+    slot.ctime = now.into();
+    slot.blocks = slot.blocks.get().saturating_add_signed(staged.blocks_delta).into();
+    log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
+    let lsn = staged.commit(reservation)?;
+    if inode.pending.is_some() {
+        for (from, to) in std::mem::take(&mut staged.zero_dirty) {
+            zero_dirty(store, inode, from, to);
+        }
+        if let Some(range) = staged.drop_dirty {
+            drop_dirty_range(store, inode, range);
+        }
+    }
+    settle_absorbed(store, inode, &slot, &staged);
+    Ok(lsn)
+}
+
+/// Drops the dirty pages that a committed change contains, and brings the inode's entry up to date.
+pub fn settle_absorbed(store: &Store, inode: &Inode, slot: &InodeSlot, staged: &Staged<'_>) {
+    let dropped = staged.absorbed.iter().filter(|key| store.dram.cache().drop_dirty(**key)).count();
+    if dropped > 0 {
+        store.devices.space().unreserve(dropped as u64);
+    }
+    let visible = staged.visible.unwrap_or(inode.size().max(slot.size.get()));
+    settle(store, inode, slot, visible, staged.placed);
+}

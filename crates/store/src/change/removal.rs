@@ -1,0 +1,138 @@
+//! Removal of a range of a file, in pieces of one transaction each (S4, T7).
+
+use crate::change::prune::stage_prune;
+use crate::change::shards::{lock_shards, stage_device_free};
+use crate::change::staged::Staged;
+use crate::inode::slot::next_mapped;
+use crate::operation::need::Attempt;
+use crate::operation::op::Op;
+use crate::store::Store;
+use crate::types::BlockRange;
+use crate::types::inode::Inode;
+use smallvec::SmallVec;
+use terrace_catalog::{DeviceRun, ShardsWrite, cold_map};
+use terrace_format::inode::flag;
+use terrace_format::keys::ColdExtent;
+use terrace_format::{FileBlock, Ino, PmBlock};
+use terrace_runtime::planted::{Mistake, planted};
+
+/// What one piece will remove: looked up under the inode lock before the shards are locked, so that all
+/// shards it touches are known.
+pub struct Piece {
+    range: BlockRange,
+    pm: Vec<(FileBlock, PmBlock)>,
+    cold: Vec<ColdExtent>,
+    /// The range is empty after this piece.
+    pub complete: bool,
+}
+
+impl Piece {
+    /// True when it removes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.pm.is_empty() && self.cold.is_empty()
+    }
+    /// Where the next piece starts.
+    pub fn end(&self) -> FileBlock {
+        self.range.end
+    }
+    /// The device blocks that become free.
+    pub(crate) fn device_runs(&self) -> impl Iterator<Item = DeviceRun> {
+        self.cold.iter().map(DeviceRun::from)
+    }
+}
+
+/// PM blocks and cold extents that one record can remove. On the smallest lanes (4 KiB records) 32
+/// and 2: 48 bytes a block, 600 an extent, the rest for the slot, the intent and empty map nodes.
+fn piece_limits(store: &Store, op: &Op) -> (usize, usize) {
+    let record = store.persistent.wal().max_record() >> op.halved;
+    ((record / 128).clamp(1, 512), (record / 2048).clamp(1, 32))
+}
+
+/// Looks up the next piece of a range. The caller holds the inode's exclusive lock.
+pub fn next_piece(store: &Store, op: &Op, inode: &Inode, range: BlockRange) -> Attempt<Piece> {
+    let (most_pm, most_cold) = piece_limits(store, op);
+    let mut end = range.end;
+    let mut cold = Vec::new();
+    if inode.slot.has(flag::HAS_COLD) {
+        let shard = store.persistent.catalog().read(store.persistent.catalog().shard_of(inode.ino.0));
+        cold_map::scan(shard.reader(), inode.ino, range.first, range.end, |extent| {
+            if cold.len() == most_cold {
+                end = extent.first;
+                return std::ops::ControlFlow::Break(());
+            }
+            cold.push(extent);
+            std::ops::ControlFlow::Continue(())
+        })?;
+    }
+    let mut pm = Vec::new();
+    let mut at = range.first;
+    while let Some((block, mapping)) = next_mapped(store, inode, at, end)? {
+        if pm.len() == most_pm {
+            end = block;
+            break;
+        }
+        pm.push((block, mapping.block));
+        at = block.plus(1);
+    }
+    let cold = cold.into_iter().filter_map(|extent| extent.slice(range.first, end)).collect();
+    Ok(Piece { range: BlockRange::new(range.first, end), pm, cold, complete: end == range.end })
+}
+
+/// Locks the shards that a piece changes.
+pub fn lock_piece<'s>(store: &'s Store, ino: Ino, piece: &Piece) -> ShardsWrite<'s> {
+    lock_shards(store, ino, piece.device_runs())
+}
+
+/// Adds the removal of a piece to a transaction: cold extents, then PM entries, in one record (S4).
+pub fn stage_piece(
+    store: &Store,
+    inode: &Inode,
+    piece: &Piece,
+    shards: &mut ShardsWrite<'_>,
+    staged: &mut Staged<'_>,
+) -> Attempt<()> {
+    bump_removed(store, inode, piece.range, &piece.cold);
+    if !piece.cold.is_empty() {
+        let mut freed = Vec::new();
+        let (first, end) = (piece.range.first, piece.range.end);
+        cold_map::cut(shards, &mut staged.tx, inode.ino, first, end, &mut freed)?;
+        for (device, start, length) in freed {
+            stage_device_free(store, DeviceRun { device, start, length }, shards, staged)?;
+        }
+    }
+    let mut index = 0;
+    while index < piece.pm.len() {
+        let first = piece.pm[index].0;
+        let mut count = 0;
+        while index < piece.pm.len() && piece.pm[index].0 == first.plus(count as u64) {
+            staged.release(piece.pm[index].1);
+            count += 1;
+            index += 1;
+        }
+        let none: SmallVec<[Option<terrace_map::Mapping>; 16]> = SmallVec::from_elem(None, count);
+        store.persistent.map().set(&mut staged.tx, &inode.map(), first, &none)?;
+    }
+    if let (Some(first), Some(last)) = (piece.pm.first(), piece.pm.last()) {
+        stage_prune(store, inode, BlockRange::new(first.0, last.0.plus(1)), staged)?;
+    }
+    staged.blocks_delta -= union_count(store, piece) as i64;
+    Ok(())
+}
+
+/// Who looked at a range before it was removed learns that it changed (S6); copies in DRAM of what lies below go.
+pub fn bump_removed(store: &Store, inode: &Inode, range: BlockRange, cold: &[ColdExtent]) {
+    if planted(Mistake::PunchIgnoredByVersion) {
+        return;
+    }
+    store.dram.cold_versions().bump(inode.ino, range);
+    for gone in cold.iter().filter_map(|extent| extent.slice(range.first, range.end)) {
+        store.dram.cache().remove_range(inode.ino, inode.slot.generation.get(), gone.first, gone.end());
+    }
+}
+
+/// File blocks that a piece removes, each once.
+fn union_count(_store: &Store, piece: &Piece) -> u64 {
+    let covered = |block: FileBlock| piece.cold.iter().any(|e| e.first <= block && block < e.end());
+    let cold: u64 = piece.cold.iter().map(|extent| u64::from(extent.length)).sum();
+    cold + piece.pm.iter().filter(|(block, _)| !covered(*block)).count() as u64
+}

@@ -1,0 +1,185 @@
+//! Staging of written bytes, block by block: merge, replace, store in place, or lines over a cold copy.
+//!
+//! Called under the exclusive inode lock; nothing is changed until the commit.
+
+use crate::change::lines::{Outcome, Part, is_by_lines, stage_lines};
+use crate::change::merge::{merge_block, merge_dirty, replace, store_in_place};
+use crate::change::staged::Staged;
+use crate::error::{FsError, final_no_space};
+use crate::inode::slot::check_owner;
+use crate::lookup::cold_extents::cold_extents;
+use crate::lookup::data_checksum::{checksum_of, covered};
+use crate::lookup::intents::refuse_intents;
+use crate::lookup::lines::lines_of;
+use crate::operation::need::{Attempt, Need};
+use crate::operation::op::Op;
+use crate::store::Store;
+use crate::types::inode::Inode;
+use crate::types::segment::Segment;
+use crate::types::{BLOCK, BlockRange};
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use terrace_blocks::Purpose;
+use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::inode::flag;
+use terrace_format::keys::ColdExtent;
+use terrace_format::table::Owner;
+use terrace_format::{BLOCK_SIZE, FileBlock, LineMask};
+use terrace_map::Mapping;
+
+/// What lies under the blocks of a segment.
+struct Under {
+    mappings: SmallVec<[Option<Mapping>; 8]>,
+    cold: Vec<ColdExtent>,
+}
+
+impl Under {
+    fn cold_at(&self, block: FileBlock) -> Option<&ColdExtent> {
+        self.cold.iter().find(|extent| extent.first <= block && block < extent.end())
+    }
+}
+
+/// Puts a segment's bytes into new blocks, or past the end of the last one in place, and logs the map.
+pub fn stage<'a>(
+    store: &Store,
+    op: &mut Op,
+    inode: &Inode,
+    segment: Segment<'a>,
+    staged: &mut Staged<'a>,
+) -> Attempt<()> {
+    let range = segment.blocks();
+    if range.is_empty() {
+        return Ok(());
+    }
+    if range.end.0 > MAX_FILE_BLOCK.0 + 1 {
+        return Err(FsError::TooLarge.into());
+    }
+    refuse_intents(store, inode, range)?;
+    let under = look_under(store, inode, range)?;
+    let mut mappings: SmallVec<[Option<Mapping>; 8]> = under.mappings.clone();
+    let mut changed = false;
+    for index in 0..range.count() as usize {
+        let block = range.first.plus(index as u64);
+        if let Some(new) = stage_block(store, op, inode, &segment, block, &under, index, staged)? {
+            mappings[index] = Some(new);
+            changed = true;
+        }
+    }
+    // Before map nodes are made for it: only what takes the place of other data may use the reserve.
+    if op.purpose == Purpose::Overwrite && staged.blocks_delta > 0 {
+        return Err(op.refused.take().unwrap_or_else(final_no_space).into());
+    }
+    if changed {
+        let missing = store.persistent.map().missing_nodes(&inode.map(), range.first, mappings.len())?;
+        if missing > 0 {
+            let count = range.count();
+            return Err(Need::MapNodes { ino: inode.ino, first: range.first, count }.into());
+        }
+        store.persistent.map().set(&mut staged.tx, &inode.map(), range.first, &mappings)?;
+    }
+    Ok(())
+}
+
+fn look_under(store: &Store, inode: &Inode, range: BlockRange) -> Attempt<Under> {
+    let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::new();
+    mappings.resize(range.count() as usize, None);
+    store.persistent.map().lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+    for (index, mapping) in (0..).zip(&mappings) {
+        if let Some(mapping) = mapping {
+            check_owner(store, inode, range.first.plus(index), mapping.block)?;
+        }
+    }
+    let cold =
+        if inode.slot.has(flag::HAS_COLD) { cold_extents(store, inode.ino, range)? } else { Vec::new() };
+    Ok(Under { mappings, cold })
+}
+
+#[allow(clippy::too_many_arguments)] // one step, split off for its length
+fn stage_block<'a>(
+    store: &Store,
+    op: &mut Op,
+    inode: &Inode,
+    segment: &Segment<'a>,
+    block: FileBlock,
+    under: &Under,
+    index: usize,
+    staged: &mut Staged<'a>,
+) -> Attempt<Option<Mapping>> {
+    let start = block.0 * BLOCK_SIZE;
+    let from = segment.offset.max(start) - start;
+    let to = (segment.offset + segment.length).min(start + BLOCK_SIZE) - start;
+    let (from, to) = (from as usize, to as usize);
+    let data = segment.data.map(|data| {
+        let skip = (start + from as u64 - segment.offset) as usize;
+        &data[skip..skip + (to - from)]
+    });
+    let old = under.mappings[index];
+    let cold = under.cold_at(block);
+    let whole = to - from == BLOCK;
+    let valid = inode.durable_size().saturating_sub(start).min(BLOCK_SIZE) as usize;
+    // Zeros that are only for the medium go below a dirty page.
+    let dirty = match inode.pending {
+        Some(_) if data.is_some() => store.dram.cache().dirty(inode.page_key(block)),
+        _ => None,
+    };
+    let lines = old.map_or(Ok(LineMask::FULL), |old| lines_of(store, inode.ino, block, old))?;
+    if dirty.is_none() && !whole && is_by_lines(store, old, lines, cold, valid) {
+        let part = Part { block, old, lines, from, to, data, valid };
+        match stage_lines(store, inode, &part, staged)? {
+            Outcome::Moved(new) => return Ok(Some(new)),
+            Outcome::Stays => return Ok(None),
+            Outcome::NeedsRest => {}
+        }
+    } else if let Some(old) = old.filter(|old| !old.unwritten && dirty.is_none() && lines.is_full()) {
+        let beyond_end = from >= valid && !whole;
+        let owner = Owner::File { ino: inode.ino, block, unwritten: false };
+        // A punch is whole or not at all, data=ordered or not (docs/semantics.md): its zeros need a new block.
+        if (beyond_end || store.mode.data_ordered && data.is_some())
+            && store_in_place(store, (old.block, owner), valid.min(from), from, to, data, staged)?
+        {
+            return Ok(None);
+        }
+    }
+    // How far the file will be on media.
+    let end = inode.size().max(segment.offset + segment.length);
+    let nothing_there = match old {
+        Some(old) => old.unwritten,
+        None => cold.is_none_or(|extent| extent.unwritten),
+    };
+    let Some(data) = data else {
+        if nothing_there {
+            return Ok(None);
+        }
+        let seen = (old, lines, nothing_there);
+        return merge_block(store, op, inode, block, seen, (from, to, end), None, valid, staged);
+    };
+    staged.absorbed.extend(dirty.as_ref().map(|dirty| dirty.key));
+    if old.is_none() && cold.is_none() {
+        staged.blocks_delta += 1;
+        staged.placed += i64::from(dirty.is_some());
+    }
+    if let Some(old) = old.filter(|old| old.unwritten) {
+        // Nobody sees the bytes before the record that says they are written.
+        let content: Cow<'a, [u8]> = match (&dirty, whole) {
+            (_, true) => data.into(),
+            (dirty, false) => {
+                let mut content = dirty.as_ref().map_or(vec![0; BLOCK], |dirty| dirty.page.bytes().to_vec());
+                content[from..to].copy_from_slice(data);
+                content.into()
+            }
+        };
+        let checksum = checksum_of(store, &content, covered(start, end));
+        staged.store_later(old.block, 0, content);
+        let owner = Owner::File { ino: inode.ino, block, unwritten: false };
+        staged.own_content(old.block, owner, checksum);
+        return Ok(Some(Mapping::written(old.block)));
+    }
+    if whole {
+        return replace(store, inode, block, old, (data.into(), end), staged).map(Some);
+    }
+    if let Some(dirty) = dirty {
+        return merge_dirty(store, inode, &dirty, old, (from, data), end, staged).map(Some);
+    }
+    let seen = (old, lines, nothing_there);
+    merge_block(store, op, inode, block, seen, (from, to, end), Some(data), valid, staged)
+}

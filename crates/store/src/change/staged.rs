@@ -1,0 +1,335 @@
+//! A change of content under construction: claims, new blocks and their table entries, released blocks, the commit.
+//!
+//! Invariants: nothing persistent has happened before [`Staged::commit`]; a change that is dropped without it gives all
+//! claims back. Each claimed block is taken once; each released block has an owner and is released once.
+
+use crate::lookup::data_checksum::checksum_of;
+use crate::operation::need::{Attempt, Fail, Need};
+use crate::store::Store;
+use crate::types::BlockRange;
+use crate::types::inode::Inode;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use terrace_blocks::Claim;
+use terrace_cache::{DirtyPage, PageKey};
+use terrace_catalog::{DeviceRun, Freed, ShardsWrite};
+use terrace_format::address::LINE_SIZE;
+use terrace_format::checksum::crc32c;
+use terrace_format::inode::InodeSlot;
+use terrace_format::table::{DataChecksum, Entry, Owner};
+use terrace_format::{BLOCK_SIZE, LineMask, Lsn, PmBlock, PmOffset};
+use terrace_runtime::planted::{Mistake, planted};
+use terrace_wal::{Reservation, Tx};
+
+/// New data up to this many bytes is named by checksum in the record.
+pub const CHECKED_BYTES: u64 = 8192;
+
+/// Record bytes per written block, in the worst case: map word, new table entry, old table entry, each
+/// a write of its own.
+const RECORD_PER_BLOCK: usize = 16 + 24 + 24;
+
+/// Record bytes besides: header, slot, data checks, leaf boundaries.
+const RECORD_FIXED: usize = 512;
+
+/// Bytes for a block that stays where it is.
+struct InPlace<'a> {
+    block: PmBlock,
+    /// First byte in it.
+    at: u64,
+    bytes: Cow<'a, [u8]>,
+}
+
+/// A change of a file's content under construction. Dropped without [`Staged::committed`], it gives
+/// back what it claimed.
+pub struct Staged<'a> {
+    store: &'a Store,
+    /// The transaction that the commit appends to the log.
+    pub tx: Tx,
+    claim: Option<Claim<'a>>,
+    /// PM blocks that lose their owner in this transaction.
+    pub released: SmallVec<[PmBlock; 8]>,
+    /// Device blocks that become free with it.
+    pub(crate) device_freed: SmallVec<[DeviceRun; 2]>,
+    /// Device blocks claimed for it.
+    pub device_claimed: Option<DeviceRun>,
+    /// New blocks and their entries in the table, in claim order.
+    entries: SmallVec<[(PmBlock, Entry); 4]>,
+    /// Blocks newly allocated (positive) or freed, for st_blocks.
+    pub blocks_delta: i64,
+    /// Dirty pages without a place on any medium that get one, or go.
+    pub placed: i64,
+    /// Content that the record names, streamed with it.
+    data: SmallVec<[(PmOffset, Cow<'a, [u8]>); 2]>,
+    /// What is overwritten in place: stored by the commit, when nothing is lacking any more, because an
+    /// attempt that ends with a need must have changed nothing.
+    in_place: SmallVec<[InPlace<'a>; 1]>,
+    /// A block stored in place must be fenced before the record unless its bytes are named.
+    unnamed: bool,
+    /// Counted when all is done: a locked instruction would wait for the streams.
+    stored_bytes: usize,
+    checked: bool,
+    /// Dirty pages whose content this change contains: dropped when it is committed (S3).
+    pub absorbed: SmallVec<[PageKey; 2]>,
+    /// Dirty pages to drop when it is committed.
+    pub drop_dirty: Option<BlockRange>,
+    /// Bytes of dirty pages to zero when it is committed; each entry inside one block.
+    pub zero_dirty: SmallVec<[(u64, u64); 2]>,
+    /// The size that callers see from then on; `None`: not less than before.
+    pub visible: Option<u64>,
+    done: bool,
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.released.iter().for_each(|block| self.store.persistent.blocks().keep(*block));
+            if let Some(claim) = self.claim.take() {
+                claim.give_back_all();
+            }
+            if let Some(run) = self.device_claimed {
+                self.store.devices.space().release_claim(run);
+            }
+        }
+    }
+}
+
+impl<'a> Staged<'a> {
+    /// A change that may use the blocks of `claim`; `checked` when its data is little enough to be named.
+    pub fn new(store: &'a Store, claim: Option<Claim<'a>>, checked: bool) -> Staged<'a> {
+        Staged {
+            store,
+            tx: Tx::new(),
+            claim,
+            released: SmallVec::new(),
+            device_freed: SmallVec::new(),
+            device_claimed: None,
+            entries: SmallVec::new(),
+            blocks_delta: 0,
+            placed: 0,
+            data: SmallVec::new(),
+            in_place: SmallVec::new(),
+            unnamed: false,
+            stored_bytes: 0,
+            checked,
+            absorbed: SmallVec::new(),
+            drop_dirty: None,
+            zero_dirty: SmallVec::new(),
+            visible: None,
+            done: false,
+        }
+    }
+
+    /// PM blocks claimed and not yet taken.
+    pub fn claimed(&self) -> usize {
+        self.claim.as_ref().map_or(0, Claim::left)
+    }
+
+    /// How far the file is on media once the absorbed pages are: the end of the last of them, or the visible end.
+    pub fn absorbed_end(&self, inode: &Inode) -> u64 {
+        let last = self.absorbed.iter().map(|key| (key.block.0 + 1) * BLOCK_SIZE).max();
+        last.map_or(0, |end| end.min(inode.size()))
+    }
+
+    /// This change contains the content of a dirty page.
+    pub fn absorb(&mut self, page: &DirtyPage) {
+        self.absorbed.push(page.key);
+    }
+
+    /// Takes a claimed PM block for new content.
+    ///
+    /// # Errors
+    /// A larger claim is lacking.
+    pub fn take(&mut self) -> Attempt<PmBlock> {
+        // What is named is stored by the commit: an attempt that is given up has changed nothing.
+        if planted(Mistake::FreedBeforeRecord)
+            && self.checked
+            && let Some(block) = self.released.pop()
+        {
+            self.store.persistent.blocks().keep(block);
+            self.store.persistent.blocks().bump(block);
+            self.store.persistent.blocks().descriptor(block).set_clean(false);
+            return Ok(block);
+        }
+        self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::LargerClaim))
+    }
+
+    /// Streams bytes to a block that nobody can see yet: named ones at the commit, so that nothing comes
+    /// between their stream and the fence.
+    pub fn store(&mut self, block: PmBlock, at: u64, bytes: impl Into<Cow<'a, [u8]>>) -> Attempt<()> {
+        self.stream(block.offset().plus(at), bytes.into(), false).map(drop)
+    }
+
+    /// As [`Self::store`], of the whole content of a new block, whose first `covered` bytes its checksum is to cover, if
+    /// the pool has checksums.
+    pub(crate) fn store_content(
+        &mut self,
+        block: PmBlock,
+        content: Cow<'a, [u8]>,
+        covered: usize,
+    ) -> Attempt<Option<DataChecksum>> {
+        let is_whole = covered == content.len();
+        let part = if is_whole { None } else { checksum_of(self.store, &content, covered) };
+        let crc = self.stream(block.offset(), content, is_whole && self.store.mode.has_checksums)?;
+        Ok(part.or(crc.and_then(|crc| DataChecksum::from_crc(covered, crc))))
+    }
+
+    /// Streams bytes; gives their CRC if it is `wanted`.
+    fn stream(&mut self, offset: PmOffset, mut bytes: Cow<'a, [u8]>, wanted: bool) -> Attempt<Option<u32>> {
+        self.stored_bytes += bytes.len();
+        let mut crc = None;
+        if self.checked {
+            let of_bytes = crc32c(&bytes);
+            self.tx.name_data(offset, bytes.len() as u32, of_bytes);
+            crc = Some(of_bytes).filter(|_| wanted);
+        }
+        if planted(Mistake::EdgeLineNotWritten) {
+            self.leave_edge(offset, &mut bytes)?;
+        }
+        if self.checked {
+            self.data.push((offset, bytes));
+        } else if wanted {
+            crc = Some(self.store.persistent.pm().write_streaming_checked(offset, &bytes)?);
+            self.unnamed = true;
+        } else {
+            self.store.persistent.pm().write_streaming(offset, &bytes)?;
+            self.unnamed = true;
+        }
+        Ok(crc)
+    }
+
+    /// Stores the last line of an unaligned range, which stays in the cache, and shortens the range by it.
+    fn leave_edge(&self, offset: PmOffset, bytes: &mut Cow<'a, [u8]>) -> Attempt<()> {
+        let end = offset.0 + bytes.len() as u64;
+        let whole = bytes.len().saturating_sub((end % LINE_SIZE) as usize);
+        self.store.persistent.pm().store(offset.plus(whole as u64), &bytes[whole..])?;
+        match bytes {
+            Cow::Borrowed(bytes) => *bytes = &bytes[..whole],
+            Cow::Owned(bytes) => bytes.truncate(whole),
+        }
+        Ok(())
+    }
+
+    /// Stores what stays in its block. Gives what a planted mistake stores too late.
+    fn overwrite(&mut self) -> Attempt<Vec<(PmOffset, Cow<'a, [u8]>)>> {
+        let mut late = Vec::new();
+        for InPlace { block, at, bytes } in std::mem::take(&mut self.in_place) {
+            // The bytes may be named by the checksum of a lane's last record (T4).
+            self.store.persistent.wal().confirm_named(block.offset().plus(at), bytes.len() as u64)?;
+            let descriptor = self.store.persistent.blocks().descriptor(block);
+            if !planted(Mistake::StaysCleanWhenWritten) {
+                descriptor.set_clean(false);
+            }
+            self.store.persistent.blocks().bump(block);
+            if let Some(tick) = self.store.steering.stamp() {
+                descriptor.touch_written(tick);
+            }
+            match planted(Mistake::MaskBeforeLines) {
+                true => late.push((block.offset().plus(at), bytes)),
+                false => self.store(block, at, bytes)?,
+            }
+        }
+        Ok(late)
+    }
+
+    /// Gives a new block an owner; logged with the others by [`Self::log_entries`].
+    pub fn own(&mut self, block: PmBlock, owner: Owner) {
+        self.own_lines(block, owner, LineMask::FULL);
+    }
+
+    /// As [`Self::own`], of a written block with the checksum of its content.
+    pub(crate) fn own_content(&mut self, block: PmBlock, owner: Owner, checksum: Option<DataChecksum>) {
+        self.entries.push((block, Entry::with_checksum(owner, checksum)));
+    }
+
+    /// As [`Self::own`], of a block that holds some lines.
+    pub(crate) fn own_lines(&mut self, block: PmBlock, owner: Owner, lines: LineMask) {
+        self.entries.push((block, Entry::new(owner, lines)));
+    }
+
+    /// Stores into a block that stays, at the commit.
+    pub(crate) fn store_later(&mut self, block: PmBlock, at: usize, bytes: Cow<'a, [u8]>) {
+        self.in_place.push(InPlace { block, at: at as u64, bytes });
+    }
+
+    /// Frees a block in this transaction.
+    pub fn release(&mut self, block: PmBlock) {
+        self.store.persistent.blocks().release(&mut self.tx, block);
+        self.released.push(block);
+    }
+
+    /// Unlinks catalog leaves that this transaction emptied. Call last, before the commit.
+    pub fn unlink_emptied(&mut self, shards: &mut ShardsWrite<'_>) -> Attempt<()> {
+        let mut freed = Freed::default();
+        let done = shards.unlink_emptied(&mut self.tx, &mut freed);
+        self.released.extend(freed.0);
+        Ok(done?)
+    }
+
+    /// Logs the entries of new blocks, consecutive ones as one write.
+    fn log_entries(&mut self) {
+        let mut at = 0;
+        while at < self.entries.len() {
+            let first = self.entries[at].0;
+            let mut run: SmallVec<[Entry; 8]> = SmallVec::new();
+            while at < self.entries.len() && self.entries[at].0.0 == first.0 + run.len() as u64 {
+                run.push(self.entries[at].1);
+                at += 1;
+            }
+            self.store.persistent.blocks().set_entries(&mut self.tx, first, &run);
+        }
+    }
+
+    /// Commits; afterwards the freed blocks wait for the checkpoint.
+    pub fn commit(&mut self, reservation: Reservation<'_>) -> Attempt<Lsn> {
+        self.log_entries();
+        let late = self.overwrite()?;
+        if self.unnamed {
+            self.store.persistent.pm().order();
+        }
+        let committed = self.store.persistent.wal().commit_with_data(reservation, &self.tx, &self.data);
+        // A record that failed on the way may be valid: what it gives to files must not be handed out again.
+        self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
+        let lsn = committed?;
+        for (offset, bytes) in late {
+            self.store.persistent.pm().write_streaming(offset, &bytes)?;
+        }
+        if self.stored_bytes > 0 {
+            self.store.devices.io().pm.write(self.stored_bytes);
+        }
+        if !self.released.is_empty() {
+            self.store.persistent.blocks().freed(lsn, &self.released);
+        }
+        if !self.device_freed.is_empty() {
+            // Before another medium's blocks are reused the freeing record is persisted (design 3, T6).
+            self.store.persistent.pm().persist();
+            self.device_freed.iter().for_each(|run| self.store.devices.space().freed(*run, lsn));
+        }
+        if let Some(tick) = self.store.steering.stamp() {
+            for (block, _) in &self.entries {
+                self.store.persistent.blocks().descriptor(*block).touch_written(tick);
+            }
+        }
+        Ok(lsn)
+    }
+}
+
+/// Most blocks of one write transaction: what a quarter lane records, at most 1 MiB (design I4).
+pub fn atomic_blocks(store: &Store) -> u64 {
+    let fit = (store.persistent.wal().max_record() - RECORD_FIXED) / RECORD_PER_BLOCK;
+    (fit as u64).min((1 << 20) / BLOCK_SIZE)
+}
+
+/// Record bytes for new content of so many blocks, in the worst case.
+pub fn record_of(blocks: usize) -> usize {
+    RECORD_FIXED + RECORD_PER_BLOCK * (blocks + 1)
+}
+
+/// Removes set-id bits as a write by somebody without the privilege does.
+pub fn kill_set_id(slot: &mut InodeSlot) {
+    let mut mode = slot.mode.get();
+    mode &= !0o4000;
+    if mode & 0o010 != 0 {
+        mode &= !0o2000;
+    }
+    slot.mode = mode.into();
+}

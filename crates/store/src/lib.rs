@@ -1,0 +1,16 @@
+//! Where each byte of a file is, and how one transaction changes it.
+#![forbid(unsafe_code)]
+
+pub mod attempt;
+pub mod change;
+pub mod error;
+pub mod inode;
+pub mod lookup;
+pub mod metadata;
+pub mod moving;
+pub mod operation;
+pub mod parts;
+pub mod pressure;
+pub mod steering;
+pub mod store;
+pub mod types;

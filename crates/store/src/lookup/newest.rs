@@ -1,0 +1,56 @@
+//! The newest copy of a block, in the order of S1: dirty in DRAM, PM, cold.
+
+use crate::error::FsResult;
+use crate::lookup::cold_extents::cold_extents;
+use crate::lookup::lines::lines_of;
+use crate::store::Store;
+use crate::types::BlockRange;
+use crate::types::inode::Inode;
+use terrace_cache::Page;
+use terrace_format::inode::flag;
+use terrace_format::{FileBlock, PmBlock};
+use terrace_map::Mapping;
+
+/// Whether a written cold extent holds the block.
+///
+/// # Errors
+/// EIO.
+pub fn is_written_below(store: &Store, inode: &Inode, block: FileBlock) -> FsResult<bool> {
+    if !inode.slot.has(flag::HAS_COLD) {
+        return Ok(false);
+    }
+    let extents = cold_extents(store, inode.ino, BlockRange::new(block, block.plus(1)))?;
+    Ok(extents.iter().any(|extent| !extent.unwritten))
+}
+
+/// Whether PM has the whole of a block. Under a partial shadow its cold copy still counts.
+pub fn is_hidden(store: &Store, inode: &Inode, block: FileBlock) -> FsResult<bool> {
+    let mapping = store.persistent.map().lookup(None, &inode.map(), block)?;
+    mapping.map_or(Ok(false), |mapping| Ok(lines_of(store, inode.ino, block, mapping)?.is_full()))
+}
+
+/// The mapping of a file block when it is this PM block and no intent has taken it away.
+pub fn mapped_to(
+    store: &Store,
+    inode: &Inode,
+    intents: &[BlockRange],
+    block: FileBlock,
+    pm: PmBlock,
+) -> FsResult<Option<Mapping>> {
+    if intents.iter().any(|range| range.first <= block && block < range.end) {
+        return Ok(None);
+    }
+    let mapping = store.persistent.map().lookup(None, &inode.map(), block)?;
+    Ok(mapping.filter(|mapping| mapping.block == pm))
+}
+
+/// A block's dirty page. The caller holds the inode lock.
+pub fn dirty_page(store: &Store, inode: &Inode, block: FileBlock) -> Option<Page> {
+    inode.pending?;
+    store.dram.cache().dirty(inode.page_key(block)).map(|dirty| dirty.page)
+}
+
+/// Whether a block has a dirty page. The caller holds the inode lock.
+pub fn is_dirty_in(store: &Store, inode: &Inode, block: FileBlock) -> bool {
+    inode.pending.is_some() && store.dram.cache().state_of(inode.page_key(block)).is_some()
+}

@@ -1,0 +1,4 @@
+//! Metadata pages that lie below PM, both ways.
+
+pub mod fetch;
+pub mod lower;

@@ -1,0 +1,64 @@
+//! Runs and pieces of copied blocks, and the record room that they take.
+
+use crate::moving::candidate::Copied;
+use crate::types::BlockRange;
+use terrace_catalog::DeviceRun;
+use terrace_format::keys::ColdExtent;
+
+/// What an extent costs in a record beside its blocks, in blocks of [`install_limit`].
+const OF_EXTENT: usize = 8;
+
+/// Bytes of a record that a block's PM entry and its owner take at most, with nodes that become empty; and the slot.
+pub(crate) const OF_UNMAP: usize = 64;
+
+pub(crate) const OF_SLOT: usize = 256;
+
+/// How many of some blocks are installed in one transaction: of one inode, as many as its record takes, at least one.
+pub(crate) fn piece_of(copied: &[Copied<'_>], limit: usize) -> usize {
+    let Some(first) = copied.first() else { return 0 };
+    let (mut count, mut weight) = (1, 1);
+    for pair in copied.windows(2) {
+        weight += if follows(&pair[0], &pair[1]) { 1 } else { 1 + OF_EXTENT };
+        if pair[1].candidate.ino != first.candidate.ino || weight > limit {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
+
+/// The blocks of a file that follow one another.
+pub(crate) fn range_of(run: &[Copied<'_>]) -> BlockRange {
+    let first = run[0].candidate.block;
+    BlockRange::new(first, first.plus(run.len() as u64))
+}
+
+/// Where they lie.
+pub(crate) fn place_of(run: &[Copied<'_>]) -> DeviceRun {
+    DeviceRun { length: run.len() as u64, ..run[0].place }
+}
+
+/// Their extent.
+pub(crate) fn extent_of(run: &[Copied<'_>]) -> ColdExtent {
+    let (first, place) = (&run[0].candidate, run[0].place);
+    ColdExtent {
+        first: first.block,
+        length: run.len() as u32,
+        device: place.device,
+        start: place.start,
+        unwritten: first.unwritten,
+        crcs: if first.unwritten { Vec::new() } else { run.iter().map(|copied| copied.crc).collect() },
+    }
+}
+
+/// True when `b` continues `a` in the file and on the device.
+pub fn follows(a: &Copied<'_>, b: &Copied<'_>) -> bool {
+    a.candidate.ino == b.candidate.ino
+        && b.candidate.block == a.candidate.block.plus(1)
+        && adjoins(a.place, b.place)
+}
+
+/// True when block `b` lies behind block `a` on a device.
+pub(crate) fn adjoins(a: DeviceRun, b: DeviceRun) -> bool {
+    b.device == a.device && b.start == a.start.plus(1)
+}

@@ -1,0 +1,124 @@
+//! Copying a group: victims pinned with their versions, written as one device run, or where the device has no hole of that
+//! size as few runs in flight together; one flush for all.
+
+use crate::error::{FsError, FsResult};
+use crate::moving::candidate::{Candidate, Copied};
+use crate::moving::complete_partial::{complete, free_below};
+use crate::moving::destination::Destination;
+use crate::moving::device_run::{parts_for, settle_parts};
+use crate::moving::evict_clean::evict_clean;
+use crate::moving::in_place::write_in_place;
+use crate::moving::install::install;
+use crate::moving::look_at::look_at;
+use crate::moving::victim::Victim;
+use crate::moving::write_candidates::write_blocks;
+use crate::store::Store;
+use terrace_catalog::DeviceRun;
+use terrace_format::{PmBlock, TierId};
+use terrace_media::block::AlignedBlock;
+use terrace_runtime::planted::{Mistake, planted};
+use terrace_wal::Error;
+
+fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
+    let due = |candidate: &Candidate<'_>| !candidate.unwritten && candidate.lost.is_none();
+    let written = copied.iter().filter(|copied| due(&copied.candidate));
+    written.map(|copied| (copied.candidate.pm, copied.place)).collect()
+}
+
+/// Candidates by where they go, unwritten ones by themselves. What is pinned to a lower tier goes there if it may.
+fn by_destination(candidates: Vec<Candidate<'_>>, to: Destination) -> Vec<(Destination, Vec<Candidate<'_>>)> {
+    let mut lists: Vec<((Destination, bool), Vec<Candidate<'_>>)> = Vec::new();
+    for candidate in candidates {
+        let to = match candidate.kept_on {
+            Some(tier) if tier > 0 && to == Destination::Any => Destination::Rather(TierId(tier)),
+            _ => to,
+        };
+        let key = (to, candidate.unwritten);
+        match lists.iter_mut().find(|(found, _)| *found == key) {
+            Some((_, list)) => list.push(candidate),
+            None => lists.push((key, vec![candidate])),
+        }
+    }
+    lists.into_iter().map(|((to, _), list)| (to, list)).collect()
+}
+
+/// Demotes a group. Returns how many PM blocks it freed. Damage of a file or of a PM block holds back
+/// only what it concerns (I8): it is an error only when nothing else could be moved.
+pub fn demote(store: &Store, victims: &[Victim]) -> FsResult<u64> {
+    demote_to(store, victims, Destination::Any)
+}
+
+/// As [`demote`], to where `to` says.
+pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult<u64> {
+    let mut trouble = None;
+    let candidates = look_at(store, victims, &mut trouble);
+    let (clean, dirty): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|c| c.clean);
+    let (unwritten, dirty): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|c| c.unwritten);
+    let dirty = complete(store, dirty, &mut trouble);
+    let mut freed = evict_clean(store, clean, &mut trouble)?;
+    let (in_place, dirty) = write_in_place(store, dirty, to, &mut trouble);
+    freed += in_place;
+    let rest = unwritten.into_iter().chain(dirty).collect();
+    for (to, mut rest) in by_destination(rest, to) {
+        while !rest.is_empty() {
+            let (copied, left) = match write_run(store, rest, to) {
+                // What there was room for has left PM: the writer that waits for it goes on.
+                Err(FsError::Engine(Error::NoSpace(_))) if freed > 0 => return Ok(freed),
+                written => written?,
+            };
+            if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.lost.as_ref()) {
+                trouble.get_or_insert_with(|| lost.clone());
+            }
+            let late = planted(Mistake::ExtentBeforeData).then(|| places_of(&copied));
+            freed += install(store, copied, &mut trouble)?;
+            if let Some(places) = late {
+                write_late(store, &places)?;
+            }
+            rest = left;
+        }
+    }
+    match trouble {
+        Some(error) if freed == 0 => Err(error),
+        Some(error) => {
+            tracing::debug!("some blocks cannot be demoted: {error}");
+            Ok(freed)
+        }
+        None => Ok(freed),
+    }
+}
+
+/// Writes as many candidates as there is room for on one device, with summaries, and flushes it (M1). All
+/// or none of them are unwritten; those only get their places. Returns what was written and what is left.
+fn write_run<'a>(
+    store: &'a Store,
+    mut candidates: Vec<Candidate<'a>>,
+    to: Destination,
+) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
+    let wanted = candidates.len();
+    let unwritten = candidates.iter().any(|candidate| candidate.unwritten);
+    let parts = match parts_for(store, wanted, unwritten, to) {
+        Err(FsError::Engine(Error::NoSpace(_))) if free_below(store, &mut candidates)? > 0 => {
+            parts_for(store, wanted, unwritten, to)?
+        }
+        other => other?,
+    };
+    let left = candidates.split_off(parts.iter().map(|part| part.data).sum());
+    let written = match unwritten {
+        true => Ok(vec![0; candidates.len()]),
+        false => write_blocks(store, &mut candidates, &parts),
+    };
+    let crcs = settle_parts(store, &parts, written)?;
+    let places = parts.iter().flat_map(|part| part.places());
+    let copied = candidates.into_iter().zip(crcs).zip(places);
+    Ok((copied.map(|((candidate, crc), place)| Copied { candidate, place, crc }).collect(), left))
+}
+
+/// Copies blocks to places that their extents name already: [`Mistake::ExtentBeforeData`].
+fn write_late(store: &Store, places: &[(PmBlock, DeviceRun)]) -> FsResult<()> {
+    for (pm, place) in places {
+        let mut block = [AlignedBlock::zeroed()];
+        store.persistent.pm().read(pm.offset(), &mut block[0].0)?;
+        store.devices.medium(place.device)?.write(place.start, &block)?;
+    }
+    store.devices.flush_all()
+}

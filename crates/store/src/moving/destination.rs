@@ -1,0 +1,80 @@
+//! Where a move may put blocks.
+
+use crate::pressure::pm_space::spills_from;
+use crate::store::Store;
+use terrace_format::{DeviceId, TierId};
+
+/// The lower tiers that a move may use, in the order in which they are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Destination {
+    /// The fastest that has room.
+    Any,
+    /// This one, else the fastest that has room.
+    Rather(TierId),
+    /// This one, and no other.
+    Only(TierId),
+    /// This one or a lower one.
+    AtOrBelow(TierId),
+    /// Whatever is slower than this one and sound; and only what lies on it moves.
+    Below(TierId),
+}
+
+impl Destination {
+    /// Whether a block on this tier is where it should be.
+    pub(crate) fn accepts(self, tier: TierId) -> bool {
+        match self {
+            Destination::Any | Destination::Rather(_) => true,
+            Destination::Only(wanted) => tier == wanted,
+            Destination::AtOrBelow(wanted) => tier >= wanted,
+            Destination::Below(full) => tier > full,
+        }
+    }
+
+    /// Whether a block on this tier is to go elsewhere.
+    pub(crate) fn takes_from(self, tier: TierId) -> bool {
+        match self {
+            Destination::Below(full) => tier == full,
+            _ => !self.accepts(tier),
+        }
+    }
+}
+
+/// The devices to try for a destination, best first: those of each tier that did not fail a moment ago and answer, then
+/// the others, so that the last one left is still tried.
+pub fn choices_for(store: &Store, to: Destination) -> Vec<Vec<DeviceId>> {
+    let now_ns = store.clock.monotonic_ns();
+    let avoided = |id: &DeviceId| {
+        store.devices.list().get(usize::from(id.0)).is_some_and(|found| found.is_avoided(now_ns))
+            || store.devices.io().is_silent(*id, now_ns)
+    };
+    let tiers = tiers_for(store, to).into_iter().map(|tier| store.devices.of_tier(tier));
+    let (last, mut choices): (Vec<_>, Vec<_>) =
+        tiers.map(|tier| tier.into_iter().partition::<Vec<_>, _>(avoided)).unzip();
+    // What need not move tries none that failed a moment ago.
+    if !matches!(to, Destination::Below(_)) {
+        choices.extend(last);
+    }
+    choices.retain(|devices| !devices.is_empty());
+    choices
+}
+
+/// The tiers of a destination, best first.
+fn tiers_for(store: &Store, to: Destination) -> Vec<TierId> {
+    let mut tiers = store.devices.tiers();
+    tiers.retain(|tier| to.accepts(*tier));
+    // What leaves PM during `sync --to` goes where that wants it, or it would be moved twice.
+    let drain_to = store.pressure.drain_to();
+    match to {
+        Destination::Any => tiers.sort_by_key(|tier| (*tier < drain_to, *tier)),
+        Destination::Rather(wanted) => {
+            tiers.sort_by_key(|tier| (*tier < drain_to, *tier != wanted, *tier));
+        }
+        // One that would have to give the same blocks away next comes last.
+        Destination::Below(_) => {
+            // Asked once of each: the answer may change meanwhile, and an order that changes is none.
+            tiers.sort_by_cached_key(|tier| (*tier < drain_to, spills_from(store, *tier), *tier));
+        }
+        Destination::Only(_) | Destination::AtOrBelow(_) => {}
+    }
+    tiers
+}

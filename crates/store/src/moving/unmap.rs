@@ -1,0 +1,84 @@
+//! PM entries that are dropped because their blocks lie below now, if their versions are unchanged (M2, S3).
+
+use crate::change::prune::stage_prune;
+use crate::change::staged::Staged;
+use crate::error::FsError;
+use crate::inode::slot::load;
+use crate::lookup::cold_extents::cold_extents;
+use crate::lookup::intents::intents_of;
+use crate::lookup::newest::mapped_to;
+use crate::moving::candidate::Candidate;
+use crate::operation::need::Attempt;
+use crate::store::Store;
+use crate::types::BlockRange;
+use crate::types::inode::Inode;
+use smallvec::SmallVec;
+use terrace_format::inode::flag;
+use terrace_format::{DeviceId, FileBlock, PmBlock};
+use terrace_map::Mapping;
+use terrace_runtime::planted::{Mistake, planted};
+
+/// Which candidates still are where and what they were when they were pinned.
+pub fn unchanged<'b, 'c: 'b>(
+    store: &Store,
+    inode: &Inode,
+    candidates: impl Iterator<Item = &'b Candidate<'c>>,
+) -> Attempt<SmallVec<[bool; 32]>> {
+    let intents = intents_of(store, inode)?;
+    let mut same = SmallVec::new();
+    for candidate in candidates {
+        let mapping = mapped_to(store, inode, &intents, candidate.block, candidate.pm)?;
+        let there = mapping.is_some_and(|mapping| mapping.unwritten == candidate.unwritten);
+        let version = store.persistent.blocks().descriptor(candidate.pm).version();
+        same.push(there && version == candidate.version && candidate.lost.is_none());
+    }
+    Ok(same)
+}
+
+/// Drops the PM entries of consecutive blocks.
+pub(crate) fn stage_unmap<'b, 'c: 'b>(
+    store: &Store,
+    inode: &Inode,
+    candidates: impl Iterator<Item = &'b Candidate<'c>>,
+    staged: &mut Staged<'_>,
+) -> Attempt<()> {
+    let mut first = None;
+    let mut none: SmallVec<[Option<Mapping>; 32]> = SmallVec::new();
+    for candidate in candidates {
+        first.get_or_insert(candidate.block);
+        none.push(None);
+        staged.release(candidate.pm);
+    }
+    let Some(first) = first else { return Ok(()) };
+    store.persistent.map().set(&mut staged.tx, &inode.map(), first, &none)?;
+    let range = BlockRange::new(first, first.plus(none.len() as u64));
+    stage_prune(store, inode, range, staged)?;
+    Ok(())
+}
+
+/// The inode of a piece while it is the one that was looked at. The caller holds its lock.
+pub(crate) fn load_same(store: &Store, candidate: &Candidate<'_>) -> Attempt<Option<Inode>> {
+    match load(store, candidate.ino) {
+        Ok(inode) if inode.slot.generation.get() == candidate.generation => Ok(Some(inode)),
+        Ok(_) | Err(FsError::Stale) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the cold copy of a block is as good as the one in PM. The caller holds the inode's lock.
+pub fn is_clean(store: &Store, inode: &Inode, block: FileBlock, pm: PmBlock) -> bool {
+    if planted(Mistake::EvictOnlyCopy) && inode.slot.has(flag::HAS_COLD) {
+        // There is a copy; nobody asks whether it is a good one.
+        let below = cold_extents(store, inode.ino, BlockRange::new(block, block.plus(1)));
+        return below.is_ok_and(|below| below.iter().any(|extent| !extent.unwritten));
+    }
+    store.persistent.blocks().descriptor(pm).is_clean()
+}
+
+/// Whether what lies on a device can be had, as far as is known without asking it: the copy in PM may be the last.
+pub(crate) fn is_readable(store: &Store, device: DeviceId) -> bool {
+    let found = store.devices.list().get(usize::from(device.0));
+    found.is_some_and(|found| !found.medium.is_missing())
+        && !store.devices.io().has_failed(device)
+        && !store.devices.io().is_silent(device, store.clock.monotonic_ns())
+}

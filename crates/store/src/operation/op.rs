@@ -1,0 +1,80 @@
+//! One operation under way.
+
+use crate::error::FsError;
+use crate::operation::fetched::Fetched;
+use crate::operation::page_pins::PagePins;
+use crate::types::Wait;
+use terrace_blocks::Purpose;
+use terrace_wal::Error;
+
+/// One operation under way.
+pub struct Op {
+    /// Whether the operation may wait.
+    pub wait: Wait,
+    /// The share of PM that it may claim.
+    pub purpose: Purpose,
+    /// Cold blocks that were read for it.
+    pub fetched: Fetched,
+    /// Metadata pages that were fetched for it.
+    pub pages: PagePins,
+    /// PM blocks to claim beyond the usual number.
+    pub extra: usize,
+    /// How often its pieces were halved because a record would have been too large.
+    pub halved: u32,
+    /// [`terrace_blocks::BlockPool::freed_so_far`] when it last found no space, and how often it found none.
+    pub freed_seen: u64,
+    /// How often it found no space.
+    pub starved: u32,
+    /// Damage that was met in the search for space: the reason when none is found.
+    pub damage: Option<Error>,
+    /// Bytes that the present attempt served from copies of lower tiers in DRAM.
+    pub dram_bytes: u64,
+    /// Record room that it was found to need, when that is more than usual.
+    pub record: usize,
+    /// It changes nothing, and takes metadata from copies in DRAM where PM has no room for it.
+    pub only_reads: bool,
+    /// It may turn out to write only what has its blocks already ([`Purpose::Overwrite`]).
+    pub may_overwrite: bool,
+    /// Why it found no space, before it tried whether it does.
+    pub refused: Option<FsError>,
+    /// Its caller asks again after [`FsError::Unfinished`].
+    pub in_turns: bool,
+}
+
+impl Op {
+    /// An operation of a user.
+    pub fn new(wait: Wait) -> Op {
+        Op {
+            wait,
+            purpose: Purpose::User,
+            fetched: Fetched::default(),
+            pages: PagePins::default(),
+            extra: 0,
+            halved: 0,
+            freed_seen: 0,
+            starved: 0,
+            damage: None,
+            dram_bytes: 0,
+            record: 0,
+            only_reads: false,
+            may_overwrite: false,
+            refused: None,
+            in_turns: false,
+        }
+    }
+    /// An operation that changes nothing, and so never lacks space (P1).
+    pub fn reading(wait: Wait) -> Op {
+        Op { only_reads: true, ..Op::new(wait) }
+    }
+    /// An operation that gives space back and may therefore use the reserve.
+    pub fn reclaiming(wait: Wait) -> Op {
+        Op { purpose: Purpose::Reclaim, ..Op::new(wait) }
+    }
+    /// The same, of a turn of a long request.
+    pub fn in_turns(self) -> Op {
+        Op { in_turns: true, ..self }
+    }
+}
+
+/// Record room for an operation on names or a few blocks.
+pub const SMALL_RECORD: usize = 2048;

@@ -1,0 +1,59 @@
+//! Metadata pages that an operation keeps in PM, and copies of pages below that it keeps in DRAM.
+//!
+//! Invariant: operations together hold at most a quarter of PM ([`MetadataPages`]).
+
+use crate::parts::persistent::metadata_pages::MetadataPages;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use terrace_blocks::BlockPool;
+use terrace_catalog::PageCopy;
+use terrace_format::PmBlock;
+
+/// Pages that one operation pins; with one more it drops what it has.
+const MOST_PINS: usize = 64;
+
+/// Copies of pages below that are kept for readers to come: 1 MiB.
+pub(crate) const MOST_COPIES: usize = 256;
+
+/// Pages that stay in PM, and copies in DRAM, until this is dropped.
+#[derive(Default)]
+pub struct PagePins {
+    of: Option<(Arc<BlockPool>, Arc<MetadataPages>)>,
+    held: SmallVec<[PmBlock; 4]>,
+    copies: Vec<Arc<PageCopy>>,
+}
+
+impl PagePins {
+    /// Keeps a page in PM until this is dropped, as far as all operations together may.
+    pub fn pin(&mut self, blocks: &Arc<BlockPool>, metadata: &Arc<MetadataPages>, page: PmBlock) {
+        if self.held.len() >= MOST_PINS {
+            self.release();
+        }
+        if metadata.take_pin() {
+            self.of.get_or_insert_with(|| (Arc::clone(blocks), Arc::clone(metadata)));
+            blocks.descriptor(page).pin();
+            self.held.push(page);
+        }
+    }
+
+    /// Keeps a copy in DRAM until this is dropped.
+    pub fn keep(&mut self, copy: Arc<PageCopy>) {
+        if self.copies.len() >= MOST_PINS {
+            self.copies.clear();
+        }
+        self.copies.push(copy);
+    }
+
+    fn release(&mut self) {
+        if let Some((blocks, metadata)) = &self.of {
+            metadata.give_pins(self.held.len());
+            self.held.drain(..).for_each(|page| blocks.descriptor(page).unpin());
+        }
+    }
+}
+
+impl Drop for PagePins {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

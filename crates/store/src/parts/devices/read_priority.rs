@@ -1,0 +1,132 @@
+//! What background work gives up for operations that somebody waits for ("migration threads that yield at once").
+//!
+//! The processor: while PM has room a worker offers it after every piece of its work (`pressure/processor.rs`), or a request that
+//! arrives would wait for the rest of the worker's time slice, some milliseconds. The device: while it is being read, writes of
+//! background work go to it in pieces short beside a read ([`Courtesy`]), or a read would wait behind megabytes of them.
+//! Nobody waits for anybody here: what is given up is order, not progress, so there is nothing to starve or to deadlock.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How long after a read ended the next one is expected.
+const LATELY: Duration = Duration::from_millis(2);
+
+/// Blocks of the smallest and of the largest piece.
+pub(crate) const LEAST_PIECE: usize = 32;
+
+const MOST_PIECE: usize = 512;
+
+/// A piece may take so many times what a read takes when nothing is in its way.
+const MOST_TIMES: u64 = 4;
+
+/// Of what a read takes, one part in so many is forgotten with each slower read: the least of some hundred counts.
+const FORGETS: u64 = 256;
+
+/// How one device is read, and how long writes to it may be meanwhile.
+#[derive(Debug)]
+pub struct Courtesy {
+    reading: AtomicU64,
+    /// When the last read ended: nanoseconds, plus one; 0 is never.
+    read_until_ns: AtomicU64,
+    /// What a read takes when nothing is in its way: the least lately. Not the average: it would grow with what is in
+    /// the way, and let more be in the way.
+    least_ns: AtomicU64,
+    piece: AtomicUsize,
+}
+
+impl Default for Courtesy {
+    fn default() -> Courtesy {
+        Courtesy {
+            reading: AtomicU64::new(0),
+            read_until_ns: AtomicU64::new(0),
+            least_ns: AtomicU64::new(0),
+            piece: AtomicUsize::new(LEAST_PIECE),
+        }
+    }
+}
+
+impl Courtesy {
+    /// A read begins.
+    pub(crate) fn read_begins(&self) {
+        self.reading.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A read ends that began at `begin_ns`.
+    pub(crate) fn read_ends(&self, begin_ns: u64, end_ns: u64) {
+        self.reading.fetch_sub(1, Ordering::Relaxed);
+        self.read_until_ns.store(end_ns.saturating_add(1), Ordering::Relaxed);
+        let (took, least) = (end_ns.saturating_sub(begin_ns).max(1), self.least_ns.load(Ordering::Relaxed));
+        let next = if least == 0 || took < least { took } else { least + (took - least) / FORGETS };
+        self.least_ns.store(next, Ordering::Relaxed);
+    }
+
+    /// Blocks that may be written in one piece at this time; `None`: as many as there are.
+    pub fn piece(&self, now_ns: u64) -> Option<usize> {
+        let until = self.read_until_ns.load(Ordering::Relaxed);
+        let lately = until > 0 && now_ns < until.saturating_add(LATELY.as_nanos() as u64);
+        let read = lately || self.reading.load(Ordering::Relaxed) > 0;
+        read.then(|| self.piece.load(Ordering::Relaxed))
+    }
+
+    /// A piece took so long: the next one is shorter or longer. A device that takes long for any request, as a disk does,
+    /// is given long ones.
+    pub(crate) fn wrote_piece(&self, took_ns: u64) {
+        let least = self.least_ns.load(Ordering::Relaxed).max(1);
+        let piece = self.piece.load(Ordering::Relaxed);
+        let next = match took_ns / least {
+            times if times >= MOST_TIMES => piece / 2,
+            times if times < MOST_TIMES / 2 => piece * 2,
+            _ => piece,
+        };
+        self.piece.store(next.clamp(LEAST_PIECE, MOST_PIECE), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1000;
+
+    #[test]
+    fn pieces_only_while_the_device_is_read() {
+        let courtesy = Courtesy::default();
+        assert_eq!(courtesy.piece(0), None);
+        courtesy.read_begins();
+        assert_eq!(courtesy.piece(0), Some(LEAST_PIECE));
+        courtesy.read_ends(0, 100 * US);
+        assert_eq!(courtesy.piece(1000 * US), Some(LEAST_PIECE), "the next read may come");
+        assert_eq!(courtesy.piece(3000 * US), None);
+    }
+
+    #[test]
+    fn a_piece_is_short_beside_a_read_and_longer_where_reads_are_slow() {
+        let courtesy = Courtesy::default();
+        courtesy.read_begins();
+        courtesy.read_ends(0, 100 * US);
+        let pieces = |took: u64| {
+            courtesy.wrote_piece(took);
+            courtesy.piece(100 * US).unwrap_or(0)
+        };
+        assert_eq!(pieces(500 * US), LEAST_PIECE);
+        assert_eq!(pieces(150 * US), 2 * LEAST_PIECE);
+        assert_eq!(pieces(300 * US), 2 * LEAST_PIECE, "neither too long nor short");
+        assert_eq!(pieces(450 * US), LEAST_PIECE);
+        for _ in 0..10 {
+            pieces(10 * US);
+        }
+        assert_eq!(pieces(10 * US), MOST_PIECE);
+    }
+
+    #[test]
+    fn what_is_in_the_way_of_reads_does_not_make_pieces_longer() {
+        let courtesy = Courtesy::default();
+        for (begin, took) in [(0, 100 * US), (1000 * US, 900 * US), (2000 * US, 900 * US)] {
+            courtesy.read_begins();
+            courtesy.read_ends(begin, begin + took);
+        }
+        courtesy.wrote_piece(1800 * US);
+        assert_eq!(courtesy.piece(3000 * US), Some(LEAST_PIECE));
+        assert!(courtesy.least_ns.load(Ordering::Relaxed) < 110 * US);
+    }
+}

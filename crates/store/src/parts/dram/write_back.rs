@@ -1,0 +1,129 @@
+//! State of write-back: room for dirty pages, and the threads that make it.
+
+use crate::parts::dram::write_errors::WriteErrors;
+use std::time::Duration;
+use terrace_format::{BLOCK_SIZE, Ino};
+use terrace_runtime::interleave;
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::thread::Waker;
+
+/// Threads, of which those behind the first only work while all before them are held by a device.
+pub const STEPS: usize = 3;
+
+/// A step that takes longer is held by a device.
+const LATE: Duration = Duration::from_secs(5);
+
+/// The state of write-back.
+pub struct WriteBack {
+    /// Most dirty pages; 0: no write goes to DRAM.
+    pub limit_pages: u64,
+    /// Wakes the first thread.
+    pub waker: Waker,
+    /// Failures, and descriptors to be told of them.
+    pub errors: WriteErrors,
+    /// Pages that writers may make dirty and have not yet.
+    admitted: AtomicU64,
+    /// Set from 5 % free to 20 % free.
+    draining: AtomicBool,
+    /// Rises with every group done.
+    rounds: (Mutex<u64>, Condvar),
+    /// When each thread began its present step; 0: it is in none.
+    pub begun_ns: [AtomicU64; STEPS],
+}
+
+impl WriteBack {
+    /// With room for so many bytes of dirty pages.
+    pub fn new(buffer_bytes: u64) -> WriteBack {
+        WriteBack {
+            limit_pages: buffer_bytes / BLOCK_SIZE,
+            waker: Waker::new(),
+            errors: WriteErrors::new(),
+            admitted: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            rounds: (Mutex::new(0), Condvar::new()),
+            begun_ns: Default::default(),
+        }
+    }
+
+    /// Lets a writer make so many pages dirty, if there is room for them beside those that others may make; a write that is
+    /// larger than all room is let through alone. Of several that ask at once one or all may be refused that would fit.
+    pub fn admit(&self, pages: u64, dirty: u64) -> Option<DirtyRoom<'_>> {
+        let before = self.admitted.fetch_add(pages, Ordering::AcqRel).saturating_add(dirty);
+        let room = DirtyRoom { write_back: self, pages };
+        (before == 0 || before + pages <= self.limit_pages).then_some(room)
+    }
+
+    /// Pages that writers may make dirty and have not yet.
+    pub fn admitted_pages(&self) -> u64 {
+        self.admitted.load(Ordering::Acquire)
+    }
+
+    /// Whether the first `count` threads are all held by a device.
+    pub fn are_late(&self, count: usize, now_ns: u64) -> bool {
+        let late = |begun: &AtomicU64| {
+            let begun_ns = begun.load(Ordering::Acquire);
+            begun_ns > 0 && now_ns.saturating_sub(begun_ns) > LATE.as_nanos() as u64
+        };
+        self.begun_ns.iter().take(count).all(late)
+    }
+
+    /// Whether some thread is held by a device, and with it the pages that it has in flight.
+    pub fn is_one_late(&self, now_ns: u64) -> bool {
+        self.are_late(1, now_ns)
+    }
+
+    /// Wakes the background when little room is left.
+    pub fn wake_if_due(&self, dirty: u64) {
+        if self.is_nearly_full(dirty) && !self.draining.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    fn is_nearly_full(&self, dirty: u64) -> bool {
+        dirty.saturating_mul(100) > self.limit_pages.saturating_mul(95)
+    }
+
+    /// Whether pages have to go for room.
+    pub fn is_draining(&self, dirty: u64) -> bool {
+        if dirty.saturating_mul(100) <= self.limit_pages.saturating_mul(80) {
+            self.draining.store(false, Ordering::Release);
+        } else if self.is_nearly_full(dirty) {
+            self.draining.store(true, Ordering::Release);
+        }
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Waits until another group is done, at most `limit`.
+    pub fn wait_round(&self, limit: Duration) {
+        if interleave::active() {
+            return interleave::point("writeback:round");
+        }
+        let mut rounds = self.rounds.0.lock();
+        self.rounds.1.wait_for(&mut rounds, limit);
+    }
+
+    /// Wakes writers that wait for room.
+    pub fn round_done(&self) {
+        *self.rounds.0.lock() += 1;
+        self.rounds.1.notify_all();
+    }
+
+    /// The file is gone.
+    pub fn forget(&self, ino: Ino) {
+        self.errors.forget(ino);
+    }
+}
+
+/// Room for pages that a writer is about to make dirty. Kept until they are: or each of many writers would find the same.
+#[must_use]
+pub struct DirtyRoom<'a> {
+    write_back: &'a WriteBack,
+    pages: u64,
+}
+
+impl Drop for DirtyRoom<'_> {
+    fn drop(&mut self) {
+        self.write_back.admitted.fetch_sub(self.pages, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,116 @@
+//! What became of write-backs that failed (invariant I5): every descriptor open at that time gets the error from its
+//! next fsync, once; the pages stay dirty and are tried again, later and later.
+//!
+//! A handle is a number from the sequence that failures are numbered with too: one is due to a handle when it came
+//! after it and was not told to it. So an open costs one addition.
+
+use crate::error::FsError;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+use terrace_format::Ino;
+use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+
+/// Pause after the first failure of a file; it doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often the pause doubles: to about half a minute.
+const DOUBLINGS: u32 = 5;
+
+struct Failure {
+    error: FsError,
+    /// The last failure's place in the sequence.
+    number: u64,
+    told: HashSet<u64>,
+    /// Failures since the last success.
+    count: u32,
+    not_before_ns: u64,
+}
+
+impl Failure {
+    /// None yet. A `number` of 0 is due to nobody.
+    fn new(error: &FsError, number: u64) -> Failure {
+        Failure { error: error.clone(), number, told: HashSet::new(), count: 0, not_before_ns: 0 }
+    }
+
+    /// One more: the next try comes later.
+    fn back_off(&mut self, now_ns: u64) {
+        let pause = FIRST_PAUSE * (1 << self.count.min(DOUBLINGS));
+        self.count = self.count.saturating_add(1);
+        self.not_before_ns = now_ns + pause.as_nanos() as u64;
+    }
+}
+
+/// The failures of all files.
+pub struct WriteErrors {
+    sequence: AtomicU64,
+    failures: Mutex<HashMap<Ino, Failure>>,
+}
+
+impl WriteErrors {
+    /// Nothing failed.
+    pub(crate) fn new() -> WriteErrors {
+        WriteErrors { sequence: AtomicU64::new(1), failures: Mutex::default() }
+    }
+
+    /// A handle of a descriptor that is opened now.
+    pub fn new_handle(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Notes that a write-back of a file failed.
+    pub fn note(&self, ino: Ino, error: &FsError, now_ns: u64) {
+        let mut failures = self.failures.lock();
+        let number = self.new_handle();
+        let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, number));
+        if failure.count == 0 {
+            tracing::warn!("write-back of inode {ino} failed: {error}; tried again later");
+        }
+        (failure.error, failure.number) = (error.clone(), number);
+        failure.told.clear();
+        failure.back_off(now_ns);
+    }
+
+    /// Notes that a write-back has to wait for space that is promised to it and in use for a moment: nobody is told.
+    pub fn postpone(&self, ino: Ino, error: &FsError, now_ns: u64) {
+        let mut failures = self.failures.lock();
+        let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, 0));
+        failure.back_off(now_ns);
+    }
+
+    /// Notes that a write-back of a file succeeded. What is due to handles stays so.
+    pub fn succeeded(&self, ino: Ino) {
+        let mut failures = self.failures.lock();
+        if let Some(failure) = failures.get_mut(&ino) {
+            (failure.count, failure.not_before_ns) = (0, 0);
+        }
+    }
+
+    /// The error that is due to a handle; it is told now.
+    pub fn tell(&self, ino: Ino, handle: u64) -> Option<FsError> {
+        let mut failures = self.failures.lock();
+        let failure = failures.get_mut(&ino).filter(|failure| failure.number > handle)?;
+        if planted(Mistake::ErrorToldOnce) && !failure.told.is_empty() {
+            return None;
+        }
+        failure.told.insert(handle).then(|| failure.error.clone())
+    }
+
+    /// Whether a file's write-back failed and is not to be tried yet.
+    pub fn is_waiting(&self, ino: Ino, now_ns: u64) -> bool {
+        self.failures.lock().get(&ino).is_some_and(|failure| failure.not_before_ns > now_ns)
+    }
+
+    /// The last error of the files that could not be written back, while there are any.
+    pub fn last(&self) -> Option<FsError> {
+        let failures = self.failures.lock();
+        let failing = failures.values().filter(|failure| failure.count > 0);
+        failing.max_by_key(|failure| failure.number).map(|failure| failure.error.clone())
+    }
+
+    /// The file is gone.
+    pub fn forget(&self, ino: Ino) {
+        self.failures.lock().remove(&ino);
+    }
+}

@@ -1,0 +1,109 @@
+//! Inodes in DRAM: their locks, free numbers, open files, tier pins, files that wait for removal.
+//!
+//! Lock order (L1): rename, inode stripes by index, orphan lists, free numbers.
+
+pub mod free_numbers;
+pub mod locks;
+pub mod name_bytes;
+pub mod open_files;
+pub mod referenced;
+pub mod removal_queue;
+pub mod slot_pages;
+pub mod tier_pins;
+
+use free_numbers::InodeNumbers;
+use locks::InodeLocks;
+use name_bytes::NameBytes;
+use open_files::References;
+use removal_queue::ReclaimQueue;
+use slot_pages::InodePages;
+use std::sync::OnceLock;
+use terrace_format::Ino;
+use terrace_format::inode::ORPHAN_LISTS;
+use terrace_runtime::sync::{Mutex, MutexGuard};
+use tier_pins::Pins;
+
+/// Has the kernel drop the pages of an inode; true when it did.
+pub type DropPages = Box<dyn Fn(Ino) -> bool + Send + Sync>;
+
+/// Inodes in DRAM.
+pub struct Inodes {
+    rename_lock: Mutex<()>,
+    locks: InodeLocks,
+    orphan_locks: Vec<Mutex<()>>,
+    numbers: Mutex<InodeNumbers>,
+    slot_pages: InodePages,
+    name_bytes: NameBytes,
+    open_files: References,
+    tier_pins: Pins,
+    removals: ReclaimQueue,
+    drop_pages: OnceLock<DropPages>,
+}
+
+impl Inodes {
+    /// `kernel_cache_blocks`: blocks of open files that the kernel's cache may hold.
+    pub fn new(numbers: InodeNumbers, kernel_cache_blocks: u64) -> Inodes {
+        Inodes {
+            rename_lock: Mutex::new(()),
+            locks: InodeLocks::new(),
+            orphan_locks: (0..ORPHAN_LISTS).map(|_| Mutex::new(())).collect(),
+            numbers: Mutex::new(numbers),
+            slot_pages: InodePages::new(),
+            name_bytes: NameBytes::default(),
+            open_files: References::new(kernel_cache_blocks),
+            tier_pins: Pins::new(),
+            removals: ReclaimQueue::new(),
+            drop_pages: OnceLock::new(),
+        }
+    }
+
+    /// Keeps the tree of directories as it is while a rename checks it.
+    pub fn lock_tree(&self) -> MutexGuard<'_, ()> {
+        self.rename_lock.lock()
+    }
+
+    /// Locks of inodes, by stripes.
+    pub fn locks(&self) -> &InodeLocks {
+        &self.locks
+    }
+
+    /// Locks one list of orphans.
+    pub fn lock_orphans(&self, list: usize) -> MutexGuard<'_, ()> {
+        self.orphan_locks[list].lock()
+    }
+
+    /// Free inode numbers.
+    pub fn numbers(&self) -> &Mutex<InodeNumbers> {
+        &self.numbers
+    }
+
+    /// Addresses of inode pages that were used lately.
+    pub(crate) fn slot_pages(&self) -> &InodePages {
+        &self.slot_pages
+    }
+
+    /// Bytes of attribute names, of inodes that were used lately.
+    pub fn name_bytes(&self) -> &NameBytes {
+        &self.name_bytes
+    }
+
+    /// Look-ups and opens of each inode.
+    pub fn open_files(&self) -> &References {
+        &self.open_files
+    }
+
+    /// Volatile knowledge of files that users pinned to tiers.
+    pub fn tier_pins(&self) -> &Pins {
+        &self.tier_pins
+    }
+
+    /// Files and ranges that wait for their removal.
+    pub fn removals(&self) -> &ReclaimQueue {
+        &self.removals
+    }
+
+    /// Has the kernel drop the pages of an inode, where a front end can.
+    pub fn drop_pages(&self) -> &OnceLock<DropPages> {
+        &self.drop_pages
+    }
+}

@@ -1,0 +1,55 @@
+//! How a pool is mounted: fixed until the unmount.
+
+use crate::types::Atime;
+
+/// How a pool is mounted.
+#[derive(Debug, Clone, Copy)]
+pub struct Mode {
+    /// Nothing may change.
+    pub read_only: bool,
+    /// Overwrites in PM go to their places, not to new blocks.
+    pub data_ordered: bool,
+    /// The pool's PM blocks may hold some lines only of a cold block.
+    pub has_partial: bool,
+    /// Data in PM has checksums.
+    pub has_checksums: bool,
+    /// A small write to a cold block reads it first.
+    pub read_first: bool,
+    /// When access times are recorded.
+    pub atime: Atime,
+    /// Blocks of a group: with its summaries it fits one chunk.
+    pub group_blocks: u64,
+    /// Which overwrites go back over their cold copies.
+    pub in_place: InPlace,
+    /// The policy `anticache` demotes above this PM use.
+    pub threshold_percent: u8,
+    /// Lifetime of a prefetched page.
+    pub prefetch_ms: u64,
+}
+
+/// When cold metadata moves below PM (design C1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetadataMoves {
+    /// Never by itself. What lies below already makes room for each other in PM.
+    Never,
+    /// When PM is scarce, and moving data does not help or metadata has more than its share.
+    WhenScarce,
+    /// As soon as it is cold: for tests.
+    Always,
+}
+
+/// Which overwrites of demoted blocks are written back over their cold copies (design M5). A few scattered blocks of an
+/// extent are; where more has changed they go to free space as groups of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InPlace {
+    /// Fewest blocks of an extent that is worth keeping whole.
+    pub extent_blocks: u32,
+    /// At most one of so many of its blocks.
+    pub one_of: u32,
+}
+
+impl Default for InPlace {
+    fn default() -> InPlace {
+        InPlace { extent_blocks: 16, one_of: 8 }
+    }
+}

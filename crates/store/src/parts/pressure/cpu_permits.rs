@@ -1,0 +1,129 @@
+//! How many workers compute at a time: as many as there are processors.
+//!
+//! A scheduler shares a processor among all threads that can run. With six workers at work at once the threads of those
+//! who wait for Terrace get a fourth of it; with one they get most of it, and the device is as busy: a worker gives its
+//! turn away while it waits for a device, and the next one copies or installs meanwhile.
+//! Invariant: nobody waits for a turn while it holds a lock. Whoever has no turn, as a writer that demotes for itself, is
+//! not counted. Lock order: the lock of the turns is a leaf.
+
+use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::{interleave, thread};
+
+/// The turns of the workers.
+pub struct Turns {
+    state: Mutex<State>,
+    given_back: Condvar,
+}
+
+struct State {
+    left: usize,
+    /// The threads that have one.
+    holders: Vec<usize>,
+}
+
+/// A turn of this thread; given back when dropped.
+#[must_use]
+pub struct Turn<'a>(Option<&'a Turns>);
+
+impl Turns {
+    /// So many at a time, at least one.
+    pub fn new(processors: usize) -> Turns {
+        let state = State { left: processors.max(1), holders: Vec::new() };
+        Turns { state: Mutex::new(state), given_back: Condvar::new() }
+    }
+
+    /// Waits for a turn. Call it without locks.
+    pub fn take(&self) -> Turn<'_> {
+        // One thread drives all workers there: it would wait for itself.
+        if interleave::active() {
+            return Turn(None);
+        }
+        self.acquire();
+        Turn(Some(self))
+    }
+
+    /// Does something that waits for a device; a worker that has the turn gives it away meanwhile. Call it without locks.
+    pub fn away<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let had = self.release();
+        let done = wait();
+        if had {
+            self.acquire();
+        }
+        done
+    }
+
+    fn acquire(&self) {
+        let mut state = self.state.lock();
+        while state.left == 0 {
+            self.given_back.wait(&mut state);
+        }
+        state.left -= 1;
+        state.holders.push(thread::index());
+    }
+
+    /// False when this thread has no turn.
+    fn release(&self) -> bool {
+        let mut state = self.state.lock();
+        let own = thread::index();
+        let Some(at) = state.holders.iter().position(|holder| *holder == own) else { return false };
+        state.holders.swap_remove(at);
+        state.left += 1;
+        drop(state);
+        self.given_back.notify_one();
+        true
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(turns) = self.0 {
+            turns.release();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn as_many_at_a_time_as_there_are_turns() {
+        let turns = Turns::new(2);
+        let (at_work, most, away) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let _turn = turns.take();
+                        most.fetch_max(1 + at_work.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+                        std::thread::yield_now();
+                        at_work.fetch_sub(1, Ordering::SeqCst);
+                        turns.away(|| {
+                            away.fetch_add(1, Ordering::SeqCst);
+                            std::thread::yield_now();
+                        });
+                        most.fetch_max(1 + at_work.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+                        std::thread::yield_now();
+                        at_work.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(most.load(Ordering::SeqCst), 2);
+        assert_eq!((away.load(Ordering::SeqCst), turns.state.lock().left), (1200, 2));
+    }
+
+    #[test]
+    fn who_has_none_gives_none_away() {
+        let turns = Turns::new(1);
+        let turn = turns.take();
+        std::thread::scope(|scope| {
+            scope.spawn(|| turns.away(|| ())).join().ok();
+        });
+        assert_eq!(turns.state.lock().left, 0);
+        drop(turn);
+        assert_eq!(turns.state.lock().left, 1);
+    }
+}

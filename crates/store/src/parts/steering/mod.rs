@@ -1,0 +1,144 @@
+//! Steering: the policy, and the memory of the predictors.
+//!
+//! No lock; tables of atomic words of fixed size. Nothing is remembered unless the policy steers writes.
+
+pub mod data_flows;
+pub mod directory_history;
+pub mod file_history;
+pub mod prediction_score;
+pub mod write_history;
+
+use data_flows::Flows;
+use directory_history::Relatives;
+use file_history::{Files, Lessons};
+use prediction_score::Tally;
+use terrace_placement::{Home, Parameters, Policy};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use write_history::WriteEntries;
+
+/// The policy, and the memory of the predictors.
+pub struct Steering {
+    policy: Box<dyn Policy>,
+    parameters: Parameters,
+    /// The home that the mount forces on every write.
+    forced_home: Option<Home>,
+    /// Whether the predictors are asked and told.
+    predictors_on: AtomicBool,
+    /// Whether blocks get the times of their uses; only a bench switches that off.
+    record_use_times: AtomicBool,
+    file_histories: Files,
+    directory_history: Relatives,
+    write_history: WriteEntries,
+    data_flows: Flows,
+    score: Tally,
+    /// Monotonic time of the mount.
+    mounted_ns: u64,
+    /// Coarse time for the use of PM blocks: one tick each 10 ms since the mount.
+    tick: AtomicU32,
+}
+
+impl Steering {
+    /// `pm_blocks`: PM blocks for data and metadata, by which the tables are sized.
+    pub fn new(
+        policy: Box<dyn Policy>,
+        parameters: Parameters,
+        forced_home: Option<Home>,
+        pm_blocks: u64,
+        mounted_ns: u64,
+    ) -> Steering {
+        let predictors_on = policy.steers_writes();
+        // Nothing is noted without predictors: the tables are as small as can be.
+        let table_blocks = if predictors_on { pm_blocks } else { 0 };
+        Steering {
+            policy,
+            parameters,
+            forced_home,
+            predictors_on: AtomicBool::new(predictors_on),
+            record_use_times: AtomicBool::new(true),
+            file_histories: Files::new(table_blocks),
+            directory_history: Relatives::new(table_blocks),
+            write_history: WriteEntries::new(table_blocks),
+            data_flows: Flows::new(&parameters),
+            score: Tally::default(),
+            mounted_ns,
+            tick: AtomicU32::new(1),
+        }
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &dyn Policy {
+        &*self.policy
+    }
+
+    /// The predictors' parameters.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// The home that the mount forces on every write.
+    pub(crate) fn forced_home(&self) -> Option<Home> {
+        self.forced_home
+    }
+
+    /// Whether the predictors are asked and told.
+    pub(crate) fn predictors_on(&self) -> bool {
+        self.predictors_on.load(Ordering::Relaxed)
+    }
+
+    /// Switches the predictors and the times of uses off, or on again where the policy steers writes: for benches.
+    pub fn let_rest(&self, rest: bool) {
+        let off = self.policy.steers_writes() && rest;
+        self.predictors_on.store(self.policy.steers_writes() && !rest, Ordering::Relaxed);
+        self.record_use_times.store(!off, Ordering::Relaxed);
+    }
+
+    /// The tick to note for a block that is used now; `None` while times of uses are not noted.
+    pub fn stamp(&self) -> Option<u32> {
+        self.record_use_times.load(Ordering::Relaxed).then(|| self.tick())
+    }
+
+    /// Monotonic time of the mount.
+    pub fn mounted_ns(&self) -> u64 {
+        self.mounted_ns
+    }
+
+    /// The present tick.
+    pub fn tick(&self) -> u32 {
+        self.tick.load(Ordering::Relaxed)
+    }
+
+    /// Sets the present tick.
+    pub fn set_tick(&self, tick: u32) {
+        self.tick.store(tick, Ordering::Relaxed);
+    }
+
+    /// What the predictors remember of files.
+    pub fn file_histories(&self) -> &Files {
+        &self.file_histories
+    }
+
+    /// How files of directories and of families of names ended.
+    pub fn directory_history(&self) -> &Relatives {
+        &self.directory_history
+    }
+
+    /// Write entries by regions of files.
+    pub(crate) fn write_history(&self) -> &WriteEntries {
+        &self.write_history
+    }
+
+    /// Bytes read and written, by tier.
+    pub fn data_flows(&self) -> &Flows {
+        &self.data_flows
+    }
+
+    /// Predictions beside outcomes.
+    pub fn score(&self) -> &Tally {
+        &self.score
+    }
+
+    /// What file histories need to learn from an event at `tick`.
+    pub(crate) fn lessons(&self, tick: u32) -> Lessons<'_> {
+        Lessons { parameters: &self.parameters, tally: &self.score, relatives: &self.directory_history, tick }
+    }
+}

@@ -1,0 +1,98 @@
+//! The home of a write: all conditions, in order (docs/placement.md).
+
+use crate::error::FsResult;
+use crate::inode::load::load_regular;
+use crate::inode::tier_pin::pin_of;
+use crate::parts::steering::file_history::FileState;
+use crate::pressure::buffer::has_buffer;
+use crate::store::Store;
+use crate::types::inode::Inode;
+use crate::types::segment::Segment;
+use crate::types::{BlockRange, WriteFlags};
+use terrace_format::{BLOCK_SIZE, Ino};
+use terrace_placement::Home;
+use terrace_placement::decision::{Room, WriteSeen, write_home};
+use terrace_placement::write_size::Entry;
+
+/// The home of a write. The caller holds the inode's lock.
+pub fn home_of(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags) -> Home {
+    if !has_buffer(store) {
+        return Home::Pm;
+    }
+    let chosen = choose_home(store, inode, segment.blocks(), flags);
+    // Behind what is only in DRAM nothing becomes durable before it: a crash would leave a hole.
+    let behind = inode.size() > inode.durable_size();
+    if behind && !flags.sync && segment.offset + segment.length > inode.durable_size() {
+        return Home::Block;
+    }
+    if chosen == Home::Block && pin_of(store, inode).is_ok_and(|pin| pin == Some(0)) {
+        return Home::Pm;
+    }
+    chosen
+}
+
+/// As [`home_of`], for who holds no lock.
+pub fn ask_home(store: &Store, ino: Ino, segment: &Segment<'_>, flags: WriteFlags) -> FsResult<Home> {
+    // Most writes need no look at the inode: short ones, while PM has room and nothing of the file is only in DRAM.
+    let plain = flags.sync || !has_choice(store, segment.blocks());
+    if !has_buffer(store)
+        || (plain && store.steering.forced_home().is_none() && store.dram.volatile_sizes().get(ino).is_none())
+    {
+        return Ok(Home::Pm);
+    }
+    let _guard = store.inodes.locks().read(ino);
+    Ok(home_of(store, &load_regular(store, ino)?, segment, flags))
+}
+
+/// What PM has left for new data.
+fn room(store: &Store) -> Room {
+    let hardly = store.pressure.throttle_below() / 4;
+    // Just after the mount what was scanned stands for the rest.
+    let known = store.pressure.usable_blocks().saturating_sub(store.persistent.blocks().unknown_hint());
+    Room::of(store.persistent.blocks().free_hint(), known, hardly, store.steering.parameters())
+}
+
+/// Whether predictors are asked for the home of a write to `range`.
+#[inline]
+pub(crate) fn has_choice(store: &Store, range: BlockRange) -> bool {
+    store.steering.predictors_on()
+        && match room(store) {
+            Room::Hardly => true,
+            Room::Some => range.count() * BLOCK_SIZE >= store.steering.parameters().large_min,
+            Room::Plenty => false,
+        }
+}
+
+/// The home of a write to `range`. The caller holds the inode lock.
+pub fn choose_home(store: &Store, inode: &Inode, range: BlockRange, flags: WriteFlags) -> Home {
+    if flags.sync || store.devices.list().is_empty() {
+        return Home::Pm;
+    }
+    if let Some(home) = store.steering.forced_home() {
+        return home;
+    }
+    if !has_choice(store, range) {
+        return Home::Pm;
+    }
+    let Some(file) = store.steering.file_histories().get(inode.ino, inode.slot.generation.get()) else {
+        return Home::Pm;
+    };
+    let entry = entry_after(store, inode, range, file);
+    let (synchronicity, room) = (file.judged(store.steering.directory_history()), room(store));
+    let seen = WriteSeen { durable: flags.sync, synchronicity, entry, room };
+    write_home(&seen, store.steering.parameters())
+}
+
+/// The entry that a write to `range` of a file will leave.
+pub(crate) fn entry_after(store: &Store, inode: &Inode, range: BlockRange, file: &FileState) -> Entry {
+    let bytes = range.count() * BLOCK_SIZE;
+    if bytes < store.steering.parameters().large_min {
+        return Entry::after_short(file.run(), (range.first.0, bytes));
+    }
+    let of = (inode.ino, inode.slot.generation.get(), inode.size());
+    Entry::after(
+        store.steering.write_history().before(of, range, file.run()),
+        bytes,
+        store.steering.parameters(),
+    )
+}

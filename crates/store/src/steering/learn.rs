@@ -1,0 +1,127 @@
+//! Placement of writes: which home a write gets (design 5), and what the predictors learn from what is done.
+//!
+//! [`choose_home`](super::choose_home) only looks; [`note_write`] changes what it looks at, once for each write that was
+//! committed, so that an attempt that starts again is not counted twice. Both are called under the exclusive inode
+//! lock and get the inode as it was before the write. They touch a few words of fixed tables: no lock, no allocation.
+
+use crate::parts::steering::file_history::FileState;
+use crate::steering::choose_home::entry_after;
+use crate::store::Store;
+use crate::types::inode::Inode;
+use crate::types::{BlockRange, WriteFlags};
+use terrace_format::{BLOCK_SIZE, Ino};
+use terrace_placement::write_size::Entry;
+use terrace_placement::{Home, Observation, prior};
+
+/// A request begins that predictors will learn from.
+#[inline]
+pub fn expect_use(store: &Store, ino: Ino) {
+    if store.steering.predictors_on() {
+        store.steering.file_histories().expect(ino);
+    }
+}
+
+/// `bytes` were written to the blocks of `range`. The caller holds the inode lock; `inode` is from before.
+#[inline]
+pub fn note_write(
+    store: &Store,
+    inode: &Inode,
+    range: BlockRange,
+    bytes: u64,
+    flags: WriteFlags,
+    home: Home,
+) {
+    if store.steering.predictors_on() {
+        learn_write(store, inode, range, bytes, flags, home);
+    }
+}
+
+#[inline]
+fn learn_write(store: &Store, inode: &Inode, range: BlockRange, bytes: u64, flags: WriteFlags, home: Home) {
+    let (ino, generation) = (inode.ino, inode.slot.generation.get());
+    let size = inode.size().max(range.end.0 * BLOCK_SIZE);
+    let tick = store.steering.tick();
+    let file = store.steering.file_histories().enter(ino, generation, size, tick, store.steering.score());
+    let entry = if range.count() * BLOCK_SIZE < store.steering.parameters().large_min {
+        if file.has_entries() {
+            store.steering.write_history().forget(ino, generation, range);
+        }
+        Entry::after_short(file.run(), (range.first.0, range.count() * BLOCK_SIZE))
+    } else {
+        leave_entry(store, inode, range, file)
+    };
+    let blocks = range.count().min(u64::from(u32::MAX)) as u32;
+    file.note_write((bytes, blocks), (entry, range.end.0), flags.sync, store.steering.lessons(tick));
+    match home {
+        Home::Pm => store.steering.data_flows().note_write(ino, bytes, 0),
+        Home::Block => store.steering.data_flows().note_write(ino, 0, bytes),
+    }
+}
+
+/// Notes the entry of a write to `range` that is long enough to have one.
+fn leave_entry(store: &Store, inode: &Inode, range: BlockRange, file: &FileState) -> Entry {
+    let entry = entry_after(store, inode, range, file);
+    store.steering.write_history().put(inode.ino, inode.slot.generation.get(), range, entry);
+    file.set_has_entries();
+    entry
+}
+
+/// `bytes` were read, `dram_bytes` of them from copies of lower tiers in DRAM. The caller holds the inode lock,
+/// shared at least.
+#[inline]
+pub fn note_read(store: &Store, inode: &Inode, bytes: u64, dram_bytes: u64) {
+    if store.steering.predictors_on() {
+        let tick = store.steering.tick();
+        let generation = inode.slot.generation.get();
+        store
+            .steering
+            .file_histories()
+            .enter(inode.ino, generation, inode.size(), tick, store.steering.score())
+            .note_read(bytes);
+        store.steering.data_flows().note_read(inode.ino, bytes.saturating_sub(dram_bytes), dram_bytes);
+    }
+}
+
+/// A file was fsynced.
+#[inline]
+pub fn note_fsync(store: &Store, ino: Ino) {
+    if store.steering.predictors_on() {
+        store.steering.file_histories().note_fsync(ino, store.steering.lessons(store.steering.tick()));
+    }
+}
+
+/// Nobody has a file open any more.
+pub fn note_close(store: &Store, ino: Ino) {
+    if store.steering.predictors_on() {
+        store.steering.file_histories().note_close(ino, store.steering.lessons(store.steering.tick()));
+    }
+}
+
+/// A file or directory was made in a directory. The caller holds both locks.
+pub fn note_made(store: &Store, directory: &Inode, name: &[u8], made: &Inode) {
+    if !store.steering.predictors_on() {
+        return;
+    }
+    let above = Ino(u64::from(directory.slot.parent_or_rdev.get()));
+    if made.slot.is_directory() {
+        store.steering.directory_history().directory_made(made.ino, directory.ino, above);
+    } else if made.slot.is_regular() {
+        let tick = store.steering.tick();
+        let directory = (directory.ino, directory.slot.generation.get());
+        let relatives = store.steering.directory_history().file_made(directory, above, prior::family(name));
+        let file = store.steering.file_histories().enter(
+            made.ino,
+            made.slot.generation.get(),
+            0,
+            tick,
+            store.steering.score(),
+        );
+        file.note_made(relatives);
+    }
+}
+
+/// Adds to what the policy sees what was read and written.
+pub fn with_flows(store: &Store, seen: Observation) -> Observation {
+    let flow = store.steering.data_flows().window().decayed();
+    Observation { pm_read_bytes: flow.pm_read, pm_written_bytes: flow.pm_written, ..seen }
+}

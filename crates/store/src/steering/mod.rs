@@ -1,0 +1,5 @@
+//! Which home a write gets, and what the predictors learn.
+
+pub mod choose_home;
+pub mod learn;
+pub mod read_dominated;
