@@ -5,7 +5,24 @@
 //! No crate of the product depends on this crate.
 #![forbid(unsafe_code)]
 
-pub mod comments;
-pub mod prose;
+mod arrows;
+mod asserts;
+pub mod checks;
+mod circles;
+mod comments;
+mod facts;
+pub mod figure;
+pub mod floors;
+pub mod house;
+pub mod limits;
+mod modules;
+mod names;
+mod prose;
+pub mod reports;
+pub mod rooms;
+mod rules;
+mod sizes;
 pub mod sources;
-pub mod words;
+mod unsafe_code;
+mod widths;
+mod words;

@@ -2,16 +2,20 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
+use std::error::Error;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use terrace_house::sources;
-use terrace_house::words::{Vague, Wording};
+use std::path::PathBuf;
+use terrace_house::house::{House, limits_path};
+use terrace_house::{checks, floors, reports};
 
-/// Prints the figures that the tests of this crate judge.
+/// Prints the figures that the tests of this crate judge by crates/house/limits.toml.
 #[derive(Parser)]
 struct Arguments {
+    /// Show the N worst places of each figure too.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    worst: usize,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -21,38 +25,38 @@ enum Command {
         /// A file or a folder.
         path: PathBuf,
     },
+    /// List the vague names of tests at or below PATH.
+    Names {
+        /// A file or a folder.
+        path: PathBuf,
+    },
+    /// Show the arrows between the rooms of a crate, or between its files when rooms.toml has no rooms for it.
+    Arrows {
+        /// A folder of `crates`.
+        name: String,
+    },
+    /// Set each limit of limits.toml that a figure betters to the figure.
+    Tighten,
 }
 
-fn main() {
-    let report = match Arguments::parse().command {
-        Command::Words { path } => words_report(&path),
+fn main() -> Result<(), String> {
+    let arguments = Arguments::parse();
+    let report = match arguments.command {
+        None => checks::table(&House::read()?, arguments.worst),
+        Some(Command::Words { path }) => reports::words(&path),
+        Some(Command::Names { path }) => reports::names(&path),
+        Some(Command::Arrows { name }) => floors::arrows_report(&House::read()?, &name),
+        Some(Command::Tighten) => tighten().map_err(|error| error.to_string())?,
     };
     // A reader such as `head` may close the pipe early.
     let _ = std::io::stdout().write_all(report.as_bytes());
+    Ok(())
 }
 
-fn words_report(path: &Path) -> String {
-    let mut wording = Wording::default();
-    sources::read(path, &["rs", "md"]).iter().for_each(|source| wording.add(source));
-    let mut report: String = wording.vague.iter().map(|(path, vague)| vague_entry(path, vague)).collect();
-    for (path, vague) in &wording.openings {
-        report += &format!("{path}:{}: begins with a vague word\n    {}\n", vague.line, vague.sentence);
-    }
-    let (vague, clauses, openings) = (wording.vague.len(), wording.clauses, wording.openings.len());
-    let (vague_percent, words_percent) = (wording.vague_percent(), wording.words_percent());
-    report += &format!("{vague} of {clauses} clauses of 9 words or more are vague: {vague_percent:.1} %\n");
-    report += &format!("indefinite words among all words: {words_percent:.1} %\n");
-    report + &format!("comments that begin with what, who, those or one: {openings}\n")
-}
-
-/// Place, share and list of the indefinite words; the sentence; the clause, when the sentence has several.
-fn vague_entry(path: &str, vague: &Vague) -> String {
-    let (percent, words) = (vague.percent(), vague.words);
-    let indefinite = vague.indefinite.join(", ");
-    let mut entry = format!("{path}:{}: {percent:.0} % of {words} words: {indefinite}\n", vague.line);
-    entry += &format!("    {}\n", vague.sentence);
-    if vague.clause != vague.sentence {
-        entry += &format!("    here: {}\n", vague.clause);
-    }
-    entry
+fn tighten() -> Result<String, Box<dyn Error>> {
+    let old = std::fs::read_to_string(limits_path())?;
+    let new = checks::tightened(&House::read()?, &old);
+    std::fs::write(limits_path(), &new)?;
+    let changed = new.lines().zip(old.lines()).filter(|(new, old)| new != old);
+    Ok(changed.map(|(new, old)| format!("{old}  ->  {new}\n")).collect())
 }

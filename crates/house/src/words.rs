@@ -11,10 +11,12 @@
 //! | redb (4.6.0 here) | 8.2 %, 0.8 % | 8.8 %, 0.9 % |
 
 use crate::comments::{Text, texts};
+use crate::figure::{Figure, Offender};
+use crate::house::House;
 use crate::prose::{Sentence, sentences, sentences_of_page};
-use crate::sources::Source;
+use crate::sources::{Kind, Source};
 use regex::Regex;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
 
 /// Words that stand where a noun of the glossary could. Left out although related: `such`, `same` and `itself`,
@@ -26,7 +28,7 @@ const INDEFINITE: &str = "
     some any all none nothing something anything everything both each
     so there here else how few many more much";
 /// Words that no comment should begin with.
-const OPENINGS: [&str; 4] = ["what", "who", "those", "one"];
+pub const OPENINGS: [&str; 4] = ["what", "who", "those", "one"];
 /// Shorter clauses are not judged.
 const LEAST_WORDS: usize = 9;
 /// A clause with this share of indefinite words is vague.
@@ -85,6 +87,21 @@ impl Wording {
         percent(self.vague.len(), self.clauses)
     }
 
+    fn into_figures(mut self, group: &str) -> [Figure; 3] {
+        self.vague.sort_by(|(_, one), (_, other)| other.percent().total_cmp(&one.percent()));
+        let vague = self.vague.iter().map(|(path, vague)| {
+            let text = format!("{:.0} % of {} words: {}", vague.percent(), vague.words, vague.clause);
+            Offender::new(path, vague.line, text)
+        });
+        let openings =
+            self.openings.iter().map(|(path, vague)| Offender::new(path, vague.line, &vague.sentence));
+        [
+            Figure::at_most(format!("{group}_vague_percent"), self.vague_percent(), vague.collect()),
+            Figure::at_most(format!("{group}_indefinite_percent"), self.words_percent(), Vec::new()),
+            Figure::count(format!("{group}_openings"), openings.collect()),
+        ]
+    }
+
     /// Counts the comments of a Rust file, or a page.
     pub fn add(&mut self, source: &Source) {
         if source.is_rust() {
@@ -121,6 +138,19 @@ impl Wording {
     }
 }
 
+/// Pages that are generated.
+const LEFT_OUT: &str = "docs/evaluation.md";
+
+/// For each group the share of vague clauses, the share of indefinite words and the number of wrong openings.
+pub(crate) fn figures(house: &House) -> Vec<Figure> {
+    let mut groups: BTreeMap<&str, Wording> = BTreeMap::new();
+    let texts = house.texts.iter().filter(|text| text.kind() == Kind::Page && text.path != LEFT_OUT);
+    for source in house.files.iter().map(|file| &file.source).chain(texts) {
+        groups.entry(house.group(source)).or_default().add(source);
+    }
+    groups.into_iter().flat_map(|(group, wording)| wording.into_figures(group)).collect()
+}
+
 /// Whether `word`, in small letters, is in the list.
 pub fn is_indefinite(word: &str) -> bool {
     INDEFINITE_WORDS.contains(word)
@@ -143,7 +173,8 @@ fn wrong_opening(sentence: &Sentence) -> Option<Vague> {
     OPENINGS.contains(&first.as_str()).then(|| judge(sentence, &sentence.text))
 }
 
-fn percent(part: usize, whole: usize) -> f64 {
+/// Share of a part.
+pub fn percent(part: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
@@ -178,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_one_word_and_a_genitive_none() {
+    fn code_is_one_word_and_a_genitive_is_no_word() {
         assert_eq!(words("`it.all()` is the file's `x y`"), ["`it.all()`", "is", "the", "file", "`x y`"]);
     }
 }
