@@ -25,8 +25,16 @@ pub const CHECKS: [Check; 9] = [
     check("arrows", "dependencies, imports and calls point down", floors::figures),
     check("circles", "files of a crate that need each other", circles::figures),
     check("sizes", "functions, files, structs and types above a size", sizes::figures),
-    check("words", "vague clauses, indefinite words, comments that begin with one", words::figures),
-    check("names", "vague names of tests", names::figures),
+    check(
+        "words",
+        "vague sentences; `cargo run -p terrace-house -- words FILE` lists those of a file",
+        words::figures,
+    ),
+    check(
+        "names",
+        "vague names of tests; `cargo run -p terrace-house -- names FILE` lists those of a file",
+        names::figures,
+    ),
     check("unsafe_code", "unsafe where it may be, and explained", unsafe_code::figures),
     check("asserts", "asserts per 1,000 lines", asserts::figures),
     check("widths", "lines of prose above 130 characters", widths::figures),
