@@ -12,10 +12,10 @@ use terrace_format::superblock::Superblock;
 use terrace_media::block::AlignedBlock;
 
 /// A page's bytes.
-pub(crate) type Bytes = Box<[u8; terrace_format::BLOCK_SIZE as usize]>;
+pub type Bytes = Box<[u8; terrace_format::BLOCK_SIZE as usize]>;
 
 /// What stands where a location points to.
-pub(crate) enum Found {
+pub enum Found {
     /// The page, as it belongs in PM.
     Page(Bytes),
     /// Something else.
@@ -27,14 +27,14 @@ pub(crate) enum Found {
 }
 
 /// Whether a word can be the location of a page below in this pool.
-pub(crate) fn place_of(superblock: &Superblock, word: u64) -> Option<Below> {
+pub fn place_of(superblock: &Superblock, word: u64) -> Option<Below> {
     let place = Below::decode(word).filter(|_| superblock.has_metadata_below())?;
     let row = superblock.device_rows().get(usize::from(place.device.0))?;
     (place.block >= FIRST_CHUNK_BLOCK && place.block.0 < row.blocks.get()).then_some(place)
 }
 
 /// Reads the page that a location names.
-pub(crate) fn read(devices: &Devices, superblock: &Superblock, word: u64, identity: Identity) -> Found {
+pub fn read(devices: &Devices, superblock: &Superblock, word: u64, identity: Identity) -> Found {
     let Some(place) = place_of(superblock, word) else {
         return Found::Nowhere;
     };
@@ -84,7 +84,7 @@ impl Checker<'_> {
     }
 
     /// Whether nothing can be said of an inode, because its page below could not be read.
-    pub fn is_unread(&self, ino: u64) -> bool {
+    pub(crate) fn is_unread(&self, ino: u64) -> bool {
         self.unread_inodes.contains(&(ino / SLOTS_PER_PAGE))
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 /// A set of numbers below a fixed bound.
-pub(crate) struct Dense {
+pub struct Dense {
     words: Vec<u64>,
 }
 
 impl Dense {
+    /// An empty set of numbers below `count`.
     pub fn new(count: u64) -> Dense {
         Dense { words: vec![0; count.div_ceil(64) as usize] }
     }
@@ -23,6 +24,7 @@ impl Dense {
         new
     }
 
+    /// Whether the number is in the set.
     pub fn contains(&self, number: u64) -> bool {
         let word = self.words.get((number / 64) as usize).copied().unwrap_or(0);
         word >> (number % 64) & 1 == 1
@@ -31,7 +33,7 @@ impl Dense {
 
 /// A set of any numbers; memory grows with the 4096-ranges in use.
 #[derive(Default)]
-pub(crate) struct Sparse {
+pub struct Sparse {
     pages: BTreeMap<u64, Box<[u64; 64]>>,
 }
 
@@ -48,6 +50,7 @@ impl Sparse {
         new
     }
 
+    /// Whether the number is in the set.
     pub fn contains(&self, number: u64) -> bool {
         let word = self.pages.get(&(number >> 12)).and_then(|page| page.get((number >> 6 & 63) as usize));
         word.is_some_and(|word| word >> (number & 63) & 1 == 1)

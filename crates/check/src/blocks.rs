@@ -19,7 +19,7 @@ impl Checker<'_> {
 
     /// Notes that `site` reaches `block` as `owner`. True when it is in range and reached for the first
     /// time, so that the caller may descend: every block is descended into at most once.
-    pub fn claim(&mut self, block: u64, owner: Owner, site: &dyn Display) -> bool {
+    pub(crate) fn claim(&mut self, block: u64, owner: Owner, site: &dyn Display) -> bool {
         if !self.in_pool(block) {
             self.report(Code::BlockRange, || format!("{site}: block {block:#x}"));
             return false;
@@ -45,7 +45,7 @@ impl Checker<'_> {
     }
 
     /// Last phase: every entry decodes, and every owned block was reached.
-    pub fn block_table(&mut self) {
+    pub(crate) fn block_table(&mut self) {
         let (first, count) = (self.geometry.first_pool_block().0, self.geometry.block_count());
         let mut start = 0;
         while start < count {
@@ -131,7 +131,7 @@ impl Checker<'_> {
     }
 
     /// The shadows of a written extent that stand alone: the cold copies of the others are needed, and are noted.
-    pub fn whole_shadows(&mut self, shadows: &Shadows) -> u128 {
+    pub(crate) fn whole_shadows(&mut self, shadows: &Shadows) -> u128 {
         let mut whole = shadows.any;
         if !self.superblock.has_partial_shadows() {
             return whole;

@@ -14,50 +14,50 @@ use terrace_format::{BLOCK_SIZE, Geometry, PmOffset};
 #[derive(Default)]
 pub(crate) struct DeviceState {
     /// Blocks of the device, as the superblock says.
-    pub blocks: u64,
+    pub(crate) blocks: u64,
     /// Blocks that can be read now; 0 when the device is absent or foreign.
-    pub readable: u64,
+    pub(crate) readable: u64,
     /// Blocks of cold extents and metadata pages.
-    pub extents: Sparse,
+    pub(crate) extents: Sparse,
     /// Blocks marked in chunk bitmaps.
-    pub marked: Sparse,
+    pub(crate) marked: Sparse,
 }
 
 /// What is kept of an inode in use.
 #[derive(Default, Clone)]
 pub(crate) struct InodeRecord {
-    pub ino: u32,
-    pub mode: u32,
-    pub nlink: u32,
-    pub flags: u32,
-    pub generation: u32,
-    pub parent: u32,
-    pub orphan_next: u32,
-    pub orphan_previous: u32,
-    pub size: u64,
-    pub blocks: u64,
-    pub direct: [u32; DIRECT_BLOCKS as usize],
-    pub root: u64,
+    pub(crate) ino: u32,
+    pub(crate) mode: u32,
+    pub(crate) nlink: u32,
+    pub(crate) flags: u32,
+    pub(crate) generation: u32,
+    pub(crate) parent: u32,
+    pub(crate) orphan_next: u32,
+    pub(crate) orphan_previous: u32,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) direct: [u32; DIRECT_BLOCKS as usize],
+    pub(crate) root: u64,
     /// Blocks mapped in PM or below, each once.
-    pub mapped: u64,
+    pub(crate) mapped: u64,
     /// One past the last written block, in PM or below.
-    pub written_end: u64,
+    pub(crate) written_end: u64,
     /// Largest end of an intent.
-    pub intent_end: u64,
+    pub(crate) intent_end: u64,
     /// Directory entries that name it.
-    pub names: u32,
+    pub(crate) names: u32,
     /// The directory that names it (the last one seen).
-    pub named_by: u32,
+    pub(crate) named_by: u32,
     /// Directory entries in it that name directories.
-    pub subdirectories: u32,
+    pub(crate) subdirectories: u32,
     /// Directory entries in it.
-    pub entries: u64,
+    pub(crate) entries: u64,
     /// Bytes of the symlink target found in the catalog.
-    pub target_bytes: u64,
+    pub(crate) target_bytes: u64,
     /// Found on an orphan list.
-    pub listed: bool,
+    pub(crate) listed: bool,
     /// The path to the root was followed: not yet, now, good, bad.
-    pub path: Path,
+    pub(crate) path: Path,
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(crate) enum Path {
 }
 
 impl InodeRecord {
-    pub fn from_slot(ino: u32, slot: &InodeSlot) -> InodeRecord {
+    pub(crate) fn from_slot(ino: u32, slot: &InodeSlot) -> InodeRecord {
         InodeRecord {
             ino,
             mode: slot.mode.get(),
@@ -87,50 +87,50 @@ impl InodeRecord {
             ..InodeRecord::default()
         }
     }
-    pub fn file_type(&self) -> u32 {
+    pub(crate) fn file_type(&self) -> u32 {
         self.mode >> 12
     }
-    pub fn is_directory(&self) -> bool {
+    pub(crate) fn is_directory(&self) -> bool {
         self.file_type() == 0o04
     }
-    pub fn is_regular(&self) -> bool {
+    pub(crate) fn is_regular(&self) -> bool {
         self.file_type() == 0o10
     }
-    pub fn is_symlink(&self) -> bool {
+    pub(crate) fn is_symlink(&self) -> bool {
         self.file_type() == 0o12
     }
-    pub fn has(&self, bit: u32) -> bool {
+    pub(crate) fn has(&self, bit: u32) -> bool {
         self.flags & bit != 0
     }
 }
 
 /// A radix node read from PM.
-pub(crate) type Node = Vec<u64>;
+pub type Node = Vec<u64>;
 
 pub(crate) struct Checker<'a> {
-    pub devices: &'a Devices,
-    pub options: Options<'a>,
-    pub superblock: Superblock,
-    pub geometry: Geometry,
-    pub overlay: Overlay,
-    pub findings: Findings,
-    pub summary: Summary,
+    pub(crate) devices: &'a Devices,
+    pub(crate) options: Options<'a>,
+    pub(crate) superblock: Superblock,
+    pub(crate) geometry: Geometry,
+    pub(crate) overlay: Overlay,
+    pub(crate) findings: Findings,
+    pub(crate) summary: Summary,
     /// PM blocks reached from their owner.
-    pub reached: Dense,
+    pub(crate) reached: Dense,
     /// Partial shadows that have a written cold copy.
-    pub over_cold: Dense,
+    pub(crate) over_cold: Dense,
     /// Inodes in use, by number.
-    pub inodes: Vec<InodeRecord>,
-    pub cold: Vec<DeviceState>,
+    pub(crate) inodes: Vec<InodeRecord>,
+    pub(crate) cold: Vec<DeviceState>,
     /// A metadata page below could not be read: what is missing may be there.
-    pub unread: bool,
+    pub(crate) unread: bool,
     /// Such pages of the inode file.
-    pub unread_inodes: BTreeSet<u64>,
+    pub(crate) unread_inodes: BTreeSet<u64>,
     progress: (u64, u64),
 }
 
 impl<'a> Checker<'a> {
-    pub fn new(
+    pub(crate) fn new(
         devices: &'a Devices,
         options: Options<'a>,
         superblock: Superblock,
@@ -158,7 +158,7 @@ impl<'a> Checker<'a> {
     }
 
     /// All phases.
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let pages = self.word(self.geometry.inode_pages()).unwrap_or(0);
         let shards = u64::from(self.geometry.catalog_shards);
         let regions = self.geometry.block_count().div_ceil(crate::blocks::REGION);
@@ -177,19 +177,19 @@ impl<'a> Checker<'a> {
     }
 
     /// A unit of work is done.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.progress.0 = (self.progress.0 + 1).min(self.progress.1);
         if let Some(tell) = self.options.progress {
             tell(self.progress.0, self.progress.1);
         }
     }
 
-    pub fn report(&mut self, code: Code, detail: impl FnOnce() -> String) {
+    pub(crate) fn report(&mut self, code: Code, detail: impl FnOnce() -> String) {
         self.findings.add(code, detail);
     }
 
     /// Reads PM as it will be after recovery; reports what cannot be read.
-    pub fn read(&mut self, offset: PmOffset, into: &mut [u8]) -> bool {
+    pub(crate) fn read(&mut self, offset: PmOffset, into: &mut [u8]) -> bool {
         match self.overlay.read(&*self.devices.pm, offset, into) {
             Ok(()) => true,
             Err(error) => {
@@ -199,36 +199,36 @@ impl<'a> Checker<'a> {
         }
     }
 
-    pub fn word(&mut self, offset: PmOffset) -> Option<u64> {
+    pub(crate) fn word(&mut self, offset: PmOffset) -> Option<u64> {
         let mut word = [0; 8];
         self.read(offset, &mut word).then(|| u64::from_le_bytes(word))
     }
 
     /// A block of the pool; the caller has checked its number.
-    pub fn block(&mut self, block: u64) -> Option<Box<[u8; BLOCK_SIZE as usize]>> {
+    pub(crate) fn block(&mut self, block: u64) -> Option<Box<[u8; BLOCK_SIZE as usize]>> {
         let mut bytes = Box::new([0; BLOCK_SIZE as usize]);
         let offset = PmOffset(block.checked_mul(BLOCK_SIZE)?);
         self.read(offset, bytes.as_mut_slice()).then_some(bytes)
     }
 
     /// A radix node; the caller has checked its number.
-    pub fn node(&mut self, block: u64) -> Option<Node> {
+    pub(crate) fn node(&mut self, block: u64) -> Option<Node> {
         let bytes = self.block(block)?;
         let words = bytes.as_chunks::<8>().0.iter();
         Some(words.map(|word| u64::from_le_bytes(*word)).collect())
     }
 
     /// Where an inode in use stands in `inodes`.
-    pub fn find(&self, ino: u64) -> Option<usize> {
+    pub(crate) fn find(&self, ino: u64) -> Option<usize> {
         let ino = u32::try_from(ino).ok()?;
         self.inodes.binary_search_by_key(&ino, |record| record.ino).ok()
     }
 
-    pub fn inode(&self, ino: u64) -> Option<&InodeRecord> {
+    pub(crate) fn inode(&self, ino: u64) -> Option<&InodeRecord> {
         self.inodes.get(self.find(ino)?)
     }
 
-    pub fn inode_mut(&mut self, ino: u64) -> Option<&mut InodeRecord> {
+    pub(crate) fn inode_mut(&mut self, ino: u64) -> Option<&mut InodeRecord> {
         let at = self.find(ino)?;
         self.inodes.get_mut(at)
     }

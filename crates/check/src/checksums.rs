@@ -11,7 +11,7 @@ use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
 use terrace_media::PmMedium;
 
 /// Opens the pages that a range touches, as recovery does with what it replays.
-pub(crate) fn open(overlay: &mut Overlay, geometry: &Geometry, offset: PmOffset, length: usize) {
+pub fn open(overlay: &mut Overlay, geometry: &Geometry, offset: PmOffset, length: usize) {
     let last = offset.0.saturating_add((length as u64).saturating_sub(1)) / BLOCK_SIZE;
     for page in offset.0 / BLOCK_SIZE..=last.min(geometry.block_count().saturating_sub(1)) {
         if geometry.checksummed {
@@ -21,7 +21,7 @@ pub(crate) fn open(overlay: &mut Overlay, geometry: &Geometry, offset: PmOffset,
 }
 
 /// Why a page and its checksum word are not as they should be; `None` where it is, or where the page cannot be read.
-pub(crate) fn fault(
+pub fn fault(
     (pm, overlay): (&dyn PmMedium, &Overlay),
     geometry: &Geometry,
     pool_uuid: &[u8; 16],
@@ -44,7 +44,7 @@ pub(crate) fn fault(
 
 /// The one bit of a page that explains why it does not match its checksum: byte and value. CRC32C tells any two bits of a
 /// page apart; damage of several bits looks like that of one in 1 of 130,000 cases.
-pub(crate) fn wrong_bit(
+pub fn wrong_bit(
     (pm, overlay): (&dyn PmMedium, &Overlay),
     geometry: &Geometry,
     pool_uuid: &[u8; 16],
@@ -75,19 +75,14 @@ fn bit_of_syndrome(syndrome: u32) -> Option<(u64, u32)> {
 }
 
 /// Whose a block is, as far as the block table can be read.
-pub(crate) fn owner(
-    pm: &dyn PmMedium,
-    overlay: &Overlay,
-    geometry: &Geometry,
-    block: PmBlock,
-) -> Option<Owner> {
+pub fn owner(pm: &dyn PmMedium, overlay: &Overlay, geometry: &Geometry, block: PmBlock) -> Option<Owner> {
     let mut word = [0; 8];
     overlay.read(pm, geometry.table_entry(block), &mut word).ok()?;
     Owner::decode(u64::from_le_bytes(word)).filter(|_| block >= geometry.first_pool_block())
 }
 
 /// A metadata page, for people.
-pub(crate) fn describe(geometry: &Geometry, page: PmBlock, owner: Option<Owner>) -> String {
+pub fn describe(geometry: &Geometry, page: PmBlock, owner: Option<Owner>) -> String {
     let what = match owner {
         _ if page == ROOTS_BLOCK => "the roots".into(),
         _ if geometry.is_table(page) => {
@@ -107,7 +102,7 @@ pub(crate) fn describe(geometry: &Geometry, page: PmBlock, owner: Option<Owner>)
 
 impl Checker<'_> {
     /// The pages of the fixed area; those of the pool are judged with their entries of the block table.
-    pub fn fixed_checksums(&mut self) {
+    pub(crate) fn fixed_checksums(&mut self) {
         let table =
             self.geometry.table_offset().0 / BLOCK_SIZE..self.geometry.table_end().0.div_ceil(BLOCK_SIZE);
         for page in std::iter::once(ROOTS_BLOCK.0).chain(table) {
@@ -116,7 +111,7 @@ impl Checker<'_> {
     }
 
     /// Compares a metadata page with its checksum.
-    pub fn compare_page(&mut self, page: PmBlock, owner: Option<Owner>) {
+    pub(crate) fn compare_page(&mut self, page: PmBlock, owner: Option<Owner>) {
         if !self.geometry.checksummed {
             return;
         }

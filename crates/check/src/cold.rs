@@ -11,7 +11,7 @@ use terrace_media::block::AlignedBlock;
 
 impl Checker<'_> {
     /// Compares device headers with the superblock's table.
-    pub fn device_headers(&mut self) {
+    pub(crate) fn device_headers(&mut self) {
         let rows = self.superblock.device_rows().to_vec();
         for (index, row) in rows.iter().enumerate() {
             if row.tier == 0 || !(1..=2).contains(&row.class) || row.blocks.get() < 2 {
@@ -63,7 +63,7 @@ impl Checker<'_> {
 
     /// Notes an extent's device blocks; reads them when asked to. `shadows`: blocks that have a whole PM
     /// copy, whose cold copy may be half written (M5) and is not judged.
-    pub fn cold_extent(&mut self, ino: u32, extent: &ColdExtent, shadows: u128) {
+    pub(crate) fn cold_extent(&mut self, ino: u32, extent: &ColdExtent, shadows: u128) {
         let DeviceId(device) = extent.device;
         let (start, length) = (extent.start.0, u64::from(extent.length));
         self.summary.cold_blocks += length;
@@ -120,7 +120,7 @@ impl Checker<'_> {
     }
 
     /// Notes the blocks that a chunk's bitmap marks.
-    pub fn chunk_key(&mut self, chunk: u64, device: u8, bitmap: &[u8]) {
+    pub(crate) fn chunk_key(&mut self, chunk: u64, device: u8, bitmap: &[u8]) {
         let chunk_blocks = u64::from(self.geometry.chunk_blocks);
         if bitmap.len() as u64 != chunk_blocks.div_ceil(64) * 8 {
             self.report(Code::KeyValue, || {

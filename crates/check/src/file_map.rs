@@ -13,7 +13,7 @@ const DIRECT_UNWRITTEN: u32 = 1 << 31;
 
 /// Whose tree it is.
 #[derive(Clone, Copy)]
-pub(crate) enum Tree {
+pub enum Tree {
     InodeFile,
     File(u32),
 }
@@ -41,7 +41,7 @@ impl fmt::Display for Tree {
 
 /// Blocks of an extent that have a PM mapping.
 #[derive(Default)]
-pub(crate) struct Shadows {
+pub struct Shadows {
     /// One bit for each.
     pub any: u128,
     /// Those that were written: bit and PM block.
@@ -53,7 +53,7 @@ type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Checker<'a>, u64, u64);
 
 impl<'a> Checker<'a> {
     /// Visits all entries of a tree, `height` levels from 1 to [`Tree::MAX_HEIGHT`].
-    pub fn walk_tree(&mut self, tree: Tree, root: u64, height: u64, visit: Visit<'_, 'a>) {
+    pub(crate) fn walk_tree(&mut self, tree: Tree, root: u64, height: u64, visit: Visit<'_, 'a>) {
         self.walk_node(tree, root, height - 1, 0, visit);
     }
 
@@ -78,7 +78,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Walks the map of a file, counts its blocks into the record.
-    pub fn file_map(&mut self, record: &mut InodeRecord) {
+    pub(crate) fn file_map(&mut self, record: &mut InodeRecord) {
         for (block, pointer) in (0..).zip(record.direct) {
             if pointer != 0 {
                 let unwritten = pointer & DIRECT_UNWRITTEN != 0;

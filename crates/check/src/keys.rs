@@ -24,7 +24,7 @@ struct XattrRun {
 }
 
 /// What is remembered between the keys of one inode.
-pub(crate) struct KeyRun {
+pub struct KeyRun {
     pub shard: u32,
     /// The previous key of the shard.
     pub last: Option<Vec<u8>>,
@@ -286,7 +286,7 @@ impl Checker<'_> {
     }
 
     /// Call after the last key of an inode.
-    pub fn end_of_inode(&mut self, run: &mut KeyRun) {
+    pub(crate) fn end_of_inode(&mut self, run: &mut KeyRun) {
         self.end_of_xattr(run);
         run.names.clear();
         (run.symlink_next, run.cold_end, run.intents) = (0, 0, 0);

@@ -20,7 +20,7 @@ const SEARCH_FACTOR: u64 = 256;
 const NAMED: usize = 20;
 
 /// One lane as a mount will find it.
-pub(crate) struct Lane {
+pub struct Lane {
     /// The records that count.
     pub records: Vec<Record>,
     /// Position after them.

@@ -1,7 +1,7 @@
 //! Judges a pool from its format and media alone (design 2, I6, I11): no code of log, map, catalog or
 //! file system is used, so that a bug there is not believed here.
 //!
-//! Invariants: nothing but `repair` writes to any medium, valid records are replayed into a memory overlay;
+//! Invariants: no medium is written; valid records are replayed into a memory overlay;
 //! nothing in an image makes it panic or loop: every PM block is descended into at most once, depths are
 //! bounded by the format, memory is bitmaps, one record per used inode, the names of one directory and the
 //! lanes. Phases, in order: superblock, log, inode file with file maps, catalog, links, orphans, devices,
@@ -12,12 +12,12 @@
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
-mod below;
-mod bitmap;
+pub mod below;
+pub mod bitmap;
 mod blocks;
 mod catalog;
-mod checker;
-mod checksums;
+pub mod checker;
+pub mod checksums;
 pub mod code;
 mod cold;
 mod file_map;
@@ -25,18 +25,16 @@ mod inodes;
 mod keys;
 mod lane;
 mod links;
-mod log;
-mod overlay;
-mod repair;
-mod report;
-mod superblock;
+pub mod log;
+pub mod overlay;
+pub mod report;
+pub mod superblock;
 
 use std::sync::Arc;
 use terrace_format::superblock::Superblock;
 use terrace_media::{BlockMedium, PmMedium};
 
 pub use code::{CODES, Code, CodeRow, Severity};
-pub use repair::{Repair, repair};
 pub use report::{Finding, OUTPUT_VERSION, PmBlocks, Report, Summary};
 
 /// The media of a pool.
@@ -75,7 +73,7 @@ pub fn check(devices: &Devices, options: &Options<'_>) -> Report {
 }
 
 /// All phases but superblock and log.
-fn judge(
+pub fn judge(
     devices: &Devices,
     options: &Options<'_>,
     superblock: Superblock,

@@ -14,9 +14,12 @@ use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmOffset};
 use terrace_media::PmMedium;
 
 /// The log's content.
-pub(crate) struct Log {
+pub struct Log {
+    /// Whether the last mount ended in order.
     pub clean: bool,
+    /// Valid records above the checkpoint.
     pub records: u64,
+    /// PM as it is after their replay.
     pub overlay: Overlay,
     /// The checkpoint that makes the lanes empty, for repair.
     pub next: Checkpoint,
@@ -27,12 +30,7 @@ pub(crate) struct Log {
 }
 
 /// Reads the log; `None` when a mount would be refused and nothing more can be judged.
-pub(crate) fn read(
-    pm: &dyn PmMedium,
-    uuid: &[u8; 16],
-    geometry: &Geometry,
-    findings: &mut Findings,
-) -> Option<Log> {
+pub fn read(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findings: &mut Findings) -> Option<Log> {
     let point = newest(checkpoints(pm, uuid, geometry, findings));
     let point = point?;
     if !point.has_possible_numbers() {
@@ -50,12 +48,7 @@ pub(crate) fn read(
 
 /// What repair goes by: the newest checkpoint copy whose numbers are possible. Without one nothing in the lanes
 /// can be told from what is left over there (the seed of a record needs the epoch), so nothing is replayed.
-pub(crate) fn for_repair(
-    pm: &dyn PmMedium,
-    uuid: &[u8; 16],
-    geometry: &Geometry,
-    findings: &mut Findings,
-) -> Log {
+pub fn for_repair(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findings: &mut Findings) -> Log {
     let mut points = checkpoints(pm, uuid, geometry, &mut Findings::default());
     points.retain(|point| point.has_possible_numbers() && point.impossible_tail().is_none());
     let Some(point) = newest(points) else {

@@ -14,7 +14,7 @@ struct Line {
 
 /// Written lines over a medium that is never written.
 #[derive(Default, Clone)]
-pub(crate) struct Overlay {
+pub struct Overlay {
     lines: BTreeMap<u64, Line>,
 }
 

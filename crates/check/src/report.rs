@@ -135,12 +135,13 @@ impl Serialize for Report {
 
 /// Findings under construction: bounded, however damaged the pool is.
 #[derive(Default)]
-pub(crate) struct Findings {
+pub struct Findings {
     listed: Vec<Finding>,
     counts: BTreeMap<Code, u64>,
 }
 
 impl Findings {
+    /// Adds a finding.
     pub fn add(&mut self, code: Code, detail: impl FnOnce() -> String) {
         let count = self.counts.entry(code).or_insert(0);
         *count += 1;
@@ -150,6 +151,7 @@ impl Findings {
         }
     }
 
+    /// The report of all findings.
     pub fn into_report(self, summary: Summary) -> Report {
         let beyond = self.counts.into_iter().filter(|(_, count)| *count > LISTED);
         Report {

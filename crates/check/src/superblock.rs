@@ -8,7 +8,7 @@ use terrace_media::PmMedium;
 use zerocopy::IntoBytes;
 
 /// The superblock to go by, or `None` when nothing else can be judged: also in the middle of a repair.
-pub(crate) fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
+pub fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
     let superblock = read_repairing(pm, findings)?;
     if superblock.is_repairing() {
         findings.add(Code::RepairInterrupted, || "run check --repair".into());
@@ -18,7 +18,7 @@ pub(crate) fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superbl
 }
 
 /// As [`read`], for repair.
-pub(crate) fn read_repairing(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
+pub fn read_repairing(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
     let mut sound: Vec<Superblock> = Vec::new();
     let mut refused: Vec<Refused> = Vec::new();
     let mut damaged: Vec<String> = Vec::new();

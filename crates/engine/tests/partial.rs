@@ -507,7 +507,7 @@ fn repair_keeps_partial_shadows() -> FsResult<()> {
         pm: world.pool.pm.clone(),
         block: vec![Some(world.pool.device.clone() as Arc<dyn terrace_media::BlockMedium>)],
     };
-    let repair = terrace_check::repair(&devices, &Default::default());
+    let repair = terrace_repair::repair(&devices, &Default::default());
     assert_eq!(repair.exit_status(), 1, "{:?}", repair.actions);
     assert_eq!(world.partial(), 1);
     world.fs = world.pool.mount_with(options());

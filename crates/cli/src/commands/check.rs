@@ -8,12 +8,13 @@ use std::cell::Cell;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, Repair, Report};
+use terrace_check::{Code, Devices, Options, Report};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::{Refused, Superblock};
 use terrace_media::pm::RamPm;
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_repair::Repair;
 
 pub fn run(args: &Check) -> Outcome<u8> {
     let operational = |failure: Failure| failure.with_status(status::FSCK_OPERATIONAL);
@@ -30,7 +31,7 @@ pub fn run(args: &Check) -> Outcome<u8> {
     let read_cold = args.data || args.full;
     let options = Options { read_cold, progress: Some(&progress), given: &given };
     if repair {
-        let result = terrace_check::repair(&devices, &options);
+        let result = terrace_repair::repair(&devices, &options);
         bar.finish_and_clear();
         if args.json {
             output::print_json(&result);

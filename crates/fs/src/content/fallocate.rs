@@ -6,7 +6,7 @@
 
 use crate::content::punch::punch;
 use smallvec::SmallVec;
-use terrace_catalog::{DeviceRun, chunks, cold_map};
+use terrace_catalog::DeviceRun;
 use terrace_format::address::MAX_FILE_SIZE;
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
@@ -16,6 +16,7 @@ use terrace_map::Mapping;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::cold::stage_cold_extents;
 use terrace_store::change::dirty::dirty_without_place;
 use terrace_store::change::finish::finish_change;
 use terrace_store::change::shards::lock_shards;
@@ -214,9 +215,7 @@ fn allocate_below(
     };
     let mut shards = lock_shards(store, inode.ino, [run]);
     store.dram.cold_versions().bump(inode.ino, gap);
-    let mut freed = Vec::new();
-    cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
-    chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+    stage_cold_extents(store, inode.ino, &[extent], &mut shards, &mut staged)?;
     let mut slot = inode.slot;
     slot.flags = (slot.flags.get() | flag::HAS_COLD).into();
     finish_change(store, reservation, inode, slot, staged)?;

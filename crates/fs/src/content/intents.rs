@@ -1,8 +1,8 @@
 //! Truncation intents (design T7): ranges that are gone for readers and writers and are removed in
 //! bounded transactions, after the next mount too.
 //!
-//! Deviation from T7, docs/decisions/0002: an operation that wants to use a range again finishes the
-//! intents that overlap it instead of splitting them, so that an inode rarely has more than one.
+//! T7, decision 0002: an operation that wants to use a range again finishes the intents that overlap it
+//! instead of splitting them, so that an inode rarely has more than one.
 
 use terrace_catalog::intent;
 use terrace_catalog::intent::Intent;

@@ -10,6 +10,7 @@ use terrace_format::table::{DataChecksum, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_map::Mapping;
 use terrace_placement::Home;
+use terrace_store::change::give_back::give_back_unless_named;
 use terrace_store::change::staged::kill_set_id;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::capability::has_capability;
@@ -108,12 +109,7 @@ pub(crate) fn write_whole_block(
             return Err(error.into());
         }
     }
-    let lsn = open.commit(&tx).inspect_err(|_| {
-        // A record that failed on the way may be valid: what it names must not be handed out again.
-        if !store.persistent.wal().is_stopped() {
-            keep_old();
-        }
-    })?;
+    let lsn = open.commit(&tx).inspect_err(|_| give_back_unless_named(store, keep_old))?;
     if let Some(old) = old {
         store.persistent.blocks().freed(lsn, &[old]);
     }

@@ -9,19 +9,20 @@
 
 use smallvec::SmallVec;
 use terrace_cache::{DirtyPage, Installed};
-use terrace_catalog::{DeviceRun, chunks, cold_map};
+use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::SummaryEntry;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, TierId};
 use terrace_map::Mapping;
+use terrace_runtime::pause;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::{interleave, pause};
-use terrace_store::attempt::run::{large_record, run_attempts};
+use terrace_store::change::cold::stage_cold_extents;
 use terrace_store::change::dirty::settle;
+use terrace_store::change::give_back::give_back_unless_named;
 use terrace_store::change::prune::stage_prune;
-use terrace_store::change::shards::{lock_shards, stage_device_free};
+use terrace_store::change::shards::lock_shards;
 use terrace_store::change::staged::Staged;
 use terrace_store::change::tail::stage_raised;
 use terrace_store::error::{FsError, FsResult};
@@ -31,7 +32,7 @@ use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::lookup::intents::refuse_intents;
 use terrace_store::moving::destination::{Destination, choices_for};
 use terrace_store::moving::device_run::{Part, avoid_failed, summaries};
-use terrace_store::moving::errors::{demoting, install_limit};
+use terrace_store::moving::install_pieces::{Install, install_pieces};
 use terrace_store::moving::outbox::send_parts;
 use terrace_store::operation::need::Attempt;
 use terrace_store::operation::op::Op;
@@ -252,36 +253,51 @@ fn install_written(
     placed: &[Placed],
     done: &mut Vec<FileBlock>,
 ) -> FsResult<()> {
+    let mut written = WrittenGroup { store, group, done };
     let mut failed = None;
     for run in placed.chunk_by(follows) {
-        let mut rest = run;
-        while !rest.is_empty() && failed.is_none() {
-            interleave::point("writeback:between-pieces");
-            let mut op = demoting();
-            let installed = run_attempts(store, &mut op, large_record(store), |reservation, op| {
-                let most = rest.len().min((install_limit(store) >> op.halved).max(1));
-                install_first_written(store, reservation, op, group, &rest[..most])
-            });
-            match installed {
-                Ok((skipped, count)) => {
-                    let (gone, tail) = rest.split_at(skipped);
-                    give_back(store, gone);
-                    done.extend(tail[..count].iter().map(|placed| placed.copy.key.block));
-                    rest = &tail[count..];
-                }
-                Err(error) => failed = Some(error),
-            }
+        match failed {
+            Some(_) => give_back(store, run),
+            None => failed = install_pieces(store, &mut written, run).err(),
         }
-        give_back(store, rest);
     }
     failed.map_or(Ok(()), Err)
 }
 
-fn give_back(store: &Store, placed: &[Placed]) {
-    // A record that failed on the way may be valid: what it names must not be handed out again.
-    if !store.persistent.wal().is_stopped() {
-        placed.iter().for_each(|placed| store.devices.space().release_to_reservation(placed.place));
+/// The installation of a write-back: one extent, with the size that becomes durable with it.
+struct WrittenGroup<'s, 'g> {
+    store: &'s Store,
+    group: &'g Group<'s>,
+    done: &'g mut Vec<FileBlock>,
+}
+
+impl Install for WrittenGroup<'_, '_> {
+    type Item = Placed;
+    const BETWEEN: &'static str = "writeback:between-pieces";
+
+    fn install_first(
+        &self,
+        reservation: Reservation<'_>,
+        op: &mut Op,
+        piece: &[Placed],
+    ) -> Attempt<(usize, usize)> {
+        install_first_written(self.store, reservation, op, self.group, piece)
     }
+
+    fn taken(&mut self, skipped: &[Placed], installed: &[Placed]) {
+        give_back(self.store, skipped);
+        self.done.extend(installed.iter().map(|placed| placed.copy.key.block));
+    }
+
+    fn failed(&mut self, left: &[Placed]) {
+        give_back(self.store, left);
+    }
+}
+
+fn give_back(store: &Store, placed: &[Placed]) {
+    give_back_unless_named(store, || {
+        placed.iter().for_each(|placed| store.devices.space().release_to_reservation(placed.place));
+    });
 }
 
 /// Skips pages that were dropped meanwhile and installs those that follow: (skipped, installed).
@@ -366,12 +382,7 @@ fn commit_written<'a>(
     unmap_written(store, inode, range, &old, staged)?;
     let mut shards = lock_shards(store, inode.ino, old.iter().map(DeviceRun::from).chain([run]));
     store.dram.cold_versions().bump(inode.ino, range);
-    let mut freed = Vec::new();
-    cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent, &mut freed)?;
-    for (device, start, length) in freed {
-        stage_device_free(store, DeviceRun { device, start, length }, &mut shards, staged)?;
-    }
-    chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+    stage_cold_extents(store, inode.ino, &[extent], &mut shards, staged)?;
     staged.unlink_emptied(&mut shards)?;
     let mut slot = inode.slot;
     slot.flags = (slot.flags.get() | flag::HAS_COLD).into();

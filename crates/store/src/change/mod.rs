@@ -1,7 +1,9 @@
 //! One change under construction: blocks, table entries and map words that become durable together.
 
+pub mod cold;
 pub mod dirty;
 pub mod finish;
+pub mod give_back;
 pub mod lines;
 pub mod map_nodes;
 pub mod merge;

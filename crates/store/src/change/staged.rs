@@ -287,7 +287,8 @@ impl<'a> Staged<'a> {
             self.store.persistent.pm().order();
         }
         let committed = self.store.persistent.wal().commit_with_data(reservation, &self.tx, &self.data);
-        // A record that failed on the way may be valid: what it gives to files must not be handed out again.
+        // As `give_back_unless_named`: after any failure but this one, which comes before the first store, the record
+        // may be valid.
         self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
         let lsn = committed?;
         for (offset, bytes) in late {

@@ -1,4 +1,4 @@
-//! Partial shadows (design 4.2, 4.6 S5, 11): a small write to a cold block stores its lines in PM and does not read
+//! Partial shadows (design 4.2, S5, decision 0008): a small write to a cold block stores its lines in PM and does not read
 //! the lower tier; reads merge line by line.
 //!
 //! A PM block whose table entry has fewer than all lines shadows a written cold block; the other lines are that

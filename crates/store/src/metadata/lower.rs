@@ -6,6 +6,7 @@
 //! compares with PM under the page's lock. Lock order: inode stripes of the page, catalog shards, inode numbers.
 
 use crate::attempt::run::run_attempts;
+use crate::change::give_back::give_back_unless_named;
 use crate::change::staged::Staged;
 use crate::error::FsResult;
 use crate::inode::tier_pin::OWN_NAMESPACE;
@@ -147,10 +148,9 @@ pub fn lower_pages(store: &Store, cold: &[Cold]) -> FsResult<u64> {
         }
         let one = |index: usize| DeviceRun { start: run.start.plus(index as u64), length: 1, ..run };
         let give_back = |from: usize| {
-            // A record that failed on the way may be valid: what it names must not be handed out again.
-            if !store.persistent.wal().is_stopped() {
+            give_back_unless_named(store, || {
                 (from..now.len()).for_each(|index| store.devices.space().release_claim(one(index)));
-            }
+            });
         };
         let words = match write_sealed(store, now, run) {
             Ok(words) => words,

@@ -1,5 +1,5 @@
 //! Completing partial shadows: before a block that holds some lines only leaves PM, the others are read from its cold
-//! copy (design 11), whose checksum is verified. Usually the two are merged on their way down; where the lower tier
+//! copy, whose checksum is verified (M4, S5, decision 0008). Usually the two are merged on their way down; where the lower tier
 //! has no room beside the old copy, or the block is wanted in PM, the lines are put into PM and the block is full.
 //!
 //! Location and pin of the cold copy are taken under the inode's shared lock, the read holds none (S6, S7). That the

@@ -1,5 +1,4 @@
-//! Space below PM copies: when no lower tier has room, the stale cold copies of blocks that are in PM are
-//! given up (design P1: "cold space hidden by full masks is reclaimed before ENOSPC").
+//! Space below PM copies: when no lower tier has room, the cold copies under whole shadows are given up (P1).
 //!
 //! Safe at any crash: the PM copy is the newest content, and it is not touched (S1, I3).
 

@@ -13,7 +13,6 @@
 //!
 //! Few at once, and not while PM is short: where much is scattered a group is faster than as many small writes.
 
-use crate::attempt::run::{large_record, run_attempts};
 use crate::attempt::with_pages::{reading, with_pages};
 use crate::change::shards::lock_shards;
 use crate::change::staged::Staged;
@@ -26,12 +25,13 @@ use crate::moving::copied::{OF_UNMAP, follows};
 use crate::moving::destination::Destination;
 use crate::moving::device_run::{Part, avoid_failed};
 use crate::moving::dram_copies::{copies_for_dram, held_in_dram, keep_copies};
-use crate::moving::errors::{demoting, install_limit};
+use crate::moving::install_pieces::{Install, install_pieces};
 use crate::moving::look_at::{look_at, refuse};
 use crate::moving::unmap::{load_same, stage_unmap, unchanged};
 use crate::moving::victim::Victim;
 use crate::moving::write_candidates::write_blocks;
 use crate::operation::need::Attempt;
+use crate::operation::op::Op;
 use crate::pressure::pm_space::is_short_of_pm;
 use crate::store::Store;
 use crate::types::{BlockRange, Wait};
@@ -41,7 +41,6 @@ use terrace_catalog::{DeviceRun, Pin, cold_map};
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_format::{BLOCK_SIZE, DeviceId, FileBlock, Ino};
-use terrace_runtime::interleave;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, Reservation};
 
@@ -278,31 +277,46 @@ fn look_again<'a>(store: &'a Store, victims: &[Victim], trouble: &mut Option<FsE
 
 /// Drops the PM entries of what was written and is unchanged, with the new checksums; gives how many.
 fn install_in_place(store: &Store, copied: &[Copied<'_>], trouble: &mut Option<FsError>) -> u64 {
-    let (mut freed, mut rest) = (0, copied);
-    while let Some(first) = rest.first() {
-        interleave::point("in-place:between-pieces");
-        let done = run_attempts(store, &mut demoting(), large_record(store), |reservation, op| {
-            let most = rest.len().min((install_limit(store) >> op.halved).max(1));
-            install_checksums(store, reservation, &rest[..most])
-        });
-        let taken = match done {
-            Ok((taken, installed)) => {
-                freed += installed as u64;
-                store.pressure.moved().left.fetch_add(installed as u64, Ordering::Relaxed);
-                let skipped = (taken - installed) as u64;
-                store.pressure.moved().skipped.fetch_add(skipped, Ordering::Relaxed);
-                taken
-            }
-            Err(error) => {
-                trouble.get_or_insert(error);
-                let ino = first.candidate.ino;
-                let of_inode = rest.iter().take_while(|copied| copied.candidate.ino == ino);
-                of_inode.inspect(|copied| refuse(store, copied.candidate.pm)).count()
-            }
-        };
-        rest = &rest[taken..];
+    let mut in_place = InPlaceGroup { store, freed: 0 };
+    for of_inode in copied.chunk_by(|a, b| a.candidate.ino == b.candidate.ino) {
+        if let Err(error) = install_pieces(store, &mut in_place, of_inode) {
+            trouble.get_or_insert(error);
+        }
     }
-    freed
+    in_place.freed
+}
+
+/// The installation of a write-back in place: an extent gets new checksums and keeps its place.
+struct InPlaceGroup<'s> {
+    store: &'s Store,
+    freed: u64,
+}
+
+impl<'c> Install for InPlaceGroup<'c> {
+    type Item = Copied<'c>;
+    const BETWEEN: &'static str = "in-place:between-pieces";
+
+    fn install_first(
+        &self,
+        reservation: Reservation<'_>,
+        _op: &mut Op,
+        piece: &[Copied<'c>],
+    ) -> Attempt<(usize, usize)> {
+        let (taken, installed) = install_checksums(self.store, reservation, piece)?;
+        Ok((taken - installed, installed))
+    }
+
+    /// The two slices have the right lengths alone: skipped blocks lie among the installed ones. Their places stay.
+    fn taken(&mut self, skipped: &[Copied<'c>], installed: &[Copied<'c>]) {
+        let moved = self.store.pressure.moved();
+        moved.left.fetch_add(installed.len() as u64, Ordering::Relaxed);
+        moved.skipped.fetch_add(skipped.len() as u64, Ordering::Relaxed);
+        self.freed += installed.len() as u64;
+    }
+
+    fn failed(&mut self, left: &[Copied<'c>]) {
+        left.iter().for_each(|copied| refuse(self.store, copied.candidate.pm));
+    }
 }
 
 /// Takes those at the beginning that one extent has: puts the checksums of the unchanged ones into it and drops their

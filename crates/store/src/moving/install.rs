@@ -2,16 +2,18 @@
 //! transaction per piece (design S3, M2): what follows one another in a file and on the device is one extent, and several
 //! extents of a file are one piece. Blocks that changed meanwhile are skipped and the extent is cut around them.
 
-use crate::attempt::run::{large_record, run_attempts};
-use crate::change::shards::{lock_shards, stage_device_free};
+use crate::change::cold::stage_cold_extents;
+use crate::change::give_back::give_back_unless_named;
+use crate::change::shards::lock_shards;
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};
 use crate::inode::slot::log_slot;
 use crate::lookup::cold_extents::cold_extents;
 use crate::moving::candidate::Copied;
-use crate::moving::copied::{OF_SLOT, OF_UNMAP, adjoins, extent_of, follows, piece_of, place_of, range_of};
+use crate::moving::copied::{OF_SLOT, OF_UNMAP, extent_of, follows, piece_of, place_of, range_of};
 use crate::moving::dram_copies::{copies_for_dram, held_in_dram, keep_copies};
-use crate::moving::errors::{concerns_all_files, demoting, install_limit};
+use crate::moving::errors::{concerns_all_files, install_limit};
+use crate::moving::install_pieces::{Install, install_pieces};
 use crate::moving::look_at::refuse;
 use crate::moving::unmap::{load_same, stage_unmap, unchanged};
 use crate::operation::need::Attempt;
@@ -19,11 +21,11 @@ use crate::operation::op::Op;
 use crate::pressure::processor::offer_processor;
 use crate::store::Store;
 use smallvec::SmallVec;
-use terrace_catalog::{DeviceRun, chunks, cold_map};
+use terrace_catalog::DeviceRun;
 use terrace_format::inode::flag;
-use terrace_runtime::interleave;
+use terrace_format::keys::ColdExtent;
 use terrace_runtime::sync::atomic::Ordering;
-use terrace_wal::Error;
+use terrace_wal::{Error, Reservation};
 
 /// Installs copied blocks; returns how many PM blocks were freed. Damage of one file goes to `trouble`.
 pub fn install(store: &Store, copied: Vec<Copied<'_>>, trouble: &mut Option<FsError>) -> FsResult<u64> {
@@ -37,8 +39,11 @@ pub fn install(store: &Store, copied: Vec<Copied<'_>>, trouble: &mut Option<FsEr
             release_places(store, piece);
             continue;
         }
-        match install_piece(store, piece) {
-            Ok(count) => freed += count,
+        let mut demotion = Demotion { store, freed: 0 };
+        let installed = install_pieces(store, &mut demotion, piece);
+        freed += if installed.is_ok() { demotion.freed } else { 0 };
+        match installed {
+            Ok(()) => {}
             Err(error) if concerns_all_files(store, &error) => failed = Some(error),
             Err(error) => {
                 piece.iter().for_each(|copied| refuse(store, copied.candidate.pm));
@@ -54,52 +59,60 @@ pub fn install(store: &Store, copied: Vec<Copied<'_>>, trouble: &mut Option<FsEr
 }
 
 fn release_places(store: &Store, piece: &[Copied<'_>]) {
-    // A record that failed on the way may be valid: what it names must not be handed out again.
-    if store.persistent.wal().is_stopped() {
-        return;
-    }
-    piece.iter().for_each(|copied| store.devices.space().release_claim(copied.place));
+    give_back_unless_named(store, || {
+        piece.iter().for_each(|copied| store.devices.space().release_claim(copied.place));
+    });
 }
 
-/// Installs the unchanged part of a piece, in as many transactions as it has gaps.
-fn install_piece(store: &Store, piece: &[Copied<'_>]) -> FsResult<u64> {
-    let (mut freed, mut halved) = (0, 0);
-    let mut rest = piece;
-    while !rest.is_empty() {
-        interleave::point("demotion:between-pieces");
-        offer_processor(store);
-        let mut op = Op { halved, ..demoting() };
-        let mut tried = 0;
-        let done = run_attempts(store, &mut op, large_record(store), |reservation, op| {
-            tried = piece_of(rest, (install_limit(store) >> op.halved).max(1));
-            install_first(store, reservation, &rest[..tried])
-        });
-        halved = op.halved;
-        match done {
-            // Fewer need less room in catalog pages, and what they free serves the others. Refused: more entries that
-            // follow one another than a page takes.
-            Err(FsError::Engine(Error::NoSpace(_) | Error::Refused(_))) if tried > 1 => halved += 1,
-            Ok((skipped, installed)) => {
-                let (gone, tail) = rest.split_at(skipped);
-                release_places(store, gone);
-                store.pressure.moved().skipped.fetch_add(skipped as u64, Ordering::Relaxed);
-                freed += installed as u64;
-                store.pressure.moved().left.fetch_add(installed as u64, Ordering::Relaxed);
-                rest = &tail[installed..];
-            }
-            Err(error) => {
-                release_places(store, rest);
-                return Err(error);
-            }
-        }
+/// The installation of a demotion: several extents of one file in one transaction, which drops their PM entries.
+struct Demotion<'s> {
+    store: &'s Store,
+    freed: u64,
+}
+
+impl<'c> Install for Demotion<'c> {
+    type Item = Copied<'c>;
+    const BETWEEN: &'static str = "demotion:between-pieces";
+
+    fn begin(&self) {
+        offer_processor(self.store);
     }
-    Ok(freed)
+
+    fn piece(&self, rest: &[Copied<'c>], limit: usize) -> usize {
+        piece_of(rest, limit)
+    }
+
+    fn install_first(
+        &self,
+        reservation: Reservation<'_>,
+        _op: &mut Op,
+        piece: &[Copied<'c>],
+    ) -> Attempt<(usize, usize)> {
+        install_first(self.store, reservation, piece)
+    }
+
+    fn taken(&mut self, skipped: &[Copied<'c>], installed: &[Copied<'c>]) {
+        release_places(self.store, skipped);
+        let moved = self.store.pressure.moved();
+        moved.skipped.fetch_add(skipped.len() as u64, Ordering::Relaxed);
+        moved.left.fetch_add(installed.len() as u64, Ordering::Relaxed);
+        self.freed += installed.len() as u64;
+    }
+
+    fn failed(&mut self, left: &[Copied<'c>]) {
+        release_places(self.store, left);
+    }
+
+    /// Refused: more entries that follow one another than a page takes.
+    fn may_succeed_smaller(&self, error: &FsError) -> bool {
+        matches!(error, FsError::Engine(Error::NoSpace(_) | Error::Refused(_)))
+    }
 }
 
 /// Skips changed blocks and installs the unchanged ones that follow: (skipped, installed).
 fn install_first(
     store: &Store,
-    reservation: terrace_wal::Reservation<'_>,
+    reservation: Reservation<'_>,
     piece: &[Copied<'_>],
 ) -> Attempt<(usize, usize)> {
     let first = &piece[0].candidate;
@@ -124,17 +137,8 @@ fn install_first(
     let mut staged = Staged::new(store, None, false);
     // The catalog first, all of it: when it lacks room the attempt ends, and a block that was released in it would
     // look as if it had changed.
-    for run in part.chunk_by(follows) {
-        let mut freed = Vec::new();
-        cold_map::install(&mut shards, &mut staged.tx, inode.ino, &extent_of(run), &mut freed)?;
-        for (device, start, length) in freed {
-            let old = DeviceRun { device, start, length };
-            stage_device_free(store, old, &mut shards, &mut staged)?;
-        }
-    }
-    for side_by_side in part.chunk_by(|a, b| adjoins(a.place, b.place)) {
-        chunks::mark(&mut shards, &mut staged.tx, place_of(side_by_side), true)?;
-    }
+    let extents: Vec<ColdExtent> = part.chunk_by(follows).map(extent_of).collect();
+    stage_cold_extents(store, inode.ino, &extents, &mut shards, &mut staged)?;
     let (bytes, limit) =
         (staged.tx.record_size() + part.len() * OF_UNMAP + OF_SLOT, store.persistent.wal().max_record());
     if bytes > limit && count > 1 {

@@ -15,6 +15,7 @@ pub mod file_id;
 pub mod free_shadowed;
 pub mod in_place;
 pub mod install;
+pub mod install_pieces;
 pub mod look_at;
 pub mod outbox;
 pub mod pieces;

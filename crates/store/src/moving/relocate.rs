@@ -7,9 +7,10 @@
 //! has the same place and checksum is unchanged, and place and checksum serve as its version.
 //! Blocks with a PM copy are left out: the newest content is there, and what lies below it may be stale (S2).
 
-use crate::attempt::run::{large_record, run_attempts};
 use crate::attempt::with_pages::with_pages;
-use crate::change::shards::{lock_shards, stage_device_free};
+use crate::change::cold::stage_cold_extents;
+use crate::change::give_back::give_back_unless_named;
+use crate::change::shards::lock_shards;
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};
 use crate::inode::tier_pin::pin_of;
@@ -18,16 +19,18 @@ use crate::lookup::intents::intents_of;
 use crate::lookup::newest::is_hidden;
 use crate::moving::destination::Destination;
 use crate::moving::device_run::{parts_for, settle_parts};
-use crate::moving::errors::{concerns_all_files, demoting, install_limit};
+use crate::moving::errors::concerns_all_files;
 use crate::moving::file_id::{FileId, load_file};
+use crate::moving::install_pieces::{Install, install_pieces};
 use crate::moving::outbox::write_items;
 use crate::operation::need::Attempt;
+use crate::operation::op::Op;
 use crate::pressure::processor::offer_processor;
 use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::{BlockRange, FILE_END, MOST_BAD, Wait};
 use std::ops::ControlFlow;
-use terrace_catalog::{DeviceRun, Pin, chunks, cold_map};
+use terrace_catalog::{DeviceRun, Pin, cold_map};
 use terrace_format::checksum::crc32c;
 use terrace_format::device::SummaryEntry;
 use terrace_format::inode::flag;
@@ -37,6 +40,7 @@ use terrace_media::block::AlignedBlock;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::Mistake;
 use terrace_runtime::sync::atomic::Ordering;
+use terrace_wal::Reservation;
 
 /// Blocks read at once: a read that somebody waits for waits for no more than that.
 const READ_PIECE: usize = 128;
@@ -296,48 +300,65 @@ fn exchange(
     to: Destination,
     trouble: &mut Option<FsError>,
 ) -> FsResult<u64> {
-    let mut moved = 0;
+    let mut relocation = Relocation { store, to, moved: 0 };
     let mut failed = None;
     for run in placed.chunk_by(follows) {
-        let mut rest = run;
-        while !rest.is_empty() && failed.is_none() {
-            interleave::point("between:between-pieces");
-            let done = run_attempts(store, &mut demoting(), large_record(store), |reservation, op| {
-                let most = rest.len().min((install_limit(store) >> op.halved).max(1));
-                exchange_first(store, reservation, &rest[..most], to)
-            });
-            match done {
-                Ok((skipped, installed)) => {
-                    let (gone, tail) = rest.split_at(skipped);
-                    release_moved(store, gone);
-                    store.pressure.moved().skipped.fetch_add(skipped as u64, Ordering::Relaxed);
-                    moved += installed as u64;
-                    note_moved_below(store, installed as u64, to);
-                    rest = &tail[installed..];
-                }
-                Err(error) if error.concerns_one_file() && !concerns_all_files(store, &error) => {
-                    trouble.get_or_insert(error);
-                    break;
-                }
-                Err(error) => failed = Some(error),
-            }
+        if failed.is_some() {
+            release_moved(store, run);
+            continue;
         }
-        release_moved(store, rest);
+        match install_pieces(store, &mut relocation, run) {
+            Err(error) if error.concerns_one_file() && !concerns_all_files(store, &error) => {
+                trouble.get_or_insert(error);
+            }
+            installed => failed = installed.err(),
+        }
     }
-    failed.map_or(Ok(moved), Err)
+    failed.map_or(Ok(relocation.moved), Err)
+}
+
+/// The installation of a relocation: one extent takes the place of another one.
+struct Relocation<'s> {
+    store: &'s Store,
+    to: Destination,
+    moved: u64,
+}
+
+impl Install for Relocation<'_> {
+    type Item = Moved;
+    const BETWEEN: &'static str = "between:between-pieces";
+
+    fn install_first(
+        &self,
+        reservation: Reservation<'_>,
+        _op: &mut Op,
+        piece: &[Moved],
+    ) -> Attempt<(usize, usize)> {
+        exchange_first(self.store, reservation, piece, self.to)
+    }
+
+    fn taken(&mut self, skipped: &[Moved], installed: &[Moved]) {
+        release_moved(self.store, skipped);
+        self.store.pressure.moved().skipped.fetch_add(skipped.len() as u64, Ordering::Relaxed);
+        self.moved += installed.len() as u64;
+        note_moved_below(self.store, installed.len() as u64, self.to);
+    }
+
+    fn failed(&mut self, left: &[Moved]) {
+        release_moved(self.store, left);
+    }
 }
 
 fn release_moved(store: &Store, blocks: &[Moved]) {
-    // A record that failed on the way may be valid: what it names must not be handed out again.
-    if !store.persistent.wal().is_stopped() {
+    give_back_unless_named(store, || {
         blocks.iter().for_each(|moved| store.devices.space().release_claim(moved.place));
-    }
+    });
 }
 
 /// Skips changed blocks and installs the unchanged ones that follow: (skipped, installed).
 fn exchange_first(
     store: &Store,
-    reservation: terrace_wal::Reservation<'_>,
+    reservation: Reservation<'_>,
     piece: &[Moved],
     to: Destination,
 ) -> Attempt<(usize, usize)> {
@@ -373,12 +394,7 @@ fn exchange_first(
     let run = DeviceRun { length: count as u64, ..start.place };
     let mut shards = lock_shards(store, file.ino, old.iter().map(DeviceRun::from).chain([run]));
     let mut staged = Staged::new(store, None, false);
-    let mut freed = Vec::new();
-    cold_map::install(&mut shards, &mut staged.tx, file.ino, &extent, &mut freed)?;
-    for (device, start, length) in freed {
-        stage_device_free(store, DeviceRun { device, start, length }, &mut shards, &mut staged)?;
-    }
-    chunks::mark(&mut shards, &mut staged.tx, run, true)?;
+    stage_cold_extents(store, file.ino, std::slice::from_ref(&extent), &mut shards, &mut staged)?;
     staged.unlink_emptied(&mut shards)?;
     let range = BlockRange::new(extent.first, extent.end());
     let before = store.dram.cold_versions().of_range(file.ino, range);

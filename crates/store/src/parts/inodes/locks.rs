@@ -1,7 +1,7 @@
 //! Inode locks: a fixed number of stripes, so that a million known inodes cost no memory.
 //!
 //! Two inodes of one stripe share a lock; taking several inodes takes their stripes in ascending order,
-//! each once. That is the order "inodes by number" of design L1.
+//! each once: the order "inode stripes by index" of L1.
 //!
 //! Whoever does not get a lock at once queues before a gate, readers and writers alike, and nobody waits for the lock
 //! itself but who has passed it. The lock alone lets a writer that waits go before all readers: while threads wrote to

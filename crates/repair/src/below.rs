@@ -8,8 +8,8 @@
 
 use super::inode_file::known_type;
 use super::work::{Bytes, Cell, Work};
-use crate::below::{Found, place_of, read};
 use std::collections::{BTreeMap, BTreeSet};
+use terrace_check::below::{Found, place_of, read};
 use terrace_format::below::{Below, Identity, Words, unseal};
 use terrace_format::device::FIRST_CHUNK_BLOCK;
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE};

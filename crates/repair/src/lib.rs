@@ -7,6 +7,11 @@
 //!
 //! One round: inode file, catalog, maps (what was found: `inode_file`, `catalog`, `maps`) → inodes (`slots`) → keys
 //! (`keys`, `names`, `cold`, `summaries`) → pages and words (`emit`). docs/decisions/0006 says why.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
 
 mod below;
 mod catalog;
@@ -23,14 +28,14 @@ mod slots;
 mod summaries;
 mod work;
 
-use crate::code::Code;
-use crate::log::{self, Log};
-use crate::overlay::Overlay;
-use crate::report::{Findings, Report, Summary};
-use crate::{Devices, Options, check, checksums, judge, superblock};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
+use terrace_check::code::Code;
+use terrace_check::log::{self, Log};
+use terrace_check::overlay::Overlay;
+use terrace_check::report::{Findings, Report, Summary};
+use terrace_check::{Devices, Options, check, checksums, judge, superblock};
 use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::keys::Key;
@@ -80,7 +85,7 @@ impl Repair {
 impl Serialize for Repair {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("Repair", 9)?;
-        out.serialize_field("output_version", &crate::OUTPUT_VERSION)?;
+        out.serialize_field("output_version", &terrace_check::OUTPUT_VERSION)?;
         out.serialize_field("exit_status", &self.exit_status())?;
         out.serialize_field("written", &self.written)?;
         out.serialize_field("failure", &self.failure)?;

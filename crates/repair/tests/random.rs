@@ -8,8 +8,8 @@
 //! - a catalog leaf: every key in it, so names, attributes and cold blocks of the inodes it speaks of;
 //! - a mixture of all: anything.
 //!
-//! A failing round prints its seed; repeat it with `TERRACE_SEED=<seed> cargo test -p terrace-check --test
-//! repair_random`; `TERRACE_ROUNDS` sets the number of rounds.
+//! A failing round prints its seed; repeat it with `TERRACE_SEED=<seed> cargo test -p terrace-repair --test
+//! random`; `TERRACE_ROUNDS` sets the number of rounds.
 
 #[path = "../../sim/src/old_content.rs"]
 #[allow(dead_code)]
@@ -19,7 +19,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, Repair, Report, check, repair};
+use terrace_check::{Code, Devices, Options, Report, check};
 use terrace_engine::{
     Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
     XattrMode, format, read_superblock,
@@ -32,6 +32,7 @@ use terrace_format::{Geometry, Ino, PmBlock};
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_repair::{Repair, repair};
 use terrace_runtime::ManualClock;
 
 const W: Wait = Wait::Allowed;

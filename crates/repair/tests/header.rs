@@ -2,15 +2,17 @@
 //! it: a repair wrote over block 0 of a foreign device whose first bytes the image named as its own UUIDs.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+#[path = "../../check/tests/common/mod.rs"]
 mod common;
 
 use common::*;
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, Repair, repair};
+use terrace_check::{Code, Devices, Options};
 use terrace_format::device::DEVICE_MAGIC;
 use terrace_media::BlockMedium;
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::pm::RecordedPm;
+use terrace_repair::{Repair, repair};
 
 /// Repairs; also whether block 0 of the device was written.
 fn repaired(image: &Image, given: &[usize]) -> (Repair, bool) {

@@ -1,17 +1,19 @@
 //! Repairs that an error of a medium ends half way: what the pool shows afterwards is what it showed before, or what the
 //! repair makes of it.
 
+#[path = "../../check/tests/common/mod.rs"]
 mod common;
 
 use common::healing::Healing;
 use common::*;
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, check, repair};
+use terrace_check::{Code, Devices, Options, check};
 use terrace_format::{PmBlock, PmOffset};
 use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::RecordedPm;
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_repair::repair;
 
 const EIO: i32 = 5;
 

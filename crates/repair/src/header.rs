@@ -6,10 +6,10 @@
 //! device's path; and, in both cases, a block on the device is what the catalog says of it.
 
 use super::work::{Actions, Fresh, Stuck, Work};
-use crate::report::Findings;
-use crate::{Devices, log};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use terrace_check::report::Findings;
+use terrace_check::{Devices, log};
 use terrace_format::DeviceBlock;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader};

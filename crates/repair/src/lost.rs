@@ -2,9 +2,9 @@
 
 use super::slots::split_dentry;
 use super::work::{Actions, Fresh, Work};
-use crate::report::Findings;
-use crate::{Devices, log};
 use std::collections::BTreeMap;
+use terrace_check::report::Findings;
+use terrace_check::{Devices, log};
 use terrace_format::keys::{Key, Kind};
 use terrace_format::superblock::Superblock;
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "common/healing.rs"]
+#[path = "../../check/tests/common/healing.rs"]
 mod healing;
 
 use healing::Healing;
@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, Repair, Report, check, repair};
+use terrace_check::{Code, Devices, Options, Report, check};
 use terrace_engine::{
     Caller, DeviceClass, FormatOptions, Fs, MetadataMoves, MountOptions, NewDevice, PolicyKind, PoolMedia,
     SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
@@ -26,6 +26,7 @@ use terrace_format::{Ino, PmBlock, PmOffset};
 use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::pm::RecordedPm;
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_repair::{Repair, repair};
 use terrace_runtime::ManualClock;
 
 const W: Wait = Wait::Allowed;

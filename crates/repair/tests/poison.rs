@@ -1,13 +1,15 @@
 //! Lines of PM that cannot be read until they are written whole, as on media that heal: whatever line of metadata it
 //! is, the repair leaves a sound pool, and a second one writes nothing.
 
+#[path = "../../check/tests/common/mod.rs"]
 mod common;
 
 use common::healing::Healing;
 use common::*;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, repair};
+use terrace_check::{Devices, Options};
 use terrace_format::BLOCK_SIZE;
+use terrace_repair::repair;
 
 #[test]
 fn every_unreadable_line_of_metadata_is_repaired() {

@@ -3,8 +3,8 @@
 
 use super::keys::Sifted;
 use super::work::Work;
-use crate::bitmap::Sparse;
 use std::collections::{BTreeMap, BTreeSet};
+use terrace_check::bitmap::Sparse;
 use terrace_format::address::{MAX_FILE_BLOCK, MAX_FILE_SIZE};
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{FIRST_CHUNK_BLOCK, decode_summary};

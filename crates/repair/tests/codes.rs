@@ -1,6 +1,7 @@
 //! Repair of single damages: each damage of the registry's table, then clean, idempotent and mountable; crashes
 //! inside the repair lead to the same pool.
 
+#[path = "../../check/tests/common/mod.rs"]
 mod common;
 
 use common::damages::ALL;
@@ -10,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, Repair, Report, Severity, check, repair};
+use terrace_check::{Code, Devices, Options, Report, Severity, check};
 use terrace_engine::{FsResult, MountOptions, PoolMedia, Wait};
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SummaryEntry, encode_summary};
@@ -25,6 +26,7 @@ use terrace_media::crash::CrashClock;
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 use terrace_media::pm::{CrashSnapshot, PendingLine, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_repair::{Repair, repair};
 use terrace_runtime::ManualClock;
 
 const OPTIONS: Options<'static> = Options { read_cold: true, progress: None, given: &[] };

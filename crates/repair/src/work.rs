@@ -5,11 +5,11 @@
 //! repair looks at, so that writing them early spoils nothing.
 
 use super::below::LeafBelow;
-use crate::Devices;
-use crate::bitmap::Dense;
-use crate::checker::Node;
-use crate::overlay::Overlay;
 use std::collections::{BTreeMap, BTreeSet};
+use terrace_check::Devices;
+use terrace_check::bitmap::Dense;
+use terrace_check::checker::Node;
+use terrace_check::overlay::Overlay;
 use terrace_format::inode::{InodeSlot, SLOTS_PER_PAGE};
 use terrace_format::superblock::Superblock;
 use terrace_format::table::{Entry, MASK_FULL, Owner, PageKind};
@@ -340,7 +340,7 @@ impl<'a> Work<'a> {
             let read = self.overlay.read(&*self.devices.pm, at, there);
             if read.is_err() || there != piece {
                 self.overlay.write(at, piece);
-                crate::checksums::open(&mut self.overlay, &self.geometry, at, piece.len());
+                terrace_check::checksums::open(&mut self.overlay, &self.geometry, at, piece.len());
                 self.changed = true;
             }
             (at, rest) = (at.plus(take as u64), tail);
@@ -353,7 +353,7 @@ impl<'a> Work<'a> {
             if self.is_open(block) && self.block(block).is_some() {
                 self.own(block, owner);
                 self.fresh.taken.insert(block);
-                crate::checksums::open(&mut self.overlay, &self.geometry, PmBlock(block).offset(), 1);
+                terrace_check::checksums::open(&mut self.overlay, &self.geometry, PmBlock(block).offset(), 1);
                 return Ok(block);
             }
         }

@@ -6,7 +6,7 @@
 //! sound at every instant.
 
 use super::work::{Stuck, Work};
-use crate::overlay::Overlay;
+use terrace_check::overlay::Overlay;
 use terrace_format::checksum::crc32c;
 use terrace_format::geometry::SUPERBLOCK_COPIES;
 use terrace_format::superblock::Superblock;
