@@ -13,14 +13,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_runtime::{Next, Step};
 
-/// The reserve: one in so many of the total, and the most.
-const RESERVE: u64 = 8;
-
-const MOST_RESERVE_BYTES: u64 = 4 << 30;
-
-/// The cache has one part of so many of what is above it.
-const SHARE: u64 = 2;
-
 /// How fast programs take memory at most: pages that are zeroed by all of some processors.
 const TAKEN_BYTES_PER_S: u64 = 16 << 30;
 

@@ -2,6 +2,15 @@
 
 use std::fmt::Debug;
 
+/// The divisor of all memory that gives the reserve.
+const RESERVE: u64 = 8;
+
+/// The largest reserve.
+const MOST_RESERVE_BYTES: u64 = 4 << 30;
+
+/// The cache has one part of so many of what is above it.
+const SHARE: u64 = 2;
+
 /// Memory of the machine, or of a control group with a limit that this process is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
@@ -18,12 +27,13 @@ pub trait MemorySource: Debug + Send + Sync {
 }
 
 impl Memory {
-    fn reserve_bytes(&self) -> u64 {
+    /// Bytes of it that stay free.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
         (self.total_bytes / RESERVE).min(MOST_RESERVE_BYTES)
     }
 
     /// What a cache may have that has `held_bytes` now.
-    fn share_bytes(&self, held_bytes: u64) -> u64 {
+    pub(crate) fn share_bytes(&self, held_bytes: u64) -> u64 {
         let without = self.available_bytes.saturating_add(held_bytes).min(self.total_bytes);
         without.saturating_sub(self.reserve_bytes()) / SHARE
     }
