@@ -38,6 +38,7 @@ pub enum WholeBlock {
 }
 
 /// Writes one block, unless the general way has to be taken.
+#[inline]
 pub(crate) fn write_whole_block(
     store: &Store,
     ino: Ino,
@@ -128,6 +129,7 @@ pub(crate) fn write_whole_block(
 /// The map's part, and the block that loses its owner, quarantined. `None`, with nothing changed, unless
 /// only the block itself is concerned: no intent, no cold block that becomes shadowed, no tail of an
 /// old last block to clear, no map node to add.
+#[inline]
 fn stage_whole_block(
     store: &Store,
     tx: &mut Tx,
@@ -156,6 +158,7 @@ fn stage_whole_block(
 }
 
 /// The rest of the transaction: size, times and owners.
+#[inline]
 fn log_whole_block(
     store: &Store,
     tx: &mut Tx,

@@ -7,6 +7,7 @@ use crate::types::inode::{Inode, expect_regular};
 use terrace_format::Ino;
 
 /// Loads an inode that must be a regular file.
+#[inline]
 pub fn load_regular(store: &Store, ino: Ino) -> FsResult<Inode> {
     let inode = load(store, ino)?;
     expect_regular(&inode)?;
@@ -14,6 +15,7 @@ pub fn load_regular(store: &Store, ino: Ino) -> FsResult<Inode> {
 }
 
 /// As [`load_regular`], for who only reads.
+#[inline]
 pub fn load_regular_to_read(store: &Store, ino: Ino) -> FsResult<Inode> {
     let inode = load_to_read(store, ino)?;
     expect_regular(&inode)?;

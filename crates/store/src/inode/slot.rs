@@ -17,6 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 ///
 /// # Errors
 /// EIO.
+#[inline]
 pub fn check_owner(store: &Store, inode: &Inode, block: FileBlock, pm: PmBlock) -> FsResult<()> {
     match store.persistent.blocks().owner(pm)? {
         Owner::File { ino, block: owned, .. } if (ino, owned) == (inode.ino, block) => Ok(()),
@@ -49,6 +50,7 @@ pub fn next_mapped(
 ///
 /// # Errors
 /// `PageBelow`; ESTALE; EIO.
+#[inline]
 pub(crate) fn slot_place(store: &Store, ino: Ino) -> FsResult<PmOffset> {
     if ino.0 == 0 || ino > terrace_format::address::MAX_INO {
         return Err(FsError::Stale);
@@ -66,6 +68,7 @@ pub(crate) fn slot_place(store: &Store, ino: Ino) -> FsResult<PmOffset> {
 
 /// As [`load`], for a caller that only reads: the inode may come from a copy of a page below PM. Nothing is
 /// logged for it.
+#[inline]
 pub fn load_to_read(store: &Store, ino: Ino) -> FsResult<Inode> {
     let mut inode = Inode::empty(ino);
     fill_to_read(store, &mut inode)?;
@@ -106,12 +109,14 @@ fn fill_from_copy(store: &Store, inode: &mut Inode, missing: Box<PageBelow>) -> 
 }
 
 /// Loads an inode that must exist. The caller holds its lock.
+#[inline]
 pub fn load(store: &Store, ino: Ino) -> FsResult<Inode> {
     let inode = load_any(store, ino)?;
     if inode.slot.is_free() { Err(FsError::Stale) } else { Ok(inode) }
 }
 
 /// Loads a slot, free or not.
+#[inline]
 pub fn load_any(store: &Store, ino: Ino) -> FsResult<Inode> {
     let mut inode = Inode::empty(ino);
     fill(store, &mut inode)?;
@@ -148,11 +153,13 @@ pub fn load_directory_to_read(store: &Store, ino: Ino) -> FsResult<Inode> {
 }
 
 /// Now, in nanoseconds since the epoch, as coarse as the kernel's own file systems take it.
+#[inline]
 pub fn wall_now(store: &Store) -> i64 {
     store.clock.wall_coarse_ns()
 }
 
 /// Logs the words that differ between `before` and `after`, neighbours as one write.
+#[inline]
 pub fn log_slot(tx: &mut Tx, place: PmOffset, before: &InodeSlot, after: &InodeSlot) {
     let (before, after) = (before.as_bytes(), after.as_bytes());
     let mut word = 0;
@@ -172,6 +179,7 @@ pub fn log_slot(tx: &mut Tx, place: PmOffset, before: &InodeSlot, after: &InodeS
 }
 
 /// Logs what a write changes: size in bytes, blocks, and mtime and ctime, both `now`.
+#[inline]
 pub fn log_size_and_times(tx: &mut Tx, place: PmOffset, size: u64, blocks: u64, now: i64) {
     const _: () = assert!(InodeSlot::ATIME - InodeSlot::SIZE == 4 * 8);
     let now = now as u64;

@@ -9,6 +9,7 @@ use terrace_catalog::intent;
 use terrace_format::inode::flag;
 
 /// The ranges of an inode that are gone although blocks may still be mapped.
+#[inline]
 pub fn intents_of(store: &Store, inode: &Inode) -> FsResult<Vec<BlockRange>> {
     if !inode.slot.has(flag::HAS_INTENT) {
         return Ok(Vec::new());
@@ -19,6 +20,7 @@ pub fn intents_of(store: &Store, inode: &Inode) -> FsResult<Vec<BlockRange>> {
 }
 
 /// Fails with a need when an intent overlaps a range that is to be used.
+#[inline]
 pub fn refuse_intents(store: &Store, inode: &Inode, range: BlockRange) -> Attempt<()> {
     match intents_of(store, inode)?.iter().any(|intent| intent.overlaps(&range)) {
         true => Err(Need::ClearIntent { ino: inode.ino, range }.into()),

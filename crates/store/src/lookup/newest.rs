@@ -15,6 +15,7 @@ use terrace_map::Mapping;
 ///
 /// # Errors
 /// EIO.
+#[inline]
 pub fn is_written_below(store: &Store, inode: &Inode, block: FileBlock) -> FsResult<bool> {
     if !inode.slot.has(flag::HAS_COLD) {
         return Ok(false);
@@ -24,12 +25,14 @@ pub fn is_written_below(store: &Store, inode: &Inode, block: FileBlock) -> FsRes
 }
 
 /// Whether PM has the whole of a block. Under a partial shadow its cold copy still counts.
+#[inline]
 pub fn is_hidden(store: &Store, inode: &Inode, block: FileBlock) -> FsResult<bool> {
     let mapping = store.persistent.map().lookup(None, &inode.map(), block)?;
     mapping.map_or(Ok(false), |mapping| Ok(lines_of(store, inode.ino, block, mapping)?.is_full()))
 }
 
 /// The mapping of a file block when it is this PM block and no intent has taken it away.
+#[inline]
 pub fn mapped_to(
     store: &Store,
     inode: &Inode,
@@ -45,12 +48,14 @@ pub fn mapped_to(
 }
 
 /// A block's dirty page. The caller holds the inode lock.
+#[inline]
 pub fn dirty_page(store: &Store, inode: &Inode, block: FileBlock) -> Option<Page> {
     inode.pending?;
     store.dram.cache().dirty(inode.page_key(block)).map(|dirty| dirty.page)
 }
 
 /// Whether a block has a dirty page. The caller holds the inode lock.
+#[inline]
 pub fn is_dirty_in(store: &Store, inode: &Inode, block: FileBlock) -> bool {
     inode.pending.is_some() && store.dram.cache().state_of(inode.page_key(block)).is_some()
 }

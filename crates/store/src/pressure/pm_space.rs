@@ -64,6 +64,7 @@ pub fn wait_for_scan(store: &Store, wait: Wait) -> FsResult<()> {
 }
 
 /// Whether a writer that comes too fast has to wait a little, before PM is full (design 5).
+#[inline]
 pub fn is_pm_short(store: &Store) -> bool {
     store.persistent.blocks().free_hint() < store.pressure.throttle_below()
 }

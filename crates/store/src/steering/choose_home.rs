@@ -15,6 +15,7 @@ use terrace_placement::decision::{Room, WriteSeen, write_home};
 use terrace_placement::write_size::Entry;
 
 /// The home of a write. The caller holds the inode's lock.
+#[inline]
 pub fn home_of(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags) -> Home {
     if !has_buffer(store) {
         return Home::Pm;
@@ -32,6 +33,7 @@ pub fn home_of(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: Write
 }
 
 /// As [`home_of`], for who holds no lock.
+#[inline]
 pub fn ask_home(store: &Store, ino: Ino, segment: &Segment<'_>, flags: WriteFlags) -> FsResult<Home> {
     // Most writes need no look at the inode: short ones, while PM has room and nothing of the file is only in DRAM.
     let plain = flags.sync || !has_choice(store, segment.blocks());
@@ -45,6 +47,7 @@ pub fn ask_home(store: &Store, ino: Ino, segment: &Segment<'_>, flags: WriteFlag
 }
 
 /// What PM has left for new data.
+#[inline]
 fn room(store: &Store) -> Room {
     let hardly = store.pressure.throttle_below() / 4;
     // Just after the mount what was scanned stands for the rest.
@@ -64,6 +67,7 @@ pub(crate) fn has_choice(store: &Store, range: BlockRange) -> bool {
 }
 
 /// The home of a write to `range`. The caller holds the inode lock.
+#[inline]
 pub fn choose_home(store: &Store, inode: &Inode, range: BlockRange, flags: WriteFlags) -> Home {
     if flags.sync || store.devices.list().is_empty() {
         return Home::Pm;
@@ -84,6 +88,7 @@ pub fn choose_home(store: &Store, inode: &Inode, range: BlockRange, flags: Write
 }
 
 /// The entry that a write to `range` of a file will leave.
+#[inline]
 pub(crate) fn entry_after(store: &Store, inode: &Inode, range: BlockRange, file: &FileState) -> Entry {
     let bytes = range.count() * BLOCK_SIZE;
     if bytes < store.steering.parameters().large_min {

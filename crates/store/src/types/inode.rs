@@ -10,6 +10,7 @@ use zerocopy::FromZeros;
 
 impl Inode {
     /// The name of one of its pages in the cache.
+    #[inline]
     pub fn page_key(&self, block: FileBlock) -> PageKey {
         PageKey { ino: self.ino, generation: self.slot.generation.get(), block }
     }
@@ -36,21 +37,25 @@ impl Inode {
     }
 
     /// What the file map needs.
+    #[inline]
     pub fn map(&self) -> MapInode {
         MapInode { ino: self.ino, slot: self.place }
     }
 
     /// Size in bytes, as callers see it.
+    #[inline]
     pub fn size(&self) -> u64 {
         self.pending.map_or(self.durable_size(), |pending| pending.size)
     }
 
     /// Size in bytes that a crash leaves.
+    #[inline]
     pub fn durable_size(&self) -> u64 {
         self.slot.size.get()
     }
 
     /// Puts the time of the last write into DRAM into a slot that is to be logged.
+    #[inline]
     pub fn log_pending_times(&self, slot: &mut InodeSlot) {
         if let Some(time) = self.pending.and_then(|pending| pending.mtime_ns) {
             slot.mtime = time.into();
@@ -74,6 +79,7 @@ impl Inode {
     }
 
     /// Attributes for callers.
+    #[inline]
     pub fn attributes(&self) -> Attributes {
         let mut slot = self.slot;
         self.log_pending_times(&mut slot);

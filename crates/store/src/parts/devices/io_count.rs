@@ -76,6 +76,7 @@ pub struct TierIo {
 pub struct Counter([Cell; CELLS]);
 
 impl Counter {
+    #[inline]
     fn cell(&self) -> &Cell {
         &self.0[thread::index() % CELLS]
     }
@@ -271,6 +272,7 @@ impl BlockMedium for Counted {
     fn promise(&self) -> Promise {
         self.medium.promise()
     }
+    #[inline]
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
         self.counter.read(size_of_val(into));
         self.ended(self.reading(1, || self.medium.read(first, into)))
@@ -281,6 +283,7 @@ impl BlockMedium for Counted {
         self.reading(reads.len() as u64, || self.medium.read_all(reads));
         self.activity.failed.store(reads.iter().any(|read| read.result.is_err()), Ordering::Relaxed);
     }
+    #[inline]
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
         self.counter.write(size_of_val(from));
         self.ended(self.timed(1, |cell| &cell.write_ns, || self.medium.write(first, from)))

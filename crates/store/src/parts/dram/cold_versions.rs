@@ -38,6 +38,7 @@ impl ColdVersions {
         ColdVersions { words: zeroed_words(words as usize) }
     }
 
+    #[inline]
     fn word(&self, ino: Ino, block: u64) -> &AtomicU64 {
         let mix = (ino.0 << 23 ^ block >> SIDE_BY_SIDE).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let index = (mix >> 32) << SIDE_BY_SIDE | block & ((1 << SIDE_BY_SIDE) - 1);
@@ -45,6 +46,7 @@ impl ColdVersions {
     }
 
     /// The block's version: the sum of its own count and that of the whole inode, both of which only rise.
+    #[inline]
     pub fn get(&self, ino: Ino, block: FileBlock) -> u64 {
         let order = terrace_runtime::sync::atomic::Ordering::Acquire;
         let own = self.word(ino, block.0).load(order);
@@ -59,6 +61,7 @@ impl ColdVersions {
     /// Bumps the versions of all blocks of a range. Call under the exclusive inode lock, before the
     /// change can be seen. A long range, such as all that a removed file could have, costs one count: to visit each
     /// word for it would also tell all other files' cached blocks that they changed.
+    #[inline]
     pub fn bump(&self, ino: Ino, range: BlockRange) {
         if range.is_empty() {
             return;

@@ -47,36 +47,43 @@ impl Dram {
     }
 
     /// Clean copies of cold blocks, and dirty pages.
+    #[inline]
     pub fn cache(&self) -> &BlockCache {
         &self.cache
     }
 
     /// Versions of cold blocks and holes (S6).
+    #[inline]
     pub fn cold_versions(&self) -> &ColdVersions {
         &self.cold_versions
     }
 
     /// Visible sizes and times that are not durable yet.
+    #[inline]
     pub fn volatile_sizes(&self) -> &Unwritten {
         &self.volatile_sizes
     }
 
     /// Files that are read on, and windows ahead of their readers.
+    #[inline]
     pub fn read_ahead(&self) -> &ReadAhead {
         &self.read_ahead
     }
 
     /// State of write-back.
+    #[inline]
     pub fn write_back(&self) -> &WriteBack {
         &self.write_back
     }
 
     /// Cold blocks that were read again and are to come into PM.
+    #[inline]
     pub fn promotions(&self) -> &Promotions {
         &self.promotions
     }
 
     /// Counts of copies that stayed in DRAM when their blocks were demoted.
+    #[inline]
     pub fn kept_copies(&self) -> &Kept {
         &self.kept_copies
     }

@@ -25,11 +25,13 @@ impl Unwritten {
         Unwritten { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), files: AtomicUsize::new(0) }
     }
 
+    #[inline]
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Pending>> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
     /// An inode's entry. One load while no file has any.
+    #[inline]
     pub fn get(&self, ino: Ino) -> Option<Pending> {
         if self.files.load(Ordering::Acquire) == 0 {
             return None;

@@ -21,6 +21,7 @@ struct Stripe {
 }
 
 impl Stripe {
+    #[inline]
     fn read(&self) -> RwLockReadGuard<'_, ()> {
         self.lock.try_read().unwrap_or_else(|| {
             let _gate = self.gate.lock();
@@ -28,6 +29,7 @@ impl Stripe {
         })
     }
 
+    #[inline]
     fn write(&self) -> RwLockWriteGuard<'_, ()> {
         self.lock.try_write().unwrap_or_else(|| {
             let _gate = self.gate.lock();
@@ -50,22 +52,26 @@ impl InodeLocks {
         InodeLocks { stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
     }
 
+    #[inline]
     fn stripe(ino: Ino) -> usize {
         // Neighbouring numbers differ in the low bits: they get different stripes.
         ino.0 as usize % STRIPES
     }
 
     /// Shared lock of one inode.
+    #[inline]
     pub fn read(&self, ino: Ino) -> RwLockReadGuard<'_, ()> {
         self.stripes[Self::stripe(ino)].read()
     }
 
     /// Exclusive lock of one inode.
+    #[inline]
     pub fn write(&self, ino: Ino) -> RwLockWriteGuard<'_, ()> {
         self.stripes[Self::stripe(ino)].write()
     }
 
     /// Exclusive locks of several inodes.
+    #[inline]
     pub fn write_many(&self, inos: &[Ino]) -> InodeGuards<'_> {
         let mut indices: SmallVec<[usize; 4]> = inos.iter().map(|ino| Self::stripe(*ino)).collect();
         indices.sort_unstable();
@@ -90,6 +96,7 @@ mod tests {
     /// While a waiting writer always followed the one before, request threads that looked at the file waited for all of
     /// them: 350 threads that wrote to one file held back everybody for as long as they did.
     #[test]
+    #[inline]
     fn a_reader_gets_the_lock_between_writers_that_never_pause() {
         let (locks, end) = (Arc::new(InodeLocks::new()), Arc::new(AtomicBool::new(false)));
         let writers: Vec<_> = (0..8)

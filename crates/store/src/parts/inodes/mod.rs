@@ -58,51 +58,61 @@ impl Inodes {
     }
 
     /// Keeps the tree of directories as it is while a rename checks it.
+    #[inline]
     pub fn lock_tree(&self) -> MutexGuard<'_, ()> {
         self.rename_lock.lock()
     }
 
     /// Locks of inodes, by stripes.
+    #[inline]
     pub fn locks(&self) -> &InodeLocks {
         &self.locks
     }
 
     /// Locks one list of orphans.
+    #[inline]
     pub fn lock_orphans(&self, list: usize) -> MutexGuard<'_, ()> {
         self.orphan_locks[list].lock()
     }
 
     /// Free inode numbers.
+    #[inline]
     pub fn numbers(&self) -> &Mutex<InodeNumbers> {
         &self.numbers
     }
 
     /// Addresses of inode pages that were used lately.
+    #[inline]
     pub(crate) fn slot_pages(&self) -> &InodePages {
         &self.slot_pages
     }
 
     /// Bytes of attribute names, of inodes that were used lately.
+    #[inline]
     pub fn name_bytes(&self) -> &NameBytes {
         &self.name_bytes
     }
 
     /// Look-ups and opens of each inode.
+    #[inline]
     pub fn open_files(&self) -> &References {
         &self.open_files
     }
 
     /// Volatile knowledge of files that users pinned to tiers.
+    #[inline]
     pub fn tier_pins(&self) -> &Pins {
         &self.tier_pins
     }
 
     /// Files and ranges that wait for their removal.
+    #[inline]
     pub fn removals(&self) -> &ReclaimQueue {
         &self.removals
     }
 
     /// Has the kernel drop the pages of an inode, where a front end can.
+    #[inline]
     pub fn drop_pages(&self) -> &OnceLock<DropPages> {
         &self.drop_pages
     }

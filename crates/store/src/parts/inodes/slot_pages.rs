@@ -15,11 +15,13 @@ impl InodePages {
         InodePages((0..CACHED_PAGES).map(|_| AtomicU64::new(0)).collect())
     }
 
+    #[inline]
     fn word(&self, index: u64) -> &AtomicU64 {
         &self.0[(index % CACHED_PAGES) as usize]
     }
 
     /// The address of a page of the inode file, if it is remembered.
+    #[inline]
     pub fn get(&self, index: u64) -> Option<PmBlock> {
         let word = self.word(index).load(Ordering::Relaxed);
         (word != 0 && word >> 32 == index).then_some(PmBlock(word & 0xffff_ffff))

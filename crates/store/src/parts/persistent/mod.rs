@@ -68,61 +68,73 @@ impl Persistent {
     }
 
     /// The superblock as it was when the pool was mounted.
+    #[inline]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
     /// The PM medium.
+    #[inline]
     pub fn pm(&self) -> &dyn PmMedium {
         &*self.pm
     }
 
     /// The log.
+    #[inline]
     pub fn wal(&self) -> &Arc<Wal> {
         &self.wal
     }
 
     /// The block table and the allocator.
+    #[inline]
     pub fn blocks(&self) -> &Arc<BlockPool> {
         &self.blocks
     }
 
     /// The map from file blocks to PM blocks.
+    #[inline]
     pub fn map(&self) -> &dyn FileMap {
         &*self.map
     }
 
     /// The map of the inode file.
+    #[inline]
     pub fn inode_map(&self) -> &InodeFileMap {
         &self.inode_map
     }
 
     /// All other metadata.
+    #[inline]
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }
 
     /// State of metadata pages that move below PM and back.
+    #[inline]
     pub fn metadata_pages(&self) -> &Arc<MetadataPages> {
         &self.metadata_pages
     }
 
     /// The hash of names in directories.
+    #[inline]
     pub fn name_hash(&self) -> &NameHash {
         &self.name_hash
     }
 
     /// The key of the seals of pages and summaries on lower tiers.
+    #[inline]
     pub fn seal_key(&self) -> &SealKey {
         &self.seal_key
     }
 
     /// Notes that data in PM did not match its checksum; how often that was found since the mount.
+    #[inline]
     pub(crate) fn note_damaged_data(&self) -> u64 {
         1 + self.damaged_data.fetch_add(1, Ordering::Relaxed)
     }
 
     /// How often data in PM did not match its checksum since the mount.
+    #[inline]
     pub fn damaged_data(&self) -> u64 {
         self.damaged_data.load(Ordering::Relaxed)
     }

@@ -55,11 +55,13 @@ impl Flows {
         Flows { shards: Default::default(), window: Mutex::new(seconds), idle: AtomicU8::new(0) }
     }
 
+    #[inline]
     fn shard(&self, ino: Ino) -> &Shard {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
     /// Counts bytes read from PM and from copies in DRAM.
+    #[inline]
     pub fn note_read(&self, ino: Ino, pm_bytes: u64, dram_bytes: u64) {
         let shard = self.shard(ino);
         add(&shard.pm_read, pm_bytes);
@@ -67,6 +69,7 @@ impl Flows {
     }
 
     /// Counts bytes whose home is PM and a block tier.
+    #[inline]
     pub fn note_write(&self, ino: Ino, pm_bytes: u64, block_bytes: u64) {
         let shard = self.shard(ino);
         add(&shard.pm_written, pm_bytes);

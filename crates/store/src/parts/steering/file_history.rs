@@ -320,6 +320,7 @@ impl Files {
     }
 
     /// The places that a file may be in.
+    #[inline]
     fn set(&self, ino: Ino) -> &[FileState] {
         let first = ino.0 as usize & (self.states.len() - 1) & !(WAYS - 1);
         &self.states[first..first + WAYS]

@@ -66,26 +66,31 @@ impl Steering {
     }
 
     /// The policy.
+    #[inline]
     pub fn policy(&self) -> &dyn Policy {
         &*self.policy
     }
 
     /// The predictors' parameters.
+    #[inline]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
     /// The home that the mount forces on every write.
+    #[inline]
     pub(crate) fn forced_home(&self) -> Option<Home> {
         self.forced_home
     }
 
     /// Whether the predictors are asked and told.
+    #[inline]
     pub(crate) fn predictors_on(&self) -> bool {
         self.predictors_on.load(Ordering::Relaxed)
     }
 
     /// Switches the predictors and the times of uses off, or on again where the policy steers writes: for benches.
+    #[inline]
     pub fn let_rest(&self, rest: bool) {
         let off = self.policy.steers_writes() && rest;
         self.predictors_on.store(self.policy.steers_writes() && !rest, Ordering::Relaxed);
@@ -93,51 +98,61 @@ impl Steering {
     }
 
     /// The tick to note for a block that is used now; `None` while times of uses are not noted.
+    #[inline]
     pub fn stamp(&self) -> Option<u32> {
         self.record_use_times.load(Ordering::Relaxed).then(|| self.tick())
     }
 
     /// Monotonic time of the mount.
+    #[inline]
     pub fn mounted_ns(&self) -> u64 {
         self.mounted_ns
     }
 
     /// The present tick.
+    #[inline]
     pub fn tick(&self) -> u32 {
         self.tick.load(Ordering::Relaxed)
     }
 
     /// Sets the present tick.
+    #[inline]
     pub fn set_tick(&self, tick: u32) {
         self.tick.store(tick, Ordering::Relaxed);
     }
 
     /// What the predictors remember of files.
+    #[inline]
     pub fn file_histories(&self) -> &Files {
         &self.file_histories
     }
 
     /// How files of directories and of families of names ended.
+    #[inline]
     pub fn directory_history(&self) -> &Relatives {
         &self.directory_history
     }
 
     /// Write entries by regions of files.
+    #[inline]
     pub(crate) fn write_history(&self) -> &WriteEntries {
         &self.write_history
     }
 
     /// Bytes read and written, by tier.
+    #[inline]
     pub fn data_flows(&self) -> &Flows {
         &self.data_flows
     }
 
     /// Predictions beside outcomes.
+    #[inline]
     pub fn score(&self) -> &Tally {
         &self.score
     }
 
     /// What file histories need to learn from an event at `tick`.
+    #[inline]
     pub(crate) fn lessons(&self, tick: u32) -> Lessons<'_> {
         Lessons { parameters: &self.parameters, tally: &self.score, relatives: &self.directory_history, tick }
     }

@@ -29,6 +29,7 @@ impl WriteEntries {
         WriteEntries { words: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
+    #[inline]
     fn word(&self, ino: Ino, generation: u32, region: u64) -> (&AtomicU64, u64) {
         let file = (ino.0 << 32 | u64::from(generation)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         // Neighbouring regions lie side by side: a long run is a few cache lines.
@@ -45,6 +46,7 @@ impl WriteEntries {
     }
 
     /// What a write to `range` of a file of `size` bytes finds, whose last run was `run` and ended before a block.
+    #[inline]
     pub fn before(
         &self,
         (ino, generation, size): (Ino, u32, u64),
@@ -57,6 +59,7 @@ impl WriteEntries {
     }
 
     /// A short write to `range` ends the entries there.
+    #[inline]
     pub fn forget(&self, ino: Ino, generation: u32, range: BlockRange) {
         let end = (range.end.0 + (1 << REGION_SHIFT) - 1) >> REGION_SHIFT;
         for region in range.first.0 >> REGION_SHIFT..end {
@@ -68,6 +71,7 @@ impl WriteEntries {
     }
 
     /// Notes what a write to `range` leaves.
+    #[inline]
     pub fn put(&self, ino: Ino, generation: u32, range: BlockRange, entry: Entry) {
         let blocks = (entry.bytes / BLOCK_SIZE).clamp(1, 0xff_ffff);
         let value = u64::from(entry.counter) << 24 | blocks;
