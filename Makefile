@@ -1,5 +1,5 @@
 # See README.md. Everything is done by scripts/ so that it can be read and run by itself.
-.PHONY: build install uninstall up down clean-pool test bench
+.PHONY: build install uninstall up down clean-pool test lab bench
 
 build:            ## target/release/terrace
 	scripts/build.sh
@@ -22,5 +22,8 @@ clean-pool:       ## unmount and delete the pool of `make up`
 test:             ## every check of the project
 	scripts/test.sh
 
-bench: build      ## the tables of docs/benchmarks.md
+lab:              ## target/release/terrace-lab too: `terrace bench smoke` and `terrace bench paper` start it
+	scripts/build.sh lab
+
+bench: lab        ## the tables of docs/benchmarks.md
 	scripts/bench.sh

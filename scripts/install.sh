@@ -13,13 +13,16 @@ zsh_dir=$base/share/zsh/site-functions
 fish_dir=$base/share/fish/vendor_completions.d
 
 if [ "${1:-}" = remove ]; then
-    rm -f "$base/bin/terrace" "$names"/{mkfs,mount,mount.fuse,fsck}.terrace "$man"/{terrace,terrace-*,mkfs.terrace,mount.terrace,fsck.terrace}.8
+    rm -f "$base/bin"/{terrace,terrace-lab} "$names"/{mkfs,mount,mount.fuse,fsck}.terrace "$man"/{terrace,terrace-*,mkfs.terrace,mount.terrace,fsck.terrace}.8
     rm -f "$bash_dir/terrace" "$zsh_dir/_terrace" "$fish_dir/terrace.fish"
     exit
 fi
 [ -x "$terrace" ] || die "$terrace is not there; run 'make build' first"
 mkdir -p "$base/bin" "$names" "$man" "$bash_dir" "$zsh_dir" "$fish_dir"
 install -m 755 "$terrace" "$base/bin/terrace"
+# The laboratory is no part of the product: it comes along where it was built.
+laboratory=$(dirname "$terrace")/terrace-lab
+[ ! -x "$laboratory" ] || install -m 755 "$laboratory" "$base/bin/terrace-lab"
 for name in mkfs mount mount.fuse fsck; do
     target=$prefix/bin/terrace
     [ "$names" = "$base/sbin" ] && target=../bin/terrace

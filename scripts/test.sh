@@ -118,7 +118,7 @@ if [ $# = 0 ]; then
     cargo_test "cargo test of the models" -p terrace-models --features shuttle "${targets[@]}"
 fi
 
-scripts/build.sh || {
+scripts/build.sh lab || {
     report 1 "cargo build"
     finish
 }

@@ -1,17 +1,17 @@
 //! Which core a process runs on.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 
 /// Cores that this process may use.
-pub(crate) fn all() -> Outcome<CpuSet> {
+pub fn all() -> Outcome<CpuSet> {
     Ok(sched_getaffinity(None)?)
 }
 
 /// Only the last of these cores: the first serves more interrupts.
-pub(crate) fn last(cores: &CpuSet) -> CpuSet {
+pub fn last(cores: &CpuSet) -> CpuSet {
     let mut one = CpuSet::new();
     if let Some(core) = (0..CpuSet::MAX_CPU).rev().find(|core| cores.is_set(*core)) {
         one.set(core);
@@ -20,7 +20,7 @@ pub(crate) fn last(cores: &CpuSet) -> CpuSet {
 }
 
 /// All but the last of these cores; `None` when there is no other.
-pub(crate) fn without_last(cores: &CpuSet) -> Option<CpuSet> {
+pub fn without_last(cores: &CpuSet) -> Option<CpuSet> {
     let mut others = *cores;
     if let Some(core) = (0..CpuSet::MAX_CPU).rev().find(|core| cores.is_set(*core)) {
         others.unset(core);
@@ -29,7 +29,7 @@ pub(crate) fn without_last(cores: &CpuSet) -> Option<CpuSet> {
 }
 
 /// Pins all threads of a process.
-pub(crate) fn pin_process(pid: u32, cores: &CpuSet) -> Outcome<()> {
+pub fn pin_process(pid: u32, cores: &CpuSet) -> Outcome<()> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let number: i32 = task?.file_name().to_string_lossy().parse()?;
         // A thread may have ended since it was listed.
@@ -39,6 +39,6 @@ pub(crate) fn pin_process(pid: u32, cores: &CpuSet) -> Outcome<()> {
 }
 
 /// Pins the calling thread.
-pub(crate) fn pin_self(cores: &CpuSet) -> Outcome<()> {
+pub fn pin_self(cores: &CpuSet) -> Outcome<()> {
     Ok(sched_setaffinity(None, cores)?)
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// What a reader needs to judge the figures.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Machine {
+pub struct Machine {
     cpu: String,
     cores: usize,
     kernel: String,
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
     load: String,
 }
 
-pub(crate) fn describe() -> Machine {
+pub fn describe() -> Machine {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         let line = cpu.lines().find(|line| line.starts_with(name));
@@ -50,17 +50,17 @@ fn meminfo(name: &str) -> u64 {
 }
 
 /// A field in KiB of /proc/meminfo or /proc/PID/status, in bytes.
-pub(crate) fn status_kib(text: &str, name: &str) -> u64 {
+pub fn status_kib(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
 /// Memory that can be had without swapping.
-pub(crate) fn memory_available() -> u64 {
+pub fn memory_available() -> u64 {
     meminfo("MemAvailable")
 }
 
 /// Free bytes of the file system of a directory.
-pub(crate) fn disk_available(directory: &Path) -> u64 {
+pub fn disk_available(directory: &Path) -> u64 {
     rustix::fs::statvfs(directory).map_or(0, |found| found.f_bavail * found.f_frsize)
 }

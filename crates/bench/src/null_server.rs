@@ -1,12 +1,19 @@
 //! Serves the null file system until it is unmounted (a process of its own, as the daemon is).
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use std::path::Path;
 use terrace_fuse::{NullServer, SessionOptions, start};
 
-pub(crate) fn serve(directory: &Path) -> Outcome<()> {
+/// Size of the file that the null server has.
+pub const FILE_BYTES: u64 = 4 << 20;
+
+/// Serves the null file system in a directory until it is unmounted.
+///
+/// # Errors
+/// When it cannot be mounted.
+pub fn serve(directory: &Path) -> Outcome<()> {
     terrace_fuse::become_io_flusher();
-    let server = NullServer { size_bytes: crate::io_loop::FILE_BYTES };
+    let server = NullServer { size_bytes: FILE_BYTES };
     let options = SessionOptions::new("null", directory);
     let running = start(server, &options, |_| {})?;
     Ok(running.join()?)

@@ -1,7 +1,6 @@
 //! Child processes: programs that end by themselves, and servers that are killed by their id.
 
-use crate::Outcome;
-use crate::args::Args;
+use crate::failure::Outcome;
 use crate::scratch::Scratch;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +12,7 @@ use std::time::Duration;
 const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// Runs a program to its end; its complaint when it fails.
-pub(crate) fn run<I, S>(program: impl AsRef<OsStr>, args: I) -> Outcome<String>
+pub fn run<I, S>(program: impl AsRef<OsStr>, args: I) -> Outcome<String>
 where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
@@ -32,7 +31,7 @@ where
 }
 
 /// A server in its own process that mounts something; killed and unmounted when dropped.
-pub(crate) struct Server {
+pub struct Server {
     child: Child,
     pub mount: PathBuf,
 }
@@ -95,76 +94,28 @@ impl Drop for Server {
     }
 }
 
+/// The program `terrace`: this one, or the one beside the laboratory.
+///
+/// # Errors
+/// When the kernel does not name this program.
+pub fn terrace_program() -> Outcome<PathBuf> {
+    let own = std::env::current_exe()?;
+    Ok(if own.file_name().is_some_and(|name| name == "terrace-lab") {
+        own.with_file_name("terrace")
+    } else {
+        own
+    })
+}
+
 /// What this program was called with before the command of the bench: `bench`, or nothing.
-pub(crate) fn own_words() -> Vec<OsString> {
+pub fn own_words() -> Vec<OsString> {
     let command = |arg: &OsString| arg == "smoke" || arg == "paper" || arg == "run";
     std::env::args_os().skip(1).take_while(|arg| !command(arg)).collect()
 }
 
 /// The null server: this program again.
-pub(crate) fn null_server(scratch: &Scratch, mount: &Path) -> Outcome<Server> {
+pub fn null_server(scratch: &Scratch, mount: &Path) -> Outcome<Server> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(own_words()).args(["smoke", "--null-server"]).arg(mount);
+    command.args(own_words()).args(["run", "--null-server"]).arg(mount);
     Server::start(scratch, command, mount)
-}
-
-/// A pool made by `terrace mkfs`: its PM file and tier file. Deleted when dropped.
-pub(crate) struct Pool {
-    pub pm: PathBuf,
-    pub tier: PathBuf,
-    terrace: PathBuf,
-}
-
-impl Pool {
-    /// Names the files of a pool; makes nothing.
-    pub fn name(args: &Args, scratch: &Scratch, name: &str) -> Pool {
-        Pool {
-            pm: scratch.memory.join(name),
-            tier: scratch.disk.join(format!("{name}.tier")),
-            terrace: args.terrace.clone(),
-        }
-    }
-
-    /// `terrace mkfs`; sizes in bytes.
-    pub fn make(args: &Args, scratch: &Scratch, name: &str, pm: u64, tier: u64) -> Outcome<Pool> {
-        let pool = Pool::name(args, scratch, name);
-        let tier = format!("{},size={tier}", pool.tier.display());
-        let size = pm.to_string();
-        let (path, command) = (pool.pm.as_os_str(), OsStr::new("mkfs"));
-        let rest = [
-            OsStr::new("--pm"),
-            path,
-            OsStr::new("--pm-size"),
-            size.as_ref(),
-            OsStr::new("--tier"),
-            tier.as_ref(),
-        ];
-        run(&pool.terrace, std::iter::once(command).chain(rest))?;
-        Ok(pool)
-    }
-
-    /// Mounts with the daemon as child of this process. Its cache has a fixed size: figures are not to depend on the memory of
-    /// the machine.
-    pub fn mount(&self, scratch: &Scratch, mount: &Path) -> Outcome<Server> {
-        self.mount_with(scratch, mount, "cache=64M")
-    }
-
-    /// As [`Self::mount`] with options as for `-o`.
-    pub fn mount_with(&self, scratch: &Scratch, mount: &Path, options: &str) -> Outcome<Server> {
-        let mut command = Command::new(&self.terrace);
-        command.arg("mount").arg("--foreground").args(["-o", options]).arg(&self.pm).arg(mount);
-        Server::start(scratch, command, mount)
-    }
-
-    /// Runs a command of `terrace`.
-    pub fn terrace<S: AsRef<OsStr>>(&self, args: &[S]) -> Outcome<String> {
-        run(&self.terrace, args)
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.pm);
-        let _ = std::fs::remove_file(&self.tier);
-    }
 }

@@ -1,7 +1,7 @@
 //! Where a run keeps its files: a directory on the disk, a directory on /dev/shm, a private mount namespace.
 //! Both directories are removed at the end; mounts that a row left behind go with the namespace.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use crate::machine::{disk_available, memory_available};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 #[allow(deprecated)] // the safe form; no file descriptor table is unshared
@@ -16,7 +16,7 @@ const MEMORY_KEPT: u64 = 6 << 30;
 /// Disk space that every row leaves to others.
 const DISK_KEPT: u64 = 8 << 30;
 
-pub(crate) struct Scratch {
+pub struct Scratch {
     /// On the disk.
     pub disk: PathBuf,
     /// On /dev/shm.

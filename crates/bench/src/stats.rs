@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The value that `share` (0 to 1) of the samples are not above; NaN of none.
-pub(crate) fn quantile(samples: &[f64], share: f64) -> f64 {
+pub fn quantile(samples: &[f64], share: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let last = sorted.len().saturating_sub(1);
@@ -19,13 +19,13 @@ pub(crate) fn quantile(samples: &[f64], share: f64) -> f64 {
 }
 
 /// The middle one, or the mean of the two in the middle.
-pub(crate) fn median(samples: &[f64]) -> f64 {
+pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }
 
 /// A ratio of paired samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Ratio {
+pub struct Ratio {
     /// Geometric mean of the rounds' ratios.
     pub mean: f64,
     /// Ends of the 95 % interval; both absent with fewer than two rounds.
@@ -93,7 +93,7 @@ impl Ratio {
 
 /// How much larger paired samples are: the median of the differences.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Difference {
+pub struct Difference {
     pub median: f64,
     /// Ends of the 95 % interval of the median, by order statistics: a pair that was disturbed moves nothing.
     pub low: f64,

@@ -28,7 +28,7 @@ const MAX_END: u64 = 16 << 40;
 
 /// What was done. The numbers are the format's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Create = 1,
     Open = 2,
     Close = 3,
@@ -55,7 +55,7 @@ impl Kind {
 
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Event {
+pub struct Event {
     /// Since the recording began.
     pub time_ns: u64,
     pub ino: u32,
@@ -114,7 +114,7 @@ impl Event {
 }
 
 /// Takes down what is done.
-pub(crate) struct Recorder {
+pub struct Recorder {
     clock: Arc<dyn Clock>,
     begin_ns: u64,
     out: Mutex<Out>,
@@ -176,7 +176,7 @@ impl Recorder {
 ///
 /// # Errors
 /// `InvalidData` with the number of the record that cannot be; the file's.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<Event>> {
+pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(at)?);
     let mut header = [0; 16];
@@ -222,7 +222,7 @@ fn invalid(path: &Path, what: &str) -> io::Error {
 ///
 /// # Errors
 /// The target's.
-pub(crate) fn replay(events: &[Event], target: &dyn FileTarget) -> io::Result<u64> {
+pub fn replay(events: &[Event], target: &dyn FileTarget) -> io::Result<u64> {
     target.make_directory("trace")?;
     let mut open: HashMap<u32, Box<dyn OpenedFile>> = HashMap::new();
     let mut buffer = Vec::new();

@@ -4,8 +4,8 @@
 use super::Site;
 use super::dirty;
 use super::teardown::{Held, Resource};
-use crate::Outcome;
 use crate::affinity;
+use crate::failure::Outcome;
 use crate::process::{Server, run};
 use crate::scratch::Scratch;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -15,7 +15,7 @@ use std::process::Command;
 
 /// What the file that serves as device behaves like.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
     /// The disk of this machine, not emulated.
     Host,
     /// A class of `terrace bench device`.
@@ -38,7 +38,7 @@ impl Class {
 }
 
 /// A file that serves as device; deleted when dropped.
-pub(crate) struct Device {
+pub struct Device {
     pub path: PathBuf,
     // In this order: the server before its backing file.
     _server: Option<Served>,
@@ -46,7 +46,7 @@ pub(crate) struct Device {
 }
 
 /// A server in a process of its own with what it has mounted; killed and unmounted when dropped.
-pub(crate) struct Served {
+pub struct Served {
     server: Option<Server>,
     held: Vec<Held>,
 }

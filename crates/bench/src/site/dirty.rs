@@ -6,7 +6,7 @@
 //! serves an emulated device, and everything else on the machine, is not slowed. The limit is lifted when the loop device
 //! is given back; a run that was killed leaves it to the next one, which sets its own.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ const ALL: &str = "/sys/class/bdi";
 ///
 /// # Errors
 /// Why they cannot.
-pub(super) fn share_of(limit_bytes: u64) -> Result<u64, String> {
+pub fn share_of(limit_bytes: u64) -> Result<u64, String> {
     let all = fs::read_dir(ALL).into_iter().flatten().flatten();
     let known = |bdi: &fs::DirEntry| bdi.path().join("max_bytes").exists();
     match all.take(1).any(|bdi| known(&bdi)) {
@@ -28,7 +28,7 @@ pub(super) fn share_of(limit_bytes: u64) -> Result<u64, String> {
 }
 
 /// What the kernel knows of a loop device's pages.
-pub(super) fn of_loop(device: &str) -> PathBuf {
+pub fn of_loop(device: &str) -> PathBuf {
     Path::new("/sys/block").join(device.trim_start_matches("/dev/")).join("bdi")
 }
 
@@ -36,7 +36,7 @@ pub(super) fn of_loop(device: &str) -> PathBuf {
 ///
 /// # Errors
 /// When none lies on the device.
-pub(super) fn of_btrfs(device: &str) -> Outcome<PathBuf> {
+pub fn of_btrfs(device: &str) -> Outcome<PathBuf> {
     let name = device.trim_start_matches("/dev/");
     let all = fs::read_dir("/sys/fs/btrfs")?.flatten().map(|entry| entry.path());
     let found = all.filter(|path| path.join("devices").join(name).exists()).map(|path| path.join("bdi"));
@@ -47,7 +47,7 @@ pub(super) fn of_btrfs(device: &str) -> Outcome<PathBuf> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(super) fn limit(bdi: &Path, bytes: u64) -> Outcome<()> {
+pub fn limit(bdi: &Path, bytes: u64) -> Outcome<()> {
     for (name, value) in [("max_bytes", bytes), ("strict_limit", 1)] {
         let path = bdi.join(name);
         fs::write(&path, value.to_string()).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -56,7 +56,7 @@ pub(super) fn limit(bdi: &Path, bytes: u64) -> Outcome<()> {
 }
 
 /// As it is before anybody limits it. Best effort.
-pub(super) fn lift(bdi: &Path) {
+pub fn lift(bdi: &Path) {
     for (name, value) in [("strict_limit", "0"), ("max_ratio", "100")] {
         let _ = fs::write(bdi.join(name), value);
     }

@@ -2,7 +2,7 @@
 //! (16 of 32 GB in [TPFS], 10 of 32 in [Ziggurat]). Version 1 or 2, whichever has the memory controller.
 
 use super::teardown::{Held, Resource, Teardown};
-use crate::Outcome;
+use crate::failure::Outcome;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const LEAST_BYTES: u64 = 64 << 20;
 
 /// A memory cgroup; removed when dropped.
-pub(crate) struct MemoryGroup {
+pub struct MemoryGroup {
     path: PathBuf,
     pub version: u8,
     pub limit_bytes: u64,

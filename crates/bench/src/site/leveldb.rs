@@ -3,7 +3,7 @@
 //! (about a microsecond) is the same on every file system. An implementation in Rust would not do: what it
 //! writes and syncs is not what LevelDB does.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,7 @@ print(done / spent)
 ///
 /// # Errors
 /// With the package that is missing.
-pub(crate) fn available() -> Outcome<()> {
+pub fn available() -> Outcome<()> {
     match Path::new(PYTHON).exists() && Path::new(BINDING).exists() {
         true => Ok(()),
         false => Err("LevelDB's Python binding is not installed (Debian: python3-plyvel)".into()),
@@ -56,12 +56,7 @@ pub(crate) fn available() -> Outcome<()> {
 }
 
 /// What measures one thread, and prints its operations per second.
-pub(crate) fn command(
-    directory: &Path,
-    benchmark: &str,
-    keys: u64,
-    seconds: f64,
-) -> (PathBuf, Vec<OsString>) {
+pub fn command(directory: &Path, benchmark: &str, keys: u64, seconds: f64) -> (PathBuf, Vec<OsString>) {
     let database = directory.join("leveldb");
     let mut args: Vec<OsString> = vec!["-c".into(), SCRIPT.into(), database.into(), benchmark.into()];
     args.extend([keys.to_string().into(), seconds.to_string().into()]);

@@ -5,18 +5,18 @@
 //! holder is dropped, when the row fails, and on SIGINT, SIGTERM and SIGHUP. After SIGKILL the mount namespace
 //! goes with its processes and loop devices clear themselves; files are removed by the next run (`sweep`).
 
-pub(crate) mod device;
-mod dirty;
-pub(crate) mod group;
-mod leveldb;
-pub(crate) mod peer;
-mod postgres;
-pub(crate) mod programs;
-pub(crate) mod run;
-pub(crate) mod teardown;
+pub mod device;
+pub mod dirty;
+pub mod group;
+pub mod leveldb;
+pub mod peer;
+pub mod postgres;
+pub mod programs;
+pub mod run;
+pub mod teardown;
 
-use crate::Outcome;
-use crate::paper::options::Options;
+use crate::comparison::options::Options;
+use crate::failure::Outcome;
 use crate::scratch::Scratch;
 use device::Class;
 use group::MemoryGroup;
@@ -29,7 +29,7 @@ use teardown::{Held, Resource, Teardown};
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A place to measure at.
-pub(crate) struct Site {
+pub struct Site {
     pub teardown: Arc<Teardown>,
     pub terrace: PathBuf,
     pub class: Class,
@@ -97,7 +97,7 @@ impl Site {
 }
 
 /// Why nothing limits the page cache of a run that is not about it.
-pub(crate) const UNLIMITED: &str = "this row does not ask for it";
+pub const UNLIMITED: &str = "this row does not ask for it";
 
 /// Names of scratch directories: this, then the process id.
 const RUN: &str = "paper";

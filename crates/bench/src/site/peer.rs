@@ -19,7 +19,7 @@ use super::Site;
 use super::device::{Device, Served};
 use super::dirty;
 use super::teardown::{Held, Resource};
-use crate::Outcome;
+use crate::failure::Outcome;
 use crate::process::{own_words, run};
 use crate::trace::Recorder;
 use crate::workload::local::LocalTarget;
@@ -36,7 +36,7 @@ use terrace_media::pm::{EmulatedPm, PmSpeed, RamPm};
 /// A kind of file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Peer {
+pub enum Peer {
     Terrace,
     Local,
     Ext4,
@@ -80,7 +80,7 @@ impl Peer {
 
 /// What a mount of Terrace is told beyond its defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Tuning {
+pub struct Tuning {
     pub policy: Option<&'static str>,
     pub cache_bytes: Option<u64>,
     pub group_bytes: Option<u64>,
@@ -135,21 +135,21 @@ impl Tuning {
 
 /// The two models of PM that docs/evaluation.md asks for where its speed matters, by name: [HiNFS] has 200 ns for each
 /// flushed line and 1 GB/s; PM of [TPFS table 1] 0.1 µs for each contiguous run, 15 GB/s, and 0.3 µs for each that is read.
-pub(crate) const PM_MODELS: [(&str, &str); 2] =
+pub const PM_MODELS: [(&str, &str); 2] =
     [("line", "line:200:1000000000"), ("run", "run:100:15000000000:300")];
 
 /// The speed that a name or the speed itself stands for.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn pm_speed(text: &str) -> Result<String, String> {
+pub fn pm_speed(text: &str) -> Result<String, String> {
     let named = PM_MODELS.iter().find(|(name, _)| *name == text).map_or(text, |(_, speed)| speed);
     PmSpeed::parse(named).map(|_| named.to_string())
 }
 
 /// One file system of a row.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Subject {
+pub struct Subject {
     /// Unique in the row.
     pub label: String,
     pub peer: Peer,
@@ -171,7 +171,7 @@ impl Subject {
 }
 
 /// A subject that is set up; dropping takes it down.
-pub(crate) struct Mounted {
+pub struct Mounted {
     /// Of the pool when it is Terrace through FUSE.
     pub status_of: Option<PathBuf>,
     pub place: Place,
@@ -182,7 +182,7 @@ pub(crate) struct Mounted {
 }
 
 /// Where a subject's files are.
-pub(crate) enum Place {
+pub enum Place {
     Directory(PathBuf),
     /// A device without a file system.
     Raw(Arc<RawTarget>),
@@ -235,7 +235,7 @@ impl Site {
             }
             Peer::Null => {
                 let mut command = self.child(&std::env::current_exe()?);
-                command.args(own_words()).args(["smoke", "--null-server"]).arg(&root);
+                command.args(own_words()).args(["run", "--null-server"]).arg(&root);
                 mounted.served = Some(self.serve(command, &root)?);
             }
             Peer::Mergerfs => self.mergerfs(&mut mounted, subject, &root)?,

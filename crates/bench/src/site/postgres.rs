@@ -5,7 +5,7 @@
 //! that a shell starts in the background does unless it sets it, and never end.
 
 use super::Site;
-use crate::Outcome;
+use crate::failure::Outcome;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::chown;
@@ -72,7 +72,7 @@ fn user() -> Outcome<(u32, u32)> {
 ///
 /// # Errors
 /// With what is missing.
-pub(crate) fn available() -> Outcome<()> {
+pub fn available() -> Outcome<()> {
     programs()?;
     user().map(|_| ())
 }
@@ -81,7 +81,7 @@ pub(crate) fn available() -> Outcome<()> {
 ///
 /// # Errors
 /// What a program says; when its output is not understood.
-pub(crate) fn run(site: &Site, directory: &Path, scale: u64, seconds: u64) -> Outcome<f64> {
+pub fn run(site: &Site, directory: &Path, scale: u64, seconds: u64) -> Outcome<f64> {
     let (uid, gid) = user()?;
     let (data, socket) = (directory.join("postgres"), site.scratch.disk.join("postgres"));
     for path in [&data, &socket] {

@@ -2,7 +2,7 @@
 
 use super::run::Running;
 use super::{Site, leveldb, postgres};
-use crate::Outcome;
+use crate::failure::Outcome;
 use crate::workload::numbers::Picks;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A run of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) enum Program {
+pub enum Program {
     /// RocksDB's db_bench: one of its benchmarks, synchronous, values of 1,000 bytes, uncompressed. The sizes of log
     /// and memtable are in the published proportion to the data (128 MB : 32 GB).
     RocksDb { benchmark: &'static str, keys: u64, threads: u64, seconds: u64 },
@@ -112,7 +112,7 @@ enum Unit {
 type Ready = (PathBuf, Vec<OsString>, Unit);
 
 /// A program that was begun.
-pub(crate) struct Begun {
+pub struct Begun {
     running: Running,
     unit: Unit,
 }
@@ -223,7 +223,7 @@ fn git_clone(site: &Site, directory: &Path, files: u64) -> Outcome<Ready> {
         let mut picks = Picks::new(11);
         for number in 0..files {
             let lines: Vec<String> =
-                (0..picks.below(400)).map(|_| format!("{:016x}\n", picks.next())).collect();
+                (0..picks.below(400)).map(|_| format!("{:016x}\n", picks.draw())).collect();
             let leaf = number / PER_DIRECTORY;
             let place = source.join(format!("part{}/{leaf}", leaf % 8));
             fs::create_dir_all(&place)?;

@@ -3,8 +3,8 @@
 use super::Site;
 use super::peer::{Mounted, Place};
 use super::teardown::{Held, Resource};
-use crate::Outcome;
-use crate::say;
+use crate::failure::Outcome;
+use crate::failure::say;
 use crate::workload::directory::Directory;
 use crate::workload::load::{Load, Measure};
 use crate::workload::target::FileTarget;
@@ -21,7 +21,7 @@ use terrace_runtime::{Clock, SystemClock};
 
 /// What a child is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Act {
+pub enum Act {
     /// Makes the files.
     Populate,
     /// Makes all durable and drops caches.
@@ -54,7 +54,7 @@ fn perform(
 }
 
 /// The child: does the job in a directory and prints what it measured.
-pub(crate) fn child(directory: &Path, job: &str) -> Outcome<()> {
+pub fn child(directory: &Path, job: &str) -> Outcome<()> {
     let job: Job = serde_json::from_str(job)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let target: Arc<dyn FileTarget> = Arc::new(Directory::new(directory));
@@ -91,7 +91,7 @@ impl Site {
     pub fn begin_load(&self, root: &Path, load: &Load, act: Act) -> Outcome<Running> {
         let job = serde_json::to_string(&Job { act, load: load.clone() })?;
         let mut args: Vec<OsString> = crate::process::own_words();
-        args.extend(["paper".into(), "--load".into(), root.into(), job.into()]);
+        args.extend(["run".into(), "--load".into(), root.into(), job.into()]);
         let patience = PATIENCE + Duration::from_nanos(load.limit_ns);
         self.begin(&std::env::current_exe()?, &args, patience)
     }
@@ -226,7 +226,7 @@ impl Site {
 
 /// Sums since a mount of Terrace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(crate) struct Passed {
+pub struct Passed {
     pub seconds: f64,
     pub pm_read_bytes: u64,
     pub dram_read_bytes: u64,
@@ -271,7 +271,7 @@ impl Passed {
 }
 
 /// A program that was begun. Dropped before its end, it is killed.
-pub(crate) struct Running {
+pub struct Running {
     child: Child,
     held: Option<Held>,
     name: String,

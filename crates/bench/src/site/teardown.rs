@@ -4,7 +4,7 @@
 //! out of the table under the lock: its holder, or the signal's thread. Nothing is released under the lock.
 
 use super::dirty;
-use crate::Outcome;
+use crate::failure::Outcome;
 use crate::process::run;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,7 +22,7 @@ const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Something outside this process's memory.
-pub(crate) enum Resource {
+pub enum Resource {
     /// A server that is a child of this process; killed.
     Process(u32),
     /// A mount point.
@@ -85,7 +85,7 @@ struct Table {
 
 /// All resources of this process.
 #[derive(Default)]
-pub(crate) struct Teardown(Mutex<Table>);
+pub struct Teardown(Mutex<Table>);
 
 impl Teardown {
     /// With a thread that takes everything down on a signal and ends the process.
@@ -136,7 +136,7 @@ impl Teardown {
 }
 
 /// A resource in use; dropping releases it.
-pub(crate) struct Held {
+pub struct Held {
     teardown: Arc<Teardown>,
     number: u64,
 }

@@ -8,7 +8,7 @@ use std::io;
 
 /// A line of [AC-BPFS table 1].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum NameOperation {
+pub enum NameOperation {
     ChangeMode,
     Create,
     Link,
@@ -60,7 +60,7 @@ const ENTRIES: u64 = 100;
 const LARGE_BYTES: u64 = 16 << 20;
 
 /// Prepares one operation, times it alone, and clears up, again and again.
-pub(crate) fn names(
+pub fn names(
     operation: NameOperation,
     target: &dyn FileTarget,
     worker: Worker,
@@ -152,12 +152,7 @@ fn act(operation: NameOperation, target: &dyn FileTarget, a: &str, b: &str) -> i
 const APPENDED_BYTES: u64 = 256 << 20;
 
 /// Appends of `bytes` to a file, each followed by fsync.
-pub(crate) fn append(
-    bytes: u64,
-    target: &dyn FileTarget,
-    worker: Worker,
-    tally: &mut Tally,
-) -> io::Result<()> {
+pub fn append(bytes: u64, target: &dyn FileTarget, worker: Worker, tally: &mut Tally) -> io::Result<()> {
     let mut file = target.open(&format!("append/{}", worker.index), true)?;
     file.set_size(0)?;
     let content = vec![0x44; bytes as usize];
@@ -184,7 +179,7 @@ pub(crate) fn append(
 const REQUESTS: u64 = 10;
 
 /// Makes the files, durably, in the order in which [`hotness`] takes them as cold.
-pub(crate) fn populate_hotness(target: &dyn FileTarget, files: u64, bytes: u64) -> io::Result<()> {
+pub fn populate_hotness(target: &dyn FileTarget, files: u64, bytes: u64) -> io::Result<()> {
     target.make_directory("hotness")?;
     let content = vec![0x21; bytes as usize];
     for number in 0..files {
@@ -199,7 +194,7 @@ pub(crate) fn populate_hotness(target: &dyn FileTarget, files: u64, bytes: u64) 
 
 /// A turn is ten requests of a whole file each: `hot` of them to the same ten files all the time, the others to
 /// the file longest not read. With many more files than fit, those are cold under any LRU.
-pub(crate) fn hotness(
+pub fn hotness(
     files: u64,
     bytes: u64,
     hot: u64,

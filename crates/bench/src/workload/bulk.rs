@@ -10,7 +10,7 @@ const PIECE: usize = 1 << 20;
 const FILES: u64 = 4;
 
 /// A turn is one file.
-pub(crate) fn run(
+pub fn run(
     file_bytes: u64,
     target: &dyn FileTarget,
     worker: Worker,

@@ -11,11 +11,11 @@ use std::io;
 use terrace_runtime::clock::sleep_exactly;
 
 /// "Open-loop 4 KiB fsynced writes".
-pub(crate) const WRITE: usize = 4096;
+pub const WRITE: usize = 4096;
 
 /// When a write is due.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Arrivals {
+pub enum Arrivals {
     /// At once after the one before: the capacity.
     Closed,
     /// At this many percent of the capacity that the same round measured; to be replaced by `PerSecond`.
@@ -25,12 +25,12 @@ pub(crate) enum Arrivals {
 }
 
 /// Makes what the burst needs: a directory.
-pub(crate) fn populate(target: &dyn FileTarget) -> io::Result<()> {
+pub fn populate(target: &dyn FileTarget) -> io::Result<()> {
     target.make_directory("burst")
 }
 
 /// Writes `bytes` in all, or until the tally says to end. A write that finds no space is counted as failed.
-pub(crate) fn run(
+pub fn run(
     bytes: u64,
     arrivals: Arrivals,
     target: &dyn FileTarget,

@@ -12,7 +12,7 @@ const FILE_BYTES: u64 = 64 << 20;
 /// Requests of scans and of whole files.
 const PIECE: usize = 1 << 20;
 /// Small writes of a run. Each is to a place that no run before has touched.
-pub(crate) const TURNS: u64 = 100;
+pub const TURNS: u64 = 100;
 /// Runs for which there are places.
 const RUNS: u64 = 12;
 /// "512-byte synchronous append and overwrite".
@@ -32,7 +32,7 @@ fn fill(target: &dyn FileTarget, path: &str, bytes: u64) -> io::Result<()> {
 }
 
 /// The cold data of [`commits`].
-pub(crate) fn populate_scan(target: &dyn FileTarget, cold_bytes: u64) -> io::Result<()> {
+pub fn populate_scan(target: &dyn FileTarget, cold_bytes: u64) -> io::Result<()> {
     target.make_directory("commits")?;
     target.make_directory("scan")?;
     for file in 0..cold_bytes.div_ceil(FILE_BYTES) {
@@ -43,7 +43,7 @@ pub(crate) fn populate_scan(target: &dyn FileTarget, cold_bytes: u64) -> io::Res
 
 /// Appends of 4 KiB with fsync, a log for each thread. With `scan` the last thread reads the cold data from end to end,
 /// again and again, instead; only its bytes are counted.
-pub(crate) fn commits(
+pub fn commits(
     cold_bytes: u64,
     scan: bool,
     target: &dyn FileTarget,
@@ -98,7 +98,7 @@ fn name(cold: bool) -> &'static str {
 }
 
 /// Files for [`small`]: one to overwrite, or as many to append to as there are turns.
-pub(crate) fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) -> io::Result<()> {
+pub fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) -> io::Result<()> {
     target.make_directory("small")?;
     let name = name(cold);
     if !append {
@@ -115,7 +115,7 @@ pub(crate) fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) 
 
 /// 512 bytes with O_DSYNC over a block, or after the end of a file, that was not touched since it was made. `run`
 /// numbers the runs.
-pub(crate) fn small(
+pub fn small(
     append: bool,
     cold: bool,
     run: u64,
@@ -147,14 +147,14 @@ pub(crate) fn small(
 }
 
 /// The file of [`whole`].
-pub(crate) fn populate_whole(target: &dyn FileTarget, bytes: u64) -> io::Result<()> {
+pub fn populate_whole(target: &dyn FileTarget, bytes: u64) -> io::Result<()> {
     target.make_directory("whole")?;
     fill(target, "whole/0", bytes)
 }
 
 /// Reads or writes a file once from its beginning to its end by 1 MiB; several threads take turns. What is written is
 /// durable at the end.
-pub(crate) fn whole(
+pub fn whole(
     bytes: u64,
     write: bool,
     target: &dyn FileTarget,

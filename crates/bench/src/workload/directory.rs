@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Files below a directory.
-pub(crate) struct Directory {
+pub struct Directory {
     root: PathBuf,
 }
 

@@ -18,7 +18,7 @@ use terrace_runtime::sync::Mutex;
 
 /// What is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// One of filebench's personalities over `files` files of `file_bytes` on average.
     Personality {
         which: Personality,
@@ -74,7 +74,7 @@ impl Kind {
 
 /// When everything on a subject has to go below PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Demoted {
+pub enum Demoted {
     Never,
     /// After the files were made.
     Once,
@@ -83,7 +83,7 @@ pub(crate) enum Demoted {
 
 /// How a write is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Sync {
+pub enum Sync {
     Never,
     /// O_DSYNC.
     Flag,
@@ -93,7 +93,7 @@ pub(crate) enum Sync {
 
 /// A load with its bounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Load {
+pub struct Load {
     pub kind: Kind,
     pub threads: u64,
     /// Each thread ends after this time at the latest (checked between operations).
@@ -106,7 +106,7 @@ pub(crate) struct Load {
 
 /// What a run did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Measure {
+pub struct Measure {
     /// As the load counts them: filebench's flow operations, fio's requests.
     pub operations: u64,
     pub bytes_read: u64,
@@ -143,7 +143,7 @@ impl Measure {
 }
 
 /// What one thread has done, and when it has to end.
-pub(crate) struct Tally {
+pub struct Tally {
     clock: Arc<dyn Clock>,
     deadline_ns: u64,
     turns_left: u64,
@@ -248,7 +248,7 @@ impl Tally {
 
 /// One thread of a load: its number and that of all.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Worker {
+pub struct Worker {
     pub index: u64,
     pub of: u64,
 }

@@ -17,7 +17,7 @@ const ROOT: Ino = Ino(1);
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
 /// Files of a mounted file system, with a recorder of what is done with them.
-pub(crate) struct LocalTarget {
+pub struct LocalTarget {
     fs: Arc<Fs>,
     /// Directories already looked up; each holds one lookup.
     directories: Mutex<HashMap<String, Ino>>,

@@ -4,14 +4,14 @@ use std::io;
 
 /// SplitMix64 [Steele, Lea, Flood, OOPSLA 2014].
 #[derive(Debug, Clone)]
-pub(crate) struct Picks(u64);
+pub struct Picks(u64);
 
 impl Picks {
     pub fn new(seed: u64) -> Picks {
         Picks(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
         value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,19 +21,19 @@ impl Picks {
 
     /// Below `limit`; 0 when that is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(limit)) >> 64) as u64
     }
 
     /// From 0 to before 1.
     fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
 /// Zipf's distribution over the blocks of a file, as fio draws it: rank r has a weight of r^-θ, and ranks are
 /// scattered over the file. θ = 0 is uniform. [TPFS table 3] gives the θ of the localities 90/10 to 50/50.
 #[derive(Debug)]
-pub(crate) struct Zipf {
+pub struct Zipf {
     /// Weight of the ranks up to each, from 0 to 1.
     cumulative: Vec<f64>,
     /// Prime to the number of blocks: rank · stride mod blocks scatters the ranks.

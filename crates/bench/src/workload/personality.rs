@@ -16,7 +16,7 @@ use std::io;
 
 /// Whose flow it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Personality {
+pub enum Personality {
     /// Delete, create whole, append, read whole, stat; reads to writes 1 : 2, requests of 16 KiB.
     Fileserver,
     /// Ten files read whole by 1 MiB, then 16 KiB appended to a log.
@@ -28,7 +28,7 @@ pub(crate) enum Personality {
 }
 
 impl Personality {
-    #[cfg(test)]
+    /// Every personality.
     pub const ALL: [Personality; 4] =
         [Personality::Fileserver, Personality::Webserver, Personality::Webproxy, Personality::Varmail];
 
@@ -49,7 +49,7 @@ impl Personality {
 
 /// Which file of its set a flow takes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) enum Order {
+pub enum Order {
     /// Any, all alike, whatever was taken before.
     #[default]
     Even,
@@ -59,7 +59,7 @@ pub(crate) enum Order {
 }
 
 /// The set of files of a run.
-pub(crate) struct Files {
+pub struct Files {
     /// Which names have a file when the run begins.
     pub exists: Vec<bool>,
     pub mean_bytes: u64,
@@ -98,7 +98,7 @@ fn first_size(file: u64, mean: u64) -> u64 {
 }
 
 /// Makes the files; those that are large enough are left alone.
-pub(crate) fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u64) -> io::Result<()> {
+pub fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u64) -> io::Result<()> {
     target.make_directory("logs")?;
     let piece = vec![0x33; which.read_bytes()];
     let mut made = None;
@@ -118,7 +118,7 @@ pub(crate) fn populate(which: Personality, target: &dyn FileTarget, count: u64, 
 }
 
 /// Which of the set's names have a file. Another personality's set may share directories: its numbers do not count.
-pub(crate) fn existing(which: Personality, target: &dyn FileTarget, count: u64) -> io::Result<Vec<bool>> {
+pub fn existing(which: Personality, target: &dyn FileTarget, count: u64) -> io::Result<Vec<bool>> {
     let mut exists = vec![false; count as usize];
     let each = which.per_directory().min(count.max(1));
     for first in (0..count).step_by(each as usize) {
@@ -206,7 +206,7 @@ struct Flow<'a> {
 }
 
 /// Runs a personality until the tally says to end.
-pub(crate) fn run(
+pub fn run(
     which: Personality,
     set: &Files,
     target: &dyn FileTarget,

@@ -24,7 +24,7 @@ fn write_by_pieces(file: &mut dyn OpenedFile, bytes: u64) -> io::Result<()> {
 /// SQLite with a rollback journal that is deleted at each commit: pages are read, their old content goes into the
 /// journal, fsync, the pages are written, fsync, and the journal is removed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sqlite {
+pub struct Sqlite {
     pub file_bytes: u64,
 }
 
@@ -69,7 +69,7 @@ impl Sqlite {
 /// written as a table and the log removed; four tables of the first level are merged with as many of the second,
 /// round and round; point reads of blocks of tables between them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RocksDb {
+pub struct RocksDb {
     pub table_bytes: u64,
     /// Tables of the second level.
     pub tables: u64,

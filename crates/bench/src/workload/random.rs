@@ -12,7 +12,7 @@ const DRAWN: usize = 1 << 16;
 const FILL: u64 = 2 << 20;
 
 /// What a run does.
-pub(crate) struct Plan<'a> {
+pub struct Plan<'a> {
     pub write: bool,
     pub sync: Sync,
     pub files: u64,
@@ -28,12 +28,7 @@ fn name(file: u64) -> String {
 }
 
 /// Makes the files; those that have their size are left alone. `durable`: each write with O_DSYNC.
-pub(crate) fn populate(
-    target: &dyn FileTarget,
-    files: u64,
-    file_bytes: u64,
-    durable: bool,
-) -> io::Result<()> {
+pub fn populate(target: &dyn FileTarget, files: u64, file_bytes: u64, durable: bool) -> io::Result<()> {
     target.make_directory("random")?;
     let piece = vec![0x6b; FILL.min(file_bytes) as usize];
     for number in 0..files {
@@ -50,7 +45,7 @@ pub(crate) fn populate(
 }
 
 /// Reads or writes until the tally says to end.
-pub(crate) fn run(
+pub fn run(
     plan: &Plan<'_>,
     target: &dyn FileTarget,
     worker: Worker,

@@ -10,7 +10,7 @@ use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_runtime::sync::Mutex;
 
 /// A device as a target.
-pub(crate) struct RawTarget {
+pub struct RawTarget {
     device: Arc<FileDevice>,
     /// Bytes written so far: the file's size.
     size: Arc<Mutex<u64>>,

@@ -15,7 +15,7 @@ use terrace_runtime::sync::Mutex;
 type File = (Ino, Arc<Mutex<u64>>);
 
 /// Directories with their files.
-pub(crate) struct SizesTarget {
+pub struct SizesTarget {
     recorder: Arc<Recorder>,
     held: Mutex<Held>,
 }

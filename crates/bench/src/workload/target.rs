@@ -4,7 +4,7 @@
 use std::io;
 
 /// A place for files. Paths are relative, `/` between at most one directory and a name; threads share it.
-pub(crate) trait FileTarget: Send + Sync {
+pub trait FileTarget: Send + Sync {
     /// Makes a directory; one that exists is no error.
     fn make_directory(&self, path: &str) -> io::Result<()>;
     fn remove_directory(&self, path: &str) -> io::Result<()>;
@@ -28,7 +28,7 @@ pub(crate) trait FileTarget: Send + Sync {
 }
 
 /// An open file; dropping closes.
-pub(crate) trait OpenedFile: Send {
+pub trait OpenedFile: Send {
     /// Bytes read: fewer than asked at the end only.
     fn read_at(&mut self, into: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all. `sync`: durable on return, as O_DSYNC.
@@ -39,6 +39,6 @@ pub(crate) trait OpenedFile: Send {
 }
 
 /// Directory of a path and the name in it; the directory is empty for the root.
-pub(crate) fn split(path: &str) -> (&str, &str) {
+pub fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }

@@ -1,5 +1,6 @@
 //! One file per command. A new command is a row in `args::Command`, a file here and a line in `run`.
 
+mod bench;
 mod bench_device;
 mod check;
 mod iostat;
@@ -15,7 +16,7 @@ mod tier;
 mod umount;
 mod whereabouts;
 
-use crate::args::{Bench, Command};
+use crate::args::Command;
 use crate::failure::Outcome;
 use std::process::ExitCode;
 
@@ -33,10 +34,7 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
             crate::output::print_raw(crate::completion::script(shell)?.trim_end());
             Ok(0)
         }
-        Command::Bench { what: Bench::Smoke { options } } => return Ok(terrace_bench::main_smoke(&options)),
-        Command::Bench { what: Bench::Device(args) } => bench_device::run(&args),
-        Command::Bench { what: Bench::Run { options } } => return Ok(terrace_bench::main_run(&options)),
-        Command::Bench { what: Bench::Paper { options } } => return Ok(terrace_bench::main_paper(&options)),
+        Command::Bench { what } => return bench::run(what),
         Command::Iostat(args) => iostat::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Pin(args) => pin::pin(&args),

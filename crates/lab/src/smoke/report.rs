@@ -1,0 +1,180 @@
+//! Figures, the table and the JSON file.
+
+use super::args::Args;
+use super::series::Series;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs;
+use terrace_bench::failure::Outcome;
+use terrace_bench::failure::say;
+use terrace_bench::machine::Machine;
+
+/// What a figure must be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Must {
+    AtMost(f64),
+    AtLeast(f64),
+    /// Only reported.
+    Nothing,
+}
+
+#[derive(Debug, Serialize)]
+struct Figure {
+    row: char,
+    what: String,
+    unit: &'static str,
+    median: f64,
+    min: f64,
+    max: f64,
+    must: Option<String>,
+    met: Option<bool>,
+    /// A tenth of the samples are below: of latencies, what an undisturbed run looks like.
+    lower_tenth: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Skipped {
+    row: char,
+    reason: String,
+}
+
+/// All figures of a run.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    output_version: u32,
+    machine: Machine,
+    rounds: usize,
+    figures: Vec<Figure>,
+    skipped: Vec<Skipped>,
+    notes: Vec<String>,
+}
+
+const BEGIN: &str = "<!-- smoke begin -->";
+const END: &str = "<!-- smoke end -->";
+
+impl Report {
+    pub fn new(machine: Machine, rounds: usize) -> Report {
+        Report {
+            output_version: 1,
+            machine,
+            rounds,
+            figures: Vec::new(),
+            skipped: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds a figure and prints it.
+    pub fn figure(
+        &mut self,
+        row: char,
+        what: impl Into<String>,
+        unit: &'static str,
+        samples: &Series,
+        must: Must,
+    ) {
+        let median = samples.median();
+        let (must, met) = match must {
+            Must::AtMost(limit) => (Some(format!("≤ {limit}")), Some(median <= limit)),
+            Must::AtLeast(limit) => (Some(format!("≥ {limit}")), Some(median >= limit)),
+            Must::Nothing => (None, None),
+        };
+        let figure = Figure {
+            row,
+            what: what.into(),
+            unit,
+            median,
+            min: samples.min(),
+            max: samples.max(),
+            lower_tenth: samples.quantile(0.1),
+            must,
+            met,
+        };
+        eprintln!("  {}", line(&figure));
+        self.figures.push(figure);
+    }
+
+    /// Adds a sentence that belongs to the figures.
+    pub fn note(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        eprintln!("  {text}");
+        self.notes.push(text);
+    }
+
+    /// A row, or a part of one, that could not be measured.
+    pub fn skip(&mut self, row: char, reason: impl Into<String>) {
+        let reason = reason.into();
+        eprintln!("  row {row} skipped: {reason}");
+        self.skipped.push(Skipped { row, reason });
+    }
+
+    /// Prints the table, writes the files; true when nothing that was measured misses its must.
+    pub fn finish(&self, args: &Args) -> Outcome<bool> {
+        let table = self.table();
+        say(table.as_str())?;
+        if let Some(parent) = args.json.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&args.json, serde_json::to_string_pretty(self)? + "\n")?;
+        if let Some(page) = &args.docs {
+            let text = fs::read_to_string(page)?;
+            let (before, rest) = text.split_once(BEGIN).ok_or("the page has no mark for the table")?;
+            let (_, after) = rest.split_once(END).ok_or("the page has no mark for the table's end")?;
+            fs::write(page, format!("{before}{BEGIN}\n{table}{END}{after}"))?;
+        }
+        Ok(self.figures.iter().all(|figure| figure.met != Some(false)))
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(text, "{}; {} rounds\n", self.machine, self.rounds);
+        text += "| row | what | unit | median | lower tenth | lowest | highest | must | |\n|---|---|---|---|---|---|---|---|---|\n";
+        for figure in &self.figures {
+            let met = figure.met.map_or("", |met| if met { "met" } else { "**missed**" });
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {met} |",
+                figure.row,
+                figure.what,
+                figure.unit,
+                number(figure.median),
+                number(figure.lower_tenth),
+                number(figure.min),
+                number(figure.max),
+                figure.must.as_deref().unwrap_or("reported")
+            );
+        }
+        for skipped in &self.skipped {
+            let _ = writeln!(text, "\nRow {} not measured: {}.", skipped.row, skipped.reason);
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "\n{note}");
+        }
+        text
+    }
+}
+
+fn line(figure: &Figure) -> String {
+    let met = match figure.met {
+        Some(false) => " MISSED",
+        _ => "",
+    };
+    format!(
+        "{}: {} {} (lower tenth {}, {} to {}){}{met}",
+        figure.what,
+        number(figure.median),
+        figure.unit,
+        number(figure.lower_tenth),
+        number(figure.min),
+        number(figure.max),
+        figure.must.as_ref().map(|must| format!(", must {must}")).unwrap_or_default()
+    )
+}
+
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}
