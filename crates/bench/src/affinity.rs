@@ -1,4 +1,4 @@
-//! Which core a process runs on.
+//! The cores on which processes run.
 
 use crate::failure::Outcome;
 use rustix::process::Pid;
@@ -28,7 +28,7 @@ pub fn without_last(cores: &CpuSet) -> Option<CpuSet> {
     (others.count() > 0).then_some(others)
 }
 
-/// Pins all threads of a process.
+/// Ties all threads of a process to cores.
 pub fn pin_process(pid: u32, cores: &CpuSet) -> Outcome<()> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let number: i32 = task?.file_name().to_string_lossy().parse()?;
@@ -38,7 +38,7 @@ pub fn pin_process(pid: u32, cores: &CpuSet) -> Outcome<()> {
     Ok(())
 }
 
-/// Pins the calling thread.
+/// Ties the calling thread to cores.
 pub fn pin_self(cores: &CpuSet) -> Outcome<()> {
     Ok(sched_setaffinity(None, cores)?)
 }

@@ -4,10 +4,10 @@ use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-/// What goes wrong is told to a person, in a sentence.
+/// An error is a sentence for the user.
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Writes a line to standard output. Nobody reading it is not an error.
+/// Writes a line to standard output. A closed pipe is no error.
 pub fn say(text: impl std::fmt::Display) -> Outcome<()> {
     match writeln!(std::io::stdout().lock(), "{text}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -29,7 +29,7 @@ impl std::fmt::Display for BadValue {
 
 impl Error for BadValue {}
 
-/// The exit status of `terrace bench COMMAND`; false is a failure that was told already.
+/// The exit status of `terrace bench COMMAND`; false is a failure that was already reported.
 pub fn ended(command: &str, done: Outcome<bool>) -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,

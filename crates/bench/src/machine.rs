@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// What a reader needs to judge the figures.
+/// The facts about the machine that a reader needs to judge the figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     cpu: String,
@@ -55,7 +55,7 @@ pub fn status_kib(text: &str, name: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Memory that can be had without swapping.
+/// Memory that processes can allocate without swapping.
 pub fn memory_available() -> u64 {
     meminfo("MemAvailable")
 }

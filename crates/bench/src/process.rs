@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Longest wait for a mount to answer or a daemon to end.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// Runs a program to its end; its complaint when it fails.
+/// Runs a program to its end. Gives the output, or the error message of a failure.
 pub fn run<I, S>(program: impl AsRef<OsStr>, args: I) -> Outcome<String>
 where
     I: IntoIterator<Item = S>,
@@ -30,14 +30,14 @@ where
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A server in its own process that mounts something; killed and unmounted when dropped.
+/// A file system server in its own process; killed and unmounted when dropped.
 pub struct Server {
     child: Child,
     pub mount: PathBuf,
 }
 
 impl Server {
-    /// Starts a program and waits until something is mounted at `mount`.
+    /// Starts a server and waits until `mount` is a mount point.
     pub fn start(scratch: &Scratch, mut command: Command, mount: &Path) -> Outcome<Server> {
         let outside = std::fs::metadata(mount)?.dev();
         let log = scratch.disk.join("server.log");
@@ -107,7 +107,8 @@ pub fn terrace_program() -> Outcome<PathBuf> {
     })
 }
 
-/// What this program was called with before the command of the bench: `bench`, or nothing.
+/// The arguments of this program before the command of the bench: `bench` for `terrace`, none for
+/// `terrace-bench`.
 pub fn own_words() -> Vec<OsString> {
     let command = |arg: &OsString| arg == "smoke" || arg == "paper" || arg == "run";
     std::env::args_os().skip(1).take_while(|arg| !command(arg)).collect()

@@ -1,4 +1,4 @@
-//! `terrace bench run WORKLOAD DIR…`: a workload side by side in directories that exist, measured as the rows are.
+//! `terrace bench run WORKLOAD DIR…`: a workload side by side in existing directories, measured like a row.
 
 use crate::comparison::options::{Asked, Options};
 use crate::comparison::plan::{Cell, Metric, Must, Plan, Scale, Work};
@@ -82,7 +82,7 @@ fn run(options: &Options) -> Outcome<()> {
     let (id, sentence) = known
         .filter(|_| trace.is_some() || name != "trace")
         .ok_or_else(|| format!("no workload {}; terrace bench run --help shows them", options.row))?;
-    // Before anything is set up.
+    // A bad trace is refused before the setup begins.
     if let Some(path) = &trace {
         crate::trace::read(path)?;
     }
@@ -125,7 +125,7 @@ fn plan(scale: &Scale, name: &str, trace: Option<&Path>, options: &Options) -> O
     Ok(plan)
 }
 
-/// What is run one after the other, with its place on the axis.
+/// The loads or programs of a workload, in the order of a round, each with its place on the axis.
 fn works(scale: &Scale, name: &str, trace: Option<&Path>, threads: u64) -> Vec<(&'static str, Work)> {
     let load = |kind: Kind| Work::Load(scale.load(kind, threads));
     let all = |which: Personality| vec![(which.name(), load(scale.personality(which, false)))];

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrace_runtime::{Clock, SystemClock};
 
-/// Memory that every row leaves to others.
+/// Memory that every row leaves to other processes.
 const MEMORY_KEPT: u64 = 6 << 30;
-/// Disk space that every row leaves to others.
+/// Disk space that every row leaves to other processes.
 const DISK_KEPT: u64 = 8 << 30;
 
 pub struct Scratch {
@@ -22,7 +22,7 @@ pub struct Scratch {
     /// On /dev/shm.
     pub memory: PathBuf,
     pub clock: Arc<dyn Clock>,
-    /// Why there is no private mount namespace, if there is none.
+    /// The reason if there is no private mount namespace.
     namespace: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Scratch {
         }
     }
 
-    /// Refuses to take memory or disk space that others may need.
+    /// Refuses a row whose memory or disk space other processes may need.
     pub fn need(&self, memory: u64, disk: u64) -> Outcome<()> {
         let short = |what: &str, have: u64, want: u64| {
             format!("{} MiB of {what} are available, {} MiB are needed", have >> 20, want >> 20)
@@ -78,7 +78,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Mount points of rows that failed: the daemons have been killed by then.
+        // Mount points of failed rows; their daemons are dead.
         for entry in fs::read_dir(&self.disk).into_iter().flatten().flatten() {
             let _ = unmount(entry.path(), UnmountFlags::DETACH);
         }
@@ -90,8 +90,8 @@ impl Drop for Scratch {
 fn private_namespace() -> Outcome<()> {
     #[allow(deprecated)] // the safe form; no file descriptor table is unshared
     unshare(UnshareFlags::NEWNS)?;
-    // Nothing that is mounted here is seen outside. What is unmounted outside goes here too: a copy that stayed would keep
-    // the daemon of another pool, and the pool, from ending.
+    // Mounts made inside are invisible outside. An unmount outside takes effect inside too: a remaining copy
+    // of the mount would keep the daemon of another pool alive, and its pool in use.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     Ok(())
 }

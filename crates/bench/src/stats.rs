@@ -1,11 +1,10 @@
-//! Statistics of paired rounds: medians, spreads, and ratios with a 95 % interval.
-//!
-//! A ratio is taken round by round, so that what slows both sides of a round cancels out. Its interval is
-//! Student's t on the logarithms of the ratios: ratios are multiplicative and few.
+//! Statistics of paired rounds: the_median_is_the_middle_sample, spreads, and ratios with a 95 % interval. A
+//! ratio is taken round by round, so a disturbance that slows both sides of a round cancels out. Its interval
+//! is Student's t on the logarithms of the ratios: ratios are multiplicative and few.
 
 use serde::{Deserialize, Serialize};
 
-/// The value that `share` (0 to 1) of the samples are not above; NaN of none.
+/// The value that a `share` (0 to 1) of the samples does not exceed; NaN without samples.
 pub fn quantile(samples: &[f64], share: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -18,7 +17,7 @@ pub fn quantile(samples: &[f64], share: f64) -> f64 {
     }
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// The middle sample, or the mean of the two middle samples.
 pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }
@@ -50,7 +49,8 @@ impl Ratio {
         })
     }
 
-    /// `ours[i] - theirs[i]`, a difference in place of a ratio: mean and interval of the differences themselves.
+    /// `ours[i] - theirs[i]`, a difference in place of a ratio: mean and interval of the differences
+    /// themselves.
     pub fn difference(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
         let values: Vec<f64> =
             ours.iter().zip(theirs).map(|(a, b)| a - b).filter(|it| it.is_finite()).collect();
@@ -72,7 +72,8 @@ impl Ratio {
         Some(Ratio { mean, low, high, pairs: values.len() })
     }
 
-    /// Whether the ratio is at least `least`: undecided (`None`) while the interval contains it, or without one.
+    /// Whether the ratio is at least `least`: undecided (`None`) while the interval contains `least`, or
+    /// without an interval.
     pub fn at_least(&self, least: f64) -> Option<bool> {
         let (low, high) = (self.low?, self.high?);
         if low >= least {
@@ -95,7 +96,7 @@ impl Ratio {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
     pub median: f64,
-    /// Ends of the 95 % interval of the median, by order statistics: a pair that was disturbed moves nothing.
+    /// Ends of the 95 % interval of the median, by order statistics: single disturbed pairs do not move them.
     pub low: f64,
     pub high: f64,
     pub pairs: usize,
@@ -113,7 +114,7 @@ impl Difference {
         Some(Difference { median: median(&all), low: at(low.floor())?, high: at(high.ceil())?, pairs: count })
     }
 
-    /// Whether it is at most `most`; undecided while the interval contains it.
+    /// Whether the difference is at most `most`; undecided (`None`) while the interval contains `most`.
     pub fn at_most(&self, most: f64) -> Option<bool> {
         if self.high <= most {
             return Some(true);
@@ -122,8 +123,8 @@ impl Difference {
     }
 }
 
-/// Two-sided 95 % quantile of Student's t with so many degrees of freedom (tables; above 30 the last entry,
-/// which is a little too wide).
+/// Two-sided 95 % quantile of Student's t with `freedom` degrees of freedom (from tables; above 30 the last
+/// entry, which is a little too wide).
 fn student_95(freedom: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn the_median_is_the_middle_sample() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(quantile(&[1.0, 2.0], 1.0), 2.0);
@@ -155,7 +156,8 @@ mod tests {
         assert_eq!(ratio.at_most(1.9), Some(false));
     }
 
-    /// By hand: logs of 1, 2, 4 have mean ln 2 and deviation ln 2; t(2) = 4.303, so the half width is 2.484 ln 2.
+    /// By hand: logs of 1, 2, 4 have mean ln 2 and deviation ln 2; t(2) = 4.303; the half width is 2.484 ln
+    /// 2.
     #[test]
     fn the_interval_is_students() {
         let ratio = Ratio::of(&[1.0, 2.0, 4.0], &[1.0; 3]).unwrap();
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_does_not_count() {
+    fn pairs_without_a_ratio_do_not_count() {
         assert_eq!(Ratio::of(&[0.0, 1.0], &[1.0, f64::NAN]), None);
         let one = Ratio::of(&[3.0, 0.0], &[1.0, 1.0]).unwrap();
         assert_eq!((one.pairs, one.low, one.at_least(2.0)), (1, None, None));

@@ -1,12 +1,12 @@
 //! Recorded streams of file operations at the interface of `Fs`, and their replay.
 //!
-//! A trace file is 16 bytes of header (magic, version, bytes of a record; little endian) and records of 32 bytes:
-//! time in ns since the recording began (8), offset (8), length in bytes (4), inode (4), operation (1), flags (1:
-//! bit 0 O_SYNC or O_DSYNC), thread (2), zeros (4). That is what a placement policy sees of an access, so policies
-//! can be replayed without data. Data is not kept. A record is noted when its operation begins; records of
-//! different threads are in the order in which they were noted. An inode number is used again only
-//! after its `Unlink` and a new `Create`.
-//! A trace is untrusted input: what cannot be is an error, and replay does nothing before all of it was judged.
+//! A trace file is 16 bytes of header (magic, version, bytes of a record; little endian) and records of 32
+//! bytes: time in ns since the recording began (8), offset (8), length in bytes (4), inode (4), operation
+//! (1), flags (1: bit 0 O_SYNC or O_DSYNC), thread (2), zeros (4). A placement policy sees no more of an
+//! access, so policies can be replayed without data, and the trace has none. A record is added when its
+//! operation begins; records of different threads stand in the order in which they were added. An inode
+//! number is used again only after its `Unlink` and a new `Create`. A trace is untrusted input: an impossible
+//! record is an error, and replay begins after all records were judged.
 
 use crate::workload::target::{FileTarget, OpenedFile};
 use std::collections::HashMap;
@@ -21,12 +21,12 @@ use terrace_runtime::sync::Mutex;
 const MAGIC: [u8; 8] = *b"TERRTRC\0";
 const VERSION: u32 = 1;
 const RECORD: usize = 32;
-/// The longest request the kernel hands over is 1 MiB; programs in process may ask for more.
+/// Longest request. The kernel's longest request is 1 MiB; loads in process may send longer requests.
 const MAX_LENGTH: u32 = 64 << 20;
-/// Largest file, as the file system has it.
+/// The largest file of Terrace.
 const MAX_END: u64 = 16 << 40;
 
-/// What was done. The numbers are the format's.
+/// The kind of an operation. The numbers are part of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Create = 1,
@@ -53,7 +53,7 @@ impl Kind {
     ];
 }
 
-/// One operation.
+/// A recorded operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// Since the recording began.
@@ -70,7 +70,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Of an inode, without a range; time and thread are the recorder's to fill in.
+    /// An event of an inode, without a range; the recorder fills in time and thread.
     pub fn bare(kind: Kind, ino: Ino) -> Event {
         // Inode numbers have 31 bits.
         let ino = ino.0 as u32;
@@ -113,7 +113,7 @@ impl Event {
     }
 }
 
-/// Takes down what is done.
+/// Writes operations to a trace file.
 pub struct Recorder {
     clock: Arc<dyn Clock>,
     begin_ns: u64,
@@ -156,10 +156,10 @@ impl Recorder {
         self.out.lock().events
     }
 
-    /// Writes what is left and gives the number of events.
+    /// Writes the buffered rest and gives the number of events.
     ///
     /// # Errors
-    /// Of any write since the beginning.
+    /// The first failed write since the beginning.
     pub fn finish(&self) -> io::Result<u64> {
         let mut out = self.out.lock();
         match out.error.take() {
@@ -175,7 +175,7 @@ impl Recorder {
 /// Reads a whole trace.
 ///
 /// # Errors
-/// `InvalidData` with the number of the record that cannot be; the file's.
+/// `InvalidData` with the number of the impossible record; errors of the file.
 pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(at)?);
@@ -216,12 +216,12 @@ fn invalid(path: &Path, what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()))
 }
 
-/// Does again what was recorded, as fast as it goes, in the order of the trace. Files are `trace/INODE`. A file
-/// that the trace does not create is made when it is first used; its old content is unknown and not written.
-/// Gives the number of events done.
+/// Repeats the recorded operations, as fast as possible, in the order of the trace. Files are `trace/INODE`.
+/// A file that the trace does not create is made at its first use; its old content is unknown and not
+/// written. Gives the number of events done.
 ///
 /// # Errors
-/// The target's.
+/// Errors of the target.
 pub fn replay(events: &[Event], target: &dyn FileTarget) -> io::Result<u64> {
     target.make_directory("trace")?;
     let mut open: HashMap<u32, Box<dyn OpenedFile>> = HashMap::new();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn replay_does_what_the_trace_says() {
+    fn replay_repeats_the_operations_of_the_trace() {
         let scratch = tempfile::tempdir().unwrap();
         let target = Directory::new(scratch.path());
         assert_eq!(replay(&sample(), &target).unwrap(), 6);
@@ -302,9 +302,9 @@ mod tests {
         assert!(!scratch.path().join("trace/7").exists());
     }
 
-    /// A trace is a file from anywhere: whatever is wrong is an error that names the record.
+    /// A trace is untrusted: every impossible record is an error with the record's number.
     #[test]
-    fn what_is_no_trace_is_refused() {
+    fn a_damaged_trace_is_refused_by_record() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("trace");
         let recorder = Recorder::create(&path, Arc::new(ManualClock::new(5))).unwrap();

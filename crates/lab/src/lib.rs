@@ -1,5 +1,6 @@
-//! The laboratory: `terrace-lab smoke` measures the tables of docs/benchmarks.md, `terrace-lab paper ROW` a row of
-//! docs/evaluation.md beside the peers that this machine has. `terrace bench smoke` and `terrace bench paper` start it.
+//! The laboratory: `terrace-lab smoke` measures the tables of docs/benchmarks.md, `terrace-lab paper ROW` a
+//! row of docs/evaluation.md beside the peers that this machine has. `terrace bench smoke` and `terrace bench
+//! paper` start it.
 #![forbid(unsafe_code)]
 
 pub mod paper;

@@ -1,4 +1,5 @@
-//! `terrace-lab smoke …` and `terrace-lab paper …`; `terrace-lab run …` is `terrace bench run …`, which its children need.
+//! `terrace-lab smoke …` and `terrace-lab paper …`; `terrace-lab run …` is `terrace bench run …`, which its
+//! children need.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -1,5 +1,5 @@
-//! Every load, tiny, in process and on a directory. Bounded by operations; the clock is driven by hand, so nothing
-//! depends on time.
+//! Every load, tiny, in process and on a directory. Loads are bounded by operations, and tests drive the
+//! clock, so no result depends on time.
 
 use crate::regret::scripts::{REST_NS, VARIANTS, scripts};
 use crate::regret::steps::Steps;
@@ -22,7 +22,7 @@ use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RamPm;
 use terrace_runtime::{Clock, ManualClock};
 
-/// In memory where that can be: syncfs of a busy disk takes as long as it likes.
+/// A directory in memory if possible: syncfs of a busy disk takes long.
 fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -99,7 +99,7 @@ fn loads() -> Vec<Load> {
 fn run_all(target: Arc<dyn FileTarget>) -> Vec<Measure> {
     let run = |load: &Load| {
         let done = load.populate(&*target).and_then(|()| {
-            // The second finds what the first left.
+            // The second run begins with the files that the first run left.
             load.run(&target, &clock())?;
             load.run(&target, &clock())
         });
@@ -108,7 +108,8 @@ fn run_all(target: Arc<dyn FileTarget>) -> Vec<Measure> {
     loads().iter().map(run).collect()
 }
 
-/// Files that are to be promoted from PM have to be there first: large writes alone go below, where PM has not plenty of room.
+/// Row dram-reads promotes from PM into DRAM, so its files must begin in PM. Large asynchronous writes go to
+/// a lower tier if PM has little room; synchronous writes go to PM.
 #[test]
 fn files_filled_durably_begin_in_pm() {
     let below = |sync: Sync| {
@@ -136,7 +137,7 @@ fn loads_do_the_same_in_process_and_on_a_directory() {
     let here = run_all(Arc::new(LocalTarget::new(pool(scratch.path()), None)));
     let there = run_all(Arc::new(Directory::new(&root)));
     for ((load, a), b) in loads().iter().zip(&here).zip(&there) {
-        // The thread that scans has no operations.
+        // The scanning thread counts no operations.
         let scanning = u64::from(matches!(load.kind, Kind::Commits { scan: true, .. }));
         assert!(a.operations >= 7 * (load.threads - scanning), "{load:?}: {a:?}");
         assert_eq!((a.bytes_scanned > 0, a.failed), (scanning > 0, 0), "{load:?}");
@@ -145,11 +146,11 @@ fn loads_do_the_same_in_process_and_on_a_directory() {
     }
 }
 
-/// Rounds can be compared only if a flow leaves as much as it found.
+/// Rounds can be compared only if a flow keeps number and sizes of its files.
 #[test]
-fn personalities_leave_their_files_as_many_and_as_large() {
+fn personalities_keep_number_and_sizes_of_files() {
     let scratch = scratch();
-    // Mean sizes are those that each flow leaves by itself.
+    // The mean sizes that each flow leaves in the long run.
     for (which, mean, order) in [
         (Personality::Fileserver, 64 << 10, Order::Even),
         (Personality::Webserver, 64 << 10, Order::Even),
@@ -173,9 +174,10 @@ fn personalities_leave_their_files_as_many_and_as_large() {
     }
 }
 
-/// Rows run several on one file system: varmail's f20 to f39 lie where fileserver's f0 to f19 do, and are not its.
+/// Rows run several personalities on one file system: varmail's f20 to f39 lie in the directory of
+/// fileserver's f0 to f19, and fileserver must not take them.
 #[test]
-fn personalities_run_beside_the_files_of_others() {
+fn personalities_share_directories_but_no_files() {
     let scratch = scratch();
     let target: Arc<dyn FileTarget> = Arc::new(Directory::new(scratch.path()));
     let load = |which, files| {
@@ -187,14 +189,14 @@ fn personalities_run_beside_the_files_of_others() {
     for load in &all {
         load.populate(&*target).unwrap();
     }
-    // Names come and go; the second time each begins with what is there.
+    // Flows delete and create names; in the second run each flow begins with the names that exist.
     for load in all.iter().chain(&all) {
         load.run(&target, &clock()).unwrap();
     }
 }
 
 #[test]
-fn a_load_that_cannot_be_is_an_error() {
+fn an_impossible_load_is_refused() {
     let scratch = scratch();
     let target: Arc<dyn FileTarget> = Arc::new(Directory::new(scratch.path()));
     let kind = Kind::AppendSync { bytes: 1 };
@@ -206,7 +208,7 @@ fn a_load_that_cannot_be_is_an_error() {
     assert!(load.run(&target, &clock()).is_err(), "its directory was not made");
 }
 
-/// What is recorded in process does the same when it is replayed on a new pool.
+/// Replay of a recorded load on a new pool repeats its operations.
 #[test]
 fn a_recorded_load_replays() {
     let first = scratch();
@@ -234,9 +236,9 @@ fn a_recorded_load_replays() {
     assert_eq!(trace::replay(&events, &target).unwrap(), noted);
 }
 
-/// Row regret records on files that exist only as sizes: what a file system in process would have recorded.
+/// Row regret records on files without data: the trace must equal a trace of a file system in process.
 #[test]
-fn what_is_recorded_on_sizes_is_what_a_file_system_records() {
+fn a_trace_on_sizes_equals_a_trace_of_the_file_system() {
     let scale = Scale { dataset_bytes: 4 << 20, limit_ns: u64::MAX, quick: true, fio: false };
     for script in scripts(&scale, VARIANTS[0]) {
         let directory = scratch();
@@ -252,7 +254,8 @@ fn what_is_recorded_on_sizes_is_what_a_file_system_records() {
         let kinds =
             |events: &[trace::Event]| -> Vec<_> { events.iter().map(|it| (it.kind, it.sync)).collect() };
         assert_eq!((kinds(&events), populated), (kinds(&traced.events), traced.populated), "{}", script.name);
-        // Inode numbers differ, because here they are used again; steps go by the lives of files.
+        // Inode numbers differ, because the file system uses them again; steps number the lives of files
+        // instead.
         assert!(Steps::of(&events, populated, REST_NS) == traced.steps, "{}", script.name);
         assert!(traced.steps.list.len() > 40, "{}", script.name);
     }

@@ -1,4 +1,4 @@
-//! Content and choices that follow from a number, so that only the number need be remembered.
+//! Content and choices that are computed from a number, so a test remembers the number alone.
 
 /// A sequence of numbers from a seed (splitmix64).
 pub(crate) struct Numbers(u64);
@@ -19,7 +19,7 @@ impl Numbers {
     }
 }
 
-/// `length` bytes that only `key` has.
+/// `length` bytes computed from `key`; other keys give other bytes.
 pub(crate) fn bytes(key: u64, length: usize) -> Vec<u8> {
     let mut numbers = Numbers::new(key ^ 0x5eed_0000_0000_0000);
     let mut content = Vec::with_capacity(length + 8);
@@ -30,7 +30,7 @@ pub(crate) fn bytes(key: u64, length: usize) -> Vec<u8> {
     content
 }
 
-/// Where two contents differ first, in words.
+/// A sentence about the first difference of two contents.
 pub(crate) fn difference(found: &[u8], expected: &[u8]) -> Option<String> {
     if found == expected {
         return None;

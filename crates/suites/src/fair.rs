@@ -1,6 +1,8 @@
-//! The fairness test: users who keep the daemon busy with what is long, and a user who writes 4 KiB and syncs beside them.
+//! The fairness test: attackers keep the daemon busy with long requests, while a victim writes and syncs 4
+//! KiB at a time.
 //!
-//! Every attacker checks what its calls return. The victim prints how long its writes took; the script judges.
+//! Every attacker checks the results of its calls. The victim prints the times of its writes; the script
+//! judges.
 
 use crate::content::{Numbers, bytes, difference};
 use crate::{Failure, Outcome, system};
@@ -15,18 +17,18 @@ use terrace_runtime::{Clock, SystemClock};
 
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
-/// Bytes that one fallocate lays out.
+/// Bytes of one fallocate.
 const LONG: u64 = 8 << 30;
 /// Blocks that the victim overwrites.
 const VICTIM_BLOCKS: u64 = 256;
 /// Threads that write at the same time, and the file region of each.
 const WRITERS: u64 = 350;
 const REGION: u64 = 2 * MIB;
-/// Attributes that one user tries to give a file.
+/// Extended attributes that the attacker tries to give a file.
 const ATTRIBUTES: u64 = 40_000;
-/// The kernel lists no more bytes of names than these (XATTR_LIST_MAX).
+/// The kernel lists at most this many bytes of attribute names (XATTR_LIST_MAX).
 const LIST_MAX: usize = 64 << 10;
-/// Distance of the blocks with data in the file that SEEK loops walk through, and how many there are.
+/// Distance and number of the written blocks in the file that the seek attack walks through.
 const SPARSE_STEP: u64 = 2;
 const SPARSE_BLOCKS: u64 = 4096;
 
@@ -57,7 +59,7 @@ fn make(path: &Path) -> Outcome<File> {
     file.map_err(at(path))
 }
 
-/// Lays out 8 GiB and gives them back, again and again, whole and from the middle.
+/// Allocates 8 GiB with fallocate and frees the space again, repeatedly, whole and from the middle.
 fn allocate(dir: &Path, seconds: u64) -> Outcome<String> {
     let (path, end) = (dir.join("long"), End::after(seconds));
     let file = make(&path)?;
@@ -76,7 +78,8 @@ fn allocate(dir: &Path, seconds: u64) -> Outcome<String> {
     Ok(format!("{rounds} times 8 GiB laid out and cut off"))
 }
 
-/// Looks for data and holes in a file that has 8 GiB laid out and not written, then every other block of some written.
+/// Seeks data and holes in a file of 8 GiB: first all of it is unwritten, then every second block of a part
+/// is written.
 fn seek(dir: &Path, seconds: u64) -> Outcome<String> {
     let (path, end) = (dir.join("holes"), End::after(seconds));
     let file = make(&path)?;
@@ -98,7 +101,7 @@ fn seek(dir: &Path, seconds: u64) -> Outcome<String> {
     Ok(format!("{calls} looks for data and holes"))
 }
 
-/// Gives a file attributes until no more are taken, then lists them again and again.
+/// Gives a file attributes until the file system refuses more, then lists the attributes repeatedly.
 fn attributes(dir: &Path, seconds: u64) -> Outcome<String> {
     let (path, end) = (dir.join("attributes"), End::after(seconds));
     let file = make(&path)?;
@@ -134,8 +137,8 @@ fn stamp(content: &mut [u8], number: u64, round: u64) {
     }
 }
 
-/// Writes a region in requests of 1 MiB, round after round; then reads it back. Gives the requests, and how many of them
-/// were taken in part.
+/// Writes a region in requests of 1 MiB, round after round; then reads it back. Gives the number of requests
+/// and of short writes.
 fn write_region(file: &File, number: u64, seconds: u64) -> Outcome<(u64, u64)> {
     let failed = |error: io::Error| format!("writer {number}: {error}");
     let end = End::after(seconds);
@@ -166,11 +169,11 @@ fn write_region(file: &File, number: u64, seconds: u64) -> Outcome<(u64, u64)> {
     Ok((requests, short))
 }
 
-/// Writes 1 MiB at a time from many threads, faster than the tier takes it.
+/// Writes 1 MiB at a time from many threads, faster than the lower tier takes the data.
 fn write(dir: &Path, seconds: u64) -> Outcome<String> {
     let path = dir.join("many");
     let file = Arc::new(make(&path)?);
-    // None of the writes extends the file, so the kernel sends them at the same time.
+    // The file has its full size before the writes: the kernel sends writes that extend a file one by one.
     file.set_len(WRITERS * REGION).map_err(at(&path))?;
     let (tell, told) = channel();
     for number in 0..WRITERS {
@@ -203,8 +206,8 @@ pub(crate) fn attack(dir: &Path, kind: &str, seconds: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Overwrites blocks of 4 KiB, each with an fsync, and prints how long both took together, in microseconds:
-/// `pairs COUNT p50 US p99 US longest US`. Reads all of them back.
+/// Overwrites blocks of 4 KiB, each with an fsync, and prints the time of write and fsync together, in
+/// microseconds: `pairs COUNT p50 US p99 US longest US`. Reads all blocks back.
 pub(crate) fn victim(dir: &Path, seconds: u64) -> Outcome<()> {
     let (path, end) = (dir.join("victim"), End::after(seconds));
     let file = make(&path)?;

@@ -1,8 +1,7 @@
-//! What the recording writer keeps elsewhere: one line before each operation, one when it was acknowledged.
-//!
-//! `B number operation…` before, `A number` after, `K number` or `U number` from the verification when an
-//! operation was under way at a kill: kept or undone. Line after line by write(2), so a killed writer leaves
-//! whole lines, or one cut line at the end.
+//! The journal of the recording writer, on another file system: a line before each operation, and a second
+//! line when the operation was acknowledged. `B number operation…` before, `A number` after. For an operation
+//! that was under way at a kill the verification adds `K number` (kept) or `U number` (undone). Each line is
+//! one write(2), so a killed writer leaves whole lines, or a cut line at the end.
 
 use crate::Outcome;
 use std::fs::{File, OpenOptions};
@@ -28,7 +27,7 @@ pub(crate) enum Operation {
     Unlink { name: u64 },
 }
 
-/// An operation with its number, which also makes its content.
+/// An operation with its number; the content is computed from the number.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub number: u64,
@@ -87,7 +86,7 @@ impl Journal {
     }
 }
 
-/// The operations that count, in order, and the one that was under way at the end.
+/// The operations that were acknowledged or kept, in order, and the operation under way at the end.
 pub(crate) fn read(path: &Path) -> Outcome<(Vec<Step>, Option<Step>)> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),

@@ -1,5 +1,5 @@
-//! Programs that the suites in scripts/tests run on a mounted pool: what no program of the distribution does.
-//! They know the mount only as a directory: no crate of the file system is linked.
+//! Programs that the suites in scripts/tests run on a mounted pool, where no program of the distribution
+//! serves. For them the mount is a plain directory: no crate of the file system is linked.
 
 mod content;
 mod fair;
@@ -17,7 +17,7 @@ mod writer;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What went wrong, as a sentence.
+/// A failure, as a sentence.
 pub(crate) type Failure = String;
 pub(crate) type Outcome<T> = Result<T, Failure>;
 

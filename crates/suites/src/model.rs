@@ -1,10 +1,10 @@
-//! What a directory of the recording writer must hold after a list of operations.
+//! The expected content of the recording writer's directory after a list of operations.
 
 use crate::journal::{Operation, Step};
 use std::collections::BTreeMap;
 
-/// Slot sizes and numbers of slots of the writer's files: aligned; never aligned; longer than any read-ahead.
-/// Together 96 MiB.
+/// Size and number of the slots of each file of the writer: aligned; never aligned; longer than any
+/// read-ahead. Together 96 MiB.
 pub(crate) const FILES: [(usize, u64); 3] = [(4096, 8192), (12_345, 2000), (40_000, 1000)];
 /// Names in use at the same time.
 pub(crate) const NAMES: u64 = 200;
@@ -17,7 +17,7 @@ pub(crate) fn named_length(number: u64) -> usize {
 /// State after operations: which operation made each slot, record and file.
 #[derive(Clone, Default)]
 pub(crate) struct Model {
-    /// Per file: per slot the operation that wrote it; none is zeros.
+    /// For each file and slot the operation that wrote the slot; without an operation the slot is zeros.
     pub slots: [Vec<Option<u64>>; FILES.len()],
     /// Operation and length of each record.
     pub records: Vec<(u64, u64)>,

@@ -1,4 +1,4 @@
-//! System calls that programs rely on, one by one, each with what POSIX or Linux says of it.
+//! System calls on which programs rely: each check compares a call with its definition in POSIX or Linux.
 
 use crate::content::{bytes, difference};
 use crate::system::{self, FileHandle, Mapping};
@@ -77,8 +77,8 @@ fn shared_mapping(dir: &Path) -> Outcome<()> {
     mapping.write(2 * MIB + 1, &content[..100_000]);
     mapping.sync().at("msync")?;
     same("read after msync", &read_at(&file, 2 * MIB as u64 + 1, 100_000)?, &content[..100_000])?;
-    // Stores past the end are left out here: when the file is extended afterwards, the kernel hands them to a
-    // FUSE server like any others.
+    // No check of stores past the end of the file: when the file is extended later, the kernel hands these
+    // bytes to a FUSE server like any data.
     drop((mapping, second));
     file.set_len(content.len() as u64 + 100).at("extend")?;
     same("extended part", &read_at(&file, content.len() as u64, 100)?, &[0; 100])?;
@@ -91,8 +91,8 @@ fn shared_mapping(dir: &Path) -> Outcome<()> {
     same("file at the end", &fs::read(&path).at("read")?, &expected)
 }
 
-/// A file has one mode in the kernel from first open to last close: the first opens decide it. In both modes readers, by descriptor
-/// and by mapping, see a writer's bytes and sizes at once.
+/// A file has one open mode in the kernel from first open to last close, and the first opens decide the mode.
+/// In both modes readers, by descriptor and by mapping, see a writer's bytes and sizes at once.
 fn reader_and_writer(dir: &Path) -> Outcome<()> {
     for reader_first in [true, false] {
         let path = dir.join(format!("reader-first-{reader_first}"));
@@ -261,7 +261,6 @@ fn settled_free_bytes(dir: &Path) -> Outcome<u64> {
 }
 
 /// Waits until a condition holds, at most some seconds: space is given back in the background.
-/// Waits until something is so.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> Outcome<bool>) -> Outcome<()> {
     let clock = SystemClock::default();
     for _ in 0..100 {
@@ -414,7 +413,7 @@ fn agreeing_space(dir: &Path) -> Outcome<()> {
     fs::write(&path, bytes(8, 12 * MIB)).at("write")?;
     let blocks = fs::metadata(&path).at("stat")?.blocks();
     must(blocks == 12 * 2048, format!("st_blocks is {blocks}"))?;
-    // While a group is on its way down its blocks are taken on both tiers.
+    // While a group is being demoted its blocks are allocated on both tiers.
     let expected = 12 * MIB as u64..14 * MIB as u64;
     eventually("statfs counts what st_blocks counts", || {
         Ok(expected.contains(&before.saturating_sub(free_bytes(dir)?)))
@@ -438,12 +437,13 @@ fn renames(dir: &Path) -> Outcome<()> {
     must(a.exists() && b.exists(), "rename onto a link of the same file removes nothing")
 }
 
-/// Names and inodes that nobody uses go from the kernel's cache.
+/// Drops unused names and inodes from the kernel's cache.
 fn drop_inodes() -> Outcome<()> {
     fs::write("/proc/sys/vm/drop_caches", "2").at("drop caches")
 }
 
-/// Handles of files that the kernel had forgotten were refused (ESTALE), as NFS servers hold them.
+/// NFS servers hold handles of files for long. The daemon refused handles (ESTALE) of files that the kernel
+/// had forgotten.
 fn file_handles(dir: &Path) -> Outcome<()> {
     let (sub, path) = (dir.join("a/b"), dir.join("a/b/file"));
     fs::create_dir_all(&sub).at("mkdir")?;
@@ -469,12 +469,13 @@ fn file_handles(dir: &Path) -> Outcome<()> {
         format!("a directory's handle is {}", name.display()),
     )?;
     of_link.open(&mount, libc::O_PATH | libc::O_NOFOLLOW).at("open a symbolic link by handle")?;
-    // Another name, another directory: the same file.
+    // The handle survives a rename into another directory.
     let moved = dir.join("moved");
     fs::rename(&path, &moved).at("rename")?;
     drop_inodes()?;
     content()?;
-    // Without a name as long as somebody has it open, then not, and not as a later file, whose number may be the same.
+    // The handle of an unlinked file is valid while the file is open. Afterwards it is stale, even if a later
+    // file has the same inode number.
     let open = File::open(&moved).at("open")?;
     fs::remove_file(&moved).at("unlink")?;
     drop_inodes()?;

@@ -1,4 +1,5 @@
-//! An unprivileged user who may write a set-id program tries to run what was written with the rights of the file's owner.
+//! An unprivileged user may write a set-id program, and tries to run the written bytes with the rights of the
+//! program's owner.
 
 use crate::Outcome;
 use crate::system;
@@ -11,24 +12,24 @@ use std::process::{Command, Stdio};
 
 /// A user without any privilege.
 const NOBODY: u32 = 65534;
-/// Attempts of each kind: of those beside a start half succeeded once.
+/// Attempts of each kind. A past bug let half of the attempts beside a start of the program succeed.
 const ATTEMPTS: u32 = 30;
 /// Changes of content that take set-id bits away.
 const CHANGES: [&str; 4] = ["write", "truncate", "fallocate", "punch"];
 
-/// Says with whose rights this program runs, and how long it is.
+/// Prints the effective user and the size of this program.
 pub(crate) fn say_effective_user() -> Outcome<()> {
     let size = fs::metadata("/proc/self/exe").map_err(|error| format!("this program: {error}"))?.len();
     println!("{} {size}", system::effective_user());
     Ok(())
 }
 
-/// Runs a program again and again until it has become longer; says with whose rights it ran then.
+/// Runs a program repeatedly until the program has become longer; then prints its effective user.
 pub(crate) fn run_until_longer(file: &Path) -> Outcome<()> {
     let size = fs::metadata(file).map_err(|error| format!("{}: {error}", file.display()))?.len().to_string();
     println!("ready");
     for _ in 0..2000 {
-        // While a writer has it open it cannot be run.
+        // A program cannot be run while a writer has it open.
         let Ok(output) = Command::new(file).arg("effective-user").output() else { continue };
         let text = String::from_utf8_lossy(&output.stdout);
         match text.trim().split_once(' ') {
@@ -96,14 +97,14 @@ fn make_target(tool: &Path, file: &Path) -> Outcome<()> {
     }
 }
 
-/// Changed and then run at once by the same process: whether that had the owner's rights.
+/// Changes the program and runs it at once in the same process; true if the run had the owner's rights.
 fn then_run(tool: &Path, file: &Path, how: &str) -> Outcome<bool> {
     let words = ["set-id-attack".as_ref(), file.as_os_str(), how.as_ref()];
     let said = as_nobody(tool, &words).map_err(|error| format!("attack: {error}"))?;
     is_owner(said.split(' ').next().unwrap_or_default())
 }
 
-/// Written while another process runs it again and again.
+/// Writes the program while another process runs it repeatedly; true if a run had the owner's rights.
 fn while_run(tool: &Path, file: &Path, _how: &str) -> Outcome<bool> {
     let start = |words: &[&std::ffi::OsStr]| {
         let mut command = Command::new(tool);

@@ -1,6 +1,6 @@
-//! Space that was promised, on a file system that these checks fill up: small versions of xfstests generic/274 (writes into
-//! what fallocate laid out), 275 (what a removal gives back) and 103 (what statfs shows), and writes over what is there, as
-//! databases do them. ext4 passes all of them.
+//! Space that was promised, on a file system that these checks fill up: small versions of xfstests
+//! generic/274 (writes into space allocated by fallocate), 275 (space given back by a removal) and 103 (space
+//! shown by statfs), and overwrites as databases do them. ext4 passes all checks.
 
 use crate::content::{Numbers, bytes, difference};
 use crate::programs::eventually;
@@ -31,7 +31,7 @@ fn available(dir: &Path) -> Outcome<u64> {
     system::available(&file).map_err(failed("statfs"))
 }
 
-/// Appends pieces of so many bytes until no space is left; gives the end.
+/// Appends pieces of `piece` bytes until ENOSPC; gives the new end.
 fn append(file: &File, mut end: u64, piece: u64) -> Outcome<u64> {
     let content = bytes(9, piece as usize);
     loop {
@@ -43,7 +43,7 @@ fn append(file: &File, mut end: u64, piece: u64) -> Outcome<u64> {
     }
 }
 
-/// Fills the file system up: in large pieces, in small ones, then in small ones that are synchronous.
+/// Fills the file system up: in large pieces, in small pieces, then in small synchronous pieces.
 fn fill(dir: &Path) -> Outcome<u64> {
     let large = create(&dir.join("fill"), 0)?;
     let small = create(&dir.join("fill-small"), 0)?;
@@ -60,7 +60,7 @@ fn fill(dir: &Path) -> Outcome<u64> {
     Ok(filled)
 }
 
-/// Removes what [`fill`] made.
+/// Removes the files of [`fill`].
 fn empty(dir: &Path) -> Outcome<()> {
     ["fill", "fill-small", "fill-sync"]
         .iter()
@@ -102,8 +102,8 @@ impl Known {
 /// Bytes of a segment of a log, as PostgreSQL makes them.
 const SEGMENT: u64 = 16 * MIB;
 
-/// Makes files and space for them, fills the file system up, and writes into all of that, in requests of up to `largest` bytes.
-/// The file system stays full.
+/// Makes files with allocated space, fills the file system up, and writes into the allocated space in
+/// requests of up to `largest` bytes. The file system stays full.
 pub(crate) fn promised(dir: &Path, largest: u64) -> Outcome<()> {
     let lay_out = |known: &Known, mode, offset, length| {
         let done = system::fallocate(&known.file, mode, offset, length);
@@ -125,7 +125,7 @@ pub(crate) fn promised(dir: &Path, largest: u64) -> Outcome<()> {
         known.sync()?;
     }
     fill(dir)?;
-    // Every other block first, so that what was laid out falls to pieces.
+    // Every second block first: the unwritten extent is cut into single blocks.
     for index in (0..1024).step_by(2).chain((1..1024).step_by(2)) {
         beyond.write(10 + index, BLOCK + index * BLOCK, BLOCK)?;
     }
@@ -155,7 +155,8 @@ pub(crate) fn promised(dir: &Path, largest: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// On a full file system a file is removed: at least half of it can be written again at once, and what statfs then shows.
+/// After the removal of a file from a full file system, at least half of its bytes can be written again at
+/// once, and all bytes that statfs shows can be written.
 pub(crate) fn removed(dir: &Path) -> Outcome<()> {
     let small = dir.join("small");
     for round in 0..8 {
@@ -182,8 +183,8 @@ pub(crate) fn removed(dir: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// On a file system with nothing in it: fallocate gets what statfs shows, less `spare` bytes, and little more is there; and
-/// again after that was removed.
+/// On an empty file system fallocate gets the bytes that statfs shows, less `spare`, and little more; the
+/// same after the removal of the file.
 pub(crate) fn shown(dir: &Path, spare: u64) -> Outcome<()> {
     let path = dir.join("laid out");
     for _ in 0..3 {

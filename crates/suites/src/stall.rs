@@ -1,5 +1,5 @@
-//! The stall test: while a tier answers nothing, and readers of cold blocks and a `sync` wait for it, writes
-//! and syncs of files in PM go on. The script that runs this stalls the device and says when.
+//! The stall test: while a lower tier does not answer, and readers of cold blocks and a `sync` wait for it,
+//! writes and syncs of files in PM go on. The calling script stalls the device and says when.
 
 use crate::content::{Numbers, bytes, difference};
 use crate::{Failure, Outcome, system};
@@ -22,7 +22,7 @@ const COLD_BYTES: u64 = 96 * MIB;
 const HOT_BLOCKS: u64 = 1024;
 /// The file that is written through a mapping.
 const MAPPED_BLOCKS: usize = 256;
-/// What a write or a sync may take.
+/// Longest time of a write or a sync.
 const LIMIT: Duration = Duration::from_secs(1);
 /// Between two operations of a measuring thread, so that PM does not fill.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -134,8 +134,9 @@ fn append(dir: &Path, end: Arc<AtomicBool>) -> Outcome<Vec<Longest>> {
     Ok(vec![append, sync, create, unlink])
 }
 
-/// Writes blocks of a file in PM through a mapping and syncs each. The kernel sends what was written through a mapping, and
-/// what it reads ahead for readers of cold files, as requests that nobody waits for in person, so many at once and no more.
+/// Writes blocks of a file in PM through a mapping and syncs each block. The kernel sends write-back of
+/// mappings and read-ahead of cold files as background requests, and limits their number: stalled read-ahead
+/// must not use up the limit and hold the write-back.
 fn map(file: File, end: Arc<AtomicBool>) -> Outcome<Vec<Longest>> {
     let clock = SystemClock::default();
     let mut sync = Longest::new("msync");
@@ -205,7 +206,7 @@ pub(crate) fn run(dir: &Path, seconds: u64, readers: u64) -> Outcome<()> {
     let cold = dir.join("cold");
     system::drop_cache(&File::open(&cold).map_err(at(&cold))?).map_err(at(&cold))?;
     exchange("ready")?;
-    // Far from each other, so that no read-ahead serves two of them.
+    // Readers are far apart, so no read-ahead serves two readers.
     let distance = COLD_BYTES / BLOCK as u64 / readers.max(1);
     let mut waiting = Vec::new();
     for reader in 0..readers {
@@ -227,7 +228,7 @@ pub(crate) fn run(dir: &Path, seconds: u64, readers: u64) -> Outcome<()> {
     end.store(true, Ordering::Relaxed);
     let mut failures = Vec::new();
     for thread in &measured {
-        // Longer than any limit here: a thread that hangs is told from one that was slow.
+        // Longer than every limit of the test: tells a hanging thread from a slow thread.
         match thread.recv_timeout(Duration::from_secs(20)) {
             Ok(Ok(figures)) => {
                 for Longest { kind, count, longest } in figures {

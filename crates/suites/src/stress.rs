@@ -1,6 +1,6 @@
-//! The stress test: threads that make, change, rename, cut, map and remove files whose every block says which file,
-//! block and version it is, and others that read them meanwhile. Each thread knows what its files hold and compares;
-//! the end is written down, so that it can be compared again after another mount.
+//! The stress test: owner threads make, change, rename, cut, map and remove files, while reader threads read
+//! the files of all owners. Every block names its file, position and version. An owner compares its files
+//! with its memory; the final state is written to a model file and compared again after another mount.
 
 use crate::content::{Numbers, bytes, difference};
 use crate::system::Mapping;
@@ -19,14 +19,14 @@ use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
 
 const BLOCK: usize = 4096;
-/// Threads that own files, and threads that read those of others.
+/// Threads that own files, and threads that read the files of all owners.
 const OWNERS: u64 = 12;
 const READERS: u64 = 4;
 /// Files of an owner, and blocks of a file: together several times the PM.
 const FILES: usize = 24;
 const MAX_BLOCKS: u64 = 512;
 
-/// What a block holds: its file, its place and its version, and bytes that follow from them.
+/// The content of a block: file, position and version, then bytes computed from these numbers.
 fn block(file: u64, index: u64, version: u64) -> Vec<u8> {
     let mut content = Vec::with_capacity(BLOCK);
     for word in [file, index, version] {
@@ -40,12 +40,12 @@ fn expected(file: u64, index: u64, version: u64) -> Vec<u8> {
     if version == 0 { vec![0; BLOCK] } else { block(file, index, version) }
 }
 
-/// Blocks that were stored to through a mapping, by place: the file, the version before and the one stored. Such a store
-/// is not atomic: whoever reads meanwhile, or whose read makes the kernel write the page back, may see a part of it, on
-/// every file system.
+/// Blocks that were stored to through a mapping, by position: the file, the old version and the stored
+/// version. On every file system such a store is not atomic: a read at the same time, or a read that makes
+/// the kernel write the page back, may see a part of the store.
 type Stored = Mutex<BTreeMap<u64, Vec<(u64, u64, u64)>>>;
 
-/// Judges a block by what it says of itself, when its version is not known; gives the file that it says.
+/// Judges a block of unknown version by its own numbers; gives the file that the block names.
 fn judge(found: &[u8], index: u64, newest: u64, stored: &Stored) -> Outcome<Option<u64>> {
     let word =
         |at: usize| found.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |w| u64::from_le_bytes(*w));
@@ -65,7 +65,7 @@ fn judge(found: &[u8], index: u64, newest: u64, stored: &Stored) -> Outcome<Opti
     Err(format!("block {index} says it is block {place}, version {version} of at most {newest}: {said}"))
 }
 
-/// Whether each byte of a block is that of one of two versions.
+/// Whether each byte of a block equals the byte of the old or of the new version.
 fn is_between(found: &[u8], index: u64, (file, old, new): (u64, u64, u64)) -> bool {
     let (old, new) = (expected(file, index, old), expected(file, index, new));
     found.iter().zip(old.iter().zip(&new)).all(|(byte, (old, new))| byte == old || byte == new)
@@ -202,7 +202,7 @@ fn map(shared: &Shared, file: &File, known: &mut Known, at: u64) -> std::io::Res
     Ok(())
 }
 
-/// Compares blocks with what their owner wrote last.
+/// Compares blocks with the last writes of their owner.
 fn verify(shared: &Shared, file: &File, known: &Known, at: u64, count: u64) -> Outcome<()> {
     let size = known.versions.len() as u64;
     let length = file.metadata().map_err(|error| error.to_string())?.len();
@@ -223,8 +223,8 @@ fn verify(shared: &Shared, file: &File, known: &Known, at: u64, count: u64) -> O
     Ok(())
 }
 
-/// Reads files of all owners while they change: every block must be a whole one of its file. Twice, so that what
-/// lies below is brought up.
+/// Reads files of all owners while they change: every block must be a whole block of its file. Two reads of
+/// each part promote cold blocks.
 fn read_others(shared: &Shared, seed: u64) -> Outcome<()> {
     let mut numbers = Numbers::new(seed);
     while !shared.stop.load(Ordering::Relaxed) {
@@ -241,7 +241,7 @@ fn read_others(shared: &Shared, seed: u64) -> Outcome<()> {
         for _ in 0..2 {
             let mut found = vec![0; 16 * BLOCK];
             let count = context("read", path, file.read_at(&mut found, at * BLOCK as u64))?;
-            // The newest version after the read: a block may be newer than one asked for before.
+            // The newest version is taken after the read: a version taken before may be older than the block.
             let newest = shared.version.load(Ordering::Relaxed);
             for (index, found) in (at..).zip(found[..count].chunks_exact(BLOCK)) {
                 let file = judge(found, index, newest, &shared.stored)
@@ -257,7 +257,7 @@ fn read_others(shared: &Shared, seed: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs all threads for a time and writes down what the files hold then.
+/// Runs all threads for a time, then writes the state of all files to the model file.
 pub(crate) fn run(dir: &Path, model: &Path, seconds: u64, seed: u64) -> Outcome<()> {
     let shared = Arc::new(Shared { dir: dir.to_path_buf(), ..Shared::default() });
     let (tell, results) = channel();
@@ -302,7 +302,7 @@ pub(crate) fn run(dir: &Path, model: &Path, seconds: u64, seed: u64) -> Outcome<
     Ok(())
 }
 
-/// Compares every block of every file with what was written down, and that there is no other file.
+/// Compares every block of every file with the model file; a file that the model does not name is an error.
 pub(crate) fn check(dir: &Path, model: &Path) -> Outcome<()> {
     let text = context("read", model, fs::read_to_string(model))?;
     let shared = Shared { dir: dir.to_path_buf(), ..Shared::default() };

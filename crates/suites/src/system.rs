@@ -38,12 +38,12 @@ pub(crate) fn set_attribute(file: &File, name: &str, value: &[u8]) -> io::Result
 /// flistxattr(2) into a buffer of the size that the kernel allows at most; gives the bytes of all names.
 pub(crate) fn list_attributes(file: &File) -> io::Result<usize> {
     let mut names = vec![0u8; 64 << 10];
-    // SAFETY: the buffer lives through the call and is as long as is said.
+    // SAFETY: the buffer lives through the call, and its length is passed.
     let length = unsafe { libc::flistxattr(file.as_raw_fd(), names.as_mut_ptr().cast(), names.len()) };
     usize::try_from(length).map_err(|_| io::Error::last_os_error())
 }
 
-/// Drops what the kernel caches of a file.
+/// Drops a file's pages from the kernel's cache.
 pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
     // SAFETY: takes a descriptor and numbers.
     match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
@@ -94,7 +94,7 @@ impl Mapping {
     }
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         assert!(offset + length <= self.length);
-        // SAFETY: within the mapping; others may change the bytes, each of which is copied once.
+        // SAFETY: within the mapping; other processes may change the bytes, so each byte is copied once.
         (0..length).map(|at| unsafe { self.address.add(offset + at).read_volatile() }).collect()
     }
     pub fn write(&self, offset: usize, bytes: &[u8]) {
@@ -112,7 +112,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping, and nothing points into it any more.
+        // SAFETY: the range is the mapping, and no pointer into the mapping is left.
         unsafe { libc::munmap(self.address.cast(), self.length) };
     }
 }
@@ -162,7 +162,7 @@ pub(crate) fn open_truncating(path: &std::path::Path) -> io::Result<std::fs::Fil
 /// Words of a file handle: its length in bytes, its type, and room for the longest.
 const HANDLE_WORDS: usize = 2 + libc::MAX_HANDLE_SZ as usize / 4;
 
-/// What name_to_handle_at(2) says of a file.
+/// The handle of a file, from name_to_handle_at(2).
 pub(crate) struct FileHandle([u32; HANDLE_WORDS]);
 
 impl FileHandle {
@@ -173,7 +173,7 @@ impl FileHandle {
         let mut handle = [0; HANDLE_WORDS];
         handle[0] = libc::MAX_HANDLE_SZ as u32;
         let mut mount = 0;
-        // SAFETY: the string ends with a zero, the handle has the room that it says, and all live through the call.
+        // SAFETY: the string ends with a zero, the handle has the room that it states; both outlive the call.
         let status = unsafe {
             libc::syscall(
                 libc::SYS_name_to_handle_at,

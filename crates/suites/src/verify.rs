@@ -1,5 +1,5 @@
-//! Compares a directory of the recording writer with its journal: everything acknowledged is there, the
-//! operation under way at the kill is there whole or not at all, and nothing else has changed.
+//! Compares a directory of the recording writer with its journal: every acknowledged operation is there, the
+//! operation under way at the kill is there whole or not at all, and no other byte has changed.
 
 use crate::content::{bytes, difference};
 use crate::journal::{self, Journal, Step};
@@ -81,7 +81,7 @@ fn compare_slots(file: usize, size: usize, found: &[u8], slots: &[Option<u64>]) 
     Ok(())
 }
 
-/// Decides the operation under way, and says so in the journal.
+/// Decides whether the operation under way was kept or undone, and adds the answer to the journal.
 pub(crate) fn run(dir: &Path, path: &Path) -> Outcome<()> {
     let (steps, open) = journal::read(path)?;
     let without = Model::after(&steps);

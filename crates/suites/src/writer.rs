@@ -1,5 +1,5 @@
-//! The recording writer: makes changes, syncs each, and records elsewhere what was acknowledged before it
-//! goes on to the next. Ends well when the mount's daemon has been killed.
+//! The recording writer: makes and syncs one change after the other, and records each acknowledged change in
+//! a journal on another file system before the next change. The end of the daemon is its success.
 
 use crate::content::{Numbers, bytes};
 use crate::journal::{Journal, Operation, Step};
@@ -81,7 +81,7 @@ impl Files {
                 self.records.sync_data()?;
             }
             Operation::Create { name } => {
-                // Never seen under its name before its content is there.
+                // The content is synced before the rename: the name never shows an incomplete file.
                 let (new, path) = (self.dir.join("new"), name_path(&self.dir, *name));
                 let mut file = File::create(&new)?;
                 file.write_all(&bytes(number, named_length(number)))?;
@@ -141,7 +141,7 @@ pub(crate) fn run(dir: &Path, path: &Path, seed: u64) -> Outcome<()> {
     let mut journal = Journal::open(path)?;
     let mut numbers = Numbers::new(seed ^ model.next.wrapping_mul(31));
     let mut files = match Files::open(dir) {
-        // What the standard library makes of ENOTCONN while it creates directories is another error.
+        // The standard library turns ENOTCONN into another error while it creates directories.
         Err(error) if daemon_gone(&error) || fs::metadata(dir).is_err_and(|error| daemon_gone(&error)) => {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! Runs a plan: sets subjects up, makes the files, and measures in interleaved rounds. A subject that cannot be set
-//! up, or fails in a round, is left out from then on, with the reason.
+//! Runs a plan: sets subjects up, makes the files, and measures in interleaved rounds. A subject that cannot
+//! be set up, or fails in a round, is left out from then on, with the reason.
 
 use super::outcome::{Figure, Missing, Result};
 use super::plan::{Cell, Plan, Work};
@@ -38,14 +38,14 @@ pub fn run(
             result.status_before.insert(subject.label.clone(), site.whole_status(made));
         }
     }
-    // Of each cell its own, then the further ones.
+    // For each cell the figure of the plan's metric, then the figures of the further metrics.
     let each = 1 + plan.also.len();
     for cell in &plan.cells {
         result.figures.push(Figure::new(cell, "", plan.metric));
         result.figures.extend(plan.also.iter().map(|(words, metric)| Figure::new(cell, words, *metric)));
     }
     let mut capacity = vec![0.0; plan.subjects.len()];
-    // What begins with an empty directory each time is not warmed by the time before.
+    // A program that begins with an empty directory in each round gains nothing from a warm-up round.
     let anew =
         plan.cells.iter().all(|cell| matches!(&cell.work, Work::Program(program) if program.begins_anew()));
     let first = usize::from(warm && !anew);
@@ -86,7 +86,7 @@ pub fn run(
             result.missing(&format!("{}: end", subject.label), &*error);
         }
     }
-    // A signal also fails figures: nothing of them is to be written.
+    // A signal also makes figures fail: such figures must not be written.
     site.teardown.go_on()
 }
 
@@ -98,7 +98,7 @@ fn pause(plan: &Plan, site: &Site) -> Outcome<()> {
     Ok(())
 }
 
-/// What the cells of a subject are made of.
+/// The loads and programs in the cells of a subject.
 fn parts(plan: &Plan, subject: usize) -> impl Iterator<Item = &Work> {
     plan.cells.iter().filter(move |cell| cell.subject == subject).flat_map(|cell| cell.work.parts())
 }
@@ -129,10 +129,11 @@ fn populate(plan: &Plan, subject: usize, site: &Site, mounted: &Mounted) -> Outc
     Ok(())
 }
 
-/// Longest wait for background work of the figure before.
+/// Longest wait for background work that the previous figure left.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// One figure. Before it, what is dirty goes down and what is cached goes, and migration comes to rest.
+/// Measures a cell. Before the load runs, its target is synced and the caches are dropped, and migration
+/// comes to rest.
 fn measure(
     plan: &Plan,
     cell: &Cell,
@@ -179,7 +180,7 @@ fn measure(
     }
 }
 
-/// Begins all and waits for all; seconds.
+/// Begins all parts and waits for their ends; gives the seconds.
 fn together(parts: &[Work], round: usize, site: &Site, root: &Path) -> Outcome<f64> {
     let begin_ns = site.scratch.now_ns();
     let (mut loads, mut programs) = (Vec::new(), Vec::new());
@@ -202,7 +203,7 @@ fn together(parts: &[Work], round: usize, site: &Site, root: &Path) -> Outcome<f
     Ok((site.scratch.now_ns() - begin_ns) as f64 / 1e9)
 }
 
-/// Waits until Terrace does not migrate; a migration that does not rest is part of what is measured.
+/// Waits until Terrace does not migrate. A migration that goes on for longer than [`QUIET`] is measured too.
 pub fn rest(site: &Site, mounted: &Mounted) {
     let end = site.scratch.now_ns() + QUIET.as_nanos() as u64;
     while site.scratch.now_ns() < end {

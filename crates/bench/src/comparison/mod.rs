@@ -1,4 +1,5 @@
-//! A comparison: a plan of figures on several subjects, measured in interleaved rounds at a site, judged and written.
+//! A comparison: a plan of figures on several subjects, measured in interleaved rounds at a site, judged and
+//! written.
 
 pub mod measure;
 pub mod options;
@@ -21,13 +22,13 @@ pub const NO_SHAPE: &str = "none";
 
 /// The title of a comparison.
 pub struct Row {
-    /// Stable.
+    /// The stable name of the row.
     pub id: &'static str,
-    /// What is measured.
+    /// The measured quantity.
     pub sentence: &'static str,
-    /// What the publication found.
+    /// The result of the publication.
     pub published: &'static str,
-    /// What has to be the same here.
+    /// The relations of the published figures that must hold here too.
     pub shape: &'static str,
 }
 
@@ -42,7 +43,8 @@ pub fn scale(options: &Options) -> Scale {
     Scale { dataset_bytes, limit_ns: (seconds * 1e9) as u64, quick, fio: options.fio }
 }
 
-/// With `--one-core`: this thread, before the first thread and child, which inherit it. The cores for emulated devices.
+/// With `--one-core`: ties this thread to a core before the first thread and child start, because threads and
+/// children inherit the core. Gives the cores for emulated devices.
 pub fn pin(options: &Options) -> Outcome<Option<CpuSet>> {
     if !options.one_core {
         return Ok(None);
@@ -64,7 +66,7 @@ pub fn run_plan(options: &Options, row: &Row, plan: Plan, scale: &Scale) -> Outc
     if options.device_memory {
         (memory, disk) = (memory + disk, 0);
     }
-    // A quick run is small, and has to run where little is left.
+    // A quick run is small, and must run with little free memory and disk too.
     if !options.quick {
         site.scratch.need(memory, disk)?;
     }

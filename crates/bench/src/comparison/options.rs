@@ -8,10 +8,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use terrace_media::speed::ClassedSpeed;
 
-/// Less data than this shows nothing.
+/// The smallest data set that gives a meaningful figure.
 const LEAST_BYTES: u64 = 8 << 20;
 
-/// What is asked for.
+/// A parsed command.
 pub enum Asked {
     Help,
     List {
@@ -42,11 +42,11 @@ pub struct Options {
     pub one_core: bool,
     pub record: Option<PathBuf>,
     pub replay: Option<PathBuf>,
-    /// Of `--must-show`.
+    /// Options of `--must-show`; `only` names the entry to run.
     pub only: Option<String>,
     pub limit: usize,
     pub again: bool,
-    /// Of `terrace bench run`.
+    /// Options of `terrace bench run`.
     pub dirs: Vec<PathBuf>,
     pub threads: u64,
     pub json: bool,
@@ -121,7 +121,7 @@ fn peers(list: &OsStr) -> Outcome<Vec<Peer>> {
 
 impl Options {
     /// # Errors
-    /// A sentence about what is not understood.
+    /// A sentence about the word that is not understood.
     pub fn parse(given: &[OsString]) -> Outcome<Asked> {
         Self::parse_words(given, false)
     }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn wrong_options_are_refused() {
         for words in [
             &["tpfs-9", "zig-7"][..],
             &[],
@@ -273,9 +273,9 @@ mod tests {
         }
     }
 
-    /// A class that does not exist skipped nearly everything, and a run of nothing succeeded.
+    /// An unknown class made the bench skip nearly all cells, and a run without figures succeeded.
     #[test]
-    fn values_that_measure_nothing_are_refused() {
+    fn unknown_classes_and_zero_values_are_refused() {
         for (words, what) in [
             (["tpfs-9", "--class", "foo"], "'foo' is no device class; use host, ssd, "),
             (["tpfs-9", "--dataset", "0"], "--dataset: must be more than 0"),

@@ -1,4 +1,4 @@
-//! What a run of a row found: figures, ratios, verdicts; as JSON, as text, and as SVG (paper/plot.rs).
+//! The results of a run of a row: figures, ratios, verdicts; as JSON, as text, and as SVG (paper/plot.rs).
 
 use super::Row;
 use super::options::Options;
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-/// Samples of one cell; one that failed in a round has no sample there.
+/// Samples of a cell; a round in which the cell failed has no sample.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     pub series: String,
@@ -26,12 +26,12 @@ pub struct Figure {
     pub median: Option<f64>,
     lowest: Option<f64>,
     highest: Option<f64>,
-    /// Of the last round, if it was a load.
+    /// The measure of the last round, if the cell is a load.
     last: Option<Measure>,
 }
 
 impl Figure {
-    /// `words` tell further figures of a cell from its own.
+    /// `words` name a further metric of the cell; empty for the plan's metric.
     pub fn new(cell: &Cell, words: &str, metric: Metric) -> Figure {
         let series = if words.is_empty() { cell.series.clone() } else { format!("{} {words}", cell.series) };
         let (at, x) = (cell.at.clone(), cell.x);
@@ -66,13 +66,13 @@ pub struct Missing {
     pub reason: String,
 }
 
-/// A ratio at one place.
+/// A ratio at a place of the axis.
 #[derive(Debug, Clone, Serialize)]
 struct Compared {
-    /// Of two places: "from → to".
+    /// The place; for a ratio of two places "from → to".
     at: String,
     ratio: Ratio,
-    /// Absent while the interval holds both answers.
+    /// Whether the claim holds; absent while the interval allows both answers.
     held: Option<bool>,
 }
 
@@ -83,7 +83,7 @@ struct Verdict {
     theirs: String,
     must: String,
     places: Vec<Compared>,
-    /// true: at every place; false: surely not at one; absent: not decided.
+    /// true: the claim holds at every place; false: it surely fails at a place; absent: undecided.
     held: Option<bool>,
 }
 
@@ -92,9 +92,9 @@ struct Verdict {
 struct PageCache {
     limit_bytes: Option<u64>,
     cgroup_version: Option<u8>,
-    /// Why there is none.
+    /// Why the page cache is not limited.
     reason: Option<String>,
-    /// Most dirty bytes of each peer's device; why that is not limited.
+    /// Most dirty bytes of each peer's device, or the reason why they are not limited.
     dirty_limit_bytes: Option<u64>,
     dirty_reason: Option<String>,
 }
@@ -118,13 +118,13 @@ pub struct Result {
     pub figures: Vec<Figure>,
     verdicts: Vec<Verdict>,
     pub not_measured: Vec<Missing>,
-    /// What Terrace's status said before the first round, and at the end.
+    /// Status of each Terrace subject before the first round, and at the end.
     pub status_before: Status,
     pub status: Status,
     /// Figures of the whole run.
     pub derived: Vec<(String, serde_json::Value)>,
     pub notes: Vec<String>,
-    /// What a row has beyond figures.
+    /// Results of the row that are no figures.
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]
     pub details: serde_json::Value,
     #[serde(skip)]
@@ -170,7 +170,7 @@ impl Result {
         }
     }
 
-    /// Compares what the plan's claims are about.
+    /// Judges the claims of the plan.
     pub fn judge(&mut self, plan: &Plan) {
         self.derived =
             plan.conclude.map(|conclude| conclude(&self.status_before, &self.status)).unwrap_or_default();
@@ -226,7 +226,7 @@ impl Result {
         format!("{}, device: {}{quick}", self.row, self.class)
     }
 
-    /// As a page of docs/evaluation.md has it.
+    /// The results as text, in the form of docs/evaluation.md.
     pub fn table(&self) -> String {
         let mut text =
             format!("## {}\n{}\n\n{}; {} rounds\n", self.title(), self.sentence, self.machine, self.rounds);
@@ -299,7 +299,7 @@ impl Result {
 }
 
 impl Must {
-    /// What the rounds say, and whether that is what has to be; `None` when they say nothing.
+    /// The ratio of the rounds, and whether it meets the bound; `None` when no pair of samples counts.
     fn judge(self, ours: &[f64], theirs: &[f64]) -> Option<(Ratio, Option<bool>)> {
         match self {
             Must::Never(most) => {
@@ -351,7 +351,7 @@ impl Must {
     }
 }
 
-/// An interval up to here says that nothing changed; a wider one says nothing.
+/// [`Must::NotAbove`] holds if the interval ends below this bound; a wider interval decides nothing.
 const WIDE: f64 = 1.25;
 
 /// A number in few digits.
@@ -373,14 +373,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_and_both_sides_are_judged() {
+    fn differences_and_ratios_are_judged_on_both_sides() {
         let judged = |must: Must, ours: &[f64], theirs: &[f64]| must.judge(ours, theirs).unwrap().1;
         let (few, many) = ([100.0, 101.0, 99.0], [130.0, 131.0, 129.0]);
         assert_eq!(judged(Must::Within(1.1), &few, &few), Some(true));
         assert_eq!(judged(Must::Within(1.1), &many, &few), Some(false));
         assert_eq!(judged(Must::Within(1.1), &few, &many), Some(false));
         assert_eq!(judged(Must::Within(1.1), &[90.0, 100.0, 121.0], &few), None);
-        // Nothing has no ratio, but a difference.
+        // Zero samples give no ratio, but a difference.
         let none = [0.0; 3];
         assert!(Must::AtLeast(1.0).judge(&many, &none).is_none());
         assert_eq!(judged(Must::MoreByAtLeast(1.0), &many, &none), Some(true));

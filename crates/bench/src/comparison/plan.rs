@@ -1,4 +1,4 @@
-//! A row as data: file systems, loads, what is compared with what. paper/measure.rs runs it.
+//! A row as data: file systems, loads, and the claims about their figures. paper/measure.rs runs the plan.
 
 use crate::site::peer::{Peer, Subject, Tuning};
 use crate::site::programs::Program;
@@ -9,23 +9,24 @@ use std::collections::BTreeMap;
 
 /// "2 MB" on average.
 pub const FILESERVER_BYTES: u64 = 2 << 20;
-/// What varmail's flow makes of any files: two appends of 8 KiB on average when they are created, two more per life.
+/// The mean size of a file under varmail's flow, whatever its first size: two appends of 8 KiB at its
+/// creation and two later.
 const VARMAIL_BYTES: u64 = 32 << 10;
-/// One append of 8 KiB on average; webproxy appends nothing later.
+/// The mean size of a file under webproxy's flow: an append of 8 KiB at its creation, no later append.
 const WEBPROXY_BYTES: u64 = 8 << 10;
 
-/// What a row's figures are.
+/// The quantity that a figure measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Metric {
-    /// Of the load or the program.
+    /// Operations of the load or the program.
     OperationsPerS,
-    /// Read and written.
+    /// Bytes read and written.
     BytesPerS,
-    /// Of one turn of the load.
+    /// Of a turn of the load.
     MedianLatencyNs,
     /// From begin to end.
     Seconds,
-    /// What the offline optimum waits, divided by what is waited.
+    /// The wait of the offline optimum, divided by the wait of the candidate.
     ShareOfOptimum,
     P99LatencyNs,
     P999LatencyNs,
@@ -36,11 +37,12 @@ pub enum Metric {
     Failures,
     /// Time of all threads by operations.
     NsPerOperation,
-    /// What Terrace's devices were written meanwhile.
+    /// Bytes written to Terrace's devices during the load.
     DeviceBytesPerS,
-    /// The same by what migration moved below PM.
+    /// Bytes written to Terrace's devices, divided by the demoted bytes.
     Amplification,
-    /// What left PM for each operation: written below, and given up because the copy below was still good.
+    /// Bytes that left PM for each operation: demoted by a write to a device, and dropped because a valid
+    /// cold copy existed (`Clean…`).
     EvictedPerOperation,
     CleanEvictedPerOperation,
 }
@@ -64,14 +66,14 @@ impl Metric {
             _ => "ns",
         }
     }
-    /// `threads` made the measure.
+    /// The figure of a measure that `threads` threads made.
     pub fn of(self, measure: &Measure, threads: u64) -> f64 {
         match self {
             Metric::OperationsPerS => measure.operations_per_s(),
             Metric::BytesPerS => measure.bytes_per_s(),
             Metric::MedianLatencyNs => measure.latency_median_ns as f64,
             Metric::Seconds => measure.elapsed_ns as f64 / 1e9,
-            // Of no load.
+            // Computed from traces, not from a load.
             Metric::ShareOfOptimum => f64::NAN,
             Metric::P99LatencyNs => measure.latency_p99_ns as f64,
             Metric::P999LatencyNs => measure.latency_p999_ns as f64,
@@ -96,17 +98,17 @@ impl Metric {
     }
 }
 
-/// What is run on a subject.
+/// The work that a cell runs on a subject.
 #[derive(Debug, Clone)]
 pub enum Work {
     Load(Load),
     Program(Program),
-    /// All of them at the same time, in a directory; loads and programs only.
+    /// Several loads and programs at the same time, in a directory.
     Together(Vec<Work>),
 }
 
 impl Work {
-    /// The loads and programs that it is made of.
+    /// The loads and programs of the work.
     pub fn parts(&self) -> &[Work] {
         match self {
             Work::Together(parts) => parts,
@@ -115,7 +117,7 @@ impl Work {
     }
 }
 
-/// One figure of each round.
+/// A cell of the row: measured in each round, it gives a figure.
 #[derive(Debug, Clone)]
 pub struct Cell {
     /// Index into the plan's subjects.
@@ -128,40 +130,41 @@ pub struct Cell {
     pub work: Work,
 }
 
-/// A ratio of two series, place by place, or of two places of a series, that the row's shape is about.
+/// A statement about a ratio of two series, place by place, or of two places of a series. The claims of a row
+/// express its published shape.
 #[derive(Debug, Clone)]
 pub struct Claim {
     pub text: String,
     pub ours: String,
-    /// Empty: `ours` itself is what has to hold, not a ratio.
+    /// Empty: the claim is about the figures of `ours`, not about a ratio.
     pub theirs: String,
-    /// Only at this place; everywhere without.
+    /// The only place of the claim; `None`: all places.
     pub at: Option<String>,
-    /// Where `theirs` is, when that is not where `ours` is.
+    /// The place of `theirs`, if it differs from the place of `ours`.
     pub from: Option<String>,
     pub must: Must,
 }
 
-/// What a ratio has to be.
+/// The bound that a ratio must meet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Must {
     AtLeast(f64),
     AtMost(f64),
-    /// In no round more than this. Only of a series itself.
+    /// No round exceeds this value. For figures of a series, not for ratios.
     Never(f64),
     /// The interval holds 1, or lies below it, and does not reach 1.25.
     NotAbove,
-    /// Neither more than so many times as much, nor less than that part.
+    /// The ratio lies between 1 / n and n.
     Within(f64),
     /// The difference, round by round, is at most this, in the unit of the series.
     MoreByAtMost(f64),
-    /// The same, at least this: for what may be nothing at all, of which there is no ratio.
+    /// The difference is at least this. For figures that may be zero and so have no ratio.
     MoreByAtLeast(f64),
-    /// Shown beside the published one.
+    /// The ratio is only shown beside the published ratio.
     Shown,
 }
 
-/// All of a row.
+/// The whole plan of a row.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub subjects: Vec<Subject>,
@@ -174,32 +177,33 @@ pub struct Plan {
     /// The device that the row is about, unless `--class` names one.
     pub class: Option<&'static str>,
     pub claims: Vec<Claim>,
-    /// The page cache of what runs through the kernel.
+    /// Limit of the page cache for subjects that run through the kernel.
     pub page_cache_bytes: u64,
     pub notes: Vec<String>,
-    /// What is waited when the files have been made: for what depends on their age.
+    /// Pause after the files were made, for rows whose figures depend on the age of files.
     pub pause_s: u64,
-    /// Figures of the whole run, from the status of each Terrace subject before the first round and at the end.
+    /// Figures of the whole run, from the status of each Terrace subject before the first round and at the
+    /// end.
     pub conclude: Option<Conclude>,
 }
 
-/// Of each Terrace subject.
+/// The status of each Terrace subject.
 pub type Status = BTreeMap<String, serde_json::Value>;
-/// Names and values.
+/// Computes named values from the status before and after.
 pub type Conclude = fn(&Status, &Status) -> Vec<(String, serde_json::Value)>;
 
-/// How large and how long: what the rows derive their sizes from.
+/// The scale of a run: the rows derive their sizes and times from it.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     pub dataset_bytes: u64,
-    /// Of one figure in one round.
+    /// Longest time of a figure in a round.
     pub limit_ns: u64,
     pub quick: bool,
-    /// Rows of random reads and writes also through fio itself.
+    /// Whether rows of random reads and writes also run the program fio.
     pub fio: bool,
 }
 
-/// Terrace does not manage with less than this for logs, tables and the catalog of these data sets.
+/// The smallest PM that holds logs, tables and catalog of these data sets.
 const LEAST_PM: u64 = 32 << 20;
 
 impl Scale {
@@ -279,7 +283,8 @@ impl Plan {
         }
     }
 
-    /// Adds a claim about a series: what it is at `to`, by what it is at `from`. Nothing where the axis ends before.
+    /// Adds a claim about a series: the ratio of its figures at `to` and at `from`. Adds no claim if the plan
+    /// lacks a cell at either place.
     pub fn between(&mut self, text: &str, series: &str, (from, to): (&str, &str), must: Must) {
         let there = |at: &str| self.cells.iter().any(|cell| cell.at == at);
         if there(from) && there(to) {
@@ -290,14 +295,14 @@ impl Plan {
         }
     }
 
-    /// Adds [`Self::between`] for each two neighbours of `places`.
+    /// Adds [`Self::between`] for each pair of neighbours in `places`.
     pub fn steps(&mut self, text: &str, series: &str, places: &[&str], must: Must) {
         for two in places.windows(2) {
             self.between(text, series, (two[0], two[1]), must);
         }
     }
 
-    /// Adds a claim about the figures of a series themselves.
+    /// Adds a claim about the figures of a series, not about a ratio.
     pub fn limit(&mut self, text: &str, ours: &str, must: Must) {
         self.claim(text, ours, "", must);
     }
@@ -308,7 +313,7 @@ impl Plan {
         self.cells.push(Cell { subject, series, x, at, work: Work::Load(load) });
     }
 
-    /// Leaves only subjects of these peers.
+    /// Removes the subjects and cells of peers that are not in `peers`.
     pub fn keep(&mut self, peers: &[Peer]) {
         let mut kept = Vec::new();
         let places: Vec<Option<usize>> = self
@@ -342,7 +347,7 @@ impl Plan {
         self.notes.push(format!("PM of Terrace is emulated ({speed}); what peers have of PM is not."));
     }
 
-    /// Sums of what the subjects need: memory, disk.
+    /// Memory and disk that all subjects need together.
     pub fn needs(&self) -> (u64, u64) {
         let (mut memory, mut disk) = (self.page_cache_bytes, 0);
         for subject in &self.subjects {

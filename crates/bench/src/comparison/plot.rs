@@ -1,5 +1,5 @@
-//! The plot of a row: medians as lines over the places of the axis, spreads as bars. Logarithmic in the values, which
-//! span orders of magnitude between file systems.
+//! The plot of a row: medians as lines over the places of the axis, spreads as bars.
+//! The value axis is logarithmic: values of file systems differ by orders of magnitude.
 
 use super::outcome::{Result, short};
 use crate::failure::Outcome;
@@ -13,7 +13,7 @@ const HEIGHT: u32 = 560;
 pub fn draw(result: &Result, path: &Path) -> Outcome<()> {
     let area = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
     area.fill(&WHITE)?;
-    // Places in the order of the plan, evenly spaced: they are classes and powers of two more often than amounts.
+    // Places in the order of the plan, evenly spaced: most places are classes and powers of two, not amounts.
     let mut places: Vec<(f64, &str)> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     let (mut low, mut high) = (f64::INFINITY, 0f64);

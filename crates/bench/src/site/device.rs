@@ -1,5 +1,5 @@
-//! The slow device below everyone: a plain file of the disk, or that file behind the emulated latency and bandwidth of
-//! a class (`terrace bench device`); and loop devices over files.
+//! The slow device of Terrace and of every peer: a plain file of the disk, with or without the emulated
+//! latency and bandwidth of a class (`terrace bench device`). Also loop devices over files.
 
 use super::Site;
 use super::dirty;
@@ -13,7 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the file that serves as device behaves like.
+/// The behaviour of the file that serves as device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
     /// The disk of this machine, not emulated.
@@ -45,7 +45,7 @@ pub struct Device {
     _file: Held,
 }
 
-/// A server in a process of its own with what it has mounted; killed and unmounted when dropped.
+/// A server in a process of its own, and its mount; killed and unmounted when dropped.
 pub struct Served {
     server: Option<Server>,
     held: Vec<Held>,
@@ -69,7 +69,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // First: a process id that has been waited for may be another's.
+        // Before the wait: afterwards the process id may belong to another process.
         self.held.drain(..).for_each(Held::gone);
         if let Some(mut server) = self.server.take() {
             server.kill();
@@ -89,7 +89,7 @@ impl Site {
         let mount = self.scratch.mount_point(&format!("{name}-device"))?;
         let mut command = self.child(&self.terrace);
         command.args(["bench", "device", "--class", class, "--no-sync", "--foreground"]);
-        // A processor of its own: it does not have to be woken for each request.
+        // With cores of its own the server spins for requests and need not be woken.
         if self.device_cores.is_some() {
             command.arg("--awake");
         }
@@ -123,7 +123,7 @@ impl Site {
         Ok((device, held))
     }
 
-    /// Limits the dirty pages of what lies on a device, if those of anything are.
+    /// Limits the dirty pages of a device, if this site limits dirty pages.
     pub fn limit_dirty(&self, bdi: &Path) -> Outcome<()> {
         match self.dirty_bytes {
             Ok(bytes) => dirty::limit(bdi, bytes),
@@ -139,7 +139,7 @@ impl Site {
         Ok((device, vec![file, held]))
     }
 
-    /// A command whose process is killed when this one dies.
+    /// A command whose process the kernel kills when the bench dies.
     pub fn child(&self, program: &Path) -> Command {
         const SETPRIV: &str = "/usr/bin/setpriv";
         if !Path::new(SETPRIV).exists() {

@@ -1,23 +1,25 @@
-//! How many dirty pages a peer may have. The publications limited the memory of the whole machine, so that its dirty ratios
-//! were shares of that. Here only a memory cgroup is small: the machine's thresholds are a multiple of it, version 1 of cgroups
-//! has none of its own, and a group full of dirty pages that nobody writes back is killed.
+//! The limit of a peer's dirty pages in the kernel. The publications limited the memory of the whole machine,
+//! and so also its dirty pages. Here only a memory cgroup is small: the machine's dirty thresholds exceed it
+//! many times, version 1 of cgroups has no threshold of its own, and the kernel kills a process when its
+//! group is full of dirty pages.
 //!
-//! So the devices below the peers get the share (Linux 6.2 and later can say it of a device, which vm.dirty_bytes cannot): what
-//! serves an emulated device, and everything else on the machine, is not slowed. The limit is lifted when the loop device
-//! is given back; a run that was killed leaves it to the next one, which sets its own.
+//! So the devices of the peers get a limit. Linux 6.2 and later has limits per device; vm.dirty_bytes would
+//! also slow the servers of emulated devices and all other processes. The limit is lifted when the loop
+//! device is given back. A killed run leaves its limit behind, and the next run sets its own.
 
 use crate::failure::Outcome;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The kernel's vm.dirty_ratio. Its vm.dirty_background_ratio is half of that, which the kernel also keeps for a device.
+/// Divisor for the kernel's default vm.dirty_ratio (20 %). Write-back begins at half of the limit, for a
+/// device too.
 const SHARE: u64 = 5;
 const ALL: &str = "/sys/class/bdi";
 
-/// Dirty bytes for a memory of so many, if devices can be limited here.
+/// Dirty bytes for a memory of `limit_bytes`, if the kernel can limit single devices.
 ///
 /// # Errors
-/// Why they cannot.
+/// The reason why the kernel cannot.
 pub fn share_of(limit_bytes: u64) -> Result<u64, String> {
     let all = fs::read_dir(ALL).into_iter().flatten().flatten();
     let known = |bdi: &fs::DirEntry| bdi.path().join("max_bytes").exists();
@@ -27,15 +29,15 @@ pub fn share_of(limit_bytes: u64) -> Result<u64, String> {
     }
 }
 
-/// What the kernel knows of a loop device's pages.
+/// The kernel's directory of settings for a loop device's pages.
 pub fn of_loop(device: &str) -> PathBuf {
     Path::new("/sys/block").join(device.trim_start_matches("/dev/")).join("bdi")
 }
 
-/// The same of a mounted btrfs, whose pages are not those of its device.
+/// The same for a mounted btrfs, whose dirty pages do not count for its device.
 ///
 /// # Errors
-/// When none lies on the device.
+/// When no mounted btrfs lies on the device.
 pub fn of_btrfs(device: &str) -> Outcome<PathBuf> {
     let name = device.trim_start_matches("/dev/");
     let all = fs::read_dir("/sys/fs/btrfs")?.flatten().map(|entry| entry.path());
@@ -55,7 +57,7 @@ pub fn limit(bdi: &Path, bytes: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// As it is before anybody limits it. Best effort.
+/// Sets the kernel's defaults again. Best effort.
 pub fn lift(bdi: &Path) {
     for (name, value) in [("strict_limit", "0"), ("max_ratio", "100")] {
         let _ = fs::write(bdi.join(name), value);

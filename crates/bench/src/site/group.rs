@@ -1,5 +1,5 @@
-//! A memory cgroup that confines the page cache of what is measured through the kernel, as the publications did
-//! (16 of 32 GB in [TPFS], 10 of 32 in [Ziggurat]). Version 1 or 2, whichever has the memory controller.
+//! A memory cgroup that limits the page cache of loads through the kernel, as the publications did (16 of 32
+//! GB in [TPFS], 10 of 32 in [Ziggurat]). Cgroups of version 1 or 2, whichever has the memory controller.
 
 use super::teardown::{Held, Resource, Teardown};
 use crate::failure::Outcome;
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A confined program needs this for itself.
+/// Memory that a confined program needs besides its page cache.
 const LEAST_BYTES: u64 = 64 << 20;
 
 /// A memory cgroup; removed when dropped.

@@ -1,19 +1,20 @@
-//! LevelDB on a subject's directory: FillSeq, ReadRandom and ReadHot as LevelDB's db_bench has them [TPFS 6.4]. Debian has
-//! the library and not that program; the library is driven through its Python binding, whose part of an operation
-//! (about a microsecond) is the same on every file system. An implementation in Rust would not do: what it
-//! writes and syncs is not what LevelDB does.
+//! LevelDB on a subject's directory: FillSeq, ReadRandom and ReadHot of LevelDB's db_bench [TPFS 6.4]. Debian
+//! has the library without db_bench, so the library is driven through its Python binding, whose part of an
+//! operation (about a microsecond) is the same on every file system. A LevelDB in Rust would not serve: its
+//! writes and syncs differ.
 
 use crate::failure::Outcome;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Debian's own, which has the binding.
+/// Debian's own Python, which finds the binding.
 const PYTHON: &str = "/usr/bin/python3";
-/// Debian's package.
+/// The binding of Debian's package.
 const BINDING: &str = "/usr/lib/python3/dist-packages/plyvel";
 
-/// Arguments: database, benchmark, keys, seconds. Prints operations per second. Writes are asynchronous, values have 1,000
-/// bytes, the memtable is in the published proportion (4 MB to 16 GB); ReadHot reads the first hundredth of the keys.
+/// Arguments: database, benchmark, keys, seconds. Prints operations per second. Writes are asynchronous,
+/// values have 1,000 bytes, the memtable is in the published proportion (4 MB to 16 GB); ReadHot reads the
+/// first hundredth of the keys.
 const SCRIPT: &str = r#"
 import os, plyvel, random, shutil, sys, time
 path, benchmark, keys, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -44,10 +45,10 @@ db.close()
 print(done / spent)
 "#;
 
-/// Whether it can be run here.
+/// Whether this machine can run the benchmark.
 ///
 /// # Errors
-/// With the package that is missing.
+/// Names the missing package.
 pub fn available() -> Outcome<()> {
     match Path::new(PYTHON).exists() && Path::new(BINDING).exists() {
         true => Ok(()),
@@ -55,7 +56,7 @@ pub fn available() -> Outcome<()> {
     }
 }
 
-/// What measures one thread, and prints its operations per second.
+/// The command that runs a benchmark on one thread and prints its operations per second.
 pub fn command(directory: &Path, benchmark: &str, keys: u64, seconds: f64) -> (PathBuf, Vec<OsString>) {
     let database = directory.join("leveldb");
     let mut args: Vec<OsString> = vec!["-c".into(), SCRIPT.into(), database.into(), benchmark.into()];

@@ -1,9 +1,10 @@
 //! Where a row is measured: scratch files, a private mount namespace, loop devices, a memory cgroup, and the
 //! emulated device that Terrace and every peer get alike.
 //!
-//! Everything made here is registered with [`Teardown`] before it is used, and taken down in reverse order when its
-//! holder is dropped, when the row fails, and on SIGINT, SIGTERM and SIGHUP. After SIGKILL the mount namespace
-//! goes with its processes and loop devices clear themselves; files are removed by the next run (`sweep`).
+//! Everything made here is registered with [`Teardown`] before it is used, and taken down in reverse order
+//! when its holder is dropped, when the row fails, and on SIGINT, SIGTERM and SIGHUP. After SIGKILL the mount
+//! namespace goes with its processes and loop devices clear themselves; files are removed by the next run
+//! (`sweep`).
 
 pub mod device;
 pub mod dirty;
@@ -35,24 +36,26 @@ pub struct Site {
     pub class: Class,
     /// The files behind devices are in memory.
     pub device_memory: bool,
-    /// Where emulated devices run when everything else is on one core: hardware would not take its time.
+    /// The cores of emulated devices when all other threads are on one core: a hardware device would not use
+    /// processor time.
     pub device_cores: Option<CpuSet>,
-    /// Confines what reads and writes through the kernel; the reason when there is none.
+    /// The cgroup of the processes that read and write through the kernel, or the reason why there is none.
     pub group: Result<MemoryGroup, String>,
-    /// Most dirty bytes of a peer's device, as the kernel's own ratio of the group's limit; the reason when there is none.
+    /// Most dirty bytes of a peer's device, the kernel's default ratio of the cgroup's limit, or the reason
+    /// why there is no limit.
     pub dirty_bytes: Result<u64, String>,
-    /// Whether what is begun goes into the group.
+    /// Whether new processes go into the group.
     confines: AtomicBool,
     pub scratch: Scratch,
-    /// Begun so far: names of their outputs.
+    /// Number of programs begun so far: part of the names of their output files.
     programs: AtomicU64,
     _files: Vec<Held>,
 }
 
 impl Site {
-    /// Makes scratch directories below the directory that is asked for and on /dev/shm, a mount namespace where that is allowed, and
-    /// begins to catch signals. `cap_bytes` limits the page cache of what is confined; 0 does not. Devices are of the class
-    /// that was asked for, or of that of the row.
+    /// Makes scratch directories below the directory of the options and on /dev/shm, makes a mount namespace
+    /// if allowed, and begins to catch signals. `cap_bytes` limits the page cache of confined processes; 0
+    /// means no limit. Devices have the class of the options, else the class of the row.
     pub fn new(options: &Options, cap_bytes: u64, class: Option<&str>) -> Outcome<Site> {
         sweep(&options.dir);
         sweep(Path::new("/dev/shm"));
@@ -89,17 +92,17 @@ impl Site {
 }
 
 impl Site {
-    /// What is begun from now on works on this subject. The files of tmpfs are not a cache: they would fill the group, and who
-    /// makes them would be killed.
+    /// Programs begun from now on work on this subject. Programs on tmpfs are not confined: files of tmpfs
+    /// are memory of the group and no cache, so the kernel would kill the writer when they fill the group.
     pub fn turn_to(&self, subject: &Subject) {
         self.confines.store(subject.peer != Peer::Tmpfs, Ordering::Relaxed);
     }
 }
 
-/// Why nothing limits the page cache of a run that is not about it.
+/// The reason why a row without a page cache limit has none.
 pub const UNLIMITED: &str = "this row does not ask for it";
 
-/// Names of scratch directories: this, then the process id.
+/// First part of the names of scratch directories; the process id follows.
 const RUN: &str = "paper";
 
 /// Removes scratch directories of runs whose process is gone.

@@ -1,4 +1,5 @@
-//! File systems side by side: how each is made on the device of the site, and what stands for whose column.
+//! The compared file systems: how each is made on the device of the site, and which column of the
+//! publications it stands for.
 //!
 //! | name | is | the publications' |
 //! |---|---|---|
@@ -78,7 +79,7 @@ impl Peer {
     }
 }
 
-/// What a mount of Terrace is told beyond its defaults.
+/// Mount options of Terrace that differ from the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Tuning {
     pub policy: Option<&'static str>,
@@ -93,16 +94,16 @@ pub struct Tuning {
     /// Speed of emulated PM, as the mount option `emulate-pm` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulate_pm: Option<String>,
-    /// A partial write of a cold block reads it first. In process only: no mount option says it.
+    /// A partial write of a cold block reads the block first. In process only: there is no such mount option.
     pub read_first: bool,
 }
 
 impl Tuning {
-    /// For `terrace mount -o`.
+    /// The argument of `terrace mount -o`.
     fn words(&self) -> String {
         let mut words = vec!["defaults".to_string()];
         words.extend(self.policy.map(|name| format!("policy={name}")));
-        // As in process: rows are not to depend on the memory of the machine.
+        // The same cache size as in process, so rows do not depend on the memory of the machine.
         words.push(format!("cache={}", self.cache_bytes.unwrap_or(MountOptions::default().cache_bytes)));
         words.extend(self.group_bytes.map(|bytes| format!("group={bytes}")));
         words.extend(self.threshold_percent.map(|percent| format!("threshold={percent}")));
@@ -133,38 +134,39 @@ impl Tuning {
     }
 }
 
-/// The two models of PM that docs/evaluation.md asks for where its speed matters, by name: [HiNFS] has 200 ns for each
-/// flushed line and 1 GB/s; PM of [TPFS table 1] 0.1 µs for each contiguous run, 15 GB/s, and 0.3 µs for each that is read.
+/// The two models of PM for rows in which its speed matters (docs/evaluation.md), by name. [HiNFS]: 200 ns
+/// for each flushed line and 1 GB/s. [TPFS table 1]: 0.1 µs for each contiguous run and 15 GB/s, and 0.3 µs
+/// for each run read.
 pub const PM_MODELS: [(&str, &str); 2] =
     [("line", "line:200:1000000000"), ("run", "run:100:15000000000:300")];
 
-/// The speed that a name or the speed itself stands for.
+/// The speed of a model's name, or of a speed in words.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error in the text.
 pub fn pm_speed(text: &str) -> Result<String, String> {
     let named = PM_MODELS.iter().find(|(name, _)| *name == text).map_or(text, |(_, speed)| speed);
     PmSpeed::parse(named).map(|_| named.to_string())
 }
 
-/// One file system of a row.
+/// A file system under test in a row.
 #[derive(Debug, Clone, Serialize)]
 pub struct Subject {
     /// Unique in the row.
     pub label: String,
     pub peer: Peer,
-    /// PM of Terrace; of the peers, what lies on a PM loop device.
+    /// PM of Terrace; for peers the size of the PM loop device.
     pub pm_bytes: u64,
-    /// The device below.
+    /// The slow device.
     pub device_bytes: u64,
     pub tuning: Tuning,
-    /// Of `given`: where a directory for the files is made.
+    /// For `given`: the directory that gets a new directory for the files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub given: Option<PathBuf>,
 }
 
 impl Subject {
-    /// For files and mount points.
+    /// The label as part of names of files and mount points.
     fn file_name(&self) -> String {
         self.label.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect()
     }
@@ -172,10 +174,10 @@ impl Subject {
 
 /// A subject that is set up; dropping takes it down.
 pub struct Mounted {
-    /// Of the pool when it is Terrace through FUSE.
+    /// For Terrace through FUSE the mount point that `terrace status` gets.
     pub status_of: Option<PathBuf>,
     pub place: Place,
-    // Dropped from the last to the first; devices after everything on them.
+    // `held` is dropped from the last to the first; a device is dropped after the mounts on it.
     served: Option<Served>,
     held: Vec<Held>,
     _device: Option<Device>,
@@ -196,7 +198,7 @@ pub enum Place {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Without threads it has been unmounted.
+        // Without threads the pool has been unmounted.
         if let Place::Local { fs, background, .. } = &mut self.place
             && let Some(threads) = background.take()
         {
@@ -216,7 +218,7 @@ const LEAST_DEVICE: u64 = 512 << 20;
 const LEAST_JOURNAL: u64 = 64 << 20;
 
 impl Site {
-    /// Makes and mounts a subject. What was made is gone again when it fails.
+    /// Makes and mounts a subject. A failure takes everything down again.
     pub fn mount(&self, subject: &Subject, recorder: Option<Arc<Recorder>>) -> Outcome<Mounted> {
         match subject.peer {
             Peer::Local => return self.local(subject, recorder),
@@ -282,7 +284,7 @@ impl Site {
             Peer::XfsMl => {
                 let log = self.fast_loop(mounted, subject, journal_bytes)?;
                 let device = self.slow_loop(mounted, subject)?;
-                // Its own largest is 2 GiB.
+                // The largest log of XFS is 2 GiB.
                 let place = format!("logdev={log},size={}", journal_bytes.min(1 << 30));
                 run("mkfs.xfs", ["-q", "-f", "-l", &place, &device])?;
                 ("xfs", device, format!("logdev={log}"))
@@ -322,7 +324,7 @@ impl Site {
             run("mkfs.ext4", ["-q", "-F", "-b", "4096", LAZY[0], LAZY[1], &device])?;
             self.attach(mounted, &["-t", "ext4", &device], place)?;
         }
-        // The first branch that has room; a file that outgrows it moves.
+        // A new file goes to the first branch with room; a file that outgrows its branch is moved.
         let options = "category.create=ff,minfreespace=4M,moveonenospc=true";
         let branches = format!("{}:{}", fast.display(), slow.display());
         run("mergerfs", ["-o", options, &branches].map(OsStr::new).into_iter().chain([root.as_os_str()]))?;
@@ -336,7 +338,7 @@ impl Site {
         Ok(Mounted { status_of: None, place, served: None, held: Vec::new(), _device: Some(device) })
     }
 
-    /// A new directory in one that is there.
+    /// A new directory inside the given directory.
     fn given(&self, subject: &Subject) -> Outcome<Mounted> {
         let above = subject.given.as_ref().ok_or("no directory is given")?;
         let root = std::fs::canonicalize(above).map_err(|error| format!("{}: {error}", above.display()))?;
@@ -347,7 +349,7 @@ impl Site {
         Ok(Mounted { status_of: None, place, served: None, held, _device: None })
     }
 
-    /// PM file and device of a new pool; the first is deleted with the second.
+    /// PM file and device of a new pool; dropping `Held` deletes the PM file.
     fn pool(&self, subject: &Subject) -> Outcome<(PathBuf, Device, Held)> {
         let device = self.device(&subject.file_name(), subject.device_bytes.max(subject.pm_bytes))?;
         let pm = self.scratch.memory.join(format!("{}.pm", subject.file_name()));
@@ -402,11 +404,11 @@ impl Site {
     }
 }
 
-/// mkfs does all the writing that mount would do later in the background.
+/// mkfs writes all inode tables and the journal, so the mount does not do it later in the background.
 const LAZY: [&str; 2] = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
 
 impl Mounted {
-    /// Takes the subject down and says what went wrong with that: an error of unmount may be one of a write.
+    /// Takes the subject down and gives the errors: an error of unmount may be the error of a write.
     pub fn finish(mut self, site: &Site) -> Outcome<()> {
         if let Place::Local { fs, background, .. } = &mut self.place {
             drop(background.take());

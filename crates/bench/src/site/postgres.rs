@@ -1,8 +1,8 @@
-//! PostgreSQL on a subject's directory, measured by pgbench's TPC-B-like transactions: stands for the TPC-C of
-//! [Ziggurat 4.6]. The server is started, measured and ended by one shell, which the site confines and bounds; it
-//! runs as the user `postgres`, since it refuses root, and gets SIGINT (fast shutdown) when the shell dies. The number
-//! that the shell signals has to be the server's own: a subshell in between would ignore SIGINT, as all
-//! that a shell starts in the background does unless it sets it, and never end.
+//! PostgreSQL on a subject's directory, measured by pgbench's TPC-B-like transactions: stands for the TPC-C
+//! of [Ziggurat 4.6]. A shell, confined and bounded by the site, starts, measures and ends the server. The
+//! server runs as the user `postgres`, since it refuses root, and gets SIGINT (fast shutdown) when the shell
+//! dies. The shell must signal the server's own process id: background processes of a shell ignore SIGINT by
+//! default, so a subshell in between would never end.
 
 use super::Site;
 use crate::failure::Outcome;
@@ -47,11 +47,12 @@ done
 if [ -n "$fresh" ]; then (as "$1/pgbench" -h "$3" -i -q -s "$4" postgres >&2); fi
 (as "$1/pgbench" -h "$3" -n -c "$5" -T "$6" postgres)
 "#;
-/// Beyond the measured time: to make the cluster and its tables on a slow device, to start and to end.
+/// Time beyond the measured time, for making the cluster and its tables on a slow device, for start and for
+/// end.
 const PATIENCE: Duration = Duration::from_secs(600);
 const CLIENTS: u64 = 4;
 
-/// Where Debian has the newest server's programs.
+/// The directory of the newest server's programs on Debian.
 fn programs() -> Outcome<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let found =
@@ -68,19 +69,19 @@ fn user() -> Outcome<(u32, u32)> {
     Ok((number()?, number()?))
 }
 
-/// Whether it can be run here.
+/// Whether this machine can run PostgreSQL.
 ///
 /// # Errors
-/// With what is missing.
+/// Names the missing part.
 pub fn available() -> Outcome<()> {
     programs()?;
     user().map(|_| ())
 }
 
-/// Transactions per second of so many seconds on a database of `scale` times 16 MiB, made if it is not there.
+/// Transactions per second during `seconds`, on a database of `scale` times 16 MiB, which is made if missing.
 ///
 /// # Errors
-/// What a program says; when its output is not understood.
+/// The message of a failed program; output that is not understood.
 pub fn run(site: &Site, directory: &Path, scale: u64, seconds: u64) -> Outcome<f64> {
     let (uid, gid) = user()?;
     let (data, socket) = (directory.join("postgres"), site.scratch.disk.join("postgres"));
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pgbench_says_is_understood() {
+    fn the_output_of_pgbench_is_parsed() {
         let text = "scaling factor: 1\nlatency average = 2.5 ms\ntps = 1600.250000 (without initial connection time)\n";
         assert_eq!(transactions_per_s(text).unwrap(), 1600.25);
         assert!(transactions_per_s("nothing").is_err());

@@ -13,19 +13,21 @@ use std::time::Duration;
 /// A run of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Program {
-    /// RocksDB's db_bench: one of its benchmarks, synchronous, values of 1,000 bytes, uncompressed. The sizes of log
+    /// A benchmark of RocksDB's db_bench: synchronous, values of 1,000 bytes, uncompressed. The sizes of log
     /// and memtable are in the published proportion to the data (128 MB : 32 GB).
     RocksDb { benchmark: &'static str, keys: u64, threads: u64, seconds: u64 },
-    /// LevelDB: one of db_bench's benchmarks, one thread, asynchronous, for so many milliseconds if it reads.
+    /// A benchmark of LevelDB's db_bench: one thread, asynchronous; reads run for `milliseconds`.
     LevelDb { benchmark: &'static str, keys: u64, milliseconds: u64 },
-    /// sqlite3: inserts of 1,000 bytes under random keys, a transaction each, synchronous=FULL, into a database of
-    /// `rows` rows.
+    /// sqlite3: inserts of 1,000 bytes under random keys, a transaction each, synchronous=FULL, into a
+    /// database of `rows` rows.
     Sqlite { journal: &'static str, inserts: u64, rows: u64 },
-    /// A repository of so many files of a few KiB, cloned without links; clones of earlier rounds go first.
+    /// A git clone, without links, of a repository with `files` files of a few KiB. Clones of earlier rounds
+    /// are removed first.
     GitClone { files: u64 },
     /// PostgreSQL with pgbench; the database is `scale` times 16 MiB.
     Postgres { scale: u64, seconds: u64 },
-    /// fio: 4 KiB at Zipf-distributed places of a private file per thread; writes O_DSYNC. θ 0 is uniform.
+    /// fio: 4 KiB at Zipf-distributed offsets of a private file per thread; writes with O_DSYNC. θ 0 is
+    /// uniform.
     Fio { write: bool, theta: String, files: u64, file_bytes: u64, milliseconds: u64 },
 }
 
@@ -39,15 +41,15 @@ fn find(program: &str, package: &str) -> Outcome<PathBuf> {
 }
 
 impl Program {
-    /// Whether it makes its files anew each time.
+    /// Whether each run of the program makes its files anew.
     pub fn begins_anew(&self) -> bool {
         matches!(self, Program::RocksDb { .. } | Program::LevelDb { .. })
     }
 
-    /// Whether it can be run here.
+    /// Whether this machine has the program.
     ///
     /// # Errors
-    /// With the package that is missing.
+    /// Names the missing package.
     pub fn available(&self) -> Outcome<()> {
         match self {
             Program::RocksDb { .. } => find("db_bench", "rocksdb-tools"),
@@ -60,10 +62,10 @@ impl Program {
         .map(|_| ())
     }
 
-    /// Runs it; operations per second.
+    /// Runs the program; gives operations per second.
     ///
     /// # Errors
-    /// What the program says; when its output is not understood.
+    /// The message of the failed program; output that is not understood.
     pub fn run(&self, site: &Site, directory: &Path) -> Outcome<f64> {
         match self {
             Program::Postgres { scale, seconds } => postgres::run(site, directory, *scale, *seconds),
@@ -71,10 +73,10 @@ impl Program {
         }
     }
 
-    /// Makes what it needs and begins it.
+    /// Prepares the program's data and begins the program.
     ///
     /// # Errors
-    /// What is missing; PostgreSQL, which is several programs.
+    /// The missing package; PostgreSQL, which is several programs.
     pub fn begin(&self, site: &Site, directory: &Path) -> Outcome<Begun> {
         let (program, args, unit) = match self {
             Program::RocksDb { benchmark, keys, threads, seconds } => {
@@ -96,15 +98,15 @@ impl Program {
     }
 }
 
-/// What a program's operations per second are.
+/// The source of a program's operations per second.
 enum Unit {
-    /// db_bench says it of a benchmark.
+    /// The line of a benchmark in db_bench's output.
     DbBench(&'static str),
-    /// So many operations are all it does.
+    /// The program does this number of operations; its time is measured.
     Operations(u64),
-    /// fio's JSON of one side.
+    /// fio's JSON, of its reads or of its writes.
     Fio(&'static str),
-    /// All it prints.
+    /// The whole output is the number.
     Printed,
 }
 
@@ -118,10 +120,10 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Waits for its end; operations per second.
+    /// Waits for the program's end; gives operations per second.
     ///
     /// # Errors
-    /// What the program says; when its output is not understood.
+    /// The message of the failed program; output that is not understood.
     pub fn wait(self, site: &Site) -> Outcome<f64> {
         let begin_ns = self.running.begin_ns;
         let text = self.running.wait(site)?;
@@ -134,7 +136,7 @@ impl Begun {
                 Ok(count as f64 * 1e9 / (site.scratch.now_ns() - begin_ns).max(1) as f64)
             }
             Unit::Fio(side) => {
-                // Its notes come before the object.
+                // fio prints notes before the JSON object.
                 let object = text.find('{').map(|at| &text[at..]).ok_or("fio says nothing")?;
                 let found: serde_json::Value = serde_json::from_str(object)?;
                 found["jobs"][0][side]["iops"].as_f64().ok_or_else(|| "fio does not say iops".into())
@@ -206,7 +208,7 @@ fn sqlite(site: &Site, directory: &Path, journal: &str, inserts: u64, rows: u64)
     Ok((program, args, Unit::Operations(inserts)))
 }
 
-/// Of the files of a generated repository: directories of this many.
+/// Files in each directory of a generated repository.
 const PER_DIRECTORY: u64 = 32;
 const EXTENSIONS: [&str; 4] = ["c", "h", "md", "txt"];
 
@@ -231,7 +233,7 @@ fn git_clone(site: &Site, directory: &Path, files: u64) -> Outcome<Ready> {
             fs::write(place.join(format!("file-{number}.{extension}")), lines.concat())?;
         }
         let at = [OsStr::new("-C"), source.as_os_str()];
-        // Without the packing in the background, which would take away what is being cloned.
+        // No packing in the background: it would remove objects during the clone.
         let identity =
             ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0"].map(OsStr::new);
         run(&[&at[..], &["init", "-q"].map(OsStr::new)].concat())?;
@@ -281,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_db_bench_says_is_understood() {
+    fn the_output_of_db_bench_is_parsed() {
         let text = "RocksDB:    version 7.8.3\n\
             fillseq      :      11.110 micros/op 90012 ops/sec 0.111 seconds 10000 operations;   87.3 MB/s\n";
         assert_eq!(operations_per_s(text, "fillseq").unwrap(), 90012.0);

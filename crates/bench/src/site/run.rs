@@ -19,12 +19,12 @@ use std::time::Duration;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Clock, SystemClock};
 
-/// What a child is asked to do.
+/// The job of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Act {
     /// Makes the files.
     Populate,
-    /// Makes all durable and drops caches.
+    /// Makes all writes durable and drops the caches.
     Settle,
     Run,
 }
@@ -53,7 +53,7 @@ fn perform(
     Ok(None)
 }
 
-/// The child: does the job in a directory and prints what it measured.
+/// The child process: does the job in a directory and prints the measure.
 pub fn child(directory: &Path, job: &str) -> Outcome<()> {
     let job: Job = serde_json::from_str(job)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
@@ -63,10 +63,10 @@ pub fn child(directory: &Path, job: &str) -> Outcome<()> {
 }
 
 impl Site {
-    /// Does one thing with a subject.
+    /// Does a job on a subject.
     ///
     /// # Errors
-    /// What the load, its child or its target says.
+    /// An error of the load, the child or the target.
     pub fn perform(&self, mounted: &Mounted, load: &Load, act: Act) -> Outcome<Option<Measure>> {
         match &mounted.place {
             Place::Local { target, .. } => {
@@ -84,10 +84,10 @@ impl Site {
         }
     }
 
-    /// Begins one thing with the files of a directory.
+    /// Begins a job on the files of a directory.
     ///
     /// # Errors
-    /// When its child cannot be started.
+    /// When the child cannot be started.
     pub fn begin_load(&self, root: &Path, load: &Load, act: Act) -> Outcome<Running> {
         let job = serde_json::to_string(&Job { act, load: load.clone() })?;
         let mut args: Vec<OsString> = crate::process::own_words();
@@ -99,7 +99,7 @@ impl Site {
     /// Runs a program confined by the memory cgroup, if there is one, and gives its output.
     ///
     /// # Errors
-    /// Its complaint when it fails, and when it does not end within `patience`; it is killed then.
+    /// The message of the failed program. A program that does not end within `patience` is killed.
     pub fn confined(&self, program: &Path, args: &[OsString], patience: Duration) -> Outcome<String> {
         self.begin(program, args, patience)?.wait(self)
     }
@@ -107,7 +107,7 @@ impl Site {
     /// Begins a program confined by the memory cgroup, if there is one.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the program cannot be started.
     pub fn begin(&self, program: &Path, args: &[OsString], patience: Duration) -> Outcome<Running> {
         self.start(program, args, patience, self.confines.load(Ordering::Relaxed))
     }
@@ -124,7 +124,7 @@ impl Site {
         let number = self.programs.fetch_add(1, Ordering::Relaxed);
         let output = |kind| self.scratch.disk.join(format!("program-{number}.{kind}"));
         let (out, complaint) = (output("out"), output("err"));
-        // It waits until it is in the cgroup.
+        // The shell waits for a line, sent when its process is in the cgroup.
         let mut command: Command = self.child(Path::new("/bin/sh"));
         command.args(["-c", "read go && exec \"$@\"", "sh"]).arg(program).args(args);
         command.stdin(Stdio::piped()).stdout(File::create(&out)?).stderr(File::create(&complaint)?);
@@ -156,11 +156,11 @@ impl Site {
         })
     }
 
-    /// Moves everything of Terrace below PM. Peers have nothing above their device but caches, which go before
-    /// each figure.
+    /// Demotes all data of a Terrace subject. Peers hold data above their device in caches only, which are
+    /// dropped before each figure.
     ///
     /// # Errors
-    /// What Terrace says.
+    /// An error of Terrace.
     pub fn demote(&self, mounted: &Mounted) -> Outcome<()> {
         match (&mounted.place, &mounted.status_of) {
             (Place::Local { fs, .. }, _) => Ok(fs.sync_to(1, &mut |_| {}).map(drop)?),
@@ -172,7 +172,7 @@ impl Site {
         }
     }
 
-    /// What has passed through Terrace's tiers since the mount; nothing of a peer.
+    /// Bytes that passed through Terrace's tiers since the mount; `None` for a peer.
     pub fn passed(&self, mounted: &Mounted) -> Option<Passed> {
         let passed = match (&mounted.place, &mounted.status_of) {
             (Place::Local { fs, .. }, _) => {
@@ -193,7 +193,7 @@ impl Site {
             }
             _ => return None,
         };
-        // After the bytes, which go on counting what moves.
+        // Read after the byte counters, which count on while blocks are demoted.
         let clean_evicted_bytes = self.status(mounted)["migration"]["clean_evicted_bytes"].as_u64()?;
         Some(Passed { clean_evicted_bytes, ..passed })
     }
@@ -207,7 +207,7 @@ impl Site {
         status
     }
 
-    /// What Terrace says of itself; null of a peer.
+    /// Terrace's status; null for a peer.
     pub fn status(&self, mounted: &Mounted) -> serde_json::Value {
         let told = match (&mounted.place, &mounted.status_of) {
             (Place::Local { fs, .. }, _) => {
@@ -232,13 +232,13 @@ pub struct Passed {
     pub dram_read_bytes: u64,
     pub device_read_bytes: u64,
     pub device_written_bytes: u64,
-    /// Moved below PM, and given up by PM without a write.
+    /// Demoted by a write to a device, and dropped from PM without a write (`clean_…`).
     pub demoted_bytes: u64,
     pub clean_evicted_bytes: u64,
 }
 
 impl Passed {
-    /// With what tiers say: number, bytes read, bytes written.
+    /// Adds the counters of tiers: number, bytes read, bytes written.
     fn with(mut self, tiers: impl Iterator<Item = (u8, u64, u64)>) -> Passed {
         for (id, read, written) in tiers {
             match id {
@@ -282,10 +282,10 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits for its end and gives its output.
+    /// Waits for the program's end and gives its output.
     ///
     /// # Errors
-    /// Its complaint when it fails, and when it does not end within its patience; it is killed then.
+    /// The message of the failed program. A program that does not end within its patience is killed.
     pub fn wait(mut self, site: &Site) -> Outcome<String> {
         let end = self.begin_ns.saturating_add(self.patience.as_nanos() as u64);
         let status = loop {
@@ -324,7 +324,7 @@ impl Drop for Running {
 }
 
 fn last_line(text: &str) -> &str {
-    // What a server says while it ends comes after its reason.
+    // A server prints further lines after the reason of its end, so the last line with an error word counts.
     let says = |line: &&str| ["rror", "FATAL", "PANIC"].iter().any(|word| line.contains(word));
     let mut lines = text.trim().lines();
     lines.clone().rfind(says).or_else(|| lines.next_back()).unwrap_or("no message")
@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_iostat_tells_is_told_apart_by_tier() {
+    fn the_output_of_iostat_is_summed_by_tier() {
         let text = r#"{"interval_seconds":2.5,"dram":{"read_bytes":7},"migration":{"demoted_bytes":9},"tiers":[
             {"id":0,"read_bytes":100,"write_bytes":50},{"id":1,"read_bytes":3,"write_bytes":4},
             {"id":2,"read_bytes":30,"write_bytes":40}]}"#;

@@ -1,7 +1,7 @@
-//! What has been set up and must go again, whatever happens.
+//! Resources of the setup, which must be released however the run ends.
 //!
-//! Invariant: a resource is registered before or at once after it exists, and released exactly once, by whoever takes it
-//! out of the table under the lock: its holder, or the signal's thread. Nothing is released under the lock.
+//! Invariant: a resource is registered before or at once after it exists, and released exactly once. The
+//! holder or the signal thread takes it out of the table under the lock, and releases it without the lock.
 
 use super::dirty;
 use crate::failure::Outcome;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::{Clock, SystemClock};
 
-/// How often, and with what pauses, a directory is tried that does not go.
+/// Tries to remove a directory, and the pause between two tries.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -27,18 +27,18 @@ pub enum Resource {
     Process(u32),
     /// A mount point.
     Mount(PathBuf),
-    /// /dev/loopN, with what is limited of it.
+    /// /dev/loopN, with its limit of dirty pages.
     Loop(String),
     /// An empty cgroup.
     Group(PathBuf),
-    /// Removed with all that is in it.
+    /// A directory; removed with its content.
     Directory(PathBuf),
     /// A file.
     File(PathBuf),
 }
 
 impl Resource {
-    /// Best effort: the next ones have to go too.
+    /// Best effort: an error must not keep the remaining resources from being released.
     fn release(self) {
         match self {
             Resource::Process(pid) => {
@@ -59,8 +59,8 @@ impl Resource {
                 let _ = fs::remove_dir(path);
             }
             Resource::Directory(path) => {
-                // A server that was killed, a mount that was detached, or who was about to set something up may still
-                // put something there.
+                // A killed server, a detached mount or an interrupted setup may still create files in the
+                // directory.
                 for _ in 0..TRIES {
                     if fs::remove_dir_all(&path).is_ok() || !path.exists() {
                         break;
@@ -79,7 +79,7 @@ impl Resource {
 struct Table {
     next: u64,
     resources: Vec<(u64, Resource)>,
-    /// Set by a signal: nothing more is set up.
+    /// Set by a signal: no resource is registered any more.
     ending: bool,
 }
 
@@ -88,7 +88,7 @@ struct Table {
 pub struct Teardown(Mutex<Table>);
 
 impl Teardown {
-    /// With a thread that takes everything down on a signal and ends the process.
+    /// Starts a thread that on a signal releases all resources and ends the process.
     pub fn catching_signals() -> Outcome<Arc<Teardown>> {
         let teardown = Arc::new(Teardown::default());
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -102,7 +102,7 @@ impl Teardown {
         Ok(teardown)
     }
 
-    /// Takes charge of a resource until the holder is dropped.
+    /// Registers a resource until the holder is dropped.
     ///
     /// # Errors
     /// When a signal has come: the resource is released at once.
@@ -120,12 +120,12 @@ impl Teardown {
     }
 
     /// # Errors
-    /// When a signal has come: what was measured since is worth nothing.
+    /// When a signal has come: figures measured since then are invalid.
     pub fn go_on(&self) -> Outcome<()> {
         if self.0.lock().ending { Err("interrupted".into()) } else { Ok(()) }
     }
 
-    /// Takes everything down, the last made first.
+    /// Releases all resources in the reverse order of their registration.
     fn all(&self) {
         self.0.lock().ending = true;
         loop {
@@ -166,9 +166,9 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
-    /// A row that was ended while it set something up left its directory now and then.
+    /// A row that was ended during its setup sometimes left its directory behind.
     #[test]
-    fn a_directory_goes_though_somebody_still_puts_files_there() {
+    fn a_directory_is_removed_although_files_are_still_added() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("a");
         fs::create_dir(&path).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_goes_with_its_holder_or_with_all() {
+    fn a_resource_is_released_with_its_holder_or_at_teardown() {
         let scratch = tempfile::tempdir().unwrap();
         let paths = ["a", "b", "c"].map(|name| scratch.path().join(name));
         let teardown = Arc::new(Teardown::default());

@@ -1,4 +1,5 @@
-//! The small measurements of [AC-BPFS section 4]: operations on names, durable appends, reads of partly hot data.
+//! The small measurements of [AC-BPFS section 4]: operations on names, durable appends, reads of partly hot
+//! data.
 
 use super::load::{Tally, Worker};
 use super::numbers::Picks;
@@ -37,7 +38,7 @@ impl NameOperation {
         NameOperation::UnlinkHardLink,
     ];
 
-    /// As the table has it.
+    /// The name in the table.
     pub fn name(self) -> &'static str {
         match self {
             NameOperation::ChangeMode => "chmod",
@@ -59,7 +60,7 @@ impl NameOperation {
 const ENTRIES: u64 = 100;
 const LARGE_BYTES: u64 = 16 << 20;
 
-/// Prepares one operation, times it alone, and clears up, again and again.
+/// Repeats: prepare an operation, time the operation alone, clear up.
 pub fn names(
     operation: NameOperation,
     target: &dyn FileTarget,
@@ -80,7 +81,7 @@ pub fn names(
             tally.other();
             act(operation, target, &a, &b)
         })?;
-        // What the operation made, or, at the end, what it would have removed.
+        // Removes the file that the operation made, or at the end the file prepared for the operation.
         for path in [&a, &b] {
             let keep = operation == NameOperation::ReadDirectory;
             if !keep && target.unlink(path).is_err() {
@@ -148,7 +149,7 @@ fn act(operation: NameOperation, target: &dyn FileTarget, a: &str, b: &str) -> i
     }
 }
 
-/// The file is begun again before it would grow past this.
+/// The file is truncated before it grows past this size.
 const APPENDED_BYTES: u64 = 256 << 20;
 
 /// Appends of `bytes` to a file, each followed by fsync.
@@ -175,10 +176,10 @@ pub fn append(bytes: u64, target: &dyn FileTarget, worker: Worker, tally: &mut T
     }
 }
 
-/// Requests of one turn of [`hotness`].
+/// Requests in a turn of [`hotness`].
 const REQUESTS: u64 = 10;
 
-/// Makes the files, durably, in the order in which [`hotness`] takes them as cold.
+/// Makes the files, durably, in the order in which [`hotness`] reads the cold files.
 pub fn populate_hotness(target: &dyn FileTarget, files: u64, bytes: u64) -> io::Result<()> {
     target.make_directory("hotness")?;
     let content = vec![0x21; bytes as usize];
@@ -192,8 +193,9 @@ pub fn populate_hotness(target: &dyn FileTarget, files: u64, bytes: u64) -> io::
     Ok(())
 }
 
-/// A turn is ten requests of a whole file each: `hot` of them to the same ten files all the time, the others to
-/// the file longest not read. With many more files than fit, those are cold under any LRU.
+/// A turn is ten requests, each of a whole file. `hot` requests read the same ten files in every turn; the
+/// remaining requests read the least recently read file. The files exceed PM many times, so this file is cold
+/// under LRU.
 pub fn hotness(
     files: u64,
     bytes: u64,
@@ -207,9 +209,9 @@ pub fn hotness(
     }
     let mut buffer = vec![0; bytes as usize];
     let cold = files - REQUESTS;
-    // Rounds go on where others began: elsewhere.
+    // Each round begins at another file.
     let mut next = Picks::new(seed).below(cold);
-    // Hot files have been read before the clock runs.
+    // Hot files are read before the clock runs.
     for number in 0..hot {
         let mut file = target.open(&format!("hotness/{number}"), false)?;
         file.read_at(&mut buffer, 0)?;

@@ -1,4 +1,4 @@
-//! Bulk copies: whole files written by 1 MiB, never made durable by the writer, some of them over older ones.
+//! Bulk copies: whole files, written by 1 MiB and never synced; some copies overwrite older files.
 
 use super::load::{Tally, Worker};
 use super::numbers::Picks;
@@ -6,10 +6,10 @@ use super::target::FileTarget;
 use std::io;
 
 const PIECE: usize = 1 << 20;
-/// Files of a thread; a copy goes over one of them or makes it.
+/// Files of a thread; a copy overwrites or makes a file.
 const FILES: u64 = 4;
 
-/// A turn is one file.
+/// A turn is the copy of a file.
 pub fn run(
     file_bytes: u64,
     target: &dyn FileTarget,

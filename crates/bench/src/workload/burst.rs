@@ -1,8 +1,9 @@
-//! A burst of durable appends of 4 KiB: as fast as they go (which gives the capacity), or as an open loop.
+//! A burst of durable appends of 4 KiB: as fast as possible (a closed loop, which measures the capacity), or
+//! as an open loop.
 //!
-//! Open loop: arrivals have times fixed beforehand, whatever the file system does; a latency is counted from that time,
-//! so that what waits behind a slow request counts too. Each thread has every n-th arrival and a log of its own; the
-//! logs go when the burst is over, so that the next one begins as this one did.
+//! Open loop: the times of arrivals are fixed beforehand, and a latency is counted from the arrival. So the
+//! wait behind a slow request counts too. Each thread has every n-th arrival and a log of its own. The logs
+//! are removed after the burst, so every burst begins in the same state.
 
 use super::load::{Tally, Worker};
 use super::target::FileTarget;
@@ -16,20 +17,21 @@ pub const WRITE: usize = 4096;
 /// When a write is due.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Arrivals {
-    /// At once after the one before: the capacity.
+    /// At once after the previous write: measures the capacity.
     Closed,
-    /// At this many percent of the capacity that the same round measured; to be replaced by `PerSecond`.
+    /// This percentage of the capacity that the same round measured; replaced by `PerSecond` before the run.
     PercentOfCapacity(u64),
-    /// This many in a second, of all threads, evenly.
+    /// Writes per second of all threads together, at even distances.
     PerSecond(f64),
 }
 
-/// Makes what the burst needs: a directory.
+/// Makes the directory of the logs.
 pub fn populate(target: &dyn FileTarget) -> io::Result<()> {
     target.make_directory("burst")
 }
 
-/// Writes `bytes` in all, or until the tally says to end. A write that finds no space is counted as failed.
+/// Writes `bytes` in total, or until the tally ends the run. A write that finds no space is counted as
+/// failed.
 pub fn run(
     bytes: u64,
     arrivals: Arrivals,
@@ -42,7 +44,7 @@ pub fn run(
         Arrivals::PerSecond(rate) if rate > 0.0 => Some(1e9 / rate),
         _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "a burst without a rate")),
     };
-    // What the kernel adds to the end of a sleep would be counted as latency: 50 µs.
+    // By default the kernel prolongs a sleep by up to 50 µs, which would be counted as latency.
     sleep_exactly();
     let path = format!("burst/{}", worker.index);
     let _ = target.unlink(&path);

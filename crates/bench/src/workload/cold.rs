@@ -1,19 +1,19 @@
-//! Loads over data that has been demoted: commits beside a scan, small synchronous writes, a file read whole.
+//! Loads over demoted data: commits beside a scan, small synchronous writes, a file read whole.
 
 use super::load::{Tally, Worker};
 use super::target::FileTarget;
 use std::io;
 
 const COMMIT: usize = 4096;
-/// A log of commits is begun again at this size.
+/// A log of commits is truncated at this size.
 const LOG_BYTES: u64 = 4 << 20;
-/// Cold data is in files of this size at most.
+/// Largest file of the cold data.
 const FILE_BYTES: u64 = 64 << 20;
 /// Requests of scans and of whole files.
 const PIECE: usize = 1 << 20;
-/// Small writes of a run. Each is to a place that no run before has touched.
+/// Small writes of a run. Each write goes to a block or file that no earlier run has touched.
 pub const TURNS: u64 = 100;
-/// Runs for which there are places.
+/// Runs for which there are untouched blocks or files.
 const RUNS: u64 = 12;
 /// "512-byte synchronous append and overwrite".
 const SMALL: usize = 512;
@@ -41,8 +41,8 @@ pub fn populate_scan(target: &dyn FileTarget, cold_bytes: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Appends of 4 KiB with fsync, a log for each thread. With `scan` the last thread reads the cold data from end to end,
-/// again and again, instead; only its bytes are counted.
+/// Appends of 4 KiB with fsync, a log for each thread. With `scan` the last thread instead reads all the cold
+/// data repeatedly, and counts only bytes.
 pub fn commits(
     cold_bytes: u64,
     scan: bool,
@@ -70,7 +70,7 @@ pub fn commits(
 
 fn read_again_and_again(cold_bytes: u64, target: &dyn FileTarget, tally: &mut Tally) -> io::Result<()> {
     let mut buffer = vec![0; PIECE];
-    // Whoever is bounded by operations is not to scan for ever.
+    // A load bounded by operations must end, so it scans once.
     let mut passes_left = if tally.is_bounded() { 1 } else { u64::MAX };
     while passes_left > 0 && cold_bytes > 0 {
         passes_left -= 1;
@@ -97,7 +97,7 @@ fn name(cold: bool) -> &'static str {
     if cold { "small/cold" } else { "small/warm" }
 }
 
-/// Files for [`small`]: one to overwrite, or as many to append to as there are turns.
+/// Files for [`small`]: a file to overwrite, or a file to append to for each turn of all runs.
 pub fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) -> io::Result<()> {
     target.make_directory("small")?;
     let name = name(cold);
@@ -113,8 +113,8 @@ pub fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) -> io::
     Ok(())
 }
 
-/// 512 bytes with O_DSYNC over a block, or after the end of a file, that was not touched since it was made. `run`
-/// numbers the runs.
+/// Writes 512 bytes with O_DSYNC, over an untouched block or at the end of an untouched file. `run` is the
+/// number of the run.
 pub fn small(
     append: bool,
     cold: bool,
@@ -126,7 +126,7 @@ pub fn small(
     let mut file = if append { None } else { Some(target.open(name, false)?) };
     for turn in 0..TURNS {
         let place = ((run % RUNS) * TURNS + turn) % (RUNS * TURNS);
-        // No two neighbours after each other; 1021 is prime to the number of places.
+        // Consecutive turns are far apart; 1021 is prime to the number of blocks, so each block is visited.
         let mut offset = place * 1021 % (RUNS * TURNS) * BLOCK + SMALL as u64;
         if append {
             let mut tail = target.open(&format!("{name}-{place}"), false)?;
@@ -152,8 +152,8 @@ pub fn populate_whole(target: &dyn FileTarget, bytes: u64) -> io::Result<()> {
     fill(target, "whole/0", bytes)
 }
 
-/// Reads or writes a file once from its beginning to its end by 1 MiB; several threads take turns. What is written is
-/// durable at the end.
+/// Reads or writes a file once from begin to end by 1 MiB; several threads take turns. Writes are synced at
+/// the end.
 pub fn whole(
     bytes: u64,
     write: bool,

@@ -76,7 +76,7 @@ fn forget_pages(directory: &Path) -> io::Result<()> {
         };
         let kind = entry.file_type()?;
         if kind.is_dir() {
-            // Not ours to enter, or gone since: lost+found, a database's own directories.
+            // Best effort: no permission (lost+found, directories of a database), or removed meanwhile.
             let _ = forget_pages(&entry.path());
         } else if kind.is_file()
             && let Ok(file) = File::open(entry.path())

@@ -1,4 +1,4 @@
-//! A load: its description, its bounds, and its run by several threads.
+//! Loads: the description, the bounds, and the run by several threads.
 
 use super::anticache::{self, NameOperation};
 use super::burst::{self, Arrivals};
@@ -16,10 +16,10 @@ use std::time::Duration;
 use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
 
-/// What is done.
+/// The kind of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Kind {
-    /// One of filebench's personalities over `files` files of `file_bytes` on average.
+    /// A personality of filebench over `files` files of `file_bytes` on average.
     Personality {
         which: Personality,
         files: u64,
@@ -28,9 +28,9 @@ pub enum Kind {
         #[serde(default)]
         order: Order,
     },
-    /// fio: every thread reads or writes `io_bytes` at Zipf-distributed places of a private file. With O_DSYNC, files that
-    /// are read are filled so, and begin in PM where there is any.
-    /// `single`: all threads on this one file, which exists (the null server's).
+    /// fio: every thread reads or writes `io_bytes` at Zipf-distributed offsets of a private file. With
+    /// `Sync::Flag` the files of a read load are filled by synchronous writes, and so begin in PM. `single`:
+    /// all threads use this existing file (of the null server).
     Random {
         write: bool,
         sync: Sync,
@@ -42,13 +42,13 @@ pub enum Kind {
     },
     /// [AC-BPFS figure 3]: appends of `bytes`, each made durable.
     AppendSync { bytes: u64 },
-    /// [AC-BPFS figure 5]: requests of a whole file; of ten, `hot` go to files just used.
+    /// [AC-BPFS figure 5]: requests of a whole file; of ten requests, `hot` read files used lately.
     Hotness { files: u64, file_bytes: u64, hot: u64 },
-    /// Whole files of so many bytes, written and not synced.
+    /// Whole files of `file_bytes`, written and not synced.
     Bulk { file_bytes: u64 },
     /// [AC-BPFS table 1]: an operation on names.
     Names { operation: NameOperation },
-    /// Durable appends of 4 KiB, `bytes` in all.
+    /// Durable appends of 4 KiB, `bytes` in total.
     Burst { bytes: u64, arrivals: Arrivals },
     /// Durable appends, with `scan` beside a thread that reads cold data.
     Commits { cold_bytes: u64, scan: bool },
@@ -61,7 +61,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What of it has to lie below PM before it runs.
+    /// When the load needs a demotion of all data.
     pub fn demoted(&self) -> Demoted {
         match self {
             Kind::Commits { cold_bytes: 0, .. } => Demoted::Never,
@@ -72,7 +72,7 @@ impl Kind {
     }
 }
 
-/// When everything on a subject has to go below PM.
+/// When all data of a subject must be demoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demoted {
     Never,
@@ -87,7 +87,7 @@ pub enum Sync {
     Never,
     /// O_DSYNC.
     Flag,
-    /// fsync(2) after it.
+    /// fsync(2) after the write.
     Fsync,
 }
 
@@ -98,35 +98,35 @@ pub struct Load {
     pub threads: u64,
     /// Each thread ends after this time at the latest (checked between operations).
     pub limit_ns: u64,
-    /// Each thread ends after so many operations at the latest.
+    /// Each thread ends after this number of operations at the latest.
     pub operations: u64,
-    /// Of what looks random.
+    /// Seed of the pseudo-random choices.
     pub seed: u64,
 }
 
-/// What a run did.
+/// The measure of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     /// As the load counts them: filebench's flow operations, fio's requests.
     pub operations: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
-    /// Read by a thread that is there to disturb.
+    /// Bytes read by a scanning thread, which only disturbs the measured threads.
     #[serde(default)]
     pub bytes_scanned: u64,
     /// Writes that found no space.
     #[serde(default)]
     pub failed: u64,
-    /// Of Terrace: what its devices were written meanwhile, and what migration moved below PM.
+    /// Of a Terrace subject: bytes written to its devices during the run, and bytes demoted by a write.
     #[serde(default)]
     pub device_written_bytes: u64,
     #[serde(default)]
     pub demoted_bytes: u64,
-    /// Given up by PM without a write.
+    /// Bytes dropped from PM without a write.
     #[serde(default)]
     pub clean_evicted_bytes: u64,
     pub elapsed_ns: u64,
-    /// Of one operation (of a personality: one turn of its loop), over all threads.
+    /// Latency of an operation (of a personality: of a turn of its loop), over all threads.
     pub latency_median_ns: u64,
     pub latency_p99_ns: u64,
     pub latency_p999_ns: u64,
@@ -142,7 +142,7 @@ impl Measure {
     }
 }
 
-/// What one thread has done, and when it has to end.
+/// The counters of a thread, and the bounds that end its run.
 pub struct Tally {
     clock: Arc<dyn Clock>,
     deadline_ns: u64,
@@ -152,12 +152,12 @@ pub struct Tally {
     pub bytes_written: u64,
     bytes_scanned: u64,
     failed: u64,
-    /// When the work was done, if that is not when the thread ends.
+    /// The end of the measured work, if the thread clears up afterwards.
     end_ns: Option<u64>,
     latency: Histogram<u64>,
 }
 
-/// Longer latencies count as this: an hour.
+/// Longer latencies count as an hour.
 const MAX_LATENCY_NS: u64 = 3_600_000_000_000;
 
 impl Tally {
@@ -183,27 +183,27 @@ impl Tally {
         self.clock.monotonic_ns()
     }
 
-    /// Whether there is to be no further turn.
+    /// Whether the thread has reached a bound, so that no further turn begins.
     pub fn is_over(&self) -> bool {
         self.turns_left == 0 || self.now_ns() >= self.deadline_ns
     }
 
-    /// Whether operations, and not only time, end the load.
+    /// Whether the load is bounded by operations and not by time alone.
     pub fn is_bounded(&self) -> bool {
         self.turns_left < u64::MAX / 2
     }
 
-    /// What follows is clearing up.
+    /// Ends the measured time; the thread only clears up afterwards.
     pub fn end(&mut self) {
         self.end_ns = Some(self.now_ns());
     }
 
-    /// Does one turn and times it; false when there is to be no further one.
+    /// Runs and times a turn; false when no further turn may begin.
     pub fn turn(&mut self, body: impl FnOnce(&mut Tally) -> io::Result<()>) -> io::Result<bool> {
         self.turn_due(None, body)
     }
 
-    /// As [`Self::turn`], not before the time it is due, and timed from then.
+    /// As [`Self::turn`], but begins the turn not before its due time and counts its latency from that time.
     pub fn turn_due(
         &mut self,
         due_ns: Option<u64>,
@@ -214,7 +214,7 @@ impl Tally {
         }
         let mut begin = self.now_ns();
         if let Some(due_ns) = due_ns {
-            // A clock that stands still is not waited for.
+            // No wait in a loop: a test's clock may stand still.
             if let Some(early_ns) = due_ns.checked_sub(begin).filter(|early_ns| *early_ns > 0) {
                 self.clock.sleep(Duration::from_nanos(early_ns));
             }
@@ -246,7 +246,7 @@ impl Tally {
     }
 }
 
-/// One thread of a load: its number and that of all.
+/// A thread of a load: its number and the number of threads.
 #[derive(Debug, Clone, Copy)]
 pub struct Worker {
     pub index: u64,
@@ -257,7 +257,7 @@ impl Load {
     /// Makes the files that the load works on, durably.
     ///
     /// # Errors
-    /// The target's.
+    /// Errors of the target.
     pub fn populate(&self, target: &dyn FileTarget) -> io::Result<()> {
         match &self.kind {
             Kind::Personality { which, files, file_bytes, .. } => {
@@ -283,7 +283,7 @@ impl Load {
         target.settle()
     }
 
-    /// What threads share, looked up before the clock runs.
+    /// The file set that threads share, looked up before the clock runs.
     fn prepare(&self, target: &dyn FileTarget) -> io::Result<Option<personality::Files>> {
         let Kind::Personality { which, files, file_bytes, sync_every_write, order } = &self.kind else {
             return Ok(None);
@@ -345,7 +345,7 @@ impl Load {
     /// Runs the load to its end. The files must have been made.
     ///
     /// # Errors
-    /// The target's, of the first thread that failed; `InvalidInput` for a load that cannot be.
+    /// The first error of the target in any thread; `InvalidInput` for an impossible load.
     pub fn run(&self, target: &Arc<dyn FileTarget>, clock: &Arc<dyn Clock>) -> io::Result<Measure> {
         if self.threads == 0 || self.threads > 256 {
             let text = format!("{} threads", self.threads);

@@ -1,7 +1,8 @@
-//! A workload's files in a file system of this process: `Fs` without the kernel. Each call is what the kernel
-//! would ask after the same system call with cold name caches: lookups, open, operations, release, forget.
+//! A workload's files in a file system of this process: `Fs` without the kernel. Each call sends the requests
+//! that the kernel would send for the system call with empty name caches: lookups, open, operations, release,
+//! forget.
 //!
-//! Lock order: the table of directories, then the recorder's; neither is held over a call of the file system.
+//! Lock order: the table of directories, then the recorder. No lock is held during a call of the file system.
 
 use super::target::{FileTarget, OpenedFile, split};
 use crate::trace::{Event, Kind, Recorder};
@@ -16,7 +17,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 const ROOT: Ino = Ino(1);
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
-/// Files of a mounted file system, with a recorder of what is done with them.
+/// Files of a mounted file system, with a recorder of the operations.
 pub struct LocalTarget {
     fs: Arc<Fs>,
     /// Directories already looked up; each holds one lookup.
@@ -39,7 +40,7 @@ impl LocalTarget {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// The file system, for so many requests.
+    /// The file system, after counting `requests` requests.
     fn ask(&self, requests: u64) -> &Fs {
         self.requests.fetch_add(requests, Ordering::Relaxed);
         &self.fs
@@ -66,7 +67,7 @@ impl LocalTarget {
         Ok((self.directory(directory)?, name.as_bytes()))
     }
 
-    /// The inode of a path, with a lookup to be given back.
+    /// The inode of a path; the caller must forget the lookup.
     fn look_up(&self, path: &str) -> io::Result<Ino> {
         let (parent, name) = self.place(path)?;
         Ok(self.ask(1).lookup(parent, name).map_err(told)?.ino)
@@ -143,7 +144,7 @@ impl FileTarget for LocalTarget {
         let (parent, name) = self.place(to)?;
         let ino = self.look_up(from)?;
         let linked = self.ask(1).link(ino, parent, name, Wait::Allowed);
-        // One lookup of ours, one of the link.
+        // Forgets the lookup of the path, and the lookup of the new link.
         self.fs.forget(ino, 1 + u64::from(linked.is_ok()));
         linked.map(|_| ()).map_err(told)
     }

@@ -1,7 +1,7 @@
-//! Workloads: what is done to files, apart from where (a directory, or a file system in this process).
+//! Workloads: operations on files, independent of the target (a directory, or a file system in this process).
 //!
-//! A load is data, so that it can be handed to a child process and written into the results. It is bounded by
-//! operations and by time, whichever ends first; both ends are of the load, never of the target.
+//! A load is data, so it can be handed to a child process and written into the results. It is bounded by
+//! operations and by time, whichever ends first; the bounds belong to the load, never to the target.
 
 pub mod anticache;
 pub mod bulk;

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same in every run, and the distributions drawn from them.
+//! Pseudo-random numbers, the same in every run, and distributions drawn from them.
 
 use std::io;
 
@@ -19,12 +19,12 @@ impl Picks {
         value ^ (value >> 31)
     }
 
-    /// Below `limit`; 0 when that is 0.
+    /// A number below `limit`; 0 if `limit` is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// From 0 to before 1.
+    /// A number from 0 up to but not including 1.
     fn share(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -34,7 +34,7 @@ impl Picks {
 /// scattered over the file. θ = 0 is uniform. [TPFS table 3] gives the θ of the localities 90/10 to 50/50.
 #[derive(Debug)]
 pub struct Zipf {
-    /// Weight of the ranks up to each, from 0 to 1.
+    /// For each rank the weight of all ranks up to it, from 0 to 1.
     cumulative: Vec<f64>,
     /// Prime to the number of blocks: rank · stride mod blocks scatters the ranks.
     stride: u64,
@@ -56,7 +56,7 @@ impl Zipf {
             })
             .collect();
         cumulative.iter_mut().for_each(|value| *value /= sum);
-        // About the golden section, then the next that has no common divisor.
+        // Near the golden section, the next number without a common divisor.
         let mut stride = ((blocks as f64 * 0.618) as u64).max(1);
         while divisor(stride, blocks) != 1 {
             stride += 1;
@@ -77,7 +77,7 @@ impl Zipf {
         ((u128::from(self.rank(picks)) * u128::from(self.stride)) % blocks) as u64
     }
 
-    /// Draws in advance, so that drawing is not measured.
+    /// Draws blocks in advance, so the time of drawing is not measured.
     pub fn draw(&self, picks: &mut Picks, count: usize) -> Vec<u64> {
         (0..count).map(|_| self.block(picks)).collect()
     }
@@ -91,7 +91,7 @@ fn divisor(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Share of the draws that the most frequent tenth, fifth, … of the ranks get.
+    /// The share of the draws that fall on the most frequent `hot` part of the ranks.
     fn share_of(theta: f64, hot: f64) -> f64 {
         const BLOCKS: u64 = 65_536;
         const DRAWS: u64 = 200_000;
@@ -102,8 +102,8 @@ mod tests {
         inside as f64 / DRAWS as f64
     }
 
-    /// The shares that the θ of [TPFS table 3] give a file of 256 MiB, from the sums by hand. They are the
-    /// paper's localities but for its most skewed, 90/10, which needs more blocks than these.
+    /// The shares that the θ of [TPFS table 3] give for a file of 256 MiB, computed by hand. They equal the
+    /// paper's localities except 90/10, which needs a larger file.
     #[test]
     fn thetas_of_the_paper_have_its_localities() {
         for (theta, hot, wanted) in

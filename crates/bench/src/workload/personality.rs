@@ -1,12 +1,14 @@
-//! filebench's personalities with the parameters of [TPFS table 4] and [Ziggurat table 4], as flows of our own.
+//! filebench's personalities with the parameters of [TPFS table 4] and [Ziggurat table 4], as flows in this
+//! crate.
 //!
-//! Files are as in filebench: a set of names, four fifths of which exist at first; a flow deletes any file that
-//! exists and creates any that does not. What varmail and webproxy create gets appends only, so that the files they
-//! begin with give way to small ones: their set is made with the sizes that the flow itself leaves
-//! (`file_bytes`), else figures would change while they are taken; row tpfs-13 has the published sizes. Appends have any length up to 16 KiB
-//! (`appendfilerand`). First sizes lie evenly between half and one and a half of the mean (filebench: a gamma
-//! distribution). Each thread has names of its own. Flow operations are counted as filebench counts them: open,
-//! read of a whole file, append, fsync, close, … one each.
+//! Files are as in filebench: a set of names, four fifths of which have a file at first; a flow deletes an
+//! existing file and creates a missing file, picked by [`Order`]. New files of varmail and webproxy get
+//! appends only, so small files replace the first files. Therefore their first files have the mean size that
+//! the flow leaves (`file_bytes`); else figures would change during the run. Row tpfs-13 has the published
+//! sizes. Appends have any length up to 16 KiB (`appendfilerand`). First sizes lie evenly between half and
+//! one and a half of the mean (filebench: a gamma distribution). Each thread has names of its own. Flow
+//! operations are counted as in filebench: open, read of a whole file, append, fsync, close and so on count 1
+//! each.
 
 use super::load::{Tally, Worker};
 use super::numbers::Picks;
@@ -14,7 +16,7 @@ use super::target::{FileTarget, OpenedFile};
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// Whose flow it is.
+/// The personality of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Personality {
     /// Delete, create whole, append, read whole, stat; reads to writes 1 : 2, requests of 16 KiB.
@@ -47,20 +49,20 @@ impl Personality {
     }
 }
 
-/// Which file of its set a flow takes next.
+/// The order in which a flow takes files of its set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Order {
-    /// Any, all alike, whatever was taken before.
+    /// A random file, each with the same probability.
     #[default]
     Even,
-    /// The next by number, round and round: `fileset_pick` of filebench without an index. One rotor for files that
-    /// exist, another for those that do not.
+    /// The next file by number, in a circle: `fileset_pick` of filebench without an index. Existing and
+    /// missing files have a rotor each.
     Rotation,
 }
 
 /// The set of files of a run.
 pub struct Files {
-    /// Which names have a file when the run begins.
+    /// For each name whether it has a file when the run begins.
     pub exists: Vec<bool>,
     pub mean_bytes: u64,
     pub order: Order,
@@ -69,13 +71,13 @@ pub struct Files {
 }
 
 const APPEND: usize = 16 << 10;
-/// A log is begun again at this size.
+/// A log is truncated at this size.
 const LOG_BYTES: u64 = 4 << 20;
-/// One name in so many has no file at first ("prealloc=80").
+/// Every `ABSENT`-th name has no file at first ("prealloc=80").
 const ABSENT: u64 = 5;
 
 impl Personality {
-    /// Files per directory: filebench's `meandirwidth`; what it calls a million is one directory.
+    /// Files per directory: filebench's `meandirwidth`; a width of a million means a single directory.
     fn per_directory(self) -> u64 {
         match self {
             Personality::Fileserver | Personality::Webserver => 20,
@@ -97,7 +99,7 @@ fn first_size(file: u64, mean: u64) -> u64 {
     mean / 2 + Picks::new(file).below(mean + 1)
 }
 
-/// Makes the files; those that are large enough are left alone.
+/// Makes the files; leaves a file that is large enough unchanged.
 pub fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u64) -> io::Result<()> {
     target.make_directory("logs")?;
     let piece = vec![0x33; which.read_bytes()];
@@ -117,7 +119,8 @@ pub fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u
     Ok(())
 }
 
-/// Which of the set's names have a file. Another personality's set may share directories: its numbers do not count.
+/// For each name of the set whether it has a file. Directories may also hold files of another personality,
+/// whose numbers are outside the set and do not count.
 pub fn existing(which: Personality, target: &dyn FileTarget, count: u64) -> io::Result<Vec<bool>> {
     let mut exists = vec![false; count as usize];
     let each = which.per_directory().min(count.max(1));
@@ -143,12 +146,12 @@ fn write_whole(file: &mut dyn OpenedFile, piece: &[u8], from: u64, to: u64) -> i
     Ok(())
 }
 
-/// Names of a thread that have a file, or that have none.
+/// The names of a thread with a file, or the names without a file.
 struct Names {
     /// Ascending in a rotation.
     list: Vec<u64>,
     order: Order,
-    /// In a rotation: the least that may be next.
+    /// In a rotation: the smallest name that may be next.
     rotor: u64,
 }
 
@@ -157,7 +160,7 @@ impl Names {
         Names { list, order, rotor: 0 }
     }
 
-    /// The place of the next one.
+    /// The index of the next name.
     fn next(&mut self, picks: &mut Picks) -> usize {
         match self.order {
             Order::Even => picks.below(self.list.len() as u64) as usize,
@@ -190,14 +193,14 @@ impl Names {
     }
 }
 
-/// One thread's flow.
+/// The flow of a thread.
 struct Flow<'a> {
     which: Personality,
     set: &'a Files,
     target: &'a dyn FileTarget,
     worker: Worker,
     picks: Picks,
-    /// This thread's names with a file, and those without.
+    /// This thread's names with a file, and its names without a file.
     present: Names,
     absent: Names,
     buffer: Vec<u8>,
@@ -205,7 +208,7 @@ struct Flow<'a> {
     log: Option<(Box<dyn OpenedFile>, u64)>,
 }
 
-/// Runs a personality until the tally says to end.
+/// Runs a personality until the tally ends the run.
 pub fn run(
     which: Personality,
     set: &Files,
@@ -268,7 +271,7 @@ impl Flow<'_> {
         }
     }
 
-    /// A file of this thread that exists.
+    /// An existing file of this thread.
     fn pick(&mut self) -> u64 {
         self.present.pick(&mut self.picks)
     }
@@ -301,7 +304,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// So many appends of any length up to 16 KiB.
+    /// Appends `count` times, with random lengths up to 16 KiB.
     fn append(
         &mut self,
         file: &mut dyn OpenedFile,
@@ -318,7 +321,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// Deletes a file that exists and opens one that did not.
+    /// Deletes an existing file, and creates and opens a missing file.
     fn delete_and_create(&mut self, tally: &mut Tally) -> io::Result<(u64, Box<dyn OpenedFile>)> {
         let victim = self.present.take(&mut self.picks);
         self.target.unlink(&self.which.path(victim))?;
@@ -331,7 +334,7 @@ impl Flow<'_> {
         Ok((number, file))
     }
 
-    /// A file deleted, another created with so many appends.
+    /// Deletes a file and creates another with `appends` appends.
     fn replace(&mut self, tally: &mut Tally, appends: u64, sync: bool) -> io::Result<()> {
         let (_, mut file) = self.delete_and_create(tally)?;
         self.append(&mut *file, 0, appends, tally)?;

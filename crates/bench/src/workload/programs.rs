@@ -1,5 +1,5 @@
-//! What two databases do to their files, without the databases: traces of them are recorded in process, where no program
-//! runs (row regret). One thread; the same in every run of a seed.
+//! The file operations of two databases, without the databases: row regret records traces in process, where
+//! no program runs. Single-threaded, and the same in every run of a seed.
 
 use super::numbers::{Picks, Zipf};
 use super::target::{FileTarget, OpenedFile};
@@ -7,7 +7,7 @@ use std::io;
 
 const PAGE: u64 = 4096;
 const PIECE: u64 = 1 << 20;
-/// As fio's locality of 80/20 in [TPFS table 3].
+/// The θ of fio's locality 80/20 in [TPFS table 3].
 const THETA: f64 = 0.88;
 
 fn write_by_pieces(file: &mut dyn OpenedFile, bytes: u64) -> io::Result<()> {
@@ -21,8 +21,8 @@ fn write_by_pieces(file: &mut dyn OpenedFile, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// SQLite with a rollback journal that is deleted at each commit: pages are read, their old content goes into the
-/// journal, fsync, the pages are written, fsync, and the journal is removed.
+/// SQLite with a rollback journal that is deleted at each commit: pages are read, their old content goes into
+/// the journal, fsync, the pages are written, fsync, and the journal is removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Sqlite {
     pub file_bytes: u64,
@@ -36,7 +36,7 @@ impl Sqlite {
         file.sync()
     }
 
-    /// So many transactions, each of eight selected and four changed pages.
+    /// Runs `transactions` transactions, each with eight selected and four changed pages.
     pub fn run(&self, target: &dyn FileTarget, transactions: u64, seed: u64) -> io::Result<()> {
         let picks = &mut Picks::new(seed);
         let pages = Zipf::new(self.file_bytes / PAGE, THETA)?;
@@ -65,9 +65,9 @@ impl Sqlite {
     }
 }
 
-/// RocksDB with leveled compaction, two levels: a log fsynced with every group of writes; when a memtable is full it is
-/// written as a table and the log removed; four tables of the first level are merged with as many of the second,
-/// round and round; point reads of blocks of tables between them.
+/// RocksDB with leveled compaction, two levels. A log is fsynced with every group of writes. A full memtable
+/// is written as a table of the first level, and the log is removed. Four tables of the first level are
+/// merged with four of the second, in a circle. Point reads of table blocks come between the writes.
 #[derive(Debug, Clone, Copy)]
 pub struct RocksDb {
     pub table_bytes: u64,
@@ -92,7 +92,7 @@ impl RocksDb {
         (0..self.tables).try_for_each(|number| self.make_table(target, number))
     }
 
-    /// So many memtables are filled, with `reads` point reads during each.
+    /// Fills `memtables` memtables, with `reads` point reads during each.
     pub fn run(&self, target: &dyn FileTarget, memtables: u64, reads: u64, seed: u64) -> io::Result<()> {
         let picks = &mut Picks::new(seed);
         let mut second: Vec<u64> = (0..self.tables).collect();
@@ -132,7 +132,8 @@ impl RocksDb {
         Ok(())
     }
 
-    /// The older tables and the newer ones are read and become as many as the older; the next number.
+    /// Reads the older and the newer tables, and writes as many new tables as there were older tables; gives
+    /// the next free number.
     fn merge(&self, target: &dyn FileTarget, newer: &[u64], older: &[u64], mut next: u64) -> io::Result<u64> {
         let mut piece = vec![0; PIECE as usize];
         for (one, other) in newer.iter().zip(older) {

@@ -1,4 +1,4 @@
-//! fio's random reads and writes [TPFS 6.2, Ziggurat 4.2]: every thread works on a private file, places are
+//! fio's random reads and writes [TPFS 6.2, Ziggurat 4.2]: every thread works on a private file, at
 //! Zipf-distributed blocks of the request's size. Files are filled by writes of 2 MiB.
 
 use super::load::{Sync, Tally, Worker};
@@ -6,12 +6,12 @@ use super::numbers::{Picks, Zipf};
 use super::target::FileTarget;
 use std::io;
 
-/// Places drawn before the clock runs; the thread goes round them.
+/// Blocks drawn before the clock runs; the thread cycles through them.
 const DRAWN: usize = 1 << 16;
 /// "The files are initialized with 2 MB writes."
 const FILL: u64 = 2 << 20;
 
-/// What a run does.
+/// The parameters of a run.
 pub struct Plan<'a> {
     pub write: bool,
     pub sync: Sync,
@@ -19,7 +19,7 @@ pub struct Plan<'a> {
     pub file_bytes: u64,
     pub io_bytes: u64,
     pub theta: f64,
-    /// Instead of the private files.
+    /// A file of all threads, instead of the private files.
     pub single: Option<&'a str>,
 }
 
@@ -27,7 +27,7 @@ fn name(file: u64) -> String {
     format!("random/{file}")
 }
 
-/// Makes the files; those that have their size are left alone. `durable`: each write with O_DSYNC.
+/// Makes the files; leaves a file of full size unchanged. `durable`: each write with O_DSYNC.
 pub fn populate(target: &dyn FileTarget, files: u64, file_bytes: u64, durable: bool) -> io::Result<()> {
     target.make_directory("random")?;
     let piece = vec![0x6b; FILL.min(file_bytes) as usize];
@@ -44,7 +44,7 @@ pub fn populate(target: &dyn FileTarget, files: u64, file_bytes: u64, durable: b
     Ok(())
 }
 
-/// Reads or writes until the tally says to end.
+/// Reads or writes until the tally ends the run.
 pub fn run(
     plan: &Plan<'_>,
     target: &dyn FileTarget,

@@ -1,5 +1,5 @@
-//! A device without a file system: what its bandwidth is, beside which files are read. Only the file of
-//! [`super::cold::whole`] is there, from the first block on.
+//! A device without a file system, which shows the bandwidth that reads of files are compared with. It holds
+//! only the file of [`super::cold::whole`], from the first block on.
 
 use super::target::{FileTarget, OpenedFile};
 use std::io;
@@ -69,7 +69,7 @@ struct RawFile {
 }
 
 impl RawFile {
-    /// The buffer for a range, which has to be of whole blocks.
+    /// The buffer for a range of whole blocks; other ranges are refused.
     fn range(&mut self, bytes: usize, offset: u64) -> io::Result<(DeviceBlock, &mut [AlignedBlock])> {
         let count = bytes / BLOCK_SIZE as usize;
         if !(bytes as u64).is_multiple_of(BLOCK_SIZE) || !offset.is_multiple_of(BLOCK_SIZE) {

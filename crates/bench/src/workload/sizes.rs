@@ -1,7 +1,8 @@
-//! Files that exist only as sizes: a load is recorded on them as on a file system in process (local.rs), without one.
+//! Files without data, only with sizes: a load is recorded as on a file system in process (local.rs), but
+//! needs no file system.
 //!
-//! One thread at a time; what is recorded is the same, event by event, but for times and inode numbers, which are not
-//! used again here (tests.rs shows it).
+//! A single thread at a time. The trace equals a trace of local.rs event by event, except for times and inode
+//! numbers: this target never uses an inode number again (tested in tests.rs).
 
 use super::target::{FileTarget, OpenedFile, split};
 use crate::trace::{Event, Kind, Recorder};
@@ -27,7 +28,7 @@ struct Held {
     made: u64,
 }
 
-/// The root and what is reserved have the first numbers.
+/// The root and reserved inodes have the first numbers.
 const FIRST_INO: u64 = 16;
 
 fn missing() -> io::Error {
@@ -47,7 +48,7 @@ impl SizesTarget {
         held.directories.get(directory).and_then(|files| files.get(name)).cloned().ok_or_else(missing)
     }
 
-    /// A new file of a path.
+    /// Makes the file of a path.
     fn make(&self, path: &str) -> io::Result<File> {
         let (directory, name) = split(path);
         let mut held = self.held.lock();

@@ -1,16 +1,17 @@
-//! What a workload runs on: any directory, or a file system in this process. One small trait, so that a
-//! personality is written once and both columns of a table do the same.
+//! The target of a workload: a directory, or a file system in this process. A small trait for both, so a
+//! personality is written once and does the same in both columns of a table.
 
 use std::io;
 
-/// A place for files. Paths are relative, `/` between at most one directory and a name; threads share it.
+/// A target with files, shared by threads. A path is a name, or a directory and a name with `/` between them.
 pub trait FileTarget: Send + Sync {
-    /// Makes a directory; one that exists is no error.
+    /// Makes a directory; an existing directory is no error.
     fn make_directory(&self, path: &str) -> io::Result<()>;
     fn remove_directory(&self, path: &str) -> io::Result<()>;
-    /// Opens for reading and writing; `create` makes the file when there is none.
+    /// Opens for reading and writing; `create` makes a missing file.
     fn open(&self, path: &str, create: bool) -> io::Result<Box<dyn OpenedFile>>;
-    /// Opens for reading alone, as fio does for reads, and cp, tar and grep for all; filebench opens for both.
+    /// Opens for reading alone, like fio's reads, cp, tar and grep; filebench always opens for reading and
+    /// writing.
     fn open_to_read(&self, path: &str) -> io::Result<Box<dyn OpenedFile>> {
         self.open(path, false)
     }
@@ -23,15 +24,15 @@ pub trait FileTarget: Send + Sync {
     fn size(&self, path: &str) -> io::Result<u64>;
     /// Names in a directory without `.` and `..`.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
-    /// Makes everything durable and, where a cache of the kernel holds data, drops it from there.
+    /// Makes all writes durable, and drops the data from the kernel's cache.
     fn settle(&self) -> io::Result<()>;
 }
 
 /// An open file; dropping closes.
 pub trait OpenedFile: Send {
-    /// Bytes read: fewer than asked at the end only.
+    /// Reads; gives fewer bytes than requested only at the end of the file.
     fn read_at(&mut self, into: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes all. `sync`: durable on return, as O_DSYNC.
+    /// Writes all bytes. `sync`: durable on return, as with O_DSYNC.
     fn write_at(&mut self, bytes: &[u8], offset: u64, sync: bool) -> io::Result<()>;
     fn sync(&mut self) -> io::Result<()>;
     fn size(&mut self) -> io::Result<u64>;

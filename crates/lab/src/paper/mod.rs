@@ -1,7 +1,7 @@
 //! `terrace bench paper ROW`: the rows of docs/evaluation.md, each a figure or table of a publication.
 //!
-//! A row is an entry of [`ROWS`] and a function that makes its plan (rows/). Ids are stable: results and documentation
-//! name them.
+//! A row is an entry of [`ROWS`] and a function that makes its plan (rows/). Ids are stable: results and
+//! documentation name them.
 
 mod must_show;
 pub(crate) mod rows;
@@ -61,7 +61,7 @@ Example: terrace bench paper tpfs-13 --class sata --peers terrace,ext4-dj,xfs-ml
 #[derive(Clone, Copy)]
 enum Built {
     Plan(fn(&Scale) -> Plan),
-    /// Runs by itself.
+    /// A row that does not run from a plan.
     Own(fn(&Row, &Options) -> Outcome<()>),
 }
 
@@ -181,7 +181,7 @@ const ROWS: [PaperRow; 35] = [
         "within 1 to 5 % of a PM-only file system", "at most 40 ns more per operation", Built::Plan(tiering::rich)),
 ];
 
-/// Rows beyond the publications.
+/// The publication of rows that no publication has.
 const NOBODY: &str = "by nobody";
 
 /// Runs `terrace bench paper` with the arguments after `paper`.
@@ -258,7 +258,7 @@ fn run(options: &Options) -> Outcome<()> {
     run_plan(options, row, plan, &scale)
 }
 
-/// The row that has no plan.
+/// Runs row predictor-cost, which has no plan.
 fn cost(row: &Row, options: &Options) -> Outcome<()> {
     let device_cores = pin(options)?;
     let mut site = Site::new(options, 0, None)?;
@@ -304,7 +304,7 @@ fn replay(options: &Options, trace: &Path) -> Outcome<()> {
     mounted.finish(&site)
 }
 
-/// One line of what a replay found.
+/// The result of a replay, in a line.
 fn replayed(found: &serde_json::Value) -> String {
     let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
     let (operations, seconds) = (number(&found["operations"]), number(&found["elapsed_ns"]) as f64 / 1e9);

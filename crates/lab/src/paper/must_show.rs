@@ -1,8 +1,8 @@
-//! `terrace bench paper --must-show`: the rows of what the project has to show, one after the other, each in a process
-//! of its own, and one table of what they say.
+//! `terrace bench paper --must-show`: the rows that prove the project's claims, one after the other, each in
+//! its own process, and a table of their verdicts.
 //!
-//! Each entry leaves its results in a directory of its own; an entry whose results are there is not run again, so that a
-//! run that was ended goes on where it was.
+//! The results of each entry have a directory. An entry with results is not run again, so an interrupted run
+//! can be continued.
 
 use serde_json::Value;
 use std::ffi::OsString;
@@ -16,19 +16,19 @@ use terrace_bench::failure::{Outcome, say};
 
 /// A line of the table.
 pub(super) struct Entry {
-    /// Stable: names the directory of the results.
+    /// Stable: part of the name of the results' directory.
     pub name: &'static str,
-    /// What has to be.
+    /// The required result, for readers of the table.
     pub must: &'static str,
     pub row: &'static str,
     /// Options of the row.
     pub args: &'static [&'static str],
-    /// The claims of the row that the line is about, by how their texts begin; without any, all.
+    /// The claims of the row that the line shows, by the beginnings of their texts; empty: all claims.
     pub claims: &'static [&'static str],
 }
 
 impl Entry {
-    /// Whether the line is about a claim.
+    /// Whether the line shows a claim.
     fn is_about(&self, claim: &str) -> bool {
         self.claims.is_empty() || self.claims.iter().any(|begin| claim.starts_with(begin))
     }
@@ -55,7 +55,7 @@ pub(super) const ENTRIES: [Entry; 20] = [
     entry("mails-sata", "the same, where the data is mails of 32 KiB", "mails",
         &["--class", "sata", "--dataset", "1G", "--peers", "terrace,local,ext4-dj,xfs-ml"])
         .only(&["a little PM: published"]),
-    // Apart: the devices are in memory.
+    // FUSE and in process are two entries: with devices in memory both at once would not fit.
     entry("varmail-optane", "varmail, PM 3 %, Optane: within 10 % of all data in PM", "tpfs-13", OPTANE_FUSE).only(AS_IN_PM),
     entry("varmail-optane-local", "the same, in process", "tpfs-13", OPTANE_LOCAL).only(AS_IN_PM),
     entry("mails-optane", "the same, where the data is mails of 32 KiB", "mails", OPTANE_FUSE).only(AS_IN_PM),
@@ -87,21 +87,21 @@ const OPTANE_LOCAL: &[&str] =
     &["--class", "optane", "--device-memory", "--dataset", "1G", "--peers", "local"];
 const AS_IN_PM: &[&str] = &["on Optane as with all data in PM"];
 
-/// What is said of fillseq; the row has random keys beside.
+/// The claims about fillseq; the row also has claims about random keys.
 const ROCKSDB: &[&str] = &["near PM only", "published 7.4", "published 8.2"];
 
-/// With everything on one core, and as the machine places it.
+/// The two placements of each entry: all threads on one core, and no ties to cores.
 const PLACES: [(&str, &str); 2] = [("one-core", "one core"), ("unpinned", "unpinned")];
 
-/// Where the results of an entry are.
+/// The directory of an entry's results.
 fn place(options: &Options, entry: &Entry, core: &str) -> PathBuf {
     options.out.join("must-show").join(format!("{}-{core}", entry.name))
 }
 
-/// Runs what is not there yet, then prints the table.
+/// Runs the entries without results, then prints the table.
 ///
 /// # Errors
-/// When a name is unknown, or an entry failed; the others have been run.
+/// When a name is unknown, or an entry failed; the other entries have been run.
 pub(super) fn run(options: &Options) -> Outcome<()> {
     let wanted = |entry: &Entry| options.only.as_deref().is_none_or(|only| entry.name == only);
     if !ENTRIES.iter().any(wanted) {
@@ -131,8 +131,8 @@ pub(super) fn run(options: &Options) -> Outcome<()> {
     }
 }
 
-/// The row, in a process that has its own threads, cgroup and mount namespace. It is killed by nobody: what it waits
-/// for is bounded.
+/// Runs the row in a process with its own threads, cgroup and mount namespace. The process is waited for
+/// without a limit: its own waits are bounded.
 fn run_entry(options: &Options, entry: &Entry, core: &str, out: &Path) -> Outcome<()> {
     fs::create_dir_all(out)?;
     let mut words: Vec<OsString> = terrace_bench::process::own_words();
@@ -159,7 +159,7 @@ fn run_entry(options: &Options, entry: &Entry, core: &str, out: &Path) -> Outcom
     }
 }
 
-/// What all results say, as docs/evaluation.md has it.
+/// The table of all results, in the form of docs/evaluation.md.
 fn table(options: &Options, wanted: impl Fn(&Entry) -> bool) -> String {
     let mut text = String::from(
         "| must show | where | claim | of | at | here | 95 % | must | |\n|---|---|---|---|---|---|---|---|---|\n",
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What all data in PM does on SATA is not what has to be shown of SATA.
+    /// The row has claims for SATA and for Optane; each entry shows the claims of its own device class.
     #[test]
     fn an_entry_shows_its_claims_only() {
         let ratio = json!({ "mean": 4.5, "low": 4.0, "high": 5.0 });

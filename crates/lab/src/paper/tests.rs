@@ -1,10 +1,10 @@
-//! The registry and the plans of its rows, without running any.
+//! Tests of the registry and of the plans of its rows; no row is run.
 
 use super::*;
 use std::collections::BTreeSet;
 use terrace_bench::comparison::plan::{Cell, Must, Work};
 
-/// The rows that the project has to show. A row may say that it is not built, but not be absent.
+/// The rows that must exist. A row may state that it is not built, but may not be absent.
 const WANTED: [&str; 35] = [
     "tpfs-8",
     "zig-4r",
@@ -66,7 +66,8 @@ fn plans(quick: bool) -> impl Iterator<Item = (&'static str, Plan)> {
     })
 }
 
-/// Labels name files and lines of the plot; claims that name no series would be silently empty.
+/// Labels name files and lines of the plot, so they must be unique. A claim about an unknown series would be
+/// skipped without a message.
 #[test]
 fn plans_are_consistent() {
     for (id, plan) in plans(false).chain(plans(true)) {
@@ -98,7 +99,7 @@ fn plans_are_consistent() {
 }
 
 #[test]
-fn peers_that_are_not_wanted_go_with_their_cells() {
+fn removing_a_peer_removes_its_cells() {
     for (id, mut plan) in plans(false) {
         plan.keep(&[Peer::Terrace, Peer::Ext4Dj]);
         for cell in &plan.cells {
@@ -112,7 +113,7 @@ fn peers_that_are_not_wanted_go_with_their_cells() {
     }
 }
 
-/// A row at the scale that docs/evaluation.md names fits a machine with 24 GiB of memory and leaves 6 of them.
+/// A row at the scale of docs/evaluation.md fits a machine with 24 GiB of memory and leaves 6 GiB free.
 #[test]
 fn rows_fit_the_machine() {
     for (id, plan) in plans(false) {
@@ -122,7 +123,8 @@ fn rows_fit_the_machine() {
     }
 }
 
-/// The shapes of these rows are about what a series does along its axis: ratios to others do not say it.
+/// The published shapes of these rows are trends of a series along its axis; a ratio to another series shows
+/// no trend.
 #[test]
 fn rows_about_an_axis_compare_its_places() {
     const ALONG: [&str; 8] =
@@ -142,7 +144,7 @@ fn pm_is_measured_from_a_32nd_of_the_data_to_four_times_it() {
         Built::Plan(plan) => Some((row.about.id, plan(&scale))),
         _ => None,
     }) {
-        // Of these rows all data is that of the scale.
+        // The data set of these rows is as large as the scale says.
         if matches!(id, "tpfs-8" | "tpfs-9" | "tpfs-13") {
             let terrace = plan.subjects.iter().filter(|subject| subject.peer == Peer::Terrace);
             shares.extend(terrace.map(|subject| subject.pm_bytes as f64 / scale.dataset_bytes as f64));
@@ -153,7 +155,7 @@ fn pm_is_measured_from_a_32nd_of_the_data_to_four_times_it() {
 }
 
 #[test]
-fn what_must_be_shown_has_rows_and_options() {
+fn must_show_entries_name_existing_rows_and_claims() {
     let mut names = BTreeSet::new();
     for entry in &must_show::ENTRIES {
         assert!(names.insert(entry.name), "{} twice", entry.name);
@@ -169,7 +171,7 @@ fn what_must_be_shown_has_rows_and_options() {
             plan.keep(peers);
         }
         assert!(!plan.cells.is_empty(), "{}", entry.name);
-        // A claim that is not there would leave the line empty without a word.
+        // A missing claim would leave the line of the table empty without a message.
         for begin in entry.claims {
             let of_these = |name: &str| name.is_empty() || plan.cells.iter().any(|cell| cell.series == name);
             let there = |claim: &&plan::Claim| of_these(&claim.ours) && of_these(&claim.theirs);
@@ -179,7 +181,7 @@ fn what_must_be_shown_has_rows_and_options() {
     }
 }
 
-/// People got the JSON of a replay whether they asked for it or not.
+/// Users got the result of a replay as JSON without asking for it.
 #[test]
 fn a_replay_is_told_in_a_line() {
     let found = serde_json::json!({

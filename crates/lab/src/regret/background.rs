@@ -1,5 +1,6 @@
-//! What the machine does beside its thread, on what the foreground leaves of the device's bus: demotion, write-back,
-//! promotion, reverse migration, migration into DRAM; one group at a time, chosen as the engine chooses.
+//! The background work of the machine, in the bus time that the foreground leaves: demotion, write-back,
+//! promotion of touched blocks, and promotion of read-dominated files into PM and into DRAM. A single group
+//! at a time, chosen by the rules of the engine.
 
 use super::copies::{Copies, Memory};
 use super::machine::{Machine, transfer_ns};
@@ -8,29 +9,29 @@ use terrace_placement::temperature::{Portion, Times, coldest};
 use terrace_placement::threshold::Flow;
 use terrace_placement::{Idle, Observation, VictimOrder};
 
-/// How often the policy is asked while nothing moves.
+/// Time between two questions to the policy while no movement is under way.
 const POLL_NS: u64 = 10_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// How far ahead the policy sees.
+/// The time of arrivals for which the policy wants free blocks.
 const AHEAD_NS: u64 = 100_000_000;
 /// Ticks after which a dirty page is written back.
 const OLD_TICKS: u32 = 2500;
-/// Promotions in one step, and most that wait.
+/// Promotions in a step, and most waiting promotions.
 const PROMOTED_AT_ONCE: usize = 64;
 const PROMOTIONS: usize = 1024;
-/// Blocks brought into DRAM and into PM at once, and least room for it.
+/// Blocks of a group promoted into DRAM and into PM, and the least free room in DRAM for such a group.
 const TO_DRAM: u64 = 512;
 const UP: u64 = 64;
 const LEAST_ROOM: u64 = 16;
-/// Files looked at in one step.
+/// Files examined in a step.
 const LOOKS: usize = 256;
 
-/// A move under way.
+/// A movement under way.
 #[derive(Debug)]
 pub(super) struct Group {
     pub left_ns: u64,
     kind: Kind,
-    /// Blocks and the versions that are moved.
+    /// Blocks, and their versions at the beginning of the movement.
     blocks: Vec<(u32, u32)>,
 }
 
@@ -42,20 +43,21 @@ enum Kind {
     Up,
 }
 
-/// How fast use of PM grows.
+/// The growth of PM use.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     last_ns: u64,
     in_pm: u64,
-    /// Negative while more is removed than comes.
+    /// Negative while more blocks are removed than arrive.
     blocks_per_s: i64,
-    /// That have left PM since, and that were brought into it: those stop by themselves.
+    /// Blocks that left PM since the last observation, and blocks promoted since then. Promotions do not
+    /// count as growth: they stop when PM gets short.
     left: u64,
     pub(super) raised: u64,
 }
 
 impl Machine<'_> {
-    /// Time passes, the first `bus_ns` of which the foreground has the bus.
+    /// Lets time pass; during the first `bus_ns` the foreground has the bus.
     pub(super) fn advance(&mut self, ns: u64, bus_ns: u64) {
         let end = self.now_ns + ns;
         self.now_ns += bus_ns.min(ns);
@@ -153,13 +155,13 @@ impl Machine<'_> {
                 }
                 Kind::WriteBack if same => self.written_back(id),
                 Kind::Up if same && !place.pm && place.below && self.has_empty_place() => self.raise(id),
-                // It was written or removed meanwhile.
+                // The block was written or removed meanwhile.
                 _ => self.places[id as usize].leaving = false,
             }
         }
     }
 
-    /// A block whose content is below leaves PM.
+    /// Drops a PM block whose cold copy is valid.
     fn sink(&mut self, id: u32, to_dram: bool) {
         let counted = !self.kept[Memory::Pm as usize].holds(id);
         self.leave_pm(id);
@@ -169,7 +171,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Moves victims: those with a sound copy below at once, the others as a group.
+    /// Demotes victims: a victim with a valid cold copy is dropped at once, the remaining victims move as a
+    /// group.
     fn take_down(&mut self, kind: Kind, victims: Vec<u32>) -> bool {
         let (clean, dirty): (Vec<u32>, Vec<u32>) =
             victims.into_iter().partition(|id| self.places[*id as usize].below);
@@ -198,7 +201,7 @@ impl Machine<'_> {
         !self.places[id as usize].leaving && !self.kept[Memory::Pm as usize].holds(id)
     }
 
-    /// As `Fs::pick_coldest`.
+    /// The victims that the engine would choose (`Fs::pick_coldest`).
     fn coldest(&self, wanted: usize, order: VictimOrder) -> Vec<u32> {
         let now = self.tick();
         let mut files = vec![Times::default(); self.steps.files.len()];
@@ -230,7 +233,8 @@ impl Machine<'_> {
         self.setup.dirty_blocks()
     }
 
-    /// From 95 % of the limit on until 80 %, and what is old: the file written longest ago.
+    /// Begins a write-back of the file written longest ago: from 95 % of the limit on until 80 %, and for old
+    /// dirty pages.
     fn begin_write_back(&mut self) -> bool {
         let (dirty, limit) = (self.dirty.len() as u64 * 100, self.dirty_limit());
         self.draining = if self.draining { dirty > limit * 80 } else { dirty > limit * 95 };
@@ -249,14 +253,14 @@ impl Machine<'_> {
         self.begin_down(Kind::WriteBack, &ids)
     }
 
-    /// The thread waits until what is moved now has been moved.
+    /// The thread waits for the end of the group under way.
     fn wait_for_group(&mut self) {
         let left_ns = self.group.as_ref().map_or(0, |group| group.left_ns);
         self.waits.room_ns += left_ns;
         self.advance(left_ns, 0);
     }
 
-    /// Waits until PM has a free block; false when the policy never makes one.
+    /// Waits until PM has a free block; false when the policy never frees PM.
     pub(super) fn make_pm_room(&mut self) -> bool {
         while self.free_pm() == 0 {
             if self.group.is_some() {
@@ -270,7 +274,7 @@ impl Machine<'_> {
         true
     }
 
-    /// Waits until so many more pages may be dirty.
+    /// Waits until the limit of dirty pages has room for `pages` more.
     pub(super) fn make_dirty_room(&mut self, pages: u64) {
         while self.dirty.len() as u64 + pages > self.dirty_limit() {
             if self.group.is_some() {
@@ -290,7 +294,7 @@ impl Machine<'_> {
 
     /// A cold block was read for the `touches`-th time.
     pub(super) fn want_promotion(&mut self, id: u32, touches: u32) {
-        // Where all copies go by worth, the first touch asks too.
+        // With copies by worth in both memories the first touch already asks for a promotion.
         let promotes = self.copies == Copies::Both || self.policy.promotes(touches);
         let wanted = promotes && self.promotions.len() < PROMOTIONS;
         if wanted && !self.belongs_in_dram(id) {
@@ -300,7 +304,7 @@ impl Machine<'_> {
 
     fn promote_some(&mut self) {
         for _ in 0..PROMOTED_AT_ONCE {
-            // At least a place: a PM of a few blocks has no other limit.
+            // At least one free block is required even in a PM of a few blocks.
             if !self.keeps_copies() && self.free_pm() < (2 * self.slow_below()).max(1) {
                 self.promotions.clear();
                 return;
@@ -314,7 +318,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The next read-dominated file with where to go on in it.
+    /// The next read-dominated file, and the block at which the scan continues.
     fn next_read_dominated(&mut self, which: usize) -> Option<(usize, usize)> {
         let (mut file, block) = self.cursors[which];
         if block > 0 && self.files.get(file).is_some_and(|it| it.is_read_dominated()) {
@@ -330,7 +334,8 @@ impl Machine<'_> {
         None
     }
 
-    /// Blocks of a file from a place on that `fits`, at most `most`; the cursor goes on behind them.
+    /// At most `most` blocks of the file at the cursor for which `fits` holds; the cursor moves behind the
+    /// last block examined.
     fn gather(&mut self, which: usize, most: u64, fits: impl Fn(&Self, u32) -> bool) -> Vec<u32> {
         let Some((file, from)) = self.next_read_dominated(which) else { return Vec::new() };
         let steps = self.steps;
@@ -346,7 +351,7 @@ impl Machine<'_> {
         found
     }
 
-    /// Read migration into DRAM.
+    /// Begins a promotion of read-dominated files into DRAM.
     fn begin_to_dram(&mut self) -> bool {
         let rule = read_rule(true, true, self.window.idle());
         let room = self.dram_room();
@@ -360,7 +365,7 @@ impl Machine<'_> {
         self.take_down(Kind::ToDram, victims)
     }
 
-    /// Reverse migration, as far as the threshold of equation (1) has room.
+    /// Begins a promotion of read-dominated files into PM, as far as the threshold of equation (1) has room.
     fn begin_up(&mut self) -> bool {
         let rule = read_rule(true, false, self.window.idle());
         if !self.policy.follows_reads() || rule != ReadRule::ToPm || !self.promotions.is_empty() {

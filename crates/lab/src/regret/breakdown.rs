@@ -1,4 +1,4 @@
-//! Where the waiting is: the optimum, predictive, and the best other candidate of each trace, by parts.
+//! The table of waits by cause: for each trace the optimum, predictive, and the best other policy.
 
 use super::machine::{CANDIDATES, Setup, Waits, transfer_ns};
 use super::optimum::Bound;
@@ -8,7 +8,7 @@ fn seconds(ns: u64) -> String {
     format!("{:.3}", ns as f64 / 1e9)
 }
 
-/// The best of the policies that is not predictive, nor predictive with something left out or added.
+/// The best of the other policies; variants of predictive do not count.
 fn best_other(waits: &[Waits]) -> usize {
     (1..4).min_by_key(|index| waits[*index].total_ns()).unwrap_or(1)
 }
@@ -17,7 +17,7 @@ fn thousands(blocks: [u64; 3]) -> String {
     blocks.map(|count| format!("{:.1}", count as f64 / 1e3)).join(" / ")
 }
 
-/// One line of a candidate.
+/// The line of a candidate.
 fn line(trace: &str, name: &str, waits: &Waits) -> String {
     let transfer_ns = waits.read_ns - waits.latency_ns;
     let parts =
@@ -31,7 +31,8 @@ fn line(trace: &str, name: &str, waits: &Waits) -> String {
     )
 }
 
-/// The schedule that comes next to the optimum: what is not transfer is latency, or waiting for the bus.
+/// The line of the schedule near the optimum. Its wait that is no transfer is latency, or waiting for the
+/// bus.
 fn line_of_bound(trace: &str, bound: &Bound, setup: &Setup) -> String {
     let missed: u64 = bound.missed_after.iter().sum();
     let transfer_ns = transfer_ns(missed, setup.device.read_bytes_per_s);
@@ -48,7 +49,7 @@ fn line_of_bound(trace: &str, bound: &Bound, setup: &Setup) -> String {
     )
 }
 
-/// The table, of traces with what each candidate of [`CANDIDATES`] waited.
+/// The table of traces with the waits of each candidate of [`CANDIDATES`].
 pub(crate) fn table<'a>(
     traces: impl Iterator<Item = (&'a str, &'a Bound, &'a [Waits])>,
     setup: &Setup,
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_the_whole() {
+    fn the_parts_of_a_wait_make_up_a_line() {
         let waits = Waits {
             memory_ns: 1_000_000_000,
             read_ns: 5_000_000_000,

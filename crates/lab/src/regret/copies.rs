@@ -1,38 +1,39 @@
-//! Clean copies in fast memory beyond what the engine keeps ([`Copies`]): what is demoted stays in PM, its content being
-//! below as well; such blocks count as free and are given up without a write, the one of least worth first. What a copy is
-//! worth is learnt from the trace so far (terrace_placement::density).
+//! Clean copies in PM and DRAM beyond those of the engine ([`Copies`]): a demoted block stays in PM as a
+//! clean block. Clean blocks count as free and are dropped without a write, in the order of their worth. The
+//! worth of a copy is learnt from the trace so far (terrace_placement::density).
 
 use super::machine::Machine;
 use super::steps::{Act, Step};
 use terrace_placement::density::Class;
 
-/// What becomes of clean copies.
+/// The rule for clean copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copies {
-    /// As in the engine: what is demoted leaves PM, promotions stop when PM gets short, and DRAM keeps by how often pages
-    /// were asked for.
+    /// As in the engine: a demoted block leaves PM, promotions stop when PM gets short, and DRAM keeps pages
+    /// by the number of their requests.
     Engine,
-    /// What is demoted stays in PM until something else is worth more. DRAM as in the engine.
+    /// A demoted block stays in PM until a block of more worth needs the space. DRAM as in the engine.
     Pm,
-    /// The same, and DRAM keeps by worth too; what leaves one goes to the other if it is worth more than what is there.
+    /// DRAM keeps pages by worth too. A copy that leaves PM goes to DRAM; a copy that leaves DRAM goes to PM
+    /// if it is worth more than the least copy there.
     Both,
 }
 
-/// Where copies are.
+/// The memory of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Memory {
     Pm = 0,
     Dram = 1,
 }
 
-/// Copies that are looked at to find one of little worth.
+/// Copies in a random sample; the copy of least worth in the sample goes.
 const SAMPLE: usize = 32;
-/// How much more a copy has to be worth to take the place of another.
+/// The factor of worth by which a copy must exceed the copy that it displaces.
 const MARGIN: f32 = 1.1;
-/// What follows a victim in its file goes with it while it is worth no more than so many times as much: requests
-/// wait for each run of missed blocks.
+/// Blocks that follow a victim in its file go too, while their worth is at most this factor of the victim's:
+/// requests wait once for each run of missed blocks, so long runs cost less.
 const TOGETHER: f32 = 1.05;
-/// Blocks used between two times of learning, and one of so many blocks that are asked for their age then.
+/// Uses of blocks between two times of learning; the ages of every `SAMPLED`-th block are learnt from.
 const LEARNT_AFTER: u64 = 8192;
 const SAMPLED: usize = 8;
 
@@ -48,7 +49,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Learns from what a step names.
+    /// Learns from the blocks of a step.
     pub(super) fn learn(&mut self, step: &Step) {
         if !self.keeps_copies() {
             return;
@@ -84,7 +85,7 @@ impl Machine<'_> {
         (self.random % bound.max(1) as u64) as usize
     }
 
-    /// A copy of little worth.
+    /// A copy of little worth: the successor of the last victim, or the least of a random sample.
     fn least(&mut self, memory: Memory) -> Option<(f32, u32)> {
         let (next, most) = self.follows[memory as usize];
         if self.kept[memory as usize].holds(next) && self.worth(next) <= most {
@@ -102,7 +103,7 @@ impl Machine<'_> {
         least
     }
 
-    /// It is given up: what follows it in its file is next.
+    /// Notes that a copy goes: the next block of its file is the next candidate.
     fn goes(&mut self, memory: Memory, (worth, id): (f32, u32)) {
         let file_of = |id: u32| self.steps.places.get(id as usize).map(|(file, _)| *file);
         let (_, most) = self.follows[memory as usize];
@@ -111,17 +112,17 @@ impl Machine<'_> {
         self.follows[memory as usize] = (next, if went_on { most } else { worth * TOGETHER });
     }
 
-    /// The number of no block but of a place in every [`super::list::Bag`].
+    /// A number that no block has; every [`super::list::Bag`] accepts it.
     fn nothing(&self) -> u32 {
         self.steps.blocks() as u32
     }
 
-    /// PM has a place that nothing is in.
+    /// Whether PM has a block without content.
     pub(super) fn has_empty_place(&self) -> bool {
         (self.in_pm.len() as u64) < self.setup.pm_blocks
     }
 
-    /// A clean copy leaves PM, so that something else can come.
+    /// Drops a clean copy from PM, to make room.
     pub(super) fn give_up(&mut self) {
         if let Some(victim) = self.least(Memory::Pm) {
             self.replace(victim);
@@ -139,7 +140,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether PM has a place for a copy, or one of less worth gave its own.
+    /// Makes room in PM for a copy if PM has room, or a copy of less worth can be dropped; whether there is
+    /// room.
     pub(super) fn displaces(&mut self, id: u32) -> bool {
         if self.has_empty_place() {
             return true;
@@ -154,7 +156,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A copy of what is below comes into PM; there is a place.
+    /// Promotes a cold block into PM; there must be room.
     pub(super) fn raise(&mut self, id: u32) {
         self.drop_clean(id);
         self.enter_pm(id);
@@ -183,7 +185,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether PM has a place for a copy of this worth; what goes for it goes altogether.
+    /// As [`Self::displaces`] for a copy of this worth, but a dropped copy does not go to DRAM.
     fn makes_way(&mut self, worth: f32) -> bool {
         if self.has_empty_place() {
             return true;
@@ -199,7 +201,7 @@ impl Machine<'_> {
     }
 }
 
-/// How a block was used before.
+/// The last use of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum LastUse {
     #[default]

@@ -1,11 +1,11 @@
-//! Blocks in an order of use: a linked list inside of two arrays, by block number.
+//! Sets of blocks: a list in the order of use, and a bag for random picks.
 
 const NONE: u32 = u32::MAX;
 
-/// A list; each block is in it at most once.
+/// A list of blocks in the order of their last use; a block is in the list at most once.
 #[derive(Debug)]
 pub(crate) struct Order {
-    /// Before and after each block; of those not in it, itself twice.
+    /// Predecessor and successor of each block; the block itself twice if it is not in the list.
     links: Vec<(u32, u32)>,
     oldest: u32,
     newest: u32,
@@ -24,12 +24,12 @@ impl Order {
         let (before, after) = self.links[block as usize];
         before != block || after != block
     }
-    /// The one put in longest ago.
+    /// The block of the oldest `put`.
     pub fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
-    /// Puts it in, or makes it the newest.
+    /// Inserts a block as the newest, or makes it the newest.
     pub fn put(&mut self, block: u32) {
         self.remove(block);
         self.links[block as usize] = (self.newest, NONE);
@@ -41,7 +41,7 @@ impl Order {
         self.count += 1;
     }
 
-    /// Takes it out; whether it was there.
+    /// Removes a block; whether it was in the list.
     pub fn remove(&mut self, block: u32) -> bool {
         if !self.holds(block) {
             return false;
@@ -59,7 +59,7 @@ impl Order {
         true
     }
 
-    /// From the oldest on.
+    /// Blocks from the oldest to the newest.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         std::iter::successors(self.oldest(), |block| {
             Some(self.links[*block as usize].1).filter(|next| *next != NONE)
@@ -67,17 +67,17 @@ impl Order {
     }
 }
 
-/// Blocks in no order, any of which can be picked.
+/// Blocks without order; each can be picked by its index.
 #[derive(Debug)]
 pub(crate) struct Bag {
     list: Vec<u32>,
-    /// Where each is, plus one.
+    /// The index of each block in `list`, plus 1; 0: not in the bag.
     places: Vec<u32>,
 }
 
 impl Bag {
     pub fn new(blocks: usize) -> Bag {
-        // One more, for a number that is no block's.
+        // An additional entry for the number that no block has (`Machine::nothing`).
         Bag { list: Vec::new(), places: vec![0; blocks + 1] }
     }
     pub fn len(&self) -> usize {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_is_that_of_the_last_use() {
+    fn blocks_are_listed_in_the_order_of_use() {
         let mut order = Order::new(5);
         [3, 1, 4, 3].into_iter().for_each(|block| order.put(block));
         assert_eq!(order.iter().collect::<Vec<_>>(), [1, 4, 3]);
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(order.oldest(), Some(2));
     }
     #[test]
-    fn any_of_a_bag_can_be_taken_out() {
+    fn every_block_of_a_bag_can_be_removed() {
         let mut bag = Bag::new(4);
         [2, 0, 2, 3].into_iter().for_each(|block| bag.put(block));
         assert_eq!((bag.len(), bag.at(0), bag.at(3)), (3, Some(2), None));

@@ -1,12 +1,17 @@
-//! A machine on which policies are compared: PM, DRAM, one device below, one thread that waits for its operations.
+//! The cost machine for the comparison of policies: PM, DRAM, a device, and a thread that waits for its
+//! operations.
 //!
-//! Time is virtual and everything is exact and repeats. An operation costs what its thread waits: latency and transfer
-//! of the media in [TPFS table 1], and waiting for room. Between operations [`THINK_NS`] pass. The device has one bus;
-//! transfers of the foreground come first, and background moves take what is left of it (background.rs). A read that misses
-//! blocks with others between them reads through those when that takes less time than to begin anew. Clean copies in DRAM
-//! are in the engine's own cache (crates/cache), but of candidates that keep them otherwise (copies.rs); dirty pages have a budget beside it, as `cache=` and `buffer=` are.
-//! What the engine has and this has not: relatives of files (a trace has no names), read-ahead, metadata, the reserve,
-//! being slowed before PM is full, the cost of calls. Who places is the policy, the decision tree and the predictors of crates/placement, as in the engine.
+//! Time is virtual, so results are exact and repeatable. The cost of an operation is the wait of its thread:
+//! latency and transfer of the media in [TPFS table 1], and waits for room. Between operations [`THINK_NS`]
+//! pass. The device has a single bus; transfers of the foreground come first, and background movements use
+//! the remaining bus time (background.rs). A read with two missed runs also reads the blocks between, if the
+//! transfer takes less time than a second latency. Clean copies in DRAM lie in the engine's own cache
+//! (crates/cache), except for candidates with another rule (copies.rs). Dirty pages have a budget of their
+//! own, as `buffer=` beside `cache=`.
+//!
+//! Policy, decision tree and predictors are the code of crates/placement, as in the engine. The machine lacks
+//! directory histories (a trace has no names), read-ahead, metadata, the reserve, back-pressure, and the cost
+//! of calls.
 
 use super::background::{Group, Pace};
 use super::copies::{Copies, LastUse, Memory};
@@ -22,7 +27,7 @@ use terrace_placement::density::{Class, Density};
 use terrace_placement::threshold::{Flow, Window};
 use terrace_placement::{Ablation, Home, Parameters, Policy, make};
 
-/// Between the end of an operation and the beginning of the next.
+/// Time between the end of an operation and the beginning of the next.
 pub(crate) const THINK_NS: u64 = 5_000;
 /// DRAM in [TPFS table 1].
 pub(crate) const DRAM: Speed = Speed {
@@ -38,16 +43,16 @@ const TICK_NS: u64 = 10_000_000;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     pub pm_blocks: u64,
-    /// For clean copies and dirty pages; one in eight for dirty ones.
+    /// DRAM for clean pages and dirty pages; an eighth for dirty pages.
     pub dram_blocks: u64,
-    /// Largest group of a background move.
+    /// Largest group of a background movement.
     pub group_blocks: u64,
     pub pm: Speed,
     pub device: Speed,
 }
 
 impl Setup {
-    /// With the PM of the table; `class` is a class of devices.
+    /// A setup with the PM of [TPFS table 1]; `class` is a class of devices.
     pub fn new(pm_blocks: u64, dram_blocks: u64, class: &str) -> Option<Setup> {
         let (pm, device) = (named("pm")?.speed, named(class)?.speed);
         Some(Setup { pm_blocks, dram_blocks, group_blocks: 4096.min(pm_blocks / 4).max(1), pm, device })
@@ -55,7 +60,8 @@ impl Setup {
 }
 
 impl Setup {
-    /// Whether the device reads so many blocks between two that are wanted, which takes less time than to begin anew.
+    /// Whether a read includes this number of unwanted blocks between two wanted blocks: if their transfer
+    /// takes no more time than a second latency.
     pub fn reads_through(&self, blocks: u64) -> bool {
         blocks < 1 << 20 && transfer_ns(blocks, self.device.read_bytes_per_s) <= self.device.read_latency_ns
     }
@@ -71,12 +77,12 @@ impl Setup {
     }
 }
 
-/// Transfer of so many blocks.
+/// Time to transfer `blocks` blocks.
 pub(crate) fn transfer_ns(blocks: u64, bytes_per_s: u64) -> u64 {
     (u128::from(blocks * BLOCK_SIZE) * 1_000_000_000 / u128::from(bytes_per_s)) as u64
 }
 
-/// A policy with what it is told.
+/// A policy with its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub name: &'static str,
@@ -94,7 +100,8 @@ const fn proposal(name: &'static str, copies: Copies) -> Candidate {
     Candidate { name, policy: 3, ablation: Ablation::Nothing, copies }
 }
 
-/// What is compared: the policies, `predictive` without each of its predictors, and what the engine does not do.
+/// The compared candidates: the policies, `predictive` with each of its predictors left out, and proposals
+/// that the engine does not implement.
 pub(crate) const CANDIDATES: [Candidate; 11] = [
     candidate("predictive", 3, Ablation::Nothing),
     candidate("write-only", 4, Ablation::Nothing),
@@ -109,22 +116,22 @@ pub(crate) const CANDIDATES: [Candidate; 11] = [
     proposal("copies in PM and DRAM by worth", Copies::Both),
 ];
 
-/// Where a block is. Its newest content is in PM, else dirty in DRAM, else below.
+/// The locations of a block. The newest content is in PM, else in a dirty page, else in the cold copy.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Place {
     pub pm: bool,
     /// The device has the newest content.
     pub below: bool,
-    /// Picked for a move.
+    /// Chosen for a movement.
     pub leaving: bool,
-    /// Changes with the content.
+    /// Rises with each change of the content.
     pub version: u32,
-    /// Ticks.
+    /// Ticks of the last write and the last read.
     pub written: u32,
     pub read: u32,
 }
 
-/// What the thread has waited, in nanoseconds, and what was moved.
+/// The waits of the thread, in nanoseconds, and the moved blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Waits {
     /// For PM and DRAM.
@@ -135,12 +142,13 @@ pub(crate) struct Waits {
     pub sync_ns: u64,
     /// For room in PM or DRAM.
     pub room_ns: u64,
-    /// Of [`Self::read_ns`], what is not transfer of blocks that were asked for.
+    /// The part of [`Self::read_ns`] that is no transfer of requested blocks.
     pub latency_ns: u64,
-    /// Blocks read from the device by the thread; of them, by their last use: none, a read, a write.
+    /// Blocks that the thread read from the device; and the same by their last use: none, a read, a write.
     pub blocks_missed: u64,
     pub missed_after: [u64; 3],
-    /// Brought into PM unasked, written to the device by anyone, brought into PM because they were read.
+    /// Blocks of read-dominated files promoted into PM; blocks written to the device; touched blocks promoted
+    /// into PM.
     pub blocks_up: u64,
     pub blocks_down: u64,
     pub blocks_raised: u64,
@@ -152,7 +160,7 @@ impl Waits {
     }
 }
 
-/// A run of one candidate over one trace.
+/// A run of a candidate over a trace.
 pub(crate) struct Machine<'a> {
     pub(super) steps: &'a Steps,
     pub(super) setup: Setup,
@@ -160,7 +168,7 @@ pub(crate) struct Machine<'a> {
     pub(super) parameters: Parameters,
     pub(super) now_ns: u64,
     pub(super) places: Vec<Place>,
-    /// Blocks in PM by arrival; of no meaning to a policy.
+    /// Blocks in PM, in the order of arrival, which no policy uses.
     pub(super) in_pm: Order,
     /// Clean copies in DRAM: the engine's cache, with one page of zeros for all blocks.
     pub(super) clean: BlockCache,
@@ -177,23 +185,24 @@ pub(crate) struct Machine<'a> {
     pub(super) next_poll_ns: u64,
     pub(super) draining: bool,
     pub(super) promotions: VecDeque<(u32, u32)>,
-    /// Where the looks for read-dominated files stopped: file, block; for DRAM and for PM.
+    /// The positions (file, block) of the scans for read-dominated files, for DRAM and for PM.
     pub(super) cursors: [(usize, usize); 2],
     pub(super) waits: Waits,
     pub(super) last_uses: Vec<LastUse>,
     pub(super) copies: Copies,
-    /// By [`Memory`]: copies that go by worth. Those in PM are in `in_pm` too. And the next to go, while it is worth no more.
+    /// By [`Memory`]: clean copies that are kept by worth; copies in PM are in `in_pm` too. `follows` has the
+    /// next victim, and the worth up to which it goes.
     pub(super) kept: [Bag; 2],
     pub(super) follows: [(u32, f32); 2],
     pub(super) density: Density,
-    /// Blocks used so far, when that was learnt from, and the last use of each block; 0: none.
+    /// Uses of blocks so far, their number at the last learning, and the last use of each block; 0: none.
     pub(super) used: u64,
     pub(super) learnt_at: u64,
     pub(super) uses: Vec<(u64, Class)>,
     pub(super) random: u64,
 }
 
-/// Runs a candidate and gives what was waited in the measured part.
+/// Runs a candidate and gives the waits of the measured part.
 pub(crate) fn run(steps: &Steps, setup: Setup, candidate: &Candidate) -> Waits {
     let Some(policy) = make(candidate.policy, 80, &Parameters::PUBLISHED) else { return Waits::default() };
     let blocks = steps.blocks();
@@ -245,8 +254,8 @@ fn clean_cache(setup: &Setup) -> BlockCache {
 }
 
 impl Machine<'_> {
-    /// All data goes below and nothing is in fast memory, as after `terrace sync --to 1` and with the cache dropped:
-    /// every candidate begins to be measured in the same state, and so does the optimum. What was learnt stays.
+    /// Demotes all data and drops the cache, like `terrace sync --to 1`: every candidate and the optimum
+    /// begin the measured part in the same state. The predictors keep their histories.
     fn sink_all(&mut self) {
         let blocks = self.places.len();
         for place in &mut self.places {
@@ -281,14 +290,14 @@ impl Machine<'_> {
     pub(super) fn tick(&self) -> u32 {
         1 + (self.now_ns / TICK_NS) as u32
     }
-    /// PM blocks in use; clean copies that go when they have to are not.
+    /// PM blocks in use, without clean blocks, which are dropped when room is needed.
     pub(super) fn used_pm(&self) -> u64 {
         (self.in_pm.len() - self.kept[Memory::Pm as usize].len()) as u64
     }
     pub(super) fn free_pm(&self) -> u64 {
         self.setup.pm_blocks.saturating_sub(self.used_pm())
     }
-    /// Of a block in the engine's cache.
+    /// The key of a block in the engine's cache.
     fn key(&self, id: u32) -> PageKey {
         let (file, block) = self.steps.places[id as usize];
         PageKey { ino: Ino(file.into()), generation: 0, block: FileBlock(block) }
@@ -303,18 +312,19 @@ impl Machine<'_> {
         }
         self.clean.budget_bytes().saturating_sub(self.clean.bytes()) / BLOCK_SIZE
     }
-    /// The mark below which writers count as too fast.
+    /// The throttle mark.
     pub(super) fn slow_below(&self) -> u64 {
         self.setup.pm_blocks / 16
     }
 
-    /// Copies below and in DRAM are no longer the newest.
+    /// Notes a change of the content: the cold copy and the copy in DRAM are outdated.
     fn changed(&mut self, id: u32) {
         self.drop_clean(id);
         self.changed_in_pm(id);
     }
 
-    /// As [`Self::changed`], where the new content lies in PM: a copy in DRAM gets it when it leaves PM.
+    /// As [`Self::changed`] for a store to PM. A clean page may stay in the engine's cache: when the block
+    /// leaves PM the page gets the new content.
     fn changed_in_pm(&mut self, id: u32) {
         if self.copies == Copies::Both {
             self.drop_clean(id);
@@ -355,7 +365,7 @@ impl Machine<'_> {
     fn read(&mut self, step: &Step) {
         let steps = self.steps;
         let (mut pm, mut dram, mut transferred, mut runs) = (0, 0, 0, 0);
-        // Blocks since the last missed one: many at the beginning.
+        // Blocks since the last missed block; at the beginning a number that never reads through.
         let (mut cold, mut since) = (Vec::new(), u64::MAX);
         let tick = self.tick();
         for id in steps.ids(step) {
@@ -461,7 +471,7 @@ impl Machine<'_> {
         self.device_write(ids.len() as u64);
     }
 
-    /// The thread waits for one sequential write to the device.
+    /// The thread waits for a sequential write to the device.
     fn device_write(&mut self, blocks: u64) {
         let device = self.setup.device;
         let bus_ns = transfer_ns(blocks, device.write_bytes_per_s);
@@ -499,7 +509,7 @@ impl Machine<'_> {
         self.files[step.file as usize].synced(&self.parameters);
     }
 
-    /// A dirty page is below.
+    /// Notes that a dirty page was written back.
     pub(super) fn written_back(&mut self, id: u32) {
         if self.dirty.remove(id) {
             self.places[id as usize].below = true;

@@ -1,8 +1,9 @@
-//! Regret: how far policies are from what could have been done had the future been known (row regret).
+//! Regret: the distance of policies from the offline optimum, which knows the future (row regret).
 //!
-//! A recorded trace becomes steps over blocks (steps.rs). They are replayed through the code of crates/placement on a
-//! machine of costs (machine.rs, background.rs, steer.rs), and the offline optimum of the same machine is computed
-//! (optimum.rs), beside what the past is worth without an engine's limits (past.rs). Everything here is a pure function of the trace and the setup.
+//! A recorded trace becomes steps over blocks (steps.rs). The steps are replayed through the code of
+//! crates/placement on a cost machine (machine.rs, background.rs, steer.rs). Two references are computed for
+//! the same machine: the offline optimum (optimum.rs), and a replacement that knows the past and has no
+//! limits of an engine (past.rs). All results are pure functions of trace and setup.
 
 mod background;
 pub(crate) mod breakdown;

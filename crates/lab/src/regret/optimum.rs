@@ -1,28 +1,27 @@
-//! The offline optimum: the least that the thread of the machine (machine.rs) can wait, known the whole trace.
+//! The offline optimum: the least wait of the machine's thread (machine.rs) if the whole trace is known
+//! beforehand.
 //!
-//! Two bounds, each below what any policy of its kind can reach. Fast memory is PM and DRAM together, `k` blocks, each
-//! request at the price of the cheaper of the two (a durable write at that of PM); moves down are free. At the beginning
-//! all data is below, as for the policies.
+//! There are two lower bounds, for two kinds of policies. Fast memory is PM and DRAM together, `k` blocks. A
+//! request costs the price of the cheaper memory (a durable write the price of PM); demotion is free. At the
+//! beginning all blocks are cold, as for the policies. *Demand*: a block is promoted only when the
+//! application reads it. Then a read of a block is a miss unless fast memory kept the block without a break
+//! since its previous use. So each read of a block, except the first use, has an interval; at most `k` kept
+//! intervals overlap; and the cost is the floor plus the weights of the reads whose interval is not kept. The
+//! weight is the transfer of the block and its part of one latency of the request. (A request that misses
+//! some of its blocks waits a whole latency for each missed run, which is no less.) With equal weights
+//! Belady's rule finds the largest number of intervals of which at most `k` overlap: when too many overlap,
+//! the interval with the last end is given up. Unequal weights are cut into layers: Σ wᵢxᵢ = Σ over layers of
+//! thickness × kept intervals of at least this weight, and Belady's rule bounds the kept intervals of each
+//! layer. The result is an upper bound of the saved time, and exact if all weights are equal.
+//! [`Bound::kept_ns`], the saving of a feasible schedule, beside [`Bound::keepable_ns`] shows the gap. *Any*,
+//! for policies that also promote unread blocks: a block that is not kept must still pass the device's single
+//! bus before it is read. A written version must pass the bus too, unless it is kept until it is overwritten,
+//! removed, or the trace ends (intervals again, packed by the same rule). All these transfers must fit into
+//! the time of the trace.
 //!
-//! *Demand*: a block comes up only by a read of the application that names it. A read of a block is then a miss unless
-//! the block was kept in fast memory since it was read or written before, all the time. So there is an interval for
-//! each read but the first of a block, at most `k` intervals overlap, and the cost is the floor plus the weights of
-//! reads without a kept interval: a missed
-//! block costs its transfer and its part of one latency of the request. (A request that misses some of its blocks waits
-//! a whole latency for each run of them: no less.) With equal weights the largest number of intervals of which no more
-//! than `k` overlap is found by Belady's rule: when too many overlap, the one that ends last goes. With unequal weights
-//! the weights are cut into layers: Σ wᵢxᵢ = Σ over layers of thickness × kept intervals that are at least as heavy, and
-//! each layer by itself can keep no more than Belady's rule gives it. That bounds the sum, and equals it with one weight;
-//! [`Bound::kept_ns`] beside [`Bound::keepable_ns`] shows how far a schedule that exists is from it.
-//!
-//! *Any*, for policies that also bring up what was not asked for: what is not kept must still pass the device's one bus
-//! before it is read, and each written version that is not kept until it is overwritten, removed, or the trace ends must
-//! pass it downwards (intervals again, packed by the same rule). All that must fit into the time that passes.
-//!
-//! The demand bound is the larger of the two.
-//!
-//! *Fixed* is no bound but what regret is usually taken against: the best choice of `k` blocks that stay in fast memory
-//! from their first use on, in hindsight, while all others are never kept. Policies may do better.
+//! The demand bound is the larger of the two. *Fixed* is no bound but the usual reference of regret: the best
+//! choice, in hindsight, of `k` blocks that stay in fast memory from their first use on, while the remaining
+//! blocks are never kept. Policies may do better.
 
 use super::machine::{DRAM, Setup, THINK_NS, transfer_ns};
 use super::steps::{Act, Steps};
@@ -30,56 +29,58 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use terrace_media::speed::Speed;
 
-/// Most layers of weight; finer differences are rounded up, which can only lower the bound.
+/// Most layers of weight; weights inside a layer are rounded up, which can only lower the bound on waits.
 const LAYERS: usize = 24;
 
 /// The bounds of a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Bound {
-    /// Least wait of any policy that moves blocks up on demand.
+    /// Least wait of a policy that promotes blocks on demand only.
     pub demand_ns: u64,
     /// Least wait of any policy at all.
     pub any_ns: u64,
     /// Wait of the best fixed choice of blocks.
     pub fixed_ns: u64,
-    /// What PM or DRAM cost if nothing ever missed.
+    /// Cost of PM and DRAM if no read ever missed.
     pub floor_ns: u64,
     /// Least blocks read from the device, and written to it.
     pub misses: u64,
     pub drains: u64,
-    /// Upper bound of what keeping blocks can save, and what one schedule saves: the optimum is between.
+    /// Upper bound of the time that kept blocks can save, and the time that a feasible schedule saves: the
+    /// optimum saves a time between the two.
     pub keepable_ns: u64,
     pub kept_ns: u64,
-    /// As `demand_ns`, with the upper bound of what can be saved that prices give: no less, and nearer to the optimum.
+    /// As `demand_ns`, but with the upper bound of savings from prices: no less than `demand_ns`, and nearer
+    /// to the optimum.
     pub priced_ns: u64,
-    /// What that schedule waits if the bus has room for it: no less than the optimum. Blocks that it misses, by their
-    /// last use: none, a read, a write.
+    /// Wait of the feasible schedule if the bus has room for its transfers: no less than the optimum.
+    /// `missed_after` has the blocks that the schedule misses, by their last use: none, a read, a write.
     pub schedule_ns: u64,
     pub missed_after: [u64; 3],
 }
 
-/// A block that would have to stay from one step to another.
+/// The time from one step to another during which a block must stay in fast memory to save a transfer.
 #[derive(Debug, Clone, Copy)]
 struct Interval {
     from: usize,
     until: usize,
-    /// What that saves.
+    /// Time saved if the interval is kept.
     weight_ns: u64,
-    /// Begins with a write.
+    /// Whether the interval begins with a write.
     written: bool,
 }
 
 /// The trace's intervals, in the order of their ends.
 #[derive(Default)]
 struct Intervals {
-    /// From each access of a block to the next read of it.
+    /// From each use of a block to its next read.
     reads: Vec<Interval>,
-    /// From each write of a block to its end.
+    /// From each write of a block to the end of the written version.
     versions: Vec<Interval>,
-    /// Steps, the state before the first one included.
+    /// Number of measured steps, plus one for the state before the first step.
     end: usize,
     floor_ns: u64,
-    /// What all reads would cost if all missed, beyond the floor.
+    /// Cost beyond the floor if all reads missed.
     all_missed_ns: u64,
     /// Reads of blocks not used before: all missed.
     first_reads: u64,
@@ -87,7 +88,7 @@ struct Intervals {
     by_block: Vec<u64>,
 }
 
-/// What requests cost.
+/// The costs of requests.
 pub(super) struct Prices {
     pm: Speed,
     pub(super) device: Speed,
@@ -98,13 +99,14 @@ impl Prices {
         Prices { pm: setup.pm, device: setup.device }
     }
 
-    /// A read of so many blocks of fast memory, at least. Concave: a part costs at least its share of the whole.
+    /// Least cost of a read of `blocks` blocks in fast memory. Concave: a part of a request costs at least
+    /// its share.
     pub(super) fn read_ns(&self, blocks: u64) -> u64 {
         let of = |speed: &Speed| speed.read_latency_ns + blocks * transfer_ns(1, speed.read_bytes_per_s);
         if blocks == 0 { 0 } else { of(&self.pm).min(of(&DRAM)) }
     }
 
-    /// A write of so many, at least.
+    /// Least cost of a write of `blocks` blocks.
     pub(super) fn write_ns(&self, blocks: u64, sync: bool) -> u64 {
         let of = |speed: &Speed| speed.write_latency_ns + blocks * transfer_ns(1, speed.write_bytes_per_s);
         let durable = of(&self.pm).min(of(&self.device));
@@ -115,7 +117,8 @@ impl Prices {
         }
     }
 
-    /// A missed block of a request of so many, at least, beyond its share of the whole request's price in fast memory.
+    /// Least cost of a missed block in a request of `blocks` blocks, beyond the block's share of the
+    /// request's cost in fast memory.
     fn weight_ns(&self, blocks: u64) -> u64 {
         let blocks = blocks.max(1);
         let part = self.device.read_latency_ns / blocks + transfer_ns(1, self.device.read_bytes_per_s);
@@ -182,12 +185,12 @@ impl Intervals {
 struct Packed {
     count: u64,
     weight_ns: u64,
-    /// Of the count, those that begin with a write.
+    /// Kept intervals that begin with a write.
     written: u64,
 }
 
-/// Keeps intervals of which at most `k` overlap; when there are more, the one with the least of `rank` goes. Gives the
-/// kept ones. Intervals that only touch do not overlap.
+/// Keeps intervals of which at most `k` overlap; when more overlap, the interval with the smallest `rank` is
+/// given up. Gives sums of the kept intervals. Intervals that only touch do not overlap.
 fn pack<R: Ord>(intervals: &[Interval], end: usize, k: u64, rank: impl Fn(&Interval) -> R) -> Packed {
     let mut begins: Vec<Vec<u32>> = vec![Vec::new(); end + 1];
     let mut ends: Vec<Vec<u32>> = vec![Vec::new(); end + 1];
@@ -232,7 +235,7 @@ fn most(intervals: &[Interval], end: usize, k: u64) -> u64 {
 fn most_weight(intervals: &[Interval], end: usize, k: u64) -> u64 {
     let weights: BTreeSet<u64> = intervals.iter().map(|interval| interval.weight_ns).collect();
     let weights: Vec<u64> = weights.into_iter().collect();
-    // The top of each layer; weights inside of it count as its top.
+    // The top of each layer; every weight inside a layer counts as the top.
     let tops: Vec<u64> =
         weights.chunks(weights.len().div_ceil(LAYERS).max(1)).filter_map(|it| it.last().copied()).collect();
     let (mut sum, mut below) = (0, 0);
@@ -244,16 +247,17 @@ fn most_weight(intervals: &[Interval], end: usize, k: u64) -> u64 {
     sum
 }
 
-/// Parts of a nanosecond in which prices are counted, so that sums are exact.
+/// Prices are counted in this fraction of a nanosecond, as integers, so sums are exact.
 const PARTS: u64 = 64;
-/// Rounds in which prices are made better.
+/// Rounds of the improvement of prices.
 const ROUNDS: usize = 400;
 
-/// No choice of intervals of which at most `k` overlap has a larger weight: by a price for a place at each step, any
-/// prices. A choice saves no more than what its intervals save beyond their price, and the price of `k` places all the
-/// time (linear programming's duality; the least such sum is the largest weight, because intervals that overlap make a
-/// totally unimodular matrix). Prices follow the subgradient, with steps of [Polyak] ("Minimization of unsmooth functionals",
-/// 1969) towards `kept_ns`, which a schedule saves.
+/// No choice of intervals of which at most `k` overlap has a larger weight. The proof uses a price for a
+/// block of fast memory at each step. For any prices a choice saves at most the excess of its intervals'
+/// weights over their prices, plus the price of `k` blocks at all steps (duality of linear programming; the
+/// least such sum equals the largest weight, because the matrix of overlaps is totally unimodular). Prices
+/// follow the subgradient, with steps of [Polyak] ("Minimization of unsmooth functionals", 1969) towards
+/// `kept_ns`, the saving of a feasible schedule.
 fn most_weight_by_price(intervals: &[Interval], end: usize, k: u64, kept_ns: u64) -> u64 {
     let mut prices = vec![0.0_f64; end + 1];
     let (mut best, mut best_prices) = (f64::MAX, prices.clone());
@@ -287,7 +291,7 @@ fn most_weight_by_price(intervals: &[Interval], end: usize, k: u64, kept_ns: u64
             .map(|(change, price)| {
                 open += change;
                 let over = (open - k as i64) as f64;
-                // A price of nothing that would fall stays.
+                // A price of zero must not fall.
                 if over < 0.0 && *price <= 0.0 { 0.0 } else { over }
             })
             .collect();
@@ -302,7 +306,7 @@ fn most_weight_by_price(intervals: &[Interval], end: usize, k: u64, kept_ns: u64
     by_prices(intervals, k, &exact).min(u128::from(u64::MAX)) as u64
 }
 
-/// Of the prices before each place.
+/// For each step the sum of the prices before it.
 fn sums(prices: &[f64]) -> Vec<f64> {
     let mut sum = 0.0;
     let mut all = vec![0.0];
@@ -313,7 +317,7 @@ fn sums(prices: &[f64]) -> Vec<f64> {
     all
 }
 
-/// The bound that prices in parts give, rounded up.
+/// The bound from prices in fractions of a nanosecond, rounded up.
 fn by_prices(intervals: &[Interval], k: u64, prices: &[u64]) -> u128 {
     let mut sums = vec![0_u128];
     for price in prices {

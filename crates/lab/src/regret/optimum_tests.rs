@@ -1,4 +1,4 @@
-//! The bounds against exhaustive search on small traces, and against every policy on random ones.
+//! The bounds against exhaustive search on small traces, and against every policy on random traces.
 
 use super::*;
 use crate::regret::machine::{CANDIDATES, run};
@@ -36,7 +36,8 @@ fn steps(picks: &mut Picks, count: u64, blocks: u64, longest: u64) -> Steps {
     Steps::of(&events(picks, count, blocks, longest), populated, 1_000_000_000)
 }
 
-/// Least wait for reads and stores, over all ways to keep at most `k` blocks, blocks coming up on demand.
+/// Least wait for reads and stores, by search over all ways to keep at most `k` blocks with promotion on
+/// demand.
 fn search(steps: &Steps, setup: &Setup) -> u64 {
     let k = (setup.pm_blocks + setup.dram_blocks) as u32;
     let prices = Prices::of(setup);
@@ -62,7 +63,7 @@ fn search(steps: &Steps, setup: &Setup) -> u64 {
     best.into_values().min().unwrap()
 }
 
-/// Of a step, with those blocks in fast memory.
+/// The price of a step if the blocks of `fast` are in fast memory.
 fn price(steps: &Steps, index: usize, fast: u32, prices: &Prices) -> u64 {
     let ids = steps.ids(&steps.list[index]);
     if ids.is_empty() {
@@ -88,7 +89,7 @@ fn subsets(of: u32) -> impl Iterator<Item = u32> {
 }
 
 #[test]
-fn no_schedule_waits_less_than_the_bound_and_with_one_weight_one_waits_as_much() {
+fn the_demand_bound_is_never_above_the_search_and_equal_with_one_weight() {
     let picks = &mut Picks::new(11);
     let mut below = 0;
     for round in 0..300 {
@@ -117,7 +118,8 @@ fn no_schedule_waits_less_than_the_bound_and_with_one_weight_one_waits_as_much()
     assert!(below > 0, "requests of several blocks share a latency: the search must see that");
 }
 
-/// Least versions written to the device, by search: after each step at most `k` written versions are above.
+/// Least number of versions written to the device, by search: after each step fast memory holds at most `k`
+/// written versions.
 fn search_drains(steps: &Steps, k: u32) -> u64 {
     let mut best: HashMap<u32, u64> = HashMap::from([(0, 0)]);
     for step in &steps.list[steps.measured_from..] {
@@ -140,7 +142,7 @@ fn search_drains(steps: &Steps, k: u32) -> u64 {
 }
 
 #[test]
-fn as_many_versions_go_down_as_must() {
+fn the_fewest_versions_written_back_match_the_search() {
     let picks = &mut Picks::new(12);
     for round in 0..300 {
         let steps = steps(picks, 14, 4, 1 + round % 3);
@@ -154,7 +156,7 @@ fn as_many_versions_go_down_as_must() {
     }
 }
 
-/// Whatever a policy of crates/placement does in the machine, it waits no less than the bound.
+/// A policy below the bound would prove the bound wrong.
 #[test]
 fn no_policy_beats_the_bound() {
     let picks = &mut Picks::new(13);
@@ -179,9 +181,10 @@ fn no_policy_beats_the_bound() {
     }
 }
 
-/// By hand: three blocks read in turn, room for two. All are missed at first, then, by Belady, two of six.
+/// By hand: three blocks read in turn, room for two. The first reads of all three miss; then, by Belady's
+/// rule, two of six reads miss.
 #[test]
-fn a_loop_through_a_memory_that_is_too_small() {
+fn a_loop_larger_than_fast_memory_misses_by_beladys_rule() {
     let read = |block: u64| Event {
         offset: block * BLOCK_SIZE,
         length: BLOCK_SIZE as u32,
@@ -193,6 +196,6 @@ fn a_loop_through_a_memory_that_is_too_small() {
     assert_eq!((bound.misses, bound.drains), (5, 0));
     // 80 µs of latency and 8,192 ns of transfer; from DRAM 100 ns and 163 ns.
     assert_eq!(bound.demand_ns, 4 * (100 + 163) + 5 * (80_000 + 8192));
-    // Two blocks stay: their six reads but the first of each are hits.
+    // Two blocks stay: of their six reads only the first of each misses.
     assert_eq!(bound.fixed_ns, bound.demand_ns);
 }

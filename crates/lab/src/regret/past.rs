@@ -1,6 +1,6 @@
-//! What is known of the past is worth so much: a second reference beside the optimum, without its knowledge and without the
-//! limits of an engine. PM and DRAM are one memory, moves are free and take no time, and what is in it is chosen by
-//! [`Density`], as it was learnt by then. No bound: better guesses are possible.
+//! A second reference beside the optimum: a replacement that knows only the past, but has no limits of an
+//! engine. PM and DRAM are one memory, movements are free and take no time, and the resident blocks are
+//! chosen by [`Density`], learnt from the trace so far. It is no bound: better predictions are possible.
 
 use super::list::Bag;
 use super::machine::{Setup, transfer_ns};
@@ -8,7 +8,7 @@ use super::optimum::Prices;
 use super::steps::{Act, Step, Steps};
 use terrace_placement::density::{Class, Density};
 
-/// As copies.rs has them, but for more copies that are looked at.
+/// The constants of copies.rs, except for a larger sample.
 const SAMPLE: u64 = 64;
 const TOGETHER: f32 = 1.05;
 const LEARNT_AFTER: u64 = 8192;
@@ -20,18 +20,18 @@ struct Memory<'a> {
     prices: Prices,
     kept: Bag,
     density: Density,
-    /// Blocks used so far, and when that was learnt from.
+    /// Uses of blocks so far, and their number at the last learning.
     used: u64,
     learnt_at: u64,
     /// The last use of each block; 0: none.
     uses: Vec<(u64, Class)>,
     random: u64,
-    /// What goes next while it is worth no more: what follows in the same file.
+    /// The next victim, which follows the last victim in its file, and the worth up to which it goes.
     follows: (u32, f32),
     waited_ns: u64,
 }
 
-/// What the thread waits in the measured part.
+/// Wait of the thread in the measured part.
 pub(crate) fn waited_ns(steps: &Steps, setup: Setup) -> u64 {
     let device = setup.device;
     let mut memory = Memory {
@@ -95,7 +95,7 @@ impl Memory<'_> {
 
     fn read_ns(&self, ids: &[u32]) -> u64 {
         let device = self.setup.device;
-        // Blocks since the last missed one: many at the beginning.
+        // Blocks since the last missed block; at the beginning a number that never reads through.
         let (mut hits, mut runs, mut transferred, mut since) = (0, 0, 0, u64::MAX);
         for id in ids {
             since = since.saturating_add(1);

@@ -1,4 +1,4 @@
-//! What is recorded for row regret, and the recording: on files that exist only as sizes, since a trace has no data.
+//! The loads of row regret and their recording, on files without data, since a trace has no data.
 
 use crate::regret::steps::Steps;
 use std::io;
@@ -13,7 +13,8 @@ use terrace_bench::workload::sizes::SizesTarget;
 use terrace_bench::workload::target::FileTarget;
 use terrace_runtime::Clock;
 
-/// Between making the files and the measured part: the whole of every file is write-cold then.
+/// Rest between the making of the files and the measured part, after which every file is write-cold as a
+/// whole.
 pub(crate) const REST_NS: u64 = 60_000_000_000;
 
 /// A trace.
@@ -28,17 +29,17 @@ pub(crate) struct Traced {
 /// A piece of a trace.
 enum Part {
     Load(Load),
-    /// A file read from the beginning to its end by 1 MiB.
+    /// A file read from begin to end by 1 MiB.
     Scan(String),
-    /// So many small files of directory `clone`, made and never synced.
+    /// The small files of this range in directory `clone`, made and never synced.
     Clone(std::ops::Range<u64>),
-    /// Transactions; seed.
+    /// Number of transactions; seed.
     Sqlite(Sqlite, u64, u64),
-    /// Memtables, point reads during each; seed.
+    /// Number of memtables, point reads during each; seed.
     RocksDb(RocksDb, u64, u64, u64),
 }
 
-/// How a trace is made.
+/// The parts of a trace.
 pub(crate) struct Script {
     pub name: &'static str,
     parts: Vec<Part>,
@@ -84,11 +85,11 @@ fn load(kind: Kind, operations: u64, seed: u64) -> Part {
     Part::Load(Load { kind, threads: 1, limit_ns: u64::MAX, operations, seed })
 }
 
-/// What is recorded, but for what is different in another run of the same loads.
+/// Parameters that differ between recordings of the same loads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Variant {
     pub name: &'static str,
-    /// Which files the personalities take.
+    /// The order in which personalities take files.
     order: Order,
     /// Locality of random requests: [TPFS table 3].
     theta: f64,
@@ -96,7 +97,8 @@ pub(crate) struct Variant {
     seed: u64,
 }
 
-/// The first one counts. The others say what of its figures is the draw, and what the order of files is worth.
+/// The figures of the first variant count. The further variants show the influence of the seed and of the
+/// file order.
 pub(crate) const VARIANTS: [Variant; 3] = [
     Variant { name: "as filebench", order: Order::Rotation, theta: 0.88, seed: 0 },
     Variant { name: "other seeds, θ 0.71", order: Order::Rotation, theta: 0.71, seed: 1000 },
@@ -112,7 +114,7 @@ fn turns(which: Personality) -> u64 {
     }
 }
 
-/// What is recorded.
+/// The scripts of all traces.
 pub(crate) fn scripts(scale: &Scale, variant: Variant) -> Vec<Script> {
     let (share, requests, rounds) = if scale.quick { (100, 200, 2) } else { (1, 60_000, 8) };
     let (data, seed) = (scale.dataset_bytes, variant.seed);
@@ -179,10 +181,10 @@ pub(crate) fn scripts(scale: &Scale, variant: Variant) -> Vec<Script> {
 }
 
 impl Script {
-    /// Makes the files on a target and does what is to be recorded; the number of events that made the files.
+    /// Makes the files on a target and runs the parts; gives the number of events that made the files.
     ///
     /// # Errors
-    /// The target's.
+    /// Errors of the target.
     pub fn perform(
         &self,
         target: &Arc<dyn FileTarget>,
@@ -195,10 +197,10 @@ impl Script {
         Ok(populated)
     }
 
-    /// Records it; `path` is of a file that is there meanwhile.
+    /// Records the script; `path` is a temporary file.
     ///
     /// # Errors
-    /// The file's; the script's, if it does what no file system allows.
+    /// Errors of the file; an impossible operation of the script.
     pub fn record(&self, path: &Path, clock: &Arc<dyn Clock>) -> io::Result<Traced> {
         let recorder = Arc::new(Recorder::create(path, clock.clone())?);
         let target: Arc<dyn FileTarget> = Arc::new(SizesTarget::new(recorder.clone()));
@@ -216,7 +218,7 @@ impl Script {
 mod tests {
     use super::*;
 
-    /// Every script is one thread's and bounded by turns: a trace is the same in every run.
+    /// Every script is single-threaded and bounded by turns, so every run gives the same trace.
     #[test]
     fn scripts_repeat() {
         for quick in [false, true] {

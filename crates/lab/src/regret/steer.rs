@@ -1,5 +1,5 @@
-//! What the engine's glue around the predictors does (crates/store: steering, parts/steering), without its tables'
-//! bounds: nothing is forgotten. The predictors and the decision are those of crates/placement.
+//! Steering as in the engine (crates/store: steering, parts/steering), but with tables of unlimited size,
+//! which forget no file history. Predictors and decision are the code of crates/placement.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use terrace_placement::synchronicity::Synchronicity;
 use terrace_placement::write_size::{Before, Entry};
 use terrace_placement::{Home, Parameters};
 
-/// Blocks of a region that has one write entry, as a power of two: as the engine has it.
+/// Blocks of the region of a write entry, as a power of two, as in the engine.
 const REGION_SHIFT: u32 = 4;
 
-/// What is remembered of a file.
+/// The file history of the machine.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct FileMemory {
     synchronicity: Synchronicity,
@@ -42,7 +42,7 @@ impl FileMemory {
         write_home(&seen, parameters)
     }
 
-    /// It was written, `sync`: with O_SYNC.
+    /// Notes a write; `sync`: with O_SYNC.
     pub fn wrote(&mut self, range: &Range<u64>, size: u64, sync: bool, parameters: &Parameters) {
         let entry = self.entry_after(range, size, parameters);
         for region in range.start >> REGION_SHIFT..=(range.end - 1) >> REGION_SHIFT {

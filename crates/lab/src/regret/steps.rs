@@ -1,14 +1,15 @@
-//! A trace as the model and the optimum see it: steps over numbered blocks.
+//! A trace in the form of the cost machine and the optimum: steps over numbered blocks.
 //!
-//! A block is 4 KiB of one life of a file (an inode number is used again after its `Unlink`). Only blocks that were
-//! written exist: a read of a hole, or past the end, costs nothing and names none. Partly written blocks count whole.
+//! A block is 4 KiB of one life of a file (an inode number is used again after its `Unlink`). A block exists
+//! from its first write on: a read of a hole, or past the end, has no blocks and no cost. Partly written
+//! blocks count whole.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use terrace_bench::trace::{Event, Kind};
 use terrace_format::BLOCK_SIZE;
 
-/// What a step does.
+/// The operation of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     Read,
@@ -19,20 +20,20 @@ pub(crate) enum Act {
     Fsync,
     /// The blocks cease to exist.
     Drop,
-    /// Nothing for so many nanoseconds.
+    /// A pause of this number of nanoseconds.
     Rest(u64),
 }
 
-/// One operation.
+/// An operation of the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
     pub act: Act,
     pub file: u32,
-    /// First block and the one after the last that the request names.
+    /// The blocks that the request names: the first, and the end behind the last.
     pub range: Range<u64>,
-    /// Its existing blocks: a range of [`Steps::ids`], in the order of the file.
+    /// The existing blocks of the request: a range of [`Steps::ids`], in the order of the file.
     ids: Range<usize>,
-    /// Of the file before the step, in bytes.
+    /// Size of the file before the step, in bytes.
     pub size: u64,
 }
 
@@ -45,7 +46,7 @@ pub(crate) struct Steps {
     pub places: Vec<(u32, u64)>,
     /// Numbers of each file's blocks.
     pub files: Vec<Vec<u32>>,
-    /// Steps before this one are not measured.
+    /// Number of the first measured step.
     pub measured_from: usize,
 }
 
@@ -59,7 +60,8 @@ struct Life {
 }
 
 impl Steps {
-    /// Of a recorded trace, of which the first `populated` events are not measured; `rest_ns` of rest behind them.
+    /// The steps of a recorded trace. The first `populated` events are not measured; a rest of `rest_ns`
+    /// follows them.
     pub fn of(events: &[Event], populated: usize, rest_ns: u64) -> Steps {
         let mut steps = Steps::default();
         let mut lives: HashMap<u32, Life> = HashMap::new();
@@ -145,12 +147,12 @@ impl Steps {
         }
     }
 
-    /// A step's existing blocks.
+    /// The existing blocks of a step.
     pub fn ids(&self, step: &Step) -> &[u32] {
         &self.ids[step.ids.clone()]
     }
 
-    /// Blocks that there are.
+    /// Number of all blocks.
     pub fn blocks(&self) -> usize {
         self.places.len()
     }

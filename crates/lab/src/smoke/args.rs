@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// `None`: help is wanted.
+    /// `None`: the user asked for help.
     pub fn parse(given: &[OsString]) -> Outcome<Option<Args>> {
         let mut args = Args {
             rows: "abcdefg".chars().collect(),

@@ -1,10 +1,9 @@
-//! Rows a and b: operations through `Fs`, in this process, on one thread, PM on /dev/shm.
-//!
-//! hot: a file of 4 MiB to overwrite, one of 1 MiB to read (streaming stores evict what they write), a directory
-//! of a hundred entries. cold: random blocks of a file of 2 GiB, files
-//! and directories picked at random among a million. A sample is the mean of one batch; batches of the
-//! operations take turns. Checkpoints, map nodes and draining of freed blocks happen inside the batches and
-//! count; emptying the appended file and background steps happen between them and do not.
+//! Rows a and b: operations through `Fs`, in this process, on one thread, PM on /dev/shm. hot: a file of 4
+//! MiB to overwrite, a second file of 1 MiB to read (streaming stores drop the written lines from the
+//! processor's cache), a directory of a hundred entries. cold: random blocks of a file of 2 GiB, files and
+//! directories picked at random among a million. A sample is the mean of one batch; batches of the operations
+//! take turns. Checkpoints, new map nodes and the release of quarantined blocks happen inside the batches and
+//! count; truncation of the appended files and background steps happen between batches and do not count.
 
 use super::args::Args;
 use super::report::{Must, Report};
@@ -23,7 +22,7 @@ const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const BLOCK: usize = BLOCK_SIZE as usize;
 /// Blocks of the file that the hot column overwrites.
 const HOT_BLOCKS: u64 = 1024;
-/// Batches of each operation in a round: many short ones, so that most are not interrupted on a busy machine.
+/// Batches of each operation in a round. Short batches: a busy machine interrupts only a few.
 const BATCHES: usize = 60;
 
 /// A pool mounted in this process.
@@ -99,7 +98,7 @@ impl Operation {
             Operation::Read => 0.35,
         }
     }
-    /// Transactions, each of which is to be one fence.
+    /// Transactions of the operation; each should cost one fence.
     fn transactions(self) -> u64 {
         match self {
             Operation::Read => 0,
@@ -115,14 +114,14 @@ impl Operation {
     }
 }
 
-/// What the operations of one column work on.
+/// The files and names that the operations of one column use.
 struct Subject<'a> {
     local: &'a Local,
     file: Ino,
     blocks: u64,
     read: (Ino, u64),
     directories: Vec<Ino>,
-    /// Appended to in turn, each at its end.
+    /// Files to append to, picked at random, each with its end.
     appended: Vec<(Ino, u64)>,
     picks: Picks,
     buffer: Vec<u8>,
@@ -205,7 +204,7 @@ impl<'a> Subject<'a> {
     /// Mean nanoseconds of a batch.
     fn batch(&mut self, scratch: &Scratch, operation: Operation) -> Outcome<f64> {
         let count = operation.batch();
-        // Not measured: the caches as the operation itself leaves them.
+        // Not measured: brings the processor's caches into the state that the operation itself leaves.
         for _ in 0..operation.batch() / 2 {
             self.once(operation)?;
         }
@@ -238,7 +237,7 @@ impl<'a> Subject<'a> {
         self.local.pm.counters()
     }
 
-    /// Fences and lines of single operations: the usual and the mean.
+    /// Fences and lines of single operations: median and mean.
     fn count(&mut self, report: &mut Report, column: &str, operation: Operation) -> Outcome<()> {
         const SAMPLES: usize = 2000;
         let (mut fences, mut lines) = (Series::default(), Series::default());
@@ -295,7 +294,7 @@ fn column(
     Ok(())
 }
 
-/// The medium alone, beside which the operations are to be read.
+/// Times of the bare PM medium, the floor for the times of the operations.
 fn floor(args: &Args, scratch: &Scratch, report: &mut Report, local: &Local) -> Outcome<()> {
     let (mut block, mut record) = (Series::default(), Series::default());
     let path = scratch.memory.join("floor");

@@ -10,7 +10,7 @@ use terrace_bench::scratch::Scratch;
 
 const BLOCK: u64 = 4096;
 
-/// What one turn of the loop does.
+/// A turn of the loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     Write,

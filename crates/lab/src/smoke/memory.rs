@@ -16,7 +16,7 @@ const FILES: usize = 1_000_000;
 const PM_BYTES: u64 = 1 << 30;
 const TIER_BYTES: u64 = 8 << 30;
 const DATA_BYTES: u64 = 4 << 30;
-/// What [`Pool::mount`] configures the daemon with.
+/// The cache size that [`Pool::mount`] gives the daemon.
 const CACHE_BYTES: u64 = 64 << 20;
 
 pub(crate) fn run(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcome<()> {

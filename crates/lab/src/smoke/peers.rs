@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcom
     let pool = Pool::make(args, scratch, "peers", 512 << 20, 1 << 30)?;
     let ours = pool.mount(scratch, &scratch.mount_point("ours")?)?;
     let on_memory = Ext4::make(scratch.memory.join("ext4.img"), scratch.mount_point("ext4-memory")?)?;
-    // ext4 itself where the disk has it; else in a file there.
+    // The disk's own ext4 if it has one, else ext4 in a file on the disk.
     let on_disk = match is_ext4(&scratch.disk) {
         true => None,
         false => Some(Ext4::make(scratch.disk.join("ext4.img"), scratch.mount_point("ext4-disk")?)?),

@@ -43,8 +43,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Mounts with the daemon as child of this process. Its cache has a fixed size: figures are not to depend on the memory of
-    /// the machine.
+    /// Mounts with the daemon as child of this process. Its cache has a fixed size, so the figures do not
+    /// depend on the memory of the machine.
     pub fn mount(&self, scratch: &Scratch, mount: &Path) -> Outcome<Server> {
         self.mount_with(scratch, mount, "cache=64M")
     }

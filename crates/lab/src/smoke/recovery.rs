@@ -1,8 +1,7 @@
-//! Row e: how long a mount takes after the daemon was killed in the middle of creates, with the lanes full and an
-//! unlinked open file of 1 GiB, depending on the number of files.
-//!
-//! Lanes are full only because the killed mount leaves its checkpoint where it is as long as it can
-//! (`-o checkpoint=full`); the mount that is timed has the options of every mount.
+//! Row e: how long a mount takes after the daemon was killed in the middle of creates, with the lanes full
+//! and an unlinked open file of 1 GiB, depending on the number of files. The lanes are full because the
+//! killed mount moves its checkpoint as late as possible (`-o checkpoint=full`); the timed mount has default
+//! options.
 
 use super::args::Args;
 use super::in_process::Local;
@@ -25,15 +24,16 @@ const TIER_BYTES: u64 = 4 << 30;
 const MUST_MS: f64 = 200.0;
 /// Threads that make files, more than the daemon has for requests of one core.
 const MAKERS: usize = 4;
-/// Files made at once by each of them; older ones are unlinked, so that their number stays.
+/// Files of each thread at one time; the thread unlinks its oldest file for each new file, so the number is
+/// constant.
 const ALIVE: usize = 250;
-/// The daemon is killed when records fill this much of the lanes. Not all: when the last lane is full the
-/// checkpoint moves and they are empty.
+/// The daemon is killed when records fill this share of the lanes. The share is below 100 %: when the last
+/// lane is full the checkpoint moves, and the lanes are empty.
 const FULL_PERCENT: f64 = 85.0;
-/// Longest wait for that.
+/// Longest wait for lanes filled so far.
 const PATIENCE_NS: u64 = 120_000_000_000;
 
-/// What is measured of a pool with so many files.
+/// The samples of a pool with one number of files.
 #[derive(Default)]
 struct Samples {
     mount_ms: Series,
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcom
     Ok(())
 }
 
-/// Fills the lanes, kills, mounts.
+/// Fills the lanes, kills the daemon, mounts again.
 fn round(scratch: &Scratch, pool: &Pool, samples: &mut Samples) -> Outcome<()> {
     let mount = scratch.mount_point("ours")?;
     let mut server = pool.mount_with(scratch, &mount, "checkpoint=full")?;

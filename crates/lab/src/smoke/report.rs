@@ -9,7 +9,7 @@ use terrace_bench::failure::Outcome;
 use terrace_bench::failure::say;
 use terrace_bench::machine::Machine;
 
-/// What a figure must be.
+/// The bound that a figure must meet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Must {
     AtMost(f64),
@@ -28,7 +28,7 @@ struct Figure {
     max: f64,
     must: Option<String>,
     met: Option<bool>,
-    /// A tenth of the samples are below: of latencies, what an undisturbed run looks like.
+    /// The 10th percentile: for latencies, the time of an undisturbed operation.
     lower_tenth: f64,
 }
 
@@ -108,7 +108,7 @@ impl Report {
         self.skipped.push(Skipped { row, reason });
     }
 
-    /// Prints the table, writes the files; true when nothing that was measured misses its must.
+    /// Prints the table, writes the files; true when every measured figure meets its bound.
     pub fn finish(&self, args: &Args) -> Outcome<bool> {
         let table = self.table();
         say(table.as_str())?;

@@ -1,4 +1,4 @@
-//! Samples of one figure.
+//! The samples of a figure.
 
 /// Samples in the order taken.
 #[derive(Debug, Clone, Default)]
@@ -16,7 +16,7 @@ impl Series {
         sorted.sort_unstable_by(f64::total_cmp);
         sorted
     }
-    /// The sample that `share` of the samples are not above.
+    /// The sample that a `share` of the samples does not exceed.
     pub fn quantile(&self, share: f64) -> f64 {
         let sorted = self.sorted();
         let last = sorted.len().saturating_sub(1);
@@ -33,7 +33,7 @@ impl Series {
     }
 }
 
-/// Median of the differences of paired samples.
+/// Combines paired samples into a new series.
 pub(crate) fn paired(ours: &Series, theirs: &Series, combine: fn(f64, f64) -> f64) -> Series {
     Series(ours.0.iter().zip(&theirs.0).map(|(a, b)| combine(*a, *b)).collect())
 }

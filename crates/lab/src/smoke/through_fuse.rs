@@ -1,8 +1,8 @@
-//! Row c: what the file system adds to the kernel path. The null server answers through the same session
-//! code, with the same flags and threads. On one core batches of both take turns, and the difference is taken
-//! pair by pair. Unpinned only one server runs at a time and both are fresh in every round: on a core that is idle a
-//! woken thread stays where it was, so of two servers that take turns one is left on the other core, at
-//! five times the price, and which one is chance.
+//! Row c: the time that the file system adds to the kernel path. The null server answers through the same
+//! session code, with the same flags and threads. On one core batches of both take turns, and the difference
+//! is taken pair by pair. Unpinned, a single server runs at a time, and both are started anew in every round:
+//! a woken thread stays on its core if that is idle. So of two servers that take turns, chance leaves one on
+//! the other core, where a call takes five times as long.
 
 use super::args::Args;
 use super::io_loop::{Subject, Turn};

@@ -17,7 +17,8 @@ const TIER_BYTES: u64 = 4 << 30;
 const BYTES: u64 = 1 << 30;
 const PIECE: usize = 1 << 20;
 
-/// One pass: bytes per second until durable on the tier, the longest write in milliseconds.
+/// A pass over the file: bytes per second until all bytes are durable on the tier, and the longest write in
+/// ms.
 struct Pass {
     rate: f64,
     longest_ms: f64,

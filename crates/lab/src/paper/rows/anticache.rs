@@ -6,7 +6,7 @@ use terrace_bench::workload::anticache::NameOperation;
 use terrace_bench::workload::load::{Kind, Sync};
 use terrace_bench::workload::personality::Personality;
 
-/// Nothing of what is read here is to come from DRAM.
+/// A DRAM cache too small to serve the reads of these rows.
 const LITTLE_CACHE: u64 = 1 << 20;
 const BOTH: [(Peer, &str); 2] = [(Peer::Terrace, "terrace"), (Peer::Local, "local")];
 
@@ -14,10 +14,10 @@ fn tuning(policy: &'static str) -> Tuning {
     Tuning { policy: Some(policy), cache_bytes: Some(LITTLE_CACHE), ..Tuning::default() }
 }
 
-/// Operations on names with the policy and without.
+/// Operations on names, with policy=anticache and with policy=static.
 pub(crate) fn names(scale: &Scale) -> Plan {
     let mut plan = Plan::new(Metric::MedianLatencyNs, "operation", 64 << 20);
-    // Room for files of 16 MiB that are unlinked and not yet free.
+    // Room for unlinked files of 16 MiB whose blocks are not free yet.
     let sized = Scale { dataset_bytes: if scale.quick { 96 << 20 } else { 256 << 20 }, ..*scale };
     for (peer, name) in BOTH {
         for policy in ["anticache", "static"] {
@@ -32,12 +32,12 @@ pub(crate) fn names(scale: &Scale) -> Plan {
     plan
 }
 
-/// Durable appends, from small ones to some larger than the threshold of PM.
+/// Durable appends, of sizes from 1 KiB to more than the threshold of PM.
 pub(crate) fn append(scale: &Scale) -> Plan {
     let mut plan = Plan::new(Metric::MedianLatencyNs, "append", 512 << 20);
     let sized = Scale { dataset_bytes: 512 << 20, ..*scale };
     for (peer, name) in BOTH {
-        // The threshold is 40 MB in the publication; 64 MiB at 60 % here.
+        // The threshold is 40 MB in the publication; here it is 60 % of 64 MiB.
         let small = Tuning { threshold_percent: Some(60), ..tuning("anticache") };
         plan.subjects.push(sized.subject(format!("{name} anticache"), peer, 0.125, small));
         plan.subjects.push(sized.subject(format!("{name} pm-only"), peer, 1.0, tuning("static")));
@@ -45,7 +45,7 @@ pub(crate) fn append(scale: &Scale) -> Plan {
         plan.claim("like PM only", &ours, &theirs, Must::AtMost(1.10));
     }
     plan.subjects.push(sized.subject("ext4", Peer::Ext4, 0.125, Tuning::default()));
-    // An order of magnitude is the least that "orders" can be.
+    // "Orders of magnitude" are at least a factor of 10.
     plan.claim("orders of magnitude faster than ext4", "ext4", "terrace anticache", Must::AtLeast(10.0));
     let sizes: [(u64, &str); 6] = [
         (1 << 10, "1K"),
@@ -94,11 +94,11 @@ pub(crate) fn random(scale: &Scale) -> Plan {
     plan
 }
 
-/// Ten requests of 40 KiB, from none to all of them hot.
+/// Ten requests of 40 KiB, of which none to all are hot.
 pub(crate) fn hotness(scale: &Scale) -> Plan {
     const FILE_BYTES: u64 = 40 << 10;
     let mut plan = Plan::new(Metric::MedianLatencyNs, "hot requests of ten", 64 << 20);
-    // Cold files are four times PM, so that the least recently read is not there.
+    // Cold files are four times PM, so PM never holds the least recently read file.
     let data = if scale.quick { 8 << 20 } else { 128 << 20 };
     let sized = Scale { dataset_bytes: data, ..*scale };
     for (peer, name) in BOTH {
@@ -156,12 +156,12 @@ pub(crate) fn threshold(scale: &Scale) -> Plan {
         ("evicted without a write", Metric::CleanEvictedPerOperation),
     ];
     plan.claim("always above ext4", "terrace", "ext4", Must::AtLeast(1.0));
-    // From all of the data down to a fifth of it.
+    // Falling thresholds: from all of the data to a fifth.
     let places: Vec<String> = steps.iter().rev().map(|percent| format!("{percent} %")).collect();
     let places: Vec<&str> = places.iter().map(String::as_str).collect();
     for (_, name) in BOTH {
         plan.steps("falls with the threshold", name, &places, Must::AtMost(1.0));
-        // Where all data fits nothing goes, and nothing has no ratio.
+        // At 100 % no block is demoted; zero has no ratio, so the claim is about the difference.
         let evicted = format!("{name} evicted");
         plan.between("evictions grow", &evicted, ("100 %", "20 %"), Must::MoreByAtLeast(1.0));
         plan.steps("evictions grow", &evicted, &places, Must::MoreByAtLeast(0.0));

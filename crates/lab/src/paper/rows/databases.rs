@@ -1,11 +1,12 @@
-//! Rows tpfs-14 (LevelDB), tpfs-15, -16, zig-7 (RocksDB), zig-8 (SQLite) and zig-9 (PostgreSQL): programs, through the kernel.
+//! Rows tpfs-14 (LevelDB), tpfs-15, -16, zig-7 (RocksDB), zig-8 (SQLite) and zig-9 (PostgreSQL): programs,
+//! through the kernel.
 
 use super::{ALL, peers};
 use terrace_bench::comparison::plan::{Cell, Metric, Must, Plan, Scale, Work};
 use terrace_bench::site::peer::{Peer, Tuning};
 use terrace_bench::site::programs::Program;
 
-/// 2 of 32 GB, and as the issue of the project asks.
+/// PM by data: 2 of 32 GB in the publications.
 const LITTLE: f64 = 0.06;
 
 fn base(scale: &Scale, axis: &'static str) -> Plan {
@@ -34,11 +35,12 @@ fn rocksdb(scale: &Scale, benchmarks: &[&'static str]) -> Plan {
     let all_keys = if scale.quick { 1000 } else { scale.dataset_bytes / 1016 };
     let seconds = (scale.limit_ns / 1_000_000_000).max(1);
     let all = benchmarks.iter().map(|benchmark| {
-        // Of one thread, it takes minutes where a journal takes each: a part of the keys, four times PM still.
+        // With one thread this takes minutes on peers that journal each insert, so a quarter of the keys is
+        // inserted: the data is still four times PM.
         let keys = if *benchmark == "filluniquerandom" { all_keys / 4 } else { all_keys };
-        // The benchmark of unique keys is single-threaded whatever it is told.
+        // The benchmark of unique keys always runs one thread.
         let threads = if *benchmark == "filluniquerandom" { 1 } else { 8 };
-        // What is filled has to be whole, or there is little to read.
+        // The fill must be complete, or the read benchmarks have little data.
         let seconds = if benchmark.starts_with("fill") { 600 } else { seconds };
         (benchmark.to_string(), Program::RocksDb { benchmark, keys, threads, seconds })
     });
@@ -121,10 +123,10 @@ pub(crate) fn sqlite(scale: &Scale) -> Plan {
     plan
 }
 
-/// The publication has 20 GB and PM 2.
+/// The publication has 20 GB of data and 2 GB of PM.
 pub(crate) fn postgres(scale: &Scale) -> Plan {
     let mut plan = base(scale, "transactions");
-    // Tables and indexes of 16 MiB; its log and templates come to the rest.
+    // A unit of the scale has 16 MiB of tables and indexes; log and templates bring it to 24 MiB.
     let size = (scale.dataset_bytes / (24 << 20)).max(1);
     let seconds = (scale.limit_ns / 1_000_000_000).max(1);
     programs(&mut plan, vec![("TPC-B".to_string(), Program::Postgres { scale: size, seconds })]);

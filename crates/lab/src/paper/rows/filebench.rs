@@ -1,4 +1,5 @@
-//! Rows tpfs-11 to -13, zig-5, -6: filebench's personalities; tpfs-17 and zig-10: the size of migration groups.
+//! Rows tpfs-11 to -13, zig-5, -6: filebench's personalities; tpfs-17 and zig-10: the size of migration
+//! groups.
 
 use super::{ALL, both, subjects};
 use terrace_bench::comparison::plan::{Cell, FILESERVER_BYTES, Metric, Must, Plan, Scale, Work};
@@ -40,7 +41,8 @@ pub(crate) fn webserver(scale: &Scale) -> Plan {
     plan
 }
 
-/// As published: files of 2 MB, which the flow replaces by small ones. What is alive soon is a 64th of the data.
+/// As published: files of 2 MB, which the flow replaces by small files. The live data soon is a 64th of the
+/// data set.
 pub(crate) fn varmail(scale: &Scale) -> Plan {
     let file_bytes = if scale.quick { 64 << 10 } else { FILESERVER_BYTES };
     let files = (scale.dataset_bytes / file_bytes).max(32);
@@ -51,7 +53,7 @@ pub(crate) fn varmail(scale: &Scale) -> Plan {
     plan
 }
 
-/// As many small files as the data has room for: nearly all that is read lies on the device, for everyone.
+/// A data set of small files: on every subject nearly all reads go to the device.
 pub(crate) fn mails(scale: &Scale) -> Plan {
     claimed(by_threads(scale, &scale.personality(Personality::Varmail, false)))
 }
@@ -66,7 +68,7 @@ fn claimed(mut plan: Plan) -> Plan {
 fn three(scale: &Scale, threads: u64) -> Plan {
     let mut plan = base(scale, "personality");
     let all = [Personality::Fileserver, Personality::Webproxy, Personality::Varmail];
-    // All three sets are there at once, and together are the data.
+    // The three file sets exist at the same time, and together are the data set.
     let third = Scale { dataset_bytes: scale.dataset_bytes / 3, ..*scale };
     for (number, which) in all.into_iter().enumerate() {
         plan.point(scale, number as f64, which.name(), &third.personality(which, false), threads);
@@ -86,8 +88,8 @@ pub(crate) fn ziggurat_one(scale: &Scale) -> Plan {
     three(scale, 1)
 }
 
-/// Group sizes from one block on. What goes down at once is at most a chunk (16 MiB) and at most a sixteenth of PM, so that
-/// larger groups than these, and these in less PM, would be one and the same point; published are sizes up to 1 GiB.
+/// Group sizes from one block on. A group is at most a chunk (16 MiB) and at most a sixteenth of PM: larger
+/// sizes, or less PM, would only repeat the last point. Published are sizes up to 1 GiB.
 const GROUPS: [(u64, &str); 6] = [
     (4 << 10, "4K"),
     (64 << 10, "64K"),
@@ -96,14 +98,14 @@ const GROUPS: [(u64, &str); 6] = [
     (4 << 20, "4M"),
     (8 << 20, "8M"),
 ];
-/// A sixteenth of it, without its logs and tables, is the largest group.
+/// PM whose sixteenth, without logs and tables, holds the largest group.
 const GROUP_PM_BYTES: u64 = 144 << 20;
 /// Data by PM.
 const GROUP_DATA: u64 = 7;
 
 pub(crate) fn group_size(scale: &Scale) -> Plan {
     const THREADS: u64 = 2;
-    // So much that PM holds a small part of it.
+    // The data set is so large that PM holds a small part only.
     let least = if scale.quick { 0 } else { GROUP_DATA * GROUP_PM_BYTES };
     let scale = &Scale { dataset_bytes: scale.dataset_bytes.max(least), ..*scale };
     let cache = (scale.dataset_bytes as f64 * CACHE_SHARE) as u64;
@@ -158,16 +160,16 @@ pub(crate) fn group_size(scale: &Scale) -> Plan {
 mod tests {
     use super::*;
 
-    /// 64M and 256M were listed once, with 32 MiB of PM: they measured what 4M does.
+    /// In PM of 32 MiB the sizes 64M and 256M measured the same groups as 4M.
     #[test]
-    fn all_group_sizes_are_ones_that_the_engine_takes() {
+    fn the_engine_takes_every_group_size() {
         const CHUNK: u64 = 16 << 20;
         let scale = Scale { dataset_bytes: 512 << 20, limit_ns: 1, quick: false, fio: false };
         let plan = group_size(&scale);
         let mut sizes: Vec<u64> = GROUPS.map(|(bytes, _)| bytes).into();
         assert!(sizes.is_sorted());
         for subject in &plan.subjects {
-            // A sixteenth of PM is more than its logs and tables take; the next sixteenth is the largest group.
+            // Logs and tables take less than a sixteenth of PM; a sixteenth of the rest is the largest group.
             let largest = CHUNK.min(subject.pm_bytes * 15 / 16 / 16);
             sizes.iter_mut().for_each(|bytes| *bytes = (*bytes).min(largest));
         }

@@ -13,11 +13,11 @@ use terrace_bench::comparison::plan::{Must, Plan, Scale};
 use terrace_bench::site::peer::{Peer, Tuning};
 use terrace_bench::workload::load::{Kind, Load};
 
-/// PM for everything: data, metadata and room below every threshold.
+/// PM by data, for data and metadata with PM use below every threshold.
 pub(super) const ALL: f64 = 2.0;
 
-/// Terrace with these shares of PM through FUSE and in process, Terrace that never migrates with all data in PM
-/// (`pm-only`: stands for NOVA), and the peers of the publications.
+/// The subjects of a row: Terrace with these shares of PM, through FUSE and in process; Terrace that never
+/// migrates with all data in PM (`pm-only`, in place of NOVA); the peers of the publications.
 pub(super) fn subjects(plan: &mut Plan, scale: &Scale, shares: &[(f64, &str)], cache_bytes: u64) {
     let tuning = Tuning { cache_bytes: Some(cache_bytes), ..Tuning::default() };
     let fixed = Tuning { policy: Some("static"), ..tuning.clone() };
@@ -31,8 +31,8 @@ pub(super) fn subjects(plan: &mut Plan, scale: &Scale, shares: &[(f64, &str)], c
     peers(plan, scale, shares.first().map_or(0.03, |(share, _)| *share));
 }
 
-/// The peers of the publications, and those that are used instead today, with tmpfs as the ceiling of the kernel's path;
-/// `share` of the data is what they have of PM as journal or log.
+/// The peers of the publications and their successors of today, with tmpfs as the ceiling of the kernel's
+/// path. Peers use PM of `share` of the data as journal or log.
 pub(super) fn peers(plan: &mut Plan, scale: &Scale, share: f64) {
     let all = [
         Peer::Ext4,
@@ -49,16 +49,16 @@ pub(super) fn peers(plan: &mut Plan, scale: &Scale, share: f64) {
     }
 }
 
-/// Longest time of a load that is bounded by bytes: what a slow device needs for them.
+/// Longest time of a load that is bounded by bytes: enough for a slow device.
 pub(super) const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// The device alone, written from end to end: what its bandwidth is.
+/// The bandwidth of the bare device, written from begin to end.
 pub(super) fn whole_device(scale: &Scale) -> Load {
     let kind = Kind::Whole { bytes: scale.dataset_bytes, write: true };
     Load { limit_ns: PATIENCE_NS, ..scale.load(kind, 2) }
 }
 
-/// Claims of one kind about Terrace through FUSE and in process.
+/// The same claim about Terrace through FUSE and about Terrace in process.
 pub(super) fn both(plan: &mut Plan, text: &str, ours: &str, theirs: &str, must: Must) {
     for name in ["terrace", "local"] {
         plan.claim(text, &format!("{name} {ours}"), &format!("{name} {theirs}"), must);

@@ -1,8 +1,7 @@
-//! Rows tpfs-predict and tpfs-predict-n: how often the synchronicity predictor is right, from the confusion matrix of
-//! `terrace status`, on one mix whose parts run at the same time: varmail, SQLite, RocksDB, git clone, bulk copies.
-//!
-//! What becomes of the bytes of the files that the loads are given does not count: they are older than write-back lets
-//! dirty pages become when the mix begins, and the matrix of that moment is subtracted.
+//! Rows tpfs-predict and tpfs-predict-n: how often the synchronicity predictor is right, from the confusion
+//! matrix of `terrace status`, on one mix whose parts run at the same time: varmail, SQLite, RocksDB, git
+//! clone, bulk copies. Bytes of the files made before the mix do not count: they are older than the age limit
+//! of dirty pages when the mix begins, so their fate is in the matrix of that moment, which is subtracted.
 
 use serde_json::{Value, json};
 use terrace_bench::comparison::plan::{Cell, Metric, Plan, Scale, Status, Work};
@@ -11,15 +10,15 @@ use terrace_bench::site::programs::Program;
 use terrace_bench::workload::load::Kind;
 use terrace_bench::workload::personality::Personality;
 
-/// Longer than write-back takes.
+/// Longer than the age limit of dirty pages (30 s).
 const PAUSE_S: u64 = 31;
-/// Bounds of what one round of a part writes, so that none is all of the mix.
+/// Bounds of the bytes that a part writes in a round, so no part dominates the mix.
 const MOST_KEYS: u64 = 100_000;
 const MOST_ROWS: u64 = 20_000;
 const MOST_FILES: u64 = 10_000;
 const COPIES: u64 = 8;
 
-/// Adds the mix on a subject. Programs that are not here are left out of it, with a note.
+/// Adds the mix on a subject. Programs that the machine lacks are left out, with a note.
 fn add(plan: &mut Plan, scale: &Scale, subject: usize, at: &str) {
     let third = Scale { dataset_bytes: scale.dataset_bytes / 3, ..*scale };
     let least = |full: u64, most: u64, quick: u64| if scale.quick { quick } else { full.min(most) };
@@ -43,7 +42,7 @@ fn add(plan: &mut Plan, scale: &Scale, subject: usize, at: &str) {
             Err(error) => plan.notes.push(format!("Not in the mix: {error}.")),
         }
     }
-    // Programs make what they need first; then all begin.
+    // Programs come first: they prepare their data while the loads have not begun.
     parts.extend([Work::Load(varmail), Work::Load(copies)]);
     let series = plan.subjects[subject].label.clone();
     let x = subject as f64;
@@ -80,13 +79,13 @@ pub(crate) fn thresholds(scale: &Scale) -> Plan {
     plan
 }
 
-/// A share of bytes; null of none.
+/// A share of bytes; null if there are no bytes.
 fn share(right: u64, all: u64) -> Value {
     if all == 0 { Value::Null } else { json!(right as f64 / all as f64) }
 }
 
-/// Recall of both classes, weighted by bytes, of the predictor, of the predictor without what relatives say, and of the
-/// two that need nothing. Bytes whose fate is not known yet do not count.
+/// Recall of both classes, weighted by bytes: of the predictor, of the predictor without directory histories,
+/// and of the two constant predictions. Bytes of unknown fate do not count.
 fn recall(before: &Status, after: &Status) -> Vec<(String, Value)> {
     let Some(found) = after.keys().find_map(|label| Matrix::between(before, after, label)) else {
         return vec![("recall".into(), Value::from("status shows no confusion matrix"))];
@@ -100,7 +99,7 @@ fn recall(before: &Status, after: &Status) -> Vec<(String, Value)> {
         let right = matrix.right_sync() + matrix.right_async();
         all.push((format!("{name}right of all bytes"), share(right, synced + unsynced)));
     }
-    // What needs nothing: one class is always right, the other never.
+    // Constant predictions: right about every byte of one class, wrong about every byte of the other.
     for (name, says_sync) in [("always-sync", true), ("always-async", false)] {
         let matrix = found.always(says_sync);
         all.push((format!("{name}, recall of synced bytes"), share(matrix.right_sync(), synced)));
@@ -138,7 +137,7 @@ fn by_threshold(before: &Status, after: &Status) -> Vec<(String, Value)> {
 /// "99 % right, at worst 98.2 %", whatever the threshold [TPFS 6.6].
 const AT_WORST: f64 = 0.982;
 
-/// The claim about all thresholds; nothing when one is missing.
+/// The claim about all thresholds; `None` when a threshold is missing.
 fn over_thresholds(all: &[(String, Value)]) -> Option<Value> {
     let worst = |of: &str| -> Option<(&str, f64)> {
         let right = THRESHOLDS.iter().map(|(_, name)| {
@@ -160,13 +159,14 @@ fn over_thresholds(all: &[(String, Value)]) -> Option<Value> {
     }))
 }
 
-/// Bytes by what was said of them and what became of them.
+/// Written bytes by prediction and by fate: synced or not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Matrix {
-    /// Said to be synchronous, by the file's history or nothing at all: became synced, did not.
+    /// Predicted synchronous by the file history, or without a history: bytes that were synced, bytes that
+    /// were not.
     sync: [u64; 2],
     asynchronous: [u64; 2],
-    /// By relatives.
+    /// Predicted by directory histories.
     expected_sync: [u64; 2],
     expected_async: [u64; 2],
 }
@@ -186,7 +186,7 @@ impl Matrix {
         })
     }
 
-    /// What a subject's matrix grew by.
+    /// The growth of a subject's matrix.
     fn between(before: &Status, after: &Status, label: &str) -> Option<Matrix> {
         let of = |status: &Status| Matrix::of(&status.get(label)?["placement"]["confusion"]);
         let (old, new) = (of(before).unwrap_or_default(), of(after)?);
@@ -199,13 +199,13 @@ impl Matrix {
         })
     }
 
-    /// As the publications have it: a file without a history is synchronous.
+    /// The predictor of the publications: a file without a history is synchronous.
     fn without_relatives(&self) -> Matrix {
         let sum = |at: usize| self.expected_sync[at] + self.expected_async[at];
         Matrix { expected_sync: [sum(0), sum(1)], expected_async: [0, 0], ..self.clone() }
     }
 
-    /// The same bytes, all of them said to be of one class.
+    /// The matrix of a constant prediction for the same bytes.
     fn always(&self, synchronous: bool) -> Matrix {
         let all = [self.synced(), self.unsynced()];
         match synchronous {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_are_judged_by_the_worst_of_them() {
+    fn the_worst_threshold_decides_the_verdict() {
         let all = |worst: f64| -> Vec<(String, Value)> {
             let rights =
                 [("4K", 0.99), ("64K", worst), ("1M", 0.99), ("4M", 0.995), ("64M", 0.99), ("1G", 0.984)];

@@ -1,14 +1,15 @@
-//! Row predictor-cost: what predictors, temperature and thresholds cost a request where they cannot win anything.
+//! Row predictor-cost: the time that predictors, temperature and thresholds add to a request when no
+//! migration can gain from them.
 //!
-//! In this process, on a pool with policy=predictive and eight times the data in PM: batches of requests with the
-//! predictors at work and with them resting take turns; who is first changes with every pair. This decides. A pool with
-//! policy=static does the same and is shown beside it: where the memory of two pools lies makes more of a difference than
-//! the predictors do. There are new pools for each personality, whose files differ in size, and for each round.
-//!
-//! Nothing may migrate, so that everything else is the same: there is no room in DRAM for copies, and PM is so large that
-//! not even the pace at which the files are made lets predictive expect to run short of it. (With four times the data it
-//! did: some files lay below, and the difference was that of reads of a device.) A round in which something migrated is
-//! an error. A request is one call of the file system: lookup, open, read, write, fsync, close.
+//! In this process, on a pool with policy=predictive and eight times the data in PM: batches of requests with
+//! working and with resting predictors take turns; the order changes with every pair. The verdict is about
+//! these pairs. A pool with policy=static runs the same batches and is only shown: the location of two pools
+//! in memory makes a larger difference than the predictors. Each personality and each round has new pools,
+//! because file sizes differ. A migration would add device time to a pair. So DRAM has no room for clean
+//! pages, and PM is so large that the policy never expects a shortage, even from the pace of the writes that
+//! make the files. (With PM four times the data it did: some files were demoted, and reads of the device hid
+//! the cost of the predictors.) A round with a migration is an error. A request is one call of the file
+//! system: lookup, open, read, write, fsync, close.
 
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -22,17 +23,17 @@ use terrace_bench::stats::Difference;
 use terrace_bench::workload::load::Load;
 use terrace_bench::workload::personality::Personality;
 
-/// What the row must show.
+/// The largest difference that the row allows.
 const MOST_NS: f64 = 40.0;
-/// Pairs of one round of the command line.
+/// Pairs of a round.
 const PAIRS: usize = 200;
-/// Of these the first of a pool warm up.
+/// Further pairs at the beginning, which warm up a pool and are not counted.
 const WARM: usize = 4;
 /// Too little for migration into DRAM to begin (`migration/promote/into_dram.rs`).
 const CACHE_BYTES: u64 = 32 << 10;
 /// PM by data.
 const SHARE: f64 = 8.0;
-/// Turns of a batch: about a millisecond, so that what disturbs one pair leaves most alone.
+/// Turns of a batch: about a millisecond, so a disturbance hits few pairs.
 const TURNS: [(Personality, u64); 4] = [
     (Personality::Fileserver, 2),
     (Personality::Webserver, 1),
@@ -50,21 +51,21 @@ struct Line {
     predictors_more_ns: Difference,
     /// Against the pool with policy=static.
     more_than_static_ns: Difference,
-    /// Absent while the interval holds both answers.
+    /// Whether the bound is met; absent while the interval allows both answers.
     held: Option<bool>,
-    /// What `status` says under policy=predictive at the end of each round.
+    /// Sections of `status` under policy=predictive at the end of each round.
     placement: Vec<serde_json::Value>,
     migration: Vec<serde_json::Value>,
 }
 
-/// What the row found.
+/// The results of the row.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cost {
     pairs: usize,
     lines: Vec<Line>,
 }
 
-/// Nanoseconds of the turns of a batch, and requests with those that look what is there before.
+/// Nanoseconds of a batch's turns, and the number of requests, including the look-ups before the first turn.
 fn batch(site: &Site, mounted: &Mounted, load: &Load) -> Outcome<(u64, u64)> {
     let Place::Local { target, .. } = &mounted.place else { return Err("not in process".into()) };
     let before = target.requests();
@@ -79,7 +80,7 @@ fn load(scale: &Scale, which: Personality, turns: u64) -> Load {
     load
 }
 
-/// Measures it.
+/// Measures all personalities.
 ///
 /// # Errors
 /// When a pool cannot be made, or its file system fails.
@@ -97,7 +98,7 @@ pub(crate) fn run(site: &Site, scale: &Scale, rounds: usize) -> Outcome<Cost> {
     Ok(Cost { pairs: rounds * pairs, lines })
 }
 
-/// What the rounds of a personality gave: nanoseconds a request of each pair.
+/// Results of a personality's rounds: nanoseconds per request of each pair.
 #[derive(Default)]
 struct Seen {
     resting: Vec<f64>,
@@ -124,7 +125,7 @@ impl Seen {
     }
 }
 
-/// One round: new pools with their files, and so many pairs.
+/// A round: makes new pools with files, and measures `pairs` pairs.
 fn round(site: &Site, scale: &Scale, load: &Load, pairs: usize, seen: &mut Seen) -> Outcome<()> {
     let pool = |policy| {
         let tuning = Tuning { policy: Some(policy), cache_bytes: Some(CACHE_BYTES), ..Tuning::default() };
@@ -137,7 +138,7 @@ fn round(site: &Site, scale: &Scale, load: &Load, pairs: usize, seen: &mut Seen)
         site.perform(mounted, load, Act::Populate)?;
     }
     let Place::Local { fs, .. } = &learning.place else { return Err("not in process".into()) };
-    // Requests of a load without a turn.
+    // Requests that a load sends before its first turn.
     let beside = batch(site, &fixed, &Load { operations: 0, ..load.clone() })?.1;
     let mut each = |mounted: &Mounted, seed: usize| -> Outcome<f64> {
         let (ns, requests) = batch(site, mounted, &Load { seed: seed as u64, ..load.clone() })?;
@@ -169,7 +170,7 @@ fn round(site: &Site, scale: &Scale, load: &Load, pairs: usize, seen: &mut Seen)
 }
 
 impl Cost {
-    /// As docs/evaluation.md has it.
+    /// The table in the form of docs/evaluation.md.
     pub fn table(&self, quick: bool) -> String {
         let mut text = String::from(
             "| personality | requests | predictors resting, ns | at work, ns more | 95 % | ≤ 40 | more than policy=static | 95 % |\n\
@@ -217,7 +218,7 @@ mod tests {
     use super::*;
     use terrace_bench::workload::load::Kind;
 
-    /// Both sides of a pair do the same only if turns, and not time, end a batch.
+    /// Both batches of a pair do the same work only if turns, not time, end a batch.
     #[test]
     fn every_personality_is_there_and_bounded_by_turns() {
         let scale = Scale { dataset_bytes: 64 << 20, limit_ns: 1, quick: false, fio: false };

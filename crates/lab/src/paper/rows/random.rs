@@ -10,9 +10,9 @@ use terrace_bench::workload::load::{Kind, Sync};
 /// [TPFS table 3].
 const LOCALITIES: [(f64, &str); 5] =
     [(1.04, "90/10"), (0.88, "80/20"), (0.71, "70/30"), (0.44, "60/40"), (0.0, "50/50")];
-/// As much PM as the rows have anywhere; the publications have up to 8 times the data.
+/// The largest PM by data in these rows; the publications have up to 8.
 const RICHEST: f64 = 4.0;
-/// The publications have 32 and 20, each with a file of its own.
+/// The publications have 32 and 20 threads, each with a file of its own.
 const THREADS: u64 = 4;
 
 fn kind(scale: &Scale, write: bool, theta: f64) -> Kind {
@@ -26,7 +26,7 @@ fn localities(scale: &Scale, write: bool, cache_share: f64) -> Plan {
     let mut plan = Plan::new(Metric::OperationsPerS, "locality", cache);
     let shares = [(1.0 / 16.0, "6%"), (0.25, "25%"), (RICHEST, "400%")];
     subjects(&mut plan, scale, &shares, cache);
-    // The floor of the FUSE path: a file of 4 MiB that holds nothing.
+    // The floor of the FUSE path: the null server's file of 4 MiB, which has no data.
     plan.subjects.push(scale.subject("null", Peer::Null, ALL, Tuning::default()));
     for (theta, name) in LOCALITIES.iter().take(if scale.quick { 1 } else { 5 }) {
         plan.point(scale, -theta, *name, &kind(scale, write, *theta), THREADS);
@@ -38,7 +38,7 @@ fn localities(scale: &Scale, write: bool, cache_share: f64) -> Plan {
     plan
 }
 
-/// The same by fio, on what has a directory: its files beside those of the own generator.
+/// Adds the same load by the program fio, on subjects with a directory. Fio has files of its own.
 fn with_fio(plan: &mut Plan, scale: &Scale, write: bool, theta: f64, at: &str) {
     let program = Program::Fio {
         write,
@@ -55,7 +55,7 @@ fn with_fio(plan: &mut Plan, scale: &Scale, write: bool, theta: f64, at: &str) {
     }
 }
 
-/// From all places alike to few of them.
+/// The localities from uniform access to the most skewed.
 fn rising() -> Vec<&'static str> {
     LOCALITIES.iter().rev().map(|(_, name)| *name).collect()
 }
@@ -83,7 +83,8 @@ fn writes(scale: &Scale, cache_share: f64) -> Plan {
     plan
 }
 
-/// Where reads were served from between the first round and the end, and when it was first decided to keep copies in DRAM.
+/// The sources of all bytes read between the first round and the end, and the time of the first decision to
+/// promote into DRAM.
 fn served(before: &Status, after: &Status) -> Vec<(String, Value)> {
     let of = |(label, after): (&String, &Value)| {
         let since = |name: &str| {
@@ -105,9 +106,9 @@ fn served(before: &Status, after: &Status) -> Vec<(String, Value)> {
     after.iter().filter_map(of).collect()
 }
 
-/// Files that are only read, in PM that has room for all, with DRAM to spare.
+/// Files that are only read, with PM and DRAM for the whole data set.
 pub(crate) fn promoted(scale: &Scale) -> Plan {
-    // Equation (2) asks for four seconds in a row, and then the files have to be moved.
+    // Equation (2) must hold for four seconds in a row; then the promotion into DRAM takes time.
     const LEAST_NS: u64 = 8_000_000_000;
     let limit_ns = if scale.quick { scale.limit_ns } else { scale.limit_ns.max(LEAST_NS) };
     let scale = &Scale { limit_ns, ..*scale };
@@ -121,7 +122,7 @@ pub(crate) fn promoted(scale: &Scale) -> Plan {
     }
     for (theta, name) in [LOCALITIES[0], LOCALITIES[4]] {
         let mut kind = kind(scale, false, theta);
-        // What is filled by large writes without O_DSYNC would begin below PM.
+        // Filled by large writes without O_DSYNC, the files would begin on the device.
         if let Kind::Random { sync, .. } = &mut kind {
             *sync = Sync::Flag;
         }
@@ -134,18 +135,18 @@ pub(crate) fn promoted(scale: &Scale) -> Plan {
     plan
 }
 
-/// 16 of 32 GB of DRAM.
+/// DRAM by data: 16 of 32 GB in the publication.
 pub(crate) fn tpfs_reads(scale: &Scale) -> Plan {
     reads(scale, 0.5)
 }
 pub(crate) fn tpfs_writes(scale: &Scale) -> Plan {
     writes(scale, 0.5)
 }
-/// 10 of 32 GB.
+/// DRAM by data: 10 of 32 GB in the publication.
 pub(crate) fn ziggurat_reads(scale: &Scale) -> Plan {
     reads(scale, 0.31)
 }
-/// What the device is written beside its bandwidth: of the device itself, written by 1 MiB.
+/// Bytes written to the device by demotion, against the bandwidth of the bare device with writes of 1 MiB.
 pub(crate) fn ziggurat_writes(scale: &Scale) -> Plan {
     let mut plan = writes(scale, 0.31);
     plan.also = vec![
@@ -166,11 +167,11 @@ pub(crate) fn ziggurat_writes(scale: &Scale) -> Plan {
     plan
 }
 
-/// PM fixed, DRAM from twice the data to a sixteenth of it.
+/// PM fixed, DRAM from twice the data to a sixteenth of the data.
 pub(crate) fn sensitivity(scale: &Scale) -> Plan {
     const SHARES: [(f64, &str); 5] =
         [(2.0, "200%"), (1.0, "100%"), (0.5, "50%"), (0.25, "25%"), (0.0625, "6%")];
-    // Ten pools at a time: PM for four times the data, as published, has to fit.
+    // Ten pools exist at a time, each with PM of four times the data, as published: all must fit into memory.
     const MOST_BYTES: u64 = 256 << 20;
     let scale = &Scale { dataset_bytes: scale.dataset_bytes.min(MOST_BYTES), ..*scale };
     let mut plan = Plan::new(Metric::OperationsPerS, "DRAM cache of the data", scale.dataset_bytes * 2);
@@ -214,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_reads_came_from_is_counted_from_the_first_round_on() {
+    fn sources_of_reads_are_counted_from_the_first_round_on() {
         let status = |seconds: f64, pm: u64, dram: u64, first: Option<f64>| {
             let io = json!({ "seconds": seconds, "pm_read_bytes": pm, "dram_read_bytes": dram,
                 "device_read_bytes": 3 });

@@ -1,9 +1,10 @@
-//! Row regret: traces are recorded on files that exist only as sizes, replayed through every policy, through `predictive`
-//! without each of its predictors, and with clean copies that the engine does not keep, on the machine of costs
-//! (crate::regret), beside the offline optimum; and on the engine, for time.
+//! Row regret: the waits of policies, compared with the offline optimum. Traces are recorded on files without
+//! data and replayed on the cost machine (crate::regret): through every policy, through `predictive` with
+//! each of its predictors left out, and with clean copies that the engine does not keep. With `--engine` also
+//! on the engine, for its time.
 //!
-//! The traces are the same in every run: their loads are bounded by turns, not by time, and one thread does them. The
-//! machine repeats; only the engine's times differ from run to run.
+//! Every run records the same traces: loads are bounded by turns, not by time, and run on one thread. The
+//! machine is deterministic; only the engine's times differ from run to run.
 
 use crate::regret::copies::Copies;
 use crate::regret::machine::{CANDIDATES, Candidate, Setup, Waits, run as replay_on_machine};
@@ -25,15 +26,15 @@ use terrace_bench::stats::median;
 use terrace_bench::workload::load::{Kind, Load};
 use terrace_bench::workload::target::FileTarget;
 
-/// PM and DRAM of the figures that count, as shares of the data: one in 16 and one in 8.
+/// PM and DRAM of the main figures, as parts of the data: a 16th and an 8th.
 const MAIN: (u64, u64) = (16, 8);
-/// Further machines: class (`None`: that of the row), shares of PM and DRAM.
+/// Further machines: device class (`None`: the class of the row), parts of PM and DRAM.
 const OTHERS: [(Option<&str>, u64, u64); 5] =
     [(None, 32, 8), (None, 16, 64), (None, 4, 8), (Some("optane"), 16, 8), (Some("disk"), 16, 8)];
-/// Largest difference of a predictor that is called one.
+/// A smaller difference counts as no difference.
 const NOISE: f64 = 0.005;
 
-/// A trace on a machine: the optimum, and what each candidate waits.
+/// A trace on a machine: the optimum, and the waits of each candidate.
 struct Replayed {
     bound: Bound,
     waits: Vec<Waits>,
@@ -53,26 +54,26 @@ fn replayed(traces: &[Traced], setup: Setup) -> Vec<Replayed> {
     traces.iter().map(one).collect()
 }
 
-/// The mean of scores against the best fixed choice instead.
+/// The mean of scores against the best fixed choice of resident blocks in place of the optimum.
 fn mean_of_fixed(all: &[Replayed], candidate: usize) -> f64 {
     let score = |it: &Replayed| it.bound.fixed_ns as f64 / it.waits[candidate].total_ns().max(1) as f64;
     all.iter().map(score).sum::<f64>() / all.len().max(1) as f64
 }
 
-/// The mean against the tighter bound, that of prices.
+/// The mean of scores against the tighter bound, from prices.
 fn mean_of_priced(all: &[Replayed], candidate: usize) -> f64 {
     let score = |it: &Replayed| it.bound.priced_ns as f64 / it.waits[candidate].total_ns().max(1) as f64;
     all.iter().map(score).sum::<f64>() / all.len().max(1) as f64
 }
 
-/// The mean against the schedule that comes next to the optimum, which is no bound but can be.
+/// The mean of scores against a feasible schedule near the optimum; the schedule is no bound.
 fn mean_of_schedule(all: &[Replayed], candidate: usize) -> f64 {
     let score = |it: &Replayed| it.bound.schedule_ns as f64 / it.waits[candidate].total_ns().max(1) as f64;
     all.iter().map(score).sum::<f64>() / all.len().max(1) as f64
 }
 
-/// What is known of the past, without the limits of an engine: means against the optimum and against the tighter bound, and
-/// the score on each trace.
+/// Scores of the replacement that knows the whole past and has no limits of an engine (regret/past.rs): means
+/// against the optimum and the tighter bound, and the score of each trace.
 fn past_scores(traces: &[Traced], all: &[Replayed], setup: Setup) -> String {
     let waited: Vec<u64> = traces.iter().map(|trace| past::waited_ns(&trace.steps, setup).max(1)).collect();
     let scores = |of: fn(&Bound) -> u64| -> Vec<f64> {
@@ -85,7 +86,7 @@ fn past_scores(traces: &[Traced], all: &[Replayed], setup: Setup) -> String {
     format!("{:.3}; against the tighter bound {:.3} ({})", mean(&optimum), mean(&priced), each.join(", "))
 }
 
-/// Where the waiting is.
+/// The table of waits by cause.
 fn breakdown_table(traces: &[Traced], all: &[Replayed], setup: &Setup, title: &str) -> String {
     let of = traces.iter().zip(all).map(|(trace, it)| (trace.name, &it.bound, it.waits.as_slice()));
     breakdown::table(of, setup, title)
@@ -138,7 +139,7 @@ fn others_table(title: &str, rows: &[(String, Vec<Replayed>)]) -> String {
     text
 }
 
-/// What leaving a predictor out changes.
+/// The change of the mean score when a predictor is left out.
 fn worth(all: &[Replayed], traces: &[Traced], candidate: usize) -> String {
     let difference = mean(all, 0) - mean(all, candidate);
     let by_trace = traces.iter().zip(all).map(|(trace, it)| (trace.name, it.score(0) - it.score(candidate)));
@@ -151,7 +152,7 @@ fn worth(all: &[Replayed], traces: &[Traced], candidate: usize) -> String {
     format!("{verdict} {:.3} of the mean; most on {}: {:+.3}", difference.abs(), most.0, most.1)
 }
 
-/// What the engine can do.
+/// The candidates that the engine can run.
 fn on_engine() -> impl Iterator<Item = &'static Candidate> {
     CANDIDATES.iter().filter(|candidate| candidate.copies == Copies::Engine)
 }
@@ -342,7 +343,7 @@ mod tests {
     use terrace_bench::trace::Event;
     use terrace_format::{BLOCK_SIZE, Ino};
 
-    /// A file of eight blocks of which two are read again and again, by a machine with room for two.
+    /// A file of eight blocks, two of which are read repeatedly, on a machine with room for two.
     fn trace() -> Traced {
         let event = |kind, block: u64, blocks: u64| Event {
             offset: block * BLOCK_SIZE,
@@ -357,10 +358,10 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_read_as_the_optimum_reads_it() {
+    fn a_working_set_inside_fast_memory_waits_like_the_optimum() {
         let traces = [trace()];
         assert_eq!(traces[0].steps.list.iter().filter(|step| step.act == Act::Read).count(), 40);
-        // The engine's cache has 16 parts: DRAM for three blocks in each.
+        // The engine's cache has 16 shards: DRAM for three blocks in each.
         let all = replayed(&traces, Setup::new(2, 64, "sata").unwrap());
         for (index, Candidate { name, .. }) in CANDIDATES.iter().enumerate() {
             assert_eq!(all[0].waits[index].blocks_missed, 2, "{name}");

@@ -10,13 +10,13 @@ use terrace_bench::workload::load::{Kind, Load, Sync};
 use terrace_bench::workload::personality::Personality;
 
 const BOTH: [(Peer, &str); 2] = [(Peer::Terrace, "terrace"), (Peer::Local, "local")];
-/// PM of these rows: the least that Terrace manages with at the usual size of the data.
+/// PM by data of these rows: the least that Terrace needs at the default data size.
 const LITTLE: f64 = 0.06;
 fn until_done(scale: &Scale, kind: Kind, threads: u64) -> Load {
     Load { limit_ns: PATIENCE_NS, ..scale.load(kind, threads) }
 }
 
-/// The capacity, then half of it as an open loop.
+/// A closed loop measures the capacity; then an open loop runs at half the capacity.
 pub(crate) fn burst(scale: &Scale) -> Plan {
     const THREADS: u64 = 4;
     let mut plan = Plan::new(Metric::MedianLatencyNs, "arrivals", scale.dataset_bytes / 2);
@@ -32,7 +32,11 @@ pub(crate) fn burst(scale: &Scale) -> Plan {
     for (peer, name) in BOTH {
         plan.subjects.push(scale.subject(format!("{name} 6%"), peer, LITTLE, tuning.clone()));
         let series = |words: &str| format!("{name} 6% {words}");
-        plan.limit("p99.9 ≤ max(20 medians, 2 ms)", &series("p99.9 by its limit"), Must::AtMost(1.0));
+        plan.limit(
+            "p99.9 ≤ max(20 medians, 2 ms)",
+            &series("p99.9 by its limit"),
+            Must::AtMost(1.0),
+        );
         plan.limit("none above 500 ms", &series("longest"), Must::Never(500e6));
         plan.limit("no ENOSPC", &series("without space"), Must::Never(0.0));
     }
@@ -59,7 +63,7 @@ pub(crate) fn burst(scale: &Scale) -> Plan {
     plan
 }
 
-/// Writes that are durable one by one, with PM for 3 % of the data, and the device alone, written by 1 MiB.
+/// Single synchronous writes with PM for 3 % of the data, and the bare device with writes of 1 MiB.
 pub(crate) fn sync_write(scale: &Scale) -> Plan {
     const THREADS: u64 = 4;
     const SHARE: f64 = 0.03;
@@ -107,7 +111,7 @@ pub(crate) fn sync_write(scale: &Scale) -> Plan {
     plan
 }
 
-/// The same commits alone and beside the scan, one after the other.
+/// The same commits, first alone, then beside the scan.
 pub(crate) fn scan(scale: &Scale) -> Plan {
     const COMMITTING: u64 = 1;
     let mut plan = Plan::new(Metric::P99LatencyNs, "operation", scale.dataset_bytes / 8);
@@ -140,13 +144,13 @@ pub(crate) fn scan(scale: &Scale) -> Plan {
     plan
 }
 
-/// Cold files, files in PM, and the block read first.
+/// Small writes to cold files and to files in PM, and to cold files with `read_first`.
 pub(crate) fn small(scale: &Scale) -> Plan {
     let mut plan = Plan::new(Metric::MedianLatencyNs, "write", 64 << 20);
     plan.class = Some("disk");
     plan.also = vec![("p99", Metric::P99LatencyNs)];
     let sized = Scale { dataset_bytes: 128 << 20, ..*scale };
-    // Each read of the device is one block: what is beside it would be in DRAM for the next write.
+    // No read-ahead: neighbours of the read block would be in DRAM for the next write.
     let tuning = Tuning { cache_bytes: Some(1 << 20), prefetch_bytes: Some(0), ..Tuning::default() };
     let first = Tuning { read_first: true, ..tuning.clone() };
     for (peer, name) in BOTH {
@@ -165,7 +169,7 @@ pub(crate) fn small(scale: &Scale) -> Plan {
         for cold in [true, false] {
             for subject in 0..plan.subjects.len() {
                 let found = &plan.subjects[subject];
-                // Of the others only the cold column is of interest.
+                // Peers and `read_first` subjects measure the cold column only.
                 if !cold && (found.tuning.read_first || !matches!(found.peer, Peer::Terrace | Peer::Local)) {
                     continue;
                 }
@@ -179,10 +183,10 @@ pub(crate) fn small(scale: &Scale) -> Plan {
     plan
 }
 
-/// A file that lies below PM, and the device alone.
+/// Reads of a demoted file, and of the bare device.
 pub(crate) fn demoted_read(scale: &Scale) -> Plan {
     let bytes = if scale.quick { 4 << 20 } else { 1 << 30 };
-    // A sixteenth of the file: what is left of the round before is not to be what is measured.
+    // A sixteenth of the file, so a round reads few pages that the previous round left in DRAM.
     const CACHE_BYTES: u64 = 64 << 20;
     let mut plan = Plan::new(Metric::BytesPerS, "file", CACHE_BYTES);
     plan.class = Some("sata");
@@ -198,7 +202,7 @@ pub(crate) fn demoted_read(scale: &Scale) -> Plan {
     plan.claim("ext4 beside", "ext4", "device", Must::Shown);
     for subject in 0..plan.subjects.len() {
         let found = &plan.subjects[subject];
-        // The device has more than one request at a time, so that its latency does not count.
+        // The device has two requests at a time, so its latency does not count.
         let threads = if found.peer == Peer::Device { 2 } else { 1 };
         let label = found.label.clone();
         plan.cell(
@@ -211,21 +215,21 @@ pub(crate) fn demoted_read(scale: &Scale) -> Plan {
     plan
 }
 
-/// PM by data where it is plenty.
+/// PM by data where PM is plenty.
 const RICH: f64 = 8.0;
 
-/// What the predictors cost where they gain nothing.
+/// The cost of the predictors in PM so large that predictions gain nothing.
 pub(crate) fn rich(scale: &Scale) -> Plan {
     let mut plan = Plan::new(Metric::NsPerOperation, "personality", 64 << 20);
-    // Data that the caches of the processor do not hold, and no more: time goes into operations. So much PM that not even
-    // the pace at which files are made lets predictive expect to run short of it.
+    // Little more data than the processor's caches hold: the time goes into operations. PM is so large that
+    // the policy never expects a shortage, even from the pace of the writes that make the files.
     let sized = Scale { dataset_bytes: scale.dataset_bytes.min(128 << 20), ..*scale };
     for (label, policy) in [("local predictive", "predictive"), ("local static", "static")] {
         let tuning = Tuning { policy: Some(policy), ..Tuning::default() };
         plan.subjects.push(sized.subject(label, Peer::Local, RICH, tuning));
     }
     let all = [Personality::Fileserver, Personality::Webserver, Personality::Webproxy, Personality::Varmail];
-    // Three sets at once: webserver has that of fileserver.
+    // Three file sets at a time: webserver uses the set of fileserver.
     let third = Scale { dataset_bytes: sized.dataset_bytes / 3, ..sized };
     for (number, which) in all.into_iter().enumerate() {
         plan.point(scale, number as f64, which.name(), &third.personality(which, false), 1);
@@ -236,7 +240,7 @@ pub(crate) fn rich(scale: &Scale) -> Plan {
     plan
 }
 
-/// That the predictors ran.
+/// Counters that prove that the predictors ran.
 fn counters(_: &Status, after: &Status) -> Vec<(String, Value)> {
     let found = after.get("local predictive").map(|status| status["placement"].clone());
     vec![("counters of the predictors".to_string(), found.unwrap_or_default())]
