@@ -1,4 +1,4 @@
-//! Statistics of paired rounds: the_median_is_the_middle_sample, spreads, and ratios with a 95 % interval. A
+//! Statistics of paired rounds: medians, spreads, and ratios with a 95 % interval. A
 //! ratio is taken round by round, so a disturbance that slows both sides of a round cancels out. Its interval
 //! is Student's t on the logarithms of the ratios: ratios are multiplicative and few.
 
