@@ -85,8 +85,8 @@ impl Generator {
         Entry { action, seed }
     }
 
-    /// With data that waits in DRAM also longer than it may: write-back begins after 5 s, and takes all that is older than
-    /// 30 s (design 8).
+    /// With data that waits in DRAM also longer than it may: write-back begins after 5 s, and takes all that
+    /// is older than 30 s (design 8).
     fn some_time(&mut self, config: Config) -> Duration {
         let most = if config.buffers() {
             *[3000, 3000, 8000, 40_000].choose(&mut self.rng).unwrap_or(&3000)
@@ -147,8 +147,8 @@ impl Generator {
     }
 
     fn fault(&mut self, config: Config) -> Fault {
-        // What a flush that lied lost of data that waited cannot be told from what was never written; of metadata it
-        // may be every name.
+        // What a flush that lied lost of data that waited cannot be told from what was never written; of
+        // metadata it may be every name.
         let kinds = if config.buffers() || config.has_metadata_below() { 9 } else { 10 };
         match self.rng.random_range(0..kinds) {
             0..=5 => Fault::Fails {

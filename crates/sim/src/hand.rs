@@ -1,9 +1,9 @@
-//! What users do by hand: files and directories moved to a tier, pinned to one, let go again. And files that are read
-//! again and again, so that the policies which follow reads move them.
+//! What users do by hand: files and directories moved to a tier, pinned to one, let go again. And files that
+//! are read again and again, so that the policies which follow reads move them.
 //!
-//! A pin is durable when its job has done it for an inode, and inherited by what is made in a directory. While a job of
-//! pins is under way an inode may have the old pin or the new one; when it has ended, or power has failed, the reference
-//! takes over what is there.
+//! A pin is durable when its job has done it for an inode, and inherited by what is made in a directory.
+//! While a job of pins is under way an inode may have the old pin or the new one; when it has ended, or power
+//! has failed, the reference takes over what is there.
 
 use crate::happen::{background, with_nesting};
 use crate::operate::operate;

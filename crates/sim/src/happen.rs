@@ -1,5 +1,5 @@
-//! What a history does to a world: operations, background work, migrations with operations in their middle, remounts,
-//! faults of the lower tier.
+//! What a history does to a world: operations, background work, migrations with operations in their middle,
+//! remounts, faults of the lower tier.
 //!
 //! One thread: background work and waiting operations call `terrace_runtime::interleave` points, where other
 //! operations run to their end. All choices come from the seeds of the actions.
@@ -139,9 +139,9 @@ impl World {
         }
     }
 
-    /// At a point that the operation under way passes several times, such as one in a fetch that begins anew when a block has
-    /// changed: what ran there last
-    /// runs once more, mostly: cuts and holes one block on, so that each time something changes.
+    /// At a point that the operation under way passes several times, such as one in a fetch that begins anew
+    /// when a block has changed: what ran there last runs once more, mostly: cuts and holes one block on, so
+    /// that each time something changes.
     fn choose_again(&mut self, point: &'static str) -> Option<Op> {
         let (_, op) = self.last_amid.clone().filter(|(at, _)| *at == point && self.depth == 0)?;
         let fits = matches!(op, Op::Write { .. } | Op::SetAttributes { .. } | Op::Fallocate { .. });
@@ -164,7 +164,8 @@ impl World {
         Some(op)
     }
 
-    /// Between the pieces of a cut or a hole, and before the first: the file reads as it will when all is done.
+    /// Between the pieces of a cut or a hole, and before the first: the file reads as it will when all is
+    /// done.
     fn read_amid_intent(&mut self, point: &str) {
         let is_open = point.starts_with("intent:") && self.depth == 0 && self.nesting == Nesting::None;
         let Some((op, from)) = self.alone.clone().filter(|_| is_open && !self.crash.is_taken()) else {
@@ -178,8 +179,8 @@ impl World {
         }
         self.counts.amid_intents += 1;
         let Some(content) = after.node(id).ok().and_then(|node| node.content()).cloned() else { return };
-        // A file of terabytes is mostly holes: blocks that are there before or after the operation are read, each with its
-        // neighbours, the edges of the operation among them.
+        // A file of terabytes is mostly holes: blocks that are there before or after the operation are read,
+        // each with its neighbours, the edges of the operation among them.
         let before = self.model.node(id).ok().and_then(|node| node.content()).cloned();
         let end = content.size().div_ceil(BLOCK);
         let mut blocks: BTreeSet<u64> = content.allocated(0, end).collect();
@@ -206,8 +207,8 @@ impl World {
         }
     }
 
-    /// Whether an operation in the middle of another waits for what it needs: an fsync in the middle of a write-back sends a
-    /// second copy of what is dirty below. Not in the middle of such a one.
+    /// Whether an operation in the middle of another waits for what it needs: an fsync in the middle of a
+    /// write-back sends a second copy of what is dirty below. Not in the middle of such a one.
     fn may_wait_amid(&self, op: &Op) -> bool {
         self.config.mix == Mix::Rewrites && self.depth == 1 && matches!(op, Op::Fsync { .. })
     }
@@ -488,8 +489,8 @@ impl World {
             self.flip(&media, seed);
         }
         self.remount_media();
-        // The cost of a mount depends on the lanes, never on the pool (T8): two checkpoints, the roots and the first place
-        // of each lane.
+        // The cost of a mount depends on the lanes, never on the pool (T8): two checkpoints, the roots and
+        // the first place of each lane.
         let read = self.mount_read.get();
         assert!(read <= 4 * 4096, "the mount read {read} bytes of PM before it answered");
         assert!(self.fs().status().unwrap().recovery.clean);

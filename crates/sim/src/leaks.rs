@@ -1,11 +1,12 @@
-//! Leaks: between two actions of a history nothing is under way, so that whatever the engine holds in memory must be what
-//! the files imply. Histories run for a long time without a mount that would hide what was never given back.
+//! Leaks: between two actions of a history nothing is under way, so that whatever the engine holds in memory
+//! must be what the files imply. Histories run for a long time without a mount that would hide what was never
+//! given back.
 //!
-//! Judged are claims of PM blocks and of blocks below, promises of space below, pins, references, inode numbers, room in
-//! lanes. Not judged are a pool that stopped (a record that failed on the way may be valid, and what it names stays taken)
-//! and one that may be damaged. Claims of PM blocks and inode numbers are not judged once PM has failed in this mount: a
-//! block that could not be stored to stays taken, or the next claim would get it again, and an inode page that could not be
-//! read gives no numbers.
+//! Judged are claims of PM blocks and of blocks below, promises of space below, pins, references, inode
+//! numbers, room in lanes. Not judged are a pool that stopped (a record that failed on the way may be valid,
+//! and what it names stays taken) and one that may be damaged. Claims of PM blocks and inode numbers are not
+//! judged once PM has failed in this mount: a block that could not be stored to stays taken, or the next
+//! claim would get it again, and an inode page that could not be read gives no numbers.
 
 use crate::world::World;
 use std::collections::BTreeMap;

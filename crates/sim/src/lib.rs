@@ -1,9 +1,10 @@
-//! A simulator for the whole file system: production code on simulated media and simulated time, on one thread, so
-//! that a failure is a seed.
+//! A simulator for the whole file system: production code on simulated media and simulated time, on one
+//! thread, so that a failure is a seed.
 //!
-//! `world` holds a pool and the reference beside it; `generate` draws what happens, `happen` does it, `operate` does
-//! operations on both and compares, `power` loses power and looks at what it left, `run` repeats and shortens histories. docs/crash-consistency.md says what is explored and what was
-//! found. Invariants: every choice comes from a seed; no thread, no clock of the machine; a violation is a panic
+//! `world` holds a pool and the reference beside it; `generate` draws what happens, `happen` does it,
+//! `operate` does operations on both and compares, `power` loses power and looks at what it left, `run`
+//! repeats and shortens histories. docs/crash-consistency.md says what is explored and what was found.
+//! Invariants: every choice comes from a seed; no thread, no clock of the machine; a violation is a panic
 //! inside a run, caught by `run`.
 //!
 //! With the feature `simulation` of terrace-runtime, which this crate turns on: never part of a product.

@@ -1,5 +1,5 @@
-//! The log alone, with lanes that fill up before the checkpoint moves, so that ring space is used again at once (T3, T5):
-//! crashes anywhere, also in recovery, also with one copy of the checkpoint damaged (C5).
+//! The log alone, with lanes that fill up before the checkpoint moves, so that ring space is used again at
+//! once (T3, T5): crashes anywhere, also in recovery, also with one copy of the checkpoint damaged (C5).
 
 use crate::media::{Media, Moment, Setup, soon_after_change};
 use crate::run::Wrong;

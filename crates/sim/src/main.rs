@@ -1,6 +1,7 @@
-//! `cargo run --release -p terrace-sim -- --seconds 60`: runs histories of the whole file system on simulated media
-//! until time is up or a rule is violated. The failing history is shortened and printed with its seed and the command
-//! that repeats it; the last line sums up; the exit status is 1 after a violation, 2 after a wrong argument.
+//! `cargo run --release -p terrace-sim -- --seconds 60`: runs histories of the whole file system on simulated
+//! media until time is up or a rule is violated. The failing history is shortened and printed with its seed
+//! and the command that repeats it; the last line sums up; the exit status is 1 after a violation, 2 after a
+//! wrong argument.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use clap::Parser;

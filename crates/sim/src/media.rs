@@ -225,8 +225,8 @@ impl Camera {
     }
 }
 
-/// The indices of the moments that show most of what a changed ordering point does: so many soon after it was passed,
-/// half as many spread evenly over the rest, some before a `persist`, and the last of all.
+/// The indices of the moments that show most of what a changed ordering point does: so many soon after it was
+/// passed, half as many spread evenly over the rest, some before a `persist`, and the last of all.
 pub fn soon_after_change(moments: &[Moment], most: usize) -> Vec<usize> {
     let mut since = 0;
     let mut before = 0;

@@ -1,7 +1,7 @@
 //! Whether each ordering point is needed: it is left out, or weakened, and something must then go wrong.
 //!
-//! An index knows which points each history passes, so that only those are tried that pass the changed one, the
-//! shortest first, and of each the moments soon after the change.
+//! An index knows which points each history passes, so that only those are tried that pass the changed one,
+//! the shortest first, and of each the moments soon after the change.
 
 use crate::acts::{Act, Case, DRAM, SMALL, acts, cases, make_different, settling};
 use crate::config::Config;
@@ -87,7 +87,8 @@ impl History {
 pub struct Pools([Option<Shared>; POOLS.len()]);
 
 impl Pools {
-    /// Explores a history of the engine as it is, at some moments, deaths of the daemon and crashes in recovery too.
+    /// Explores a history of the engine as it is, at some moments, deaths of the daemon and crashes in
+    /// recovery too.
     pub fn explore_unchanged(&mut self, history: &History) -> Explored {
         let stride = 1 + history.events as usize / 12;
         let effort = Effort { lines: 4, samples: 8, stride, recoveries: 1, deaths: 2, ..Effort::NONE };
@@ -109,8 +110,8 @@ impl Pools {
     }
 }
 
-/// Pairs that show what a single step cannot: space below PM is freed and used again, a change is made durable
-/// afterwards, bytes are stored in place that the record of the step before names.
+/// Pairs that show what a single step cannot: space below PM is freed and used again, a change is made
+/// durable afterwards, bytes are stored in place that the record of the step before names.
 fn pairs_of(config: Config) -> Vec<Case> {
     let acts: Vec<Act> = acts().into_iter().chain(settling()).collect();
     let act = |name: &str| acts.iter().find(|act| act.name == name).cloned();

@@ -1,6 +1,6 @@
 //! What media hold that were used before: pages of an older life of the same pool (inode pages, catalog
-//! pages, map nodes, former data) in every block that is free. A block that is given to somebody before its new
-//! content is durable then shows something believable instead of zeros.
+//! pages, map nodes, former data) in every block that is free. A block that is given to somebody before its
+//! new content is durable then shows something believable instead of zeros.
 
 use std::sync::{Arc, OnceLock};
 use terrace_engine::{

@@ -1,8 +1,8 @@
 //! Doing an operation on the engine and on the reference, and comparing what they answer.
 //!
-//! The world is borrowed before and after the engine's part, not during it (see `engine`). What ran in the middle of
-//! an operation comes before it in the reference: an operation takes effect in its last attempt, in which nothing
-//! else runs. That holds for operations of one transaction; nothing runs amid others.
+//! The world is borrowed before and after the engine's part, not during it (see `engine`). What ran in the
+//! middle of an operation comes before it in the reference: an operation takes effect in its last attempt, in
+//! which nothing else runs. That holds for operations of one transaction; nothing runs amid others.
 
 use crate::choose::blocks;
 use crate::descriptors::Asking;
@@ -359,8 +359,8 @@ impl World {
         self.counts.met_cold += u64::from(below + found.clean_bytes > unwritten);
     }
 
-    /// Whether an operation may have to read or write the device: it works on content that is not all in PM, or
-    /// needs space in a full PM.
+    /// Whether an operation may have to read or write the device: it works on content that is not all in PM,
+    /// or needs space in a full PM.
     fn may_meet_device(&self, op: &Op) -> bool {
         if self.config.has_metadata_below() {
             return !matches!(op, Op::Release { .. } | Op::Forget { .. });
@@ -403,8 +403,9 @@ impl World {
         matches!(op, Op::SetXattr { length, .. } if *length > 2048)
     }
 
-    /// After a request that failed for lack of space or a device, or would have waited: nothing changed, but for what
-    /// requests of several transactions (large writes, fallocate, truncation and punch) may have done.
+    /// After a request that failed for lack of space or a device, or would have waited: nothing changed, but
+    /// for what requests of several transactions (large writes, fallocate, truncation and punch) may have
+    /// done.
     fn take_over(&mut self, op: &Op, when: Stamp) {
         for id in self.model.involved(op) {
             self.accept_part(op, id, when);
@@ -465,7 +466,8 @@ impl World {
                 && expected.ctime.allows(found.ctime_ns)
         };
         let mut states = partial(&self.model, op, id, old.clone(), self.config.atomic_blocks(), when);
-        // Over bytes that were there before, attributes do not tell how far a write came: what can be read does.
+        // Over bytes that were there before, attributes do not tell how far a write came: what can be read
+        // does.
         let from = self.now();
         let several = states.iter().filter(|node| same(node)).count() > 1;
         let shown = match *op {

@@ -1,8 +1,10 @@
-//! PM that fails in the middle of an operation or of background work, in random histories: once, or where it struck
-//! until that has ended. `faults` tries every place on one pool; here the pool and what comes after it vary.
+//! PM that fails in the middle of an operation or of background work, in random histories: once, or where it
+//! struck until that has ended. `faults` tries every place on one pool; here the pool and what comes after it
+//! vary.
 //!
-//! An operation that PM failed has been done or not (C9). Nothing runs in its middle; what it left is looked for after a
-//! loss of power when PM takes no more changes, else after a remount in order, or at once when it would change nothing.
+//! An operation that PM failed has been done or not (C9). Nothing runs in its middle; what it left is looked
+//! for after a loss of power when PM takes no more changes, else after a remount in order, or at once when it
+//! would change nothing.
 
 use crate::action::Action;
 use crate::world::Shared;

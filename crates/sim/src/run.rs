@@ -114,8 +114,8 @@ fn drive(
     (counts, Some((text, log.unwrap_or_default())))
 }
 
-/// Leaves out what is not needed to show a violation, trying at most so many shorter histories. What it shows may
-/// change on the way: any violation counts.
+/// Leaves out what is not needed to show a violation, trying at most so many shorter histories. What it shows
+/// may change on the way: any violation counts.
 pub fn shrink(config: Config, seed: u64, violation: &Violation, wrong: Wrong, tries: usize) -> Violation {
     let mut best = violation.clone();
     let mut tries = tries;

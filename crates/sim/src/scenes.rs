@@ -1,5 +1,5 @@
-//! Scenes: short sequences with something else at one point in their middle, each the shape of a mistake that random
-//! histories meet too seldom. Each panics when a rule does not hold.
+//! Scenes: short sequences with something else at one point in their middle, each the shape of a mistake that
+//! random histories meet too seldom. Each panics when a rule does not hold.
 
 use crate::acts::SMALL;
 use crate::config::Config;
@@ -49,7 +49,8 @@ fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) {
     assert_eq!(fs.write(ino, offset, bytes, WriteFlags::default(), W).unwrap(), bytes.len());
 }
 
-/// Runs something, and `others` when it passes the point the first `times` times; they are told how often they ran.
+/// Runs something, and `others` when it passes the point the first `times` times; they are told how often
+/// they ran.
 fn amid(point: &'static str, times: u64, others: impl Fn(u64) + 'static, run: impl FnOnce()) {
     let count = Rc::new(Cell::new(0));
     let passed = Rc::clone(&count);
@@ -65,8 +66,8 @@ fn amid(point: &'static str, times: u64, others: impl Fn(u64) + 'static, run: im
     assert_eq!(count.get(), times, "{point} was not passed so often");
 }
 
-/// A fetch gives up when its window has changed each time that it looked, and keeps what the map still names. The block
-/// that changed last was read before.
+/// A fetch gives up when its window has changed each time that it looked, and keeps what the map still names.
+/// The block that changed last was read before.
 fn punched_while_fetched() {
     let (_world, fs) = mounted(SMALL);
     let (f, mut content) = (create(&fs, "f"), data(8 * BLOCK, 3));

@@ -1,10 +1,11 @@
 //! Which crash images of a moment are looked at.
 //!
-//! A moment with up to eight undecided lines: all subsets of them (each line old or newest; all states of all lines
-//! where these are no more). With more lines samples that favour how others lost data (the traps that regression
-//! tests of PM file systems know): nothing or everything (a missing last flush or fence), only one line (a commit mark
-//! before the rest, a record that outruns its predecessors), all but one (an edge line that was not written back, one
-//! replica of two), prefixes and suffixes in the order of the stores (log entries out of order), and random ones.
+//! A moment with up to eight undecided lines: all subsets of them (each line old or newest; all states of all
+//! lines where these are no more). With more lines samples that favour how others lost data (the traps that
+//! regression tests of PM file systems know): nothing or everything (a missing last flush or fence), only one
+//! line (a commit mark before the rest, a record that outruns its predecessors), all but one (an edge line
+//! that was not written back, one replica of two), prefixes and suffixes in the order of the stores (log
+//! entries out of order), and random ones.
 
 use terrace_media::pm::CrashSnapshot;
 

@@ -1,6 +1,6 @@
 //! Every operation, and every pair of operations that touch the same names or blocks, crashed before each
-//! persistence event of the last of them, on a small pool with something of everything. What is allowed comes from
-//! the reference (`Reference::crash_states`). See `subsets` for the images of a moment.
+//! persistence event of the last of them, on a small pool with something of everything. What is allowed comes
+//! from the reference (`Reference::crash_states`). See `subsets` for the images of a moment.
 
 use crate::action::{Action, Entry};
 use crate::acts::{Act, populate};
@@ -30,8 +30,8 @@ pub struct Effort {
     pub samples: usize,
     /// Every so many-th moment is looked at, with another start for each case.
     pub stride: usize,
-    /// The last step runs on a pool mounted anew, so that no line of an older record is undecided and nearly all moments
-    /// are small enough for all subsets. Else as a running pool is.
+    /// The last step runs on a pool mounted anew, so that no line of an older record is undecided and nearly
+    /// all moments are small enough for all subsets. Else as a running pool is.
     pub quiet: bool,
     /// Moments of one case after which recovery is crashed too.
     pub recoveries: usize,
@@ -194,8 +194,8 @@ fn crash_recovery(
     Ok(())
 }
 
-/// Ends the daemon at `moment`, starts it again on what PM shows, has it move everything below PM, and loses power
-/// meanwhile.
+/// Ends the daemon at `moment`, starts it again on what PM shows, has it move everything below PM, and loses
+/// power meanwhile.
 fn die_and_lose_power(
     known: &Shared,
     moment: &Moment,

@@ -1,9 +1,9 @@
-//! Data that waits in DRAM until it is written back: what a mount after a crash shows of it, and what of it became
-//! durable when.
+//! Data that waits in DRAM until it is written back: what a mount after a crash shows of it, and what of it
+//! became durable when.
 //!
-//! The versions are the reference's (`terrace_reference::Unwritten`); here the pool is read. A file that had anything
-//! waiting when power failed is read block by block, judged, and taken over as it is found; from then on it is compared
-//! exactly, like all others.
+//! The versions are the reference's (`terrace_reference::Unwritten`); here the pool is read. A file that had
+//! anything waiting when power failed is read block by block, judged, and taken over as it is found; from
+//! then on it is compared exactly, like all others.
 
 use crate::world::World;
 use terrace_engine::{Seek, Wait};

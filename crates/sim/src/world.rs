@@ -1,7 +1,7 @@
 //! A pool and the reference beside it: its media, its mount, and what is known of its inodes.
 //!
-//! `happen` does what a history says, `power` loses power and looks at what it left, `operate` does operations on both
-//! and compares.
+//! `happen` does what a history says, `power` loses power and looks at what it left, `operate` does
+//! operations on both and compares.
 
 use crate::action::Fault;
 use crate::bounds;
@@ -236,8 +236,8 @@ impl World {
         self.fault.is_some()
     }
 
-    /// Whether a write-back may fail now: also one after a device came back without what it had not flushed, which its next
-    /// flush says, once.
+    /// Whether a write-back may fail now: also one after a device came back without what it had not flushed,
+    /// which its next flush says, once.
     pub fn may_fail(&self) -> bool {
         self.faulty() || self.media.devices.iter().any(|device| device.has_loss_to_tell())
     }
@@ -325,7 +325,8 @@ impl World {
     pub fn forget_gone(&mut self) {
         let model = &self.model;
         self.numbers.retain(|id, _| model.node(*id).is_ok());
-        // Of few hashes a name that is made anew gets another cookie. What a crash left of a removal no answer tells.
+        // Of few hashes a name that is made anew gets another cookie. What a crash left of a removal no
+        // answer tells.
         let narrow = self.config.hash_bits < BASE.hash_bits;
         let is_there = |id: Id, name: &[u8]| match narrow {
             true => model.lookup(id, name).is_ok(),
