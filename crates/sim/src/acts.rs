@@ -10,7 +10,7 @@ use terrace_reference::{Allocate, BLOCK, Change, Id, New, Op, ROOT, SetTime, Xat
 /// A step of a case.
 #[derive(Debug, Clone)]
 pub struct Act {
-    /// For messages.
+    /// The name of the step in messages.
     pub name: &'static str,
     /// The action of the step.
     pub action: Action,
