@@ -94,7 +94,7 @@ fn media(pm: &Arc<RecordedPm>, device: &Arc<SimulatedDevice>) -> PoolMedia {
 fn mount(media: PoolMedia, home: Option<Home>) -> Arc<Fs> {
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let options = MountOptions {
-        // Demotes all blocks, in as many groups as there are workers, and more.
+        // Demotes all blocks, in at least as many groups as workers.
         policy: Some(PolicyKind::Anticache),
         threshold_percent: Some(0),
         group_bytes: 2 * BLOCK as u64,

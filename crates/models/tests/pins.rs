@@ -172,7 +172,7 @@ mod device {
         catalog: Arc<Catalog>,
         space: Arc<ChunkSpace>,
         device: SimulatedDevice,
-        /// The device run of each file, if it has one.
+        /// The device run of each file; a removed file has no run.
         files: Vec<RwLock<Option<Copy>>>,
         next: AtomicU64,
     }

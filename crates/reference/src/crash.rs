@@ -41,7 +41,7 @@ pub struct CrashState {
     pub tree: Reference,
     /// The bytes that may be torn.
     pub torn: Option<Torn>,
-    /// A few words that say which state this is.
+    /// A short description of the state.
     pub name: String,
 }
 

@@ -428,7 +428,7 @@ fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
             kill_set_id: false,
             sync: true,
         };
-        // Noted before the write: another stalled operation inside it must not come here again.
+        // Noted before the write: a stalled operation inside the write must not come here again.
         let from = clock.monotonic_ns() as i64;
         amid.borrow_mut().push((op, Stamp { from, to: from + 1_000_000 }));
         let (errors, bytes) = (device.error_count(), data(5000, 70 + count));

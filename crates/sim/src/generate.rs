@@ -107,7 +107,7 @@ impl Generator {
         id
     }
 
-    /// The largest of four files: its repeated reads soon outweigh all other accesses of PM.
+    /// The largest of four files: its repeated reads soon outweigh the run's accesses of PM.
     fn large(&mut self, world: &Shared) -> Id {
         let some = [(); 4].map(|()| self.node(world, false));
         let world = world.borrow();

@@ -22,8 +22,7 @@ const UUID: [u8; 16] = [3; 16];
 const PM_BYTES: u64 = 2 << 20;
 /// Transactions of a history: both lanes fill up more than once.
 const TRANSACTIONS: u64 = 40;
-/// Words that each record names by checksum to make it long, so that lanes fill up; their content never
-/// changes.
+/// Words that each record names by checksum: long records fill the lanes soon. The words never change.
 const NAMED: u64 = 90;
 
 fn geometry() -> Geometry {

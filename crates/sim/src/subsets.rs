@@ -58,7 +58,7 @@ pub fn some_subsets(pm: &CrashSnapshot, samples: usize, seed: u64) -> Vec<Choice
     let mut random = Random(seed);
     let each = (samples / 6).clamp(1, lines);
     for turn in 0..each {
-        // One place in each part of the lines, drawn at random.
+        // A random place in each part of the lines.
         let at = (turn * lines + random.below(lines)) / each;
         let with = |kept: &dyn Fn(usize) -> bool| {
             let mut choice = vec![0; lines];
