@@ -159,8 +159,8 @@ fn model() {
 }
 
 /// Broke: a block that the scan of the block table met just when its owner freed it was subtracted twice from
-/// the unknown blocks, and the count wrapped. Then the scan never ended for statfs, and the throttle of
-/// writers did not see the free blocks.
+/// the unknown blocks, and the count wrapped. Then the scan never ended for a statfs that may not wait, and
+/// migration did not see the pace of writers.
 #[test]
 fn blocks_are_claimed_once_and_never_lost() {
     explore("allocator", Schedules { random: 2000, priorities: 2000 }, model);

@@ -1,5 +1,5 @@
 //! Several workers demote while a writer's data is written back from DRAM, and flushes of the device fail now
-//! and then (design 7, M1; I5). A flush serves all threads that asked before it began. After a crash no
+//! and then (design 7, M1; I5). A flush serves every thread that asked before it began. After a crash no
 //! metadata names a device block whose content the device lost, and data that an fsync acknowledged is there.
 //!
 //! A flush of this device makes the writes before its beginning durable and ends some time later, as a flush
@@ -228,7 +228,7 @@ fn model(images: &Images) {
         let pm = if below(2) == 0 { pm.image_newest() } else { pm.image_random(below(u64::MAX)) };
         judge(images, pm, device.image_none(), synced);
     }
-    // A failed write-back is tried again, and then nothing is lost either.
+    // A failed write-back is tried again, and then no data is lost either.
     device.clear_failures();
     fs.unmount().unwrap();
     drop(fs);

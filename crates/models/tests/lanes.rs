@@ -39,7 +39,7 @@ fn padding(worker: usize) -> PmOffset {
     geometry().first_pool_block().offset().plus(8192 + 8192 * worker as u64)
 }
 
-/// A line that takes no store: a record that writes it stops the log half applied.
+/// A line that refuses stores: a record that writes it is applied in part only, and stops the log.
 fn trap() -> PmOffset {
     padding(WORKERS + 1)
 }

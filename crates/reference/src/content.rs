@@ -66,7 +66,7 @@ impl Content {
         self.written(number);
     }
 
-    /// Reads up to the end of the file; the number of bytes.
+    /// Reads up to the end of the file; answers the number of bytes read.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> usize {
         let count = self.size.saturating_sub(offset).min(into.len() as u64) as usize;
         let mut at = 0;

@@ -293,7 +293,7 @@ impl Reference {
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// EINVAL for other inodes.
+    /// EINVAL for an inode that is no symbolic link.
     pub fn read_link(&mut self, id: Id, when: Stamp) -> Outcome<Vec<u8>> {
         let Kind::Symlink(target) = &self.node(id)?.kind else {
             return Err(libc::EINVAL);

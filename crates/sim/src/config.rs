@@ -391,7 +391,7 @@ pub struct Counts {
     /// Requested movements that succeeded, and requested movements that failed.
     pub hand_done: u64,
     pub hand_failed: u64,
-    /// Failures of write-back reported to a descriptor that had no part in them.
+    /// Failures of write-back reported to a descriptor whose own fsync met no fault.
     pub told: u64,
     /// Bytes that the predictors steered to a lower tier, through DRAM.
     pub steered_bytes: u64,

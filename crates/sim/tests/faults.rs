@@ -57,7 +57,7 @@ fn every_error_at_every_access() {
     }
 }
 
-/// The same with writes that wait in DRAM: acts that make them durable, and operations after them.
+/// The same while writes wait in DRAM: acts that make the writes durable, and operations after the writes.
 #[test]
 fn every_error_while_writes_wait_in_dram() {
     let acts = acts_upon_waiting();

@@ -83,7 +83,7 @@ fn moves_by_hand() {
 #[test]
 #[ignore = "one case by name: TERRACE_CASE='link, then chmod'"]
 #[allow(clippy::disallowed_methods)]
-fn one() {
+fn a_case_by_name() {
     let name = std::env::var("TERRACE_CASE").unwrap_or_default();
     let (singles, pairs) = cases();
     let named = |case: &Case| case.iter().map(|act| act.name).collect::<Vec<_>>().join(", then ") == name;
