@@ -56,9 +56,9 @@ pub struct Config {
     pub threshold_percent: u8,
     /// File blocks that the run tries not to exceed.
     pub most_blocks: u64,
-    /// Files, about, at most.
+    /// The approximate largest number of files.
     pub files: usize,
-    /// Directories, about, at most.
+    /// The approximate largest number of directories.
     pub directories: usize,
     /// Different names in use.
     pub names: usize,
