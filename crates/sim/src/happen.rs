@@ -142,8 +142,8 @@ impl World {
     }
 
     /// The operation that ran last at this point, to run there again in most cases. A fetch begins anew when
-    /// a block has changed, and so passes its point several times. A repeated truncation or
-    /// punch moves on by a block, so that it changes a new block.
+    /// a block has changed, and so passes its point several times. A repeated truncation or punch moves on by
+    /// a block, so that it changes a new block.
     fn choose_again(&mut self, point: &'static str) -> Option<Op> {
         let (_, op) = self.last_amid.clone().filter(|(at, _)| *at == point && self.depth == 0)?;
         let fits = matches!(op, Op::Write { .. } | Op::SetAttributes { .. } | Op::Fallocate { .. });

@@ -1,5 +1,5 @@
 //! Work in the middle of an operation, at its interleaving points: each test is a sequence that once lost
-//! data, broke a promise or did not end.
+//! data, broke a rule or did not end.
 #![allow(clippy::unwrap_used)]
 
 mod crash_support;
