@@ -258,6 +258,7 @@ impl BlockPool {
     }
 
     /// Logs a block's owner.
+    #[inline]
     pub fn set_owner(&self, tx: &mut Tx, block: PmBlock, owner: Owner) {
         let mask = if owner == Owner::Free { 0 } else { MASK_FULL };
         if matches!(owner, Owner::Page { .. }) {
@@ -375,6 +376,7 @@ impl BlockPool {
 
     /// As [`Self::quarantine`], of a block whose place `new`, just claimed, takes: its version, which no block had
     /// before, serves both.
+    #[inline]
     pub fn quarantine_for(&self, block: PmBlock, new: PmBlock) {
         self.quarantine_as(block, self.descriptor(new).version());
     }
@@ -396,6 +398,7 @@ impl BlockPool {
     }
 
     /// Notes which record freed the blocks: they become free when the checkpoint has passed it.
+    #[inline]
     pub fn freed(&self, lsn: Lsn, blocks: &[PmBlock]) {
         let mut space = self.space.lock();
         space.quarantine.extend(blocks.iter().map(|block| (lsn, *block)));
@@ -539,10 +542,12 @@ impl BlockPool {
     ///
     /// # Errors
     /// The medium's; an owner word that cannot be.
+    #[inline]
     pub fn owner(&self, block: PmBlock) -> Result<Owner> {
         Ok(self.entry(block)?.owner)
     }
 
+    #[inline]
     fn entry(&self, block: PmBlock) -> Result<Entry> {
         let at = self.wal.geometry().table_entry(block);
         self.wal.checksums().ensure_range(at, TABLE_ENTRY_SIZE as usize)?;

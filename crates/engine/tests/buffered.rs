@@ -1,5 +1,5 @@
-//! Writes whose home is a block tier: dirty pages in DRAM, their write-back, and what a crash leaves (docs/semantics.md
-//! C27 to C29), on simulated media.
+//! Writes whose home is DRAM: dirty pages, their write-back to a lower tier, and what a crash leaves
+//! (docs/semantics.md C27 to C29), on simulated media.
 
 mod common;
 
@@ -30,7 +30,8 @@ fn writes_stay_in_dram_until_fsync() -> FsResult<()> {
     let modified = fs.getattr(ino)?.mtime_ns;
     fs.fsync(ino, false, W)?;
     assert_eq!(fs.getattr(ino)?.mtime_ns, modified);
-    // Neighbours go in one request; here chunks have 16 blocks, and each has its summary.
+    // One request to the device writes neighbouring blocks. A chunk of this device has 16 blocks, the group
+    // summary included.
     let writes = pool.device.counters().writes - before;
     assert!(writes <= 12, "{writes} writes for 74 blocks in a row");
     assert_eq!((fs.status()?.dram.dirty_bytes, fs.getattr(ino)?.blocks), (0, 74 * 8));
@@ -45,9 +46,10 @@ fn writes_stay_in_dram_until_fsync() -> FsResult<()> {
     Ok(())
 }
 
-/// A file that is read on is read ahead in windows that grow, not block by block; one that is read here and there is not.
+/// A file read from front to back is read ahead in windows that grow; reads at scattered offsets fetch single
+/// blocks.
 #[test]
-fn what_is_read_on_is_read_ahead() -> FsResult<()> {
+fn a_file_read_from_front_to_back_is_read_ahead() -> FsResult<()> {
     const BLOCKS: u64 = 1024;
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount_with(buffered(4 << 20));
@@ -71,24 +73,24 @@ fn what_is_read_on_is_read_ahead() -> FsResult<()> {
         Ok((pool.device.counters().reads - before, asked))
     };
     let (reads, asked) = reads_of(&mut (0..BLOCKS))?;
-    // Extents have 15 blocks.
+    // A cold extent of this device has at most 15 blocks.
     assert!(reads < asked / 10, "{reads} reads for {asked} blocks in a row");
     let (reads, asked) = reads_of(&mut (0..64).map(|step| (step * 397 + 100) % BLOCKS))?;
     assert!(reads <= asked + 2, "{reads} reads for {asked} blocks here and there");
     Ok(())
 }
 
-/// A new file in the place of an old one, without fsync, as editors and package managers do it: the name changed at once and the
-/// content was in DRAM, so that a crash left neither.
+/// Editors and package managers replace a file by renaming a new one over it, without fsync. The rename was
+/// durable at once while the new content was in DRAM, so that a crash lost the old content and the new.
 #[test]
-fn what_replaces_a_file_is_written_back_first() -> FsResult<()> {
+fn a_rename_over_a_file_writes_back_the_new_content_first() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
     let fs = world.mount(buffered(4 << 20));
     let (old, new) = (create(&fs, "conf")?, create(&fs, "conf.new")?);
     fs.write(old, 0, &fill(100_000, 1), ASYNC, W)?;
     fs.fsync(old, false, W)?;
     fs.write(new, 0, &fill(120_000, 2), ASYNC, W)?;
-    // Where nothing is replaced nothing is waited for.
+    // A rename that replaces no file waits for no write-back.
     fs.rename(ROOT, b"conf.new", ROOT, b"conf.tmp", false, Wait::Never)?;
     assert_eq!(fs.status()?.dram.dirty_bytes, 30 * 4096);
     let who_may_not_wait = fs.rename(ROOT, b"conf.tmp", ROOT, b"conf", false, Wait::Never);
@@ -102,7 +104,7 @@ fn what_replaces_a_file_is_written_back_first() -> FsResult<()> {
         assert_eq!(read_all(&after, found)?, fill(120_000, 2));
         assert!(after.lookup(ROOT, b"conf.tmp").is_err());
     }
-    // A device that takes nothing keeps nobody from the name.
+    // A device that refuses every write does not hold up the rename.
     let again = create(&fs, "again")?;
     fs.write(again, 0, &fill(50_000, 3), ASYNC, W)?;
     world.device.fail_next(Operation::Write, 0..2048, libc::EIO, Times::Forever);
@@ -134,7 +136,8 @@ fn a_write_to_pm_absorbs_the_dirty_page() -> FsResult<()> {
     let fs = world.mount(buffered(4 << 20));
     let ino = create(&fs, "a")?;
     fs.write(ino, 0, &fill(3 * 4096, 1), ASYNC, W)?;
-    // Durable with its block, and so is the end of the file that it contains.
+    // The synchronous write is durable with its block, and so is the end of the file, which lies in that
+    // block.
     fs.write(ino, 2 * 4096 + 10, &fill(20, 2), SYNC, W)?;
     assert_eq!(fs.status()?.dram.dirty_bytes, 2 * 4096);
     let mut expected = fill(3 * 4096, 1);
@@ -226,7 +229,7 @@ fn old_pages_are_written_back_in_time() -> FsResult<()> {
     };
     run(20);
     assert_eq!(fs.status()?.dram.dirty_bytes, 5 * 4096);
-    // A page that is written all the time is no younger for it.
+    // Further writes to a dirty page do not make it younger: its age counts from the first write.
     fs.write(ino, 0, &fill(100, 8), ASYNC, W)?;
     run(10);
     assert_eq!(fs.status()?.dram.dirty_bytes, 0);
@@ -289,7 +292,7 @@ fn migration_and_dirty_pages() -> FsResult<()> {
     assert_eq!(read_all(&fs, ino)?, expected);
     fs.write(ino, 50_000, &fill(10, 8), ASYNC, W)?;
     expected[50_000..50_010].fill(8);
-    // Promotions below a dirty page change nothing.
+    // Promoting the cold copy of a block that has a dirty page does not change what reads return.
     for _ in 0..3 {
         assert_eq!(read_all(&fs, ino)?, expected);
         fs.run_background(50);
@@ -302,8 +305,8 @@ fn migration_and_dirty_pages() -> FsResult<()> {
     Ok(())
 }
 
-/// Random operations on a few files, compared with a model at every read; power fails at a random moment, and what is
-/// found then is what the rules allow.
+/// Random operations on a few files, compared with a model at every read. Power fails at a random moment, and
+/// the files found after the next mount are ones that the rules allow.
 #[test]
 fn random_operations_and_crashes() -> FsResult<()> {
     for seed in 0..120 {

@@ -1,4 +1,4 @@
-//! Moves that a user asks for: between any two of three tiers, with a full target, a failing device, damage, changes
+//! Requested movements between any two of three tiers: with a full target, a failing device, damage, changes
 //! meanwhile, and a crash at every moment.
 
 #![allow(clippy::unwrap_used)]
@@ -18,8 +18,8 @@ use terrace_runtime::Next;
 const W: Wait = Wait::Allowed;
 const BLOCK: u64 = 4096;
 
-/// Every way between three tiers, of files and of a directory with all below it; content and places are as they should
-/// be, hard links are moved once, and the pool is sound.
+/// Every pair of source and target among three tiers, for files and for a whole directory. Content and
+/// locations are right afterwards, a file with two hard links moves once, and the pool is sound.
 #[test]
 fn files_move_between_any_two_of_three_tiers() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
@@ -50,7 +50,7 @@ fn files_move_between_any_two_of_three_tiers() -> FsResult<()> {
             assert_eq!(places.iter().sum::<u64>(), places[usize::from(to)], "{places:?}");
         }
     }
-    // Nothing else was touched.
+    // The file outside the directory has not moved.
     assert_eq!(bytes_on(&fs, other), [2 * BLOCK, 0, 0]);
     fs.unmount()?;
     drop(fs);
@@ -65,7 +65,8 @@ fn files_move_between_any_two_of_three_tiers() -> FsResult<()> {
     Ok(())
 }
 
-/// A file that is nearly all hole was counted in pieces of 1 GiB, holes included: 10,000 steps for one block at 5 TiB.
+/// A file that is nearly all hole was counted in ranges of 1 GiB, holes included: 10,000 steps for one block
+/// at 5 TiB.
 #[test]
 fn holes_are_not_counted_piece_by_piece() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
@@ -75,7 +76,8 @@ fn holes_are_not_counted_piece_by_piece() -> FsResult<()> {
     for (offset, seed) in [(0, 1), (1 << 40, 2), (far, 3)] {
         write(&fs, file, offset, &pattern(BLOCK as usize, seed))?;
     }
-    // The last time the clean copies on tier 1 go on to tier 2: one move of a block, not two.
+    // The last round drops the clean blocks in PM and relocates their cold copies from tier 1 to tier 2: each
+    // block counts once, not twice.
     for to in [2, 1, 0, 2] {
         let job = fs.move_by_hand(file, HandMove::Migrate { to })?;
         let ended = |fs: &Fs| fs.hand_report(job).is_some_and(|report| report.state.has_ended());
@@ -94,8 +96,8 @@ fn holes_are_not_counted_piece_by_piece() -> FsResult<()> {
     Ok(())
 }
 
-/// Holes, preallocated blocks and an end inside a block move and stay what they are; a block with a newer copy in PM is
-/// not taken from below.
+/// Holes, preallocated blocks and an end of file inside a block are unchanged by a movement. A block with a
+/// newer copy in PM is moved from PM, never from its older cold copy.
 #[test]
 fn holes_and_preallocated_blocks_move() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
@@ -124,9 +126,9 @@ fn holes_and_preallocated_blocks_move() -> FsResult<()> {
     Ok(())
 }
 
-/// A dry run says what would move, and moves nothing.
+/// A dry run reports the bytes that would move, and leaves every block where it is.
 #[test]
-fn a_plan_moves_nothing() -> FsResult<()> {
+fn a_dry_run_leaves_every_block_in_place() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
     let fs = pool.mount();
     let directory = mkdir(&fs, ROOT, "d");
@@ -142,9 +144,10 @@ fn a_plan_moves_nothing() -> FsResult<()> {
     Ok(())
 }
 
-/// No such tier, a read-only mount, a file that vanishes: errors that say so, and nothing hangs.
+/// A tier that does not exist, a read-only mount and a file that vanishes give errors with a reason, and no
+/// call hangs.
 #[test]
-fn what_cannot_be_moved_says_why() -> FsResult<()> {
+fn an_impossible_movement_fails_with_a_reason() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
     let fs = pool.mount();
     let file = create(&fs, ROOT, "a");
@@ -167,7 +170,8 @@ fn what_cannot_be_moved_says_why() -> FsResult<()> {
     Ok(())
 }
 
-/// A tier that becomes full ends the move; what moved stays moved, the rest stays where it was, all of it readable.
+/// A tier that becomes full ends the movement. The blocks moved so far stay on the target, the rest at their
+/// old locations, and all of the file is readable.
 #[test]
 fn a_full_tier_ends_the_move() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 24);
@@ -185,7 +189,7 @@ fn a_full_tier_ends_the_move() -> FsResult<()> {
         assert_eq!((report.left_bytes, places.iter().sum()), (100 * BLOCK - places[2], 100 * BLOCK));
         assert_content(&fs, file, &content);
     }
-    // Back: the space is free again.
+    // The way back works, because the space on tier 1 is free again.
     pool.migrate_all(&fs, file, 1);
     assert_eq!(bytes_on(&fs, file), [0, 100 * BLOCK, 0]);
     fs.unmount()?;
@@ -194,9 +198,10 @@ fn a_full_tier_ends_the_move() -> FsResult<()> {
     Ok(())
 }
 
-/// PM takes what the policy's threshold leaves, and no operation of a user meets ENOSPC afterwards.
+/// A requested promotion fills PM only up to the policy's threshold, so that no later write of a user meets
+/// ENOSPC.
 #[test]
-fn persistent_memory_takes_what_the_threshold_leaves() -> FsResult<()> {
+fn requested_promotion_fills_pm_up_to_the_threshold() -> FsResult<()> {
     let pool = Tiers::new(2 << 20, 2048, 1024);
     let options = || MountOptions { policy: Some(PolicyKind::Anticache), ..MountOptions::default() };
     let fs = pool.mount_with(options());
@@ -223,7 +228,8 @@ fn persistent_memory_takes_what_the_threshold_leaves() -> FsResult<()> {
     Ok(())
 }
 
-/// A device that fails for a moment: the move waits, with a reason, and goes on. One that fails for good ends it (M6).
+/// While a device fails for a moment, the movement waits, with a reason in its report, and goes on. A device
+/// that keeps failing ends the movement (M6).
 #[test]
 fn a_failing_device_is_tried_again_and_then_no_more() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
@@ -259,10 +265,10 @@ fn a_failing_device_is_tried_again_and_then_no_more() -> FsResult<()> {
     Ok(())
 }
 
-/// Blocks whose content cannot be read, or has a wrong checksum, stay where they are; all others move, the move says that
-/// it failed, and nothing reads as something else (I8).
+/// Blocks that cannot be read, or have a wrong checksum, stay at their locations. All sound blocks move, the
+/// report says that the movement failed, and no read returns wrong bytes (I8).
 #[test]
-fn damaged_blocks_hold_back_nothing_else() -> FsResult<()> {
+fn sound_blocks_move_past_damaged_blocks() -> FsResult<()> {
     for wrong_checksum in [false, true] {
         let mut pool = Tiers::new(4 << 20, 1024, 1024);
         let fs = pool.mount();
@@ -304,7 +310,7 @@ fn damaged_blocks_hold_back_nothing_else() -> FsResult<()> {
     Ok(())
 }
 
-/// `sync --to 2` takes what lies in PM and what lies on tier 1 to tier 2, and tells how much is left.
+/// `sync --to 2` moves the blocks of PM and of tier 1 to tier 2, and reports how many bytes are left to move.
 #[test]
 fn sync_to_a_tier_empties_all_above_it() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
@@ -325,7 +331,7 @@ fn sync_to_a_tier_empties_all_above_it() -> FsResult<()> {
         assert_eq!(bytes_on(&fs, *ino), [0, 0, 5 * BLOCK]);
         assert_content(&fs, *ino, &pattern(20_000, index));
     }
-    // What lies below the wanted tier stays there.
+    // `sync --to 1` leaves blocks of tier 2 on tier 2.
     write(&fs, files[0], 0, &pattern(5000, 77))?;
     fs.sync_to(1, &mut |_| {})?;
     assert_eq!(bytes_on(&fs, files[0]), [0, 2 * BLOCK, 3 * BLOCK]);
@@ -336,8 +342,8 @@ fn sync_to_a_tier_empties_all_above_it() -> FsResult<()> {
     Ok(())
 }
 
-/// What had come up from tier 1 is clean over its copy there: it stayed in PM with that copy, nothing went to tier 2, and the
-/// answer was success. What came up from tier 2 has its good copy there, and may stay.
+/// A clean block in PM over a cold copy on tier 1 stayed, with that copy, although `sync --to 2` answered
+/// success. A clean block whose cold copy lies on tier 2 may stay: its copy is on the wanted tier.
 #[test]
 fn sync_to_a_tier_takes_clean_copies_over_faster_ones() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
@@ -364,10 +370,10 @@ fn sync_to_a_tier_takes_clean_copies_over_faster_ones() -> FsResult<()> {
     Ok(())
 }
 
-/// A log that is appended to while its tail goes down keeps its last block in PM, with what was there before: `sync --to`
-/// said nothing of it.
+/// While the tail of a log is demoted, an append keeps the whole last block in PM, older bytes included.
+/// `sync --to` did not report these bytes.
 #[test]
-fn sync_to_a_tier_tells_of_what_was_written_meanwhile() -> FsResult<()> {
+fn sync_to_a_tier_reports_bytes_written_meanwhile() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
     let fs = pool.mount();
     let (log, other) = (create(&fs, ROOT, "log"), create(&fs, ROOT, "other"));
@@ -389,7 +395,7 @@ fn sync_to_a_tier_tells_of_what_was_written_meanwhile() -> FsResult<()> {
     Ok(())
 }
 
-/// A tier that cannot take all: ENOSPC, and everything is still there.
+/// `sync --to` a tier with too little room gives ENOSPC, and every file is still whole.
 #[test]
 fn sync_to_a_full_tier_says_so() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 24);
@@ -401,7 +407,7 @@ fn sync_to_a_full_tier_says_so() -> FsResult<()> {
     Ok(())
 }
 
-/// Counters: what was written and moved is what is counted, by tier.
+/// The I/O counters of each tier equal the bytes written and moved.
 #[test]
 fn io_is_counted_by_tier() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
@@ -419,7 +425,7 @@ fn io_is_counted_by_tier() -> FsResult<()> {
     assert_content(&fs, file, &content);
     let report = fs.io_report()?;
     let [first, second] = [report.tiers[1].sums, report.tiers[2].sums];
-    // 16 blocks and a summary each; reading also looks ahead.
+    // Each device got 16 blocks and a group summary; reading also reads ahead.
     assert_eq!((first.write_bytes, first.read_bytes), (17 * BLOCK, 16 * BLOCK));
     assert_eq!((second.write_bytes, second.read_bytes), (17 * BLOCK, 16 * BLOCK));
     assert!(first.flushes >= 1 && second.flushes >= 1);
@@ -430,8 +436,8 @@ fn io_is_counted_by_tier() -> FsResult<()> {
     Ok(())
 }
 
-/// A crash at every persistence event of a move, of each kind, with what is undecided lost, kept or mixed: after the
-/// mount the content is whole, the pool is sound, and the move can be done again (I7).
+/// A crash at every persistence event of a movement of each kind, with unfenced stores lost, kept or mixed:
+/// after the mount the content is whole, the pool is sound, and the movement can be requested again (I7).
 #[test]
 fn a_crash_amid_a_move_leaves_old_places_or_new_ones() {
     let content = pattern(21 * BLOCK as usize + 9, 1);
@@ -459,7 +465,7 @@ fn a_crash_amid_a_move_leaves_old_places_or_new_ones() {
         let (_, events) = run(None);
         assert!(events > 10, "{from} to {to}: {events}");
         let mut places = BTreeSet::new();
-        // Every third moment, and all seeds of them over the four moves.
+        // Every third event crashes; the four movements together use all seeds.
         for event in (0..events).step_by(3) {
             let (pool, _) = run(Some(event));
             let pm = pool.pm.take_snapshot().unwrap();
@@ -498,9 +504,10 @@ fn a_crash_amid_a_move_leaves_old_places_or_new_ones() {
     }
 }
 
-/// A directory that was to be read later was removed, its number given to one elsewhere: what is in that was pinned.
+/// A directory queued for pinning was removed, and its inode number given to a new directory elsewhere: the
+/// files of the new directory were pinned. The generation now tells the two apart.
 #[test]
-fn a_number_that_is_used_again_leads_nowhere_else() -> FsResult<()> {
+fn a_reused_inode_number_is_not_pinned_for_the_removed_directory() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
     let fs = pool.mount();
     let (inside, outside) = (mkdir(&fs, ROOT, "A"), mkdir(&fs, ROOT, "B"));
@@ -511,13 +518,13 @@ fn a_number_that_is_used_again_leads_nowhere_else() -> FsResult<()> {
         listed.push((entry.ino, entry.name.clone()));
         true
     })?;
-    // What is listed last is read first.
+    // The walk reads first the directory that is listed last.
     let [(first, name), (second, _)] = &listed[..] else { panic!("{listed:?}") };
     let (first, second) = (*first, *second);
     let files: Vec<Ino> = (0..200).map(|index| create(&fs, second, &format!("f{index}"))).collect();
     let pinned = |ino| fs.pinned(ino).unwrap() == Some(1);
     let job = fs.move_by_hand(inside, HandMove::Pin { tier: 1 })?;
-    // The pins come with the second walk, in several pieces.
+    // The second walk sets the pins, in several pieces.
     while !files.iter().any(|ino| pinned(*ino)) {
         assert_eq!(fs.hand_step(), Next::Again);
     }
@@ -533,8 +540,8 @@ fn a_number_that_is_used_again_leads_nowhere_else() -> FsResult<()> {
     Ok(())
 }
 
-/// Each overwrite of a block that went down again, and each move between tiers, had made the copy in DRAM stale: it was
-/// read from a device, while the stale page, like all of removed files, stayed in the place of something useful.
+/// An overwritten block that was demoted again, and a relocated block, had a stale page in DRAM: reads went
+/// to the device, while the stale page, like the pages of removed files, took the room of a useful one.
 #[test]
 fn copies_in_dram_outlive_overwrites_and_moves() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);

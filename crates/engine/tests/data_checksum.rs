@@ -1,5 +1,5 @@
-//! Checksums of file data in PM (docs/decisions/0026), on simulated media. What a crash may leave of them is in
-//! crates/sim/tests/model.rs.
+//! Checksums of file data in PM (docs/decisions/0026), on simulated media. crates/sim/tests/model.rs tests
+//! the checksums that a crash leaves.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -28,11 +28,11 @@ fn checksummed() -> FormatOptions {
 }
 
 fn options() -> MountOptions {
-    // Nothing moves that a test does not move.
+    // Under the static policy blocks move only when a test moves them.
     MountOptions { policy: Some(PolicyKind::Static), ..Default::default() }
 }
 
-/// Writes without O_SYNC wait in DRAM.
+/// Options under which a write without O_SYNC makes a dirty page in DRAM.
 fn in_dram() -> MountOptions {
     MountOptions { home: Some(Home::Block), buffer_bytes: 1 << 20, ..options() }
 }
@@ -41,7 +41,7 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed).collect()
 }
 
-/// A pool with checksums, one file, and what it should hold.
+/// A pool with checksums, one file, and the content expected of the file.
 struct World {
     pool: Pool,
     fs: Arc<Fs>,
@@ -89,7 +89,7 @@ impl World {
         Ok(content)
     }
 
-    /// Compares the content, as a whole and block by block; the pool is clean.
+    /// Compares the content, read as a whole and block by block. The pool is clean.
     #[track_caller]
     fn compare(&self) {
         assert!(self.read(0, self.expected.len() + 1).unwrap() == self.expected);
@@ -135,7 +135,8 @@ fn is_eio<T: std::fmt::Debug>(result: FsResult<T>) {
     assert_eq!(result.unwrap_err().errno(), EIO);
 }
 
-/// Short, named and unnamed data, aligned or not, in new and old blocks, and zeros over parts.
+/// Writes of many kinds: short, with data that the record names and with data that it does not, aligned or
+/// not, over new and old blocks, and zeros over parts.
 #[test]
 fn every_written_block_gets_a_checksum() -> FsResult<()> {
     let mut world = World::new(0)?;
@@ -161,7 +162,7 @@ fn every_written_block_gets_a_checksum() -> FsResult<()> {
     world.fs.unmount()?;
     world.fs = world.pool.mount_with(options());
     world.compare();
-    // Laid out, then written where it is.
+    // Preallocated blocks are written in place.
     let end = world.expected.len() as u64;
     world.fs.fallocate(world.ino, 80_000, 20_000, Allocate::Extend, W)?;
     world.expected.resize(100_000, 0);
@@ -175,7 +176,8 @@ fn every_written_block_gets_a_checksum() -> FsResult<()> {
     Ok(())
 }
 
-/// The bytes that it covers are those before the end of the file: so the next append goes on in place.
+/// The checksum of a last block covers the bytes before the end of the file, so the next append can go on in
+/// place.
 #[test]
 fn appends_stay_in_place_and_extend_the_checksum() -> FsResult<()> {
     let mut world = World::new(100)?;
@@ -188,13 +190,13 @@ fn appends_stay_in_place_and_extend_the_checksum() -> FsResult<()> {
         assert_eq!((pm, entry.checksum.unwrap().covered()), (first, at + length));
         world.compare();
     }
-    // A gap becomes zeros, in place too.
+    // A gap before the write becomes zeros, in the same block.
     world.write(3000, b"behind a gap")?;
     assert_eq!(world.place(0).0, first);
     world.compare();
     world.set_size(3500)?;
     assert_eq!((world.place(0).0, world.place(0).1.checksum.unwrap().covered()), (first, 3500));
-    // Over the end of the block.
+    // A write that runs past the end of the block.
     world.write(3500, &pattern(2000, 5))?;
     world.compare();
     world.damage(3400, 1);
@@ -202,7 +204,8 @@ fn appends_stay_in_place_and_extend_the_checksum() -> FsResult<()> {
     Ok(())
 }
 
-/// The bytes past the new end are covered until the next write there, which therefore takes a new block.
+/// After a truncation the checksum still covers the bytes past the new end. The next write there would change
+/// them, so it takes a new block.
 #[test]
 fn a_shorter_file_keeps_the_checksum_until_its_end_is_written() -> FsResult<()> {
     let mut world = World::new(4096)?;
@@ -221,7 +224,8 @@ fn a_shorter_file_keeps_the_checksum_until_its_end_is_written() -> FsResult<()> 
     Ok(())
 }
 
-/// Every byte of the file, each bit of some: an error, counted and named, never the wrong bytes.
+/// A flipped bit at many positions of the file gives an error, counted and with the file named, never wrong
+/// bytes.
 #[test]
 fn a_flipped_bit_is_eio_for_its_block_alone() -> FsResult<()> {
     let mut world = World::new(10_000)?;
@@ -234,7 +238,7 @@ fn a_flipped_bit_is_eio_for_its_block_alone() -> FsResult<()> {
         is_eio(world.read(0, 10_000));
         let of_block = (block * 4096, 4096.min(10_000 - block * 4096));
         is_eio(world.read(of_block.0, of_block.1));
-        // A part of it would be put beside damaged bytes.
+        // A partial write is refused: it would put new bytes beside damaged ones under a sound checksum.
         let within = of_block.0 + random.random_range(1..of_block.1 - 10);
         is_eio(world.fs.write(world.ino, within as u64, b"part", SYNC, W));
         for other in (0..3).filter(|other| *other != block) {
@@ -250,14 +254,15 @@ fn a_flipped_bit_is_eio_for_its_block_alone() -> FsResult<()> {
     let tiers = world.fs.status()?.tiers;
     assert!(tiers[0].devices[0].checksum_errors >= 400);
     assert!(tiers[0].devices[0].reason.as_ref().is_some_and(|reason| reason.contains("checksum")));
-    // Written anew, a block is sound whatever it held.
+    // A write of a whole block makes it sound, however damaged it was.
     world.damage(5000, 0x40);
     world.write(4096, &pattern(4096, 8))?;
     world.compare();
     Ok(())
 }
 
-/// Damaged data does not become the sound content of a cold block.
+/// Demotion leaves a damaged block in PM: with a fresh checksum its damage would pass as the sound content of
+/// a cold block.
 #[test]
 fn damaged_data_does_not_move_below() -> FsResult<()> {
     let mut world = World::new(40_960)?;
@@ -266,7 +271,7 @@ fn damaged_data_does_not_move_below() -> FsResult<()> {
     is_eio(world.read(16_384, 4096));
     assert!(world.read(0, 16_384)? == world.expected[..16_384]);
     assert!(world.read(20_480, 20_480)? == world.expected[20_480..]);
-    // The others went down, and come back up with checksums.
+    // All other blocks are demoted, and get checksums when they are promoted.
     assert_eq!(world.pool.check().summary.pm_blocks.files, 1);
     world.write(16_384, &pattern(4096, 7))?;
     world.fs.sync_to(1, &mut |_| {})?;
@@ -275,7 +280,8 @@ fn damaged_data_does_not_move_below() -> FsResult<()> {
     Ok(())
 }
 
-/// A part of a block that waits in DRAM would be put beside damaged bytes, and go below with them.
+/// A write of a part of a damaged block into DRAM is refused: write-back would give the damaged bytes a sound
+/// checksum on the lower tier.
 #[test]
 fn damaged_data_does_not_come_into_dram() -> FsResult<()> {
     let mut world = World::new(12_288)?.mounted_again(in_dram())?;
@@ -286,7 +292,7 @@ fn damaged_data_does_not_come_into_dram() -> FsResult<()> {
     world.expected[8200..8300].fill(2);
     world.fs.fsync(world.ino, false, W)?;
     is_eio(world.read(4096, 4096));
-    // All of it written, it is sound.
+    // A write of the whole block makes it sound.
     world.fs.write(world.ino, 4096, &[3; 4096], WriteFlags::default(), W)?;
     world.expected[4096..8192].fill(3);
     world.fs.fsync(world.ino, false, W)?;
@@ -294,13 +300,14 @@ fn damaged_data_does_not_come_into_dram() -> FsResult<()> {
     Ok(())
 }
 
-/// The tail that a write further on makes zeros: in a damaged block it hinders no fsync.
+/// A write further on must make zeros of the tail of the last block. A damaged last block cannot be changed,
+/// which must not make fsync of the write fail.
 #[test]
-fn a_damaged_last_block_hinders_nothing_behind_it() -> FsResult<()> {
+fn a_damaged_last_block_hinders_no_fsync_of_later_blocks() -> FsResult<()> {
     let mut world = World::new(5000)?;
     world.set_size(4500)?;
     let world = world.mounted_again(in_dram())?;
-    // Past the end, where nobody sees it.
+    // The damage lies past the end of the file, where no read meets it.
     world.damage(4700, 8);
     world.fs.write(world.ino, 12_288, &[7; 8192], WriteFlags::default(), W)?;
     world.fs.fsync(world.ino, false, W)?;
@@ -315,7 +322,7 @@ fn a_damaged_last_block_hinders_nothing_behind_it() -> FsResult<()> {
     Ok(())
 }
 
-/// The copy below of a block that rotted in PM may be the last one that is sound.
+/// When a block has rotted in PM, its cold copy may be the last sound one.
 #[test]
 fn damaged_data_is_not_written_over_its_copy_below() -> FsResult<()> {
     let in_place = InPlace { extent_blocks: 2, one_of: 1 };
@@ -330,7 +337,7 @@ fn damaged_data_is_not_written_over_its_copy_below() -> FsResult<()> {
     let old = pattern(40_960, 1)[8192..12_288].to_vec();
     let place = below.chunks(4096).position(|block| block == old).unwrap();
     assert!(now[place * 4096..][..4096] == old, "the copy below was written over");
-    // Sound, it goes there.
+    // A sound block is written there.
     world.damage(8200, 1);
     world.fs.sync_to(1, &mut |_| {})?;
     assert!(world.fs.status()?.migration.in_place_bytes > 0);
@@ -338,9 +345,9 @@ fn damaged_data_is_not_written_over_its_copy_below() -> FsResult<()> {
     Ok(())
 }
 
-/// Lines have no checksum; completed they have.
+/// A partial shadow has a mask of lines instead of a checksum; a completed block has a checksum.
 #[test]
-fn partial_blocks_get_a_checksum_when_they_are_whole() -> FsResult<()> {
+fn a_partial_block_gets_a_checksum_when_completed() -> FsResult<()> {
     let mut world = World::new(12_288)?;
     world.fs.sync_to(1, &mut |_| {})?;
     world.fs.unmount()?;
@@ -359,7 +366,7 @@ fn partial_blocks_get_a_checksum_when_they_are_whole() -> FsResult<()> {
     Ok(())
 }
 
-/// Without the feature nothing changes; with it data=ordered is refused.
+/// A pool without the feature has no checksums; with the feature `data=ordered` is refused.
 #[test]
 fn the_feature_is_asked_for_and_excludes_data_ordered() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 2049);
@@ -379,7 +386,8 @@ fn the_feature_is_asked_for_and_excludes_data_ordered() -> FsResult<()> {
     Ok(())
 }
 
-/// A damaged checksum is damage of its page of the table; where that page is open, the data does not match it.
+/// A damaged checksum of data is caught by the checksum of its page of the block table; while that page is
+/// open it has none, and the data does not match the damaged word.
 #[test]
 fn a_damaged_checksum_is_eio_too() -> FsResult<()> {
     let world = World::new(8192)?;

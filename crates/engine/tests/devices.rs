@@ -15,8 +15,8 @@ use terrace_placement::Home;
 
 const W: Wait = Wait::Allowed;
 
-/// Groups go to the device with most free space: to each of two. What its own flush did not cover must not be
-/// installed (M1), whatever the other's did.
+/// Each group goes to the device with the most free space, so both devices get groups. A group is installed
+/// only after a flush of its own device (M1), however the flush of the other went.
 #[test]
 fn each_of_two_devices_is_flushed() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 1024);
@@ -28,7 +28,7 @@ fn each_of_two_devices_is_flushed() -> FsResult<()> {
     let superblock = format(&media(pool.device.clone(), second.clone()), &format_options(2))?;
     let mount = |media| Fs::mount(media, superblock, MountOptions::default(), Arc::clone(&pool.clock));
     let fs = mount(media(pool.device.clone(), second.clone()))?;
-    // The free space of both is known.
+    // The scan after the mount makes the free space of both devices known.
     fs.run_background(1000);
     let mut files = Vec::new();
     for index in 0..6u8 {
@@ -38,7 +38,7 @@ fn each_of_two_devices_is_flushed() -> FsResult<()> {
         files.push(ino);
     }
     drop(fs);
-    // Power fails: of each device is left what was flushed.
+    // Power fails: each device keeps the blocks that were flushed.
     let left =
         |device: &SimulatedDevice| Arc::new(SimulatedDevice::from_image(device.snapshot().image_none()));
     assert!(second.counters().blocks_written > 1 && pool.device.counters().blocks_written > 1);
@@ -51,7 +51,7 @@ fn each_of_two_devices_is_flushed() -> FsResult<()> {
     Ok(())
 }
 
-/// A pool with one tier of two devices of so many blocks, mounted, with the free space of both known.
+/// A mounted pool with one tier of two devices of the given sizes, the free space of both known.
 fn two_devices(
     pool: &Pool,
     first: &Arc<SimulatedDevice>,
@@ -64,7 +64,7 @@ fn two_devices(
     Ok(fs)
 }
 
-/// Writes a file and moves it down.
+/// Writes a file and demotes it.
 fn put_down(fs: &Arc<Fs>, name: u8, bytes: usize) -> FsResult<Ino> {
     let ino = fs.mknod(ROOT, &[name], 0o100644, 0, CALLER, W)?.ino;
     assert_eq!(fs.write(ino, 0, &vec![name; bytes], WriteFlags::default(), W)?, bytes);
@@ -79,8 +79,8 @@ fn assert_holds(fs: &Fs, ino: Ino, name: u8, bytes: usize) -> FsResult<()> {
     Ok(())
 }
 
-/// The device with most free space failed every write, was still the one with most free space, and was chosen
-/// again for ever, while the other would have taken it all.
+/// A device that failed every write kept the most free space of its tier, and was chosen again for ever,
+/// while the other device would have taken every group.
 #[test]
 fn a_failed_device_is_passed_over() -> FsResult<()> {
     for operation in [Operation::Write, Operation::Flush] {
@@ -93,14 +93,14 @@ fn a_failed_device_is_passed_over() -> FsResult<()> {
             let ino = put_down(&fs, name, 100_000)?;
             assert_holds(&fs, ino, name, 100_000)?;
         }
-        // One group met the failure; the rest went elsewhere at once.
+        // The first group met the failure; all later groups went to the other device at once.
         let status = fs.status()?;
         assert_eq!(status.tiers[1].devices[0].errors, 1, "{operation:?}");
         assert_eq!(status.tiers[1].devices[0].health, "degraded");
         assert_eq!(status.migration.reason, None);
         assert!(first.counters().flushes - flushes <= 1);
         assert!(status.tiers[1].devices[1].used_bytes >= 600_000);
-        // Later it is tried again, and takes its share once it is well.
+        // After a pause the failed device is tried again, and takes its share once it works.
         first.clear_failures();
         pool.clock.sleep(std::time::Duration::from_secs(31));
         put_down(&fs, b'g', 100_000)?;
@@ -109,7 +109,7 @@ fn a_failed_device_is_passed_over() -> FsResult<()> {
     Ok(())
 }
 
-/// With every other device full, a failed one does not make migration spin, and nothing is lost.
+/// With every other device full, a failed device does not make migration spin, and no block is lost.
 #[test]
 fn a_failed_device_beside_a_full_one_is_tried_with_pauses() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 64);
@@ -122,14 +122,15 @@ fn a_failed_device_beside_a_full_one_is_tried_with_pauses() -> FsResult<()> {
     let errors = fs.status()?.tiers[1].devices[0].errors;
     assert!(errors <= 8, "{errors} attempts");
     assert_holds(&fs, ino, b'a', 400_000)?;
-    // It comes back: all goes down.
+    // The failed device works again: everything is demoted.
     first.clear_failures();
     pool.clock.sleep(std::time::Duration::from_secs(31));
     fs.sync_to(1, &mut |_| {})?;
     assert_holds(&fs, ino, b'a', 400_000)
 }
 
-/// Devices of different sizes fill alike, so that both work from the beginning; full ones are passed over.
+/// Devices of different sizes fill in proportion, so that both work from the beginning; full ones are passed
+/// over.
 #[test]
 fn devices_of_a_tier_fill_alike() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 64);
@@ -145,7 +146,7 @@ fn devices_of_a_tier_fill_alike() -> FsResult<()> {
         let [a, b] = share(&fs)?;
         assert!(a.abs_diff(b) <= 10, "after {name}: {a} %, {b} %");
     }
-    // The rest fills both to the last group.
+    // The remaining files fill both devices to the last group.
     for name in 40..74u8 {
         files.push((name, put_down(&fs, name + b'0', 65_536)?));
     }
@@ -157,7 +158,7 @@ fn devices_of_a_tier_fill_alike() -> FsResult<()> {
     Ok(())
 }
 
-/// Write-back went to the device that had failed again and again, as long as that had most room.
+/// Write-back chose a device that had failed again and again, as long as it had the most free space.
 #[test]
 fn write_back_passes_over_a_failed_device() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 64);
@@ -182,10 +183,10 @@ fn write_back_passes_over_a_failed_device() -> FsResult<()> {
     Ok(())
 }
 
-/// What had been brought into PM was given up for a copy on a device that had failed since: the last that could be read. It
-/// goes to another device.
+/// A clean block in PM was dropped although the device of its cold copy had failed since: the PM block was
+/// the last readable copy. It stays until a copy is on another device.
 #[test]
-fn what_only_pm_has_left_is_not_given_up() -> FsResult<()> {
+fn a_promoted_block_stays_in_pm_when_its_cold_device_fails() -> FsResult<()> {
     const BYTES: usize = 5 * 4096;
     let pool = Pool::new(4 << 20, 64);
     let (first, second) = (Arc::new(SimulatedDevice::new(2048)), Arc::new(SimulatedDevice::new(2048)));
@@ -224,15 +225,16 @@ fn what_only_pm_has_left_is_not_given_up() -> FsResult<()> {
     assert_holds(&fs, c, b'c', 3_200_000)
 }
 
-/// A pool was not mounted at all without one of its devices, also when little or nothing lay there (C2). Without it what
-/// lies there is EIO and can be removed, everything else works, and with it back everything is there again.
+/// A pool was not mounted without one of its devices, even when that device held little or no data (C2).
+/// Without the device its blocks read as EIO and can be removed, all other files work, and with the device
+/// back every block is readable again.
 #[test]
 fn a_pool_works_without_a_device_and_with_it_again() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 64);
     let (first, second) = (Arc::new(SimulatedDevice::new(1024)), Arc::new(SimulatedDevice::new(1024)));
     let fs = two_devices(&pool, &first, &second)?;
     let sound = |fs: &Fs| -> FsResult<_> { Ok(fs.status()?.tiers.remove(1).devices.remove(1)) };
-    // Devices fill alike: names in turns lie on the one and on the other.
+    // Devices fill alike: consecutive files lie on alternate devices.
     let files: Vec<(u8, Ino)> =
         (b'a'..=b'h').map(|name| Ok((name, put_down(&fs, name, 32_768)?))).collect::<FsResult<_>>()?;
     fs.unmount()?;
@@ -265,7 +267,7 @@ fn a_pool_works_without_a_device_and_with_it_again() -> FsResult<()> {
     for (name, ino) in &kept {
         assert_holds(&fs, *ino, *name, 32_768)?;
     }
-    // What lies there can be written over and removed, and what is new goes to the other.
+    // Files on the missing device can be overwritten and removed, and new data goes to the other device.
     let before = sound(&fs)?.used_bytes;
     assert_eq!(fs.write(overwritten.1, 0, &[b'O'; 32_768], WriteFlags::default(), W)?, 32_768);
     fs.unlink(ROOT, &[removed.0], W)?;
@@ -273,11 +275,11 @@ fn a_pool_works_without_a_device_and_with_it_again() -> FsResult<()> {
     let new = put_down(&fs, b'N', 32_768)?;
     assert_holds(&fs, overwritten.1, b'O', 32_768)?;
     assert!(sound(&fs)?.used_bytes >= before + 2 * 32_768, "demoted to the device that is there");
-    // A sync has nothing to do there.
+    // A sync asks nothing of the missing device.
     fs.sync()?;
     fs.unmount()?;
     drop(fs);
-    // It is back. The blocks of what was removed meanwhile are free again.
+    // The device is back. The blocks of the files removed meanwhile are free again.
     let fs = mount(false)?;
     assert!(fs.status()?.healthy);
     for (name, ino) in files.iter().filter(|(name, _)| ![removed.0, overwritten.0].contains(name)) {
@@ -298,7 +300,7 @@ fn a_pool_works_without_a_device_and_with_it_again() -> FsResult<()> {
     Ok(())
 }
 
-/// The only lower device is not there: what is written stays in PM, and when that is full there is no space.
+/// Without the only device of the lower tier, written data stays in PM, and a full PM means ENOSPC.
 #[test]
 fn without_its_only_device_a_pool_is_its_persistent_memory() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 1024);
@@ -335,9 +337,10 @@ fn without_its_only_device_a_pool_is_its_persistent_memory() -> FsResult<()> {
     fs.unmount()
 }
 
-/// An older copy of PM takes what later mounts wrote for free space: devices know the last mount that could write to them.
+/// An older image of PM would take the writes of later mounts for free space. So the header of each device
+/// names the last mount that could write to it.
 #[test]
-fn devices_know_the_last_mount_that_could_write() -> FsResult<()> {
+fn device_headers_name_the_last_writable_mount() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 64);
     let devices = [Arc::new(SimulatedDevice::new(256)), Arc::new(SimulatedDevice::new(256))];
     drop(two_devices(&pool, &devices[0], &devices[1])?);
@@ -362,10 +365,10 @@ fn devices_know_the_last_mount_that_could_write() -> FsResult<()> {
     for (old, new) in before.iter().zip(&first) {
         assert_eq!(DeviceHeader { epoch: new.epoch, crc: new.crc, ..*old }, *new, "nothing else");
     }
-    // It is there after a loss of power.
+    // The epoch in the header survives a loss of power.
     let left = SimulatedDevice::from_image(devices[0].snapshot().image_none());
     assert_eq!(header(&left), first[0]);
-    // Power that fails while it is written leaves the old one or the new one, never something torn.
+    // Power that fails during the write leaves the old header or the new one, never a torn one.
     devices[0].fail_next(Operation::Flush, 0..1, libc::EIO, Times::Forever);
     let torn = mount(false, false)?.stamp_devices();
     devices[0].clear_failures();
@@ -384,7 +387,7 @@ fn devices_know_the_last_mount_that_could_write() -> FsResult<()> {
     mount(false, true)?.stamp_devices()?;
     assert!(header(&devices[0]).epoch.get() > first[0].epoch.get());
     assert_eq!(header(&devices[1]), first[1], "one that was not there");
-    // One that fails does not keep the others from it.
+    // A device that fails does not keep the other from its new epoch.
     devices[0].fail_next(Operation::Write, 0..1, libc::EIO, Times::Forever);
     let fs = mount(false, false)?;
     assert!(fs.stamp_devices().is_err());

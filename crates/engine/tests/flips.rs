@@ -1,12 +1,13 @@
-//! Damage in every structure of a pool: one flipped bit, one lost line, one lost page. The pool is mounted, read, used,
-//! and read again after another mount: each answer is right or an error, but where docs/semantics.md "What damage shows" says
-//! otherwise (I8, I11). Prints a table of what check and the mount noticed.
+//! Damage in every structure of a pool: a flipped bit, a lost line or a lost page. The pool is mounted, read,
+//! used, and read again after another mount. Each answer is right or an error, except where docs/semantics.md
+//! "What damage shows" says otherwise (I8, I11). Prints a table of the damage that check and the mount
+//! noticed.
 //!
-//! Broke: of 700 pools with one damaged place some 80 were mounted and answered wrongly, and a zeroed page of the block
-//! table, used, damaged other files.
+//! Found: of 700 pools with one damaged structure some 80 were mounted and gave wrong answers, and a pool
+//! with a zeroed page of the block table damaged other files when it was used.
 //!
-//! `TERRACE_FLIPS=10000 cargo test --release -p terrace-engine --test flips -- --nocapture` makes as many flips as the
-//! issue asks for; `TERRACE_SEED` is where they begin.
+//! `TERRACE_FLIPS=10000 cargo test --release -p terrace-engine --test flips -- --nocapture` makes as many
+//! flips as the issue asks for; `TERRACE_SEED` is where they begin.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/mod.rs"]
@@ -56,7 +57,7 @@ enum Structure {
     Device,
 }
 
-/// Those whose pages have checksum words.
+/// Structures whose pages have checksum words.
 const COVERED: [Structure; 5] = [
     Structure::Roots,
     Structure::BlockTable,
@@ -72,7 +73,7 @@ enum Damage {
     Page,
 }
 
-/// A pool, unmounted in order, and what it shows.
+/// A cleanly unmounted pool, and the content that it shows.
 struct Base {
     pm: PmImage,
     device: DeviceImage,
@@ -80,7 +81,7 @@ struct Base {
     places: BTreeMap<Structure, Vec<u64>>,
 }
 
-/// Path → the line that a user sees of it; `None` where it gave an error.
+/// Path → what a user sees of the file, as one line; `None` where reading it gave an error.
 type Tree = BTreeMap<String, Option<String>>;
 
 impl Base {
@@ -90,7 +91,7 @@ impl Base {
         let (pm, device) = (pool.pm.visible_image(), pool.device.visible_image());
         let mut base = Base { pm, device, shows: Tree::new(), places: BTreeMap::new() };
         let pool = base.pool();
-        // Before the mount, which fetches metadata pages into blocks that are free in the image.
+        // Before the mount: the mount fetches metadata pages into blocks that are free in the image.
         base.places = places(&pool.pm, pool.device.blocks());
         let fs = mount(&pool).unwrap();
         base.shows = tree(&fs);
@@ -146,7 +147,7 @@ fn line(fs: &Fs, ino: Ino) -> FsResult<String> {
     let a = fs.getattr(ino)?;
     let mut content = Vec::new();
     match a.mode & 0o170000 {
-        // A damaged size is not believed here either.
+        // A damaged size may be huge; such a file is not read.
         0o100000 if a.size <= 128 << 20 => {
             content = vec![0; a.size as usize];
             let count = fs.read(ino, 0, &mut content, W)?;
@@ -176,7 +177,7 @@ fn walk(fs: &Fs, ino: Ino, path: String, found: &mut Tree, depth: usize) {
     let shown = line(fs, ino);
     let is_directory = fs.getattr(ino).is_ok_and(|a| a.mode & 0o170000 == 0o040000);
     let mut names = BTreeSet::new();
-    // Bounded, whatever the image says.
+    // The walk ends even if the damaged image describes a circle.
     let listed = if is_directory && depth < 8 {
         fs.readdir(ino, 0, &mut |entry| {
             if entry.cookie > 2 {
@@ -200,7 +201,7 @@ fn walk(fs: &Fs, ino: Ino, path: String, found: &mut Tree, depth: usize) {
     }
 }
 
-/// What is neither right nor an error.
+/// The first answer that is neither right nor an error.
 fn wrong(expected: &Tree, found: &Tree) -> Option<String> {
     let failed_above = |path: &str| {
         path.match_indices('/').any(|(at, _)| found.get(&path[..=at]).is_some_and(Option::is_none))
@@ -212,7 +213,7 @@ fn wrong(expected: &Tree, found: &Tree) -> Option<String> {
         None if failed_above(path) => None,
         None => Some(format!("{path} is not there")),
     });
-    // The root directory changes with what is made in it.
+    // The test itself makes files in the root directory, so the root may differ.
     let ours = |path: &str| path == "/" || path.starts_with("/new");
     let made_up = || found.keys().find(|path| !expected.contains_key(*path) && !ours(path));
     differs.or_else(|| made_up().map(|path| format!("{path} was never made")))
@@ -252,7 +253,8 @@ fn damage(pool: &Pool, structure: Structure, block: u64, kind: Damage, random: &
     pool.pm.write(place, &bytes).unwrap();
 }
 
-/// Uses the pool: new files, an overwrite, a removal, metadata of all kinds. Errors are as good as success.
+/// Uses the pool: new files, an overwrite, a removal, metadata of all kinds. Each call may succeed or give an
+/// error.
 fn use_it(fs: &Arc<Fs>) {
     for index in 0..12u8 {
         let name = format!("new{index}");
@@ -298,7 +300,8 @@ fn judge(base: &Base, pool: &Pool, counts: &mut Counts) -> Option<String> {
     None
 }
 
-/// Broke: pages open since a crash stayed open when the pool was unmounted before the scan of the block table had met them.
+/// Found: a metadata page left open by a crash stayed open after an unmount that came before the scan of the
+/// block table had met it.
 #[test]
 fn a_clean_unmount_leaves_no_metadata_page_open() {
     for (name, _, recipe) in make::RECIPES.iter().filter(|(name, ..)| *name != "killed") {
@@ -352,7 +355,8 @@ fn damaged_structures_give_the_right_answer_or_an_error() {
         );
     }
     assert!(unexpected.is_empty(), "{} wrong:\n{}", unexpected.len(), unexpected.join("\n"));
-    // What nothing sees is what covers nothing: a flipped bit of a page that a clean unmount covers is seen.
+    // Only a page without a checksum word can hide damage: a clean unmount covers these structures, so every
+    // flipped bit in them is noticed.
     for structure in COVERED {
         let c = table.get(&(structure, Damage::Bit)).copied().unwrap_or_default();
         assert_eq!(c.seen_by_check, c.damages, "flips in {structure:?} that check does not see");

@@ -1,4 +1,4 @@
-//! A full pool: reads need no space, and space that was promised is there (design P1, I9).
+//! A full pool: reads need no space, and every space reservation is honoured (design P1, I9).
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ fn create(fs: &Fs, directory: Ino, name: &[u8]) -> Ino {
     found.ino
 }
 
-/// Files with content, attributes and links, all of which, and of their metadata, lies below.
+/// Files with content, attributes and links; all blocks and all demotable metadata lie on the lower tier.
 fn tree_below(fs: &Arc<Fs>) -> Ino {
     let directory = fs.mkdir(ROOT, b"directory", 0o755, CALLER, W).unwrap().ino;
     for index in 0..FILES {
@@ -51,7 +51,8 @@ fn tree_below(fs: &Arc<Fs>) -> Ino {
     directory
 }
 
-/// Writes one block after the other until nothing more fits anywhere, and a little into another file.
+/// Writes block after block until neither PM nor the lower tier has room, and then a little into another
+/// file.
 fn fill_up(fs: &Fs, file: Ino) -> u64 {
     let mut end = fs.getattr(file).unwrap().size;
     loop {
@@ -65,7 +66,7 @@ fn fill_up(fs: &Fs, file: Ino) -> u64 {
     }
 }
 
-/// Everything that can be read of the tree is read, and is right.
+/// Reads names, attributes, links and content of the whole tree, and compares.
 #[track_caller]
 fn assert_readable(fs: &Fs, directory: Ino) {
     let mut listed = 0;
@@ -117,7 +118,8 @@ fn eager() -> MountOptions {
     MountOptions { metadata_moves: MetadataMoves::Always, ..Default::default() }
 }
 
-/// A pool whose PM and tier are full, with a tree whose metadata lies below. The filler stays open.
+/// A pool with full PM and a full lower tier, and a tree whose metadata lies on the lower tier. The filler
+/// stays open.
 fn full_pool() -> (Pool, Arc<Fs>, Ino, Ino) {
     let pool = Pool::new(4 << 20, 1200);
     let fs = pool.mount_with(eager());
@@ -130,12 +132,12 @@ fn full_pool() -> (Pool, Arc<Fs>, Ino, Ino) {
     (pool, fs, directory, filler)
 }
 
-/// read and readdir answered ENOSPC on a full pool: a metadata page that lay below needed a block of PM, which had none. Of a kept
-/// image 4 files of 2,840 could not be read until something was deleted.
+/// read and readdir answered ENOSPC on a full pool: a metadata page on a lower tier was fetched into a PM
+/// block, and none was free. In a saved image 4 files of 2,840 could not be read until a file was deleted.
 #[test]
 fn a_read_needs_no_space() {
     let (pool, fs, directory, filler) = full_pool();
-    // What a reader may give back below on its way, somebody takes at once.
+    // The filler takes at once any block of the lower tier that a reader frees on its way.
     for index in (0..FILES).step_by(7) {
         let found = fs.lookup(directory, &name(index)).unwrap();
         assert_eq!(fs.getxattr(found.ino, b"user.number").unwrap(), index.to_le_bytes());
@@ -143,10 +145,10 @@ fn a_read_needs_no_space() {
         fill_up(&fs, filler);
     }
     assert_readable(&fs, directory);
-    // A request thread finds what somebody has read a moment ago.
+    // A request thread may not wait, and finds in DRAM the page that was read a moment ago.
     let last = fs.lookup(directory, &name(FILES - 1)).unwrap();
     assert!(fs.try_lookup(directory, &name(FILES - 1), Wait::Never).is_ok());
-    // What changes such a file gets the page into PM, where there is room again.
+    // A change of such a file fetches its page into PM, which has room again.
     let attribute = fs.setxattr(last.ino, b"user.more", b"x", XattrMode::Any, W);
     assert!(attribute.is_ok() || attribute.is_err_and(|error| error.errno() == libc::ENOSPC));
     fs.release(filler);
@@ -155,7 +157,7 @@ fn a_read_needs_no_space() {
     fs.setxattr(last.ino, b"user.number", &(FILES - 1).to_le_bytes(), XattrMode::Replace, W).unwrap();
     let _ = fs.removexattr(last.ino, b"user.more", W);
     assert_readable(&fs, directory);
-    // Each block that copies in DRAM had held back can be used.
+    // Each block that the copies of metadata pages in DRAM had held back can be used.
     let filler = create(&fs, ROOT, b"filler");
     let again = fill_up(&fs, filler);
     assert!(again > 900 * BLOCK_SIZE, "{again}");
@@ -165,14 +167,14 @@ fn a_read_needs_no_space() {
     pool.assert_clean();
 }
 
-/// The same after a mount: for reading and writing, and read-only, which changes nothing in PM.
+/// The same after a mount: for reading and writing, and read-only, which stores nothing to PM.
 #[test]
 fn a_full_pool_is_read_after_a_mount() {
     let (pool, fs, directory, filler) = full_pool();
     fs.release(filler);
     fs.unmount().unwrap();
     drop(fs);
-    // The device takes no more, as a file on a full file system.
+    // The device refuses writes, like a file on a full file system.
     pool.device.fail_next(Operation::Write, 0..u64::MAX, libc::ENOSPC, Times::Forever);
     let fs = pool.mount_with(eager());
     assert_readable(&fs, directory);
@@ -190,14 +192,15 @@ fn a_full_pool_is_read_after_a_mount() {
     pool.assert_clean();
 }
 
-/// Reads of what lies below gave EROFS once PM had failed, because nothing could be recorded any more.
+/// After PM had failed, reads that needed metadata of a lower tier gave EROFS, because a fetch could no
+/// longer be recorded.
 #[test]
-fn what_lies_below_is_read_after_pm_has_failed() {
+fn cold_metadata_is_readable_after_pm_has_failed() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let directory = tree_below(&fs);
     let file = create(&fs, ROOT, b"file");
-    // The record is written and its in-place stores fail: the log stops.
+    // The record is written, then its in-place stores fail: the log stops.
     let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
     pool.pm.poison(geometry.table_offset().0..geometry.first_pool_block().offset().0);
     let failed: FsResult<usize> = fs.write(file, 0, &[1; 4096], WriteFlags::default(), W);
@@ -233,8 +236,9 @@ fn assert_holds(fs: &Fs, file: Ino, blocks: u64, byte: u8) {
     assert_eq!(wrong, None, "inode {file}: {byte} expected");
 }
 
-/// A full pool refused to be written over: ENOSPC also for blocks that fallocate had laid out, which breaks posix_fallocate for
-/// every database, and pages of mappings that could not be written back were lost (generic/274: 256 of 256).
+/// A full pool gave ENOSPC for overwrites, even of preallocated blocks, which breaks posix_fallocate for
+/// every database; and dirty pages of mappings could not be written back and were lost (generic/274: 256 of
+/// 256).
 #[test]
 fn a_full_pool_can_be_written_over() {
     // PM, blocks below, data=ordered, DRAM, blocks of one request.
@@ -269,12 +273,13 @@ fn a_full_pool_can_be_written_over() {
             for at in (0..BLOCKS).step_by(step as usize) {
                 let count = step.min(BLOCKS - at);
                 write(&fs, old, at, count, round).unwrap();
-                // Every other block first, so that what was laid out falls to pieces.
+                // Even blocks first, then odd ones, so that the preallocated run is divided into many.
                 let scattered = if step == 1 { (at * 2) % BLOCKS + at * 2 / BLOCKS } else { at };
                 write(&fs, laid_out, scattered, count, round + 10).unwrap();
                 write(&fs, in_pm, at, count, round + 20).unwrap();
             }
-            // What was spare, such as summaries, but not the reserve.
+            // The filler gets the few blocks that were spare, such as room for group summaries, but never the
+            // reserve.
             let again = fill_up(&fs, filler);
             assert!(again <= full + 16 * BLOCK_SIZE, "{full} and then {again}");
         }
@@ -292,7 +297,7 @@ fn a_full_pool_can_be_written_over() {
         assert!(report.is_clean(), "{:?}", report.findings);
         let fs = mount(&pool, below > 0, MountOptions::default());
         all(&fs);
-        // What gives space back has it.
+        // A removal can use the reserve, and frees the space.
         fs.unlink(ROOT, b"filler", W).unwrap();
         fs.run_background(1000);
         let filler = create(&fs, ROOT, b"filler");
@@ -301,7 +306,8 @@ fn a_full_pool_can_be_written_over() {
     }
 }
 
-/// On a full pool whose reserve holds fewer blocks than the kernel gathers of a mapping, msync got ENOSPC, and the pages were lost.
+/// The kernel gathers more pages of a mapping than the reserve of a small full pool has blocks: msync got
+/// ENOSPC, and the pages were lost.
 #[test]
 fn pages_of_a_mapping_go_in_pieces_on_a_full_pool() {
     const BLOCKS: u64 = 256;
@@ -325,16 +331,16 @@ fn pages_of_a_mapping_go_in_pieces_on_a_full_pool() {
             }
             assert_holds(&fs, mapped, BLOCKS, round);
         }
-        // A request of a program is all or nothing (C13).
+        // A write by a program is all or nothing (C13).
         let refused = fs.write(mapped, 0, &[9; (BLOCKS * BLOCK_SIZE) as usize], WriteFlags::default(), W);
         assert!(refused.is_err_and(|error| error.errno() == libc::ENOSPC));
         assert_holds(&fs, mapped, BLOCKS, 4);
     }
 }
 
-/// After something was deleted df showed 256 KiB free, and a write of 128 KiB got ENOSPC (generic/275).
+/// After a file was deleted df showed 256 KiB free, and a write of 128 KiB got ENOSPC (generic/275).
 #[test]
-fn what_df_shows_after_a_removal_can_be_written() {
+fn space_shown_by_df_after_a_removal_can_be_written() {
     for blocks in [32, 64, 100, 300] {
         let pool = Pool::new(4 << 20, 1200);
         let fs = pool.mount();
@@ -346,14 +352,14 @@ fn what_df_shows_after_a_removal_can_be_written() {
         fs.fsync(filler, false, W).unwrap();
         let before = fs.statfs(W).unwrap().available;
         fs.unlink(ROOT, b"small", W).unwrap();
-        // The reclaimer did not come by: the writer does its work.
+        // The reclaimer has not run: the writer removes the content itself.
         let next = create(&fs, ROOT, b"next");
         let mut written = 0;
         while written < blocks && write(&fs, next, written, 1, 2).is_ok() {
             written += 1;
         }
         assert!(written * 10 >= blocks * 9, "{written} of {blocks} that were given back, {before} before");
-        // And what df shows then.
+        // The space that df shows afterwards can be written too.
         let shown = fs.statfs(W).unwrap().available;
         fs.unlink(ROOT, b"next", W).unwrap();
         fs.run_background(1000);
@@ -364,9 +370,9 @@ fn what_df_shows_after_a_removal_can_be_written() {
     }
 }
 
-/// df promised up to 4 MiB more than fallocate gets (generic/103): what metadata takes was not taken off.
+/// df showed up to 4 MiB more than fallocate gets (generic/103): the room for metadata was not subtracted.
 #[test]
-fn fallocate_gets_what_df_shows() {
+fn fallocate_gets_the_space_shown_by_df() {
     // From 64 MiB of PM on the catalog has 64 shards: the first key of each takes a page.
     for (pm_mib, below, used) in
         [(4, 0, 0), (4, 512, 0), (4, 4096, 100), (32, 0, 300), (32, 20_000, 5000), (64, 3000, 9000)]
@@ -383,13 +389,13 @@ fn fallocate_gets_what_df_shows() {
         fs.fallocate(file, 0, shown.available * BLOCK_SIZE, Allocate::Extend, W).unwrap_or_else(|error| {
             panic!("{pm_mib} MiB, {below} below: {error}: {shown:?}, then {:?}", fs.statfs(W))
         });
-        // And most of what is there is shown.
+        // df does not show much less than fallocate gets, either.
         let left = fs.statfs(W).unwrap().available;
         assert!(left * 20 <= shown.available, "{left} of {} are left", shown.available);
     }
 }
 
-/// A device that is a file on a file system with so much room left.
+/// A device that is a file on a file system with the given room left.
 struct OnHost {
     device: Arc<SimulatedDevice>,
     room: HostRoom,
@@ -416,7 +422,7 @@ impl BlockMedium for OnHost {
     }
 }
 
-/// A tier on a file system that runs full was not seen by df.
+/// df did not count the room that is left on the file system below a tier.
 #[test]
 fn df_sees_the_file_system_below_a_tier() {
     let pool = Pool::new(4 << 20, 4096);
@@ -435,7 +441,7 @@ fn df_sees_the_file_system_below_a_tier() {
     };
     let all = available(None);
     assert_eq!(available(room(10_000, 1)), all);
-    // What the file has already needs nothing.
+    // Blocks that the file has already need no room on the file system below.
     assert_eq!(available(room(0, 4096)), all);
     let (none, some) = (available(room(0, 1)), available(room(1000, 501)));
     assert!(none + 4000 < all && (1490..=1510).contains(&(some - none)), "{none}, {some} of {all}");

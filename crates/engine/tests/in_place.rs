@@ -1,5 +1,5 @@
-//! Write-back in place (design 7, M5): what is written over its cold copy and what is not, beside readers, changes,
-//! failures; on simulated media. What a crash may leave of it is in crates/sim.
+//! Demotion in place (design 7, M5): which blocks are written over their cold copies and which are not,
+//! beside readers, changes and failures, on simulated media. crates/sim tests what a crash may leave.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,12 +16,12 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 60;
 
 fn options() -> MountOptions {
-    // Nothing moves that a test does not move.
+    // Under the static policy blocks move only when a test moves them.
     let in_place = InPlace { extent_blocks: 8, one_of: 8 };
     MountOptions { policy: Some(PolicyKind::Static), in_place, ..Default::default() }
 }
 
-/// A pool with a file below PM, and what it should hold.
+/// A pool with a demoted file, and the content expected of the file.
 struct World {
     pool: Pool,
     fs: Arc<Fs>,
@@ -62,7 +62,7 @@ impl World {
         assert!(found[..count] == self.expected);
     }
 
-    /// As it is, and after another mount.
+    /// Compares the content now, and after another mount.
     fn assert_sound(mut self) -> FsResult<()> {
         self.assert_content();
         self.fs.unmount()?;
@@ -75,25 +75,25 @@ impl World {
 }
 
 #[test]
-fn scattered_blocks_of_a_group_are_written_over_their_cold_copies() -> FsResult<()> {
+fn scattered_blocks_of_a_group_are_written_over_the_cold_copies() -> FsResult<()> {
     let mut world = World::new()?;
     let free = world.fs.status()?.tiers[1].used_bytes;
     for (block, byte) in [(3, 1), (20, 2), (41, 3)] {
         world.overwrite(block, 1, byte)?;
     }
-    // In DRAM, from before: it must not be taken for the new content.
+    // Clean pages of the old content are in DRAM: demotion must not keep them for the new content.
     world.assert_content();
     let done = world.down()?;
     assert_eq!((done.in_place_bytes, done.demoted_bytes, done.skipped_bytes), (3 * BLOCK, 3 * BLOCK, 0));
     assert_eq!(world.fs.status()?.tiers[1].used_bytes, free);
-    // Once more: the new checksum is that of the extent.
+    // A second overwrite proves that the extent has the checksum of the first.
     world.overwrite(20, 1, 7)?;
     assert_eq!(world.down()?.in_place_bytes, 4 * BLOCK);
     world.assert_sound()
 }
 
 #[test]
-fn dense_overwrites_become_groups_of_their_own() -> FsResult<()> {
+fn dense_overwrites_are_demoted_into_new_runs() -> FsResult<()> {
     let mut world = World::new()?;
     world.overwrite(16, 12, 5)?;
     world.overwrite(0, 2, 6)?;
@@ -102,7 +102,8 @@ fn dense_overwrites_become_groups_of_their_own() -> FsResult<()> {
     world.assert_sound()
 }
 
-/// A partial block has a cold copy that is needed until the new one is durable.
+/// The cold copy under a partial shadow has lines that PM lacks, so it is needed until the new copy is
+/// durable.
 #[test]
 fn a_partial_block_is_never_written_in_place() -> FsResult<()> {
     let mut world = World::new()?;
@@ -114,7 +115,7 @@ fn a_partial_block_is_never_written_in_place() -> FsResult<()> {
 }
 
 #[test]
-fn what_the_device_refuses_in_place_goes_elsewhere() -> FsResult<()> {
+fn a_block_refused_in_place_is_demoted_elsewhere() -> FsResult<()> {
     let mut world = World::new()?;
     world.overwrite(3, 1, 1)?;
     world.pool.device.fail_next(Operation::Write, 0..1025, 5, Times::Count(1));
@@ -123,10 +124,10 @@ fn what_the_device_refuses_in_place_goes_elsewhere() -> FsResult<()> {
     world.assert_sound()
 }
 
-/// A write in place that was cut short leaves a copy below that matches no checksum. PM has the block, so nobody may
-/// take that for damage: not a read of its neighbours, nor a check.
+/// A write in place that was cut short leaves a cold copy that matches no checksum. PM has the block, so
+/// neither a read of its neighbours nor a check may report damage.
 #[test]
-fn a_torn_copy_that_pm_hides_is_no_damage() -> FsResult<()> {
+fn a_torn_cold_copy_under_a_shadow_is_no_damage() -> FsResult<()> {
     let mut world = World::new()?;
     let mut block = [AlignedBlock::zeroed()];
     let mut place = None;
@@ -144,7 +145,7 @@ fn a_torn_copy_that_pm_hides_is_no_damage() -> FsResult<()> {
     world.fs.unmount()?;
     world.pool.assert_clean();
     world.fs = world.pool.mount_with(options());
-    // The cold copy is overwritten, whatever it was.
+    // The torn cold copy is overwritten in place.
     assert_eq!(world.down()?.in_place_bytes, BLOCK);
     world.assert_sound()
 }

@@ -1,5 +1,5 @@
-//! Metadata pages below PM (design C1): they move down when they are cold, come back when they are needed, and are
-//! the same across mounts, crashes and errors of the device.
+//! Metadata pages on a lower tier (design C1): cold pages are demoted, fetched when they are needed, and
+//! equal across mounts, crashes and errors of the device.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ fn eager() -> MountOptions {
     MountOptions { metadata_moves: MetadataMoves::Always, ..Default::default() }
 }
 
-/// Lets everything go down that may.
+/// Demotes every metadata page that may be demoted.
 fn lower(fs: &Arc<Fs>) {
     for _ in 0..4 {
         fs.run_background(1000);
@@ -41,7 +41,7 @@ fn name(index: u32) -> Vec<u8> {
     format!("file-{index:06}").into_bytes()
 }
 
-/// A directory with files, each its inode.
+/// Makes files in a directory; gives name and inode of each.
 fn fill(fs: &Fs, directory: Ino, count: u32) -> BTreeMap<Vec<u8>, Ino> {
     let make = |index| {
         let found = fs.mknod(directory, &name(index), 0o100644, 0, CALLER, W).unwrap();
@@ -72,7 +72,7 @@ fn assert_same(fs: &Fs, directory: Ino, files: &BTreeMap<Vec<u8>, Ino>) {
     }
 }
 
-/// Pages below, of a sound pool.
+/// Metadata pages on the lower tier, as `check` counts them; the pool is sound.
 #[track_caller]
 fn below(pool: &Pool) -> u64 {
     pool.assert_clean();
@@ -91,7 +91,7 @@ fn cold_metadata_moves_down_and_comes_back() {
     assert!(most > 70, "{most}");
     assert_same(&fs, directory, &files);
     assert!(below(&pool) < 20, "{}", below(&pool));
-    // Changes of what lies below.
+    // Changes of inodes and names whose pages lie on the lower tier.
     lower(&fs);
     for index in (0..2000).step_by(3) {
         fs.unlink(directory, &name(index), W).unwrap();
@@ -100,7 +100,7 @@ fn cold_metadata_moves_down_and_comes_back() {
     lower(&fs);
     assert_same(&fs, directory, &files);
     lower(&fs);
-    // A mount reads nothing of it.
+    // A mount fetches none of the demoted pages.
     let before = pool.device.counters().reads;
     fs.unmount().unwrap();
     drop(fs);
@@ -109,13 +109,13 @@ fn cold_metadata_moves_down_and_comes_back() {
     assert_eq!(pool.device.counters().reads, before);
     assert_same(&fs, directory, &files);
     lower(&fs);
-    // Free numbers below are used before new pages.
+    // Free inode numbers of demoted pages are used before new inode pages are made.
     for index in (0..2000).step_by(3) {
         let found = fs.mknod(directory, &name(index), 0o100644, 0, CALLER, W).unwrap();
         fs.forget(found.ino, 1);
         files.insert(name(index), found.ino);
     }
-    // But for the last quarter of the pages, which is not fetched for them.
+    // The last quarter of the pages is the exception: it is not fetched for its free numbers.
     assert!(files.values().all(|ino| ino.0 < 2240), "{:?}", files.values().max());
     assert_same(&fs, directory, &files);
     lower(&fs);
@@ -128,7 +128,8 @@ fn cold_metadata_moves_down_and_comes_back() {
     pool.assert_clean();
 }
 
-/// Unknown to the mount: they lay below. Then they are used all the same, without reading what has none.
+/// The mount does not know the free inode numbers of demoted pages. They are used all the same, and pages
+/// without a free number are not fetched.
 #[test]
 fn free_numbers_below_are_found_after_a_mount() {
     let pool = Pool::new(4 << 20, 4096);
@@ -151,7 +152,7 @@ fn free_numbers_below_are_found_after_a_mount() {
     pool.assert_clean();
 }
 
-/// Numbers that are free on a page below are of no use while its device fails: others are taken.
+/// While the device fails, the free inode numbers of its pages cannot be used, and files get other numbers.
 #[test]
 fn files_are_made_while_the_device_fails() {
     let pool = Pool::new(4 << 20, 4096);
@@ -171,7 +172,7 @@ fn files_are_made_while_the_device_fails() {
     pool.assert_clean();
 }
 
-/// While few pages below have free numbers nobody waits for one of them.
+/// While few demoted pages have free inode numbers, no request waits for one of them.
 #[test]
 fn a_request_thread_makes_files_beside_free_numbers_below() {
     let pool = Pool::new(4 << 20, 4096);
@@ -208,7 +209,7 @@ fn a_request_thread_does_not_wait() {
     assert!(fs.unlink(directory, name, Wait::Never).is_ok());
 }
 
-/// What is open stays in PM: who writes to it does not wait for the device (I10).
+/// The inode page of an open file stays in PM, so a write to the file never waits for the device (I10).
 #[test]
 fn pages_of_open_files_stay() {
     let pool = Pool::new(4 << 20, 4096);
@@ -224,10 +225,10 @@ fn pages_of_open_files_stay() {
     fs.release(*ino);
 }
 
-/// A closed file whose blocks, and what lists them, lie below.
+/// A closed file whose blocks and catalog leaves lie on the lower tier.
 fn file_below(fs: &Arc<Fs>) -> Ino {
     let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
-    // Each block an extent of its own: leaves enough for another root.
+    // Each block is an extent of its own, so the extents fill more leaves than the root has.
     for block in 0..300 {
         fs.write(file, block * 8192, &[block as u8; 4096], WriteFlags::default(), W).unwrap();
     }
@@ -236,7 +237,8 @@ fn file_below(fs: &Arc<Fs>) -> Ino {
     file
 }
 
-/// The extents of a closed file had gone below: a write to PM waited for the device, after the file was opened (I10).
+/// The leaves with the extents of a closed file had been demoted: after the file was opened, a write to PM
+/// waited for the device (I10).
 #[test]
 fn an_open_for_writing_brings_up_the_extents() {
     let pool = Pool::new(4 << 20, 4096);
@@ -256,7 +258,7 @@ fn an_open_for_writing_brings_up_the_extents() {
     }
     pool.device.unstall();
     fs.release(file);
-    // A failed open was none: when the last is closed the pages may go again.
+    // A failed open does not count: after the last close the pages may be demoted again.
     fs.sync_to(1, &mut |_| {}).unwrap();
     lower(&fs);
     assert!(matches!(fs.open(file, false, true, Wait::Never), Err(FsError::WouldBlock)));
@@ -264,8 +266,8 @@ fn an_open_for_writing_brings_up_the_extents() {
     pool.assert_clean();
 }
 
-/// A file without extents, as after a truncation, looks for them all the same: the leaf that would hold them went below although it
-/// was open.
+/// A write to a file without extents, as after a truncation, looks them up all the same: the leaf that would
+/// hold them was demoted although the file was open.
 #[test]
 fn the_place_of_an_open_file_stays() {
     let pool = Pool::new(4 << 20, 4096);
@@ -276,7 +278,7 @@ fn the_place_of_an_open_file_stays() {
     let change = SetAttributes { size: Some(0), ..Default::default() };
     fs.setattr(file, &change, W).unwrap();
     fs.run_background(1000);
-    // Names of a directory behind it in the same shard, enough for more leaves than the root.
+    // Names of a later directory in the same shard, enough for more leaves than the root has.
     let shards = 4;
     let directory = (0..shards).map(|index| {
         let name = format!("directory-{index}");
@@ -296,14 +298,14 @@ fn the_place_of_an_open_file_stays() {
     pool.assert_clean();
 }
 
-/// An open for writing is no reason to wait for a device that gives no answer, nor to fill PM.
+/// An open for writing neither waits for a device that gives no answer nor fills PM.
 #[test]
-fn an_open_brings_up_nothing_that_it_had_to_wait_for() {
+fn an_open_for_writing_fetches_no_extents_into_a_nearly_full_pm() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let file = file_below(&fs);
     assert!(matches!(fs.open(file, false, true, Wait::Never), Err(FsError::WouldBlock)));
-    // PM is nearly full of what cannot go.
+    // PM is nearly full of blocks that cannot be demoted.
     let hot = fs.mknod(ROOT, b"hot", 0o100644, 0, CALLER, W).unwrap().ino;
     let mut end = 0;
     while fs.write(hot, end, &[3; 4096], WriteFlags::default(), Wait::Never).is_ok() {
@@ -314,15 +316,15 @@ fn an_open_brings_up_nothing_that_it_had_to_wait_for() {
     fs.release(file);
 }
 
-/// What waits for a page on a device that stalls, in whatever stage, holds nothing that writes and fsync of data in PM
-/// need; neither does what moves pages there (I10, L2).
+/// An operation that waits for a metadata page on a stalled device, at whatever stage, holds neither a lock
+/// nor a lane that writes and fsync of data in PM need; nor does a demotion of metadata pages (I10, L2).
 #[test]
 fn a_stalled_device_stalls_no_fsync_of_data_in_pm() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let directory = directory(&fs);
     let files = fill(&fs, directory, 500);
-    // Its inode shares a page with files that nobody uses; its data is in PM.
+    // The inode shares a page with unused files, and the data is in PM.
     let (_, hot) = files.last_key_value().unwrap();
     fs.open(*hot, false, true, W).unwrap();
     let synced = |round: u64| {
@@ -334,7 +336,7 @@ fn a_stalled_device_stalls_no_fsync_of_data_in_pm() {
     synced(0);
     lower(&fs);
     assert!(below(&pool) > 10);
-    // What is left to move.
+    // More files, whose metadata can still be demoted.
     let more = fs.mkdir(ROOT, b"more", 0o755, CALLER, W).unwrap().ino;
     fill(&fs, more, 300);
     pool.device.stall();
@@ -352,10 +354,10 @@ fn a_stalled_device_stalls_no_fsync_of_data_in_pm() {
         thread::spawn("asks", move || assert!(fs.lookup(directory, &name(index)).is_ok())).unwrap()
     };
     let threads: Vec<_> = [0, 100, 200].into_iter().map(ask).collect();
-    // At least one is in the device; the others may want the same page.
+    // At least one reader waits in the device; the others may want the same page.
     waiting(1);
     (1..100).for_each(synced);
-    // A new name is in PM, and so is what it needs.
+    // A new name and the pages that it needs are in PM.
     for index in 0..40 {
         let made = fs.mknod(ROOT, &name(index), 0o100644, 0, CALLER, Wait::Never).unwrap().ino;
         fs.open(made, false, true, Wait::Never).unwrap();
@@ -364,7 +366,7 @@ fn a_stalled_device_stalls_no_fsync_of_data_in_pm() {
         fs.release(made);
         fs.forget(made, 1);
     }
-    // And what would move down waits in its write.
+    // The demotion of metadata waits in its write to the device.
     let before = pool.device.waiting();
     let lowers = Arc::clone(&fs);
     let mover = thread::spawn("moves", move || assert!(lowers.lower_metadata_now().unwrap() > 0)).unwrap();
@@ -379,13 +381,14 @@ fn a_stalled_device_stalls_no_fsync_of_data_in_pm() {
     pool.assert_clean();
 }
 
-/// Each round of moves by hand asked first whether anything is pinned, of an attribute of the root, and waited for the device when that
-/// lay there.
+/// Each step of the requested movements first read an attribute of the root, to learn whether any file is
+/// pinned, and waited for the device when that attribute lay there.
 #[test]
 fn moves_by_hand_do_not_wait_for_the_root() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
-    // So many that the first are in another leaf than the bitmap of the chunk with the root's number.
+    // So many attributes that the first are in another leaf than the bitmap of the chunk with the number of
+    // the root.
     for letter in b'a'..b'm' {
         fs.setxattr(ROOT, &[b"user.", &[letter][..]].concat(), &[7; 1000], XattrMode::Any, W).unwrap();
     }
@@ -423,7 +426,7 @@ fn removed_names_give_back_catalog_pages() {
     pool.assert_clean();
 }
 
-/// A pool without the feature is used as ever, and stays what it was.
+/// A pool without the feature works as before, and its metadata stays in PM.
 #[test]
 fn a_pool_without_the_feature_keeps_its_metadata() {
     let pool = Pool::new(4 << 20, 4096);
@@ -447,9 +450,10 @@ fn a_pool_without_the_feature_keeps_its_metadata() {
     assert!(!after.has_metadata_below());
 }
 
-/// A device that fails, or gives something else, costs the names that lie there, and status names it.
+/// A device that fails, or returns wrong bytes, makes only the names whose metadata it holds unreadable, and
+/// status names the device.
 #[test]
-fn errors_of_the_device_are_those_of_what_lies_there() {
+fn device_errors_reach_only_names_with_metadata_on_the_device() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let directory = directory(&fs);
@@ -489,7 +493,7 @@ fn from_images(pm: &PmImage, device: &DeviceImage) -> (Pool, Arc<CrashClock>) {
     (pool, clock)
 }
 
-/// Crashes `act` at moments all over it; everything is there afterwards.
+/// Crashes `act` at moments all over it; after each crash every file is whole.
 fn crash(
     base: (&PmImage, &DeviceImage),
     directory: Ino,
@@ -532,7 +536,7 @@ fn crash(
 }
 
 #[test]
-fn a_crash_in_a_move_loses_nothing() {
+fn a_crash_amid_demotion_or_fetch_of_metadata_keeps_every_file() {
     let pool = Pool::new(2 << 20, 1024);
     let fs = pool.mount();
     let directory = directory(&fs);
@@ -550,7 +554,7 @@ fn a_crash_in_a_move_loses_nothing() {
     crash((&base.0, &base.1), directory, &files, &|fs| assert_same(fs, directory, &files));
 }
 
-/// A pool on memory that records nothing.
+/// A pool on plain memory, without the recording of crash images.
 struct Large {
     _folder: tempfile::TempDir,
     pm: Arc<RamPm>,
@@ -589,7 +593,7 @@ impl Large {
         Fs::mount(self.media(), superblock, options, Arc::clone(&self.clock)).unwrap()
     }
 
-    /// Pages below, of a sound pool.
+    /// Metadata pages on the lower tier, as `check` counts them; the pool is sound.
     fn check(&self) -> u64 {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
@@ -599,7 +603,8 @@ impl Large {
     }
 }
 
-/// Files whose metadata is larger than PM: 30,000 over 4 MiB, with TERRACE_METADATA_FILES=200000 that many over 32 MiB.
+/// Files whose metadata is larger than PM: 30,000 files over 4 MiB; TERRACE_METADATA_FILES=200000 makes
+/// 200,000 over 32 MiB.
 #[test]
 fn metadata_exceeds_pm() {
     let wanted = std::env::var("TERRACE_METADATA_FILES").ok().and_then(|count| count.parse().ok());
@@ -622,7 +627,7 @@ fn metadata_exceeds_pm() {
     assert_same(&fs, directory, &files);
     fs.unmount().unwrap();
     drop(fs);
-    // Where nothing is to move, what is asked for takes the place of what was.
+    // When metadata may not be demoted, fetched pages replace fetched pages that were used before.
     let before = pool.check();
     let fs = pool.mount_with(MetadataMoves::Never);
     assert_same(&fs, directory, &files);

@@ -1,4 +1,4 @@
-//! What is removed leaves PM, whether or not the reclaimer gets a processor.
+//! The blocks of a removed file leave PM, whether or not the reclaimer gets a processor.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,21 +12,21 @@ const W: Wait = Wait::Allowed;
 const FILES: usize = 100;
 const BLOCKS: usize = 4;
 
-/// When the last that refers to a removed file goes.
+/// When the last reference to a removed file goes.
 #[derive(Clone, Copy)]
 enum Until {
-    /// The kernel knows it when its name goes.
+    /// The kernel knows the inode when its name goes, and forgets it afterwards.
     Forgotten,
-    /// It does not.
+    /// The kernel has forgotten the inode before its name goes.
     Unlinked,
-    /// Somebody has it open then.
+    /// The file is open when its name goes, and is closed afterwards.
     Closed,
 }
 
-/// Beside sixteen busy threads on one processor the reclaimer got a seventeenth of it: PM filled with removed files, half of
-/// what migration wrote below was one of them.
+/// Beside sixteen busy threads on one processor the reclaimer got a seventeenth of it: PM filled with removed
+/// files, and half of the blocks that migration demoted belonged to removed files.
 #[test]
-fn who_removes_files_removes_their_content_when_the_reclaimer_does_not() -> FsResult<()> {
+fn a_removing_request_removes_content_when_the_reclaimer_does_not() -> FsResult<()> {
     for known_until in [Until::Forgotten, Until::Unlinked, Until::Closed] {
         let pool = Pool::new(8 << 20, 4096);
         let fs = pool.mount();
@@ -63,9 +63,9 @@ fn who_removes_files_removes_their_content_when_the_reclaimer_does_not() -> FsRe
     Ok(())
 }
 
-/// What replaces a name by rename leaves an orphan, too.
+/// A rename over a name leaves an orphan too, and the thread of the rename removes its content.
 #[test]
-fn who_replaces_files_removes_their_content() -> FsResult<()> {
+fn a_replacing_rename_removes_the_old_content() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 4096);
     let fs = pool.mount();
     fs.run_background(100);
@@ -81,7 +81,8 @@ fn who_replaces_files_removes_their_content() -> FsResult<()> {
     Ok(())
 }
 
-/// A large file is not removed in the middle of somebody else's request: a few pieces, and the rest by the reclaimer.
+/// A large file is not removed whole in the middle of another request: the request removes a few pieces, the
+/// reclaimer the rest.
 #[test]
 fn a_large_file_is_left_to_the_reclaimer() -> FsResult<()> {
     let pool = Pool::new(32 << 20, 4096);
@@ -112,8 +113,8 @@ fn a_large_file_is_left_to_the_reclaimer() -> FsResult<()> {
     Ok(())
 }
 
-/// A crash at any moment while files are removed by those who remove them: each is there with its content or gone, and what
-/// is gone gives all of its room back.
+/// A crash at any moment while the requests that remove files also remove their content. Each file is there
+/// whole or gone, and a file that is gone has given all of its blocks back.
 #[test]
 fn a_crash_while_somebody_helps_loses_no_room() -> FsResult<()> {
     const FEW: usize = 40;
@@ -147,7 +148,7 @@ fn a_crash_while_somebody_helps_loses_no_room() -> FsResult<()> {
             assert_eq!(bytes, content, "file {number}, seed {seed}");
             left += 2;
         }
-        // Pages of metadata that files had made necessary may stay.
+        // Metadata pages that the files had needed may stay.
         let now = fs.statfs(W)?.free;
         assert!(now + left + 4 >= free, "seed {seed}: {now} of {free} blocks free, {left} in files");
         crashed.assert_clean_after(&fs)?;

@@ -1,4 +1,4 @@
-//! Long requests come in turns, and what one user can make the daemon do under locks is bounded.
+//! Long requests are done in turns, and the work that one user can make the daemon do under locks is bounded.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ use terrace_engine::{
 
 const W: Wait = Wait::Allowed;
 const BLOCK: u64 = 4096;
-/// Blocks of the long file, and of what one transaction of these pools lays out.
+/// Blocks of the long file, and the most blocks that one transaction of these pools preallocates.
 const LONG: u64 = 1 << 15;
 const CHUNK: u64 = 16;
 
@@ -33,8 +33,8 @@ fn allocate(fs: &Fs, ino: terrace_format::Ino, how: Allocate) -> FsResult<usize>
     Ok(count_turns(|progress| fs.fallocate_turn(ino, range, how, progress, Wait::Never))?.1)
 }
 
-/// fallocate, truncate and punch of 8 GiB ran whole on the thread that took the request, for hundreds of milliseconds:
-/// requests of all others waited.
+/// fallocate, truncate and punch of 8 GiB ran whole on the thread that took the request, for hundreds of
+/// milliseconds: the requests of all other users waited.
 #[test]
 fn fallocate_punch_and_truncate_end_after_many_turns() -> FsResult<()> {
     let pool = Pool::new(16 << 20, 2 * LONG);
@@ -63,7 +63,7 @@ fn fallocate_punch_and_truncate_end_after_many_turns() -> FsResult<()> {
     Ok(())
 }
 
-/// Others change the file between two turns: the request goes on with what is there then.
+/// Another request changes the file between two turns: the next turn goes on with the changed file.
 #[test]
 fn between_turns_the_file_may_change() -> FsResult<()> {
     let pool = Pool::new(16 << 20, 2 * LONG);
@@ -79,7 +79,8 @@ fn between_turns_the_file_may_change() -> FsResult<()> {
     })?;
     assert_eq!(fs.getattr(ino)?.blocks, LONG * 8);
     let mut written = 0;
-    // A write into what is being cut off ends what is left of it, a turn at a time where it may not wait.
+    // A write into a range that a truncation is still removing ends the removal first, in turns if it may not
+    // wait.
     let change = SetAttributes { size: Some(0), ..Default::default() };
     count_turns(|progress| {
         let cut = fs.setattr_turn(ino, &change, progress, Wait::Never);
@@ -100,7 +101,7 @@ fn between_turns_the_file_may_change() -> FsResult<()> {
     Ok(())
 }
 
-/// SEEK_DATA and SEEK_HOLE went through all of a file under one lock.
+/// SEEK_DATA and SEEK_HOLE searched the whole file under one lock.
 #[test]
 fn a_look_for_data_or_a_hole_comes_in_turns() -> FsResult<()> {
     let pool = Pool::new(32 << 20, 2 * LONG);
@@ -127,8 +128,8 @@ fn a_look_for_data_or_a_hole_comes_in_turns() -> FsResult<()> {
     Ok(())
 }
 
-/// 40,000 attributes of one inode made each listxattr take 57 ms under its locks. No list that is longer than 64 KiB can be
-/// read at all, so no more names are taken.
+/// 40,000 attributes of one inode made each listxattr take 57 ms under its locks. The kernel cannot return a
+/// list longer than 64 KiB at all, so names past that are refused.
 #[test]
 fn names_of_attributes_end_at_64_kib() -> FsResult<()> {
     let pool = Pool::new(32 << 20, 4096);
@@ -148,14 +149,15 @@ fn names_of_attributes_end_at_64_kib() -> FsResult<()> {
     assert!(turns >= 4, "{most} names in {turns} turns");
     let listed = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     assert!(listed.zip(0..most).all(|(found, number)| found == name(number).as_bytes()));
-    // Those that are there change, also to values of many parts; one that goes makes room for one.
+    // Existing attributes can change, also to values of many parts; removing one attribute makes room for
+    // another.
     set(&name(3), &[5; 5000])?;
     assert_eq!(fs.listxattr(ino)?, names);
     fs.removexattr(ino, name(7).as_bytes(), W)?;
     set(&name(most), b"1")?;
     assert_eq!(set(&name(7), b"1").unwrap_err().errno(), libc::ENOSPC);
     assert_eq!(fs.setxattr(ino, b"user.new", b"", XattrMode::Replace, W).unwrap_err().errno(), libc::ENODATA);
-    // The next mount counts anew; a file that takes the number of a removed one has none.
+    // The next mount counts the attributes anew; a file with the inode number of a removed one has none.
     fs.unmount()?;
     let fs = pool.mount();
     assert_eq!(fs.listxattr(ino)?.len(), most * 11);
@@ -166,8 +168,8 @@ fn names_of_attributes_end_at_64_kib() -> FsResult<()> {
     Ok(())
 }
 
-/// As many writers as found room in DRAM at the same time took it all, each of them: what waited for a lower tier was twenty
-/// times what `buffer=` allows.
+/// Each of several writers at the same time found the same room in DRAM and took it all: twenty times as many
+/// dirty bytes as `buffer=` allows waited for a lower tier.
 #[test]
 fn writers_at_the_same_time_do_not_share_the_same_room() -> FsResult<()> {
     const BUFFER: u64 = 4 << 20;
@@ -197,9 +199,9 @@ fn writers_at_the_same_time_do_not_share_the_same_room() -> FsResult<()> {
     Ok(())
 }
 
-/// The size that a tier's file or image claims decided how much memory a mount took.
+/// The claimed size of a device decided how much memory a mount took.
 #[test]
-fn a_tier_that_claims_more_than_memory_accounts_for_is_refused() {
+fn a_tier_too_large_for_the_memory_of_its_accounts_is_refused() {
     for blocks in [1 << 36, 1 << 50] {
         let pool = Pool::new(2 << 20, blocks);
         let (superblock, _) = terrace_engine::read_superblock(&*pool.pm, true).unwrap();

@@ -16,6 +16,7 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
 
 /// Seed of a lane record's CRC: binds it to pool, lane, ring position and mount epoch (design T3),
 /// so that nothing left over in the ring and no user data that looks like a record can count.
+#[inline]
 pub fn record_seed(pool_uuid: &[u8; 16], lane: u32, position: u64, epoch: u64) -> u32 {
     // Mixed by multiplication: called on every commit, and the CRC over the record follows anyway.
     let mut low = [0u8; 8];

@@ -1,12 +1,12 @@
-//! Models of what runs concurrently: the engine's own code under a scheduler that decides, at every lock and every
-//! atomic, which thread goes on, and tries many such orders.
+//! Models of concurrent work: the engine's own code under a scheduler that decides, at every lock and every
+//! atomic, which thread goes on, and tries many such schedules.
 //!
-//! Nothing here is built without the feature `shuttle`, which makes the engine's threads, locks and atomics the
-//! scheduler's: `cargo test -p terrace-models --features shuttle`, in a call of cargo of its own.
+//! Nothing here is built without the feature `shuttle`, which makes the engine's threads, locks and atomics
+//! the scheduler's: `cargo test -p terrace-models --features shuttle`, in a call of cargo of its own.
 //!
-//! `TERRACE_SEED` chooses other orders, `TERRACE_SCHEDULES` the percentage of the usual number of them;
-//! `TERRACE_SCHEDULE` repeats the one in a file. All orders are sequentially consistent: an `Ordering` that is too
-//! weak is not found.
+//! `TERRACE_SEED` chooses other schedules, `TERRACE_SCHEDULES` the percentage of the usual number of
+//! schedules; `TERRACE_SCHEDULE` repeats the schedule in a file. All schedules are sequentially consistent:
+//! an `Ordering` that is too weak is not found.
 #![forbid(unsafe_code)]
 #![cfg(feature = "shuttle")]
 
@@ -22,12 +22,13 @@ use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
 use terrace_wal::Wal;
 
-/// How many schedules of each kind a model tries.
+/// The numbers of schedules that a model tries.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedules {
-    /// With the next thread chosen at random at every point.
+    /// Schedules with the next thread chosen at random at every point.
     pub random: usize,
-    /// With random priorities that change at a few points (PCT: Burckhardt and others, ASPLOS 2010).
+    /// Schedules with random priorities that change at a few points (PCT: Burckhardt and others, ASPLOS
+    /// 2010).
     pub priorities: usize,
 }
 
@@ -40,7 +41,7 @@ fn variable<T: FromStr>(name: &str) -> Option<T> {
 
 fn config() -> Config {
     let mut config = Config::new();
-    // Blocks of 4 KiB lie on the stack here and there.
+    // Several functions of the engine have blocks of 4 KiB on their stack.
     config.stack_size = 1 << 20;
     config.failure_persistence = FailurePersistence::File(Some(std::env::temp_dir()));
     config.silence_warnings = true;
@@ -72,8 +73,8 @@ fn run<S: Scheduler + 'static>(
     println!("{name}: {kind}: {schedules} schedules");
 }
 
-/// Runs the model of the test `name` under many schedules. It starts from nothing each time: whatever it keeps
-/// outside would make a schedule unrepeatable.
+/// Runs the model of the test `name` under many schedules. Each run makes its own state: state kept outside
+/// the model would make a schedule unrepeatable.
 pub fn explore(name: &str, schedules: Schedules, model: impl Fn() + Clone + Send + Sync + 'static) {
     if let Some(file) = variable::<String>("TERRACE_SCHEDULE") {
         let replay = ReplayScheduler::new_from_file(&file);
@@ -89,7 +90,7 @@ pub fn explore(name: &str, schedules: Schedules, model: impl Fn() + Clone + Send
     run(name, "by priorities", priorities, model);
 }
 
-/// Makes what every schedule may start from: engine code runs only under a scheduler.
+/// Makes the state from which every schedule starts: engine code runs only under a scheduler.
 pub fn once<T: Send + Sync + 'static>(make: fn() -> T) -> T {
     let made = Arc::new(OnceLock::new());
     let place = Arc::clone(&made);
@@ -98,18 +99,18 @@ pub fn once<T: Send + Sync + 'static>(make: fn() -> T) -> T {
     Arc::into_inner(made).and_then(OnceLock::into_inner).unwrap_or_else(|| panic!("nothing was made"))
 }
 
-/// A number below `bound` that belongs to the schedule.
+/// A number below `bound`, drawn from the schedule's own random numbers.
 pub fn below(bound: u64) -> u64 {
     use shuttle::rand::Rng;
     shuttle::rand::thread_rng().gen_range(0..bound)
 }
 
-/// Identity of the pools here.
+/// Identity of the models' pools.
 pub const UUID: [u8; 16] = [3; 16];
-/// Bytes of their PM: the least there can be.
+/// Bytes of the PM of these pools: the least that a pool can have.
 pub const PM_SIZE: u64 = 2 << 20;
 
-/// Their geometry.
+/// Geometry of these pools.
 pub fn geometry() -> Geometry {
     Geometry::choose(PM_SIZE, 8).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -1,6 +1,6 @@
-//! Threads claim, give back and free blocks of a small pool while others scan its table and move the checkpoint
-//! (design 4.2, T6, I6): no block is given to two, none is given before the record that freed it is passed, none is
-//! lost, and the numbers are right at the end.
+//! Threads claim, give back and free blocks of a small pool while a thread scans its block table and moves
+//! the checkpoint (design 4.2, T6, I6). A block is given to one claim only, and not before the checkpoint has
+//! passed the record that freed it; no block is lost, and the counts are right at the end.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ const OLD: usize = 2;
 const WORKERS: usize = 2;
 const ROUNDS: usize = 3;
 
-/// What a block may be used for, as the model sees it.
+/// The blocks that have a user, and the frees, as the model knows them.
 struct Ledger {
     held: BTreeSet<PmBlock>,
     /// Which record freed a block last.
@@ -34,7 +34,7 @@ struct Model {
 }
 
 impl Model {
-    /// A pool with `FREE` free blocks; the first blocks of the others are the workers'.
+    /// A pool with `FREE` free blocks; the first of the used blocks are the workers'.
     fn mount() -> (Model, Vec<PmBlock>) {
         let (_, wal) = small_pool(FREE as u64).unwrap();
         let geometry = wal.geometry();
@@ -45,7 +45,7 @@ impl Model {
         (Model { wal, blocks, ledger: Mutex::new(ledger) }, used)
     }
 
-    /// Claims blocks, owns some of them by a transaction, gives the others back.
+    /// Claims blocks, takes ownership of some in a transaction, gives the rest back.
     fn claim(&self, own: &mut Vec<PmBlock>) {
         let count = 1 + below(2) as usize;
         let mut claim = match self.blocks.claim(count, Purpose::Reclaim) {
@@ -85,7 +85,7 @@ impl Model {
         }
     }
 
-    /// Frees a block, or begins to and gives up.
+    /// Frees a block, or begins to free it and gives up.
     fn free(&self, own: &mut Vec<PmBlock>) {
         let Some(block) = own.pop() else { return };
         let reservation = self.wal.reserve(512).unwrap();
@@ -111,7 +111,7 @@ impl Model {
         }
     }
 
-    /// Nothing runs any more: each block is held or free, in the table and in the numbers.
+    /// After all threads have ended each block is held or free, in the block table and in the counts.
     fn judge(&self, used: &[PmBlock]) {
         self.wal.checkpoint().unwrap();
         while self.blocks.scan_step().unwrap() {}
@@ -158,9 +158,10 @@ fn model() {
     model.judge(&used);
 }
 
-/// Broke: a block that the scan of the table met just when its owner freed it was counted twice as no longer unknown,
-/// and the count wrapped: the scan never ended for statfs without waiting, and the pace of writers was not seen.
+/// Broke: a block that the scan of the block table met just when its owner freed it was subtracted twice from
+/// the unknown blocks, and the count wrapped. Then the scan never ended for a statfs that may not wait, and
+/// migration did not see the pace of writers.
 #[test]
-fn blocks_are_given_once_and_none_is_lost() {
+fn blocks_are_claimed_once_and_never_lost() {
     explore("allocator", Schedules { random: 2000, priorities: 2000 }, model);
 }

@@ -1,9 +1,9 @@
-//! Several workers demote while others write data back from DRAM, and flushes of the device, which one serves for all who
-//! asked before it began, fail now and then (design 7, M1; I5): whatever a crash leaves names no block below that the
-//! device has not, and what an fsync has acknowledged is there.
+//! Several workers demote while a writer's data is written back from DRAM, and flushes of the device fail now
+//! and then (design 7, M1; I5). A flush serves every thread that asked before it began. After a crash no
+//! metadata names a device block whose content the device lost, and data that an fsync acknowledged is there.
 //!
-//! A flush here makes durable what was written before it began and ends some time later, as that of a drive may; one
-//! that fails loses all that was written before it and never says so again.
+//! A flush of this device makes the writes before its beginning durable and ends some time later, as a flush
+//! of a drive may. A failed flush loses all writes before it, and the device reports the loss once.
 #![allow(clippy::unwrap_used)]
 
 use std::panic::Location;
@@ -29,19 +29,19 @@ use terrace_runtime::{ManualClock, Step};
 const W: Wait = Wait::Allowed;
 const EIO: i32 = 5;
 const BLOCK: usize = 4096;
-/// Files that are moved, and their blocks: a group takes two.
+/// Files that are demoted, and blocks of each: a group has two blocks.
 const FILES: usize = 3;
 const BLOCKS: usize = 3;
-/// Steps of each worker; times that the writer writes and syncs.
+/// Steps of each worker; writes of the writer, each followed by an fsync.
 const STEPS: usize = 2;
 const WRITES: usize = 2;
-/// Persistence events among which power fails, about as many as there are.
+/// Persistence events among which power fails: about as many as a run has.
 const EVENTS: u64 = 160;
 
-/// A device whose flushes take their time.
+/// A device whose flushes let other threads run before they return.
 struct Slow {
     inner: Arc<SimulatedDevice>,
-    /// Only counted, so that others run.
+    /// A count without use: each access is a point where the scheduler may change threads.
     turns: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ struct Images {
     pm: PmImage,
     device: DeviceImage,
     files: [Ino; FILES],
-    /// What is written through DRAM.
+    /// The file that is written through DRAM.
     waiting: Ino,
 }
 
@@ -94,7 +94,7 @@ fn media(pm: &Arc<RecordedPm>, device: &Arc<SimulatedDevice>) -> PoolMedia {
 fn mount(media: PoolMedia, home: Option<Home>) -> Arc<Fs> {
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let options = MountOptions {
-        // Whatever there is goes down, in as many groups as there are workers and more.
+        // Demotes all blocks, in at least as many groups as workers.
         policy: Some(PolicyKind::Anticache),
         threshold_percent: Some(0),
         group_bytes: 2 * BLOCK as u64,
@@ -110,7 +110,7 @@ fn content(file: usize, block: usize) -> Vec<u8> {
     vec![(1 + file * BLOCKS + block) as u8; BLOCK]
 }
 
-/// What the writer writes for the n-th time.
+/// The content of the writer's n-th write.
 fn written(times: usize) -> Vec<u8> {
     vec![100 + times as u8; BLOCK]
 }
@@ -150,8 +150,8 @@ fn images() -> Images {
     Images { pm: pm.visible_image(), device: device.visible_image(), files, waiting }
 }
 
-/// Mounts what is on media after a crash: nothing is damaged, no file that was only moved has changed, and of the one that
-/// was written no acknowledged version is lost.
+/// Mounts the media after a crash: nothing is damaged, the demoted files are unchanged, and the written file
+/// shows the acknowledged version or a later one.
 fn judge(images: &Images, pm: PmImage, device: DeviceImage, synced: usize) {
     let (pm, device) = (Arc::new(RecordedPm::from_image(pm)), Arc::new(SimulatedDevice::from_image(device)));
     let pool = Devices { pm: Arc::clone(&pm) as _, block: vec![Some(Arc::clone(&device) as _)] };
@@ -176,13 +176,13 @@ fn model(images: &Images) {
     let pm = Arc::new(RecordedPm::with_clock(images.pm.clone(), &clock));
     let device = Arc::new(SimulatedDevice::with_clock("slow", images.device.clone(), &clock));
     let fs = mount(media(&pm, &device), Some(Home::Block));
-    // None, one or two of the first flushes fail.
+    // Up to two of the first flushes fail.
     if below(2) == 0 {
         let times = if below(2) == 0 { Times::After(below(4)) } else { Times::Count(2) };
         device.fail_next(Operation::Flush, 0..device.blocks(), EIO, times);
     }
     let synced = Arc::new(Mutex::new(0));
-    // What was acknowledged when power failed.
+    // The number of acknowledged writes when power failed.
     let at_crash = Arc::new(Mutex::new(None));
     let (keep, promised) = (Arc::clone(&at_crash), Arc::clone(&synced));
     let target = clock.now() + below(EVENTS);
@@ -224,11 +224,11 @@ fn model(images: &Images) {
     if let (Some(synced), Some(pm), Some(device)) =
         (*at_crash.lock(), pm.take_snapshot(), device.take_snapshot())
     {
-        // Least of the device, where all that PM names has to be.
+        // The device keeps flushed writes alone, and still has to have every block that PM names.
         let pm = if below(2) == 0 { pm.image_newest() } else { pm.image_random(below(u64::MAX)) };
         judge(images, pm, device.image_none(), synced);
     }
-    // What failed is tried again, and then nothing is lost either.
+    // A failed write-back is tried again, and then no data is lost either.
     device.clear_failures();
     fs.unmount().unwrap();
     drop(fs);
@@ -236,7 +236,7 @@ fn model(images: &Images) {
 }
 
 #[test]
-fn a_flush_serves_those_who_asked_before_it_began() {
+fn a_flush_serves_all_requests_made_before_it_began() {
     let images = once(images);
     explore("flushes", Schedules { random: 1500, priorities: 1500 }, move || model(&images));
 }

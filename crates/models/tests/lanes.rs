@@ -1,7 +1,7 @@
-//! Threads commit transactions to shared words under locks while another moves the checkpoint (design 4.1, T2, T3,
-//! T5, T8). At a crash at any persistence event, and at the end, recovery shows a state that the order of commits
-//! allows: each transaction whole or not at all, none without those it read from, all that had to be durable; also
-//! after PM failed in the middle of one.
+//! Threads commit transactions to shared words under locks while another thread moves the checkpoint (design
+//! 4.1, T2, T3, T5, T8). Recovery after a crash at any persistence event, and at the end, shows a state that
+//! the order of commits allows: each transaction whole or absent, each with the transactions whose values it
+//! read, and every durable transaction. So it does after PM failed in the middle of a commit.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -21,7 +21,8 @@ const WORKERS: usize = 3;
 const ROUNDS: usize = 3;
 /// Bytes of a record at most.
 const LARGEST: usize = 3 << 10;
-/// Crashes come before one of so many events, fences of commits, fences of checkpoints; in shorter runs, at the end.
+/// The crash comes before one of this many events, order fences or persist fences; in a shorter run it comes
+/// at the end.
 const EVENTS: [(Option<EventKind>, u64); 3] =
     [(None, 250), (Some(EventKind::Order), 12), (Some(EventKind::Persist), 12)];
 
@@ -33,12 +34,12 @@ fn words(counter: usize) -> [PmOffset; 2] {
     [first, first.plus(4096)]
 }
 
-/// Where transactions put what only makes them long.
+/// The area of a worker's stores that only lengthen its records.
 fn padding(worker: usize) -> PmOffset {
     geometry().first_pool_block().offset().plus(8192 + 8192 * worker as u64)
 }
 
-/// A line that takes no store: a record that writes it stops the log half applied.
+/// A line that refuses stores: a record that writes it is applied in part only, and stops the log.
 fn trap() -> PmOffset {
     padding(WORKERS + 1)
 }
@@ -48,14 +49,14 @@ fn data(worker: usize) -> PmOffset {
     padding(worker).plus(4096)
 }
 
-/// What is known of the transactions.
+/// Begun, returned and durable transactions, as the model knows them.
 #[derive(Default, Clone)]
 struct Ledger {
-    /// Values that transactions set together, noted before their commit: 0 is none.
+    /// Values that a transaction sets together, noted before its commit; 0 leaves a counter as it is.
     begun: Vec<Values>,
-    /// What returned transactions set.
+    /// The largest values that returned transactions have set.
     returned: Values,
-    /// What a crash must leave.
+    /// The smallest values that a crash may leave.
     durable: Values,
 }
 
@@ -70,7 +71,7 @@ struct Model {
     wal: Wal,
     counters: [Mutex<()>; COUNTERS],
     ledger: Arc<Mutex<Ledger>>,
-    /// `order` does not make durable, `persist` does.
+    /// In this mode `order` makes nothing durable; `persist` does.
     persist_only: bool,
 }
 
@@ -82,7 +83,7 @@ impl Model {
         Wal::format(Arc::clone(&pm) as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
         let (wal, _) = Wal::open(Arc::clone(&pm) as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
         if below(2) == 0 {
-            // Full lanes: whoever commits has to move the checkpoint and to use ring space again.
+            // Full lanes: a commit has to move the checkpoint and to use ring space again.
             wal.checkpoint_only_when_full();
             let all = u64::from(geometry().lane_count) * geometry().lane_size;
             for size in [LARGEST, 500] {
@@ -97,7 +98,7 @@ impl Model {
         Model { pm, wal, counters: Default::default(), ledger: Arc::default(), persist_only }
     }
 
-    /// Counts one or two counters up.
+    /// Increments one or two counters.
     fn count(&self, worker: usize) -> Result<()> {
         let (first, second) = (below(COUNTERS as u64) as usize, below(COUNTERS as u64) as usize);
         let mut chosen = vec![first.min(second), first.max(second)];
@@ -105,7 +106,7 @@ impl Model {
         let length = 8 * below(320) as usize;
         let named = below(3) == 0;
         if named {
-            // The last record of a lane may name what is about to be stored over.
+            // The last record of a lane may name bytes that this round stores over.
             self.wal.confirm_named(data(worker), 64)?;
         }
         let reservation = match below(3) {
@@ -148,7 +149,7 @@ impl Model {
         Ok(())
     }
 
-    /// Some rounds, fewer when PM fails.
+    /// Repeats a round, until PM fails.
     fn until_stopped(&self, round: impl Fn(&Model) -> Result<()>) {
         for _ in 0..ROUNDS {
             if let Err(error) = round(self) {
@@ -172,7 +173,7 @@ impl Model {
         }
     }
 
-    /// Keeps what a crash at one of the coming events leaves, and what it must leave.
+    /// Keeps the image that a crash at a coming event leaves, and the values that it must leave.
     fn crash_sometime(&self) -> Arc<Mutex<Option<(CrashSnapshot, Ledger)>>> {
         let kept = Arc::new(Mutex::new(None));
         let (kind, count) = EVENTS[below(EVENTS.len() as u64) as usize];
@@ -184,7 +185,7 @@ impl Model {
             }
             left = left.saturating_sub(1);
             if left == 0 {
-                // The promises first: no event takes effect between the two.
+                // The ledger first: no event takes effect between the two copies.
                 let mut ledger = ledger.lock().clone();
                 let snapshot = weak.upgrade().unwrap().snapshot();
                 ledger.begun.clear();
@@ -196,7 +197,7 @@ impl Model {
     }
 }
 
-/// Recovers an image and compares. A log that was recovered goes on.
+/// Recovers an image, compares it with the ledger, and commits to the recovered log.
 fn judge(image: impl Into<terrace_media::pm::PmImage>, ledger: &Ledger, begun: &[Values]) {
     let pm = Arc::new(RecordedPm::from_image(image));
     let (wal, _) = Wal::open(Arc::clone(&pm) as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
@@ -241,7 +242,7 @@ fn model() {
     }
     let all = Ledger { durable: end.returned, ..Ledger::default() };
     for (counter, value) in end.returned.iter().enumerate() {
-        // What a failed commit was to change is not read until the next mount.
+        // The target of a failed commit is not read until the next mount.
         let Ok(found) = model.pm.load_u64(words(counter)[0]) else {
             assert!(model.wal.is_stopped(), "counter {counter} cannot be read");
             continue;
@@ -256,6 +257,6 @@ fn model() {
 }
 
 #[test]
-fn a_crash_leaves_what_the_commits_allow() {
+fn a_crash_leaves_a_state_allowed_by_the_order_of_commits() {
     explore("lanes", Schedules { random: 3000, priorities: 3000 }, model);
 }

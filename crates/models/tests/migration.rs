@@ -1,9 +1,10 @@
-//! Files are written, cut, punched and read while blocks of them go down and come up (design 4.6, 7): a read sees a
-//! state that the file had while it ran, never an older one and never another file's, and the pool is sound afterwards.
+//! Files are written, cut, punched and read while their blocks are demoted and promoted (design 4.6, 7). A
+//! read sees a state that the file had while the read ran, never an older state and never another file's, and
+//! the pool is sound afterwards.
 //!
-//! Half of the schedules have the default policy, whose predictors send writes by way of DRAM; the files are moved by hand
-//! then, because that policy leaves half of PM alone. In the others anticache, which can be told to leave nothing in PM, moves
-//! all there is.
+//! Half of the schedules have the default policy, whose predictors send writes through DRAM; requested
+//! movements move the files then, because this policy leaves half of PM alone. The other half has
+//! `anticache`, which can be told to leave nothing in PM, and so demotes every block.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -25,23 +26,23 @@ use terrace_runtime::{ManualClock, Step};
 
 const W: Wait = Wait::Allowed;
 const FILES: usize = 2;
-/// Half a block is written at least, so that cold blocks are merged with.
+/// A write has at least half a block, so that writes are merged with cold blocks.
 const UNIT: usize = 2048;
 /// Units of a file before the first change, and at most.
 const UNITS: usize = 8;
 /// Changes of each file, reads of it, rounds of migration.
 const ROUNDS: usize = 3;
-/// Pieces of moves by hand in a round.
+/// Pieces of requested movements in a round.
 const PIECES: usize = 6;
 
-/// One word for each unit: who wrote it when, or 0.
+/// A word for each unit: the tag of the change that wrote it, or 0.
 type Content = Vec<u64>;
 
 fn tag(file: usize, change: usize) -> u64 {
     (1 + change * FILES + file) as u64
 }
 
-/// A file and all states it had. Its writer notes a state before it makes it.
+/// A file and all its states. The writer records each state before it makes the change.
 struct File {
     ino: Ino,
     index: usize,
@@ -179,7 +180,7 @@ fn model(images: &Images) {
     };
     let files: Vec<_> = images.files.iter().enumerate().map(file).collect();
     let mut steps: Vec<Box<dyn Step>> = fs.background_steps().into_iter().map(|(step, _)| step).collect();
-    // Takes one group down; all other blocks are chosen and wait for the thread below.
+    // Demotes one group; the other victims are chosen and wait for the thread below.
     for step in &mut steps {
         step.step();
     }
@@ -222,7 +223,7 @@ fn model(images: &Images) {
 }
 
 #[test]
-fn reads_see_what_the_file_was_meanwhile() {
+fn reads_see_a_state_of_the_file_during_the_read() {
     let images = once(images);
     explore("migration", Schedules { random: 1000, priorities: 1000 }, move || model(&images));
 }

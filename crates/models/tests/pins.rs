@@ -1,6 +1,6 @@
-//! Blocks of PM and of a device are freed and used again while others read them outside of every lock, with a pin
-//! (design S6, S7): nobody reads another file's content, what an unchanged version speaks for is the present content,
-//! and when the pins are gone no space is lost.
+//! Blocks of PM and of a device are freed and used again while readers outside of every lock hold them by an
+//! I/O pin (design S6, S7). A reader never sees another file's content; content under an unchanged version is
+//! the present content; and no space is lost when the I/O pins are gone.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use terrace_wal::{Error, NoSpace, Tx, Wal};
 const FILES: usize = 2;
 const ROUNDS: usize = 3;
 
-/// Content of which it can be said whose it is.
+/// A content number that names its file and is used once.
 fn stamp(file: usize, number: u64) -> u64 {
     number * FILES as u64 + file as u64
 }
 
-/// Runs the threads of a model: those that write, those that read, one more.
+/// Runs the threads of a model: a writer and a reader for each file, and one thread more.
 fn run<M: Send + Sync + 'static>(
     model: &Arc<M>,
     write: fn(&M, usize),
@@ -48,11 +48,11 @@ mod pm {
 
     const FREE: u64 = 1;
     const SHIFT: u32 = 16;
-    /// Words of a block that are written and read, each by itself.
+    /// Words of a block that are written and read singly.
     const WORDS: usize = 4;
 
-    /// One block and what is in it: how often it was stored over, and above that a number of its own for each block
-    /// that was ever given to a file.
+    /// The block of a file and its content: the number of overwrites in the low bits, above them a number
+    /// that each block given to a file gets anew.
     struct File {
         block: PmBlock,
         content: u64,
@@ -158,10 +158,10 @@ mod device {
     use super::*;
 
     const DEVICE: DeviceId = DeviceId(0);
-    /// One chunk behind the header.
+    /// A single chunk behind the header.
     const BLOCKS: u64 = 5;
 
-    /// What is where.
+    /// A device run and its content.
     #[derive(Clone, Copy)]
     struct Copy {
         run: DeviceRun,
@@ -172,13 +172,13 @@ mod device {
         catalog: Arc<Catalog>,
         space: Arc<ChunkSpace>,
         device: SimulatedDevice,
-        /// Each is in one place or nowhere.
+        /// The device run of each file; a removed file has no run.
         files: Vec<RwLock<Option<Copy>>>,
         next: AtomicU64,
     }
 
     impl Model {
-        /// Its bitmaps are not loaded.
+        /// A model whose chunk bitmaps are not loaded.
         fn mount() -> Model {
             let (_, wal) = small_pool(40).unwrap();
             let catalog = Arc::new(Catalog::new(Arc::new(BlockPool::new(wal))));
@@ -196,7 +196,7 @@ mod device {
             Model { catalog, space, device, files, next: AtomicU64::new(1) }
         }
 
-        /// Puts a file somewhere else, or begins to, or removes it.
+        /// Moves a file to another device run, begins to move it and gives up, or removes it.
         fn write(&self, index: usize) {
             let content = stamp(index, self.next.fetch_add(1, Ordering::Relaxed));
             let kind = below(4);
@@ -248,7 +248,7 @@ mod device {
         }
     }
 
-    /// Marks what a transaction takes and what it frees.
+    /// Marks the run that a transaction takes as used and the run that it gives up as free.
     fn mark(catalog: &Catalog, taken: Option<DeviceRun>, freed: Option<DeviceRun>) -> Lsn {
         loop {
             let reservation = catalog.wal().reserve(1024).unwrap();

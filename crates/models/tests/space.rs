@@ -1,5 +1,6 @@
-//! Space of a lower tier is promised, claimed, given back, freed and learnt from bitmaps at the same time: no block has two
-//! holders, whoever has a promise finds space, and when all have ended nothing is held that the bitmaps do not say.
+//! Space of a lower tier is reserved, claimed, given back, freed and read from chunk bitmaps at the same
+//! time. No block has two holders, a space reservation always finds its blocks, and at the end only the
+//! blocks used in the bitmaps are held.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -11,21 +12,22 @@ use terrace_models::{Schedules, below, explore, small_pool};
 use terrace_runtime::thread::spawn;
 
 const DEVICE: DeviceId = DeviceId(0);
-/// A chunk of eight behind the header, and half of one.
+/// A chunk of eight blocks behind the header, and half a chunk.
 const BLOCKS: u64 = 12;
-/// Blocks of the first chunk that somebody else has.
+/// Blocks of the first chunk that are used from the start.
 const USED: DeviceRun = DeviceRun { device: DEVICE, start: DeviceBlock(3), length: 3 };
 const ROUNDS: usize = 3;
 
 struct Model {
     catalog: Arc<Catalog>,
     space: Arc<ChunkSpace>,
-    /// Whether somebody has the block. Not the scheduler's: a look at it is no place to change threads.
+    /// Whether a block has a holder. Plain atomics: a look at them is no point where the scheduler changes
+    /// threads.
     held: Vec<AtomicBool>,
 }
 
 impl Model {
-    /// Its bitmaps are not loaded.
+    /// A model whose chunk bitmaps are not loaded.
     fn mount() -> Model {
         let (_, wal) = small_pool(40).unwrap();
         let catalog = Arc::new(Catalog::new(Arc::new(BlockPool::new(wal))));
@@ -50,10 +52,10 @@ impl Model {
         self.blocks_of(run).for_each(|held| held.store(false, Ordering::Relaxed));
     }
 
-    /// Content waits in DRAM and is dropped, or claimed a place for; that is given back to the promise, or used and
-    /// freed again.
+    /// Reserves space for dirty pages. They are dropped, or blocks are claimed for them; then the claim is
+    /// given back to the space reservation, or the blocks are used and freed again.
     fn promise(&self) {
-        // Two may ask for more than there is.
+        // Two threads together may ask for more blocks than are free.
         let promised = 1 + below(6);
         if !self.space.reserve(promised).unwrap() {
             return;
@@ -61,7 +63,7 @@ impl Model {
         let mut left = promised;
         if below(4) > 0 {
             let mut runs = Vec::new();
-            // All of it, or a part.
+            // Claims all reserved blocks, or a part.
             while left > 0 && (runs.is_empty() || below(4) > 0) {
                 let found = self.space.allocate_runs(&[DEVICE], left, true).unwrap();
                 assert!(!found.is_empty(), "{left} blocks of a promise of {promised} are not there");
@@ -91,7 +93,7 @@ impl Model {
         self.space.freed(run, lsn);
     }
 
-    /// Without a promise: a claim that is used in part, or not at all.
+    /// Claims without a space reservation; the claim is used in part, or not at all.
     fn claim(&self) {
         let want = 1 + below(5);
         let mut runs = match below(2) {
@@ -117,7 +119,7 @@ impl Model {
         self.space.release_claim(used);
     }
 
-    /// Loads bitmaps, and pins blocks alone as who overwrites them does.
+    /// Loads chunk bitmaps, and takes exclusive I/O pins as a write-back in place does.
     fn load(&self) {
         self.space.load_step().unwrap();
         if let Some(pin) = self.space.pin_alone(USED) {
@@ -169,6 +171,6 @@ fn model() {
 }
 
 #[test]
-fn space_below_is_promised_claimed_and_given_back() {
+fn space_of_a_lower_tier_is_reserved_claimed_and_given_back() {
     explore("space", Schedules { random: 1500, priorities: 1500 }, model);
 }

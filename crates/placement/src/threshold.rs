@@ -77,6 +77,7 @@ impl Utilisation {
         Utilisation { even_percent: 70, step_percent: 5, least_percent: 50, most_percent: 90, decay: 8 };
 
     /// Equation (1): 70 % + 5 % · log2(bytes read from PM / bytes written to PM), from 50 to 90 %.
+    #[inline]
     pub fn percent(&self, pm_read: u64, pm_written: u64) -> u8 {
         let log = log2_256(pm_read.max(FLOOR)) - log2_256(pm_written.max(FLOOR));
         let percent = i64::from(self.even_percent) + i64::from(self.step_percent) * log / 256;

@@ -40,8 +40,8 @@ impl Change {
 }
 
 impl Reference {
-    /// Changes attributes: the size first, then the rest. A change of owner or group of anything but a
-    /// directory removes set-id bits, which `mode` may set again.
+    /// Changes attributes: the size first, then the rest. A new owner or group of an
+    /// inode that is no directory removes set-id bits, which `mode` may set again.
     ///
     /// # Errors
     /// EFBIG, EISDIR and EINVAL for a size; ESTALE.

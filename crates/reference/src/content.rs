@@ -27,7 +27,7 @@ impl Content {
         self.size
     }
 
-    /// Blocks that hold data or are set aside for it.
+    /// Allocated blocks, written or not.
     pub fn allocated_blocks(&self) -> u64 {
         self.blocks.len() as u64
     }
@@ -37,7 +37,7 @@ impl Content {
         self.blocks.range(first..end.max(first)).map(|(number, _)| *number)
     }
 
-    /// Of the blocks from `first` on, before `end`: how many are set aside and were never written.
+    /// Blocks from `first` on, before `end`, that are allocated and were never written.
     pub fn unwritten(&self, first: u64, end: u64) -> u64 {
         let blocks = self.blocks.range(first..end.max(first));
         blocks.filter(|(_, block)| matches!(block, Block::Unwritten)).count() as u64
@@ -61,12 +61,12 @@ impl Content {
         }
     }
 
-    /// A block counts as written, whatever it holds.
+    /// Marks a block as written without changing its bytes.
     pub(crate) fn give_place(&mut self, number: u64) {
         self.written(number);
     }
 
-    /// Reads up to the end of the file; the number of bytes.
+    /// Reads up to the end of the file; answers the number of bytes read.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> usize {
         let count = self.size.saturating_sub(offset).min(into.len() as u64) as usize;
         let mut at = 0;
@@ -107,7 +107,7 @@ impl Content {
         }
     }
 
-    /// Sets the size. Blocks wholly past a smaller one go, those set aside beyond the end too.
+    /// Sets the size. Blocks wholly past a smaller size are freed, preallocated ones beyond the end too.
     pub(crate) fn truncate(&mut self, size: u64) {
         if size < self.size {
             self.zero(size, size.next_multiple_of(B));
@@ -116,7 +116,7 @@ impl Content {
         self.size = size;
     }
 
-    /// Takes a raised size back; nothing was written past it.
+    /// Takes back a raise of the size; no byte was written past `size`.
     pub(crate) fn lower_size(&mut self, size: u64) {
         self.size = size;
     }
@@ -134,7 +134,7 @@ impl Content {
         }
     }
 
-    /// Sets the range's missing blocks aside; how many there were.
+    /// Allocates the missing blocks of a range; answers how many were missing.
     pub(crate) fn allocate(&mut self, offset: u64, length: u64) -> u64 {
         let before = self.allocated_blocks();
         for number in offset / B..(offset + length).div_ceil(B) {
@@ -147,8 +147,8 @@ impl Content {
         self.size = self.size.max(size);
     }
 
-    /// Makes a hole: whole blocks go (the one that the range's end cuts counts as whole when the file
-    /// ends within the range), the edges become zeros.
+    /// Makes a hole: whole blocks are freed, the bytes at the edges become zeros. The block in which the
+    /// range ends counts as whole if the file ends within the range.
     pub(crate) fn punch(&mut self, offset: u64, length: u64) {
         let end = offset + length;
         let first = offset.div_ceil(B);

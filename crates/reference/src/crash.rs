@@ -1,17 +1,18 @@
-//! What a crash inside an operation may leave (docs/semantics.md; its examples are the tests below).
+//! The states that a crash inside an operation may leave (docs/semantics.md; its examples are the tests
+//! below).
 //!
-//! Everything that returned before is there (C6); of the operation under way all or nothing, but for the sequences:
-//! a prefix of the pieces of a large write (C15), a size without the attributes given with it (C11), blocks set
-//! aside by a prefix of an fallocate (C20), the end of a file's capabilities before the change that takes them (C14),
-//! and, under data=ordered, overwritten bytes torn at aligned 8 bytes (C16).
-//! st_blocks is not judged before background work has ended (C12, C20, C23).
+//! Every operation that returned before the crash is there (C6). The operation under way is there whole or
+//! not at all, except for the sequences: a prefix of the pieces of a large write (C15), a size without the
+//! attributes given with it (C11), blocks allocated by a prefix of an fallocate (C20), the removal of a
+//! file's capabilities before the change that causes it (C14), and, under data=ordered, overwritten bytes
+//! torn at aligned 8 bytes (C16). st_blocks is not judged before background work has ended (C12, C20, C23).
 
 use crate::content::{BLOCK, Content};
 use crate::op::{Op, data};
 use crate::{Allocate, Change, Id, Reference, Stamp};
 use std::ops::Range;
 
-/// What the promises depend on.
+/// The properties of a pool on which the promises of docs/semantics.md depend.
 #[derive(Debug, Clone, Copy)]
 pub struct CrashRules {
     /// The atomic write size, in blocks (C13).
@@ -25,7 +26,7 @@ pub struct CrashRules {
 pub struct Torn {
     /// The file.
     pub id: Id,
-    /// Where.
+    /// The range of bytes.
     pub bytes: Range<u64>,
     /// The content before.
     pub old: Content,
@@ -36,17 +37,17 @@ pub struct Torn {
 /// A state that a crash may leave.
 #[derive(Debug, Clone)]
 pub struct CrashState {
-    /// All that is not in `torn` is exactly this.
+    /// The file system. A mount shows exactly this tree outside `torn`.
     pub tree: Reference,
-    /// What may be torn.
+    /// The bytes that may be torn.
     pub torn: Option<Torn>,
-    /// Which state it is, in a few words.
+    /// A short description of the state.
     pub name: String,
 }
 
 impl Reference {
-    /// The states that a crash may leave while `op` is under way, the one before it first, the one after it last.
-    /// One state only, when the operation changes nothing or fails.
+    /// The states that a crash may leave while `op` is under way, the one before it first, the one after it
+    /// last. An operation that changes nothing or fails has the state before it alone.
     pub fn crash_states(&self, op: &Op, rules: CrashRules, when: Stamp) -> Vec<CrashState> {
         let state = |tree: Reference, name: &str| CrashState { tree, torn: None, name: name.to_string() };
         let mut states = vec![state(self.clone(), "before")];
@@ -54,13 +55,13 @@ impl Reference {
         if after.perform(op, when).is_err() {
             return states;
         }
-        // What comes first, if anything does.
+        // The state after the first change of a sequence, when `op` begins with one.
         let mut first = self.clone();
         if op.takes_privileges() && first.drop_capability(op, when) {
             states.push(state(first.clone(), "capabilities gone"));
         }
         match op {
-            // What it wrote is one of the versions of the state after it, in pieces too.
+            // The written bytes are versions of the state after the write, and its pieces are too.
             Op::Write { sync, .. } if self.waits(*sync) => {}
             Op::Write { id, offset, length, seed, kill_set_id, .. } => {
                 let bytes = data(*length, *seed);
@@ -103,7 +104,7 @@ impl Reference {
         states
     }
 
-    /// Removes the capabilities of the file that an operation names. True when it had some.
+    /// Removes the capabilities of the file that an operation names. True if the file had capabilities.
     fn drop_capability(&mut self, op: &Op, when: Stamp) -> bool {
         let node = op.target().map(|id| self.node_mut(id));
         node.is_some_and(|node| node.is_ok_and(|node| node.drop_capability(when)))
@@ -133,10 +134,10 @@ impl Reference {
                 return;
             }
             let old = before.node(id).ok().and_then(|node| node.content()).cloned();
-            // Bytes past the old end and blocks that are new are all or nothing with the size.
+            // Bytes past the old end and new blocks are there with the new size or not at all.
             let waits = before.node(id).ok().and_then(|node| node.unwritten.as_ref());
             if let Some(waits) = waits.filter(|_| rules.ordered) {
-                // Versions of the durable bytes, like those that wait.
+                // Overwritten durable bytes have versions, as waiting writes have.
                 let most = waits.durable_size().saturating_sub(start).min(piece.len() as u64);
                 let mut torn = before.clone();
                 if most > 0 && torn.write_waiting(id, start, &piece[..most as usize], false, when).is_ok() {
@@ -160,13 +161,13 @@ impl Reference {
         states.pop();
     }
 
-    /// Blocks set aside from the front, before the size is raised.
+    /// Blocks allocated from the front, before the size is raised.
     fn allocations(&self, states: &mut Vec<CrashState>, id: Id, offset: u64, length: u64, when: Stamp) {
         let block = BLOCK as u64;
         let mut tree = self.clone();
         let (first, end) = (offset / block, (offset + length).div_ceil(block));
         let Ok(node) = self.node(id) else { return };
-        // What waits in DRAM has no place yet and gets one too.
+        // A waiting write has no location yet; fallocate gives it one too.
         let had: Vec<u64> = match (&node.unwritten, node.content()) {
             (Some(unwritten), _) => unwritten.placed(first, end).collect(),
             (None, Some(content)) => content.allocated(first, end).collect(),
@@ -204,8 +205,8 @@ mod tests {
         states.iter().filter_map(|s| s.tree.attributes(id).ok()).map(|found| found.size).collect()
     }
 
-    /// C12: "A file of 300 blocks is cut to 5000 bytes; crash. Left: 300 blocks' worth of old content, or exactly 5000
-    /// bytes. Growing it again shows zeros".
+    /// C12: "A file of 300 blocks is cut to 5000 bytes; crash. Left: 300 blocks' worth of old content, or
+    /// exactly 5000 bytes. Growing it again shows zeros".
     #[test]
     fn c12_truncation() -> Result<(), i32> {
         let (fs, id) = with_file(300 * BLOCK);
@@ -222,8 +223,8 @@ mod tests {
         Ok(())
     }
 
-    /// C15: "16 KiB lanes, pwrite(f, 140 blocks, 0) on a file of 10 000 bytes; crash. Left: the old file; or 56 new
-    /// blocks, size 229 376; or 112; or all 140. Never block 70 without block 69."
+    /// C15: "16 KiB lanes, pwrite(f, 140 blocks, 0) on a file of 10 000 bytes; crash. Left: the old file; or
+    /// 56 new blocks, size 229 376; or 112; or all 140. Never block 70 without block 69."
     #[test]
     fn c15_a_write_of_pieces() -> Result<(), i32> {
         let (fs, id) = with_file(10_000);
@@ -239,7 +240,8 @@ mod tests {
         Ok(())
     }
 
-    /// C16: "data=ordered, 4 KiB of A overwritten by B; crash. Left: each aligned 8 bytes AAAAAAAA or BBBBBBBB, size
+    /// C16: "data=ordered, 4 KiB of A overwritten by B; crash. Left: each aligned 8 bytes AAAAAAAA or
+    /// BBBBBBBB, size
     /// 4096."
     #[test]
     fn c16_torn_bytes() {
@@ -250,13 +252,13 @@ mod tests {
         let torn: Vec<&Torn> = states.iter().filter_map(|state| state.torn.as_ref()).collect();
         let whole = |torn: &&Torn| torn.bytes == (0..4096);
         assert_eq!((torn.len(), torn.iter().all(whole)), (2, true));
-        // All or nothing by default.
+        // By default the overwrite is there whole or not at all.
         let states = fs.crash_states(&op, RULES, AT);
         assert_eq!((states.len(), states.iter().any(|state| state.torn.is_some())), (2, false));
     }
 
-    /// C20: "fallocate(f, 0, 0, 1 GiB) on an empty file; crash. Left: size 0 with any prefix allocated, or size 1 GiB
-    /// with all of it." (Here 1 MiB.)
+    /// C20: "fallocate(f, 0, 0, 1 GiB) on an empty file; crash. Left: size 0 with any prefix allocated, or
+    /// size 1 GiB with all of it." (Here 1 MiB.)
     #[test]
     fn c20_allocation() {
         let (fs, id) = with_file(0);
@@ -272,10 +274,10 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// C11: "setattr with a size and other attributes: the size first, then the rest together. Left may be: nothing,
-    /// the size alone, all."
+    /// C11: "setattr with a size and other attributes: the size first, then the rest together. Left may be:
+    /// nothing, the size alone, all."
     #[test]
-    fn c11_size_and_others() {
+    fn c11_a_size_comes_before_the_attributes_given_with_it() {
         let (fs, id) = with_file(100);
         let change = Change { size: Some(5), mtime: Some(SetTime::At(77)), ..Default::default() };
         let states = fs.crash_states(&Op::SetAttributes { id, change }, RULES, Stamp::at(9));

@@ -6,7 +6,7 @@ use crate::stamp::Stamp;
 use crate::unwritten::{Shown, Unwritten};
 use crate::{Outcome, Reference};
 
-/// What fallocate does.
+/// The mode of fallocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
     /// Mode 0.
@@ -54,7 +54,8 @@ impl Node {
         Ok(())
     }
 
-    /// As [`Self::write`], of bytes that wait in DRAM: all but they, the size and the times is durable.
+    /// As [`Self::write`], but the bytes, their size and their times wait in DRAM; all other changes are
+    /// durable.
     ///
     /// # Errors
     /// EISDIR, EINVAL.
@@ -113,13 +114,13 @@ impl Node {
         Ok(())
     }
 
-    /// Sets a range's blocks aside without changing the size; see [`Reference::fallocate`].
+    /// Allocates a range's blocks without changing the size; see [`Reference::fallocate`].
     ///
     /// # Errors
     /// EISDIR, EINVAL.
     pub fn allocate(&mut self, offset: u64, length: u64, when: Stamp) -> Outcome<()> {
         let added = self.regular()?.allocate(offset, length) > 0;
-        // What waits may have no place yet; giving it one is a change.
+        // A waiting write may have no location yet; to give it one is a change.
         let placed =
             self.unwritten.as_mut().is_some_and(|unwritten| unwritten.allocate(offset, length, when));
         if added {
@@ -142,7 +143,7 @@ impl Reference {
         Ok(count)
     }
 
-    /// What of `data` fits below the largest size.
+    /// The part of `data` below the largest size.
     fn fitting<'a>(&self, offset: u64, data: &'a [u8]) -> Outcome<&'a [u8]> {
         match self.limits.file_bytes.saturating_sub(offset) {
             0 if !data.is_empty() => Err(libc::EFBIG),
@@ -150,7 +151,7 @@ impl Reference {
         }
     }
 
-    /// Writes all of `data` that fits below the largest size. No byte changes nothing, not even times.
+    /// Writes the part of `data` below the largest size. A write of no byte changes nothing, not even times.
     ///
     /// # Errors
     /// EFBIG, EISDIR, EINVAL.
@@ -169,7 +170,7 @@ impl Reference {
         Ok(data.len())
     }
 
-    /// As [`Self::write`], of bytes that wait in DRAM until they are written back.
+    /// As [`Self::write`], but the bytes wait in DRAM until they are written back.
     ///
     /// # Errors
     /// EFBIG, EISDIR, EINVAL.
@@ -188,12 +189,12 @@ impl Reference {
         Ok(data.len())
     }
 
-    /// How far a file has come: what [`Self::written_back`] takes. It rises with each change of what waits.
+    /// The number of waiting changes that the file has had, for [`Self::written_back`].
     pub fn waited(&self, id: Id) -> u64 {
         self.nodes.get(&id).map_or(0, |node| node.waited)
     }
 
-    /// All writes of a file before this number of them are durable.
+    /// Makes the file's waiting writes with a number below `waited` durable.
     pub fn written_back(&mut self, id: Id, waited: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if let Some(unwritten) = &mut node.unwritten {
@@ -204,15 +205,15 @@ impl Reference {
         }
     }
 
-    /// Everything written is durable.
+    /// Makes all waiting writes durable.
     pub fn all_written_back(&mut self) {
         self.nodes.values_mut().for_each(|node| node.unwritten = None);
     }
 
-    /// Takes over what a mount after a crash shows of a file of which not everything was durable.
+    /// Takes over the file that a mount shows after a crash that found waiting writes.
     ///
     /// # Errors
-    /// What no crash may leave.
+    /// A description of the difference, if no crash may leave the shown file.
     pub fn take_over(&mut self, id: Id, shown: &Shown) -> Result<(), String> {
         let Some(node) = self.nodes.get_mut(&id) else { return Ok(()) };
         let Some(unwritten) = node.unwritten.take() else { return Ok(()) };
@@ -222,7 +223,8 @@ impl Reference {
         Ok(())
     }
 
-    /// Takes over bytes that a crash left, of those that it may leave (C16). Changes nothing else.
+    /// Takes over bytes that a crash left torn, once they were judged (C16). Sizes and times stay as they
+    /// are.
     ///
     /// # Errors
     /// EISDIR, EINVAL.
@@ -249,7 +251,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Allocates, or makes a hole. Setting aside what is there already changes no times.
+    /// Allocates blocks, or makes a hole. Allocating blocks that are allocated already changes no times.
     ///
     /// # Errors
     /// EINVAL for an empty range, EFBIG, EISDIR, EINVAL.

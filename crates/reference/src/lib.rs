@@ -2,15 +2,15 @@
 //! of the simulator.
 //!
 //! It shares no code with the engine (no fs, map, catalog, wal) and is as plain as possible: ordered
-//! maps, whole 4 KiB blocks, no locks. Invariants: an inode is in `nodes` exactly while it has a name or
-//! somebody refers to it; bytes of a last block past the end of the file are zeros; every directory's
-//! `parent` is the directory that names it. Inodes are named by [`Id`], which is never reused; callers map
-//! the engine's inode numbers to it.
+//! maps, whole 4 KiB blocks, no locks. Invariants: an inode is in `nodes` exactly while it has a name or a
+//! reference; bytes of a last block past the end of the file are zeros; every directory's `parent` is the
+//! directory that names it. Inodes are named by [`Id`], which is never reused; callers map the engine's inode
+//! numbers to it.
 //!
-//! What an answer may leave open is a value, not a guess: times are intervals ([`Stamp`]), because the
-//! engine reads its clock somewhere within an operation. Everything else is exact. Errors are errno
-//! numbers, in the order in which the engine checks (docs/semantics.md). Permissions are the
-//! kernel's business and are not judged. Operations on one inode that was removed give ESTALE.
+//! Answers that may differ are intervals: times are a [`Stamp`], because the engine reads its clock somewhere
+//! within an operation. All other answers are exact. Errors are errno numbers, in the order in which the
+//! engine checks (docs/semantics.md). Permissions are the kernel's business and are not judged. Operations on
+//! an inode that was removed give ESTALE.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 
 /// An errno number.
 pub type Errno = i32;
-/// What an operation answers.
+/// The answer of an operation, or its errno.
 pub type Outcome<T> = Result<T, Errno>;
 
 /// The root directory.
@@ -75,7 +75,7 @@ pub struct Reference {
     pub(crate) nodes: BTreeMap<Id, Node>,
     pub(crate) limits: Limits,
     next: u64,
-    /// Reads keep relative access times; otherwise they change none.
+    /// Reads keep relative access times; without it a read changes no access time.
     relatime: bool,
     /// Writes without O_SYNC wait in DRAM.
     buffers: bool,
@@ -89,7 +89,7 @@ impl Reference {
         Reference { nodes: BTreeMap::from([(ROOT, root)]), limits, next: 2, relatime, buffers: false }
     }
 
-    /// From now on writes without O_SYNC wait in DRAM until they are written back, or not.
+    /// Chooses whether later writes without O_SYNC wait in DRAM until they are written back.
     pub fn set_buffers(&mut self, buffers: bool) {
         self.buffers = buffers;
     }
@@ -99,7 +99,7 @@ impl Reference {
         self.buffers && !sync
     }
 
-    /// All inodes, in the order in which they were made.
+    /// All inodes, oldest first.
     pub fn nodes(&self) -> impl Iterator<Item = (Id, &Node)> {
         self.nodes.iter().map(|(id, node)| (*id, node))
     }
@@ -112,8 +112,8 @@ impl Reference {
         self.nodes.get(&id).ok_or(libc::ESTALE)
     }
 
-    /// Replaces an inode's state: what a caller does that found the engine in one of several states
-    /// that are allowed (after a failed operation, say).
+    /// Replaces an inode's state. A caller uses it after it found the engine in one of several allowed
+    /// states, for example after a failed operation.
     pub fn put_node(&mut self, id: Id, node: Node) {
         self.nodes.insert(id, node);
     }
@@ -137,8 +137,8 @@ impl Reference {
         Ok(self.node(id)?.attributes())
     }
 
-    /// Somebody refers to an inode (a lookup that is not forgotten, an open file): it stays when its last
-    /// name goes.
+    /// Adds a reference to an inode (a lookup that is not forgotten, an open file): with a reference the
+    /// inode outlives its last name.
     ///
     /// # Errors
     /// ESTALE.
@@ -159,7 +159,7 @@ impl Reference {
         Ok(())
     }
 
-    /// A crash or an unmount: nobody refers to anything.
+    /// A crash or an unmount ends all references.
     pub fn drop_references(&mut self) {
         self.nodes.values_mut().for_each(|node| node.references = 0);
         self.nodes.retain(|_, node| node.links > 0);
@@ -177,8 +177,8 @@ impl Reference {
         files.map(Content::allocated_blocks).sum()
     }
 
-    /// A read at `when` as relative access times see it: noted when the last one is not newer than the
-    /// last change, or a day old.
+    /// A read at `when` under relative access times: it is recorded if the access time is not newer than the
+    /// last change, or is a day old.
     pub(crate) fn accessed(&mut self, id: Id, when: Stamp) {
         let relatime = self.relatime;
         if let Some(node) = self.nodes.get_mut(&id).filter(|_| relatime) {

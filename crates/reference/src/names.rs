@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 const S_ISGID: u32 = 0o2000;
 
-/// What to make.
+/// The type of a new inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum New {
     /// A regular file with these permission bits.
@@ -26,7 +26,7 @@ pub enum New {
 pub struct Entry {
     /// Name.
     pub name: Vec<u8>,
-    /// What it names.
+    /// The inode that the entry names.
     pub id: Id,
     /// st_mode >> 12.
     pub file_type: u8,
@@ -64,7 +64,7 @@ impl Reference {
         }
     }
 
-    /// What ".." of a directory is.
+    /// The inode that ".." of a directory names.
     ///
     /// # Errors
     /// ENOTDIR.
@@ -98,8 +98,8 @@ impl Reference {
         Ok(found)
     }
 
-    /// Makes an inode and its name. Takes no reference. A set-gid directory hands its group down, and
-    /// the bit to directories.
+    /// Makes an inode and its name. Takes no reference. A set-gid directory gives its group to new inodes,
+    /// and its set-gid bit to new directories.
     ///
     /// # Errors
     /// ENAMETOOLONG, EINVAL, ENOTDIR, ENOENT in a removed directory, EMLINK, EEXIST; for a symlink ENOENT
@@ -186,7 +186,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Removes a name of anything but a directory (`as_directory` false), or an empty directory.
+    /// Removes a name: of an empty directory if `as_directory`, else of an inode that is no directory.
     ///
     /// # Errors
     /// ENAMETOOLONG, EINVAL, ENOTDIR, ENOENT, EISDIR, ENOTEMPTY.
@@ -209,8 +209,8 @@ impl Reference {
         Ok(())
     }
 
-    /// Renames; what `to` named is replaced, or EEXIST with `no_replace`. Two names of one inode: nothing
-    /// happens.
+    /// Renames. The inode that `to` named is replaced; with `no_replace` its existence is EEXIST. Two names
+    /// of one inode stay as they are.
     ///
     /// # Errors
     /// ENAMETOOLONG, EINVAL (a bad name, a directory into itself), ENOTDIR, ENOENT, EEXIST, EISDIR,
@@ -293,7 +293,7 @@ impl Reference {
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// EINVAL for other inodes.
+    /// EINVAL for an inode that is no symbolic link.
     pub fn read_link(&mut self, id: Id, when: Stamp) -> Outcome<Vec<u8>> {
         let Kind::Symlink(target) = &self.node(id)?.kind else {
             return Err(libc::EINVAL);

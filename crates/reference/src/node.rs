@@ -13,11 +13,11 @@ const DAY_NS: i64 = 86_400_000_000_000;
 pub struct Id(pub u64);
 
 impl Id {
-    /// Names from here on are given out by the caller, apart from those counted by the reference.
+    /// The first name that callers give out themselves; the reference counts its own names below it.
     pub const APART: Id = Id(1 << 48);
 }
 
-/// What an inode is.
+/// The type of an inode, with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -26,7 +26,7 @@ pub enum Kind {
     Directory {
         /// Names and what they name.
         entries: BTreeMap<Vec<u8>, Id>,
-        /// What ".." is.
+        /// The directory that ".." names.
         parent: Id,
     },
     /// A symbolic link and its target.
@@ -38,10 +38,10 @@ pub enum Kind {
     },
 }
 
-/// One inode.
+/// An inode of the reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Type and what belongs to it.
+    /// Type, with its content.
     pub kind: Kind,
     /// st_mode.
     pub mode: u32,
@@ -55,23 +55,23 @@ pub struct Node {
     pub atime: Stamp,
     /// Last change of content.
     pub mtime: Stamp,
-    /// Last change of anything.
+    /// Last change of content or attributes.
     pub ctime: Stamp,
     /// When it was made.
     pub btime: Stamp,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Lookups and opens that nobody gave back.
+    /// Lookups and opens that were not given back.
     pub references: u64,
-    /// What was written and is in DRAM alone.
+    /// Content of writes that wait in DRAM.
     pub unwritten: Option<Box<Unwritten>>,
     /// Writes that waited in DRAM so far.
     pub(crate) waited: u64,
-    /// The tier that it is kept on; inherited by what is made in a directory.
+    /// The inode's tier pin; new files and directories inherit it from their directory.
     pub pin: Option<u8>,
 }
 
-/// What stat tells.
+/// The attributes that stat tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
     /// st_mode.
@@ -92,7 +92,7 @@ pub struct Attributes {
     pub atime: Stamp,
     /// Last change of content.
     pub mtime: Stamp,
-    /// Last change of anything.
+    /// Last change of content or attributes.
     pub ctime: Stamp,
     /// When it was made.
     pub btime: Stamp,
@@ -139,7 +139,7 @@ impl Node {
         matches!(self.kind, Kind::Directory { .. })
     }
 
-    /// What stat tells.
+    /// The attributes that stat tells.
     pub fn attributes(&self) -> Attributes {
         let (size, blocks, rdev) = match &self.kind {
             Kind::Regular(content) => (content.size(), content.allocated_blocks() * 8, 0),
@@ -174,7 +174,7 @@ impl Node {
         self.unwritten.iter_mut().for_each(|unwritten| unwritten.set_mtime(when));
     }
 
-    /// Anything changed, durably.
+    /// Records a durable change of content or attributes at `when`.
     pub(crate) fn changed(&mut self, when: Stamp) {
         self.ctime = when;
         self.unwritten.iter_mut().for_each(|unwritten| unwritten.set_ctime(when));
@@ -188,8 +188,8 @@ impl Node {
         }
     }
 
-    /// Removes the capabilities of a file, as a change of its own before one by somebody without privilege. True when it
-    /// had some.
+    /// Removes the capabilities of a file, as a change of its own before a change by a caller without
+    /// privilege. True if the file had capabilities.
     pub fn drop_capability(&mut self, when: Stamp) -> bool {
         let is_file = matches!(self.kind, Kind::Regular(_));
         let had = is_file && self.xattrs.remove(CAPABILITY).is_some();
@@ -199,7 +199,7 @@ impl Node {
         had
     }
 
-    /// Removes the set-id bits that a change by somebody without privilege removes: set-uid, and set-gid
+    /// Removes the set-id bits that a change by a caller without privilege removes: set-uid, and set-gid
     /// where the group may execute.
     pub(crate) fn kill_set_id(&mut self) {
         self.mode &= !0o4000;

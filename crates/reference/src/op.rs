@@ -6,7 +6,7 @@ use crate::{Allocate, Change, Entry, Id, New, Outcome, Reference, Seek, Stamp, X
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // fields are those of the system calls
 pub enum Op {
-    /// `id` is what the new inode is called from then on.
+    /// `id` is the name of the new inode in later operations.
     Make {
         id: Id,
         directory: Id,
@@ -118,10 +118,10 @@ pub enum After {
     Cookie(u64),
 }
 
-/// What an operation answers.
+/// The successful answer of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing but success.
+    /// Success without a value.
     Done,
     /// An inode was found or made.
     Inode(Id),
@@ -150,7 +150,8 @@ pub fn data(length: usize, seed: u64) -> Vec<u8> {
 }
 
 impl Op {
-    /// Whether a file's capabilities go before anything else that it does. After a new size they go before a new owner.
+    /// Whether the operation removes a file's capabilities as its first change. A new size comes before their
+    /// removal, a new owner comes after it.
     pub fn takes_privileges(&self) -> bool {
         match self {
             Op::Write { length, kill_set_id, .. } => *kill_set_id && *length > 0,
@@ -162,7 +163,7 @@ impl Op {
         }
     }
 
-    /// The inode it is given, where it is given one.
+    /// The inode that the operation is given, if it is given one.
     pub fn target(&self) -> Option<Id> {
         match self {
             Op::Make { .. } | Op::Remove { .. } | Op::Rename { .. } | Op::Lookup { .. } => None,
@@ -186,7 +187,7 @@ impl Op {
         }
     }
 
-    /// The directories it looks names up in.
+    /// The directories in which the operation looks up names.
     pub fn directories(&self) -> Vec<Id> {
         match self {
             Op::Make { directory, .. }
@@ -200,12 +201,12 @@ impl Op {
 }
 
 impl Reference {
-    /// What the next inode will be called.
+    /// The name of the next inode.
     pub fn next_id(&self) -> Id {
         Id(self.next)
     }
 
-    /// Inodes whose attributes an operation may change, as far as they exist.
+    /// The existing inodes whose attributes an operation may change.
     pub fn involved(&self, op: &Op) -> Vec<Id> {
         let named = |directory: Id, name: &[u8]| {
             let entries = self.node(directory).ok().and_then(|node| node.entries());

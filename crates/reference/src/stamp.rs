@@ -1,6 +1,6 @@
 //! Times as the reference knows them: intervals of nanoseconds.
 
-/// A time that lies between two others, both included. Exact when they are equal.
+/// An interval of time with both ends included. Exact when the ends are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Not earlier than this.
@@ -30,7 +30,7 @@ impl Stamp {
         Stamp { from: self.from.max(other.from), to: self.to.max(other.to) }
     }
 
-    /// One of two times, or any between them.
+    /// The interval from the earlier to the later of two times.
     pub(crate) fn or(self, other: Stamp) -> Stamp {
         Stamp { from: self.from.min(other.from), to: self.to.max(other.to) }
     }

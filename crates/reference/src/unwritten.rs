@@ -1,11 +1,12 @@
-//! What a file was given and no medium has yet: writes whose home is a block tier wait in DRAM until they are written
-//! back, and a crash loses any part of them (docs/semantics.md).
+//! Writes whose home is a lower tier: they wait in DRAM until write-back, and a crash loses any part of them
+//! (docs/semantics.md).
 //!
-//! A file keeps what is durable and the writes since. After a crash each aligned 8 bytes hold one of the versions that
-//! this place had since then, the size is one that the file had since or the end of what was written back, and bytes
-//! that no version had below that size (another file's, older ones, zeros where there never were any) are wrong. What
-//! is no write (truncate, punch, fallocate, attributes) and a write with O_SYNC are durable when they return: they
-//! change what is durable, and cut the versions that waited. A size behind bytes that wait becomes durable with them.
+//! A file keeps its durable content and the writes since. After a crash each aligned 8 bytes hold one of the
+//! versions that these bytes had since then, and the size is one that the file had since then, or the end of
+//! the bytes written back. Bytes that no version had below that size are wrong: bytes of another file, older
+//! bytes, or zeros that no version had. Truncate, punch, fallocate, changes of attributes and writes with
+//! O_SYNC are durable when they return: they change the durable content, and cut the waiting versions. A size
+//! raised behind waiting bytes becomes durable with these bytes.
 
 use crate::content::{BLOCK, Content};
 use crate::stamp::Stamp;
@@ -14,10 +15,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const B: u64 = BLOCK as u64;
-/// What is old or new as a whole.
+/// Bytes that a crash leaves old or new as a whole.
 const WORD: usize = 8;
 
-/// Bytes of a write that nothing has replaced durably.
+/// Bytes of a write that no durable change has replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
     offset: u64,
@@ -29,7 +30,7 @@ impl Piece {
         self.offset + self.bytes.len() as u64
     }
 
-    /// What lies in a range.
+    /// The part of the piece inside a range.
     fn slice(&self, range: Range<u64>) -> Option<Piece> {
         let (from, to) = (self.offset.max(range.start), self.end().min(range.end));
         let bytes = self.bytes.get((from.checked_sub(self.offset)?) as usize..)?;
@@ -38,30 +39,30 @@ impl Piece {
     }
 }
 
-/// One write that waits.
+/// A waiting write, or a raise of the size that waits with the writes before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Waiting {
     serial: u64,
     pieces: Vec<Piece>,
-    /// The size that the file had after it.
+    /// The size of the file after this write.
     size: u64,
-    /// Its times, unless something durable set later ones.
+    /// The times of the write, unless a durable change set later times.
     mtime: Option<Stamp>,
     ctime: Option<Stamp>,
 }
 
-/// See the module.
+/// Durable content and waiting writes of a file; the module says how they are judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unwritten {
     durable: Content,
     mtime: Stamp,
     ctime: Stamp,
     writes: Vec<Waiting>,
-    /// Blocks that write-back may have given a place to, and the last write to each.
+    /// Blocks that write-back may have given a location, and the last write to each.
     touched: BTreeMap<u64, u64>,
 }
 
-/// What a mount shows of a file, to be judged by [`Unwritten::judge`].
+/// The file that a mount shows, for [`Unwritten::judge`].
 #[derive(Debug, Clone, Default)]
 pub struct Shown {
     /// Its size.
@@ -79,7 +80,7 @@ impl Unwritten {
         Unwritten { durable, mtime, ctime, writes: Vec::new(), touched: BTreeMap::new() }
     }
 
-    /// A write that waits; `size` is that of the file after it.
+    /// Adds a waiting write; `size` is the size of the file after it.
     pub(crate) fn add(&mut self, serial: u64, offset: u64, data: &[u8], size: u64, when: Stamp) {
         let piece = Piece { offset, bytes: data.into() };
         let blocks = offset / B..piece.end().div_ceil(B);
@@ -88,7 +89,7 @@ impl Unwritten {
         self.writes.push(Waiting { serial, pieces: vec![piece], size, mtime, ctime });
     }
 
-    /// The writes before `serial` were written back.
+    /// Makes the writes before `serial` durable: they were written back.
     pub(crate) fn written_back(&mut self, serial: u64) {
         let count = self.writes.partition_point(|write| write.serial < serial);
         for write in self.writes.drain(..count) {
@@ -105,18 +106,19 @@ impl Unwritten {
         });
     }
 
-    /// Whether nothing waits.
+    /// Whether no write waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
-    /// Durable bytes.
+    /// Writes durable bytes.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         self.cut(offset..offset + data.len() as u64);
         self.durable.write(offset, data);
     }
 
-    /// A new size of a file of this visible size. Behind what waits the end is durable when that is.
+    /// Sets the size of a file whose visible size is `visible`. An end behind waiting bytes becomes durable
+    /// with these bytes.
     pub(crate) fn truncate(&mut self, serial: u64, size: u64, visible: u64) {
         let durable = self.durable.size();
         if size >= visible {
@@ -130,25 +132,26 @@ impl Unwritten {
         self.durable.lower_size(durable.min(size));
     }
 
-    /// A hole in a file of this visible size.
+    /// Makes a hole in a file whose visible size is `size`.
     pub(crate) fn punch(&mut self, offset: u64, length: u64, size: u64) {
         let end = offset + length;
         self.cut(offset..end);
         let last = if end >= size { end.div_ceil(B) } else { end / B };
         self.touched.retain(|block, _| !(offset.div_ceil(B)..last).contains(block));
-        // What it does to the last block goes by the size that can be seen.
+        // The visible size decides whether the hole frees the block of its end.
         let durable = self.durable.size();
         self.durable.raise_size(size);
         self.durable.punch(offset, length);
         self.durable.lower_size(durable);
     }
 
-    /// Sets blocks aside; true when any was missing, and the times may have changed.
+    /// Allocates blocks; true if blocks were missing, and the times may have changed.
     pub(crate) fn allocate(&mut self, offset: u64, length: u64, when: Stamp) -> bool {
         let added = self.durable.allocate(offset, length) > 0;
         if added {
             (self.mtime, self.ctime) = (self.mtime.or(when), self.ctime.or(when));
-            // Writes that waited before are older: written back, they do not take that time away.
+            // Waiting writes are older than this change: when they are written back, their times do not
+            // replace its time.
             for write in &mut self.writes {
                 write.mtime = write.mtime.map(|mtime| mtime.or(when));
                 write.ctime = write.ctime.map(|ctime| ctime.or(when));
@@ -157,7 +160,7 @@ impl Unwritten {
         added
     }
 
-    /// A larger size of a file of this visible size.
+    /// Raises the size of a file whose visible size is `visible`.
     pub(crate) fn raise_size(&mut self, serial: u64, size: u64, visible: u64) {
         if visible > self.durable.size() {
             self.writes.push(Waiting { serial, pieces: Vec::new(), size, mtime: None, ctime: None });
@@ -176,7 +179,7 @@ impl Unwritten {
         self.writes.iter_mut().for_each(|write| write.ctime = None);
     }
 
-    /// Nothing that waits holds bytes of this range any more.
+    /// Removes the bytes of a range from all waiting writes.
     fn cut(&mut self, range: Range<u64>) {
         for write in &mut self.writes {
             let kept = write.pieces.iter().flat_map(|piece| {
@@ -186,22 +189,22 @@ impl Unwritten {
         }
     }
 
-    /// The size that a crash leaves at least.
+    /// The smallest size that a crash leaves.
     pub fn durable_size(&self) -> u64 {
         self.durable.size()
     }
 
-    /// Blocks of a range that have a place on a medium.
+    /// Blocks of a range that have a location on a medium.
     pub(crate) fn placed(&self, first: u64, end: u64) -> impl Iterator<Item = u64> {
         self.durable.allocated(first, end)
     }
 
-    /// Blocks that have no place on a medium yet, for all that is known.
+    /// Blocks that may have no location on a medium yet.
     pub fn without_place(&self) -> u64 {
         self.touched.keys().filter(|block| !self.durable.has_place(**block)).count() as u64
     }
 
-    /// Whether each byte of a range waits: a read of it needs no medium.
+    /// Whether every byte of a range waits in DRAM: then a read of the range needs no medium.
     pub fn holds(&self, range: Range<u64>) -> bool {
         let mut at = range.start;
         while at < range.end {
@@ -215,10 +218,10 @@ impl Unwritten {
         true
     }
 
-    /// Whether a crash may leave this.
+    /// Whether a crash may leave the shown file.
     ///
     /// # Errors
-    /// What it may not.
+    /// A description of the first difference from every file that a crash may leave.
     pub fn judge(&self, shown: &Shown) -> Result<(), String> {
         let newest = self.newest_size();
         if !(self.durable.size()..=newest).contains(&shown.size) {
@@ -230,7 +233,7 @@ impl Unwritten {
         let of_durable = self.durable.allocated(0, end);
         let mut blocks: Vec<u64> = of_durable.chain(self.touched.range(..end).map(|(at, _)| *at)).collect();
         blocks.extend(shown.blocks.keys());
-        // Where the size was raised there may be zeros that never were.
+        // Behind an end that was raised a crash may show zeros that no write wrote.
         blocks.extend(self.writes.iter().map(|write| write.size / B).filter(|block| *block < end));
         blocks.extend([self.durable.size() / B].into_iter().filter(|block| *block < end));
         blocks.sort_unstable();
@@ -312,8 +315,8 @@ impl Unwritten {
                 bytes[at..at + piece.bytes.len()].copy_from_slice(&piece.bytes);
                 changed = true;
             }
-            // A size behind the block, raised or by a write behind a gap, is durable where the end before it was, whatever
-            // waits below that end.
+            // A size raised without bytes in this block becomes durable with the end before it, no matter
+            // which bytes wait below that end.
             if ends_elsewhere && write.size > size {
                 let at_end = versions.iter().filter(|version| version.size == size);
                 let raised = at_end.map(|version| Version {
@@ -332,7 +335,7 @@ impl Unwritten {
         versions
     }
 
-    /// The content that a mount showed: what is durable from then on. Judge it first.
+    /// The content that a mount showed: it is durable from then on. Judge it first.
     pub(crate) fn shown(&self, shown: &Shown) -> Content {
         let mut content = self.durable.clone();
         content.raise_size(shown.size);

@@ -4,7 +4,7 @@ use crate::node::Id;
 use crate::stamp::Stamp;
 use crate::{Outcome, Reference};
 
-/// What a program may do that others may not.
+/// The attribute that holds the capabilities of a program: privileges that its user need not have.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// setxattr's flags.

@@ -1,4 +1,4 @@
-//! What a history is made of. Whatever an action decides by chance it decides by its own seed, so a history can be
+//! The actions of a history. An action draws its random choices from its own seed, so a history can be
 //! repeated, and shortened, without the generator that made it.
 
 use std::time::Duration;
@@ -7,24 +7,25 @@ use terrace_media::block::{Operation, Times};
 use terrace_media::pm::Access;
 use terrace_reference::{Id, Op};
 
-/// One thing that happens to a pool.
+/// An event in the life of a pool.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// An operation of a program.
     Op(Op),
-    /// All background work, up to so many rounds, with operations in its middle.
+    /// Rounds of all background work, this many at most, with operations in the middle.
     Background(usize),
-    /// One step of one kind of background work, with operations in its middle.
+    /// A step of the background work with this number, with operations in the middle.
     Step(usize),
-    /// So much time passes that everything that waits in DRAM is due, and background work comes to rest.
+    /// So much time passes that every dirty page is due for write-back, and background work comes to rest.
     WriteBack,
-    /// The barrier: everything written is made durable.
+    /// A `sync`: all writes that returned are made durable.
     Sync,
-    /// Everything written is moved below PM.
+    /// A `sync --to` tier 1: all files are demoted from PM.
     SyncDown,
-    /// Metadata moves below PM, as far as it may, with operations in the middle.
+    /// Metadata pages are demoted as far as the rules allow, with operations in the middle.
     LowerMetadata,
-    /// A user asks for a move of a file or directory, or a pin. `finish`: it is waited for.
+    /// A user requests a movement of a file or directory, or sets or removes a tier pin. `finish`: the job is
+    /// waited for.
     Hand { id: Id, action: HandMove, finish: bool },
     /// A file is read again and again, second after second.
     ReadOften(Id),
@@ -36,41 +37,41 @@ pub enum Action {
     Compare,
     /// Time passes.
     Advance(Duration),
-    /// Blocks are freed and wanted again at once, by way of both lanes (T6).
+    /// Blocks are freed and claimed again at once, by transactions of both lanes (T6).
     Reuse,
-    /// The machine loses power so many persistence events later, in whatever runs then.
+    /// The machine loses power this many persistence events later, in the work that runs then.
     PowerFails(u64),
     /// The daemon is killed between two operations.
     Crash,
-    /// A medium misbehaves from now on, or well again.
+    /// A medium begins to misbehave, or works well again.
     Fault(Fault),
-    /// While this is done PM fails at such accesses, so often. See `pm_fault`.
+    /// PM fails at this kind of access this often while the action runs. See `pm_fault`.
     Poisoned { access: Access, times: Times, action: Box<Action> },
 }
 
 /// How the lower tier misbehaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Operations fail with this errno, so many times or for good.
+    /// Operations fail with this errno, this many times or for good.
     Fails { operation: Operation, errno: i32, times: Option<u64> },
-    /// Operations take for ever.
+    /// Operations never return.
     Stalls,
     /// The device is gone.
     Vanishes,
-    /// Flushes answer and do nothing.
+    /// Flushes succeed without making writes durable.
     Lies,
-    /// All is well again; a device that was gone may have lost what was not flushed.
+    /// The device works well again; a device that was gone may have lost unflushed writes.
     Heals,
 }
 
 /// An action and its seed.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// What happens.
+    /// The action.
     pub action: Action,
-    /// What its choices are drawn from.
+    /// The seed of its random choices.
     pub seed: u64,
 }
 
-/// What happens, in order.
+/// Actions in their order.
 pub type History = Vec<Entry>;

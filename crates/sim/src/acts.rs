@@ -1,5 +1,5 @@
-//! What the systematic explorer does: single operations, a small pool with something of everything to do them on, and
-//! pairs that touch the same inode or name.
+//! The acts of the systematic explorer: single operations, a small pool with a file in each state for them to
+//! work on, and pairs of acts that touch the same inode or name.
 
 use crate::action::Action;
 use crate::config::{BASE, Config};
@@ -10,11 +10,11 @@ use terrace_reference::{Allocate, BLOCK, Change, Id, New, Op, ROOT, SetTime, Xat
 /// A step of a case.
 #[derive(Debug, Clone)]
 pub struct Act {
-    /// For messages.
+    /// The name of the step in messages.
     pub name: &'static str,
-    /// What is done.
+    /// The action of the step.
     pub action: Action,
-    /// Inodes and names it touches.
+    /// Inodes and names that the action touches.
     pub(crate) touches: Vec<(Id, Option<&'static str>)>,
 }
 
@@ -73,12 +73,12 @@ fn xattr(id: Id, length: usize, seed: u64) -> Action {
     Action::Op(Op::SetXattr { id, name: b"user.a".to_vec(), length, seed, mode: XattrMode::Any })
 }
 
-/// Names so long that the next one of its length splits a page of the catalog.
+/// Names so long that the next name of this length splits a page of the catalog.
 fn filler(id: u64) -> String {
     format!("{id}-{}", "filler".repeat(24))
 }
 
-/// What is there before each case.
+/// The tree that each case begins with.
 pub(crate) fn populate() -> Vec<Action> {
     let mut all = vec![
         make(D, ROOT, "d", New::Directory(0o755)),
@@ -230,7 +230,7 @@ pub fn acts() -> Vec<Act> {
         act("background", &[of(F), of(G), of(BIG), of(COLD), of(H), of(LINK)], Action::Background(20)),
         act("fsync", &[of(F)], Action::Op(Op::Fsync { id: F })),
         act("unmount and mount", &[of(F), of(COLD)], Action::Remount),
-        // Nothing comes after it.
+        // The last step of a case: no step can follow it.
         act("unmount", &[], Action::Unmount),
     ]
 }
@@ -258,7 +258,7 @@ pub fn cases() -> (Vec<Case>, Vec<Case>) {
 /// The pool of [`waiting`]: writes wait in DRAM.
 pub const DRAM: Config = Config { name: "systematic-dram", home: Some(Home::Block), dram: true, ..SMALL };
 
-/// Pairs of a write that waits in DRAM and of what comes upon it: its write-back, a promise, or an operation on the same
+/// Pairs of a write that waits in DRAM and a later act: its write-back, a sync, or an operation on the same
 /// file. On the pool [`DRAM`].
 pub fn waiting() -> Vec<Case> {
     let all = acts();
@@ -276,15 +276,15 @@ pub fn waiting() -> Vec<Case> {
     pairs
 }
 
-/// Writes after which there is something of everything that waits: over PM, past its end, over a cold block, new
-/// blocks of another file.
+/// Writes that together leave each kind of waiting bytes: over PM, past its end, over a cold block, and in
+/// new blocks of another file.
 pub fn waiting_first() -> Vec<Act> {
     let names =
         ["unaligned overwrite", "append across blocks", "over a cold block, part", "overwrite many blocks"];
     acts().into_iter().filter(|act| names.contains(&act.name)).collect()
 }
 
-/// What makes durable what waits.
+/// Acts that make waiting writes durable.
 pub fn settling() -> Vec<Act> {
     let act = |name, action| Act { name, action, touches: Vec::new() };
     vec![act("write-back", Action::WriteBack), act("sync", Action::Sync)]
@@ -299,7 +299,8 @@ pub const TIERS: Config = Config {
     ..SMALL
 };
 
-/// Moves between tiers and pins, by themselves and upon each other and upon writes. On the pool [`TIERS`].
+/// Requested movements and tier pins: alone, after each other, and before and after writes. On the pool
+/// [`TIERS`].
 pub fn by_hand() -> Vec<Case> {
     let hand = |name, id, action| Act {
         name,
@@ -334,7 +335,7 @@ fn make_in(directory: Id) -> Act {
     Act { name: "create", action, touches: Vec::new() }
 }
 
-/// As the second step of a pair: another inode, other content.
+/// Gives the second step of a pair another inode or other content than the first.
 pub fn make_different(second: &mut Act) {
     match &mut second.action {
         Action::Op(Op::Make { id, .. }) => *id = Id(NEW.0 + 1),

@@ -1,30 +1,30 @@
-//! Bounds on what one action may do: a mistake that spins is found, not waited for.
+//! Bounds on the work of one action, so that a mistake that loops for ever becomes a failure.
 //!
-//! Whatever waits in the engine passes a point (`terrace_runtime::interleave`) each time round; so many in one action
-//! is a violation. Counted for the calling thread.
+//! A loop that waits in the engine passes an interleaving point (`terrace_runtime::interleave`) in each
+//! round; too many passes in one action are a violation. The counts belong to the calling thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use terrace_runtime::interleave;
 
-/// Times that operations of a device may be stalled in one action.
+/// Stalled operations of a device in one action at most.
 const MOST_STALLS: u64 = 2_000;
-/// Rounds of emptying PM, and of waiting for others to do so, in one action.
+/// Rounds that empty PM, and rounds that wait for other threads to empty it, in one action at most.
 const MOST_DRAIN_ROUNDS: u64 = 20_000;
-/// Times that any other point may be passed in one action.
+/// Passes of any other interleaving point in one action at most.
 const MOST_TIMES: u64 = 200_000;
 
 thread_local! {
     static PASSED: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// An action begins.
+/// Starts the counts of a new action.
 pub fn begin() {
     PASSED.with_borrow_mut(BTreeMap::clear);
 }
 
-/// A point is passed.
+/// Counts a pass of an interleaving point.
 pub fn passed(point: &'static str) {
     let count = PASSED.with_borrow_mut(|passed| {
         let count = passed.entry(point).or_default();
@@ -42,7 +42,7 @@ pub fn passed(point: &'static str) {
     }
 }
 
-/// Only counts at points, where nothing else runs in the middle.
+/// Makes interleaving points count their passes and run no operations.
 pub fn only_count() {
     begin();
     interleave::set_hook(Some(Rc::new(passed)));
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_spins_is_found() {
+    fn an_endless_loop_is_found() {
         only_count();
         let spin = || (0..u64::MAX).for_each(|_| interleave::point("device:stalled"));
         let found = crate::caught(spin);

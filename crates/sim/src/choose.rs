@@ -44,12 +44,12 @@ impl World {
         self.pick(|_, _| true).unwrap_or(ROOT)
     }
 
-    /// A regular file mostly; sometimes anything, for the errors.
+    /// A regular file in most cases; rarely any inode, for the errors.
     pub fn file(&mut self) -> Id {
         if self.rng.random_ratio(1, 100) {
             return self.any();
         }
-        // Some files are touched more than others.
+        // A hot file is touched more often than the rest.
         if let Some(hot) = self.hot.filter(|hot| self.model.node(*hot).is_ok())
             && self.rng.random_ratio(1, 3)
         {
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// A directory and a name in it that exists, most of the time.
+    /// A directory and, in most cases, a name that exists in it.
     fn entry(&mut self) -> (Id, Vec<u8>) {
         if self.rng.random_ratio(1, 12) {
             return (self.directory(), self.name());
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Far beyond what is written: deep maps. Only for few files, since map nodes take PM.
+    /// An offset far beyond the written bytes, for deep maps. Few files have one, because map nodes take PM.
     fn far_offset(&mut self) -> u64 {
         let far = self.model.nodes().filter(|(_, node)| node.content().is_some_and(|c| c.size() > 1 << 26));
         if far.count() >= 3 {
@@ -175,7 +175,7 @@ impl World {
             }
             240..=259 => {
                 let (id, truncate) = (self.file(), self.rng.random_ratio(1, 8));
-                // Several descriptors of one file.
+                // Opens a further descriptor of an open file.
                 let other = self
                     .opens
                     .keys()
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// An operation of those that the run is about.
+    /// An operation that the mix of the run calls for.
     fn choose_of_mix(&mut self) -> Option<Op> {
         match self.config.mix {
             Mix::All => None,
@@ -237,14 +237,14 @@ impl World {
         }
     }
 
-    /// A write to the first blocks of a file, in part or whole.
+    /// A write to the first two blocks of a file, to both or to a part.
     fn rewrite_part(&mut self, id: Id) -> Op {
         let (offset, length) =
             if self.rng.random() { (0, 2 * BLOCK) } else { (self.rng.random_range(0..B), BLOCK) };
         Op::Write { id, offset, length, seed: self.rng.random(), kill_set_id: false, sync: false }
     }
 
-    /// A write that goes on where the last one ended, or writes what that one wrote once more.
+    /// A write that continues the last write, or writes its range again.
     fn choose_stream(&mut self) -> Option<Op> {
         if !self.rng.random_ratio(1, 8) {
             return None;
@@ -305,7 +305,7 @@ impl World {
     fn choose_read(&mut self) -> Op {
         let id = self.file();
         let size = self.size_of(id);
-        // On where the last read ended, so that more is read than was asked for.
+        // Continues the last read, so that read-ahead reads more than was asked for.
         if self.config.by_hand
             && let Some((id, offset)) = self.last_read.filter(|(id, _)| self.model.node(*id).is_ok())
             && offset < self.size_of(id)
@@ -349,7 +349,7 @@ impl World {
     fn choose_write(&mut self, id: Id) -> Op {
         let size = self.size_of(id);
         let (offset, length) = (self.offset(size), self.length());
-        // Around the limit of a file's size, now and then.
+        // Rarely an offset near the largest size of a file.
         let offset = if self.rng.random_ratio(1, 2000) { 0xffff_ffff * B - 100 } else { offset };
         // Whole cache lines: over a cold block they make a partial shadow.
         let (offset, length) = match self.rng.random_ratio(1, 4) {
@@ -357,7 +357,7 @@ impl World {
             false => (offset, length),
         };
         let regular = self.model.node(id).is_ok_and(|node| node.content().is_some());
-        // Not one far out: what goes on there takes map nodes, which are PM.
+        // A stream does not start far out, because its map nodes would take PM.
         if length >= 4 * B && offset < 1 << 22 {
             self.last_write = Some((id, offset + length));
         }
@@ -443,7 +443,7 @@ impl World {
         match self.rng.random_range(0..10) {
             0..=4 => {
                 let length = *[0, 1, 10, 600, 1024, 1025, 2048, 2049].choose(&mut self.rng).unwrap_or(&0);
-                // Large values only on few inodes: they take PM.
+                // Few inodes have large values, because these take PM.
                 let length = if id.0 % 8 == 0 { length } else { length.min(100) };
                 let mode = [XattrMode::Any, XattrMode::Any, XattrMode::Create, XattrMode::Replace]
                     [self.rng.random_range(0..4)];
@@ -466,7 +466,7 @@ impl World {
         Op::ReadDirectory { id, after, limit, plus: self.rng.random() }
     }
 
-    /// Gives space back: the test must not fill the pool unless it means to.
+    /// An operation that frees blocks: a run fills the pool only if its configuration says so.
     fn shrink(&mut self) -> Option<Op> {
         let large = self
             .model

@@ -10,12 +10,12 @@ use terrace_runtime::Clock;
 const B: u64 = BLOCK as u64;
 
 impl World {
-    /// Allocated blocks of a file that were never written.
+    /// Blocks of a file that are allocated and were never written.
     pub fn unwritten_blocks(&mut self, id: Id) -> u64 {
         self.unwritten_in(id, 0, u64::MAX / B)
     }
 
-    /// Of them, those in a range of blocks.
+    /// Unwritten blocks of a file inside a range of blocks.
     pub fn unwritten_in(&mut self, id: Id, first: u64, end: u64) -> u64 {
         let content = self.model.node(id).ok().and_then(|node| node.content());
         content.map_or(0, |content| content.unwritten(first, end))
@@ -29,12 +29,12 @@ impl World {
         let seen = (found.ino, found.generation, found.mode, found.nlink, found.uid, found.gid, found.rdev);
         let wanted =
             (ino, generation, expected.mode, expected.links, expected.uid, expected.gid, expected.rdev);
-        // A directory keeps its parent where others keep a device number.
+        // A directory has its parent's number where other inodes have a device number.
         let is_directory = self.model.node(id).unwrap().is_directory();
         let seen = if is_directory { (seen.0, seen.1, seen.2, seen.3, seen.4, seen.5, 0) } else { seen };
         assert_eq!(seen, wanted, "{id:?}: ino, generation, mode, nlink, uid, gid, rdev");
         assert_eq!(found.size, expected.size, "{id:?}: size");
-        // What an operation or a crash left to be done in the background still counts (C12, C20).
+        // Blocks count until background work has finished the removals of an operation or a crash (C12, C20).
         let fewest = expected.blocks - 8 * self.without_place(id);
         let blocks_fit = (fewest..=expected.blocks).contains(&found.blocks)
             || self.lenient && found.blocks > expected.blocks;
@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    /// As [`Self::assert_attributes`], asking the engine.
+    /// As [`Self::assert_attributes`], with the attributes asked from the engine.
     #[track_caller]
     pub fn compare_attributes(&mut self, id: Id) {
         if self.model.node(id).is_err() {
@@ -70,11 +70,11 @@ impl World {
         self.clock.monotonic_ns() as i64
     }
 
-    /// Everything: the tree from the root, directories, contents, attributes, xattrs, free space.
+    /// Compares the whole tree from the root: directories, contents, attributes, xattrs, pins, free space.
     pub fn compare_all(&mut self) {
         let mut order = vec![ROOT];
         let mut at = 0;
-        // After a mount only the names tell which number an inode has; the numbers must not change.
+        // After a mount the names tell the inode numbers; a number must not change.
         while let Some(id) = order.get(at).copied() {
             at += 1;
             self.compare_directory(id);
@@ -133,12 +133,13 @@ impl World {
         }
     }
 
-    /// The number of an inode whose creation a crash cut off.
+    /// Learns the number of an inode whose creation was under way at a crash.
     fn learn(&mut self, id: Id, ino: Option<terrace_format::Ino>) {
         let Some(ino) = ino.filter(|_| !self.numbers.contains_key(&id)) else { return };
         let found = self.fs().getattr(ino).unwrap();
         let newest = self.generations.insert(ino.0, found.generation);
-        // Where what returned may be lost, so may be a removal, and whatever had the number after it.
+        // A crash of such a PM loses returned operations: a removal, and the inode that got the number after
+        // it.
         let lost = self.config.persist_only;
         assert!(newest < Some(found.generation) || lost, "{ino}: generation {newest:?} again");
         self.numbers.insert(id, (ino, found.generation));
@@ -179,7 +180,8 @@ impl World {
                 let content = content.clone();
                 self.compare_holes(id, &content);
                 let end = content.size().div_ceil(B);
-                // Runs of allocated blocks, whole; holes were compared by seeking, their edges by reading.
+                // Reads runs of allocated blocks with their edges; SEEK_DATA and SEEK_HOLE have compared the
+                // holes.
                 let mut blocks = content.allocated(0, end).peekable();
                 while let Some(first) = blocks.next() {
                     let mut last = first;
@@ -199,7 +201,7 @@ impl World {
         let mut found = vec![0xaa; length];
         let count = match self.fs().read(self.ino(id), offset, &mut found, Wait::Allowed) {
             Ok(count) => count,
-            // What a lying device lost is damage that its checksum shows (C8, I8).
+            // Data lost by a lying device is damage that its checksum shows (C8, I8).
             Err(error) if (self.faulty() || self.may_be_damaged) && error.errno() == libc::EIO => return,
             Err(error) => panic!("{id:?}: read at {offset}: {error}"),
         };
@@ -228,7 +230,7 @@ impl World {
         }
     }
 
-    /// The aligned 8 bytes that differ, when each of them may be old or new (C16).
+    /// The aligned 8 bytes that differ, if a crash may have left each of them old or new (C16).
     fn torn_words(&self, id: Id, offset: u64, found: &[u8], expected: &[u8]) -> Option<Vec<Range<usize>>> {
         let torn = self.torn.as_ref().filter(|torn| torn.id == id)?;
         let (mut old, mut new) = (vec![0; found.len()], vec![0; found.len()]);
@@ -237,7 +239,7 @@ impl World {
         let mut words = Vec::new();
         let mut at = 0;
         while at < found.len() {
-            // The grain: words of the file, cut by the range.
+            // The range may cut its first and last aligned 8 bytes.
             let end = found.len().min(at + 8 - (offset as usize + at) % 8);
             let word = &found[at..end];
             if word != &expected[at..end] {
@@ -252,7 +254,7 @@ impl World {
         Some(words)
     }
 
-    /// Walks both by SEEK_DATA and SEEK_HOLE.
+    /// Walks the engine's file and the reference's by SEEK_DATA and SEEK_HOLE.
     fn compare_holes(&mut self, id: Id, content: &terrace_reference::Content) {
         let (mut at, ino) = (0, self.ino(id));
         while at < content.size() {

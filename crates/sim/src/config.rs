@@ -4,77 +4,80 @@ use std::ops::AddAssign;
 use terrace_engine::{MetadataMoves, PolicyKind};
 use terrace_placement::{Home, Parameters};
 
-/// What most operations of a run are about.
+/// The operations that a run prefers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
-    /// Everything.
+    /// No preference.
     All,
-    /// Streams: writes go on where the last one ended, so that the predictors find them large.
+    /// Streams: writes continue the last write, so that the predictors find them large.
     Streams,
-    /// The first blocks of few files are written and synced again and again, also in the middle of each other's write-back.
+    /// The first blocks of few files are written and synced again and again, also in the middle of their
+    /// write-back.
     Rewrites,
     /// Few files are opened again and again, written, and synced through each descriptor.
     Descriptors,
 }
 
-/// One kind of run.
+/// The parameters of a kind of run.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// For messages and command lines.
     pub name: &'static str,
-    /// 0: no lower tier.
+    /// Blocks of the first device, of tier 1; 0: no lower tier.
     pub device_blocks: u64,
-    /// Devices beside the first, which is of tier 1: tier and blocks.
+    /// Further devices: tier and blocks.
     pub more_devices: &'static [(u8, u64)],
-    /// Users move and pin files, and read them again and again.
+    /// Users request movements and tier pins, and read files again and again.
     pub by_hand: bool,
-    /// Of the predictors.
+    /// Parameters of the predictors.
     pub parameters: Parameters,
     /// data=ordered.
     pub data_ordered: bool,
-    /// Data in PM has checksums.
+    /// Blocks of data in PM have checksums.
     pub data_checksums: bool,
-    /// Placement.
+    /// The policy.
     pub policy: PolicyKind,
-    /// See the mount option.
+    /// The mount option `promote_first_touch`.
     pub promote_first_touch: bool,
-    /// Where writes go that do not ask for durability, instead of where the policy says.
+    /// The home of writes without O_SYNC, instead of the policy's choice.
     pub home: Option<Home>,
-    /// DRAM may take writes. Else every write goes to PM, and is durable when it returns.
+    /// Writes may have DRAM as their home. Else every write goes to PM, and is durable when it returns.
     pub dram: bool,
-    /// When metadata moves below PM.
+    /// The time at which metadata pages are demoted.
     pub metadata: MetadataMoves,
-    /// Most operations are about names, which are long, so that leaves of the catalog are many.
+    /// Most operations work on names, and names are long, so that the catalog has many leaves.
     pub many_names: bool,
-    /// What most operations are about otherwise.
+    /// The operations that the run prefers otherwise.
     pub mix: Mix,
-    /// Bits of the hash of names: with few of them names have the same.
+    /// Bits of the hash of names: few bits make names collide.
     pub hash_bits: u32,
-    /// PM use above which blocks go down: anticache's. That of the others follows what is read and written.
+    /// PM use above which `anticache` demotes blocks. The threshold of the other policies follows the reads
+    /// and writes.
     pub threshold_percent: u8,
     /// File blocks that the run tries not to exceed.
     pub most_blocks: u64,
-    /// Files at most, about.
+    /// The approximate largest number of files.
     pub files: usize,
-    /// Directories at most, about.
+    /// The approximate largest number of directories.
     pub directories: usize,
     /// Different names in use.
     pub names: usize,
     /// ENOSPC is expected.
     pub fills: bool,
-    /// Reads keep relative access times. Not with loss of power amid operations: what a read did is not known then.
+    /// Reads keep relative access times. Never with loss of power amid operations: the access time left by an
+    /// interrupted read is unknown.
     pub relatime: bool,
-    /// PM on which only `persist` makes durable.
+    /// A PM medium on which only `persist` makes durable.
     pub persist_only: bool,
     /// Power fails in the middle of operations.
     pub power_fails: bool,
-    /// The lower tier misbehaves.
+    /// The lower tier has faults.
     pub faults: bool,
-    /// PM fails now and then.
+    /// PM has faults.
     pub pm_faults: bool,
     /// Copies of PM are damaged between mounts.
     pub flips: bool,
-    /// Different images looked at after each loss of power, beside the one that the run goes on with.
+    /// Different images judged after each loss of power, beside the image with which the run continues.
     pub images: u64,
 }
 
@@ -84,12 +87,12 @@ impl Config {
         56
     }
 
-    /// Whether metadata may lie below PM.
+    /// Whether metadata pages may lie on a lower tier.
     pub fn has_metadata_below(&self) -> bool {
         self.device_blocks > 0 && self.metadata != MetadataMoves::Never
     }
 
-    /// The devices below PM: tier and blocks.
+    /// The devices of the lower tiers: tier and blocks.
     pub fn devices(&self) -> Vec<(u8, u64)> {
         let first = (self.device_blocks > 0).then_some((1, self.device_blocks));
         first.into_iter().chain(self.more_devices.iter().copied()).collect()
@@ -100,7 +103,7 @@ impl Config {
         self.devices().iter().map(|(tier, _)| *tier).max().unwrap_or(0)
     }
 
-    /// Whether the policy moves what is read much between PM and DRAM.
+    /// Whether the policy moves blocks that are read much between PM and DRAM.
     pub fn follows_reads(&self) -> bool {
         self.policy == PolicyKind::Predictive && self.device_blocks > 0
     }
@@ -111,7 +114,7 @@ impl Config {
     }
 }
 
-/// Predictors that judge soon, so that what little a run writes is steered, and in every way.
+/// Predictors that judge after few writes, so that the few writes of a run are steered to every home.
 const SOON: Parameters = Parameters {
     sync_blocks: 16,
     large_after: 1,
@@ -152,15 +155,15 @@ pub const BASE: Config = Config {
     images: 0,
 };
 
-/// Power fails anywhere; images are looked at after each time.
+/// Power fails anywhere; images are judged after each loss of power.
 const POWER: Config = Config { name: "power", power_fails: true, relatime: false, images: 6, ..BASE };
 
-/// Writes without O_SYNC wait in DRAM. Without access times: they would be compared with times that a crash loses.
+/// Writes without O_SYNC wait in DRAM. Access times are off, because a crash would lose them.
 pub const DRAM: Config =
     Config { name: "dram", home: Some(Home::Block), dram: true, relatime: false, ..BASE };
 
-/// Bits flip and lines are lost in PM, in copies of what each remount and each loss of power leaves. Small, since each
-/// copy is read whole.
+/// Bits flip and lines are lost in PM, in copies of the media at each remount and each loss of power. The
+/// pool is small, because each copy is read whole.
 const FLIPS: Config = Config {
     name: "flips",
     flips: true,
@@ -172,13 +175,13 @@ const FLIPS: Config = Config {
     ..POWER
 };
 
-/// Power fails anywhere, with data that waits in DRAM.
+/// Power fails anywhere, while writes wait in DRAM.
 const POWER_DRAM: Config = Config { name: "power-dram", home: Some(Home::Block), dram: true, ..POWER };
 
-/// The predictors decide which writes wait.
+/// The predictors decide which writes wait in DRAM.
 const PREDICTIVE: Config = Config { name: "power-predictive", dram: true, mix: Mix::Streams, ..POWER };
 
-/// One block of one file is on its way below several times at once.
+/// A block has several write-backs under way at once.
 const REWRITES: Config = Config {
     name: "power-rewrites",
     mix: Mix::Rewrites,
@@ -204,13 +207,13 @@ const DESCRIPTORS: Config = Config {
     ..DRAM
 };
 
-/// Metadata moves below PM as soon as it was not used for a moment.
+/// Metadata pages are demoted after a moment without use.
 const METADATA: Config = Config {
     name: "power-metadata",
     metadata: MetadataMoves::Always,
     many_names: true,
-    // Pages of inodes that map PM blocks do not move: data has to leave a PM that is nearly empty, which no policy but this
-    // one does.
+    // An inode page whose inodes have PM blocks is not demoted, so data has to leave a nearly empty PM. Only
+    // this policy demotes it.
     policy: PolicyKind::Anticache,
     threshold_percent: 10,
     most_blocks: 200,
@@ -220,7 +223,7 @@ const METADATA: Config = Config {
     ..POWER
 };
 
-/// Names that have the hash of others.
+/// Names whose hashes collide.
 const COLLISIONS: Config = Config {
     name: "power-collisions",
     hash_bits: 2,
@@ -240,15 +243,15 @@ const TIERS: Config = Config {
     ..BASE
 };
 
-/// Power fails anywhere, with all of it.
+/// Power fails anywhere, with two lower tiers of two devices each.
 const POWER_TIERS: Config =
     Config { name: "power-tiers", power_fails: true, relatime: false, images: 6, ..TIERS };
 
-/// The same with data that waits in DRAM.
+/// The same kind, while writes wait in DRAM.
 const TIERS_DRAM: Config =
     Config { name: "power-tiers-dram", home: Some(Home::Block), dram: true, ..POWER_TIERS };
 
-/// A first tier that is so small that it is nearly full most of the time, and gives its files to the next one.
+/// A first tier so small that it is nearly full most of the time, and spills to the second.
 const SPILL: Config = Config {
     name: "power-spill",
     device_blocks: 129,
@@ -256,16 +259,16 @@ const SPILL: Config = Config {
     ..POWER_TIERS
 };
 
-/// The kinds of runs that long runs take turns with.
+/// The kinds of runs, which a long run takes in turn.
 pub const CONFIGS: [Config; 46] = [
     POWER,
     Config { name: "power-checksums", data_checksums: true, ..POWER },
     Config { name: "power-dram-checksums", data_checksums: true, ..POWER_DRAM },
-    // Small and soon done.
+    // Two short kinds.
     REWRITES,
     DESCRIPTORS,
     Config { name: "power-anticache", policy: PolicyKind::Anticache, ..POWER },
-    // Nothing moves but by `sync_to` and where PM runs short.
+    // Only `sync_to` and a shortage of PM cause demotions.
     Config { name: "power-static", policy: PolicyKind::Static, ..POWER },
     Config { name: "faults-anticache-dram", policy: PolicyKind::Anticache, faults: true, ..DRAM },
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
@@ -273,7 +276,7 @@ pub const CONFIGS: [Config; 46] = [
     Config { name: "power-full", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..POWER },
     Config { name: "power-persist", persist_only: true, ..POWER },
     Config { name: "power-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER },
-    // Flushes that lie lose metadata that lies below; here none does.
+    // A lying flush loses metadata pages on a device; here all metadata stays in PM.
     Config { name: "faults", faults: true, relatime: false, metadata: MetadataMoves::Never, ..BASE },
     Config { name: "faults-power", faults: true, metadata: MetadataMoves::Never, ..POWER },
     FLIPS,
@@ -286,10 +289,10 @@ pub const CONFIGS: [Config; 46] = [
     Config { name: "power-dram-small", most_blocks: 300, files: 8, directories: 4, names: 8, ..POWER_DRAM },
     Config { name: "faults-dram", faults: true, ..DRAM },
     Config { name: "full-dram", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..POWER_DRAM },
-    // DRAM takes only what PM has no room for.
+    // DRAM is the home only of writes for which PM has no room.
     Config { name: "power-brim", device_blocks: 512, most_blocks: 860, fills: true, dram: true, ..POWER },
     PREDICTIVE,
-    // What is written large stays in PM while that has room, as by default.
+    // Large writes stay in PM while it has room, as they do by default.
     Config {
         name: "power-predictive-room",
         parameters: Parameters { large_pm_percent: Parameters::PUBLISHED.large_pm_percent, ..SOON },
@@ -299,7 +302,7 @@ pub const CONFIGS: [Config; 46] = [
     Config { name: "faults-write-only", policy: PolicyKind::WriteOnly, faults: true, ..PREDICTIVE },
     METADATA,
     Config { name: "power-metadata-dram", home: Some(Home::Block), dram: true, ..METADATA },
-    // Names and files that are written by way of DRAM, with more data than PM holds.
+    // Names, and files that are written through DRAM, with more data than PM holds.
     Config {
         name: "power-metadata-predictive",
         policy: PolicyKind::Predictive,
@@ -337,68 +340,68 @@ pub const CONFIGS: [Config; 46] = [
     COLLISIONS,
 ];
 
-/// What a run did.
+/// The work of a run, in numbers.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Counts {
     /// Operations done.
     pub operations: u64,
     /// Operations on the content of files.
     pub file_operations: u64,
-    /// Of them, those with a demoted or shadowed block in their range.
+    /// File operations with a cold or shadowed block in their range.
     pub met_cold: u64,
-    /// Operations done in the middle of others or of background work.
+    /// Operations done in the middle of another operation or of background work.
     pub amid: u64,
     /// Operations that got ENOSPC.
     pub no_space: u64,
-    /// Operations that were told to wait.
+    /// Operations that got "would block".
     pub would_block: u64,
     /// Operations that got EIO while a device misbehaved.
     pub errors: u64,
     /// Faults injected.
     pub faults: u64,
-    /// Damages done to copies of PM, and those that a refused mount or an error told of.
+    /// Damages done to copies of PM, and damages that a refused mount or an error reported.
     pub flips: u64,
     pub flips_told: u64,
     /// Orderly remounts.
     pub remounts: u64,
-    /// Crashes, of them those inside an operation, inside background work, inside recovery.
+    /// Crashes; then the crashes inside an operation, inside background work, inside recovery.
     pub crashes: u64,
     pub crashes_amid_operation: u64,
     pub crashes_amid_background: u64,
     pub crashes_amid_recovery: u64,
-    /// Different images (by hash) that were recovered, checked and compared.
+    /// Images with different hashes that were recovered, checked and compared.
     pub states: u64,
     pub demoted_bytes: u64,
-    /// Of them, written over cold copies.
+    /// Demoted bytes that were written in place, over cold copies.
     pub in_place_bytes: u64,
     pub promoted_bytes: u64,
     pub clean_evicted_bytes: u64,
     pub skipped_bytes: u64,
-    /// Metadata pages moved below PM, and fetched.
+    /// Metadata pages demoted, and fetched.
     pub lowered: u64,
     pub fetched: u64,
-    /// Files of which something was not written back when power failed, taken over as they were found.
+    /// Files with dirty pages when power failed, taken over as the mount showed them.
     pub taken_over: u64,
-    /// Bytes moved from one lower tier to another.
+    /// Bytes relocated.
     pub moved_below_bytes: u64,
-    /// Of them, those that a tier gave away because it was nearly full.
+    /// Bytes relocated by a spill.
     pub spilled_bytes: u64,
-    /// Attempts of that which failed, or moved nothing.
+    /// Spills that failed, or moved nothing.
     pub spill_failures: u64,
-    /// Moves by hand that ended well, and others.
+    /// Requested movements that succeeded, and requested movements that failed.
     pub hand_done: u64,
     pub hand_failed: u64,
-    /// Errors of write-back told to a descriptor that had not asked for what failed.
+    /// Failures of write-back reported to a descriptor whose own fsync met no fault.
     pub told: u64,
-    /// Bytes that the predictors sent to a lower tier, by way of DRAM.
+    /// Bytes that the predictors steered to a lower tier, through DRAM.
     pub steered_bytes: u64,
-    /// Bytes that left PM for a lower tier and DRAM, because they were read much.
+    /// Bytes that left PM for a lower tier and DRAM because they were read much.
     pub to_dram_bytes: u64,
-    /// Partial shadows in the pools that were checked, each time.
+    /// Partial shadows, summed over the checked pools.
     pub partial: u64,
-    /// Blocks with a checksum of their data, of each check.
+    /// Blocks with a checksum of their data, summed over the checks.
     pub data_checksums: u64,
-    /// Files read whole amid their being cut.
+    /// Files read whole in the middle of a truncation.
     pub amid_intents: u64,
     /// Moments at which leaks were judged.
     pub judged: u64,

@@ -1,6 +1,6 @@
-//! A damaged copy of the superblock is rewritten, or a device gets another tier, and power fails meanwhile: one copy is
-//! sound at every instant, both are when the mend has returned (C5); the order of tiers is the old one or the new one, and
-//! the new one when the change has returned.
+//! A damaged copy of the superblock is mended, or a device gets another tier, and power fails meanwhile. One
+//! copy is sound at every instant, and both are after the mend has returned (C5). The order of tiers is the
+//! old one or the new one, and the new one after the change has returned.
 
 use crate::acts::SMALL;
 use crate::config::Config;

@@ -1,39 +1,39 @@
-//! Descriptors, and the errors of write-back that each is to be told, once (I5).
+//! Descriptors, and the errors of write-back that each has to be told once (I5).
 //!
-//! When a write-back failed is not seen from outside. What is known: a descriptor is told of failures since it was
-//! opened or was told last (its window); nobody is told when nothing can have failed (what a device lost before it came
-//! back fails its next flush); and when one is told, so must be every other whose window began before the teller's. An fsync
-//! without a descriptor tells of its own failure only.
+//! The test does not see when a write-back failed. It knows three rules. A descriptor is told of failures
+//! since it was opened or told last (its window). A descriptor is told only if a failure was possible; data
+//! that a device lost before it came back fails its next flush. When one descriptor is told, every other
+//! whose window began earlier must be told too. An fsync without a descriptor reports its own failure only.
 
 use terrace_reference::Id;
 
-/// One open descriptor.
+/// An open descriptor.
 #[derive(Debug, Clone)]
 struct Descriptor {
     id: Id,
     handle: u64,
-    /// When it was opened, or was told last.
+    /// The time at which it was opened, or told last.
     since: u64,
-    /// It must be told.
+    /// It must be told of a failure.
     due: bool,
-    /// It may be told.
+    /// It may be told of a failure.
     may: bool,
 }
 
-/// Who makes a file durable.
+/// The asker of an fsync.
 #[derive(Debug, Clone, Copy)]
 pub struct Asking {
     id: Id,
-    /// `None`: without a descriptor.
+    /// The descriptor; `None` is an fsync without a descriptor.
     pub handle: Option<u64>,
     since: u64,
 }
 
-/// All that are open.
+/// All open descriptors.
 #[derive(Debug, Default)]
 pub struct Descriptors {
     list: Vec<Descriptor>,
-    /// Rises with every event that counts.
+    /// A clock that rises at each open, close, fsync and reported failure.
     now: u64,
 }
 
@@ -43,13 +43,13 @@ impl Descriptors {
         self.now
     }
 
-    /// One is opened. `may`: something fails at present.
+    /// Opens a descriptor. `may`: write-backs may fail at present.
     pub fn open(&mut self, id: Id, handle: u64, may: bool) {
         let since = self.tick();
         self.list.push(Descriptor { id, handle, since, due: false, may });
     }
 
-    /// One of a file is closed: the oldest and the newest in turns.
+    /// Closes the oldest or the newest descriptor of a file, in turn.
     pub fn close(&mut self, id: Id) {
         let of_file = |found: &Descriptor| found.id == id;
         let newest = self.tick().is_multiple_of(2);
@@ -60,33 +60,33 @@ impl Descriptors {
         }
     }
 
-    /// A file with a descriptor that is to be told.
+    /// A file with a descriptor that must be told.
     pub fn due(&self) -> Option<Id> {
         self.list.iter().find(|found| found.due).map(|found| found.id)
     }
 
-    /// Nobody has anything open.
+    /// Closes all descriptors.
     pub fn clear(&mut self) {
         self.list.clear();
     }
 
-    /// From now on write-backs may fail.
+    /// Notes that write-backs may fail from this moment.
     pub fn may_fail(&mut self) {
         self.list.iter_mut().for_each(|descriptor| descriptor.may = true);
     }
 
-    /// Who asks next for a file to be durable: each of its descriptors, and none, in turns.
+    /// The next asker of a file's fsync: each of its descriptors, and no descriptor, in turn.
     pub fn asks(&mut self, id: Id) -> Asking {
         let since = self.tick();
         let of_file: Vec<&Descriptor> = self.list.iter().filter(|found| found.id == id).collect();
-        // Who is to be told, every other time.
+        // Every other time a descriptor that must be told.
         let due = of_file.iter().find(|found| found.due && since.is_multiple_of(2));
         let chosen = due.or_else(|| of_file.get(since as usize / 3 % (of_file.len() + 1)));
         let (handle, since) = chosen.map_or((None, since), |found| (Some(found.handle), found.since));
         Asking { id, handle, since }
     }
 
-    /// It was answered that all is durable.
+    /// Judges an fsync that succeeded.
     pub fn succeeded(&mut self, asking: Asking) {
         let found = self.list.iter().find(|found| Some(found.handle) == asking.handle);
         assert!(
@@ -96,7 +96,7 @@ impl Descriptors {
         );
     }
 
-    /// It was answered with an error. Whether a descriptor was told of a failure that need not be its own.
+    /// Judges an fsync that failed. True if a descriptor was told; the failure need not be its own.
     pub fn failed(&mut self, asking: Asking, failing: bool) -> bool {
         let now = self.tick();
         for other in self.list.iter_mut().filter(|other| other.id == asking.id) {

@@ -1,5 +1,5 @@
-//! The engine's side of an operation. Nothing of the world is borrowed here: at the engine's interleaving points other
-//! operations run in the middle of this one.
+//! The engine's side of an operation. No part of the world is borrowed during it: at the engine's
+//! interleaving points other operations run in its middle.
 
 use std::collections::BTreeMap;
 use terrace_engine::{Attributes, Caller, DirectoryEntry, Fs, FsError, SetAttributes, Wait, WriteFlags};
@@ -7,10 +7,10 @@ use terrace_format::Ino;
 use terrace_reference as reference;
 use terrace_reference::{Change, Id, New, Op, data};
 
-/// What the engine answers.
+/// The engine's answer.
 #[derive(Debug)]
 pub enum Seen {
-    /// Nothing but success.
+    /// Success without a value.
     Done,
     /// An inode, with a lookup reference.
     Inode(Attributes),
@@ -20,19 +20,19 @@ pub enum Seen {
     Number(u64),
     /// Names of attributes, sorted.
     Names(Vec<Vec<u8>>),
-    /// A directory: whole, the part that was asked for, and the inodes returned with lookup references.
+    /// A directory: all its entries, the requested part, and the inodes returned with lookup references.
     Directory { all: Vec<DirectoryEntry>, part: Vec<DirectoryEntry>, taken: Vec<Attributes> },
 }
 
 /// An operation as the engine gets it.
 pub struct Call {
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// The engine's numbers of the inodes in it; 0 of what is gone.
+    /// The engine's numbers of the inodes in the operation; 0 for a removed inode.
     pub numbers: BTreeMap<Id, Ino>,
-    /// Where a directory is read from.
+    /// The cookie after which a directory is read.
     pub cookie: u64,
-    /// The descriptor that makes a file durable.
+    /// The descriptor of an fsync.
     pub handle: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Call {
         self.numbers.get(id).copied().unwrap_or(Ino(0))
     }
 
-    /// Does it.
+    /// Runs the operation.
     pub fn run(&self, fs: &Fs, wait: Wait) -> Result<Seen, FsError> {
         let done = |()| Seen::Done;
         match &self.op {
@@ -89,11 +89,11 @@ impl Call {
                 let flags = WriteFlags { sync: *sync, kill_set_id: *kill_set_id, pages: false };
                 let bytes = data(*length, *seed);
                 let mut done = fs.write(self.ino(id), *offset, &bytes, flags, wait)?;
-                // As programs do: a short write is gone on with, and what fails then is met there.
+                // A program continues a short write, and meets a failure in the next call.
                 while done < bytes.len() {
                     let rest = (*offset + done as u64, &bytes[done..]);
                     match fs.write(self.ino(id), rest.0, rest.1, flags, Wait::Allowed) {
-                        // The largest size is reached: the rest does not fit, and the write is done.
+                        // The rest lies past the largest size, so the write is done.
                         Err(FsError::TooLarge) if done > 0 => break,
                         more => done += more?,
                     }
@@ -173,7 +173,7 @@ impl Call {
         }
     }
 
-    /// Reads a directory whole, and the part that was asked for.
+    /// Reads a directory whole, and the requested part of it.
     fn directory(&self, fs: &Fs, id: Id, limit: usize, plus: bool) -> Result<Seen, FsError> {
         let ino = self.ino(&id);
         let (mut all, mut taken) = (Vec::new(), Vec::<Attributes>::new());
@@ -183,7 +183,7 @@ impl Call {
             true
         })?;
         if plus {
-            // As programs do: from where it ended, until nothing more comes.
+            // A program reads on after the last entry, until no more entries come.
             loop {
                 let (before, from) = (part.len(), part.last().map_or(self.cookie, |last| last.cookie));
                 let read = fs.readdir_plus(ino, from, &mut |entry, found| {

@@ -1,14 +1,15 @@
-//! Every kind of medium error at every kind of access of every operation, and what is demanded then:
-//! - the caller gets EIO (ENOSPC from a device that has no space), and what it did is one of the states that a failed
-//!   operation may leave (C9);
-//! - while the error lasts every read gives the right bytes or EIO, and one that needs nothing from the medium
-//!   succeeds (I8, I10); fsync succeeds unless PM takes no more changes, and then fails for every descriptor (I5);
+//! Every kind of medium error at every kind of access of every operation, and the demands then:
+//! - the caller gets EIO (or ENOSPC from a device without space), and the operation has left one of the
+//!   states that a failed operation may leave (C9);
+//! - while the error lasts every read gives the right bytes or EIO, and a read that needs no access to the
+//!   medium succeeds (I8, I10); fsync succeeds, except that it fails for every descriptor once PM takes no
+//!   more changes (I5);
 //! - status shows the device or PM;
-//! - what was acknowledged is there after a loss of power at that moment, and after an orderly remount; nothing else is
-//!   harmed, and the pool works on when the medium does.
+//! - acknowledged changes are there after a loss of power at this moment and after an orderly remount; the
+//!   error harms no other data, and the pool works again when the medium does.
 //!
-//! Descriptors have no errors of their own to be told once: nothing that was acknowledged waits for a write-back, so
-//! an error below holds back a migration and loses nothing.
+//! Descriptors have no errors of their own to be told once: no acknowledged write waits for a write-back, so
+//! an error of a device delays a movement and loses no data.
 
 use crate::action::{Action, Entry};
 use crate::acts::{Act, COLD, D, DRAM, F, H, LINK, SMALL, make_different, settling, waiting_first};
@@ -31,7 +32,7 @@ use terrace_media::{BlockMedium, PmMedium};
 use terrace_reference::{After, BLOCK, CrashState, Id, Op, Seek, Stamp, data};
 use terrace_runtime::{Clock, interleave, thread};
 
-/// What goes wrong.
+/// A kind of error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A range of PM cannot be read, once.
@@ -42,17 +43,17 @@ pub enum Kind {
     PmReadForGood,
     /// A range of PM cannot be stored to any more.
     PmStoreForGood,
-    /// The device fails this operation with this errno, once.
+    /// The device fails once in this operation, with this errno.
     Once(Operation, i32),
-    /// The device fails all such operations from one on.
+    /// The device fails in every such operation after a moment.
     ForGood(Operation),
-    /// Blocks of the device have worn out: such operations fail there from one on.
+    /// Blocks of the device wear out: after a moment such operations fail on them.
     Worn(Operation),
-    /// The device is gone from an operation on, and comes back.
+    /// The device is gone after an operation, and comes back.
     Gone(Operation),
     /// The device stalls in an operation, and later goes on.
     Stalls(Operation),
-    /// Flushes answer and do nothing; then power fails.
+    /// Flushes succeed without making writes durable; then power fails.
     Lies,
 }
 
@@ -95,20 +96,20 @@ impl Kind {
     }
 }
 
-/// What was tried.
+/// Counts of runs and of their results.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Tried {
-    /// Runs with an error that an access met.
+    /// Runs in which an access met the error.
     pub struck: u64,
-    /// Of them, those in which the operation failed.
+    /// Runs in which the operation failed.
     pub failed: u64,
-    /// Of them, those after which no change was taken until the next mount.
+    /// Runs after which the pool took no change until the next mount.
     pub stopped: u64,
-    /// Operations on data in PM in the middle of a stalled one of the device.
+    /// Operations on data in PM in the middle of a stalled operation of the device.
     pub amid_stall: u64,
-    /// Reads that met damage, after a flush that lied.
+    /// Reads that met damage, after a lying flush.
     pub damaged: u64,
-    /// fsyncs of data that waited in DRAM which failed.
+    /// Failed fsyncs of data that waited in DRAM.
     pub not_durable: u64,
 }
 
@@ -123,7 +124,7 @@ impl AddAssign for Tried {
     }
 }
 
-/// The acts of `systematic`, and those that it has no use for because they change nothing that a crash can lose.
+/// The acts of `systematic`, and acts that it leaves out because they change nothing that a crash can lose.
 pub fn acts() -> Vec<Act> {
     let act = |name, action| Act { name, action, touches: Vec::new() };
     let op = |name, op| act(name, Action::Op(op));
@@ -140,7 +141,7 @@ pub fn acts() -> Vec<Act> {
         op("listxattr", Op::ListXattr { id: H }),
         op("seek", Op::Seek { id: COLD, offset: 0, what: Seek::Hole }),
         op("open and truncate", Op::Open { id: F, truncate: true }),
-        // More than there is room for: others go down in the middle of it.
+        // More data than PM has room for: blocks are demoted in the middle of the write.
         op(
             "write over the size of PM",
             Op::Write { id: F, offset: 0, length: 420 * BLOCK, seed: 9, kill_set_id: false, sync: false },
@@ -150,19 +151,19 @@ pub fn acts() -> Vec<Act> {
     all
 }
 
-/// The act before which cold blocks are touched twice.
+/// The act before which two reads touch cold blocks.
 const PROMOTION: &str = "promotion";
 
-/// A file that no act touches; all of it is in PM.
+/// A file that no act touches; all its blocks are in PM.
 const WITNESS: Id = Id(12);
-/// Operations on it in the middle of one stalled act.
+/// Operations on the witness in the middle of one stalled act.
 const MOST_AMID: u64 = 3;
 
-/// Tries one kind of error at the accesses of an act: at each of the first eight, then at ever fewer; of PM so for each
-/// class of accesses, by place and length, because they come in bursts.
+/// Tries one kind of error at the accesses of an act: at each of the first eight, then at ever fewer.
+/// Accesses of PM come in bursts, so they are chosen like this in each class of place and length.
 ///
 /// # Errors
-/// What did not hold.
+/// A description of the demand that was not met.
 pub fn explore(act: &Act, kind: Kind, wrong: Wrong) -> Result<Tried, String> {
     let places = |known: &Shared, setup: &Setup| match kind {
         Kind::Lies => Some(vec![0]),
@@ -173,7 +174,8 @@ pub fn explore(act: &Act, kind: Kind, wrong: Wrong) -> Result<Tried, String> {
     })
 }
 
-/// What is tried while writes wait in DRAM ([`waiting_first`]): what makes them durable, and operations upon them.
+/// The acts to try while writes wait in DRAM ([`waiting_first`]): acts that make the writes durable, and
+/// operations after them.
 pub fn acts_upon_waiting() -> Vec<Act> {
     let names = [
         "fsync",
@@ -194,11 +196,11 @@ pub fn acts_upon_waiting() -> Vec<Act> {
     all
 }
 
-/// As [`explore`], with writes that wait in DRAM. A write-back that fails loses nothing while the daemon lives; no fsync
-/// succeeds before what it covers is durable (I5).
+/// As [`explore`], with writes that wait in DRAM. A failed write-back loses no data while the daemon lives,
+/// and no fsync succeeds before its data is durable (I5).
 ///
 /// # Errors
-/// What did not hold.
+/// A description of the demand that was not met.
 pub fn explore_waiting(act: &Act, kind: Kind, wrong: Wrong) -> Result<Tried, String> {
     let places =
         |known: &Shared, setup: &Setup| kind.access().map(|access| places(known, act, access, setup));
@@ -209,7 +211,7 @@ pub fn explore_waiting(act: &Act, kind: Kind, wrong: Wrong) -> Result<Tried, Str
 /// As [`explore`], for the mount after a loss of power.
 ///
 /// # Errors
-/// What did not hold.
+/// A description of the demand that was not met.
 pub fn explore_mount(kind: Kind) -> Result<Tried, String> {
     let places = |_: &Shared, _: &Setup| (kind == Kind::Lies).then(|| vec![0]);
     explore_by(SMALL, kind, "mount", Wrong::default(), places, |known, after, setup| {
@@ -237,7 +239,7 @@ fn explore_by(
         bounds::only_count();
         let one = one.map_err(|error| format!("{name}, {kind:?} after {after} accesses: {error}"))?;
         let Some(one) = one else {
-            // A listed access was seen without the error.
+            // This access was listed, and the run did not meet the error.
             return if last.is_some() {
                 Ok(tried)
             } else {
@@ -249,13 +251,13 @@ fn explore_by(
     Ok(tried)
 }
 
-/// All of the first numbers below `end`, then ever fewer.
+/// The first numbers below `end`, then ever fewer.
 fn sparse(end: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(0), |number| Some(number + 1 + number / 8))
         .take_while(move |number| *number < end)
 }
 
-/// How many accesses of PM to let pass.
+/// The numbers of PM accesses before the error: a sample of each class.
 fn places(known: &Shared, act: &Act, access: Access, setup: &Setup) -> Vec<u64> {
     let world = begin(known, setup);
     let pm = Arc::clone(&world.borrow().media.pm);
@@ -279,7 +281,7 @@ fn places(known: &Shared, act: &Act, access: Access, setup: &Setup) -> Vec<u64> 
     chosen
 }
 
-/// One run; `None` when no access met the error.
+/// A single run; `None` if no access met the error.
 fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Option<Tried> {
     let world = begin(known, setup);
     let fs = Arc::clone(world.borrow().fs());
@@ -296,7 +298,7 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
     let stopped = fs.is_stopped() && !(ended && result.is_ok());
     match &result {
         Ok(()) => _ = states.drain(..states.len() - 1),
-        // A later piece, or what followed a checkpoint in the background that failed (C9).
+        // A later piece, or a change after a failed checkpoint of the background (C9).
         Err(error) if stopped && error.errno() == libc::EROFS => {}
         Err(error) => assert_errno(kind, error),
     }
@@ -325,7 +327,7 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
     drop(fs);
     let moment = world.media.now();
     end_fault(&world);
-    // The odd ones lose power now, and what is undecided is lost, kept, or some of it; the others go on.
+    // Odd runs lose power now: undecided stores are lost, kept, or kept in part. Even runs continue.
     if stopped || ended || after % 2 == 1 {
         let image = [0, 1, 4 * after + 2][(after / 2 % 3) as usize];
         let media = Media::after(&moment, image, setup);
@@ -336,7 +338,7 @@ fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Setup) -> Opti
     Some(tried)
 }
 
-/// The pool, mounted, with background work at rest; with writes that wait where they do.
+/// The mounted pool with background work at rest, and waiting writes if its configuration has them.
 fn begin(known: &Shared, setup: &Setup) -> Shared {
     let media = {
         let known = known.borrow();
@@ -406,8 +408,8 @@ fn end_fault(world: &World) {
     device.lie_about_flush(false);
 }
 
-/// In the middle of a stalled operation of the device what is in PM is written, synced and read at once (I10): the
-/// operations that were done.
+/// Writes, syncs and reads data in PM at once in the middle of a stalled operation of the device (I10).
+/// Answers the operations done.
 fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
     let done: Rc<RefCell<Vec<(Op, Stamp)>>> = Rc::default();
     let (amid, fs, device, ino) = (Rc::clone(&done), Arc::clone(fs), device(world), world.ino(WITNESS));
@@ -426,7 +428,7 @@ fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
             kill_set_id: false,
             sync: true,
         };
-        // Before it is done: what it does must not come here.
+        // Noted before the write: a stalled operation inside the write must not come here again.
         let from = clock.monotonic_ns() as i64;
         amid.borrow_mut().push((op, Stamp { from, to: from + 1_000_000 }));
         let (errors, bytes) = (device.error_count(), data(5000, 70 + count));
@@ -446,13 +448,13 @@ fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
     done
 }
 
-/// Whether PM has no room but its reserve: what is written then has to wait (I10).
+/// Whether PM has only its reserve left: then a write has to wait (I10).
 fn is_pm_full(fs: &Fs) -> bool {
     let tiers = fs.status().unwrap().tiers;
     tiers[0].capacity_bytes - tiers[0].used_bytes <= 32 * 4096
 }
 
-/// Does the act on the engine alone.
+/// Runs the act on the engine alone.
 fn perform(world: &Shared, act: &Act) -> Result<(), FsError> {
     let fs = Arc::clone(world.borrow().fs());
     match &act.action {
@@ -485,7 +487,7 @@ fn assert_errno(kind: Kind, error: &FsError) {
     assert!(errno == libc::EIO || space, "{error}: errno {errno}");
 }
 
-/// Status shows what failed, and only that.
+/// Status shows the failed medium, and no other.
 fn assert_shown(fs: &Fs, kind: Kind) {
     let status = fs.status().unwrap();
     let (pm, below) = (&status.tiers[0].devices[0], &status.tiers[1].devices[0]);
@@ -496,11 +498,11 @@ fn assert_shown(fs: &Fs, kind: Kind) {
     assert!(kind == Kind::Lies || pm.reason.is_some() || below.reason.is_some(), "no reason in status");
 }
 
-/// Regular files that are there in all states, with their contents.
+/// Regular files that exist in every state, with their contents.
 fn files(states: &[CrashState]) -> Vec<(Id, Vec<Vec<u8>>)> {
     let content = |state: &CrashState, id: Id| {
         let content = state.tree.node(id).ok()?.content()?;
-        // Those far out are nearly all holes.
+        // A file with far offsets has little more than holes behind this.
         let mut bytes = vec![0; content.size().min(1 << 20) as usize];
         content.read(0, &mut bytes);
         Some(bytes)
@@ -513,13 +515,13 @@ fn files(states: &[CrashState]) -> Vec<(Id, Vec<Vec<u8>>)> {
     last.tree.nodes().filter_map(with_contents).collect()
 }
 
-/// Reads all files: right bytes or EIO; how many gave that.
+/// Reads all files: each read gives the right bytes or EIO. Answers the number of EIOs.
 fn assert_no_wrong_bytes(world: &World, fs: &Fs, states: &[CrashState], kind: Kind) -> u64 {
     let mut failed = 0;
     for (id, contents) in files(states) {
         let ino = world.ino(id);
         if ino.0 == 0 {
-            continue; // made by the act, which did not say where
+            continue; // made by the act, and its number is unknown
         }
         let longest = contents.iter().map(Vec::len).max().unwrap_or(0);
         for offset in (0..longest).step_by(16 << 10) {
@@ -546,8 +548,8 @@ fn assert_no_wrong_bytes(world: &World, fs: &Fs, states: &[CrashState], kind: Ki
     failed
 }
 
-/// fsync of each file, by two that have it open; how many failed because what waits could not be written back. What a
-/// successful one covers is durable.
+/// Calls fsync twice for each file, as two descriptors do. After a success the file's data counts as durable.
+/// Answers the number of files whose fsync failed because a write-back failed.
 fn assert_fsync(world: &World, fs: &Fs, states: &mut [CrashState]) -> u64 {
     let mut failed = 0;
     for (id, _) in files(states) {
@@ -571,15 +573,15 @@ fn assert_fsync(world: &World, fs: &Fs, states: &mut [CrashState]) -> u64 {
     failed
 }
 
-/// Everything is moved down by flushes that lie, then power fails: metadata holds, damage is found by its checksum. How
-/// many reads met it.
+/// Demotes all files by lying flushes, then power fails: metadata is sound, and checksums find damaged data.
+/// Answers the number of reads that met damage.
 fn after_a_lie(world: &mut World, states: &[CrashState]) -> u64 {
-    // Files that the act removed from PM come down too.
+    // Demotes also the files that the act left in PM.
     let _ = world.fs().sync_to(1, &mut |_| {});
     let (moment, setup) = (world.media.now(), world.media.setup().clone());
     world.may_be_damaged = true;
     let mut damaged = 0;
-    // Nothing of the device kept, all of it, some of it.
+    // The device has kept no writes, all writes, or some writes.
     for image in [1, 5, 11] {
         let other = world.fork(Media::after(&moment, image, &setup));
         let mut other = other.borrow_mut();
@@ -597,11 +599,11 @@ fn after_a_lie(world: &mut World, states: &[CrashState]) -> u64 {
 /// Compares while mounted and after the next mount.
 fn leave(world: &mut World, states: &[CrashState]) {
     world.settle(states);
-    // What failed is tried again when some time has passed (M6).
+    // A failed movement is tried again after some time (M6).
     world.clock.advance(DUE);
     world.fs().run_background(10_000);
     world.compare_all();
-    // What waited was due, and the media are well.
+    // All writes were due for write-back, and the media are well.
     if world.config.buffers() {
         let media = Media::after(&world.media.now(), 0, &world.media.setup().clone());
         let now = world.state_now();
@@ -613,7 +615,7 @@ fn leave(world: &mut World, states: &[CrashState]) {
     world.look_at_and_leave(media, &now);
 }
 
-/// A mount after a loss of power, with an error in it: it fails, or is as good as any; so is the next one.
+/// A mount after a loss of power meets an error: it fails or gives a sound pool, and so does the next mount.
 fn run_mount(known: &Shared, kind: Kind, after: u64, setup: &Setup) -> Option<Tried> {
     let world = begin(known, setup);
     let op = Op::Write { id: WITNESS, offset: 0, length: 9000, seed: 71, kill_set_id: false, sync: true };

@@ -1,8 +1,9 @@
-//! Flipped bits and lost lines in the structures of PM, between mounts and where power was lost: the mount is refused, or
-//! each answer is that of the sound pool or an error, also after the pool was used (docs/semantics.md "What damage shows", I8).
+//! Flipped bits and lost lines in the structures of PM, between mounts and after a loss of power. The mount
+//! is refused, or each answer equals the sound pool's or is an error, also after the pool was used
+//! (docs/semantics.md "What damage shows", I8).
 //!
-//! The damage is done to copies. What the sound copy shows is judged by the history itself, as always. A page whose
-//! word is open after recovery is covered by nothing; damage there may give wrong answers, and no panic.
+//! The damage is done to copies. The history itself judges the sound media. A page whose checksum word is
+//! open after recovery has no protection; damage there may give wrong answers, but no panic.
 
 use crate::media::Media;
 use crate::world::World;
@@ -25,9 +26,9 @@ use terrace_runtime::Clock;
 const W: Wait = Wait::Allowed;
 const ROOT: Ino = Ino(1);
 const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
-/// Damages of one moment.
+/// Damages done at one moment.
 const FLIPS: usize = 3;
-/// Blocks of a file that are read at most.
+/// Blocks read of a file at most.
 const MOST_BLOCKS: usize = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,27 +42,27 @@ enum Structure {
     InodePages,
     RadixNodes,
     CatalogPages,
-    /// Blocks of files, where they have checksums.
+    /// Blocks of files, if they have checksums.
     Data,
 }
 
 /// The PM blocks of each structure.
 type Places = BTreeMap<Structure, Vec<PmBlock>>;
 
-/// Path → the line that a user sees of it; `None` where it gave an error.
+/// The line that a user sees of each path; `None` for an error.
 type Tree = BTreeMap<String, Option<String>>;
 
-/// A copy of media that nothing was done to: its images, and what it shows.
+/// The undamaged copy of the media: its images, and the tree that it shows.
 struct Sound {
     geometry: Geometry,
     places: Places,
-    /// Pages that their words cover once recovery has ended.
+    /// Blocks that a checksum covers after recovery has ended.
     covered: BTreeSet<PmBlock>,
     shows: Tree,
 }
 
 impl World {
-    /// Damages copies of these media, and looks at what they show.
+    /// Damages copies of these media, and judges the trees that they show.
     pub(crate) fn flip(&mut self, media: &Media, seed: u64) {
         if !self.config.flips {
             return;
@@ -73,7 +74,7 @@ impl World {
             let structures: Vec<Structure> = sound.places.keys().copied().collect();
             let structure = *structures.choose(&mut random).unwrap();
             let block = *sound.places[&structure].choose(&mut random).unwrap();
-            // A line lost in the record written last of all is a torn record.
+            // A lost line in the last record would be a torn record.
             let line = structure != Structure::Lanes && random.random_ratio(1, 3);
             let damaged = copy(media);
             let at = match structure {
@@ -128,7 +129,7 @@ impl World {
             };
             let shown = tree(&fs);
             let error = shown.values().any(Option::is_none);
-            // A last record with a wrong bit counts as cut off, with a warning of the mount (C5).
+            // A flipped bit in the last record makes recovery cut it off, with a warning of the mount (C5).
             let warned = fs.status().is_ok_and(|status| !status.recovery.warnings.is_empty());
             judged &= !matches!(structure, Structure::Lanes | Structure::Data) || !warned;
             if judged {
@@ -138,12 +139,12 @@ impl World {
                 let degraded = fs.status().is_ok_and(|status| !status.healthy);
                 assert!(!error || degraded, "{text}, {when}: errors, and status calls the pool healthy");
             }
-            // Once, whatever the second mount says.
+            // Counts a damage once, no matter what the second mount shows.
             self.counts.flips_told += u64::from(error && !again);
             if !again {
                 use_it(&fs);
             }
-            // The pages that could not be written back say so themselves.
+            // Pages that cannot be written back report it themselves.
             let _ = fs.unmount();
         }
     }
@@ -181,14 +182,14 @@ fn places(pm: &dyn PmMedium, geometry: &Geometry) -> Places {
     places
 }
 
-/// The checksum of a block's data.
+/// The checksum of a data block in its block table entry.
 fn checksum(pm: &dyn PmMedium, geometry: &Geometry, block: PmBlock) -> Option<DataChecksum> {
     let at = geometry.table_entry(block);
     let words = [pm.load_u64(at).ok()?, pm.load_u64(at.plus(8)).ok()?];
     Entry::decode(words)?.checksum
 }
 
-/// A place of a lane: mostly behind the tail, where the records are that recovery replays.
+/// An offset in a lane: mostly behind the tail, where recovery replays records.
 fn live(
     media: &Media,
     geometry: &Geometry,
@@ -212,7 +213,7 @@ fn live(
     }
 }
 
-/// Flips a bit, or clears a line; false where that changes nothing.
+/// Flips a bit, or clears a line; false if the bytes stay the same.
 fn damage(pm: &dyn PmMedium, at: PmOffset, line: Option<u64>, bit: u32) -> bool {
     let (start, length) = line.map_or((at.0, 1), |line| (at.0 / line * line, line as usize));
     let mut old = vec![0; length];
@@ -223,7 +224,7 @@ fn damage(pm: &dyn PmMedium, at: PmOffset, line: Option<u64>, bit: u32) -> bool 
     new != old
 }
 
-/// Uses the pool: new files, their removal, background work. Errors are as good as success.
+/// Uses the pool: new files, their removal, background work. Errors are allowed.
 fn use_it(fs: &Arc<Fs>) {
     for index in 0..6u8 {
         let name = format!("flip{index}");
@@ -249,7 +250,7 @@ fn walk(fs: &Fs, ino: Ino, path: String, found: &mut Tree, depth: usize) {
     let shown = line(fs, ino);
     let is_directory = fs.getattr(ino).is_ok_and(|a| a.mode & 0o170000 == 0o040000);
     let mut names = BTreeSet::new();
-    // Bounded, whatever the image says.
+    // Bounded, because a damaged image may show endless trees.
     let listed = if is_directory && depth < 20 {
         fs.readdir(ino, 0, &mut |entry| {
             if entry.name != b"." && entry.name != b".." {
@@ -291,7 +292,7 @@ fn line(fs: &Fs, ino: Ino) -> FsResult<String> {
     Ok(line)
 }
 
-/// The blocks of a file that are not zeros.
+/// Adds a checksum of the file's non-zero blocks to the line.
 fn content(fs: &Fs, ino: Ino, size: u64, line: &mut String) -> FsResult<()> {
     let (mut at, mut sum) = (0, 0);
     for _ in 0..MOST_BLOCKS {
@@ -314,7 +315,8 @@ fn content(fs: &Fs, ino: Ino, size: u64, line: &mut String) -> FsResult<()> {
     Ok(())
 }
 
-/// An answer that is neither right nor an error. Use changes the root directory.
+/// An answer that is neither right nor an error. Use changes the root directory, so its line is not judged
+/// then.
 fn wrong(expected: &Tree, found: &Tree, used: bool) -> Option<String> {
     let failed_above = |path: &str| {
         path.match_indices('/').any(|(at, _)| found.get(&path[..=at]).is_some_and(Option::is_none))

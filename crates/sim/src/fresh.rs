@@ -1,5 +1,5 @@
-//! mkfs crashed before each of its persistence events, over an older pool: left is the old pool, nothing that mounts,
-//! or the new, empty one (C25).
+//! mkfs over an older pool, crashed before each of its persistence events. The crash leaves the old pool, a
+//! pool that no mount accepts, or the new, empty pool (C25).
 
 use crate::acts::SMALL;
 use crate::config::Config;
@@ -53,7 +53,7 @@ fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
         let done = index + 1 == moments.len();
         let device = moment.devices.first();
         let mut random = Random(index as u64);
-        // Where only `persist` makes durable: the oldest epoch, the newest, and some between.
+        // On PM where only `persist` makes durable: the oldest epoch, the newest, and two at random.
         let epochs = moment.pm.epoch_count() as usize;
         let last = epochs as u64 - 1;
         let turns = [last, 0, random.below(epochs) as u64, random.below(epochs) as u64];
@@ -93,11 +93,11 @@ fn judge(pm: PmImage, device: Option<DeviceImage>, old_header: bool, done: bool,
     };
     assert!(superblock.uuid == NEW || superblock.uuid == OLD && !done, "{what}: pool {:?}", superblock.uuid);
     let old = superblock.uuid == OLD;
-    // No header of an old pool's devices is overwritten before the old pool is gone.
+    // The old pool is gone before mkfs overwrites a header of its devices.
     assert!(old_header || !old, "{what}: the old pool, with a header of the new one");
     if !old {
         let report = media.check();
-        // One copy of the superblock is there before the other (C5, C25).
+        // A crash may come between the writes of the two superblock copies (C5, C25).
         let one_copy = !done && report.findings.iter().all(|finding| finding.code == Code::SuperblockCopy);
         assert!(report.is_clean() || one_copy, "{what}: check: {:#?}", report.findings);
     }

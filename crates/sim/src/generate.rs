@@ -1,4 +1,4 @@
-//! Making histories: what happens next is drawn from a seed and from the state of the reference.
+//! The generator of histories: each next action is drawn from a seed and from the state of the reference.
 
 use crate::action::{Action, Entry, Fault};
 use crate::config::{Config, Mix};
@@ -12,10 +12,10 @@ use terrace_media::block::{Operation, Times};
 use terrace_media::pm::Access;
 use terrace_reference::{Id, ROOT};
 
-/// What a device does.
+/// The operations of a device.
 pub const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
 
-/// Draws one entry after the other.
+/// Draws the entries of a history.
 pub struct Generator {
     rng: SmallRng,
     /// Actions left before a fault heals.
@@ -38,7 +38,7 @@ impl Generator {
                 return Entry { action: Action::Fault(Fault::Heals), seed };
             }
         }
-        // What fails is tried again at once by nobody (M6).
+        // Background work amid a fault: no movement may retry its failure at once (M6).
         if self.fault_for > 0 && self.rng.random_ratio(1, 12) {
             return Entry { action: Action::Background(200), seed };
         }
@@ -53,7 +53,7 @@ impl Generator {
             293..=302 => Action::Reuse,
             303..=312 => Action::Crash,
             at @ 313..=399 if config.power_fails && at - 313 < weight => {
-                // Mostly soon: inside the next operation or background work.
+                // In most cases soon: inside the next operation or background work.
                 let most = *[8, 30, 30, 100, 400].choose(&mut self.rng).unwrap_or(&30);
                 Action::PowerFails(self.rng.random_range(0..most))
             }
@@ -61,7 +61,8 @@ impl Generator {
                 self.fault_for = self.rng.random_range(5..60);
                 Action::Fault(self.fault(config))
             }
-            // Write-backs that fail soon and not for long, so that there is much to tell.
+            // Faults that begin soon and end soon, so that descriptors have many failed write-backs to be
+            // told of.
             430..=629 if config.mix == Mix::Descriptors && self.fault_for == 0 => {
                 self.fault_for = self.rng.random_range(1..10);
                 let operation = *OPERATIONS[1..].choose(&mut self.rng).unwrap_or(&Operation::Flush);
@@ -76,7 +77,7 @@ impl Generator {
             684..=690 if config.has_metadata_below() => Action::LowerMetadata,
             650..=683 if config.many_names => Action::LowerMetadata,
             700..=706 if config.mix == Mix::Streams => Action::ReadOften(self.large(world)),
-            // Cheap in so small a pool.
+            // A loss of power costs little time in so small a pool.
             700..=999 if config.mix == Mix::Rewrites && config.power_fails => {
                 Action::PowerFails(*[8, 30, 60].choose(&mut self.rng).unwrap_or(&30))
             }
@@ -85,8 +86,8 @@ impl Generator {
         Entry { action, seed }
     }
 
-    /// With data that waits in DRAM also longer than it may: write-back begins after 5 s, and takes all that is older than
-    /// 30 s (design 8).
+    /// Time that passes. With waiting writes it may exceed their limits: write-back begins after 5 s, and
+    /// takes all pages older than 30 s (design 8).
     fn some_time(&mut self, config: Config) -> Duration {
         let most = if config.buffers() {
             *[3000, 3000, 8000, 40_000].choose(&mut self.rng).unwrap_or(&3000)
@@ -96,7 +97,7 @@ impl Generator {
         Duration::from_millis(self.rng.random_range(1..most))
     }
 
-    /// A file, or a directory now and then.
+    /// A file, or sometimes a directory.
     fn node(&mut self, world: &Shared, directories: bool) -> Id {
         let mut world = world.borrow_mut();
         std::mem::swap(&mut world.rng, &mut self.rng);
@@ -106,7 +107,7 @@ impl Generator {
         id
     }
 
-    /// The largest of some files: what is read again and again is soon more than PM is asked for otherwise.
+    /// The largest of four files: its repeated reads soon outweigh the run's accesses of PM.
     fn large(&mut self, world: &Shared) -> Id {
         let some = [(); 4].map(|()| self.node(world, false));
         let world = world.borrow();
@@ -141,14 +142,14 @@ impl Generator {
             _ => self.operation(world),
         };
         let after = self.rng.random_range(0..most);
-        // Once, or where it struck until the action has ended.
+        // PM fails once, or it fails at one place until the action has ended.
         let times = if self.rng.random() { Times::After(after) } else { Times::Stays(after) };
         Action::Poisoned { access, times, action: Box::new(action) }
     }
 
     fn fault(&mut self, config: Config) -> Fault {
-        // What a flush that lied lost of data that waited cannot be told from what was never written; of metadata it
-        // may be every name.
+        // A lying flush may lose waiting writes, and lost bytes look like bytes that were never written; of
+        // metadata it may lose every name.
         let kinds = if config.buffers() || config.has_metadata_below() { 9 } else { 10 };
         match self.rng.random_range(0..kinds) {
             0..=5 => Fault::Fails {

@@ -1,9 +1,9 @@
-//! What users do by hand: files and directories moved to a tier, pinned to one, let go again. And files that are read
-//! again and again, so that the policies which follow reads move them.
+//! The requests of users: files and directories are migrated, pinned to a tier and unpinned. Files are also
+//! read again and again, so that policies that follow reads move them.
 //!
-//! A pin is durable when its job has done it for an inode, and inherited by what is made in a directory. While a job of
-//! pins is under way an inode may have the old pin or the new one; when it has ended, or power has failed, the reference
-//! takes over what is there.
+//! A tier pin is durable once its job has set it in an inode; new files and directories inherit it. While a
+//! job sets tier pins an inode may have the old tier pin or the new one. After the job, or after a loss of
+//! power, the reference takes over the tier pin that it finds.
 
 use crate::happen::{background, with_nesting};
 use crate::operate::operate;
@@ -14,14 +14,14 @@ use terrace_engine::{HandMove, HandReport, HandState};
 use terrace_reference::{BLOCK, Id, Kind, Op};
 use terrace_runtime::Next;
 
-/// Pieces of a job in one action.
+/// Steps of a job in one action at most.
 const MOST_PIECES: usize = 4000;
-/// Bytes of a large file read in each second: equation (2) says nothing of less than 1 MiB.
+/// Bytes of a large file read in each second: equation (2) judges no less than 1 MiB.
 const READ_IN_A_SECOND: u64 = 5 << 18;
-/// Bytes read at once.
+/// Bytes of one read.
 const PIECE: u64 = 32 * BLOCK as u64;
 
-/// A user asks for a move, and waits for its end or does not.
+/// A user requests a movement or a tier pin, and may wait for the end of its job.
 pub fn hand(world: &Shared, id: Id, action: HandMove, finish: bool) {
     let (fs, ino, quiet) = {
         let mut now = world.borrow_mut();
@@ -65,7 +65,7 @@ pub fn hand(world: &Shared, id: Id, action: HandMove, finish: bool) {
 }
 
 impl World {
-    /// What must hold when a job has ended.
+    /// Judges a job that has ended.
     fn hand_ended(&mut self, id: Id, action: HandMove, report: &HandReport, quiet: bool) {
         let done = report.state == HandState::Done;
         *if done { &mut self.counts.hand_done } else { &mut self.counts.hand_failed } += 1;
@@ -86,21 +86,21 @@ impl World {
         self.pins_unsure = None;
     }
 
-    /// Every block of a file that was to be moved, with nothing else going on, is where it was to be.
+    /// Every block of a file that was moved without other work amid the job lies on the requested tier.
     fn assert_moved(&mut self, id: Id, action: HandMove, report: &HandReport) {
         let (Some(tier), true) = (action.tier(), report.pinned_files == 0) else { return };
         if self.model.node(id).is_ok_and(|node| node.content().is_none()) {
             return;
         }
         let found = self.fs().whereabouts(self.ino(id)).unwrap();
-        // What was never written has no content to move.
+        // Unwritten blocks have no content to move.
         let unwritten = self.unwritten_blocks(id) * BLOCK as u64;
         let elsewhere = found.tiers.iter().filter(|(at, _)| *at != tier).map(|(_, bytes)| bytes);
         let elsewhere: u64 = elsewhere.sum();
         assert!(elsewhere <= unwritten, "{id:?} is not on tier {tier}: {found:?}");
     }
 
-    /// The reference's part of a pin.
+    /// Sets a tier pin in the reference, for an inode and everything below its directory.
     fn pin_below(&mut self, id: Id, tier: Option<u8>) {
         let mut left = vec![id];
         while let Some(id) = left.pop() {
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// The pins of all inodes.
+    /// Compares the tier pins of all inodes.
     pub fn compare_pins(&mut self) {
         if !self.config.by_hand {
             return;
@@ -135,7 +135,7 @@ impl World {
     }
 }
 
-/// Six seconds in which a file is read whole, a large one again and again.
+/// Six seconds in which a file is read whole; a large file is read several times a second.
 pub fn read_often(world: &Shared, id: Id) {
     for _ in 0..6 {
         let size = world.borrow().size_of(id).min(8 * PIECE);

@@ -1,8 +1,9 @@
-//! What a history does to a world: operations, background work, migrations with operations in their middle, remounts,
-//! faults of the lower tier.
+//! The actions of a history on a world: operations, background work, movements with operations in their
+//! middle, remounts, faults of the lower tiers.
 //!
-//! One thread: background work and waiting operations call `terrace_runtime::interleave` points, where other
-//! operations run to their end. All choices come from the seeds of the actions.
+//! A run has one thread: background work and waiting operations pass interleaving points
+//! (`terrace_runtime::interleave`), and other operations run there from beginning to end. All choices come
+//! from the seeds of the actions.
 
 use crate::action::{Action, Entry, Fault};
 use crate::bounds;
@@ -22,13 +23,13 @@ use terrace_engine::Wait;
 use terrace_reference::{Allocate, Change, Id, New, Op, ROOT, Stamp};
 use terrace_runtime::{Next, interleave, thread};
 
-/// Bytes of a file's block.
+/// Bytes of a file block.
 const BLOCK: u64 = terrace_reference::BLOCK as u64;
 
-/// What waits in DRAM for so long is written back (design 8: 30 s, looked at every 5 s).
+/// A dirty page older than this is written back (design 8: 30 s, looked at every 5 s).
 pub const DUE: Duration = Duration::from_secs(40);
 
-/// Runs something of the engine with operations in its middle.
+/// Runs work of the engine, with other work at its interleaving points as `nesting` allows.
 pub(crate) fn with_nesting<R>(world: &Shared, nesting: Nesting, run: impl FnOnce() -> R) -> R {
     world.borrow_mut().nesting = nesting;
     let result = run();
@@ -36,7 +37,7 @@ pub(crate) fn with_nesting<R>(world: &Shared, nesting: Nesting, run: impl FnOnce
     result
 }
 
-/// What runs at the engine's interleaving points.
+/// Installs the hook that runs operations at the engine's interleaving points.
 pub fn install_hook(world: &Shared) {
     let weak = Rc::downgrade(world);
     interleave::set_hook(Some(Rc::new(move |point| {
@@ -84,7 +85,7 @@ fn at_point(world: &Shared, point: &'static str) {
     now.depth -= 1;
 }
 
-/// One step of one kind of background work; the last kind is what users asked for by hand.
+/// Runs a step of one kind of background work; the last kind is the requested movements.
 fn step_once(world: &Shared, which: usize) -> Next {
     let taken = {
         let mut now = world.borrow_mut();
@@ -107,18 +108,19 @@ fn step_once(world: &Shared, which: usize) -> Next {
 }
 
 impl World {
-    /// An operation for the middle of something else: it must not need to wait for that.
+    /// An operation for the middle of another action: it must not need to wait for that action.
     fn choose_amid(&mut self) -> Option<Op> {
         self.counts.amid += 1;
         let mut op = match self.under_way.last().copied() {
-            // Two descriptors of one file.
+            // As through a second descriptor of the file.
             Some(id) if self.rng.random_ratio(1, 4) => self.choose_of(id),
             _ => self.choose(),
         };
         match &mut op {
-            // The second piece of a longer one may wait.
+            // A second piece of a longer write may have to wait.
             Op::Write { length, .. } => *length = (*length).min(50 * 4096),
-            // One edge may be zeros in place when the other has to wait; the kernel asks again.
+            // Under data=ordered a punch may have zeroed one edge in place when the other edge has to wait;
+            // the kernel then repeats the request.
             Op::Fallocate { mode: Allocate::PunchHole, .. } if self.config.data_ordered => return None,
             Op::Make { id, .. } => *id = Id(Id::APART.0 + (self.rng.random::<u64>() >> 20)),
             // The kernel holds the inode of a request that is under way.
@@ -139,9 +141,9 @@ impl World {
         }
     }
 
-    /// At a point that the operation under way passes several times, such as one in a fetch that begins anew when a block has
-    /// changed: what ran there last
-    /// runs once more, mostly: cuts and holes one block on, so that each time something changes.
+    /// The operation that ran last at this point, to run there again in most cases. A fetch begins anew when
+    /// a block has changed, and so passes its point several times. A repeated truncation or punch moves on by
+    /// a block, so that it changes a new block.
     fn choose_again(&mut self, point: &'static str) -> Option<Op> {
         let (_, op) = self.last_amid.clone().filter(|(at, _)| *at == point && self.depth == 0)?;
         let fits = matches!(op, Op::Write { .. } | Op::SetAttributes { .. } | Op::Fallocate { .. });
@@ -164,7 +166,8 @@ impl World {
         Some(op)
     }
 
-    /// Between the pieces of a cut or a hole, and before the first: the file reads as it will when all is done.
+    /// Reads a file before and between the pieces of its truncation or punch: it must read as after the whole
+    /// operation.
     fn read_amid_intent(&mut self, point: &str) {
         let is_open = point.starts_with("intent:") && self.depth == 0 && self.nesting == Nesting::None;
         let Some((op, from)) = self.alone.clone().filter(|_| is_open && !self.crash.is_taken()) else {
@@ -178,8 +181,8 @@ impl World {
         }
         self.counts.amid_intents += 1;
         let Some(content) = after.node(id).ok().and_then(|node| node.content()).cloned() else { return };
-        // A file of terabytes is mostly holes: blocks that are there before or after the operation are read, each with its
-        // neighbours, the edges of the operation among them.
+        // A file of terabytes has little more than holes. Blocks allocated before or after the operation are
+        // read with their neighbours; so are the edges of the operation.
         let before = self.model.node(id).ok().and_then(|node| node.content()).cloned();
         let end = content.size().div_ceil(BLOCK);
         let mut blocks: BTreeSet<u64> = content.allocated(0, end).collect();
@@ -206,8 +209,8 @@ impl World {
         }
     }
 
-    /// Whether an operation in the middle of another waits for what it needs: an fsync in the middle of a write-back sends a
-    /// second copy of what is dirty below. Not in the middle of such a one.
+    /// Whether an operation in the middle of another may wait: an fsync in the middle of a write-back writes
+    /// the same dirty pages back a second time. In the middle of this fsync no further one waits.
     fn may_wait_amid(&self, op: &Op) -> bool {
         self.config.mix == Mix::Rewrites && self.depth == 1 && matches!(op, Op::Fsync { .. })
     }
@@ -217,7 +220,7 @@ impl World {
         self.steps.len().max(1) + usize::from(self.config.by_hand && self.fs.is_some())
     }
 
-    /// A mistake that ends the run: background work is at rest and time alone moves it on.
+    /// After background work: if power failed in it, the present state is the only one allowed.
     pub(crate) fn background_ended(&mut self) {
         if self.take_crash() {
             self.counts.crashes_amid_background += 1;
@@ -227,7 +230,7 @@ impl World {
     }
 }
 
-/// Does one action of a history.
+/// Runs an action of a history.
 pub fn apply(world: &Shared, entry: &Entry) {
     bounds::begin();
     world.borrow_mut().rng = SmallRng::seed_from_u64(entry.seed);
@@ -277,12 +280,12 @@ pub(crate) fn background(world: &Shared, rounds: usize) {
             !again || world.borrow().crash.is_taken()
         })
     });
-    // What cannot be done waits for its time (M6); there are 512 blocks to move.
+    // A movement that cannot run waits before its next try (M6), and 512 blocks are the most that can move.
     assert!(ended || rounds < 200, "background work does not come to rest in {rounds} rounds");
     world.borrow_mut().background_ended();
 }
 
-/// All that waits is due, and is written back while nothing fails.
+/// All waiting writes become due, and are written back unless a device fails.
 fn write_back(world: &Shared) {
     let written = {
         let now = world.borrow();
@@ -291,7 +294,7 @@ fn write_back(world: &Shared) {
     };
     background(world, 400);
     let mut now = world.borrow_mut();
-    // What was changed meanwhile waits anew.
+    // A file that changed meanwhile has new waiting writes.
     let unchanged: Vec<(Id, u64)> =
         written.into_iter().filter(|(id, waited)| now.model.waited(*id) == *waited).collect();
     if !now.crash.is_taken() && !now.faulty() {
@@ -299,7 +302,7 @@ fn write_back(world: &Shared) {
     }
 }
 
-/// The barrier of `terrace sync`: everything written before is durable.
+/// `terrace sync`: all writes that returned before it are durable.
 fn sync(world: &Shared) {
     let (fs, written) = {
         let mut now = world.borrow_mut();
@@ -319,7 +322,7 @@ fn sync(world: &Shared) {
             now.written_back(&written);
             now.unpersisted.clear();
         }
-        // What cannot be written back is not durable, and nobody is told that it is (I5).
+        // A sync whose write-back fails must report the failure (I5).
         Err(error) => {
             let told = matches!(error.errno(), libc::EIO | libc::ENOSPC);
             let expected = now.config.faults && now.config.buffers() && told;
@@ -338,7 +341,7 @@ fn sync_down(world: &Shared) {
         let lowest = now.config.lowest_tier();
         let tier = if lowest > 1 { now.rng.random_range(1..=lowest) } else { 1 };
         now.note(format!("sync to tier {tier}"));
-        // It tries for ever while a device fails.
+        // With a failing device `sync --to` would try for ever.
         if now.faulty() {
             return;
         }
@@ -357,9 +360,10 @@ fn sync_down(world: &Shared) {
     match result {
         Ok(_) if quiet => now.assert_all_below(tier),
         Ok(_) => {}
-        // A flush that failed for one group counts against others in flight (M1).
+        // A flush that failed for one group counts against every group in flight (M1).
         Err(error) if now.config.faults && error.errno() == libc::EIO => return,
-        // What pins and other moves bring up meanwhile is brought down again, but not for ever.
+        // Tier pins and other movements may promote blocks meanwhile; `sync --to` demotes them again, but
+        // gives up some time.
         Err(error) if now.config.by_hand && !quiet && error.errno() == libc::EAGAIN => return,
         Err(error) => {
             let full = now.config.fills && error.errno() == libc::ENOSPC;
@@ -370,7 +374,7 @@ fn sync_down(world: &Shared) {
     now.unpersisted.clear();
 }
 
-/// Every metadata page that may moves down, with operations in the middle.
+/// Demotes every metadata page that may be demoted, with operations in the middle.
 fn lower_metadata(world: &Shared) {
     let fs = {
         let mut now = world.borrow_mut();
@@ -388,8 +392,8 @@ fn lower_metadata(world: &Shared) {
     }
 }
 
-/// Frees blocks and asks for new ones at once, through both lanes: records that are still above the
-/// checkpoint name or write what is now free (T6).
+/// Frees blocks and claims new ones at once, through both lanes: records above the checkpoint still name or
+/// write the freed blocks (T6).
 fn reuse(world: &Shared) {
     world.borrow_mut().note("blocks freed and wanted again at once:".into());
     let times = world.borrow_mut().rng.random_range(1..4);
@@ -410,19 +414,20 @@ impl World {
         let blocks = size / 4096;
         let mut ops = Vec::new();
         match self.rng.random_range(0..3) {
-            // Map nodes come and go.
+            // Map nodes are allocated and freed.
             0 => {
                 let far = self.rng.random_range(512..1100);
                 ops.push((false, self.rewrite(old, blocks.max(far), 1)));
                 let change = Change { size: Some(size), ..Change::default() };
                 ops.push((false, Op::SetAttributes { id: old, change }));
             }
-            // One of two blocks that a record names by checksum; the record stays its lane's last.
+            // Rewrites one of two blocks that a record names by checksum, while the record stays the last of
+            // its lane.
             1 => {
                 ops.push((true, self.rewrite(old, blocks, 2)));
                 ops.push((false, self.rewrite(old, blocks, 1)));
             }
-            // The last name of a directory, and with it a page of the catalog.
+            // Makes and removes a directory, whose name may have a catalog page of its own.
             _ => {
                 let (directory, name) = (self.directory(), b"alone".to_vec());
                 let (new, id) = (New::Directory(0o755), Id(Id::APART.0 + (self.rng.random::<u64>() >> 20)));
@@ -443,7 +448,7 @@ impl World {
         Op::Write { id, offset, length, seed: self.rng.random(), kill_set_id: false, sync: false }
     }
 
-    /// After a sync to a tier: what is still above has its copy there, or was never written.
+    /// After a sync to a tier every block on a faster tier is a clean copy, or was never written.
     fn assert_all_below(&mut self, tier: u8) {
         let ids: Vec<Id> = self.model.nodes().map(|(id, _)| id).collect();
         for id in ids {
@@ -455,7 +460,7 @@ impl World {
         }
     }
 
-    /// The whole tree, unless cold content cannot be read now.
+    /// Compares the whole tree, unless a fault may make cold content unreadable.
     fn compare_when_well(&mut self) {
         self.judge_leaks();
         if !self.faulty() {
@@ -488,8 +493,8 @@ impl World {
             self.flip(&media, seed);
         }
         self.remount_media();
-        // The cost of a mount depends on the lanes, never on the pool (T8): two checkpoints, the roots and the first place
-        // of each lane.
+        // The cost of a mount depends on the lanes, never on the size of the pool (T8): it reads two
+        // checkpoint copies, the roots and the first record of each lane.
         let read = self.mount_read.get();
         assert!(read <= 4 * 4096, "the mount read {read} bytes of PM before it answered");
         assert!(self.fs().status().unwrap().recovery.clean);
@@ -498,7 +503,7 @@ impl World {
 }
 
 impl World {
-    /// Removes every name and sees that all space comes back (I6, I7).
+    /// The operations that remove every name, after which all space must be free (I6, I7).
     pub fn remove_everything(&mut self) -> Vec<Op> {
         let mut left: Vec<Id> = vec![ROOT];
         let mut ops: Vec<Op> = Vec::new();
@@ -516,13 +521,13 @@ impl World {
         ops
     }
 
-    /// What must hold of a pool from which everything was removed.
+    /// Judges a pool from which every name was removed.
     fn assert_empty(&mut self) {
         self.steps.clear();
         self.fs().run_background(10_000);
         self.judge_leaks();
         let status = self.fs().status().unwrap();
-        // The inode file does not shrink; its pages may lie below.
+        // The inode file does not shrink; its pages may lie on a lower tier.
         let inode_pages = status.metadata.below_bytes;
         for tier in &status.tiers[1..] {
             assert!(
@@ -542,7 +547,7 @@ impl World {
     }
 }
 
-/// The end of a history: all is well again, everything is compared, removed, and gone.
+/// The end of a history: faults heal, all is compared, every name is removed, and all space must be free.
 pub fn end(world: &Shared) {
     {
         let mut now = world.borrow_mut();

@@ -1,4 +1,4 @@
-//! Faults of the lower tiers in histories: in which devices, and how they begin and end.
+//! Faults of the lower tiers in histories: the choice of devices, and the begin and end of a fault.
 
 use crate::action::Fault;
 use crate::world::World;
@@ -8,7 +8,8 @@ use terrace_media::BlockMedium;
 use terrace_media::block::{SimulatedDevice, Times};
 
 impl World {
-    /// Puts a fault in force, or ends it. With several devices one, a tier or all of them misbehave.
+    /// Puts a fault in force, or ends it. In a pool of several devices it strikes a device, a tier or all
+    /// devices.
     pub(crate) fn inject(&mut self, fault: Fault) {
         if self.media.devices.is_empty() {
             return;

@@ -1,22 +1,23 @@
-//! Leaks: between two actions of a history nothing is under way, so that whatever the engine holds in memory must be what
-//! the files imply. Histories run for a long time without a mount that would hide what was never given back.
+//! Leaks: between two actions of a history no operation is under way, so the engine may hold in memory only
+//! the resources that the files imply. Histories run for a long time without a mount, because a mount would
+//! hide a resource that was never given back.
 //!
-//! Judged are claims of PM blocks and of blocks below, promises of space below, pins, references, inode numbers, room in
-//! lanes. Not judged are a pool that stopped (a record that failed on the way may be valid, and what it names stays taken)
-//! and one that may be damaged. Claims of PM blocks and inode numbers are not judged once PM has failed in this mount: a
-//! block that could not be stored to stays taken, or the next claim would get it again, and an inode page that could not be
-//! read gives no numbers.
+//! Judged are claims of PM blocks and of device blocks, space reservations, I/O pins, page pins, references,
+//! inode numbers and lane reservations. A stopped pool is not judged: a record that failed on the way may be
+//! valid, and the blocks that it names stay claimed. Nor is a pool that may be damaged. Claims of PM blocks
+//! and inode numbers are not judged after a failure of PM in this mount: a block that refused a store stays
+//! claimed, or the next claim would get it again, and an unreadable inode page gives no numbers.
 
 use crate::world::World;
 use std::collections::BTreeMap;
 use terrace_engine::{Accounts, Referenced};
 use terrace_format::Ino;
 
-/// Judged after so many actions: each time reads the block table and all bitmaps.
+/// Actions from one judgement to the next: each judgement reads the block table and all chunk bitmaps.
 const EVERY: u64 = 24;
 
 impl World {
-    /// After an action: judges now and then.
+    /// Judges leaks after every so many actions.
     pub fn judge_leaks_at_times(&mut self) {
         self.quiet_moments += 1;
         if self.quiet_moments.is_multiple_of(EVERY) {
@@ -24,7 +25,7 @@ impl World {
         }
     }
 
-    /// Whatever is held is what the files imply.
+    /// Judges that the engine holds only the resources that the files imply.
     pub fn judge_leaks(&mut self) {
         let Some(fs) = self.fs.clone().filter(|fs| !fs.is_stopped()) else { return };
         if self.depth > 0 || self.crash.is_taken() || self.may_be_damaged {
@@ -54,7 +55,7 @@ impl World {
     }
 }
 
-/// What is held and should not be, in words.
+/// Descriptions of the resources that are held without need.
 fn leaks(accounts: &Accounts, references: &[Referenced]) -> Vec<String> {
     let Accounts { blocks, below, .. } = accounts;
     let mut found = Vec::new();

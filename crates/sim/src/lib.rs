@@ -1,12 +1,13 @@
-//! A simulator for the whole file system: production code on simulated media and simulated time, on one thread, so
-//! that a failure is a seed.
+//! A simulator for the whole file system: production code on simulated media and simulated time, on one
+//! thread, so that a seed repeats a failure.
 //!
-//! `world` holds a pool and the reference beside it; `generate` draws what happens, `happen` does it, `operate` does
-//! operations on both and compares, `power` loses power and looks at what it left, `run` repeats and shortens histories. docs/crash-consistency.md says what is explored and what was
-//! found. Invariants: every choice comes from a seed; no thread, no clock of the machine; a violation is a panic
-//! inside a run, caught by `run`.
+//! `world` holds a pool and the reference beside it; `generate` draws actions, `happen` runs them, `operate`
+//! runs operations on both and compares, `power` loses power and judges the images, `run` repeats and
+//! shortens histories. docs/crash-consistency.md describes the explored states and the findings. Invariants:
+//! every choice comes from a seed; the simulator uses no threads and no clock of the machine; a violation is
+//! a panic inside a run, caught by `run`.
 //!
-//! With the feature `simulation` of terrace-runtime, which this crate turns on: never part of a product.
+//! This crate turns on the feature `simulation` of terrace-runtime, which is never part of a product.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test program
 
@@ -51,10 +52,10 @@ thread_local! {
     static LAST: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs something whose panics are findings: gives their text instead of printing it.
+/// Runs a closure whose panics are findings: answers their text instead of printing it.
 ///
 /// # Errors
-/// What the panic said, and where.
+/// The text and the place of the panic.
 pub fn caught<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,5 +1,6 @@
-//! The log alone, with lanes that fill up before the checkpoint moves, so that ring space is used again at once (T3, T5):
-//! crashes anywhere, also in recovery, also with one copy of the checkpoint damaged (C5).
+//! The log alone, with lanes that fill up before the checkpoint moves, so that ring space is used again at
+//! once (T3, T5). Crashes come anywhere, also in recovery, and recovery also starts with one checkpoint copy
+//! damaged (C5).
 
 use crate::media::{Media, Moment, Setup, soon_after_change};
 use crate::run::Wrong;
@@ -21,7 +22,7 @@ const UUID: [u8; 16] = [3; 16];
 const PM_BYTES: u64 = 2 << 20;
 /// Transactions of a history: both lanes fill up more than once.
 const TRANSACTIONS: u64 = 40;
-/// Words that each record names by checksum and that never change, so that lanes fill up.
+/// Words that each record names by checksum: long records fill the lanes soon. The words never change.
 const NAMED: u64 = 90;
 
 fn geometry() -> Geometry {
@@ -37,13 +38,14 @@ fn open(media: &Media) -> Wal {
     opened.unwrap_or_else(|error| panic!("mount: {error}")).0
 }
 
-/// The words that each transaction stores its number to, in lines of their own.
+/// The words into which each transaction stores its number, in lines of their own.
 fn words() -> [PmOffset; 2] {
     let first = geometry().first_pool_block().offset();
     [first, first.plus(256)]
 }
 
-/// Words in lines of their own that this transaction alone stores to: no replay of another one mends them.
+/// Words, in lines of their own, into which one transaction alone stores: the replay of another does not mend
+/// them.
 fn own_words(number: u64) -> [PmOffset; 2] {
     let first = words()[1].plus(2 * BLOCK_SIZE + number * 128);
     [first, first.plus(64)]
@@ -59,11 +61,11 @@ pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
     })
 }
 
-/// What a crash must leave.
+/// The states that a crash may leave.
 struct Expected {
-    /// The number of the last transaction.
+    /// The number of the last transaction that is there.
     numbers: RangeInclusive<u64>,
-    /// Copies of the checkpoint that are damaged, one at a time.
+    /// The checkpoint copies to damage, one at a time.
     damaged: &'static [Option<usize>],
     what: String,
 }
@@ -111,7 +113,7 @@ fn store(wal: &Wal, number: u64) {
     wal.commit(wal.reserve(tx.record_size()).unwrap(), &tx).unwrap();
 }
 
-/// Power failed at `moment`, or the daemon alone died: crashes in the recovery that follows.
+/// After a loss of power at `moment`, and after the death of the daemon alone: crashes inside the recovery.
 fn crash_recovery(
     moment: &Moment,
     numbers: RangeInclusive<u64>,
@@ -166,7 +168,8 @@ fn judge(image: &PmImage, expected: &Expected, explored: &mut Explored) {
     for damaged in expected.damaged {
         explored.states += 1;
         let media = Media::from_images(damage(image, *damaged), None, &Setup::default());
-        // A torn copy and a damaged one: nothing is left, and nothing is invented.
+        // With one copy torn by the crash and the other damaged no checkpoint is left, and recovery must not
+        // invent one.
         if damaged.is_some() && read_checkpoint(&*media.pm, &UUID, &geometry()).is_err() {
             continue;
         }

@@ -1,6 +1,7 @@
-//! `cargo run --release -p terrace-sim -- --seconds 60`: runs histories of the whole file system on simulated media
-//! until time is up or a rule is violated. The failing history is shortened and printed with its seed and the command
-//! that repeats it; the last line sums up; the exit status is 1 after a violation, 2 after a wrong argument.
+//! `cargo run --release -p terrace-sim -- --seconds 60`: runs histories of the whole file system on simulated
+//! media until time is up or a rule is violated. The failing history is shortened and printed with its seed
+//! and the command that repeats it; the last line sums up; the exit status is 1 after a violation, 2 after a
+//! wrong argument.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use clap::Parser;
@@ -27,7 +28,7 @@ struct Arguments {
     /// First seed; others follow. Default: from the clock.
     #[arg(long)]
     seed: Option<u64>,
-    /// One kind of run instead of all in turn.
+    /// Run only this kind of run instead of all kinds in turn.
     #[arg(long, value_parser = config)]
     config: Option<Config>,
     /// Operations of one history.
@@ -59,18 +60,18 @@ fn mistake(name: &str) -> Result<Mistake, String> {
     found.ok_or_else(|| format!("one of: {}", names.join(", ")))
 }
 
-/// What all jobs share.
+/// State that all jobs share.
 struct Progress {
     next: AtomicU64,
     stop: AtomicBool,
-    /// What was counted, and histories.
+    /// The counts, and the number of histories.
     totals: Mutex<(Counts, u64)>,
-    /// Hashes of the images that any job has looked at.
+    /// Hashes of the images that the jobs have judged.
     states: Mutex<HashSet<u64>>,
     found: Mutex<Option<(Config, u64, Violation)>>,
     clock: SystemClock,
     bar: ProgressBar,
-    /// Minutes told of where there is no terminal for the bar.
+    /// The last minute printed if no terminal shows the bar.
     minutes: AtomicU64,
 }
 

@@ -14,16 +14,16 @@ use terrace_media::ordering::{Change, OrderingPoint};
 use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
 
-/// What a crash at one moment can leave.
+/// The states that a crash at one moment can leave.
 #[derive(Clone)]
 pub struct Moment {
     /// Persistent memory.
     pub pm: CrashSnapshot,
     /// The devices of the lower tiers.
     pub devices: Vec<DeviceSnapshot>,
-    /// How often the ordering point that is made wrong had been passed.
+    /// Passes of the changed ordering point so far.
     pub changed: u64,
-    /// A `persist` comes next: most is volatile.
+    /// A `persist` comes next: this is when the most stores are volatile.
     pub before_persist: bool,
 }
 
@@ -34,14 +34,14 @@ impl Moment {
     }
 }
 
-/// How media are made, and what was seen of all that were.
+/// The mode of new media, and the ordering points that they passed.
 #[derive(Clone, Default)]
 pub struct Setup {
-    /// On PM `order` only orders, `persist` alone makes durable.
+    /// On PM `order` orders stores, and only `persist` makes them durable.
     pub persist_only: bool,
-    /// An ordering point that is made wrong on purpose.
+    /// An ordering point that is left out or weakened.
     pub change: Option<(OrderingPoint, Change)>,
-    /// The ordering points met, and how often.
+    /// The ordering points passed, and the number of passes.
     pub points: Rc<RefCell<BTreeMap<OrderingPoint, u64>>>,
 }
 
@@ -66,13 +66,13 @@ impl Drop for Media {
 }
 
 impl Media {
-    /// Media of zeros; devices of so many blocks.
+    /// Media of zeros; `devices` gives the blocks of each device.
     pub fn new(pm_bytes: u64, devices: impl IntoIterator<Item = u64>, setup: &Setup) -> Media {
         let devices = devices.into_iter().map(DeviceImage::zeroed);
         Media::from_images(vec![0; pm_bytes as usize], devices, setup)
     }
 
-    /// Media that hold these images, durably.
+    /// Media whose durable content is these images.
     pub fn from_images(
         pm: impl Into<PmImage>,
         devices: impl IntoIterator<Item = DeviceImage>,
@@ -83,7 +83,7 @@ impl Media {
         Media::with(clock, pm, devices, setup)
     }
 
-    /// Media at a moment when the daemon has died and the machine has not.
+    /// The media at a moment when the daemon has died and the machine runs on.
     pub fn resumed(moment: &Moment, setup: &Setup) -> Media {
         let clock = CrashClock::new();
         let pm = RecordedPm::resumed(&moment.pm, &clock);
@@ -105,7 +105,7 @@ impl Media {
         Media { clock, pm, devices, setup: setup.clone() }
     }
 
-    /// As the engine takes them.
+    /// The media in the form that the engine takes.
     pub fn pool(&self) -> PoolMedia {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let devices = self.devices.iter().map(|device| device.clone() as Arc<dyn BlockMedium>);
@@ -120,7 +120,7 @@ impl Media {
         check(&Devices { pm, block: device.collect() }, &options)
     }
 
-    /// Puts old content into everything that the new pool does not use.
+    /// Fills every block that the new pool does not use with old content.
     pub fn grow_old(&mut self, geometry: &Geometry) {
         let mut pm = self.pm.visible_image();
         let mut devices = self.device_images();
@@ -128,22 +128,22 @@ impl Media {
         *self = Media::from_images(pm, devices, &self.setup.clone());
     }
 
-    /// What the devices show.
+    /// The visible content of the devices.
     pub fn device_images(&self) -> Vec<DeviceImage> {
         self.devices.iter().map(|device| device.visible_image()).collect()
     }
 
-    /// This moment.
+    /// A snapshot of this moment.
     pub fn now(&self) -> Moment {
         self.camera().now()
     }
 
-    /// What photographs these media.
+    /// A camera for these media.
     pub fn camera(&self) -> Camera {
         Camera { clock: Arc::clone(&self.clock), pm: Arc::clone(&self.pm), devices: self.devices.clone() }
     }
 
-    /// The moment at which power failed, when it has.
+    /// The moment at which power failed, if it has failed.
     pub fn take_moment(&self) -> Option<Moment> {
         let pm = self.pm.take_snapshot()?;
         let changed = self.clock.ordering().changed_count();
@@ -160,14 +160,14 @@ impl Media {
         })
     }
 
-    /// Media as a crash at a moment may leave them; the first four seeds are the extremes.
+    /// The media that a crash at a moment may leave; small seeds give the extremes.
     pub fn after(moment: &Moment, seed: u64, setup: &Setup) -> Media {
         let pm = match seed % 4 {
             0 => moment.pm.image_oldest(),
             1 => moment.pm.image_newest(),
             _ => moment.pm.image_random(seed),
         };
-        // With several devices: all in the same extreme, or each by itself.
+        // Several devices are in the same extreme, or each in a state of its own.
         let mut turn = 0;
         let devices = moment.device_images(|device| {
             turn += 1;
@@ -185,13 +185,13 @@ impl Media {
         Media::from_images(pm, devices, setup)
     }
 
-    /// How these were made.
+    /// The setup of these media.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 }
 
-/// Photographs media while something runs on them.
+/// Takes snapshots of media while work runs on them.
 pub struct Camera {
     clock: Arc<CrashClock>,
     pm: Arc<RecordedPm>,
@@ -199,14 +199,14 @@ pub struct Camera {
 }
 
 impl Camera {
-    /// This moment.
+    /// A snapshot of this moment.
     pub fn now(&self) -> Moment {
         let changed = self.clock.ordering().changed_count();
         let devices = self.devices.iter().map(|device| device.snapshot()).collect();
         Moment { pm: self.pm.snapshot(), devices, changed, before_persist: false }
     }
 
-    /// The moments before each event of `run`, and the one after the last.
+    /// The moments before each event of `run`, and the moment after the last event.
     pub fn film<R>(self, run: impl FnOnce() -> R) -> (Vec<Moment>, R) {
         let (sender, receiver) = mpsc::channel();
         let (clock, pm) = (Arc::downgrade(&self.clock), Arc::downgrade(&self.pm));
@@ -225,8 +225,8 @@ impl Camera {
     }
 }
 
-/// The indices of the moments that show most of what a changed ordering point does: so many soon after it was passed,
-/// half as many spread evenly over the rest, some before a `persist`, and the last of all.
+/// The indices of the moments that show most of a changed ordering point's effect: `most` moments soon after
+/// a pass of it, half as many spread evenly over the rest, a few before a `persist`, and the last moment.
 pub fn soon_after_change(moments: &[Moment], most: usize) -> Vec<usize> {
     let mut since = 0;
     let mut before = 0;

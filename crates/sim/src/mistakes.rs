@@ -1,4 +1,4 @@
-//! Looking for a planted mistake: single operations first, then random histories.
+//! The search for a planted mistake: scenes and single operations first, then random histories.
 
 use crate::acts::{SMALL, TIERS, by_hand, cases};
 use crate::config::{BASE, CONFIGS, Config, Mix};
@@ -10,44 +10,44 @@ use terrace_media::block::Operation;
 use terrace_runtime::planted::plant;
 use terrace_runtime::{interleave, thread};
 
-/// How something wrong was found.
+/// The finding of a mistake.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Images judged until then, those of all tries.
+    /// Images judged until then, summed over all tries.
     pub states: u64,
     /// Operations done until then in random histories.
     pub operations: u64,
     /// The case, or the command that repeats the history.
     pub how: String,
-    /// The rule that did not hold, in its first words.
+    /// The first words of the violated rule.
     pub what: String,
 }
 
-/// How far to look.
+/// The extent of the search.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     /// Random histories of each kind.
     pub histories: u64,
-    /// Operations of each.
+    /// Operations of each history.
     pub operations: u64,
-    /// Also what the test `systematic` looks at more closely.
+    /// Also try the cases that the test `systematic` explores more closely.
     pub singles: bool,
 }
 
-/// Where to look, one after the other: what finds most mistakes soonest comes first.
+/// The stages of the search, in order: stages that find most mistakes soonest come first.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    /// Scenes: no search at all.
+    /// The scenes, which search nothing.
     Scenes,
     /// Every operation, on a pool mounted anew or on one that has run.
     Operations(Config, bool),
-    /// Moves between tiers and pins.
+    /// Relocations, requested movements and tier pins.
     Moves,
     /// A demotion on a device that stalls.
     Stall,
-    /// Random histories of the kinds with few files, which are soon done.
+    /// Random histories of the kinds with few files, which end soon.
     FewFiles(u64),
-    /// One random history of each kind.
+    /// A random history of each kind.
     Histories(u64),
 }
 
@@ -59,7 +59,7 @@ fn stages(budget: Budget) -> Vec<Stage> {
     let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
     let mut stages = vec![Stage::Scenes];
     stages.extend((1..=FEW_FILES).map(Stage::FewFiles));
-    // A stall last of these: with a mistake that spins it would not end.
+    // The stall comes late, because with a mistake that loops for ever it would not end.
     stages.extend([Stage::Operations(SMALL, true), Stage::Histories(1), Stage::Stall, Stage::Moves]);
     stages.extend([
         Stage::Operations(persist_only, true),
@@ -85,7 +85,7 @@ fn kinds(stage: &Stage) -> impl Iterator<Item = Config> {
     CONFIGS.into_iter().filter(move |config| all || few(config))
 }
 
-/// Looks until a rule does not hold. `None`: nothing noticed within the budget.
+/// Searches until a rule is violated. `None`: the budget ended without a violation.
 pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
     let mut found = Found { states: 0, operations: 0, how: String::new(), what: String::new() };
     let (singles, _) = cases();

@@ -1,7 +1,7 @@
-//! Whether each ordering point is needed: it is left out, or weakened, and something must then go wrong.
+//! Whether each ordering point is needed: it is left out, or weakened, and then a rule must be violated.
 //!
-//! An index knows which points each history passes, so that only those are tried that pass the changed one, the
-//! shortest first, and of each the moments soon after the change.
+//! An index knows the points that each history passes. Only histories that pass the changed point are tried,
+//! the shortest first, and in each the moments soon after the change.
 
 use crate::acts::{Act, Case, DRAM, SMALL, acts, cases, make_different, settling};
 use crate::config::Config;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 use terrace_runtime::sync::Mutex;
 
-/// The pools that cases run on.
+/// The pools of the cases.
 const POOLS: [(&str, Config); 4] = [
     ("", SMALL),
     (", data=ordered", Config { name: "systematic-ordered", data_ordered: true, ..SMALL }),
@@ -23,12 +23,12 @@ const POOLS: [(&str, Config); 4] = [
 ];
 const ONLY_PERSIST: &str = ", only persist makes durable";
 
-/// Something that is explored.
+/// A kind of history.
 #[derive(Debug, Clone)]
 enum Kind {
     /// mkfs over an old pool.
     Mkfs,
-    /// A damaged copy of the superblock is rewritten.
+    /// A damaged superblock copy is mended.
     Superblock,
     /// A device gets another tier.
     Order,
@@ -38,20 +38,20 @@ enum Kind {
     Case(usize, Case),
 }
 
-/// A history and what is known of it.
+/// A history, with the ordering points that it passes.
 #[derive(Debug, Clone)]
 pub struct History {
     kind: Kind,
     persist_only: bool,
-    /// Persistence events of its last step.
+    /// Persistence events of the last step.
     pub events: u64,
-    /// The points that its last step passes, and how often.
+    /// The points that the last step passes, and the number of passes.
     pub points: Vec<(OrderingPoint, u64)>,
     passed: BTreeSet<OrderingPoint>,
 }
 
 impl History {
-    /// In words.
+    /// A description for messages.
     pub fn name(&self) -> String {
         let (name, more) = match &self.kind {
             Kind::Case(pool, case) => {
@@ -71,23 +71,24 @@ impl History {
         name + more
     }
 
-    /// Whether a point is passed.
+    /// Whether the history passes a point.
     pub fn passes(&self, point: &OrderingPoint) -> bool {
         self.passed.contains(point)
     }
 
-    /// Whether it is one operation on the default pool.
+    /// Whether the history is a single operation on the default pool.
     pub fn is_single(&self) -> bool {
         matches!(&self.kind, Kind::Case(0, case) if case.len() == 1)
     }
 }
 
-/// The pools of one thread, made when they are needed.
+/// The pools of one thread, each made at its first use.
 #[derive(Default)]
 pub struct Pools([Option<Shared>; POOLS.len()]);
 
 impl Pools {
-    /// Explores a history of the engine as it is, at some moments, deaths of the daemon and crashes in recovery too.
+    /// Explores a history of the unchanged engine at a sample of moments, with deaths of the daemon and
+    /// crashes in recovery.
     pub fn explore_unchanged(&mut self, history: &History) -> Explored {
         let stride = 1 + history.events as usize / 12;
         let effort = Effort { lines: 4, samples: 8, stride, recoveries: 1, deaths: 2, ..Effort::NONE };
@@ -109,8 +110,8 @@ impl Pools {
     }
 }
 
-/// Pairs that show what a single step cannot: space below PM is freed and used again, a change is made durable
-/// afterwards, bytes are stored in place that the record of the step before names.
+/// Pairs that show more than a single step can: device space is freed and used again, a change is made
+/// durable later, or bytes that the record of the first step names are overwritten in place.
 fn pairs_of(config: Config) -> Vec<Case> {
     let acts: Vec<Act> = acts().into_iter().chain(settling()).collect();
     let act = |name: &str| acts.iter().find(|act| act.name == name).cloned();
@@ -123,7 +124,7 @@ fn pairs_of(config: Config) -> Vec<Case> {
     if config.persist_only {
         let frees = ["truncate cold", "punch cold", "unlink the last, cold", "demotion"];
         pairs.extend(frees.map(|first| (first, "demotion")));
-        // What hides a cold copy that is written over.
+        // The shadow of a cold copy that is overwritten.
         pairs.push(("over a cold block, whole", "demotion"));
         pairs.extend(["fsync", "unmount"].map(|second| ("chmod", second)));
     }
@@ -138,7 +139,7 @@ fn pairs_of(config: Config) -> Vec<Case> {
     pairs.into_iter().map(pair).collect()
 }
 
-/// All histories with the points that they pass, on two threads.
+/// All histories with the ordering points that they pass, found by two threads.
 pub fn index() -> Vec<History> {
     let history = |kind, persist_only| History {
         kind,
@@ -156,7 +157,7 @@ pub fn index() -> Vec<History> {
     let (singles, _) = cases();
     for (index, (_, config)) in POOLS.iter().enumerate() {
         let of_pool = |case: &Case| history(Kind::Case(index, case.clone()), config.persist_only);
-        // With nothing that waits the pool is as any.
+        // Without a waiting write a single step on the DRAM pool shows no more than on the default pool.
         all.extend(singles.iter().filter(|_| !config.buffers()).map(of_pool));
         all.extend(pairs_of(*config).iter().map(of_pool));
     }
@@ -164,7 +165,7 @@ pub fn index() -> Vec<History> {
     on_two_threads(all, |pools, mut history: History| {
         let explored = pools.explore(&history, Effort::NONE, Wrong::default());
         assert!(explored.violation.is_none(), "{}: {:?}", history.name(), explored.violation);
-        // What needs no pool is quick.
+        // Histories without a pool are quick, so they are sorted as the shortest.
         history.events = if matches!(history.kind, Kind::Case(..)) { explored.events } else { 0 };
         history.points = explored.points.into_iter().collect();
         history.passed = explored.passed.into_keys().collect();
@@ -175,7 +176,7 @@ pub fn index() -> Vec<History> {
     all
 }
 
-/// Does something with each of a list, on two threads with pools of their own.
+/// Calls `work` for each element of a list, on two threads with pools of their own.
 pub fn on_two_threads<T: Send>(list: Vec<T>, work: impl Fn(&mut Pools, T) + Sync) {
     let list = Mutex::new(list.into_iter());
     let run = || {
@@ -192,13 +193,13 @@ pub fn on_two_threads<T: Send>(list: Vec<T>, work: impl Fn(&mut Pools, T) + Sync
     });
 }
 
-/// All ordering points that a history passes.
+/// All ordering points that the histories pass.
 pub fn points(index: &[History]) -> BTreeSet<OrderingPoint> {
     let all = index.iter().flat_map(|history| history.passed.iter().copied());
     all.filter(|point| !point.file.starts_with("crates/sim")).collect()
 }
 
-/// The ways to make a point wrong.
+/// The changes of an ordering point that are tried.
 pub fn changes(point: OrderingPoint) -> Vec<Change> {
     match point.kind {
         OrderingKind::Persist => vec![Change::Removed, Change::WeakenedToOrder],
@@ -206,27 +207,27 @@ pub fn changes(point: OrderingPoint) -> Vec<Change> {
     }
 }
 
-/// What needs a point.
+/// The proof that an ordering point is needed.
 #[derive(Debug, Clone)]
 pub struct Need {
     /// The history.
     pub history: String,
-    /// Images judged until then, of all histories tried.
+    /// Images judged until then, summed over all histories tried.
     pub states: u64,
     /// Histories tried.
     pub tried: usize,
-    /// What went wrong.
+    /// The violation.
     pub what: String,
 }
 
-/// How hard to look, in this order: first a glance at many.
+/// The efforts of the search in their order; the first takes a quick look at few histories.
 const EFFORTS: [(usize, Effort); 3] = [
     (6, Effort { lines: 4, samples: 8, soon: 10, ..Effort::NONE }),
     (60, Effort { lines: 4, samples: 12, soon: 30, recoveries: 1, deaths: 4, ..Effort::NONE }),
     (usize::MAX, Effort { lines: 5, samples: 16, soon: 60, recoveries: 3, deaths: 8, ..Effort::NONE }),
 ];
 
-/// Looks for a history that needs a point. `efforts` of three: the last is for long runs.
+/// Searches for a history that needs a point, with the first `efforts` of three; the last is for long runs.
 pub fn need(
     pools: &mut Pools,
     index: &[History],
@@ -234,14 +235,14 @@ pub fn need(
     efforts: usize,
 ) -> Option<Need> {
     let wrong = Wrong { ordering: Some((point, change)), ..Wrong::default() };
-    // Where `order` makes durable, `persist` is no more than that.
+    // If `order` makes stores durable, a `persist` weakened to `order` changes nothing.
     let may_tell = |history: &&History| {
         history.passed.contains(&point) && (history.persist_only || change == Change::Removed)
     };
-    // What passes it in its last step comes first.
+    // Histories that pass the point in their last step come first.
     let (mut candidates, mut others): (Vec<&History>, Vec<&History>) =
         index.iter().filter(may_tell).partition(|h| h.points.iter().any(|(passed, _)| *passed == point));
-    // Then what concerns more than PM, or promises something.
+    // Histories that pass a flush or a persist in their last step come next.
     let orders_only = |history: &&History| history.points.iter().all(|(p, _)| p.kind == OrderingKind::Order);
     others.sort_by_key(orders_only);
     candidates.extend(others);

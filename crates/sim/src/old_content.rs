@@ -1,6 +1,6 @@
-//! What media hold that were used before: pages of an older life of the same pool (inode pages, catalog
-//! pages, map nodes, former data) in every block that is free. A block that is given to somebody before its new
-//! content is durable then shows something believable instead of zeros.
+//! The content of used media: pages of an older life of the same pool (inode pages, catalog pages, map nodes,
+//! former data) in every free block. A block that gets an owner before its new content is durable then shows
+//! believable bytes instead of zeros.
 
 use std::sync::{Arc, OnceLock};
 use terrace_engine::{
@@ -16,21 +16,21 @@ use zerocopy::IntoBytes;
 
 type Block = [u8; BLOCK_SIZE as usize];
 
-/// Blocks in use in an older life.
+/// Blocks of an older life of the pool.
 struct Old {
     pm: Vec<Block>,
     device: Vec<Block>,
 }
 
-/// Fills what a new pool does not use: PM behind the root directory's pages, devices behind the header.
-/// See the module.
+/// Fills the blocks that a new pool does not use: PM behind the root directory's pages, devices behind the
+/// header.
 pub fn fill(geometry: &Geometry, pm: &mut PmImage, devices: &mut [DeviceImage]) {
     static OLD: OnceLock<Old> = OnceLock::new();
     let old = OLD.get_or_init(older_life);
     let inode_page = inode_page();
     for block in geometry.first_pool_block().0 + 2..geometry.block_count() {
         let content = match block % 4 {
-            // Every inode of the page in use.
+            // Each inode slot of the page is in use.
             0 => inode_page,
             // Pointers to the first blocks of the pool.
             1 => node(geometry.first_pool_block().0 + block % 7),
@@ -63,7 +63,7 @@ fn node(child: u64) -> Block {
     page
 }
 
-/// A pool of the same identity, used for a while.
+/// Uses a pool of the same identity for a while.
 fn older_life() -> Old {
     let pm = Arc::new(RecordedPm::new(2 << 20));
     let device = Arc::new(SimulatedDevice::new(1025));

@@ -1,8 +1,9 @@
-//! Doing an operation on the engine and on the reference, and comparing what they answer.
+//! Runs an operation on the engine and on the reference, and compares the answers.
 //!
-//! The world is borrowed before and after the engine's part, not during it (see `engine`). What ran in the middle of
-//! an operation comes before it in the reference: an operation takes effect in its last attempt, in which nothing
-//! else runs. That holds for operations of one transaction; nothing runs amid others.
+//! The world is borrowed before and after the engine's part, not during it (see `engine`). Operations that
+//! ran in the middle of an operation come before it in the reference, because it takes effect in its last
+//! attempt, and no other operation runs in that attempt. This holds for operations of one transaction; no
+//! operation runs amid a longer one.
 
 use crate::choose::blocks;
 use crate::descriptors::Asking;
@@ -18,26 +19,26 @@ use terrace_reference::{
     data,
 };
 
-/// Blocks that DRAM takes at once: half of what may be dirty in the pools of the simulator.
+/// Blocks that DRAM takes at once: half of the limit of dirty bytes in the simulator's pools.
 const WAITING_BLOCKS: u64 = crate::world::DIRTY_BYTES / BLOCK as u64 / 2;
 
-/// What is remembered of an operation while the engine does it.
+/// The state of an operation while the engine runs it.
 struct Begun {
     call: Call,
     from: i64,
     nesting: Nesting,
-    /// How far the file had come when it was to be made durable.
+    /// The number of waiting changes of the file when the operation began.
     written: u64,
-    /// Who makes it durable.
+    /// The asker, if the operation is an fsync.
     asking: Option<Asking>,
-    /// Whether a device could fail when it began.
+    /// Whether a write-back could fail when the operation began.
     may_fail: bool,
-    /// Inodes that count as in use by it.
+    /// The number of inodes that the operation uses.
     involved: usize,
 }
 
-/// Does an operation, first without waiting now and then, and compares. `waits` is false for what runs amid
-/// background work and would have to wait for it.
+/// Runs an operation on both, sometimes first without waiting, and compares. `waits` is false for an
+/// operation amid background work that it would have to wait for.
 pub fn operate(world: &Shared, op: Op, waits: bool) {
     let Some((fs, begun, first)) = begin(world, op, waits) else { return };
     let mut answer = begun.call.run(&fs, first);
@@ -69,13 +70,13 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
     };
     let call = Call { handle: asking.and_then(|asking| asking.handle), ..world.call(&op) };
     let one_transaction = match &op {
-        // New names get a number first, of a page that may move meanwhile.
+        // A new inode first gets a number from an inode page, and the page may be demoted meanwhile.
         Op::Read { .. } | Op::Make { .. } => true,
-        // What it waits for is written back.
+        // An fsync waits for the write-back of dirty pages.
         Op::Fsync { .. } => world.config.buffers(),
-        // With a full PM it goes to DRAM and is written back: two steps.
+        // On a full PM the write goes to DRAM and is written back: two steps.
         Op::Write { sync: true, .. } if world.config.buffers() => false,
-        // Capabilities go before the write.
+        // The removal of capabilities comes before the write.
         Op::Write { id, .. } if op.takes_privileges() && world.model.has_capability(*id) => false,
         Op::Write { offset, length, sync, .. } => {
             let most = if world.model.waits(*sync) { WAITING_BLOCKS } else { world.config.atomic_blocks() };
@@ -107,7 +108,7 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> 
 }
 
 impl World {
-    /// Whether what an operation needs is there: in a shortened history it may not be.
+    /// Whether the inodes and references that an operation needs exist: a shortened history may lack them.
     pub fn can_do(&self, op: &Op) -> bool {
         let there = |id: Id| self.model.node(id).is_ok();
         let held = |held: &BTreeMap<Id, u64>, id: &Id, count: u64| held.get(id).is_some_and(|n| *n >= count);
@@ -128,7 +129,7 @@ impl World {
             self.alone = None;
         }
         if self.crash.is_taken() {
-            return; // power failed in what ran amid this operation, which had not taken effect
+            return; // power failed in work amid this operation, which had not taken effect
         }
         let when = Stamp { from: from.max(self.last_end), to: self.now() };
         if self.take_crash() {
@@ -143,7 +144,7 @@ impl World {
         let inside = if self.config.persist_only { self.states_of(&op, when) } else { Vec::new() };
         match told {
             true => self.take_over(&op, when),
-            // The flush that it asked for told of what a device had lost before it came back.
+            // The operation's flush reported writes that a device lost before it came back.
             false if may_fail && answer.as_ref().is_err_and(|error| error.errno() == libc::EIO) => {
                 self.counts.errors += 1;
                 assert!(
@@ -163,7 +164,7 @@ impl World {
         self.durable_history(&op, inside, succeeded);
     }
 
-    /// What the answer to who made a file durable says of write-backs (I5). True when it is the error of one.
+    /// Judges the answer to an fsync (I5). True if the answer is the error of a write-back.
     fn told(&mut self, asking: Asking, answer: &Result<Seen, FsError>) -> bool {
         match answer {
             Ok(_) => self.descriptors.succeeded(asking),
@@ -178,7 +179,7 @@ impl World {
         false
     }
 
-    /// What a crash inside an operation may leave of it.
+    /// The states that a crash inside an operation may leave.
     pub fn states_of(&self, op: &Op, when: Stamp) -> Vec<CrashState> {
         let rules =
             CrashRules { atomic_blocks: self.config.atomic_blocks(), ordered: self.config.data_ordered };
@@ -244,7 +245,7 @@ impl World {
         }
     }
 
-    /// The part of a directory that was asked for against the whole.
+    /// Compares the requested part of a directory with the whole.
     fn compare_entries(
         &mut self,
         op: &Op,
@@ -271,18 +272,18 @@ impl World {
         }
     }
 
-    /// An operation by the engine's numbers.
+    /// The operation with the engine's inode numbers.
     pub fn call(&self, op: &Op) -> Call {
         let ids = op.target().into_iter().chain(op.directories());
         let numbers = ids.map(|id| (id, self.ino(id))).collect();
         Call { op: op.clone(), numbers, cookie: self.asked_cookie, handle: None }
     }
 
-    /// Where an operation reads a directory from.
+    /// The cookie after which an operation reads a directory.
     pub fn cookie_of(&self, op: &Op) -> u64 {
         match op {
             Op::ReadDirectory { after: After::Cookie(cookie), .. } => *cookie,
-            // Of a name that may be gone: resuming after it must work all the same.
+            // The name may be gone: a read must resume after its cookie all the same.
             Op::ReadDirectory { id, after: After::Name(name), .. } => {
                 let known = self.cookies.get(&(*id, name.clone())).copied();
                 known.or_else(|| self.cookies.values().next().copied()).unwrap_or(0)
@@ -291,7 +292,7 @@ impl World {
         }
     }
 
-    /// What the world keeps of names and descriptors besides the reference.
+    /// Updates the cookies, references and descriptors that the world keeps besides the reference.
     fn note_names(&mut self, op: &Op) {
         match op {
             Op::Remove { directory, name, .. } if self.model.lookup(*directory, name).is_err() => {
@@ -323,7 +324,7 @@ impl World {
         }
     }
 
-    /// The engine returned this inode with a lookup reference.
+    /// Notes an inode that the engine returned with a lookup reference.
     fn note_found(&mut self, id: Id, found: &Attributes) {
         if !self.numbers.contains_key(&id) {
             let other = self.numbers.iter().find(|(_, (ino, _))| *ino == found.ino);
@@ -342,7 +343,7 @@ impl World {
         }
     }
 
-    /// Counts operations on contents, and those that meet demoted or shadowed blocks.
+    /// Counts operations on contents, and those that meet cold or shadowed blocks.
     fn count_cold(&mut self, op: &Op) {
         let Some((id, first, end)) = blocks(op, self) else { return };
         let Some(content) = self.model.node(id).ok().and_then(|node| node.content()) else { return };
@@ -354,13 +355,13 @@ impl World {
         let range = BlockRange::new(FileBlock(first), FileBlock(end));
         let Ok(found) = self.fs().whereabouts_in(self.ino(id), range) else { return };
         let below: u64 = found.tiers[1..].iter().map(|(_, bytes)| bytes).sum();
-        // What is only set aside there was not demoted.
+        // Unwritten extents on a lower tier were not demoted.
         let unwritten = self.unwritten_in(id, first, end) * BLOCK as u64;
         self.counts.met_cold += u64::from(below + found.clean_bytes > unwritten);
     }
 
-    /// Whether an operation may have to read or write the device: it works on content that is not all in PM, or
-    /// needs space in a full PM.
+    /// Whether an operation may have to read or write the device: its content is not all in PM, or it needs
+    /// space in a full PM.
     fn may_meet_device(&self, op: &Op) -> bool {
         if self.config.has_metadata_below() {
             return !matches!(op, Op::Release { .. } | Op::Forget { .. });
@@ -382,7 +383,7 @@ impl World {
         )
     }
 
-    /// Whether an operation changes nothing.
+    /// Whether an operation never changes content or attributes, apart from access times.
     fn only_reads(&self, op: &Op) -> bool {
         matches!(
             op,
@@ -398,13 +399,14 @@ impl World {
         )
     }
 
-    /// A value that is over the limit of the pool, for which ENOSPC is the answer.
+    /// Whether a value exceeds the limit of the pool, so that ENOSPC is the right answer.
     fn too_large(&self, op: &Op) -> bool {
         matches!(op, Op::SetXattr { length, .. } if *length > 2048)
     }
 
-    /// After a request that failed for lack of space or a device, or would have waited: nothing changed, but for what
-    /// requests of several transactions (large writes, fallocate, truncation and punch) may have done.
+    /// Judges a request that failed for lack of space or by a device, or that would have waited: it changed
+    /// nothing, except that a request of several transactions (large write, fallocate, truncation, punch) may
+    /// have done a part.
     fn take_over(&mut self, op: &Op, when: Stamp) {
         for id in self.model.involved(op) {
             self.accept_part(op, id, when);
@@ -412,8 +414,8 @@ impl World {
         }
     }
 
-    /// ENOSPC is right only when the pool is nearly full, and nothing may have changed, but the whole
-    /// pieces that a large request is made of.
+    /// Judges an ENOSPC: the pool must be nearly full, and the request changed nothing, except that whole
+    /// pieces of a large request may be there.
     fn no_space(&mut self, op: &Op, when: Stamp) {
         self.counts.no_space += 1;
         let status = self.fs().status().unwrap();
@@ -434,18 +436,18 @@ impl World {
         self.take_over(op, when);
     }
 
-    /// Takes over what a failed request of several transactions did.
+    /// Takes over the part of a failed request of several transactions that was done.
     fn accept_part(&mut self, op: &Op, id: Id, when: Stamp) {
         let Ok(old) = self.model.node(id).cloned() else { return };
         if old.content().is_none() {
             return;
         }
         let found = match self.fs().getattr(self.ino(id)) {
-            // What lies below now was not changed by an operation that has just failed.
+            // An operation that failed just now has not changed an inode on a lower tier.
             Err(error) if self.may_lie_below(&error) => return,
             found => found.unwrap(),
         };
-        // Times alone do not always tell: two changes may have the same.
+        // Times do not always tell: two changes may have the same time.
         let capability = b"security.capability";
         let kept = match self.model.has_capability(id).then(|| self.fs().getxattr(self.ino(id), capability)) {
             Some(Ok(_)) => Some(true),
@@ -465,7 +467,7 @@ impl World {
                 && expected.ctime.allows(found.ctime_ns)
         };
         let mut states = partial(&self.model, op, id, old.clone(), self.config.atomic_blocks(), when);
-        // Over bytes that were there before, attributes do not tell how far a write came: what can be read does.
+        // Attributes do not tell how far an overwrite came, but readable bytes do.
         let from = self.now();
         let several = states.iter().filter(|node| same(node)).count() > 1;
         let shown = match *op {
@@ -493,7 +495,7 @@ impl World {
         }
     }
 
-    /// The blocks of a range, as far as a device that fails lets them be read: offset and bytes of each.
+    /// The blocks of a range that a failing device lets be read: offset and bytes of each.
     fn readable(&self, id: Id, offset: u64, length: usize) -> Vec<(u64, Vec<u8>)> {
         let (mut at, end) = (offset, offset + length as u64);
         let mut blocks = Vec::new();
@@ -516,7 +518,7 @@ impl World {
     }
 }
 
-/// The states that a failed request of several transactions may leave an inode in, the old one first (C9).
+/// The states in which a failed request of several transactions may leave an inode, the old state first (C9).
 fn partial(model: &Reference, op: &Op, id: Id, old: Node, atomic_blocks: u64, when: Stamp) -> Vec<Node> {
     let mut states = vec![old.clone()];
     let b = BLOCK as u64;
@@ -530,7 +532,7 @@ fn partial(model: &Reference, op: &Op, id: Id, old: Node, atomic_blocks: u64, wh
             let waits = model.waits(sync);
             let mut at = 0;
             while at < length {
-                // What waits is taken in pieces of whatever blocks there is room for.
+                // A waiting write is accepted in pieces of as many blocks as DRAM has room for.
                 let most = if waits { 1 } else { atomic_blocks };
                 let room = (most * b - (offset + at as u64) % b) as usize;
                 let end = length.min(at + room);
@@ -552,7 +554,7 @@ fn partial(model: &Reference, op: &Op, id: Id, old: Node, atomic_blocks: u64, wh
         }
         _ => {}
     }
-    // Truncation and punch commit first and may then have to wait.
+    // Truncation and punch commit first, and may then have to wait.
     let mut whole = model.clone();
     let truncated = match *op {
         Op::Open { truncate: true, .. } => whole.truncate(id, 0, true, when),

@@ -1,8 +1,10 @@
-//! PM that fails in the middle of an operation or of background work, in random histories: once, or where it struck
-//! until that has ended. `faults` tries every place on one pool; here the pool and what comes after it vary.
+//! PM that fails in the middle of an operation or of background work, in random histories: once, or at one
+//! place until the work has ended. `faults` tries every place on one pool; here the pool and the later
+//! history vary.
 //!
-//! An operation that PM failed has been done or not (C9). Nothing runs in its middle; what it left is looked for after a
-//! loss of power when PM takes no more changes, else after a remount in order, or at once when it would change nothing.
+//! An operation that PM failed was done whole or not at all (C9). No other work runs in its middle. Its state
+//! is looked for after a loss of power if PM takes no more changes, after an orderly remount otherwise, and
+//! at once if it can have changed nothing.
 
 use crate::action::Action;
 use crate::world::Shared;
@@ -14,7 +16,7 @@ use terrace_media::block::Times;
 use terrace_media::pm::Access;
 use terrace_reference::{Op, Stamp};
 
-/// Does something while PM fails at accesses of this kind.
+/// Runs an action while PM fails at accesses of this kind.
 pub fn poisoned(world: &Shared, seed: u64, fails: (Access, Times), action: &Action) {
     if world.borrow().crash.is_taken() {
         return;
@@ -26,7 +28,7 @@ pub fn poisoned(world: &Shared, seed: u64, fails: (Access, Times), action: &Acti
     }
 }
 
-/// Runs something of the engine; whether PM failed in it.
+/// Runs work of the engine amid failures of PM. Answers also whether PM failed in it.
 fn amid_poison<R>(
     world: &Shared,
     (access, times): (Access, Times),
@@ -79,7 +81,7 @@ fn poisoned_op(world: &Shared, seed: u64, fails: (Access, Times), op: &Op) {
         if stopped {
             return world.lose_power(seed, states);
         }
-        // What can change nothing goes on at once.
+        // An operation that can change nothing needs no remount.
         if states.len() > 1 {
             world.remount_to(states);
         }
@@ -87,7 +89,7 @@ fn poisoned_op(world: &Shared, seed: u64, fails: (Access, Times), op: &Op) {
         return;
     }
     if struck {
-        // What could not be done in the middle of it is tried again.
+        // Background work tries the failed part again.
         world.clock.advance(Duration::from_secs(5));
         world.fs().run_background(1000);
     }

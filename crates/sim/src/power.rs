@@ -1,4 +1,4 @@
-//! Loss of power: when it happens, what it may leave, and looking at that.
+//! Loss of power: its moment, the states that it may leave, and the judgement of images.
 
 use crate::media::{Media, Moment};
 use crate::world::{Nesting, World};
@@ -8,32 +8,32 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use terrace_reference::{CrashState, Op};
 
-/// Loss of power.
+/// The state of the simulated power supply.
 pub enum Crash {
-    /// None planned.
+    /// No loss of power is planned.
     None,
-    /// At this event of the clock; what is chosen then is drawn from the seed.
+    /// Power fails at an event of the clock; choices after it come from the seed.
     Armed { seed: u64 },
-    /// It happened; what may be left.
+    /// Power has failed; `states` may be left.
     Taken { seed: u64, moment: Box<Moment>, states: Vec<CrashState> },
 }
 
 impl Crash {
-    /// Whether power has failed: nothing that runs on counts any more.
+    /// Whether power has failed: the work that still runs has no effect.
     pub fn is_taken(&self) -> bool {
         matches!(self, Crash::Taken { .. })
     }
 }
 
 impl World {
-    /// Remembers what is there before the first operation since everything was made durable.
+    /// Keeps the state before the first operation since the last persist.
     pub fn durable_start(&mut self) {
         if self.config.persist_only && self.unpersisted.is_empty() {
             self.unpersisted.push(self.earlier());
         }
     }
 
-    /// The states since everything was made durable last, where only `persist` does that.
+    /// The states since the last persist, on PM where only `persist` makes durable.
     pub fn unpersisted(&self) -> Vec<CrashState> {
         self.unpersisted.clone()
     }
@@ -43,7 +43,7 @@ impl World {
         CrashState { tree: self.model.clone(), torn: None, name }
     }
 
-    /// Remembers what an operation left, and what was there while it ran, where only `persist` makes durable.
+    /// Keeps the states during and after an operation, on PM where only `persist` makes durable.
     pub fn durable_history(&mut self, op: &Op, inside: Vec<CrashState>, succeeded: bool) {
         if !self.config.persist_only {
             return;
@@ -56,7 +56,7 @@ impl World {
         self.unpersisted.push(self.earlier());
     }
 
-    /// Whether power failed in what just ran. Keeps the moment.
+    /// Whether power failed in the work that just ended. Keeps the moment.
     pub fn take_crash(&mut self) -> bool {
         let Crash::Armed { seed } = self.crash else { return false };
         let Some(moment) = self.media.take_moment() else { return false };
@@ -64,9 +64,10 @@ impl World {
         true
     }
 
-    /// What may be left of the operation in which power failed.
+    /// Notes the states that may be left of the operation in which power failed.
     pub fn power_failed(&mut self, mut found: Vec<CrashState>) {
-        // Where only `persist` makes durable any suffix of what returned may be lost too (C6).
+        // On PM where only `persist` makes durable a crash may also lose any suffix of the returned
+        // operations (C6).
         found.append(&mut self.unpersisted);
         if found.len() > 1 {
             self.counts.crashes_amid_operation += 1;
@@ -76,12 +77,12 @@ impl World {
         }
     }
 
-    /// The only state allowed when nothing that can be seen is under way.
+    /// The only state allowed if no visible operation is under way.
     pub fn state_now(&self) -> Vec<CrashState> {
         vec![CrashState { tree: self.model.clone(), torn: None, name: "now".into() }]
     }
 
-    /// The state in which everything is durable, where that is another one.
+    /// The state with all waiting writes durable, if writes wait.
     pub fn state_written_back(&self) -> Option<CrashState> {
         let mut tree = self.model.clone();
         tree.all_written_back();
@@ -110,7 +111,7 @@ impl World {
         self.power_failed(states);
     }
 
-    /// Power has failed: looks at images that the media may hold, and goes on with one of them.
+    /// After a loss of power: judges images that the media may hold, and continues with one of them.
     pub fn recover(&mut self) {
         let Crash::Taken { seed, moment, states } = std::mem::replace(&mut self.crash, Crash::None) else {
             return;
@@ -155,7 +156,7 @@ impl World {
         self.last_end = self.now();
     }
 
-    /// Recovers, loses power in the middle of it, and gives what that may leave.
+    /// Recovers, loses power in the middle, and answers media that this crash may leave.
     fn crash_again(&mut self, media: &Media, choice: &mut SmallRng) -> Media {
         self.counts.crashes_amid_recovery += 1;
         let target = media.clock.now() + choice.random_range(0..80);
@@ -170,7 +171,7 @@ impl World {
         Media::after(&moment, image, self.media.setup())
     }
 
-    /// Checks, mounts, finds the state that it is in among those allowed, and lets background work end.
+    /// Checks, mounts, finds the mount's state among the allowed ones, and lets background work end.
     fn look_at(&mut self, media: Media, states: &[CrashState]) {
         self.counts.states += 1;
         self.media = media;
@@ -181,7 +182,7 @@ impl World {
         self.compare_all();
     }
 
-    /// Unmounts and mounts; what is there then is one of these states.
+    /// Unmounts and mounts; the mount must show one of these states.
     pub fn remount_to(&mut self, mut states: Vec<CrashState>) {
         self.steps.clear();
         self.unmount_engine();
@@ -191,7 +192,7 @@ impl World {
         self.look_at(media, &states);
     }
 
-    /// Looks at what a crash left, and unmounts.
+    /// Judges the media that a crash left, and unmounts.
     pub fn look_and_leave(&mut self, states: &[CrashState]) {
         let mut states = states.to_vec();
         states.iter_mut().for_each(|state| state.tree.drop_references());
@@ -203,7 +204,7 @@ impl World {
         self.unmount_and_check();
     }
 
-    /// Looks at what these media hold in place of those of now, and unmounts.
+    /// Judges other media in place of the present ones, and unmounts.
     pub fn look_at_and_leave(&mut self, media: Media, states: &[CrashState]) {
         self.steps.clear();
         self.fs = None;
@@ -214,7 +215,7 @@ impl World {
     /// Takes over the first allowed state that the mount shows.
     pub fn settle(&mut self, states: &[CrashState]) {
         let mut found = Vec::new();
-        // What fits exactly comes first: st_blocks tells one prefix of an fallocate from another.
+        // States that fit exactly come first: st_blocks tells one prefix of an fallocate from another.
         let turns = states.iter().map(|state| (false, state)).chain(states.iter().map(|state| (true, state)));
         for (lenient, state) in turns {
             self.lenient = lenient;
@@ -228,7 +229,8 @@ impl World {
             match compared {
                 Ok(()) => {
                     self.note(format!("  state: {}", state.name));
-                    // What was never durable may be made again under the same number.
+                    // On such PM an inode that was never durable may be made again with the same number and
+                    // generation.
                     let there: BTreeMap<u64, u32> =
                         self.numbers.values().map(|(ino, generation)| (ino.0, *generation)).collect();
                     self.generations.retain(|ino, _| !self.config.persist_only || there.contains_key(ino));

@@ -1,4 +1,5 @@
-//! Running histories: from a seed, from a recorded list, and shortening one that shows a violation.
+//! Runs of histories: from a seed or from a recorded list, and the shortening of a history that shows a
+//! violation.
 
 use crate::action::{Action, Entry, History};
 use crate::config::{Config, Counts};
@@ -13,7 +14,7 @@ use terrace_media::ordering::{Change, OrderingPoint};
 use terrace_runtime::planted::{Mistake, plant};
 use terrace_runtime::{interleave, thread};
 
-/// What is made wrong on purpose for a run.
+/// The planted fault of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wrong {
     /// A planted mistake.
@@ -22,33 +23,33 @@ pub struct Wrong {
     pub ordering: Option<(OrderingPoint, Change)>,
 }
 
-/// A rule that did not hold.
+/// A violation of a rule.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// What was found.
+    /// The text of the panic.
     pub text: String,
-    /// The last things that happened.
+    /// The last lines of the log.
     pub log: Vec<String>,
-    /// What led to it.
+    /// The history that led to the violation.
     pub history: History,
     /// Images judged until then.
     pub states: u64,
 }
 
-/// How a run ended.
+/// The result of a run.
 pub struct Ended {
-    /// What it did.
+    /// The work that the run did.
     pub counts: Counts,
-    /// The ordering points it met, and how often.
+    /// The ordering points that the run passed, and the number of passes.
     pub points: BTreeMap<OrderingPoint, u64>,
-    /// What it found.
+    /// The violation that the run found.
     pub violation: Option<Violation>,
 }
 
-/// Hashes of images that were looked at, to count distinct ones over several runs.
+/// Hashes of judged images, to count distinct images over several runs.
 pub type Seen = Rc<RefCell<HashSet<u64>>>;
 
-/// Runs so many operations of a seed.
+/// Runs a history of this many operations from a seed.
 pub fn run(config: Config, seed: u64, operations: u64, wrong: Wrong, seen: &Seen) -> Ended {
     let mut history = History::new();
     let mut generator = Generator::new(seed);
@@ -109,13 +110,13 @@ fn drive(
         world.as_ref().and_then(|world| world.try_borrow().ok().map(|w| w.counts)).unwrap_or_default();
     let Err(text) = result else { return (counts, None) };
     let log = world.as_ref().and_then(|w| w.try_borrow().ok().map(|w| w.log.iter().cloned().collect()));
-    // What is left of the mount may hang or fail again: leave it.
+    // The broken mount may hang or fail again, so it is never dropped.
     std::mem::forget(world);
     (counts, Some((text, log.unwrap_or_default())))
 }
 
-/// Leaves out what is not needed to show a violation, trying at most so many shorter histories. What it shows may
-/// change on the way: any violation counts.
+/// Leaves out actions without which a violation still shows, in at most `tries` shorter histories. The
+/// violation may change on the way: any violation counts.
 pub fn shrink(config: Config, seed: u64, violation: &Violation, wrong: Wrong, tries: usize) -> Violation {
     let mut best = violation.clone();
     let mut tries = tries;
@@ -143,7 +144,7 @@ pub fn shrink(config: Config, seed: u64, violation: &Violation, wrong: Wrong, tr
     best
 }
 
-/// A history in words, one line each.
+/// A description of a history, a line for each action.
 pub fn describe(history: &[Entry]) -> Vec<String> {
     let line = |entry: &Entry| match &entry.action {
         Action::Op(op) => format!("{op:?}"),

@@ -1,5 +1,5 @@
-//! Scenes: short sequences with something else at one point in their middle, each the shape of a mistake that random
-//! histories meet too seldom. Each panics when a rule does not hold.
+//! Scenes: short sequences with other work at one point in their middle, each the shape of a mistake that
+//! random histories meet too seldom. A scene panics if a rule is violated.
 
 use crate::acts::SMALL;
 use crate::config::Config;
@@ -17,11 +17,11 @@ use terrace_runtime::interleave;
 pub struct Scene {
     /// For messages.
     pub name: &'static str,
-    /// Plays it.
+    /// Plays the scene.
     pub play: fn(),
 }
 
-/// All of them.
+/// All scenes.
 pub const SCENES: [Scene; 3] = [
     Scene { name: "blocks are punched while they are fetched", play: punched_while_fetched },
     Scene { name: "an inode page is to move while a number is taken", play: page_moves_amid_number },
@@ -38,7 +38,7 @@ fn mounted(config: Config) -> (Shared, Arc<Fs>) {
     (world, fs)
 }
 
-/// An empty file that nobody refers to.
+/// An empty file without references.
 fn create(fs: &Fs, name: &str) -> Ino {
     let made = fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, Caller { uid: 0, gid: 0 }, W).unwrap();
     fs.forget(made.ino, 1);
@@ -49,7 +49,7 @@ fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) {
     assert_eq!(fs.write(ino, offset, bytes, WriteFlags::default(), W).unwrap(), bytes.len());
 }
 
-/// Runs something, and `others` when it passes the point the first `times` times; they are told how often they ran.
+/// Runs `run`, and at the first `times` passes of a point `others`, which gets the number of passes before.
 fn amid(point: &'static str, times: u64, others: impl Fn(u64) + 'static, run: impl FnOnce()) {
     let count = Rc::new(Cell::new(0));
     let passed = Rc::clone(&count);
@@ -65,8 +65,8 @@ fn amid(point: &'static str, times: u64, others: impl Fn(u64) + 'static, run: im
     assert_eq!(count.get(), times, "{point} was not passed so often");
 }
 
-/// A fetch gives up when its window has changed each time that it looked, and keeps what the map still names. The block
-/// that changed last was read before.
+/// A fetch whose blocks changed in each attempt gives up, and keeps the blocks that the cold map still names.
+/// The fetch had read the last punched block before its punch.
 fn punched_while_fetched() {
     let (_world, fs) = mounted(SMALL);
     let (f, mut content) = (create(&fs, "f"), data(8 * BLOCK, 3));
@@ -84,10 +84,11 @@ fn punched_while_fetched() {
     assert!(found == content, "a page of before a hole was kept");
 }
 
-/// Else the page would come back with the number free, and a second file would get it.
+/// A page demoted between the choice and the use of a number would come back with the number free, and a
+/// second file would get the number.
 fn page_moves_amid_number() {
     let (world, fs) = mounted(Config { metadata: MetadataMoves::Always, ..SMALL });
-    // The first page stays in any case.
+    // The first inode page stays in PM in any case, so the new file needs a later page.
     (0..40).for_each(|index| _ = create(&fs, &format!("file {index}")));
     let mover = Arc::clone(&fs);
     let mut made = ROOT;
@@ -97,7 +98,7 @@ fn page_moves_amid_number() {
     assert!(!more.contains(&made), "{made} is two files");
 }
 
-/// What was claimed for the part of the gap that somebody else filled goes back.
+/// Blocks claimed for a part of the gap that another write has filled are given back.
 fn gap_shrinks_amid_claim() {
     let (world, fs) = mounted(SMALL);
     let f = create(&fs, "f");

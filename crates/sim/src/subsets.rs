@@ -1,14 +1,15 @@
-//! Which crash images of a moment are looked at.
+//! The choice of crash images of a moment.
 //!
-//! A moment with up to eight undecided lines: all subsets of them (each line old or newest; all states of all lines
-//! where these are no more). With more lines samples that favour how others lost data (the traps that regression
-//! tests of PM file systems know): nothing or everything (a missing last flush or fence), only one line (a commit mark
-//! before the rest, a record that outruns its predecessors), all but one (an edge line that was not written back, one
-//! replica of two), prefixes and suffixes in the order of the stores (log entries out of order), and random ones.
+//! A moment with up to eight undecided lines gets all subsets: each line old or newest, or in any of its
+//! states if the states are no more. A moment with more lines gets samples that favour known ways of losing
+//! data (the traps in regression tests of PM file systems): no line or every line (a missing last flush or
+//! fence), a single line (a commit mark before its data, a record that outruns its predecessors), every line
+//! except one (an edge line that was not written back, one replica of two), prefixes and suffixes in the
+//! order of the stores (log entries out of order), and random choices.
 
 use terrace_media::pm::CrashSnapshot;
 
-/// Numbers for choosing: splitmix64.
+/// Random numbers for choices: splitmix64.
 pub struct Random(pub u64);
 
 impl Random {
@@ -22,12 +23,12 @@ impl Random {
     }
 }
 
-/// States of the pending lines of one image.
+/// The states of the undecided lines of one image.
 pub type Choice = Vec<usize>;
 /// The newest state of a line.
 pub const NEWEST: usize = usize::MAX;
 
-/// All subsets, when the lines are few.
+/// All subsets, if the lines are few.
 pub fn all_subsets(pm: &CrashSnapshot, lines: u32) -> Option<Vec<Choice>> {
     let bound = 1usize << lines;
     let radixes: Vec<usize> = pm.pending.iter().map(|line| line.state_count()).collect();
@@ -48,7 +49,7 @@ pub fn all_subsets(pm: &CrashSnapshot, lines: u32) -> Option<Vec<Choice>> {
     Some((0..count).map(choice).collect())
 }
 
-/// Choices worth a look among too many.
+/// A sample of choices, for moments with many lines.
 pub fn some_subsets(pm: &CrashSnapshot, samples: usize, seed: u64) -> Vec<Choice> {
     let lines = pm.pending.len();
     let mut by_age: Vec<usize> = (0..lines).collect();
@@ -57,7 +58,7 @@ pub fn some_subsets(pm: &CrashSnapshot, samples: usize, seed: u64) -> Vec<Choice
     let mut random = Random(seed);
     let each = (samples / 6).clamp(1, lines);
     for turn in 0..each {
-        // Spread evenly, the places between by chance.
+        // A random place in each part of the lines.
         let at = (turn * lines + random.below(lines)) / each;
         let with = |kept: &dyn Fn(usize) -> bool| {
             let mut choice = vec![0; lines];
@@ -73,7 +74,7 @@ pub fn some_subsets(pm: &CrashSnapshot, samples: usize, seed: u64) -> Vec<Choice
     choices
 }
 
-/// A random state: of each line any, or old or newest with a bias of the image's own.
+/// A random choice: each line in any state, or old or newest with a bias that belongs to the image.
 pub fn any_states(pm: &CrashSnapshot, random: &mut Random) -> Choice {
     let (torn, kept) = (random.below(2) == 1, random.below(9));
     let state = |count: usize, random: &mut Random| match torn && random.below(2) == 0 {

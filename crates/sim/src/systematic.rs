@@ -1,6 +1,6 @@
 //! Every operation, and every pair of operations that touch the same names or blocks, crashed before each
-//! persistence event of the last of them, on a small pool with something of everything. What is allowed comes from
-//! the reference (`Reference::crash_states`). See `subsets` for the images of a moment.
+//! persistence event of the last one, on a small pool with a file in each state. The reference gives the
+//! allowed states (`Reference::crash_states`), `subsets` the images of a moment.
 
 use crate::action::{Action, Entry};
 use crate::acts::{Act, populate};
@@ -21,23 +21,24 @@ use terrace_reference::{CrashState, Op};
 use terrace_runtime::planted::plant;
 use terrace_runtime::{interleave, thread};
 
-/// How hard to look.
+/// The effort of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Up to so many undecided lines all subsets are taken.
+    /// The most undecided lines at which all subsets are taken.
     pub lines: u32,
     /// Images of a moment with more lines, about.
     pub samples: usize,
-    /// Every so many-th moment is looked at, with another start for each case.
+    /// The distance of the explored moments; each case starts at another moment.
     pub stride: usize,
-    /// The last step runs on a pool mounted anew, so that no line of an older record is undecided and nearly all moments
-    /// are small enough for all subsets. Else as a running pool is.
+    /// The last step runs after a fresh mount, so that no line of an older record is undecided and nearly all
+    /// moments are small enough for all subsets. Otherwise it runs on a pool in use.
     pub quiet: bool,
-    /// Moments of one case after which recovery is crashed too.
+    /// Moments of a case after which recovery is crashed too.
     pub recoveries: usize,
-    /// Moments of one case at which the daemon alone dies, is started again and works on; then power fails.
+    /// Moments of a case at which the daemon alone dies, is started again and goes on working; then power
+    /// fails.
     pub deaths: usize,
-    /// When an ordering point is changed: so many moments soon after it, in place of every `stride`-th.
+    /// With a changed ordering point: this many moments soon after it, in place of every `stride`-th.
     pub soon: usize,
 }
 
@@ -46,27 +47,27 @@ impl Effort {
     pub const NONE: Effort =
         Effort { lines: 0, samples: 0, stride: 1, quiet: true, recoveries: 0, deaths: 0, soon: 0 };
 
-    /// For what follows on each of many moments.
+    /// The effort for runs that begin at each of many moments.
     fn less(self) -> Effort {
         Effort { lines: self.lines.min(2), samples: self.samples.min(6), ..self }
     }
 }
 
-/// What a case gave.
+/// The result of a case.
 #[derive(Default)]
 pub struct Explored {
     /// Distinct images judged.
     pub states: u64,
     /// Persistence events of the last step.
     pub events: u64,
-    /// Moments taken with all subsets, and sampled.
+    /// Moments explored with all subsets, and moments sampled.
     pub all: u64,
     pub sampled: u64,
-    /// The ordering points that the last step passed, and how often.
+    /// The ordering points that the last step passed, and the number of passes.
     pub points: BTreeMap<OrderingPoint, u64>,
-    /// Those that any step of the case passed, its mount included.
+    /// The ordering points that the whole case passed, its mount included.
     pub passed: BTreeMap<OrderingPoint, u64>,
-    /// What did not hold.
+    /// The violation.
     pub violation: Option<String>,
 }
 
@@ -97,7 +98,7 @@ pub fn explore_on(known: &Shared, case: &[Act], effort: Effort, seed: u64, wrong
     })
 }
 
-/// Runs something, and keeps what did not hold.
+/// Runs an exploration, and keeps its violation.
 pub(crate) fn judged(run: impl FnOnce(&mut Explored)) -> Explored {
     thread::set_index(0);
     let mut explored = Explored::default();
@@ -112,7 +113,7 @@ pub(crate) fn judged(run: impl FnOnce(&mut Explored)) -> Explored {
 fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &mut Explored) {
     let Some((last, before)) = case.split_last() else { return };
     let config = world.borrow().config;
-    // A mount makes durable what waits: there it comes before the writes.
+    // A remount makes waiting writes durable, so on such a pool it comes before the writes.
     if effort.quiet && config.buffers() {
         apply(world, &Entry { action: Action::Remount, seed });
     }
@@ -141,7 +142,7 @@ fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &
         Some(_) if effort.soon > 0 => soon_after_change(&moments, effort.soon),
         _ => (0..count).filter(of_stride).collect(),
     };
-    // So many of them, spread evenly, the last included.
+    // Whether a turn is among `many` chosen moments, spread evenly, the last included.
     let is_of = |turn: usize, many: usize| {
         many > 0 && (chosen.len() - 1 - turn).is_multiple_of((chosen.len() / many).max(1))
     };
@@ -149,7 +150,7 @@ fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &
     for (turn, index) in chosen.iter().copied().enumerate() {
         let moment = &moments[index];
         let mut states = &states[..];
-        // Once the call has returned nothing but its result is left (C6).
+        // After the call has returned a crash leaves its result only (C6).
         if index + 1 == count && (!config.persist_only || persists(&last.action)) {
             states = &states[states.len() - 1..];
             seen.clear();
@@ -194,8 +195,8 @@ fn crash_recovery(
     Ok(())
 }
 
-/// Ends the daemon at `moment`, starts it again on what PM shows, has it move everything below PM, and loses power
-/// meanwhile.
+/// Ends the daemon at `moment`, starts it again on the visible content of PM, has it demote all files, and
+/// loses power meanwhile.
 fn die_and_lose_power(
     known: &Shared,
     moment: &Moment,
@@ -223,7 +224,7 @@ fn die_and_lose_power(
     Ok(())
 }
 
-/// The moments to look at of what follows on another moment: few, and those before a `persist`.
+/// The moments to judge of a run that begins at another moment: few, and every moment before a `persist`.
 fn of_second(moments: &[Moment], setup: &Setup, effort: Effort) -> Vec<usize> {
     let most = effort.soon.clamp(4, 8);
     if setup.change.is_some() && moments.iter().any(|moment| moment.changed > 0) {
@@ -233,7 +234,7 @@ fn of_second(moments: &[Moment], setup: &Setup, effort: Effort) -> Vec<usize> {
     (0..moments.len()).filter(|index| index % step == 0 || moments[*index].before_persist).collect()
 }
 
-/// Whether a step makes durable what it did, and all before it.
+/// Whether a step makes its own change and all earlier changes durable.
 fn persists(action: &Action) -> bool {
     matches!(
         action,
@@ -245,7 +246,7 @@ fn persists(action: &Action) -> bool {
     )
 }
 
-/// What is known now, on media of its own: judges start from it.
+/// A copy of the world on media of its own, from which judgements start.
 fn copy(world: &Shared, setup: &Setup) -> Shared {
     let now = world.borrow();
     now.fork(Media::from_images(now.media.pm.visible_image(), now.media.device_images(), setup))
@@ -262,12 +263,12 @@ pub fn prepared(config: Config, setup: &Setup, wrong: Wrong) -> Shared {
     copy(&world, setup)
 }
 
-/// Does the last step; the states that a crash inside it may leave.
+/// Runs the last step; answers the states that a crash inside it may leave.
 fn apply_last(world: &Shared, action: &Action, seed: u64) -> Vec<CrashState> {
     let states = {
         let world = world.borrow();
         let from = world.now();
-        // Some microseconds later than the clock can get within one operation.
+        // Later than the clock can get within one operation.
         let when = terrace_reference::Stamp { from, to: from + 1_000_000_000 };
         match action {
             Action::Op(op) => world.states_of(op, when),
@@ -305,7 +306,7 @@ fn judge_moment(
     let mut random = Random(seed);
     let choices: Vec<Choice> = match all {
         Some(mut all) => {
-            // Beside old and newest also lines in between.
+            // Besides old and newest lines also lines in states between.
             all.extend((0..4).map(|_| any_states(&newest, &mut random)));
             all
         }
@@ -317,7 +318,7 @@ fn judge_moment(
         devices.extend((0..2).map(|i| moment.device_images(|device| device.image_random(seed + i))));
     }
     judge_images(world, &newest, &choices, &devices, states, seen, explored)?;
-    // Where only `persist` makes durable the crash may fall into an earlier epoch.
+    // On PM where only `persist` makes durable the crash may fall into an earlier epoch.
     let epochs = moment.pm.epoch_count();
     for turn in 0..(epochs - 1).min(6) {
         let epoch = if turn == 0 { 0 } else { random.below(epochs as usize) as u64 };
@@ -329,7 +330,7 @@ fn judge_moment(
     Ok(())
 }
 
-/// Judges images of one epoch, each state once.
+/// Judges images of one epoch, each distinct image once.
 fn judge_images(
     world: &Shared,
     pm: &CrashSnapshot,
@@ -343,7 +344,7 @@ fn judge_images(
         let of = |line: usize| choice[line];
         let hash = pm.hash_here(&of);
         for (turn, device) in devices.iter().enumerate() {
-            // The first two meet every device image, the others two each.
+            // The first two choices meet every device image, later choices two of them.
             if index >= 2 && turn != 0 && turn != 1 + index % (devices.len() - 1) {
                 continue;
             }

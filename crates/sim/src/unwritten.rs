@@ -1,9 +1,9 @@
-//! Data that waits in DRAM until it is written back: what a mount after a crash shows of it, and what of it became
-//! durable when.
+//! Writes that wait in DRAM until write-back: the file that a mount shows after a crash, and the progress of
+//! their durability.
 //!
-//! The versions are the reference's (`terrace_reference::Unwritten`); here the pool is read. A file that had anything
-//! waiting when power failed is read block by block, judged, and taken over as it is found; from then on it is compared
-//! exactly, like all others.
+//! The reference holds the versions (`terrace_reference::Unwritten`); this module reads the pool. A file with
+//! waiting writes at the loss of power is read block by block, judged, and taken over as the mount shows it.
+//! From then on it is compared exactly, as all files are.
 
 use crate::world::World;
 use terrace_engine::{Seek, Wait};
@@ -12,35 +12,35 @@ use terrace_reference::{BLOCK, Id, Shown};
 const B: u64 = BLOCK as u64;
 
 impl World {
-    /// Whether something of a file may be in DRAM alone.
+    /// Whether a file may have bytes in DRAM alone.
     pub fn waits(&self, id: Id) -> bool {
         self.model.node(id).is_ok_and(|node| node.unwritten.is_some())
     }
 
-    /// Blocks of a file that may have no place yet; st_blocks need not count them.
+    /// Blocks of a file that may have no location yet; st_blocks need not count them.
     pub fn without_place(&self, id: Id) -> u64 {
         let unwritten = self.model.node(id).ok().and_then(|node| node.unwritten.as_ref());
         unwritten.map_or(0, |unwritten| unwritten.without_place())
     }
 
-    /// Of all files.
+    /// The same number for all files together.
     pub fn all_without_place(&self) -> u64 {
         let waiting = self.model.nodes().filter_map(|(_, node)| node.unwritten.as_ref());
         waiting.map(|unwritten| unwritten.without_place()).sum()
     }
 
-    /// How far each file has come: what is written until now.
+    /// The number of waiting changes of each file with waiting writes, at this moment.
     pub fn written(&self) -> Vec<(Id, u64)> {
         let waiting = self.model.nodes().filter(|(_, node)| node.unwritten.is_some());
         waiting.map(|(id, _)| (id, self.model.waited(id))).collect()
     }
 
-    /// All that was written until then is durable.
+    /// Makes the waiting changes up to these numbers durable.
     pub fn written_back(&mut self, written: &[(Id, u64)]) {
         written.iter().for_each(|(id, waited)| self.model.written_back(*id, *waited));
     }
 
-    /// Takes over what a crash left of a file.
+    /// Takes over the file that a mount shows after a crash.
     pub fn take_over_waiting(&mut self, id: Id) {
         if !self.waits(id) {
             return;

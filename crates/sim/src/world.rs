@@ -1,7 +1,7 @@
-//! A pool and the reference beside it: its media, its mount, and what is known of its inodes.
+//! A pool and the reference beside it: media, mount, and the engine's numbers of the reference's inodes.
 //!
-//! `happen` does what a history says, `power` loses power and looks at what it left, `operate` does operations on both
-//! and compares.
+//! `happen` runs the actions of a history, `power` loses power and judges the images, `operate` runs
+//! operations on both and compares.
 
 use crate::action::Fault;
 use crate::bounds;
@@ -24,18 +24,18 @@ use terrace_format::Ino;
 use terrace_reference::{CrashState, Id, Limits, Op, ROOT, Reference, Stamp, Torn};
 use terrace_runtime::{Clock, ManualClock, Step, narrow};
 
-/// What may run at an interleaving point.
+/// The work that may run at an interleaving point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nesting {
-    /// Nothing.
+    /// No work.
     None,
     /// Operations that need not wait.
     Operations,
-    /// Also other background work, but for device flushes.
+    /// Operations and, except at device flushes, other background work.
     Background,
 }
 
-/// See the module.
+/// A pool under test, the reference, and the state of the run.
 pub struct World {
     pub config: Config,
     pub rng: SmallRng,
@@ -55,58 +55,59 @@ pub struct World {
     pub log: VecDeque<String>,
     pub crash: Crash,
     pub nesting: Nesting,
-    /// When the last operation ended.
+    /// The time at which the last operation ended.
     pub last_end: i64,
     pub asked_cookie: u64,
-    /// More blocks may be in use than the reference says, until background work has ended.
+    /// Until background work has ended more blocks may be in use than the reference says.
     pub lenient: bool,
-    /// What the crash may have torn.
+    /// The bytes that the crash may have torn.
     pub torn: Option<Torn>,
-    /// A device lied and then lost power.
+    /// A device lied about a flush and then lost power.
     pub may_be_damaged: bool,
     pub depth: usize,
-    /// Inodes of the operations in whose middle others run.
+    /// Inodes of the operations in whose middle other operations run.
     pub under_way: Vec<Id>,
-    /// Faults in force.
+    /// The fault in force.
     pub fault: Option<Fault>,
-    /// The devices that misbehave, or did last.
+    /// The devices that have the fault, or had the last one.
     pub failing: Vec<usize>,
     pub lied: bool,
-    /// Where only `persist` makes durable: the states since the last one.
+    /// On PM where only `persist` makes durable: the states since the last persist.
     pub unpersisted: Vec<CrashState>,
     /// Bytes of PM that the last mount read before it answered.
     pub mount_read: Cell<u64>,
-    /// Hashes of the images looked at.
+    /// Hashes of the judged images.
     pub seen: Rc<RefCell<HashSet<u64>>>,
     pub steps: Vec<Option<Box<dyn Step>>>,
     /// Blocks in use in the empty pool.
     pub fresh_blocks: u64,
-    /// A mount after a crash is looked at: what waited in DRAM is taken over as it is found.
+    /// A mount after a crash is being judged: files with waiting writes are taken over as the mount shows
+    /// them.
     pub settling: bool,
-    /// Descriptors, and what they are to be told.
+    /// Descriptors, and the errors that they must be told.
     pub descriptors: Descriptors,
-    /// While pins are changed by hand: what files may be pinned to beside what the reference says.
+    /// A tier pin that files may have besides the reference's, while a job changes tier pins.
     pub pins_unsure: Option<Option<u8>>,
-    /// What ran last at a point of the operation under way, and at which.
+    /// The operation that ran last at an interleaving point of the operation under way, and the point.
     pub last_amid: Option<(&'static str, Op)>,
-    /// The operation under way that nothing runs amid.
+    /// The outermost operation under way, and the time at which it began.
     pub alone: Option<(Op, i64)>,
-    /// Moments at which leaks could have been judged.
+    /// Actions after which leaks could have been judged.
     pub quiet_moments: u64,
-    /// Where the last read ended.
+    /// The end of the last read.
     pub last_read: Option<(Id, u64)>,
-    /// Where the last write ended.
+    /// The end of the last write.
     pub last_write: Option<(Id, u64)>,
 }
 
-/// A world that operations can run in the middle of each other in.
+/// A world in which operations can run in the middle of each other.
 pub type Shared = Rc<RefCell<World>>;
 
-/// What may be dirty in DRAM.
+/// The most dirty bytes in DRAM.
 pub const DIRTY_BYTES: u64 = 256 << 10;
 const START_NS: u64 = 1_700_000_000_000_000_000;
 
-/// What mkfs is told.
+/// The options of mkfs.
 pub fn format_options(config: Config, uuid: [u8; 16], hash_key: [u8; 16]) -> FormatOptions {
     let device = |(index, (tier, _)): (usize, (u8, u64))| NewDevice {
         tier,
@@ -138,7 +139,7 @@ impl World {
         let options = format_options(config, [7; 16], hash_key);
         let superblock = format(&media.pool(), &options).unwrap();
         media.grow_old(&superblock.geometry());
-        // What the smallest lanes can record.
+        // The largest values that records in the smallest lanes can hold.
         let limits = Limits { target_bytes: 2048, xattr_bytes: 2048, ..Limits::default() };
         let clock = Arc::new(ManualClock::new(START_NS));
         let mut model = Reference::new(limits, config.relatime, Stamp::at(START_NS as i64));
@@ -150,7 +151,7 @@ impl World {
         Rc::new(RefCell::new(world))
     }
 
-    /// A world that knows nothing but its model.
+    /// A world without any state except its model.
     fn over(config: Config, media: Media, clock: Arc<ManualClock>, model: Reference) -> World {
         World {
             config,
@@ -195,7 +196,7 @@ impl World {
         }
     }
 
-    /// Another world on these media that knows what this one knows.
+    /// A world on other media with a copy of this world's knowledge.
     pub fn fork(&self, media: Media) -> Shared {
         let clock = Arc::new(ManualClock::new(self.clock.monotonic_ns() + 3_600_000_000_000));
         Rc::new(RefCell::new(World {
@@ -226,18 +227,18 @@ impl World {
         self.numbers.get(&id).map_or(Ino(0), |(ino, _)| *ino)
     }
 
-    /// Whether an error may be that of a metadata page on a lower tier that misbehaves.
+    /// Whether an error may come from a metadata page on a failing lower tier.
     pub fn may_lie_below(&self, error: &FsError) -> bool {
         self.faulty() && self.config.has_metadata_below() && error.errno() == libc::EIO
     }
 
-    /// Whether the lower tier misbehaves now.
+    /// Whether a lower tier has a fault now.
     pub fn faulty(&self) -> bool {
         self.fault.is_some()
     }
 
-    /// Whether a write-back may fail now: also one after a device came back without what it had not flushed, which its next
-    /// flush says, once.
+    /// Whether a write-back may fail now. It may also fail after a device came back without its unflushed
+    /// writes: the next flush reports the loss, once.
     pub fn may_fail(&self) -> bool {
         self.faulty() || self.media.devices.iter().any(|device| device.has_loss_to_tell())
     }
@@ -255,7 +256,7 @@ impl World {
         fs
     }
 
-    /// How pools are mounted.
+    /// The options of each mount.
     pub fn mount_options(&self) -> MountOptions {
         MountOptions {
             atime: if self.config.relatime { Atime::Relative } else { Atime::Never },
@@ -263,11 +264,11 @@ impl World {
             promote_first_touch: self.config.promote_first_touch,
             home: self.config.home,
             metadata_moves: self.config.metadata,
-            // Small, so that cached pages are evicted and prefetched ones expire.
+            // Small, so that clean pages are dropped and prefetched pages expire.
             cache_bytes: 2 << 20,
             group_bytes: 256 << 10,
             parameters: self.config.parameters,
-            // Small, as its files are.
+            // Small, because the files are small.
             in_place: InPlace { extent_blocks: 3, one_of: 3 },
             // Small, so that writers have to make room.
             buffer_bytes: if self.config.buffers() { DIRTY_BYTES } else { 0 },
@@ -313,7 +314,7 @@ impl World {
         self.fs = None;
     }
 
-    /// Nobody refers to anything after a mount; inodes without a name are gone.
+    /// After a mount no caller holds references, and inodes without a name are gone.
     pub fn forget_volatile(&mut self) {
         self.lookups.clear();
         self.opens.clear();
@@ -321,11 +322,12 @@ impl World {
         self.forget_gone();
     }
 
-    /// Drops what is kept of inodes that are gone.
+    /// Drops the world's knowledge of inodes that are gone.
     pub fn forget_gone(&mut self) {
         let model = &self.model;
         self.numbers.retain(|id, _| model.node(*id).is_ok());
-        // Of few hashes a name that is made anew gets another cookie. What a crash left of a removal no answer tells.
+        // With few hashes a name that is made anew gets another cookie. A removal that a crash completed has
+        // no answer, so names are looked up in the reference.
         let narrow = self.config.hash_bits < BASE.hash_bits;
         let is_there = |id: Id, name: &[u8]| match narrow {
             true => model.lookup(id, name).is_ok(),
@@ -340,7 +342,7 @@ impl World {
         self.counts.data_checksums += report.summary.pm_blocks.checksums;
         let told = |code: Code| code == Code::ColdChecksum || code.row().severity == Severity::Note;
         let damaged = self.may_be_damaged && report.findings.iter().all(|finding| told(finding.code));
-        // The hash of check has all its bits.
+        // check hashes names with all bits, so cookies of a narrow hash are findings.
         let is_narrow = self.config.hash_bits < BASE.hash_bits;
         let expected = |code: Code| code == Code::DentryCookie || code.row().severity == Severity::Note;
         let narrow = is_narrow && report.findings.iter().all(|finding| expected(finding.code));

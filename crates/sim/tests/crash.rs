@@ -1,9 +1,10 @@
-//! Every operation crashed at every persistence event (docs/semantics.md): PM and device lose power at the
-//! same instant, all subsets of up to eight undecided lines and samples of more, recovery crashed as well,
-//! check clean before and after the next mount, the tree in one of the states the semantics allow. Each
-//! case runs on a busy pool and on a quiet one; what is free holds the pages of an older pool.
+//! Every operation crashed at every persistence event (docs/semantics.md). PM and device lose power at the
+//! same instant. All subsets of up to eight undecided lines and samples of more are mounted; recovery is
+//! crashed as well. check must be clean before and after the next mount, and the tree in a state that the
+//! semantics allow. Each case runs on a busy pool and on a quiet one; free blocks hold the pages of an older
+//! pool.
 //!
-//! `cargo test -p terrace-sim --test crash -- --nocapture` says how many states each case had;
+//! `cargo test -p terrace-sim --test crash -- --nocapture` prints the number of states of each case;
 //! `TERRACE_CRASH_SAMPLES=10` takes ten times the samples. CONTRIBUTING.md says how the test was tested.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrace_engine::{Allocate, Fs, SetAttributes, SetTime, WriteFlags};
 use terrace_runtime::sync::Mutex;
 
-/// A tree with something of everything; records of two lanes above the checkpoint.
+/// A tree with a file of each kind; records of two lanes are above the checkpoint.
 fn populate(world: &World, fs: &std::sync::Arc<terrace_engine::Fs>) {
     let d = mkdir(fs, ROOT, "d");
     mkdir(fs, ROOT, "empty");
@@ -44,7 +45,7 @@ fn case(
     Case::new(name, populate, move |_, fs| act(fs))
 }
 
-/// A cold block of which PM has some lines.
+/// A cold block under a partial shadow.
 fn shadowed(world: &World, fs: &std::sync::Arc<terrace_engine::Fs>) {
     populate(world, fs);
     if world.shape.tier {
@@ -59,7 +60,7 @@ fn shadow_case(
     Case::new(name, shadowed, move |_, fs| act(fs))
 }
 
-/// Runs cases on both cores, prints what was explored, and fails with the first error of any.
+/// Runs cases on two threads, prints the counts, and fails with the first error of a case.
 fn run(cases: Vec<Case>, factor: f64) {
     static TOTAL: Mutex<Option<Counts>> = Mutex::new(None);
     static FAILED: AtomicBool = AtomicBool::new(false);
@@ -70,7 +71,7 @@ fn run(cases: Vec<Case>, factor: f64) {
         while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed))
             && !FAILED.load(Ordering::Relaxed)
         {
-            // Always in the same lane, so that a run repeats.
+            // A fixed lane, so that a run repeats.
             match in_lane(0, 2, || case.run(effort)) {
                 Ok((text, counts)) => {
                     println!("{text}");
@@ -142,7 +143,7 @@ fn names() -> Vec<Case> {
 }
 
 #[test]
-fn names_are_all_or_nothing() {
+fn operations_on_names_are_atomic() {
     run(names(), 1.0);
 }
 
@@ -169,14 +170,14 @@ fn attributes() -> Vec<Case> {
 }
 
 #[test]
-fn attributes_are_all_or_nothing() {
+fn changes_of_attributes_are_atomic() {
     run(attributes(), 1.0);
 }
 
 fn writes() -> Vec<Case> {
     let large = |pieces: usize| {
         move |fs: &std::sync::Arc<terrace_engine::Fs>| {
-            // 56 blocks are what a quarter of a 16 KiB lane records.
+            // A record of a quarter of a 16 KiB lane holds 56 blocks.
             let ino = find(fs, "f");
             write(fs, ino, 0, &pattern(140 * 4096, 9)[..pieces * 56 * 4096]);
         }
@@ -219,7 +220,7 @@ fn writes() -> Vec<Case> {
 }
 
 #[test]
-fn writes_are_all_or_nothing() {
+fn each_piece_of_a_write_is_atomic() {
     run(writes(), 1.0);
 }
 
@@ -266,7 +267,7 @@ fn sizes() -> Vec<Case> {
             move |w, fs| {
                 filled(120)(w, fs);
                 fs.sync_to(1, &mut |_| {}).unwrap();
-                // Every third block is in PM too, over a stale cold copy.
+                // Every third block has a shadow over a stale cold copy.
                 for block in (0..120).step_by(3) {
                     write(fs, find(fs, "big"), block * 4096, &pattern(4096, 5));
                 }
@@ -286,7 +287,7 @@ fn sizes() -> Vec<Case> {
 }
 
 #[test]
-fn sizes_are_all_or_nothing() {
+fn changes_of_size_are_atomic() {
     run(sizes(), 1.0);
 }
 
@@ -319,13 +320,13 @@ fn moves() -> Vec<Case> {
             fs.run_background(50);
             assert!(fs.status().unwrap().migration.promoted_bytes > 0);
         }),
-        // Space below that is freed is used again at once: the record that freed it is durable by then.
+        // Freed device space is used again at once: the record that freed it is durable by then.
         case("freed space below is used again", |fs| {
             set_size(fs, find(fs, "cold"), 0);
             fs.sync_to(1, &mut |_| {}).unwrap();
         })
         .or(|_, fs| set_size(fs, find(fs, "cold"), 0)),
-        // What a punch takes away is not promoted from what was read before.
+        // A block read before a punch is not promoted into the hole.
         Case::new("promotion after a punch", promoted, |_, fs| {
             punch(fs, find(fs, "cold"), 0, 8192);
             fs.run_background(50);
@@ -337,7 +338,8 @@ fn moves() -> Vec<Case> {
         })
         .volatile(),
         Case::new("clean eviction", in_pm, |_, fs| {
-            // PM is far below the threshold, so the drain drives it; what is clean goes without a write.
+            // PM is far below the threshold, so `sync --to` demotes; clean blocks are dropped without a
+            // write.
             write(fs, find(fs, "d/g"), 0, b"dirty");
             fs.sync_to(1, &mut |_| {}).unwrap();
             assert!(fs.status().unwrap().migration.clean_evicted_bytes > 0);
@@ -379,7 +381,7 @@ fn moves() -> Vec<Case> {
 }
 
 #[test]
-fn moves_change_nothing() {
+fn movements_leave_content_and_attributes_unchanged() {
     run(moves(), 1.0);
 }
 
@@ -459,7 +461,7 @@ fn growth_is_invisible() {
 
 type Step = std::sync::Arc<dyn Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync>;
 
-/// A case of several steps, of which a crash may leave any number.
+/// A case of several steps; a crash may leave any number of them.
 fn steps(
     name: &'static str,
     setup: impl Fn(&World, &std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static,
@@ -472,13 +474,13 @@ fn steps(
     (1..steps.len()).fold(Case::new(name, setup, first(steps.len())), |case, count| case.or(first(count)))
 }
 
-/// Blocks that are freed and wanted again at once, by somebody else (T6): what older records, still above the
-/// checkpoint, name or write must not be in use for anything new.
+/// Blocks that are freed and at once claimed for another file (T6): a block that older records above the
+/// checkpoint name or write must not be in use for new content.
 fn reuse() -> Vec<Case> {
     fn step(act: impl Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static) -> Step {
         std::sync::Arc::new(act)
     }
-    // One block at a time is taken where the lowest is free: where something was freed just now.
+    // A write of a single block takes the lowest free block, which is the one just freed.
     fn then_others(first: Vec<Step>) -> Vec<Step> {
         let other = |block: u64| {
             step(move |fs| in_lane(1, 2, || write(fs, find(fs, "d/g"), block * 4096, &pattern(4096, 12))))
@@ -495,7 +497,7 @@ fn reuse() -> Vec<Case> {
     let cut = step(|fs| set_size(fs, find(fs, "f"), 100));
     let single = |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
         populate(w, fs);
-        // In a shard of its own.
+        // A name in a shard of its own.
         let other = mkdir(fs, ROOT, "other");
         create(fs, other, "name");
     };
@@ -513,7 +515,7 @@ fn freed_blocks_are_not_reused_early() {
     run(reuse(), 1.0);
 }
 
-/// PM alone: preallocated blocks are mapped in PM then.
+/// PM alone: then preallocated blocks lie in PM.
 #[test]
 fn without_a_tier() {
     let bare = Shape { tier: false, ..SMALL };
@@ -545,8 +547,8 @@ fn without_a_tier() {
     run(cases.into_iter().map(|case| case.shape(bare)).collect(), 1.0);
 }
 
-/// What has its blocks is written over on a full pool: into the reserve, and from there over the places below that it hides, of
-/// which some hold data and some were only laid out.
+/// Overwrites of allocated blocks on a full pool: into the reserve, and from there over the cold copies that
+/// the new blocks shadow. A part of these cold blocks holds data, a part is unwritten.
 #[test]
 fn overwrites_on_a_full_pool() {
     const LAID_OUT: u64 = 48 * 4096;
@@ -557,7 +559,7 @@ fn overwrites_on_a_full_pool() {
         fs.fallocate(old, LAID_OUT, 40 * 4096, Allocate::Extend, W).unwrap();
         let filled = |at: &u64| fs.write(filler, at * 4096, &[7; 4096], WriteFlags::default(), W).is_ok();
         assert!((0..).take_while(filled).count() > 300);
-        // The share of the reserve is used up, or nearly.
+        // The file's share of the reserve is used up, or nearly.
         for at in 0..4 {
             write(fs, old, at * 5 * 4096, &pattern(4096, 4));
             write(fs, old, LAID_OUT + at * 5 * 4096, &pattern(4096, 5));

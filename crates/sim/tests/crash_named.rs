@@ -18,7 +18,7 @@ use terrace_runtime::sync::Mutex;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A device that calls something from inside its next write or flush, after it was done.
+/// A device that calls a hook at the end of its next write or flush.
 struct Interposed {
     inner: Arc<SimulatedDevice>,
     after_write: Mutex<Option<Hook>>,
@@ -74,7 +74,7 @@ fn mount_interposed(world: &World, ordered: bool) -> (Arc<Fs>, Arc<Interposed>) 
     (fs, device)
 }
 
-/// Everything a crash now can leave holds these contents of files in the root.
+/// Every image that a crash now can leave shows one of these contents for each file of the root.
 #[track_caller]
 fn assert_left(world: &World, files: &[(&str, &[&[u8]])]) {
     let (pm, device) = (world.pm.snapshot(), world.device.snapshot());
@@ -96,13 +96,13 @@ fn assert_left(world: &World, files: &[(&str, &[&[u8]])]) {
 
 // ---- T3 ----------------------------------------------------------------------------------------
 
-/// Records left from the ring's last lap, and from the epoch before a crash, do not come back.
+/// Records of the ring's last lap, and of the epoch before a crash, do not come back.
 #[test]
 fn t3_stale_records_stay_dead() {
     let world = World::new(SMALL);
     let fs = world.mount();
     let f = create(&fs, ROOT, "f");
-    // Several laps in both lanes, so that the ring is full of old records everywhere.
+    // Several laps in both lanes, so that the whole ring is full of old records.
     for lap in 0..120u8 {
         in_lane(usize::from(lap % 2), 2, || {
             for step in 0..8u8 {
@@ -122,7 +122,8 @@ fn t3_stale_records_stay_dead() {
         world = world.crashed(round % 2 == 0);
         world.assert_clean();
     }
-    // A shorter history in the new epoch, then a crash: what follows it in the ring is of the old one.
+    // A shorter history in the new epoch, then a crash: the records behind it in the ring are of the old
+    // epoch.
     let fs = world.mount();
     write(&fs, find(&fs, "f"), 0, b"later");
     let expected = read(&fs, find(&fs, "f"));
@@ -130,15 +131,15 @@ fn t3_stale_records_stay_dead() {
     assert_left(&world, &[("f", &[&expected])]);
 }
 
-/// A record that was dropped because its data had not arrived stays dead although the same bytes come to
-/// the same block later, for another file: recovery raised the epoch.
+/// A record dropped for missing data stays dropped, although the same bytes come to the same block later, for
+/// another file: recovery raised the epoch.
 #[test]
 fn t3_a_dropped_record_does_not_come_back_with_its_data() {
     let world = World::new(SMALL);
     let fs = world.mount();
     let (f, g) = (create(&fs, ROOT, "f"), create(&fs, ROOT, "g"));
     world.pm.persist();
-    // Just before the fence: the record arrived, its data did not.
+    // Just before the fence the record is there, and its data is not.
     let moments: Arc<Mutex<Vec<_>>> = Arc::default();
     let (weak, kept) = (Arc::downgrade(&world.pm), Arc::clone(&moments));
     world.clock.on_event(Some(Box::new(move |event| {
@@ -164,10 +165,10 @@ fn t3_a_dropped_record_does_not_come_back_with_its_data() {
     assert_eq!(read(&fs, g), pattern(4096, 1));
 }
 
-/// A file that holds a byte-for-byte copy of the lanes is only a file: its bytes in the ring's place (as
-/// the data of records) never count as records.
+/// A file with a byte-for-byte copy of the lanes is only a file: its bytes never count as records, even when
+/// they lie in the ring as the data of records.
 #[test]
-fn t3_data_that_looks_like_records() {
+fn t3_copies_of_records_in_user_data_are_no_records() {
     let world = World::new(SMALL);
     let fs = world.mount();
     let f = create(&fs, ROOT, "f");
@@ -175,7 +176,7 @@ fn t3_data_that_looks_like_records() {
     let lanes: Vec<u8> = world.pm.visible_image().to_vec()[8 * 4096..16 * 4096].to_vec();
     let copy = create(&fs, ROOT, "copy");
     write(&fs, copy, 0, &lanes);
-    // Xattr values and names travel inside records: record bytes inside records.
+    // Xattr values and names travel inside records, so record bytes lie inside records.
     for (index, piece) in lanes.chunks(900).take(12).enumerate() {
         set_xattr(&fs, copy, &format!("user.{index}"), piece);
     }
@@ -183,7 +184,7 @@ fn t3_data_that_looks_like_records() {
     assert_left(&world, &[("f", &[b"modified"]), ("copy", &[&lanes])]);
 }
 
-/// A line of a live lane that cannot be read refuses the mount: it may have held a committed record.
+/// An unreadable line in a live lane refuses the mount: it may have held a committed record.
 #[test]
 fn t3_unreadable_line_in_a_live_lane_refuses_the_mount() {
     let world = World::new(SMALL);
@@ -197,7 +198,7 @@ fn t3_unreadable_line_in_a_live_lane_refuses_the_mount() {
     for lane in 0..2u64 {
         let left = world.crashed(true);
         let start = (8 * 4096) + lane * (16 << 10);
-        // The whole lane, as a failed DIMM page leaves it.
+        // The whole lane is unreadable, as a failed DIMM page leaves it.
         left.pm.poison(start..start + (16 << 10));
         assert!(left.mount_with(options()).is_err(), "lane {lane}");
         left.pm.clear_poison();
@@ -206,7 +207,7 @@ fn t3_unreadable_line_in_a_live_lane_refuses_the_mount() {
     }
 }
 
-/// What PM may keep at each event of `run`.
+/// The crash snapshots of PM before each event of `run`.
 fn photographed(world: &World, run: impl FnOnce()) -> Vec<CrashSnapshot> {
     let moments: Arc<Mutex<Vec<_>>> = Arc::default();
     let (weak, kept) = (Arc::downgrade(&world.pm), Arc::clone(&moments));
@@ -216,7 +217,7 @@ fn photographed(world: &World, run: impl FnOnce()) -> Vec<CrashSnapshot> {
     moments.lock().split_off(0)
 }
 
-/// What the file "f" holds after crashes at these moments; the pools are sound.
+/// The contents of the file "f" after crashes at these moments; each pool must be sound.
 fn contents_after(world: &World, moments: &[CrashSnapshot]) -> Vec<Vec<u8>> {
     let images = moments.iter().flat_map(|moment| moment.images(8, 24, 7).take(64));
     let content = |image| {
@@ -230,8 +231,8 @@ fn contents_after(world: &World, moments: &[CrashSnapshot]) -> Vec<Vec<u8>> {
 
 // ---- T4 ----------------------------------------------------------------------------------------
 
-/// A write whose record names its data; then the same block is changed in place by the next append,
-/// through the other lane: the first record must not be judged by bytes that are no longer there.
+/// A record names its data; then the next append changes the same block in place, through the other lane.
+/// Recovery must not judge the first record by bytes that were overwritten.
 #[test]
 fn t4_append_in_place_after_a_named_write() {
     for named in 0..2usize {
@@ -240,7 +241,7 @@ fn t4_append_in_place_after_a_named_write() {
         let f = create(&fs, ROOT, "f");
         in_lane(named, 2, || write(&fs, f, 0, &[1; 100]));
         let before = read(&fs, f);
-        // Photograph inside the append: its data is being stored over what the first record named.
+        // Snapshots inside the append: its data is stored over the bytes that the first record named.
         let moments = photographed(&world, || in_lane(1 - named, 2, || write(&fs, f, 100, &[2; 200])));
         let after = read(&fs, f);
         for found in contents_after(&world, &moments) {
@@ -249,15 +250,15 @@ fn t4_append_in_place_after_a_named_write() {
     }
 }
 
-/// Truncate inside the named range, then append from another lane: zeros and new bytes go into the
-/// named block in place. The acknowledged first write and truncation survive every crash.
+/// A truncation inside the named range, then an append from another lane: zeros and new bytes go into the
+/// named block in place. The acknowledged first write and the truncation survive every crash.
 #[test]
 fn t4_truncate_in_the_named_range_then_append() {
     let world = World::new(SMALL);
     let fs = world.mount();
     let f = create(&fs, ROOT, "f");
     in_lane(0, 2, || write(&fs, f, 0, &pattern(4000, 1)));
-    // The truncation in the other lane: the write stays its lane's last record.
+    // The truncation uses the other lane, so the write stays its lane's last record.
     in_lane(1, 2, || set_size(&fs, f, 50));
     let before = read(&fs, f);
     let moments = photographed(&world, || in_lane(1, 2, || write(&fs, f, 1000, &[9; 64])));
@@ -267,8 +268,8 @@ fn t4_truncate_in_the_named_range_then_append() {
     }
 }
 
-/// The same under data=ordered, where every overwrite is in place: the size, and bytes outside the range
-/// being written, survive.
+/// The same under data=ordered, where every overwrite is in place: the size and the bytes outside the written
+/// range survive.
 #[test]
 fn t4_ordered_overwrites_of_named_bytes() {
     let world = World::new(Shape { ordered: true, ..SMALL });
@@ -289,14 +290,14 @@ fn t4_ordered_overwrites_of_named_bytes() {
 
 // ---- T5 ----------------------------------------------------------------------------------------
 
-/// Whatever is behind the checkpoint is durable in place: after each checkpoint the lanes' old records
-/// are erased from the image and nothing is missing. Idle lanes do not hold it back.
+/// Records below the checkpoint have durable stores: an image without the old records of the lanes loses no
+/// change. Idle lanes do not hold the checkpoint back.
 #[test]
-fn t5_nothing_before_the_checkpoint_is_needed() {
+fn t5_records_below_the_checkpoint_are_not_needed() {
     let world = World::new(SMALL);
     let fs = world.mount();
     let f = create(&fs, ROOT, "f");
-    // One record in lane 1, then silence there; lane 0 goes round several times.
+    // A single record in lane 1, then no more; lane 0 goes round several times.
     in_lane(1, 2, || create(&fs, ROOT, "idle"));
     in_lane(0, 2, || {
         for round in 0..300u32 {
@@ -309,7 +310,7 @@ fn t5_nothing_before_the_checkpoint_is_needed() {
     let found = terrace_wal::recovery::read_checkpoint(&*world.pm, &[7; 16], &geometry).unwrap();
     let tails = &found.point.tails;
     assert!(tails[0] > 2 * geometry.lane_size, "the checkpoint moved on: {tails:?}");
-    // Lane 1 is idle: erase it whole if the checkpoint says that nothing of it is needed.
+    // The idle lane 1 is erased whole, because the checkpoint has passed its record.
     let lane = geometry.lane_offset(1).0 as usize;
     image[lane..lane + geometry.lane_size as usize].fill(0xee);
     let left = World::from_images(SMALL, image, world.device.snapshot().image_none());
@@ -319,7 +320,7 @@ fn t5_nothing_before_the_checkpoint_is_needed() {
     find(&fs, "idle");
 }
 
-/// Either copy of the checkpoint may be torn by the crash.
+/// A crash may tear either copy of the checkpoint.
 #[test]
 fn t5_either_copy_torn() {
     let world = World::new(SMALL);
@@ -344,14 +345,14 @@ fn t5_either_copy_torn() {
 
 // ---- T6 ----------------------------------------------------------------------------------------
 
-/// PM is full; a catalog page is edited, freed, and its block needed at once for data: the old edits, still
-/// in the lanes, must not be replayed into the data.
+/// PM is full; a catalog page is edited and freed, and data needs its block at once. The lanes still hold the
+/// old edits, which recovery must not replay into the data.
 #[test]
 fn t6_freed_blocks_rest_until_the_checkpoint() {
     let world = World::new(SMALL);
     let still = MountOptions { policy: Some(terrace_engine::PolicyKind::Static), ..options() };
     let fs = world.mount_with(still).unwrap();
-    // The directory's page is in a shard of its own, and a low block that is taken first again.
+    // The directory's page is in a shard of its own, and in a low block that is claimed first again.
     let d = mkdir(&fs, ROOT, "d");
     create(&fs, d, "first");
     let keep = create(&fs, ROOT, "keep");
@@ -366,7 +367,7 @@ fn t6_freed_blocks_rest_until_the_checkpoint() {
     for round in 1..6u8 {
         set_size(&fs, full, (blocks - u64::from(round)) * 4096);
         fs.run_background(20);
-        // One page for the directory's names, and no more.
+        // A single page for the directory's names.
         create(&fs, d, "some name in the page");
         create(&fs, d, "another");
         fs.unlink(d, b"another", W).unwrap();
@@ -382,7 +383,7 @@ fn t6_freed_blocks_rest_until_the_checkpoint() {
 
 // ---- T7 ----------------------------------------------------------------------------------------
 
-/// The largest records of every operation fit a quarter of the smallest lane, with pages filled so that
+/// The largest records of every operation fit a quarter of the smallest lane; the pages are filled so that
 /// shifts are long.
 #[test]
 fn t7_largest_records_fit_the_smallest_lanes() {
@@ -419,7 +420,7 @@ fn t7_largest_records_fit_the_smallest_lanes() {
         }
         fs.removexattr(f, name.as_bytes(), W).unwrap();
     }
-    // Largest writes, over blocks scattered in PM and map.
+    // The largest writes, over blocks scattered in PM and in the map.
     let w = create(&fs, d, "writes");
     for block in (0..120u64).rev() {
         write(&fs, w, block * 4096, &[1; 4096]);
@@ -432,14 +433,14 @@ fn t7_largest_records_fit_the_smallest_lanes() {
     world.assert_clean();
 }
 
-/// Broke once: installing over a cold map of single blocks took more than the smallest record.
+/// Broke: an install over a cold map of single blocks took more than the smallest lane's largest record.
 #[test]
 fn t7_fragmented_cold_maps_can_be_replaced_cut_and_given_up() {
     let world = World::new(Shape { device_blocks: 2049, ..SMALL });
     let fs = world.mount();
     let f = create(&fs, ROOT, "f");
     let mut expected = vec![0; 128 * 4096];
-    // Every block an extent of its own: demoted one by one in an order that is not the file's.
+    // Every block is an extent of its own: the blocks are demoted singly, and not in the file's order.
     for step in 0..128u64 {
         let block = (step * 37) % 128;
         let content = pattern(4096, step as u8);
@@ -449,7 +450,7 @@ fn t7_fragmented_cold_maps_can_be_replaced_cut_and_given_up() {
     }
     assert_eq!(read(&fs, f), expected);
     world.assert_clean();
-    // Overwrite all, install over the fragments.
+    // Overwrites the whole file, and installs it over the fragments.
     expected = pattern(128 * 4096, 200);
     write(&fs, f, 0, &expected);
     fs.sync_to(1, &mut |_| {}).unwrap();
@@ -460,7 +461,7 @@ fn t7_fragmented_cold_maps_can_be_replaced_cut_and_given_up() {
     world.assert_clean();
 }
 
-/// As above on a tier so full that the old copies beneath PM have to be given up first.
+/// As above on a tier so full that cold copies under shadows have to be given up first.
 #[test]
 fn t7_fragmented_shadows_can_be_given_up() {
     let world = World::new(Shape { device_blocks: 130, ..SMALL });
@@ -478,7 +479,7 @@ fn t7_fragmented_shadows_can_be_given_up() {
     world.assert_clean();
 }
 
-/// An intent survives crashes between its pieces, several times, and is finished after the mount.
+/// An intent survives several crashes between its pieces, and is finished after the mount.
 #[test]
 fn t7_intents_survive_crashes() {
     let mut world = World::new(SMALL);
@@ -486,7 +487,7 @@ fn t7_intents_survive_crashes() {
     let f = create(&fs, ROOT, "f");
     write(&fs, f, 0, &pattern(300 * 4096, 1));
     let after_intent = Arc::new(AtomicU64::new(0));
-    // Crash right after the intent: photographed when the size has changed but blocks are still there.
+    // Images right after the intent: the size has changed, and the blocks are still there.
     let kept: Arc<Mutex<Vec<_>>> = Arc::default();
     let (weak, list, count) = (Arc::downgrade(&world.pm), Arc::clone(&kept), after_intent.clone());
     world.clock.on_event(Some(Box::new(move |_| {
@@ -505,7 +506,7 @@ fn t7_intents_survive_crashes() {
             let fs = world.mount();
             let ino = find(&fs, "f");
             assert_eq!(read(&fs, ino), &pattern(300 * 4096, 1)[..5000]);
-            // Growing again shows zeros, whether or not the blocks are removed yet.
+            // The raised size shows zeros, whether or not the blocks are removed yet.
             if round == 1 {
                 set_size(&fs, ino, 1 << 20);
                 assert!(read(&fs, ino)[5000..].iter().all(|byte| *byte == 0));
@@ -526,8 +527,8 @@ fn t7_intents_survive_crashes() {
 
 // ---- 4.2: the table scan ---------------------------------------------------------------------------
 
-/// Allocation and frees go on while the block table is scanned after a crash: in every interleaving no
-/// block is handed out twice.
+/// Claims and frees go on during the scan of the block table after a crash: no interleaving gives a block to
+/// two claims.
 #[test]
 fn table_scan_meets_frees_and_claims() {
     let world = World::new(Shape { pm_bytes: 48 << 20, ..SMALL });
@@ -539,7 +540,7 @@ fn table_scan_meets_frees_and_claims() {
         let left = world.crashed(true);
         let fs = left.mount();
         let ino = find(&fs, "f");
-        // Frees of blocks that the scan has not seen, claims, some scanning in between.
+        // Frees of blocks that the scan has not seen yet, claims, and scan steps between them.
         for round in 0..30u64 {
             write(&fs, ino, round * 20 * 4096, &pattern(5 * 4096, round as u8));
             if round % 7 == 0 {
@@ -563,7 +564,7 @@ fn table_scan_meets_frees_and_claims() {
 
 // ---- S2, S3, S6: migration against writes -----------------------------------------------------------
 
-/// Overwriting a demoted block only writes PM; the stale cold copy never shows, whatever the crash.
+/// An overwrite of a demoted block writes PM only, and no crash shows the stale cold copy.
 #[test]
 fn s2_overwrite_of_a_demoted_block() {
     let world = World::new(SMALL);
@@ -583,8 +584,8 @@ fn s2_overwrite_of_a_demoted_block() {
     assert_left(&world, &[("f", &[&expected])]);
 }
 
-/// A clean promoted block is evicted without a write; one that was written since is not clean, however
-/// it was written (whole, in part, appended in place, ordered in place).
+/// A clean promoted block is demoted without a write. A block written since its promotion is not clean,
+/// however it was written (whole, in part, by an append in place, under data=ordered in place).
 #[test]
 fn s2_clean_is_lost_by_every_kind_of_write() {
     for ordered in [false, true] {
@@ -614,7 +615,7 @@ fn s2_clean_is_lost_by_every_kind_of_write() {
                 3 => expected.resize(10_100, 0),
                 _ => expected[100..150].fill(0),
             }
-            // Something else to demote, so that what counts as clean is evicted on the way.
+            // A block of another file to demote, so that clean blocks are dropped on the way.
             let other = create(&fs, ROOT, "other");
             write(&fs, other, 0, b"dirty");
             fs.sync_to(1, &mut |_| {}).unwrap();
@@ -672,8 +673,8 @@ fn s3_changes_during_a_demotion() {
     }
 }
 
-/// The file goes away, and its inode number comes back as another file, while its blocks are copied (S6:
-/// a generation counts as a version).
+/// A file is removed and its inode number used for a new file, while its blocks are demoted (S6: a generation
+/// counts as a version).
 #[test]
 fn s6_the_inode_number_is_reused_during_a_demotion() {
     let world = World::new(SMALL);
@@ -697,8 +698,8 @@ fn s6_the_inode_number_is_reused_during_a_demotion() {
 
 // ---- S5 ----------------------------------------------------------------------------------------
 
-/// Bytes that a truncation cut off never come back when the size is raised again, by truncate, write or
-/// fallocate, in PM and cold, also when the crash falls between.
+/// Bytes cut off by a truncation never come back when truncate, write or fallocate raises the size again, in
+/// PM and cold, also with a crash in between.
 #[test]
 fn s5_raised_sizes_show_zeros() {
     for cold in [false, true] {
@@ -741,7 +742,7 @@ fn s5_raised_sizes_show_zeros() {
                         let ino = find(&fs, "f");
                         let found = read(&fs, ino);
                         assert!(found == before || found == after, "cold {cold} raise {raise}");
-                        // And again, after the crash.
+                        // The same raise once more, after the crash.
                         let size = found.len() as u64;
                         set_size(&fs, ino, size + 3000);
                         assert!(read(&fs, ino)[size as usize..].iter().all(|byte| *byte == 0));
@@ -752,8 +753,8 @@ fn s5_raised_sizes_show_zeros() {
     }
 }
 
-/// Broke: a whole block written over a preallocated one past the end raised the size without clearing
-/// the old last block's tail, when the pool has no lower tier (preallocated blocks are mapped in PM then).
+/// Broke in a pool without a lower tier, where preallocated blocks lie in PM: a whole block written over a
+/// preallocated one past the end raised the size without clearing the tail of the old last block.
 #[test]
 fn s5_preallocated_blocks_past_the_end_without_a_tier() {
     let pm = Arc::new(terrace_media::pm::RecordedPm::new(2 << 20));
@@ -775,10 +776,10 @@ fn s5_preallocated_blocks_past_the_end_without_a_tier() {
 
 // ---- M1, M5, I8, I9 ------------------------------------------------------------------------------
 
-/// A flush that fails, a write that fails: nothing is dropped from PM, nothing refers to what was not
-/// durable, and the demotion succeeds later.
+/// After a failed flush or write all blocks stay in PM, no cold map names a block that is not durable, and
+/// the demotion succeeds later.
 #[test]
-fn m1_failed_writes_and_flushes_drop_nothing() {
+fn m1_failed_writes_and_flushes_drop_no_block() {
     for operation in [Operation::Write, Operation::Flush] {
         let world = World::new(SMALL);
         let fs = world.mount();
@@ -797,14 +798,14 @@ fn m1_failed_writes_and_flushes_drop_nothing() {
     }
 }
 
-/// Broke: a flush that failed for one caller (the kernel reports it once) made another worker's writes
-/// before it not durable, yet that worker's own, successful flush let it commit and drop the PM copies.
+/// Broke: a flush that failed for one caller (the kernel reports it once) lost another worker's writes before
+/// it, yet this worker's own, successful flush let it commit and drop the PM copies.
 #[test]
-fn m1_a_flush_that_fails_elsewhere_counts() {
+fn m1_a_failed_flush_counts_against_every_group() {
     let world = World::new(SMALL);
     let (fs, device) = mount_interposed(&world, false);
     let f = create(&fs, ROOT, "f");
-    // More than one group.
+    // Blocks for more than one group.
     let expected = pattern(160_000, 1);
     write(&fs, f, 0, &expected);
     let (inner, media) = (Arc::downgrade(&fs), world.device.clone());
@@ -819,11 +820,11 @@ fn m1_a_flush_that_fails_elsewhere_counts() {
     assert_left(&world, &[("f", &[&expected])]);
 }
 
-/// Write-back of overwritten cold blocks goes to free space, or over the copy of a block that PM holds whole
-/// (decisions/0016): all else that the cold map names keeps its bytes until the transaction that replaces it, so a crash
-/// amid the write-back leaves neighbours and shadows whole.
+/// Write-back of overwritten cold blocks goes to free space, or over the cold copy of a block that PM holds
+/// whole (decisions/0016). Every other block in the cold map keeps its bytes until the transaction that
+/// replaces it, so a crash amid the write-back leaves neighbours and shadows whole.
 #[test]
-fn m5_write_back_leaves_what_is_named_alone() {
+fn m5_write_back_in_place_covers_whole_shadows_only() {
     for ordered in [false, true] {
         let world = World::new(Shape { ordered, ..SMALL });
         let (fs, device) = mount_interposed(&world, ordered);
@@ -840,12 +841,12 @@ fn m5_write_back_leaves_what_is_named_alone() {
             places.iter().all(|places| places.len() == 1),
             "each block of the file lies on the device once"
         );
-        // All but the one that is written over whole.
+        // Every cold block except the one that is overwritten whole.
         let named: Vec<u64> =
             places.iter().enumerate().filter(|(block, _)| *block != 2).map(|(_, places)| places[0]).collect();
         write(&fs, f, 2 * 4096, &[9; 4096]);
         expected[2 * 4096..3 * 4096].fill(9);
-        // Whole lines: nothing is read, PM has a part of the block.
+        // A write of whole lines reads nothing, and PM then holds a partial shadow.
         write(&fs, f, 5 * 4096 + 64, &[8; 128]);
         expected[5 * 4096 + 64..5 * 4096 + 192].fill(8);
         let seen = Arc::new(AtomicBool::new(false));
@@ -864,7 +865,7 @@ fn m5_write_back_leaves_what_is_named_alone() {
     }
 }
 
-/// The tier is full: what cannot go stays in PM; unlink and truncate still work; nothing is lost.
+/// On a full tier the rest stays in PM; unlink and truncate still work, and no data is lost.
 #[test]
 fn i9_full_tier() {
     let world = World::new(Shape { device_blocks: 33, ..SMALL });
@@ -883,7 +884,7 @@ fn i9_full_tier() {
     world.assert_clean();
 }
 
-/// A cold block that rots gives EIO to its reader, not wrong data; the rest of the file is fine.
+/// A rotten cold block gives its reader EIO, never wrong data; the rest of the file is fine.
 #[test]
 fn i8_rot_is_an_error() {
     let world = World::new(SMALL);
@@ -899,7 +900,8 @@ fn i8_rot_is_an_error() {
     assert_eq!(fs.read(f, 4096, &mut buffer, W).unwrap_err().errno(), 5);
     assert_eq!(fs.read(f, 8192, &mut buffer, W).unwrap(), 4096);
     assert!(!fs.status().unwrap().healthy);
-    // A part of it cannot be overwritten (the rest is unknown), the whole can.
+    // A part of the rotten block cannot be overwritten, because its other bytes are unknown; the whole block
+    // can.
     assert!(fs.write(f, 5000, &[1; 5], WriteFlags::default(), W).is_err());
     write(&fs, f, 4096, &[1; 4096]);
     assert_eq!(fs.read(f, 4096, &mut buffer, W).unwrap(), 4096);
@@ -907,8 +909,8 @@ fn i8_rot_is_an_error() {
 
 // ---- PM that fails -------------------------------------------------------------------------------
 
-/// Broke: after a record whose application failed, the blocks it had given to its file were handed out
-/// again; and unmount's checkpoint passed it.
+/// Broke: blocks that a half applied record had given to its file were claimed again, and the checkpoint of
+/// the unmount passed this record.
 #[test]
 fn pm_failure_in_the_middle_of_an_operation() {
     for target in 0..4 {
@@ -920,7 +922,7 @@ fn pm_failure_in_the_middle_of_an_operation() {
         let old = pattern(9000, 1);
         write(&fs, f, 0, &old);
         let geometry = read_superblock(&*world.pm, false).unwrap().0.geometry();
-        // Parts of what the next write changes in place cannot be stored to.
+        // PM refuses stores to a part of the words that the next write changes in place.
         let table = geometry.table_entry(PmBlock(geometry.first_pool_block().0)).0;
         let range = match target {
             0 => table..table + 4096,
@@ -930,7 +932,7 @@ fn pm_failure_in_the_middle_of_an_operation() {
         };
         let new = pattern(9000, 2);
         if target == 2 {
-            // The slot's line alone.
+            // The line of the inode slot alone.
             let slot = (geometry.first_pool_block().0 + 1) * 4096 + f.0 * 128;
             world.pm.poison(slot + 64..slot + 128);
         } else {
@@ -954,10 +956,10 @@ fn pm_failure_in_the_middle_of_an_operation() {
 
 // ---- mkfs ----------------------------------------------------------------------------------------
 
-/// Broke: mkfs over an old pool cleared superblock, checkpoint and block table in one go: a crash in
-/// between could leave an old superblock over a half cleared table, and that mounted.
+/// Broke: mkfs over an old pool cleared superblock, checkpoint and block table without an order. A crash
+/// among the stores could leave an old superblock over a half cleared block table, and such a pool mounted.
 #[test]
-fn an_interrupted_mkfs_leaves_nothing_that_mounts() {
+fn an_interrupted_mkfs_leaves_the_old_pool_the_new_pool_or_no_pool() {
     let world = World::new(SMALL);
     let fs = world.mount();
     let f = create(&fs, ROOT, "f");
@@ -992,7 +994,7 @@ fn an_interrupted_mkfs_leaves_nothing_that_mounts() {
                 continue;
             };
             if superblock.uuid == [7; 16] {
-                // Nothing but the superblocks was touched: the old pool is whole.
+                // mkfs has touched only the superblocks: the old pool is whole.
                 mounted[0] += 1;
                 assert_eq!(read(&fs, find(&fs, "f")), pattern(9000, 1));
             } else {
@@ -1004,7 +1006,7 @@ fn an_interrupted_mkfs_leaves_nothing_that_mounts() {
     assert!(mounted[1] > 0, "{mounted:?}");
 }
 
-/// A hostile slot: sizes and counts that no file has are refused, not computed with.
+/// A hostile inode slot: impossible sizes and counts are refused, not computed with.
 #[test]
 fn i11_hostile_inode_slots() {
     let world = World::new(SMALL);

@@ -1,6 +1,6 @@
 //! Every kind of medium error at the accesses of every operation (see terrace_sim::faults).
 //!
-//! `TERRACE_ACT=name cargo test -p terrace-sim --test faults` takes the acts whose names contain it.
+//! `TERRACE_ACT=name cargo test -p terrace-sim --test faults` takes the acts whose names contain `name`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use terrace_sim::faults::{
 };
 use terrace_sim::run::Wrong;
 
-/// What is tried: an act, or the mount.
+/// The work that meets the error: an act, or the mount (`None`).
 type Case<'a> = (Option<&'a Act>, Kind);
 
 #[test]
@@ -57,9 +57,9 @@ fn every_error_at_every_access() {
     }
 }
 
-/// The same with writes that wait in DRAM: what makes them durable, and operations upon them.
+/// The same while writes wait in DRAM: acts that make the writes durable, and operations after the writes.
 #[test]
-fn every_error_with_data_that_waits() {
+fn every_error_while_writes_wait_in_dram() {
     let acts = acts_upon_waiting();
     let kinds = KINDS.into_iter().filter(|kind| *kind != Kind::Lies);
     let all: Vec<(&Act, Kind)> = kinds.flat_map(|kind| acts.iter().map(move |act| (act, kind))).collect();

@@ -1,5 +1,5 @@
-//! What others do in the middle of an operation, at its interleaving points: each test is a sequence that once lost
-//! something.
+//! Work in the middle of an operation, at its interleaving points: each test is a sequence that once lost
+//! data, broke a rule or did not end.
 #![allow(clippy::unwrap_used)]
 
 mod crash_support;
@@ -24,8 +24,8 @@ fn buffered() -> (World, Arc<Fs>, Ino) {
     (world, fs, f)
 }
 
-/// Runs something, and at its points what others do there; they are told the point and how often they did something, and
-/// say whether they did. Gives how often.
+/// Runs `run`, and `others` at each interleaving point in it. `others` gets the point and the number of times
+/// it acted before, and answers whether it acts now. Answers the number of times it acted.
 fn beside(others: impl Fn(&str, u64) -> bool + 'static, run: impl FnOnce()) -> u64 {
     let count = Rc::new(Cell::new(0));
     let before = Rc::clone(&count);
@@ -39,7 +39,7 @@ fn beside(others: impl Fn(&str, u64) -> bool + 'static, run: impl FnOnce()) -> u
     count.get()
 }
 
-/// Judges what the file holds after a crash, with all that was stored and with what was durable alone.
+/// Judges the file after a crash, once with all stores and once with the durable ones alone.
 fn after_crash(world: &World, judge: impl Fn(&[u8])) {
     for newest in [false, true] {
         let left = world.crashed(newest);
@@ -49,8 +49,8 @@ fn after_crash(world: &World, judge: impl Fn(&[u8])) {
     }
 }
 
-/// fsync returned although the size that was set before it was not durable, when somebody else wrote into the file's
-/// holes while it ran: a page that is dirtied behind the durable end stops the size there.
+/// Broke: fsync returned before the size set earlier was durable, when a second writer filled holes of the
+/// file during the fsync. A page that becomes dirty behind the durable end stops the durable size there.
 #[test]
 fn a_size_is_durable_after_fsync_beside_writes_into_holes() {
     let (world, fs, f) = buffered();
@@ -58,7 +58,7 @@ fn a_size_is_durable_after_fsync_beside_writes_into_holes() {
     set_size(&fs, f, 1 << 20);
     write(&fs, f, 100 * BLOCK, &pattern(4096, 2));
     let writer = Arc::clone(&fs);
-    // Beside the write-back, and whenever what stopped the size went into PM.
+    // During the write-back, and whenever a page that stopped the size has settled.
     let others = move |point: &str, before: u64| {
         if matches!(point, "writeback:between-pieces" | "raise:absorbed") && before < 4 {
             write(&writer, f, (101 + 10 * before) * BLOCK, &pattern(4096, 3));
@@ -75,10 +75,10 @@ fn a_size_is_durable_after_fsync_beside_writes_into_holes() {
     });
 }
 
-/// Pages that go into PM were named before: who cut the file off meanwhile and wrote it again from its beginning was left
-/// with a hole where what he wrote first was only in DRAM.
+/// Broke: the pages to settle were listed before the step. A writer that truncated the file meanwhile and
+/// wrote it again from its beginning was left with a hole where its first bytes were in DRAM alone.
 #[test]
-fn what_is_written_anew_while_pages_go_into_pm_has_no_holes() {
+fn a_file_rewritten_while_its_pages_settle_has_no_holes() {
     const BLOCKS: usize = 200;
     let (world, fs, f) = buffered();
     write(&fs, f, 0, &pattern(BLOCKS * 4096, 1));
@@ -101,16 +101,18 @@ fn what_is_written_anew_while_pages_go_into_pm_has_no_holes() {
     });
 }
 
-/// The scenes in which a mistake of each shape was planted (docs/crash-consistency.md).
+/// The scenes in which a mistake of each shape was planted (docs/crash-consistency.md) hold in the unchanged
+/// engine.
 #[test]
 fn scenes_hold_in_the_engine_as_it_is() {
     SCENES.iter().for_each(|scene| (scene.play)());
 }
 
-/// The edge of a hole in a dirty page is cleared below it too. When the device failed, the copy there counted as one that
-/// nobody needs, and was asked for again a thousand times: hours on a device that gives no answer.
+/// A punch inside a dirty page also clears the cold copy under it. Broke: when the device failed, the cold
+/// copy counted as unneeded and was read again a thousand times, which takes hours on a device that gives no
+/// answer.
 #[test]
-fn a_hole_at_a_dirty_page_above_a_copy_that_cannot_be_read_is_refused_at_once() {
+fn a_punch_over_an_unreadable_cold_copy_is_refused_at_once() {
     let (world, fs, f) = buffered();
     write(&fs, f, 0, &pattern(3 * 4096, 1));
     fs.sync_to(1, &mut |_| {}).unwrap();

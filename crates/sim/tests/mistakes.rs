@@ -1,5 +1,5 @@
-//! The explorer finds every mistake of the list that was written before it (terrace_runtime::planted). Prints after
-//! how many states.
+//! The explorer finds every mistake of a list that was written before it (terrace_runtime::planted). Prints
+//! the number of states until each finding.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use terrace_runtime::sync::Mutex;
 use terrace_sim::mistakes::{Budget, find};
 use terrace_sim::run::Wrong;
 
-/// `TERRACE_MISTAKE=name` looks for one alone.
+/// `TERRACE_MISTAKE=name` searches for this mistake alone.
 #[allow(clippy::disallowed_methods)]
 fn only() -> Option<String> {
     std::env::var("TERRACE_MISTAKE").ok()
@@ -46,9 +46,10 @@ fn every_planted_mistake_is_found() {
     assert!(missed.is_empty(), "not found: {}", missed.join(", "));
 }
 
-/// The same search finds nothing in the engine as it is. Single operations are in `systematic`, with more of everything.
+/// The same search finds no violation in the unchanged engine. The test `systematic` explores single
+/// operations more closely.
 #[test]
-fn nothing_is_found_without_one() {
+fn no_violation_is_found_without_a_planted_mistake() {
     let found = find(Wrong::default(), Budget { histories: 1, operations: 2000, singles: false });
     assert!(found.is_none(), "{found:?}");
 }

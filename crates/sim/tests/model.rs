@@ -1,12 +1,14 @@
-//! Model test: random histories on a tiny pool and on a file system in memory (terrace-reference, which shares no
-//! code with the engine) must give the same answers, trees, contents and attributes: with background work in between,
-//! operations in the middle of migrations and of each other, remounts, loss of power anywhere, faults.
+//! Model test: random histories on a tiny pool and on a file system in memory (terrace-reference, which
+//! shares no code with the engine) must give the same answers, trees, contents and attributes. Histories have
+//! background work, operations in the middle of movements and of each other, remounts, loss of power
+//! anywhere, and faults.
 //!
-//! PM has 2 MiB, chunks 64 KiB, lanes 16 KiB, so that blocks are demoted, promoted and shadowed all the
-//! time: the runs with a tier assert that at least a tenth of the operations on contents meets such a block.
+//! PM has 2 MiB, chunks 64 KiB, lanes 16 KiB, so that blocks are demoted, promoted and shadowed all the time:
+//! the runs with a tier assert that at least a tenth of the operations on contents meets a cold or shadowed
+//! block.
 //!
-//! `TERRACE_SEED=n` takes another seed, `TERRACE_SEED=random` a new one; a run that fails prints the command for it and its last operations.
-//! `TERRACE_OPERATIONS=n` changes its length.
+//! `TERRACE_SEED=n` takes another seed, `TERRACE_SEED=random` a new one; a failing run prints the command
+//! that repeats it and its last operations. `TERRACE_OPERATIONS=n` changes its length.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -33,9 +35,9 @@ fn check(config: Config, operations: u64) -> Counts {
     check_other(config, operations, 0)
 }
 
-/// As [`check`], another history.
+/// As [`check`], with the history of another seed.
 fn check_other(config: Config, operations: u64, other: u64) -> Counts {
-    // Always the same ones, so that a change is judged by what it does; `terrace-sim` looks at others.
+    // A fixed seed, so that a failure comes from a change of the code; `terrace-sim` explores further seeds.
     let random = std::env::var("TERRACE_SEED").is_ok_and(|text| text == "random");
     let seed = number("TERRACE_SEED").unwrap_or_else(|| if random { new_seed() } else { 20_261_121 }) + other;
     let operations = number("TERRACE_OPERATIONS").unwrap_or(operations);
@@ -67,15 +69,15 @@ fn assert_meets_cold(counts: &Counts) {
     assert!(share >= 10, "only {share} % of the operations met a cold block");
 }
 
-/// What a kind of run is there for has to occur in it: with other parameters or another mix of operations it may cease
-/// unseen.
+/// Asserts that a run steers writes and moves blocks. With other parameters or another mix of operations this
+/// could cease without notice, and the run would be of no use.
 fn assert_steered(counts: &Counts) {
     assert!(counts.steered_bytes > 1 << 20, "the predictors sent hardly anything below: {counts:?}");
     assert!(counts.demoted_bytes > 1 << 20 && counts.promoted_bytes > 1 << 19, "{counts:?}");
     assert!(counts.partial > 10, "hardly any partial shadow was made: {counts:?}");
 }
 
-/// Whether read-dominated files went from PM into DRAM.
+/// Asserts that read-dominated files went from PM into DRAM.
 fn assert_to_dram(counts: &Counts) {
     assert!(counts.to_dram_bytes > 0, "nothing moved into DRAM for its reads: {counts:?}");
 }
@@ -90,14 +92,14 @@ fn atomic() {
     assert!(counts.in_place_bytes > 0 && counts.clean_evicted_bytes > 0, "{counts:?}");
 }
 
-/// Overwrites in place; every block read from below comes into PM.
+/// Overwrites are in place; every cold block is promoted on its first read.
 #[test]
 fn ordered() {
     let config = Config { name: "ordered", data_ordered: true, promote_first_touch: true, ..BASE };
     assert_meets_cold(&check(config, 80_000));
 }
 
-/// Nothing moves unless `sync_to` or a shortage of PM asks for it.
+/// Blocks move only when `sync_to` or a shortage of PM demands it.
 #[test]
 fn fixed() {
     let config = Config { name: "fixed", policy: PolicyKind::Static, ..BASE };
@@ -111,7 +113,7 @@ fn no_tier() {
     check(config, 80_000);
 }
 
-/// A pool that is full most of the time: ENOSPC is right then, and changes nothing.
+/// A pool that is full most of the time: then ENOSPC is right, and must leave the file as it was.
 #[test]
 fn full() {
     let config =
@@ -120,12 +122,12 @@ fn full() {
     assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
 }
 
-/// One of the kinds of runs of `terrace-sim`.
+/// The kind of run with this name.
 fn kind(name: &str) -> Config {
     *CONFIGS.iter().find(|config| config.name == name).unwrap()
 }
 
-/// The other policies, with power failing or devices.
+/// The remaining policies, with loss of power or failing devices.
 #[test]
 fn other_policies() {
     assert_meets_cold(&check(kind("power-anticache"), 8_000));
@@ -144,7 +146,8 @@ fn power() {
     check(kind("power-small"), 15_000);
 }
 
-/// Data in PM has checksums: an error where none is right would be one of a block that is not what its entry says.
+/// Blocks of data in PM have checksums: a block that differs from its block table entry would give an error,
+/// and no read may give one.
 #[test]
 fn data_checksums() {
     let counts = check(kind("power-checksums"), 10_000);
@@ -154,7 +157,7 @@ fn data_checksums() {
     assert!(counts.flips > 70 && counts.flips_told > 10, "{counts:?}");
 }
 
-/// The same where only `persist` makes durable: a suffix of what returned may be lost.
+/// The same on PM where only `persist` makes durable: a crash may lose a suffix of the returned operations.
 #[test]
 fn persist() {
     check(kind("power-persist"), 15_000);
@@ -168,14 +171,16 @@ fn faults() {
     check(kind("faults-power"), 10_000);
 }
 
-/// PM fails once, in the middle of operations and of background work; what failed is done or not (C9).
+/// PM fails once, in the middle of operations and of background work; the failed operation was done whole or
+/// not at all (C9).
 #[test]
 fn pm_faults() {
     let counts = check(kind("faults-pm"), 40_000);
     assert!(counts.errors > 250 && counts.crashes > 100, "{counts:?}");
 }
 
-/// Damage between mounts and after a loss of power gives no wrong answer: refused, an error, or right.
+/// Damage between mounts and after a loss of power gives no wrong answer: the mount is refused, or each
+/// answer is right or an error.
 #[test]
 fn flips() {
     let counts = check(kind("flips"), 4_000);
@@ -192,21 +197,21 @@ fn dram() {
     check(kind("power-dram-ordered"), 5_000);
 }
 
-/// The same on a full pool, and where DRAM takes what PM has no room for.
+/// The same on a full pool, and in a pool where DRAM takes the writes for which PM has no room.
 #[test]
 fn dram_full() {
     check(kind("full-dram"), 5_000);
     check(kind("power-brim"), 5_000);
 }
 
-/// Write-backs fail: fsync says so, and everything can be read as long as the daemon lives (I5).
+/// Write-backs fail: fsync reports it, and all data stays readable as long as the daemon lives (I5).
 #[test]
 fn dram_faults() {
     let counts = check(kind("faults-dram"), 10_000);
     assert!(counts.errors > 0, "{counts:?}");
 }
 
-/// The predictors decide which writes wait.
+/// The predictors decide which writes wait in DRAM.
 #[test]
 fn predictive() {
     let counts = check(kind("power-predictive"), 6_000);
@@ -224,7 +229,7 @@ fn predictive() {
     assert!(counts.errors > 0 && counts.to_dram_bytes == 0, "{counts:?}");
 }
 
-/// Copies of one page that are under way at the same time; descriptors that are to be told of failures.
+/// Several write-backs of a page under way at the same time; descriptors that must be told of failures.
 #[test]
 fn few_files() {
     let counts = check(kind("power-rewrites"), 8_000);
@@ -233,7 +238,7 @@ fn few_files() {
     assert!(counts.told > 100, "{counts:?}");
 }
 
-/// Metadata moves below PM and comes back; power fails anywhere, devices fail.
+/// Metadata pages are demoted and fetched; power fails anywhere, devices fail.
 #[test]
 fn metadata() {
     let counts = check(kind("power-metadata"), 5_000);
@@ -248,20 +253,20 @@ fn metadata() {
     check(kind("faults-metadata"), 3_000);
 }
 
-/// Names have the hash of others most of the time.
+/// Most names share their hash with another name.
 #[test]
 fn collisions() {
     check(kind("power-collisions"), 8_000);
 }
 
-/// PM alone, full: what gives space back never lacks it (I9).
+/// PM alone, full: an operation that frees space never fails for lack of space (I9).
 #[test]
 fn brim() {
     let counts = check(kind("brim"), 20_000);
     assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
 }
 
-/// Two tiers of two devices each, moves and pins by hand.
+/// Two tiers of two devices each, with requested movements and tier pins.
 #[test]
 fn tiers() {
     let counts = check(kind("tiers"), 10_000);
@@ -275,10 +280,12 @@ fn tiers() {
     assert!(counts.faults > 0, "{counts:?}");
 }
 
-/// A lower tier that is nearly full gives its files away: power fails anywhere, devices fail, users move and pin meanwhile.
+/// A nearly full lower tier spills: power fails anywhere, devices fail, and users request movements and tier
+/// pins meanwhile.
 #[test]
-fn tiers_that_spill() {
-    // How much moves differs from history to history: what two moved, of mounts that ended in order.
+fn spilling_tiers_keep_every_file() {
+    // The spilled bytes differ much from history to history, so two are added up; only mounts that ended in
+    // order count.
     let (counts, more) = (check(kind("power-spill"), 12_000), check_other(kind("power-spill"), 12_000, 1));
     let spilled = counts.spilled_bytes + more.spilled_bytes;
     assert!(spilled > 512 << 10 && counts.crashes_amid_operation > 20, "{counts:?} {more:?}");
@@ -289,17 +296,17 @@ fn tiers_that_spill() {
     assert!(counts.faults > 0, "{counts:?}");
 }
 
-/// Histories that found something, which no test without the simulator's interleavings shows.
+/// Histories that once showed a violation, which no test without the simulator's interleavings shows.
 #[test]
-fn what_was_found_before() {
+fn histories_of_past_violations_pass() {
     let found = [
-        // A sync of everything gave ESTALE, because a file was removed while it was written back.
+        // A sync of the pool gave ESTALE, because a file was removed during its write-back.
         ("faults-dram", 62),
-        // The reference knew no word of old bytes with zeros of a raised end behind them.
+        // The reference did not know that old bytes may stand before zeros of a raised end.
         ("power-dram-small", 57),
     ];
     for (name, seed) in found {
-        // Other policies draw other histories from these seeds.
+        // A policy draws its own history from a seed, so the policy of the time is used.
         let config = Config { policy: PolicyKind::Anticache, ..kind(name) };
         let ended = run(config, seed, 2000, Wrong::default(), &Seen::default());
         let text = ended.violation.map(|violation| violation.text);

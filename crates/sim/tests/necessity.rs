@@ -1,6 +1,6 @@
-//! Every ordering point is needed by some history: left out, or a `persist` weakened to `order`, the explorer fails.
-//! A fence or flush that is new in the engine fails here until a history passes it and needs it. Prints the tables of
-//! docs/crash-consistency.md.
+//! Some history needs every ordering point: when the point is left out, or a `persist` is weakened to
+//! `order`, the explorer finds a violation. A new fence or flush of the engine fails here until a history
+//! passes it and needs it. Prints the tables of docs/crash-consistency.md.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
 
 use std::collections::BTreeSet;
@@ -10,10 +10,10 @@ use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 use terrace_runtime::sync::Mutex;
 use terrace_sim::necessity::{History, changes, index, need, on_two_threads, points};
 
-/// What the engine consists of.
+/// The crates of the engine.
 const ENGINE: [&str; 9] = ["store", "fs", "migration", "engine", "wal", "catalog", "map", "blocks", "cache"];
-/// Functions with points that only planted mistakes pass, and one that the daemon calls before anything else: what its flush is
-/// needed for is in crates/engine/tests/devices.rs.
+/// Functions whose points only planted mistakes pass, and `stamp`, which the daemon calls before all else:
+/// crates/engine/tests/devices.rs shows the need of its flush.
 const PLANTED: [(&str, &str); 4] = [
     ("fs/src/sync.rs", "fsync"),
     ("fs/src/names/link.rs", "link"),
@@ -43,7 +43,8 @@ fn function_at(lines: &[String], line: usize) -> (String, bool) {
     panic!("no function around line {line}");
 }
 
-/// A point by file and function, which change less than lines, and its number in that function.
+/// A name of a point by file and function, which change less often than lines, and its number in that
+/// function.
 fn name_of(point: &OrderingPoint, all: &BTreeSet<OrderingPoint>) -> String {
     let lines = lines_of(point.file);
     let (function, _) = function_at(&lines, point.line as usize);
@@ -75,7 +76,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Calls that order: the media's, and the engine's functions that say where they were called.
+/// Calls that order: the media's, and the engine's functions whose callers are the points.
 fn ordering_calls(files: &[PathBuf]) -> Vec<String> {
     let mut calls = vec![".persist()".to_string(), ".order()".into(), ".flush(".into()];
     for path in files {
@@ -115,7 +116,7 @@ fn not_passed(all: &BTreeSet<OrderingPoint>) -> Vec<String> {
     missed
 }
 
-/// Points that single operations pass, and how often.
+/// Prints the points that single operations pass, and the number of passes.
 fn print_operations(index: &[History], all: &BTreeSet<OrderingPoint>) {
     for history in index.iter().filter(|history| history.is_single()) {
         let points = history.points.iter().map(|(point, count)| format!("{} × {count}", name_of(point, all)));
@@ -128,7 +129,7 @@ fn row_of(point: &OrderingPoint, change: Change, all: &BTreeSet<OrderingPoint>) 
     format!("| {} | {} | {how} |", name_of(point, all), kind(point))
 }
 
-/// Rows of the document's table whose points are no more.
+/// Rows of the document's table whose points no longer exist.
 fn stale_rows(document: &str, all: &BTreeSet<OrderingPoint>) -> Vec<String> {
     let rows: Vec<String> = all
         .iter()
@@ -147,7 +148,7 @@ fn search(efforts: usize) {
     let missed = not_passed(&all);
     assert!(missed.is_empty(), "no history passes: {}", missed.join(", "));
     print_operations(&index, &all);
-    // `TERRACE_POINT=mkfs` looks at some.
+    // `TERRACE_POINT=mkfs` searches only points whose name contains `mkfs`.
     let only = std::env::var("TERRACE_POINT").unwrap_or_default();
     let wanted = all.iter().filter(|point| name_of(point, &all).contains(&only));
     let wanted: Vec<(OrderingPoint, Change)> =
@@ -186,9 +187,9 @@ fn search(efforts: usize) {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// The same histories find nothing in the engine as it is.
+/// The same histories show no violation in the unchanged engine.
 #[test]
-fn nothing_is_found_without_a_change() {
+fn no_violation_is_found_in_the_unchanged_engine() {
     let (states, failed) = (Mutex::new(0), Mutex::new(Vec::new()));
     on_two_threads(index(), |pools, history| {
         let explored = pools.explore_unchanged(&history);

@@ -1,5 +1,5 @@
-//! Every operation, and pairs of operations that touch the same names or blocks, crashed before each persistence
-//! event, judged by the reference's crash semantics. Counts distinct states.
+//! Every operation, and pairs of operations that touch the same names or blocks, crashed before each
+//! persistence event, judged by the reference's crash semantics. Counts distinct states.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use terrace_sim::config::Config;
 use terrace_sim::run::Wrong;
 use terrace_sim::systematic::{Effort, explore};
 
-/// Explores cases on both cores.
+/// Explores cases on two threads.
 fn run(config: Config, cases: &[Case], effort: Effort) -> u64 {
     let next = AtomicUsize::new(0);
     let total = Mutex::new((0, 0, 0, 0));
@@ -60,11 +60,11 @@ fn every_operation() {
 fn pairs() {
     let (_, pairs) = cases();
     let states = run(SMALL, &pairs, Effort { lines: 4, samples: 14, stride: 4, quiet: true, ..Effort::NONE });
-    // With those of single operations more than 100,000.
+    // Single operations and pairs together give more than 100,000 states.
     assert!(states > 45_000, "{states}");
 }
 
-/// Writes that wait in DRAM, and what comes upon them.
+/// Writes that wait in DRAM, each with a later act.
 #[test]
 fn waiting_pairs() {
     let effort = Effort { lines: 3, samples: 8, stride: 4, quiet: true, recoveries: 1, ..Effort::NONE };
@@ -72,7 +72,7 @@ fn waiting_pairs() {
     assert!(states > 10_000, "{states}");
 }
 
-/// Two tiers of two devices each: moves between them and pins, and what comes before and after.
+/// Two tiers of two devices each: requested movements and tier pins, with the acts before and after them.
 #[test]
 fn moves_by_hand() {
     let effort = Effort { lines: 5, samples: 12, stride: 2, quiet: true, recoveries: 1, ..Effort::NONE };
@@ -83,7 +83,7 @@ fn moves_by_hand() {
 #[test]
 #[ignore = "one case by name: TERRACE_CASE='link, then chmod'"]
 #[allow(clippy::disallowed_methods)]
-fn one() {
+fn a_case_by_name() {
     let name = std::env::var("TERRACE_CASE").unwrap_or_default();
     let (singles, pairs) = cases();
     let named = |case: &Case| case.iter().map(|act| act.name).collect::<Vec<_>>().join(", then ") == name;

@@ -34,6 +34,7 @@ impl Tx {
     }
 
     /// Stores `bytes` at `offset` when the transaction commits. A later write wins.
+    #[inline]
     pub fn write(&mut self, offset: PmOffset, bytes: &[u8]) {
         let mut offset = offset.0;
         for piece in bytes.chunks(MAX_WRITE) {
@@ -101,6 +102,7 @@ impl Tx {
     ///
     /// # Errors
     /// The medium's.
+    #[inline]
     pub fn read_u64(&self, pm: &dyn PmMedium, offset: PmOffset) -> Result<u64> {
         let word = pm.load_u64(offset)?;
         let (start, end) = (offset.0, offset.0 + 8);
@@ -124,6 +126,7 @@ impl Tx {
     }
 
     /// Bytes of the record it will make.
+    #[inline]
     pub fn record_size(&self) -> usize {
         HEADER_SIZE + DATA_CHECK_SIZE * self.checks.len() + 8 * self.words.len()
     }
@@ -135,6 +138,7 @@ impl Tx {
         self.checks.clear();
     }
 
+    #[inline]
     fn content(&self, place: &Place) -> &[u8] {
         let at = 8 * place.at as usize;
         &self.words.as_bytes()[at..at + place.length as usize]
@@ -148,6 +152,7 @@ impl Tx {
         &self.checks
     }
 
+    #[inline]
     pub(crate) fn writes(&self) -> impl Iterator<Item = (PmOffset, &[u8])> {
         self.places.iter().map(|place| (PmOffset(place.offset), self.content(place)))
     }

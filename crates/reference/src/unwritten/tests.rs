@@ -1,4 +1,4 @@
-//! Histories by hand, and what a crash may leave of them.
+//! Histories written by hand, and the files that a crash may leave of them.
 
 use super::*;
 use crate::{Allocate, Answer, Change, CrashRules, Id, Limits, New, Op, ROOT, Reference};
@@ -17,7 +17,7 @@ fn put(fs: &mut Reference, id: Id, offset: u64, bytes: &[u8], when: i64) {
     assert_eq!(fs.write_waiting(id, offset, bytes, false, Stamp::at(when)), Ok(bytes.len()));
 }
 
-/// What a mount that shows these bytes shows; zero blocks of a far file are holes when `holes` says so.
+/// Judges a mount that shows these bytes; the blocks in `holes` are shown as holes.
 fn showing(fs: &Reference, id: Id, bytes: &[u8], holes: &[u64]) -> Result<(), String> {
     let node = fs.node(id).map_err(|errno| errno.to_string())?;
     let (mtime, ctime) = (node.mtime.from, node.ctime.from);
@@ -36,9 +36,9 @@ fn allows(fs: &Reference, id: Id, bytes: &[u8]) -> bool {
     showing(fs, id, bytes, &[]).is_ok()
 }
 
-/// Growing from nothing: any prefix, never zeros that were not there.
+/// A crash shows a prefix of a file grown from nothing, never zeros that no write wrote.
 #[test]
-fn a_file_that_grows() {
+fn a_crash_leaves_a_prefix_of_a_growing_file() {
     let (mut fs, id) = start();
     put(&mut fs, id, 0, &[1; 5000], 5);
     put(&mut fs, id, 5000, &[2; 5000], 6);
@@ -60,7 +60,7 @@ fn a_file_that_grows() {
     assert!(!allows(&fs, id, &all), "longer than it ever was");
 }
 
-/// Each aligned 8 bytes: any version since the durable one, whole.
+/// Each aligned 8 bytes show any version since the durable one, whole.
 #[test]
 fn versions_of_overwritten_bytes() {
     let (mut fs, id) = start();
@@ -85,9 +85,9 @@ fn versions_of_overwritten_bytes() {
     assert!(!set(8..16, &[0; 8]));
 }
 
-/// fsync, and a write that comes while it runs.
+/// An fsync, and a write that comes while it runs.
 #[test]
-fn what_was_written_back_stays() {
+fn bytes_written_back_survive_a_crash() {
     let (mut fs, id) = start();
     put(&mut fs, id, 0, &[1; 100], 5);
     let mark = fs.waited(id);
@@ -108,9 +108,9 @@ fn what_was_written_back_stays() {
     );
 }
 
-/// O_SYNC makes its own bytes durable, and the size.
+/// A write with O_SYNC makes its own bytes and the size durable.
 #[test]
-fn a_durable_write_among_others() {
+fn a_write_with_o_sync_is_durable_among_waiting_writes() {
     let (mut fs, id) = start();
     put(&mut fs, id, 0, &[1; 4096], 5);
     assert_eq!(fs.write(id, 4096, &[2; 8], false, AT), Ok(8));
@@ -120,7 +120,7 @@ fn a_durable_write_among_others() {
     assert!(showing(&fs, id, &with(0), &[0]).is_ok());
     assert!(!allows(&fs, id, &with(3)));
     assert!(!allows(&fs, id, &[1; 4096]));
-    // Over what waits: never that again.
+    // A write with O_SYNC over waiting bytes: a crash no longer shows the waiting version.
     assert_eq!(fs.write(id, 8, &[4; 8], false, AT), Ok(8));
     let mut bytes = with(1);
     assert!(!allows(&fs, id, &bytes));
@@ -128,9 +128,9 @@ fn a_durable_write_among_others() {
     assert!(allows(&fs, id, &bytes));
 }
 
-/// Truncation and holes are exact, and cut what waits.
+/// Truncation and holes are exact, and cut waiting writes.
 #[test]
-fn what_is_cut_off_never_comes_back() -> Result<(), i32> {
+fn cut_bytes_never_come_back() -> Result<(), i32> {
     let (mut fs, id) = start();
     put(&mut fs, id, 0, &[1; 3 * BLOCK], 5);
     fs.truncate(id, 5000, false, AT)?;
@@ -168,7 +168,7 @@ fn gaps_are_zeros() {
     assert!(showing(&fs, id, &bytes, &[0, 1]).is_err());
 }
 
-/// Times are those of a version, or of what is durable.
+/// The times shown are the times of one version or the durable ones.
 #[test]
 fn times() -> Result<(), i32> {
     let (mut fs, id) = start();
@@ -184,7 +184,7 @@ fn times() -> Result<(), i32> {
     Ok(())
 }
 
-/// Blocks set aside stay, with or without the data that was to come into them.
+/// Allocated blocks stay, with or without the waiting data that was written into them.
 #[test]
 fn blocks_set_aside() -> Result<(), i32> {
     let (mut fs, id) = start();
@@ -206,9 +206,10 @@ fn blocks_set_aside() -> Result<(), i32> {
     Ok(())
 }
 
-/// fallocate gives what waits a place too, in its turn: a crash amid it leaves a prefix that begins with that block.
+/// fallocate gives waiting blocks a location too, in the order of the file: a crash inside it leaves a prefix
+/// that begins with the waiting block.
 #[test]
-fn allocation_over_what_waits() -> Result<(), i32> {
+fn fallocate_gives_waiting_blocks_a_location() -> Result<(), i32> {
     let (mut fs, id) = start();
     put(&mut fs, id, 0, &[1; 64], 3);
     let op = Op::Fallocate { id, offset: 64, length: 3 * BLOCK as u64, mode: Allocate::KeepSize };
@@ -223,10 +224,10 @@ fn allocation_over_what_waits() -> Result<(), i32> {
     Ok(())
 }
 
-/// A file of 3 bytes, durable for all that is known; they are overwritten and wait; the size is raised, which is durable at
-/// once. The old bytes with zeros behind them never were there before, and may be left.
+/// A file of 3 bytes, which may be durable, is overwritten by waiting bytes; then its size is raised durably.
+/// A crash may leave the old bytes with zeros behind them, although no read ever showed that.
 #[test]
-fn a_raised_end_behind_bytes_that_wait() -> Result<(), String> {
+fn a_raised_size_may_be_durable_before_waiting_bytes() -> Result<(), String> {
     let (mut fs, id) = start();
     put(&mut fs, id, 0, &[1, 1, 1], 3);
     put(&mut fs, id, 0, &[2, 2, 2], 4);
@@ -239,9 +240,9 @@ fn a_raised_end_behind_bytes_that_wait() -> Result<(), String> {
     Ok(())
 }
 
-/// As above, and a write behind a gap raises the size: it may reach its medium before the bytes that wait.
+/// As above, but a write behind a gap raises the size: it may reach its medium before the waiting bytes.
 #[test]
-fn a_write_behind_a_gap_behind_bytes_that_wait() -> Result<(), String> {
+fn a_write_behind_a_gap_may_be_durable_before_waiting_bytes() -> Result<(), String> {
     let (mut fs, id) = start();
     put(&mut fs, id, 0, &[1, 1, 1], 3);
     put(&mut fs, id, 0, &[2, 2, 2], 4);

@@ -1,10 +1,10 @@
-//! What the cases do, in few words.
+//! Short forms of the engine's calls, for the cases.
 
 use super::{CALLER, ROOT, W};
 use terrace_engine::{Allocate, Fs, SetAttributes, WriteFlags, XattrMode};
 use terrace_format::Ino;
 
-/// Runs something on a thread whose index picks a lane.
+/// Runs a closure on a thread whose index picks the lane.
 pub fn in_lane<R: Send>(lane: usize, lanes: usize, run: impl FnOnce() -> R + Send) -> R {
     let mut run = Some(run);
     loop {
@@ -66,7 +66,7 @@ pub fn set_xattr(fs: &Fs, ino: Ino, name: &str, value: &[u8]) {
     fs.setxattr(ino, name.as_bytes(), value, XattrMode::Any, W).unwrap();
 }
 
-/// Bytes that say where they are.
+/// Bytes that differ by position and by seed.
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length)
         .map(|i| {

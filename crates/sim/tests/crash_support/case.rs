@@ -1,4 +1,4 @@
-//! One operation, crashed at every persistence event, inside recovery, and after it returned.
+//! A case: an operation crashed at every persistence event, inside recovery, and after it returned.
 
 use super::{Allowed, Counts, Dump, Effort, Explorer, Moment, SMALL, Shape, World, options};
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use terrace_runtime::sync::Mutex;
 
 type Act = Box<dyn Fn(&World, &Arc<Fs>) + Send + Sync>;
 
-/// One operation and what a crash inside it may leave.
+/// An operation, and the states that a crash inside it may leave.
 pub struct Case {
     pub name: &'static str,
     pub shape: Shape,
     pub setup: Act,
     pub act: Act,
-    /// What is allowed besides the states before and after: each is run after another setup, and its
-    /// state counts without times.
+    /// Acts whose results are allowed besides the states before and after. Each is run after a setup of its
+    /// own, and its result is compared without times.
     pub prefixes: Vec<Act>,
-    /// data=ordered and the like.
+    /// A further test of a state, for example of torn bytes under data=ordered.
     pub other: Option<Arc<dyn Fn(&Dump) -> bool + Send + Sync>>,
-    /// The setup leaves something that a mount forgets: not run on a quiet pool.
+    /// The setup leaves volatile state, which a mount would lose: the case does not run on a quiet pool.
     pub volatile: bool,
 }
 
@@ -62,9 +62,9 @@ impl Case {
         self
     }
 
-    /// The pool before the operation. Quiet: mounted anew, so that no line of an older record is undecided
-    /// and nearly all moments are small enough for all subsets. Else as a running pool is: the last record
-    /// of each lane is above the checkpoint, and its stores in place are not written back.
+    /// The pool before the operation. A quiet pool is mounted anew, so that no line of an older record is
+    /// undecided and nearly all moments are small enough for all subsets. A busy pool is in use: the last
+    /// record of each lane is above the checkpoint, and its in-place stores are not written back.
     fn prepared(&self, quiet: bool) -> (World, Arc<Fs>) {
         let world = World::new(self.shape);
         let mut fs = world.mount();
@@ -103,7 +103,7 @@ impl Case {
         let fail = |error: String, counts: Counts| {
             format!("case {:?} on a {pool} pool, after {} states: {error}", self.name, counts.states)
         };
-        // First run: what is before, what after, how many events.
+        // First run: the states before and after, and the number of events.
         let (world, fs) = self.prepared(quiet);
         let before = self.state_now(&world, false);
         let first_event = world.clock.now();
@@ -118,7 +118,7 @@ impl Case {
             prefix(&world, &fs);
             allowed.prefixes.push(self.state_now(&world, true).without_times());
         }
-        // Second run: photographs at every event.
+        // Second run: a snapshot at every event.
         let (world, fs) = self.prepared(quiet);
         let begin = world.clock.now();
         let moments = photographed(&world, || (self.act)(&world, &fs));
@@ -147,7 +147,7 @@ impl Case {
                     .map_err(|error| fail(format!("crash at event {at}, {error}"), explorer.counts))?;
             }
         }
-        // After the call returned nothing but its result is left, unless only `persist` makes durable.
+        // After the call has returned a crash leaves its result only, unless only `persist` makes durable.
         if !self.shape.persist_only {
             allowed = Allowed { states: vec![allowed.states.remove(1)], ..Allowed::default() };
             explorer.forget();
@@ -177,13 +177,13 @@ fn photographed<R>(world: &World, run: impl FnOnce() -> R) -> Vec<Moment> {
     std::mem::take(&mut *moments.lock())
 }
 
-/// A copy of the checkpoint is being written: the crash may tear it.
+/// Whether a copy of the checkpoint is being written, so that a crash may tear it.
 fn writes_checkpoint(pm: &CrashSnapshot) -> bool {
     let [first, second] = CHECKPOINT_COPIES;
     pm.pending.iter().any(|line| [first, second].contains(&line.offset().block()))
 }
 
-/// Of each line half of its stores.
+/// The image with half of each line's stores.
 fn half(pm: &CrashSnapshot) -> PmImage {
     pm.image(&|line| pm.pending[line].state_count() / 2)
 }

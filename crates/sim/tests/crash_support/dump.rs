@@ -1,4 +1,4 @@
-//! A canonical dump of a tree, and what a crash may leave of it.
+//! A canonical dump of a tree, and the judgement of the tree that a crash left.
 
 use super::{ROOT, W};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrace_engine::Fs;
 use terrace_format::Ino;
 
-/// Everything of a tree that a user can see but atime, by path.
+/// Every visible property of a tree except atime, by path.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Dump(pub BTreeMap<String, Entry>);
 
@@ -32,14 +32,14 @@ impl Dump {
         dump
     }
 
-    /// Without st_blocks: pieces of an intent or preallocation change it.
+    /// The dump without st_blocks: pieces of an intent or preallocation change it.
     #[must_use]
     pub fn without_blocks(mut self) -> Dump {
         self.0.values_mut().for_each(|entry| entry.blocks = 0);
         self
     }
 
-    /// Also without times, for states that another run reaches by another way.
+    /// The dump also without times, for states that a second run reaches in another way.
     #[must_use]
     pub fn without_times(mut self) -> Dump {
         self.0.values_mut().for_each(|entry| {
@@ -49,7 +49,7 @@ impl Dump {
         self
     }
 
-    /// Where two trees differ, in a few words.
+    /// A short description of the difference of two trees.
     pub fn difference(&self, other: &Dump) -> String {
         let mut text = String::new();
         for name in self.0.keys().chain(other.0.keys()) {
@@ -140,14 +140,14 @@ fn walk(fs: &Fs, ino: Ino, path: &str, dump: &mut Dump) {
     }
 }
 
-/// What a crash may leave.
+/// The states that a crash may leave.
 #[derive(Clone, Default)]
 pub struct Allowed {
     /// Whole states, st_blocks left out.
     pub states: Vec<Dump>,
     /// States without times, of prefixes of a sequence.
     pub prefixes: Vec<Dump>,
-    /// Something else that decides (data=ordered).
+    /// A further test of a state (data=ordered).
     pub other: Option<Arc<dyn Fn(&Dump) -> bool + Send + Sync>>,
 }
 

@@ -1,10 +1,8 @@
-//! Which images of a moment are looked at, and the judge of an image.
+//! The choice of a moment's images, and the judgement of an image.
 //!
-//! A moment with up to eight undecided lines: all subsets of them (each line old or newest; all states of
-//! all lines where these are no more). With more lines: nothing, everything, all but one, only one,
-//! prefixes and suffixes in the order of the stores, and random ones. No state is judged twice in a case:
-//! media that hold the same bytes (by hash) are one state, and so are those that a mount makes the same
-//! bytes of, of which the rest of the judgement (tree, background, unmount, check) sees nothing else.
+//! The images of a moment are those of `terrace_sim::subsets`. A case judges each state once: media with the
+//! same bytes (by hash) are one state. So are media from which a mount makes the same bytes, because the rest
+//! of the judgement (tree, background, unmount, check) sees only these bytes.
 
 use super::{Allowed, Dump, Shape, World, options};
 use std::collections::HashSet;
@@ -15,16 +13,16 @@ use terrace_media::block::{DeviceImage, DeviceSnapshot};
 use terrace_media::pm::{CrashSnapshot, PmImage};
 use terrace_sim::subsets::{Choice, Random, all_subsets, any_states, some_subsets};
 
-/// How hard to look.
+/// The effort of an exploration.
 #[derive(Clone, Copy)]
 pub struct Effort {
-    /// Up to so many undecided lines all subsets are taken.
+    /// The most undecided lines at which all subsets are taken.
     pub lines: u32,
     /// Images of a moment with more lines, about.
     pub samples: usize,
-    /// Moments of one case after which recovery is crashed too, about.
+    /// Moments of a case after which recovery is crashed too, about.
     pub recoveries: usize,
-    /// As `samples`, of one moment inside a recovery.
+    /// As `samples`, for a moment inside a recovery.
     pub recovery_samples: usize,
 }
 
@@ -42,21 +40,21 @@ impl Effort {
     }
 }
 
-/// What was explored.
+/// Counts of an exploration.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
-    /// Images that were asked for.
+    /// Images requested.
     pub images: u64,
-    /// Different ones: each was checked and mounted.
+    /// Distinct images: each was checked and mounted.
     pub states: u64,
-    /// Different ones after the mount: each was compared, worked off, unmounted and checked.
+    /// Distinct media after the mount: each was compared, worked off, unmounted and checked.
     pub trees: u64,
-    /// Of `states`, those after a crash inside recovery.
+    /// The part of `states` that comes from crashes inside recovery.
     pub in_recovery: u64,
-    /// Moments of which all subsets were taken, and moments that were sampled.
+    /// Moments explored with all subsets, and moments sampled.
     pub all: u64,
     pub sampled: u64,
-    /// The same of the moments inside recoveries.
+    /// The same counts for moments inside recoveries.
     pub recovery_all: u64,
     pub recovery_sampled: u64,
 }
@@ -107,13 +105,13 @@ impl Explorer {
         Explorer { shape, effort, counts, seen: HashSet::new(), mounted: HashSet::new() }
     }
 
-    /// Forgets what was judged: other states are allowed from now on.
+    /// Forgets the judged states, because other states are allowed from this moment.
     pub fn forget(&mut self) {
         self.seen.clear();
         self.mounted.clear();
     }
 
-    /// Judges what a crash at this moment may leave.
+    /// Judges the images that a crash at this moment may leave.
     pub fn moment(&mut self, moment: &Moment, seed: u64, allowed: &Allowed) -> Result<(), String> {
         let newest = moment.pm.in_epoch(u64::MAX);
         let all = all_subsets(&newest, self.effort.lines);
@@ -121,15 +119,15 @@ impl Explorer {
         let mut random = Random(seed);
         let choices = match all {
             Some(mut all) => {
-                // Beside old and newest also lines in between.
+                // Besides old and newest lines also lines in states between.
                 all.extend((0..4).map(|_| any_states(&newest, &mut random)));
                 all
             }
             None => some_subsets(&newest, self.effort.samples, seed),
         };
         self.images(&newest, &moment.device, &choices, seed, allowed)?;
-        // Where only `persist` makes durable the crash may fall into an earlier epoch; what that leaves was
-        // looked at when it was the newest, all but the chance of the samples.
+        // On PM where only `persist` makes durable the crash may fall into an earlier epoch. Its images were
+        // judged when it was the newest epoch, apart from the chance of the samples.
         for _ in 0..(moment.pm.epoch_count() - 1).min(4) {
             let epoch = random.below(moment.pm.epoch_count() as usize) as u64;
             let narrow = moment.pm.in_epoch(epoch);
@@ -157,7 +155,7 @@ impl Explorer {
             let states = |line: usize| choice[line];
             let hash = pm.hash_here(&states);
             for (turn, device) in devices.iter().enumerate() {
-                // The first two meet every device image, the others two each.
+                // The first two choices meet every device image, later choices two of them.
                 if index >= 2 && turn != 0 && turn != 1 + index % (devices.len() - 1) {
                     continue;
                 }
@@ -174,7 +172,7 @@ impl Explorer {
         Ok(())
     }
 
-    /// Judges one image; a panic is an error like others.
+    /// Judges one image; a panic counts as an error.
     fn judge(
         &mut self,
         pm: PmImage,
@@ -200,8 +198,8 @@ impl Explorer {
     }
 }
 
-/// Checks, mounts, and, unless a mount of the case made the same bytes before: compares, works off the
-/// background, unmounts and checks. Says whether it did.
+/// Checks and mounts. If no mount of the case made the same bytes before, also compares, works off the
+/// background, unmounts and checks, and answers true.
 fn judge(
     world: &World,
     device_hash: u64,

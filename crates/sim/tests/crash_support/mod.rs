@@ -1,4 +1,4 @@
-//! Crash tests: a pool whose media crash at one instant, a canonical dump of a tree, and the judge of a
+//! Crash tests: a pool whose media crash at one instant, a canonical dump of a tree, and the judgement of a
 //! crash image (check, mount, compare, background, check again). docs/semantics.md says what may be left.
 #![allow(
     dead_code,

@@ -13,17 +13,17 @@ use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
 
-/// Wall time of every test world's start.
+/// Wall time at the start of every test world.
 const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
 
-/// What a world is made of.
+/// The sizes and modes of a world.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub pm_bytes: u64,
     pub device_blocks: u64,
     pub ordered: bool,
     pub persist_only: bool,
-    /// A lower tier; without one the pool is PM alone.
+    /// Whether there is a lower tier; without it the pool is PM alone.
     pub tier: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct World {
 }
 
 impl World {
-    /// A new, formatted pool on media that were used before: what is free holds old pages and data.
+    /// A new, formatted pool on used media: free blocks hold old pages and data.
     pub fn new(shape: Shape) -> World {
         let (pm, device) = (vec![0; shape.pm_bytes as usize], DeviceImage::zeroed(shape.device_blocks));
         let bare = World::at(shape, pm, device, EPOCH_NS);
@@ -53,7 +53,7 @@ impl World {
         World::at(shape, pm, device, EPOCH_NS)
     }
 
-    /// What a crash left.
+    /// The media that a crash left.
     pub fn from_images(shape: Shape, pm: impl Into<PmImage>, device: DeviceImage) -> World {
         World::at(shape, pm, device, EPOCH_NS + 3_600_000_000_000)
     }
@@ -70,7 +70,7 @@ impl World {
         self.media_with(self.device.clone())
     }
 
-    /// As `media`, with something in the device's place.
+    /// As `media`, with another device in place of the simulated one.
     pub fn media_with(&self, device: Arc<dyn BlockMedium>) -> PoolMedia {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         PoolMedia { pm, block: if self.shape.tier { vec![device] } else { Vec::new() } }
@@ -85,7 +85,7 @@ impl World {
         Fs::mount(self.media(), superblock, options, self.time.clone())
     }
 
-    /// Findings of a check that reads cold blocks; empty when clean.
+    /// Findings of a check that reads cold blocks; empty for a sound pool.
     pub fn findings(&self) -> Vec<String> {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
@@ -104,7 +104,7 @@ impl World {
         assert!(findings.is_empty(), "check: {findings:#?}");
     }
 
-    /// The world after losing power now, with everything that was stored (`true`) or only what is durable.
+    /// The world after a loss of power now, with all stores (`true`) or only the durable ones.
     pub fn crashed(&self, newest: bool) -> World {
         let snapshot = self.pm.snapshot();
         let image = if newest { snapshot.image_newest() } else { snapshot.image_oldest() };
@@ -114,7 +114,7 @@ impl World {
     }
 }
 
-/// Mount options of the tests: no atime, no second-touch surprises.
+/// Mount options of the tests: no atime, and write-back in place of small extents.
 pub fn options() -> MountOptions {
     let in_place = InPlace { extent_blocks: 2, one_of: 2 };
     MountOptions { atime: Atime::Never, in_place, ..MountOptions::default() }

@@ -121,6 +121,7 @@ pub fn note_made(store: &Store, directory: &Inode, name: &[u8], made: &Inode) {
 }
 
 /// Adds to what the policy sees what was read and written.
+#[inline]
 pub fn with_flows(store: &Store, seen: Observation) -> Observation {
     let flow = store.steering.data_flows().window().decayed();
     Observation { pm_read_bytes: flow.pm_read, pm_written_bytes: flow.pm_written, ..seen }
