@@ -4,14 +4,14 @@
 //! Nothing here waits for long, and nothing complains: what cannot be asked is left out.
 
 use crate::args::Cli;
-use crate::control::{Located, Request, locate};
-use crate::failure::{Failure, Outcome, plain};
-use crate::mounts::{self, Mount};
 use clap::CommandFactory;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::{CompleteEnv, Shells};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use terrace_daemon::control::{Located, Request, locate};
+use terrace_daemon::failure::{Failure, Outcome, plain};
+use terrace_daemon::mounts::{self, Mount};
 
 /// The variable by which a shell's script asks.
 const VARIABLE: &str = "COMPLETE";

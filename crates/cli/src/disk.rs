@@ -3,11 +3,11 @@
 //! /sys tells: a partition lies on its disk, a device of the device mapper or of md on its slaves, a loop device on the
 //! disk of its backing file, a file on that of its file system.
 
-use crate::mounts;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use terrace_daemon::mounts;
 use terrace_media::block::probe::Watch;
 use terrace_runtime::{Clock, SystemClock};
 

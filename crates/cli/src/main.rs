@@ -7,33 +7,24 @@
 mod args;
 mod commands;
 mod completion;
-mod control;
-mod daemon;
 mod disk;
-mod emulation;
-mod failure;
+mod helpers;
 mod manual;
 mod measure;
-mod memory;
 mod mount_help;
-mod mounts;
-mod options;
-mod output;
-mod ownership;
-mod parameters;
-mod places;
-mod pool;
-mod processes;
 mod signature;
 mod taken;
 
 use args::{Check, Cli, Command, Mkfs, Mount};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
-use failure::status;
+use helpers::{Helper, helper, helper_command};
+
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
+use terrace_daemon::failure::status;
+use terrace_daemon::output;
 
 fn main() -> ExitCode {
     completion::answer();
@@ -71,29 +62,6 @@ fn run(command: Command) -> ExitCode {
             ExitCode::from(failure.status)
         }
     }
-}
-
-/// A name that the binary is called with, and the command it stands for.
-type Helper = (&'static str, &'static str);
-
-/// mkfs.terrace, mount.terrace and fsck.terrace are commands. Of a mount that is there mount(8) knows the type
-/// `fuse.terrace`.
-const HELPERS: [Helper; 4] = [
-    ("mkfs.terrace", "mkfs"),
-    ("mount.terrace", "mount"),
-    ("mount.fuse.terrace", "mount"),
-    ("fsck.terrace", "check"),
-];
-
-fn helper(called: &Path) -> Option<Helper> {
-    HELPERS.into_iter().find(|(name, _)| called.file_name() == Some(OsStr::new(name)))
-}
-
-/// The arguments of a helper, whose usage does not show the command.
-fn helper_command(name: &'static str, command: &str) -> clap::Command {
-    let whole = Cli::command();
-    let arguments = whole.find_subcommand(command).unwrap_or(&whole).clone().name(name);
-    arguments.bin_name(name).display_name(name)
 }
 
 /// Parses the words of a helper.

@@ -1,13 +1,13 @@
 //! Man pages, from what `--help` is made of.
 
 use crate::args::Cli;
-use crate::failure::{Failure, Outcome, plain};
-use crate::{HELPERS, helper_command};
+use crate::helpers::{HELPERS, helper_command};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use std::fs;
 use std::io;
 use std::path::Path;
+use terrace_daemon::failure::{Failure, Outcome, plain};
 
 /// Section of the pages: system administration.
 const SECTION: &str = "8";

@@ -4,10 +4,10 @@
 //! measurement beside other users of the disk, or of the processors, would decide tiers for ever, so it does not count.
 
 use crate::disk::{self, Disks, Load};
-use crate::failure::{Failure, Outcome};
-use crate::output;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use terrace_daemon::failure::{Failure, Outcome};
+use terrace_daemon::output;
 use terrace_format::device::FIRST_CHUNK_BLOCK;
 use terrace_media::BlockMedium;
 use terrace_media::block::probe::{Access, probe_together};

@@ -1,11 +1,11 @@
 //! Who uses a block device or the file behind a loop device, by the word of the kernel and without opening it: a system
 //! may answer the opening of a device in use with EPERM, or not let it be opened at all.
 
-use crate::mounts;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use terrace_daemon::mounts;
 use terrace_media::Found;
 
 /// Who uses a block device: its mounts, swap, devices above it, and the same of its partitions.

@@ -188,7 +188,7 @@ pub enum OutsideTask {
 
 impl Later {
     /// The refusal.
-    pub fn refuse(&self, name: &str) -> crate::failure::Failure {
-        crate::failure::Failure::not_built(name)
+    pub fn refuse(&self, name: &str) -> terrace_daemon::failure::Failure {
+        terrace_daemon::failure::Failure::not_built(name)
     }
 }

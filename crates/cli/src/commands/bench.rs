@@ -3,10 +3,10 @@
 
 use super::bench_device;
 use crate::args::Bench;
-use crate::failure::{Failure, Outcome};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use terrace_daemon::failure::{Failure, Outcome};
 
 pub(super) fn run(bench: Bench) -> Outcome<ExitCode> {
     match bench {

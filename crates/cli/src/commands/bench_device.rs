@@ -3,15 +3,15 @@
 //! The server ends when its directory is unmounted, by umount(8) or by a signal; then every request was answered.
 
 use crate::args::BenchDevice;
-use crate::daemon::launch;
-use crate::failure::{Failure, Outcome, plain};
-use crate::{output, pool};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use terrace_daemon::failure::{Failure, Outcome, plain};
+use terrace_daemon::launch;
+use terrace_daemon::{output, pool};
 use terrace_fuse::device::{DEVICE_NAME, Flush};
 use terrace_fuse::{Connection, DeviceServer, SessionOptions, Unmount};
 use terrace_media::speed::ClassedSpeed;

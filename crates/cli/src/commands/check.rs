@@ -1,14 +1,14 @@
 //! `terrace check`, fsck.terrace
 
 use crate::args::Check;
-use crate::failure::{Failure, Outcome, status};
-use crate::{mounts, output, pool};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::cell::Cell;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use terrace_check::{Code, Devices, Options, Report};
+use terrace_daemon::failure::{Failure, Outcome, status};
+use terrace_daemon::{mounts, output, pool};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::{Refused, Superblock};

@@ -4,11 +4,11 @@
 //! shows rates per second; JSON the numbers of the interval, one object per line.
 
 use crate::args::Iostat;
-use crate::control::{Daemon, Located, Request, locate};
-use crate::failure::{Failure, Outcome};
-use crate::output::{self, OUTPUT_VERSION};
 use serde_json::{Value, json};
 use std::time::Duration;
+use terrace_daemon::control::{Daemon, Located, Request, locate};
+use terrace_daemon::failure::{Failure, Outcome};
+use terrace_daemon::output::{self, OUTPUT_VERSION};
 use terrace_runtime::{Clock, SystemClock};
 
 /// What is subtracted of each report's predecessor.

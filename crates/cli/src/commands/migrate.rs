@@ -2,7 +2,7 @@
 
 use super::moves::{self, Asked};
 use crate::args::Migrate;
-use crate::failure::Outcome;
+use terrace_daemon::failure::Outcome;
 
 pub fn run(args: &Migrate) -> Outcome<u8> {
     let asked = Asked {

@@ -16,9 +16,9 @@ mod tier;
 mod umount;
 mod whereabouts;
 
-use crate::args::Command;
-use crate::failure::Outcome;
+use crate::args::{Command, OutsideTask};
 use std::process::ExitCode;
+use terrace_daemon::failure::Outcome;
 
 /// Runs a command; the result is its exit status.
 pub fn run(command: Command) -> Outcome<ExitCode> {
@@ -31,7 +31,7 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Sync(args) => sync::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Completions { shell } => {
-            crate::output::print_raw(crate::completion::script(shell)?.trim_end());
+            terrace_daemon::output::print_raw(crate::completion::script(shell)?.trim_end());
             Ok(0)
         }
         Command::Bench { what } => return bench::run(what),
@@ -40,13 +40,21 @@ pub fn run(command: Command) -> Outcome<ExitCode> {
         Command::Pin(args) => pin::pin(&args),
         Command::Unpin(args) => pin::unpin(&args),
         Command::Tier(args) => tier::run(&args),
-        Command::Outside(args) => crate::daemon::outside::run(&args),
+        Command::Outside(args) => outside(args.task),
         Command::Version => {
-            crate::output::print(format!("terrace {}", crate::args::version()));
+            terrace_daemon::output::print(format!("terrace {}", crate::args::version()));
             Ok(0)
         }
         Command::ManPages { dir } => crate::manual::write(&dir).map(|()| 0),
         Command::Inspect(later) => Err(later.refuse("inspect")),
     };
     status.map(ExitCode::from)
+}
+
+/// A task that the daemon has done in a process of its own.
+fn outside(task: OutsideTask) -> Outcome<u8> {
+    match task {
+        OutsideTask::Pages { device } => terrace_daemon::outside::pages(&device).map(|()| 0),
+        OutsideTask::Unmount { dir } => terrace_daemon::outside::unmount_here(&dir),
+    }
 }

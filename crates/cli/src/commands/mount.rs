@@ -2,14 +2,15 @@
 
 use super::remount;
 use crate::args::Mount;
-use crate::control::{self, Behind, state};
-use crate::daemon::{self, Plan, launch};
-use crate::failure::{Failure, Outcome, plain, status};
-use crate::options::Options;
-use crate::{mounts, output, pool};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use terrace_daemon::control::{self, Behind, state};
+use terrace_daemon::failure::{Failure, Outcome, plain, status};
+use terrace_daemon::launch;
+use terrace_daemon::options::Options;
+use terrace_daemon::serve::{self, Plan};
+use terrace_daemon::{mounts, output, pool};
 
 pub fn run(args: &Mount) -> Outcome<u8> {
     let failed = |failure: Failure| failure.with_status(status::MOUNT_FAILED);
@@ -42,7 +43,7 @@ pub fn run(args: &Mount) -> Outcome<u8> {
     }
     if args.foreground || args.daemon {
         let plan = Plan { pool, dir, options, foreground: args.foreground };
-        daemon::run(&plan)?;
+        serve::run(&plan)?;
     } else {
         if let Some(log) = options.log {
             lists.push([OsString::from("log="), log.into()].into_iter().collect());

@@ -2,15 +2,15 @@
 //!
 //! The daemon works on its own: whoever waits asks again and again, so that Ctrl-C ends the waiting and not the move.
 
-use crate::control::{Daemon, Located, Request, locate};
-use crate::failure::{Failure, Outcome, plain, status};
-use crate::mounts;
-use crate::output::{self, OUTPUT_VERSION, human};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
+use terrace_daemon::control::{Daemon, Located, Request, locate};
+use terrace_daemon::failure::{Failure, Outcome, plain, status};
+use terrace_daemon::mounts;
+use terrace_daemon::output::{self, OUTPUT_VERSION, human};
 use terrace_runtime::{Clock, SystemClock};
 
 /// Pause between two looks at a report.

@@ -2,7 +2,7 @@
 
 use super::moves::{self, Asked};
 use crate::args::{Pin, Unpin};
-use crate::failure::Outcome;
+use terrace_daemon::failure::Outcome;
 
 pub fn pin(args: &Pin) -> Outcome<u8> {
     let asked = Asked {

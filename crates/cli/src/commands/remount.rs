@@ -5,13 +5,13 @@
 //! gives all options that the mount has and those of fstab too, so that the last word of each kind counts.
 
 use crate::args::Mount as Asked;
-use crate::control::{Located, Request, locate};
-use crate::failure::{Failure, Outcome, plain, status};
-use crate::mounts::{self, Mount};
-use crate::options::{FLAGS, IGNORED, Options};
-use crate::output;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use terrace_daemon::control::{Located, Request, locate};
+use terrace_daemon::failure::{Failure, Outcome, plain, status};
+use terrace_daemon::mounts::{self, Mount};
+use terrace_daemon::options::{FLAGS, IGNORED, Options};
+use terrace_daemon::output;
 
 /// Words of /proc/mounts that mount(8) gives back.
 const OF_THE_KERNEL: [&str; 8] =

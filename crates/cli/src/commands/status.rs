@@ -1,13 +1,13 @@
 //! `terrace status`
 
 use crate::args::Status;
-use crate::control::{self, Located, Request, locate};
-use crate::failure::{Failure, Outcome, status};
-use crate::mounts::{self, Mount};
-use crate::output::{self, OUTPUT_VERSION, human};
-use crate::{places, pool};
 use serde_json::{Value, json};
 use std::path::Path;
+use terrace_daemon::control::{self, Located, Request, locate};
+use terrace_daemon::failure::{Failure, Outcome, status};
+use terrace_daemon::mounts::{self, Mount};
+use terrace_daemon::output::{self, OUTPUT_VERSION, human};
+use terrace_daemon::{places, pool};
 use terrace_engine::{class_name, speed_status};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;

@@ -1,12 +1,12 @@
 //! `terrace sync`
 
 use crate::args::Sync;
-use crate::control::{Located, Request, locate};
-use crate::failure::{Failure, Outcome, plain};
-use crate::mounts;
-use crate::output::{self, OUTPUT_VERSION, human};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use terrace_daemon::control::{Located, Request, locate};
+use terrace_daemon::failure::{Failure, Outcome, plain};
+use terrace_daemon::mounts;
+use terrace_daemon::output::{self, OUTPUT_VERSION, human};
 use terrace_format::BLOCK_SIZE;
 
 pub fn run(args: &Sync) -> Outcome<u8> {

@@ -1,8 +1,8 @@
 //! `terrace tier`: the order of the lower tiers, changed after mkfs.
 
 use crate::args::Tier;
-use crate::failure::{Failure, Outcome};
-use crate::{output, places, pool};
+use terrace_daemon::failure::{Failure, Outcome};
+use terrace_daemon::{output, places, pool};
 use terrace_engine::{class_name, speed_of, tiers_of};
 use terrace_format::superblock::Superblock;
 use terrace_media::pm::RamPm;

@@ -4,14 +4,14 @@
 //! is mounted: mounts that can be seen from here are unmounted, and the daemon ends the session for the rest.
 
 use crate::args::Umount;
-use crate::control::{self, Behind, Daemon, Pending, Request, ends_within, state};
-use crate::daemon::outside;
-use crate::failure::{Failure, Outcome, plain};
-use crate::mounts::{self, Mount};
-use crate::{output, pool, processes};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
+use terrace_daemon::control::{self, Behind, Daemon, Pending, Request, ends_within, state};
+use terrace_daemon::failure::{Failure, Outcome, plain};
+use terrace_daemon::mounts::{self, Mount};
+use terrace_daemon::outside;
+use terrace_daemon::{output, pool, processes};
 use terrace_fuse::Unmount;
 
 /// How long the end of a mount that somebody still uses is waited for.

@@ -3,9 +3,6 @@
 //! A directory is shown with the sums of all regular files below it, each counted once whatever its links are called.
 
 use crate::args::Where;
-use crate::control::{Daemon, Located, Request, locate};
-use crate::failure::{Failure, Outcome, plain, status};
-use crate::output::{self, OUTPUT_VERSION, human};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -13,6 +10,9 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use terrace_daemon::control::{Daemon, Located, Request, locate};
+use terrace_daemon::failure::{Failure, Outcome, plain, status};
+use terrace_daemon::output::{self, OUTPUT_VERSION, human};
 
 /// How often the progress of a walk is drawn.
 const TICK: Duration = Duration::from_millis(100);

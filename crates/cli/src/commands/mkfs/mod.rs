@@ -3,13 +3,14 @@
 //! Everything is checked before anything is changed; files made by a run that fails are removed.
 
 use crate::args::{Data, Map, Mkfs, Policy, Switch};
-use crate::failure::{Failure, Outcome};
 use crate::measure::{self, Source, Subject};
-use crate::output::{self, human};
-use crate::{pool, signature};
+use crate::signature;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use terrace_daemon::failure::{Failure, Outcome};
+use terrace_daemon::output::{self, human};
+use terrace_daemon::pool;
 use terrace_engine::{DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia, RootDirectory};
 use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
@@ -23,10 +24,8 @@ mod report;
 mod target;
 
 use report::report;
-use target::{Target, check_content, check_shape, check_space, target, tier};
+use target::{CHUNK_BLOCKS, Target, check_content, check_shape, check_space, target, tier};
 
-/// Blocks of a chunk: 16 MiB.
-const CHUNK_BLOCKS: u32 = 4096;
 pub fn run(args: &Mkfs) -> Outcome<u8> {
     let options = options(args)?;
     let path = args.pm.as_ref().or(args.pool.as_ref());

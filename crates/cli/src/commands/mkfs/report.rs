@@ -1,10 +1,9 @@
 //! What was made, and what the user should know of it.
 
-use super::CHUNK_BLOCKS;
-use super::target::Target;
-use crate::output::{self, human};
-use crate::{ownership, pool};
+use super::target::{CHUNK_BLOCKS, Target};
 use std::path::Path;
+use terrace_daemon::output::{self, human};
+use terrace_daemon::{ownership, pool};
 use terrace_engine::{class_name, speed_of};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;

@@ -1,20 +1,23 @@
 //! The paths of a new pool: what is there, and why it cannot be used. Nothing is changed here.
 
-use super::CHUNK_BLOCKS;
-use crate::failure::{Failure, Outcome, plain};
-use crate::output::{self, human, parse_size};
-use crate::{ownership, pool, signature, taken};
+use crate::{signature, taken};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use terrace_daemon::failure::{Failure, Outcome, plain};
+use terrace_daemon::output::{self, human, parse_size};
+use terrace_daemon::{ownership, pool};
 use terrace_format::geometry::MIN_PM_SIZE;
 use terrace_format::superblock::{MAX_DEVICES, MAX_PATH};
 use terrace_format::{BLOCK_SIZE, Geometry};
 use terrace_media::speed::ClassedSpeed;
 use terrace_media::{Found, OpenError};
+
+/// Blocks of a chunk: 16 MiB.
+pub const CHUNK_BLOCKS: u32 = 4096;
 
 /// Smallest tier: the header and two chunks.
 const MIN_TIER: u64 = (1 + 2 * CHUNK_BLOCKS as u64) * BLOCK_SIZE;

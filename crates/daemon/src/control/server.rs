@@ -4,8 +4,8 @@
 //! `end` takes it for writing.
 
 use super::{Answer, Request};
-use crate::daemon::names::Names;
 use crate::failure::{Failure, Outcome, plain};
+use crate::names::Names;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};

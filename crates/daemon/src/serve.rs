@@ -6,24 +6,18 @@
 //!
 //! Invariant: no thread of this process asks for anything in its own mount, see `outside`.
 
-mod ending;
-pub mod launch;
-mod log;
-pub mod names;
-mod notify;
-pub mod outside;
-
 use crate::control::state::StateDirectory;
 use crate::control::{Contact, Server, Shared, state};
 use crate::emulation::Emulated;
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::memory::spare_daemon;
 use crate::mounts::{self, is_inside};
+use crate::names::Names;
 use crate::options::Options;
 use crate::output;
 use crate::ownership::{self, Trust};
 use crate::pool::{self, OpenPool};
-use names::Names;
+use crate::{ending, launch, log, notify, outside};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};

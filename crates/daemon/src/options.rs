@@ -83,7 +83,7 @@ impl Options {
         let misfit = |text| Failure::new(format!("mount options: {text}")).with_status(status::MOUNT_USAGE);
         match options.cache_bytes {
             Some(bytes) => options.fs.cache_bytes = bytes,
-            None => options.fs.memory = Some(Arc::new(SystemMemory::new())),
+            None => options.fs.memory = Some(Arc::new(SystemMemory::read())),
         }
         options.fs.parameters.check().map_err(misfit)?;
         fits_in_memory(&options.fs, memory_bytes()).map_err(misfit)?;

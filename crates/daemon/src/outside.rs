@@ -3,7 +3,6 @@
 //! A thread of the daemon that waited for the daemon's own mount could not be killed, and kept the kernel from ending the
 //! connection: its process has the device open as long as one of its threads lives. A process of its own has not.
 
-use crate::args::{Outside, OutsideTask};
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts;
 use std::ffi::OsStr;
@@ -48,15 +47,15 @@ fn start(words: &[&OsStr]) -> Result<bool, String> {
     }
 }
 
-/// `terrace outside`, which only the daemon calls.
-pub fn run(args: &Outside) -> Outcome<u8> {
-    match &args.task {
-        OutsideTask::Pages { device } => pages(device).map(|()| 0),
-        OutsideTask::Unmount { dir } => match terrace_fuse::unmount(dir, Unmount::Plain) {
-            Ok(()) => Ok(0),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(BUSY),
-            Err(error) => Err(Failure::at(dir, plain(&error))),
-        },
+/// The task of `terrace outside unmount`: the exit status.
+///
+/// # Errors
+/// When the directory cannot be unmounted, except for a mount in use.
+pub fn unmount_here(dir: &Path) -> Outcome<u8> {
+    match terrace_fuse::unmount(dir, Unmount::Plain) {
+        Ok(()) => Ok(0),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(BUSY),
+        Err(error) => Err(Failure::at(dir, plain(&error))),
     }
 }
 

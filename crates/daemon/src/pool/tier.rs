@@ -1,6 +1,7 @@
 //! The devices below tier 0 of a pool: which is meant, and what is wrong with one.
 
-use super::{open_failure, open_to_read};
+use super::read::open_to_read;
+use super::superblock::open_failure;
 use crate::failure::{Failure, Outcome, plain};
 use crate::places::{header, is_ours, locate};
 use std::fs;

@@ -45,7 +45,7 @@ pub struct SystemMemory {
 
 impl SystemMemory {
     /// As this process sees it now; groups may change later, where they are mounted does not.
-    pub fn new() -> SystemMemory {
+    pub fn read() -> SystemMemory {
         let mounts = mounts::all().unwrap_or_default();
         let hierarchies = mounts.into_iter().filter_map(|mount| {
             let files = match mount.fs_type.as_str() {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        let found = SystemMemory::new().look();
+        let found = SystemMemory::read().look();
         assert!(found.last().is_some_and(|machine| machine.total_bytes > machine.available_bytes));
         assert!(found.iter().all(|memory| memory.total_bytes >= memory.available_bytes));
     }

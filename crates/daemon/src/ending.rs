@@ -5,10 +5,10 @@
 //! threads that the device holds may still wake up: the next mount recovers it, as after `kill -9`, and nothing is lost.
 //! What persistent memory has no room for is waited for: dropping it would lose what an orderly unmount has to keep.
 
-use super::names::Names;
-use super::notify;
 use crate::control::Server;
 use crate::failure::{Failure, Outcome};
+use crate::names::Names;
+use crate::notify;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;

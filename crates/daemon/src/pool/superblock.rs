@@ -1,29 +1,22 @@
-//! Finding and opening the media of a pool.
+//! The superblock of a pool, and refusals in the words of the user.
 
 use crate::control;
-use crate::daemon::names::PoolFile;
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts;
 use crate::output::human;
-use crate::places::{Lenience, at_or_beside, header, is_ours, locate};
-use std::fs::{self, File};
+use crate::places::{header, is_ours, locate};
+use std::fs::{self};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use terrace_engine::PoolMedia;
-use terrace_format::checkpoint::Checkpoint;
 use terrace_format::device::DeviceHeader;
-use terrace_format::geometry::{CHECKPOINT_COPIES, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::{Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, PmBlock};
-use terrace_media::block::MissingDevice;
 use terrace_media::pm::RamPm;
-use terrace_media::{Access, BlockMedium, OpenError, PmMedium};
+use terrace_media::{OpenError, PmMedium};
 
-mod tier;
-
-pub use tier::{given_tier, open_damaged_tier, open_tier, tier_named, trouble_of_tier};
+use super::read::{checkpoint, open_to_read};
 
 /// A medium that could not be opened, in the user's words.
 pub fn open_failure(error: &OpenError) -> Failure {
@@ -66,7 +59,7 @@ pub fn refusal(pool: &Path, refused: &Refused) -> Failure {
 }
 
 /// Says what lies at a path without a superblock.
-fn not_a_pool(path: &Path) -> String {
+pub(super) fn not_a_pool(path: &Path) -> String {
     match header(path) {
         Some(header) => format!(
             "a device (tier {}) of a Terrace pool, not the pool; a pool is named by the path of its tier 0",
@@ -112,15 +105,6 @@ fn is_memory(mount: Option<mounts::Mount>) -> bool {
     })
 }
 
-/// Opens a file of a pool to look into it: never one that waits, or does something when it is opened.
-pub fn open_to_read(path: &Path) -> io::Result<File> {
-    terrace_media::found::open_to_read(path).map_err(|error| match error {
-        OpenError::Io { source, .. } => source,
-        OpenError::Unsupported { reason, .. } => io::Error::new(io::ErrorKind::Unsupported, reason),
-        other => other.into(),
-    })
-}
-
 /// Reads the superblock without opening the pool (it may be in use), the second copy when the first is damaged.
 pub fn peek(pool: &Path) -> Outcome<Superblock> {
     if pool.is_dir() {
@@ -159,17 +143,6 @@ pub fn warnings(pool: &Path) -> Vec<String> {
 /// Whether the pool was unmounted in order; `None` when no checkpoint is readable.
 pub fn is_clean(pool: &Path, superblock: &Superblock) -> Option<bool> {
     checkpoint(pool, superblock).map(|checkpoint| checkpoint.clean)
-}
-
-/// The newest readable checkpoint.
-pub fn checkpoint(pool: &Path, superblock: &Superblock) -> Option<Checkpoint> {
-    let file = open_to_read(pool).ok()?;
-    let read = |copy: PmBlock| {
-        let mut bytes = vec![0; BLOCK_SIZE as usize];
-        file.read_exact_at(&mut bytes, copy.offset().0).ok()?;
-        Checkpoint::decode(&bytes, &superblock.uuid, superblock.geometry().lane_count).ok()
-    };
-    CHECKPOINT_COPIES.into_iter().filter_map(read).max_by_key(|checkpoint| checkpoint.sequence)
 }
 
 /// Refuses a tier 0 that is an older copy: one of its devices was used by a later mount. What that mount wrote there is
@@ -219,71 +192,4 @@ pub fn refuse_resized(pool: &Path, pm: &RamPm) -> Outcome<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// An opened pool, its media locked.
-pub struct OpenPool {
-    /// What to give to the file system.
-    pub media: PoolMedia,
-    /// The superblock used.
-    pub superblock: Superblock,
-    /// What the user should know.
-    pub warnings: Vec<String>,
-    /// The files of all tiers that are there, canonical, and who may use them.
-    pub files: Vec<(PathBuf, Access)>,
-    /// The files by which the pool is found again.
-    pub names: Vec<PoolFile>,
-}
-
-/// Opens tier 0, verifies the superblock and opens all tiers.
-pub fn open(pool: &Path, write: bool, lenience: &Lenience) -> Outcome<OpenPool> {
-    let pm = RamPm::open(pool, false).map_err(|error| match &error {
-        OpenError::InvalidSize { .. } | OpenError::Unsupported { .. } if header(pool).is_some() => {
-            Failure::at(pool, not_a_pool(pool))
-        }
-        OpenError::InvalidSize { .. } => refusal(pool, &Refused::NotAPool),
-        _ => open_failure(&error),
-    })?;
-    refuse_resized(pool, &pm)?;
-    let (superblock, warning) =
-        terrace_engine::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
-    refuse_older(pool, &superblock)?;
-    let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
-    let mut files = vec![(canonical(pool)?, pm.access())];
-    let mut names: Vec<PoolFile> = PoolFile::new(pool, pm.file()).into_iter().collect();
-    let mut missing = Vec::new();
-    let places = lenience.places(&superblock)?;
-    let mut elsewhere = Vec::new();
-    for ((index, row), place) in superblock.device_rows().iter().enumerate().zip(places) {
-        let given = place.is_some();
-        let path = place.unwrap_or_else(|| locate(pool, &superblock, row));
-        let expected = at_or_beside(pool, row);
-        if !given && path != expected && path.is_file() {
-            let (tier, path, expected) = (row.tier, path.display(), expected.display());
-            elsewhere.push(format!(
-                "a device of tier {tier} was found by its header at {path}, not at {expected}"
-            ));
-        }
-        match tier::open_tier_at(&superblock, index, path, false) {
-            Ok(device) => {
-                files.push((canonical(device.path())?, device.access()));
-                names.extend(PoolFile::new(device.path(), device.file()));
-                block.push(Arc::new(device));
-            }
-            Err(failure) if lenience.degraded => {
-                let path = String::from_utf8_lossy(row.path()).into_owned();
-                block.push(Arc::new(MissingDevice::new(path, row.blocks.get())));
-                missing.push(format!(
-                    "mounted without a device: {}; what lies there cannot be read",
-                    failure.text
-                ));
-            }
-            Err(failure) => return Err(Lenience::advise(failure)),
-        }
-    }
-    let mut warnings: Vec<String> =
-        warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
-    warnings.extend(elsewhere);
-    warnings.extend(missing);
-    Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, files, names })
 }

@@ -20,6 +20,7 @@ pub struct Emulation {
 
 /// A pool's media with the emulations over them.
 pub struct Emulated {
+    /// The media, emulated where an option asks for it.
     pub media: PoolMedia,
     /// What is emulated, for status: one sentence each.
     pub said: Vec<String>,

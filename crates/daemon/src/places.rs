@@ -4,7 +4,7 @@
 //! when it is opened is opened.
 
 use crate::failure::{Failure, Outcome, plain};
-use crate::pool::{checkpoint, open_to_read};
+use crate::pool::read::{checkpoint, open_to_read};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -66,6 +66,7 @@ pub fn header(path: &Path) -> Option<DeviceHeader> {
     DeviceHeader::decode(&first).ok()
 }
 
+/// Whether a device header belongs to the pool of a superblock, at the place of `row`.
 pub fn is_ours(header: &DeviceHeader, superblock: &Superblock, row: &DeviceRow) -> bool {
     header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid
 }

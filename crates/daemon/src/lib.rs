@@ -1,0 +1,25 @@
+//! The daemon as a library: it owns a mount and its control socket. Any front end can start it and ask it.
+//!
+//! `serve` opens a pool, serves its mount and ends it in order; `control` is the socket, with the side of the server and
+//! of the client; `pool` finds and opens the media of a pool; `mounts` reads the kernel's table of mounts.
+#![forbid(unsafe_code)]
+
+pub mod control;
+pub mod emulation;
+mod ending;
+pub mod failure;
+pub mod launch;
+mod log;
+pub mod memory;
+pub mod mounts;
+pub mod names;
+mod notify;
+pub mod options;
+pub mod output;
+pub mod outside;
+pub mod ownership;
+pub mod parameters;
+pub mod places;
+pub mod pool;
+pub mod processes;
+pub mod serve;

@@ -1,0 +1,14 @@
+//! Finding and opening the media of a pool.
+
+mod open;
+pub(crate) mod read;
+mod superblock;
+mod tier;
+
+pub use open::{OpenPool, open};
+pub use read::{checkpoint, open_to_read};
+pub use superblock::{
+    canonical, canonical_pool, explain, is_clean, label, open_failure, peek, refusal, refuse_older,
+    refuse_resized, trouble_of_pm, uuid_text, warnings,
+};
+pub use tier::{given_tier, open_damaged_tier, open_tier, tier_named, trouble_of_tier};

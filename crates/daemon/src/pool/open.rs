@@ -1,0 +1,82 @@
+//! Opening the media of a pool.
+
+use crate::failure::{Failure, Outcome};
+use crate::names::PoolFile;
+use crate::places::{Lenience, at_or_beside, header, locate};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use terrace_engine::PoolMedia;
+use terrace_format::superblock::{Refused, Superblock};
+use terrace_media::block::MissingDevice;
+use terrace_media::pm::RamPm;
+use terrace_media::{Access, BlockMedium, OpenError};
+
+use super::superblock::{canonical, not_a_pool, open_failure, refusal, refuse_older, refuse_resized};
+use super::tier;
+
+/// An opened pool, its media locked.
+pub struct OpenPool {
+    /// What to give to the file system.
+    pub media: PoolMedia,
+    /// The superblock used.
+    pub superblock: Superblock,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+    /// The files of all tiers that are there, canonical, and who may use them.
+    pub files: Vec<(PathBuf, Access)>,
+    /// The files by which the pool is found again.
+    pub names: Vec<PoolFile>,
+}
+
+/// Opens tier 0, verifies the superblock and opens all tiers.
+pub fn open(pool: &Path, write: bool, lenience: &Lenience) -> Outcome<OpenPool> {
+    let pm = RamPm::open(pool, false).map_err(|error| match &error {
+        OpenError::InvalidSize { .. } | OpenError::Unsupported { .. } if header(pool).is_some() => {
+            Failure::at(pool, not_a_pool(pool))
+        }
+        OpenError::InvalidSize { .. } => refusal(pool, &Refused::NotAPool),
+        _ => open_failure(&error),
+    })?;
+    refuse_resized(pool, &pm)?;
+    let (superblock, warning) =
+        terrace_engine::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
+    refuse_older(pool, &superblock)?;
+    let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
+    let mut files = vec![(canonical(pool)?, pm.access())];
+    let mut names: Vec<PoolFile> = PoolFile::new(pool, pm.file()).into_iter().collect();
+    let mut missing = Vec::new();
+    let places = lenience.places(&superblock)?;
+    let mut elsewhere = Vec::new();
+    for ((index, row), place) in superblock.device_rows().iter().enumerate().zip(places) {
+        let given = place.is_some();
+        let path = place.unwrap_or_else(|| locate(pool, &superblock, row));
+        let expected = at_or_beside(pool, row);
+        if !given && path != expected && path.is_file() {
+            let (tier, path, expected) = (row.tier, path.display(), expected.display());
+            elsewhere.push(format!(
+                "a device of tier {tier} was found by its header at {path}, not at {expected}"
+            ));
+        }
+        match tier::open_tier_at(&superblock, index, path, false) {
+            Ok(device) => {
+                files.push((canonical(device.path())?, device.access()));
+                names.extend(PoolFile::new(device.path(), device.file()));
+                block.push(Arc::new(device));
+            }
+            Err(failure) if lenience.degraded => {
+                let path = String::from_utf8_lossy(row.path()).into_owned();
+                block.push(Arc::new(MissingDevice::new(path, row.blocks.get())));
+                missing.push(format!(
+                    "mounted without a device: {}; what lies there cannot be read",
+                    failure.text
+                ));
+            }
+            Err(failure) => return Err(Lenience::advise(failure)),
+        }
+    }
+    let mut warnings: Vec<String> =
+        warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
+    warnings.extend(elsewhere);
+    warnings.extend(missing);
+    Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, files, names })
+}
