@@ -66,8 +66,8 @@ pub enum FsError {
     /// The mount ends, and with it what may take long.
     #[error("the mount is ending")]
     Ending,
-    /// PM has failed, so nothing can be promised any more. Not EROFS, which programs take from fsync for "need not be
-    /// synced".
+    /// PM has failed, so no call can promise durability. Not EROFS, which programs take from fsync for "need
+    /// not be synced".
     #[error("persistent memory failed: what was written last may not be durable")]
     NotDurable,
     /// PM has no space, as far as damage lets it be found: EIO to users, and as a full PM to what may go on in DRAM.

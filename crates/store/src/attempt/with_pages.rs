@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use terrace_format::Corrupt;
 use terrace_wal::{Error, NoSpace, PageBelow};
 
-/// What an attempt to install gives; it lacks nothing but space in a sound pool.
+/// The result of an attempt to install a fetched metadata page. In a sound pool the attempt can lack only PM
+/// space; another need means damage.
 pub(crate) fn settled<T>(attempt: Attempt<T>) -> FsResult<T> {
     match attempt {
         Ok(value) => Ok(value),

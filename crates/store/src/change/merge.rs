@@ -1,4 +1,4 @@
-//! One block of a change: its old content merged with new bytes, into a new block or in place.
+//! A block of a change: its old content merged with new bytes, into a new block or in place.
 
 use crate::change::staged::Staged;
 use crate::lookup::cold_read::fetched_block;
@@ -84,9 +84,9 @@ pub fn replace<'a>(
     Ok(Mapping::written(new))
 }
 
-/// Stores into a block that stays: past the end of the file (`zeros_from` < `from` clears the gap
-/// between), or anywhere under data=ordered. False, changing nothing, where its checksum covers other bytes than
-/// those before: the block has to be a new one.
+/// Overwrites a PM block in place: past the end of the file (`zeros_from` < `from` clears the gap between),
+/// or anywhere under data=ordered. False, without a change, if the block's checksum covers more or fewer
+/// bytes than lie before the write: the content then needs a new block.
 pub(crate) fn store_in_place<'a>(
     store: &Store,
     (block, owner): (PmBlock, Owner),

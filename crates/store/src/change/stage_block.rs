@@ -27,7 +27,7 @@ use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, LineMask};
 use terrace_map::Mapping;
 
-/// What lies under the blocks of a segment.
+/// The present content of a segment's blocks: PM mappings and cold extents.
 struct Under {
     mappings: SmallVec<[Option<Mapping>; 8]>,
     cold: Vec<ColdExtent>,
@@ -94,7 +94,7 @@ fn look_under(store: &Store, inode: &Inode, range: BlockRange) -> Attempt<Under>
     Ok(Under { mappings, cold })
 }
 
-#[allow(clippy::too_many_arguments)] // one step, split off for its length
+#[allow(clippy::too_many_arguments)] // a step of `stage`, split off for its length
 fn stage_block<'a>(
     store: &Store,
     op: &mut Op,

@@ -39,18 +39,18 @@ struct InPlace<'a> {
     bytes: Cow<'a, [u8]>,
 }
 
-/// A change of a file's content under construction. Dropped without [`Staged::committed`], it gives
-/// back what it claimed.
+/// A change of a file's content under construction. If it is dropped without [`Staged::committed`], its
+/// claimed blocks are given back.
 pub struct Staged<'a> {
     store: &'a Store,
     /// The transaction that the commit appends to the log.
     pub tx: Tx,
     claim: Option<Claim<'a>>,
-    /// PM blocks that lose their owner in this transaction.
+    /// PM blocks whose owner the transaction removes.
     pub released: SmallVec<[PmBlock; 8]>,
-    /// Device blocks that become free with it.
+    /// Device blocks that the transaction frees.
     pub(crate) device_freed: SmallVec<[DeviceRun; 2]>,
-    /// Device blocks claimed for it.
+    /// Device blocks claimed for the transaction.
     pub device_claimed: Option<DeviceRun>,
     /// New blocks and their entries in the table, in claim order.
     entries: SmallVec<[(PmBlock, Entry); 4]>,
@@ -60,8 +60,8 @@ pub struct Staged<'a> {
     pub placed: i64,
     /// Content that the record names, streamed with it.
     data: SmallVec<[(PmOffset, Cow<'a, [u8]>); 2]>,
-    /// What is overwritten in place: stored by the commit, when nothing is lacking any more, because an
-    /// attempt that ends with a need must have changed nothing.
+    /// Overwrites in place. The commit stores them, after the attempt's last possible need: an attempt that
+    /// ends with a need must leave no trace.
     in_place: SmallVec<[InPlace<'a>; 1]>,
     /// A block stored in place must be fenced before the record unless its bytes are named.
     unnamed: bool,
@@ -140,7 +140,8 @@ impl<'a> Staged<'a> {
     /// # Errors
     /// A larger claim is lacking.
     pub fn take(&mut self) -> Attempt<PmBlock> {
-        // What is named is stored by the commit: an attempt that is given up has changed nothing.
+        // The commit stores the data that the record names, so an attempt that ends with a need leaves no
+        // trace.
         if planted(Mistake::FreedBeforeRecord)
             && self.checked
             && let Some(block) = self.released.pop()
@@ -153,8 +154,8 @@ impl<'a> Staged<'a> {
         self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::LargerClaim))
     }
 
-    /// Streams bytes to a block that nobody can see yet: named ones at the commit, so that nothing comes
-    /// between their stream and the fence.
+    /// Streams bytes to a block that no reader can see yet. Bytes that the record names are streamed by the
+    /// commit, directly before the fence.
     pub fn store(&mut self, block: PmBlock, at: u64, bytes: impl Into<Cow<'a, [u8]>>) -> Attempt<()> {
         self.stream(block.offset().plus(at), bytes.into(), false).map(drop)
     }

@@ -145,7 +145,8 @@ pub(crate) fn fetch_window(
     }
 }
 
-/// Leaves those pages whose checksum is the one that the map has for their block now. The caller holds the inode lock.
+/// Retains only the pages whose checksum equals the present checksum of their block in the cold map. The
+/// caller holds the inode lock.
 fn keep_named(
     store: &Store,
     ino: Ino,
@@ -193,7 +194,8 @@ fn check_pages(
     let buffer = match result {
         Ok(buffer) => Arc::new(buffer),
         Err(error) => {
-            // One sector among those that nobody asked for: the others alone. They are consecutive.
+            // The bad sector may lie in a block that is only read ahead: reads the requested blocks alone,
+            // which are consecutive.
             let Some(first) = read.blocks.iter().position(|(block, _)| wants(*block)) else {
                 return Ok(());
             };
@@ -202,7 +204,7 @@ fn check_pages(
                 let Some(part) = read.part(first..first + count) else { return Err(error.into()) };
                 return read_pages(store, ino, &part, asked, pages);
             }
-            // One that nobody needs because PM has the block: each by itself.
+            // The bad sector may lie in a cold copy that a PM block hides: reads each block by itself.
             return match read.blocks.as_slice() {
                 [(block, crc)] if is_stale(store, ino, *block, read.place(0), *crc) => Ok(()),
                 [_] => Err(error.into()),

@@ -126,7 +126,8 @@ fn keep_aside(
     let [AlignedBlock(bytes)] = bytes;
     let copy = Arc::new(PageCopy { identity, location, bytes: *bytes, pin: found.pin });
     store.persistent.catalog().aside().put(&copy);
-    // Moved to PM meanwhile: nobody finds it by this location any more, and its place is free (S6).
+    // The page was fetched into PM meanwhile: its device location is free and may be used again, so the copy
+    // must not be found by it (S6).
     if find_below(store, page)?.is_none_or(|found| found.word != location) {
         store.persistent.catalog().aside().forget(identity, location);
         return Ok(());

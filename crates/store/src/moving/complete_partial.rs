@@ -99,7 +99,7 @@ fn try_read_below(
             Err(error) => return (found, Some(error)),
         };
         let mut extents = Vec::new();
-        // What is another block by now may have nothing below.
+        // A PM block that was used again meanwhile may have no cold copy, so its extent is not looked for.
         let same = partial.filter(|c| store.persistent.blocks().descriptor(c.pm).version() == c.version);
         for candidate in same {
             match extent_below(store, &inode, candidate.block) {

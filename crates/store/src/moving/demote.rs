@@ -62,7 +62,8 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
     for (to, mut rest) in by_destination(rest, to) {
         while !rest.is_empty() {
             let (copied, left) = match write_run(store, rest, to) {
-                // What there was room for has left PM: the writer that waits for it goes on.
+                // Lower tiers had room for a part of the group, which has left PM: the writer that waits for
+                // PM blocks goes on.
                 Err(FsError::Engine(Error::NoSpace(_))) if freed > 0 => return Ok(freed),
                 written => written?,
             };

@@ -50,7 +50,7 @@ pub fn choices_for(store: &Store, to: Destination) -> Vec<Vec<DeviceId>> {
     let tiers = tiers_for(store, to).into_iter().map(|tier| store.devices.of_tier(tier));
     let (last, mut choices): (Vec<_>, Vec<_>) =
         tiers.map(|tier| tier.into_iter().partition::<Vec<_>, _>(avoided)).unzip();
-    // What need not move tries none that failed a moment ago.
+    // A spill can wait, so it tries no device that failed a moment ago.
     if !matches!(to, Destination::Below(_)) {
         choices.extend(last);
     }
@@ -62,16 +62,17 @@ pub fn choices_for(store: &Store, to: Destination) -> Vec<Vec<DeviceId>> {
 fn tiers_for(store: &Store, to: Destination) -> Vec<TierId> {
     let mut tiers = store.devices.tiers();
     tiers.retain(|tier| to.accepts(*tier));
-    // What leaves PM during `sync --to` goes where that wants it, or it would be moved twice.
+    // During `sync --to` demotion goes to the requested tier or below, or the block would be moved twice.
     let drain_to = store.pressure.drain_to();
     match to {
         Destination::Any => tiers.sort_by_key(|tier| (*tier < drain_to, *tier)),
         Destination::Rather(wanted) => {
             tiers.sort_by_key(|tier| (*tier < drain_to, *tier != wanted, *tier));
         }
-        // One that would have to give the same blocks away next comes last.
+        // A tier that is nearly full would spill the same blocks next, so it comes last.
         Destination::Below(_) => {
-            // Asked once of each: the answer may change meanwhile, and an order that changes is none.
+            // The question is asked once of each tier: its answer may change meanwhile, and sorting needs a
+            // stable order.
             tiers.sort_by_cached_key(|tier| (*tier < drain_to, spills_from(store, *tier), *tier));
         }
         Destination::Only(_) | Destination::AtOrBelow(_) => {}

@@ -53,7 +53,8 @@ impl Part {
         self.run.start.plus(self.hints as u64)
     }
 
-    /// What counts as free of it once it is written; all of it after a failure.
+    /// The blocks of the run that are free once it is written: group summaries and the unused end. After a
+    /// failed write the whole run is free.
     pub fn free_of(self, is_written: bool) -> impl Iterator<Item = DeviceRun> {
         let (run, used) = (self.run, (self.hints + self.data) as u64);
         let before = DeviceRun { length: self.hints as u64, ..run };

@@ -64,7 +64,8 @@ pub(crate) fn copies_for_dram<'b, 'c: 'b>(
         }
         let mut block = AlignedBlock::zeroed();
         store.persistent.pm().read(copied.candidate.pm.offset(), &mut block.0).ok()?;
-        // What was merged on the way down is not what PM holds.
+        // A partial shadow was merged with its cold copy for the demotion, so its PM block is not the demoted
+        // content.
         let same = !copied.candidate.unwritten && crc32c(&block.0) == copied.crc;
         let page = same.then(|| Page::copy(&block.0))?;
         Some(Copy { block: copied.candidate.block, page, renews: *held })
@@ -72,7 +73,7 @@ pub(crate) fn copies_for_dram<'b, 'c: 'b>(
     part.zip(held).filter_map(copy).collect()
 }
 
-/// Keeps them, once their extent is installed. The caller still holds the inode lock.
+/// Keeps the copies in DRAM, once their extent is installed. The caller still holds the inode lock.
 pub(crate) fn keep_copies(store: &Store, inode: &Inode, copies: Vec<Copy>) {
     let now = store.clock.monotonic_ns();
     for Copy { block, page, renews } in copies {

@@ -54,7 +54,7 @@ fn drop_piece(
     if extents.is_empty() {
         return Ok(0);
     }
-    // What is about to lose its cold copy is not clean any more.
+    // A PM block that is about to lose its cold copy is not clean.
     piece.iter().for_each(|c| store.persistent.blocks().descriptor(c.pm).set_clean(false));
     let mut shards = lock_shards(store, inode.ino, extents.iter().map(DeviceRun::from));
     let mut staged = Staged::new(store, None, false);

@@ -46,9 +46,9 @@ pub fn refuse(store: &Store, pm: PmBlock) {
     store.persistent.blocks().descriptor(pm).touch_written(young);
 }
 
-/// Takes location, version and pin of each victim together under its inode's shared lock (S6, S7).
-/// Victims that moved, vanished, lie under an intent or whose file is damaged are left out; they count as
-/// just used, so that many of them do not keep the others from being picked.
+/// Takes location, version and I/O pin of each victim together under its inode's shared lock (S6, S7). A
+/// victim is left out if it moved or vanished, lies under an intent, or belongs to a damaged file. A victim
+/// that is left out counts as just used, so that the next choice finds different blocks.
 pub fn look_at<'s>(
     store: &'s Store,
     victims: &[Victim],

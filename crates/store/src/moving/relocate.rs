@@ -174,8 +174,8 @@ pub fn tier_of(store: &Store, device: DeviceId) -> Option<TierId> {
     store.devices.list().get(usize::from(device.0)).map(|device| device.tier)
 }
 
-/// Moves a group. Gives how many blocks are now where they should be. Blocks that changed meanwhile are left out;
-/// damage of one goes to `trouble` and holds back nothing else (I8).
+/// Relocates a group. Returns the number of blocks that reached the target. Blocks that changed meanwhile are
+/// left out; damage of a block goes to `trouble` and does not hold back the rest (I8).
 ///
 /// # Errors
 /// ENOSPC when the target has no room (what was moved before stays so), EIO when it fails.
@@ -192,7 +192,7 @@ pub fn move_between(
         while !rest.is_empty() {
             let (placed, left) = place(store, rest, to)?;
             let mut lost = placed.iter().filter_map(|moved| moved.moving.lost.as_ref());
-            // What changed meanwhile is not lost.
+            // A block that changed meanwhile is not lost: its newer content lies elsewhere.
             if let Some(lost) = lost.find(|lost| !matches!(lost, FsError::Stale)) {
                 trouble.get_or_insert_with(|| lost.clone());
             }
@@ -267,7 +267,7 @@ fn read_moving(
     }
 }
 
-/// What a wrong checksum is: damage, unless the block was changed while it was read.
+/// Judges a wrong checksum: it is damage, unless the block was changed while it was read.
 fn damage_of(store: &Store, moving: &Moving, found: u32) -> Option<FsError> {
     let same = with_pages(store, Wait::Allowed, || {
         let _guard = store.inodes.locks().read(moving.file.ino);

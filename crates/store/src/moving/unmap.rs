@@ -18,7 +18,7 @@ use terrace_format::{DeviceId, FileBlock, PmBlock};
 use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
 
-/// Which candidates still are where and what they were when they were pinned.
+/// Whether each candidate still has the location and version that it had when its I/O pin was taken.
 pub fn unchanged<'b, 'c: 'b>(
     store: &Store,
     inode: &Inode,
