@@ -17,7 +17,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 /// How long a device that failed a write is passed over while there are others.
 const AVOID: Duration = Duration::from_secs(30);
 
-/// One device of a lower tier.
+/// A device of a lower tier.
 pub struct Device {
     /// The tier it belongs to.
     pub tier: TierId,
@@ -56,13 +56,14 @@ impl Device {
         self.failed_flushes.load(Ordering::Acquire)
     }
 
-    /// Makes the writes since `failed_before` was asked durable. A flush that failed meanwhile, for
-    /// whomever, may have dropped them: devices report a loss once, so a later success says nothing (M1).
-    /// One that began after this was called, for whomever, serves as well as one of its own.
+    /// Makes the writes since `failed_before` was asked durable. A flush that failed meanwhile for any caller
+    /// may have dropped the writes: a device reports a loss once, so a later success proves nothing (M1). A
+    /// flush of another caller serves as well, if it began after this call.
     #[track_caller]
     pub fn flush(&self, failed_before: u64) -> Result<(), MediaError> {
         let begun = self.flushes_begun.load(Ordering::Acquire);
-        // One at a time: the count is up to date when the next one begins.
+        // Flushes of a device run one after the other, so a waiting caller sees whether the last flush serves
+        // for it.
         let _one = self.flushing.lock();
         if self.last_good_flush.load(Ordering::Acquire) <= begun {
             let number = self.flushes_begun.fetch_add(1, Ordering::AcqRel) + 1;
@@ -114,7 +115,7 @@ impl Device {
         }
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
-    /// What a flush of it survives.
+    /// The crashes that flushed data of the device survives.
     pub fn promise(&self) -> Promise {
         self.medium.promise()
     }

@@ -1,9 +1,9 @@
-//! What `terrace iostat` shows: operations, bytes and latency of each tier and of DRAM since mount.
+//! The figures of `terrace iostat`: operations, bytes and latency of each tier and of DRAM since mount.
 //!
-//! Devices are counted and timed by a wrapper around their medium, so whatever uses one is seen. PM and DRAM are counted
-//! where file data passes (one operation is one contiguous run), and not timed: reading a clock costs a good part of
-//! such an operation. The metadata of PM is not counted.
-//! Invariant: counting takes no lock and orders nothing; numbers read together need not be of one instant.
+//! Devices are counted and timed by a wrapper around their medium, so every access to a device is counted. PM
+//! and DRAM are counted where file data passes (an operation is a contiguous run), and not timed: reading a
+//! clock costs a good part of such an operation. The metadata of PM is not counted. Invariant: counting takes
+//! no lock and orders nothing; numbers read together need not be of one instant.
 
 use crate::parts::devices::read_priority::Courtesy;
 use serde::Serialize;
@@ -19,7 +19,7 @@ use terrace_runtime::{Clock, thread};
 /// Cells of a counter: threads beyond that share one.
 const CELLS: usize = 8;
 
-/// A line of its own for each, so that threads do not wait for each other's.
+/// Each cell has cache lines of its own, so that counting threads do not slow one another.
 #[derive(Default)]
 #[repr(align(128))]
 struct Cell {
@@ -155,7 +155,7 @@ struct Activity {
 }
 
 impl IoCount {
-    /// Counters from now on; also wraps each device's medium in one that counts.
+    /// Counts from now on, by a wrapper around the medium of each device.
     pub fn around(devices: &mut [Arc<dyn BlockMedium>], clock: &Arc<dyn Clock>) -> IoCount {
         let mut counters = Vec::with_capacity(devices.len());
         let mut activities = Vec::with_capacity(devices.len());

@@ -1,8 +1,8 @@
-//! What became of write-backs that failed (invariant I5): every descriptor open at that time gets the error from its
-//! next fsync, once; the pages stay dirty and are tried again, later and later.
+//! Failed write-backs (I5): each descriptor that was open at the failure gets the error from its next fsync,
+//! once. The pages stay dirty and are tried again after growing pauses.
 //!
-//! A handle is a number from the sequence that failures are numbered with too: one is due to a handle when it came
-//! after it and was not told to it. So an open costs one addition.
+//! Handles and failures take their numbers from the same sequence: a failure is due to a handle if its number
+//! is higher and the handle was not told of it. So an open costs only an addition.
 
 use crate::error::FsError;
 use std::collections::{HashMap, HashSet};
@@ -29,12 +29,12 @@ struct Failure {
 }
 
 impl Failure {
-    /// None yet. A `number` of 0 is due to nobody.
+    /// No failure is counted yet. A failure of `number` 0 is due to no handle.
     fn new(error: &FsError, number: u64) -> Failure {
         Failure { error: error.clone(), number, told: HashSet::new(), count: 0, not_before_ns: 0 }
     }
 
-    /// One more: the next try comes later.
+    /// Counts a further failure: the pause before the next try grows.
     fn back_off(&mut self, now_ns: u64) {
         let pause = FIRST_PAUSE * (1 << self.count.min(DOUBLINGS));
         self.count = self.count.saturating_add(1);

@@ -93,11 +93,11 @@ mod tests {
     use terrace_runtime::sync::atomic::Ordering;
     use terrace_runtime::thread::spawn;
 
-    /// While a waiting writer always followed the one before, request threads that looked at the file waited for all of
-    /// them: 350 threads that wrote to one file held back everybody for as long as they did.
+    /// When each writer handed the lock to the next writer, readers of the file waited for all writers: 350
+    /// threads that wrote to the same file held back every other request.
     #[test]
     #[inline]
-    fn a_reader_gets_the_lock_between_writers_that_never_pause() {
+    fn a_reader_gets_the_lock_although_writers_never_pause() {
         let (locks, end) = (Arc::new(InodeLocks::new()), Arc::new(AtomicBool::new(false)));
         let writers: Vec<_> = (0..8)
             .map(|_| {
