@@ -38,13 +38,13 @@ pub enum MetadataMoves {
     Always,
 }
 
-/// Which overwrites of demoted blocks are written back over their cold copies (design M5). A few scattered blocks of an
-/// extent are; where more has changed they go to free space as groups of their own.
+/// Which overwrites of demoted blocks are written back over their cold copies (design M5). A few scattered
+/// blocks of an extent are; more changed blocks go to free space as groups of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InPlace {
     /// Fewest blocks of an extent that is worth keeping whole.
     pub extent_blocks: u32,
-    /// At most one of so many of its blocks.
+    /// The blocks of an extent for each block that is written in place, at least.
     pub one_of: u32,
 }
 

@@ -46,11 +46,11 @@ pub fn ask_home(store: &Store, ino: Ino, segment: &Segment<'_>, flags: WriteFlag
     Ok(home_of(store, &load_regular(store, ino)?, segment, flags))
 }
 
-/// What PM has left for new data.
+/// The free PM space, as the choice of a home sees it.
 #[inline]
 fn room(store: &Store) -> Room {
     let hardly = store.pressure.throttle_below() / 4;
-    // Just after the mount what was scanned stands for the rest.
+    // Just after the mount the scanned blocks stand for the blocks not yet scanned.
     let known = store.pressure.usable_blocks().saturating_sub(store.persistent.blocks().unknown_hint());
     Room::of(store.persistent.blocks().free_hint(), known, hardly, store.steering.parameters())
 }

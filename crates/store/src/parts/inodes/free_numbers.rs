@@ -5,8 +5,8 @@ use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::{BLOCK_SIZE, Ino};
 use zerocopy::FromBytes;
 
-/// A part in `FETCHED_SHARE` of the inode pages may lie below with free slots; beyond that a new inode
-/// fetches such a page.
+/// Once a part in `FETCHED_SHARE` of the inode pages lies below with free slots, a new inode fetches such a
+/// page.
 const FETCHED_SHARE: u64 = 4;
 
 /// Free slots of the scanned pages.
@@ -20,7 +20,7 @@ pub struct InodeNumbers {
     pub pages: u64,
     /// Pages that lay on a lower tier when the scan reached them: their free slots are unknown.
     pub unknown: BTreeSet<u64>,
-    /// The unknown pages that have free slots.
+    /// The unknown pages that have free slots, as the location word of each says.
     pub(crate) unknown_free: Vec<u64>,
     /// Numbers whose freeing transaction is not yet applied: at most one of each freeing thread.
     pub freeing: Vec<u64>,

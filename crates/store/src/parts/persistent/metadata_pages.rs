@@ -7,10 +7,11 @@ use terrace_catalog::PageCopy;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-/// Leaves that an open for writing brings up: the extents of a file of 200 MiB at least. Half a second on a disk.
+/// Catalog leaves that an open for writing fetches: the extents of a file of 200 MiB at least. Half a second
+/// on a disk.
 pub(crate) const MOST_LEAVES: u32 = 64;
 
-/// One part in so many of PM may be metadata that opens bring up.
+/// An open fetches leaves only while metadata takes less of PM than a part in `MOST_OF_PM`.
 pub(crate) const MOST_OF_PM: u64 = 4;
 
 /// State of the moves of metadata pages.
@@ -23,12 +24,12 @@ pub struct MetadataPages {
     pub eager: bool,
     /// Where the clock hand stands.
     pub hand: Mutex<Hand>,
-    /// Pins of all operations, and how many there may be.
+    /// Page pins of all operations, and their limit.
     pins: AtomicU64,
     most_pins: u64,
     /// Since when data should leave PM and cannot, plus one; 0 while it can.
     stuck_since_ns: AtomicU64,
-    /// Leaves that opens brought up in this turn of the hand.
+    /// Leaves that opens fetched in this turn of the clock hand.
     pub brought: AtomicU64,
     /// Pages moved since mount.
     pub lowered: AtomicU64,

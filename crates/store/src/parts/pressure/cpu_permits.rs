@@ -34,7 +34,7 @@ impl Turns {
 
     /// Waits for a turn. Call it without locks.
     pub fn take(&self) -> Turn<'_> {
-        // One thread drives all workers there: it would wait for itself.
+        // In a simulation the same thread drives all workers, so it would wait for itself.
         if interleave::active() {
             return Turn(None);
         }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_none_gives_none_away() {
+    fn a_thread_without_a_permit_gives_no_permit_away() {
         let turns = Turns::new(1);
         let turn = turns.take();
         std::thread::scope(|scope| {

@@ -43,7 +43,7 @@ pub struct Pressure {
     pressed: AtomicU32,
     /// Calls of `sync --to` under way, which want PM emptied.
     draining: AtomicU32,
-    /// The tier that they want, or a lower one; 0 when it does not matter.
+    /// The slowest tier that a `sync --to` under way asks for; 0 if any lower tier will do.
     drain_to: AtomicU8,
     /// Why the last attempt to demote could not run; cleared by success.
     reason: Mutex<Option<FsError>>,
@@ -61,7 +61,7 @@ pub struct Pressure {
 pub struct MoveCounts {
     /// Blocks written below from PM.
     pub demoted: AtomicU64,
-    /// Of the demoted ones, those written over their cold copies.
+    /// The share of `demoted` that was written in place.
     pub in_place: AtomicU64,
     /// PM copies dropped whose cold copy was still good.
     pub evicted_clean: AtomicU64,
@@ -69,7 +69,7 @@ pub struct MoveCounts {
     pub promoted: AtomicU64,
     /// Blocks moved from one lower tier to another.
     pub relocated: AtomicU64,
-    /// Of the relocated ones, those that a nearly full tier gave away.
+    /// The share of `relocated` that was a spill.
     pub spilled: AtomicU64,
     /// Blocks that changed while they were copied.
     pub skipped: AtomicU64,
@@ -170,7 +170,8 @@ impl Pressure {
         self.workers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether any worker runs, so that waiting for one makes sense.
+    /// Whether migration workers run: an operation without PM space can wait for them, and otherwise demotes
+    /// by itself.
     pub(crate) fn has_workers(&self) -> bool {
         self.workers.load(Ordering::Relaxed) > 0
     }
