@@ -187,7 +187,8 @@ fn read_one(
             store.devices.io().pm.read(into.len());
             Ok(Some(0))
         }
-        // What the cold map says need not be asked: whoever changes it raises the version (S3).
+        // The cold map need not be read: a clean page is valid under its version, which each change of the
+        // cold map raises (S6).
         None if inode.slot.has(flag::HAS_COLD) => {
             let Some(page) = cached_page(store, inode, block) else { return Ok(None) };
             let skip = (offset % BLOCK_SIZE) as usize;

@@ -38,12 +38,12 @@ pub fn seek_turn(
     if !progress.begun {
         (progress.begun, progress.at) = (true, FileBlock(offset / BLOCK_SIZE));
     }
-    // Kept from one page of metadata that is missing to the next, so that each is looked at once.
+    // The position survives the fetch of a metadata page, so that each entry is visited once.
     let at = &mut progress.at;
     reading(store, wait, || seek_on_media(store, ino, offset, at, what))
 }
 
-/// Goes on at `at`, before which there is nothing that is looked for.
+/// Goes on at `at`. The blocks before `at` hold no match.
 fn seek_on_media(store: &Store, ino: Ino, offset: u64, at: &mut FileBlock, what: Seek) -> FsResult<u64> {
     let _guard = store.inodes.locks().read(ino);
     let inode = load_regular_to_read(store, ino)?;

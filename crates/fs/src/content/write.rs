@@ -39,7 +39,7 @@ pub fn write(
     flags: WriteFlags,
     wait: Wait,
 ) -> FsResult<usize> {
-    // What fits below the largest size is written, as on Linux; nothing beyond.
+    // As on Linux, a write is cut at the largest file size.
     let room = MAX_FILE_SIZE.saturating_sub(offset);
     if room == 0 && !data.is_empty() {
         return Err(FsError::TooLarge);
@@ -111,7 +111,8 @@ fn write_below(
             return Err(FsError::WouldBlock);
         }
         if is_waiting && !store.persistent.wal().is_stopped() && keep_in_pm(store, ino, wait).is_err() {
-            // The end of it may be in DRAM: what is written before that needs nothing of it.
+            // The error is ignored: dirty pages may stay behind the bytes of this write, which does not
+            // depend on them.
             tracing::debug!("inode {ino}: not all that waits in DRAM fits into persistent memory");
         }
         let (done, rest) = write_pm(store, ino, offset, data, flags, wait)?;
@@ -122,5 +123,5 @@ fn write_below(
     Err(refused)
 }
 
-/// How often a writer whose bytes nobody takes puts what is before them into PM, when others write there meanwhile.
+/// How often a writer settles the dirty pages before its bytes, if other writers dirty new ones meanwhile.
 const MOST_BEHIND: u32 = 3;

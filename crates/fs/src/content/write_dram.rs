@@ -130,7 +130,7 @@ fn take_piece(
     }
 }
 
-/// One attempt of [`take_piece`]; `reservation` is for the mode that loses its set-id bits.
+/// An attempt of [`take_piece`]; `reservation` is for the mode that loses its set-id bits.
 fn try_buffer(
     store: &Store,
     op: &mut Op,
@@ -142,7 +142,7 @@ fn try_buffer(
     if store.mode.read_only {
         return Err(FsError::ReadOnly.into());
     }
-    // What is accepted could never be written back.
+    // A stopped log commits no write-back, so bytes accepted now would be lost.
     if store.persistent.wal().is_stopped() {
         return Err(Error::Stopped.into());
     }
@@ -239,7 +239,8 @@ fn drop_set_id(store: &Store, reservation: Reservation<'_>, inode: &Inode) -> At
     Ok(())
 }
 
-/// What a planted mistake does.
+/// The planted mistake `size-before-blocks`: commits the visible size before the dirty pages are written
+/// back.
 fn commit_visible_size(store: &Store, ino: Ino) -> FsResult<()> {
     let mut op = Op::reclaiming(Wait::Allowed);
     run_attempts(store, &mut op, 256, |reservation, _| {

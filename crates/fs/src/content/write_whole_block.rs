@@ -27,13 +27,13 @@ use terrace_wal::{Error, NoSpace, Tx};
 /// Record room: header, data check, slot (three runs of words), map word, two table entries.
 const RECORD: usize = 512;
 
-/// What became of a write.
+/// The result of the short way of a write.
 pub enum WholeBlock {
-    /// It is in PM.
+    /// The write is in PM.
     Written,
-    /// Nothing has changed: the general way has to be taken. Its home was decided.
+    /// No change was made: the write takes the general way. Its home was decided.
     Home(Home),
-    /// Nothing has changed, and nobody asked for its home.
+    /// No change was made, and the home of the write was not decided.
     Unknown,
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn queue_if_orphan(store: &Store, ino: Ino) {
         Ok(inode) if !inode.slot.has(flag::ORPHAN) => {}
         // Pages with orphans stay in PM.
         Err(FsError::Engine(terrace_wal::Error::PageBelow(_))) => {}
-        // What cannot be read now is looked at again by the reclaimer.
+        // An orphan, or an inode that cannot be read now, goes to the reclaimer.
         _ => {
             store.inodes.removals().push(Job::Orphan(ino));
             help_reclaim(store);

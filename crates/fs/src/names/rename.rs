@@ -1,4 +1,4 @@
-//! Rename: one transaction for both directories, the moved inode and what it replaces.
+//! Rename: a single transaction for both directories, the moved inode and the replaced inode.
 
 use crate::names::directory_change::stage_directory_change;
 use crate::names::link::LINK_MAX;
@@ -75,7 +75,7 @@ pub fn rename(
     let mut attempt = |written: Option<Ino>| {
         run_attempts(store, &mut op, large_record(store), |reservation, _op| {
             store.persistent.blocks().probe()?;
-            // Between two directories: no other rename may change who is whose ancestor meanwhile.
+            // A rename between two directories: the rename lock keeps the ancestors of both as they are.
             let _tree = (parent != new_parent).then(|| store.inodes.lock_tree());
             let (source, target) = find_both(store, &names)?;
             if no_replace && target.is_some() {
@@ -128,7 +128,7 @@ fn find_both(store: &Store, names: &Names<'_>) -> Attempt<(Dentry, Option<Dentry
     };
     let _guard = store.inodes.locks().read(names.new_parent);
     if load_directory(store, names.new_parent)?.slot.nlink.get() == 0 {
-        // Removed: what it calls its parent may be another inode by now.
+        // The directory was removed: the inode number of its parent may be used again by now.
         return Err(FsError::NotFound.into());
     }
     Ok((source, find(store, names.new_parent, names.new_name)?))

@@ -79,7 +79,7 @@ pub fn try_getxattr(store: &Store, ino: Ino, name: &[u8], wait: Wait) -> FsResul
     })
 }
 
-/// Names of all attributes, each with a NUL behind it.
+/// The attribute names of an inode, each with a NUL behind it.
 ///
 /// # Errors
 /// EIO.
@@ -194,7 +194,8 @@ pub fn remove_capability(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     }
 }
 
-/// Changes attributes in a transaction; `edit` gives how many bytes all names have then, if it knows.
+/// Changes attributes in a transaction. `edit` returns the bytes of the attribute names after the change, if
+/// they are known.
 fn change_xattrs(
     store: &Store,
     op: &mut Op,

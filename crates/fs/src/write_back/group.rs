@@ -66,12 +66,12 @@ struct Placed {
     crc: u32,
 }
 
-/// What a round of write-back did.
+/// The result of a round of write-back.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// The blocks whose content then is durable, ascending.
+    /// The blocks whose content is durable after the round, ascending.
     pub blocks: Vec<FileBlock>,
-    /// Pages that others write back at this moment.
+    /// Pages that other threads have in flight.
     pub others: usize,
 }
 
@@ -149,7 +149,8 @@ fn look_at_dirty<'s>(
         let Some(page) = store.dram.cache().dirty(inode.page_key(*block)) else { continue };
         if page.in_flight && !all {
             *others += 1;
-            // What lies behind it cannot be installed before it, and a device that hangs may have it.
+            // Past the durable end, later blocks cannot be installed before this page, which may be in flight
+            // on a device that hangs.
             if is_held && *block >= durable_block {
                 break;
             }
@@ -264,7 +265,7 @@ fn install_written(
     failed.map_or(Ok(()), Err)
 }
 
-/// The installation of a write-back: one extent, with the size that becomes durable with it.
+/// A write-back to install: an extent, and the durable size that it allows.
 struct WrittenGroup<'s, 'g> {
     store: &'s Store,
     group: &'g Group<'s>,
@@ -329,14 +330,14 @@ fn install_first_written(
         return Ok((piece.len(), 0));
     };
     let range = BlockRange::new(first, first.plus(part.len() as u64));
-    // What became dirty before them meanwhile has to go first.
+    // A page between the durable end and these blocks became dirty meanwhile, and must become durable first.
     if range.end > durable_block && store.dram.cache().next_dirty(inode.ino, durable_block, first).is_some() {
         return Ok((piece.len(), 0));
     }
     refuse_intents(store, &inode, range)?;
     let rewritten = |placed: &&Placed| state(placed).is_none_or(|(_, now)| now != placed.copy.version);
     let again = part.iter().filter(rewritten).count() as u64;
-    // They stay dirty and need a place once more.
+    // Pages written again since the copy stay dirty and need a new space reservation.
     if !store.devices.space().reserve_now(again) {
         return Ok((piece.len(), 0));
     }
@@ -349,7 +350,7 @@ fn install_first_written(
     Ok((skipped, part.len()))
 }
 
-#[allow(clippy::too_many_arguments)] // one step, split off for its length
+#[allow(clippy::too_many_arguments)] // the commit of `install_first`, split off for its length
 fn commit_written<'a>(
     store: &'a Store,
     reservation: Reservation<'_>,

@@ -19,7 +19,7 @@ use terrace_runtime::{Clock, thread};
 /// Cells of a counter: threads beyond that share one.
 const CELLS: usize = 8;
 
-/// Each cell has cache lines of its own, so that counting threads do not slow one another.
+/// A cell has its own cache lines: threads that share a line would slow their counting.
 #[derive(Default)]
 #[repr(align(128))]
 struct Cell {

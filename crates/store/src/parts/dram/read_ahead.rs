@@ -10,9 +10,9 @@
 //! way waits for it for a few seconds at most, then fetches the requested blocks alone, and later readers do
 //! not wait for that window: another part of the window may lie on a device that hangs.
 //!
-//! The table is volatile and approximate: it holds a few streams in each set, by inode. A stream that another
-//! file displaced costs its file a read without a window. Read-ahead is a hint: its errors are left to the
-//! reader of the block. Lock order: innermost; a stream's lock before the queue's.
+//! The table is volatile and approximate: a set holds a few streams, by inode. A stream that another file
+//! displaced costs its file a read without a window. Read-ahead is a hint: its errors are left to the reader
+//! of the block. Lock order: innermost; a stream's lock before the queue's.
 
 use crate::types::BlockRange;
 use std::collections::VecDeque;

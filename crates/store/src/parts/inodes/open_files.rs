@@ -309,7 +309,7 @@ mod tests {
         let (cached, direct) = (Opening::Open(OpenMode::Cached), Opening::Open(OpenMode::Direct));
         references.looked_up(Ino(7));
         assert_eq!(open(Prefer::Direct, W), direct);
-        // A writer has it open already, so its mode stays.
+        // A writer has the file open already, so the mode stays direct.
         assert_eq!(open(Prefer::Cached, W), direct);
         (0..2).for_each(|_| close());
         assert_eq!(open(Prefer::Cached, Wait::Never), Opening::Waits);

@@ -53,7 +53,7 @@ struct Tasks {
     waiting: BTreeMap<Place, Task>,
     /// The jobs of `waiting` that were handed over.
     handed: BTreeSet<Place>,
-    /// The jobs of `waiting`, so that each is queued once.
+    /// The jobs of `waiting`. No job is queued twice.
     queued: HashSet<Job>,
     next: u64,
     /// Jobs that somebody has taken and not ended.

@@ -170,8 +170,7 @@ impl Pressure {
         self.workers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether migration workers run: an operation without PM space can wait for them, and otherwise demotes
-    /// by itself.
+    /// Whether migration workers run: only then a slowed writer waits for a demotion.
     pub(crate) fn has_workers(&self) -> bool {
         self.workers.load(Ordering::Relaxed) > 0
     }
