@@ -239,7 +239,7 @@ fn drop_set_id(store: &Store, reservation: Reservation<'_>, inode: &Inode) -> At
     Ok(())
 }
 
-/// The planted mistake `size-before-blocks`: commits the visible size before the dirty pages are written
+/// The planted mistake `size-with-the-write`: commits the visible size before the dirty pages are written
 /// back.
 fn commit_visible_size(store: &Store, ino: Ino) -> FsResult<()> {
     let mut op = Op::reclaiming(Wait::Allowed);
