@@ -1,8 +1,8 @@
 //! fallocate, SEEK_DATA and SEEK_HOLE.
 //!
-//! Allocated ranges take unwritten cold extents where a lower tier has room (a large preallocation should
-//! not take PM), else unwritten PM blocks, which migration moves down later. Both read as zeros. A range larger than one record holds is
-//! allocated in several transactions, the size last (docs/semantics.md).
+//! Allocated ranges take unwritten cold extents where a lower tier has room (a large preallocation should not
+//! take PM), else unwritten PM blocks, which migration demotes later. Both read as zeros. A range larger than
+//! one record holds is allocated in several transactions, the size last (docs/semantics.md).
 
 use crate::content::punch::punch;
 use smallvec::SmallVec;

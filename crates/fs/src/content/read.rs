@@ -166,8 +166,8 @@ fn found_in_dram(store: &Store, inode: &Inode, (first, end): (FileBlock, FileBlo
     store.dram.read_ahead().found(inode.ino, BlockRange::new(first, end), file_end);
 }
 
-/// Reads inside one block if that is in PM, or clean in DRAM; how many bytes came from there. `None` where the general
-/// way has to look further.
+/// Reads inside a block that lies in PM or has a clean page. Returns the bytes that came from DRAM. `None` if
+/// the general way must look further.
 fn read_one(
     store: &Store,
     inode: &Inode,

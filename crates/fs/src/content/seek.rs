@@ -78,7 +78,7 @@ fn next_data(
         None => None,
     };
     let end = dirty.unwrap_or(end);
-    // Before `seen` there is no data; at it there is if `best` says so.
+    // The blocks before `seen` hold no data; `best` is the first block with data, if it is known.
     let (mut best, mut seen, mut finished) = (dirty, end, true);
     let (mut from, mut left) = (*at, TURN_ENTRIES);
     while let Some((block, mapping)) = next_mapped(store, inode, from, end)? {
@@ -200,7 +200,7 @@ fn skip_mapped(
 /// PM blocks looked up at once.
 const MAPPED_RUN: u64 = 64;
 
-/// Where the next range begins that an intent has taken away; `at` itself when it is in one.
+/// The begin of the next range of an intent at or behind `at`; `at` itself inside such a range.
 fn next_intent(intents: &[BlockRange], at: FileBlock) -> FileBlock {
     let ahead = intents.iter().filter(|range| range.end > at).map(|range| range.first.max(at));
     ahead.min().unwrap_or(FileBlock(u64::MAX))

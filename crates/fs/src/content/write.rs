@@ -76,7 +76,8 @@ pub fn write(
     }
     match write_pm(store, ino, offset, data, flags, wait) {
         Ok((done, Rest::Behind)) => {
-            // Others have written into DRAM before it since its home was chosen: it goes behind them.
+            // Since the home was chosen, other writers have dirtied pages before this write: it goes to DRAM
+            // behind them.
             match write_below(store, ino, offset + done as u64, &data[done..], flags, wait) {
                 Err(_) if done > 0 => Ok(done),
                 written => Ok(done + written?),

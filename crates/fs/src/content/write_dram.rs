@@ -100,7 +100,7 @@ fn buffer_piece(
     taken.map(|_| ())
 }
 
-/// Takes a piece; gives how many pages became dirty. Changes nothing unless it succeeds.
+/// Takes a piece into DRAM. Returns the number of new dirty pages. A failure leaves no trace.
 fn take_piece(
     store: &Store,
     op: &mut Op,
@@ -226,8 +226,8 @@ fn medium_page(store: &Store, op: &mut Op, inode: &Inode, block: FileBlock) -> A
     Ok(page)
 }
 
-/// Removes set-id bits in a transaction, when there are any. The caller holds the inode's exclusive lock, and has all
-/// that the write needs: one that fails keeps them (C9).
+/// Removes set-id bits in a transaction, when there are any. The caller holds the inode's exclusive lock and
+/// has every need of the write, because a failed write keeps the bits (C9).
 fn drop_set_id(store: &Store, reservation: Reservation<'_>, inode: &Inode) -> Attempt<()> {
     let mut slot = inode.slot;
     kill_set_id(&mut slot);

@@ -1,11 +1,11 @@
-//! Writes (design 5): new blocks by streaming stores, one transaction for map, block table, size and
-//! times, one fence in all.
+//! Writes (design 5): new blocks by streaming stores, a single transaction for map, block table, size and
+//! times, with a single fence.
 //!
-//! `data=atomic`: every written block is a new one, so a request is all or nothing (I4). The exception
-//! stores bytes past the end of the file into its last block in place: nobody can see them before the
-//! record raises the size. `data=ordered`: blocks that exist are overwritten in place.
-//! T4: up to [`CHECKED_BYTES`] of new data are named by checksum and share the record's fence; more gets
-//! a fence of its own, which is cheaper than the checksums.
+//! `data=atomic`: every written block is a new one, so a request is all or nothing (I4). The exception stores
+//! bytes past the end of the file into its last block in place: no reader sees them before the record raises
+//! the size. `data=ordered`: blocks that exist are overwritten in place. T4: up to [`CHECKED_BYTES`] of new
+//! data are named by checksum and share the record's fence; more gets a fence of its own, which is cheaper
+//! than the checksums.
 
 use smallvec::SmallVec;
 use terrace_blocks::Purpose;

@@ -126,9 +126,9 @@ pub(crate) fn write_whole_block(
     Ok(WholeBlock::Written)
 }
 
-/// The map's part, and the block that loses its owner, quarantined. `None`, with nothing changed, unless
-/// only the block itself is concerned: no intent, no cold block that becomes shadowed, no tail of an
-/// old last block to clear, no map node to add.
+/// Stages the map word, and the quarantine of the replaced block. `None`, without a change, if the write
+/// concerns more than the block itself: an intent, a cold block that becomes shadowed, a tail of an old last
+/// block to clear, or a map node to add.
 #[inline]
 fn stage_whole_block(
     store: &Store,

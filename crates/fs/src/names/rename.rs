@@ -52,9 +52,10 @@ fn is_ancestor<E>(
     Ok(Some(at == ancestor))
 }
 
-/// Renames; what `new_name` named is replaced, or EEXIST with `no_replace`. Content of the moved file that is only in
-/// DRAM is written back before it replaces another: programs that put a new file in the place of an old one without an
-/// fsync expect one of the two after a crash, as ext4 (auto_da_alloc) and btrfs have taught them.
+/// Renames; the inode of `new_name` is replaced, or EEXIST with `no_replace`. Dirty pages of the moved file
+/// are written back before it replaces another file: a program that replaces an old file by a new one without
+/// an fsync expects either the old or the new content after a crash, as ext4 (auto_da_alloc) and btrfs give
+/// it.
 ///
 /// # Errors
 /// `WouldBlock` when content has to be written back and the caller may not wait;

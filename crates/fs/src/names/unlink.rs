@@ -72,8 +72,8 @@ fn remove_name(store: &Store, parent: Ino, name: &[u8], directory: bool, wait: W
     Ok(())
 }
 
-/// Takes one link (for a directory both) from an inode and commits. The last one frees a bare inode
-/// that nobody refers to, and makes any other an orphan.
+/// Takes one link (for a directory both) from an inode and commits. The last link frees an inode without
+/// content and references at once, and makes an orphan of any other inode.
 pub(crate) fn drop_link(
     store: &Store,
     reservation: terrace_wal::Reservation<'_>,

@@ -56,7 +56,8 @@ fn reclaim_job(store: &Store, job: Job, wait: Wait) -> FsResult<()> {
     }
 }
 
-/// Back-pressure on who makes orphans: removes some of one when too many wait. Waits for no device. Called without locks.
+/// Back-pressure on operations that make orphans: removes pieces of an orphan while too many wait. Waits for
+/// no device. Called without locks.
 pub(crate) fn help_reclaim(store: &Store) {
     if store.inodes.removals().backlog() <= MOST_WAITING
         || store.mode.read_only
@@ -119,8 +120,9 @@ fn reclaim_done(store: &Store, task: Task, done: FsResult<()>, wait: Wait, now_n
     store.inodes.removals().ended();
 }
 
-/// Removes an orphan: pieces of its content, its keys, at last its slot. Does nothing to an inode that has a
-/// reference or is no orphan. An orphan with content left after `most` pieces is queued again.
+/// Removes an orphan: its content in pieces, then the catalog keys, at last the inode slot. Does nothing to
+/// an inode that has a reference or is no orphan. An orphan with content left after `most` pieces is queued
+/// again.
 fn reclaim_orphan(store: &Store, ino: Ino, wait: Wait, most: usize) -> FsResult<()> {
     let mut op = Op::reclaiming(wait);
     let mut pieces = 0;
@@ -182,7 +184,7 @@ fn reclaim_piece(
     freed.map(|_| false)
 }
 
-/// Removes some keys of an inode; true when it removed any.
+/// Removes some catalog keys of an inode; true if a key was removed.
 fn stage_key_removal(
     _store: &Store,
     inode: &Inode,

@@ -1,11 +1,12 @@
 //! Write-back: dirty pages go to a lower tier in groups, and become clean.
 //!
-//! A group is copied under the shared inode lock, written to its device as one sequential run, or into the holes there
-//! are, flushed (M1), and then installed in one transaction per piece: the cold extent with its checksums goes in, PM
-//! entries of its blocks go out, the durable size rises over what is now on media (design S3, S5). A page that was dropped
-//! or absorbed meanwhile is skipped: its birth says so. One that was written again stays dirty above its installed copy.
-//! Blocks behind the durable end are installed in their order, so that a crash leaves the file shorter and never with a
-//! hole. Any number of write-backs of one file may be under way: what the commit checks is enough for that.
+//! A group is copied under the shared inode lock, written to its device as one sequential run, or into the
+//! holes there are, flushed (M1), and then installed in one transaction per piece: the cold extent with its
+//! checksums goes in, PM entries of its blocks go out, the durable size rises over the installed blocks
+//! (design S3, S5). A page that was dropped or settled meanwhile is skipped, as its birth tells. A page that
+//! was written again stays dirty above its installed copy. Blocks behind the durable end are installed in
+//! their order, so that a crash leaves the file shorter and never with a hole. Any number of write-backs of a
+//! file may be under way: the checks of the commit suffice.
 
 use smallvec::SmallVec;
 use terrace_cache::{DirtyPage, Installed};
@@ -59,7 +60,7 @@ impl Drop for Group<'_> {
     }
 }
 
-/// A copy with its place on a device and its checksum.
+/// A copy with its device block and its checksum.
 struct Placed {
     copy: DirtyPage,
     place: DeviceRun,
@@ -75,8 +76,8 @@ pub struct Written {
     pub others: usize,
 }
 
-/// Writes back some of these blocks, as many as a group takes from the first on. `all`: also those that others have
-/// under way. Holds no lock when called.
+/// Writes back a group of these blocks, from the first on. `all`: pages that other threads have in flight
+/// too. Called without locks.
 pub(crate) fn write_back_blocks(
     store: &Store,
     ino: Ino,
@@ -421,7 +422,8 @@ fn size_with(store: &Store, inode: &Inode, group: &Group<'_>, part: &[Placed], r
     size.max(durable)
 }
 
-/// Drops the PM entries of a range; counts the blocks that have no place yet. `old`: what lies below.
+/// Drops the PM entries of a range, and counts its newly allocated blocks in `staged`. `old`: the cold
+/// extents of the range.
 fn unmap_written(
     store: &Store,
     inode: &Inode,

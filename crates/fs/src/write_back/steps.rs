@@ -183,7 +183,7 @@ pub(crate) fn wait_for_dirty_room(store: &Store, pages: u64, wait: Wait) -> FsRe
         }
         match pressure_round(store) {
             Ok(Round::Progress) => {}
-            // Another file may go; this one waits now.
+            // The failed file waits for its pause; another file may be written next.
             Err(error) if waits > MOST_WAITS => return Err(error),
             Err(_) => waits += 1,
             Ok(Round::Nothing) => {

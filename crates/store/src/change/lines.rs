@@ -109,8 +109,8 @@ pub(crate) fn stage_lines<'a>(
     Ok(Outcome::Moved(Mapping::written(new)))
 }
 
-/// Gives a partial block its other lines, in place: nobody sees them before the record does. `below` is its cold
-/// copy's present content. The caller holds the inode's exclusive lock.
+/// Gives a partial shadow its missing lines, in place: no reader sees a line before the record makes it
+/// valid. `below` is the present content of the cold copy. The caller holds the inode's exclusive lock.
 pub(crate) fn stage_completion(
     store: &Store,
     inode: &Inode,

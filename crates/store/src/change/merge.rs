@@ -66,7 +66,8 @@ pub(crate) fn merge_block(
     replace(store, inode, block, old, (content.into(), end), staged).map(Some)
 }
 
-/// A new block with this content, all of it, in place of the old one. `end`: how far the file will be on media.
+/// Replaces a block by a new block with the whole content. `end`: the durable end of the file after the
+/// change.
 pub fn replace<'a>(
     _store: &Store,
     inode: &Inode,

@@ -27,7 +27,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// True when it removes nothing.
+    /// True if the piece removes no block.
     pub fn is_empty(&self) -> bool {
         self.pm.is_empty() && self.cold.is_empty()
     }

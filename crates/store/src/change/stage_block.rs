@@ -39,7 +39,7 @@ impl Under {
     }
 }
 
-/// Puts a segment's bytes into new blocks, or past the end of the last one in place, and logs the map.
+/// Puts a segment's bytes into new blocks, or in place past the end of the last block, and logs the map.
 pub fn stage<'a>(
     store: &Store,
     op: &mut Op,
@@ -65,7 +65,7 @@ pub fn stage<'a>(
             changed = true;
         }
     }
-    // Before map nodes are made for it: only what takes the place of other data may use the reserve.
+    // Checked before map nodes are made: only an overwrite of allocated blocks may use the reserve.
     if op.purpose == Purpose::Overwrite && staged.blocks_delta > 0 {
         return Err(op.refused.take().unwrap_or_else(final_no_space).into());
     }

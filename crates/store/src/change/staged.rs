@@ -56,25 +56,25 @@ pub struct Staged<'a> {
     entries: SmallVec<[(PmBlock, Entry); 4]>,
     /// Blocks newly allocated (positive) or freed, for st_blocks.
     pub blocks_delta: i64,
-    /// Dirty pages without a place on any medium that get one, or go.
+    /// Dirty pages without an allocated block that get one, or are dropped.
     pub placed: i64,
-    /// Content that the record names, streamed with it.
+    /// Content that the record names, streamed with the record.
     data: SmallVec<[(PmOffset, Cow<'a, [u8]>); 2]>,
     /// Overwrites in place. The commit stores them, after the attempt's last possible need: an attempt that
     /// ends with a need must leave no trace.
     in_place: SmallVec<[InPlace<'a>; 1]>,
     /// A block stored in place must be fenced before the record unless its bytes are named.
     unnamed: bool,
-    /// Counted when all is done: a locked instruction would wait for the streams.
+    /// Counted after the commit: a locked instruction before it would wait for the streaming stores.
     stored_bytes: usize,
     checked: bool,
-    /// Dirty pages whose content this change contains: dropped when it is committed (S3).
+    /// Dirty pages that this change settles: dropped at the commit (S3).
     pub absorbed: SmallVec<[PageKey; 2]>,
-    /// Dirty pages to drop when it is committed.
+    /// Dirty pages to drop at the commit.
     pub drop_dirty: Option<BlockRange>,
-    /// Bytes of dirty pages to zero when it is committed; each entry inside one block.
+    /// Bytes of dirty pages to zero at the commit; each entry lies inside a block.
     pub zero_dirty: SmallVec<[(u64, u64); 2]>,
-    /// The size that callers see from then on; `None`: not less than before.
+    /// The visible size after the commit; `None`: not less than before.
     pub visible: Option<u64>,
     done: bool,
 }
@@ -124,13 +124,14 @@ impl<'a> Staged<'a> {
         self.claim.as_ref().map_or(0, Claim::left)
     }
 
-    /// How far the file is on media once the absorbed pages are: the end of the last of them, or the visible end.
+    /// The end of the last settled page, at most the visible size: the durable end that the settled pages
+    /// reach.
     pub fn absorbed_end(&self, inode: &Inode) -> u64 {
         let last = self.absorbed.iter().map(|key| (key.block.0 + 1) * BLOCK_SIZE).max();
         last.map_or(0, |end| end.min(inode.size()))
     }
 
-    /// This change contains the content of a dirty page.
+    /// Notes that this change settles a dirty page.
     pub fn absorb(&mut self, page: &DirtyPage) {
         self.absorbed.push(page.key);
     }

@@ -11,7 +11,8 @@ use terrace_format::inode::flag;
 /// must remove it, as it removes set-id bits.
 pub const CAPABILITY: &[u8] = b"security.capability";
 
-/// Whether a file has capabilities; on other inodes they mean nothing. The caller holds its lock.
+/// Whether a regular file has capabilities; they mean nothing on another kind of inode. The caller holds the
+/// inode lock.
 ///
 /// # Errors
 /// `PageBelow`; EIO.

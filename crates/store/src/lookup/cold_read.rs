@@ -204,7 +204,7 @@ fn check_pages(
                 let Some(part) = read.part(first..first + count) else { return Err(error.into()) };
                 return read_pages(store, ino, &part, asked, pages);
             }
-            // The bad sector may lie in a cold copy that a PM block hides: reads each block by itself.
+            // The bad sector may lie in a cold copy that a PM block hides: so each block is read alone.
             return match read.blocks.as_slice() {
                 [(block, crc)] if is_stale(store, ino, *block, read.place(0), *crc) => Ok(()),
                 [_] => Err(error.into()),

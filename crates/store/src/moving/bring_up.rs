@@ -10,10 +10,10 @@ use crate::types::{BlockRange, Wait};
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 
-/// Blocks of a file looked at in one step, and of them brought up.
+/// Blocks of a file that a step looks at.
 const LOOK: u64 = 512;
 
-/// Blocks fetched at once.
+/// Blocks that a step fetches and promotes at once.
 pub const PIECE: u64 = 64;
 
 /// Reads the first cold blocks at or behind `from` and queues them; where to go on, `None` at the end.

@@ -7,20 +7,20 @@ use terrace_format::{DeviceId, TierId};
 /// The lower tiers that a move may use, in the order in which they are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Destination {
-    /// The fastest that has room.
+    /// The fastest lower tier with room.
     Any,
-    /// This one, else the fastest that has room.
+    /// The given tier, else the fastest lower tier with room.
     Rather(TierId),
-    /// This one, and no other.
+    /// The given tier alone.
     Only(TierId),
-    /// This one or a lower one.
+    /// The given tier or a lower one.
     AtOrBelow(TierId),
-    /// Whatever is slower than this one and sound; and only what lies on it moves.
+    /// A sound tier below the given one; only blocks on the given tier move (spill).
     Below(TierId),
 }
 
 impl Destination {
-    /// Whether a block on this tier is where it should be.
+    /// Whether a block on this tier is at its destination.
     pub(crate) fn accepts(self, tier: TierId) -> bool {
         match self {
             Destination::Any | Destination::Rather(_) => true,
@@ -39,8 +39,8 @@ impl Destination {
     }
 }
 
-/// The devices to try for a destination, best first: those of each tier that did not fail a moment ago and answer, then
-/// the others, so that the last one left is still tried.
+/// The devices to try for a destination, best first: of each tier the devices that answer and did not fail a
+/// moment ago, then the rest, so that a device is tried even if all failed.
 pub fn choices_for(store: &Store, to: Destination) -> Vec<Vec<DeviceId>> {
     let now_ns = store.clock.monotonic_ns();
     let avoided = |id: &DeviceId| {

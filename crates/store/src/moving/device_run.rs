@@ -17,13 +17,14 @@ pub fn summaries(blocks: usize) -> usize {
     if blocks < SUMMARY_FROM { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES) }
 }
 
-/// A run on a device and how many blocks of a group it takes. Their summaries lie before them: behind them the next group
-/// would begin in what counts as free, and overwrite them.
+/// A device run and the number of blocks of a group that it takes. The group summaries lie before the blocks.
+/// Behind them they would be overwritten at once: summaries lie in free space, where the next group would
+/// begin.
 #[derive(Debug, Clone, Copy)]
 pub struct Part {
     /// The run on the device.
     pub run: DeviceRun,
-    /// Blocks of the group that it takes.
+    /// Blocks of the group in the run.
     pub data: usize,
     /// Summary blocks before them.
     pub hints: usize,
@@ -48,7 +49,7 @@ impl Part {
         Part { run, data: run.length as usize, hints: 0 }
     }
 
-    /// The first of its blocks' places.
+    /// The device block of the first block of the group.
     pub fn first(self) -> DeviceBlock {
         self.run.start.plus(self.hints as u64)
     }
@@ -63,7 +64,7 @@ impl Part {
         free.into_iter().filter(|free| free.length > 0)
     }
 
-    /// The place of each of its blocks.
+    /// The device block of each block of the group.
     pub fn places(self) -> impl Iterator<Item = DeviceRun> {
         (0..self.data as u64).map(move |at| DeviceRun { start: self.first().plus(at), length: 1, ..self.run })
     }
@@ -91,8 +92,8 @@ pub(crate) fn parts_for(
     Ok(parts)
 }
 
-/// After a write of some parts: the summary blocks are hints in space that counts as free (docs/format.md); after a
-/// failure so is all else.
+/// After a write of some parts: the summary blocks are hints in space that counts as free (docs/format.md);
+/// after a failure the whole run is free.
 pub(crate) fn settle_parts<T>(store: &Store, parts: &[Part], written: FsResult<T>) -> FsResult<T> {
     for part in parts {
         part.free_of(written.is_ok()).for_each(|free| store.devices.space().release_claim(free));

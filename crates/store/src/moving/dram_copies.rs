@@ -17,7 +17,7 @@ pub const LEAST: u64 = 16;
 pub struct Copy {
     block: FileBlock,
     page: Page,
-    /// It takes the place of an older one.
+    /// The copy replaces an older page.
     renews: bool,
 }
 

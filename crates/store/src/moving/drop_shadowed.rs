@@ -1,4 +1,4 @@
-//! PM copies that go because the place below holds the same content.
+//! Gives up the cold copies under PM blocks, when lower tiers lack room (P1).
 
 use crate::change::shards::{lock_shards, stage_device_free};
 use crate::change::staged::Staged;

@@ -76,8 +76,8 @@ pub(crate) fn write_in_place<'a>(
     write_to_places(store, candidates, &places, trouble)
 }
 
-/// Writes whole blocks of PM to their places below, however many and wherever they are, for the sake of what PM gets
-/// free: on a full pool. Gives how many PM blocks that freed.
+/// Writes whole PM blocks over their cold copies, even if they are many or not scattered: on a full pool the
+/// freed PM blocks count more than speed. Returns the number of PM blocks freed.
 pub(crate) fn write_all_in_place(
     store: &Store,
     candidates: Vec<Candidate<'_>>,
@@ -140,8 +140,8 @@ fn write_to_places<'a>(
     (freed, rest)
 }
 
-/// The places of those candidates that are a few scattered blocks of a large extent, on a device where `to` wants them;
-/// pinned alone.
+/// The cold copies of the candidates that are a few scattered blocks of a large extent, on a device that `to`
+/// accepts, under exclusive I/O pins.
 fn places_below(store: &Store, candidates: &[Candidate<'_>], to: Destination) -> FsResult<Places> {
     let mut places = Places::default();
     let mut left = MOST;
@@ -186,7 +186,8 @@ fn places_below(store: &Store, candidates: &[Candidate<'_>], to: Destination) ->
     Ok(places)
 }
 
-/// The places of all candidates that are whole in PM and have one below, written or not; pinned alone.
+/// The device blocks of all candidates that are whole in PM and have a cold extent, written or unwritten,
+/// under exclusive I/O pins.
 fn all_places_below(store: &Store, candidates: &[Candidate<'_>]) -> FsResult<Places> {
     let mut places = Places::default();
     for of_inode in candidates.chunk_by(|a, b| a.ino == b.ino) {
@@ -250,8 +251,8 @@ fn may_stay_on(store: &Store, device: DeviceId, kept_on: Option<u8>, to: Destina
         && !store.devices.io().is_silent(device, now_ns)
 }
 
-/// Writes candidates over their cold copies, which lie in these runs, and flushes the device (M1). When that fails the
-/// candidates are victims again: they are not pinned any more.
+/// Writes candidates over their cold copies, which lie in these runs, and flushes the device (M1). After a
+/// failure the candidates are plain victims again, without I/O pins.
 fn write_over<'a>(
     store: &'a Store,
     device: DeviceId,
@@ -292,7 +293,7 @@ fn install_in_place(store: &Store, copied: &[Copied<'_>], trouble: &mut Option<F
     in_place.freed
 }
 
-/// The installation of a write-back in place: an extent gets new checksums and keeps its place.
+/// A write-back in place to install: an extent gets new checksums and stays at its location.
 struct InPlaceGroup<'s> {
     store: &'s Store,
     freed: u64,
@@ -312,7 +313,8 @@ impl<'c> Install for InPlaceGroup<'c> {
         Ok((taken - installed, installed))
     }
 
-    /// The two slices have the right lengths alone: skipped blocks lie among the installed ones. Their places stay.
+    /// Only the lengths of the two slices are right: skipped blocks lie among the installed ones. No device
+    /// block is given back.
     fn taken(&mut self, skipped: &[Copied<'c>], installed: &[Copied<'c>]) {
         let moved = self.store.pressure.moved();
         moved.left.fetch_add(installed.len() as u64, Ordering::Relaxed);

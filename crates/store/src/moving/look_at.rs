@@ -65,7 +65,8 @@ pub fn look_at<'s>(
         let (inode, intents) = match loaded {
             Ok(found) => found,
             Err(error) => {
-                // Intents below PM: what they are about leaves with them.
+                // `PageBelow`: the intents of the inode lie on a lower tier. Its blocks are left out now,
+                // without an error.
                 if !matches!(error, FsError::Stale | FsError::Engine(Error::PageBelow(_))) {
                     trouble.get_or_insert(error);
                 }

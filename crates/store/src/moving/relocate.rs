@@ -1,11 +1,12 @@
-//! Moves between lower tiers: read with its checksum, write to free space of the target, flush, then exchange the cold
-//! extents in one transaction per piece (design 7: the same mechanism as demotion, through DRAM).
+//! Relocation: reads a cold copy with its checksum, writes it to free space of the target, flushes, then
+//! exchanges the cold extents in a transaction per piece (design 7: the same mechanism as demotion, through
+//! DRAM).
 //!
-//! M1: the old place is given up only when the new one was flushed, and becomes allocatable only when the record that
-//! names the new one is persisted (`Staged::commit`). M3: no inode lock is held while copying.
-//! S6: what was looked at is pinned, so that its device blocks cannot be used again; therefore a file block that still
-//! has the same place and checksum is unchanged, and place and checksum serve as its version.
-//! Blocks with a PM copy are left out: the newest content is there, and what lies below it may be stale (S2).
+//! M1: the old device blocks are given up only after the new copy was flushed, and are used again only after
+//! the record that names the new location is persisted (`Staged::commit`). M3: no inode lock is held while
+//! copying. S6: an I/O pin keeps the device blocks from being used again, so a file block with the same
+//! location and checksum is unchanged: location and checksum serve as its version. Blocks with a PM copy are
+//! left out: the newest content is there, and what lies below it may be stale (S2).
 
 use crate::attempt::with_pages::with_pages;
 use crate::change::cold::stage_cold_extents;
@@ -64,7 +65,7 @@ pub struct MovingGroup {
     pins: Vec<Pin>,
 }
 
-/// A block with its new place.
+/// A block with its new location.
 struct Moved {
     moving: Moving,
     place: DeviceRun,
@@ -161,7 +162,7 @@ fn stays(store: &Store, inode: &Inode, to: Destination) -> FsResult<bool> {
     Ok(matches!(to, Destination::Below(_)) && pin_of(store, inode)?.is_some())
 }
 
-/// Counts blocks that have a new place.
+/// Counts relocated blocks.
 fn note_moved_below(store: &Store, blocks: u64, to: Destination) {
     store.pressure.moved().relocated.fetch_add(blocks, Ordering::Relaxed);
     if let (Destination::Below(_), 1..) = (to, blocks) {
@@ -293,7 +294,7 @@ fn is_there(store: &Store, inode: &Inode, moving: &Moving) -> FsResult<bool> {
         && extents.first().is_some_and(|extent| covers(extent, moving)))
 }
 
-/// Installs the new places of blocks that are unchanged; gives how many. Damage of one file goes to `trouble`.
+/// Installs the new locations of unchanged blocks. Returns their number. Damage of a file goes to `trouble`.
 fn exchange(
     store: &Store,
     placed: Vec<Moved>,
@@ -317,7 +318,7 @@ fn exchange(
     failed.map_or(Ok(relocation.moved), Err)
 }
 
-/// The installation of a relocation: one extent takes the place of another one.
+/// A relocation to install: an extent replaces another extent.
 struct Relocation<'s> {
     store: &'s Store,
     to: Destination,
@@ -366,7 +367,8 @@ fn exchange_first(
     let file = first.moving.file;
     let _guard = store.inodes.locks().write(file.ino);
     let Some(inode) = load_file(store, file)? else { return Ok((piece.len(), 0)) };
-    // Pinned meanwhile: whoever pins it looks for its blocks afterwards, and must find all of them.
+    // The file was pinned meanwhile: the tier pin looks for the file's blocks afterwards, and must find all
+    // of them.
     if stays(store, &inode, to)? {
         return Ok((piece.len(), 0));
     }
@@ -400,7 +402,7 @@ fn exchange_first(
     let before = store.dram.cold_versions().of_range(file.ino, range);
     store.dram.cold_versions().bump(file.ino, range);
     staged.commit(reservation)?;
-    // Another place, the same content: copies in DRAM are as good as before.
+    // The location changed, the content did not: clean pages in DRAM stay valid.
     let after = store.dram.cold_versions().of_range(file.ino, range);
     for (index, (before, after)) in (0..).zip(before.into_iter().zip(after)) {
         store.dram.cache().carry(inode.page_key(range.first.plus(index)), before, after);

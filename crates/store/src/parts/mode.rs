@@ -7,7 +7,7 @@ use crate::types::Atime;
 pub struct Mode {
     /// Nothing may change.
     pub read_only: bool,
-    /// Overwrites in PM go to their places, not to new blocks.
+    /// `data=ordered`: overwrites in PM are made in place instead of in new blocks.
     pub data_ordered: bool,
     /// The pool's PM blocks may hold some lines only of a cold block.
     pub has_partial: bool,
@@ -17,9 +17,9 @@ pub struct Mode {
     pub read_first: bool,
     /// When access times are recorded.
     pub atime: Atime,
-    /// Blocks of a group: with its summaries it fits one chunk.
+    /// Blocks of a group: with its summaries a group fits into a chunk.
     pub group_blocks: u64,
-    /// Which overwrites go back over their cold copies.
+    /// Which overwrites are written back in place.
     pub in_place: InPlace,
     /// The policy `anticache` demotes above this PM use.
     pub threshold_percent: u8,
@@ -27,12 +27,12 @@ pub struct Mode {
     pub prefetch_ms: u64,
 }
 
-/// When cold metadata moves below PM (design C1).
+/// When cold metadata pages are demoted (design C1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetadataMoves {
-    /// Never by itself. What lies below already makes room for each other in PM.
+    /// Never by itself. Only a fetch of a demoted page may demote another page to make room in PM.
     Never,
-    /// When PM is scarce, and moving data does not help or metadata has more than its share.
+    /// When PM is scarce, and demotion of data does not help or metadata has more than its share.
     WhenScarce,
     /// As soon as it is cold: for tests.
     Always,

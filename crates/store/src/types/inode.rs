@@ -111,7 +111,7 @@ pub struct Pending {
     pub size: u64,
     /// mtime and ctime, when a write into DRAM was the last to set them.
     pub mtime_ns: Option<i64>,
-    /// Dirty blocks that had no place on any medium, for st_blocks.
+    /// Dirty blocks that were not allocated on a medium, for st_blocks.
     pub new_blocks: u64,
 }
 

@@ -71,7 +71,7 @@ pub enum SetTime {
     At(i64),
 }
 
-/// Attributes to change; `None` leaves one as it is.
+/// Attributes to change; `None` leaves an attribute as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permission bits.
@@ -156,7 +156,7 @@ pub struct Space {
     pub available: u64,
     /// Inode numbers in use or on free slots.
     pub files: u64,
-    /// How many more can be made.
+    /// The number of inodes that can still be made.
     pub files_free: u64,
 }
 

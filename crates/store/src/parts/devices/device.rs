@@ -51,7 +51,7 @@ impl Device {
         }
     }
 
-    /// Flushes that failed so far. Ask before the first write that a flush is to cover.
+    /// The number of failed flushes. A caller asks for it before the first write that its flush must cover.
     pub fn failed_flushes(&self) -> u64 {
         self.failed_flushes.load(Ordering::Acquire)
     }
@@ -98,7 +98,7 @@ impl Device {
             && self.medium.error_count() == 0
             && self.damaged.load(Ordering::Relaxed) == 0
     }
-    /// Why it is not healthy: how many errors, and the last of them.
+    /// Why the device is not healthy: the number of errors, and the last error.
     pub fn reason(&self) -> Option<String> {
         let (errors, damaged) = (self.medium.error_count(), self.damaged.load(Ordering::Relaxed));
         let mut reasons = Vec::new();
@@ -184,7 +184,7 @@ impl<'a> DeviceRead<'a> {
         let _pin = self.devices.space.pin(run);
         Some(DeviceRead { devices: self.devices, device: self.device, start, blocks, _pin })
     }
-    /// The place of one of its blocks.
+    /// The device block of one block of the run.
     pub fn place(&self, index: usize) -> DeviceRun {
         DeviceRun { device: self.device, start: self.start.plus(index as u64), length: 1 }
     }
@@ -273,8 +273,8 @@ impl Devices {
         tiers
     }
 
-    /// Groups written extents into runs that one device read serves, pinned. The caller holds the lock of
-    /// the inode that owns them.
+    /// Groups written extents into runs of a single device read each, under I/O pins. The caller holds the
+    /// lock of the inode that owns the extents.
     pub fn plan_reads(&self, extents: Vec<ColdExtent>) -> Vec<DeviceRead<'_>> {
         let mut plans: Vec<Plan> = Vec::new();
         for extent in extents.into_iter().filter(|extent| !extent.unwritten) {

@@ -16,7 +16,7 @@ use terrace_media::block::{AlignedBlock, BlockRead, HostRoom, Run};
 use terrace_media::{BlockMedium, MediaError, Promise};
 use terrace_runtime::{Clock, thread};
 
-/// Cells of a counter: threads beyond that share one.
+/// Cells of a counter: more threads than this share cells.
 const CELLS: usize = 8;
 
 /// A cell has its own cache lines: threads that share a line would slow their counting.
@@ -67,11 +67,11 @@ pub struct TierIo {
     pub used_bytes: u64,
     /// Whether its operations are timed.
     pub timed: bool,
-    /// Of all its devices.
+    /// The sums over all devices of the tier.
     pub sums: IoSums,
 }
 
-/// Counts one place's operations.
+/// Counts the operations of a device, of PM or of DRAM.
 #[derive(Default)]
 pub struct Counter([Cell; CELLS]);
 
@@ -193,7 +193,7 @@ impl IoCount {
             .is_some_and(|activity| activity.failed.load(Ordering::Relaxed))
     }
 
-    /// How many are silent.
+    /// The number of silent devices.
     pub fn silent(&self, now_ns: u64) -> u64 {
         (0..self.activities.len()).filter(|device| self.is_silent(DeviceId(*device as u8), now_ns)).count()
             as u64
@@ -216,7 +216,7 @@ impl IoCount {
     }
 }
 
-/// A device that counts and times what is done with it. Failed operations count too: they took their time.
+/// A medium that counts and times its operations. A failed operation counts too: it took its time.
 struct Counted {
     medium: Arc<dyn BlockMedium>,
     counter: Arc<Counter>,
@@ -252,7 +252,7 @@ impl Counted {
         result
     }
 
-    /// So many reads at once.
+    /// Does `operations` reads at once.
     fn reading<T>(&self, operations: u64, work: impl FnOnce() -> T) -> T {
         self.courtesy.read_begins();
         let begin = self.clock.monotonic_ns();

@@ -63,7 +63,7 @@ impl Courtesy {
         self.least_ns.store(next, Ordering::Relaxed);
     }
 
-    /// Blocks that may be written in one piece at this time; `None`: as many as there are.
+    /// The blocks that a piece of a background write may have now; `None`: no limit.
     pub fn piece(&self, now_ns: u64) -> Option<usize> {
         let until = self.read_until_ns.load(Ordering::Relaxed);
         let lately = until > 0 && now_ns < until.saturating_add(LATELY.as_nanos() as u64);

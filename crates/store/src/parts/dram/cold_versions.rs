@@ -5,11 +5,12 @@ use terrace_format::{FileBlock, Ino};
 use terrace_runtime::sync::atomic::AtomicU64;
 use terrace_runtime::sync::zeroed_words;
 
-/// Versions of cold blocks and holes, one for each, in a hashed table (design S6). Sharing a word by two blocks costs a
-/// needless second look, or a copy in DRAM, nothing else. One version for 2 MiB of a file let each block that left PM take
-/// all copies of its neighbours with it: a mail that was appended to had to be read from below again.
+/// Versions of cold blocks and holes, one for each, in a hashed table (design S6). If two blocks share a
+/// word, a change of the first costs a second look at the other, or its clean page. With a version for 2 MiB
+/// of a file each demoted block made all clean pages of its neighbours stale: after an append a mail was read
+/// from its device again.
 pub struct ColdVersions {
-    /// A power of two of them.
+    /// The words; their number is a power of two.
     words: Vec<AtomicU64>,
 }
 
@@ -26,7 +27,7 @@ const MOST_WORDS: u64 = 1 << 22;
 /// No file has this block: the count of what changes a whole inode.
 const WHOLE_INODE: u64 = u64::MAX;
 
-/// Blocks that are counted one by one.
+/// The longest range whose blocks are counted one by one.
 const MOST_BLOCKS: u64 = 1 << 12;
 
 impl ColdVersions {

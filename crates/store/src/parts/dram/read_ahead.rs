@@ -52,9 +52,9 @@ struct Stream {
     ino: Ino,
     /// Where the last window began that its reader fetched.
     first: FileBlock,
-    /// How far it was read.
+    /// The end of the reads so far.
     seen: FileBlock,
-    /// End of what was fetched or queued.
+    /// The end of the fetched and queued blocks.
     ahead: FileBlock,
     /// Blocks of the last window; as short as can be until the file is read on.
     window: u64,
@@ -65,7 +65,7 @@ struct Stream {
 #[derive(Default)]
 struct Set {
     ways: [Stream; WAYS],
-    /// Whose place the next one takes.
+    /// The stream that a new stream replaces next.
     next: usize,
 }
 
@@ -74,7 +74,7 @@ impl Set {
         self.ways.iter_mut().find(|stream| stream.ino == ino)
     }
 
-    /// A file's stream, or the place of another one.
+    /// The stream of a file, or the stream to replace.
     fn enter(&mut self, ino: Ino) -> &mut Stream {
         let at = self.ways.iter().position(|stream| stream.ino == ino).unwrap_or_else(|| {
             self.next = (self.next + 1) % WAYS;
@@ -92,7 +92,7 @@ impl Stream {
     }
 }
 
-/// Where a file ends for who does not know it: what lies behind its end costs nothing.
+/// The end of a file for a caller that does not know the size: blocks behind the end cost no fetch.
 const NO_END: FileBlock = FileBlock(u64::MAX);
 
 /// A piece of a window of a file.
@@ -189,7 +189,7 @@ impl ReadAhead {
             return;
         }
         stream.seen = range.end;
-        // It may have passed what was queued: nothing behind it is wanted.
+        // The reader may have passed the queued blocks: no block behind it is wanted.
         stream.ahead = stream.ahead.max(stream.seen);
         if stream.ahead < end && stream.left() < AHEAD * stream.window {
             stream.window = (stream.window * 2).max(range.count()).min(self.longest);
@@ -225,8 +225,8 @@ impl ReadAhead {
         found.map_or(Holder::Nobody, |(_, range)| Holder::Caller(range))
     }
 
-    /// Waits until nobody fetches a block any more; false when that takes too long: it is among blocks of a device that hangs.
-    /// Then its window is as good as gone for others too, or each of a reader's requests would wait as long.
+    /// Waits until the fetch of a block has ended; false if that takes too long, as on a device that hangs.
+    /// Later readers then do not wait for the window either, or each request of a reader would wait as long.
     pub(crate) fn wait_for(&self, ino: Ino, block: FileBlock) -> bool {
         let holds = |window: &Window| window.0 == ino && window.1.first <= block && block < window.1.end;
         let mut queue = self.queue.lock();

@@ -28,7 +28,7 @@ pub struct WriteBack {
     draining: AtomicBool,
     /// Rises with every group done.
     rounds: (Mutex<u64>, Condvar),
-    /// When each thread began its present step; 0: it is in none.
+    /// When each thread began its present step; 0: the thread is idle.
     pub begun_ns: [AtomicU64; STEPS],
 }
 

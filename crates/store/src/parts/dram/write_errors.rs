@@ -20,7 +20,7 @@ const DOUBLINGS: u32 = 5;
 
 struct Failure {
     error: FsError,
-    /// The last failure's place in the sequence.
+    /// The number of the last failure.
     number: u64,
     told: HashSet<u64>,
     /// Failures since the last success.
@@ -72,7 +72,8 @@ impl WriteErrors {
         failure.back_off(now_ns);
     }
 
-    /// Notes that a write-back has to wait for space that is promised to it and in use for a moment: nobody is told.
+    /// Notes that a write-back waits for reserved device blocks that are under I/O pins for a moment. No
+    /// descriptor is told an error.
     pub fn postpone(&self, ino: Ino, error: &FsError, now_ns: u64) {
         let mut failures = self.failures.lock();
         let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, 0));

@@ -65,8 +65,8 @@ impl InodeNumbers {
         }
     }
 
-    /// A page below that is to be fetched for its free slots: when they are many. Else a new page, which takes as much
-    /// of PM and waits for no device, is better.
+    /// The demoted inode page to fetch for its free slots, if many such pages exist. Otherwise a new page is
+    /// better: it takes as much PM and waits for no device.
     pub(crate) fn worth_fetching(&self) -> Option<u64> {
         let many = self.unknown_free.len() as u64 * FETCHED_SHARE >= self.pages;
         self.unknown_free.last().copied().filter(|_| many)

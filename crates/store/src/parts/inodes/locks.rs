@@ -3,9 +3,9 @@
 //! Two inodes of one stripe share a lock; taking several inodes takes their stripes in ascending order,
 //! each once: the order "inode stripes by index" of L1.
 //!
-//! Whoever does not get a lock at once queues before a gate, readers and writers alike, and nobody waits for the lock
-//! itself but who has passed it. The lock alone lets a writer that waits go before all readers: while threads wrote to
-//! one file without a pause, whoever wanted to look at it waited for ever, request threads too.
+//! A reader or writer that does not get a lock at once queues before a gate, and only the thread past the
+//! gate waits for the lock itself. The lock alone prefers a waiting writer to all readers: while threads
+//! wrote to a file without a pause, readers of the file waited for ever, request threads too.
 
 use smallvec::SmallVec;
 use terrace_format::Ino;

@@ -76,9 +76,9 @@ impl Count {
 /// The references to an inode that are left after a close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left {
-    /// Somebody has it open.
+    /// A descriptor is open.
     pub is_open: bool,
-    /// Somebody refers to it.
+    /// A lookup count or a descriptor refers to the inode.
     pub is_referenced: bool,
 }
 
@@ -108,7 +108,7 @@ type Counts = HashMap<u32, Count, BuildHasherDefault<NumberHasher>>;
 
 const SHARDS: usize = 64;
 
-/// Inodes that are looked at one by one: some milliseconds.
+/// The most inodes that a call looks at one by one: some milliseconds.
 const MOST_ASKED: u64 = 1 << 16;
 
 /// All references. 20 bytes and a byte of hash table per inode that the kernel knows.
@@ -242,19 +242,19 @@ impl References {
         left
     }
 
-    /// True while somebody has the inode open.
+    /// True while the inode is open.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.shard(ino).lock().get(&(ino.0 as u32)).is_some_and(|count| count.opens > 0)
     }
 
-    /// True while somebody has an inode of `first`, `first + step`, … up to `last` open. Of more than [`MOST_ASKED`] it is
-    /// said unseen.
+    /// True while an inode of `first`, `first + step`, … up to `last` is open. Of more than [`MOST_ASKED`]
+    /// inodes it is assumed without a look.
     pub(crate) fn is_any_open(&self, first: u64, last: u64, step: u64) -> bool {
         let count = last.saturating_sub(first) / step.max(1);
         count > MOST_ASKED || (0..=count).any(|index| self.is_open(Ino(first + index * step)))
     }
 
-    /// All that are referred to, by number.
+    /// All inodes with references, by number.
     pub fn all(&self) -> Vec<Referenced> {
         let mut all: Vec<Referenced> = Vec::new();
         for shard in &self.shards {
@@ -268,7 +268,7 @@ impl References {
         all
     }
 
-    /// True when somebody refers to the inode.
+    /// True while the inode has a reference.
     pub fn is_referenced(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&(ino.0 as u32))
     }

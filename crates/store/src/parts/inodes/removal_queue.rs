@@ -56,7 +56,7 @@ struct Tasks {
     /// The jobs of `waiting`. No job is queued twice.
     queued: HashSet<Job>,
     next: u64,
-    /// Jobs that somebody has taken and not ended.
+    /// Jobs that a thread has taken and not ended.
     at_work: usize,
     /// Jobs of `waiting` that have neither failed nor been handed over.
     fresh: usize,
@@ -67,7 +67,7 @@ struct Tasks {
 const AGAIN: Place = (1, 0);
 
 impl Tasks {
-    /// The new place; none when the job is there already.
+    /// The new key in `waiting`; `None` if the job is queued already.
     fn insert(&mut self, due_ns: u64, task: Task) -> Option<Place> {
         let place = (due_ns, self.next);
         let new = self.queued.insert(task.job);
@@ -141,12 +141,12 @@ impl ReclaimQueue {
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether somebody has a job in hand.
+    /// Whether a thread has a job in hand.
     pub fn is_at_work(&self) -> bool {
         self.tasks.lock().at_work > 0
     }
 
-    /// How many jobs have ended.
+    /// The number of ended jobs.
     pub fn ended_so_far(&self) -> u64 {
         self.ended.load(Ordering::Acquire)
     }

@@ -39,7 +39,7 @@ pub struct Pressure {
     /// Migration workers that run.
     workers: AtomicU32,
     wakers: Vec<Waker>,
-    /// Operations that found no PM block and demote: then also last blocks leave that are in use.
+    /// Operations that found no PM block and demote by themselves: then blocks in use are demoted too.
     pressed: AtomicU32,
     /// Calls of `sync --to` under way, which want PM emptied.
     draining: AtomicU32,
@@ -59,15 +59,15 @@ pub struct Pressure {
 /// Blocks moved since the mount.
 #[derive(Default)]
 pub struct MoveCounts {
-    /// Blocks written below from PM.
+    /// PM blocks demoted.
     pub demoted: AtomicU64,
     /// The share of `demoted` that was written in place.
     pub in_place: AtomicU64,
-    /// PM copies dropped whose cold copy was still good.
+    /// Clean blocks demoted without a write.
     pub evicted_clean: AtomicU64,
-    /// Blocks brought into PM.
+    /// Blocks promoted into PM.
     pub promoted: AtomicU64,
-    /// Blocks moved from one lower tier to another.
+    /// Blocks relocated from a lower tier to another.
     pub relocated: AtomicU64,
     /// The share of `relocated` that was a spill.
     pub spilled: AtomicU64,
@@ -221,7 +221,7 @@ impl Pressure {
         self.draining.load(Ordering::Acquire) > 0
     }
 
-    /// The highest tier that a `sync --to` leaves data on; 0 when there is none.
+    /// The highest tier on which a `sync --to` under way leaves data; 0 without such a call.
     pub fn drain_to(&self) -> TierId {
         TierId(self.drain_to.load(Ordering::Acquire))
     }

@@ -23,7 +23,7 @@ impl Key {
         Key::mixed(ino.0)
     }
 
-    /// Of the files of a family in a directory; also those without one have something in common.
+    /// Of the files of a family in a directory. Files without a family count as a family too.
     fn family((directory, generation): (Ino, u32), family: u32) -> Key {
         Key::mixed(directory.0 ^ u64::from(family.wrapping_add(generation << 1) | 1) << 32)
     }
@@ -42,7 +42,7 @@ struct Level {
     above: Ino,
 }
 
-/// With fewer, index and tag would not be all of a key.
+/// With fewer places, index and tag would not hold the whole key.
 const LEAST_PLACES: u64 = 1 << 8;
 
 const MOST_PLACES: u64 = 1 << 16;
@@ -99,7 +99,7 @@ impl Relatives {
         key
     }
 
-    /// A directory is made: nothing is known of its files, whatever had its number before.
+    /// A directory is made: its history is empty, even if its inode number is used again.
     pub(crate) fn directory_made(&self, ino: Ino, directory: Ino, above: Ino) {
         self.enter(Key::directory(directory), above);
         let (word, tag) = self.place(Key::directory(ino));

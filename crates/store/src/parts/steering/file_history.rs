@@ -120,7 +120,7 @@ impl FileState {
         self.long.store(1, Ordering::Relaxed);
     }
 
-    /// Forgets what was there; the place is empty.
+    /// Forgets the file; the place is empty.
     fn clear(&self) {
         for word in [&self.key, &self.sync, &self.read, &self.run, &self.pending, &self.size] {
             word.store(0, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl FileState {
         tick.saturating_sub(self.since.load(Ordering::Relaxed)) >= WRITE_BACK_TICKS
     }
 
-    /// Something became of the file: its relatives are told, unless they were told the same last.
+    /// The outcome of the file is known: its directory history is told, unless it was told the same last.
     #[inline]
     fn tell(&self, state: &mut Synchronicity, synced: bool, relatives: &Relatives) {
         if state.tells(synced) {

@@ -51,11 +51,12 @@ pub struct TallyReport {
     pub synchronous: TallyRow,
     /// Of files that had been written at length without.
     pub asynchronous: TallyRow,
-    /// The first bytes of files never synced of whose relatives nothing is known: they count as synchronous.
+    /// The first bytes of files without a history of their own or of their directory: they count as
+    /// synchronous.
     pub unjudged: TallyRow,
-    /// The first bytes of files whose relatives were synced.
+    /// The first bytes of files whose directory history says synced.
     pub expected_synchronous: TallyRow,
-    /// The first bytes of files whose relatives were not: they count as asynchronous.
+    /// The first bytes of files whose directory history says not synced: they count as asynchronous.
     pub expected_asynchronous: TallyRow,
 }
 
