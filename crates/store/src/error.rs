@@ -141,8 +141,8 @@ impl FsError {
             FsError::NotDurable | FsError::SpaceHidden(_) => libc::EIO,
             FsError::Engine(Error::NoSpace(_)) => libc::ENOSPC,
             FsError::Engine(Error::Stopped) => libc::EROFS,
-            // The file system that a tier's file lies on is full: the data stays where it was.
-            // A read never lacks space, whatever the device says.
+            // The file system that a tier's file lies on is full: the data stays where it was. A read needs
+            // no space, even if the device answers ENOSPC.
             FsError::Engine(Error::Media(MediaError::Device(error)))
                 if error.errno == libc::ENOSPC && error.operation != "read" =>
             {

@@ -285,8 +285,9 @@ fn read_run(
     Ok(())
 }
 
-/// The content of a block that is not in PM, `None` of a hole. `cold` has the extents of the run once they are needed: to
-/// decode them takes longer than all else of a read from DRAM. The caller holds the inode lock.
+/// The content of a block that is not in PM, `None` of a hole. `cold` gets the extents of the run when they
+/// are first needed: their decoding takes longer than the rest of a read from DRAM. The caller holds the
+/// inode lock.
 fn cold_or_hole(
     store: &Store,
     op: &mut Op,

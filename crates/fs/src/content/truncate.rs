@@ -71,7 +71,7 @@ pub fn truncate(
         staged.zero_dirty.push((size, size.next_multiple_of(BLOCK_SIZE)));
         let range = BlockRange::new(FileBlock(size.div_ceil(BLOCK_SIZE)), FILE_END);
         refuse_intents(store, &inode, range)?;
-        // The block that the new end cuts keeps its bytes past the end: whoever raises the size
+        // The block that the new end cuts keeps its bytes past the end: the transaction that raises the size
         // again clears them (S5).
         remove_range(store, op, reservation, &inode, slot, range, staged)
     })?;

@@ -83,7 +83,7 @@ pub fn write(
                 written => Ok(done + written?),
             }
         }
-        // A full PM is not a full file system (I9), whatever keeps it full.
+        // A full PM is not a full file system (I9), even if damage hides the free PM blocks.
         Err(full @ (FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_))) if has_buffer(store) => {
             let taken = write_buffered(store, ino, offset, data, flags, wait);
             taken.map_err(|error| if error.can_fall_back_to_pm() { full } else { error })

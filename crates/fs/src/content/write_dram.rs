@@ -122,7 +122,8 @@ fn take_piece(
             Ok(new) => return Ok(new),
             Err(Fail::Error(error)) => return Err(error),
             Err(Fail::Need(need)) => {
-                // Nobody else waits for room because this one waits for a device.
+                // The admitted room is given back before the wait for a device, so that no other writer waits
+                // for it.
                 drop(room);
                 provide(store, op, need, &mut provided)?;
             }

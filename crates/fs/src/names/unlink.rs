@@ -53,7 +53,8 @@ fn remove_name(store: &Store, parent: Ino, name: &[u8], directory: bool, wait: W
         let mut shards = store.persistent.catalog().write(&[store.persistent.catalog().shard_of(parent.0)]);
         if !dentry::remove_same(&mut shards, &mut staged.tx, parent, &entry, name)? {
             drop(shards);
-            // Between the locks somebody else was faster; or the page is damaged and would be so for ever.
+            // Another operation changed the name between the two locks, which a new attempt sees; or the page
+            // is damaged, and new attempts would never end.
             return Err(match find(store, parent, name)? {
                 Some(now) if now == entry => {
                     let site = format!("entry {:#x} of directory {parent}", entry.cookie);

@@ -169,7 +169,8 @@ fn look_at_dirty<'s>(
     Ok(Some(group))
 }
 
-/// Writes the first of these pages, as many as there is room for on one device, with summaries; gives how many.
+/// Writes the first pages, as many as a single device has room for, with group summaries. Returns their
+/// number.
 fn write_pages(
     store: &Store,
     group: &Group<'_>,

@@ -27,7 +27,7 @@ use terrace_store::types::inode::Inode;
 use terrace_store::types::{BlockRange, Wait};
 use terrace_wal::{Error, NoSpace};
 
-/// New data up to so many blocks is named by checksum in the record.
+/// The most blocks of new data that a record names by checksum (T4).
 const CHECKED_BLOCKS: usize = 2;
 
 /// Settles the dirty pages of some blocks, ascending; past the durable end also the dirty pages between them.

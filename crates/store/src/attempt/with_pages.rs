@@ -54,10 +54,11 @@ fn run_with_pages<T>(
     }
 }
 
-/// As [`with_pages`], for who only reads ([`load_to_read`]): what PM has no room for is read past it.
+/// As [`with_pages`], for a body that only reads ([`load_to_read`]): if PM has no block for a metadata page,
+/// the body gets a copy in DRAM.
 ///
 /// # Errors
-/// The body's; `WouldBlock`; EIO. Never for want of space, nor because nothing may be changed.
+/// The body's; `WouldBlock`; EIO. Never ENOSPC or EROFS: a read needs no space and changes no metadata.
 pub fn reading<T>(store: &Store, wait: Wait, body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
     run_with_pages(store, || Op::reading(wait), body)
 }

@@ -117,8 +117,8 @@ pub(crate) fn store_in_place<'a>(
         } else if data.is_some() || is_sound(store, block)? {
             return Ok(false);
         }
-        // Zeros past the end go into a damaged block as it is: it stays damaged, and what follows it in the file can
-        // become durable.
+        // Zeros past the end are stored into a damaged block too: it stays damaged, and later blocks of the
+        // file can become durable.
     }
     staged.store_later(block, first, bytes);
     Ok(true)

@@ -159,7 +159,7 @@ fn stage_block<'a>(
         staged.placed += i64::from(dirty.is_some());
     }
     if let Some(old) = old.filter(|old| old.unwritten) {
-        // Nobody sees the bytes before the record that says they are written.
+        // No reader sees the bytes before the record that makes the block written.
         let content: Cow<'a, [u8]> = match (&dirty, whole) {
             (_, true) => data.into(),
             (dirty, false) => {

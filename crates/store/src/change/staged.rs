@@ -322,12 +322,12 @@ pub fn atomic_blocks(store: &Store) -> u64 {
     (fit as u64).min((1 << 20) / BLOCK_SIZE)
 }
 
-/// Record bytes for new content of so many blocks, in the worst case.
+/// Record bytes for new content of `blocks` blocks, in the worst case.
 pub fn record_of(blocks: usize) -> usize {
     RECORD_FIXED + RECORD_PER_BLOCK * (blocks + 1)
 }
 
-/// Removes set-id bits as a write by somebody without the privilege does.
+/// Removes set-id bits, as a write by an unprivileged caller does.
 pub fn kill_set_id(slot: &mut InodeSlot) {
     let mut mode = slot.mode.get();
     mode &= !0o4000;

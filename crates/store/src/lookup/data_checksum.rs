@@ -61,7 +61,7 @@ fn judge(store: &Store, pm: PmBlock, content: &[u8]) -> FsResult<()> {
     let times = store.persistent.note_damaged_data();
     let expected = format!("CRC {:#x} of {} bytes", checksum.crc(), checksum.covered());
     let error = Corrupt::new(format!("data in PM block {pm}"), expected, format!("{found:#x}"));
-    // Whoever may read the file would fill the log.
+    // Logged at powers of two only, or a reader of the file could fill the log.
     if times.is_power_of_two() {
         tracing::error!("{error} ({times} times since mount, of all blocks)");
     }

@@ -41,7 +41,7 @@ pub(crate) fn inodes_of(index: u64) -> Vec<Ino> {
     (index * SLOTS_PER_PAGE..(index + 1) * SLOTS_PER_PAGE).map(Ino).collect()
 }
 
-/// A page as it was found below.
+/// A metadata page as it was found on a lower tier.
 struct Found {
     word: u64,
     place: Below,

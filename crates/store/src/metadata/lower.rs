@@ -32,7 +32,7 @@ use zerocopy::FromBytes;
 
 type Bytes = [u8; BLOCK_SIZE as usize];
 
-/// A page that may move, as it was when it was looked at.
+/// A metadata page that may be demoted, with its content at the look-up.
 pub struct Cold {
     pm: PmBlock,
     identity: Identity,

@@ -104,15 +104,16 @@ pub(crate) fn settle_parts<T>(store: &Store, parts: &[Part], written: FsResult<T
     written
 }
 
-/// After a failure to write there: the next group goes elsewhere, if there is an elsewhere.
+/// After a failed write to a device: the next group goes to another device, if a sound one is left.
 pub(crate) fn note_device_failure(store: &Store, device: DeviceId, error: &FsError) {
-    // Once for each device that was sound: where all else is full, the failed one is tried again with a pause.
+    // The next round need not pause, once for each device that was sound: if all other devices are full, the
+    // failed device is tried again with a pause.
     if avoid_failed(store, device, error) && store.devices.is_any_sound(store.clock.monotonic_ns()) {
         store.pressure.note_other_device();
     }
 }
 
-/// Has a device be chosen last for a while when this is an error of it; true when it was sound until now.
+/// If the error is the device's own, the device is chosen last for a while. True if it was sound until now.
 pub fn avoid_failed(store: &Store, device: DeviceId, error: &FsError) -> bool {
     let (FsError::Engine(Error::Media(MediaError::Device(_))), Ok(found)) =
         (error, store.devices.device(device))

@@ -26,8 +26,8 @@ pub fn room_for_copies(store: &Store) -> u64 {
     (store.dram.cache().budget_bytes() / 2).saturating_sub(store.dram.cache().bytes()) / BLOCK_SIZE
 }
 
-/// Of which blocks that are about to be installed DRAM has a copy that somebody asked for. Called before their versions
-/// change; the caller holds the inode lock.
+/// Whether DRAM has a requested clean page of each block that is about to be installed. Called before the
+/// versions of the blocks change; the caller holds the inode lock.
 pub(crate) fn held_in_dram<'b, 'c: 'b>(
     store: &Store,
     inode: &Inode,
@@ -39,10 +39,10 @@ pub(crate) fn held_in_dram<'b, 'c: 'b>(
     part.map(|copied| held(copied.candidate.block)).collect()
 }
 
-/// Copies of what is about to be installed: of blocks that DRAM `held` an older copy of, which somebody asked for; and of
-/// all, if the file is read-dominated and half of the cache is not in use, whatever idles at this moment: it leaves PM,
-/// and what went without a copy because PM idled just then was read from the device ever after. The caller holds the
-/// inode lock.
+/// Clean pages for blocks that are about to be installed: for blocks that DRAM `held` a requested clean page
+/// of, and for all blocks if the file is read-dominated and half of the cache is free. The choice must not
+/// depend on whether PM is idle now: blocks demoted without a clean page at an idle moment were read from the
+/// device ever after. The caller holds the inode lock.
 pub(crate) fn copies_for_dram<'b, 'c: 'b>(
     store: &Store,
     inode: &Inode,

@@ -282,7 +282,8 @@ fn look_again<'a>(store: &'a Store, victims: &[Victim], trouble: &mut Option<FsE
     found
 }
 
-/// Drops the PM entries of what was written and is unchanged, with the new checksums; gives how many.
+/// Installs written blocks that are unchanged: drops their PM entries and sets the new checksums. Returns
+/// their number.
 fn install_in_place(store: &Store, copied: &[Copied<'_>], trouble: &mut Option<FsError>) -> u64 {
     let mut in_place = InPlaceGroup { store, freed: 0 };
     for of_inode in copied.chunk_by(|a, b| a.candidate.ino == b.candidate.ino) {

@@ -43,10 +43,10 @@ use terrace_runtime::planted::Mistake;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::Reservation;
 
-/// Blocks read at once: a read that somebody waits for waits for no more than that.
+/// Blocks read at once: a user's read waits behind no more than these.
 const READ_PIECE: usize = 128;
 
-/// A block on a lower tier that is to lie elsewhere.
+/// A block on a lower tier that is to be relocated.
 pub struct Moving {
     file: FileId,
     block: FileBlock,
@@ -157,7 +157,7 @@ fn collect_in_pm(
     Ok(next)
 }
 
-/// Whether a file is left where it is by moves that nobody asked for, because it is pinned. The caller holds its lock.
+/// Whether a spill leaves a file at its location because it is pinned. The caller holds the inode lock.
 fn stays(store: &Store, inode: &Inode, to: Destination) -> FsResult<bool> {
     Ok(matches!(to, Destination::Below(_)) && pin_of(store, inode)?.is_some())
 }

@@ -34,7 +34,7 @@ pub enum MetadataMoves {
     Never,
     /// When PM is scarce, and demotion of data does not help or metadata has more than its share.
     WhenScarce,
-    /// As soon as it is cold: for tests.
+    /// As soon as a page is unused: for tests.
     Always,
 }
 

@@ -32,10 +32,11 @@ pub fn home_of(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: Write
     chosen
 }
 
-/// As [`home_of`], for who holds no lock.
+/// As [`home_of`], for a caller without the inode lock.
 #[inline]
 pub fn ask_home(store: &Store, ino: Ino, segment: &Segment<'_>, flags: WriteFlags) -> FsResult<Home> {
-    // Most writes need no look at the inode: short ones, while PM has room and nothing of the file is only in DRAM.
+    // Most writes need no look at the inode: short writes, while PM has room and the file has no volatile
+    // size or times.
     let plain = flags.sync || !has_choice(store, segment.blocks());
     if !has_buffer(store)
         || (plain && store.steering.forced_home().is_none() && store.dram.volatile_sizes().get(ino).is_none())

@@ -86,7 +86,7 @@ pub struct SetAttributes {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Remove set-id bits because somebody without the privilege changes the size.
+    /// Remove set-id bits because an unprivileged caller changes the size.
     pub kill_set_id: bool,
 }
 
@@ -235,7 +235,7 @@ impl BlockRange {
     }
 }
 
-/// After so many sectors of one such piece that cannot be read the rest is not tried.
+/// The most unreadable sectors of a piece; after them the rest of the piece is not tried.
 pub const MOST_BAD: usize = 8;
 
 /// Bytes of a cache line.

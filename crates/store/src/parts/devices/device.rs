@@ -244,7 +244,7 @@ impl Devices {
     pub(crate) fn note_damage(&self, device: DeviceId, block: DeviceBlock, whose: impl Display) {
         if let Some(device) = self.list.get(usize::from(device.0)) {
             let times = 1 + device.damaged.fetch_add(1, Ordering::Relaxed);
-            // Whoever may read the file would fill the log.
+            // Logged at powers of two only, or a reader of the file could fill the log.
             if times.is_power_of_two() {
                 let name = device.medium.name();
                 tracing::error!(

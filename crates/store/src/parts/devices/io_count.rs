@@ -226,7 +226,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Does so many operations at once; `sum` says what their time is added to.
+    /// Does `operations` operations at once; their time is added to `sum`.
     fn timed<T>(
         &self,
         operations: u64,

@@ -27,11 +27,11 @@ const MOST_WORDS: u64 = 1 << 22;
 /// No file has this block: the count of what changes a whole inode.
 const WHOLE_INODE: u64 = u64::MAX;
 
-/// The longest range whose blocks are counted one by one.
+/// The longest range in which each block is counted by itself.
 const MOST_BLOCKS: u64 = 1 << 12;
 
 impl ColdVersions {
-    /// For a cache of so many blocks.
+    /// The versions for a cache of `cached_blocks` blocks.
     pub fn new(cached_blocks: u64) -> ColdVersions {
         let words =
             cached_blocks.saturating_mul(OF_CACHED).clamp(LEAST_WORDS, MOST_WORDS).next_power_of_two();

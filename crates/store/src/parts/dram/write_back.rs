@@ -33,7 +33,7 @@ pub struct WriteBack {
 }
 
 impl WriteBack {
-    /// With room for so many bytes of dirty pages.
+    /// With room for `buffer_bytes` of dirty pages.
     pub fn new(buffer_bytes: u64) -> WriteBack {
         WriteBack {
             limit_pages: buffer_bytes / BLOCK_SIZE,

@@ -122,7 +122,7 @@ pub struct References {
 }
 
 impl References {
-    /// With so many blocks for what is kept in the kernel's cache.
+    /// With `most_kept_blocks` blocks of the kernel's cache for files in PM.
     pub fn new(most_kept_blocks: u64) -> References {
         References {
             kept_blocks: AtomicU64::new(0),
@@ -287,7 +287,7 @@ mod tests {
         let open = |prefer| references.open(Ino(7), prefer, false, W);
         references.looked_up(Ino(7));
         assert_eq!(open(Prefer::Cached), Opening::Open(OpenMode::Cached));
-        // As long as somebody has it open, its mode stays.
+        // The mode stays until the last close.
         assert_eq!(open(Prefer::Direct), Opening::Open(OpenMode::Cached));
         (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
         assert_eq!(open(Prefer::Direct), Opening::Open(OpenMode::Direct));

@@ -33,11 +33,11 @@ pub enum Job {
     OrphanList(usize),
     /// Finish the intents of an inode.
     Intents(Ino),
-    /// Remove an orphan that nobody refers to.
+    /// Remove an orphan without references.
     Orphan(Ino),
 }
 
-/// A job with the failures it had.
+/// A job with the number of its failures.
 #[derive(Debug)]
 pub struct Task {
     /// The removal.
@@ -163,7 +163,7 @@ impl ReclaimQueue {
         self.tasks.lock().fresh
     }
 
-    /// Takes the first orphan that was not tried yet, whatever other jobs wait before it.
+    /// Takes the first orphan that was not tried yet, even if other jobs wait before it.
     pub fn take_orphan(&self) -> Option<(Ino, Task)> {
         let mut tasks = self.tasks.lock();
         let mut fresh = tasks.waiting.range(..AGAIN);
@@ -183,7 +183,7 @@ impl ReclaimQueue {
         self.handed_waker.wake();
     }
 
-    /// Takes the job that was handed over first, whatever its time.
+    /// Takes the job that was handed over first, even if it is not due.
     pub fn take_handed(&self) -> Option<Task> {
         let mut tasks = self.tasks.lock();
         let place = *tasks.handed.first()?;

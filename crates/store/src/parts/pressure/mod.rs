@@ -1,8 +1,8 @@
-//! Pressure on PM and the moves that relieve it: how full PM may get, groups in flight, waiters for them, and counts of
-//! what moved.
+//! Pressure on PM and the movements that relieve it: the throttle mark, groups in flight, waiters for them,
+//! and counts of moved blocks.
 //!
-//! Whoever needs PM blocks, whoever moves blocks out of PM and whoever reports both meets here; nobody has to know the
-//! others. Atomics, and locks that are held for a few instructions: no other lock is taken under one.
+//! Writers that need PM blocks, workers that demote and the status report meet here, and need not know one
+//! another. Atomics, and locks that are held for a few instructions: no other lock is taken under one.
 
 use terrace_runtime::thread;
 pub mod cpu_permits;
@@ -39,7 +39,8 @@ pub struct Pressure {
     /// Migration workers that run.
     workers: AtomicU32,
     wakers: Vec<Waker>,
-    /// Operations that found no PM block and demote by themselves: then blocks in use are demoted too.
+    /// Operations that found no PM block and demote by themselves: then the last blocks of open files are
+    /// demoted too.
     pressed: AtomicU32,
     /// Calls of `sync --to` under way, which want PM emptied.
     draining: AtomicU32,
@@ -130,7 +131,7 @@ impl Pressure {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// Takes so many blocks into work.
+    /// Counts the blocks of a group as in flight.
     pub fn begin_group(&self, blocks: usize) {
         self.in_flight.fetch_add(blocks as u64, Ordering::AcqRel);
     }

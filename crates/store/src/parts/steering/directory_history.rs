@@ -2,9 +2,10 @@
 //! (`terrace_placement::prior`).
 //!
 //! A fixed table of one word per level: a tag, the score, and the inode number of the directory above.
-//! Families point to their directory, directories to theirs; a new level overwrites the level in its place,
-//! and only files made since the mount have a directory history. The table neither allocates nor locks: two
-//! threads may lose each other's counts, which costs only accuracy of a prediction. Everything is volatile.
+//! Families point to their directory, a directory to its parent; a new level overwrites the level in its
+//! place, and only files made since the mount have a directory history. The table neither allocates nor
+//! locks: two threads may lose each other's counts, which costs only accuracy of a prediction. Everything is
+//! volatile.
 
 use terrace_format::Ino;
 use terrace_placement::prior::{LEVELS, Score};
@@ -64,7 +65,7 @@ impl Level {
 pub struct Relatives(Vec<AtomicU64>);
 
 impl Relatives {
-    /// A table for a PM of so many blocks: a word for each file that is remembered.
+    /// A table for a PM of `pm_blocks` blocks: a word for each level.
     pub fn new(pm_blocks: u64) -> Relatives {
         let places = (pm_blocks / 4).clamp(LEAST_PLACES, MOST_PLACES).next_power_of_two();
         Relatives((0..places).map(|_| AtomicU64::new(0)).collect())

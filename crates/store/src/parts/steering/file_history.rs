@@ -332,7 +332,7 @@ impl Files {
         self.find(ino, |found| found == key(ino, generation))
     }
 
-    /// An inode's state, whatever its generation: it has one at a time.
+    /// An inode's state of any generation: an inode has a single state at a time.
     #[inline]
     fn of(&self, ino: Ino) -> Option<&FileState> {
         self.find(ino, |found| found >> 32 == ino.0)
@@ -416,7 +416,7 @@ impl Files {
         }
     }
 
-    /// Places of the table, for those who walk over it in pieces.
+    /// The number of places of the table, for walks over it in pieces.
     pub fn places(&self) -> usize {
         self.states.len()
     }

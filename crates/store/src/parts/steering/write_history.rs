@@ -24,7 +24,7 @@ pub struct WriteEntries {
 }
 
 impl WriteEntries {
-    /// A table for a PM of so many blocks.
+    /// A table for a PM of `pm_blocks` blocks.
     pub fn new(pm_blocks: u64) -> WriteEntries {
         let count = pm_blocks.clamp(LEAST, MOST).next_power_of_two();
         WriteEntries { words: (0..count).map(|_| AtomicU64::new(0)).collect() }
