@@ -1,4 +1,4 @@
-//! What a system call means: names, content, attributes, syncing, removal, by POSIX rules.
+//! The meaning of each system call: names, content, attributes, syncing, removal, by POSIX rules.
 //!
 //! Functions over a [`Store`](terrace_store::store::Store), one for each call. Each change runs as attempts
 //! (`terrace_store::attempt`).

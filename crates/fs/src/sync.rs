@@ -9,8 +9,8 @@ use terrace_store::steering::learn::note_fsync;
 use terrace_store::store::Store;
 use terrace_store::types::Wait;
 
-/// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size committed.
-/// What went to PM was committed when the write returned, so for most files only the medium is asked.
+/// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size
+/// committed. A write to PM was committed before it returned, so for most files PM alone is persisted.
 ///
 /// # Errors
 /// `WouldBlock` when there are dirty pages and the caller may not wait; EIO when PM has failed since; what the device

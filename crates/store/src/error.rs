@@ -66,8 +66,8 @@ pub enum FsError {
     /// The mount ends, and with it what may take long.
     #[error("the mount is ending")]
     Ending,
-    /// PM has failed, so nothing can be promised any more. Not EROFS, which programs take from fsync for "need not be
-    /// synced".
+    /// PM has failed, so no call can promise durability. Not EROFS, which programs take from fsync for "need
+    /// not be synced".
     #[error("persistent memory failed: what was written last may not be durable")]
     NotDurable,
     /// PM has no space, as far as damage lets it be found: EIO to users, and as a full PM to what may go on in DRAM.
@@ -141,8 +141,8 @@ impl FsError {
             FsError::NotDurable | FsError::SpaceHidden(_) => libc::EIO,
             FsError::Engine(Error::NoSpace(_)) => libc::ENOSPC,
             FsError::Engine(Error::Stopped) => libc::EROFS,
-            // The file system that a tier's file lies on is full: the data stays where it was.
-            // A read never lacks space, whatever the device says.
+            // The file system that a tier's file lies on is full: the data stays where it was. A read needs
+            // no space, even if the device answers ENOSPC.
             FsError::Engine(Error::Media(MediaError::Device(error)))
                 if error.errno == libc::ENOSPC && error.operation != "read" =>
             {

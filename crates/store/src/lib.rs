@@ -1,4 +1,4 @@
-//! Where each byte of a file is, and how one transaction changes it.
+//! The location of each byte of a file, and the transactions that change it.
 #![forbid(unsafe_code)]
 
 pub mod attempt;

@@ -11,7 +11,8 @@ use crate::parts::steering::Steering;
 use std::sync::{Arc, OnceLock};
 use terrace_runtime::Clock;
 
-/// The state of a mounted pool. Functions over it stand in the rooms of this crate, each named for what it does.
+/// The state of a mounted pool. The modules of this crate hold the functions over the state, each named for
+/// its action.
 pub struct Store {
     /// The structures in PM.
     pub persistent: Persistent,

@@ -1,8 +1,8 @@
 //! fallocate, SEEK_DATA and SEEK_HOLE.
 //!
-//! Allocated ranges take unwritten cold extents where a lower tier has room (a large preallocation should
-//! not take PM), else unwritten PM blocks, which migration moves down later. Both read as zeros. A range larger than one record holds is
-//! allocated in several transactions, the size last (docs/semantics.md).
+//! Allocated ranges take unwritten cold extents where a lower tier has room (a large preallocation should not
+//! take PM), else unwritten PM blocks, which migration demotes later. Both read as zeros. A range larger than
+//! one record holds is allocated in several transactions, the size last (docs/semantics.md).
 
 use crate::content::punch::punch;
 use smallvec::SmallVec;
@@ -87,8 +87,8 @@ pub fn fallocate_turn(
             return if mode == Allocate::Extend { extend(store, ino, end, wait) } else { Ok(()) };
         }
         let rest = BlockRange::new(progress.at, range.end);
-        // Attempts that lack something cost nothing of the turn: a turn that ended for them would begin anew with a
-        // search for space that has not found any, for ever.
+        // An attempt that ends with a need takes nothing from the turn. If it did, the next turn would begin
+        // with the same fruitless search for space, for ever.
         (progress.at, left) = run_attempts(store, &mut op, large_record(store), |reservation, op| {
             let mut left = left;
             let at = allocate_piece(store, reservation, op, ino, rest, &mut left)?;
@@ -160,7 +160,8 @@ fn allocate_piece(
     range: BlockRange,
     left: &mut usize,
 ) -> Attempt<FileBlock> {
-    // What is missing, before anything is claimed for it: a full pool can have all of it.
+    // The gap is looked for before blocks are claimed: on a full pool the range may be allocated already, and
+    // then needs none.
     let missing = {
         let _guard = store.inodes.locks().read(ino);
         let inode = load_regular(store, ino)?;
@@ -245,8 +246,8 @@ fn allocate_pm(
     Ok(gap.end)
 }
 
-/// The first blocks of a range that neither PM nor a lower tier holds, at most `most`; none, where nothing is missing
-/// before its beginning and no more was looked at: `left` counts how many entries may be, one for each step.
+/// The first unallocated blocks of a range, at most `most`. An empty result says how far the search came: all
+/// blocks before it are allocated. `left` limits the map entries and extents that the search may visit.
 fn first_gap(
     store: &Store,
     inode: &Inode,

@@ -64,7 +64,7 @@ pub(crate) fn drain_intents(store: &Store, wait: Wait, ino: Ino) -> FsResult<()>
     Ok(())
 }
 
-/// Removes one piece of one intent; false when none overlaps the range any more.
+/// Removes a piece of an intent; false if no intent overlaps the range.
 fn intent_piece(store: &Store, op: &mut Op, ino: Ino, range: BlockRange) -> FsResult<bool> {
     run_attempts(store, op, large_record(store), |reservation, op| {
         let _guard = store.inodes.locks().write(ino);

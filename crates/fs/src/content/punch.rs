@@ -48,12 +48,13 @@ pub fn punch(
             [(offset, first), (last.max(first), end.max(last))]
         };
         for (from, to) in edges {
-            // Past the end nothing needs zeros.
+            // Bytes past the end of the file need no zeros.
             let to = to.min(inode.size());
             let mut to = to;
             if from < to && is_dirty_in(store, &inode, FileBlock(from / BLOCK_SIZE)) {
                 staged.zero_dirty.push((from, to));
-                // What lies below the page is what a crash leaves.
+                // A crash drops the page and shows the copy on a medium, which therefore gets zeros up to the
+                // durable size.
                 to = to.min(inode.durable_size());
             }
             if from < to {

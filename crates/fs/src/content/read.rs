@@ -166,8 +166,8 @@ fn found_in_dram(store: &Store, inode: &Inode, (first, end): (FileBlock, FileBlo
     store.dram.read_ahead().found(inode.ino, BlockRange::new(first, end), file_end);
 }
 
-/// Reads inside one block if that is in PM, or clean in DRAM; how many bytes came from there. `None` where the general
-/// way has to look further.
+/// Reads inside a block that lies in PM or has a clean page. Returns the bytes that came from DRAM. `None` if
+/// the general way must look further.
 fn read_one(
     store: &Store,
     inode: &Inode,
@@ -187,7 +187,8 @@ fn read_one(
             store.devices.io().pm.read(into.len());
             Ok(Some(0))
         }
-        // What the cold map says need not be asked: whoever changes it raises the version (S3).
+        // The cold map need not be read: a clean page is valid under its version, which each change of the
+        // cold map raises (S3).
         None if inode.slot.has(flag::HAS_COLD) => {
             let Some(page) = cached_page(store, inode, block) else { return Ok(None) };
             let skip = (offset % BLOCK_SIZE) as usize;
@@ -284,8 +285,9 @@ fn read_run(
     Ok(())
 }
 
-/// The content of a block that is not in PM, `None` of a hole. `cold` has the extents of the run once they are needed: to
-/// decode them takes longer than all else of a read from DRAM. The caller holds the inode lock.
+/// The content of a block that is not in PM, `None` of a hole. `cold` gets the extents of the run when they
+/// are first needed: their decoding takes longer than the rest of a read from DRAM. The caller holds the
+/// inode lock.
 fn cold_or_hole(
     store: &Store,
     op: &mut Op,

@@ -38,12 +38,12 @@ pub fn seek_turn(
     if !progress.begun {
         (progress.begun, progress.at) = (true, FileBlock(offset / BLOCK_SIZE));
     }
-    // Kept from one page of metadata that is missing to the next, so that each is looked at once.
+    // The position survives the fetch of a metadata page, so that each entry is visited once.
     let at = &mut progress.at;
     reading(store, wait, || seek_on_media(store, ino, offset, at, what))
 }
 
-/// Goes on at `at`, before which there is nothing that is looked for.
+/// Goes on at `at`. The blocks before `at` hold no match.
 fn seek_on_media(store: &Store, ino: Ino, offset: u64, at: &mut FileBlock, what: Seek) -> FsResult<u64> {
     let _guard = store.inodes.locks().read(ino);
     let inode = load_regular_to_read(store, ino)?;
@@ -78,7 +78,7 @@ fn next_data(
         None => None,
     };
     let end = dirty.unwrap_or(end);
-    // Before `seen` there is no data; at it there is if `best` says so.
+    // The blocks before `seen` hold no data; `best` is the first block with data, if it is known.
     let (mut best, mut seen, mut finished) = (dirty, end, true);
     let (mut from, mut left) = (*at, TURN_ENTRIES);
     while let Some((block, mapping)) = next_mapped(store, inode, from, end)? {
@@ -200,7 +200,7 @@ fn skip_mapped(
 /// PM blocks looked up at once.
 const MAPPED_RUN: u64 = 64;
 
-/// Where the next range begins that an intent has taken away; `at` itself when it is in one.
+/// The begin of the next range of an intent at or behind `at`; `at` itself inside such a range.
 fn next_intent(intents: &[BlockRange], at: FileBlock) -> FileBlock {
     let ahead = intents.iter().filter(|range| range.end > at).map(|range| range.first.max(at));
     ahead.min().unwrap_or(FileBlock(u64::MAX))

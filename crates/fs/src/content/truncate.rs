@@ -71,7 +71,7 @@ pub fn truncate(
         staged.zero_dirty.push((size, size.next_multiple_of(BLOCK_SIZE)));
         let range = BlockRange::new(FileBlock(size.div_ceil(BLOCK_SIZE)), FILE_END);
         refuse_intents(store, &inode, range)?;
-        // The block that the new end cuts keeps its bytes past the end: whoever raises the size
+        // The block that the new end cuts keeps its bytes past the end: the transaction that raises the size
         // again clears them (S5).
         remove_range(store, op, reservation, &inode, slot, range, staged)
     })?;
@@ -79,7 +79,7 @@ pub fn truncate(
     if left { drain_intents(store, wait, ino) } else { Ok(()) }
 }
 
-/// Commits a removal: whole if one record holds it, else as an intent. True when pieces are left.
+/// Commits a removal: whole if a record holds it, else as an intent. True if pieces are left to remove.
 pub fn remove_range(
     store: &Store,
     op: &Op,
@@ -92,7 +92,7 @@ pub fn remove_range(
     let piece = next_piece(store, op, inode, range)?;
     staged.drop_dirty = Some(range);
     staged.placed += dirty_without_place(store, inode, range)? as i64;
-    // Before the shards are locked, of which one is the intents'.
+    // The intents are read before the shards are locked: they lie in such a shard.
     let waiting = intents_of(store, inode)?.len();
     let mut shards = lock_piece(store, inode.ino, &piece);
     if piece.complete {
@@ -101,7 +101,7 @@ pub fn remove_range(
         finish_change(store, reservation, inode, slot, staged)?;
         return Ok(false);
     }
-    // Each other one is waiting for the reclaimer, which had an error.
+    // The earlier intents wait for the reclaimer, which met an error: finish them first.
     if waiting >= MAX_INTENTS {
         return Err(Need::ClearIntent { ino: inode.ino, range: WHOLE_FILE }.into());
     }

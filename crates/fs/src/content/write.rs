@@ -39,7 +39,7 @@ pub fn write(
     flags: WriteFlags,
     wait: Wait,
 ) -> FsResult<usize> {
-    // What fits below the largest size is written, as on Linux; nothing beyond.
+    // As on Linux, a write is cut at the largest file size.
     let room = MAX_FILE_SIZE.saturating_sub(offset);
     if room == 0 && !data.is_empty() {
         return Err(FsError::TooLarge);
@@ -76,13 +76,14 @@ pub fn write(
     }
     match write_pm(store, ino, offset, data, flags, wait) {
         Ok((done, Rest::Behind)) => {
-            // Others have written into DRAM before it since its home was chosen: it goes behind them.
+            // Since the home was chosen, other writers have dirtied pages before this write: it goes to DRAM
+            // behind them.
             match write_below(store, ino, offset + done as u64, &data[done..], flags, wait) {
                 Err(_) if done > 0 => Ok(done),
                 written => Ok(done + written?),
             }
         }
-        // A full PM is not a full file system (I9), whatever keeps it full.
+        // A full PM is not a full file system (I9), even if damage hides the free PM blocks.
         Err(full @ (FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_))) if has_buffer(store) => {
             let taken = write_buffered(store, ino, offset, data, flags, wait);
             taken.map_err(|error| if error.can_fall_back_to_pm() { full } else { error })
@@ -111,7 +112,8 @@ fn write_below(
             return Err(FsError::WouldBlock);
         }
         if is_waiting && !store.persistent.wal().is_stopped() && keep_in_pm(store, ino, wait).is_err() {
-            // The end of it may be in DRAM: what is written before that needs nothing of it.
+            // The error is ignored: dirty pages may stay behind the bytes of this write, which does not
+            // depend on them.
             tracing::debug!("inode {ino}: not all that waits in DRAM fits into persistent memory");
         }
         let (done, rest) = write_pm(store, ino, offset, data, flags, wait)?;
@@ -122,5 +124,5 @@ fn write_below(
     Err(refused)
 }
 
-/// How often a writer whose bytes nobody takes puts what is before them into PM, when others write there meanwhile.
+/// How often a writer settles the dirty pages before its bytes, if other writers dirty new ones meanwhile.
 const MOST_BEHIND: u32 = 3;

@@ -100,7 +100,7 @@ fn buffer_piece(
     taken.map(|_| ())
 }
 
-/// Takes a piece; gives how many pages became dirty. Changes nothing unless it succeeds.
+/// Takes a piece into DRAM. Returns the number of new dirty pages. A failure leaves no trace.
 fn take_piece(
     store: &Store,
     op: &mut Op,
@@ -122,7 +122,8 @@ fn take_piece(
             Ok(new) => return Ok(new),
             Err(Fail::Error(error)) => return Err(error),
             Err(Fail::Need(need)) => {
-                // Nobody else waits for room because this one waits for a device.
+                // The admitted room is given back before the wait for a device, so that no other writer waits
+                // for it.
                 drop(room);
                 provide(store, op, need, &mut provided)?;
             }
@@ -130,7 +131,7 @@ fn take_piece(
     }
 }
 
-/// One attempt of [`take_piece`]; `reservation` is for the mode that loses its set-id bits.
+/// An attempt of [`take_piece`]; `reservation` is for the mode that loses its set-id bits.
 fn try_buffer(
     store: &Store,
     op: &mut Op,
@@ -142,7 +143,7 @@ fn try_buffer(
     if store.mode.read_only {
         return Err(FsError::ReadOnly.into());
     }
-    // What is accepted could never be written back.
+    // A stopped log commits no write-back, so bytes accepted now would be lost.
     if store.persistent.wal().is_stopped() {
         return Err(Error::Stopped.into());
     }
@@ -226,8 +227,8 @@ fn medium_page(store: &Store, op: &mut Op, inode: &Inode, block: FileBlock) -> A
     Ok(page)
 }
 
-/// Removes set-id bits in a transaction, when there are any. The caller holds the inode's exclusive lock, and has all
-/// that the write needs: one that fails keeps them (C9).
+/// Removes set-id bits in a transaction, when there are any. The caller holds the inode's exclusive lock and
+/// has every need of the write, because a failed write keeps the bits (C9).
 fn drop_set_id(store: &Store, reservation: Reservation<'_>, inode: &Inode) -> Attempt<()> {
     let mut slot = inode.slot;
     kill_set_id(&mut slot);
@@ -239,7 +240,8 @@ fn drop_set_id(store: &Store, reservation: Reservation<'_>, inode: &Inode) -> At
     Ok(())
 }
 
-/// What a planted mistake does.
+/// The planted mistake `size-with-the-write`: commits the visible size before the dirty pages are written
+/// back.
 fn commit_visible_size(store: &Store, ino: Ino) -> FsResult<()> {
     let mut op = Op::reclaiming(Wait::Allowed);
     run_attempts(store, &mut op, 256, |reservation, _| {

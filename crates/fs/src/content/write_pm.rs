@@ -1,11 +1,11 @@
-//! Writes (design 5): new blocks by streaming stores, one transaction for map, block table, size and
-//! times, one fence in all.
+//! Writes (design 5): new blocks by streaming stores, a single transaction for map, block table, size and
+//! times, with a single fence.
 //!
-//! `data=atomic`: every written block is a new one, so a request is all or nothing (I4). The exception
-//! stores bytes past the end of the file into its last block in place: nobody can see them before the
-//! record raises the size. `data=ordered`: blocks that exist are overwritten in place.
-//! T4: up to [`CHECKED_BYTES`] of new data are named by checksum and share the record's fence; more gets
-//! a fence of its own, which is cheaper than the checksums.
+//! `data=atomic`: every written block is a new one, so a request is all or nothing (I4). The exception stores
+//! bytes past the end of the file into its last block in place: no reader sees them before the record raises
+//! the size. `data=ordered`: blocks that exist are overwritten in place. T4: up to [`CHECKED_BYTES`] of new
+//! data are named by checksum and share the record's fence; more gets a fence of its own, which is cheaper
+//! than the checksums.
 
 use smallvec::SmallVec;
 use terrace_blocks::Purpose;
@@ -62,7 +62,7 @@ pub(crate) fn write_pm(
                 most = segment.blocks().count().div_ceil(2);
                 continue;
             }
-            // What is in the file was written, whatever became of the rest.
+            // Earlier pieces are in the file, so the call returns their length and drops the error.
             Err(_) if at != offset => break,
             Err(error) => return Err(error),
         }
@@ -135,11 +135,11 @@ fn blocks_to_claim(store: &Store, ino: Ino, range: BlockRange) -> Attempt<usize>
 /// Why a write into PM ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// All was written, or what failed is the caller's to try again.
+    /// The whole write is done, or the caller tries the failed rest again.
     Nothing,
-    /// The rest lies behind bytes that are only in DRAM.
+    /// The rest lies behind dirty pages past the durable end, and must not become durable before them.
     Behind,
 }
 
-/// What a claim of user data is for.
+/// The purpose of claims for user data.
 pub(crate) const USER: Purpose = Purpose::User;

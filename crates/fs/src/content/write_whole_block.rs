@@ -27,13 +27,13 @@ use terrace_wal::{Error, NoSpace, Tx};
 /// Record room: header, data check, slot (three runs of words), map word, two table entries.
 const RECORD: usize = 512;
 
-/// What became of a write.
+/// The result of the short way of a write.
 pub enum WholeBlock {
-    /// It is in PM.
+    /// The write is in PM.
     Written,
-    /// Nothing has changed: the general way has to be taken. Its home was decided.
+    /// No change was made: the write takes the general way. Its home was decided.
     Home(Home),
-    /// Nothing has changed, and nobody asked for its home.
+    /// No change was made, and the home of the write was not decided.
     Unknown,
 }
 
@@ -126,9 +126,9 @@ pub(crate) fn write_whole_block(
     Ok(WholeBlock::Written)
 }
 
-/// The map's part, and the block that loses its owner, quarantined. `None`, with nothing changed, unless
-/// only the block itself is concerned: no intent, no cold block that becomes shadowed, no tail of an
-/// old last block to clear, no map node to add.
+/// Stages the map word, and the quarantine of the replaced block. `None`, without a change, if the write
+/// concerns more than the block itself: an intent, a cold block that becomes shadowed, a tail of an old last
+/// block to clear, or a map node to add.
 #[inline]
 fn stage_whole_block(
     store: &Store,

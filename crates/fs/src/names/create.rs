@@ -36,7 +36,7 @@ const S_IFLNK: u32 = 0o120000;
 
 const S_ISGID: u32 = 0o2000;
 
-/// What a new inode is.
+/// Type, permissions, device number and symlink target of a new inode.
 struct NewInode<'a> {
     mode: u32,
     rdev: u32,

@@ -32,11 +32,11 @@ pub fn find(store: &Store, directory: Ino, name: &[u8]) -> FsResult<Option<Dentr
     Ok(dentry::lookup(shard.reader(), store.persistent.name_hash(), directory, name)?)
 }
 
-/// Takes a lookup reference on an inode of any type by its number, as "." of it: for file handles, whose number is
-/// whatever somebody remembered. The caller holds its lock.
+/// Takes a lookup reference on an inode of any type by its number, as "." of it: for file handles, whose
+/// number may be out of date. The caller holds the inode lock.
 fn look_up_number(store: &Store, ino: Ino) -> FsResult<()> {
     let inode = load_to_read(store, ino)?;
-    // Nobody refers to it that the kernel does not know, or it is on its way out.
+    // The inode has no name: it is an orphan or about to become one, and gets no new reference.
     if inode.slot.has(flag::ORPHAN) || inode.slot.nlink.get() == 0 {
         return Err(FsError::Stale);
     }
@@ -73,7 +73,7 @@ pub fn try_lookup(store: &Store, parent: Ino, name: &[u8], wait: Wait) -> FsResu
             b".." => Ino(u64::from(directory.slot.parent_or_rdev.get())),
             _ => find(store, parent, name)?.ok_or(FsError::NotFound)?.ino,
         };
-        // Under the directory's lock: nobody can remove the last name before the reference counts.
+        // The directory lock is held: the last name cannot be removed before the reference is counted.
         store.inodes.open_files().looked_up(ino);
         Ok(ino)
     })?;
@@ -104,7 +104,8 @@ pub fn forget(store: &Store, ino: Ino, count: u64) {
 
 /// Queues an inode for removal when it has no name left.
 pub(crate) fn queue_if_orphan(store: &Store, ino: Ino) {
-    // The flag is set before the last reference goes, or nobody needs it.
+    // The orphan flag is set before the last reference ends, or the removal of the name queues the job
+    // itself.
     let found = {
         let _guard = store.inodes.locks().read(ino);
         load_any(store, ino)
@@ -113,7 +114,7 @@ pub(crate) fn queue_if_orphan(store: &Store, ino: Ino) {
         Ok(inode) if !inode.slot.has(flag::ORPHAN) => {}
         // Pages with orphans stay in PM.
         Err(FsError::Engine(terrace_wal::Error::PageBelow(_))) => {}
-        // What cannot be read now is looked at again by the reclaimer.
+        // An orphan, or an inode that cannot be read now, goes to the reclaimer.
         _ => {
             store.inodes.removals().push(Job::Orphan(ino));
             help_reclaim(store);

@@ -42,7 +42,7 @@ pub fn open(store: &Store, ino: Ino, truncate: bool, write: bool, wait: Wait) ->
         let _guard = store.inodes.locks().read(ino);
         let inode = load_to_read(store, ino)?;
         let has_cold = inode.slot.has(flag::HAS_COLD);
-        // Of a set-id program each start is to be seen.
+        // Each start of a set-id program must reach the file system.
         let is_direct = write || truncate || inode.slot.is_regular() && inode.slot.mode.get() & 0o6000 != 0;
         let prefer = if is_direct { Prefer::Direct } else { preferred(store, &inode, has_cold)? };
         Ok((store.inodes.open_files().open(ino, prefer, drop_pages.is_some(), wait), has_cold))
@@ -51,7 +51,7 @@ pub fn open(store: &Store, ino: Ino, truncate: bool, write: bool, wait: Wait) ->
         match reading(store, wait, open)? {
             (Opening::Open(mode), has_cold) => break (mode, has_cold),
             (Opening::Drops, has_cold) => {
-                // Others wait for the end of it, whatever that is.
+                // Further opens wait for the drop, so it must end even after a panic.
                 let drop_pages = || drop_pages.is_some_and(|drop_pages| drop_pages(ino));
                 let done = catch_unwind(AssertUnwindSafe(drop_pages)).unwrap_or(false);
                 break (store.inodes.open_files().dropped(ino, done), has_cold);
@@ -70,10 +70,11 @@ pub fn open(store: &Store, ino: Ino, truncate: bool, write: bool, wait: Wait) ->
     Ok(mode)
 }
 
-/// How a file is opened for reading: through the kernel's cache, which no request leaves for what it has, when it lies
-/// below; and in PM, under a policy that moves what is read, when it is read again and again or a single request does not
-/// read it, as long as all those have room there: a page that the kernel has to fetch again costs more than one that it
-/// asks for each time. The predictors see the reads that the kernel sends.
+/// The open mode of a file that is only read. A cold file is cached by the kernel, which then sends no
+/// request for a cached page. A file in PM is cached too, under a policy that follows reads, if it is
+/// read-dominated or longer than a request, and while the kernel's cache has room for such files: a page that
+/// the kernel drops and fetches again costs more than a direct read. The predictors see only the reads that
+/// the kernel sends.
 fn preferred(store: &Store, inode: &Inode, has_cold: bool) -> FsResult<Prefer> {
     if has_cold && mostly_cold(store, inode)? {
         return Ok(Prefer::Cached);
@@ -86,7 +87,7 @@ fn preferred(store: &Store, inode: &Inode, has_cold: bool) -> FsResult<Prefer> {
     })
 }
 
-/// A file none of whose first blocks is in PM.
+/// Whether no block of the file lies in PM or is dirty.
 fn mostly_cold(store: &Store, inode: &Inode) -> FsResult<bool> {
     if inode.pending.is_some() {
         return Ok(false);

@@ -149,9 +149,10 @@ fn read_plus(
     }
 }
 
-/// Some entries after a cookie. With `refer`, each gets a lookup reference under the directory's lock,
-/// so that the inode cannot be freed and reused before its attributes are loaded. `generation` is for who holds no
-/// reference to the directory: under another one the number is another directory's, and the answer ESTALE.
+/// Some entries after a cookie. With `refer`, each gets a lookup reference under the directory's lock, so
+/// that the inode cannot be freed and reused before its attributes are loaded. `generation` is for a caller
+/// without a reference to the directory: if the inode has a different generation, its number was used again,
+/// and the answer is ESTALE.
 pub fn read_entries(
     store: &Store,
     ino: Ino,

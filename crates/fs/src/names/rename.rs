@@ -1,4 +1,4 @@
-//! Rename: one transaction for both directories, the moved inode and what it replaces.
+//! Rename: a single transaction for both directories, the moved inode and the replaced inode.
 
 use crate::names::directory_change::stage_directory_change;
 use crate::names::link::LINK_MAX;
@@ -52,9 +52,10 @@ fn is_ancestor<E>(
     Ok(Some(at == ancestor))
 }
 
-/// Renames; what `new_name` named is replaced, or EEXIST with `no_replace`. Content of the moved file that is only in
-/// DRAM is written back before it replaces another: programs that put a new file in the place of an old one without an
-/// fsync expect one of the two after a crash, as ext4 (auto_da_alloc) and btrfs have taught them.
+/// Renames; the inode of `new_name` is replaced, or EEXIST with `no_replace`. Dirty pages of the moved file
+/// are written back before it replaces another file: a program that replaces an old file by a new one without
+/// an fsync expects either the old or the new content after a crash, as ext4 (auto_da_alloc) and btrfs give
+/// it.
 ///
 /// # Errors
 /// `WouldBlock` when content has to be written back and the caller may not wait;
@@ -75,7 +76,7 @@ pub fn rename(
     let mut attempt = |written: Option<Ino>| {
         run_attempts(store, &mut op, large_record(store), |reservation, _op| {
             store.persistent.blocks().probe()?;
-            // Between two directories: no other rename may change who is whose ancestor meanwhile.
+            // A rename between two directories: the rename lock keeps the ancestors of both as they are.
             let _tree = (parent != new_parent).then(|| store.inodes.lock_tree());
             let (source, target) = find_both(store, &names)?;
             if no_replace && target.is_some() {
@@ -128,7 +129,7 @@ fn find_both(store: &Store, names: &Names<'_>) -> Attempt<(Dentry, Option<Dentry
     };
     let _guard = store.inodes.locks().read(names.new_parent);
     if load_directory(store, names.new_parent)?.slot.nlink.get() == 0 {
-        // Removed: what it calls its parent may be another inode by now.
+        // The directory was removed: the inode number of its parent may be used again by now.
         return Err(FsError::NotFound.into());
     }
     Ok((source, find(store, names.new_parent, names.new_name)?))

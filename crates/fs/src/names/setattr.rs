@@ -63,9 +63,9 @@ pub fn setattr_turn(
     })
 }
 
-/// Removes set-id bits before somebody without CAP_FSETID changes content otherwise than by a write or a truncation.
-/// `in_group`: the caller is in the file's group; then a set-group-id bit stays where the group may not execute the file,
-/// as on Linux.
+/// Removes set-id bits before a caller without CAP_FSETID changes content by a call other than write and
+/// truncate. `in_group`: the caller is in the file's group; then a set-group-id bit stays where the group may
+/// not execute the file, as on Linux.
 ///
 /// # Errors
 /// ESTALE, EIO.

@@ -1,13 +1,13 @@
 //! Pins: a file or directory is kept on a tier (`terrace pin`).
 //!
-//! A pin is an extended attribute in a namespace of the file system's own: users can neither set nor read nor list it
-//! (`xattr.rs` knows only theirs), and it goes with the inode. A file or directory made in a pinned directory inherits the
-//! pin, in the transaction that makes it; a rename changes no pin.
-//! Pinned to PM: the policy does not demote such a block, as long as all of them together take at most half of PM (design
-//! P1). A block is recognised when it is picked for the first time, and marked in its volatile descriptor, so that it is
-//! not picked again and again; beyond half of PM, and when nothing else can be demoted, the mark does not protect, so
-//! that a pin is never a reason for ENOSPC (I9).
-//! Pinned to a lower tier: writes go to PM as others do, and are moved to that tier soon (`migration/sweep.rs`).
+//! A pin is an extended attribute in a namespace of the file system's own: users can neither set nor read nor
+//! list it (`xattr.rs` knows only the namespaces of users), and it is removed with the inode. A file or
+//! directory made in a pinned directory inherits the pin, in the transaction that makes it; a rename changes
+//! no pin. Pinned to PM: the policy does not demote a pinned block while pinned blocks take at most half of
+//! PM (design P1). A block is recognised when it is picked for the first time, and marked in its volatile
+//! descriptor, so that it is not picked again and again; beyond half of PM, and when nothing else can be
+//! demoted, the mark does not protect, so that a pin is never a reason for ENOSPC (I9). Pinned to a lower
+//! tier: writes go to PM as usual, and are demoted to the pinned tier soon (`migration/sweep.rs`).
 
 use terrace_catalog::xattr;
 use terrace_catalog::xattr::SetMode;

@@ -53,7 +53,8 @@ fn remove_name(store: &Store, parent: Ino, name: &[u8], directory: bool, wait: W
         let mut shards = store.persistent.catalog().write(&[store.persistent.catalog().shard_of(parent.0)]);
         if !dentry::remove_same(&mut shards, &mut staged.tx, parent, &entry, name)? {
             drop(shards);
-            // Between the locks somebody else was faster; or the page is damaged and would be so for ever.
+            // Another operation changed the name between the two locks, which a new attempt sees; or the page
+            // is damaged, and new attempts would never end.
             return Err(match find(store, parent, name)? {
                 Some(now) if now == entry => {
                     let site = format!("entry {:#x} of directory {parent}", entry.cookie);
@@ -72,8 +73,8 @@ fn remove_name(store: &Store, parent: Ino, name: &[u8], directory: bool, wait: W
     Ok(())
 }
 
-/// Takes one link (for a directory both) from an inode and commits. The last one frees a bare inode
-/// that nobody refers to, and makes any other an orphan.
+/// Takes one link (for a directory both) from an inode and commits. The last link frees an inode without
+/// content and references at once, and makes an orphan of any other inode.
 pub(crate) fn drop_link(
     store: &Store,
     reservation: terrace_wal::Reservation<'_>,

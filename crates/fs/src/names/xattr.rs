@@ -43,7 +43,7 @@ fn check(name: &[u8]) -> FsResult<()> {
     }
 }
 
-/// Bytes of a name in a list; those that users do not see take none.
+/// Bytes of a name in a list; a name hidden from users takes none.
 fn listed(name: &[u8]) -> usize {
     if name.starts_with(OWN_NAMESPACE) { 0 } else { name.len() + 1 }
 }
@@ -79,7 +79,7 @@ pub fn try_getxattr(store: &Store, ino: Ino, name: &[u8], wait: Wait) -> FsResul
     })
 }
 
-/// Names of all attributes, each with a NUL behind it.
+/// The attribute names of an inode, each with a NUL behind it.
 ///
 /// # Errors
 /// EIO.
@@ -87,8 +87,8 @@ pub fn listxattr(store: &Store, ino: Ino) -> FsResult<Vec<u8>> {
     all_turns(|progress| listxattr_turn(store, ino, progress, Wait::Allowed))
 }
 
-/// A turn of [`listxattr`]; it waits for metadata on a lower tier only if it may. Of more than 64 KiB, which
-/// only older versions let happen, it gives the first: no caller has room for more.
+/// A turn of [`listxattr`]; it waits for metadata on a lower tier only if `wait` allows it. Of more than 64
+/// KiB of names, which only older versions allowed, it returns the first 64 KiB: no caller has room for more.
 ///
 /// # Errors
 /// As [`listxattr`]; `WouldBlock`, `Unfinished`.
@@ -194,7 +194,8 @@ pub fn remove_capability(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     }
 }
 
-/// Changes attributes in a transaction; `edit` gives how many bytes all names have then, if it knows.
+/// Changes attributes in a transaction. `edit` returns the bytes of the attribute names after the change, if
+/// they are known.
 fn change_xattrs(
     store: &Store,
     op: &mut Op,

@@ -1,9 +1,9 @@
-//! The reclaimer: removes orphans nobody refers to, finishes intents after a crash, scans the block table
-//! and the inode file, gives back catalog pages that removes left nearly empty, empties the quarantine.
+//! The reclaimer: removes orphans without a reference, finishes intents after a crash, scans the block table
+//! and the inode file, gives back catalog pages that removals left nearly empty, empties the quarantine.
 //!
-//! Invariant: [`ReclaimStep`] waits for no device, so that one which hangs keeps nothing in PM but what needs it (I10). A job
-//! that would have to wait goes to [`WaitingStep`]. Both, and operations, may work on one inode: each piece takes its lock and
-//! looks anew.
+//! Invariant: [`ReclaimStep`] waits for no device, so that a device that hangs delays only the removals that
+//! need it (I10). A job that would have to wait goes to [`WaitingStep`]. Both steps and operations may work
+//! on the same inode: each piece takes the inode lock and looks anew.
 
 use crate::content::intents::clear_intent;
 use crate::removal::log_freed::log_freed_slot;
@@ -32,11 +32,12 @@ use terrace_store::types::{WHOLE_FILE, Wait};
 /// Keys of an orphan removed in one transaction.
 const KEYS_PER_PIECE: usize = 2;
 
-/// Who makes an orphan while more of them wait than this removes one of them itself. Beside many busy threads the reclaimer gets
-/// its share of a processor only, and PM would fill with what is removed.
+/// While more orphans wait than this, an operation that makes an orphan removes a waiting orphan itself.
+/// Beside many busy threads the reclaimer gets only its share of a processor, and PM would fill with orphans.
 const MOST_WAITING: usize = 16;
 
-/// Pieces of one orphan that it removes at most: a small file has its content, its keys, and its slot.
+/// The most pieces of an orphan that such an operation removes: a small file has its content, its keys, and
+/// its slot.
 const HELPED_PIECES: usize = 4;
 
 fn reclaim_job(store: &Store, job: Job, wait: Wait) -> FsResult<()> {
@@ -55,7 +56,8 @@ fn reclaim_job(store: &Store, job: Job, wait: Wait) -> FsResult<()> {
     }
 }
 
-/// Back-pressure on who makes orphans: removes some of one when too many wait. Waits for no device. Called without locks.
+/// Back-pressure on operations that make orphans: removes pieces of an orphan while too many wait. Waits for
+/// no device. Called without locks.
 pub(crate) fn help_reclaim(store: &Store) {
     if store.inodes.removals().backlog() <= MOST_WAITING
         || store.mode.read_only
@@ -69,15 +71,15 @@ pub(crate) fn help_reclaim(store: &Store) {
     reclaim_done(store, task, done, Wait::Never, now_ns);
 }
 
-/// Does a job; one that cannot be done is put back.
+/// Does a job; a failed job is put back.
 fn reclaim_task(store: &Store, task: Task, wait: Wait, now_ns: u64) {
     let done = reclaim_job(store, task.job, wait);
     reclaim_done(store, task, done, wait, now_ns);
 }
 
-/// For an operation that found no space: removes some of what has no name left, or waits for those that do. Whether there
-/// may be more space now. `seen` counts the jobs that had ended when the operation began to look for space: what others
-/// ended since then may have given it. Called without locks.
+/// For an operation after a failed search for space: removes pieces of an orphan, or waits for the threads
+/// that do. True if there may be more space now. `seen` is the number of jobs that had ended when the search
+/// began: a job that ended since may have freed space. Called without locks.
 ///
 /// # Errors
 /// `WouldBlock`.
@@ -91,7 +93,7 @@ pub fn reclaim_for_space(store: &Store, seen: u64, wait: Wait) -> FsResult<bool>
         reclaim_done(store, task, done, wait, store.clock.monotonic_ns());
         return Ok(is_done);
     }
-    // In this order: a job ends before nobody has it in hand.
+    // The order matters: a job that ends between the two looks is counted by the second.
     let is_at_work = store.inodes.removals().is_at_work();
     if store.inodes.removals().ended_so_far() != seen {
         return Ok(true);
@@ -118,8 +120,9 @@ fn reclaim_done(store: &Store, task: Task, done: FsResult<()>, wait: Wait, now_n
     store.inodes.removals().ended();
 }
 
-/// Removes an orphan: pieces of its content, its keys, at last its slot. Does nothing when somebody
-/// refers to it or it is no orphan (any more). What is left after `most` pieces is queued again.
+/// Removes an orphan: its content in pieces, then the catalog keys, at last the inode slot. Does nothing to
+/// an inode that has a reference or is no orphan. An orphan with content left after `most` pieces is queued
+/// again.
 fn reclaim_orphan(store: &Store, ino: Ino, wait: Wait, most: usize) -> FsResult<()> {
     let mut op = Op::reclaiming(wait);
     let mut pieces = 0;
@@ -181,7 +184,7 @@ fn reclaim_piece(
     freed.map(|_| false)
 }
 
-/// Removes some keys of an inode; true when it removed any.
+/// Removes some catalog keys of an inode; true if a key was removed.
 fn stage_key_removal(
     _store: &Store,
     inode: &Inode,

@@ -1,4 +1,5 @@
-//! Write-back of whole files, for fsync, sync and unmount: what was dirty when it was asked for, then the size.
+//! Write-back of whole files, for fsync, sync and unmount: the pages that are dirty at the call, then the
+//! size.
 
 use crate::write_back::group::write_back_blocks;
 use crate::write_back::into_pm::absorb;
@@ -18,16 +19,19 @@ use terrace_store::store::Store;
 use terrace_store::types::Wait;
 use terrace_wal::Error;
 
-/// Rounds in which nothing could be installed before others' copies are not waited for any more.
+/// Rounds without an installed block after which pages in flight by other threads are copied again instead of
+/// waited for.
 const MOST_IDLE: u32 = 50;
 
-/// And before PM takes the pages. One without others under way counts as so many.
+/// Further such rounds after which the pages are settled. A round without pages in flight by other threads
+/// counts as `MOST_TRIES` rounds.
 const MOST_TRIES: u32 = 8;
 
-/// How long others are waited for at once.
+/// The longest single wait for the rounds of other threads.
 const WAIT: Duration = Duration::from_millis(10);
 
-/// Raises the durable size over what is on media already; nothing else of the file was dirty before it.
+/// Raises the durable size to the first dirty page behind it, or to the visible size: the bytes before are on
+/// media already.
 pub(crate) fn raise_durable(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     let mut op = Op { wait, ..demoting() };
     run_attempts(store, &mut op, large_record(store), |reservation, op| {
@@ -74,8 +78,8 @@ pub(crate) fn blocks_with(store: &Store, ino: Ino, block: FileBlock) -> FsResult
     Ok(store.dram.cache().dirty_blocks(ino, from, end, store.mode.group_blocks as usize))
 }
 
-/// Makes everything durable that a file holds at this moment, its size included. What is written meanwhile may go
-/// with it or not; it never has to, so this ends however fast somebody appends.
+/// Makes the present content and size of a file durable. Later writes may be covered or not, so the call ends
+/// however fast a writer appends.
 pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
     let (size, mut left) = {
         let _guard = store.inodes.locks().read(ino);
@@ -92,7 +96,8 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
         let blocks: Vec<FileBlock> = left.iter().copied().collect();
         let written = write_back_blocks(store, ino, &blocks, idle > MOST_IDLE || interleave::active());
         if matches!(written, Err(FsError::Engine(Error::NoSpace(_)))) {
-            // What was promised is free and waits for readers of its old content: PM takes it (I9).
+            // The reserved device blocks are free but still under I/O pins of readers of their old content:
+            // the pages are settled (I9).
             keep_in_pm(store, ino, Wait::Allowed)?;
             break;
         }
@@ -107,7 +112,7 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
             (true, _) => idle + 1,
         };
         if idle > MOST_IDLE + MOST_TRIES {
-            // Others keep cutting or filling what has to go before: PM takes it (I9).
+            // Other threads keep changing the pages that must be installed first: the pages are settled (I9).
             keep_in_pm(store, ino, Wait::Allowed)?;
             break;
         }
@@ -120,9 +125,9 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
     raise_to(store, ino, size)
 }
 
-/// Raises the durable size to `size`, or to what the file has left of it; nothing that was dirty when `size` was
-/// looked at is dirty still. What others dirty meanwhile behind the durable end stops it there and goes into PM: each
-/// round gets past what was dirty when it began.
+/// Raises the durable size to `size`, or to the visible size if the file became shorter. The pages that were
+/// dirty when `size` was read are written. A page that a later write dirties behind the durable end stops the
+/// raise there and is settled: each round gets past the pages that are dirty at its begin.
 fn raise_to(store: &Store, ino: Ino, size: u64) -> FsResult<()> {
     if short_of(store, ino, size)?.is_some() {
         raise_durable(store, ino, Wait::Allowed)?;
@@ -141,7 +146,7 @@ fn is_dirty(store: &Store, ino: Ino, block: FileBlock) -> bool {
     store.dram.cache().next_dirty(ino, block, block.plus(1)).is_some()
 }
 
-/// The first dirty block behind the durable end: nothing behind it can go before it.
+/// The first dirty block behind the durable end: no later block can become durable before it.
 fn first_behind_end(store: &Store, ino: Ino) -> FsResult<Option<FileBlock>> {
     let _guard = store.inodes.locks().read(ino);
     match load(store, ino) {

@@ -1,11 +1,12 @@
 //! Write-back: dirty pages go to a lower tier in groups, and become clean.
 //!
-//! A group is copied under the shared inode lock, written to its device as one sequential run, or into the holes there
-//! are, flushed (M1), and then installed in one transaction per piece: the cold extent with its checksums goes in, PM
-//! entries of its blocks go out, the durable size rises over what is now on media (design S3, S5). A page that was dropped
-//! or absorbed meanwhile is skipped: its birth says so. One that was written again stays dirty above its installed copy.
-//! Blocks behind the durable end are installed in their order, so that a crash leaves the file shorter and never with a
-//! hole. Any number of write-backs of one file may be under way: what the commit checks is enough for that.
+//! A group is copied under the shared inode lock, written to its device as one sequential run, or into the
+//! holes there are, flushed (M1), and then installed in one transaction per piece: the cold extent with its
+//! checksums goes in, PM entries of its blocks go out, the durable size rises over the installed blocks
+//! (design S3, S5). A page that was dropped or settled meanwhile is skipped, as its birth tells. A page that
+//! was written again stays dirty above its installed copy. Blocks behind the durable end are installed in
+//! their order, so that a crash leaves the file shorter and never with a hole. Any number of write-backs of a
+//! file may be under way: the checks of the commit suffice.
 
 use smallvec::SmallVec;
 use terrace_cache::{DirtyPage, Installed};
@@ -59,24 +60,24 @@ impl Drop for Group<'_> {
     }
 }
 
-/// A copy with its place on a device and its checksum.
+/// A copy with its device block and its checksum.
 struct Placed {
     copy: DirtyPage,
     place: DeviceRun,
     crc: u32,
 }
 
-/// What a round of write-back did.
+/// The result of a round of write-back.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// The blocks whose content then is durable, ascending.
+    /// The blocks whose content is durable after the round, ascending.
     pub blocks: Vec<FileBlock>,
-    /// Pages that others write back at this moment.
+    /// Pages that other threads have in flight.
     pub others: usize,
 }
 
-/// Writes back some of these blocks, as many as a group takes from the first on. `all`: also those that others have
-/// under way. Holds no lock when called.
+/// Writes back a group of these blocks, from the first on. `all`: pages that other threads have in flight
+/// too. Called without locks.
 pub(crate) fn write_back_blocks(
     store: &Store,
     ino: Ino,
@@ -149,7 +150,8 @@ fn look_at_dirty<'s>(
         let Some(page) = store.dram.cache().dirty(inode.page_key(*block)) else { continue };
         if page.in_flight && !all {
             *others += 1;
-            // What lies behind it cannot be installed before it, and a device that hangs may have it.
+            // Past the durable end, later blocks cannot be installed before this page, which may be in flight
+            // on a device that hangs.
             if is_held && *block >= durable_block {
                 break;
             }
@@ -167,7 +169,8 @@ fn look_at_dirty<'s>(
     Ok(Some(group))
 }
 
-/// Writes the first of these pages, as many as there is room for on one device, with summaries; gives how many.
+/// Writes the first pages, as many as a single device has room for, with group summaries. Returns their
+/// number.
 fn write_pages(
     store: &Store,
     group: &Group<'_>,
@@ -264,7 +267,7 @@ fn install_written(
     failed.map_or(Ok(()), Err)
 }
 
-/// The installation of a write-back: one extent, with the size that becomes durable with it.
+/// A write-back to install: an extent, and the durable size that it allows.
 struct WrittenGroup<'s, 'g> {
     store: &'s Store,
     group: &'g Group<'s>,
@@ -329,14 +332,14 @@ fn install_first_written(
         return Ok((piece.len(), 0));
     };
     let range = BlockRange::new(first, first.plus(part.len() as u64));
-    // What became dirty before them meanwhile has to go first.
+    // A page between the durable end and these blocks became dirty meanwhile, and must become durable first.
     if range.end > durable_block && store.dram.cache().next_dirty(inode.ino, durable_block, first).is_some() {
         return Ok((piece.len(), 0));
     }
     refuse_intents(store, &inode, range)?;
     let rewritten = |placed: &&Placed| state(placed).is_none_or(|(_, now)| now != placed.copy.version);
     let again = part.iter().filter(rewritten).count() as u64;
-    // They stay dirty and need a place once more.
+    // Pages written again since the copy stay dirty and need a new space reservation.
     if !store.devices.space().reserve_now(again) {
         return Ok((piece.len(), 0));
     }
@@ -349,7 +352,7 @@ fn install_first_written(
     Ok((skipped, part.len()))
 }
 
-#[allow(clippy::too_many_arguments)] // one step, split off for its length
+#[allow(clippy::too_many_arguments)] // the commit of `install_first`, split off for its length
 fn commit_written<'a>(
     store: &'a Store,
     reservation: Reservation<'_>,
@@ -420,7 +423,8 @@ fn size_with(store: &Store, inode: &Inode, group: &Group<'_>, part: &[Placed], r
     size.max(durable)
 }
 
-/// Drops the PM entries of a range; counts the blocks that have no place yet. `old`: what lies below.
+/// Drops the PM entries of a range, and counts its newly allocated blocks in `staged`. `old`: the cold
+/// extents of the range.
 fn unmap_written(
     store: &Store,
     inode: &Inode,

@@ -27,13 +27,13 @@ use terrace_store::types::inode::Inode;
 use terrace_store::types::{BlockRange, Wait};
 use terrace_wal::{Error, NoSpace};
 
-/// New data up to so many blocks is named by checksum in the record.
+/// The most blocks of new data that a record names by checksum (T4).
 const CHECKED_BLOCKS: usize = 2;
 
-/// Moves the dirty pages of some blocks, ascending, into PM; behind the durable end also those between them.
+/// Settles the dirty pages of some blocks, ascending; past the durable end also the dirty pages between them.
 ///
 /// # Errors
-/// ENOSPC; EIO; `WouldBlock`. Those before the failure are in PM.
+/// ENOSPC; EIO; `WouldBlock`. Pages before the failure are settled.
 pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<()> {
     let mut rest = blocks;
     while !rest.is_empty() {
@@ -47,7 +47,8 @@ pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsRe
     Ok(())
 }
 
-/// Moves the first of them in one transaction; gives how many, none when what lies between filled it.
+/// Settles the first pages in a single transaction. Returns the number of `blocks` done: none, if the dirty
+/// pages between them filled the transaction.
 fn absorb_some(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<usize> {
     let mut op = Op::new(wait);
     run_attempts(store, &mut op, record_of(blocks.len()).max(SMALL_RECORD), |reservation, op| {
@@ -64,7 +65,8 @@ fn absorb_some(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsR
         let Some(last) = pages.last() else { return Ok(done) };
         let end = (last.key.block.plus(1).0 * BLOCK_SIZE).min(inode.size());
         let old_last = FileBlock(inode.durable_size() / BLOCK_SIZE);
-        // Also where pages before the old end go along: its own block may not be among them (S5).
+        // The old last block may not be among the pages: then the bytes past its old end are given zeros
+        // (S5).
         if end > inode.durable_size() && pages.iter().all(|page| page.key.block != old_last) {
             stage_raised(store, op, &inode, end, &mut staged)?;
         }

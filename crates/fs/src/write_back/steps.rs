@@ -1,7 +1,9 @@
-//! When dirty pages are written back ([HiNFS] section 3.3): from 5 % free room in DRAM on until 20 % are free, the least
-//! recently written first; every five seconds what is dirty for thirty; and by writers that find no room.
+//! When dirty pages are written back ([HiNFS] section 3.3): from 5 % free room in DRAM on until 20 % are
+//! free, the least recently written first; every five seconds the pages that are dirty for thirty; and by
+//! writers that find no room.
 //!
-//! One thread does that. While a device holds it, the next one goes on with what other devices take, and so on ([`STEPS`]).
+//! A single thread does this work. While a device holds it up, the next thread goes on with pages for other
+//! devices, and so on ([`STEPS`]).
 
 use crate::write_back::file::{blocks_with, raise_durable, write_back_file};
 use crate::write_back::group::write_back_blocks;
@@ -17,7 +19,7 @@ use terrace_store::store::Store;
 use terrace_store::types::Wait;
 use terrace_wal::{Error, NoSpace};
 
-/// How often old pages are looked for.
+/// The period of the search for old pages.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// No page stays dirty longer: those that would be older at the next look are written back.
@@ -26,27 +28,29 @@ const OLD: Duration = Duration::from_secs(30);
 /// How often a thread looks whether it is wanted.
 const STAND_BY: Duration = Duration::from_secs(1);
 
-/// How long a writer waits for others' rounds before it looks for another home.
+/// The number of waits for other rounds of write-back before a writer looks for another home.
 const MOST_WAITS: u32 = 1000;
 
 const WAIT: Duration = Duration::from_millis(10);
 
-/// What a round in the background did.
+/// The result of a round in the background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Round {
     Progress,
-    /// Nothing is due, or others have it.
+    /// No page is due, or other threads have all due pages in flight.
     Nothing,
 }
 
-/// Notes what became of a write-back of what was an inode's `generation` when it began.
+/// Notes the result of a write-back; `generation` is that of the inode when it began.
 fn note_round(store: &Store, ino: Ino, generation: Option<u32>, result: &FsResult<()>) {
     match result {
         Ok(()) => store.dram.write_back().errors.succeeded(ino),
-        // Of a file that was removed meanwhile: who has its number next must not be told.
+        // `Stale`: the file was removed meanwhile, and the next file of its inode number must not be told the
+        // error.
         Err(FsError::WouldBlock | FsError::Stale) => {}
         Err(error) => {
-            // A removal forgets failures under the exclusive lock. What cannot be read is told rather than not.
+            // A removal forgets failures under the exclusive lock. An inode that cannot be read is told
+            // rather than spared.
             let _guard = store.inodes.locks().read(ino);
             let is_gone = match (load(store, ino), generation) {
                 (Ok(inode), Some(generation)) => inode.slot.generation.get() != generation,
@@ -67,11 +71,11 @@ fn generation_of(store: &Store, ino: Ino) -> Option<u32> {
     load(store, ino).ok().map(|inode| inode.slot.generation.get())
 }
 
-/// Writes a file back and notes what became of it.
+/// Writes a file back and notes the result.
 pub fn write_back_noted(store: &Store, ino: Ino) -> FsResult<()> {
     let generation = generation_of(store, ino);
     let result = match write_back_file(store, ino) {
-        // It was removed meanwhile: nothing of it is to be durable.
+        // The file was removed meanwhile: no byte of it needs to be durable.
         Err(FsError::Stale) => Ok(()),
         result => result,
     };
@@ -79,13 +83,13 @@ pub fn write_back_noted(store: &Store, ino: Ino) -> FsResult<()> {
     result
 }
 
-/// One group around a block.
+/// Writes back a group around a block.
 fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
     let generation = generation_of(store, ino);
     let blocks = blocks_with(store, ino, block);
     let written = blocks.and_then(|blocks| write_back_blocks(store, ino, &blocks, interleave::active()));
     match written {
-        // Nothing was tried of what others have in flight.
+        // No page was written, as other threads have them in flight: the file's failures stay as they are.
         Ok(written) if written.blocks.is_empty() => {
             store.dram.write_back().round_done();
             Ok(Round::Nothing)
@@ -94,7 +98,8 @@ fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
             note_round(store, ino, generation, &Ok(()));
             Ok(Round::Progress)
         }
-        // What was promised is free and waits for readers of its old content: no failure that anybody is to hear of.
+        // The reserved device blocks are still under I/O pins of readers of their old content: a delay, and
+        // no failure to tell a descriptor of.
         Err(error @ FsError::Engine(Error::NoSpace(_))) => {
             store.dram.write_back().errors.postpone(ino, &error, store.clock.monotonic_ns());
             store.dram.write_back().round_done();
@@ -114,7 +119,7 @@ fn pressure_round(store: &Store) -> FsResult<Round> {
     let errors = &store.dram.write_back().errors;
     match store.dram.cache().least_recently_written(|ino| !errors.is_waiting(ino, now)) {
         Some(key) => match group_round(store, key.ino, key.block)? {
-            // Others have all of it in flight, on a device that may hang.
+            // Other threads have the whole group in flight, perhaps on a device that hangs.
             Round::Nothing => any_round(store, now),
             progress => Ok(progress),
         },
@@ -122,7 +127,7 @@ fn pressure_round(store: &Store) -> FsResult<Round> {
     }
 }
 
-/// Behind many pages of files that wait, or are in flight, there may be others.
+/// Behind many pages in flight, or of files that wait, there may be pages to write.
 fn any_round(store: &Store, now_ns: u64) -> FsResult<Round> {
     for ino in store.dram.cache().dirty_files() {
         if !store.dram.write_back().errors.is_waiting(ino, now_ns)
@@ -178,7 +183,7 @@ pub(crate) fn wait_for_dirty_room(store: &Store, pages: u64, wait: Wait) -> FsRe
         }
         match pressure_round(store) {
             Ok(Round::Progress) => {}
-            // Another file may go; this one waits now.
+            // The failed file waits for its pause; another file may be written next.
             Err(error) if waits > MOST_WAITS => return Err(error),
             Err(_) => waits += 1,
             Ok(Round::Nothing) => {
@@ -223,7 +228,7 @@ impl WriteBackStep {
             }
             self.next_look_ns = now + PERIOD.as_nanos() as u64;
         }
-        // What failed is tried after its pause; nothing here spins.
+        // A failed write-back is tried again after its pause, so the step does not spin.
         Next::After(if draining { Duration::from_millis(100) } else { PERIOD })
     }
 }

@@ -5,9 +5,10 @@ use crate::operation::need::Need;
 use crate::operation::op::Op;
 use crate::store::Store;
 
-/// As [`Provide::provide`](crate::operation::provide::Provide::provide), from whoever the engine has set.
+/// Provides a need by the provider that the engine has set:
+/// [`Provide::provide`](crate::operation::provide::Provide::provide).
 pub fn provide(store: &Store, op: &mut Op, need: Need, provided: &mut u32) -> FsResult<()> {
-    // Nobody provides while the mount is being put together or has ended.
+    // There is no provider while the mount is put together, or after it has ended.
     let provider = store.provider.get().ok_or(FsError::Ending)?;
     provider.provide(op, need, provided)
 }

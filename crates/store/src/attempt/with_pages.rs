@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use terrace_format::Corrupt;
 use terrace_wal::{Error, NoSpace, PageBelow};
 
-/// What an attempt to install gives; it lacks nothing but space in a sound pool.
+/// The result of an attempt to install a fetched metadata page. In a sound pool the attempt can lack only PM
+/// space; another need means damage.
 pub(crate) fn settled<T>(attempt: Attempt<T>) -> FsResult<T> {
     match attempt {
         Ok(value) => Ok(value),
@@ -23,10 +24,11 @@ pub(crate) fn settled<T>(attempt: Attempt<T>) -> FsResult<T> {
     }
 }
 
-/// Runs what is no transaction and may meet metadata below PM; again after each page that it lacked. It holds no lock
-/// when it returns.
+/// Runs a `body` without a transaction that may meet metadata pages on a lower tier, and runs it again after
+/// each fetched page. `body` holds no lock when it returns.
 pub fn with_pages<T>(store: &Store, wait: Wait, body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
-    // Each fetch gives back a device block, room for a page to move down: it may use the reserve.
+    // A fetch may use the reserve: it gives back a device block, to which another metadata page can be
+    // demoted.
     run_with_pages(store, || Op::reclaiming(wait), body)
 }
 
@@ -40,8 +42,8 @@ fn run_with_pages<T>(
         match body() {
             Err(FsError::Engine(Error::PageBelow(page))) => {
                 let (op, met, provided) = fetching.get_or_insert_with(|| (new_op(), BTreeSet::new(), 0));
-                // A large file has more pages than an operation may lack things: what counts is that the same one
-                // comes back again and again.
+                // The limit of needs counts only fetches of the same page, again and again: a large file has
+                // more pages than an operation may have needs.
                 if met.insert((*page).clone()) {
                     *provided = 0;
                 }
@@ -52,10 +54,11 @@ fn run_with_pages<T>(
     }
 }
 
-/// As [`with_pages`], for who only reads ([`load_to_read`]): what PM has no room for is read past it.
+/// As [`with_pages`], for a body that only reads ([`load_to_read`]): if PM has no block for a metadata page,
+/// the body gets a copy in DRAM.
 ///
 /// # Errors
-/// The body's; `WouldBlock`; EIO. Never for want of space, nor because nothing may be changed.
+/// The body's; `WouldBlock`; EIO. Never ENOSPC or EROFS: a read needs no space and changes no metadata.
 pub fn reading<T>(store: &Store, wait: Wait, body: impl FnMut() -> FsResult<T>) -> FsResult<T> {
     run_with_pages(store, || Op::reading(wait), body)
 }

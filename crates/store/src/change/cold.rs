@@ -1,5 +1,5 @@
-//! Cold extents that a change installs: the one place where an extent, the device blocks that it replaces, and its chunk
-//! bits change together (I6).
+//! Cold extents that a change installs. Only this module changes an extent, the device blocks that it
+//! replaces, and its chunk bits together (I6).
 
 use crate::change::shards::stage_device_free;
 use crate::change::staged::Staged;

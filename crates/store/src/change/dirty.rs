@@ -1,4 +1,4 @@
-//! Dirty pages that a change places, zeroes or drops.
+//! Dirty pages that a change settles, zeroes or drops.
 
 use crate::error::FsResult;
 use crate::lookup::cold_extents::cold_extents;
@@ -12,7 +12,7 @@ use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
 
-/// For each block of a range whether PM or a lower tier has a place for it, written or not.
+/// For each block of a range whether PM or a lower tier has a block for it, written or unwritten.
 pub fn placed(store: &Store, inode: &Inode, range: BlockRange) -> FsResult<SmallVec<[bool; 64]>> {
     let count = range.count() as usize;
     let mut mappings: SmallVec<[Option<Mapping>; 64]> = SmallVec::from_elem(None, count);
@@ -30,7 +30,8 @@ pub fn placed(store: &Store, inode: &Inode, range: BlockRange) -> FsResult<Small
     Ok(placed)
 }
 
-/// Dirty pages of a range whose blocks have no place yet. The caller holds the inode's exclusive lock.
+/// The number of dirty pages of a range whose blocks are not allocated on a medium. The caller holds the
+/// inode's exclusive lock.
 pub fn dirty_without_place(store: &Store, inode: &Inode, range: BlockRange) -> FsResult<u64> {
     if inode.pending.is_none_or(|pending| pending.new_blocks == 0) {
         return Ok(0);
@@ -70,8 +71,9 @@ pub fn zero_dirty(store: &Store, inode: &Inode, from: u64, to: u64) {
     store.dram.cache().change_dirty(key, lines, true, now, |bytes| bytes[from..to].fill(0));
 }
 
-/// Brings an inode's entry up to date after a transaction: `slot` is what it logged, `visible` the size from now
-/// on, `placed` how many dirty pages without a place got one or went. The caller holds the inode's exclusive lock.
+/// Brings an inode's entry up to date after a transaction: `slot` is what it logged, `visible` the size from
+/// now on, `placed` the number of dirty pages without an allocated block that got one or were dropped. The
+/// caller holds the inode's exclusive lock.
 pub fn settle(store: &Store, inode: &Inode, slot: &InodeSlot, visible: u64, placed: i64) {
     let Some(pending) = inode.pending else { return };
     let dirty = store.dram.cache().count_dirty(inode.ino);

@@ -34,11 +34,11 @@ pub struct Part<'a> {
     pub valid: usize,
 }
 
-/// What became of a part.
+/// How a part of the write was staged.
 pub enum Outcome {
-    /// It is in a new block.
+    /// The part is in a new block.
     Moved(Mapping),
-    /// It is stored into the block that stays.
+    /// The part is stored into the present PM block.
     Stays,
     /// Nothing was done: the rest of an edge line lies on the lower tier.
     NeedsRest,
@@ -69,7 +69,7 @@ pub(crate) fn stage_lines<'a>(
     staged: &mut Staged<'a>,
 ) -> Attempt<Outcome> {
     let held = if part.old.is_some() { part.lines } else { LineMask::EMPTY };
-    // What lies between the end of the file and the write becomes visible: zeros.
+    // The gap between the end of the file and the write becomes visible, so the write fills it with zeros.
     let begin = part.from.min(part.valid);
     let touched = LineMask::touching(begin, part.to);
     let head = LineMask::touching(begin, begin + 1);
@@ -109,8 +109,8 @@ pub(crate) fn stage_lines<'a>(
     Ok(Outcome::Moved(Mapping::written(new)))
 }
 
-/// Gives a partial block its other lines, in place: nobody sees them before the record does. `below` is its cold
-/// copy's present content. The caller holds the inode's exclusive lock.
+/// Gives a partial shadow its missing lines, in place: no reader sees a line before the record makes it
+/// valid. `below` is the present content of the cold copy. The caller holds the inode's exclusive lock.
 pub(crate) fn stage_completion(
     store: &Store,
     inode: &Inode,

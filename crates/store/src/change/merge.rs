@@ -1,4 +1,4 @@
-//! One block of a change: its old content merged with new bytes, into a new block or in place.
+//! A block of a change: its old content merged with new bytes, into a new block or in place.
 
 use crate::change::staged::Staged;
 use crate::lookup::cold_read::fetched_block;
@@ -66,7 +66,8 @@ pub(crate) fn merge_block(
     replace(store, inode, block, old, (content.into(), end), staged).map(Some)
 }
 
-/// A new block with this content, all of it, in place of the old one. `end`: how far the file will be on media.
+/// Replaces a block by a new block with the whole content. `end`: the durable end of the file after the
+/// change.
 pub fn replace<'a>(
     _store: &Store,
     inode: &Inode,
@@ -84,9 +85,9 @@ pub fn replace<'a>(
     Ok(Mapping::written(new))
 }
 
-/// Stores into a block that stays: past the end of the file (`zeros_from` < `from` clears the gap
-/// between), or anywhere under data=ordered. False, changing nothing, where its checksum covers other bytes than
-/// those before: the block has to be a new one.
+/// Overwrites a PM block in place: past the end of the file (`zeros_from` < `from` clears the gap between),
+/// or anywhere under data=ordered. False, without a change, if the block's checksum covers more or fewer
+/// bytes than lie before the write: the content then needs a new block.
 pub(crate) fn store_in_place<'a>(
     store: &Store,
     (block, owner): (PmBlock, Owner),
@@ -116,8 +117,8 @@ pub(crate) fn store_in_place<'a>(
         } else if data.is_some() || is_sound(store, block)? {
             return Ok(false);
         }
-        // Zeros past the end go into a damaged block as it is: it stays damaged, and what follows it in the file can
-        // become durable.
+        // Zeros past the end are stored into a damaged block too: it stays damaged, and later blocks of the
+        // file can become durable.
     }
     staged.store_later(block, first, bytes);
     Ok(true)

@@ -1,4 +1,4 @@
-//! One change under construction: blocks, table entries and map words that become durable together.
+//! A change under construction: blocks, table entries and map words that become durable together.
 
 pub mod cold;
 pub mod dirty;

@@ -7,7 +7,7 @@ use crate::types::BlockRange;
 use crate::types::inode::Inode;
 use terrace_map::file_map::Freed;
 
-/// Frees map nodes of a range that hold nothing any more; true when it freed any.
+/// Frees the empty map nodes of a range; true if a node was freed.
 pub fn stage_prune(
     store: &Store,
     inode: &Inode,

@@ -16,8 +16,8 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
 
-/// What one piece will remove: looked up under the inode lock before the shards are locked, so that all
-/// shards it touches are known.
+/// The blocks that a piece of a removal takes away. They are looked up under the inode lock, before the
+/// catalog shards are locked, so that every shard of the piece is known.
 pub struct Piece {
     range: BlockRange,
     pm: Vec<(FileBlock, PmBlock)>,
@@ -27,7 +27,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// True when it removes nothing.
+    /// True if the piece removes no block.
     pub fn is_empty(&self) -> bool {
         self.pm.is_empty() && self.cold.is_empty()
     }
@@ -119,7 +119,8 @@ pub fn stage_piece(
     Ok(())
 }
 
-/// Who looked at a range before it was removed learns that it changed (S6); copies in DRAM of what lies below go.
+/// Raises the versions of a removed range, so that a reader or movement that looked at it before sees the
+/// change (S6), and drops the clean pages of its cold blocks.
 pub fn bump_removed(store: &Store, inode: &Inode, range: BlockRange, cold: &[ColdExtent]) {
     if planted(Mistake::PunchIgnoredByVersion) {
         return;

@@ -27,7 +27,7 @@ use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, LineMask};
 use terrace_map::Mapping;
 
-/// What lies under the blocks of a segment.
+/// The present content of a segment's blocks: PM mappings and cold extents.
 struct Under {
     mappings: SmallVec<[Option<Mapping>; 8]>,
     cold: Vec<ColdExtent>,
@@ -39,7 +39,7 @@ impl Under {
     }
 }
 
-/// Puts a segment's bytes into new blocks, or past the end of the last one in place, and logs the map.
+/// Puts a segment's bytes into new blocks, or in place past the end of the last block, and logs the map.
 pub fn stage<'a>(
     store: &Store,
     op: &mut Op,
@@ -65,7 +65,7 @@ pub fn stage<'a>(
             changed = true;
         }
     }
-    // Before map nodes are made for it: only what takes the place of other data may use the reserve.
+    // Checked before map nodes are made: only an overwrite of allocated blocks may use the reserve.
     if op.purpose == Purpose::Overwrite && staged.blocks_delta > 0 {
         return Err(op.refused.take().unwrap_or_else(final_no_space).into());
     }
@@ -94,7 +94,7 @@ fn look_under(store: &Store, inode: &Inode, range: BlockRange) -> Attempt<Under>
     Ok(Under { mappings, cold })
 }
 
-#[allow(clippy::too_many_arguments)] // one step, split off for its length
+#[allow(clippy::too_many_arguments)] // a step of `stage`, split off for its length
 fn stage_block<'a>(
     store: &Store,
     op: &mut Op,
@@ -159,7 +159,7 @@ fn stage_block<'a>(
         staged.placed += i64::from(dirty.is_some());
     }
     if let Some(old) = old.filter(|old| old.unwritten) {
-        // Nobody sees the bytes before the record that says they are written.
+        // No reader sees the bytes before the record that makes the block written.
         let content: Cow<'a, [u8]> = match (&dirty, whole) {
             (_, true) => data.into(),
             (dirty, false) => {

@@ -39,42 +39,42 @@ struct InPlace<'a> {
     bytes: Cow<'a, [u8]>,
 }
 
-/// A change of a file's content under construction. Dropped without [`Staged::committed`], it gives
-/// back what it claimed.
+/// A change of a file's content under construction. If it is dropped without [`Staged::committed`], its
+/// claimed blocks are given back.
 pub struct Staged<'a> {
     store: &'a Store,
     /// The transaction that the commit appends to the log.
     pub tx: Tx,
     claim: Option<Claim<'a>>,
-    /// PM blocks that lose their owner in this transaction.
+    /// PM blocks whose owner the transaction removes.
     pub released: SmallVec<[PmBlock; 8]>,
-    /// Device blocks that become free with it.
+    /// Device blocks that the transaction frees.
     pub(crate) device_freed: SmallVec<[DeviceRun; 2]>,
-    /// Device blocks claimed for it.
+    /// Device blocks claimed for the transaction.
     pub device_claimed: Option<DeviceRun>,
     /// New blocks and their entries in the table, in claim order.
     entries: SmallVec<[(PmBlock, Entry); 4]>,
     /// Blocks newly allocated (positive) or freed, for st_blocks.
     pub blocks_delta: i64,
-    /// Dirty pages without a place on any medium that get one, or go.
+    /// Dirty pages without an allocated block that get one, or are dropped.
     pub placed: i64,
-    /// Content that the record names, streamed with it.
+    /// Content that the record names, streamed with the record.
     data: SmallVec<[(PmOffset, Cow<'a, [u8]>); 2]>,
-    /// What is overwritten in place: stored by the commit, when nothing is lacking any more, because an
-    /// attempt that ends with a need must have changed nothing.
+    /// Overwrites in place. The commit stores them, after the attempt's last possible need: an attempt that
+    /// ends with a need must leave no trace.
     in_place: SmallVec<[InPlace<'a>; 1]>,
     /// A block stored in place must be fenced before the record unless its bytes are named.
     unnamed: bool,
-    /// Counted when all is done: a locked instruction would wait for the streams.
+    /// Counted after the commit: a locked instruction before it would wait for the streaming stores.
     stored_bytes: usize,
     checked: bool,
-    /// Dirty pages whose content this change contains: dropped when it is committed (S3).
+    /// Dirty pages that this change settles: dropped at the commit (S3).
     pub absorbed: SmallVec<[PageKey; 2]>,
-    /// Dirty pages to drop when it is committed.
+    /// Dirty pages to drop at the commit.
     pub drop_dirty: Option<BlockRange>,
-    /// Bytes of dirty pages to zero when it is committed; each entry inside one block.
+    /// Bytes of dirty pages to zero at the commit; each entry lies inside a block.
     pub zero_dirty: SmallVec<[(u64, u64); 2]>,
-    /// The size that callers see from then on; `None`: not less than before.
+    /// The visible size after the commit; `None`: not less than before.
     pub visible: Option<u64>,
     done: bool,
 }
@@ -124,13 +124,14 @@ impl<'a> Staged<'a> {
         self.claim.as_ref().map_or(0, Claim::left)
     }
 
-    /// How far the file is on media once the absorbed pages are: the end of the last of them, or the visible end.
+    /// The end of the last settled page, at most the visible size: the durable end that the settled pages
+    /// reach.
     pub fn absorbed_end(&self, inode: &Inode) -> u64 {
         let last = self.absorbed.iter().map(|key| (key.block.0 + 1) * BLOCK_SIZE).max();
         last.map_or(0, |end| end.min(inode.size()))
     }
 
-    /// This change contains the content of a dirty page.
+    /// Notes that this change settles a dirty page.
     pub fn absorb(&mut self, page: &DirtyPage) {
         self.absorbed.push(page.key);
     }
@@ -140,7 +141,8 @@ impl<'a> Staged<'a> {
     /// # Errors
     /// A larger claim is lacking.
     pub fn take(&mut self) -> Attempt<PmBlock> {
-        // What is named is stored by the commit: an attempt that is given up has changed nothing.
+        // The commit stores the data that the record names, so an attempt that ends with a need leaves no
+        // trace.
         if planted(Mistake::FreedBeforeRecord)
             && self.checked
             && let Some(block) = self.released.pop()
@@ -153,8 +155,8 @@ impl<'a> Staged<'a> {
         self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::LargerClaim))
     }
 
-    /// Streams bytes to a block that nobody can see yet: named ones at the commit, so that nothing comes
-    /// between their stream and the fence.
+    /// Streams bytes to a block that no reader can see yet. Bytes that the record names are streamed by the
+    /// commit, directly before the fence.
     pub fn store(&mut self, block: PmBlock, at: u64, bytes: impl Into<Cow<'a, [u8]>>) -> Attempt<()> {
         self.stream(block.offset().plus(at), bytes.into(), false).map(drop)
     }
@@ -320,12 +322,12 @@ pub fn atomic_blocks(store: &Store) -> u64 {
     (fit as u64).min((1 << 20) / BLOCK_SIZE)
 }
 
-/// Record bytes for new content of so many blocks, in the worst case.
+/// Record bytes for new content of `blocks` blocks, in the worst case.
 pub fn record_of(blocks: usize) -> usize {
     RECORD_FIXED + RECORD_PER_BLOCK * (blocks + 1)
 }
 
-/// Removes set-id bits as a write by somebody without the privilege does.
+/// Removes set-id bits, as a write by an unprivileged caller does.
 pub fn kill_set_id(slot: &mut InodeSlot) {
     let mut mode = slot.mode.get();
     mode &= !0o4000;

@@ -9,8 +9,8 @@ use crate::types::inode::Inode;
 use crate::types::segment::Segment;
 use terrace_format::BLOCK_SIZE;
 
-/// A size raised to or past `from` exposes bytes of the old last block past the old end: they become
-/// zeros in the same transaction (design S5). A write that starts in that block clears them itself.
+/// A size raised to or past `from` exposes bytes of the old last block past the old end: they become zeros in
+/// the same transaction (design S5). A write that starts in the old last block clears the bytes itself.
 pub fn stage_tail_zeros(
     store: &Store,
     op: &mut Op,

@@ -7,10 +7,12 @@ use crate::types::inode::Inode;
 use terrace_catalog::xattr;
 use terrace_format::inode::flag;
 
-/// What a program may do that others may not. Who changes a file without privilege must not keep it, as set-id bits.
+/// The attribute that gives a program file its privileges. A change of the file by an unprivileged caller
+/// must remove it, as it removes set-id bits.
 pub const CAPABILITY: &[u8] = b"security.capability";
 
-/// Whether a file has capabilities; on other inodes they mean nothing. The caller holds its lock.
+/// Whether a regular file has capabilities; they mean nothing on another kind of inode. The caller holds the
+/// inode lock.
 ///
 /// # Errors
 /// `PageBelow`; EIO.

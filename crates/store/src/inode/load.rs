@@ -14,7 +14,7 @@ pub fn load_regular(store: &Store, ino: Ino) -> FsResult<Inode> {
     Ok(inode)
 }
 
-/// As [`load_regular`], for who only reads.
+/// As [`load_regular`], for a caller that only reads.
 #[inline]
 pub fn load_regular_to_read(store: &Store, ino: Ino) -> FsResult<Inode> {
     let inode = load_to_read(store, ino)?;

@@ -49,9 +49,9 @@ pub fn new_number(store: &Store) -> Attempt<NewNumber<'_>> {
     }
 }
 
-/// Numbers that nobody takes or frees at this moment if all is well: those taken of which no inode was made, those
-/// free although there is an inode, those whose freeing has not ended. Pages below, and such as were not scanned, are
-/// left out.
+/// The inode numbers that are in change: taken numbers without an inode, free numbers with an inode, and
+/// numbers whose freeing has not ended. While no operation runs there must be none. Demoted and unscanned
+/// inode pages are left out.
 ///
 /// # Errors
 /// The medium's.
@@ -86,7 +86,7 @@ pub fn end_free(store: &Store, ino: Ino, freed: bool) {
     }
 }
 
-/// A page that cannot be read: its numbers are given to nobody, and the others' go on.
+/// Passes over an inode page that cannot be read: its numbers are not given out, and the scan goes on.
 fn pass_over(_store: &Store, index: u64, error: &impl std::fmt::Display) {
     tracing::error!("inode page {index} is passed over in the search for free numbers: {error}");
 }

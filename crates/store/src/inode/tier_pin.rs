@@ -99,8 +99,8 @@ pub fn most_kept(store: &Store) -> u64 {
     store.persistent.blocks().usage().total / 2
 }
 
-/// Whether a block that is about to be demoted stays in PM because its file is pinned there. One that is marked
-/// already was picked all the same, and goes.
+/// Whether a block that is about to be demoted stays in PM because its file is pinned there. A block that was
+/// marked as pinned before it was picked was picked on purpose, and is demoted.
 pub fn keeps(store: &Store, pm: PmBlock) -> bool {
     let descriptor = store.persistent.blocks().descriptor(pm);
     let draining = store.pressure.is_draining();

@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_runtime::{Next, Step};
 
-/// How long a worker rests when nobody wakes it.
+/// The rest of a worker that is not woken.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Fetches one queued window; false when there is none.
+/// Fetches a queued window; false if the queue is empty.
 fn fetch_ahead(store: &Store) -> bool {
     let Some((ino, window)) = store.dram.read_ahead().take() else {
         return false;

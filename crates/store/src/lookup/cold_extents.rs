@@ -14,7 +14,8 @@ pub fn cold_extents(store: &Store, ino: Ino, range: BlockRange) -> FsResult<Vec<
     Ok(terrace_catalog::cold_map::range(shard.reader(), ino, range.first, range.end)?)
 }
 
-/// The cold extent under a partial block, cut to it. A pool in which there is none is damaged.
+/// The cold extent under a partial shadow, cut to its block. In a sound pool each partial shadow has a cold
+/// extent, so a missing extent is damage.
 pub(crate) fn extent_below(store: &Store, inode: &Inode, block: FileBlock) -> FsResult<ColdExtent> {
     let range = BlockRange::new(block, block.plus(1));
     let extents = match inode.slot.has(flag::HAS_COLD) {

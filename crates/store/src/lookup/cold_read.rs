@@ -46,8 +46,8 @@ pub fn cold_page(
     known_page(store, op, inode, block).ok_or_else(|| need().into())
 }
 
-/// A cold block's content, if this operation has read it or the cache has it. What the cold map says need not be asked
-/// then: whoever changes it raises the version (S3). The caller holds the inode lock.
+/// A cold block's content, if this operation has read it or the cache has it. The cold map need not be read
+/// then: each change of it raises the version (S3). The caller holds the inode lock.
 pub fn known_page(store: &Store, op: &mut Op, inode: &Inode, block: FileBlock) -> Option<Page> {
     let version = store.dram.cold_versions().get(inode.ino, block);
     if let Some((read_at, page)) = op.fetched.pages.get(&block)
@@ -135,7 +135,8 @@ pub(crate) fn fetch_window(
                 keep_named(store, ino, window, &mut pages)?;
             }
         }
-        // Whoever asks again needs it all the same, such as the edge of a hole below a dirty page.
+        // A second request for the same block shows that it is needed after all, as the edge of a hole below
+        // a dirty page.
         if is_lacking && op.fetched.passed_over.replace(range.first) == Some(range.first) {
             let site = format!("copy below of block {} of inode {ino}", range.first);
             return Err(Corrupt::new(site, "one that can be read", "none").into());
@@ -145,7 +146,8 @@ pub(crate) fn fetch_window(
     }
 }
 
-/// Leaves those pages whose checksum is the one that the map has for their block now. The caller holds the inode lock.
+/// Retains only the pages whose checksum equals the present checksum of their block in the cold map. The
+/// caller holds the inode lock.
 fn keep_named(
     store: &Store,
     ino: Ino,
@@ -193,7 +195,8 @@ fn check_pages(
     let buffer = match result {
         Ok(buffer) => Arc::new(buffer),
         Err(error) => {
-            // One sector among those that nobody asked for: the others alone. They are consecutive.
+            // The bad sector may lie in a block that is only read ahead: reads the requested blocks alone,
+            // which are consecutive.
             let Some(first) = read.blocks.iter().position(|(block, _)| wants(*block)) else {
                 return Ok(());
             };
@@ -202,7 +205,7 @@ fn check_pages(
                 let Some(part) = read.part(first..first + count) else { return Err(error.into()) };
                 return read_pages(store, ino, &part, asked, pages);
             }
-            // One that nobody needs because PM has the block: each by itself.
+            // The bad sector may lie in a cold copy that a PM block hides: so each block is read alone.
             return match read.blocks.as_slice() {
                 [(block, crc)] if is_stale(store, ino, *block, read.place(0), *crc) => Ok(()),
                 [_] => Err(error.into()),
@@ -229,8 +232,9 @@ fn check_pages(
     Ok(())
 }
 
-/// Whether a cold copy with a wrong checksum is one that nobody needs: PM has the whole block, and its copy below
-/// may be half written (M5); DRAM has a newer one; the block is being removed; or the copy is not the block's any more.
+/// Whether no reader needs a cold copy with a wrong checksum: PM holds the block whole, and the cold copy may
+/// be torn (M5); a dirty page is newer; the block is being removed; or the device block belongs to another
+/// block by now.
 fn is_stale(store: &Store, ino: Ino, block: FileBlock, place: DeviceRun, crc: u32) -> bool {
     let look = || {
         let _guard = store.inodes.locks().read(ino);
@@ -269,8 +273,8 @@ fn keep_pages(store: &Store, op: &mut Op, inode: &Inode, asked: BlockRange, page
     }
 }
 
-/// Without the reads of devices on which nothing lies that was asked for: nobody waits for a slower tier, or for one that
-/// hangs, because of what is only read ahead. In the background nothing was asked for, and all is read.
+/// Drops the reads of devices without a requested block: a reader must not wait for a slower or hanging
+/// device only for read-ahead. In the background no block is requested, and every read stays.
 fn on_asked_devices(mut reads: Vec<DeviceRead<'_>>, asked: BlockRange) -> Vec<DeviceRead<'_>> {
     if asked.is_empty() {
         return reads;

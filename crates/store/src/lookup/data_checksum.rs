@@ -1,11 +1,13 @@
-//! Checksums of file data in PM (feature data-checksums, docs/decisions/0026): the block table entry of a whole written block
-//! holds the CRC32C of its content up to the end of the file. It is stored in the transaction that gives the block to the
-//! file, and judged whenever the block's content is used: by reads, by changes of a part of it, and before it moves below.
+//! Checksums of file data in PM (feature data-checksums, docs/decisions/0026): the block table entry of a
+//! whole written block holds the CRC32C of its content up to the end of the file. It is stored in the
+//! transaction that gives the block to the file, and judged whenever the block's content is used: by reads,
+//! by changes of a part of it, and before its demotion.
 //!
-//! Invariant: covered bytes of a sound block are never stored to in place. An append stores behind them and extends the checksum in the
-//! transaction that raises the size; whatever changes a covered byte takes a new block. So after a crash the checksum in the
-//! table is that of the bytes that it covers, whichever of the two transactions was the last. Blocks without a checksum: those
-//! that are unwritten, hold some lines only, or got their last line by a small write.
+//! Invariant: covered bytes of a sound block are never stored to in place. An append stores behind them and
+//! extends the checksum in the transaction that raises the size; a change of a covered byte takes a new
+//! block. So after a crash the checksum in the table matches the covered bytes, with or without the append's
+//! transaction. Blocks without a checksum: unwritten blocks, partial shadows, and blocks that got their last
+//! line by a small write.
 //!
 //! Locks: the inode's, for reads shared, as for the mask of lines (T2).
 
@@ -59,7 +61,7 @@ fn judge(store: &Store, pm: PmBlock, content: &[u8]) -> FsResult<()> {
     let times = store.persistent.note_damaged_data();
     let expected = format!("CRC {:#x} of {} bytes", checksum.crc(), checksum.covered());
     let error = Corrupt::new(format!("data in PM block {pm}"), expected, format!("{found:#x}"));
-    // Whoever may read the file would fill the log.
+    // Logged at powers of two only, or a reader of the file could fill the log.
     if times.is_power_of_two() {
         tracing::error!("{error} ({times} times since mount, of all blocks)");
     }

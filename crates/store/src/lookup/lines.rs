@@ -11,7 +11,7 @@ pub struct Shadow {
     pub block: FileBlock,
     /// How far the reader goes on: read together if the lower tier has to be.
     pub until: FileBlock,
-    /// The PM block that holds some of its lines.
+    /// The PM block with the valid lines.
     pub pm: PmBlock,
     /// The lines that PM holds.
     pub lines: LineMask,

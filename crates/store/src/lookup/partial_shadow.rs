@@ -1,14 +1,14 @@
 //! Partial shadows (design 4.2, S5, decision 0008): a small write to a cold block stores its lines in PM and does not read
 //! the lower tier; reads merge line by line.
 //!
-//! A PM block whose table entry has fewer than all lines shadows a written cold block; the other lines are that
-//! block's. Invariants: while a PM block is partial, the cold extent under it stays (only demotion, truncation and
-//! completion end that, each in the transaction that ends the partial block too), it is never clean, and a line
-//! becomes valid in the transaction that its bytes are durable with. A line that is not valid is seen by nobody, so
-//! its bytes are stored in place under either data mode; a change of a valid line takes a new block, or is made in
-//! place where data=ordered, or where only bytes past the end of the file change (S5).
-//! What cannot be had without the cold block (the rest of an edge line) is read from there, and the write then makes
-//! a full block of all it has: see docs/decisions/0008.
+//! A PM block whose table entry has fewer than all lines shadows a written cold block; the missing lines are
+//! those of the cold block. Invariants: while a PM block is partial, the cold extent under it stays
+//! (demotion, truncation and completion end it only in the transaction that ends the partial block too), the
+//! partial block is never clean, and a line becomes valid in the transaction that its bytes are durable with.
+//! No reader sees a line that is not valid, so its bytes are stored in place under either data mode; a change
+//! of a valid line takes a new block, or is made in place where data=ordered, or where only bytes past the
+//! end of the file change (S5). The rest of an edge line is read from the cold block, and the write then
+//! makes a whole block of the merged content: see docs/decisions/0008.
 //!
 //! Locks: the inode's, for reads shared. It is the lock of the table entries of its blocks (T2).
 

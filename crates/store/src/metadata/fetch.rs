@@ -41,7 +41,7 @@ pub(crate) fn inodes_of(index: u64) -> Vec<Ino> {
     (index * SLOTS_PER_PAGE..(index + 1) * SLOTS_PER_PAGE).map(Ino).collect()
 }
 
-/// A page as it was found below.
+/// A metadata page as it was found on a lower tier.
 struct Found {
     word: u64,
     place: Below,
@@ -54,8 +54,8 @@ impl Found {
     }
 }
 
-/// Brings a page into PM and pins it for the operation; does nothing when it is there. For an operation that only reads
-/// a copy in DRAM is enough.
+/// Fetches a metadata page into PM with a page pin for the operation; does nothing if the page lies in PM. An
+/// operation that only reads may get a copy in DRAM instead.
 ///
 /// # Errors
 /// `WouldBlock`; ENOSPC when there is no PM block, unless the operation only reads; EIO, also of a copy that is not the
@@ -64,7 +64,7 @@ pub fn fetch_page(store: &Store, op: &mut Op, page: &PageBelow) -> FsResult<()> 
     if op.wait != Wait::Allowed {
         return Err(FsError::WouldBlock);
     }
-    // Its place in PM could not be recorded.
+    // A stopped log cannot record the page's location in PM.
     if store.persistent.wal().is_stopped() && !op.only_reads {
         return Err(FsError::NotDurable);
     }
@@ -92,7 +92,7 @@ pub fn fetch_page(store: &Store, op: &mut Op, page: &PageBelow) -> FsResult<()> 
     }
 }
 
-/// Puts a page that was read into PM; `None` when it lies there meanwhile.
+/// Installs a fetched page in PM; `None` if another thread has installed it meanwhile.
 fn install_page(
     store: &Store,
     op: &Op,
@@ -102,7 +102,7 @@ fn install_page(
 ) -> FsResult<Option<PmBlock>> {
     let reservation =
         store.persistent.wal().reserve(SMALL_RECORD.min(store.persistent.wal().max_record()))?;
-    // Never the last blocks: without them nothing could move down to make room.
+    // Never the last blocks: demotion needs them to make room.
     let purpose = if op.purpose == Purpose::Reclaim { Purpose::Fetch } else { op.purpose };
     let claim = store.persistent.blocks().claim(1, purpose)?;
     let staged = Staged::new(store, Some(claim), false);
@@ -126,7 +126,8 @@ fn keep_aside(
     let [AlignedBlock(bytes)] = bytes;
     let copy = Arc::new(PageCopy { identity, location, bytes: *bytes, pin: found.pin });
     store.persistent.catalog().aside().put(&copy);
-    // Moved to PM meanwhile: nobody finds it by this location any more, and its place is free (S6).
+    // The page was fetched into PM meanwhile: its device location is free and may be used again, so the copy
+    // must not be found by it (S6).
     if find_below(store, page)?.is_none_or(|found| found.word != location) {
         store.persistent.catalog().aside().forget(identity, location);
         return Ok(());
@@ -140,7 +141,7 @@ fn keep_aside(
     Ok(())
 }
 
-/// A page has moved to PM: the place of its copies is not held back any longer.
+/// Drops the copies of a page that was fetched into PM, and the I/O pin of its device location with them.
 fn forget_copies(store: &Store, identity: Identity, location: u64) {
     store.persistent.catalog().aside().forget(identity, location);
     let mut copies = store.persistent.metadata_pages().copies.lock();
@@ -149,9 +150,10 @@ fn forget_copies(store: &Store, identity: Identity, location: u64) {
     drop((copies, gone));
 }
 
-/// Brings up the leaves that writes to a file need, so that none of them waits for a device (I10). The file is open,
-/// so that they stay ([`lower_leaf`] looks under the lock that this reads with). At most [`MOST_LEAVES`], while PM has room
-/// and metadata not much of it; what cannot be read, or lies on a device that gives no answer, is left to those who need it.
+/// Fetches the catalog leaves that writes to a file need, so that no write waits for a device (I10). Leaves
+/// of an open file stay in PM ([`lower_leaf`] looks for open files under the lock of this look-up). Fetches
+/// at most [`MOST_LEAVES`], while PM has room and metadata takes little of it. A leaf that cannot be read, or
+/// lies on a silent device, is left to the write that needs it.
 ///
 /// # Errors
 /// `WouldBlock`.
@@ -228,7 +230,7 @@ fn read_copy(store: &Store, identity: Identity, found: &Found) -> FsResult<[Alig
     Ok(block)
 }
 
-/// Brings up an inode page for its free slots. When pages below cannot be read a new one is added instead.
+/// Fetches an inode page for its free slots. If no such page can be read, a new page is added instead.
 ///
 /// # Errors
 /// `WouldBlock`; ENOSPC.

@@ -32,7 +32,7 @@ use zerocopy::FromBytes;
 
 type Bytes = [u8; BLOCK_SIZE as usize];
 
-/// A page that may move, as it was when it was looked at.
+/// A metadata page that may be demoted, with its content at the look-up.
 pub struct Cold {
     pm: PmBlock,
     identity: Identity,
@@ -92,8 +92,8 @@ fn leaf_may_move(store: &Store, shard: u32, bytes: &Bytes) -> Option<Vec<u8>> {
     (store.persistent.catalog().shard_of_key(first) == shard).then(|| first.to_vec())
 }
 
-/// Whether an open file looks for its keys in the leaf that covers `key`, also where it has none: to see that nothing of it
-/// lies below. The caller holds the shard.
+/// Whether an open file looks for its keys in the leaf that covers `key`, even if the file has no key there:
+/// a look-up must read the leaf to see that. The caller holds the shard.
 fn is_place_of_open(
     store: &Store,
     reader: terrace_catalog::Reader<'_>,
@@ -111,7 +111,7 @@ fn is_place_of_open(
     Ok(first <= last && store.inodes.open_files().is_any_open(first, last, step))
 }
 
-/// Whether an inode page that may move has free slots; `None` for one that may not.
+/// Whether an inode page has free slots; `None` if it must not be demoted.
 fn inodes_may_move(store: &Store, index: u64, bytes: &Bytes) -> Option<bool> {
     let mut free_slots = false;
     for (raw, ino) in bytes.as_chunks::<{ SLOT_SIZE as usize }>().0.iter().zip(inodes_of(index)) {
@@ -134,7 +134,8 @@ fn inodes_may_move(store: &Store, index: u64, bytes: &Bytes) -> Option<bool> {
     (index != 0).then_some(free_slots)
 }
 
-/// Writes the pages as runs, each with its flush, and moves them. Returns how many moved.
+/// Demotes metadata pages: writes them as runs, flushes each, and installs the new locations. Returns the
+/// number of demoted pages.
 pub fn lower_pages(store: &Store, cold: &[Cold]) -> FsResult<u64> {
     let (mut rest, mut moved) = (cold, 0);
     while !rest.is_empty() {
@@ -188,8 +189,8 @@ pub fn lower_pages(store: &Store, cold: &[Cold]) -> FsResult<u64> {
     Ok(moved)
 }
 
-/// Writes the sealed copies side by side and flushes the device (M1). Gives their locations; none for a page that
-/// cannot be sealed.
+/// Writes the sealed copies side by side and flushes the device (M1). Returns the locations; `None` for a
+/// page that cannot be sealed.
 fn write_sealed(store: &Store, pages: &[Cold], run: DeviceRun) -> FsResult<Vec<Option<u64>>> {
     if run.start.0 + run.length > MAX_BELOW_BLOCK {
         return Err(NoSpace::Tier.into());

@@ -10,10 +10,10 @@ use crate::types::{BlockRange, Wait};
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 
-/// Blocks of a file looked at in one step, and of them brought up.
+/// Blocks of a file that a step looks at.
 const LOOK: u64 = 512;
 
-/// Blocks fetched at once.
+/// Blocks that a step fetches and promotes at once.
 pub const PIECE: u64 = 64;
 
 /// Reads the first cold blocks at or behind `from` and queues them; where to go on, `None` at the end.
@@ -25,7 +25,8 @@ pub fn bring_up(store: &Store, ino: Ino, generation: u32, from: FileBlock) -> Fs
         if inode.slot.generation.get() != generation || !inode.slot.has(flag::HAS_COLD) {
             return Ok(None);
         }
-        // What is in DRAM is read there: brought up it would leave DRAM, DRAM would idle, and all would go down again.
+        // A block with a clean page in DRAM is read there. If it were promoted, the page would be dropped,
+        // DRAM would idle, and the block would be demoted again.
         let wanted = |block: FileBlock| -> FsResult<bool> {
             let (key, version) = (inode.page_key(block), store.dram.cold_versions().get(ino, block));
             Ok(store.persistent.map().lookup(None, &inode.map(), block)?.is_none()

@@ -39,7 +39,7 @@ pub struct Candidate<'a> {
     pub version: u64,
     /// The cold copy is still good: nothing need be written.
     pub clean: bool,
-    /// Allocated and never written: only its place moves.
+    /// The block is unwritten: only its allocation moves.
     pub unwritten: bool,
     /// The lines that the PM block holds; for the others [`super::complete_partial`] reads the cold copy.
     pub lines: LineMask,
@@ -70,7 +70,7 @@ impl Drop for Candidate<'_> {
     }
 }
 
-/// A candidate with its place on a device and the checksum of what was written there.
+/// A candidate with its new device block and the checksum of the written copy.
 pub struct Copied<'a> {
     /// The block that was copied.
     pub candidate: Candidate<'a>,

@@ -32,7 +32,8 @@ use terrace_format::{Corrupt, FileBlock, LineMask};
 use terrace_map::Mapping;
 use terrace_wal::{Error, Reservation};
 
-/// Reads what partial candidates lack. Those for which that fails are left out: they stay where they are.
+/// Reads the lines that partial candidates lack from their cold copies. A candidate whose read fails is left
+/// out and stays in PM.
 pub fn complete<'a>(
     store: &'a Store,
     candidates: Vec<Candidate<'a>>,
@@ -94,12 +95,12 @@ fn try_read_below(
         let _guard = store.inodes.locks().read(first.ino);
         let inode = match load(store, first.ino) {
             Ok(inode) if inode.slot.generation.get() == first.generation => inode,
-            // It is gone, and so are they.
+            // The file was removed, and its candidates with it.
             Ok(_) | Err(FsError::Stale) => return (found, None),
             Err(error) => return (found, Some(error)),
         };
         let mut extents = Vec::new();
-        // What is another block by now may have nothing below.
+        // A PM block that was used again meanwhile may have no cold copy, so its extent is not looked for.
         let same = partial.filter(|c| store.persistent.blocks().descriptor(c.pm).version() == c.version);
         for candidate in same {
             match extent_below(store, &inode, candidate.block) {
@@ -164,12 +165,12 @@ fn copy_verified(store: &Store, candidate: &Candidate<'_>, target: &mut [u8]) ->
     if store.persistent.blocks().descriptor(candidate.pm).version() == candidate.version {
         read_verified(store, candidate.pm, target)?;
     }
-    // Else nobody installs it.
+    // A block that changed meanwhile is not installed, so its content does not matter.
     Ok(())
 }
 
-/// Makes room below for candidates when there is none: the cold copies that they hide are given up, those of
-/// partial ones after their other lines were put into PM. Returns how many device blocks became free.
+/// Makes room below for candidates when there is none: gives up the cold copies that they hide, those of
+/// partial shadows after completing them in PM. Returns the number of freed device blocks.
 pub fn free_below(store: &Store, candidates: &mut [Candidate<'_>]) -> FsResult<u64> {
     complete_in_pm(store, candidates)?;
     drop_shadowed(store, candidates)
@@ -208,8 +209,8 @@ fn complete_here(store: &Store, candidate: &mut Candidate<'_>) -> FsResult<()> {
     Ok(())
 }
 
-/// Promotion of a block that PM has some lines of: it gets the others. The caller holds the inode's exclusive
-/// lock; `below` is the present content of the cold copy.
+/// Promotes the rest of a partial shadow: the PM block gets its missing lines. The caller holds the inode's
+/// exclusive lock; `below` is the present content of the cold copy.
 pub(crate) fn promote_rest(
     store: &Store,
     reservation: Reservation<'_>,

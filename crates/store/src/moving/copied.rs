@@ -5,7 +5,7 @@ use crate::types::BlockRange;
 use terrace_catalog::DeviceRun;
 use terrace_format::keys::ColdExtent;
 
-/// What an extent costs in a record beside its blocks, in blocks of [`install_limit`].
+/// The record room of an extent beside its blocks, counted in blocks of [`install_limit`].
 const OF_EXTENT: usize = 8;
 
 /// Bytes of a record that a block's PM entry and its owner take at most, with nodes that become empty; and the slot.
@@ -13,7 +13,8 @@ pub(crate) const OF_UNMAP: usize = 64;
 
 pub(crate) const OF_SLOT: usize = 256;
 
-/// How many of some blocks are installed in one transaction: of one inode, as many as its record takes, at least one.
+/// The number of leading blocks that one transaction installs: blocks of one inode, as many as a record
+/// takes, at least one.
 pub(crate) fn piece_of(copied: &[Copied<'_>], limit: usize) -> usize {
     let Some(first) = copied.first() else { return 0 };
     let (mut count, mut weight) = (1, 1);
@@ -27,13 +28,13 @@ pub(crate) fn piece_of(copied: &[Copied<'_>], limit: usize) -> usize {
     count
 }
 
-/// The blocks of a file that follow one another.
+/// The file blocks of a run.
 pub(crate) fn range_of(run: &[Copied<'_>]) -> BlockRange {
     let first = run[0].candidate.block;
     BlockRange::new(first, first.plus(run.len() as u64))
 }
 
-/// Where they lie.
+/// The device blocks of a run.
 pub(crate) fn place_of(run: &[Copied<'_>]) -> DeviceRun {
     DeviceRun { length: run.len() as u64, ..run[0].place }
 }

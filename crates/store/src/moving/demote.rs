@@ -1,5 +1,5 @@
-//! Copying a group: victims pinned with their versions, written as one device run, or where the device has no hole of that
-//! size as few runs in flight together; one flush for all.
+//! Demotion of a group: the victims get I/O pins, are written as a single device run, or as few runs in
+//! flight together if the device has no hole of that size, and share a flush.
 
 use crate::error::{FsError, FsResult};
 use crate::moving::candidate::{Candidate, Copied};
@@ -42,13 +42,13 @@ fn by_destination(candidates: Vec<Candidate<'_>>, to: Destination) -> Vec<(Desti
     lists.into_iter().map(|((to, _), list)| (to, list)).collect()
 }
 
-/// Demotes a group. Returns how many PM blocks it freed. Damage of a file or of a PM block holds back
-/// only what it concerns (I8): it is an error only when nothing else could be moved.
+/// Demotes a group. Returns the number of PM blocks freed. Damage of a file or PM block holds back only its
+/// own blocks (I8); it is an error if no block could be demoted.
 pub fn demote(store: &Store, victims: &[Victim]) -> FsResult<u64> {
     demote_to(store, victims, Destination::Any)
 }
 
-/// As [`demote`], to where `to` says.
+/// As [`demote`], to the tiers that `to` allows.
 pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult<u64> {
     let mut trouble = None;
     let candidates = look_at(store, victims, &mut trouble);
@@ -62,7 +62,8 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
     for (to, mut rest) in by_destination(rest, to) {
         while !rest.is_empty() {
             let (copied, left) = match write_run(store, rest, to) {
-                // What there was room for has left PM: the writer that waits for it goes on.
+                // Lower tiers had room for a part of the group, which has left PM: the writer that waits for
+                // PM blocks goes on.
                 Err(FsError::Engine(Error::NoSpace(_))) if freed > 0 => return Ok(freed),
                 written => written?,
             };
@@ -87,8 +88,9 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
     }
 }
 
-/// Writes as many candidates as there is room for on one device, with summaries, and flushes it (M1). All
-/// or none of them are unwritten; those only get their places. Returns what was written and what is left.
+/// Writes as many candidates as there is room for on one device, with summaries, and flushes it (M1). Either
+/// all candidates are unwritten or none is; unwritten candidates only get device blocks. Returns the written
+/// candidates and the rest.
 fn write_run<'a>(
     store: &'a Store,
     mut candidates: Vec<Candidate<'a>>,
@@ -113,7 +115,7 @@ fn write_run<'a>(
     Ok((copied.map(|((candidate, crc), place)| Copied { candidate, place, crc }).collect(), left))
 }
 
-/// Copies blocks to places that their extents name already: [`Mistake::ExtentBeforeData`].
+/// Copies blocks to device blocks that their extents name already: [`Mistake::ExtentBeforeData`].
 fn write_late(store: &Store, places: &[(PmBlock, DeviceRun)]) -> FsResult<()> {
     for (pm, place) in places {
         let mut block = [AlignedBlock::zeroed()];

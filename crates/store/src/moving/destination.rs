@@ -7,20 +7,20 @@ use terrace_format::{DeviceId, TierId};
 /// The lower tiers that a move may use, in the order in which they are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Destination {
-    /// The fastest that has room.
+    /// The fastest lower tier with room.
     Any,
-    /// This one, else the fastest that has room.
+    /// The given tier, else the fastest lower tier with room.
     Rather(TierId),
-    /// This one, and no other.
+    /// The given tier alone.
     Only(TierId),
-    /// This one or a lower one.
+    /// The given tier or a lower one.
     AtOrBelow(TierId),
-    /// Whatever is slower than this one and sound; and only what lies on it moves.
+    /// A sound tier below the given one; only blocks on the given tier move (spill).
     Below(TierId),
 }
 
 impl Destination {
-    /// Whether a block on this tier is where it should be.
+    /// Whether a block on this tier is at its destination.
     pub(crate) fn accepts(self, tier: TierId) -> bool {
         match self {
             Destination::Any | Destination::Rather(_) => true,
@@ -39,8 +39,8 @@ impl Destination {
     }
 }
 
-/// The devices to try for a destination, best first: those of each tier that did not fail a moment ago and answer, then
-/// the others, so that the last one left is still tried.
+/// The devices to try for a destination, best first: of each tier the devices that answer and did not fail a
+/// moment ago, then the rest, so that a device is tried even if all failed.
 pub fn choices_for(store: &Store, to: Destination) -> Vec<Vec<DeviceId>> {
     let now_ns = store.clock.monotonic_ns();
     let avoided = |id: &DeviceId| {
@@ -50,7 +50,7 @@ pub fn choices_for(store: &Store, to: Destination) -> Vec<Vec<DeviceId>> {
     let tiers = tiers_for(store, to).into_iter().map(|tier| store.devices.of_tier(tier));
     let (last, mut choices): (Vec<_>, Vec<_>) =
         tiers.map(|tier| tier.into_iter().partition::<Vec<_>, _>(avoided)).unzip();
-    // What need not move tries none that failed a moment ago.
+    // A spill can wait, so it tries no device that failed a moment ago.
     if !matches!(to, Destination::Below(_)) {
         choices.extend(last);
     }
@@ -62,16 +62,17 @@ pub fn choices_for(store: &Store, to: Destination) -> Vec<Vec<DeviceId>> {
 fn tiers_for(store: &Store, to: Destination) -> Vec<TierId> {
     let mut tiers = store.devices.tiers();
     tiers.retain(|tier| to.accepts(*tier));
-    // What leaves PM during `sync --to` goes where that wants it, or it would be moved twice.
+    // During `sync --to` demotion goes to the requested tier or below, or the block would be moved twice.
     let drain_to = store.pressure.drain_to();
     match to {
         Destination::Any => tiers.sort_by_key(|tier| (*tier < drain_to, *tier)),
         Destination::Rather(wanted) => {
             tiers.sort_by_key(|tier| (*tier < drain_to, *tier != wanted, *tier));
         }
-        // One that would have to give the same blocks away next comes last.
+        // A tier that is nearly full would spill the same blocks next, so it comes last.
         Destination::Below(_) => {
-            // Asked once of each: the answer may change meanwhile, and an order that changes is none.
+            // The question is asked once of each tier: its answer may change meanwhile, and sorting needs a
+            // stable order.
             tiers.sort_by_cached_key(|tier| (*tier < drain_to, spills_from(store, *tier), *tier));
         }
         Destination::Only(_) | Destination::AtOrBelow(_) => {}

@@ -17,13 +17,14 @@ pub fn summaries(blocks: usize) -> usize {
     if blocks < SUMMARY_FROM { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES) }
 }
 
-/// A run on a device and how many blocks of a group it takes. Their summaries lie before them: behind them the next group
-/// would begin in what counts as free, and overwrite them.
+/// A device run and the number of blocks of a group that it takes. The group summaries lie before the blocks.
+/// Behind them they would be overwritten at once: summaries lie in free space, where the next group would
+/// begin.
 #[derive(Debug, Clone, Copy)]
 pub struct Part {
     /// The run on the device.
     pub run: DeviceRun,
-    /// Blocks of the group that it takes.
+    /// Blocks of the group in the run.
     pub data: usize,
     /// Summary blocks before them.
     pub hints: usize,
@@ -48,12 +49,13 @@ impl Part {
         Part { run, data: run.length as usize, hints: 0 }
     }
 
-    /// The first of its blocks' places.
+    /// The device block of the first block of the group.
     pub fn first(self) -> DeviceBlock {
         self.run.start.plus(self.hints as u64)
     }
 
-    /// What counts as free of it once it is written; all of it after a failure.
+    /// The blocks of the run that are free once it is written: group summaries and the unused end. After a
+    /// failed write the whole run is free.
     pub fn free_of(self, is_written: bool) -> impl Iterator<Item = DeviceRun> {
         let (run, used) = (self.run, (self.hints + self.data) as u64);
         let before = DeviceRun { length: self.hints as u64, ..run };
@@ -62,7 +64,7 @@ impl Part {
         free.into_iter().filter(|free| free.length > 0)
     }
 
-    /// The place of each of its blocks.
+    /// The device block of each block of the group.
     pub fn places(self) -> impl Iterator<Item = DeviceRun> {
         (0..self.data as u64).map(move |at| DeviceRun { start: self.first().plus(at), length: 1, ..self.run })
     }
@@ -90,8 +92,8 @@ pub(crate) fn parts_for(
     Ok(parts)
 }
 
-/// After a write of some parts: the summary blocks are hints in space that counts as free (docs/format.md); after a
-/// failure so is all else.
+/// After a write of some parts: the summary blocks are hints in space that counts as free (docs/format.md);
+/// after a failure the whole run is free.
 pub(crate) fn settle_parts<T>(store: &Store, parts: &[Part], written: FsResult<T>) -> FsResult<T> {
     for part in parts {
         part.free_of(written.is_ok()).for_each(|free| store.devices.space().release_claim(free));
@@ -102,15 +104,16 @@ pub(crate) fn settle_parts<T>(store: &Store, parts: &[Part], written: FsResult<T
     written
 }
 
-/// After a failure to write there: the next group goes elsewhere, if there is an elsewhere.
+/// After a failed write to a device: the next group goes to another device, if a sound one is left.
 pub(crate) fn note_device_failure(store: &Store, device: DeviceId, error: &FsError) {
-    // Once for each device that was sound: where all else is full, the failed one is tried again with a pause.
+    // The next round need not pause, once for each device that was sound: if all other devices are full, the
+    // failed device is tried again with a pause.
     if avoid_failed(store, device, error) && store.devices.is_any_sound(store.clock.monotonic_ns()) {
         store.pressure.note_other_device();
     }
 }
 
-/// Has a device be chosen last for a while when this is an error of it; true when it was sound until now.
+/// If the error is the device's own, the device is chosen last for a while. True if it was sound until now.
 pub fn avoid_failed(store: &Store, device: DeviceId, error: &FsError) -> bool {
     let (FsError::Engine(Error::Media(MediaError::Device(_))), Ok(found)) =
         (error, store.devices.device(device))

@@ -17,7 +17,7 @@ pub const LEAST: u64 = 16;
 pub struct Copy {
     block: FileBlock,
     page: Page,
-    /// It takes the place of an older one.
+    /// The copy replaces an older page.
     renews: bool,
 }
 
@@ -26,8 +26,8 @@ pub fn room_for_copies(store: &Store) -> u64 {
     (store.dram.cache().budget_bytes() / 2).saturating_sub(store.dram.cache().bytes()) / BLOCK_SIZE
 }
 
-/// Of which blocks that are about to be installed DRAM has a copy that somebody asked for. Called before their versions
-/// change; the caller holds the inode lock.
+/// Whether DRAM has a requested clean page of each block that is about to be installed. Called before the
+/// versions of the blocks change; the caller holds the inode lock.
 pub(crate) fn held_in_dram<'b, 'c: 'b>(
     store: &Store,
     inode: &Inode,
@@ -39,10 +39,10 @@ pub(crate) fn held_in_dram<'b, 'c: 'b>(
     part.map(|copied| held(copied.candidate.block)).collect()
 }
 
-/// Copies of what is about to be installed: of blocks that DRAM `held` an older copy of, which somebody asked for; and of
-/// all, if the file is read-dominated and half of the cache is not in use, whatever idles at this moment: it leaves PM,
-/// and what went without a copy because PM idled just then was read from the device ever after. The caller holds the
-/// inode lock.
+/// Clean pages for blocks that are about to be installed: for blocks that DRAM `held` a requested clean page
+/// of, and for all blocks if the file is read-dominated and half of the cache is free. The choice must not
+/// depend on whether PM is idle now: blocks demoted without a clean page at an idle moment were read from the
+/// device ever after. The caller holds the inode lock.
 pub(crate) fn copies_for_dram<'b, 'c: 'b>(
     store: &Store,
     inode: &Inode,
@@ -64,7 +64,8 @@ pub(crate) fn copies_for_dram<'b, 'c: 'b>(
         }
         let mut block = AlignedBlock::zeroed();
         store.persistent.pm().read(copied.candidate.pm.offset(), &mut block.0).ok()?;
-        // What was merged on the way down is not what PM holds.
+        // A partial shadow was merged with its cold copy for the demotion, so its PM block is not the demoted
+        // content.
         let same = !copied.candidate.unwritten && crc32c(&block.0) == copied.crc;
         let page = same.then(|| Page::copy(&block.0))?;
         Some(Copy { block: copied.candidate.block, page, renews: *held })
@@ -72,7 +73,7 @@ pub(crate) fn copies_for_dram<'b, 'c: 'b>(
     part.zip(held).filter_map(copy).collect()
 }
 
-/// Keeps them, once their extent is installed. The caller still holds the inode lock.
+/// Keeps the copies in DRAM, once their extent is installed. The caller still holds the inode lock.
 pub(crate) fn keep_copies(store: &Store, inode: &Inode, copies: Vec<Copy>) {
     let now = store.clock.monotonic_ns();
     for Copy { block, page, renews } in copies {

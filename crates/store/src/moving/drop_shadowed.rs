@@ -1,4 +1,4 @@
-//! PM copies that go because the place below holds the same content.
+//! Gives up the cold copies under PM blocks, when lower tiers lack room (P1).
 
 use crate::change::shards::{lock_shards, stage_device_free};
 use crate::change::staged::Staged;
@@ -54,7 +54,7 @@ fn drop_piece(
     if extents.is_empty() {
         return Ok(0);
     }
-    // What is about to lose its cold copy is not clean any more.
+    // A PM block that is about to lose its cold copy is not clean.
     piece.iter().for_each(|c| store.persistent.blocks().descriptor(c.pm).set_clean(false));
     let mut shards = lock_shards(store, inode.ino, extents.iter().map(DeviceRun::from));
     let mut staged = Staged::new(store, None, false);

@@ -1,4 +1,4 @@
-//! Eviction of PM copies whose cold copy is still good (S2): a transaction, no write.
+//! Demotion of clean blocks: a transaction drops the PM entries, and no device is written (S2).
 
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};

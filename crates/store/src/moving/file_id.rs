@@ -6,7 +6,8 @@ use crate::store::Store;
 use crate::types::inode::Inode;
 use terrace_format::Ino;
 
-/// A file as it was when a move of it was planned: a number may be used again, with another generation.
+/// A file at the time when its movement was planned: the inode number may be used again, with another
+/// generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// The inode number.

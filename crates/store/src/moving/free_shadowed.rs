@@ -11,7 +11,7 @@ use crate::moving::look_at::look_at;
 use crate::moving::victim::Victim;
 use crate::store::Store;
 
-/// Writes victims to the places below that they hide; gives how many PM blocks that freed.
+/// Writes victims over the cold copies that they hide. Returns the number of PM blocks freed.
 pub fn move_to_places(store: &Store, victims: &[Victim]) -> FsResult<u64> {
     let mut trouble = None;
     let candidates = look_at(store, victims, &mut trouble);

@@ -1,17 +1,20 @@
-//! Write-back in place (M5): a few scattered blocks of a large cold extent are written over their cold copies, so that the
-//! extent stays whole for those who read it in its order. All else goes to free space, dense overwrites as groups of
-//! their own. docs/decisions/0016 has the reasons.
+//! Write-back in place (M5): a few scattered blocks of a large cold extent are written over their cold
+//! copies, so that the extent stays whole for sequential readers. All other blocks go to free space, dense
+//! overwrites as groups of their own. docs/decisions/0016 has the reasons.
 //!
-//! What may be overwritten: the cold copy of a block that PM has the whole of. Nobody needs such a copy (S2), so it may be
-//! torn while PM keeps the block: its checksum is changed in the transaction that drops the PM entry, after the flush.
-//! Invariants:
-//! - What hides a copy is persisted before the first store over it: it outlives whatever a crash leaves of the copy.
-//! - The device blocks are pinned alone, from a look under the inode lock to the end: they are not used again meanwhile,
-//!   no reader that found them needed is under way, and no other write of them is. Whoever reads them later, beside others,
-//!   does not judge them (`Fs::is_stale`).
-//! - A block that changed meanwhile stays in PM, whole; its cold copy matches no checksum until it is written back again.
+//! Only the cold copy of a block that PM holds whole may be overwritten. No reader needs such a copy (S2), so
+//! a crash may leave it torn as long as the PM block stays: the checksum of the copy changes in the
+//! transaction that drops the PM entry, after the flush. Invariants:
+//! - The PM block that hides a copy is persisted before the first write over the copy, so it survives the
+//!   same crash that tears the copy.
+//! - The device blocks have an exclusive I/O pin from a look under the inode lock to the end: they are not
+//!   used again meanwhile, no reader that needs them is under way, and no second writer has them. A later
+//!   read of neighbouring blocks may pass over them, but does not judge their checksums (`is_stale`).
+//! - A block that changed meanwhile stays in PM, whole; its cold copy matches no checksum until the block is
+//!   demoted again.
 //!
-//! Few at once, and not while PM is short: where much is scattered a group is faster than as many small writes.
+//! Few blocks are written in place at once, and none while PM is short: a group is faster than many small
+//! writes.
 
 use crate::attempt::with_pages::{reading, with_pages};
 use crate::change::shards::lock_shards;
@@ -54,7 +57,8 @@ struct Places {
     _pins: Vec<Pin>,
 }
 
-/// Writes back in place what may be and is worth it. Gives how many PM blocks that freed, and the other candidates.
+/// Writes candidates in place where that is allowed and worth it. Returns the number of PM blocks freed, and
+/// the remaining candidates.
 pub(crate) fn write_in_place<'a>(
     store: &'a Store,
     candidates: Vec<Candidate<'a>>,
@@ -64,15 +68,16 @@ pub(crate) fn write_in_place<'a>(
     if store.devices.list().is_empty() || is_short_of_pm(store) {
         return (0, candidates);
     }
-    // Without waiting: its group counts as in flight, for which others that make room may wait.
+    // The look-up does not wait for a device: the group counts as in flight, and other workers that make room
+    // may wait for it.
     let places = with_pages(store, Wait::Never, || places_below(store, &candidates, to));
-    // After an error: the general way meets the same, if it lasts.
+    // An error is left to the general way of demotion, which meets it again if it lasts.
     let Some(places) = places.ok().filter(|places| !places.of.is_empty()) else { return (0, candidates) };
     write_to_places(store, candidates, &places, trouble)
 }
 
-/// Writes whole blocks of PM to their places below, however many and wherever they are, for the sake of what PM gets
-/// free: on a full pool. Gives how many PM blocks that freed.
+/// Writes whole PM blocks over their cold copies, even if they are many or not scattered: on a full pool the
+/// freed PM blocks count more than speed. Returns the number of PM blocks freed.
 pub(crate) fn write_all_in_place(
     store: &Store,
     candidates: Vec<Candidate<'_>>,
@@ -88,7 +93,8 @@ pub(crate) fn write_all_in_place(
     }
 }
 
-/// Writes candidates to their places; gives how many PM blocks that freed, and the candidates that have none.
+/// Writes candidates over their cold copies. Returns the number of PM blocks freed, and the candidates that
+/// have no such location.
 fn write_to_places<'a>(
     store: &'a Store,
     candidates: Vec<Candidate<'a>>,
@@ -117,7 +123,7 @@ fn write_to_places<'a>(
             None => rest.push(candidate),
         }
     }
-    // What hides the copies that are about to be torn outlives them.
+    // The PM blocks must survive any crash that may tear the copies below them (M5).
     store.persistent.pm().persist();
     let mut freed = 0;
     for (device, (list, runs)) in of_device {
@@ -134,8 +140,8 @@ fn write_to_places<'a>(
     (freed, rest)
 }
 
-/// The places of those candidates that are a few scattered blocks of a large extent, on a device where `to` wants them;
-/// pinned alone.
+/// The cold copies of the candidates that are a few scattered blocks of a large extent, on a device that `to`
+/// accepts, under exclusive I/O pins.
 fn places_below(store: &Store, candidates: &[Candidate<'_>], to: Destination) -> FsResult<Places> {
     let mut places = Places::default();
     let mut left = MOST;
@@ -180,7 +186,8 @@ fn places_below(store: &Store, candidates: &[Candidate<'_>], to: Destination) ->
     Ok(places)
 }
 
-/// The places of all candidates that are whole in PM and have one below, written or not; pinned alone.
+/// The device blocks of all candidates that are whole in PM and have a cold extent, written or unwritten,
+/// under exclusive I/O pins.
 fn all_places_below(store: &Store, candidates: &[Candidate<'_>]) -> FsResult<Places> {
     let mut places = Places::default();
     for of_inode in candidates.chunk_by(|a, b| a.ino == b.ino) {
@@ -237,15 +244,15 @@ fn may_stay_on(store: &Store, device: DeviceId, kept_on: Option<u8>, to: Destina
         (Destination::Rather(tier), _) => found.tier == tier,
         _ => to.accepts(found.tier),
     };
-    // What leaves PM during `sync --to` goes where that wants it.
+    // During `sync --to` demotion goes to the requested tier or below.
     is_wanted
         && found.tier.0 >= store.pressure.drain_to().0
         && !found.is_avoided(now_ns)
         && !store.devices.io().is_silent(device, now_ns)
 }
 
-/// Writes candidates over their cold copies, which lie in these runs, and flushes the device (M1). When that fails the
-/// candidates are victims again: they are not pinned any more.
+/// Writes candidates over their cold copies, which lie in these runs, and flushes the device (M1). After a
+/// failure the candidates are plain victims again, without I/O pins.
 fn write_over<'a>(
     store: &'a Store,
     device: DeviceId,
@@ -275,7 +282,8 @@ fn look_again<'a>(store: &'a Store, victims: &[Victim], trouble: &mut Option<FsE
     found
 }
 
-/// Drops the PM entries of what was written and is unchanged, with the new checksums; gives how many.
+/// Installs written blocks that are unchanged: drops their PM entries and sets the new checksums. Returns
+/// their number.
 fn install_in_place(store: &Store, copied: &[Copied<'_>], trouble: &mut Option<FsError>) -> u64 {
     let mut in_place = InPlaceGroup { store, freed: 0 };
     for of_inode in copied.chunk_by(|a, b| a.candidate.ino == b.candidate.ino) {
@@ -286,7 +294,7 @@ fn install_in_place(store: &Store, copied: &[Copied<'_>], trouble: &mut Option<F
     in_place.freed
 }
 
-/// The installation of a write-back in place: an extent gets new checksums and keeps its place.
+/// A write-back in place to install: an extent gets new checksums and stays at its location.
 struct InPlaceGroup<'s> {
     store: &'s Store,
     freed: u64,
@@ -306,7 +314,8 @@ impl<'c> Install for InPlaceGroup<'c> {
         Ok((taken - installed, installed))
     }
 
-    /// The two slices have the right lengths alone: skipped blocks lie among the installed ones. Their places stay.
+    /// Only the lengths of the two slices are right: skipped blocks lie among the installed ones. No device
+    /// block is given back.
     fn taken(&mut self, skipped: &[Copied<'c>], installed: &[Copied<'c>]) {
         let moved = self.store.pressure.moved();
         moved.left.fetch_add(installed.len() as u64, Ordering::Relaxed);
@@ -319,8 +328,8 @@ impl<'c> Install for InPlaceGroup<'c> {
     }
 }
 
-/// Takes those at the beginning that one extent has: puts the checksums of the unchanged ones into it and drops their
-/// PM entries. Gives how many it took and how many of them it installed.
+/// Takes the leading blocks of a piece that lie in the same extent, puts the checksums of the unchanged ones
+/// into it and drops their PM entries. Returns the number of blocks taken and the number of blocks installed.
 fn install_checksums(
     store: &Store,
     reservation: Reservation<'_>,
@@ -353,7 +362,8 @@ fn install_checksums(
     let extents = written_extents(store, extent, &part)?;
     let mut shards = lock_shards(store, first.ino, []);
     let mut staged = Staged::new(store, None, false);
-    // Its place stays its own: what it takes the place of is itself. The catalog first, as in `install_first`.
+    // The extent replaces itself, so the freed device blocks in `itself` are ignored: they still belong to
+    // it. The catalog comes first, as in `install_first`.
     let mut itself = Vec::new();
     for extent in &extents {
         cold_map::install(&mut shards, &mut staged.tx, first.ino, extent, &mut itself)?;
@@ -377,9 +387,10 @@ fn install_checksums(
     Ok((taken, part.len()))
 }
 
-/// The extents that take the place of one that blocks were written over: itself; and of one that was laid out and never
-/// written, those blocks, each run together with what is written beside it, so that a file that is filled in any order
-/// ends with few extents. The caller holds the inode lock and no shard.
+/// The extents to install after blocks were written over `extent`. A written extent is installed again, with
+/// its new checksums. Of an unwritten extent only the new blocks become written, each run joined with the
+/// written extents beside it, so that a file that is filled in any order ends with few extents. The caller
+/// holds the inode lock and no shard.
 fn written_extents(store: &Store, extent: ColdExtent, part: &[&Copied<'_>]) -> FsResult<Vec<ColdExtent>> {
     if !extent.unwritten {
         return Ok(vec![extent]);
@@ -397,7 +408,7 @@ fn written_extents(store: &Store, extent: ColdExtent, part: &[&Copied<'_>]) -> F
         match written.last().and_then(|last| joined(last, &new)) {
             Some(both) => *written.last_mut().unwrap_or(&mut new) = both,
             None if written.last().is_some_and(|last| last.end() > new.first) => {
-                // What lies between them was joined with the one before: without it, then.
+                // The beginning of this extent is joined with the last one already: only the rest is added.
                 let end = written.last().map_or(block, ColdExtent::end);
                 written.extend(new.slice(end, new.end()));
             }

@@ -64,7 +64,7 @@ fn release_places(store: &Store, piece: &[Copied<'_>]) {
     });
 }
 
-/// The installation of a demotion: several extents of one file in one transaction, which drops their PM entries.
+/// A demotion to install: several extents of a file in one transaction, which drops their PM entries.
 struct Demotion<'s> {
     store: &'s Store,
     freed: u64,
@@ -103,7 +103,7 @@ impl<'c> Install for Demotion<'c> {
         release_places(self.store, left);
     }
 
-    /// Refused: more entries that follow one another than a page takes.
+    /// `Refused` means that a page cannot take so many adjacent entries: a smaller piece may fit.
     fn may_succeed_smaller(&self, error: &FsError) -> bool {
         matches!(error, FsError::Engine(Error::NoSpace(_) | Error::Refused(_)))
     }

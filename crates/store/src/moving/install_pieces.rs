@@ -28,8 +28,8 @@ pub trait Install {
         rest.len().min(limit)
     }
 
-    /// Takes blocks at the beginning of a piece: skips those that changed, and installs others in one transaction. Gives
-    /// how many were skipped and how many were installed; together at least one.
+    /// Takes the leading blocks of a piece: skips changed blocks, and installs the unchanged blocks behind
+    /// them in one transaction. Returns the number skipped and the number installed; together at least one.
     ///
     /// # Errors
     /// Needs of an attempt; damage of the file; EIO.

@@ -19,13 +19,15 @@ use terrace_wal::Error;
 /// How long after its last change a file counts as being written.
 const WRITE_HOT_NS: i64 = 30_000_000_000;
 
-/// Last blocks of such files may stay while so many times as much is free as makes writers wait: half of PM.
+/// Last blocks of such files stay while the free PM blocks are at least `ROOM_FOR_TAILS` times the throttle
+/// mark: half of PM.
 const ROOM_FOR_TAILS: u64 = 8;
 
-/// Whether a block is the partly filled last one of a file that is open or was written a moment ago: it stays in
-/// PM, where the next append finds it, unless PM is to be emptied or is short. Those of closed files stay while half
-/// of PM is free, then go in the order of all victims, which spares what was just written. Where small files are made
-/// by the thousand they filled PM: writers waited, and migration looked at what stayed again and again.
+/// Whether a block is the partly filled last one of a file that is open or was written a moment ago: it stays
+/// in PM, where the next append finds it, unless PM is to be emptied or is short. Last blocks of closed files
+/// stay while half of PM is free, and are then demoted in the order of all victims, which spares blocks
+/// written lately. Otherwise thousands of new small files would fill PM with last blocks: writers would wait,
+/// and migration would look at the same blocks again and again.
 pub(crate) fn is_tail_in_use(store: &Store, inode: &Inode, block: FileBlock) -> bool {
     let size = inode.durable_size();
     if size.is_multiple_of(BLOCK_SIZE) || block.0 != size / BLOCK_SIZE {
@@ -40,15 +42,15 @@ pub(crate) fn is_tail_in_use(store: &Store, inode: &Inode, block: FileBlock) -> 
     is_hot || store.inodes.open_files().is_open(inode.ino)
 }
 
-/// Makes a victim young, so that it does not keep the others from being picked.
+/// Makes a victim young, so that the next choice finds different blocks.
 pub fn refuse(store: &Store, pm: PmBlock) {
     let young = store.steering.tick().saturating_add(1).min(LEAVING - 1);
     store.persistent.blocks().descriptor(pm).touch_written(young);
 }
 
-/// Takes location, version and pin of each victim together under its inode's shared lock (S6, S7).
-/// Victims that moved, vanished, lie under an intent or whose file is damaged are left out; they count as
-/// just used, so that many of them do not keep the others from being picked.
+/// Takes location, version and I/O pin of each victim together under its inode's shared lock (S6, S7). A
+/// victim is left out if it moved or vanished, lies under an intent, or belongs to a damaged file. A victim
+/// that is left out counts as just used, so that the next choice finds different blocks.
 pub fn look_at<'s>(
     store: &'s Store,
     victims: &[Victim],
@@ -65,7 +67,8 @@ pub fn look_at<'s>(
         let (inode, intents) = match loaded {
             Ok(found) => found,
             Err(error) => {
-                // Intents below PM: what they are about leaves with them.
+                // `PageBelow`: the intents of the inode lie on a lower tier. Its blocks are left out now,
+                // without an error.
                 if !matches!(error, FsError::Stale | FsError::Engine(Error::PageBelow(_))) {
                     trouble.get_or_insert(error);
                 }

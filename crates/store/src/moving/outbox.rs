@@ -21,7 +21,7 @@ struct Outbox<'a> {
     turns: &'a Turns,
     buffer: &'a mut Buffer,
     used: usize,
-    /// Where what is in the buffer goes, and how many blocks of it.
+    /// The device runs to which the buffered blocks go: first device block and length.
     runs: Vec<(DeviceBlock, usize)>,
 }
 

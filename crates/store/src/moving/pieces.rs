@@ -7,8 +7,8 @@ use crate::moving::errors::{demoting, install_limit};
 use crate::operation::need::Attempt;
 use crate::store::Store;
 
-/// Changes consecutive blocks of files in transactions as large as their records allow; gives the sum of
-/// what `change` gives for each.
+/// Changes consecutive blocks of files in transactions as large as their records allow; returns the sum of
+/// the results of `change`.
 pub fn by_pieces(
     store: &Store,
     candidates: &[Candidate<'_>],

@@ -1,11 +1,12 @@
-//! Moves between lower tiers: read with its checksum, write to free space of the target, flush, then exchange the cold
-//! extents in one transaction per piece (design 7: the same mechanism as demotion, through DRAM).
+//! Relocation: reads a cold copy with its checksum, writes it to free space of the target, flushes, then
+//! exchanges the cold extents in a transaction per piece (design 7: the same mechanism as demotion, through
+//! DRAM).
 //!
-//! M1: the old place is given up only when the new one was flushed, and becomes allocatable only when the record that
-//! names the new one is persisted (`Staged::commit`). M3: no inode lock is held while copying.
-//! S6: what was looked at is pinned, so that its device blocks cannot be used again; therefore a file block that still
-//! has the same place and checksum is unchanged, and place and checksum serve as its version.
-//! Blocks with a PM copy are left out: the newest content is there, and what lies below it may be stale (S2).
+//! M1: the old device blocks are given up only after the new copy was flushed, and are used again only after
+//! the record that names the new location is persisted (`Staged::commit`). M3: no inode lock is held while
+//! copying. S6: an I/O pin keeps the device blocks from being used again, so a file block with the same
+//! location and checksum is unchanged: location and checksum serve as its version. Blocks with a PM copy are
+//! left out: the newest content is there, and what lies below it may be stale (S2).
 
 use crate::attempt::with_pages::with_pages;
 use crate::change::cold::stage_cold_extents;
@@ -42,10 +43,10 @@ use terrace_runtime::planted::Mistake;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::Reservation;
 
-/// Blocks read at once: a read that somebody waits for waits for no more than that.
+/// Blocks read at once: a user's read waits behind no more than these.
 const READ_PIECE: usize = 128;
 
-/// A block on a lower tier that is to lie elsewhere.
+/// A block on a lower tier that is to be relocated.
 pub struct Moving {
     file: FileId,
     block: FileBlock,
@@ -64,7 +65,7 @@ pub struct MovingGroup {
     pins: Vec<Pin>,
 }
 
-/// A block with its new place.
+/// A block with its new location.
 struct Moved {
     moving: Moving,
     place: DeviceRun,
@@ -156,12 +157,12 @@ fn collect_in_pm(
     Ok(next)
 }
 
-/// Whether a file is left where it is by moves that nobody asked for, because it is pinned. The caller holds its lock.
+/// Whether a spill leaves a file at its location because it is pinned. The caller holds the inode lock.
 fn stays(store: &Store, inode: &Inode, to: Destination) -> FsResult<bool> {
     Ok(matches!(to, Destination::Below(_)) && pin_of(store, inode)?.is_some())
 }
 
-/// Counts blocks that have a new place.
+/// Counts relocated blocks.
 fn note_moved_below(store: &Store, blocks: u64, to: Destination) {
     store.pressure.moved().relocated.fetch_add(blocks, Ordering::Relaxed);
     if let (Destination::Below(_), 1..) = (to, blocks) {
@@ -174,8 +175,8 @@ pub fn tier_of(store: &Store, device: DeviceId) -> Option<TierId> {
     store.devices.list().get(usize::from(device.0)).map(|device| device.tier)
 }
 
-/// Moves a group. Gives how many blocks are now where they should be. Blocks that changed meanwhile are left out;
-/// damage of one goes to `trouble` and holds back nothing else (I8).
+/// Relocates a group. Returns the number of blocks that reached the target. Blocks that changed meanwhile are
+/// left out; damage of a block goes to `trouble` and does not hold back the rest (I8).
 ///
 /// # Errors
 /// ENOSPC when the target has no room (what was moved before stays so), EIO when it fails.
@@ -192,7 +193,7 @@ pub fn move_between(
         while !rest.is_empty() {
             let (placed, left) = place(store, rest, to)?;
             let mut lost = placed.iter().filter_map(|moved| moved.moving.lost.as_ref());
-            // What changed meanwhile is not lost.
+            // A block that changed meanwhile is not lost: its newer content lies elsewhere.
             if let Some(lost) = lost.find(|lost| !matches!(lost, FsError::Stale)) {
                 trouble.get_or_insert_with(|| lost.clone());
             }
@@ -267,7 +268,7 @@ fn read_moving(
     }
 }
 
-/// What a wrong checksum is: damage, unless the block was changed while it was read.
+/// Judges a wrong checksum: it is damage, unless the block was changed while it was read.
 fn damage_of(store: &Store, moving: &Moving, found: u32) -> Option<FsError> {
     let same = with_pages(store, Wait::Allowed, || {
         let _guard = store.inodes.locks().read(moving.file.ino);
@@ -293,7 +294,7 @@ fn is_there(store: &Store, inode: &Inode, moving: &Moving) -> FsResult<bool> {
         && extents.first().is_some_and(|extent| covers(extent, moving)))
 }
 
-/// Installs the new places of blocks that are unchanged; gives how many. Damage of one file goes to `trouble`.
+/// Installs the new locations of unchanged blocks. Returns their number. Damage of a file goes to `trouble`.
 fn exchange(
     store: &Store,
     placed: Vec<Moved>,
@@ -317,7 +318,7 @@ fn exchange(
     failed.map_or(Ok(relocation.moved), Err)
 }
 
-/// The installation of a relocation: one extent takes the place of another one.
+/// A relocation to install: an extent replaces another extent.
 struct Relocation<'s> {
     store: &'s Store,
     to: Destination,
@@ -366,7 +367,8 @@ fn exchange_first(
     let file = first.moving.file;
     let _guard = store.inodes.locks().write(file.ino);
     let Some(inode) = load_file(store, file)? else { return Ok((piece.len(), 0)) };
-    // Pinned meanwhile: whoever pins it looks for its blocks afterwards, and must find all of them.
+    // The file was pinned meanwhile: the tier pin looks for the file's blocks afterwards, and must find all
+    // of them.
     if stays(store, &inode, to)? {
         return Ok((piece.len(), 0));
     }
@@ -400,7 +402,7 @@ fn exchange_first(
     let before = store.dram.cold_versions().of_range(file.ino, range);
     store.dram.cold_versions().bump(file.ino, range);
     staged.commit(reservation)?;
-    // Another place, the same content: copies in DRAM are as good as before.
+    // The location changed, the content did not: clean pages in DRAM stay valid.
     let after = store.dram.cold_versions().of_range(file.ino, range);
     for (index, (before, after)) in (0..).zip(before.into_iter().zip(after)) {
         store.dram.cache().carry(inode.page_key(range.first.plus(index)), before, after);

@@ -18,7 +18,7 @@ use terrace_format::{DeviceId, FileBlock, PmBlock};
 use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
 
-/// Which candidates still are where and what they were when they were pinned.
+/// Whether each candidate still has the location and version that it had when its I/O pin was taken.
 pub fn unchanged<'b, 'c: 'b>(
     store: &Store,
     inode: &Inode,
@@ -68,7 +68,7 @@ pub(crate) fn load_same(store: &Store, candidate: &Candidate<'_>) -> Attempt<Opt
 /// Whether the cold copy of a block is as good as the one in PM. The caller holds the inode's lock.
 pub fn is_clean(store: &Store, inode: &Inode, block: FileBlock, pm: PmBlock) -> bool {
     if planted(Mistake::EvictOnlyCopy) && inode.slot.has(flag::HAS_COLD) {
-        // There is a copy; nobody asks whether it is a good one.
+        // The planted mistake: a cold copy exists, and is taken for a valid one.
         let below = cold_extents(store, inode.ino, BlockRange::new(block, block.plus(1)));
         return below.is_ok_and(|below| below.iter().any(|extent| !extent.unwritten));
     }

@@ -14,6 +14,6 @@ pub struct Victim {
     pub pm: PmBlock,
 }
 
-/// Tick of victims that are queued or being moved: they are not picked again. Whoever uses such a block makes it
-/// young again, as any other; picked twice it would be skipped at the commit.
+/// The tick that marks queued victims and victims under way, so that they are not picked again. A use of such
+/// a block makes it young again; if it is then picked twice, the commit skips it.
 pub const LEAVING: u32 = MARKS;

@@ -9,6 +9,6 @@ use terrace_format::FileBlock;
 pub struct Fetched {
     /// Pages by file block, each with its version when it was read.
     pub pages: BTreeMap<FileBlock, (u64, Page)>,
-    /// A block that was asked for and whose copy could not be read, but was thought to be needed by nobody.
+    /// A requested block whose cold copy could not be read, and was taken for one that no reader needs.
     pub(crate) passed_over: Option<FileBlock>,
 }

@@ -1,4 +1,4 @@
-//! One operation under way: what it holds and what it lacks.
+//! An operation under way: its page pins and fetched blocks, and the needs of its attempts.
 
 pub mod fetched;
 pub mod need;

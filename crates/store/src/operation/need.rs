@@ -1,4 +1,4 @@
-//! Needs: everything that an attempt may lack, and the errors that turn into one.
+//! The needs of attempts, and the errors that become needs.
 
 use crate::error::FsError;
 use crate::types::BlockRange;
@@ -7,7 +7,7 @@ use terrace_format::keys::Key;
 use terrace_format::{FileBlock, Ino};
 use terrace_wal::{Error, NoSpace, PageBelow};
 
-/// What an attempt lacks.
+/// The thing that an attempt lacks. It is provided without locks; then a new attempt starts.
 #[derive(Debug)]
 pub enum Need {
     /// Map nodes below a range of a file.

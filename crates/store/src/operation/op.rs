@@ -1,4 +1,4 @@
-//! One operation under way.
+//! The state that an operation keeps over its attempts.
 
 use crate::error::FsError;
 use crate::operation::fetched::Fetched;
@@ -7,29 +7,29 @@ use crate::types::Wait;
 use terrace_blocks::Purpose;
 use terrace_wal::Error;
 
-/// One operation under way.
+/// The state that an operation keeps over its attempts.
 pub struct Op {
     /// Whether the operation may wait.
     pub wait: Wait,
     /// The share of PM that it may claim.
     pub purpose: Purpose,
-    /// Cold blocks that were read for it.
+    /// Cold blocks that were fetched for the operation.
     pub fetched: Fetched,
-    /// Metadata pages that were fetched for it.
+    /// Metadata pages that were fetched for the operation, with their page pins.
     pub pages: PagePins,
     /// PM blocks to claim beyond the usual number.
     pub extra: usize,
     /// How often its pieces were halved because a record would have been too large.
     pub halved: u32,
-    /// [`terrace_blocks::BlockPool::freed_so_far`] when it last found no space, and how often it found none.
+    /// [`terrace_blocks::BlockPool::freed_so_far`] when the operation last failed to find PM space.
     pub freed_seen: u64,
-    /// How often it found no space.
+    /// The number of failed searches for PM space.
     pub starved: u32,
     /// Damage that was met in the search for space: the reason when none is found.
     pub damage: Option<Error>,
     /// Bytes that the present attempt served from copies of lower tiers in DRAM.
     pub dram_bytes: u64,
-    /// Record room that it was found to need, when that is more than usual.
+    /// Record room that an attempt was found to need, if that exceeds the usual reservation.
     pub record: usize,
     /// It changes nothing, and takes metadata from copies in DRAM where PM has no room for it.
     pub only_reads: bool,

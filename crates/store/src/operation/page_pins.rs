@@ -1,4 +1,5 @@
-//! Metadata pages that an operation keeps in PM, and copies of pages below that it keeps in DRAM.
+//! The page pins of an operation: metadata pages that stay in PM, and copies of metadata pages that stay in
+//! DRAM.
 //!
 //! Invariant: operations together hold at most a quarter of PM ([`MetadataPages`]).
 
@@ -9,10 +10,10 @@ use terrace_blocks::BlockPool;
 use terrace_catalog::PageCopy;
 use terrace_format::PmBlock;
 
-/// Pages that one operation pins; with one more it drops what it has.
+/// The most page pins of an operation; a further page drops all of them.
 const MOST_PINS: usize = 64;
 
-/// Copies of pages below that are kept for readers to come: 1 MiB.
+/// Copies of metadata pages on lower tiers that stay in DRAM for later readers: 1 MiB.
 pub(crate) const MOST_COPIES: usize = 256;
 
 /// Pages that stay in PM, and copies in DRAM, until this is dropped.

@@ -1,8 +1,10 @@
-//! Long requests in turns (docs/decisions/0025): a turn does a bounded number of pieces, each under locks of its own, and
-//! ends with [`FsError::Unfinished`] when more is left. The caller keeps a [`Progress`] and asks again, from whatever
-//! thread it likes; others go first in between. Nothing is held from one turn to the next.
+//! Long requests in turns (docs/decisions/0025): a turn does a bounded number of pieces, each under locks of
+//! its own, and ends with [`FsError::Unfinished`] if pieces are left. The caller keeps a [`Progress`] and
+//! asks again, from any thread; other requests go first in between. No lock or claim is held from one turn to
+//! the next.
 //!
-//! Invariant: each turn either ends the request or does a piece of it, so that asking again and again comes to an end.
+//! Invariant: each turn either ends the request or does a piece of it, so that the turns of a request come to
+//! an end.
 
 use crate::error::{FsError, FsResult};
 use terrace_format::FileBlock;
@@ -24,7 +26,7 @@ pub struct Progress {
     pub names: Vec<u8>,
 }
 
-/// Takes turn after turn, for callers who have nothing else to do.
+/// Takes turn after turn, for callers without other work.
 pub fn all_turns<T>(mut turn: impl FnMut(&mut Progress) -> FsResult<T>) -> FsResult<T> {
     let mut progress = Progress::default();
     loop {

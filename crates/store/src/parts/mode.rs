@@ -7,7 +7,7 @@ use crate::types::Atime;
 pub struct Mode {
     /// Nothing may change.
     pub read_only: bool,
-    /// Overwrites in PM go to their places, not to new blocks.
+    /// `data=ordered`: overwrites in PM are made in place instead of in new blocks.
     pub data_ordered: bool,
     /// The pool's PM blocks may hold some lines only of a cold block.
     pub has_partial: bool,
@@ -17,9 +17,9 @@ pub struct Mode {
     pub read_first: bool,
     /// When access times are recorded.
     pub atime: Atime,
-    /// Blocks of a group: with its summaries it fits one chunk.
+    /// Blocks of a group: with its summaries a group fits into a chunk.
     pub group_blocks: u64,
-    /// Which overwrites go back over their cold copies.
+    /// Which overwrites are written back in place.
     pub in_place: InPlace,
     /// The policy `anticache` demotes above this PM use.
     pub threshold_percent: u8,
@@ -27,24 +27,24 @@ pub struct Mode {
     pub prefetch_ms: u64,
 }
 
-/// When cold metadata moves below PM (design C1).
+/// When cold metadata pages are demoted (design C1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetadataMoves {
-    /// Never by itself. What lies below already makes room for each other in PM.
+    /// Never by itself. Only a fetch of a demoted page may demote another page to make room in PM.
     Never,
-    /// When PM is scarce, and moving data does not help or metadata has more than its share.
+    /// When PM is scarce, and demotion of data does not help or metadata has more than its share.
     WhenScarce,
-    /// As soon as it is cold: for tests.
+    /// As soon as a page is unused: for tests.
     Always,
 }
 
-/// Which overwrites of demoted blocks are written back over their cold copies (design M5). A few scattered blocks of an
-/// extent are; where more has changed they go to free space as groups of their own.
+/// Which overwrites of demoted blocks are written back over their cold copies (design M5). A few scattered
+/// blocks of an extent are; more changed blocks go to free space as groups of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InPlace {
     /// Fewest blocks of an extent that is worth keeping whole.
     pub extent_blocks: u32,
-    /// At most one of so many of its blocks.
+    /// The blocks of an extent for each block that is written in place, at least.
     pub one_of: u32,
 }
 

@@ -1,4 +1,4 @@
-//! How full PM is, and who waits for it.
+//! Free PM space, back-pressure on writers, and the processor time of background work.
 
 pub mod buffer;
 pub mod ending;

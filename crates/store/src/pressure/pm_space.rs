@@ -7,7 +7,7 @@ use std::time::Duration;
 use terrace_catalog::SpaceTotals;
 use terrace_format::TierId;
 
-/// Whether somebody waits for PM, or soon will.
+/// Whether a writer waits for PM blocks, or soon will.
 pub(crate) fn is_short_of_pm(store: &Store) -> bool {
     let is_drained = store.pressure.is_draining();
     store.pressure.is_pressed()

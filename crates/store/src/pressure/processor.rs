@@ -3,19 +3,19 @@
 use crate::store::Store;
 use terrace_runtime::thread;
 
-/// With so many times as many free blocks as those below which writers are slowed, nothing is urgent.
+/// Background work is not urgent while the free PM blocks are at least `AT_EASE` times the throttle mark.
 const AT_EASE: u64 = 5;
 
-/// Lets others have the processor, unless PM gets short of what this thread makes: the scheduler takes an offer for the
-/// rest of a time slice, so that beside busy request threads a worker that always offers gets little of it. No lock
-/// may be held.
+/// Offers the processor to other threads, unless free PM blocks, which this thread provides, run short: the
+/// scheduler takes the rest of the time slice, so that a worker that always offers gets little time beside
+/// busy request threads. No lock may be held.
 pub fn offer_processor(store: &Store) {
     if is_at_ease(store) {
         thread::offer_processor();
     }
 }
 
-/// Whether PM has room enough for work that makes more to take second place.
+/// Whether PM has so much room that the work that frees PM blocks can go behind requests.
 pub fn is_at_ease(store: &Store) -> bool {
     store.persistent.blocks().free_hint() >= store.pressure.throttle_below().saturating_mul(AT_EASE)
 }

@@ -32,10 +32,11 @@ pub fn home_of(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: Write
     chosen
 }
 
-/// As [`home_of`], for who holds no lock.
+/// As [`home_of`], for a caller without the inode lock.
 #[inline]
 pub fn ask_home(store: &Store, ino: Ino, segment: &Segment<'_>, flags: WriteFlags) -> FsResult<Home> {
-    // Most writes need no look at the inode: short ones, while PM has room and nothing of the file is only in DRAM.
+    // Most writes need no look at the inode: short writes, while PM has room and the file has no volatile
+    // size or times.
     let plain = flags.sync || !has_choice(store, segment.blocks());
     if !has_buffer(store)
         || (plain && store.steering.forced_home().is_none() && store.dram.volatile_sizes().get(ino).is_none())
@@ -46,11 +47,11 @@ pub fn ask_home(store: &Store, ino: Ino, segment: &Segment<'_>, flags: WriteFlag
     Ok(home_of(store, &load_regular(store, ino)?, segment, flags))
 }
 
-/// What PM has left for new data.
+/// The free PM space, as the choice of a home sees it.
 #[inline]
 fn room(store: &Store) -> Room {
     let hardly = store.pressure.throttle_below() / 4;
-    // Just after the mount what was scanned stands for the rest.
+    // Just after the mount the scanned blocks stand for the blocks not yet scanned.
     let known = store.pressure.usable_blocks().saturating_sub(store.persistent.blocks().unknown_hint());
     Room::of(store.persistent.blocks().free_hint(), known, hardly, store.steering.parameters())
 }

@@ -90,7 +90,7 @@ pub fn note_fsync(store: &Store, ino: Ino) {
     }
 }
 
-/// Nobody has a file open any more.
+/// Notes the last close of a file.
 pub fn note_close(store: &Store, ino: Ino) {
     if store.steering.predictors_on() {
         store.steering.file_histories().note_close(ino, store.steering.lessons(store.steering.tick()));

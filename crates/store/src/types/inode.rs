@@ -25,7 +25,7 @@ pub struct Inode {
     pub place: PmOffset,
     /// The slot as it is in PM.
     pub slot: InodeSlot,
-    /// What is only in DRAM.
+    /// The volatile size and times.
     pub pending: Option<Pending>,
 }
 
@@ -36,7 +36,7 @@ impl Inode {
         Inode { ino, place: MapInode::NOWHERE, slot: InodeSlot::new_zeroed(), pending: None }
     }
 
-    /// What the file map needs.
+    /// The inode as the file map takes it: number and slot address.
     #[inline]
     pub fn map(&self) -> MapInode {
         MapInode { ino: self.ino, slot: self.place }
@@ -102,7 +102,7 @@ impl Inode {
     }
 }
 
-/// What the slot of an inode does not say yet.
+/// The volatile size and times of an inode: its slot does not have them yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
     /// The generation of the inode.
@@ -111,7 +111,7 @@ pub struct Pending {
     pub size: u64,
     /// mtime and ctime, when a write into DRAM was the last to set them.
     pub mtime_ns: Option<i64>,
-    /// Dirty blocks that had no place on any medium, for st_blocks.
+    /// Dirty blocks that were not allocated on a medium, for st_blocks.
     pub new_blocks: u64,
 }
 

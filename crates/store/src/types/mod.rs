@@ -1,4 +1,4 @@
-//! What callers of the file system pass in and get back.
+//! The arguments and results of file-system calls.
 
 pub mod inode;
 pub mod segment;
@@ -7,8 +7,8 @@ use serde::Serialize;
 use terrace_format::address::{LINE_SIZE, MAX_FILE_BLOCK};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 
-/// Who asks. Permissions are checked by the kernel (`default_permissions`); the file system needs the
-/// identity for ownership of new files and for set-id rules.
+/// The user of a call. Permissions are checked by the kernel (`default_permissions`); the file system needs
+/// the identity for ownership of new files and for set-id rules.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller {
     /// File-system user id.
@@ -71,7 +71,7 @@ pub enum SetTime {
     At(i64),
 }
 
-/// Attributes to change; `None` leaves one as it is.
+/// Attributes to change; `None` leaves an attribute as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permission bits.
@@ -86,7 +86,7 @@ pub struct SetAttributes {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Remove set-id bits because somebody without the privilege changes the size.
+    /// Remove set-id bits because an unprivileged caller changes the size.
     pub kill_set_id: bool,
 }
 
@@ -101,7 +101,7 @@ pub struct WriteFlags {
     pub pages: bool,
 }
 
-/// What fallocate does.
+/// The modes of fallocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
     /// Mode 0: allocates and extends the file.
@@ -132,7 +132,7 @@ pub enum XattrMode {
     Replace,
 }
 
-/// One entry of a directory.
+/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryEntry {
     /// Inode number.
@@ -156,7 +156,7 @@ pub struct Space {
     pub available: u64,
     /// Inode numbers in use or on free slots.
     pub files: u64,
-    /// How many more can be made.
+    /// The number of inodes that can still be made.
     pub files_free: u64,
 }
 
@@ -184,13 +184,13 @@ pub struct Whereabouts {
     pub clean_bytes: u64,
     /// The tier that it is pinned to.
     pub pinned_tier: Option<u8>,
-    /// What the predictors say.
+    /// The predictions for the file.
     #[serde(flatten)]
     pub predictions: Predictions,
 }
 
-/// What the predictors and the times of its blocks in PM say of one file. `None`: the policy does not ask, no block is
-/// in PM, or it is no regular file.
+/// The predictions for a file, and its temperature by the times of its PM blocks. `None`: the policy does not
+/// ask, no block is in PM, or the inode is no regular file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Predictions {
     /// An fsync is expected soon after a write.
@@ -212,7 +212,7 @@ pub struct Predictions {
 pub struct BlockRange {
     /// First block.
     pub first: FileBlock,
-    /// One past the last.
+    /// The block after the last block.
     pub end: FileBlock,
 }
 
@@ -235,13 +235,13 @@ impl BlockRange {
     }
 }
 
-/// After so many sectors of one such piece that cannot be read the rest is not tried.
+/// The most unreadable sectors of a piece; after them the rest of the piece is not tried.
 pub const MOST_BAD: usize = 8;
 
 /// Bytes of a cache line.
 pub const LINE: usize = LINE_SIZE as usize;
 
-/// One past the last block that a file can have.
+/// The block after the last block that a file can have.
 pub const FILE_END: FileBlock = FileBlock(MAX_FILE_BLOCK.0 + 1);
 
 /// All blocks that a file can have.

@@ -17,7 +17,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 /// How long a device that failed a write is passed over while there are others.
 const AVOID: Duration = Duration::from_secs(30);
 
-/// One device of a lower tier.
+/// A device of a lower tier.
 pub struct Device {
     /// The tier it belongs to.
     pub tier: TierId,
@@ -51,18 +51,19 @@ impl Device {
         }
     }
 
-    /// Flushes that failed so far. Ask before the first write that a flush is to cover.
+    /// The number of failed flushes. A caller asks for it before the first write that its flush must cover.
     pub fn failed_flushes(&self) -> u64 {
         self.failed_flushes.load(Ordering::Acquire)
     }
 
-    /// Makes the writes since `failed_before` was asked durable. A flush that failed meanwhile, for
-    /// whomever, may have dropped them: devices report a loss once, so a later success says nothing (M1).
-    /// One that began after this was called, for whomever, serves as well as one of its own.
+    /// Makes the writes since `failed_before` was asked durable. A flush that failed meanwhile for any caller
+    /// may have dropped the writes: a device reports a loss once, so a later success proves nothing (M1). A
+    /// flush of another caller serves as well, if it began after this call.
     #[track_caller]
     pub fn flush(&self, failed_before: u64) -> Result<(), MediaError> {
         let begun = self.flushes_begun.load(Ordering::Acquire);
-        // One at a time: the count is up to date when the next one begins.
+        // Flushes of a device run one after the other, so a waiting caller sees whether the last flush serves
+        // for it.
         let _one = self.flushing.lock();
         if self.last_good_flush.load(Ordering::Acquire) <= begun {
             let number = self.flushes_begun.fetch_add(1, Ordering::AcqRel) + 1;
@@ -97,7 +98,7 @@ impl Device {
             && self.medium.error_count() == 0
             && self.damaged.load(Ordering::Relaxed) == 0
     }
-    /// Why it is not healthy: how many errors, and the last of them.
+    /// Why the device is not healthy: the number of errors, and the last error.
     pub fn reason(&self) -> Option<String> {
         let (errors, damaged) = (self.medium.error_count(), self.damaged.load(Ordering::Relaxed));
         let mut reasons = Vec::new();
@@ -114,7 +115,7 @@ impl Device {
         }
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
-    /// What a flush of it survives.
+    /// The crashes that flushed data of the device survives.
     pub fn promise(&self) -> Promise {
         self.medium.promise()
     }
@@ -183,7 +184,7 @@ impl<'a> DeviceRead<'a> {
         let _pin = self.devices.space.pin(run);
         Some(DeviceRead { devices: self.devices, device: self.device, start, blocks, _pin })
     }
-    /// The place of one of its blocks.
+    /// The device block of one block of the run.
     pub fn place(&self, index: usize) -> DeviceRun {
         DeviceRun { device: self.device, start: self.start.plus(index as u64), length: 1 }
     }
@@ -243,7 +244,7 @@ impl Devices {
     pub(crate) fn note_damage(&self, device: DeviceId, block: DeviceBlock, whose: impl Display) {
         if let Some(device) = self.list.get(usize::from(device.0)) {
             let times = 1 + device.damaged.fetch_add(1, Ordering::Relaxed);
-            // Whoever may read the file would fill the log.
+            // Logged at powers of two only, or a reader of the file could fill the log.
             if times.is_power_of_two() {
                 let name = device.medium.name();
                 tracing::error!(
@@ -272,8 +273,8 @@ impl Devices {
         tiers
     }
 
-    /// Groups written extents into runs that one device read serves, pinned. The caller holds the lock of
-    /// the inode that owns them.
+    /// Groups written extents into runs of a single device read each, under I/O pins. The caller holds the
+    /// lock of the inode that owns the extents.
     pub fn plan_reads(&self, extents: Vec<ColdExtent>) -> Vec<DeviceRead<'_>> {
         let mut plans: Vec<Plan> = Vec::new();
         for extent in extents.into_iter().filter(|extent| !extent.unwritten) {

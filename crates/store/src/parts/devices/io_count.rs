@@ -1,9 +1,9 @@
-//! What `terrace iostat` shows: operations, bytes and latency of each tier and of DRAM since mount.
+//! The figures of `terrace iostat`: operations, bytes and latency of each tier and of DRAM since mount.
 //!
-//! Devices are counted and timed by a wrapper around their medium, so whatever uses one is seen. PM and DRAM are counted
-//! where file data passes (one operation is one contiguous run), and not timed: reading a clock costs a good part of
-//! such an operation. The metadata of PM is not counted.
-//! Invariant: counting takes no lock and orders nothing; numbers read together need not be of one instant.
+//! Devices are counted and timed by a wrapper around their medium, so every access to a device is counted. PM
+//! and DRAM are counted where file data passes (an operation is a contiguous run), and not timed: reading a
+//! clock costs a good part of such an operation. The metadata of PM is not counted. Invariant: counting takes
+//! no lock and orders nothing; numbers read together need not be of one instant.
 
 use crate::parts::devices::read_priority::Courtesy;
 use serde::Serialize;
@@ -16,10 +16,10 @@ use terrace_media::block::{AlignedBlock, BlockRead, HostRoom, Run};
 use terrace_media::{BlockMedium, MediaError, Promise};
 use terrace_runtime::{Clock, thread};
 
-/// Cells of a counter: threads beyond that share one.
+/// Cells of a counter: more threads than this share cells.
 const CELLS: usize = 8;
 
-/// A line of its own for each, so that threads do not wait for each other's.
+/// A cell has its own cache lines: threads that share a line would slow their counting.
 #[derive(Default)]
 #[repr(align(128))]
 struct Cell {
@@ -67,11 +67,11 @@ pub struct TierIo {
     pub used_bytes: u64,
     /// Whether its operations are timed.
     pub timed: bool,
-    /// Of all its devices.
+    /// The sums over all devices of the tier.
     pub sums: IoSums,
 }
 
-/// Counts one place's operations.
+/// Counts the operations of a device, of PM or of DRAM.
 #[derive(Default)]
 pub struct Counter([Cell; CELLS]);
 
@@ -155,7 +155,7 @@ struct Activity {
 }
 
 impl IoCount {
-    /// Counters from now on; also wraps each device's medium in one that counts.
+    /// Counts from now on, by a wrapper around the medium of each device.
     pub fn around(devices: &mut [Arc<dyn BlockMedium>], clock: &Arc<dyn Clock>) -> IoCount {
         let mut counters = Vec::with_capacity(devices.len());
         let mut activities = Vec::with_capacity(devices.len());
@@ -193,7 +193,7 @@ impl IoCount {
             .is_some_and(|activity| activity.failed.load(Ordering::Relaxed))
     }
 
-    /// How many are silent.
+    /// The number of silent devices.
     pub fn silent(&self, now_ns: u64) -> u64 {
         (0..self.activities.len()).filter(|device| self.is_silent(DeviceId(*device as u8), now_ns)).count()
             as u64
@@ -216,7 +216,7 @@ impl IoCount {
     }
 }
 
-/// A device that counts and times what is done with it. Failed operations count too: they took their time.
+/// A medium that counts and times its operations. A failed operation counts too: it took its time.
 struct Counted {
     medium: Arc<dyn BlockMedium>,
     counter: Arc<Counter>,
@@ -226,7 +226,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Does so many operations at once; `sum` says what their time is added to.
+    /// Does `operations` operations at once; their time is added to `sum`.
     fn timed<T>(
         &self,
         operations: u64,
@@ -252,7 +252,7 @@ impl Counted {
         result
     }
 
-    /// So many reads at once.
+    /// Does `operations` reads at once.
     fn reading<T>(&self, operations: u64, work: impl FnOnce() -> T) -> T {
         self.courtesy.read_begins();
         let begin = self.clock.monotonic_ns();

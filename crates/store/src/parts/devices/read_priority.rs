@@ -1,9 +1,11 @@
-//! What background work gives up for operations that somebody waits for ("migration threads that yield at once").
+//! Background work goes behind operations of users ("migration threads that yield at once").
 //!
-//! The processor: while PM has room a worker offers it after every piece of its work (`pressure/processor.rs`), or a request that
-//! arrives would wait for the rest of the worker's time slice, some milliseconds. The device: while it is being read, writes of
-//! background work go to it in pieces short beside a read ([`Courtesy`]), or a read would wait behind megabytes of them.
-//! Nobody waits for anybody here: what is given up is order, not progress, so there is nothing to starve or to deadlock.
+//! The processor: while PM has room a worker offers it after every piece of its work
+//! (`pressure/processor.rs`), or a request that arrives would wait for the rest of the worker's time slice,
+//! some milliseconds. The device: while a device is being read, background writes go to it in pieces that are
+//! short beside a read ([`Courtesy`]), or a read would wait behind megabytes of writes. Background work gives
+//! up its order, never its progress: no thread waits for another, so neither starvation nor deadlock can
+//! arise.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,10 +18,11 @@ pub(crate) const LEAST_PIECE: usize = 32;
 
 const MOST_PIECE: usize = 512;
 
-/// A piece may take so many times what a read takes when nothing is in its way.
+/// The longest time of a piece, in times of an undisturbed read.
 const MOST_TIMES: u64 = 4;
 
-/// Of what a read takes, one part in so many is forgotten with each slower read: the least of some hundred counts.
+/// Each slower read raises the least read time by a part in `FORGETS` of the difference, so the least of some
+/// hundred reads counts.
 const FORGETS: u64 = 256;
 
 /// How one device is read, and how long writes to it may be meanwhile.
@@ -28,8 +31,8 @@ pub struct Courtesy {
     reading: AtomicU64,
     /// When the last read ended: nanoseconds, plus one; 0 is never.
     read_until_ns: AtomicU64,
-    /// What a read takes when nothing is in its way: the least lately. Not the average: it would grow with what is in
-    /// the way, and let more be in the way.
+    /// The time of an undisturbed read: the least of late. The average would grow with the background writes,
+    /// and then allow longer ones.
     least_ns: AtomicU64,
     piece: AtomicUsize,
 }
@@ -60,7 +63,7 @@ impl Courtesy {
         self.least_ns.store(next, Ordering::Relaxed);
     }
 
-    /// Blocks that may be written in one piece at this time; `None`: as many as there are.
+    /// The blocks that a piece of a background write may have now; `None`: no limit.
     pub fn piece(&self, now_ns: u64) -> Option<usize> {
         let until = self.read_until_ns.load(Ordering::Relaxed);
         let lately = until > 0 && now_ns < until.saturating_add(LATELY.as_nanos() as u64);
@@ -119,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_of_reads_does_not_make_pieces_longer() {
+    fn slow_reads_do_not_lengthen_pieces() {
         let courtesy = Courtesy::default();
         for (begin, took) in [(0, 100 * US), (1000 * US, 900 * US), (2000 * US, 900 * US)] {
             courtesy.read_begins();

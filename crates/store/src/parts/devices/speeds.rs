@@ -24,7 +24,8 @@ pub fn row_speed(speed: &Speed) -> RowSpeed {
     RowSpeed { read_latency_ns, write_latency_ns, read_bytes_per_s, write_bytes_per_s }
 }
 
-/// The class that a device row names, else its kind: what TIER may be called by, and what status shows.
+/// The speed class of a device row, else the kind of device. TIER arguments accept this name, and status
+/// shows it.
 pub fn class_name(row: &DeviceRow) -> &'static str {
     match numbered(row.speed_class) {
         Some(class) => class.name,
@@ -55,8 +56,8 @@ pub fn tiers_of(rows: &[DeviceRow]) -> BTreeSet<u8> {
     rows.iter().map(|row| row.tier).collect()
 }
 
-/// The tier that a pin to a number means: that one, or where no device has it any more the next slower one, else the
-/// slowest.
+/// The tier that serves a tier pin to tier `wanted`: `wanted` itself, or the next slower tier if no device of
+/// it is left, else the slowest tier.
 pub fn standing_in(wanted: u8, tiers: impl Iterator<Item = u8>) -> u8 {
     let mut slowest = None;
     for tier in tiers {
@@ -82,7 +83,7 @@ mod tests {
         assert_eq!((class_name(&row), speed_of(&row)), ("hdd", None));
         row.speed_class = 5;
         assert_eq!((class_name(&row), speed_of(&row)), ("nvme", named("nvme").map(|class| class.speed)));
-        // One that a newer program knows.
+        // A speed class that only a newer program knows.
         row.speed_class = 99;
         assert_eq!((class_name(&row), speed_of(&row)), ("hdd", None));
         let given =

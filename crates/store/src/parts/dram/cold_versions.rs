@@ -5,11 +5,12 @@ use terrace_format::{FileBlock, Ino};
 use terrace_runtime::sync::atomic::AtomicU64;
 use terrace_runtime::sync::zeroed_words;
 
-/// Versions of cold blocks and holes, one for each, in a hashed table (design S6). Sharing a word by two blocks costs a
-/// needless second look, or a copy in DRAM, nothing else. One version for 2 MiB of a file let each block that left PM take
-/// all copies of its neighbours with it: a mail that was appended to had to be read from below again.
+/// Versions of cold blocks and holes, one for each, in a hashed table (design S6). If two blocks share a
+/// word, a change of the first costs a second look at the other, or its clean page. With a version for 2 MiB
+/// of a file each demoted block made all clean pages of its neighbours stale: after an append a mail was read
+/// from its device again.
 pub struct ColdVersions {
-    /// A power of two of them.
+    /// The words; their number is a power of two.
     words: Vec<AtomicU64>,
 }
 
@@ -26,15 +27,15 @@ const MOST_WORDS: u64 = 1 << 22;
 /// No file has this block: the count of what changes a whole inode.
 const WHOLE_INODE: u64 = u64::MAX;
 
-/// Blocks that are counted one by one.
+/// The longest range in which each block is counted by itself.
 const MOST_BLOCKS: u64 = 1 << 12;
 
 impl ColdVersions {
-    /// For a cache of so many blocks.
+    /// The versions for a cache of `cached_blocks` blocks.
     pub fn new(cached_blocks: u64) -> ColdVersions {
         let words =
             cached_blocks.saturating_mul(OF_CACHED).clamp(LEAST_WORDS, MOST_WORDS).next_power_of_two();
-        // Those of blocks that do not change take no memory.
+        // Untouched words take no memory: the pages of the table are zero until a version rises.
         ColdVersions { words: zeroed_words(words as usize) }
     }
 
@@ -53,14 +54,14 @@ impl ColdVersions {
         own.wrapping_add(self.word(ino, WHOLE_INODE).load(order))
     }
 
-    /// Those of all blocks of a range.
+    /// The versions of all blocks of a range.
     pub(crate) fn of_range(&self, ino: Ino, range: BlockRange) -> Vec<u64> {
         (range.first.0..range.end.0).map(|block| self.get(ino, FileBlock(block))).collect()
     }
 
-    /// Bumps the versions of all blocks of a range. Call under the exclusive inode lock, before the
-    /// change can be seen. A long range, such as all that a removed file could have, costs one count: to visit each
-    /// word for it would also tell all other files' cached blocks that they changed.
+    /// Bumps the versions of all blocks of a range. Call under the exclusive inode lock, before the change
+    /// can be seen. A long range, such as the whole of a removed file, raises the count of the whole inode:
+    /// visiting a word for each block would make the cached blocks of all other files stale too.
     #[inline]
     pub fn bump(&self, ino: Ino, range: BlockRange) {
         if range.is_empty() {
@@ -85,7 +86,7 @@ mod tests {
 
     /// The whole file's bump went through all words once: each removed file made every cached block stale.
     #[test]
-    fn a_removed_file_leaves_the_versions_of_others() {
+    fn a_removed_file_changes_few_versions_of_remaining_files() {
         let versions = ColdVersions::new(0);
         let blocks = [0, 1, 511, 512, 100_000, 0xffff_fffe].map(FileBlock);
         let all = |ino: u64| blocks.map(|block| versions.get(Ino(ino), block));
@@ -96,7 +97,7 @@ mod tests {
         assert!(changed < 10, "{changed} of 492");
     }
 
-    /// What changes a block leaves the copies of its neighbours.
+    /// A changed block leaves the cached copies of its neighbours valid.
     #[test]
     fn each_block_has_a_version() {
         let versions = ColdVersions::new(1000);

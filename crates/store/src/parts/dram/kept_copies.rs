@@ -3,7 +3,7 @@
 use terrace_format::BLOCK_SIZE;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-/// What status tells of it.
+/// The counts of kept copies that status shows.
 #[derive(Default)]
 pub struct Kept {
     blocks: AtomicU64,

@@ -28,22 +28,22 @@ impl Promotions {
     pub fn want(&self, key: PageKey, version: u64, page: &Page) {
         let mut queue = self.queue.lock();
         if queue.len() < QUEUE {
-            // Not the whole read that brought it.
+            // The page alone, or the queue would hold the whole read that fetched it.
             queue.push_back(Promotion { key, version, page: page.alone() });
         }
     }
 
-    /// The next of them.
+    /// The next promotion.
     pub fn pop(&self) -> Option<Promotion> {
         self.queue.lock().pop_front()
     }
 
-    /// Forgets all of them.
+    /// Forgets all promotions.
     pub fn clear(&self) {
         self.queue.lock().clear();
     }
 
-    /// Whether there are none.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.queue.lock().is_empty()
     }

@@ -1,18 +1,18 @@
 //! Reading ahead of a stream: how much is read around a missing cold block, and what is fetched in the background
 //! before it is asked for, so that a lower tier works while its last answer is consumed.
 //!
-//! What is read here and there is read as it is: a window around each of such blocks would be waited for, 128 KiB for 4. A
-//! window as large as the mount says is read at the beginning of a file and near the last block that was missed. It is
-//! twice as large each time a file is read on where the last one ended, and never smaller than the reads themselves. A
-//! file that is read on has two windows ahead of its reader, in
-//! pieces that are queued here and fetched by [`AheadStep`]s, two at a time beside what the reader fetches, so that the
-//! latency of one is hidden behind the transfer of the other. Who misses a block of a queued piece fetches that himself;
-//! who misses one that is being fetched waits for it, not longer than a few seconds. Then it fetches what it asked for
-//! itself, and nobody waits for that window any more: a device may hang that has another part of it.
+//! Scattered reads get no window: each would wait for 128 KiB instead of 4. At the beginning of a file, and
+//! near the last missing block, a window of the mount's size is read. The window doubles each time the reader
+//! goes on where the last window ended, and is never smaller than the read itself. Such a stream has two
+//! windows ahead of its reader, in pieces that are queued here and fetched by [`AheadStep`]s, two at a time
+//! beside the reader's own fetch, so that the latency of a fetch is hidden behind the transfer of another. A
+//! reader that misses a block of a queued piece fetches the piece itself. A reader that misses a block under
+//! way waits for it for a few seconds at most, then fetches the requested blocks alone, and later readers do
+//! not wait for that window: another part of the window may lie on a device that hangs.
 //!
-//! Volatile and approximate: a few streams in each set of a small table by inode; a file whose stream another one
-//! displaced costs a read without a window, nothing else. What is fetched ahead is a hint: errors are left to those who ask for the block.
-//! Lock order: innermost; a stream's lock before the queue's.
+//! The table is volatile and approximate: a set holds a few streams, by inode. A stream that another file
+//! displaced costs its file a read without a window. Read-ahead is a hint: its errors are left to the reader
+//! of the block. Lock order: innermost; a stream's lock before the queue's.
 
 use crate::types::BlockRange;
 use std::collections::VecDeque;
@@ -52,9 +52,9 @@ struct Stream {
     ino: Ino,
     /// Where the last window began that its reader fetched.
     first: FileBlock,
-    /// How far it was read.
+    /// The end of the reads so far.
     seen: FileBlock,
-    /// End of what was fetched or queued.
+    /// The end of the fetched and queued blocks.
     ahead: FileBlock,
     /// Blocks of the last window; as short as can be until the file is read on.
     window: u64,
@@ -65,7 +65,7 @@ struct Stream {
 #[derive(Default)]
 struct Set {
     ways: [Stream; WAYS],
-    /// Whose place the next one takes.
+    /// The stream that a new stream replaces next.
     next: usize,
 }
 
@@ -74,7 +74,7 @@ impl Set {
         self.ways.iter_mut().find(|stream| stream.ino == ino)
     }
 
-    /// A file's stream, or the place of another one.
+    /// The stream of a file, or the stream to replace.
     fn enter(&mut self, ino: Ino) -> &mut Stream {
         let at = self.ways.iter().position(|stream| stream.ino == ino).unwrap_or_else(|| {
             self.next = (self.next + 1) % WAYS;
@@ -92,7 +92,7 @@ impl Stream {
     }
 }
 
-/// Where a file ends for who does not know it: what lies behind its end costs nothing.
+/// The end of a file for a caller that does not know the size: blocks behind the end cost no fetch.
 const NO_END: FileBlock = FileBlock(u64::MAX);
 
 /// A piece of a window of a file.
@@ -104,12 +104,12 @@ struct Queue {
     under_way: Vec<Window>,
 }
 
-/// Who has the window of a missing block.
+/// The thread that fetches the window of a missing block.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Nobody.
+    /// No thread: the window is neither queued nor under way.
     Nobody,
-    /// The caller, from now on: it was queued.
+    /// The caller, from now on: the window was queued.
     Caller(BlockRange),
     /// A worker.
     Worker,
@@ -189,7 +189,7 @@ impl ReadAhead {
             return;
         }
         stream.seen = range.end;
-        // It may have passed what was queued: nothing behind it is wanted.
+        // The reader may have passed the queued blocks: no block behind it is wanted.
         stream.ahead = stream.ahead.max(stream.seen);
         if stream.ahead < end && stream.left() < AHEAD * stream.window {
             stream.window = (stream.window * 2).max(range.count()).min(self.longest);
@@ -214,7 +214,7 @@ impl ReadAhead {
         }
     }
 
-    /// Who has the window with a missing block. One that is queued is the caller's from now on.
+    /// The thread that fetches the window of a missing block. A queued window becomes the caller's.
     pub fn holder(&self, ino: Ino, block: FileBlock) -> Holder {
         let mut queue = self.queue.lock();
         let holds = |window: &Window| window.0 == ino && window.1.first <= block && block < window.1.end;
@@ -225,8 +225,8 @@ impl ReadAhead {
         found.map_or(Holder::Nobody, |(_, range)| Holder::Caller(range))
     }
 
-    /// Waits until nobody fetches a block any more; false when that takes too long: it is among blocks of a device that hangs.
-    /// Then its window is as good as gone for others too, or each of a reader's requests would wait as long.
+    /// Waits until the fetch of a block has ended; false if that takes too long, as on a device that hangs.
+    /// Later readers then do not wait for the window either, or each request of a reader would wait as long.
     pub(crate) fn wait_for(&self, ino: Ino, block: FileBlock) -> bool {
         let holds = |window: &Window| window.0 == ino && window.1.first <= block && block < window.1.end;
         let mut queue = self.queue.lock();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_here_and_there_is_read_as_it_is() {
+    fn scattered_reads_fetch_no_window() {
         let ahead = ReadAhead::new(32, 1 << 20);
         for (first, until) in [(500, 501), (9000, 9001), (100, 101), (7000, 7001)] {
             assert_eq!(ahead.missed(FILE, range(first, first + 1)), FileBlock(until));
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(queued(&ahead), [range(7097, 7161), range(7161, 7225)]);
         assert_eq!(ahead.missed(FILE, range(20_000, 20_001)), FileBlock(20_001), "it jumped");
         assert_eq!(ahead.missed(FILE, range(19_990, 19_991)), FileBlock(20_022), "backwards");
-        // Beyond those of a set the one that came first is forgotten.
+        // When its set is full, the oldest stream is forgotten.
         for other in 1..=WAYS as u64 {
             let _ = ahead.missed(Ino(FILE.0 + other * SETS as u64), range(50, 51));
         }
@@ -330,9 +330,9 @@ mod tests {
         assert_eq!(ahead.missed(FILE, range(0, 1)), FileBlock(32), "the beginning of a file");
     }
 
-    /// A reader faster than what was queued for it: windows were queued behind it and fetched a second time.
+    /// A reader overtook its queue: windows behind it were queued and fetched a second time.
     #[test]
-    fn nothing_is_fetched_twice_for_large_requests() {
+    fn large_requests_fetch_each_block_once() {
         let ahead = ReadAhead::new(32, 1 << 20);
         let mut fetched = vec![range(0, ahead.missed(FILE, range(0, 256)).0)];
         for at in (256..65536).step_by(256) {
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_two_windows_and_none_past_the_end() {
+    fn a_stream_queues_two_windows_and_stops_at_the_end_of_the_file() {
         let ahead = ReadAhead::new(32, 1 << 20);
         let _ = (ahead.missed(FILE, range(0, 1)), ahead.missed(FILE, range(32, 33)));
         for _ in 0..100 {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queued_window_goes_to_who_misses_it_first() {
+    fn a_queued_window_goes_to_the_first_reader_of_its_blocks() {
         let ahead = ReadAhead::new(32, 1 << 20);
         let _ = (ahead.missed(FILE, range(0, 1)), ahead.missed(FILE, range(32, 33)));
         assert_eq!(ahead.holder(FILE, FileBlock(95)), Holder::Nobody);

@@ -1,8 +1,9 @@
-//! What of a file is only in DRAM: its size as callers see it, and the time of its last write (design S5).
+//! The volatile size and times of a file: its visible size, and the time of its last write into DRAM (design
+//! S5).
 //!
-//! The inode slot holds the *durable* size: all bytes up to it are on media. The *visible* size may be larger, while
-//! pages behind the durable end are dirty. Records never carry the visible one.
-//! Invariant: a file with dirty pages has an entry; one without an entry has nothing that is not in its slot.
+//! The inode slot holds the *durable* size: all bytes up to it are on media. The *visible* size may be
+//! larger, while dirty pages lie past the durable end. Records never carry the visible size. Invariant: a
+//! file with dirty pages has an entry; size and times of a file without an entry are all in its inode slot.
 //! Lock order: an entry is read and changed under the inode's lock; the locks here are innermost.
 
 use crate::types::inode::Pending;

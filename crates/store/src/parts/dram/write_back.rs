@@ -28,12 +28,12 @@ pub struct WriteBack {
     draining: AtomicBool,
     /// Rises with every group done.
     rounds: (Mutex<u64>, Condvar),
-    /// When each thread began its present step; 0: it is in none.
+    /// When each thread began its present step; 0: the thread is idle.
     pub begun_ns: [AtomicU64; STEPS],
 }
 
 impl WriteBack {
-    /// With room for so many bytes of dirty pages.
+    /// With room for `buffer_bytes` of dirty pages.
     pub fn new(buffer_bytes: u64) -> WriteBack {
         WriteBack {
             limit_pages: buffer_bytes / BLOCK_SIZE,
@@ -46,8 +46,9 @@ impl WriteBack {
         }
     }
 
-    /// Lets a writer make so many pages dirty, if there is room for them beside those that others may make; a write that is
-    /// larger than all room is let through alone. Of several that ask at once one or all may be refused that would fit.
+    /// Lets a writer make `pages` pages dirty, if the limit leaves room beside the pages admitted to other
+    /// writers. A write larger than the limit is admitted alone. If several writers ask at once, a write that
+    /// would fit may be refused.
     pub fn admit(&self, pages: u64, dirty: u64) -> Option<DirtyRoom<'_>> {
         let before = self.admitted.fetch_add(pages, Ordering::AcqRel).saturating_add(dirty);
         let room = DirtyRoom { write_back: self, pages };

@@ -1,8 +1,8 @@
-//! What became of write-backs that failed (invariant I5): every descriptor open at that time gets the error from its
-//! next fsync, once; the pages stay dirty and are tried again, later and later.
+//! Failed write-backs (I5): each descriptor that was open at the failure gets the error from its next fsync,
+//! once. The pages stay dirty and are tried again after growing pauses.
 //!
-//! A handle is a number from the sequence that failures are numbered with too: one is due to a handle when it came
-//! after it and was not told to it. So an open costs one addition.
+//! Handles and failures take their numbers from the same sequence: a failure is due to a handle if its number
+//! is higher and the handle was not told of it. So an open costs only an addition.
 
 use crate::error::FsError;
 use std::collections::{HashMap, HashSet};
@@ -20,7 +20,7 @@ const DOUBLINGS: u32 = 5;
 
 struct Failure {
     error: FsError,
-    /// The last failure's place in the sequence.
+    /// The number of the last failure.
     number: u64,
     told: HashSet<u64>,
     /// Failures since the last success.
@@ -29,12 +29,12 @@ struct Failure {
 }
 
 impl Failure {
-    /// None yet. A `number` of 0 is due to nobody.
+    /// No failure is counted yet. A failure of `number` 0 is due to no handle.
     fn new(error: &FsError, number: u64) -> Failure {
         Failure { error: error.clone(), number, told: HashSet::new(), count: 0, not_before_ns: 0 }
     }
 
-    /// One more: the next try comes later.
+    /// Counts a further failure: the pause before the next try grows.
     fn back_off(&mut self, now_ns: u64) {
         let pause = FIRST_PAUSE * (1 << self.count.min(DOUBLINGS));
         self.count = self.count.saturating_add(1);
@@ -72,7 +72,8 @@ impl WriteErrors {
         failure.back_off(now_ns);
     }
 
-    /// Notes that a write-back has to wait for space that is promised to it and in use for a moment: nobody is told.
+    /// Notes that a write-back waits for reserved device blocks that are under I/O pins for a moment. No
+    /// descriptor is told an error.
     pub fn postpone(&self, ino: Ino, error: &FsError, now_ns: u64) {
         let mut failures = self.failures.lock();
         let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, 0));

@@ -5,28 +5,29 @@ use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::{BLOCK_SIZE, Ino};
 use zerocopy::FromBytes;
 
-/// One in so many pages of the inode file may lie below with free slots before one is fetched for them.
+/// Once a part in `FETCHED_SHARE` of the inode pages lies below with free slots, a new inode fetches such a
+/// page.
 const FETCHED_SHARE: u64 = 4;
 
 /// Free slots of the scanned pages.
 #[derive(Default)]
 pub struct InodeNumbers {
-    /// One bit per slot, 1 is free; the index is the page.
+    /// The slots of each inode page, a bit per slot; 1 is free.
     pub free: Vec<u32>,
     /// Pages that may have a free slot.
     pub candidates: Vec<u32>,
     /// Pages of the inode file.
     pub pages: u64,
-    /// Pages that lay below when they were to be scanned: their free slots are not known.
+    /// Pages that lay on a lower tier when the scan reached them: their free slots are unknown.
     pub unknown: BTreeSet<u64>,
-    /// Those of them that have some, by their location.
+    /// The unknown pages that have free slots, as the location word of each says.
     pub(crate) unknown_free: Vec<u64>,
-    /// Numbers whose freeing transaction is not yet applied: as many as threads that free.
+    /// Numbers whose freeing transaction is not yet applied: at most one of each freeing thread.
     pub freeing: Vec<u64>,
 }
 
 impl InodeNumbers {
-    /// Nothing is known of the `pages` pages yet.
+    /// Of `pages` inode pages, before the scan.
     pub fn new(pages: u64) -> InodeNumbers {
         InodeNumbers { pages, ..Default::default() }
     }
@@ -49,12 +50,13 @@ impl InodeNumbers {
         }
     }
 
-    /// Whether nobody has taken a number of a page, or frees one, who has not yet changed its slot.
+    /// Whether the slots of a page agree with its free bits: no operation has taken or freed a number and not
+    /// yet changed the slot.
     pub(crate) fn is_settled(&self, index: u64, bytes: &[u8; BLOCK_SIZE as usize]) -> bool {
         self.free.get(index as usize) == Some(&free_word(index, bytes))
     }
 
-    /// A settled page moved below: what is made meanwhile gets a number of another page.
+    /// A page without numbers in change was demoted: new inodes get numbers of other pages.
     pub(crate) fn unlearn(&mut self, index: u64) {
         let Some(word) = self.free.get_mut(index as usize) else { return };
         self.unknown.insert(index);
@@ -63,8 +65,8 @@ impl InodeNumbers {
         }
     }
 
-    /// A page below that is to be fetched for its free slots: when they are many. Else a new page, which takes as much
-    /// of PM and waits for no device, is better.
+    /// The demoted inode page to fetch for its free slots, if many such pages exist. Otherwise a new page is
+    /// better: it takes as much PM and waits for no device.
     pub(crate) fn worth_fetching(&self) -> Option<u64> {
         let many = self.unknown_free.len() as u64 * FETCHED_SHARE >= self.pages;
         self.unknown_free.last().copied().filter(|_| many)

@@ -3,9 +3,9 @@
 //! Two inodes of one stripe share a lock; taking several inodes takes their stripes in ascending order,
 //! each once: the order "inode stripes by index" of L1.
 //!
-//! Whoever does not get a lock at once queues before a gate, readers and writers alike, and nobody waits for the lock
-//! itself but who has passed it. The lock alone lets a writer that waits go before all readers: while threads wrote to
-//! one file without a pause, whoever wanted to look at it waited for ever, request threads too.
+//! A reader or writer that does not get a lock at once queues before a gate, and only the thread past the
+//! gate waits for the lock itself. The lock alone prefers a waiting writer to all readers: while threads
+//! wrote to a file without a pause, readers of the file waited for ever, request threads too.
 
 use smallvec::SmallVec;
 use terrace_format::Ino;
@@ -93,11 +93,11 @@ mod tests {
     use terrace_runtime::sync::atomic::Ordering;
     use terrace_runtime::thread::spawn;
 
-    /// While a waiting writer always followed the one before, request threads that looked at the file waited for all of
-    /// them: 350 threads that wrote to one file held back everybody for as long as they did.
+    /// When each writer handed the lock to the next writer, readers of the file waited for all writers: 350
+    /// threads that wrote to the same file held back every other request.
     #[test]
     #[inline]
-    fn a_reader_gets_the_lock_between_writers_that_never_pause() {
+    fn a_reader_gets_the_lock_although_writers_never_pause() {
         let (locks, end) = (Arc::new(InodeLocks::new()), Arc::new(AtomicBool::new(false)));
         let writers: Vec<_> = (0..8)
             .map(|_| {

@@ -57,7 +57,7 @@ impl Inodes {
         }
     }
 
-    /// Keeps the tree of directories as it is while a rename checks it.
+    /// Takes the rename lock, which keeps the directory tree unchanged while a rename checks it.
     #[inline]
     pub fn lock_tree(&self) -> MutexGuard<'_, ()> {
         self.rename_lock.lock()

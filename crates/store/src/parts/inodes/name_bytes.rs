@@ -8,8 +8,8 @@ use terrace_runtime::sync::Mutex;
 /// Inodes whose bytes of names are remembered.
 const REMEMBERED: usize = 1024;
 
-/// How many bytes the names of some inodes have: whoever adds a name need not count them all under locks. Changed under
-/// the inode's exclusive lock.
+/// The bytes of attribute names of some inodes, so that an operation that adds a name does not count all
+/// names under locks. Changed under the inode's exclusive lock.
 #[derive(Default)]
 pub struct NameBytes(Mutex<HashMap<Ino, (u32, usize)>>);
 

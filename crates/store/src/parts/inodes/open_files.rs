@@ -1,8 +1,9 @@
-//! Who knows an inode: the kernel's lookup counts and open files. Volatile; a crash drops them all.
+//! References to inodes: the kernel's lookup counts, and open files. They are volatile; a crash drops them
+//! all.
 //!
-//! An inode whose last name is gone is removed only when nobody refers to it (design C3). New references
-//! are taken under the lock of the directory or of the inode itself, so that a count of zero under the
-//! exclusive locks of both cannot rise again.
+//! An inode without a name is removed only when no reference is left (design C3). New references are taken
+//! under the lock of the directory or of the inode itself, so that a count of zero under the exclusive locks
+//! of both cannot rise again.
 
 use crate::parts::inodes::referenced::Referenced;
 use crate::types::Wait;
@@ -22,29 +23,30 @@ pub enum OpenMode {
     Cached,
 }
 
-/// What an open would have.
+/// The mode that an open prefers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefer {
     /// [`OpenMode::Direct`].
     Direct,
     /// [`OpenMode::Cached`].
     Cached,
-    /// The same as long as all that is kept has room there, this file with so many blocks.
+    /// [`OpenMode::Cached`], if the share of the kernel's cache for such files has room for this file.
     CachedWhileRoom {
         /// Blocks of the file.
         blocks: u64,
     },
 }
 
-/// What comes of asking to open.
+/// The answer to an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
     /// It is open.
     Open(OpenMode),
-    /// It is open, and is cached once the kernel has dropped the pages it has: the caller sees to that and says so to
-    /// [`References::dropped`].
+    /// The file is open, and is cached once the kernel has dropped its old pages: the caller asks the kernel
+    /// for that, then calls [`References::dropped`].
     Drops,
-    /// Another caller drops pages, or this one would have to and may not wait. Nothing was counted.
+    /// Another caller is dropping pages, or this caller would have to drop pages and may not wait. The open
+    /// was not counted.
     Waits,
 }
 
@@ -52,15 +54,16 @@ pub enum Opening {
 struct Count {
     lookups: u32,
     opens: u32,
-    /// What it takes of the kernel's cache as far as that is counted, in blocks, until the last close.
+    /// Blocks that the file takes of the kernel's cache under [`Prefer::CachedWhileRoom`], until its last
+    /// close.
     kept_blocks: u32,
     cached: bool,
-    /// It was open in [`OpenMode::Direct`] since the kernel last dropped its pages: one that was mapped then may have been
-    /// filled while a write was on its way. They are dropped while nobody but who opens it to read has it open: beside
-    /// writes of others through the cache, whose pages the kernel does not lock while they are on their way, a reader
-    /// brought back what was there before, for good.
+    /// The file was open in [`OpenMode::Direct`] since the kernel last dropped its pages: a mapping may have
+    /// filled a page during a direct write, so the page may be old. The pages are dropped only while no
+    /// descriptor but that of the opening reader exists. The kernel does not lock pages during a write
+    /// through the cache, so a drop beside such a write would let a reader bring the old page back for good.
     was_direct: bool,
-    /// The only one that has it open has its pages dropped; others wait.
+    /// The only descriptor is having the pages dropped; further opens wait.
     drops: bool,
 }
 
@@ -70,12 +73,12 @@ impl Count {
     }
 }
 
-/// Who knows an inode after one closed it.
+/// The references to an inode that are left after a close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left {
-    /// Somebody has it open.
+    /// A descriptor is open.
     pub is_open: bool,
-    /// Somebody refers to it.
+    /// A lookup count or a descriptor refers to the inode.
     pub is_referenced: bool,
 }
 
@@ -105,7 +108,7 @@ type Counts = HashMap<u32, Count, BuildHasherDefault<NumberHasher>>;
 
 const SHARDS: usize = 64;
 
-/// Inodes that are looked at one by one: some milliseconds.
+/// The most inodes that a call looks at one by one: some milliseconds.
 const MOST_ASKED: u64 = 1 << 16;
 
 /// All references. 20 bytes and a byte of hash table per inode that the kernel knows.
@@ -119,7 +122,7 @@ pub struct References {
 }
 
 impl References {
-    /// With so many blocks for what is kept in the kernel's cache.
+    /// With `most_kept_blocks` blocks of the kernel's cache for files in PM.
     pub fn new(most_kept_blocks: u64) -> References {
         References {
             kept_blocks: AtomicU64::new(0),
@@ -133,14 +136,14 @@ impl References {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
-    /// One more lookup.
+    /// Counts a further lookup of the kernel.
     pub fn looked_up(&self, ino: Ino) {
         let mut counts = self.shard(ino).lock();
         let count = counts.entry(ino.0 as u32).or_default();
         count.lookups = count.lookups.saturating_add(1);
     }
 
-    /// Fewer lookups; true when nobody refers to the inode any more.
+    /// Takes lookups away; true when the inode has no reference left.
     pub fn forget(&self, ino: Ino, lookups: u64) -> bool {
         let mut counts = self.shard(ino).lock();
         let Some(count) = counts.get_mut(&(ino.0 as u32)) else {
@@ -157,13 +160,14 @@ impl References {
         true
     }
 
-    /// Opens; `prefer` decides the mode of the first open, later ones keep it. `can_drop`: the caller can have the kernel
-    /// drop pages; without, what was open directly stays direct.
+    /// Opens a file. `prefer` decides the mode of the first open; further opens share its mode. `can_drop`:
+    /// the caller can have the kernel drop pages; without it a file that was open directly stays direct.
     pub fn open(&self, ino: Ino, prefer: Prefer, can_drop: bool, wait: Wait) -> Opening {
         let mut counts = self.shard(ino).lock();
         let count = counts.entry(ino.0 as u32).or_default();
         let mut prefers_cached = prefer != Prefer::Direct && (can_drop || !count.was_direct);
-        // Whoever it is: pages are dropped beside nobody, or the kernel would wait for requests that hold some.
+        // Every open waits for the drop, or the kernel, which drops the pages, would wait for requests that
+        // hold some of them.
         if count.drops {
             return Opening::Waits;
         }
@@ -184,7 +188,7 @@ impl References {
         if count.drops { Opening::Drops } else { Opening::Open(count.mode()) }
     }
 
-    /// Takes room in the kernel's cache for so many blocks; `None` without.
+    /// Takes room in the kernel's cache for `blocks` blocks; `None` if there is none.
     fn keep(&self, blocks: u64) -> Option<u32> {
         let taken = u32::try_from(blocks).ok()?;
         let more = |kept: u64| kept.checked_add(blocks).filter(|kept| *kept <= self.most_kept_blocks);
@@ -238,19 +242,19 @@ impl References {
         left
     }
 
-    /// True while somebody has the inode open.
+    /// True while the inode is open.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.shard(ino).lock().get(&(ino.0 as u32)).is_some_and(|count| count.opens > 0)
     }
 
-    /// True while somebody has an inode of `first`, `first + step`, … up to `last` open. Of more than [`MOST_ASKED`] it is
-    /// said unseen.
+    /// True while an inode of `first`, `first + step`, … up to `last` is open. Of more than [`MOST_ASKED`]
+    /// inodes it is assumed without a look.
     pub(crate) fn is_any_open(&self, first: u64, last: u64, step: u64) -> bool {
         let count = last.saturating_sub(first) / step.max(1);
         count > MOST_ASKED || (0..=count).any(|index| self.is_open(Ino(first + index * step)))
     }
 
-    /// All that are referred to, by number.
+    /// All inodes with references, by number.
     pub fn all(&self) -> Vec<Referenced> {
         let mut all: Vec<Referenced> = Vec::new();
         for shard in &self.shards {
@@ -264,7 +268,7 @@ impl References {
         all
     }
 
-    /// True when somebody refers to the inode.
+    /// True while the inode has a reference.
     pub fn is_referenced(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&(ino.0 as u32))
     }
@@ -278,12 +282,12 @@ mod tests {
 
     /// A mapping beside direct writes left old pages in the kernel's cache, and a later open that only read kept them.
     #[test]
-    fn what_was_written_directly_is_not_kept_in_the_kernel() {
+    fn the_kernel_does_not_cache_a_directly_written_file() {
         let references = References::new(10);
         let open = |prefer| references.open(Ino(7), prefer, false, W);
         references.looked_up(Ino(7));
         assert_eq!(open(Prefer::Cached), Opening::Open(OpenMode::Cached));
-        // As long as somebody has it open, its mode stays.
+        // The mode stays until the last close.
         assert_eq!(open(Prefer::Direct), Opening::Open(OpenMode::Cached));
         (0..2).for_each(|_| assert!(references.release(Ino(7)).is_referenced));
         assert_eq!(open(Prefer::Direct), Opening::Open(OpenMode::Direct));
@@ -295,7 +299,8 @@ mod tests {
         assert_eq!(open(Prefer::Cached), Opening::Open(OpenMode::Cached));
     }
 
-    /// Pages are dropped while nobody else has the file open, once; who opens it meanwhile waits, also to write.
+    /// Pages are dropped once, while no other descriptor is open; a further open waits meanwhile, also for
+    /// writing.
     #[test]
     fn pages_are_dropped_beside_nobody() {
         let references = References::new(10);
@@ -304,23 +309,23 @@ mod tests {
         let (cached, direct) = (Opening::Open(OpenMode::Cached), Opening::Open(OpenMode::Direct));
         references.looked_up(Ino(7));
         assert_eq!(open(Prefer::Direct, W), direct);
-        // The writer is there: as it has it.
+        // A writer has the file open already, so the mode stays direct.
         assert_eq!(open(Prefer::Cached, W), direct);
         (0..2).for_each(|_| close());
         assert_eq!(open(Prefer::Cached, Wait::Never), Opening::Waits);
         assert_eq!(open(Prefer::Cached, W), Opening::Drops);
-        // Others wait for it and count when they have.
+        // Further opens wait for the drop, and are counted afterwards.
         assert_eq!([Prefer::Cached, Prefer::Direct].map(|prefer| open(prefer, W)), [Opening::Waits; 2]);
         assert_eq!(references.dropped(Ino(7), true), OpenMode::Cached);
         references.wait_for_dropped(Ino(7));
         assert_eq!(open(Prefer::Direct, Wait::Never), cached);
         (0..2).for_each(|_| close());
-        // Nothing to drop now, until it was direct again.
+        // The kernel has no old page until the file was open directly again.
         assert_eq!(open(Prefer::Cached, Wait::Never), cached);
         close();
         assert_eq!(open(Prefer::Direct, W), direct);
         close();
-        // The kernel could not.
+        // The kernel failed to drop the pages.
         assert_eq!(open(Prefer::Cached, W), Opening::Drops);
         assert_eq!(references.dropped(Ino(7), false), OpenMode::Direct);
         close();
@@ -335,7 +340,7 @@ mod tests {
         let open = |ino, blocks| references.open(Ino(ino), Prefer::CachedWhileRoom { blocks }, true, W);
         let (cached, direct) = (Opening::Open(OpenMode::Cached), Opening::Open(OpenMode::Direct));
         assert_eq!([open(1, 6), open(2, 6), open(3, 4)], [cached, direct, cached]);
-        // As it was opened; what needs no room is not counted.
+        // A second open shares the mode; `Prefer::Cached` takes no counted room.
         assert_eq!([open(1, 6), references.open(Ino(4), Prefer::Cached, true, W)], [cached; 2]);
         assert_eq!(references.kept_blocks(), (10, 10));
         _ = references.release(Ino(1));
@@ -345,7 +350,8 @@ mod tests {
         references.looked_up(Ino(5));
         assert_eq!(references.open(Ino(5), Prefer::Direct, true, W), direct);
         _ = references.release(Ino(5));
-        // It takes its room before its pages are dropped, and has it until it is closed, whatever came of that.
+        // The file takes its room before its pages are dropped, and holds it until the close, even if the
+        // drop fails.
         assert_eq!([open(5, 10), open(1, 1)], [Opening::Drops, direct]);
         assert_eq!(references.dropped(Ino(5), false), OpenMode::Direct);
         _ = references.release(Ino(5));
@@ -353,7 +359,8 @@ mod tests {
         assert_eq!(references.kept_blocks(), (0, 10));
     }
 
-    /// The count of opens ended at 65,535, and as many closes made a file closed that others had open.
+    /// The count of opens ended at 65,535, and as many closes then closed a file that other descriptors had
+    /// open.
     #[test]
     fn many_opens_are_counted() {
         let references = References::new(10);

@@ -1,7 +1,8 @@
-//! What the reclaimer has to do, and when: jobs that failed come back later and later (M6).
+//! The jobs of the reclaimer and their times: a failed job comes back after growing pauses (M6).
 //!
-//! Invariants: a job is there once. One that has to wait, for a device or for room in PM, is handed over to the step that may
-//! wait; until that takes it, the reclaimer tries it again now and then, for what it lacked may have come.
+//! Invariants: a job is queued once. A job that must wait for a device or for PM space is handed over to the
+//! step that may wait. Until that step takes the job, the reclaimer tries it again now and then: its need may
+//! be provided by then.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
@@ -17,10 +18,12 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// How often the pause doubles: up to about a minute.
 const DOUBLINGS: u32 = 6;
 
-/// When the reclaimer tries a job again that was handed over and not taken: each of those may be behind a device that hangs.
+/// The pause before the reclaimer tries a handed-over job again: the step that may wait can be stuck at a
+/// device that hangs.
 const HANDED_PAUSE: Duration = Duration::from_secs(60);
 
-/// One in so many jobs taken is one that failed before, if any is due: beside many that are new it would wait for their end.
+/// Of each `ONE_IN` jobs taken, one is a due job that failed before: it would otherwise wait until no new job
+/// is left.
 const ONE_IN: u64 = 16;
 
 /// A piece of the reclaimer's work.
@@ -30,11 +33,11 @@ pub enum Job {
     OrphanList(usize),
     /// Finish the intents of an inode.
     Intents(Ino),
-    /// Remove an orphan that nobody refers to.
+    /// Remove an orphan without references.
     Orphan(Ino),
 }
 
-/// A job with the failures it had.
+/// A job with the number of its failures.
 #[derive(Debug)]
 pub struct Task {
     /// The removal.
@@ -48,12 +51,12 @@ type Place = (u64, u64);
 #[derive(Default)]
 struct Tasks {
     waiting: BTreeMap<Place, Task>,
-    /// Those of `waiting` that were handed over.
+    /// The jobs of `waiting` that were handed over.
     handed: BTreeSet<Place>,
-    /// The jobs of `waiting`: none is there twice.
+    /// The jobs of `waiting`. No job is queued twice.
     queued: HashSet<Job>,
     next: u64,
-    /// Jobs that somebody has taken and not ended.
+    /// Jobs that a thread has taken and not ended.
     at_work: usize,
     /// Jobs of `waiting` that have neither failed nor been handed over.
     fresh: usize,
@@ -64,7 +67,7 @@ struct Tasks {
 const AGAIN: Place = (1, 0);
 
 impl Tasks {
-    /// The new place; none when the job is there already.
+    /// The new key in `waiting`; `None` if the job is queued already.
     fn insert(&mut self, due_ns: u64, task: Task) -> Option<Place> {
         let place = (due_ns, self.next);
         let new = self.queued.insert(task.job);
@@ -86,7 +89,7 @@ impl Tasks {
         Some(task)
     }
 
-    /// The first job that is due; now and then one of those that come back.
+    /// The first job that is due; now and then a job that failed before goes first.
     fn due(&mut self, now_ns: u64) -> Option<Place> {
         self.taken += 1;
         let again = || self.waiting.range(AGAIN..=(now_ns, u64::MAX)).next();
@@ -103,7 +106,8 @@ pub struct ReclaimQueue {
     pub waker: Waker,
     /// Wakes the step that may wait.
     pub handed_waker: Waker,
-    /// Jobs that ended: who found no space knows by it whether there may be some since it looked.
+    /// The number of ended jobs: after a failed search for space an operation knows by it whether a job has
+    /// freed some since.
     ended: AtomicU64,
 }
 
@@ -137,12 +141,12 @@ impl ReclaimQueue {
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether somebody has a job in hand.
+    /// Whether a thread has a job in hand.
     pub fn is_at_work(&self) -> bool {
         self.tasks.lock().at_work > 0
     }
 
-    /// How many jobs have ended.
+    /// The number of ended jobs.
     pub fn ended_so_far(&self) -> u64 {
         self.ended.load(Ordering::Acquire)
     }
@@ -159,7 +163,7 @@ impl ReclaimQueue {
         self.tasks.lock().fresh
     }
 
-    /// Takes the first orphan that was not tried yet, whatever other jobs wait before it.
+    /// Takes the first orphan that was not tried yet, even if other jobs wait before it.
     pub fn take_orphan(&self) -> Option<(Ino, Task)> {
         let mut tasks = self.tasks.lock();
         let mut fresh = tasks.waiting.range(..AGAIN);
@@ -179,7 +183,7 @@ impl ReclaimQueue {
         self.handed_waker.wake();
     }
 
-    /// Takes the job that was handed over first, whatever its time.
+    /// Takes the job that was handed over first, even if it is not due.
     pub fn take_handed(&self) -> Option<Task> {
         let mut tasks = self.tasks.lock();
         let place = *tasks.handed.first()?;
@@ -218,9 +222,9 @@ mod tests {
         assert!(queue.take(u64::MAX).is_none());
     }
 
-    /// What failed once waited until nobody removed files any more.
+    /// A failed job waited until all new removals had ended.
     #[test]
-    fn a_job_that_failed_has_its_turn_beside_new_ones() {
+    fn a_failed_job_gets_its_turn_beside_new_jobs() {
         let queue = ReclaimQueue::empty();
         let job = Job::Intents(Ino(7));
         queue.push(job);
@@ -236,7 +240,7 @@ mod tests {
         assert!(taken.is_some_and(|turns| turns < 2 * ONE_IN as usize), "{taken:?}");
     }
 
-    /// What was queued at the mount kept those who remove files from helping.
+    /// Jobs queued at the mount kept operations that remove files from helping.
     #[test]
     fn an_orphan_is_found_behind_other_jobs_and_not_when_it_failed() {
         let queue = ReclaimQueue::new();
@@ -250,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_was_handed_over_is_taken_once_and_tried_again_when_nobody_takes_it() {
+    fn a_handed_over_job_is_taken_once_and_tried_again_after_its_pause() {
         let queue = ReclaimQueue::empty();
         let jobs = [Job::Orphan(Ino(7)), Job::Orphan(Ino(8))];
         jobs.into_iter().for_each(|job| queue.push(job));

@@ -3,8 +3,8 @@
 use terrace_format::PmBlock;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-/// Where pages of the inode file lie, as found last: a word each, by the low bits of the index. A page moves under
-/// the locks of all its inodes, and who looks here holds one of them.
+/// The last known locations of inode pages: a word each, by the low bits of the index. A page moves under the
+/// locks of all its inodes, and each caller holds the lock of such an inode.
 pub struct InodePages(Vec<AtomicU64>);
 
 const CACHED_PAGES: u64 = 1 << 12;

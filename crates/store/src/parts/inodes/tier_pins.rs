@@ -2,15 +2,15 @@
 
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
-/// What is known of pins; volatile.
+/// The volatile knowledge of tier pins.
 pub struct Pins {
-    /// PM blocks marked as kept, as counted when victims were picked last, and those marked since.
+    /// PM blocks marked as pinned: as counted when victims were picked last, and marked since.
     pub kept: AtomicU64,
     /// A pin was changed or taken away: marks are to be found anew.
     pub changed: AtomicBool,
     /// The policy does not look for victims before this moment, in monotonic nanoseconds.
     pub rest_until_ns: AtomicU64,
-    /// Whether something may be pinned to a lower tier: not known, no, yes.
+    /// Whether a file may be pinned to a lower tier: not known, no, yes.
     pub below: AtomicU8,
 }
 

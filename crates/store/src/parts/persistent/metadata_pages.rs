@@ -1,4 +1,4 @@
-//! State of metadata pages that move below PM and back (design C1).
+//! State of the demotion and fetching of metadata pages (design C1).
 
 use crate::parts::mode::MetadataMoves;
 use std::collections::VecDeque;
@@ -7,28 +7,30 @@ use terrace_catalog::PageCopy;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-/// Leaves that an open for writing brings up: the extents of a file of 200 MiB at least. Half a second on a disk.
+/// Catalog leaves that an open for writing fetches: the extents of a file of 200 MiB at least. Half a second
+/// on a disk.
 pub(crate) const MOST_LEAVES: u32 = 64;
 
-/// One part in so many of PM may be metadata that opens bring up.
+/// An open fetches leaves only while metadata takes less of PM than a part in `MOST_OF_PM`.
 pub(crate) const MOST_OF_PM: u64 = 4;
 
-/// State of the moves of metadata pages.
+/// State of the demotion and fetching of metadata pages.
 pub struct MetadataPages {
-    /// Pages can move below in this mount.
+    /// Metadata pages can be demoted in this mount.
     pub possible: bool,
-    /// They do by themselves; else only as many as were fetched, where what is asked for has no room in PM.
+    /// Pages are demoted by policy; otherwise at most as many as were fetched, when a fetch finds no room in
+    /// PM.
     pub allowed: bool,
-    /// They do whenever they are cold, not only when PM is scarce: for tests.
+    /// Pages are demoted as soon as they are unused, even while PM has room: for tests.
     pub eager: bool,
     /// Where the clock hand stands.
     pub hand: Mutex<Hand>,
-    /// Pins of all operations, and how many there may be.
+    /// Page pins of all operations, and their limit.
     pins: AtomicU64,
     most_pins: u64,
-    /// Since when data should leave PM and cannot, plus one; 0 while it can.
+    /// Since when data cannot be demoted although it should: nanoseconds plus one; 0 while it can.
     stuck_since_ns: AtomicU64,
-    /// Leaves that opens brought up in this turn of the hand.
+    /// Leaves that opens fetched in this turn of the clock hand.
     pub brought: AtomicU64,
     /// Pages moved since mount.
     pub lowered: AtomicU64,
@@ -72,7 +74,7 @@ impl MetadataPages {
 }
 
 impl MetadataPages {
-    /// Takes notice of whether data cannot leave PM; for how many nanoseconds that has been so.
+    /// Notes whether the demotion of data is stuck. Returns for how many nanoseconds it has been.
     pub fn data_is_stuck_for(&self, is_stuck: bool, now_ns: u64) -> u64 {
         let before = self.stuck_since_ns.load(Ordering::Relaxed);
         let since = if before == 0 { now_ns + 1 } else { before };
@@ -99,12 +101,12 @@ impl MetadataPages {
         self.pins.load(Ordering::Relaxed)
     }
 
-    /// Copies kept for readers to come, each with a pin of its place.
+    /// The number of copies kept for later readers, each with an I/O pin of its device location.
     pub fn kept_copies(&self) -> u64 {
         self.copies.lock().len() as u64
     }
 
-    /// Pages that may move below now.
+    /// The number of pages that may be demoted now.
     pub fn may_move(&self) -> u64 {
         let (fetched, lowered) = (self.fetched.load(Ordering::Relaxed), self.lowered.load(Ordering::Relaxed));
         match (self.possible, self.allowed) {

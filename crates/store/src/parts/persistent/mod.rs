@@ -30,7 +30,7 @@ pub struct Persistent {
     damaged_data: AtomicU64,
 }
 
-/// The structures that a mount opens one after the other.
+/// The persistent structures of a pool, as a mount opens them in turn.
 pub struct Opened {
     /// The superblock in use.
     pub superblock: Superblock,

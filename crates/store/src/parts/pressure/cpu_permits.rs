@@ -1,15 +1,15 @@
-//! How many workers compute at a time: as many as there are processors.
+//! CPU permits: at most as many workers compute at a time as there are processors.
 //!
-//! A scheduler shares a processor among all threads that can run. With six workers at work at once the threads of those
-//! who wait for Terrace get a fourth of it; with one they get most of it, and the device is as busy: a worker gives its
-//! turn away while it waits for a device, and the next one copies or installs meanwhile.
-//! Invariant: nobody waits for a turn while it holds a lock. Whoever has no turn, as a writer that demotes for itself, is
-//! not counted. Lock order: the lock of the turns is a leaf.
+//! A scheduler shares a processor among all threads that can run. Beside six computing workers the threads of
+//! users get a fourth of the processor; beside a single worker they get most of it, and the device is as
+//! busy: a worker gives its permit away while it waits for a device, and the next worker copies or installs
+//! meanwhile. Invariant: no thread waits for a permit while it holds a lock. A thread without a permit, as a
+//! writer that demotes for itself, is not counted. Lock order: the lock of the permits is a leaf.
 
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::{interleave, thread};
 
-/// The turns of the workers.
+/// The CPU permits of the workers.
 pub struct Turns {
     state: Mutex<State>,
     given_back: Condvar,
@@ -17,24 +17,24 @@ pub struct Turns {
 
 struct State {
     left: usize,
-    /// The threads that have one.
+    /// The threads that hold a permit.
     holders: Vec<usize>,
 }
 
-/// A turn of this thread; given back when dropped.
+/// A permit of this thread; given back when dropped.
 #[must_use]
 pub struct Turn<'a>(Option<&'a Turns>);
 
 impl Turns {
-    /// So many at a time, at least one.
+    /// `processors` permits, at least one.
     pub fn new(processors: usize) -> Turns {
         let state = State { left: processors.max(1), holders: Vec::new() };
         Turns { state: Mutex::new(state), given_back: Condvar::new() }
     }
 
-    /// Waits for a turn. Call it without locks.
+    /// Waits for a permit. Call it without locks.
     pub fn take(&self) -> Turn<'_> {
-        // One thread drives all workers there: it would wait for itself.
+        // In a simulation the same thread drives all workers, so it would wait for itself.
         if interleave::active() {
             return Turn(None);
         }
@@ -42,7 +42,8 @@ impl Turns {
         Turn(Some(self))
     }
 
-    /// Does something that waits for a device; a worker that has the turn gives it away meanwhile. Call it without locks.
+    /// Runs `wait`, which waits for a device; a worker with a permit gives it away meanwhile. Call it without
+    /// locks.
     pub fn away<T>(&self, wait: impl FnOnce() -> T) -> T {
         let had = self.release();
         let done = wait();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_none_gives_none_away() {
+    fn a_thread_without_a_permit_gives_no_permit_away() {
         let turns = Turns::new(1);
         let turn = turns.take();
         std::thread::scope(|scope| {

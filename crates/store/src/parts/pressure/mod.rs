@@ -1,8 +1,8 @@
-//! Pressure on PM and the moves that relieve it: how full PM may get, groups in flight, waiters for them, and counts of
-//! what moved.
+//! Pressure on PM and the movements that relieve it: the throttle mark, groups in flight, waiters for them,
+//! and counts of moved blocks.
 //!
-//! Whoever needs PM blocks, whoever moves blocks out of PM and whoever reports both meets here; nobody has to know the
-//! others. Atomics, and locks that are held for a few instructions: no other lock is taken under one.
+//! Writers that need PM blocks, workers that demote and the status report meet here, and need not know one
+//! another. Atomics, and locks that are held for a few instructions: no other lock is taken under one.
 
 use terrace_runtime::thread;
 pub mod cpu_permits;
@@ -39,11 +39,12 @@ pub struct Pressure {
     /// Migration workers that run.
     workers: AtomicU32,
     wakers: Vec<Waker>,
-    /// Operations that found no PM block and demote: then also last blocks leave that are in use.
+    /// Operations that found no PM block and demote by themselves: then the last blocks of open files are
+    /// demoted too.
     pressed: AtomicU32,
     /// Calls of `sync --to` under way, which want PM emptied.
     draining: AtomicU32,
-    /// The tier that they want, or a lower one; 0 when it does not matter.
+    /// The slowest tier that a `sync --to` under way asks for; 0 if any lower tier will do.
     drain_to: AtomicU8,
     /// Why the last attempt to demote could not run; cleared by success.
     reason: Mutex<Option<FsError>>,
@@ -59,17 +60,17 @@ pub struct Pressure {
 /// Blocks moved since the mount.
 #[derive(Default)]
 pub struct MoveCounts {
-    /// Blocks written below from PM.
+    /// PM blocks demoted.
     pub demoted: AtomicU64,
-    /// Of the demoted ones, those written over their cold copies.
+    /// The share of `demoted` that was written in place.
     pub in_place: AtomicU64,
-    /// PM copies dropped whose cold copy was still good.
+    /// Clean blocks demoted without a write.
     pub evicted_clean: AtomicU64,
-    /// Blocks brought into PM.
+    /// Blocks promoted into PM.
     pub promoted: AtomicU64,
-    /// Blocks moved from one lower tier to another.
+    /// Blocks relocated from a lower tier to another.
     pub relocated: AtomicU64,
-    /// Of the relocated ones, those that a nearly full tier gave away.
+    /// The share of `relocated` that was a spill.
     pub spilled: AtomicU64,
     /// Blocks that changed while they were copied.
     pub skipped: AtomicU64,
@@ -130,7 +131,7 @@ impl Pressure {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// Takes so many blocks into work.
+    /// Counts the blocks of a group as in flight.
     pub fn begin_group(&self, blocks: usize) {
         self.in_flight.fetch_add(blocks as u64, Ordering::AcqRel);
     }
@@ -170,7 +171,7 @@ impl Pressure {
         self.workers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether any worker runs, so that waiting for one makes sense.
+    /// Whether migration workers run: only then a slowed writer waits for a demotion.
     pub(crate) fn has_workers(&self) -> bool {
         self.workers.load(Ordering::Relaxed) > 0
     }
@@ -221,7 +222,7 @@ impl Pressure {
         self.draining.load(Ordering::Acquire) > 0
     }
 
-    /// The highest tier that a `sync --to` leaves data on; 0 when there is none.
+    /// The highest tier on which a `sync --to` under way leaves data; 0 without such a call.
     pub fn drain_to(&self) -> TierId {
         TierId(self.drain_to.load(Ordering::Acquire))
     }

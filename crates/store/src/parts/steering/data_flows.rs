@@ -1,5 +1,5 @@
-//! What was read and written lately: bytes by second for the thresholds (design 7), and what `where` tells of a
-//! file's times. The times themselves are in the block descriptors.
+//! Bytes read and written lately, by second, for the thresholds (design 7), and the times of a file that
+//! `where` shows. The times themselves are in the block descriptors.
 
 use terrace_format::Ino;
 use terrace_placement::threshold::{Flow, Window};
@@ -15,7 +15,8 @@ const MOST_SECONDS: u64 = 64;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// One shard, on a cache line of its own. All relaxed; readers of one shard may lose one another's counts.
+/// A shard of the counters, on a cache line of its own. All accesses are relaxed, so two readers of a shard
+/// may lose each other's counts.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard {
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_closed_by_the_clock_that_is_given() {
+    fn seconds_are_closed_by_the_given_clock() {
         let flows = Flows::new(&Parameters::PUBLISHED);
         flows.tell_time(5);
         flows.note_write(Ino(3), 4 << 20, 0);

@@ -1,10 +1,11 @@
-//! What became of files lately, by family of names and directory: the prior of the synchronicity predictor
+//! The directory history: how files ended lately, synced or not, by kind of name (family) and directory
 //! (`terrace_placement::prior`).
 //!
-//! A fixed table of one word per level: a tag, the score, and the inode number of the directory above. Families point to
-//! their directory, directories to theirs; whoever takes a place forgets who was there, and only files made since the
-//! mount have relatives. Nothing is allocated and nothing locked: two threads may lose one another's counts, which costs
-//! a prediction some accuracy and nothing else. Everything is volatile.
+//! A fixed table of one word per level: a tag, the score, and the inode number of the directory above.
+//! Families point to their directory, a directory to its parent; a new level overwrites the level in its
+//! place, and only files made since the mount have a directory history. The table neither allocates nor
+//! locks: two threads may lose each other's counts, which costs only accuracy of a prediction. Everything is
+//! volatile.
 
 use terrace_format::Ino;
 use terrace_placement::prior::{LEVELS, Score};
@@ -15,7 +16,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 pub struct Key(pub u32);
 
 impl Key {
-    /// Of a file without relatives.
+    /// Of a file without a directory history.
     pub const NONE: Key = Key(0);
 
     /// Of the files of a directory.
@@ -23,7 +24,7 @@ impl Key {
         Key::mixed(ino.0)
     }
 
-    /// Of the files of a family in a directory; also those without one have something in common.
+    /// Of the files of a family in a directory. Files without a family count as a family too.
     fn family((directory, generation): (Ino, u32), family: u32) -> Key {
         Key::mixed(directory.0 ^ u64::from(family.wrapping_add(generation << 1) | 1) << 32)
     }
@@ -42,7 +43,7 @@ struct Level {
     above: Ino,
 }
 
-/// With fewer, index and tag would not be all of a key.
+/// With fewer places, index and tag would not hold the whole key.
 const LEAST_PLACES: u64 = 1 << 8;
 
 const MOST_PLACES: u64 = 1 << 16;
@@ -64,7 +65,7 @@ impl Level {
 pub struct Relatives(Vec<AtomicU64>);
 
 impl Relatives {
-    /// A table for a PM of so many blocks: a word for each file that is remembered.
+    /// A table for a PM of `pm_blocks` blocks: a word for each level.
     pub fn new(pm_blocks: u64) -> Relatives {
         let places = (pm_blocks / 4).clamp(LEAST_PLACES, MOST_PLACES).next_power_of_two();
         Relatives((0..places).map(|_| AtomicU64::new(0)).collect())
@@ -99,7 +100,7 @@ impl Relatives {
         key
     }
 
-    /// A directory is made: nothing is known of its files, whatever had its number before.
+    /// A directory is made: its history is empty, even if its inode number is used again.
     pub(crate) fn directory_made(&self, ino: Ino, directory: Ino, above: Ino) {
         self.enter(Key::directory(directory), above);
         let (word, tag) = self.place(Key::directory(ino));
@@ -143,7 +144,7 @@ impl Relatives {
                 return;
             }
             if self.level(next).is_none() {
-                // It was there before the mount, or lost its place.
+                // The directory is older than the mount, or its level was overwritten.
                 self.enter(next, Ino(0));
             }
             key = next;
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_directory_is_like_those_beside_it_and_a_number_does_not_inherit() {
+    fn a_new_directory_follows_its_siblings_and_a_reused_number_inherits_no_history() {
         let table = Relatives::new(1 << 14);
         let (objects, first, second) = (Ino(7), Ino(8), Ino(9));
         table.directory_made(objects, ROOT, ROOT);
@@ -187,7 +188,7 @@ mod tests {
         }
         table.directory_made(second, objects, ROOT);
         assert_eq!(table.expects(table.file_made((second, 1), objects, 0)), Some(false));
-        // The number of the first, elsewhere.
+        // The inode number of the first directory is used again, under another parent.
         table.directory_made(Ino(11), ROOT, ROOT);
         table.directory_made(first, Ino(11), ROOT);
         assert_eq!(table.expects(table.file_made((first, 2), Ino(11), 0)), Some(false), "what the root says");

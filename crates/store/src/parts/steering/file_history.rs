@@ -1,10 +1,10 @@
-//! What is remembered of files that were written or read lately: the predictors' state per (inode, generation).
+//! The file histories: the predictors' state of each (inode, generation) that was written or read lately.
 //!
-//! A fixed table in sets of four; a file that is not in it takes the place of the one used longest ago in its set.
-//! A file is one line, and the place it is looked for first is its own as long as there are no more inodes than places:
-//! a request costs one line. Nothing is allocated and nothing locked: who writes a file holds its lock exclusively,
-//! readers and fsync may lose one another's counts, which costs a prediction some accuracy and nothing else. Everything is
-//! volatile.
+//! A fixed table in sets of four; a new file takes the place of the file of its set that was used longest
+//! ago. A file takes a line of the processor's cache, at a place of its own while there are no more inodes
+//! than places, so a request touches a single line. The table neither allocates nor locks: a writer holds the
+//! file's lock exclusively; readers and fsync may lose each other's counts, which costs only accuracy of a
+//! prediction. Everything is volatile.
 
 use crate::parts::steering::directory_history::{Key, Relatives};
 use crate::parts::steering::prediction_score::{Outcome, Tally};
@@ -27,10 +27,10 @@ const MOST_SETS: u64 = 1 << 14;
 /// Bits of the bytes in [`FileState::pending`]; the blocks are above.
 const PENDING_BYTES: u32 = 40;
 
-/// Most of these blocks. Their bytes are fewer than their bits hold.
+/// Most blocks in [`FileState::pending`]. Their bytes fit into `PENDING_BYTES` bits.
 const MOST_PENDING: u32 = (1 << (64 - PENDING_BYTES)) - 1;
 
-/// One file: 64 bytes. All relaxed: each word stands for itself.
+/// The history of a file: 64 bytes. All accesses are relaxed: no word depends on another.
 #[derive(Default)]
 #[repr(align(64))]
 pub struct FileState {
@@ -42,13 +42,13 @@ pub struct FileState {
     read: AtomicU64,
     /// The last run: [`FileState::run`], packed.
     run: AtomicU64,
-    /// Bytes and blocks written since it was last known whether an fsync follows.
+    /// Bytes and blocks written whose outcome, synced or not, is still open.
     pending: AtomicU64,
     /// Size in bytes when last used.
     size: AtomicU64,
     /// Tick of the first write of [`Self::pending`].
     since: AtomicU32,
-    /// [`Key`] of its relatives.
+    /// [`Key`] of its directory history.
     relatives: AtomicU32,
     /// Tick of the last use.
     used: AtomicU32,
@@ -61,14 +61,14 @@ const RUN_BLOCKS: u32 = 24;
 
 const RUN_END: u32 = 32;
 
-/// What is learnt from.
+/// The tables and parameters that a file history needs to learn from an event.
 #[derive(Clone, Copy)]
 pub struct Lessons<'a> {
     /// The predictors' parameters.
     pub parameters: &'a Parameters,
     /// Predictions beside outcomes.
     pub tally: &'a Tally,
-    /// How files of directories ended.
+    /// The directory histories.
     pub relatives: &'a Relatives,
     /// Now.
     pub tick: u32,
@@ -79,8 +79,8 @@ impl FileState {
     fn synchronicity(&self) -> Synchronicity {
         Synchronicity::unpack(self.sync.load(Ordering::Relaxed))
     }
-    /// What is said of the next write: of a file without a history what its relatives say, unless writes of which it
-    /// is not known what becomes of them were judged before.
+    /// The prediction for the next write. A file without a history of its own takes that of its directory
+    /// history, unless earlier writes with an open outcome were judged already.
     pub fn judged(&self, relatives: &Relatives) -> Synchronicity {
         let mut state = self.synchronicity();
         if self.pending.load(Ordering::Relaxed) == 0 {
@@ -120,7 +120,7 @@ impl FileState {
         self.long.store(1, Ordering::Relaxed);
     }
 
-    /// Forgets what was there; the place is empty.
+    /// Forgets the file; the place is empty.
     fn clear(&self) {
         for word in [&self.key, &self.sync, &self.read, &self.run, &self.pending, &self.size] {
             word.store(0, Ordering::Relaxed);
@@ -143,21 +143,20 @@ impl FileState {
         self
     }
 
-    /// Bytes of which it is not yet known whether an fsync follows, how many blocks they were, and what was
-    /// predicted of them.
+    /// The bytes and blocks with an open outcome, synced or not, and their prediction.
     #[inline]
     fn pending(&self) -> (u64, u32, Judgement) {
         let word = self.pending.load(Ordering::Relaxed);
         (word & ((1 << PENDING_BYTES) - 1), (word >> PENDING_BYTES) as u32, self.synchronicity().judgement)
     }
 
-    /// Whether write-back would have written by now what waits for its outcome.
+    /// Whether write-back would have written the bytes with an open outcome by now.
     #[inline]
     fn is_late(&self, tick: u32) -> bool {
         tick.saturating_sub(self.since.load(Ordering::Relaxed)) >= WRITE_BACK_TICKS
     }
 
-    /// Something became of the file: its relatives are told, unless they were told the same last.
+    /// The outcome of the file is known: its directory history is told, unless it was told the same last.
     #[inline]
     fn tell(&self, state: &mut Synchronicity, synced: bool, relatives: &Relatives) {
         if state.tells(synced) {
@@ -165,7 +164,7 @@ impl FileState {
         }
     }
 
-    /// What the relatives say, if the file has no history.
+    /// Takes the prediction of the directory history, if the file has no history of its own.
     #[inline]
     fn ask(&self, state: &mut Synchronicity, relatives: &Relatives) {
         if !state.judgement.is_own() {
@@ -203,7 +202,7 @@ impl FileState {
         state.blocks = state.blocks.saturating_add(blocks);
         let stays = state.judgement == Judgement::Asynchronous || u64::from(state.blocks) < most;
         if known && stays && waiting < most && !durable {
-            // The usual case: only counts change, and none of them leaves its bits.
+            // The usual case: the prediction stays, and the counts fit into their bits.
             if !waits {
                 self.since.store(lessons.tick, Ordering::Relaxed);
             }
@@ -218,7 +217,7 @@ impl FileState {
     fn judge_write(&self, (bytes, blocks): (u64, u32), durable: bool, lessons: Lessons<'_>) {
         let mut state = self.synchronicity();
         if durable {
-            // Needs no prediction, and covers what was written before.
+            // An O_SYNC write needs no prediction, and syncs the bytes written before.
             self.settle_synced(lessons);
             state.wrote_durably();
         } else {
@@ -227,8 +226,8 @@ impl FileState {
         self.sync.store(state.pack(), Ordering::Relaxed);
     }
 
-    /// A write without O_SYNC. A judgement changes only when nothing waits for its outcome: what waits is counted as
-    /// what was said of it.
+    /// A write without O_SYNC. The judgement changes only while no bytes have an open outcome, so that each
+    /// byte is counted under the judgement that was made of it.
     fn note_unsynced(&self, (bytes, blocks): (u64, u32), state: &mut Synchronicity, lessons: Lessons<'_>) {
         let Lessons { parameters, tally, relatives, tick } = lessons;
         let (mut before, mut count, _) = self.pending();
@@ -253,7 +252,7 @@ impl FileState {
         }
     }
 
-    /// An fsync reaches what waits for its outcome, if it is not too late.
+    /// An fsync decides the outcome of the open bytes: synced, if it is not too late.
     #[inline]
     fn settle_synced(&self, lessons: Lessons<'_>) {
         let late = self.is_late(lessons.tick);
@@ -272,7 +271,8 @@ impl FileState {
         }
     }
 
-    /// Nobody has the file open any more: who wrote what was not synced is done with it.
+    /// The last close: bytes that are not synced by now are not expected to be, which the directory history
+    /// learns.
     fn note_close(&self, lessons: Lessons<'_>) {
         if self.pending().0 > 0 {
             let mut state = self.synchronicity();
@@ -281,7 +281,7 @@ impl FileState {
         }
     }
 
-    /// The file is new, with relatives.
+    /// The file is new, with the directory history of key `relatives`.
     pub fn note_made(&self, relatives: Key) {
         self.relatives.store(relatives.0, Ordering::Relaxed);
     }
@@ -306,8 +306,8 @@ fn key(ino: Ino, generation: u32) -> u64 {
 }
 
 impl Files {
-    /// A table for a PM of so many blocks: more files than PM holds, because what was expected of a file that waits for its
-    /// next use is forgotten with its place.
+    /// A table for a PM of `pm_blocks` blocks. It has more files than PM holds, because a file that loses its
+    /// place loses its predictions before its next use.
     pub fn new(pm_blocks: u64) -> Files {
         let sets = pm_blocks.clamp(LEAST_SETS, MOST_SETS).next_power_of_two();
         Files { states: (0..sets as usize * WAYS).map(|_| FileState::default()).collect() }
@@ -332,7 +332,7 @@ impl Files {
         self.find(ino, |found| found == key(ino, generation))
     }
 
-    /// An inode's state, whatever its generation: it has one at a time.
+    /// An inode's state of any generation: an inode has a single state at a time.
     #[inline]
     fn of(&self, ino: Ino) -> Option<&FileState> {
         self.find(ino, |found| found >> 32 == ino.0)
@@ -416,7 +416,7 @@ impl Files {
         }
     }
 
-    /// Places of the table, for those who walk over it in pieces.
+    /// The number of places of the table, for walks over it in pieces.
     pub fn places(&self) -> usize {
         self.states.len()
     }
@@ -487,7 +487,7 @@ mod tests {
         assert!(!files.get(Ino(7), 0).is_some_and(|state| state.judged(&table.relatives).is_synchronous()));
         assert!(table.enter(7, 2, 1).judged(&table.relatives).is_synchronous());
         assert!(files.get(Ino(7), 0).is_none());
-        // Many more files than places: none is lost that was used last.
+        // Many more files than places: the file used last always has its place.
         for ino in 100..100 + 64 * files.places() as u64 {
             table.enter(ino, 0, ino as u32);
             assert!(files.get(Ino(ino), 0).is_some());
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_predicted_is_compared_with_what_happened() {
+    fn the_tally_counts_bytes_by_prediction_and_outcome() {
         let table = Table::new();
         for _ in 0..3 {
             table.write(1, 2, 1);
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_files_of_a_directory_were_is_expected_of_the_next() {
+    fn a_new_file_is_expected_to_end_like_earlier_files_of_its_directory() {
         let table = Table::new();
         for ino in 1000..1010 {
             table.make(ino, 20);
@@ -564,9 +564,9 @@ mod tests {
         );
     }
 
-    /// What the file system was asked in the mix of row tpfs-predict, some files of each program: tick, number of the file,
-    /// then `M`ade with its path, `W`ritten with blocks and bytes, `S`ynced, or `C`losed by the last who had it open. Mails
-    /// of the first seconds are those that the mail store is given.
+    /// The recorded calls of the mix of row tpfs-predict, for some files of each program: tick, number of the
+    /// file, then `M`ade with its path, `W`ritten with blocks and bytes, `S`ynced, or `C`losed for the last
+    /// time. Mails of the first seconds are the initial content of the mail store.
     const MIX: &str = include_str!("../../../tests/recorded/mix.txt");
 
     /// The inode of a directory, made when it is not there.

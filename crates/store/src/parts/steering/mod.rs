@@ -121,13 +121,13 @@ impl Steering {
         self.tick.store(tick, Ordering::Relaxed);
     }
 
-    /// What the predictors remember of files.
+    /// The file histories of the predictors.
     #[inline]
     pub fn file_histories(&self) -> &Files {
         &self.file_histories
     }
 
-    /// How files of directories and of families of names ended.
+    /// The directory histories: how files ended, by directory and by kind of name.
     #[inline]
     pub fn directory_history(&self) -> &Relatives {
         &self.directory_history
@@ -151,7 +151,7 @@ impl Steering {
         &self.score
     }
 
-    /// What file histories need to learn from an event at `tick`.
+    /// The tables and parameters that file histories need to learn from an event at `tick`.
     #[inline]
     pub(crate) fn lessons(&self, tick: u32) -> Lessons<'_> {
         Lessons { parameters: &self.parameters, tally: &self.score, relatives: &self.directory_history, tick }

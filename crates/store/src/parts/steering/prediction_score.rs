@@ -1,15 +1,15 @@
-//! How good the synchronicity predictor is: bytes by what was predicted of them and by what happened.
+//! The score of the synchronicity predictor: bytes by prediction and by outcome.
 //!
-//! What happened is what the publication asks ([TPFS] section 6.6): whether an fsync came before `sync_blocks` more
-//! blocks of the file were written, and before write-back would have written the bytes anyway. Writes with O_SYNC need
-//! no prediction and are not counted.
+//! The outcome is that of the publication ([TPFS] section 6.6): whether an fsync came before `sync_blocks`
+//! more blocks of the file were written, and before write-back would have written the bytes anyway. Writes
+//! with O_SYNC need no prediction and are not counted.
 
 use serde::Serialize;
 use terrace_format::Ino;
 use terrace_placement::synchronicity::Judgement;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of written bytes.
+/// The outcome of written bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// An fsync came in time.
@@ -21,26 +21,26 @@ pub enum Outcome {
 /// Shards of the counts, by inode.
 const SHARDS: usize = 16;
 
-/// One shard, on cache lines of its own.
+/// A shard of the counts, on cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard([[AtomicU64; 2]; Judgement::COUNT]);
 
-/// Bytes by prediction and outcome. Not locked: two threads that settle files of one shard at the same instant may lose
-/// one another's bytes.
+/// Bytes by prediction and outcome. Not locked: two threads that count for the same shard at the same instant
+/// may lose each other's bytes.
 #[derive(Default)]
 pub struct Tally {
     shards: [Shard; SHARDS],
 }
 
-/// One row of the confusion matrix.
+/// A row of the confusion matrix.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TallyRow {
     /// Bytes that were fsynced before `sync_blocks` more blocks were written.
     pub synced_bytes: u64,
     /// Bytes that were not.
     pub unsynced_bytes: u64,
-    /// Bytes of which it is not known yet.
+    /// Bytes whose outcome is still open.
     pub open_bytes: u64,
 }
 
@@ -51,11 +51,12 @@ pub struct TallyReport {
     pub synchronous: TallyRow,
     /// Of files that had been written at length without.
     pub asynchronous: TallyRow,
-    /// The first bytes of files never synced of whose relatives nothing is known: they count as synchronous.
+    /// The first bytes of files without a history of their own or of their directory: they count as
+    /// synchronous.
     pub unjudged: TallyRow,
-    /// The first bytes of files whose relatives were synced.
+    /// The first bytes of files whose directory history says synced.
     pub expected_synchronous: TallyRow,
-    /// The first bytes of files whose relatives were not: they count as asynchronous.
+    /// The first bytes of files whose directory history says not synced: they count as asynchronous.
     pub expected_asynchronous: TallyRow,
 }
 
@@ -80,7 +81,7 @@ impl Tally {
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
     }
 
-    /// What is known for certain.
+    /// The bytes whose outcome is known.
     pub fn report(&self) -> TallyReport {
         let row = |judgement: Judgement| {
             let sum = |outcome: Outcome| {

@@ -1,9 +1,10 @@
 //! Write entries: length and counter of the run that one write produced (design 5), by 64 KiB of file.
 //!
-//! The publication keeps them in the log entry of the write; here a fixed hashed table holds a word for each 64 KiB
-//! region, whatever tier the blocks are on, so that an entry outlives a demotion and costs a block nothing. Two
-//! regions that share a word forget one another's entry. Writes shorter than `large_min`
-//! leave no entry, they only end one: they are no large writes, whatever they replace. Who writes a file holds its lock.
+//! The publication keeps write entries in the log entry of the write. Here a fixed hashed table holds a word
+//! for each 64 KiB region, for blocks of any tier, so that an entry outlives a demotion and takes no room in
+//! a block. If two regions share a word, the later entry displaces the earlier. A write shorter than
+//! `large_min` is never large: it leaves no entry, and ends the entry that it replaces. A writer holds the
+//! file's lock.
 
 use crate::types::BlockRange;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -23,7 +24,7 @@ pub struct WriteEntries {
 }
 
 impl WriteEntries {
-    /// A table for a PM of so many blocks.
+    /// A table for a PM of `pm_blocks` blocks.
     pub fn new(pm_blocks: u64) -> WriteEntries {
         let count = pm_blocks.clamp(LEAST, MOST).next_power_of_two();
         WriteEntries { words: (0..count).map(|_| AtomicU64::new(0)).collect() }
@@ -45,7 +46,9 @@ impl WriteEntries {
         (found & !u64::from(u32::MAX) == tag).then(entry)
     }
 
-    /// What a write to `range` of a file of `size` bytes finds, whose last run was `run` and ended before a block.
+    /// How a write to `range` of a file of `size` bytes relates to earlier writes: it replaces an entry,
+    /// continues the file's last run, or does neither. The last run was `run` and ended before block
+    /// `run_end`.
     #[inline]
     pub fn before(
         &self,
@@ -70,7 +73,7 @@ impl WriteEntries {
         }
     }
 
-    /// Notes what a write to `range` leaves.
+    /// Puts the entry that a write to `range` leaves into each region of the range.
     #[inline]
     pub fn put(&self, ino: Ino, generation: u32, range: BlockRange, entry: Entry) {
         let blocks = (entry.bytes / BLOCK_SIZE).clamp(1, 0xff_ffff);
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_is_replaced_or_continued() {
+    fn a_write_replaces_or_continues_the_entry_of_an_earlier_write() {
         let entries = WriteEntries::new(0);
         let none = (Entry::default(), 0);
         let file = |size| (Ino(5), 1, size);
