@@ -157,7 +157,8 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
         medium.write(DeviceBlock(0), &[block])?;
         medium.flush()?;
     }
-    // Everything that a superblock describes is stored before it. A torn superblock fails its checksum.
+    // The superblock is stored last, after the structures that it describes, so a crash before leaves no
+    // valid pool. A torn superblock fails its checksum.
     pm.order();
     for copy in SUPERBLOCK_COPIES {
         pm.write(copy.offset(), superblock.as_bytes())?;

@@ -30,7 +30,7 @@ fn writes_stay_in_dram_until_fsync() -> FsResult<()> {
     let modified = fs.getattr(ino)?.mtime_ns;
     fs.fsync(ino, false, W)?;
     assert_eq!(fs.getattr(ino)?.mtime_ns, modified);
-    // One request to the device writes neighbouring blocks. A chunk of this device has 16 blocks, the group
+    // Neighbouring blocks go to the device in one request. A chunk of this device has 16 blocks, the group
     // summary included.
     let writes = pool.device.counters().writes - before;
     assert!(writes <= 12, "{writes} writes for 74 blocks in a row");

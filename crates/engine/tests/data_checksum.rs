@@ -204,8 +204,8 @@ fn appends_stay_in_place_and_extend_the_checksum() -> FsResult<()> {
     Ok(())
 }
 
-/// After a truncation the checksum still covers the bytes past the new end. The next write there would change
-/// them, so it takes a new block.
+/// After a truncation the checksum still covers the bytes past the new end. The next write past the end would
+/// change bytes under the old checksum, so it takes a new block.
 #[test]
 fn a_shorter_file_keeps_the_checksum_until_its_end_is_written() -> FsResult<()> {
     let mut world = World::new(4096)?;

@@ -416,10 +416,10 @@ fn last_blocks_of_closed_files_leave_when_half_of_pm_is_used() {
     assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::Progress);
 }
 
-/// One search for victims gave half of a file that was written at two times, and read the whole block table
-/// for that half, again and again.
+/// A search for victims gave half of a file that was written at two times, and read the whole block table for
+/// that half, again and again.
 #[test]
-fn one_search_finds_the_wanted_number_of_victims() {
+fn a_search_finds_the_wanted_number_of_victims() {
     let (fs, ino) = with_file_under(PolicyKind::Predictive, 8);
     fs.store.steering.set_tick(50);
     small_files(&fs, false);

@@ -259,7 +259,7 @@ fn the_write_coldest_files_go_first() -> FsResult<()> {
     assert_eq!(fs.whereabouts(warm)?.predictions.temperature, Some("write-hot"));
     let before = fs.status()?.threshold;
     assert_eq!(before, Some(70));
-    // More writes, so that PM use is above the threshold that many writes lead to.
+    // More writes: PM use rises above the threshold that a share of many writes gives.
     let more = create(&fs, "more")?;
     write(&fs, more, 0, 256)?;
     pass(&pool, &fs, Duration::from_secs(2));
@@ -353,7 +353,7 @@ fn a_scan_of_cold_data_leaves_pm_alone() -> FsResult<()> {
         pass(&pool, &fs, Duration::from_millis(10));
     }
     fs.sync_to(1, &mut |_| {})?;
-    // The writes are so long ago that they count no more as arrivals.
+    // The writes are long past, and no longer count as arrivals.
     (0..20).for_each(|_| pass(&pool, &fs, Duration::from_secs(1)));
     for at in 0..20 {
         write(&fs, hot, at * 10, 10)?;

@@ -99,7 +99,7 @@ fn overfull(second: u64, options: MountOptions) -> (Tiers, Arc<Fs>, Vec<Ino>) {
     let pool = Tiers::new(4 << 20, 256, second);
     let fs = pool.mount_with(options);
     if second < 100 {
-        // One file takes all of tier 2.
+        // A file takes all of tier 2.
         let other = create(&fs, ROOT, "other");
         write(&fs, other, 0, &vec![3; ((second - 1) * BLOCK) as usize]).unwrap();
         pool.migrate_all(&fs, other, 2);
@@ -142,8 +142,8 @@ fn a_tier_filled_by_demotion_spills_the_files_used_longest_ago() -> FsResult<()>
         files.extend(make(&pool, &fs, index..index + 1));
         pass(&pool, &fs, 3);
         if index == 3 || index == 4 {
-            // One file is pinned to tier 1, which spills. The other is pinned to PM, after its demotion to
-            // tier 1.
+            // The first file is pinned to tier 1, which spills. The second is pinned to PM, after its
+            // demotion to tier 1.
             let tier = if index == 3 { 1 } else { 0 };
             fs.sync_to(1, &mut |_| {})?;
             let pin = fs.move_by_hand(files[index], HandMove::Pin { tier })?;

@@ -8,7 +8,7 @@ use terrace_migration::report::migration_report;
 use terrace_store::error::FsResult;
 use terrace_store::parts::devices::io_count::{IoSums, TierIo};
 
-/// What passed since mount.
+/// Counts of I/O since the mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct IoReport {
     /// Monotonic time of the report, in nanoseconds.

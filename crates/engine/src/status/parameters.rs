@@ -19,7 +19,7 @@ pub struct ParametersStatus {
     pub large_min_bytes: u64,
     /// While less of PM is used, large writes have their home in PM too.
     pub large_pm_percent: u8,
-    /// A file that is read more than this many times its size is read-dominated.
+    /// A file is read-dominated when the bytes read exceed its size times this.
     pub read_times: u32,
     /// The number of the read of a cold block that promotes it.
     pub touches: u32,
@@ -35,7 +35,7 @@ pub struct ParametersStatus {
     pub threshold_min_percent: u8,
     /// and the highest threshold.
     pub threshold_max_percent: u8,
-    /// Equation (1) forgets one part in this many of its bytes each second.
+    /// Each second equation (1) forgets its old bytes divided by this number.
     pub threshold_decay: u32,
     /// Equation (2): DRAM idles above this ratio,
     pub dataflow_high: f64,

@@ -21,7 +21,7 @@ pub struct PlacementStatus {
     /// The ratio of bytes read from PM to bytes read from DRAM in the last seconds, by default four: equation
     /// (2).
     pub dataflow_ratio: Option<f64>,
-    /// The side that idled in each of these seconds: dram, pm or none.
+    /// The medium that idled in every second of this time: dram, pm or none.
     pub dataflow_idle: &'static str,
     /// Writes that the predictors saw since mount.
     pub writes_seen: u64,

@@ -189,7 +189,7 @@ const FILES: usize = 3;
 const BYTES: usize = 24 * 4096;
 
 impl Model {
-    /// One run: operations until power fails, then a comparison of the files that are left.
+    /// A run: operations until power fails, then a comparison of the files that are left.
     pub fn run(seed: u64) -> FsResult<()> {
         let world = World::new(2 << 20, 512);
         let buffer = if seed.is_multiple_of(3) { 16 * 4096 } else { 4 << 20 };

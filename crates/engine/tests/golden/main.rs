@@ -71,8 +71,8 @@ fn read_image(version: u32, name: &str) -> Outcome {
         if ["shadows", "checksummed", "data-checksums"].contains(&name) { 3 } else { 0 }
     );
     assert_eq!(summary.pm_blocks.checksums > 30, name == "data-checksums");
-    // Cold blocks: written ones, which check reads, and preallocated or shadowed ones, which it does not
-    // read.
+    // Written cold blocks, which check reads. Preallocated and shadowed cold blocks exist too, and check
+    // skips their content.
     assert!(summary.cold_blocks_read >= 40 && summary.cold_blocks >= 10 + summary.cold_blocks_read);
     let (superblock, _) = read_superblock(&*pool.pm, false)?;
     assert_eq!(superblock.seal_key().is_secret(), ["keyed", "checksummed", "data-checksums"].contains(&name));
