@@ -1,14 +1,17 @@
-//! Migration between PM and the lower tiers (design 7).
+//! Rounds of demotion by policy (design 7).
 //!
-//! Demotion: [`plan`] and [`coldest`] pick victims, [`copy`] pins them with their versions and writes them in
-//! groups and flushes, [`commit`] installs the cold extents and drops the PM entries whose version is
-//! unchanged. M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3:
-//! no inode lock is held while copying. M6: a move that cannot run has a reason and backs off. A partial
-//! shadow is completed first ([`complete`]); a few blocks of a large extent go over their cold copies
-//! ([`in_place`]). Between lower tiers: [`between`], asked for by hand ([`by_hand`]), by `sync --to`
-//! ([`drain`]) and by a tier that is nearly full ([`spill`]). Promotion: [`promote`] puts a clean copy of a
-//! cold block into PM; [`reverse`] asks for it while PM idles. The coarse clock has a step of its own,
-//! [`ClockStep`]: every worker may hang with a device.
+//! A round takes a group of victims (`demote::victims`, `demote::coldest`) and demotes it
+//! (`terrace_store::moving::demote`): the store gives the blocks I/O pins with their versions, writes and
+//! flushes the group, installs the cold extents, and drops the PM entries with unchanged versions.
+//!
+//! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no inode
+//! lock is held while copying. M6: a demotion that cannot run has a reason in status and pauses.
+//!
+//! A partial shadow is completed first; a few blocks of a large extent are written in place, over their cold
+//! copies. Relocation is requested (`requested::job`), part of `sync --to` (`requested::drain`), or a spill
+//! (`spill::step`). Promotion puts a clean copy of a cold block into PM (`promote::on_touch`);
+//! `promote::read_dominated` asks for it while PM idles. The coarse clock has a step of its own (`clock`),
+//! because every worker may hang with a device.
 
 use crate::demote::victims::{Victims, give_back_victims, take_victims};
 use crate::migration::Migration;

@@ -87,7 +87,7 @@ pub fn take_victims(migration: &Migration, wanted: u64, groups: usize) -> FsResu
     Ok(group.filter(|group| !group.is_empty()).map_or(Victims::InFlight, Victims::Group))
 }
 
-/// The least number of victims of a search: few cost as much as many, a scan of all PM.
+/// The least number of victims of a search, because each search costs a scan of the whole PM.
 fn least_pick(migration: &Migration) -> u64 {
     let usable = migration.store.persistent.blocks().end_block().0
         - migration.store.persistent.blocks().first_block().0;

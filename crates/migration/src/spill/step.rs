@@ -4,12 +4,16 @@
 //! Spills have a step of their own, so that only spills wait for a device that hangs; each call is a bounded
 //! piece. While no tier is above its high mark, no memory is used. Else windows of inodes are searched, one
 //! after the other round the inode file. The files of a window that were used longest ago are relocated in
-//! groups (`terrace_store::moving::relocate`) until the tier is at its low mark. Pinned files stay, and so do
-//! blocks with newer copies in PM. Spills claim no space reservation of dirty pages, and at most half of the
-//! free blocks below, so that other operations find blocks meanwhile. M6: an attempt that moves no block, or
-//! fails, has a reason, counts as a failure, and makes the tier pause, twice as long each time. A device that
-//! failed a moment ago or gives no answer is not tried. Spills yield: while writers wait for demotion, or a
-//! device concerned is being read, groups are short and a pause follows each.
+//! groups (`terrace_store::moving::relocate`) until the tier is at its low mark.
+//!
+//! Pinned files stay, and so do blocks with newer copies in PM. Spills claim no space reservation of dirty
+//! pages, and at most half of the free blocks below, so that other operations find blocks meanwhile.
+//!
+//! M6: an attempt that moves no block, or fails, has a reason, counts as a failure, and makes the tier pause,
+//! twice as long each time. A device that failed a moment ago or gives no answer is not tried.
+//!
+//! Spills yield: while writers wait for demotion, or a device concerned is being read, groups are short and a
+//! pause follows each.
 
 use crate::migration::Migration;
 use crate::pace::{BACK_OFF, POLL};
