@@ -26,7 +26,7 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn write_read_remount() -> FsResult<()> {
+fn written_bytes_are_read_after_a_mount() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let ino = create(&fs, "a")?;
@@ -49,7 +49,7 @@ fn write_read_remount() -> FsResult<()> {
 }
 
 #[test]
-fn names_links_directories() -> FsResult<()> {
+fn names_links_and_directories_work_together() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let dir = fs.mkdir(ROOT, b"d", 0o755, CALLER, W)?.ino;

@@ -337,7 +337,7 @@ fn demotion_without_victims_waits_for_claims() {
 /// A block that is overwritten, truncated or unlinked during its relocation keeps its newest content, and the
 /// space of the copy is given back. Unchanged blocks arrive (M2, S6).
 #[test]
-fn changes_during_a_move_between_lower_tiers_win() {
+fn changes_during_a_relocation_win() {
     let (fs, ino) = with_file(12);
     fs.sync_to(1, &mut |_| {}).unwrap();
     let file = FileId { ino, generation: fs.getattr(ino).unwrap().generation };
@@ -440,7 +440,7 @@ fn a_search_finds_the_wanted_number_of_victims() {
 /// page began again, and took the blocks that it had released itself for changed ones: they stayed in PM, and
 /// `sync_to` ended without them.
 #[test]
-fn a_group_in_many_holes_is_flushed_once_and_all_of_it_goes() {
+fn a_group_in_many_holes_is_flushed_once_and_demoted_whole() {
     let (fs, ino) = with_file(240);
     let space = fs.store.devices.space();
     let devices = fs.store.devices.of_tier(TierId(1));
@@ -504,7 +504,7 @@ fn a_refused_victim_is_not_picked_again_at_once() {
 /// A walk without a transaction gave EIO after 1,000 fetched metadata pages, although a large file has more.
 /// Only fetching the same page for ever is damage.
 #[test]
-fn many_pages_below_are_no_damage() {
+fn many_demoted_pages_are_no_damage() {
     let (fs, _) = with_file(1);
     let page = |index: u64| {
         let key = terrace_format::keys::Key::dentry(ROOT_INO, index).0;
@@ -523,7 +523,7 @@ fn many_pages_below_are_no_damage() {
 
 /// A group has at most the configured size, and is one write of the device.
 #[test]
-fn a_group_goes_down_in_one_request() {
+fn a_group_is_demoted_in_one_request() {
     let tier = Arc::new(SimulatedDevice::new(4096));
     let options = MountOptions { group_bytes: 10 * BLOCK_SIZE, ..MountOptions::default() };
     let pm = Arc::new(RecordedPm::new(2 << 20));
@@ -658,7 +658,7 @@ fn the_next_group_leaves_the_summary_of_the_last() {
 /// Every other block of large extents is demoted: many new cold extents side by side, in catalog pages that
 /// split meanwhile.
 #[test]
-fn many_extents_side_by_side_go_down_at_once() {
+fn many_extents_side_by_side_are_demoted_at_once() {
     let (fs, ino) = with_file_in(PolicyKind::Anticache, 1024, 2048, 64 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     for block in (1..1024).step_by(2) {

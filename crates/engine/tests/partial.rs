@@ -159,7 +159,7 @@ fn small_overwrite_reads_no_device() -> FsResult<()> {
 
 /// Lines of several writes add up in one partial shadow, overlapping ones too.
 #[test]
-fn lines_are_united() -> FsResult<()> {
+fn lines_of_several_writes_are_united() -> FsResult<()> {
     let mut world = World::new(8192)?;
     for (index, (at, length)) in
         [(64, 64), (1024, 512), (128, 64), (960, 128), (4032, 64), (0, 64), (64, 1024)]
@@ -180,7 +180,7 @@ fn lines_are_united() -> FsResult<()> {
 /// An unaligned write needs the rest of the lines at its edges: it reads the cold block and leaves a whole
 /// block. If PM has these lines already, no read is needed.
 #[test]
-fn unaligned_edges() -> FsResult<()> {
+fn an_unaligned_write_reads_only_missing_edge_lines() -> FsResult<()> {
     let mut world = World::new(20_480)?;
     world.write(4096 + 100, &[1; 200])?;
     assert!(world.reads() > 0);
@@ -200,7 +200,7 @@ fn unaligned_edges() -> FsResult<()> {
 
 /// An append to a cold last block reads no device if it begins at a line, whatever its length.
 #[test]
-fn appends_to_a_cold_last_block() -> FsResult<()> {
+fn aligned_appends_to_a_cold_last_block_read_no_device() -> FsResult<()> {
     let mut world = World::new(4096 + 640)?;
     world.write(4096 + 640, &[1; 100])?;
     world.write(4096 + 740, &[2; 30])?;
@@ -214,7 +214,7 @@ fn appends_to_a_cold_last_block() -> FsResult<()> {
 /// A write that begins past the end of the file leaves zeros in the gap, also where the cold copy holds old
 /// bytes.
 #[test]
-fn gaps_become_zeros() -> FsResult<()> {
+fn gaps_before_a_write_become_zeros() -> FsResult<()> {
     let mut world = World::new(12_288)?;
     world.set_size(8192 + 512)?;
     assert_eq!((world.reads(), world.partial()), (0, 0));
@@ -229,7 +229,7 @@ fn gaps_become_zeros() -> FsResult<()> {
 
 /// Truncation leaves lines past the end; a later growth clears them, in PM and over the cold copy.
 #[test]
-fn truncate_and_grow() -> FsResult<()> {
+fn growth_after_truncation_clears_partial_blocks() -> FsResult<()> {
     for cut in [1, 63, 64, 100, 512, 600, 4095] {
         let mut world = World::new(8192)?;
         world.write(4096 + 512, &[9; 512])?;
@@ -247,7 +247,7 @@ fn truncate_and_grow() -> FsResult<()> {
 
 /// Holes over partial shadows, whole and with edges; fallocate afterwards loses no byte.
 #[test]
-fn punch_and_allocate() -> FsResult<()> {
+fn punches_over_partial_blocks_lose_no_byte() -> FsResult<()> {
     for (from, to) in [(0, 8192), (4096, 8192), (1024, 2048), (1000, 2000), (4160, 12_000), (64, 12_224)] {
         let mut world = World::new(12_288)?;
         world.write(4096 + 512, &[9; 512])?;
@@ -262,7 +262,7 @@ fn punch_and_allocate() -> FsResult<()> {
 /// A write of the whole block makes the partial shadow a whole block; unlink frees the PM block and the cold
 /// copy.
 #[test]
-fn whole_overwrite_and_unlink() -> FsResult<()> {
+fn a_whole_overwrite_completes_and_unlink_frees_both_copies() -> FsResult<()> {
     let mut world = World::new(8192)?;
     world.write(0, &[1; 64])?;
     world.write(4096, &[1; 64])?;
@@ -280,7 +280,7 @@ fn whole_overwrite_and_unlink() -> FsResult<()> {
 
 /// With data=ordered, lines that PM has are overwritten in place, and missing lines are added in place.
 #[test]
-fn ordered_data() -> FsResult<()> {
+fn ordered_data_is_written_into_partial_blocks_in_place() -> FsResult<()> {
     let ordered = MountOptions { data_ordered: Some(true), ..options() };
     let mut world = World::with(8192, ordered)?;
     world.write(512, &[1; 512])?;
@@ -293,7 +293,7 @@ fn ordered_data() -> FsResult<()> {
 
 /// A partial shadow that is read repeatedly is completed in PM.
 #[test]
-fn promotion_completes() -> FsResult<()> {
+fn promotion_completes_a_partial_shadow() -> FsResult<()> {
     let mut world = World::with(8192, MountOptions { promote_first_touch: true, ..Default::default() })?;
     world.write(512, &[1; 512])?;
     assert_eq!(world.partial(), 1);
@@ -522,7 +522,7 @@ fn repair_keeps_partial_shadows() -> FsResult<()> {
 /// A change was to replace a partial shadow before the scan of the block table had met it, and was given up.
 /// The block stays partial: its missing lines hold bytes of no file.
 #[test]
-fn a_partial_block_stays_partial_when_its_release_is_given_up() -> FsResult<()> {
+fn a_partial_block_stays_partial_when_its_release_is_cancelled() -> FsResult<()> {
     let mut world = World::new(8192)?;
     world.write(512, &[1; 512])?;
     world.fs.unmount()?;

@@ -274,7 +274,7 @@ fn the_write_coldest_files_go_first() -> FsResult<()> {
 }
 
 #[test]
-fn of_a_file_written_lately_the_older_part_goes() -> FsResult<()> {
+fn the_older_part_of_a_lately_written_file_is_demoted() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 8192);
     let fs = mount(&pool, Parameters::default());
     let ino = create(&fs, "a")?;
@@ -373,7 +373,7 @@ fn a_scan_of_cold_data_leaves_pm_alone() -> FsResult<()> {
 }
 
 #[test]
-fn read_dominated_files_come_up_while_pm_idles() -> FsResult<()> {
+fn read_dominated_files_are_promoted_while_pm_idles() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 8192);
     let fs = mount(&pool, Parameters::default());
     let (often, once) = (create(&fs, "often")?, create(&fs, "once")?);
@@ -400,7 +400,7 @@ fn read_dominated_files_come_up_while_pm_idles() -> FsResult<()> {
 }
 
 #[test]
-fn read_dominated_files_go_into_dram_while_it_idles() -> FsResult<()> {
+fn read_dominated_files_are_promoted_into_dram_while_dram_idles() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 4096);
     let fs = mount_pm_only(&pool);
     let (often, other) = (create(&fs, "often")?, create(&fs, "other")?);

@@ -55,7 +55,7 @@ fn poison_map_node(pool: &Pool, ino: Ino, block: FileBlock) {
 /// Clean PM blocks over a part of a longer cold extent were never dropped: the whole extent was counted and
 /// compared with the part. A PM full of such blocks stayed full for ever, and writers looped.
 #[test]
-fn clean_part_of_an_extent_is_evicted() -> FsResult<()> {
+fn a_clean_part_of_an_extent_is_dropped() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let options = MountOptions {
         threshold_percent: Some(1),
@@ -100,7 +100,7 @@ fn blocks_written_after_497_days_are_demoted() -> FsResult<()> {
 /// A symlink whose name and target fall into one catalog leaf looped for ever: a split made room for the
 /// target alone, and the name took that room again.
 #[test]
-fn symlink_beside_its_name() -> FsResult<()> {
+fn a_symlink_and_its_name_fit_into_the_same_leaf() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     // The shard of the root directory gets every fourth inode number, so the symlink gets 5.
@@ -168,7 +168,7 @@ fn a_refused_write_leaves_the_file_unchanged() -> FsResult<()> {
 /// A rename into a removed directory looked for its parents by inode number. Another file had got the number
 /// of the parent meanwhile, and the answer was EINVAL, ENOTDIR or ESTALE instead of ENOENT.
 #[test]
-fn rename_into_a_removed_directory() -> FsResult<()> {
+fn a_rename_into_a_removed_directory_is_enoent() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let parent = fs.mkdir(ROOT, b"parent", 0o755, CALLER, W)?.ino;
@@ -186,7 +186,7 @@ fn rename_into_a_removed_directory() -> FsResult<()> {
 /// mkfs could only make a root directory owned by root: another owner required mounting and changing the new
 /// pool.
 #[test]
-fn mkfs_gives_the_root_directory_away() -> FsResult<()> {
+fn mkfs_sets_the_owner_of_the_root_directory() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let root = RootDirectory { uid: 1000, gid: 1001, mode: 0o1777 };
     format(&pool.media(), &FormatOptions { root, ..common::format_options(1) })?;
@@ -271,7 +271,7 @@ fn fallocate_takes_pm_when_the_tier_is_full() -> FsResult<()> {
 /// PM full of preallocated blocks stayed full: migration did not demote them, and a write into such a file
 /// got ENOSPC although the lower tier had room again. Unlink and truncate never get ENOSPC.
 #[test]
-fn preallocated_blocks_move_down() -> FsResult<()> {
+fn preallocated_blocks_are_demoted() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 512);
     let fs = pool.mount();
     let (filler, ino) = (create(&fs, "filler")?, create(&fs, "a")?);
@@ -423,7 +423,7 @@ fn sync_to_does_not_wait_for_intents() -> FsResult<()> {
 /// The leaf with the intent of an unfinished truncation lay on a lower tier. Writers that needed room in PM
 /// got EIO, because the blocks of that intent were chosen as victims.
 #[test]
-fn intents_below_pm_fail_no_writer() -> FsResult<()> {
+fn intents_on_a_lower_tier_fail_no_writer() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 4096);
     let options = || MountOptions {
         policy: Some(PolicyKind::Static),
@@ -457,7 +457,7 @@ fn intents_below_pm_fail_no_writer() -> FsResult<()> {
 
 /// `sync_to` a failing device answered ENOSPC, whatever its error.
 #[test]
-fn sync_to_tells_why_it_gave_up() -> FsResult<()> {
+fn sync_to_returns_the_error_of_the_device() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let ino = create(&fs, "a")?;
@@ -532,7 +532,7 @@ fn xattr_name_with_a_nul_is_refused() -> FsResult<()> {
 /// the group failed as a whole, and the same oldest blocks were chosen again. When PM was full every write
 /// was EIO.
 #[test]
-fn damage_of_one_file_keeps_no_other_in_pm() -> FsResult<()> {
+fn a_damaged_file_does_not_keep_sound_files_in_pm() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let (damaged, partly, sound) = (create(&fs, "a")?, create(&fs, "b")?, create(&fs, "c")?);
@@ -607,7 +607,7 @@ fn an_unreadable_table_entry_ends_no_scan() -> FsResult<()> {
 /// When PM was full and all blocks of the oldest group belonged to a damaged file, writers of sound files got
 /// EIO.
 #[test]
-fn damage_of_one_file_fails_no_writer_of_another() -> FsResult<()> {
+fn a_damaged_file_fails_no_writer_of_a_sound_file() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 8192);
     let fs = pool.mount();
     let (damaged, sound) = (create(&fs, "a")?, create(&fs, "b")?);

@@ -216,7 +216,7 @@ fn a_raised_size_shows_zeros_instead_of_old_bytes() -> FsResult<()> {
 /// I5: a failed write-back is reported once to each descriptor that was open, and no fsync succeeds before
 /// the data is durable. The pages stay dirty and are tried again after growing pauses, without spinning.
 #[test]
-fn a_failed_write_back_is_told_once_and_tried_again() -> FsResult<()> {
+fn a_failed_write_back_is_reported_once_and_tried_again() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
     let fs = world.mount(buffered(4 << 20));
     let ino = create(&fs, "a")?;

@@ -65,7 +65,7 @@ fn ends<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static)
 /// intents while it held the lock of their shard: it waited for itself for ever, and held the lock of the
 /// inode.
 #[test]
-fn a_hole_beside_an_unfinished_one() -> FsResult<()> {
+fn a_punch_beside_an_unfinished_truncation_ends() -> FsResult<()> {
     let events = CrashClock::new();
     let first = Pool::new(2 << 20, 1025);
     let pool = Pool {
@@ -99,7 +99,7 @@ fn a_hole_beside_an_unfinished_one() -> FsResult<()> {
 
 /// `terrace sync --to 1` of a pool mounted read-only waited for ever for blocks that may not be moved.
 #[test]
-fn sync_to_a_tier_of_a_read_only_mount() -> FsResult<()> {
+fn sync_to_a_tier_of_a_read_only_mount_is_refused() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     filled(&fs, "file", 10)?;
@@ -113,7 +113,7 @@ fn sync_to_a_tier_of_a_read_only_mount() -> FsResult<()> {
 /// A map node with itself in every entry stands for 2^36 blocks: `terrace where`, a truncation and a search
 /// for data walked over all of them.
 #[test]
-fn a_tree_of_one_node() -> FsResult<()> {
+fn a_walk_over_a_map_node_in_a_circle_ends() -> FsResult<()> {
     for height in [3, 4] {
         let pool = Pool::new(2 << 20, 1025);
         let fs = pool.mount();
@@ -136,7 +136,7 @@ fn a_tree_of_one_node() -> FsResult<()> {
 
 /// As above, but the lowest node is empty: the walk meets no block, only 2^27 ways to an empty node.
 #[test]
-fn many_ways_to_an_empty_leaf() -> FsResult<()> {
+fn a_walk_over_many_ways_to_an_empty_node_ends() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     let ino = filled(&fs, "file", 1)?;
@@ -161,7 +161,7 @@ fn many_ways_to_an_empty_leaf() -> FsResult<()> {
 /// Two file blocks of a damaged inode named one PM block. Overwriting both freed the block twice: the
 /// allocator counted one block too many and gave it to two files (a debug build panicked).
 #[test]
-fn two_blocks_in_one() -> FsResult<()> {
+fn a_block_with_two_owners_is_not_freed_twice() -> FsResult<()> {
     for length in [4096, 100] {
         let pool = Pool::new(2 << 20, 1025);
         let fs = pool.mount();
@@ -206,7 +206,7 @@ fn demotion_over_unflagged_cold_extents_is_refused() -> FsResult<()> {
 /// The key of a name had lost two bytes, and counted as much smaller. A reader goes on after the last name
 /// that it got, so it read the names between the two keys for ever.
 #[test]
-fn a_directory_out_of_order() -> FsResult<()> {
+fn a_directory_out_of_order_is_read_to_an_end() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     for index in 0..100 {
@@ -254,7 +254,7 @@ fn status_counts_metadata_pages_with_wrong_checksums() -> FsResult<()> {
 /// Inner pages of the catalog with the same child in every cell stand for 177^5 pages: `terrace status`, and
 /// an open for writing of a file with cold blocks, walked over all of them with the shard locked.
 #[test]
-fn a_catalog_of_few_pages() -> FsResult<()> {
+fn a_walk_over_a_repeated_catalog_page_ends() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 1025);
     let fs = pool.mount();
     let ino = filled(&fs, "file", 20)?;

@@ -184,7 +184,7 @@ fn the_end_of_cold_data_is_found_by_extents() {
 /// A requested movement passed over a directory with names on a lower tier, or, after an error in the middle,
 /// counted it twice with all of its files.
 #[test]
-fn a_move_of_a_directory_counts_each_file_once() -> FsResult<()> {
+fn a_movement_of_a_directory_counts_each_file_once() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 4096, 4096);
     let fs = pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..Default::default() });
     let outer = mkdir(&fs, ROOT, "outer");
@@ -297,7 +297,7 @@ fn every_open_descriptor_is_told_of_a_failed_write_back_once() {
 /// copy was installed and its fsync has succeeded, the older copy must not be installed over it. The planted
 /// mistake "older-copy-installed" broke this, and random histories did not notice.
 #[test]
-fn an_older_copy_is_not_installed_over_a_newer_one() {
+fn an_older_copy_is_not_installed_over_a_newer_copy() {
     let pool = Pool::new(8 << 20, 4096);
     let device = Interposed::over(&pool);
     let options = MountOptions { home: Some(Home::Block), ..MountOptions::default() };
@@ -419,7 +419,7 @@ fn removed_files_leave_pm_while_a_device_hangs() {
 /// Only the first worker demoted metadata: while a device hung under it, no metadata page was demoted to any
 /// device.
 #[test]
-fn metadata_goes_down_while_a_device_hangs() {
+fn metadata_is_demoted_while_a_device_hangs() {
     let pool = Tiers::new(8 << 20, 1024, 1024);
     let fs =
         pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..MountOptions::default() });
@@ -702,7 +702,7 @@ fn a_bad_sector_beneath_pm_fails_no_read() -> FsResult<()> {
 /// Damage of a structure that only one file uses, here a bit in the bitmap of a chunk, ended a whole `sync
 /// --to`, and the requested movements and spills of all files in the same group.
 #[test]
-fn damage_of_one_file_holds_back_no_other_below_pm() -> FsResult<()> {
+fn a_damaged_file_does_not_stop_relocation_of_sound_files() -> FsResult<()> {
     let pool = Tiers::new(8 << 20, 1024, 1024);
     let fs = pool.mount();
     let contents: Vec<_> = (1..4).map(|seed| tier_pattern(8 * BLOCK as usize, seed)).collect();
@@ -723,7 +723,7 @@ fn damage_of_one_file_holds_back_no_other_below_pm() -> FsResult<()> {
 
 /// A bad sector kept all partial shadows over its device run in PM.
 #[test]
-fn a_bad_sector_keeps_no_neighbour_in_pm() -> FsResult<()> {
+fn neighbours_of_a_bad_sector_are_demoted() -> FsResult<()> {
     for sector in (0..256).step_by(3) {
         let pool = Pool::new(2 << 20, 256);
         let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });

@@ -390,7 +390,7 @@ fn a_hanging_device_holds_up_no_foreground_request() -> FsResult<()> {
 
 /// Spills do not take blocks of the space reservation for dirty pages.
 #[test]
-fn space_promised_to_dirty_pages_stays_theirs() -> FsResult<()> {
+fn spills_leave_the_space_reservation_of_dirty_pages() -> FsResult<()> {
     let options = MountOptions { home: Some(terrace_placement::Home::Block), ..still() };
     let (pool, fs, files) = overfull(120, options);
     let free = |fs: &Fs| (1..=2).map(|tier| used(fs, tier)).map(|(used, all)| all - used).sum::<u64>();
@@ -413,7 +413,7 @@ fn space_promised_to_dirty_pages_stays_theirs() -> FsResult<()> {
 
 /// Under a policy that never demotes, no file spills either. The marks are mount parameters.
 #[test]
-fn when_it_is_not_wanted() -> FsResult<()> {
+fn spills_obey_policy_and_marks() -> FsResult<()> {
     let never = |options: MountOptions| {
         let (pool, fs, files) = overfull(1024, options);
         spill(&pool, &fs, 10);
@@ -618,7 +618,7 @@ fn changes_during_a_spill_win() -> FsResult<()> {
 
 /// Power fails at any moment of a spill: every file has its content, on either tier, and the pool is sound.
 #[test]
-fn a_crash_amid_spilling_leaves_old_places_or_new_ones() {
+fn a_crash_amid_a_spill_leaves_old_or_new_locations() {
     let (base, names) = {
         let (pool, fs, files) = overfull(512, still());
         fs.unmount().unwrap();

@@ -94,7 +94,7 @@ fn read_image(version: u32, name: &str) -> Outcome {
 
 /// Every version in the version table has golden images, and each image can be read.
 #[test]
-fn images_of_all_versions_read() -> Outcome {
+fn images_of_all_versions_are_readable() -> Outcome {
     for row in VERSIONS {
         for (name, _, _) in make::RECIPES {
             read_image(row.version, name)?;
