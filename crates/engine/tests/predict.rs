@@ -83,7 +83,8 @@ fn fsync_at_short_intervals_is_predicted_and_tallied() -> FsResult<()> {
     Ok(())
 }
 
-/// A checkout predicts asynchronous new files in its directories, a log of records synchronous ones.
+/// New files beside the unsynced files of a checkout are predicted asynchronous, new files beside synced logs
+/// synchronous.
 #[test]
 fn a_new_file_is_predicted_like_the_files_beside_it() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 4096);

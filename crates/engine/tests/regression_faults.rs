@@ -337,9 +337,9 @@ fn an_older_copy_is_not_installed_over_a_newer_copy() {
     pool.assert_clean();
 }
 
-/// Only two groups could be written back at a time: both went to a device that hung, and all writers waited
-/// although another tier had room. Now three groups may be in flight, or four when some are small; their own
-/// writers wait, and no other.
+/// Only two demoted groups could be in flight: both went to a device that hung, and all writers waited
+/// although another tier had room. Now three groups may be in flight, or four when some are small; only the
+/// writers that demote these groups wait.
 #[test]
 fn a_hanging_device_does_not_keep_writers_from_other_tiers() {
     let pool = Tiers::new(4 << 20, 4096, 4096);

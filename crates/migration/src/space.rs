@@ -91,8 +91,8 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
         .store
         .pressure
         .pressed(|| demotion_round(migration, migration.store.mode.group_blocks, OF_WRITERS));
-    // Claims of operations under way are used or given back in a moment. An operation waits for them at most
-    // `MOST_CLAIMED` times.
+    // Claims of operations under way are used or given back in a moment; after `MOST_CLAIMED` waits metadata
+    // is demoted instead.
     let no_data = match round {
         Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))) => true,
         Ok(Round::Claimed) => op.starved > MOST_CLAIMED,

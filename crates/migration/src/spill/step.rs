@@ -2,9 +2,9 @@
 //! "between any two tiers"; docs/placement.md explains the choice of files).
 //!
 //! Spills have a step of their own, so that only spills wait for a device that hangs; each call is a bounded
-//! piece. While no tier is above its high mark, no memory is used. Else windows of inodes are searched, one
-//! after the other round the inode file. The files of a window that were used longest ago are relocated in
-//! groups (`terrace_store::moving::relocate`) until the tier is at its low mark.
+//! piece. While no tier is above its high mark, spills keep no state. Else windows of inodes are searched,
+//! one after the other round the inode file. The files of a window that were used longest ago are relocated
+//! in groups (`terrace_store::moving::relocate`) until the tier is at its low mark.
 //!
 //! Pinned files stay, and so do blocks with newer copies in PM. Spills claim no space reservation of dirty
 //! pages, and at most half of the free blocks below, so that other operations find blocks meanwhile.
