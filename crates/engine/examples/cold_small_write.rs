@@ -1,6 +1,7 @@
-//! What a small synchronous write to a cold file costs: 512 bytes over blocks that were demoted to a device whose
-//! reads take 10 ms, and appended to files whose last block was; beside the same on files in PM, and beside reading
-//! the block first, as all the publications do (`MountOptions::read_first`).
+//! The time of a small synchronous write to a cold file: 512 bytes over demoted blocks of a device with reads
+//! of 10 ms, or appended to files with a demoted last block. Compared with the same writes to files in PM,
+//! and with reading the block first, as all the publications do (`MountOptions::read_first`).
+//!
 //! `cargo run --release -p terrace-engine --example cold_small_write [rounds]`
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
@@ -18,7 +19,7 @@ use terrace_media::{BlockMedium, MediaError, PmMedium};
 use terrace_runtime::{Clock, SystemClock};
 
 const READ: Duration = Duration::from_millis(10);
-/// Blocks of each file that is overwritten, and files that are appended to.
+/// Blocks of the overwritten file, and number of files for appends.
 const BLOCKS: u64 = 4096;
 const FILES: u64 = 1000;
 /// Operations of each kind in a round.
@@ -26,7 +27,7 @@ const TURNS: u64 = 100;
 const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
 const W: Wait = Wait::Allowed;
 
-/// A device whose reads are those of a disk.
+/// A device with the read latency of a disk.
 struct Slow(SimulatedDevice);
 
 impl BlockMedium for Slow {
@@ -48,7 +49,7 @@ impl BlockMedium for Slow {
     }
 }
 
-/// A mounted pool: a file to overwrite and files to append to, below PM and in PM.
+/// A mounted pool with a file to overwrite and files to append to, cold ones and ones in PM.
 struct World {
     fs: Arc<Fs>,
     cold: Ino,
@@ -80,7 +81,7 @@ impl World {
         };
         format(&media(), &options).unwrap();
         let (superblock, _) = read_superblock(&*pm, true).unwrap();
-        // Each read of the device is one block: what is beside it would be in DRAM for the next write.
+        // Each read of the device is one block: blocks read ahead would be in DRAM for the next write.
         let options = MountOptions { read_first, prefetch_bytes: 0, ..Default::default() };
         let fs = Fs::mount(media(), superblock, options, clock.clone()).unwrap();
         let (cold, cold_tails) = make(&fs, "cold");

@@ -1,6 +1,6 @@
-//! What checksums of data in PM cost (docs/decisions/0026): requests to pools with and without them, in this process, on
-//! one thread, PM on /dev/shm. Several pools of each kind take turns, because where memory lies makes a difference of its
-//! own; a result is the median of all batches of a kind.
+//! The time that checksums of data in PM cost (docs/decisions/0026): requests to pools with and without them,
+//! in this process, on one thread, PM on /dev/shm. Several pools of each kind take turns, because the
+//! addresses of memory alone make a difference; a result is the median of all batches of a kind.
 //!
 //! `cargo run --release -p terrace-engine --example data_checksum_cost [ROUNDS]`
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -16,9 +16,10 @@ use terrace_media::pm::RamPm;
 use terrace_runtime::{Clock, Next, SystemClock};
 
 const BATCH: u64 = 500;
-/// Of the file that is overwritten: 4 MiB, as in row a of the benchmarks.
+/// Blocks of the overwritten file: 4 MiB, as in row a of the benchmarks.
 const BLOCKS: u64 = 1024;
-/// Of the file that is read: streaming stores evict what they write.
+/// Blocks of the file that is read. It is small because streaming stores evict their lines from the
+/// processor's cache.
 const READ_BLOCKS: u64 = 256;
 const PM_BYTES: u64 = 64 << 20;
 const POOLS: usize = 4;
@@ -125,7 +126,7 @@ fn main() {
     let rounds: u64 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(200);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    // By turns, so that none of the two has the better memory.
+    // The two kinds are made in turns, so that neither has the better memory.
     let pools: Vec<(bool, Pool)> = (0..2 * POOLS)
         .map(|index| {
             (index % 2 == 1, make(&directory.path().join(index.to_string()), index % 2 == 1, &clock))
@@ -138,7 +139,7 @@ fn main() {
         for round in 0..rounds {
             for (has, pool) in &pools {
                 taken[usize::from(*has)].push(pool.batch(request, &mut (round + 1), &*clock));
-                // What was removed is freed, outside the time.
+                // Removed files are reclaimed outside the measured time.
                 for (step, _) in &mut pool.fs.background_steps() {
                     (0..1000).take_while(|_| step.step() == Next::Again).count();
                 }

@@ -1,5 +1,7 @@
-//! Synchronous random writes of 4 KiB over a dataset that PM holds 3 % of: what the foreground gets, and how near its
-//! demotions come to what the device can write. Emulated devices of each class over memory, in process.
+//! Synchronous random writes of 4 KiB over a dataset that is 33 times as large as PM: the rate of the
+//! foreground, and the share of the bandwidth of the device that demotion reaches. Emulated devices of each
+//! class over memory, in process.
+//!
 //! `cargo run --release -p terrace-engine --example demotion_rate [seconds] [data MiB] [threads] [class…]`
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
@@ -21,7 +23,7 @@ const W: Wait = Wait::Allowed;
 const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
-/// Memory as a device: what is above it is what takes time.
+/// Memory as a device; the emulation above it takes the time.
 struct Memory(RwLock<Vec<AlignedBlock>>);
 
 impl BlockMedium for Memory {
@@ -61,7 +63,7 @@ fn main() {
     classes.iter().for_each(|name| run(name, seconds, mib, threads, &clock));
 }
 
-/// Fills the file, goes on until PM is full, then measures.
+/// Fills the file, writes on until PM is full, then measures.
 fn run(name: &str, seconds: u64, mib: u64, threads: u64, clock: &Arc<SystemClock>) {
     let speed = named(name).unwrap().speed;
     let path = format!("/dev/shm/terrace-demotion-{}", std::process::id());

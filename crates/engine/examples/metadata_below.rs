@@ -1,6 +1,6 @@
-//! Metadata that is larger than PM: makes so many empty files over so little PM, and tells what it takes: time, PM blocks of
-//! metadata, pages below, and what a lookup with its attributes costs when its pages are in PM and when they are not. The
-//! lower tier is a file in the directory given, opened without the page cache.
+//! Metadata that is larger than PM: makes many empty files over a small PM, and prints the time, the PM
+//! blocks of metadata, the demoted pages, and the latency of a lookup with attributes, with its pages in PM
+//! and on the lower tier. The lower tier is a file in the given directory, opened without the page cache.
 //!
 //! `cargo run --release -p terrace-engine --example metadata_below DIRECTORY [FILES [PM_MIB]]`
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -19,7 +19,7 @@ use terrace_runtime::{Clock, SystemClock};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const ROOT: Ino = Ino(1);
-/// Names looked up for a figure.
+/// Number of lookups behind each figure.
 const SAMPLES: u64 = 5000;
 
 fn name(index: u64) -> Vec<u8> {
@@ -54,7 +54,7 @@ fn make_pool(shm: &Path, below: &Path, pm_bytes: u64) -> PoolMedia {
     media
 }
 
-/// What `terrace status` says of metadata.
+/// Prints the metadata figures of `terrace status`.
 fn tell(fs: &Fs, when: &str) {
     let status = fs.status().unwrap();
     let metadata = &status.metadata;
@@ -68,7 +68,8 @@ fn tell(fs: &Fs, when: &str) {
     );
 }
 
-/// Median, 99th percentile and mean of lookups with attributes, in microseconds, and pages fetched for one.
+/// Median, 99th percentile and mean of lookups with attributes, in microseconds, and fetched pages for each
+/// lookup.
 fn look_up(fs: &Fs, directory: Ino, picks: impl Iterator<Item = u64>, clock: &dyn Clock) -> String {
     let before = fs.status().unwrap().metadata.fetched_pages;
     let mut times: Vec<u64> = picks

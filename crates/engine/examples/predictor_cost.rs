@@ -1,12 +1,13 @@
-//! What predictors cost an operation of 4 KiB: policy=predictive with its predictors at work and resting, in this process,
-//! on one thread, PM on /dev/shm. Batches of both take turns on one pool, because where memory lies makes more of a
-//! difference; the result is the median of the paired differences with its 95 % interval, and the counters that show that
-//! the predictors ran.
+//! The time that predictors cost an operation of 4 KiB: policy=predictive with its predictors at work and
+//! resting, in this process, on one thread, PM on /dev/shm. Batches of both take turns on one pool, because
+//! the addresses of memory make a larger difference. The result is the median of the paired differences with
+//! its 95 % interval, and the counters that prove that the predictors ran.
 //!
 //! `cargo run --release -p terrace-engine --example predictor_cost [ROUNDS]`
 //!
-//! Instructions are counted by running it without a clock under callgrind, which counts exactly and needs no counters of
-//! the processor; what two runs that differ by N operations differ by, divided by N, is one operation:
+//! To count instructions, it runs without a clock under callgrind, which counts exactly and needs no counters
+//! of the processor. The difference between two runs with N more operations, divided by N, is the cost of one
+//! operation:
 //!
 //! `valgrind --tool=callgrind predictor_cost count static|resting|predictive OPERATION NUMBER`
 #![allow(clippy::unwrap_used)]
@@ -52,7 +53,7 @@ fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> 
     (fs, ino)
 }
 
-/// What is done again and again.
+/// The operation of a batch.
 #[derive(Clone, Copy)]
 enum Operation {
     Overwrite,
@@ -82,7 +83,8 @@ fn mail(fs: &Fs, ino: Ino, offset: u64) {
     fs.release(ino);
 }
 
-/// A mail is removed and another one made, written and synced; it is read, longer by as much again and synced.
+/// A mail is removed and another one made, written and synced; it is read, longer by as much again and
+/// synced.
 fn turn(fs: &Fs, pick: u64) {
     let name = format!("mail{}", pick % MAILS);
     let caller = Caller { uid: 0, gid: 0 };
@@ -104,7 +106,7 @@ fn turn(fs: &Fs, pick: u64) {
     fs.forget(ino, 1);
 }
 
-/// Does an operation on 4 KiB so many times.
+/// Repeats an operation on 4 KiB.
 fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) {
     let mut block = [5; 4096];
     let flags = WriteFlags::default();
@@ -131,7 +133,7 @@ fn batch(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, clock: &dyn C
     (clock.monotonic_ns() - begin) as f64 / BATCH as f64
 }
 
-/// For callgrind.
+/// The run that callgrind counts.
 fn count(words: &[String]) {
     let [mode, operation, times] = words else { panic!("count static|resting|predictive OPERATION NUMBER") };
     let policy = if mode == "static" { PolicyKind::Static } else { PolicyKind::Predictive };
@@ -161,13 +163,13 @@ fn main() {
             let mut one = |rest| {
                 fs.let_predictors_rest(rest);
                 let taken = batch(&fs, ino, operation, &mut (round + 1), &*clock);
-                // What was removed is freed, outside the time.
+                // Removed files are reclaimed outside the measured time.
                 for (step, _) in &mut background {
                     (0..1000).take_while(|_| step.step() == Next::Again).count();
                 }
                 taken
             };
-            // Who goes first changes with every round.
+            // Each round swaps the order of the two modes.
             let (without, with) = if round % 2 == 0 {
                 let without = one(true);
                 (without, one(false))
@@ -180,7 +182,7 @@ fn main() {
         }
         differences.sort_by(f64::total_cmp);
         base.sort_by(f64::total_cmp);
-        // Order statistics: the interval of a median.
+        // The interval of a median by order statistics.
         let spread = (1.96 * (rounds as f64).sqrt() / 2.0).ceil() as usize;
         let at = |index: usize| differences[index.min(rounds - 1)];
         let (low, high) = (at((rounds / 2).saturating_sub(spread)), at(rounds / 2 + spread));

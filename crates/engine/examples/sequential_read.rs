@@ -1,5 +1,6 @@
-//! A demoted file read from its beginning to its end, against the bandwidth of the device that it lies on: emulated
-//! devices of each class over memory, in process, by requests of 128 KiB and 1 MiB (what a kernel hands over).
+//! A demoted file read from its beginning to its end, against the bandwidth of its device: emulated devices
+//! of each class over memory, in process, by requests of 128 KiB and 1 MiB (as a kernel makes them).
+//!
 //! `cargo run --release -p terrace-engine --example sequential_read [MiB] [rounds] [class…]`
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
@@ -20,7 +21,7 @@ use terrace_runtime::{Clock, SystemClock};
 const W: Wait = Wait::Allowed;
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
-/// Memory as a device: what is above it is what takes time.
+/// Memory as a device; the emulation above it takes the time.
 struct Memory(RwLock<Vec<AlignedBlock>>);
 
 impl BlockMedium for Memory {
@@ -45,7 +46,7 @@ impl BlockMedium for Memory {
     }
 }
 
-/// A mounted pool over a device whose reads are those of a class.
+/// A mounted pool over a device with the reads of a class.
 struct World {
     fs: Arc<Fs>,
     file: Ino,
@@ -60,7 +61,7 @@ impl World {
         pm.prepare(PmOffset(0), pm.size());
         let blocks = (mib + 64) << 8;
         let memory = Arc::new(Memory(RwLock::new(vec![AlignedBlock::zeroed(); blocks as usize])));
-        // Demotion is not what is measured.
+        // Writes take no time, because demotion is not measured.
         let speed = Speed { write_latency_ns: 0, write_bytes_per_s: 1 << 40, ..speed };
         let device: Arc<dyn BlockMedium> = Arc::new(EmulatedBlock::new(memory, speed, clock.clone()));
         let media = || PoolMedia { pm: pm.clone(), block: vec![device.clone()] };
@@ -92,7 +93,7 @@ impl World {
         drop(background);
         fs.unmount().unwrap();
         drop(fs);
-        // Once more, so that nothing of it is in DRAM.
+        // A second mount, with no page of the file in DRAM.
         let fs = mount();
         World { _background: fs.start_background().unwrap(), fs, file }
     }

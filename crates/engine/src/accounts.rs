@@ -1,5 +1,6 @@
-//! What is held in memory at this moment, by the parts that hold it, for simulators: when no operation and no background
-//! work is under way, every number is what the state of the files implies, and whatever is more was never given back.
+//! Accounts of volatile memory and space, one figure for each part that holds some, for simulators. When no
+//! operation and no background work is under way, the state of the files implies every figure; a larger
+//! figure proves a leak.
 
 use crate::engine::Engine;
 use terrace_blocks::BlockAccounts;
@@ -9,34 +10,35 @@ use terrace_store::error::FsResult;
 use terrace_store::inode::numbers::unsettled_numbers;
 use terrace_store::parts::inodes::referenced::Referenced;
 
-/// What is held: see the module.
+/// The accounts of a mount: see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accounts {
-    /// Claims and pins of PM blocks.
+    /// Claims and I/O pins of PM blocks.
     pub blocks: BlockAccounts,
-    /// Claims, pins and promises of blocks of lower tiers.
+    /// Claims, I/O pins and space reservations of blocks of lower tiers.
     pub below: ChunkAccounts,
-    /// Pins that copies of metadata pages keep as long as these are of use to readers.
+    /// I/O pins that DRAM copies of metadata pages hold as long as readers may use the copies.
     pub kept_copies: u64,
-    /// Dirty pages: each has a block of a lower tier promised to it.
+    /// Dirty pages: each has a space reservation of one block on a lower tier.
     pub dirty_pages: u64,
-    /// Dirty pages of which a write-back is under way.
+    /// Dirty pages with a write-back under way.
     pub in_flight_pages: u64,
     /// Dirty pages that writers may still make.
     pub admitted_pages: u64,
-    /// Blocks picked to leave PM that a worker has.
+    /// Victims that workers hold.
     pub in_flight_victims: u64,
-    /// Inodes that are referred to, by number.
+    /// Inodes with references of the kernel or of open files, by number.
     pub referenced: Vec<Referenced>,
-    /// Pins of metadata pages by operations.
+    /// Page pins of operations.
     pub page_pins: u64,
-    /// Inode numbers that are taken and of no inode, or free and of one.
+    /// Inode numbers that count as taken although no inode has them, or as free although an inode has them.
     pub numbers: Vec<Ino>,
-    /// Bytes of lanes reserved for records.
+    /// Bytes of lane reservations.
     pub reserved_bytes: u64,
 }
 
-/// What is held now. It reads the block table, the bitmaps and the inode pages in PM.
+/// The accounts of memory and space at this moment. It reads the block table, the bitmaps and the inode pages
+/// in PM.
 ///
 /// # Errors
 /// The medium's.

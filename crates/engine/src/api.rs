@@ -1,4 +1,4 @@
-//! What a mounted pool can do: one method for each call.
+//! The methods of a mounted pool, one for each call.
 use crate::accounts::Accounts;
 use crate::background::Background;
 use crate::engine::Engine;
@@ -31,7 +31,8 @@ use terrace_store::types::WriteFlags;
 use terrace_store::types::XattrMode;
 
 impl Engine {
-    /// What is held now. It reads the block table, the bitmaps and the inode pages in PM.
+    /// The accounts of memory and space at this moment. It reads the block table, the bitmaps and the inode
+    /// pages in PM.
     ///
     /// # Errors
     /// The medium's.
@@ -39,7 +40,7 @@ impl Engine {
         crate::accounts::accounts(self)
     }
 
-    /// Most bytes of writes that wait in DRAM for a lower tier.
+    /// Most bytes of dirty pages.
     pub fn buffer_bytes(&self) -> u64 {
         terrace_store::pressure::buffer::buffer_bytes(&self.store)
     }
@@ -97,7 +98,7 @@ impl Engine {
         terrace_fs::content::seek::seek_turn(&self.store, ino, offset, what, progress, wait)
     }
 
-    /// What passed since mount. Waits for the scan after mount: not for a request thread.
+    /// Counts of I/O since the mount. Waits for the scan after mount: not for a request thread.
     ///
     /// # Errors
     /// EIO when the tiers' use cannot be read.
@@ -105,12 +106,14 @@ impl Engine {
         crate::status::io::io_report(self)
     }
 
-    /// When a lower device last answered, or was asked after a rest: monotonic nanoseconds. One that hangs changes nothing.
+    /// When a device of a lower tier last answered, or was first asked after a rest, in monotonic
+    /// nanoseconds. A device that hangs leaves the time unchanged.
     pub fn devices_answered_ns(&self) -> u64 {
         crate::status::io::devices_answered_ns(self)
     }
 
-    /// Asks for a move of a file, or of a directory with all below it, in the background. Gives its number.
+    /// Requests a movement of a file, or of a directory with everything in it, in the background. Gives the
+    /// number of the request.
     ///
     /// # Errors
     /// EINVAL when there is no such tier; EROFS; ESTALE; EAGAIN when too many wait already.
@@ -118,7 +121,8 @@ impl Engine {
         crate::requests::move_by_hand(self, ino, action)
     }
 
-    /// What a move would do. Takes as long as it takes to look at all files.
+    /// The files and bytes that a requested movement would move, without moving them. Looks at all files
+    /// below the path first.
     ///
     /// # Errors
     /// As [`Self::move_by_hand`]; EIO.
@@ -126,23 +130,24 @@ impl Engine {
         crate::requests::plan_by_hand(self, ino, action)
     }
 
-    /// What is known of a move; `None` when it is not known (any more).
+    /// The report of a requested movement; `None` for an unknown number, or one that ended too long ago.
     pub fn hand_report(&self, id: u64) -> Option<HandReport> {
         crate::requests::hand_report(self, id)
     }
 
-    /// The moves that wait, are under way, or ended lately.
+    /// The requested movements that wait, are under way, or ended lately.
     pub fn hand_reports(&self) -> Vec<HandReport> {
         crate::requests::hand_reports(self)
     }
 
-    /// Does one bounded piece of the moves that were asked for. Several threads may call it: one works.
+    /// Does one bounded part of the requested movements. Of several threads that call it only one works at a
+    /// time.
     pub fn hand_step(&self) -> Next {
         crate::requests::hand_step(self)
     }
 
-    /// Moves down at once every metadata page that may move, however much room PM has. For tests and simulators.
-    /// Returns how many moved.
+    /// Demotes at once every metadata page that may be demoted, however much room PM has. For tests and
+    /// simulators. Returns the number of demoted pages.
     ///
     /// # Errors
     /// The media's.
@@ -150,11 +155,11 @@ impl Engine {
         terrace_migration::metadata::lower_metadata_now(&self.migration)
     }
 
-    /// Tells the devices that this mount may write to them: their headers get its epoch, before anything else is written.
-    /// By it a mount knows that its persistent memory is an older copy than what its devices were used with.
+    /// Writes the epoch of this mount into the header of each device, before any other write of the mount. So
+    /// a later mount can tell that its PM is an older copy than the one its devices were last used with.
     ///
     /// # Errors
-    /// The first device's that failed; all others were told.
+    /// The first error of a device; all other headers are written.
     pub fn stamp_devices(&self) -> FsResult<()> {
         crate::mount::stamp_devices(self)
     }
@@ -167,21 +172,24 @@ impl Engine {
         crate::background::start_background(self)
     }
 
-    /// Ends a mount: dirty pages written back (into PM, what no lower tier takes), the last checkpoint written, the pool
-    /// marked clean, all of it durable. Devices need no flush: what a record names was flushed before (M1). Drop
-    /// [`Background`] first; no operation may follow.
+    /// Ends a mount: dirty pages are written back, or settled if no lower tier takes them; the last
+    /// checkpoint is written; the pool is marked clean, and everything is durable. Devices need no flush:
+    /// blocks that a record names were flushed before it (M1). Drop [`Background`] first; no operation may
+    /// follow.
     ///
     /// # Errors
-    /// The media's; the pool then is not marked clean and recovers at the next mount. Also when some dirty pages could
-    /// be kept nowhere: all others were.
+    /// The error of a medium: the pool is not marked clean then, and the next mount recovers it. Also when
+    /// dirty pages of a file had room neither on a device nor in PM; all other files are saved.
     pub fn unmount(&self) -> FsResult<()> {
         crate::unmount::unmount(self)
     }
 
-    /// Finds a name and takes a lookup reference; "." is an inode of any type itself, ".." a directory's parent.
+    /// Finds a name and takes a lookup reference; "." is an inode of any type itself, ".." a directory's
+    /// parent.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, ENAMETOOLONG, EIO; ESTALE for "." and ".." of what was removed, or never was.
+    /// ENOENT, ENOTDIR, ENAMETOOLONG, EIO; ESTALE for "." and ".." of an inode that was removed, or never
+    /// existed.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attributes> {
         terrace_fs::names::lookup::lookup(&self.store, parent, name)
     }
@@ -215,8 +223,9 @@ impl Engine {
         terrace_store::inode::attributes::try_getattr(&self.store, ino, wait)
     }
 
-    /// How to have the kernel drop all pages it has of an inode, true when it did: what was open directly can be cached
-    /// by it then. Called by opens that may wait, which hold no lock; once for good.
+    /// Sets the function that makes the kernel drop all pages of an inode; it gives true if the kernel did.
+    /// After that, a file that was open for direct I/O can be cached by the kernel. Opens that may wait call
+    /// it without a lock. Set once.
     pub fn set_drop_pages(&self, drop_pages: impl Fn(Ino) -> bool + Send + Sync + 'static) {
         terrace_fs::names::open::set_drop_pages(&self.store, drop_pages)
     }
@@ -312,9 +321,9 @@ impl Engine {
         terrace_store::inode::tier_pin::pinned(&self.store, ino)
     }
 
-    /// Lets predictors and temperature rest or work: for benches that measure what they cost a request in one and the same
-    /// pool, while nothing migrates: a block keeps the times, and the mark, that it had. Under a policy that has no predictors
-    /// nothing changes.
+    /// Lets predictors and temperature rest, or work again: for benchmarks that measure their cost for a
+    /// request in the same pool, while migration does nothing. At rest, a block keeps its times and its mark.
+    /// Under a policy without predictors there is no difference.
     pub fn let_predictors_rest(&self, rest: bool) {
         self.store.steering.let_rest(rest)
     }
@@ -328,8 +337,9 @@ impl Engine {
         terrace_fs::content::read::read(&self.store, ino, offset, into, wait)
     }
 
-    /// As [`Self::read`], up to `length` bytes to the beginning of a buffer, which is made longer where that is more
-    /// than it has: what is behind the end of the file takes no room. Without `touch` (O_NOATIME) the access time stays.
+    /// As [`Self::read`], up to `length` bytes into the beginning of a buffer, which grows only if the read
+    /// bytes need it: bytes past the end of the file take no room. Without `touch` (O_NOATIME) the access
+    /// time stays.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -374,8 +384,8 @@ impl Engine {
         terrace_fs::names::readdir::readdir(&self.store, ino, after, visit)
     }
 
-    /// As [`Self::readdir`]; it waits for metadata on a lower tier only if it may, and ends before what it would have to
-    /// wait for when it has visited some.
+    /// As [`Self::readdir`]; it waits for metadata on a lower tier only if it may. After the first visited
+    /// entry it ends instead of waiting.
     ///
     /// # Errors
     /// As [`Self::readdir`]; `WouldBlock`.
@@ -390,7 +400,8 @@ impl Engine {
     }
 
     /// As [`Self::readdir`], with attributes; takes a lookup reference for each entry that is consumed,
-    /// except "." and "..". An error ends it after the entries before it; the next call, from there, returns it.
+    /// except "." and "..". An error ends it after the entries before it; the next call, from there, returns
+    /// it.
     ///
     /// # Errors
     /// As [`Self::readdir`].
@@ -422,15 +433,16 @@ impl Engine {
         crate::background::background_steps(self)
     }
 
-    /// Drives all background work by hand until nothing is left to do, at most `limit` pieces. For tests
+    /// Drives all background work by hand until no step has work left, for at most `limit` steps. For tests
     /// and simulators.
     pub fn run_background(self: &Arc<Engine>, limit: usize) {
         crate::background::run_background(self, limit)
     }
 
-    /// Renames; what `new_name` named is replaced, or EEXIST with `no_replace`. Content of the moved file that is only in
-    /// DRAM is written back before it replaces another: programs that put a new file in the place of an old one without an
-    /// fsync expect one of the two after a crash, as ext4 (auto_da_alloc) and btrfs have taught them.
+    /// Renames. An existing file `new_name` is replaced, or the answer is EEXIST with `no_replace`. Dirty
+    /// pages of the moved file are written back before it replaces another file: programs that replace a file
+    /// without an fsync expect the old or the new content after a crash, as ext4 (auto_da_alloc) and btrfs
+    /// have taught them.
     ///
     /// # Errors
     /// `WouldBlock` when content has to be written back and the caller may not wait;
@@ -447,7 +459,7 @@ impl Engine {
         terrace_fs::names::rename::rename(&self.store, parent, name, new_parent, new_name, no_replace, wait)
     }
 
-    /// Changes attributes; a size first, in a transaction of its own, the rest in one.
+    /// Changes attributes: first the size, in transactions of its own, then all others in one transaction.
     ///
     /// # Errors
     /// EFBIG, EISDIR, EINVAL, ENOSPC when extending, EIO.
@@ -469,9 +481,9 @@ impl Engine {
         terrace_fs::names::setattr::setattr_turn(&self.store, ino, change, progress, wait)
     }
 
-    /// Removes set-id bits before somebody without CAP_FSETID changes content otherwise than by a write or a truncation.
-    /// `in_group`: the caller is in the file's group; then a set-group-id bit stays where the group may not execute the file,
-    /// as on Linux.
+    /// Removes set-id bits before a caller without CAP_FSETID changes content by other means than a write or
+    /// a truncation. `in_group`: the caller is in the group of the file; then a set-group-id bit stays if the
+    /// group may not execute the file, as on Linux.
     ///
     /// # Errors
     /// ESTALE, EIO.
@@ -495,7 +507,7 @@ impl Engine {
         crate::status::space::statfs(self, wait)
     }
 
-    /// Where a file's blocks are.
+    /// The tiers that hold the blocks of a file.
     ///
     /// # Errors
     /// ESTALE, EIO.
@@ -503,7 +515,7 @@ impl Engine {
         crate::status::whereabouts::whereabouts(self, ino)
     }
 
-    /// Where the blocks of a part of a file are.
+    /// The tiers that hold the blocks of a part of a file.
     ///
     /// # Errors
     /// ESTALE, EIO.
@@ -511,12 +523,12 @@ impl Engine {
         crate::status::whereabouts::whereabouts_in(self, ino, range)
     }
 
-    /// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size committed.
-    /// What went to PM was committed when the write returned, so for most files only the medium is asked.
+    /// Makes data and metadata of an inode durable (design 5): its dirty pages are written back and its size
+    /// committed. A write into PM was committed when it returned, so for most files this only persists PM.
     ///
     /// # Errors
-    /// `WouldBlock` when there are dirty pages and the caller may not wait; EIO when PM has failed since; what the device
-    /// says, the pages staying dirty.
+    /// `WouldBlock` when there are dirty pages and the caller may not wait; EIO when PM has failed; the error
+    /// of a device, and the pages stay dirty.
     pub fn fsync(&self, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<()> {
         terrace_fs::sync::fsync(&self.store, ino, _data_only, wait)
     }
@@ -526,8 +538,8 @@ impl Engine {
         terrace_fs::sync::new_handle(&self.store)
     }
 
-    /// As [`Self::fsync`], through a descriptor: it also gets, once, the error of a write-back that failed since it was
-    /// opened (I5).
+    /// As [`Self::fsync`], through a descriptor: it also reports, once, a failed write-back since the
+    /// descriptor was opened (I5).
     ///
     /// # Errors
     /// As [`Self::fsync`].
@@ -535,7 +547,7 @@ impl Engine {
         terrace_fs::sync::fsync_handle(&self.store, ino, handle, data_only, wait)
     }
 
-    /// Whether PM has failed: nothing changes until the next mount.
+    /// Whether PM has failed: the pool takes no change until the next mount.
     pub fn is_stopped(&self) -> bool {
         terrace_fs::sync::is_stopped(&self.store)
     }
@@ -548,41 +560,43 @@ impl Engine {
         terrace_fs::sync::fsyncdir(&self.store, ino)
     }
 
-    /// Everything written so far becomes durable: dirty pages of all files too.
+    /// Makes everything written so far durable, dirty pages of all files included.
     ///
     /// # Errors
-    /// EIO when PM has failed; the first error of a file whose pages could not be written back. All others were.
+    /// EIO when PM has failed; the first error of a file with a failed write-back. All other files are
+    /// durable.
     pub fn sync(&self) -> FsResult<()> {
         terrace_fs::sync::sync(&self.store)
     }
 
-    /// What may take long ends from now on: a `sync_to` under way gives up.
+    /// Tells long operations to end soon: a `sync_to` under way gives up.
     pub fn begin_end(&self) {
         crate::unmount::begin_end(self)
     }
 
-    /// Puts into PM what waits in DRAM for lower tiers, and waits for none of them: for the end of a mount beside a device
-    /// that does not answer. The files with the fewest such pages first.
+    /// Settles all dirty pages without waiting for a device: for the end of a mount beside a device that does
+    /// not answer. Files with the fewest dirty pages come first.
     ///
     /// # Errors
-    /// The first of a file whose pages PM has no room for, or of which it needs something from below: it still waits.
+    /// The first error of a file that PM has no room for, or that needs a metadata page of a lower tier: its
+    /// pages stay dirty.
     pub fn keep_without_devices(&self) -> FsResult<()> {
         crate::unmount::keep_without_devices(self)
     }
 
-    /// Moves everything that is above `tier` now to `tier` or below, and waits. `progress` is told how many
-    /// blocks are left. Gives the bytes of the blocks that were written meanwhile and are in PM: with what was written
-    /// they stay there, also what they held before.
+    /// Moves all blocks that are above `tier` now to `tier` or below, and waits. `progress` gets the number
+    /// of blocks left. Gives the bytes of blocks in PM that were written meanwhile: such a block stays in PM
+    /// whole, with its older bytes.
     ///
     /// # Errors
-    /// EINVAL when there is no such tier, EROFS, ENOSPC when it cannot take all, EIO; EAGAIN when changes were faster again
-    /// and again.
+    /// EINVAL when there is no such tier, EROFS, ENOSPC when it cannot take all, EIO; EAGAIN when files
+    /// changed faster than blocks moved, again and again.
     pub fn sync_to(&self, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<u64> {
         terrace_migration::requested::sync_to::sync_to(&self.migration, tier, progress)
     }
 
-    /// What [`Self::sync_to`] would do now, or [`Self::sync`] for tier 0. Takes as long as it takes to look at all files
-    /// where tiers lie between.
+    /// The bytes that [`Self::sync_to`] would move now, or [`Self::sync`] for tier 0. Looks at all files
+    /// first if a lower tier lies above `tier`.
     ///
     /// # Errors
     /// As [`Self::sync_to`]; EIO.
@@ -590,10 +604,10 @@ impl Engine {
         terrace_migration::requested::sync_to::plan_sync_to(&self.migration, tier)
     }
 
-    /// Writes `data` at `offset` and gives the bytes written: all of them, or the pieces before the one that
-    /// failed, or that would have to wait when the caller may not (the rest is for a waiting thread, L2). A request of
-    /// up to the atomic write size (min(1 MiB, what a quarter lane records)) is one piece, all or nothing
-    /// after a crash under data=atomic.
+    /// Writes `data` at `offset` and gives the bytes written: all of them, or the pieces before one that
+    /// failed, or that would have to wait when the caller may not (a waiting thread writes the rest, L2). A
+    /// request of up to the atomic write size (min(1 MiB, the data that a quarter lane records)) is one
+    /// piece, all or nothing after a crash under data=atomic.
     ///
     /// # Errors
     /// EFBIG beyond 16 TiB, ENOSPC when no tier can take it, EISDIR and EINVAL for other inodes, EIO.
@@ -624,7 +638,7 @@ impl Engine {
         terrace_fs::names::xattr::try_getxattr(&self.store, ino, name, wait)
     }
 
-    /// Names of all attributes, each with a NUL behind it.
+    /// The names of all extended attributes, with a NUL after each name.
     ///
     /// # Errors
     /// EIO.
@@ -632,8 +646,8 @@ impl Engine {
         terrace_fs::names::xattr::listxattr(&self.store, ino)
     }
 
-    /// A turn of [`Self::listxattr`]; it waits for metadata on a lower tier only if it may. Of more than 64 KiB, which
-    /// only older versions let happen, it gives the first: no caller has room for more.
+    /// A turn of [`Self::listxattr`]; it waits for metadata on a lower tier only if it may. Of a list longer
+    /// than 64 KiB, which only older versions allowed, it gives the first names: no caller has room for more.
     ///
     /// # Errors
     /// As [`Self::listxattr`]; `WouldBlock`, `Unfinished`.
@@ -644,8 +658,8 @@ impl Engine {
     /// Sets an attribute.
     ///
     /// # Errors
-    /// EEXIST, ENODATA by mode; ERANGE, E2BIG as ENOSPC beyond what one transaction holds; ENOSPC, also when all names
-    /// together would be longer than a list of them may be (64 KiB); EIO.
+    /// EEXIST, ENODATA by mode; ERANGE, E2BIG as ENOSPC beyond the size of one transaction; ENOSPC, also when
+    /// the list of all names would be longer than 64 KiB; EIO.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode, wait: Wait) -> FsResult<()> {
         terrace_fs::names::xattr::setxattr(&self.store, ino, name, value, mode, wait)
     }

@@ -38,8 +38,8 @@ pub fn start_background(engine: &Arc<Engine>) -> io::Result<Background> {
     Ok(Background { _drivers: drivers })
 }
 
-/// Ends the scan of the block table: what it has not met, pages that are open since a crash among them, the last
-/// checkpoint would leave without checksums.
+/// Ends the scan of the block table before an unmount: the last checkpoint would leave a page without
+/// checksum word if the scan had not met it, such as a page left open by a crash.
 pub(crate) fn meet_all_pages(engine: &Engine) {
     if engine.store.mode.read_only {
         return;
@@ -89,8 +89,8 @@ pub fn background_steps(engine: &Arc<Engine>) -> Vec<(Box<dyn Step>, Waker)> {
     steps
 }
 
-/// Drives all background work by hand until nothing is left to do, at most `limit` pieces. For tests
-/// and simulators.
+/// Drives all background work by hand until no step has work left, for at most `limit` steps. For tests and
+/// simulators.
 pub fn run_background(engine: &Arc<Engine>, limit: usize) {
     let mut steps = background_steps(engine);
     for _ in 0..limit {

@@ -10,18 +10,18 @@ use terrace_wal::RecoveryReport;
 
 /// A mounted pool. Entry points take `&self` and may be called by any number of threads.
 pub struct Engine {
-    /// Where each byte is. For tests: everything else has a method.
+    /// The location of each byte. Public for tests: all other callers use methods.
     pub store: Arc<Store>,
-    /// What moves, and when. For tests.
+    /// The decisions of migration. Public for tests.
     pub migration: Arc<Migration>,
-    /// Moves that users asked for.
+    /// Requested movements.
     pub by_hand: ByHand,
     /// Panics of background steps.
     pub panics: Arc<Panics>,
-    /// Memory of which the cache has a share, if it has one, and the size that it keeps at least.
+    /// The memory of the machine for a cache that follows it, and the least size of the cache.
     pub memory: Option<Arc<dyn MemorySource>>,
     pub(crate) least_cache_bytes: u64,
-    /// What recovery found.
+    /// The report of recovery.
     pub recovery: RecoveryReport,
     pub(crate) recovery_ns: u64,
 }

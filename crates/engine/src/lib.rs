@@ -1,8 +1,11 @@
 //! A mounted pool: mount and unmount, background steps, status, and the public entry points.
 //!
-//! Entry points take `&self` on [`Engine`] and may be called by any number of threads. The engine sets the one provider
-//! of needs ([`terrace_store::operation::provide::Provide`]); no crate below calls upward otherwise.
-//! Lock order (L1): rename, inode stripes by index, catalog shards by number, orphan lists, inode numbers, allocator, lanes.
+//! Entry points take `&self` on [`Engine`] and may be called by any number of threads. The engine sets the
+//! one provider of needs ([`terrace_store::operation::provide::Provide`]); no crate below calls upward
+//! otherwise.
+//!
+//! Lock order (L1): rename, inode stripes by index, catalog shards by number, orphan lists, inode numbers,
+//! allocator, lanes.
 #![forbid(unsafe_code)]
 
 mod accounts;

@@ -1,11 +1,12 @@
-//! A cache of clean pages that has a share of the memory that the machine has left, and gives it back to whoever needs it.
+//! The cache of clean pages has a share of the free memory of the machine, and gives it back when programs
+//! need it.
 //!
-//! Of what would be available without the cache a reserve is nobody's, and the cache may have half of the rest: the other half
-//! is the kernel's, for its own cache and for programs. A program that takes memory takes it from what is available; the
-//! budget follows, and half of what the program took comes from the cache, all of it once the reserve is touched. Several
+//! A reserve of the available memory stays free, and the cache may have half of the memory above it: the
+//! other half is for the page cache of the kernel and for programs. When a program takes memory, the budget
+//! falls: half of the taken bytes come from the cache, and all of them once the reserve is touched. Several
 //! mounts share in this way without knowing of each other.
 //!
-//! Dirty pages have a limit of their own (`buffer=`) and are never dropped for this.
+//! Dirty pages have a limit of their own (`buffer=`) and are never dropped for memory.
 
 use crate::engine::Engine;
 use crate::memory_source::{Memory, MemorySource};
@@ -13,29 +14,29 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_runtime::{Next, Step};
 
-/// How fast programs take memory at most: pages that are zeroed by all of some processors.
+/// The highest rate at which programs can take memory: several processors that zero pages.
 const TAKEN_BYTES_PER_S: u64 = 16 << 30;
 
-/// The next look: when memory may have come down to half of the reserve, within these.
+/// The next look comes before programs can have taken half of the reserve, within these bounds.
 const SHORTEST: Duration = Duration::from_millis(20);
 
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The budget of a cache that has `held_bytes` now and never less than `least_bytes`.
+/// The budget of a cache that holds `held_bytes` now and may always have `least_bytes`.
 fn budget(memory: &[Memory], held_bytes: u64, least_bytes: u64) -> u64 {
     let share = memory.iter().map(|memory| memory.share_bytes(held_bytes)).min();
     share.unwrap_or(0).max(least_bytes)
 }
 
-/// The largest budget that there can be.
+/// The largest budget that this machine allows.
 pub fn most(memory: &[Memory]) -> u64 {
     memory.iter().map(|memory| memory.share_bytes(memory.total_bytes)).min().unwrap_or(0)
 }
 
-/// When to look again.
+/// The time until the next look.
 fn pause(memory: &[Memory], held_bytes: u64, least_bytes: u64) -> Duration {
     if held_bytes <= least_bytes {
-        // There is nothing to give back.
+        // The cache has no more than its least size, so a look could free no memory.
         return LONGEST;
     }
     let left = |memory: &Memory| memory.available_bytes.saturating_sub(memory.reserve_bytes() / 2);
@@ -57,7 +58,7 @@ fn follow_memory(engine: &Engine, source: &dyn MemorySource) -> Next {
     Next::After(pause(&memory, engine.store.dram.cache().held_bytes(), least_bytes))
 }
 
-/// Background: one look, and one piece of what is to be given back.
+/// Background step: looks at the memory, and drops some pages if the cache is above its budget.
 pub struct MemoryStep {
     engine: Weak<Engine>,
     source: Arc<dyn MemorySource>,
@@ -91,17 +92,17 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_is_half_of_what_is_above_the_reserve() {
+    fn the_budget_is_half_of_the_memory_above_the_reserve() {
         let machine = |available| [memory(24 * GIB, available)];
         assert_eq!(budget(&machine(23 * GIB), 0, LEAST), 10 * GIB);
-        // Taking its share changes nothing.
+        // The budget stays the same when the cache has taken its share.
         assert_eq!(budget(&machine(13 * GIB), 10 * GIB, LEAST), 10 * GIB);
-        // A program takes 6 GiB, then all but 3, all but 1.
+        // A program takes 6 GiB, then all memory but 3 GiB, then all but 1 GiB.
         assert_eq!(budget(&machine(7 * GIB), 10 * GIB, LEAST), 7 * GIB);
         assert_eq!(budget(&machine(3 * GIB), GIB, LEAST), GIB / 2);
         assert_eq!(budget(&machine(GIB), GIB, LEAST), LEAST);
         assert_eq!(budget(&machine(0), 2 * GIB, LEAST), LEAST);
-        // The tightest limit counts, and nothing that can be seen is no memory at all.
+        // The tightest limit counts, and a machine that shows no figures counts as one without memory.
         let both = [machine(23 * GIB)[0], memory(GIB, GIB)];
         assert_eq!(budget(&both, 0, LEAST), (GIB - GIB / 8) / 2);
         assert_eq!(budget(&[], 10 * GIB, LEAST), LEAST);
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_at_more_often_the_less_is_left() {
+    fn looks_are_more_frequent_the_less_memory_is_left() {
         let pause = |available, held| pause(&[memory(24 * GIB, available)], held, LEAST);
         assert_eq!(pause(23 * GIB, GIB), LONGEST);
         assert_eq!(pause(GIB, LEAST), LONGEST, "nothing to give");

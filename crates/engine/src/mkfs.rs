@@ -1,7 +1,7 @@
 //! Making a pool: superblocks, checkpoint, block table, roots, root directory, device headers.
 //!
-//! The superblocks of an old pool are cleared first and the new ones written last, so that an interrupted mkfs leaves
-//! the old pool, nothing that mounts, or the new one.
+//! The superblocks of an old pool are cleared first and the new ones written last. So an interrupted mkfs
+//! leaves the old pool, media that no mount accepts, or the new pool.
 
 use crate::options::{PolicyKind, PoolMedia};
 use std::path::PathBuf;
@@ -27,15 +27,15 @@ pub enum DeviceClass {
     Ssd,
     /// Hard disk.
     Hdd,
-    /// A class or figures: given, or measured.
+    /// A class of speed, or measured or given figures.
     Speed(ClassedSpeed),
 }
 
-/// From this read latency on a device counts as a hard disk, in nanoseconds.
+/// A device with at least this read latency, in nanoseconds, counts as a hard disk.
 const ROTATES_NS: u64 = 1_000_000;
 
 impl DeviceClass {
-    /// What the superblock keeps: kind, class of its speed, figures.
+    /// The fields of the superblock: kind, class of its speed, figures.
     fn encode(self) -> (u8, u8, [u8; 4]) {
         match self {
             DeviceClass::Ssd => (1, 0, [0; 4]),
@@ -52,13 +52,13 @@ impl DeviceClass {
 /// A lower-tier device of a new pool.
 #[derive(Debug, Clone)]
 pub struct NewDevice {
-    /// 1 the fastest.
+    /// The tier; 1 is the fastest.
     pub tier: u8,
     /// Its class.
     pub class: DeviceClass,
     /// Its identity.
     pub uuid: [u8; 16],
-    /// Absolute path: where mount looks first.
+    /// Absolute path, where a mount looks first.
     pub path: PathBuf,
 }
 
@@ -74,22 +74,22 @@ pub struct RootDirectory {
 }
 
 impl Default for RootDirectory {
-    /// root's, and nobody else may write.
+    /// Owned by root, and writable by root alone.
     fn default() -> Self {
         RootDirectory { uid: 0, gid: 0, mode: 0o755 }
     }
 }
 
-/// What mkfs decides.
+/// The choices of mkfs.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
-    /// At most 64 bytes.
+    /// Label, at most 64 bytes.
     pub label: String,
     /// Identity of the pool.
     pub uuid: [u8; 16],
     /// Key of the directory hash, random.
     pub hash_key: [u8; 16],
-    /// Secret of the seals of what lies on lower tiers, random and not zero; without one the pool is as older programs
+    /// Secret of the seals on lower tiers, random and not zero. Without one the pool is as older programs
     /// made it.
     pub seal_secret: Option<[u8; 16]>,
     /// Default policy of mounts.
@@ -104,11 +104,11 @@ pub struct FormatOptions {
     pub created_ns: i64,
     /// The root directory.
     pub root: RootDirectory,
-    /// In the order of [`PoolMedia::block`].
+    /// Devices, in the order of [`PoolMedia::block`].
     pub devices: Vec<NewDevice>,
 }
 
-/// Writes a new pool over whatever the media hold.
+/// Writes a new pool over the old content of the media.
 ///
 /// # Errors
 /// `Refused` for sizes that cannot be; the media's.
@@ -124,8 +124,9 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
     let superblock = make_superblock(media, options, &geometry)?;
     let pm = &*media.pm;
     let zeros = [0; BLOCK_SIZE as usize];
-    // The superblocks of an old pool first: a crash below must not leave one over a half cleared table, nor over
-    // devices whose headers are the new pool's. For these, other media, they must be durably gone.
+    // The superblocks of an old pool go first: a crash below must not leave one over a half cleared table,
+    // nor over devices with headers of the new pool. Headers lie on other media, so the cleared superblocks
+    // are persisted before them.
     let is_superblock = |block: &u64| {
         SUPERBLOCK_COPIES.iter().any(|copy| (copy.0..copy.0 + SUPERBLOCK_BLOCKS).contains(block))
     };
@@ -136,7 +137,7 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
     for block in (0..geometry.first_pool_block().0).filter(|block| !is_superblock(block)) {
         pm.write_streaming(PmBlock(block).offset(), &zeros)?;
     }
-    // Large pages and a populated mapping from the first mount on.
+    // Prepares large pages and a populated mapping for the first mount.
     pm.prepare(PmOffset(0), pm.size());
     Wal::format(Arc::clone(&media.pm), options.uuid, geometry)?;
     let root = root_pages(media, &geometry, options)?;
@@ -156,7 +157,8 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
         medium.write(DeviceBlock(0), &[block])?;
         medium.flush()?;
     }
-    // All that a superblock promises is there before it. A torn one fails its checksum.
+    // The superblock is stored last, after the structures that it describes, so a crash before leaves no
+    // valid pool. A torn superblock fails its checksum.
     pm.order();
     for copy in SUPERBLOCK_COPIES {
         pm.write(copy.offset(), superblock.as_bytes())?;
@@ -211,7 +213,7 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
     Ok(superblock)
 }
 
-/// The inode file's first node and page with the root directory: (node, page).
+/// Writes the first map node of the inode file, and its first page with the root directory: (node, page).
 fn root_pages(
     media: &PoolMedia,
     geometry: &Geometry,

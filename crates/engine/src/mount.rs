@@ -35,13 +35,14 @@ use terrace_store::parts::steering::Steering;
 use terrace_store::store::Store;
 use terrace_wal::{Error, Wal};
 
-/// Blocks of a group: with its summaries it fits one chunk, the largest contiguous allocation.
+/// Most blocks of a group: with its group summaries it fits into one chunk, the longest run.
 fn group_blocks(group_bytes: u64, geometry: &terrace_format::Geometry) -> u64 {
     let blocks = (group_bytes / BLOCK_SIZE).clamp(1, u64::from(geometry.chunk_blocks));
     blocks - if blocks < 16 { 0 } else { blocks.div_ceil(SUMMARY_ENTRIES as u64 + 1) }
 }
 
-/// Puts an epoch, and the tier that the superblock gives the device, into its header, whose 64 bytes are in one sector: it is the old one or the new one.
+/// Writes an epoch, and the tier from the superblock, into the header of a device. The 64 bytes of the header
+/// lie in one sector, so a crash leaves the old header or the new one.
 fn stamp(device: &Device, epoch: u64) -> FsResult<()> {
     let failed_before = device.failed_flushes();
     let mut block = [AlignedBlock::zeroed()];
@@ -55,14 +56,14 @@ fn stamp(device: &Device, epoch: u64) -> FsResult<()> {
     Ok(device.flush(failed_before)?)
 }
 
-/// Memory for the account of blocks that is taken without a look at what there is.
+/// Memory for the accounts of blocks that is taken without asking how much is free.
 const MODEST_BYTES: u64 = 64 << 20;
 
-/// Bytes kept of each PM block.
+/// Bytes of memory for each PM block.
 const OF_A_BLOCK: u64 = 25;
 
-/// Refuses media so large, as they say, that the account of their blocks does not fit into half of the memory there is: an
-/// image or a sparse file may claim anything.
+/// Refuses media that claim such a size that the accounts of their blocks do not fit into half of the free
+/// memory: an image or a sparse file may claim any size.
 fn refuse_oversized(geometry: &Geometry, devices: &[(DeviceId, u64)]) -> Result<(), String> {
     let below = ChunkSpace::bytes_needed(geometry.chunk_blocks, devices);
     let needed = below.map(|bytes| bytes.saturating_add(geometry.block_count().saturating_mul(OF_A_BLOCK)));
@@ -89,7 +90,7 @@ pub fn mount(
     clock: Arc<dyn Clock>,
 ) -> FsResult<Arc<Engine>> {
     let begin = clock.monotonic_ns();
-    // Before the log is opened, which makes of a clean pool a used one.
+    // Options are refused before the log is opened, because opening marks a clean pool as used.
     let data_ordered = data_ordered(&superblock, &options)?;
     let sizes = device_sizes(&media, &superblock)?;
     let (wal, recovery) = Wal::open(Arc::clone(&media.pm), superblock.uuid, superblock.geometry())?;
@@ -155,14 +156,14 @@ pub fn mount(
     }))
 }
 
-/// The use of PM above which the policy `anticache` demotes, unless the mount says otherwise.
+/// The PM use above which the policy `anticache` demotes, unless a mount option gives another.
 const THRESHOLD_PERCENT: u8 = 80;
 
 fn refuse(text: String) -> FsError {
     FsError::Engine(Error::Refused(text.into()))
 }
 
-/// Whether overwrites in PM go to their places.
+/// Whether overwrites in PM are done in place.
 fn data_ordered(superblock: &Superblock, options: &MountOptions) -> FsResult<bool> {
     let data_ordered = options.data_ordered.unwrap_or(superblock.data_mode == 2);
     if data_ordered && superblock.has_data_checksums() {
@@ -172,7 +173,8 @@ fn data_ordered(superblock: &Superblock, options: &MountOptions) -> FsResult<boo
     Ok(data_ordered)
 }
 
-/// Blocks of each device, as its medium says; refuses devices that do not fit the superblock or the memory there is.
+/// Blocks of each device, as its medium says. Refuses devices that do not fit the superblock or the free
+/// memory.
 fn device_sizes(media: &PoolMedia, superblock: &Superblock) -> FsResult<Vec<(DeviceId, u64)>> {
     let rows = superblock.device_rows();
     if rows.len() != media.block.len() {
@@ -185,7 +187,8 @@ fn device_sizes(media: &PoolMedia, superblock: &Superblock) -> FsResult<Vec<(Dev
     Ok(sizes)
 }
 
-/// The devices, with counters around their media; none of those that are missing takes new data.
+/// The devices, with counters around their media. Missing devices are left out of the free space, so no new
+/// data goes to them.
 fn open_devices(
     media: &mut PoolMedia,
     superblock: &Superblock,
@@ -206,7 +209,7 @@ fn policy_id(superblock: &Superblock, options: &MountOptions) -> u8 {
     options.policy.map_or(superblock.policy, |kind| kind as u8)
 }
 
-/// The policy that the mount or else the pool names, and the parameters it gets.
+/// The policy of the mount options, or else of the superblock, and its parameters.
 fn open_policy(superblock: &Superblock, options: &MountOptions) -> FsResult<(Box<dyn Policy>, Parameters)> {
     let id = policy_id(superblock, options);
     let threshold = options.threshold_percent.unwrap_or(THRESHOLD_PERCENT);
@@ -220,7 +223,7 @@ fn open_policy(superblock: &Superblock, options: &MountOptions) -> FsResult<(Box
     Ok((options.ablation.of(policy), parameters))
 }
 
-/// Free inode numbers, none of which is known yet; refuses an inode file that no medium has room for.
+/// The table of free inode numbers, still empty. Refuses an inode file larger than any medium.
 fn open_numbers(
     media: &PoolMedia,
     superblock: &Superblock,
@@ -249,11 +252,11 @@ fn open_dram(options: &MountOptions) -> Dram {
     )
 }
 
-/// Tells the devices that this mount may write to them: their headers get its epoch, before anything else is written.
-/// By it a mount knows that its persistent memory is an older copy than what its devices were used with.
+/// Writes the epoch of this mount into the header of each device, before any other write of the mount. So a
+/// later mount can tell that its PM is an older copy than the one its devices were last used with.
 ///
 /// # Errors
-/// The first device's that failed; all others were told.
+/// The first error of a device; all other headers are written.
 pub fn stamp_devices(engine: &Engine) -> FsResult<()> {
     if engine.store.mode.read_only {
         return Ok(());

@@ -24,11 +24,11 @@ pub enum PolicyKind {
     Anticache = 2,
     /// Predictors, temperature and adaptive thresholds.
     Predictive = 3,
-    /// Its earlier form, for which only writes count.
+    /// The earlier form of `Predictive`, which looks at writes only.
     WriteOnly = 4,
 }
 
-/// What a mount may override.
+/// The options of a mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
     /// Access times.
@@ -45,12 +45,12 @@ pub struct MountOptions {
     pub parameters: Parameters,
     /// Largest group of a migration, in bytes.
     pub group_bytes: u64,
-    /// What migration writes back in place.
+    /// The blocks that demotion writes in place.
     pub in_place: InPlace,
     /// DRAM for clean pages, in bytes.
     pub cache_bytes: u64,
-    /// Where to see how much memory there is, for a cache of clean pages that has a share of it, but no less than
-    /// `cache_bytes`; without, it has those.
+    /// The memory of the machine, for a cache of clean pages that follows it and has at least `cache_bytes`.
+    /// Without it the cache has exactly `cache_bytes`.
     pub memory: Option<Arc<dyn MemorySource>>,
     /// Most bytes of files in PM that the kernel caches while they are open for reading.
     pub kernel_cache_bytes: u64,
@@ -60,19 +60,19 @@ pub struct MountOptions {
     pub prefetch_bytes: u64,
     /// Lifetime of a prefetched page.
     pub prefetch_ms: u64,
-    /// Bring every block read from below into PM at once ([AC-BPFS]): `parameters.touches` is 1, whatever it says.
+    /// Promote every cold block on its first read ([AC-BPFS]), as if `parameters.touches` were 1.
     pub promote_first_touch: bool,
-    /// The home of every write that does not ask for durability, instead of what the policy says: for tests.
+    /// The home of every write without O_SYNC, instead of the choice of the policy: for tests.
     pub home: Option<Home>,
-    /// Read a cold block before a small write to it, as all the publications do, instead of making a partial shadow:
-    /// for measuring the difference. What is partial already stays so.
+    /// Read a cold block before a small write to it, as all the publications do, instead of making a partial
+    /// shadow: for measuring the difference. An existing partial shadow stays partial.
     pub read_first: bool,
-    /// What is left out of the policy: for measuring what it is worth.
+    /// Parts of the policy that are switched off, to measure their value.
     pub ablation: Ablation,
-    /// When cold metadata moves below PM. What lies there is fetched in any case.
+    /// When cold metadata pages are demoted. Demoted pages are fetched in any case.
     pub metadata_moves: MetadataMoves,
-    /// Move the checkpoint only when space is short, so that a crash leaves as much to replay as there can be:
-    /// for measuring recovery.
+    /// Move the checkpoint only when space is short, so that a crash leaves the most records to replay: for
+    /// measuring recovery.
     pub checkpoint_when_full: bool,
 }
 

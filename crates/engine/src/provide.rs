@@ -1,4 +1,4 @@
-//! Who provides what an attempt lacks: one row for each need.
+//! Provides the need of an attempt: one row for each kind of need.
 
 use std::sync::{Arc, Weak};
 use terrace_format::Corrupt;
@@ -18,7 +18,7 @@ use terrace_store::operation::provide::Provide;
 use terrace_store::types::Wait;
 use terrace_wal::{Error, NoSpace};
 
-/// Provides from the store, from the rules of the file system, and from migration.
+/// The provider: it uses the store, the rules of the file system, and migration.
 pub struct Provider {
     migration: Weak<Migration>,
 }
@@ -36,11 +36,11 @@ impl Provide for Provider {
     }
 }
 
-/// Needs of one operation that are provided: in a damaged pool one may come back for ever.
+/// Most needs that are provided to one operation: in a damaged pool a need may come back for ever.
 const MOST_PROVIDED: u32 = 1000;
 
-/// Provides what an attempt lacked. Holds no lock when called and when it returns. Counts in `provided`, and
-/// refuses what comes back for ever; making or waiting for space does not count.
+/// Provides the need of an attempt. Holds no lock when called and when it returns. Counts in `provided`, and
+/// refuses a need that comes back for ever; making or waiting for space does not count.
 fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -> FsResult<()> {
     interleave::point("op:between-attempts");
     *provided += 1;
@@ -64,7 +64,8 @@ fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -
         Need::ClearIntent { ino, range } if op.wait == Wait::Allowed => {
             clear_intent(&migration.store, op.wait, ino, range)
         }
-        // Who may not wait does not do all of it either.
+        // A caller that may not wait removes one turn of the range, and leaves the others to a waiting
+        // thread.
         Need::ClearIntent { ino, range } => match clear_intent_turn(&migration.store, op.wait, ino, range) {
             Err(FsError::Unfinished) => Err(FsError::WouldBlock),
             done => done,
@@ -83,7 +84,8 @@ fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -
             *provided -= 1;
             make_pm_space(migration, op)
         }
-        // Met on the way: then the attempt lacks what it lacked, or finds it.
+        // Providing the need met a metadata page on a lower tier. After the page is fetched, the next attempt
+        // lacks the same need again, or no more.
         Err(FsError::Engine(Error::PageBelow(page))) => {
             provide(migration, op, Need::MetadataPage(page), provided)
         }

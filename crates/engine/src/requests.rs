@@ -1,4 +1,4 @@
-//! Entry points for moves that users ask for, and the step that works them off.
+//! Entry points for requested movements, and the step that does them.
 
 use crate::engine::Engine;
 use std::sync::{Arc, Weak};
@@ -9,7 +9,8 @@ use terrace_runtime::thread::Waker;
 use terrace_runtime::{Next, Step};
 use terrace_store::error::FsResult;
 
-/// Asks for a move of a file, or of a directory with all below it, in the background. Gives its number.
+/// Requests a movement of a file, or of a directory with everything in it, in the background. Gives the
+/// number of the request.
 ///
 /// # Errors
 /// EINVAL when there is no such tier; EROFS; ESTALE; EAGAIN when too many wait already.
@@ -17,7 +18,8 @@ pub fn move_by_hand(engine: &Engine, ino: Ino, action: HandMove) -> FsResult<u64
     engine.by_hand.request(&engine.migration, ino, action)
 }
 
-/// What a move would do. Takes as long as it takes to look at all files.
+/// The files and bytes that a requested movement would move, without moving them. Looks at all files below
+/// the path first.
 ///
 /// # Errors
 /// As [`move_by_hand`]; EIO.
@@ -25,27 +27,28 @@ pub fn plan_by_hand(engine: &Engine, ino: Ino, action: HandMove) -> FsResult<Han
     ByHand::plan(&engine.migration, ino, action)
 }
 
-/// What is known of a move; `None` when it is not known (any more).
+/// The report of a requested movement; `None` for an unknown number, or one that ended too long ago.
 pub fn hand_report(engine: &Engine, id: u64) -> Option<HandReport> {
     engine.by_hand.report(id)
 }
 
-/// The moves that wait, are under way, or ended lately.
+/// The requested movements that wait, are under way, or ended lately.
 pub(crate) fn hand_reports(engine: &Engine) -> Vec<HandReport> {
     engine.by_hand.reports()
 }
 
-/// Does one bounded piece of the moves that were asked for. Several threads may call it: one works.
+/// Does one bounded part of the requested movements. Of several threads that call it only one works at a
+/// time.
 pub fn hand_step(engine: &Engine) -> Next {
     engine.by_hand.step(&engine.migration)
 }
 
-/// The step that a thread drives.
+/// The background step of requested movements, with its waker.
 pub(crate) fn hand_background(engine: &Arc<Engine>) -> (Box<dyn Step>, Waker) {
     (Box::new(HandStep { engine: Arc::downgrade(engine) }), engine.by_hand.waker.clone())
 }
 
-/// Background: one piece of what users asked for per step.
+/// Background step: one bounded part of the requested movements.
 struct HandStep {
     engine: Weak<Engine>,
 }

@@ -1,8 +1,8 @@
 //! The order of the lower tiers of a pool that is not mounted: `terrace tier`.
 //!
-//! A device's tier is its row's in the superblock alone: data names devices, not tiers, so that nothing moves with it. The
-//! header's copy of the number is brought up to date by the next mount that writes. Pins name tiers by number:
-//! [`standing_in`].
+//! The tier of a device stands in its superblock row alone: metadata names devices, not tiers, so a new order
+//! moves no block. The next mount that writes brings the copy in the device header up to date. Tier pins name
+//! tiers by number: see [`standing_in`].
 
 use terrace_format::BLOCK_SIZE;
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
@@ -10,8 +10,9 @@ use terrace_format::superblock::{Refused, Superblock};
 use terrace_media::{MediaError, PmMedium};
 use zerocopy::IntoBytes;
 
-/// Gives a device, by its index, another tier. A crash at any instant leaves a pool with the old order or with the new
-/// one: the copy of the superblock that is in use is written last, when the other one is durable.
+/// Gives a device, by its index, another tier. A crash at any instant leaves a pool with the old order or
+/// with the new one: the copy of the superblock that mounts use is written last, when the other copy is
+/// durable.
 ///
 /// # Errors
 /// The medium's.
@@ -27,7 +28,7 @@ pub fn set_device_tier(
         row.tier = tier;
     }
     changed.seal();
-    // The first copy is used where it is sound.
+    // Mounts use the first copy if it is sound.
     let in_use = usize::from(!is_sound(pm, 0));
     for copy in [SUPERBLOCK_COPIES[1 - in_use], SUPERBLOCK_COPIES[in_use]] {
         pm.write(copy.offset(), changed.as_bytes())?;
@@ -36,7 +37,7 @@ pub fn set_device_tier(
     Ok(changed)
 }
 
-/// Reads the superblock; the second copy when the first is damaged, with a sentence that says so.
+/// Reads the superblock; if the first copy is damaged the second, with a sentence about the damage.
 ///
 /// # Errors
 /// See [`Refused`].
@@ -70,14 +71,14 @@ pub fn read_superblock(pm: &dyn PmMedium, write: bool) -> Result<(Superblock, Op
     }
 }
 
-/// What there is to say of copy 1 when copy 0 is used.
+/// A warning about copy 1 when copy 0 is used and copy 1 is damaged.
 fn second_copy_warning(pm: &dyn PmMedium, second: Result<Superblock, Refused>) -> Option<String> {
     let Err(error @ (Refused::Corrupt(_) | Refused::NotAPool)) = second else { return None };
-    // A size that does not fit is not damage.
+    // A pool size that does not fit the medium is not damage of the copy.
     (!is_sound(pm, 1)).then(|| format!("superblock copy 1 is damaged ({error}); copy 0 is used"))
 }
 
-/// Whether a copy of the superblock is one: of whatever version.
+/// Whether a copy of the superblock is sound, of whatever version.
 pub fn is_sound(pm: &dyn PmMedium, index: usize) -> bool {
     let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
     let read = pm.read(SUPERBLOCK_COPIES[index].offset(), &mut bytes);
@@ -85,7 +86,7 @@ pub fn is_sound(pm: &dyn PmMedium, index: usize) -> bool {
     read.is_ok() && Superblock::verify(&bytes, false).err().is_none_or(|refused| !damaged(&refused))
 }
 
-/// Rewrites a damaged copy of the superblock from the one in use; true when there was one. The sound copy
+/// Rewrites a damaged copy of the superblock from the sound one; true when a copy was damaged. The sound copy
 /// is not touched, so a crash meanwhile leaves the pool as usable as before.
 ///
 /// # Errors
@@ -110,9 +111,9 @@ pub fn mend_superblock(
 mod tests {
     use terrace_store::parts::devices::speeds::standing_in;
 
-    /// The order of tiers may be changed, and a number may then be nobody's.
+    /// A changed order of tiers may leave the number of a tier pin without a tier.
     #[test]
-    fn pins_to_a_number_that_no_tier_has_mean_the_next_slower_tier() {
+    fn a_pin_to_an_absent_tier_means_the_next_slower_tier() {
         let means = |wanted| standing_in(wanted, [2, 4].into_iter());
         assert_eq!([0, 1, 2, 3, 4, 5, 255].map(means), [0, 2, 2, 4, 4, 4, 4]);
         assert_eq!(standing_in(3, std::iter::empty()), 3);

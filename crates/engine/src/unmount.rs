@@ -1,4 +1,5 @@
-//! Unmount: dirty pages go below or into PM, the last checkpoint is written, the pool is marked clean.
+//! Unmount: dirty pages are written back or settled, the last checkpoint is written, the pool is marked
+//! clean.
 
 use crate::background::meet_all_pages;
 use crate::engine::Engine;
@@ -8,13 +9,13 @@ use terrace_fs::write_back::steps::write_back_noted;
 use terrace_store::error::FsResult;
 use terrace_store::types::Wait;
 
-/// Ends a mount: dirty pages written back (into PM, what no lower tier takes), the last checkpoint written, the pool
-/// marked clean, all of it durable. Devices need no flush: what a record names was flushed before (M1). Drop
-/// [`Background`] first; no operation may follow.
+/// Ends a mount: dirty pages are written back, or settled if no lower tier takes them; the last checkpoint is
+/// written; the pool is marked clean, and everything is durable. Devices need no flush: blocks that a record
+/// names were flushed before it (M1). Drop [`Background`] first; no operation may follow.
 ///
 /// # Errors
-/// The media's; the pool then is not marked clean and recovers at the next mount. Also when some dirty pages could
-/// be kept nowhere: all others were.
+/// The error of a medium: the pool is not marked clean then, and the next mount recovers it. Also when dirty
+/// pages of a file had room neither on a device nor in PM; all other files are saved.
 pub fn unmount(engine: &Engine) -> FsResult<()> {
     let kept = keep_all(engine);
     meet_all_pages(engine);
@@ -22,11 +23,12 @@ pub fn unmount(engine: &Engine) -> FsResult<()> {
     kept
 }
 
-/// Before the end of a mount: writes back all files, and puts into PM what no lower tier takes, the files with the
-/// fewest such pages first, so that as many as can are kept. One that can be kept nowhere keeps no other from it.
+/// Before the end of a mount: writes back all files, and settles the pages that no lower tier takes. Files
+/// with the fewest such pages are settled first, so that as many files as possible are saved. A file without
+/// room does not keep later files from being saved.
 ///
 /// # Errors
-/// The first of such a file.
+/// The first error of a file without room.
 pub(crate) fn keep_all(engine: &Engine) -> FsResult<()> {
     let mut refused = Vec::new();
     for ino in engine.store.dram.volatile_sizes().files() {
@@ -46,16 +48,17 @@ pub(crate) fn keep_all(engine: &Engine) -> FsResult<()> {
     first_error.map_or(Ok(()), Err)
 }
 
-/// What may take long ends from now on: a `sync_to` under way gives up.
+/// Tells long operations to end soon: a `sync_to` under way gives up.
 pub fn begin_end(engine: &Engine) {
     engine.store.pressure.begin_end();
 }
 
-/// Puts into PM what waits in DRAM for lower tiers, and waits for none of them: for the end of a mount beside a device
-/// that does not answer. The files with the fewest such pages first.
+/// Settles all dirty pages without waiting for a device: for the end of a mount beside a device that does not
+/// answer. Files with the fewest dirty pages come first.
 ///
 /// # Errors
-/// The first of a file whose pages PM has no room for, or of which it needs something from below: it still waits.
+/// The first error of a file that PM has no room for, or that needs a metadata page of a lower tier: its
+/// pages stay dirty.
 pub fn keep_without_devices(engine: &Engine) -> FsResult<()> {
     let mut files = engine.store.dram.volatile_sizes().files();
     files.sort_by_key(|ino| engine.store.dram.cache().count_dirty(*ino));

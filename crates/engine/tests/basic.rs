@@ -1,4 +1,4 @@
-//! The first things a file system must do, on simulated media.
+//! The basic operations of a file system, on simulated media.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn write_read_remount() -> FsResult<()> {
+fn written_bytes_are_read_after_a_mount() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let ino = create(&fs, "a")?;
@@ -49,7 +49,7 @@ fn write_read_remount() -> FsResult<()> {
 }
 
 #[test]
-fn names_links_directories() -> FsResult<()> {
+fn names_links_and_directories_work_together() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let dir = fs.mkdir(ROOT, b"d", 0o755, CALLER, W)?.ino;
@@ -91,7 +91,8 @@ fn libc_einval() -> i32 {
 #[test]
 fn larger_than_pm_and_back() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 8192);
-    // All of it comes into PM: predictive would send half of it past.
+    // Under this policy all of the file has its home in PM; the policy `predictive` would send half of it to
+    // DRAM.
     let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Anticache), ..MountOptions::default() });
     let ino = create(&fs, "big")?;
     let expected = pattern(8 << 20, 3);
@@ -170,8 +171,8 @@ fn full_of_metadata_gives_enospc_and_unlink_works() -> FsResult<()> {
     Ok(())
 }
 
-/// Broke: a file extended by truncate within its last block showed the bytes that an earlier truncate
-/// had cut off, because only writes and extensions past the block cleared them (design S5).
+/// Found: a file extended by truncate within its last block showed bytes that an earlier truncate had cut
+/// off, because only writes, and extensions past the block, cleared them (design S5).
 #[test]
 fn extending_within_the_last_block_reads_zeros() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
@@ -194,7 +195,7 @@ fn extending_within_the_last_block_reads_zeros() -> FsResult<()> {
     Ok(())
 }
 
-/// A tier that is full of old copies of blocks that are in PM again still takes the new ones.
+/// A lower tier full of cold copies under shadows still takes the new copies of these blocks.
 #[test]
 fn overwriting_on_a_full_tier_finds_space() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 561);
@@ -216,8 +217,8 @@ fn overwriting_on_a_full_tier_finds_space() -> FsResult<()> {
     Ok(())
 }
 
-/// Broke: values of several parts that land in one catalog leaf were refused with EIO, because room was
-/// made for one key at a time.
+/// Found: values of several parts that land in one catalog leaf were refused with EIO, because a split made
+/// room for one key at a time.
 #[test]
 fn large_xattrs_and_symlink_targets() -> FsResult<()> {
     let pool = Pool::new(64 << 20, 4096);
@@ -241,8 +242,8 @@ fn large_xattrs_and_symlink_targets() -> FsResult<()> {
     Ok(())
 }
 
-/// Broke: an aligned one-block write past a cold partial last block claimed one block too few for the zeros
-/// behind the old end, and asked for space for ever.
+/// Found: an aligned write of one block past a cold partial last block claimed one block too few for the
+/// zeros behind the old end, and asked for space for ever.
 #[test]
 fn sparse_write_behind_a_cold_partial_block() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);

@@ -30,7 +30,7 @@ fn writes_stay_in_dram_until_fsync() -> FsResult<()> {
     let modified = fs.getattr(ino)?.mtime_ns;
     fs.fsync(ino, false, W)?;
     assert_eq!(fs.getattr(ino)?.mtime_ns, modified);
-    // One request to the device writes neighbouring blocks. A chunk of this device has 16 blocks, the group
+    // Neighbouring blocks go to the device in one request. A chunk of this device has 16 blocks, the group
     // summary included.
     let writes = pool.device.counters().writes - before;
     assert!(writes <= 12, "{writes} writes for 74 blocks in a row");
@@ -237,7 +237,7 @@ fn old_pages_are_written_back_in_time() -> FsResult<()> {
 }
 
 #[test]
-fn writers_find_room() -> FsResult<()> {
+fn a_write_larger_than_the_buffer_finds_room() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 8192);
     let fs = pool.mount_with(buffered(1 << 20));
     let ino = create(&fs, "big")?;
@@ -254,7 +254,7 @@ fn writers_find_room() -> FsResult<()> {
 }
 
 #[test]
-fn a_full_device_refuses_or_pm_takes_it() -> FsResult<()> {
+fn a_full_device_and_a_full_pm_refuse_writes() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 64);
     let fs = pool.mount_with(buffered(4 << 20));
     let ino = create(&fs, "a")?;

@@ -173,7 +173,7 @@ fn an_impossible_movement_fails_with_a_reason() -> FsResult<()> {
 /// A tier that becomes full ends the movement. The blocks moved so far stay on the target, the rest at their
 /// old locations, and all of the file is readable.
 #[test]
-fn a_full_tier_ends_the_move() -> FsResult<()> {
+fn a_full_tier_ends_the_movement() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 24);
     let fs = pool.mount();
     let file = create(&fs, ROOT, "a");
@@ -397,7 +397,7 @@ fn sync_to_a_tier_reports_bytes_written_meanwhile() -> FsResult<()> {
 
 /// `sync --to` a tier with too little room gives ENOSPC, and every file is still whole.
 #[test]
-fn sync_to_a_full_tier_says_so() -> FsResult<()> {
+fn sync_to_a_full_tier_is_enospc() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 24);
     let fs = pool.mount();
     let file = create(&fs, ROOT, "a");
@@ -439,7 +439,7 @@ fn io_is_counted_by_tier() -> FsResult<()> {
 /// A crash at every persistence event of a movement of each kind, with unfenced stores lost, kept or mixed:
 /// after the mount the content is whole, the pool is sound, and the movement can be requested again (I7).
 #[test]
-fn a_crash_amid_a_move_leaves_old_places_or_new_ones() {
+fn a_crash_amid_a_movement_leaves_old_or_new_locations() {
     let content = pattern(21 * BLOCK as usize + 9, 1);
     for (from, to) in [(0u8, 2u8), (1, 2), (2, 1), (2, 0)] {
         let base = {
@@ -543,7 +543,7 @@ fn a_reused_inode_number_is_not_pinned_for_the_removed_directory() -> FsResult<(
 /// An overwritten block that was demoted again, and a relocated block, had a stale page in DRAM: reads went
 /// to the device, while the stale page, like the pages of removed files, took the room of a useful one.
 #[test]
-fn copies_in_dram_outlive_overwrites_and_moves() -> FsResult<()> {
+fn pages_in_dram_outlive_overwrites_and_relocations() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
     let fs = pool.mount();
     let file = create(&fs, ROOT, "file");

@@ -204,8 +204,8 @@ fn appends_stay_in_place_and_extend_the_checksum() -> FsResult<()> {
     Ok(())
 }
 
-/// After a truncation the checksum still covers the bytes past the new end. The next write there would change
-/// them, so it takes a new block.
+/// After a truncation the checksum still covers the bytes past the new end. The next write past the end would
+/// change bytes under the old checksum, so it takes a new block.
 #[test]
 fn a_shorter_file_keeps_the_checksum_until_its_end_is_written() -> FsResult<()> {
     let mut world = World::new(4096)?;
@@ -264,7 +264,7 @@ fn a_flipped_bit_is_eio_for_its_block_alone() -> FsResult<()> {
 /// Demotion leaves a damaged block in PM: with a fresh checksum its damage would pass as the sound content of
 /// a cold block.
 #[test]
-fn damaged_data_does_not_move_below() -> FsResult<()> {
+fn damaged_data_is_not_demoted() -> FsResult<()> {
     let mut world = World::new(40_960)?;
     world.damage(20_000, 2);
     assert!(world.fs.sync_to(1, &mut |_| {}).is_err());
@@ -324,7 +324,7 @@ fn a_damaged_last_block_hinders_no_fsync_of_later_blocks() -> FsResult<()> {
 
 /// When a block has rotted in PM, its cold copy may be the last sound one.
 #[test]
-fn damaged_data_is_not_written_over_its_copy_below() -> FsResult<()> {
+fn damaged_data_is_not_written_over_its_cold_copy() -> FsResult<()> {
     let in_place = InPlace { extent_blocks: 2, one_of: 1 };
     let options = MountOptions { in_place, ..options() };
     let mut world = World::new(40_960)?.mounted_again(options.clone())?;

@@ -111,7 +111,7 @@ fn a_failed_device_is_passed_over() -> FsResult<()> {
 
 /// With every other device full, a failed device does not make migration spin, and no block is lost.
 #[test]
-fn a_failed_device_beside_a_full_one_is_tried_with_pauses() -> FsResult<()> {
+fn a_failed_device_beside_a_full_device_is_tried_with_pauses() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 64);
     let (first, second) = (Arc::new(SimulatedDevice::new(1024)), Arc::new(SimulatedDevice::new(17)));
     let fs = two_devices(&pool, &first, &second)?;

@@ -424,7 +424,7 @@ impl BlockMedium for OnHost {
 
 /// df did not count the room that is left on the file system below a tier.
 #[test]
-fn df_sees_the_file_system_below_a_tier() {
+fn df_counts_the_room_of_the_host_file_system() {
     let pool = Pool::new(4 << 20, 4096);
     let available = |room: Option<HostRoom>| {
         let mut media = pool.media();

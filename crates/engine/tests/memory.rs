@@ -58,7 +58,7 @@ fn a_cold_file_is_cached_while_memory_is_free_and_dropped_when_it_is_short() -> 
     fs.run_background(1000);
     let parameters = fs.status()?.parameters;
     assert!(parameters.cache_follows_memory);
-    // Other tests may use some of the memory that is counted here.
+    // Parallel tests take memory of the same process.
     assert!((26 * MIB..=28 * MIB).contains(&parameters.cache_bytes), "{}", parameters.cache_bytes);
     assert_eq!(read_all(&fs, ino)?, content);
     assert_eq!(cached(&fs)?, FILE);

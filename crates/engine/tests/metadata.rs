@@ -80,7 +80,7 @@ fn below(pool: &Pool) -> u64 {
 }
 
 #[test]
-fn cold_metadata_moves_down_and_comes_back() {
+fn cold_metadata_is_demoted_and_fetched() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let directory = directory(&fs);
@@ -131,7 +131,7 @@ fn cold_metadata_moves_down_and_comes_back() {
 /// The mount does not know the free inode numbers of demoted pages. They are used all the same, and pages
 /// without a free number are not fetched.
 #[test]
-fn free_numbers_below_are_found_after_a_mount() {
+fn free_numbers_of_demoted_pages_are_found_after_a_mount() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let directory = directory(&fs);
@@ -174,7 +174,7 @@ fn files_are_made_while_the_device_fails() {
 
 /// While few demoted pages have free inode numbers, no request waits for one of them.
 #[test]
-fn a_request_thread_makes_files_beside_free_numbers_below() {
+fn a_request_thread_makes_files_beside_demoted_free_numbers() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let directory = directory(&fs);
@@ -211,7 +211,7 @@ fn a_request_thread_does_not_wait() {
 
 /// The inode page of an open file stays in PM, so a write to the file never waits for the device (I10).
 #[test]
-fn pages_of_open_files_stay() {
+fn inode_pages_of_open_files_stay_in_pm() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let directory = directory(&fs);
@@ -240,7 +240,7 @@ fn file_below(fs: &Arc<Fs>) -> Ino {
 /// The leaves with the extents of a closed file had been demoted: after the file was opened, a write to PM
 /// waited for the device (I10).
 #[test]
-fn an_open_for_writing_brings_up_the_extents() {
+fn an_open_for_writing_fetches_the_extents() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let file = file_below(&fs);
@@ -269,7 +269,7 @@ fn an_open_for_writing_brings_up_the_extents() {
 /// A write to a file without extents, as after a truncation, looks them up all the same: the leaf that would
 /// hold them was demoted although the file was open.
 #[test]
-fn the_place_of_an_open_file_stays() {
+fn the_extent_leaf_of_an_open_file_stays_in_pm() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
@@ -384,7 +384,7 @@ fn a_stalled_device_stalls_no_fsync_of_data_in_pm() {
 /// Each step of the requested movements first read an attribute of the root, to learn whether any file is
 /// pinned, and waited for the device when that attribute lay there.
 #[test]
-fn moves_by_hand_do_not_wait_for_the_root() {
+fn requested_movements_do_not_wait_for_the_root() {
     let pool = Pool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     // So many attributes that the first are in another leaf than the bitmap of the chunk with the number of
@@ -606,7 +606,7 @@ impl Large {
 /// Files whose metadata is larger than PM: 30,000 files over 4 MiB; TERRACE_METADATA_FILES=200000 makes
 /// 200,000 over 32 MiB.
 #[test]
-fn metadata_exceeds_pm() {
+fn metadata_may_exceed_pm() {
     let wanted = std::env::var("TERRACE_METADATA_FILES").ok().and_then(|count| count.parse().ok());
     let count: u32 = wanted.unwrap_or(30_000);
     let pm_bytes = if count > 100_000 { 32 << 20 } else { 4 << 20 };

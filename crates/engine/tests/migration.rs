@@ -1,4 +1,5 @@
-//! What cannot be brought about from outside: records that are too large, races between workers.
+//! Migration in states that no call of a user brings about: records that are too large, races between
+//! workers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -144,7 +145,8 @@ fn mounted_with(
     Engine::mount(media, superblock, mount_options, clock).unwrap()
 }
 
-/// Workers offer the processor while five sixteenths of PM are free, and not when it gets short of what they make.
+/// Workers offer the processor to other threads while five sixteenths of PM are free, and keep it when free
+/// PM, which they make, gets short.
 #[test]
 fn workers_are_at_ease_only_while_pm_has_room() {
     let (fs, _) = with_file(1);
@@ -172,10 +174,10 @@ fn taken(fs: &Engine) -> Vec<Victim> {
     }
 }
 
-/// A worker that read the cold copy under a partial shadow kept its turn: while a device hung, no other worker installed
-/// what it had written.
+/// A worker kept its CPU permit while it read the cold copy under a partial shadow: while the device hung, no
+/// other worker installed a group that it had written.
 #[test]
-fn who_waits_for_a_read_of_a_device_has_no_turn() {
+fn a_worker_waiting_for_a_device_read_holds_no_cpu_permit() {
     let tier = Arc::new(SimulatedDevice::new(4096));
     let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 12, 16, 2 << 20);
     assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Progress);
@@ -185,7 +187,7 @@ fn who_waits_for_a_read_of_a_device_has_no_turn() {
     assert_others_have_turns(&fs, &tier, move |fs| assert_eq!(demote(&fs.store, &victims).unwrap(), 1));
 }
 
-/// While the device hangs in the first thing that a worker asks of it, others have all turns.
+/// While the device hangs in the first access of a worker, other workers can hold all CPU permits.
 #[track_caller]
 fn assert_others_have_turns(
     fs: &Arc<Engine>,
@@ -216,7 +218,8 @@ fn assert_others_have_turns(
     worker.join().unwrap();
 }
 
-/// The first worker was the clock: while a device hung under it, no block and no file got colder.
+/// The first worker advanced the ticks of the temperature: while a device hung under it, no block and no file
+/// got colder.
 #[test]
 fn time_passes_while_a_device_hangs() {
     let tier = Arc::new(SimulatedDevice::new(4096));
@@ -241,11 +244,12 @@ fn time_passes_while_a_device_hangs() {
     assert_eq!(after - before, 50);
 }
 
-/// As above of a worker that met a page of metadata below PM: here the leaf that says where the cold copy is.
+/// As above, with a worker that needs a metadata page of a lower tier: the leaf with the cold extent of the
+/// block.
 #[test]
-fn who_waits_for_a_page_of_metadata_has_no_turn() {
+fn a_worker_waiting_for_a_metadata_page_holds_no_cpu_permit() {
     let tier = Arc::new(SimulatedDevice::new(4096));
-    // Checksums of so many blocks take several leaves.
+    // The checksums of so many blocks fill several leaves.
     let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 1100, 2048, 64 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     fs.write(ino, 0, &[2; 64], WriteFlags::default(), Wait::Allowed).unwrap();
@@ -257,11 +261,11 @@ fn who_waits_for_a_page_of_metadata_has_no_turn() {
     assert!(fs.store.persistent.metadata_pages().fetched.load(Ordering::Relaxed) > fetched);
 }
 
-/// Evicting clean blocks and giving up shadowed ones made a record that was too large again as large as
-/// before, nine times, and failed with EIO. Today's limits leave room for the worst pages, so that only a
-/// transaction made up for it shows this.
+/// When the record for dropping clean blocks or giving up shadowed copies was too large, the next attempt was
+/// as large again, nine times, and the demotion failed with EIO. Under the present limits even the worst
+/// pages fit into a record, so only a made-up transaction shows this.
 #[test]
-fn blocks_of_a_record_that_is_too_large_are_halved() {
+fn a_piece_too_large_for_a_record_is_halved() {
     let (fs, _) = with_file(12);
     let victims = taken(&fs);
     let candidates = look_at(&fs.store, &victims, &mut None);
@@ -278,11 +282,11 @@ fn blocks_of_a_record_that_is_too_large_are_halved() {
     assert!(tries.into_inner() <= 10);
 }
 
-/// A worker that found all victims taken looked again, lock-free, whether any were in flight; when the others
-/// had just finished it took PM for one in which nothing can move, and its writer got ENOSPC. Who has the
-/// victims is now answered under the queue's lock, so that what happens afterwards changes nothing.
+/// A worker that found no free victims asked afterwards, without the lock of the queue, whether any group was
+/// in flight. If the other workers had just finished, it concluded that PM has nothing to demote, and its
+/// writer got ENOSPC. Now the answer is given under the lock of the queue, so later events cannot falsify it.
 #[test]
-fn victims_that_others_have_are_not_none_at_all() {
+fn victims_held_by_another_worker_count_as_in_flight() {
     let (fs, _) = with_file(12);
     let taken = taken(&fs);
     assert_eq!(taken.len(), 12);
@@ -299,7 +303,7 @@ fn victims_that_others_have_are_not_none_at_all() {
 
 /// Status said "idle" most of the time while blocks moved, because it looked only at the very moment.
 #[test]
-fn state_tells_of_what_is_queued_and_of_what_just_moved() {
+fn status_shows_queued_and_recent_movements() {
     let (fs, _) = with_file(12);
     let state = |fs: &Engine| migration_report(&fs.migration, fs.store.clock.monotonic_ns()).state;
     assert_eq!(state(&fs), "idle");
@@ -315,11 +319,12 @@ fn state_tells_of_what_is_queued_and_of_what_just_moved() {
     assert_eq!(migration_report(&fs.migration, later).state, "promoting");
 }
 
-/// Sixteen threads on a small PM: what one demotion freed was claimed by others at once, none of it had an owner yet, and
-/// who came then found neither space nor victims and failed with ENOSPC although the tier was empty (I9). With claims
-/// under way there is something to wait for; tests/stress.rs shows the whole.
+/// Sixteen threads on a small PM: the blocks that one demotion freed were claimed by other threads at once,
+/// and had no owner in the block table yet. A thread that came then found neither space nor victims, and
+/// failed with ENOSPC although the tier was empty (I9). While claims are under way it waits; tests/stress.rs
+/// tests the whole.
 #[test]
-fn blocks_claimed_by_others_are_waited_for() {
+fn demotion_without_victims_waits_for_claims() {
     let (fs, _) = with_file(4);
     fs.sync_to(1, &mut |_| {}).unwrap();
     assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Nothing);
@@ -329,16 +334,16 @@ fn blocks_claimed_by_others_are_waited_for() {
     assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Nothing);
 }
 
-/// A block that is overwritten, truncated or unlinked while it is on its way between lower tiers keeps its newest content,
-/// and the space of its copy is given back; the others arrive (M2, S6).
+/// A block that is overwritten, truncated or unlinked during its relocation keeps its newest content, and the
+/// space of the copy is given back. Unchanged blocks arrive (M2, S6).
 #[test]
-fn changes_during_a_move_between_lower_tiers_win() {
+fn changes_during_a_relocation_win() {
     let (fs, ino) = with_file(12);
     fs.sync_to(1, &mut |_| {}).unwrap();
     let file = FileId { ino, generation: fs.getattr(ino).unwrap().generation };
     let free = || fs.store.devices.space().totals(&fs.store.devices.of_tier(TierId(1))).unwrap().free;
     let before = free();
-    // There is one lower tier: "elsewhere" is another place on it.
+    // The pool has one lower tier, so the blocks are relocated to another location on it.
     let collect = |group: &mut MovingGroup| {
         let elsewhere = Destination::Only(TierId(2));
         assert_eq!(collect_below(&fs.store, file, FileBlock(0), 100, elsewhere, group).unwrap(), None);
@@ -350,7 +355,8 @@ fn changes_during_a_move_between_lower_tiers_win() {
         let bytes = vec![byte; BLOCK_SIZE as usize];
         fs.write(ino, block * BLOCK_SIZE, &bytes, WriteFlags::default(), Wait::Allowed).unwrap();
     };
-    // Overwritten and demoted again: another place. Overwritten: a copy in PM, which is the newest. Cut off: gone.
+    // Block 3 is overwritten and demoted again, to another location. Block 5 is overwritten in PM, which has
+    // the newest copy. The last two blocks are cut off.
     write(3, 33);
     fs.sync_to(1, &mut |_| {}).unwrap();
     write(5, 55);
@@ -359,7 +365,7 @@ fn changes_during_a_move_between_lower_tiers_win() {
     let mut trouble = None;
     let moved = move_between(&fs.store, group, Destination::Only(TierId(1)), &mut trouble).unwrap();
     assert!(trouble.is_none(), "{trouble:?}");
-    // What is below a PM copy may move: it is shadowed.
+    // The cold copy under the shadow of block 5 may be relocated or not.
     assert!((8..=9).contains(&moved), "{moved}");
     for block in 0..10u64 {
         let mut found = vec![0; BLOCK_SIZE as usize];
@@ -374,7 +380,7 @@ fn changes_during_a_move_between_lower_tiers_win() {
         assert!(found.iter().all(|byte| *byte == expected), "block {block}");
     }
     assert_eq!(free(), before + 2);
-    // The whole file vanishes.
+    // The whole file is removed during the relocation.
     let mut group = MovingGroup::default();
     collect(&mut group);
     fs.forget(ino, 1);
@@ -384,7 +390,7 @@ fn changes_during_a_move_between_lower_tiers_win() {
     assert_eq!(free(), before + 12);
 }
 
-/// 200 files of less than a block.
+/// 200 files, each shorter than a block.
 fn small_files(fs: &Engine, open: bool) {
     for name in 0..200 {
         let (name, caller) = (format!("f{name}"), Caller { uid: 0, gid: 0 });
@@ -396,8 +402,8 @@ fn small_files(fs: &Engine, open: bool) {
     }
 }
 
-/// The last blocks of closed files stayed for 30 s: where small files are made by the thousand they filled PM, and
-/// every writer waited.
+/// The last blocks of closed files stayed for 30 s: thousands of small files filled PM with them, and every
+/// writer waited.
 #[test]
 fn last_blocks_of_closed_files_leave_when_half_of_pm_is_used() {
     let (fs, _) = with_file(1);
@@ -410,9 +416,10 @@ fn last_blocks_of_closed_files_leave_when_half_of_pm_is_used() {
     assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::Progress);
 }
 
-/// A pick gave half of the one file that was written at two times, and looked at all of PM for it again and again.
+/// A search for victims gave half of a file that was written at two times, and read the whole block table for
+/// that half, again and again.
 #[test]
-fn a_pick_gives_what_is_wanted() {
+fn a_search_finds_the_wanted_number_of_victims() {
     let (fs, ino) = with_file_under(PolicyKind::Predictive, 8);
     fs.store.steering.set_tick(50);
     small_files(&fs, false);
@@ -427,12 +434,13 @@ fn a_pick_gives_what_is_wanted() {
     assert_eq!(victims.iter().filter(|victim| victim.ino == ino).count(), 4, "what is older in it");
 }
 
-/// On a device without a hole of a group's size, each hole was written and flushed by itself, and each extent was a
-/// transaction: random overwrites went down at a fifth of the device's speed, in as many flushes as holes.
-/// With several extents in a transaction, one that found no room in a catalog page began again, and what it had released
-/// looked changed: it stayed in PM, and `sync_to` ended with it there.
+/// On a device without a hole of a group's size, each hole was written and flushed by itself, and each extent
+/// was a transaction of its own: random overwrites were demoted at a fifth of the device's speed, with as
+/// many flushes as holes. With several extents in a transaction, an attempt that found no room in a catalog
+/// page began again, and took the blocks that it had released itself for changed ones: they stayed in PM, and
+/// `sync_to` ended without them.
 #[test]
-fn a_group_in_many_holes_is_flushed_once_and_all_of_it_goes() {
+fn a_group_in_many_holes_is_flushed_once_and_demoted_whole() {
     let (fs, ino) = with_file(240);
     let space = fs.store.devices.space();
     let devices = fs.store.devices.of_tier(TierId(1));
@@ -465,10 +473,10 @@ fn a_group_in_many_holes_is_flushed_once_and_all_of_it_goes() {
     assert!(found.iter().all(|byte| *byte == 1));
 }
 
-/// While nearly all of PM was last blocks of open files the policy picked them again every 10 ms, each time reading the
-/// block table several times.
+/// While PM held little but last blocks of open files, the policy picked the same victims every 10 ms, and
+/// read the block table several times for each pick.
 #[test]
-fn what_stays_is_not_picked_again_at_once() {
+fn a_refused_victim_is_not_picked_again_at_once() {
     let (fs, _) = with_file(1);
     fs.sync_to(1, &mut |_| {}).unwrap();
     small_files(&fs, true);
@@ -485,7 +493,7 @@ fn what_stays_is_not_picked_again_at_once() {
         rest(&fs.migration, now);
     }
     assert!((5..15).contains(&looks), "the table was read {looks} times in 4 s");
-    // PM runs low: nobody rests. And what was closed long ago goes.
+    // When PM is short, demotion does not rest, and the last blocks of files closed long ago are demoted.
     fs.store.pressure.set_throttle(u64::MAX);
     assert!(!rests(&fs.migration, fs.store.clock.monotonic_ns()));
     assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Progress);
@@ -493,10 +501,10 @@ fn what_stays_is_not_picked_again_at_once() {
     assert!(!rests(&fs.migration, fs.store.clock.monotonic_ns()));
 }
 
-/// What is no transaction gave EIO after 1,000 fetched metadata pages: a large file has more. The same page for ever is
-/// damage.
+/// A walk without a transaction gave EIO after 1,000 fetched metadata pages, although a large file has more.
+/// Only fetching the same page for ever is damage.
 #[test]
-fn many_pages_below_are_no_damage() {
+fn many_demoted_pages_are_no_damage() {
     let (fs, _) = with_file(1);
     let page = |index: u64| {
         let key = terrace_format::keys::Key::dentry(ROOT_INO, index).0;
@@ -513,9 +521,9 @@ fn many_pages_below_are_no_damage() {
     assert!(matches!(same, Err(FsError::Engine(Error::Corrupt(_)))), "{same:?}");
 }
 
-/// What goes down at once is no more than it may be, and one request of the device.
+/// A group has at most the configured size, and is one write of the device.
 #[test]
-fn a_group_goes_down_in_one_request() {
+fn a_group_is_demoted_in_one_request() {
     let tier = Arc::new(SimulatedDevice::new(4096));
     let options = MountOptions { group_bytes: 10 * BLOCK_SIZE, ..MountOptions::default() };
     let pm = Arc::new(RecordedPm::new(2 << 20));
@@ -525,13 +533,13 @@ fn a_group_goes_down_in_one_request() {
         let before = tier.counters();
         assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Progress);
         let after = tier.counters();
-        // And, with some, the summary of its chunk.
+        // Some groups are followed by the group summary of their chunk.
         let written = (after.writes - before.writes, after.blocks_written - before.blocks_written);
         assert!(matches!(written, (1, 10) | (2, 11)), "{written:?}");
     }
 }
 
-/// Writers wait a little while PM is short, before it is full, as long as somebody makes room.
+/// Writers wait a little while PM is short, before it is full, as long as a worker makes room.
 #[test]
 fn writers_are_slowed_before_pm_is_full() {
     let (fs, ino) = with_file_under(PolicyKind::Predictive, 1);
@@ -542,17 +550,17 @@ fn writers_are_slowed_before_pm_is_full() {
     assert!(write(Wait::Never).is_ok(), "nobody would make room");
     fs.store.pressure.worker_begins();
     assert!(matches!(write(Wait::Never), Err(FsError::WouldBlock)));
-    // Not for ever.
+    // The wait of a writer is bounded.
     assert!([Wait::Briefly, Wait::Allowed].map(write).iter().all(Result::is_ok));
     fs.store.pressure.set_throttle(free / 2);
     assert!(write(Wait::Never).is_ok());
     fs.store.pressure.worker_ends();
 }
 
-/// By their last write alone, blocks that had come up for their reads went down before files that nobody had touched for
-/// as long.
+/// Ordered by the last write alone, blocks that had been promoted for their reads were demoted before files
+/// that had been idle as long.
 #[test]
-fn what_is_read_stays_and_what_nobody_touches_goes() {
+fn read_files_stay_and_idle_files_are_demoted() {
     let (fs, read) = with_file(8);
     let caller = Caller { uid: 0, gid: 0 };
     let other = fs.mknod(ROOT_INO, b"b", 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
@@ -563,16 +571,17 @@ fn what_is_read_stays_and_what_nobody_touches_goes() {
         descriptor.touch_written(if ino == read { 9 } else { 10 });
         descriptor.touch_read(if ino == read { now } else { 0 });
     });
-    // Under `write-only` nobody asks when it was read.
+    // The policy `write-only` ignores the time of the last read.
     for (order, goes) in [(VictimOrder::ColdFiles, other), (VictimOrder::WriteColdFiles, read)] {
         let picked = pick_coldest(&fs.migration, 8, order, &|_| true);
         assert_eq!(picked.iter().filter(|victim| victim.ino == goes).count(), 8, "{order:?}: {picked:?}");
     }
 }
 
-/// Files that come and go counted as a stream that goes on, and all that was older went down for it.
+/// Files written and soon removed counted as a lasting stream of writes, and all older blocks were demoted to
+/// make room for it.
 #[test]
-fn what_comes_and_goes_is_no_arrival() {
+fn short_lived_blocks_are_no_arrival() {
     const BLOCKS: u64 = 100;
     let (fs, ino) = with_file_under(PolicyKind::Static, 4);
     let (content, cut) =
@@ -587,7 +596,7 @@ fn what_comes_and_goes_is_no_arrival() {
         );
         for _ in 0..2 {
             fs.store.clock.sleep(POLL);
-            // Not at first: it began with nothing.
+            // The first rounds count less, because the stream began from nothing.
             most = most.max(if round > 10 {
                 observe(&fs.migration).arriving_blocks
             } else {
@@ -597,13 +606,14 @@ fn what_comes_and_goes_is_no_arrival() {
             fs.run_background(100);
         }
     }
-    // 100 blocks come in 10 ms and go in the next: as a stream 1,000 in 100 ms.
+    // 100 blocks are written in 10 ms and cut off in the next 10 ms: a lasting stream would be 1,000 blocks
+    // in 100 ms.
     assert!((50..250).contains(&most), "{most}");
 }
 
-/// Promoted blocks counted as a stream of writes that goes on: a threshold's worth of PM was made free for it.
+/// Promoted blocks counted as a lasting stream of writes, and demotion freed a large part of PM for it.
 #[test]
-fn what_is_promoted_is_no_arrival() {
+fn promoted_blocks_are_no_arrival() {
     let (fs, ino) = with_file(12);
     fs.sync_to(1, &mut |_| {}).unwrap();
     observe(&fs.migration);
@@ -615,11 +625,12 @@ fn what_is_promoted_is_no_arrival() {
         12 * BLOCK_SIZE
     );
     fs.store.clock.sleep(POLL);
-    // A node of the map may be new; twelve blocks in 10 ms would be 60 in the next 100 ms.
+    // A map node may be new too. Twelve blocks in 10 ms would count as 60 in the next 100 ms.
     assert!(observe(&fs.migration).arriving_blocks < 30);
 }
 
-/// Each group began where the one before had put its summary: of all groups only the last could be found again.
+/// Each group began at the block where the one before had put its group summary, so only the last group could
+/// be repaired.
 #[test]
 fn the_next_group_leaves_the_summary_of_the_last() {
     let (fs, _) = with_file_in(PolicyKind::Anticache, 240, 1024, 2 << 20);
@@ -644,9 +655,10 @@ fn the_next_group_leaves_the_summary_of_the_last() {
     assert!(below >= 190 && named as u64 == below, "{named} of {below} blocks are named");
 }
 
-/// Every other block of large extents goes down: many new entries side by side, in catalog pages that are divided meanwhile.
+/// Every other block of large extents is demoted: many new cold extents side by side, in catalog pages that
+/// split meanwhile.
 #[test]
-fn many_extents_side_by_side_go_down_at_once() {
+fn many_extents_side_by_side_are_demoted_at_once() {
     let (fs, ino) = with_file_in(PolicyKind::Anticache, 1024, 2048, 64 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     for block in (1..1024).step_by(2) {
@@ -660,7 +672,7 @@ fn many_extents_side_by_side_go_down_at_once() {
     assert!(found.chunks(BLOCK_SIZE as usize).enumerate().all(|(at, block)| block[0] == 1 + (at % 2) as u8));
 }
 
-/// [TPFS] section 4: the copy is made only while less than half of DRAM is in use.
+/// [TPFS] section 4: demotion keeps a copy in DRAM only while less than half of the cache is used.
 #[test]
 fn a_copy_stays_in_dram_only_while_half_of_the_cache_is_free() {
     let half = 16 << 10 >> 1;
@@ -680,9 +692,10 @@ fn a_copy_stays_in_dram_only_while_half_of_the_cache_is_free() {
     }
 }
 
-/// What left PM of a read-dominated file while PM idled left no copy in DRAM: it was read from the device ever after.
+/// Blocks of a read-dominated file that were demoted while PM idled left no copy in DRAM, and were read from
+/// the device ever after.
 #[test]
-fn what_leaves_pm_while_it_idles_is_read_from_dram() {
+fn blocks_demoted_while_pm_idles_are_read_from_dram() {
     let tier = Arc::new(SimulatedDevice::new(4096));
     let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Predictive, 12, 16, 2 << 20);
     let read = || {
@@ -705,10 +718,10 @@ fn what_leaves_pm_while_it_idles_is_read_from_dram() {
     assert_eq!(tier.counters().reads, before);
 }
 
-/// Blocks of which DRAM has copies came up while PM idled, left DRAM by that, and went down again for DRAM to be used: data
-/// that fitted into DRAM was read from the device for ever.
+/// While PM idled, blocks with a clean page in DRAM were promoted, which dropped the page, and demoted again
+/// while DRAM idled: data that fitted into DRAM was read from the device for ever.
 #[test]
-fn what_is_in_dram_does_not_come_up() {
+fn blocks_with_a_page_in_dram_are_not_promoted() {
     let (fs, ino) = with_file_under(PolicyKind::Predictive, 12);
     let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
     (0..3).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
@@ -728,15 +741,15 @@ fn what_is_in_dram_does_not_come_up() {
     assert_eq!(up(), [4, 5].map(FileBlock));
 }
 
-/// `sync --to --dry-run`: what would move is what then does, and nothing does before.
+/// `sync --to --dry-run` reports the bytes that `sync --to` then moves, and moves no block itself.
 #[test]
-fn a_plan_of_sync_to_says_what_moves() {
+fn a_dry_run_of_sync_to_counts_the_bytes_to_move() {
     let (fs, ino) = with_file(12);
     let plan = fs.plan_sync_to(1).unwrap();
     assert_eq!((plan.tiers, plan.dirty_bytes), (vec![(0, 12 * BLOCK_SIZE)], 0));
     assert_eq!(fs.whereabouts(ino).unwrap().tiers, [(0, 12 * BLOCK_SIZE), (1, 0)]);
     fs.sync_to(1, &mut |_| {}).unwrap();
-    // What came up and has its copy below would not be written again.
+    // A promoted clean block has its cold copy on the target already, and would not be written again.
     let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
     (0..2).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
     promotion_round(&fs.migration).unwrap();
@@ -746,9 +759,10 @@ fn a_plan_of_sync_to_says_what_moves() {
     assert!(matches!(fs.plan_sync_to(2), Err(FsError::Invalid)));
 }
 
-/// A reader that looked before a block came into PM finds what its checksum says, whatever is written back meanwhile.
+/// A reader that found the cold copy before the block was written into PM still reads bytes that match the
+/// checksum, whatever is demoted meanwhile.
 #[test]
-fn what_somebody_reads_is_not_written_over() {
+fn a_cold_copy_under_a_read_is_not_written_in_place() {
     let (fs, ino) = with_file_in(PolicyKind::Static, 32, 64, 2 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     let whole = BlockRange::new(FileBlock(0), FileBlock(32));
@@ -773,9 +787,10 @@ fn what_somebody_reads_is_not_written_over() {
     assert_eq!((below(20), migration_report(&fs.migration, 0).in_place_bytes), (2, BLOCK_SIZE));
 }
 
-/// A block that is written in place takes its copy in DRAM along, and leaves those of its neighbours as they are.
+/// A block that is demoted in place also replaces its clean page in DRAM, and the pages of its neighbours
+/// stay as they are.
 #[test]
-fn what_is_written_in_place_stays_in_dram() {
+fn a_block_demoted_in_place_stays_in_dram() {
     let (fs, ino) = with_file_in(PolicyKind::Static, 32, 64, 2 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     let mut bytes = vec![0; 32 * BLOCK_SIZE as usize];
@@ -794,9 +809,10 @@ fn what_is_written_in_place_stays_in_dram() {
     }
 }
 
-/// What lies hidden below PM was not given up to a full tier when one file of those looked at was damaged (I8).
+/// When one of the examined files was damaged, the cold copies under shadows of all other files were not
+/// given up to a full tier either (I8).
 #[test]
-fn damage_of_one_file_hides_no_room_below_others() {
+fn a_damaged_file_does_not_hide_shadowed_copies_of_sound_files() {
     const BLOCKS: usize = 20;
     let (pm, tier) = (Arc::new(RecordedPm::new(8 << 20)), Arc::new(SimulatedDevice::new(4096)));
     let fs = mounted(Arc::clone(&pm), tier, PolicyKind::Anticache, 16);
@@ -819,7 +835,7 @@ fn damage_of_one_file_hides_no_room_below_others() {
     let mut candidates = complete(&fs.store, look_at(&fs.store, &victims, &mut trouble), &mut trouble);
     assert_eq!((candidates.len(), trouble.is_none()), (2 * BLOCKS + 1, true));
     assert_eq!(candidates.iter().filter(|candidate| candidate.below.is_some()).count(), 1);
-    // The nodes that map what is behind their first blocks.
+    // The map nodes with all blocks but the first of each file become unreadable.
     for ino in [whole, partial] {
         let node = (load_any(&fs.store, ino).unwrap().slot.root.get() & 0xffff_ffff) * BLOCK_SIZE;
         pm.poison(node..node + BLOCK_SIZE);
@@ -827,9 +843,10 @@ fn damage_of_one_file_hides_no_room_below_others() {
     assert_eq!(free_below(&fs.store, &mut candidates).unwrap(), BLOCKS as u64);
 }
 
-/// Who picks victims looks at all of PM, 4 ms a GiB; writers that needed room waited for the end of that.
+/// The search for victims reads the block table of the whole PM, 4 ms for each GiB; writers that needed room
+/// waited for its end.
 #[test]
-fn nobody_waits_for_who_picks_victims() {
+fn no_writer_waits_for_the_search_for_victims() {
     let (fs, _) = with_file(12);
     let (picking, (tell, told)) = (fs.migration.victims.try_pick().unwrap(), std::sync::mpsc::channel());
     let asking = Arc::clone(&fs);
@@ -844,16 +861,16 @@ fn nobody_waits_for_who_picks_victims() {
     assert_eq!(answer, Ok(true));
 }
 
-/// What the reclaimer gave back while a writer looked for space, and was done with when the writer asked for it, was not seen: create
-/// got ENOSPC beside 3 MiB that had been removed.
+/// Space that the reclaimer freed while a writer searched was overlooked when the removal had ended before
+/// the writer asked for it: create got ENOSPC beside 3 MiB of removed files.
 #[test]
-fn space_that_others_give_back_during_the_search_is_looked_for_again() {
+fn space_reclaimed_during_a_search_is_searched_for_again() {
     let (fs, file) = with_file(40);
     let before = fs.store.inodes.removals().ended_so_far();
     assert!(!reclaim_for_space(&fs.store, before, Wait::Allowed).unwrap(), "nothing is removed");
     fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
     fs.forget(file, 1);
-    // The reclaimer, from beginning to end.
+    // The reclaimer runs from beginning to end.
     fs.run_background(100);
     let after = fs.store.inodes.removals().ended_so_far();
     assert!(after > before && !fs.store.inodes.removals().is_at_work());
@@ -861,10 +878,10 @@ fn space_that_others_give_back_during_the_search_is_looked_for_again() {
     assert!(!reclaim_for_space(&fs.store, after, Wait::Allowed).unwrap(), "it began after that");
 }
 
-/// For a second after a removal a writer got ENOSPC beside what df showed (generic/275): whoever finds a removal in another's hand
-/// waits for its end.
+/// For a second after a removal a writer got ENOSPC beside the space that df showed (generic/275). A writer
+/// that finds a removal in the hand of another thread now waits for its end.
 #[test]
-fn a_removal_that_somebody_has_in_hand_is_waited_for() {
+fn a_writer_waits_for_a_removal_under_way() {
     let (fs, file) = with_file(40);
     fs.run_background(100);
     fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
@@ -880,8 +897,8 @@ fn a_removal_that_somebody_has_in_hand_is_waited_for() {
     assert!(!reclaim_for_space(&fs.store, after, Wait::Allowed).unwrap(), "nothing is removed any more");
 }
 
-/// Each unlink wakes the reclaimer. A page that changes with every one of them is covered when it rested for a round, not
-/// when the reclaimer was idle often enough.
+/// Each unlink wakes the reclaimer, which also writes the checksum words of metadata pages. A page that every
+/// unlink changes gets its word when it has not changed for a round, not after a number of idle steps.
 #[test]
 fn pages_are_covered_by_time_and_not_by_idle_steps() {
     let (pm, tier) = (Arc::new(RecordedPm::new(2 << 20)), Arc::new(SimulatedDevice::new(4096)));

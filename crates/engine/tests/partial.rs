@@ -1,5 +1,5 @@
-//! Partial shadows: small writes to cold blocks, on simulated media. What a crash may leave of them is in
-//! crates/sim/tests/crash.rs.
+//! Partial shadows, made by small writes to cold blocks, on simulated media. crates/sim/tests/crash.rs tests
+//! what a crash may leave of them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -27,7 +27,7 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed).collect()
 }
 
-/// A pool with one cold file, and what it should hold.
+/// A pool with one cold file, and the content expected of the file.
 struct World {
     pool: Pool,
     fs: Arc<Fs>,
@@ -37,7 +37,7 @@ struct World {
 }
 
 fn options() -> MountOptions {
-    // Nothing moves that a test does not move.
+    // Under the static policy blocks move only when a test moves them.
     MountOptions { policy: Some(PolicyKind::Static), ..Default::default() }
 }
 
@@ -46,7 +46,7 @@ impl World {
         World::with(size, options())
     }
 
-    /// A file that was demoted, in a pool that was mounted again since: nothing is cached.
+    /// A demoted file in a pool that was mounted again since, so DRAM has no page of it.
     fn with(size: usize, options: MountOptions) -> FsResult<World> {
         let pool = Pool::new(2 << 20, 2049);
         let fs = pool.mount();
@@ -84,12 +84,12 @@ impl World {
         Ok(())
     }
 
-    /// Reads of the file system.
+    /// Reads of the device by the file system, without the reads of `check`.
     fn reads(&self) -> u64 {
         self.pool.device.counters().reads - self.of_checks.get()
     }
 
-    /// Partial blocks on the medium; the pool is as it should be otherwise.
+    /// Partial shadows in PM, as `check` counts them; the pool is sound.
     #[track_caller]
     fn partial(&self) -> u64 {
         let before = self.pool.device.counters().reads;
@@ -104,7 +104,7 @@ impl World {
         compare(&self.fs, self.ino, &self.expected);
     }
 
-    /// As before, and after a remount, and after everything moved down.
+    /// Compares the content now, after another mount, and after everything was demoted.
     #[track_caller]
     fn compare_everywhere(mut self) -> FsResult<()> {
         self.compare();
@@ -130,7 +130,7 @@ fn compare(fs: &Fs, ino: Ino, expected: &[u8]) {
     assert_eq!(fs.read(ino, 0, &mut content, W).unwrap(), content.len());
     let differs = content.iter().zip(expected).position(|(a, b)| a != b);
     assert_eq!(differs, None, "first byte that differs");
-    // And by small reads, which take other ways.
+    // Small reads take other ways through the code.
     for (index, part) in expected.chunks(300).enumerate() {
         let mut content = vec![0; part.len()];
         fs.read(ino, index as u64 * 300, &mut content, W).unwrap();
@@ -138,7 +138,7 @@ fn compare(fs: &Fs, ino: Ino, expected: &[u8]) {
     }
 }
 
-/// Whole lines of a cold block: the device is neither read nor written.
+/// A write of whole lines over a cold block neither reads nor writes the device.
 #[test]
 fn small_overwrite_reads_no_device() -> FsResult<()> {
     let mut world = World::new(40_960)?;
@@ -157,9 +157,9 @@ fn small_overwrite_reads_no_device() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// The lines of several writes add up; overlapping ones too.
+/// Lines of several writes add up in one partial shadow, overlapping ones too.
 #[test]
-fn lines_are_united() -> FsResult<()> {
+fn lines_of_several_writes_are_united() -> FsResult<()> {
     let mut world = World::new(8192)?;
     for (index, (at, length)) in
         [(64, 64), (1024, 512), (128, 64), (960, 128), (4032, 64), (0, 64), (64, 1024)]
@@ -171,16 +171,16 @@ fn lines_are_united() -> FsResult<()> {
     }
     assert_eq!(world.reads(), 0);
     world.compare();
-    // The last missing lines make it whole.
+    // The last missing lines make the block whole.
     world.write(1536, &[99; 4032 - 1536])?;
     assert_eq!(world.partial(), 0);
     world.compare_everywhere()
 }
 
-/// An unaligned write needs the rest of its edge lines: it reads the block and leaves a whole one. Unless the lines
-/// are in PM already.
+/// An unaligned write needs the rest of the lines at its edges: it reads the cold block and leaves a whole
+/// block. If PM has these lines already, no read is needed.
 #[test]
-fn unaligned_edges() -> FsResult<()> {
+fn an_unaligned_write_reads_only_missing_edge_lines() -> FsResult<()> {
     let mut world = World::new(20_480)?;
     world.write(4096 + 100, &[1; 200])?;
     assert!(world.reads() > 0);
@@ -198,9 +198,9 @@ fn unaligned_edges() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// Appends to a cold last block: aligned ones read nothing, whatever their length is.
+/// An append to a cold last block reads no device if it begins at a line, whatever its length.
 #[test]
-fn appends_to_a_cold_last_block() -> FsResult<()> {
+fn aligned_appends_to_a_cold_last_block_read_no_device() -> FsResult<()> {
     let mut world = World::new(4096 + 640)?;
     world.write(4096 + 640, &[1; 100])?;
     world.write(4096 + 740, &[2; 30])?;
@@ -211,9 +211,10 @@ fn appends_to_a_cold_last_block() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// A write that begins past the end of the file: zeros between, also where the cold copy holds old bytes.
+/// A write that begins past the end of the file leaves zeros in the gap, also where the cold copy holds old
+/// bytes.
 #[test]
-fn gaps_become_zeros() -> FsResult<()> {
+fn gaps_before_a_write_become_zeros() -> FsResult<()> {
     let mut world = World::new(12_288)?;
     world.set_size(8192 + 512)?;
     assert_eq!((world.reads(), world.partial()), (0, 0));
@@ -226,9 +227,9 @@ fn gaps_become_zeros() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// Truncation leaves lines past the end; growing again clears them, cold ones and others.
+/// Truncation leaves lines past the end; a later growth clears them, in PM and over the cold copy.
 #[test]
-fn truncate_and_grow() -> FsResult<()> {
+fn growth_after_truncation_clears_partial_blocks() -> FsResult<()> {
     for cut in [1, 63, 64, 100, 512, 600, 4095] {
         let mut world = World::new(8192)?;
         world.write(4096 + 512, &[9; 512])?;
@@ -244,9 +245,9 @@ fn truncate_and_grow() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// Holes over partial blocks, whole and with edges; allocation finds nothing missing.
+/// Holes over partial shadows, whole and with edges; fallocate afterwards loses no byte.
 #[test]
-fn punch_and_allocate() -> FsResult<()> {
+fn punches_over_partial_blocks_lose_no_byte() -> FsResult<()> {
     for (from, to) in [(0, 8192), (4096, 8192), (1024, 2048), (1000, 2000), (4160, 12_000), (64, 12_224)] {
         let mut world = World::new(12_288)?;
         world.write(4096 + 512, &[9; 512])?;
@@ -258,9 +259,10 @@ fn punch_and_allocate() -> FsResult<()> {
     Ok(())
 }
 
-/// A write that covers a block makes a whole one; unlink gives both copies back.
+/// A write of the whole block makes the partial shadow a whole block; unlink frees the PM block and the cold
+/// copy.
 #[test]
-fn whole_overwrite_and_unlink() -> FsResult<()> {
+fn a_whole_overwrite_completes_and_unlink_frees_both_copies() -> FsResult<()> {
     let mut world = World::new(8192)?;
     world.write(0, &[1; 64])?;
     world.write(4096, &[1; 64])?;
@@ -276,9 +278,9 @@ fn whole_overwrite_and_unlink() -> FsResult<()> {
     Ok(())
 }
 
-/// data=ordered: lines that are there are overwritten in place, others added in place.
+/// With data=ordered, lines that PM has are overwritten in place, and missing lines are added in place.
 #[test]
-fn ordered_data() -> FsResult<()> {
+fn ordered_data_is_written_into_partial_blocks_in_place() -> FsResult<()> {
     let ordered = MountOptions { data_ordered: Some(true), ..options() };
     let mut world = World::with(8192, ordered)?;
     world.write(512, &[1; 512])?;
@@ -289,9 +291,9 @@ fn ordered_data() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// A block that is read again and again is completed in PM.
+/// A partial shadow that is read repeatedly is completed in PM.
 #[test]
-fn promotion_completes() -> FsResult<()> {
+fn promotion_completes_a_partial_shadow() -> FsResult<()> {
     let mut world = World::with(8192, MountOptions { promote_first_touch: true, ..Default::default() })?;
     world.write(512, &[1; 512])?;
     assert_eq!(world.partial(), 1);
@@ -304,8 +306,8 @@ fn promotion_completes() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// The device fails when the rest is wanted: the move has a reason, what is in PM stays readable and writable, and
-/// once the device answers everything moves.
+/// The device fails when demotion reads the missing lines. The report gives the reason, the lines in PM stay
+/// readable and writable, and everything is demoted once the device works.
 #[test]
 fn failed_completion_has_a_reason() -> FsResult<()> {
     let mut world = World::new(8192)?;
@@ -325,9 +327,10 @@ fn failed_completion_has_a_reason() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// A cold copy that rotted completes nothing (M4): the file keeps what it has, the rest is EIO.
+/// A rotten cold copy must not complete a partial shadow (M4): the lines in PM stay readable, the rest of the
+/// block is EIO.
 #[test]
-fn rotten_cold_copy_completes_nothing() -> FsResult<()> {
+fn a_rotten_cold_copy_completes_no_partial_shadow() -> FsResult<()> {
     let mut world = World::new(4096)?;
     world.write(512, &[1; 512])?;
     for block in 1..2049 {
@@ -339,13 +342,13 @@ fn rotten_cold_copy_completes_nothing() -> FsResult<()> {
     assert_eq!(content, [1; 512]);
     assert_eq!(world.fs.read(world.ino, 2048, &mut content, W).unwrap_err().errno(), EIO);
     assert!(world.pool.check().findings.iter().any(|finding| finding.code == Code::ColdChecksum));
-    // All of it overwritten, it is whole again.
+    // A write over the whole block makes it sound again.
     world.write(0, &[7; 4096])?;
     world.compare_everywhere()
 }
 
-/// I10: with the device stuck, aligned small writes to cold files and fsync go on. A stuck device answers no read in
-/// this test: any that came would fail at once.
+/// I10: while the device is stuck, aligned small writes to cold files and fsync go on. A stuck device answers
+/// no read in this test: a read would fail at once.
 #[test]
 fn a_stuck_device_holds_up_no_small_write() -> FsResult<()> {
     let mut world = World::new(40_960)?;
@@ -361,7 +364,8 @@ fn a_stuck_device_holds_up_no_small_write() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// With `read_first`, as the publications do: the block is read, and stands alone afterwards.
+/// With `read_first`, as in the publications, a small write reads the cold block and leaves a whole block in
+/// PM.
 #[test]
 fn read_first_reads_first() -> FsResult<()> {
     let mut world = World::with(8192, MountOptions { read_first: true, ..options() })?;
@@ -370,8 +374,8 @@ fn read_first_reads_first() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// The lower tier is full, and everything on it lies under partial blocks: they become whole in PM, what they hid is
-/// given up, and then they fit (P1).
+/// The lower tier is full of cold copies under partial shadows. The shadows are completed in PM and the
+/// hidden copies given up, which makes the room to demote them (P1).
 #[test]
 fn a_full_tier_under_partial_blocks() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 33);
@@ -392,14 +396,14 @@ fn a_full_tier_under_partial_blocks() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// The partly filled last block of a file that is open, or was written a moment ago, stays in PM; on the way down
-/// zeros are written past the end.
+/// The partly filled last block of a file that is open, or was written a moment ago, stays in PM. Its
+/// demotion writes zeros past the end.
 #[test]
 fn last_block_stays_while_in_use() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 2049);
     let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
     let pool = Pool { clock: clock.clone(), ..pool };
-    // The policy wants everything out of PM, PM is not short.
+    // The policy wants every block out of PM, although PM is not short.
     let fs = pool.mount_with(MountOptions { threshold_percent: Some(1), ..Default::default() });
     let ino = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W)?.ino;
     fs.write(ino, 0, &[1; 40_960 + 100], WriteFlags::default(), W)?;
@@ -412,13 +416,13 @@ fn last_block_stays_while_in_use() -> FsResult<()> {
     clock.advance(std::time::Duration::from_secs(31));
     assert_eq!(left(), 4096, "open");
     fs.release(ino);
-    // What had to stay is not looked at again at once.
+    // Demotion does not look again at once at a block that had to stay.
     clock.advance(std::time::Duration::from_secs(2));
     assert_eq!(left(), 0);
     Ok(())
 }
 
-/// Past the end of the file a demoted block holds zeros, whatever lay there in PM.
+/// A demoted block holds zeros past the end of the file, whatever PM held there.
 #[test]
 fn demotion_writes_zeros_past_the_end() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 2049);
@@ -454,7 +458,8 @@ fn older_pools_read_first() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// A mask without a cold copy is damage: EIO for what PM lacks, never a loop (I11); check says so and mends it.
+/// A partial shadow without a cold copy is damage: the missing lines are EIO, never a loop (I11). Check
+/// reports it and repairs it.
 #[test]
 fn a_shadow_alone_is_damage() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 2049);
@@ -471,7 +476,7 @@ fn a_shadow_alone_is_damage() -> FsResult<()> {
         let word = |block| pool.pm.load_u64(geometry.table_entry(block)).unwrap();
         let block = blocks.find(|block| word(*block) == owner.encode()).unwrap();
         pool.pm.write(geometry.table_entry(block).plus(8), &mask.to_le_bytes()).unwrap();
-        // As after a crash: the page of the block table has no checksum that would tell.
+        // As after a crash, when the page of the block table is open and has no checksum word.
         let page = geometry.table_entry(block).block();
         pool.pm.write(geometry.checksum_word(page), &[0; 8]).unwrap();
         assert!(pool.check().findings.iter().any(|finding| finding.code == code));
@@ -486,8 +491,8 @@ fn a_shadow_alone_is_damage() -> FsResult<()> {
     Ok(())
 }
 
-/// Repair believes a partial shadow that the block table and the cold map agree on, when the map has lost it, and
-/// leaves its lines as they are.
+/// The file map has lost a partial shadow on which block table and cold map agree: repair puts it back, with
+/// its lines.
 #[test]
 fn repair_keeps_partial_shadows() -> FsResult<()> {
     let mut world = World::new(8192)?;
@@ -514,10 +519,10 @@ fn repair_keeps_partial_shadows() -> FsResult<()> {
     world.compare_everywhere()
 }
 
-/// A partial block that a change was to replace before the scan of the table had come by, and that stays because the
-/// change is given up, is partial still: its other lines are not a file's.
+/// A change was to replace a partial shadow before the scan of the block table had met it, and was given up.
+/// The block stays partial: its missing lines hold bytes of no file.
 #[test]
-fn a_partial_block_stays_partial_when_its_release_is_given_up() -> FsResult<()> {
+fn a_partial_block_stays_partial_when_its_release_is_cancelled() -> FsResult<()> {
     let mut world = World::new(8192)?;
     world.write(512, &[1; 512])?;
     world.fs.unmount()?;

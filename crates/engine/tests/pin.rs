@@ -1,5 +1,6 @@
-//! Pins: set on what is there, inherited by what is made, invisible to users, kept over a mount; blocks pinned to PM stay
-//! there under pressure and never cost anybody space; blocks pinned below go there soon.
+//! Tier pins: set on existing files, inherited by new ones, invisible to users, kept over a mount. Blocks
+//! pinned to PM stay there under pressure and cost no user space; blocks pinned to a lower tier are demoted
+//! soon.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +30,8 @@ fn pin(pool: &Tiers, fs: &Fs, ino: Ino, tier: u8) {
     assert_eq!((report.state, &report.reason), (HandState::Done, &None), "{report:?}");
 }
 
-/// Time passes and all background work is done, the sweep for what is pinned below as well.
+/// Lets time pass and does all background work, the search for files that are pinned to a lower tier
+/// included.
 fn later(pool: &Tiers, fs: &std::sync::Arc<Fs>) {
     let mut steps = fs.background_steps();
     for _ in 0..15 {
@@ -41,8 +43,8 @@ fn later(pool: &Tiers, fs: &std::sync::Arc<Fs>) {
     }
 }
 
-/// A directory with all below it is pinned, and moved; what is made in it later is pinned too, what is renamed is not
-/// changed; unpinned, nothing of it is left. All of it over a mount.
+/// A pin of a directory pins and moves everything in it, and new files inherit it. A rename changes no pin,
+/// and unpinning removes every one. All of this holds after a mount.
 #[test]
 fn pins_are_inherited_and_survive_a_mount() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
@@ -105,7 +107,8 @@ fn pins_are_no_attributes_of_users() -> FsResult<()> {
     Ok(())
 }
 
-/// Under pressure the policy demotes everything but what is pinned to PM; unpinned it goes as well.
+/// Under pressure the policy demotes every block but the ones pinned to PM; after unpinning it demotes them
+/// too.
 #[test]
 fn blocks_pinned_to_persistent_memory_survive_pressure() -> FsResult<()> {
     let pool = Tiers::new(2 << 20, 4096, 1024);
@@ -125,7 +128,7 @@ fn blocks_pinned_to_persistent_memory_survive_pressure() -> FsResult<()> {
     mixed()?;
     assert_eq!(bytes_on(&fs, file), [80 * BLOCK, 0, 0]);
     assert!(bytes_on(&fs, other)[1] > 700 * BLOCK);
-    // By hand it is refused, and passed over in a tree.
+    // A requested movement of the pinned file is refused; one of a whole tree passes over it.
     let report = pool.migrate(&fs, file, 1);
     assert!(
         report.state == HandState::Failed && report.reason.as_ref().unwrap().contains("unpin"),
@@ -141,8 +144,8 @@ fn blocks_pinned_to_persistent_memory_survive_pressure() -> FsResult<()> {
     Ok(())
 }
 
-/// Pins take at most half of PM: more is refused with a reason; a pinned file that grows beyond it is written on without
-/// an error, and what is beyond goes down (P1, I9). `sync --to` takes all of it.
+/// Pins to PM cover at most half of PM: a pin beyond that is refused with a reason. Writes to a pinned file
+/// that grows beyond it succeed, and the excess is demoted (P1, I9). `sync --to` demotes all of the file.
 #[test]
 fn persistent_memory_full_of_pins_takes_writes() -> FsResult<()> {
     let pool = Tiers::new(2 << 20, 4096, 1024);
@@ -156,7 +159,7 @@ fn persistent_memory_full_of_pins_takes_writes() -> FsResult<()> {
     assert!(report.reason.unwrap().contains("may take half of it"));
     assert_eq!(fs.pinned(big)?, None);
     assert!(fs.plan_by_hand(big, HandMove::Pin { tier: 0 })?.refused.is_some());
-    // Empty it may be pinned; then it grows to four times PM.
+    // An empty file may be pinned, and then grows to four times PM.
     pin(&pool, &fs, small, 0);
     let content = pattern((4 * total * BLOCK) as usize, 2);
     for (index, part) in content.chunks(50 * BLOCK as usize).enumerate() {
@@ -170,7 +173,7 @@ fn persistent_memory_full_of_pins_takes_writes() -> FsResult<()> {
     assert!(places[1] >= 3 * total * BLOCK, "{places:?} of {total}");
     assert!(places[0] >= total * BLOCK / 3, "{places:?} of {total}");
     assert_content(&fs, small, &content);
-    // Others are served all the same.
+    // Writes to other files succeed all the same.
     write(&fs, big, 0, &pattern((total * 6 / 10 * BLOCK) as usize, 3))?;
     fs.sync_to(1, &mut |_| {})?;
     assert_eq!((bytes_on(&fs, small)[0], bytes_on(&fs, big)[0]), (0, 0));
@@ -181,17 +184,17 @@ fn persistent_memory_full_of_pins_takes_writes() -> FsResult<()> {
     Ok(())
 }
 
-/// With nothing else to demote, blocks that are pinned are: metadata or claims may take the other half, and a pin is never a
-/// reason for ENOSPC (I9).
+/// When no other block can be demoted, blocks pinned to PM are: metadata or claims may take the other half of
+/// PM, and a pin is never a reason for ENOSPC (I9).
 #[test]
-fn a_pin_yields_when_nothing_else_can() -> FsResult<()> {
+fn pinned_blocks_are_demoted_when_no_other_block_can_be() -> FsResult<()> {
     let pool = Tiers::new(2 << 20, 4096, 1024);
-    // A threshold that is never reached: nothing leaves PM before somebody finds no space.
+    // The policy never reaches the threshold, so demotion begins only when an operation lacks space.
     let fs = pool.mount_with(MountOptions { threshold_percent: Some(99), ..anticache() });
     let file = create(&fs, ROOT, "pinned");
     write(&fs, file, 0, &pattern(150 * BLOCK as usize, 1))?;
     pin(&pool, &fs, file, 0);
-    // Names until no number is left: their pages cannot be demoted.
+    // New names until PM is full: the metadata pages of these names stay in PM.
     let mut names = 0;
     while names < 100_000 {
         match fs.mknod(ROOT, format!("{names:0>200}").as_bytes(), 0o100644, 0, CALLER, W) {
@@ -208,10 +211,11 @@ fn a_pin_yields_when_nothing_else_can() -> FsResult<()> {
     Ok(())
 }
 
-/// What is written to a file pinned below is in PM at first and on its tier soon, after a mount too; reading does not bring
-/// it back. Where its tier is full it stays, and nobody else is held back.
+/// Data written to a file that is pinned to a lower tier goes to PM at first and soon to its tier, after a
+/// mount too, and reading does not promote it. If its tier is full the data stays in PM, and writes to other
+/// files succeed.
 #[test]
-fn what_is_pinned_below_goes_there_soon() -> FsResult<()> {
+fn writes_to_a_file_pinned_to_a_lower_tier_are_demoted_soon() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 40);
     let fs = pool.mount_with(anticache());
     let (file, other) = (create(&fs, ROOT, "a"), create(&fs, ROOT, "b"));
@@ -234,7 +238,7 @@ fn what_is_pinned_below_goes_there_soon() -> FsResult<()> {
         later(&pool, &fs);
     }
     assert_eq!(bytes_on(&fs, file), [0, 0, 20 * BLOCK]);
-    // 39 blocks are usable.
+    // The tier has 39 usable blocks.
     let more = pattern(60 * BLOCK as usize, 2);
     write(&fs, file, 0, &more)?;
     later(&pool, &fs);
@@ -248,7 +252,7 @@ fn what_is_pinned_below_goes_there_soon() -> FsResult<()> {
     Ok(())
 }
 
-/// A crash while a tree is pinned: each inode is pinned or not, and pinning again completes it.
+/// A crash while a tree is pinned: each inode is pinned or not, and pinning again completes the tree.
 #[test]
 fn a_crash_amid_pinning_leaves_whole_pins() {
     let base = {
@@ -294,8 +298,9 @@ fn a_crash_amid_pinning_leaves_whole_pins() {
     }
 }
 
-/// Metadata makes room when data cannot. It went down beside data, too, whenever a worker found no victims because another
-/// had them, or because what was left was kept: names and inodes in use went down and came back all the time.
+/// Metadata is demoted when data cannot make room. It was also demoted while data could, whenever a worker
+/// found no victims because another worker had them, or found pinned blocks only: inode pages and leaves in
+/// use were demoted and fetched all the time.
 #[test]
 fn metadata_stays_while_data_moves() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 2048, 1024);
@@ -317,7 +322,7 @@ fn metadata_stays_while_data_moves() -> FsResult<()> {
     }
     assert_eq!(bytes_on(&fs, other), [0, 1 << 20, 0]);
     assert_eq!(fs.status()?.metadata.lowered_pages, 0);
-    // Nothing else can go, and PM is above the threshold.
+    // No other data can be demoted, and PM is above the threshold.
     drop(steps);
     later(&pool, &fs);
     assert!(fs.status()?.metadata.lowered_pages > 10, "{:?}", fs.status()?.metadata);

@@ -38,7 +38,7 @@ fn mount(pool: &Pool, parameters: Parameters) -> Arc<Fs> {
     })
 }
 
-/// As [`mount`], every write into PM.
+/// As [`mount`], but every write has its home in PM.
 fn mount_pm_only(pool: &Pool) -> Arc<Fs> {
     pool.mount_with(MountOptions {
         policy: Some(PolicyKind::Predictive),
@@ -47,7 +47,7 @@ fn mount_pm_only(pool: &Pool) -> Arc<Fs> {
     })
 }
 
-/// Lets the coarse clock see that so much time has passed; background work runs a little.
+/// Lets the coarse clock see that the given time has passed, and does a little background work.
 fn pass(pool: &Pool, fs: &Arc<Fs>, time: Duration) {
     pool.clock.sleep(time);
     fs.run_background(3);
@@ -74,18 +74,19 @@ fn fsync_at_short_intervals_is_predicted_and_tallied() -> FsResult<()> {
     let confusion = placement.confusion;
     assert_eq!(placement.writes_seen, 16);
     assert_eq!((confusion.synchronous.synced_bytes, confusion.unjudged.synced_bytes), (7 * BLOCK, BLOCK));
-    // The copy begins when the log beside it has been synced.
+    // The copy begins after the first fsync of the log beside it.
     let unsynced = [confusion.asynchronous, confusion.expected_synchronous].map(|row| row.unsynced_bytes);
     assert_eq!(unsynced, [64 * BLOCK; 2]);
-    // An O_SYNC write makes it synchronous at once.
+    // An O_SYNC write makes the file synchronous at once.
     fs.write(copy, 0, &[1; 4096], WriteFlags { sync: true, ..WriteFlags::default() }, W)?;
     assert_eq!(says(copy)?.sync_predicted, Some(true));
     Ok(())
 }
 
-/// What a checkout and a log of records say of the files that come after them.
+/// New files beside the unsynced files of a checkout are predicted asynchronous, new files beside synced logs
+/// synchronous.
 #[test]
-fn a_new_file_is_what_the_files_beside_it_were() -> FsResult<()> {
+fn a_new_file_is_predicted_like_the_files_beside_it() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 4096);
     let fs = mount(&pool, Parameters::default());
     let directory =
@@ -106,11 +107,12 @@ fn a_new_file_is_what_the_files_beside_it_were() -> FsResult<()> {
         assert_eq!(file(tree, format!("{number}.c"), false)?, Some(number == 0), "{number}");
         assert_eq!(file(logs, format!("{number}.log"), true)?, Some(true), "{number}");
     }
-    // A directory made in the tree, and a file of another kind; what the logs are stays what it was.
+    // A new directory in the tree, and a file of another kind, are predicted like the tree; the prediction
+    // for the logs does not change.
     let below = directory(tree, "below")?;
     assert_eq!(file(below, "a.h".into(), false)?, Some(false));
     assert_eq!(file(logs, "b.txt".into(), true)?, Some(true));
-    // A file that two have open is not done with when one closes.
+    // A file with two openers ends only when both have closed it.
     let other = directory(ROOT, "other")?;
     let shared = fs.mknod(other, b"a.two", 0o100644, 0, CALLER, W)?.ino;
     (0..2).try_for_each(|_| fs.open(shared, false, true, W).map(drop))?;
@@ -143,7 +145,7 @@ fn a_stream_of_large_writes_is_predicted_large() -> FsResult<()> {
         write(&fs, log, at, 1)?;
     }
     assert_eq!(says(log)?, Some(false));
-    // A small write into it begins again.
+    // A small write over the region resets the counter of its write entry.
     write(&fs, copy, 3, 1)?;
     assert_eq!(says(copy)?, Some(false));
     Ok(())
@@ -167,9 +169,9 @@ fn reads_in_a_row_make_a_file_read_dominated_and_a_write_ends_it() -> FsResult<(
     Ok(())
 }
 
-/// A file in PM that was only read took a request of the kernel for each read, however often it was read.
+/// A file in PM that was only read cost a request of the kernel for each read, however often it was read.
 #[test]
-fn what_is_only_read_is_cached_by_the_kernel() -> FsResult<()> {
+fn a_file_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 4096);
     let fs = mount(&pool, Parameters::default());
     let opened = |ino, for_writing| -> FsResult<OpenMode> {
@@ -180,7 +182,7 @@ fn what_is_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     let (small, large) = (create(&fs, "small")?, create(&fs, "large")?);
     write(&fs, small, 0, 8)?;
     write(&fs, large, 0, 64)?;
-    // One request reads it: as it is, until it is read again and again.
+    // A file that one request can read is opened as direct until it has been read repeatedly.
     let once = create(&fs, "once")?;
     write(&fs, once, 0, 8)?;
     assert_eq!(opened(once, false)?, OpenMode::Direct);
@@ -188,15 +190,16 @@ fn what_is_only_read_is_cached_by_the_kernel() -> FsResult<()> {
         read(&fs, small, 0, 8)?;
     }
     assert_eq!([opened(small, false)?, opened(small, false)?], [OpenMode::Cached; 2]);
-    // Several requests: from the beginning, but not once it was open to who writes it.
+    // A file that takes several requests is cached from its first open, until it has been open for writing.
     assert_eq!([opened(large, false)?, opened(large, true)?], [OpenMode::Cached, OpenMode::Direct]);
     assert_eq!(opened(large, false)?, OpenMode::Direct);
-    // With a kernel that drops its pages, it may be cached again: once each time it was direct.
+    // A kernel that drops its pages on request allows it to be cached again: one request for each time it was
+    // direct.
     let dropped = Arc::new(AtomicU64::new(0));
     let (kernel, number, of) = (Arc::clone(&dropped), large.0, Arc::downgrade(&fs));
     fs.set_drop_pages(move |ino| {
         assert_eq!(ino.0, number);
-        // Nobody has it meanwhile.
+        // Meanwhile no other open of the file succeeds.
         let mut opened =
             [false, true].map(|to_write| of.upgrade().map(|fs| fs.open(ino, false, to_write, Wait::Never)));
         assert!(opened.iter_mut().all(|opened| matches!(opened.take(), Some(Err(FsError::WouldBlock)))));
@@ -205,7 +208,8 @@ fn what_is_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     assert!(matches!(fs.open(large, false, false, Wait::Never), Err(FsError::WouldBlock)));
     assert_eq!([opened(large, false)?, opened(large, false)?], [OpenMode::Cached; 2]);
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
-    // It cannot: direct. What is opened to be written needs nothing of it.
+    // The kernel cannot drop the pages, so the file is opened as direct. An open for writing does not ask the
+    // kernel.
     assert_eq!([opened(large, true)?, opened(large, false)?, opened(large, true)?], [OpenMode::Direct; 3]);
     assert_eq!(dropped.load(Ordering::Relaxed), 2);
     assert_eq!(opened(large, false)?, OpenMode::Cached);
@@ -213,9 +217,10 @@ fn what_is_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     Ok(())
 }
 
-/// What does not fit there was fetched again and again, at half the speed of a request for each read.
+/// A file too large for the cache of the kernel was fetched again and again, at half the speed of one request
+/// for each read.
 #[test]
-fn the_kernel_caches_what_has_room_there_under_a_policy_that_follows_reads() -> FsResult<()> {
+fn the_kernel_caches_fitting_files_under_a_read_aware_policy() -> FsResult<()> {
     for (policy, first) in [
         (PolicyKind::Predictive, OpenMode::Cached),
         (PolicyKind::WriteOnly, OpenMode::Direct),
@@ -246,7 +251,7 @@ fn the_write_coldest_files_go_first() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 8192);
     let fs = mount(&pool, Parameters::default());
     let (cold, warm) = (create(&fs, "cold")?, create(&fs, "warm")?);
-    // The cold one is read all the time, and the file that comes after it by number is the warm one.
+    // The write-cold file is read all the time; the write-warm file has the next inode number.
     write(&fs, cold, 0, 200)?;
     pass(&pool, &fs, Duration::from_secs(40));
     write(&fs, warm, 0, 200)?;
@@ -255,7 +260,7 @@ fn the_write_coldest_files_go_first() -> FsResult<()> {
     assert_eq!(fs.whereabouts(warm)?.predictions.temperature, Some("write-hot"));
     let before = fs.status()?.threshold;
     assert_eq!(before, Some(70));
-    // Some of the rest: PM use is above what many writes make of the threshold.
+    // More writes: PM use rises above the threshold that a share of many writes gives.
     let more = create(&fs, "more")?;
     write(&fs, more, 0, 256)?;
     pass(&pool, &fs, Duration::from_secs(2));
@@ -270,7 +275,7 @@ fn the_write_coldest_files_go_first() -> FsResult<()> {
 }
 
 #[test]
-fn of_a_file_written_lately_the_older_part_goes() -> FsResult<()> {
+fn the_older_part_of_a_lately_written_file_is_demoted() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 8192);
     let fs = mount(&pool, Parameters::default());
     let ino = create(&fs, "a")?;
@@ -296,11 +301,12 @@ impl IntoBlock for u64 {
 }
 
 #[test]
-fn when_nothing_is_cold_the_least_recently_used_go() -> FsResult<()> {
+fn without_cold_blocks_the_least_recently_used_are_demoted() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 8192);
     let fs = mount_pm_only(&pool);
     let ino = create(&fs, "a")?;
-    // Far more than PM, all at one instant of the coarse clock: no block is older than the average.
+    // Far more data than PM holds, written at one instant of the coarse clock, so that no block is older than
+    // the average.
     for at in 0..64 {
         write(&fs, ino, at * 64, 64)?;
     }
@@ -348,7 +354,7 @@ fn a_scan_of_cold_data_leaves_pm_alone() -> FsResult<()> {
         pass(&pool, &fs, Duration::from_millis(10));
     }
     fs.sync_to(1, &mut |_| {})?;
-    // The pace of the writes is past.
+    // The writes are long past, and no longer count as arrivals.
     (0..20).for_each(|_| pass(&pool, &fs, Duration::from_secs(1)));
     for at in 0..20 {
         write(&fs, hot, at * 10, 10)?;
@@ -368,7 +374,7 @@ fn a_scan_of_cold_data_leaves_pm_alone() -> FsResult<()> {
 }
 
 #[test]
-fn read_dominated_files_come_up_while_pm_idles() -> FsResult<()> {
+fn read_dominated_files_are_promoted_while_pm_idles() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 8192);
     let fs = mount(&pool, Parameters::default());
     let (often, once) = (create(&fs, "often")?, create(&fs, "once")?);
@@ -377,7 +383,8 @@ fn read_dominated_files_come_up_while_pm_idles() -> FsResult<()> {
     fs.sync_to(1, &mut |_| {})?;
     pass(&pool, &fs, Duration::from_secs(30));
     read(&fs, once, 0, 600)?;
-    // Each second another part from DRAM; the last hundred blocks are never touched, so only this brings them up.
+    // Each second another part of the file is read from DRAM. The last hundred blocks are never read, so only
+    // this promotion brings them into PM.
     let last = terrace_engine::BlockRange::new(500.into_block(), 600.into_block());
     for second in 0..5 {
         (0..4).try_for_each(|_| read(&fs, often, second * 100, 100))?;
@@ -394,7 +401,7 @@ fn read_dominated_files_come_up_while_pm_idles() -> FsResult<()> {
 }
 
 #[test]
-fn read_dominated_files_go_into_dram_while_it_idles() -> FsResult<()> {
+fn read_dominated_files_are_promoted_into_dram_while_dram_idles() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 4096);
     let fs = mount_pm_only(&pool);
     let (often, other) = (create(&fs, "often")?, create(&fs, "other")?);
@@ -412,9 +419,9 @@ fn read_dominated_files_go_into_dram_while_it_idles() -> FsResult<()> {
     assert_eq!(in_pm(&fs.whereabouts(other)?), 100, "not read");
     let migration = fs.status()?.migration;
     assert_eq!(migration.to_dram_bytes, 100 * BLOCK);
-    // Not before four seconds in which DRAM idled.
+    // The promotion into DRAM starts after four seconds in which DRAM idled.
     assert!(migration.to_dram_first_seconds.is_some_and(|at| (4.0..7.0).contains(&at)), "{migration:?}");
-    // Read from DRAM: it stays there, and reads the same.
+    // Reads of the file in DRAM return the same bytes, and do not promote it into PM.
     let mut content = vec![0; (100 * BLOCK) as usize];
     (0..3).try_for_each(|_| fs.read(often, 0, &mut content, W).map(drop))?;
     assert!(content.iter().all(|byte| *byte == often.0 as u8));
@@ -426,13 +433,14 @@ fn read_dominated_files_go_into_dram_while_it_idles() -> FsResult<()> {
     Ok(())
 }
 
-/// What a bench compares the predictors with: neither they nor temperature take notice of anything.
+/// A benchmark compares the predictors with this mode, in which neither predictors nor temperature observe
+/// any access.
 #[test]
-fn while_predictors_rest_nothing_is_noted() -> FsResult<()> {
+fn resting_predictors_note_no_access() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 4096);
     let fs = mount(&pool, Parameters::default());
     let ino = create(&fs, "a")?;
-    // Whole blocks, one and several, and a part of one in place.
+    // Writes and reads of one block, of several, and a write of a part in place.
     let use_all = |fs: &Fs| -> FsResult<()> {
         write(fs, ino, 0, 1)?;
         write(fs, ino, 1, 3)?;
@@ -440,7 +448,7 @@ fn while_predictors_rest_nothing_is_noted() -> FsResult<()> {
         read(fs, ino, 0, 1)?;
         read(fs, ino, 0, 4)
     };
-    // Wall times, the seconds that passed meanwhile taken off.
+    // Wall times, without the seconds that passed meanwhile.
     let times = |fs: &Fs| -> FsResult<_> {
         let says = fs.whereabouts(ino)?.predictions;
         Ok((says.average_mtime.map(f64::round), says.average_rtime.map(f64::round)))
@@ -451,7 +459,7 @@ fn while_predictors_rest_nothing_is_noted() -> FsResult<()> {
     assert!(writes == 3 && before.0.is_some() && before.1.is_some());
     pass(&pool, &fs, Duration::from_secs(20));
     fs.let_predictors_rest(true);
-    // In place only: a new block would have no time at all.
+    // An overwrite in place: a new block would have no time at all.
     fs.write(ino, 100, &[8; 64], WriteFlags::default(), W)?;
     read(&fs, ino, 0, 1)?;
     read(&fs, ino, 0, 4)?;
@@ -505,7 +513,8 @@ fn every_policy_of_the_superblock_mounts() -> FsResult<()> {
     Ok(())
 }
 
-/// Parameters of migration reach those who use them: nothing of it happens with the publications' values.
+/// Mount parameters reach the parts of migration that use them: with the default values every check here
+/// would fail.
 #[test]
 fn other_parameters_decide_otherwise() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 8192);
@@ -524,7 +533,7 @@ fn other_parameters_decide_otherwise() -> FsResult<()> {
     );
     assert_eq!((shown.dataflow_high, shown.dataflow_low), (2.0, 0.5));
     assert_eq!(shown.group_bytes, 15 * BLOCK, "a chunk of this pool without its summary");
-    // Seconds are counted from the first look of the background.
+    // The dataflow counts seconds from the first background step.
     pass(&pool, &fs, Duration::from_millis(1));
     let ino = create(&fs, "a")?;
     write(&fs, ino, 0, 100)?;
@@ -539,12 +548,12 @@ fn other_parameters_decide_otherwise() -> FsResult<()> {
         Some("dram"),
         "one second is enough"
     );
-    // Not the file that is read: that goes into DRAM now.
+    // Another file, because the file that is read is promoted into DRAM now.
     let unused = create(&fs, "c")?;
     write(&fs, unused, 0, 10)?;
     pass(&pool, &fs, Duration::from_secs(2));
     assert_eq!(fs.whereabouts(unused)?.predictions.temperature, Some("cold"));
-    // The second touch of a cold block leaves it there, the third brings it up.
+    // The second touch of a cold block leaves it on its tier, the third promotes it.
     let other = create(&fs, "b")?;
     write(&fs, other, 0, 10)?;
     fs.sync_to(1, &mut |_| {})?;
@@ -565,7 +574,8 @@ fn other_parameters_decide_otherwise() -> FsResult<()> {
     Ok(())
 }
 
-/// With half of PM free and more, what is copied in stays in PM; what comes after it goes below. As published all of it does.
+/// While half of PM is free, large writes have their home in PM, and later ones in DRAM. Under the published
+/// policy all of them go to DRAM.
 #[test]
 fn large_writes_stay_in_pm_while_half_of_it_is_free() -> FsResult<()> {
     let below_of = |large_pm_percent| -> FsResult<u64> {
@@ -579,14 +589,15 @@ fn large_writes_stay_in_pm_while_half_of_it_is_free() -> FsResult<()> {
         assert_eq!(status.parameters.large_pm_percent, large_pm_percent);
         Ok(status.placement.map_or(0, |placement| placement.block_home_bytes) >> 16)
     };
-    // Of 48 pieces of 64 KiB; half of 4 MiB is 32 of them, less what the pool itself takes.
+    // The copy has 48 writes of 64 KiB; half of 4 MiB holds 32 of them, less the metadata of the pool.
     let (here, published) = (below_of(50)?, below_of(0)?);
     assert!((17..30).contains(&here), "{here}");
     assert!(published >= 44, "{published}");
     Ok(())
 }
 
-/// Just after a mount, before all of PM was scanned, it counted as full, and what was copied in went below.
+/// Just after a mount, before the scan had read the whole block table, PM counted as full, and large writes
+/// had their home in DRAM.
 #[test]
 fn pm_has_plenty_of_room_before_it_was_scanned() -> FsResult<()> {
     let pool = Pool::new(64 << 20, 4096);

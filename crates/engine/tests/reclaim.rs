@@ -116,7 +116,7 @@ fn a_large_file_is_left_to_the_reclaimer() -> FsResult<()> {
 /// A crash at any moment while the requests that remove files also remove their content. Each file is there
 /// whole or gone, and a file that is gone has given all of its blocks back.
 #[test]
-fn a_crash_while_somebody_helps_loses_no_room() -> FsResult<()> {
+fn a_crash_while_requests_remove_content_loses_no_room() -> FsResult<()> {
     const FEW: usize = 40;
     let content = vec![7; 2 * 4096];
     let (mut helped, mut crashes) = (0, 0);

@@ -1,5 +1,5 @@
-//! Faults that were found and mended, most of them by the model test: each test's first lines say what
-//! broke.
+//! Faults that were found and mended, most of them by the model test. The comment of each test describes the
+//! fault.
 
 #![allow(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ fn owners(pool: &Pool) -> Vec<(PmBlock, Owner)> {
     (0..geometry.block_count()).map(|block| (PmBlock(block), owner(PmBlock(block)))).collect()
 }
 
-/// Makes the map node that names a block of a file unreadable.
+/// Makes the map node with a block of a file unreadable.
 fn poison_map_node(pool: &Pool, ino: Ino, block: FileBlock) {
     let owners = owners(pool);
     let data = Owner::File { ino, block, unwritten: false };
@@ -52,10 +52,10 @@ fn poison_map_node(pool: &Pool, ino: Ino, block: FileBlock) {
     pool.pm.poison(node.offset().0..node.offset().0 + BLOCK_SIZE);
 }
 
-/// Clean PM blocks that are a part of a longer cold extent were never evicted: the whole extent was
-/// counted and compared with the part, so a PM full of them was full for ever and writers looped.
+/// Clean PM blocks over a part of a longer cold extent were never dropped: the whole extent was counted and
+/// compared with the part. A PM full of such blocks stayed full for ever, and writers looped.
 #[test]
-fn clean_part_of_an_extent_is_evicted() -> FsResult<()> {
+fn a_clean_part_of_an_extent_is_dropped() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let options = MountOptions {
         threshold_percent: Some(1),
@@ -72,15 +72,16 @@ fn clean_part_of_an_extent_is_evicted() -> FsResult<()> {
     fs.run_background(20);
     let found = fs.status()?.migration;
     assert!(found.promoted_bytes > 0 && found.clean_evicted_bytes > 0, "{found:?}");
-    // Eviction of what is clean costs no write (S2).
+    // Dropping a clean block costs no write (S2).
     assert_eq!(pool.device.counters().blocks_written, written);
     assert_eq!(fs.whereabouts(ino)?.tiers[0].1, 0);
     Ok(())
 }
 
-/// After 497 days the coarse clock reached the number that marks what is leaving already: nothing was demoted any more.
+/// After 497 days the coarse clock reached the number that marks blocks chosen as victims, and no block was
+/// chosen any more.
 #[test]
-fn what_is_written_after_497_days_still_goes_down() -> FsResult<()> {
+fn blocks_written_after_497_days_are_demoted() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let options = MountOptions { threshold_percent: Some(1), ..MountOptions::default() };
     let fs = pool.mount_with(options);
@@ -96,13 +97,13 @@ fn what_is_written_after_497_days_still_goes_down() -> FsResult<()> {
     Ok(())
 }
 
-/// A symlink whose name and target fall into one catalog leaf looped for ever: room was made for the
-/// target alone, and the name took it again.
+/// A symlink whose name and target fall into one catalog leaf looped for ever: a split made room for the
+/// target alone, and the name took that room again.
 #[test]
-fn symlink_beside_its_name() -> FsResult<()> {
+fn a_symlink_and_its_name_fit_into_the_same_leaf() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
-    // Numbers of the root's shard come every fourth time: 5 is the link's.
+    // The shard of the root directory gets every fourth inode number, so the symlink gets 5.
     let other = create(&fs, "other")?;
     create(&fs, "3")?;
     create(&fs, "4")?;
@@ -121,8 +122,8 @@ fn symlink_beside_its_name() -> FsResult<()> {
     Ok(())
 }
 
-/// After a failed demotion the back-off outlived the next success: `sync_to` then waited for a moment
-/// that no step brought nearer.
+/// After a failed demotion the pause outlived the next success: `sync_to` waited for its end, and no step
+/// advanced the clock to it.
 #[test]
 fn success_ends_the_back_off() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
@@ -132,7 +133,7 @@ fn success_ends_the_back_off() -> FsResult<()> {
     pool.device.fail_next(Operation::Write, 0..u64::MAX, 5, Times::Count(1));
     fs.run_background(2);
     assert!(fs.status()?.migration.reason.is_some());
-    // The writer needs space and demotes by itself.
+    // The writer needs space and demotes blocks itself.
     write(&fs, ino, 440 * 4096, &vec![2; 60 * 4096])?;
     assert!(fs.status()?.migration.reason.is_none());
     fs.sync_to(1, &mut |_| {})?;
@@ -141,10 +142,10 @@ fn success_ends_the_back_off() -> FsResult<()> {
     Ok(())
 }
 
-/// Under data=ordered a write that may not wait stored its first blocks in place, then found the last
-/// one below and answered `WouldBlock`, which promises that nothing has changed.
+/// Under data=ordered a write with `Wait::Never` stored its first blocks in place, then met the cold last
+/// block and answered `WouldBlock`, which promises an unchanged file.
 #[test]
-fn refused_write_changes_nothing() -> FsResult<()> {
+fn a_refused_write_leaves_the_file_unchanged() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let options = || MountOptions { data_ordered: Some(true), ..MountOptions::default() };
     let fs = pool.mount_with(options());
@@ -164,10 +165,10 @@ fn refused_write_changes_nothing() -> FsResult<()> {
     Ok(())
 }
 
-/// A rename into a removed directory walked up from it over an inode number that another file had got
-/// meanwhile, and answered EINVAL, ENOTDIR or ESTALE for ENOENT.
+/// A rename into a removed directory looked for its parents by inode number. Another file had got the number
+/// of the parent meanwhile, and the answer was EINVAL, ENOTDIR or ESTALE instead of ENOENT.
 #[test]
-fn rename_into_a_removed_directory() -> FsResult<()> {
+fn a_rename_into_a_removed_directory_is_enoent() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let parent = fs.mkdir(ROOT, b"parent", 0o755, CALLER, W)?.ino;
@@ -182,9 +183,10 @@ fn rename_into_a_removed_directory() -> FsResult<()> {
     Ok(())
 }
 
-/// mkfs could make a root directory for root only: for anybody else the new pool was mounted and changed.
+/// mkfs could only make a root directory owned by root: another owner required mounting and changing the new
+/// pool.
 #[test]
-fn mkfs_gives_the_root_directory_away() -> FsResult<()> {
+fn mkfs_sets_the_owner_of_the_root_directory() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let root = RootDirectory { uid: 1000, gid: 1001, mode: 0o1777 };
     format(&pool.media(), &FormatOptions { root, ..common::format_options(1) })?;
@@ -194,7 +196,7 @@ fn mkfs_gives_the_root_directory_away() -> FsResult<()> {
     Ok(())
 }
 
-/// An orphan whose removal met a medium error left the queue until the next mount.
+/// An orphan whose removal met an error of PM left the queue until the next mount.
 #[test]
 fn failed_removal_of_an_orphan_is_tried_again() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 4096);
@@ -216,8 +218,8 @@ fn failed_removal_of_an_orphan_is_tried_again() -> FsResult<()> {
     Ok(())
 }
 
-/// A truncation whose removal of blocks met a medium error answered EIO although the file was cut, and the
-/// intent stayed until the next mount; after a mount, an intent that failed once did so too.
+/// A truncation that met an error of PM while it removed blocks answered EIO although the file was cut, and
+/// its intent stayed until the next mount. So did an intent found by a mount, when its first try failed.
 #[test]
 fn failed_removal_of_a_cut_range_is_tried_again() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 4096);
@@ -266,10 +268,10 @@ fn fallocate_takes_pm_when_the_tier_is_full() -> FsResult<()> {
     Ok(())
 }
 
-/// PM full of preallocated blocks stayed so: migration did not move them, and a write into such a file got
-/// ENOSPC although the tier below had room again. Unlink and truncate never do.
+/// PM full of preallocated blocks stayed full: migration did not demote them, and a write into such a file
+/// got ENOSPC although the lower tier had room again. Unlink and truncate never get ENOSPC.
 #[test]
-fn preallocated_blocks_move_down() -> FsResult<()> {
+fn preallocated_blocks_are_demoted() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 512);
     let fs = pool.mount();
     let (filler, ino) = (create(&fs, "filler")?, create(&fs, "a")?);
@@ -279,7 +281,7 @@ fn preallocated_blocks_move_down() -> FsResult<()> {
         blocks -= 1;
     }
     assert!(blocks > 350, "only {blocks}");
-    // All is full now.
+    // PM and the lower tier are full now.
     let full = write(&fs, filler, 0, &[1; 100 * 4096]);
     assert_eq!(full.map_err(|error| error.errno()), Err(28));
     fs.setattr(filler, &SetAttributes { size: Some(4096), ..Default::default() }, W)?;
@@ -296,8 +298,8 @@ fn preallocated_blocks_move_down() -> FsResult<()> {
     Ok(())
 }
 
-/// statfs scanned the whole block table and loaded all chunk bitmaps in the thread that asked first, a
-/// request thread (L2). Now it says that it would wait, until the scan after mount is done.
+/// statfs scanned the whole block table and loaded all chunk bitmaps in the first thread that asked, a
+/// request thread (L2). Now it answers `WouldBlock` until the scan after the mount has ended.
 #[test]
 fn statfs_does_not_scan_on_a_request_thread() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
@@ -311,8 +313,9 @@ fn statfs_does_not_scan_on_a_request_thread() -> FsResult<()> {
     Ok(())
 }
 
-/// ".." of a removed directory, still open, named the number of its parent; when that was removed too and its
-/// number used again, readdirplus and lookup gave the attributes of some other file (`terrace-sim --config faults --seed 5001556`).
+/// ".." of a removed directory that is still open named its parent by inode number. When the parent was
+/// removed too and its number used again, readdirplus and lookup gave the attributes of an unrelated file
+/// (`terrace-sim --config faults --seed 5001556`).
 #[test]
 fn removed_directory_names_no_other_file() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
@@ -334,11 +337,11 @@ fn removed_directory_names_no_other_file() -> FsResult<()> {
     Ok(())
 }
 
-/// Under data=ordered a punch looks at its first edge, then finds the second one below and answers
-/// `WouldBlock`, which promises that nothing has changed. That held only because so few bytes are stored with
-/// the record; what is overwritten in place now always waits for the commit.
+/// Under data=ordered a punch clears its first edge, then meets a cold block at the second one and answers
+/// `WouldBlock`, which promises an unchanged file. It kept that promise only because so few bytes are stored
+/// with the record; now every overwrite in place waits for the commit.
 #[test]
-fn refused_punch_changes_nothing() -> FsResult<()> {
+fn a_refused_punch_leaves_the_file_unchanged() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let options = || MountOptions { data_ordered: Some(true), ..MountOptions::default() };
     let fs = pool.mount_with(options());
@@ -362,7 +365,8 @@ fn refused_punch_changes_nothing() -> FsResult<()> {
     Ok(())
 }
 
-/// The later pieces of a write above the atomic write size waited for a lower tier on the request thread (L2).
+/// The later pieces of a write above the atomic write size waited for a lower tier on the request thread
+/// (L2).
 #[test]
 fn later_pieces_of_a_write_do_not_wait() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
@@ -373,7 +377,8 @@ fn later_pieces_of_a_write_do_not_wait() -> FsResult<()> {
     fs.unmount()?;
     drop(fs);
     let fs = pool.mount();
-    // The last block, cold, has to be merged. A piece has at most 56 blocks in so small a pool.
+    // The last block is cold and has to be merged with the new bytes. A piece has at most 56 blocks in so
+    // small a pool.
     let data = vec![2; 99 * 4096 + 100];
     pool.device.stall_at_most(Duration::ZERO);
     let done = fs.write(ino, 0, &data, WriteFlags::default(), Wait::Never)?;
@@ -388,8 +393,8 @@ fn later_pieces_of_a_write_do_not_wait() -> FsResult<()> {
     Ok(())
 }
 
-/// `sync_to` after a crash counted blocks that an intent has taken away: it never returned unless the reclaimer
-/// ran.
+/// After a crash, `sync_to` counted blocks that an intent had already removed from the file, and returned
+/// only if the reclaimer ran.
 #[test]
 fn sync_to_does_not_wait_for_intents() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 4096);
@@ -415,10 +420,10 @@ fn sync_to_does_not_wait_for_intents() -> FsResult<()> {
     Ok(())
 }
 
-/// A truncation that was not finished, and what says so lay below PM: who needed room in PM got EIO, because the blocks that it
-/// is about were to make room.
+/// The leaf with the intent of an unfinished truncation lay on a lower tier. Writers that needed room in PM
+/// got EIO, because the blocks of that intent were chosen as victims.
 #[test]
-fn intents_below_pm_fail_no_writer() -> FsResult<()> {
+fn intents_on_a_lower_tier_fail_no_writer() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 4096);
     let options = || MountOptions {
         policy: Some(PolicyKind::Static),
@@ -430,7 +435,7 @@ fn intents_below_pm_fail_no_writer() -> FsResult<()> {
     write(&fs, ino, 0, &[1; 700 * 4096])?;
     poison_map_node(&pool, ino, FileBlock(600));
     fs.setattr(ino, &SetAttributes { size: Some(2 * 4096), ..Default::default() }, W)?;
-    // Names in the same shard, enough for leaves below the root.
+    // Names in the same shard, enough for leaves below the root page.
     let directory = loop {
         let name = format!("directory-{}", fs.getattr(ROOT)?.nlink);
         let made = fs.mkdir(ROOT, name.as_bytes(), 0o755, CALLER, W)?.ino;
@@ -450,9 +455,9 @@ fn intents_below_pm_fail_no_writer() -> FsResult<()> {
     Ok(())
 }
 
-/// `sync_to` a device that fails answered ENOSPC, whatever the error.
+/// `sync_to` a failing device answered ENOSPC, whatever its error.
 #[test]
-fn sync_to_tells_why_it_gave_up() -> FsResult<()> {
+fn sync_to_returns_the_error_of_the_device() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let ino = create(&fs, "a")?;
@@ -463,19 +468,20 @@ fn sync_to_tells_why_it_gave_up() -> FsResult<()> {
     Ok(())
 }
 
-/// What a record gives to a file was handed out again when PM failed while the record was applied, although
-/// it may be valid at the next mount: data blocks, map nodes, pages of the inode file.
+/// Blocks and pages that a record gives to a file were handed out again when PM failed while the record was
+/// applied. The record may still be valid at the next mount, with its data blocks, map nodes and inode pages.
 #[test]
-fn a_failed_record_keeps_what_it_gives_away() -> FsResult<()> {
+fn blocks_of_a_failed_record_are_not_handed_out_again() -> FsResult<()> {
     type Change = fn(&Fs, Ino) -> FsResult<()>;
     let pool = Pool::new(2 << 20, 4096);
     let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
     let table = geometry.table_offset().0..geometry.first_pool_block().offset().0;
     let pages = geometry.inode_pages().0;
-    // A change, what takes no stores of its record, and how many blocks the record gives away.
+    // A change, the range of PM that fails its in-place stores, and the number of blocks that the record
+    // gives away.
     let cases: [(Change, Range<u64>, u64); 3] = [
         (|fs, ino| write(fs, ino, 0, &[1; 3 * 4096]), table.clone(), 3),
-        // A node for block 100; the write itself does not come to anything.
+        // A map node for block 100; the write itself fails before its record.
         (|fs, ino| write(fs, ino, 100 * 4096, &[1; 3 * 4096]), table, 1),
         (|fs, _| create(fs, "one more").map(|_| ()), pages..pages + 8, 1),
     ];
@@ -494,12 +500,13 @@ fn a_failed_record_keeps_what_it_gives_away() -> FsResult<()> {
     Ok(())
 }
 
-/// An inode file that names one page twice gave out numbers of slots in use, and a create panicked (I11).
+/// An inode file with one page in two entries gave out the numbers of slots in use, and a create panicked
+/// (I11).
 #[test]
-fn an_inode_page_that_is_named_twice_is_an_error() -> FsResult<()> {
+fn an_inode_page_with_two_entries_is_an_error() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
-    // mkfs puts the inode file's node first; it gets a second entry.
+    // mkfs puts the map node of the inode file into the first block; the node gets a second entry.
     let node = geometry.first_pool_block().offset();
     let page = pool.pm.load_u64(node)?;
     pool.pm.write(node.plus(8), &page.to_le_bytes())?;
@@ -511,7 +518,7 @@ fn an_inode_page_that_is_named_twice_is_an_error() -> FsResult<()> {
     Ok(())
 }
 
-/// The name of an extended attribute with a NUL in it panicked.
+/// An extended attribute with a NUL in its name panicked.
 #[test]
 fn xattr_name_with_a_nul_is_refused() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
@@ -521,10 +528,11 @@ fn xattr_name_with_a_nul_is_refused() -> FsResult<()> {
     Ok(())
 }
 
-/// One file with an unreadable map node, or one unreadable block, kept everything else in PM: the group failed
-/// as a whole, its blocks were the oldest again and picked again, and when PM was full every write was EIO.
+/// A file with an unreadable map node, or an unreadable block, kept all other blocks in PM: the demotion of
+/// the group failed as a whole, and the same oldest blocks were chosen again. When PM was full every write
+/// was EIO.
 #[test]
-fn damage_of_one_file_keeps_no_other_in_pm() -> FsResult<()> {
+fn a_damaged_file_does_not_keep_sound_files_in_pm() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount();
     let (damaged, partly, sound) = (create(&fs, "a")?, create(&fs, "b")?, create(&fs, "c")?);
@@ -553,9 +561,9 @@ fn damage_of_one_file_keeps_no_other_in_pm() -> FsResult<()> {
     Ok(())
 }
 
-/// A table entry that cannot be read ended every search for victims.
+/// An unreadable entry of the block table ended every search for victims.
 #[test]
-fn damage_of_a_table_entry_keeps_nothing_else_in_pm() -> FsResult<()> {
+fn sound_blocks_are_demoted_past_a_damaged_table_entry() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let fs = pool.mount_with(MountOptions { threshold_percent: Some(1), ..MountOptions::default() });
     let (damaged, sound) = (create(&fs, "a")?, create(&fs, "b")?);
@@ -571,8 +579,8 @@ fn damage_of_a_table_entry_keeps_nothing_else_in_pm() -> FsResult<()> {
     Ok(())
 }
 
-/// One table entry that could not be read while the table was scanned ended demotion, and writes when the blocks
-/// that had been found before were used up.
+/// An unreadable entry of the block table ended the scan after the mount. Demotion stopped, and writes failed
+/// when the blocks found so far were used up.
 #[test]
 fn an_unreadable_table_entry_ends_no_scan() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
@@ -587,7 +595,7 @@ fn an_unreadable_table_entry_ends_no_scan() -> FsResult<()> {
     let fs = pool.mount_with(MountOptions { threshold_percent: Some(1), ..MountOptions::default() });
     fs.run_background(100);
     assert!(fs.whereabouts(ino)?.tiers[1].1 > 0, "{:?}", fs.status()?.migration);
-    // More than PM holds: demotion goes on too.
+    // The file is larger than PM, so demotion goes on too.
     write(&fs, ino, 0, &vec![4; 4 << 20])?;
     pool.pm.clear_poison();
     fs.unmount()?;
@@ -596,9 +604,10 @@ fn an_unreadable_table_entry_ends_no_scan() -> FsResult<()> {
     Ok(())
 }
 
-/// When PM was full and the oldest group was all of a damaged file, writers of sound files got EIO.
+/// When PM was full and all blocks of the oldest group belonged to a damaged file, writers of sound files got
+/// EIO.
 #[test]
-fn damage_of_one_file_fails_no_writer_of_another() -> FsResult<()> {
+fn a_damaged_file_fails_no_writer_of_a_sound_file() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 8192);
     let fs = pool.mount();
     let (damaged, sound) = (create(&fs, "a")?, create(&fs, "b")?);
@@ -618,8 +627,8 @@ fn damage_of_one_file_fails_no_writer_of_another() -> FsResult<()> {
     Ok(())
 }
 
-/// When PM was full of blocks whose entries in the table could not be read, or which could not be read themselves, writes failed
-/// with EIO although DRAM and the device had room.
+/// When PM was full of unreadable blocks, or of blocks with unreadable entries in the block table, writes
+/// failed with EIO although DRAM and the device had room.
 #[test]
 fn writes_go_into_dram_when_damage_keeps_pm_full() -> FsResult<()> {
     for entries in [true, false] {
@@ -642,7 +651,7 @@ fn writes_go_into_dram_when_damage_keeps_pm_full() -> FsResult<()> {
         }
         assert!(fs.status()?.dram.dirty_bytes > 0);
         fs.fsync(ino, false, W)?;
-        // What cannot be read is written over, or the writer is told.
+        // An unreadable block is overwritten, or the writer gets an error.
         let mut expected: Vec<u8> = (0..600).map(|block: u64| block as u8).collect();
         for (block, byte) in (0..).step_by(BLOCK_SIZE as usize).zip(&mut expected).take(20) {
             if write(&fs, ino, block, &[77; BLOCK_SIZE as usize]).is_ok() {
@@ -664,10 +673,11 @@ fn writes_go_into_dram_when_damage_keeps_pm_full() -> FsResult<()> {
     Ok(())
 }
 
-/// A table entry that could not be read once, when victims were picked, was never picked again: `sync_to` waited for
-/// ever for a block that nobody would move. Found by `terrace_sim::faults`: a demotion with one unreadable range of PM.
+/// A block whose entry in the block table could not be read once, in a search for victims, was never chosen
+/// again: `sync_to` waited for ever for it. Found by `terrace_sim::faults`: a demotion with one unreadable
+/// range of PM.
 #[test]
-fn a_table_entry_that_failed_once_is_picked_again() -> FsResult<()> {
+fn a_block_is_a_victim_again_after_its_table_entry_failed_once() -> FsResult<()> {
     for after in (0..160).step_by(3) {
         let pool = Pool::new(2 << 20, 4096);
         let fs = pool.mount();
@@ -693,10 +703,10 @@ fn a_table_entry_that_failed_once_is_picked_again() -> FsResult<()> {
     Ok(())
 }
 
-/// readdirplus left out names whose inode could not be read: a listing without them looked whole. Found by `terrace-sim
-/// --config faults-pm --seed 8`.
+/// readdirplus left out names with an unreadable inode, so that an incomplete listing looked complete. Found
+/// by `terrace-sim --config faults-pm --seed 8`.
 #[test]
-fn a_name_whose_inode_cannot_be_read_is_not_left_out() -> FsResult<()> {
+fn readdirplus_fails_at_an_unreadable_inode() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     let names = (0..40).map(|index| create(&fs, &format!("f{index}"))).collect::<FsResult<Vec<Ino>>>()?;
@@ -728,15 +738,16 @@ fn a_name_whose_inode_cannot_be_read_is_not_left_out() -> FsResult<()> {
     Ok(())
 }
 
-/// One page of the inode file that could not be read, or found, ended the search for free numbers: no file could be made any
-/// more when those found before were used up. Its own numbers are used again by the first mount that can read it.
+/// An inode page that could not be read, or found, ended the search for free inode numbers: when the numbers
+/// found so far were used up, no file could be created. The first mount that can read the page uses its
+/// numbers again.
 #[test]
 fn an_unreadable_inode_page_ends_no_search_for_numbers() -> FsResult<()> {
     for lost_place in [false, true] {
         let pool = Pool::new(4 << 20, 1025);
         let fs = pool.mount();
         let page_of = |ino: Ino| ino.0 / SLOTS_PER_PAGE;
-        // Pages in which 64 new files are.
+        // Makes 64 files; gives the inode page of each.
         let make = |fs: &Fs, name: &str| -> FsResult<Vec<u64>> {
             (0..64).map(|index| Ok(page_of(create(fs, &format!("{name}{index}"))?))).collect()
         };
@@ -777,9 +788,10 @@ fn an_unreadable_inode_page_ends_no_search_for_numbers() -> FsResult<()> {
     Ok(())
 }
 
-/// A write of several pieces of which a later one failed said ENOSPC, although the first were in the file.
+/// A write of several pieces answered ENOSPC when a later piece failed, although the first pieces were in the
+/// file.
 #[test]
-fn write_that_fails_later_on_is_short() -> FsResult<()> {
+fn a_write_with_a_failed_later_piece_is_short() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 64);
     let fs = pool.mount();
     let (filler, ino) = (create(&fs, "filler")?, create(&fs, "a")?);
@@ -787,7 +799,7 @@ fn write_that_fails_later_on_is_short() -> FsResult<()> {
     while write(&fs, filler, blocks * 4096, &[2; 4096]).is_ok() {
         blocks += 1;
     }
-    // Room for one piece of 56 blocks, not for two.
+    // There is room for one piece of 56 blocks, not for two.
     fs.setattr(filler, &SetAttributes { size: Some((blocks - 80) * 4096), ..Default::default() }, W)?;
     fs.run_background(100);
     let written = fs.write(ino, 0, &[4; 140 * 4096], WriteFlags::default(), W)?;
@@ -798,11 +810,11 @@ fn write_that_fails_later_on_is_short() -> FsResult<()> {
     Ok(())
 }
 
-/// A read took in cold extents whole, but compared only the versions of the regions it had asked for: blocks of
-/// an extent that reaches into the next 2 MiB were kept in DRAM as current although they had been demoted anew
-/// meanwhile. Later reads gave the old content, and partial writes merged with it.
+/// A read fetched whole cold extents, but compared only the versions of the 2 MiB regions it was asked for.
+/// Blocks of an extent that reaches into the next region were cached in DRAM as current although they had
+/// been demoted anew meanwhile. Later reads gave the old content, and partial writes merged with it.
 #[test]
-fn an_extent_that_reaches_into_the_next_region_is_not_kept_stale() -> FsResult<()> {
+fn a_stale_extent_tail_in_the_next_region_is_not_cached() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 4096);
     let second = Arc::new(SimulatedDevice::new(4096));
     let media = || PoolMedia { pm: pool.pm.clone(), block: vec![pool.device.clone(), second.clone()] };
@@ -822,7 +834,7 @@ fn an_extent_that_reaches_into_the_next_region_is_not_kept_stale() -> FsResult<(
         while pool.device.waiting() == 0 {
             std::thread::yield_now();
         }
-        // To the other device, which has more room.
+        // The block is demoted to the other device, which has more room.
         fs.run_background(100);
         pool.device.unstall();
         reader.join().unwrap()
@@ -834,8 +846,8 @@ fn an_extent_that_reaches_into_the_next_region_is_not_kept_stale() -> FsResult<(
     Ok(())
 }
 
-/// A damaged copy of the superblock stayed damaged, so that the next damage took the pool. A mount for
-/// writing rewrites it, and touches nothing but that copy.
+/// A damaged copy of the superblock stayed damaged, so that damage of the second copy lost the pool. A mount
+/// for writing rewrites the damaged copy, and touches nothing else.
 #[test]
 fn damaged_superblock_copy_is_rewritten() {
     use terrace_format::geometry::SUPERBLOCK_COPIES;
@@ -859,7 +871,8 @@ fn damaged_superblock_copy_is_rewritten() {
     }
 }
 
-/// mkdir kept to the link limit (65,000) and rename did not: directories that came by it were counted beyond.
+/// mkdir kept to the link limit (65,000) and rename did not: directories renamed into a full parent raised
+/// its count beyond the limit.
 #[test]
 fn a_rename_keeps_to_the_link_limit() {
     let pool = Pool::new(64 << 20, 1025);
@@ -874,7 +887,8 @@ fn a_rename_keeps_to_the_link_limit() {
         |from, name: &str, to: Ino, new: &str| fs.rename(from, name.as_bytes(), to, new.as_bytes(), false, W);
     assert!(matches!(rename(other, "more", full, "more"), Err(FsError::TooManyLinks)));
     assert_eq!(fs.getattr(full).unwrap().nlink, 65_000);
-    // These add no link: a file, a new name, and an empty directory's place.
+    // These renames add no link to the parent: a file, a new name in the same directory, and a replaced empty
+    // directory.
     rename(other, "file", full, "file").unwrap();
     rename(full, "2", full, "two").unwrap();
     rename(other, "more", full, "3").unwrap();
@@ -885,9 +899,9 @@ fn a_rename_keeps_to_the_link_limit() {
     pool.assert_clean();
 }
 
-/// A write across the largest size wrote nothing (EFBIG), where Linux writes what fits.
+/// A write across the largest file size wrote nothing (EFBIG), where Linux writes the bytes that fit.
 #[test]
-fn a_write_across_the_largest_size_writes_what_fits() {
+fn a_write_across_the_largest_size_is_cut_to_fit() {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });
     let ino = fs.mknod(ROOT, b"a", 0o100644, 0, CALLER, W).unwrap().ino;
@@ -905,7 +919,7 @@ fn a_write_across_the_largest_size_writes_what_fits() {
 
 /// Reads through descriptors with O_NOATIME changed the access time (LTP open12).
 #[test]
-fn a_read_that_does_not_touch_leaves_the_access_time() {
+fn a_read_without_touch_leaves_the_access_time() {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     let ino = fs.mknod(ROOT, b"a", 0o100644, 0, CALLER, W).unwrap().ino;
@@ -918,7 +932,7 @@ fn a_read_that_does_not_touch_leaves_the_access_time() {
     assert!(fs.getattr(ino).unwrap().atime_ns > before);
 }
 
-/// File handles carry a number that may be anything: only directories were found by it.
+/// A file handle may carry any inode number, and a lookup by number found directories only.
 #[test]
 fn inodes_are_looked_up_by_number() {
     let pool = Pool::new(2 << 20, 1025);
@@ -932,7 +946,8 @@ fn inodes_are_looked_up_by_number() {
     for number in [0, file.ino.0 + 1000, u64::from(u32::MAX), (1 << 32) + file.ino.0, u64::MAX] {
         assert!(matches!(fs.lookup(Ino(number), b"."), Err(FsError::Stale)), "{number}");
     }
-    // Each lookup counts: the number is free when all are given back, and is not found before either.
+    // Each lookup counts as a reference of the kernel: the number is free when all are given back, and a
+    // removed inode is not found by number even before.
     fs.unlink(ROOT, b"a", W).unwrap();
     assert!(matches!(fs.lookup(file.ino, b"."), Err(FsError::Stale)));
     fs.forget(file.ino, 1);

@@ -1,4 +1,4 @@
-//! Faults of write-back that were found by review: each test's first lines say what broke.
+//! Faults of write-back that were found by review. The comment of each test describes the fault.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,7 +23,7 @@ fn dirty(fs: &Fs) -> u64 {
     fs.status().unwrap().dram.dirty_bytes
 }
 
-/// Writes to the device fail for ever, or no more.
+/// Makes all writes to the device fail, or lets them succeed again.
 fn break_device(world: &World, broken: bool) {
     world.device.clear_failures();
     if broken {
@@ -31,7 +31,8 @@ fn break_device(world: &World, broken: bool) {
     }
 }
 
-/// Only the pages that were dirty when fsync began were to be covered: beside an appender it never ended.
+/// fsync was to cover only the pages that were dirty when it began, yet it never ended while another thread
+/// appended to the file.
 #[test]
 fn fsync_ends_beside_an_appender() -> FsResult<()> {
     let world = World::new(4 << 20, 8192);
@@ -56,9 +57,10 @@ fn fsync_ends_beside_an_appender() -> FsResult<()> {
     })
 }
 
-/// The first file that neither the device nor PM took ended the unmount, and the files behind it were lost.
+/// The first file that neither the device nor PM had room for ended the unmount, and all later files were
+/// lost.
 #[test]
-fn unmount_keeps_files_behind_one_that_cannot_be_kept() -> FsResult<()> {
+fn unmount_saves_files_behind_a_file_without_room() -> FsResult<()> {
     let world = World::new(2 << 20, 4096);
     let fs = world.mount(buffered(8 << 20));
     let large = create(&fs, "large")?;
@@ -70,7 +72,7 @@ fn unmount_keeps_files_behind_one_that_cannot_be_kept() -> FsResult<()> {
         small.push(ino);
     }
     break_device(&world, true);
-    // Something of the large file is lost, and it is said.
+    // Bytes of the large file are lost, and the unmount says so.
     assert!(fs.unmount().is_err());
     drop(fs);
     break_device(&world, false);
@@ -80,9 +82,9 @@ fn unmount_keeps_files_behind_one_that_cannot_be_kept() -> FsResult<()> {
     world.assert_clean_after(&fs)
 }
 
-/// What the device does not take is in PM after an unmount.
+/// Dirty pages that the device refuses are settled by an unmount.
 #[test]
-fn unmount_keeps_in_pm_what_the_device_refuses() -> FsResult<()> {
+fn unmount_settles_pages_refused_by_the_device() -> FsResult<()> {
     let world = World::new(4 << 20, 4096);
     let fs = world.mount(buffered(8 << 20));
     let ino = create(&fs, "a")?;
@@ -98,7 +100,7 @@ fn unmount_keeps_in_pm_what_the_device_refuses() -> FsResult<()> {
     world.assert_clean_after(&fs)
 }
 
-/// fsync succeeded although the size, raised behind the last dirty page, was only in DRAM.
+/// fsync succeeded although the size, raised past the last dirty page, was only in DRAM.
 #[test]
 fn fsync_makes_the_size_durable() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
@@ -110,7 +112,7 @@ fn fsync_makes_the_size_durable() -> FsResult<()> {
     fs.fsync(ino, false, W)?;
     let after = world.crash_now(1).mount(buffered(4 << 20));
     assert_eq!(after.getattr(ino)?.size, 20_000);
-    // And when no page is left before it.
+    // The raised size is durable also when no dirty page is left before it.
     fs.write(ino, 20_000, &fill(100, 2), ASYNC, W)?;
     fs.setattr(ino, &size(30_000), W)?;
     fs.fallocate(ino, 16_384, 8192, Allocate::PunchHole, W)?;
@@ -122,13 +124,14 @@ fn fsync_makes_the_size_durable() -> FsResult<()> {
     Ok(())
 }
 
-/// Once the log had stopped, writes into DRAM were still accepted: nothing could ever make them durable.
+/// After the log had stopped, writes into DRAM were still accepted, although no later event could make them
+/// durable.
 #[test]
 fn no_write_is_taken_after_pm_has_failed() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
     let fs = world.mount(buffered(4 << 20));
     let ino = create(&fs, "a")?;
-    // The record is written and its in-place stores fail: the log stops.
+    // The record is written, then its in-place stores fail: the log stops.
     let geometry = read_superblock(&*world.pm, false).unwrap().0.geometry();
     world.pm.poison(geometry.table_offset().0..geometry.first_pool_block().offset().0);
     assert!(fs.write(ino, 0, &fill(10_000, 1), SYNC, W).is_err() && fs.is_stopped());
@@ -138,7 +141,7 @@ fn no_write_is_taken_after_pm_has_failed() -> FsResult<()> {
     Ok(())
 }
 
-/// A write larger than all of the buffer waited for room that there would never be.
+/// A write larger than the whole buffer waited for more room than the buffer ever has.
 #[test]
 fn a_write_larger_than_the_limit_ends() -> FsResult<()> {
     for limit in [4096, 3 * 4096, 1 << 20] {
@@ -163,12 +166,12 @@ fn a_write_to_pm_does_not_wait_for_dirty_room() -> FsResult<()> {
     assert_eq!(fs.write(other, 0, &fill(10_000, 2), SYNC, Wait::Never)?, 10_000);
     fs.fsync(other, false, Wait::Never)?;
     assert!(fs.write(other, 20_000, &fill(10_000, 2), ASYNC, Wait::Never).is_err());
-    // On a thread that may wait, PM takes what DRAM has no room for.
+    // On a thread that may wait, PM takes the write that DRAM has no room for.
     assert_eq!(fs.write(other, 20_000, &fill(10_000, 2), ASYNC, W)?, 10_000);
     Ok(())
 }
 
-/// After the one file that could not be written back was removed, writes went past DRAM until the next mount.
+/// After the only file with a failed write-back was removed, writes still bypassed DRAM until the next mount.
 #[test]
 fn a_removed_file_leaves_no_failure_behind() -> FsResult<()> {
     let world = World::new(4 << 20, 2048);
@@ -188,17 +191,17 @@ fn a_removed_file_leaves_no_failure_behind() -> FsResult<()> {
     Ok(())
 }
 
-/// A block with a hole at the end of the file, appended to while its old copy was on the way: raising the size exposed
-/// what had been there.
+/// The durable last block of a file has old bytes past the end and no dirty page. Write-back of a page far
+/// behind it raised the size and exposed the old bytes.
 #[test]
-fn a_raised_size_shows_nothing_old() -> FsResult<()> {
+fn a_raised_size_shows_zeros_instead_of_old_bytes() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
     let fs = world.mount(buffered(4 << 20));
     let ino = create(&fs, "a")?;
     fs.write(ino, 0, &fill(6000, 9), SYNC, W)?;
     let size = |size| SetAttributes { size: Some(size), ..Default::default() };
     fs.setattr(ino, &size(5000), W)?;
-    // Far behind: the old last block has no dirty page, and bytes of the old file past its end.
+    // The write lies far behind: the old last block has no dirty page, and holds bytes past the old end.
     fs.write(ino, 20_000, &fill(10, 1), ASYNC, W)?;
     let mut expected = fill(20_010, 0);
     expected[..5000].fill(9);
@@ -210,10 +213,10 @@ fn a_raised_size_shows_nothing_old() -> FsResult<()> {
     Ok(())
 }
 
-/// I5: the error of a write-back is told once to each descriptor that was open, and no fsync succeeds before the data is
-/// durable; the pages stay, and are tried again after a pause that grows: nothing spins.
+/// I5: a failed write-back is reported once to each descriptor that was open, and no fsync succeeds before
+/// the data is durable. The pages stay dirty and are tried again after growing pauses, without spinning.
 #[test]
-fn a_failed_write_back_is_told_once_and_tried_again() -> FsResult<()> {
+fn a_failed_write_back_is_reported_once_and_tried_again() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
     let fs = world.mount(buffered(4 << 20));
     let ino = create(&fs, "a")?;
@@ -238,7 +241,7 @@ fn a_failed_write_back_is_told_once_and_tried_again() -> FsResult<()> {
     assert!(world.device.counters().writes < 30, "{:?}", world.device.counters());
     assert_eq!(fs.fsync_handle(ino, first, false, W).map_err(|error| error.errno()), Err(EIO));
     break_device(&world, false);
-    // Durable now, and yet the one who was not told hears of it.
+    // The data is durable now, yet the descriptor that was not told of the failure still gets its error.
     run(60);
     assert_eq!(dirty(&fs), 0);
     let third = fs.new_handle();
@@ -250,7 +253,7 @@ fn a_failed_write_back_is_told_once_and_tried_again() -> FsResult<()> {
     Ok(())
 }
 
-/// One group is written back in the background; `act` happens while its write is on the way.
+/// Writes back one group in the background; `act` runs while the device has its write.
 fn while_on_the_way(
     world: &World,
     fs: &std::sync::Arc<Fs>,
@@ -275,9 +278,9 @@ fn while_on_the_way(
     })
 }
 
-/// What was cut off while its copy was on the way came back when the size was raised again.
+/// Bytes that a truncation cut off during their write-back came back when the size was raised again.
 #[test]
-fn a_copy_of_what_was_cut_off_is_not_installed() -> FsResult<()> {
+fn a_copy_of_truncated_bytes_is_not_installed() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
     let fs = world.mount(buffered(4 << 20));
     let ino = create(&fs, "a")?;
@@ -296,7 +299,8 @@ fn a_copy_of_what_was_cut_off_is_not_installed() -> FsResult<()> {
     Ok(())
 }
 
-/// A page that was punched and written anew is another page: the copy of the old one must not be installed below it.
+/// A page that was punched and written anew is a new page: the copy of the old one must not be installed for
+/// it.
 #[test]
 fn a_copy_of_a_punched_page_is_not_installed() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
@@ -312,10 +316,10 @@ fn a_copy_of_a_punched_page_is_not_installed() -> FsResult<()> {
     Ok(())
 }
 
-/// Two groups behind the end of a file, the later one first: its blocks lay behind the durable size and were seen when
-/// that was raised without a write.
+/// Of two groups past the durable end the later one was written back first: its blocks lay past the durable
+/// size, and became visible when a size change raised it.
 #[test]
-fn nothing_is_installed_before_what_lies_in_front_of_it() -> FsResult<()> {
+fn a_page_is_not_installed_before_earlier_dirty_pages() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
     let fs = world.mount(buffered(4 << 20));
     let ino = create(&fs, "a")?;
@@ -332,9 +336,10 @@ fn nothing_is_installed_before_what_lies_in_front_of_it() -> FsResult<()> {
     Ok(())
 }
 
-/// The size of a page that was appended to while its copy was on the way: what the copy does not hold is not durable.
+/// A page is appended to during its write-back: the durable size may rise only to the bytes that the written
+/// copy holds.
 #[test]
-fn the_size_rises_over_what_the_copy_holds_only() -> FsResult<()> {
+fn the_durable_size_rises_only_to_the_end_of_the_written_copy() -> FsResult<()> {
     let world = World::new(2 << 20, 2048);
     let fs = world.mount(buffered(4 << 20));
     let ino = create(&fs, "a")?;
@@ -349,8 +354,8 @@ fn the_size_rises_over_what_the_copy_holds_only() -> FsResult<()> {
     Ok(())
 }
 
-/// The inode of the file whose pages were written least recently could not be read: it was chosen again and again, nothing was written
-/// back, and writers to other files got its error (I8).
+/// The file with the oldest dirty pages had an unreadable inode: it was chosen again and again, no file was
+/// written back, and writers of other files got its error (I8).
 #[test]
 fn a_damaged_inode_holds_back_no_other_write_back() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 4096);

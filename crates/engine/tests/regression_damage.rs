@@ -1,4 +1,5 @@
-//! Faults that damaged pools brought to light (crates/engine/tests/damaged), each with what broke.
+//! Faults that tests on damaged pools brought to light (crates/engine/tests/damaged). The comment of each
+//! test describes the fault.
 
 mod common;
 
@@ -42,7 +43,7 @@ fn geometry(pool: &Pool) -> Geometry {
     superblock.geometry()
 }
 
-/// Where the slot of an inode lies.
+/// The PM offset of the slot of an inode.
 fn slot(pool: &Pool, ino: Ino) -> PmOffset {
     let page = Owner::Page { kind: PageKind::InodePage, datum: (ino.0 / SLOTS_PER_PAGE) as u32 };
     first_owned(pool, page).offset().plus(ino.0 % SLOTS_PER_PAGE * SLOT_SIZE)
@@ -52,7 +53,7 @@ fn poke(pool: &Pool, offset: PmOffset, word: u64) -> FsResult<()> {
     Ok(pool.pm.write(offset, &word.to_le_bytes())?)
 }
 
-/// Runs it on a thread and fails when it does not end.
+/// Runs `run` on a thread, and fails when it does not end.
 fn ends<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, result) = mpsc::channel();
     let thread = terrace_runtime::thread::spawn("ends", move || _ = tell.send(run()));
@@ -60,10 +61,11 @@ fn ends<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static)
     result.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("{what} does not end"))
 }
 
-/// A crash had left a truncation to be finished; a large hole elsewhere in the same file then looked for intents
-/// while it held the lock of their shard, and waited for itself for ever, the inode's lock in hand.
+/// After a crash with an unfinished truncation, punching a large hole elsewhere in the file looked for
+/// intents while it held the lock of their shard: it waited for itself for ever, and held the lock of the
+/// inode.
 #[test]
-fn a_hole_beside_an_unfinished_one() -> FsResult<()> {
+fn a_punch_beside_an_unfinished_truncation_ends() -> FsResult<()> {
     let events = CrashClock::new();
     let first = Pool::new(2 << 20, 1025);
     let pool = Pool {
@@ -95,9 +97,9 @@ fn a_hole_beside_an_unfinished_one() -> FsResult<()> {
     Ok(())
 }
 
-/// `terrace sync --to 1` of a pool mounted read-only waited for ever for blocks that nothing may move.
+/// `terrace sync --to 1` of a pool mounted read-only waited for ever for blocks that may not be moved.
 #[test]
-fn sync_to_a_tier_of_a_read_only_mount() -> FsResult<()> {
+fn sync_to_a_tier_of_a_read_only_mount_is_refused() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     filled(&fs, "file", 10)?;
@@ -108,10 +110,10 @@ fn sync_to_a_tier_of_a_read_only_mount() -> FsResult<()> {
     Ok(())
 }
 
-/// A radix node all of whose entries name itself stands for 2^36 blocks: `terrace where`, a truncation and a search
+/// A map node with itself in every entry stands for 2^36 blocks: `terrace where`, a truncation and a search
 /// for data walked over all of them.
 #[test]
-fn a_tree_of_one_node() -> FsResult<()> {
+fn a_walk_over_a_map_node_in_a_circle_ends() -> FsResult<()> {
     for height in [3, 4] {
         let pool = Pool::new(2 << 20, 1025);
         let fs = pool.mount();
@@ -132,9 +134,9 @@ fn a_tree_of_one_node() -> FsResult<()> {
     Ok(())
 }
 
-/// As above with nodes that hold nothing: what is walked is not blocks but the ways to an empty leaf, 2^27 of them.
+/// As above, but the lowest node is empty: the walk meets no block, only 2^27 ways to an empty node.
 #[test]
-fn many_ways_to_an_empty_leaf() -> FsResult<()> {
+fn a_walk_over_many_ways_to_an_empty_node_ends() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     let ino = filled(&fs, "file", 1)?;
@@ -156,10 +158,10 @@ fn many_ways_to_an_empty_leaf() -> FsResult<()> {
     Ok(())
 }
 
-/// Two file blocks of a damaged inode named one PM block. Writing to both freed it twice: the allocator counted a
-/// block too many and gave it to two files (a debug build panicked).
+/// Two file blocks of a damaged inode named one PM block. Overwriting both freed the block twice: the
+/// allocator counted one block too many and gave it to two files (a debug build panicked).
 #[test]
-fn two_blocks_in_one() -> FsResult<()> {
+fn a_block_with_two_owners_is_not_freed_twice() -> FsResult<()> {
     for length in [4096, 100] {
         let pool = Pool::new(2 << 20, 1025);
         let fs = pool.mount();
@@ -181,10 +183,10 @@ fn two_blocks_in_one() -> FsResult<()> {
     Ok(())
 }
 
-/// A file had lost the flag that says it has cold extents. Demoting its blocks again met the old extents after the
-/// shards were locked, without those of their chunks, and panicked.
+/// A file had lost the flag for its cold extents. The next demotion of its blocks met the old extents after
+/// the shards were locked, without the shards of their chunks, and panicked.
 #[test]
-fn demotion_over_extents_without_their_flag() -> FsResult<()> {
+fn demotion_over_unflagged_cold_extents_is_refused() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     let ino = filled(&fs, "file", 100)?;
@@ -201,10 +203,10 @@ fn demotion_over_extents_without_their_flag() -> FsResult<()> {
     Ok(())
 }
 
-/// The key of a name had lost two bytes, and counted as a much smaller one. A reader goes on after the last name that it
-/// saw, so it read the names between for ever.
+/// The key of a name had lost two bytes, and counted as much smaller. A reader goes on after the last name
+/// that it got, so it read the names between the two keys for ever.
 #[test]
-fn a_directory_out_of_order() -> FsResult<()> {
+fn a_directory_out_of_order_is_read_to_an_end() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     for index in 0..100 {
@@ -212,7 +214,7 @@ fn a_directory_out_of_order() -> FsResult<()> {
     }
     let owner = Owner::Page { kind: PageKind::CatalogPage, datum: 1 };
     let page = first_owned(&pool, owner).offset();
-    // The last of the names that are read at once.
+    // The key of the last name that one call reads.
     let mut cell = [0; 2];
     pool.pm.read(page.plus(16 + 2 * 61), &mut cell)?;
     pool.pm.write(page.plus(u64::from(u16::from_le_bytes(cell))), &[11])?;
@@ -228,9 +230,10 @@ fn a_directory_out_of_order() -> FsResult<()> {
     Ok(())
 }
 
-/// A metadata page that does not match its checksum was logged and EIO, and status called PM healthy (I8).
+/// Reading a metadata page with a wrong checksum gave EIO and a log line, and status still called PM healthy
+/// (I8).
 #[test]
-fn status_tells_of_a_metadata_page_that_does_not_match_its_checksum() -> FsResult<()> {
+fn status_counts_metadata_pages_with_wrong_checksums() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
     let fs = pool.mount();
     let ino = filled(&fs, "file", 1)?;
@@ -248,10 +251,10 @@ fn status_tells_of_a_metadata_page_that_does_not_match_its_checksum() -> FsResul
     Ok(())
 }
 
-/// Inner pages of the catalog all of whose cells name the same next one stand for 177^5 pages: `terrace status`, and an open for writing
-/// of a file with blocks below, walked over all of them with the shard locked.
+/// Inner pages of the catalog with the same child in every cell stand for 177^5 pages: `terrace status`, and
+/// an open for writing of a file with cold blocks, walked over all of them with the shard locked.
 #[test]
-fn a_catalog_of_few_pages() -> FsResult<()> {
+fn a_walk_over_a_repeated_catalog_page_ends() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 1025);
     let fs = pool.mount();
     let ino = filled(&fs, "file", 20)?;

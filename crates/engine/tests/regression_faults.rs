@@ -1,4 +1,5 @@
-//! What was wrong where something fails, hangs, or is met in the middle of something else.
+//! Faults of the file system beside devices that fail or hang, or amid another operation. The comment of each
+//! test describes the fault.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +30,7 @@ const BLOCK: u64 = 4096;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A device that calls something from inside its next read or write, after it was done.
+/// A device that calls a hook after its next read or write, before the call returns.
 struct Interposed {
     inner: Arc<SimulatedDevice>,
     after_read: Mutex<Option<Hook>>,
@@ -81,7 +82,7 @@ fn mount_over(pool: &Pool, device: &Arc<Interposed>, options: MountOptions) -> A
     Fs::mount(media, superblock, options, Arc::clone(&pool.clock)).unwrap()
 }
 
-/// What a crash at this moment may leave.
+/// A pool with media as a crash at this moment may leave them.
 fn crashed(pool: &Pool, seed: u64) -> Pool {
     Pool {
         pm: Arc::new(RecordedPm::from_image(pool.pm.snapshot().image_random(seed))),
@@ -98,10 +99,11 @@ fn write(fs: &Fs, ino: Ino, offset: u64, data: &[u8]) {
     assert_eq!(fs.write(ino, offset, data, WriteFlags::default(), W).unwrap(), data.len());
 }
 
-/// The home of a small write was chosen, then it waited for a cold block, others wrote into DRAM behind the end of the file,
-/// and the small write, behind them, committed its size: a crash left zeros in their stead (C28).
+/// A small write past the end of the file chose PM as its home, then waited for a cold block. Other writes
+/// into DRAM went before it meanwhile, and the small write committed its size over them: a crash left zeros
+/// in their place (C28).
 #[test]
-fn a_write_to_pm_leaves_no_hole_where_others_wrote_into_dram_meanwhile() {
+fn a_write_to_pm_leaves_no_hole_over_earlier_dirty_pages() {
     let pool = Pool::new(8 << 20, 4096);
     let device = Interposed::over(&pool);
     let options = MountOptions {
@@ -139,7 +141,7 @@ fn a_write_to_pm_leaves_no_hole_where_others_wrote_into_dram_meanwhile() {
         let holes = found.iter().take(end as usize).skip(8192).filter(|byte| **byte == 0).count();
         assert_eq!(holes, 0, "seed {seed}: size {size}");
     }
-    // And all of it is there once it is synced.
+    // After fsync all of these bytes are in the file.
     fs.fsync(ino, false, W).unwrap();
     let mut found = vec![0; end as usize + 100_010];
     assert_eq!(fs.read(ino, 0, &mut found, W).unwrap(), found.len());
@@ -147,7 +149,7 @@ fn a_write_to_pm_leaves_no_hole_where_others_wrote_into_dram_meanwhile() {
     assert!(found.ends_with(b"behind all"));
 }
 
-/// SEEK_HOLE looked up block by block, from the root of the tree each time.
+/// SEEK_HOLE looked up each block from the root of the tree.
 #[test]
 fn the_end_of_cold_data_is_found_by_extents() {
     let pool = Pool::new(16 << 20, 8192);
@@ -161,11 +163,11 @@ fn the_end_of_cold_data_is_found_by_extents() {
     let before = pool.pm.bytes_read();
     assert_eq!(fs.seek(ino, 17, Seek::Hole).unwrap(), blocks * BLOCK);
     let read = pool.pm.bytes_read() - before;
-    // Checksums are 4 bytes a block; each leaf is looked at a few times.
+    // A block costs 4 bytes of checksum, and each leaf is looked at a few times.
     assert!(read < blocks * 200, "{read} bytes of PM for {blocks} blocks");
     assert_eq!(fs.seek(ino, blocks * BLOCK, Seek::Data).unwrap(), (blocks + 5) * BLOCK);
     assert_eq!(fs.seek(ino, (blocks + 5) * BLOCK, Seek::Hole).unwrap(), (blocks + 5) * BLOCK + 100);
-    // Data in PM, below and in holes in turns.
+    // Data in PM, cold data and holes alternate.
     let mixed = create(&fs, "mixed");
     write(&fs, mixed, 0, &vec![1; 8 * BLOCK as usize]);
     fs.sync_to(1, &mut |_| {}).unwrap();
@@ -179,10 +181,10 @@ fn the_end_of_cold_data_is_found_by_extents() {
     assert_eq!(fs.seek(mixed, 2 * BLOCK, Seek::Data).unwrap(), 3 * BLOCK);
 }
 
-/// A directory whose names lay below PM was passed over by a move by hand, or, where an error came between, counted twice with
-/// all files in it.
+/// A requested movement passed over a directory with names on a lower tier, or, after an error in the middle,
+/// counted it twice with all of its files.
 #[test]
-fn a_move_of_a_directory_counts_each_file_once() -> FsResult<()> {
+fn a_movement_of_a_directory_counts_each_file_once() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 4096, 4096);
     let fs = pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..Default::default() });
     let outer = mkdir(&fs, ROOT, "outer");
@@ -201,7 +203,7 @@ fn a_move_of_a_directory_counts_each_file_once() -> FsResult<()> {
         fs.sync_to(1 + (round % 2) as u8, &mut |_| {})?;
         fs.lower_metadata_now()?;
         let to = 2 - (round % 2) as u8;
-        // An error in the middle, that passes.
+        // A read fails once in the middle of the movement.
         for device in &pool.devices {
             device.fail_next(Operation::Read, 0..4096, libc::EIO, Times::After(3 * round));
         }
@@ -216,9 +218,9 @@ fn a_move_of_a_directory_counts_each_file_once() -> FsResult<()> {
     Ok(())
 }
 
-/// An unmount waited for a device that hung, for ever: what waits for it has room in PM.
+/// An unmount waited for ever for a device that hung, although PM had room for its dirty pages.
 #[test]
-fn what_waits_for_a_device_that_hangs_is_kept_in_pm() {
+fn unmount_settles_dirty_pages_of_a_hanging_device() {
     let pool = Pool::new(8 << 20, 4096);
     let options = MountOptions { home: Some(Home::Block), ..MountOptions::default() };
     let fs = pool.mount_with(options);
@@ -235,7 +237,7 @@ fn what_waits_for_a_device_that_hangs_is_kept_in_pm() {
     }
     fs.begin_end();
     fs.keep_without_devices().unwrap();
-    // The process ends here.
+    // The daemon ends here.
     let left = crashed(&pool, 1);
     let mounted = left.mount();
     for (ino, offset, length, byte) in [(first, 0, 10_000, 1), (second, 100, 5000, 2)] {
@@ -245,14 +247,14 @@ fn what_waits_for_a_device_that_hangs_is_kept_in_pm() {
     }
     mounted.unmount().unwrap();
     left.assert_clean();
-    // Or the device answers after all: nothing is there twice.
+    // In the other case the device answers after all, and no block is there twice.
     pool.device.unstall();
     waiting.unwrap().join().unwrap();
     fs.unmount().unwrap();
     pool.assert_clean();
 }
 
-/// `sync --to` held an unmount until it had moved everything.
+/// An unmount waited for `sync --to` until it had moved everything.
 #[test]
 fn a_sync_to_a_tier_ends_with_the_mount() {
     let pool = Pool::new(8 << 20, 4096);
@@ -265,8 +267,9 @@ fn a_sync_to_a_tier_ends_with_the_mount() {
     pool.assert_clean();
 }
 
-/// Each descriptor that was open when a write-back failed is told by its next fsync, once: not only the first that asks, and
-/// none that was opened later (I5). Planted as "error-told-once" the first rule was broken unseen by random histories.
+/// Each descriptor that was open when a write-back failed is told by its next fsync, once: not only the first
+/// that asks, and no descriptor opened later (I5). The planted mistake "error-told-once" broke the first
+/// rule, and random histories did not notice.
 #[test]
 fn every_open_descriptor_is_told_of_a_failed_write_back_once() {
     let pool = Pool::new(8 << 20, 4096);
@@ -280,7 +283,8 @@ fn every_open_descriptor_is_told_of_a_failed_write_back_once() {
     let told = |handle| fs.fsync_handle(ino, handle, false, W).map_err(|error| error.errno());
     assert_eq!((told(first), told(second), told(later)), (Err(libc::EIO), Err(libc::EIO), Ok(())));
     assert_eq!((told(first), told(second), told(later)), (Ok(()), Ok(()), Ok(())));
-    // Its own failure, and with it that of the other, which had been told of the one before.
+    // fsync of the second descriptor fails itself; the first one is told of this failure too, although it was
+    // told of the one before.
     write(&fs, ino, 0, &[2; 5000]);
     pool.device.fail_next(Operation::Flush, 0..4096, libc::EIO, Times::Count(1));
     assert_eq!((told(second), told(second), told(first)), (Err(libc::EIO), Ok(()), Err(libc::EIO)));
@@ -289,10 +293,11 @@ fn every_open_descriptor_is_told_of_a_failed_write_back_once() {
     pool.assert_clean();
 }
 
-/// Two copies of a page are on their way, and it is written once more: when the newer one was installed first, and fsync has
-/// said so, the older one must not come over it. Planted as "older-copy-installed" this was broken unseen by random histories.
+/// Two copies of a page are being written to the device, and the page is dirtied once more. After the newer
+/// copy was installed and its fsync has succeeded, the older copy must not be installed over it. The planted
+/// mistake "older-copy-installed" broke this, and random histories did not notice.
 #[test]
-fn an_older_copy_is_not_installed_over_a_newer_one() {
+fn an_older_copy_is_not_installed_over_a_newer_copy() {
     let pool = Pool::new(8 << 20, 4096);
     let device = Interposed::over(&pool);
     let options = MountOptions { home: Some(Home::Block), ..MountOptions::default() };
@@ -307,7 +312,7 @@ fn an_older_copy_is_not_installed_over_a_newer_one() {
         let again = Arc::clone(&amid);
         *inner.after_write.lock() = Some(Box::new(move || write(&again, ino, 0, &[3; BLOCK as usize])));
         amid.fsync(ino, false, W).unwrap();
-        // Then the first copy has its turn; the one after it carries the third.
+        // Then the first copy is looked at; the write-back after it carries the third content.
         *inner.after_write.lock() = Some(Box::new(move || {
             let image = |seed| (media.0.snapshot().image_random(seed), media.1.snapshot().image_random(seed));
             images.lock().extend((0..20).map(image));
@@ -332,10 +337,11 @@ fn an_older_copy_is_not_installed_over_a_newer_one() {
     pool.assert_clean();
 }
 
-/// Two groups on their way to a device that hung were all that may be: writers waited for them although another tier had
-/// room. Three groups may be, or one more when some are small: those who have them wait, the others must not.
+/// Only two demoted groups could be in flight: both went to a device that hung, and all writers waited
+/// although another tier had room. Now three groups may be in flight, or four when some are small; only the
+/// writers that demote these groups wait.
 #[test]
-fn a_device_that_hangs_does_not_keep_writers_from_the_others() {
+fn a_hanging_device_does_not_keep_writers_from_other_tiers() {
     let pool = Tiers::new(4 << 20, 4096, 4096);
     let fs = pool.mount_with(MountOptions { buffer_bytes: 0, ..MountOptions::default() });
     pool.devices[0].stall_at_most(Duration::from_secs(600));
@@ -363,7 +369,7 @@ fn a_device_that_hangs_does_not_keep_writers_from_the_others() {
     pool.assert_clean();
 }
 
-/// Waits for what threads do.
+/// Waits until other threads have made a condition true.
 #[track_caller]
 fn await_that(what: &str, is_so: impl Fn() -> bool) {
     let clock = SystemClock::default();
@@ -374,19 +380,19 @@ fn await_that(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A removed file whose places lay below PM, on a device that hung, held up the reclaimer: what was removed after it kept its
-/// room in PM, although nothing of it was on that device.
+/// A removed file with its cold extents on a device that hung held up the reclaimer: files removed after it
+/// kept their blocks in PM, although they had no block on that device.
 #[test]
-fn what_is_removed_leaves_pm_while_a_device_hangs() {
+fn removed_files_leave_pm_while_a_device_hangs() {
     let pool = Tiers::new(32 << 20, 4096, 64);
     let fs = pool.mount();
     let below = create_in(&fs, ROOT, "below");
-    // Checksums of so many blocks take several leaves.
+    // The checksums of so many blocks fill several leaves.
     write_at(&fs, below, 0, &tier_pattern(1100 * BLOCK as usize, 1)).unwrap();
     fs.sync_to(1, &mut |_| {}).unwrap();
     let (one, other) = (create_in(&fs, ROOT, "one"), create_in(&fs, ROOT, "other"));
     [one, other].into_iter().for_each(|ino| write_at(&fs, ino, 0, &[1; 1 << 20]).unwrap());
-    // Removed already, and not forgotten.
+    // The name is removed already, and the kernel still has the inode.
     fs.unlink(ROOT, b"below", W).unwrap();
     fs.run_background(1000);
     assert!(fs.lower_metadata_now().unwrap() > 0);
@@ -402,7 +408,7 @@ fn what_is_removed_leaves_pm_while_a_device_hangs() {
     }
     await_that("nothing leaves PM", || used(0) + (2 << 20) <= before);
     assert!(pool.devices[0].waiting() > 0, "the device answered before");
-    // It answers after all.
+    // The device answers after all.
     pool.devices[0].unstall();
     await_that("what lies below stays", || used(1) < 100 * BLOCK);
     drop(background);
@@ -410,9 +416,10 @@ fn what_is_removed_leaves_pm_while_a_device_hangs() {
     pool.assert_clean();
 }
 
-/// The first worker alone moved metadata down: while a device hung under it, none went anywhere.
+/// Only the first worker demoted metadata: while a device hung under it, no metadata page was demoted to any
+/// device.
 #[test]
-fn metadata_goes_down_while_a_device_hangs() {
+fn metadata_is_demoted_while_a_device_hangs() {
     let pool = Tiers::new(8 << 20, 1024, 1024);
     let fs =
         pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..MountOptions::default() });
@@ -424,7 +431,7 @@ fn metadata_goes_down_while_a_device_hangs() {
     let mut workers = steps.filter(|step| step.name().starts_with("terrace-move"));
     let (first, mut second) = (workers.next().unwrap(), workers.next().unwrap());
     drop(workers);
-    // Twice around: what was used lately is cold the second time.
+    // The clock hand goes round twice: pages used lately count as cold the second time.
     let body = move || {
         let mut first = first;
         (0..4).for_each(|_| _ = first.step());
@@ -441,10 +448,10 @@ fn metadata_goes_down_while_a_device_hangs() {
     pool.assert_clean();
 }
 
-/// One group on a device that hung ended all write-back: nothing else got older than 30 s, and writers that found DRAM full looked at
-/// the same group again and again.
+/// A group on a device that hung ended all write-back: no other page was written back when it was 30 s old,
+/// and writers that found DRAM full looked at the same group again and again.
 #[test]
-fn write_back_goes_on_beside_a_device_that_hangs() {
+fn write_back_goes_on_beside_a_hanging_device() {
     let pool = Tiers::new(8 << 20, 1024, 1024);
     let fs = pool.mount_with(MountOptions {
         home: Some(Home::Block),
@@ -468,7 +475,7 @@ fn write_back_goes_on_beside_a_device_that_hangs() {
     pool.clock.advance(Duration::from_secs(31));
     while second.step() == terrace_runtime::Next::Again {}
     assert_eq!((dirty(held), dirty(other)), (10, 0));
-    // A writer that finds no room makes some of what is not in flight.
+    // A writer that finds no room writes back pages that are not in flight.
     write_at(&fs, other, 5 * BLOCK, &tier_pattern(10 * BLOCK as usize, 3)).unwrap();
     write_at(&fs, third, 0, &tier_pattern(5 * BLOCK as usize, 4)).unwrap();
     assert_eq!((dirty(held), dirty(other), dirty(third)), (10, 0, 5));
@@ -479,9 +486,10 @@ fn write_back_goes_on_beside_a_device_that_hangs() {
     pool.assert_clean();
 }
 
-/// A write-back failed of a file that had been removed meanwhile, and the file that had its number by then was told.
+/// The write-back of a removed file failed, and the error was reported to the file that had got its inode
+/// number.
 #[test]
-fn a_failure_of_a_removed_file_is_not_told_to_who_has_its_number() {
+fn a_failed_write_back_of_a_removed_file_is_not_reported_to_a_new_file() {
     let pool = Pool::new(8 << 20, 4096);
     let device = Interposed::over(&pool);
     let options = MountOptions { home: Some(Home::Block), ..MountOptions::default() };
@@ -512,7 +520,8 @@ fn a_failure_of_a_removed_file_is_not_told_to_who_has_its_number() {
     pool.assert_clean();
 }
 
-/// A bad sector beneath a block that DRAM has, and that nobody reads any more, failed reads of its neighbours.
+/// A bad sector under the hidden cold copy of a block with a dirty page failed reads of its neighbours,
+/// although no read needs that sector.
 #[test]
 fn a_bad_sector_beneath_a_dirty_page_fails_no_read_of_its_neighbours() {
     let pool = Pool::new(8 << 20, 4096);
@@ -543,9 +552,9 @@ fn a_bad_sector_beneath_a_dirty_page_fails_no_read_of_its_neighbours() {
     assert!(found == content[4 * BLOCK as usize..7 * BLOCK as usize]);
 }
 
-/// Metadata on its way down chose a device that fails writes again and again, although another one was sound.
+/// Demotion of metadata chose a device that fails writes again and again, although another device was sound.
 #[test]
-fn metadata_goes_down_beside_a_device_that_fails() {
+fn metadata_is_demoted_beside_a_failing_device() {
     let pool = Tiers::new(8 << 20, 1024, 1024);
     let fs =
         pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..MountOptions::default() });
@@ -561,10 +570,10 @@ fn metadata_goes_down_beside_a_device_that_fails() {
     pool.assert_clean();
 }
 
-/// A reader waited for a window that was fetched ahead of it for as long as a device hung on which the end of that window lay,
-/// although what it asked for was on another; and then for a few seconds with each read.
+/// A reader waited for a window of read-ahead as long as the device with the end of that window hung,
+/// although the block it asked for was on another device; and then a few seconds with each read.
 #[test]
-fn a_reader_does_not_wait_for_what_is_read_ahead_from_a_device_that_hangs() {
+fn a_reader_does_not_wait_for_read_ahead_from_a_hanging_device() {
     let pool = Tiers::new(4 << 20, 200, 1024);
     let fs = pool.mount();
     let ino = create_in(&fs, ROOT, "file");
@@ -580,8 +589,8 @@ fn a_reader_does_not_wait_for_what_is_read_ahead_from_a_device_that_hangs() {
         fs.whereabouts_in(ino, range).unwrap().tiers[1].1 > 0
     };
     let end = (0..300).find(|block| !on_first(*block)).unwrap();
-    // The third read queues what lies 97 blocks behind the first and farther: the last 20 blocks of the first device, and
-    // blocks of the second.
+    // The third read queues a window that begins 97 blocks behind the first read: the last 20 blocks of the
+    // first device, and blocks of the second.
     let first = end.checked_sub(97 + 20).unwrap();
     assert!((end..300).all(|block| !on_first(block)));
     let read = move |fs: &Fs, block: u64| {
@@ -599,7 +608,7 @@ fn a_reader_does_not_wait_for_what_is_read_ahead_from_a_device_that_hangs() {
     let (reading, (tell, told)) = (Arc::clone(&fs), std::sync::mpsc::channel());
     let body = move || tell.send((end - 20..end).flat_map(|block| read(&reading, block)).collect()).unwrap();
     let reader = thread::spawn("reader", body).unwrap();
-    // Each read waits for 5 s at most, all of them for less than 100.
+    // Each of the 20 reads may wait for 5 s, and all together for less than 100 s.
     let found: Result<Vec<u8>, _> = told.recv_timeout(Duration::from_secs(45));
     let waiting = pool.devices[1].waiting();
     pool.devices[1].unstall();
@@ -610,10 +619,11 @@ fn a_reader_does_not_wait_for_what_is_read_ahead_from_a_device_that_hangs() {
     pool.assert_clean();
 }
 
-/// A device that comes back without what it had not flushed says so once, at its next flush, whoever asks for it: also to a
-/// descriptor that was opened after it had come back. The simulator's reference took that for an error of nothing.
+/// A device that comes back without its unflushed writes says so once, at its next flush, whoever asks for
+/// that flush: even a descriptor opened after the device came back. The reference of the simulator took this
+/// error for an unfounded one.
 #[test]
-fn a_device_that_came_back_tells_what_it_lost_to_the_next_fsync() {
+fn a_returned_device_reports_lost_writes_to_the_next_fsync() {
     let pool = Pool::new(8 << 20, 4096);
     let fs = pool.mount_with(MountOptions { home: Some(Home::Block), ..MountOptions::default() });
     let ino = create(&fs, "file");
@@ -634,10 +644,10 @@ fn a_device_that_came_back_tells_what_it_lost_to_the_next_fsync() {
     pool.assert_clean();
 }
 
-/// Dirty pages before and behind the end of the file went into PM in one transaction that raised the size, and the block
-/// of the old end, which was not among them, showed what truncate had cut off (S5).
+/// Dirty pages before and behind the end of the file were settled in one transaction that raised the size.
+/// The old last block, which had no dirty page, showed bytes that truncate had cut off (S5).
 #[test]
-fn pages_on_both_sides_of_the_end_that_go_into_pm_show_nothing_old() {
+fn settling_pages_on_both_sides_of_the_end_shows_no_old_bytes() {
     let pool = Pool::new(8 << 20, 4096);
     let fs = pool.mount_with(MountOptions { home: Some(Home::Block), ..MountOptions::default() });
     let ino = create(&fs, "file");
@@ -658,7 +668,8 @@ fn pages_on_both_sides_of_the_end_that_go_into_pm_show_nothing_old() {
     pool.assert_clean();
 }
 
-/// A read of several blocks failed with EIO at every attempt because of a sector below a block that PM has.
+/// A read of several blocks failed with EIO at every attempt because of a bad sector under the hidden cold
+/// copy of one of them.
 #[test]
 fn a_bad_sector_beneath_pm_fails_no_read() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 256);
@@ -688,10 +699,10 @@ fn a_bad_sector_beneath_pm_fails_no_read() -> FsResult<()> {
     Ok(())
 }
 
-/// Damage of what one file alone has, here a bit of a chunk's bitmap, ended the whole of a `sync --to`, and moves by hand and spilling of all
-/// files that were in one group with it.
+/// Damage of a structure that only one file uses, here a bit in the bitmap of a chunk, ended a whole `sync
+/// --to`, and the requested movements and spills of all files in the same group.
 #[test]
-fn damage_of_one_file_holds_back_no_other_below_pm() -> FsResult<()> {
+fn a_damaged_file_does_not_stop_relocation_of_sound_files() -> FsResult<()> {
     let pool = Tiers::new(8 << 20, 1024, 1024);
     let fs = pool.mount();
     let contents: Vec<_> = (1..4).map(|seed| tier_pattern(8 * BLOCK as usize, seed)).collect();
@@ -710,9 +721,9 @@ fn damage_of_one_file_holds_back_no_other_below_pm() -> FsResult<()> {
     Ok(())
 }
 
-/// One bad sector kept all partial blocks of its device run in PM.
+/// A bad sector kept all partial shadows over its device run in PM.
 #[test]
-fn a_bad_sector_keeps_no_neighbour_in_pm() -> FsResult<()> {
+fn neighbours_of_a_bad_sector_are_demoted() -> FsResult<()> {
     for sector in (0..256).step_by(3) {
         let pool = Pool::new(2 << 20, 256);
         let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });

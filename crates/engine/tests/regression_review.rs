@@ -1,4 +1,5 @@
-//! Faults that a review of placement, write-back and migration found: each test's first lines say what broke.
+//! Faults that a review of placement, write-back and migration found. The comment of each test describes the
+//! fault.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -29,8 +30,8 @@ fn quiet() -> MountOptions {
     MountOptions { policy: Some(PolicyKind::Static), ..MountOptions::default() }
 }
 
-/// One sector that could not be read made every block unreadable that lay up to 2 MiB before it, because what is read
-/// ahead is read in one piece with what was asked for.
+/// An unreadable sector made every block up to 2 MiB before it unreadable, because one request read the
+/// wanted block and the blocks ahead of it.
 #[test]
 fn a_bad_sector_concerns_no_neighbour() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
@@ -58,7 +59,7 @@ fn a_bad_sector_concerns_no_neighbour() -> FsResult<()> {
     Ok(())
 }
 
-/// And none of its neighbours left their tier by hand.
+/// No neighbour of an unreadable sector could be moved by a requested movement.
 #[test]
 fn a_bad_sector_stays_alone() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
@@ -76,9 +77,9 @@ fn a_bad_sector_stays_alone() -> FsResult<()> {
     Ok(())
 }
 
-/// A read of a fast tier waited for a slow one, on which only what was to be read ahead lay.
+/// A read of a fast tier waited for a slow tier that held only blocks to be read ahead.
 #[test]
-fn nothing_is_read_ahead_from_another_device() -> FsResult<()> {
+fn read_ahead_stays_on_one_device() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 17, 1024);
     let fs = pool.mount();
     let ino = create(&fs, ROOT, "a");
@@ -98,9 +99,9 @@ fn nothing_is_read_ahead_from_another_device() -> FsResult<()> {
     Ok(())
 }
 
-/// A file pinned to persistent memory went to a lower tier all the same when it was written in large pieces.
+/// Large writes to a file that is pinned to PM had their home in DRAM, and went to a lower tier.
 #[test]
-fn what_is_pinned_to_persistent_memory_is_written_there() -> FsResult<()> {
+fn writes_to_a_file_pinned_to_pm_stay_in_pm() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
     let fs = pool.mount_with(buffered(1 << 20));
     let ino = create(&fs, ROOT, "a");
@@ -112,9 +113,10 @@ fn what_is_pinned_to_persistent_memory_is_written_there() -> FsResult<()> {
     Ok(())
 }
 
-/// What was written in large pieces to a file pinned to a lower tier was written back to the fastest one, and stayed.
+/// Large writes to a file that is pinned to a lower tier were written back to the fastest lower tier, and
+/// stayed there.
 #[test]
-fn what_is_pinned_below_is_written_back_there() -> FsResult<()> {
+fn a_file_pinned_to_a_lower_tier_is_written_back_to_it() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
     let fs = pool.mount_with(buffered(1 << 20));
     let ino = create(&fs, ROOT, "a");
@@ -129,11 +131,11 @@ fn what_is_pinned_below_is_written_back_there() -> FsResult<()> {
     Ok(())
 }
 
-/// A device during each of whose reads something happens.
+/// A device that runs a hook during each of its reads.
 struct Busy {
     device: Arc<SimulatedDevice>,
     reads: AtomicU32,
-    #[allow(clippy::type_complexity)] // what happens
+    #[allow(clippy::type_complexity)] // the hook
     meanwhile: terrace_runtime::sync::Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -160,8 +162,8 @@ impl BlockMedium for Busy {
     }
 }
 
-/// A reader read the lower tier again and again while anything within 2 MiB was cut, punched or moved faster than the
-/// device answered.
+/// A reader read the cold block again and again while other blocks within 2 MiB were cut, punched or moved
+/// faster than the device answered.
 #[test]
 fn a_reader_beside_a_busy_neighbour_ends() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 1025);
@@ -197,9 +199,9 @@ fn a_reader_beside_a_busy_neighbour_ends() -> FsResult<()> {
     Ok(())
 }
 
-/// A request thread put a whole file's dirty pages into PM, for which it may have to wait, when no tier had room for more.
+/// When no lower tier had room, a request thread settled all dirty pages of a file, which may have to wait.
 #[test]
-fn a_request_thread_leaves_dirty_pages_to_those_who_may_wait() -> FsResult<()> {
+fn a_request_thread_does_not_settle_dirty_pages() -> FsResult<()> {
     let world = World::new(4 << 20, 33);
     let fs = world.mount(buffered(4 << 20));
     let ino = create(&fs, ROOT, "a");
@@ -215,16 +217,17 @@ fn a_request_thread_leaves_dirty_pages_to_those_who_may_wait() -> FsResult<()> {
     world.assert_clean_after(&fs)
 }
 
-/// What lies under a partial shadow stayed above the tier that was asked for: its shadow was made while everything moved.
+/// A cold copy under a partial shadow stayed above the tier of a `sync --to`, because the shadow was made
+/// during the movement.
 #[test]
-fn what_lies_under_a_partial_shadow_moves() -> FsResult<()> {
+fn a_cold_copy_under_a_partial_shadow_is_relocated() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 1024, 1024);
     let fs = pool.mount();
     let ino = create(&fs, ROOT, "a");
     let mut content = pattern(20 * BLOCK as usize, 1);
     write(&fs, ino, 0, &content)?;
     pool.migrate_all(&fs, ino, 1);
-    // The rounds over PM have ended when this is told for the first time: nothing was in it.
+    // The first report comes after the rounds over PM, which was empty.
     let mut written = false;
     fs.sync_to(2, &mut |_| {
         if !std::mem::replace(&mut written, true) {
@@ -242,7 +245,7 @@ fn what_lies_under_a_partial_shadow_moves() -> FsResult<()> {
     Ok(())
 }
 
-/// Dirty pages that no lower tier takes went into PM one by one, each in a transaction of its own.
+/// Dirty pages that no lower tier takes were settled one by one, each in a transaction of its own.
 #[test]
 fn dirty_pages_go_into_persistent_memory_in_runs() -> FsResult<()> {
     let world = World::new(8 << 20, 4096);
@@ -250,7 +253,7 @@ fn dirty_pages_go_into_persistent_memory_in_runs() -> FsResult<()> {
     let ino = create(&fs, ROOT, "a");
     let content = fill(256 * 4096 + 100, 1);
     fs.write(ino, 0, &content, ASYNC, W)?;
-    // A hole, and a block of its own.
+    // A hole, a single block, and another hole.
     fs.fallocate(ino, 7 * BLOCK, BLOCK, Allocate::PunchHole, W)?;
     fs.fallocate(ino, 9 * BLOCK, BLOCK, Allocate::PunchHole, W)?;
     world.device.fail_next(Operation::Write, 0..u64::MAX, EIO, Times::Forever);
@@ -269,7 +272,7 @@ fn dirty_pages_go_into_persistent_memory_in_runs() -> FsResult<()> {
     world.assert_clean_after(&fs)
 }
 
-/// A file kept its capabilities when a user without privilege wrote to it: what they wrote ran with them.
+/// A file kept its capabilities when an unprivileged user wrote to it: the written program ran with them.
 #[test]
 fn file_capabilities_end_with_an_unprivileged_change() -> FsResult<()> {
     const CAPABILITY: &[u8] = b"security.capability";
@@ -297,7 +300,7 @@ fn file_capabilities_end_with_an_unprivileged_change() -> FsResult<()> {
                 fs.write(ino, 0, &fill(4 * BLOCK as usize, 1), ASYNC, W)?;
                 fs.setxattr(ino, CAPABILITY, b"all", XattrMode::Any, W)?;
                 fs.setxattr(ino, b"user.x", b"stays", XattrMode::Any, W)?;
-                // Not by those who may do it.
+                // A write by a privileged user leaves the capabilities.
                 fs.write(ino, 0, &fill(BLOCK as usize, 2), ASYNC, W)?;
                 assert_eq!(fs.getxattr(ino, CAPABILITY)?, b"all", "{name}");
                 change(&fs, ino, wait)?;

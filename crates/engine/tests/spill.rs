@@ -1,6 +1,6 @@
-//! A lower tier that is nearly full gives its coldest files to the next one by itself: which, how many, where it stops, and
-//! what holds when the target is full, fails or hangs, when files are pinned meanwhile, and after a crash at any moment. On
-//! simulated media.
+//! Spills: a lower tier that is nearly full relocates its coldest files to the next tier. Which files, how
+//! many, where it stops; a target that is full, fails or hangs; files that are pinned meanwhile; a crash at
+//! any moment. On simulated media.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,12 +28,12 @@ const BLOCK: u64 = 4096;
 /// Blocks of a file.
 const SIZE: u64 = 20;
 
-/// Nothing goes down by itself; what went down may spill.
+/// Options under which the policy demotes no block; cold files may spill.
 fn still() -> MountOptions {
     MountOptions { policy: Some(PolicyKind::Anticache), threshold_percent: Some(99), ..Default::default() }
 }
 
-/// What goes beyond a tenth of PM goes down.
+/// Options under which the policy demotes until a tenth of PM is used.
 fn demoting() -> MountOptions {
     MountOptions { threshold_percent: Some(10), ..still() }
 }
@@ -42,7 +42,7 @@ fn content(index: usize) -> Vec<u8> {
     pattern((SIZE * BLOCK) as usize, index as u8)
 }
 
-/// Background work comes to rest, and time passes, so often.
+/// Does all background work, then lets 100 ms pass, `rounds` times.
 fn pass(pool: &Tiers, fs: &Arc<Fs>, rounds: u32) {
     for _ in 0..rounds {
         fs.run_background(1000);
@@ -50,13 +50,13 @@ fn pass(pool: &Tiers, fs: &Arc<Fs>, rounds: u32) {
     }
 }
 
-/// The step that spills, alone.
+/// The background step of spills.
 fn step_of(fs: &Arc<Fs>) -> Box<dyn Step> {
     let mut steps = fs.background_steps().into_iter().map(|(step, _)| step);
     steps.find(|step| step.name() == "terrace-spill").unwrap()
 }
 
-/// Drives it for so long; it may not ask to be called again for ever.
+/// Drives the step of spills for `for_s` seconds, and fails if it spins.
 #[track_caller]
 fn spill(pool: &Tiers, fs: &Arc<Fs>, for_s: u64) {
     let mut step = step_of(fs);
@@ -70,7 +70,7 @@ fn report(fs: &Fs) -> MigrationReport {
     fs.status().unwrap().migration
 }
 
-/// Blocks in use on a tier, and all that it has.
+/// Blocks in use on a tier, and its capacity.
 fn used(fs: &Fs, tier: usize) -> (u64, u64) {
     let found = &fs.status().unwrap().tiers[tier];
     (found.used_bytes / BLOCK, found.capacity_bytes / BLOCK)
@@ -81,7 +81,7 @@ fn over_the_mark(fs: &Fs) -> bool {
     used * 100 > all * 95
 }
 
-/// Makes files `range` of [`SIZE`] blocks, a minute apart.
+/// Makes the files of `range`, each of [`SIZE`] blocks, a minute apart.
 fn make(pool: &Tiers, fs: &Arc<Fs>, range: Range<usize>) -> Vec<Ino> {
     range
         .map(|index| {
@@ -93,12 +93,13 @@ fn make(pool: &Tiers, fs: &Arc<Fs>, range: Range<usize>) -> Vec<Ino> {
         .collect()
 }
 
-/// A pool whose tier 1, of 255 blocks, is above its mark: twelve files and a bit more are on it, nothing has moved on yet.
+/// A pool with tier 1, of 255 blocks, above its mark: twelve files and a shorter one lie there, and no file
+/// has spilled yet.
 fn overfull(second: u64, options: MountOptions) -> (Tiers, Arc<Fs>, Vec<Ino>) {
     let pool = Tiers::new(4 << 20, 256, second);
     let fs = pool.mount_with(options);
     if second < 100 {
-        // Takes all of it.
+        // A file takes all of tier 2.
         let other = create(&fs, ROOT, "other");
         write(&fs, other, 0, &vec![3; ((second - 1) * BLOCK) as usize]).unwrap();
         pool.migrate_all(&fs, other, 2);
@@ -129,10 +130,10 @@ fn assert_sound(pool: &Tiers, fs: Arc<Fs>, files: &[Ino]) {
     assert_contents(&fs, files);
 }
 
-/// Demotion fills tier 1 again and again; it gives away the files used longest ago, but for those that are pinned, stays
-/// under its mark, and is told in status and iostat.
+/// Demotion fills tier 1 again and again. Tier 1 relocates the files used longest ago, except pinned ones,
+/// stays under its mark, and status and iostat count the spills.
 #[test]
-fn a_tier_that_demotion_fills_gives_away_the_files_used_longest_ago() -> FsResult<()> {
+fn a_tier_filled_by_demotion_spills_the_files_used_longest_ago() -> FsResult<()> {
     let pool = Tiers::new(4 << 20, 513, 2048);
     let fs = pool.mount_with(demoting());
     let mut files = Vec::new();
@@ -141,7 +142,8 @@ fn a_tier_that_demotion_fills_gives_away_the_files_used_longest_ago() -> FsResul
         files.extend(make(&pool, &fs, index..index + 1));
         pass(&pool, &fs, 3);
         if index == 3 || index == 4 {
-            // Kept on the tier that spills; kept in PM, and from before it is so below.
+            // The first file is pinned to tier 1, which spills. The second is pinned to PM, after its
+            // demotion to tier 1.
             let tier = if index == 3 { 1 } else { 0 };
             fs.sync_to(1, &mut |_| {})?;
             let pin = fs.move_by_hand(files[index], HandMove::Pin { tier })?;
@@ -149,7 +151,7 @@ fn a_tier_that_demotion_fills_gives_away_the_files_used_longest_ago() -> FsResul
             kept.push(files[index]);
         }
         if index == 12 {
-            // Used again: now it is younger than those made until now.
+            // The first file is used again, so it is younger than every file made so far.
             write(&fs, files[0], 0, &content(0)[..1])?;
         }
     }
@@ -158,7 +160,7 @@ fn a_tier_that_demotion_fills_gives_away_the_files_used_longest_ago() -> FsResul
     assert!(used(&fs, 1).0 * 100 > used(&fs, 1).1 * 80, "more went than had to: {:?}", used(&fs, 1));
     let places: Vec<[u64; 3]> =
         files.iter().map(|ino| bytes_on(&fs, *ino).map(|bytes| bytes / BLOCK)).collect();
-    // The order in which they were used last.
+    // The files in the order of their last use.
     let mut order: Vec<usize> = (1..40).collect();
     order.insert(12, 0);
     order.retain(|index| !kept.contains(&files[*index]));
@@ -174,7 +176,7 @@ fn a_tier_that_demotion_fills_gives_away_the_files_used_longest_ago() -> FsResul
         "{found:?}"
     );
     assert!(seen.spilled_bytes == found.spilled_bytes && found.spill_reason.is_none(), "{found:?}");
-    // At rest.
+    // The tier has come to rest.
     pass(&pool, &fs, 50);
     let after: Vec<_> = files.iter().map(|ino| bytes_on(&fs, *ino).map(|bytes| bytes / BLOCK)).collect();
     assert!(after == places && report(&fs).spilled_bytes == found.spilled_bytes);
@@ -187,9 +189,9 @@ fn a_tier_that_demotion_fills_gives_away_the_files_used_longest_ago() -> FsResul
     Ok(())
 }
 
-/// Files that are colder still, and have gone already, do not keep others from being found.
+/// Files that are colder, but lie on the next tier already, do not hide the coldest files of this tier.
 #[test]
-fn those_that_have_gone_are_passed_over() -> FsResult<()> {
+fn files_on_the_next_tier_are_passed_over() -> FsResult<()> {
     let pool = Tiers::new(16 << 20, 256, 4096);
     let fs = pool.mount_with(still());
     let directory = mkdir(&fs, ROOT, "gone");
@@ -207,15 +209,14 @@ fn those_that_have_gone_are_passed_over() -> FsResult<()> {
     Ok(())
 }
 
-/// What was read since the mount is not cold, though no access time says so.
-/// More is pinned to the tier than its low mark: once it is under its high mark it rests. The hand went round for ever, and what
-/// demotion brought to the tier went on to the next one at once.
+/// More blocks are pinned to the tier than its low mark. Once the tier is under its high mark, the spill
+/// ends. The clock hand went round for ever, and blocks demoted to the tier spilled to the next one at once.
 #[test]
 fn a_tier_with_more_than_its_low_mark_pinned_rests_below_its_high_mark() -> FsResult<()> {
     let (pool, fs, mut files) = overfull(1024, still());
     files[..12].iter().for_each(|ino| by_hand(&fs, *ino, HandMove::Pin { tier: 1 }));
     pool.clock.advance(Duration::from_secs(60));
-    // Amid its round.
+    // The spill stops in the middle of its round.
     let mut step = step_of(&fs);
     assert!((0..200).any(|_| {
         step.step();
@@ -232,8 +233,9 @@ fn a_tier_with_more_than_its_low_mark_pinned_rests_below_its_high_mark() -> FsRe
     Ok(())
 }
 
+/// A file read since the mount is not cold, even if no access time shows the read.
 #[test]
-fn what_was_read_lately_goes_last() -> FsResult<()> {
+fn files_read_lately_spill_last() -> FsResult<()> {
     let options = MountOptions {
         policy: Some(PolicyKind::Predictive),
         atime: Atime::Never,
@@ -252,7 +254,7 @@ fn what_was_read_lately_goes_last() -> FsResult<()> {
     Ok(())
 }
 
-/// Tells the mount how late it is.
+/// Lets the mount see the time.
 fn tell_time(fs: &Arc<Fs>) {
     let steps = fs.background_steps();
     steps.into_iter().filter(|(step, _)| step.name() == "terrace-clock").for_each(|(mut step, _)| {
@@ -260,7 +262,7 @@ fn tell_time(fs: &Arc<Fs>) {
     });
 }
 
-/// The next tier is full: a reason, and fewer and fewer attempts, until there is room.
+/// A full next tier gives a reason in status, and attempts with growing pauses until there is room.
 #[test]
 fn a_full_target_is_a_reason_and_not_a_loop() -> FsResult<()> {
     let (pool, fs, files) = overfull(17, still());
@@ -274,7 +276,7 @@ fn a_full_target_is_a_reason_and_not_a_loop() -> FsResult<()> {
         (1, Some("tier 1: no slower tier has room"))
     );
     spill(&pool, &fs, 600);
-    // After 1, 2, 4 ... 128 s.
+    // The attempts come after pauses of 1, 2, 4 ... 128 s.
     let failures = report(&fs).spill_failures;
     assert!((8..=11).contains(&failures), "{failures} attempts in ten minutes");
     assert_eq!(pool.devices[1].counters(), before);
@@ -285,15 +287,16 @@ fn a_full_target_is_a_reason_and_not_a_loop() -> FsResult<()> {
     fs.run_background(100);
     spill(&pool, &fs, 130);
     let found = report(&fs);
-    // As much as it leaves free for others.
+    // The spill stops where the next tier would have too little room for other uses.
     assert!(found.spilled_bytes >= 8 * BLOCK && bytes_on(&fs, files[0])[2] > 0, "{found:?}");
     assert_sound(&pool, fs, &files);
     Ok(())
 }
 
-/// The next tier fails, to write or to flush: the same; nothing is lost, and nothing has a place there.
+/// A next tier that fails writes or flushes also gives a reason and pauses; no block is lost, and no file has
+/// a location there.
 #[test]
-fn a_target_that_fails_is_left_alone_for_a_while() -> FsResult<()> {
+fn spills_pause_while_the_target_fails() -> FsResult<()> {
     for operation in [Operation::Write, Operation::Flush] {
         let (pool, fs, files) = overfull(1024, still());
         pool.devices[1].fail_next(operation, 0..u64::MAX, 5, Times::Forever);
@@ -314,9 +317,9 @@ fn a_target_that_fails_is_left_alone_for_a_while() -> FsResult<()> {
     Ok(())
 }
 
-/// A tier that cannot be read gives nothing away, and no more attempts are made than of others.
+/// A tier that cannot be read relocates no file, with attempts no more frequent than for a failing target.
 #[test]
-fn what_cannot_be_read_stays_and_is_told() -> FsResult<()> {
+fn an_unreadable_tier_spills_no_file_and_gives_a_reason() -> FsResult<()> {
     let (pool, fs, files) = overfull(1024, still());
     pool.devices[0].fail_next(Operation::Read, 0..u64::MAX, 5, Times::Forever);
     spill(&pool, &fs, 600);
@@ -340,9 +343,10 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
     panic!("{what}");
 }
 
-/// A device that gives no answer is not asked for more; and one that hangs under a move holds up no one else (I10).
+/// A device that gives no answer is asked for no more; and a device that hangs during a relocation holds up
+/// no foreground request (I10).
 #[test]
-fn a_device_that_hangs() -> FsResult<()> {
+fn a_hanging_device_holds_up_no_foreground_request() -> FsResult<()> {
     let (pool, fs, files) = overfull(1024, still());
     pool.migrate_all(&fs, files[5], 2);
     let last = create(&fs, ROOT, "filler");
@@ -360,7 +364,7 @@ fn a_device_that_hangs() -> FsResult<()> {
     assert_eq!((pool.devices[1].waiting(), found.spilled_bytes), (1, 0));
     pool.devices[1].unstall();
     asks.join().unwrap();
-    // Under a move.
+    // The device hangs during a relocation.
     pool.clock.advance(Duration::from_secs(200));
     pool.devices[1].stall();
     let mover = Arc::clone(&fs);
@@ -371,7 +375,7 @@ fn a_device_that_hangs() -> FsResult<()> {
         }
     });
     wait_until("nothing is moved", || pool.devices[1].waiting() == 1);
-    // What it has in hand is written, read and synced meanwhile.
+    // Meanwhile the files of the relocation are written and synced.
     for (index, ino) in files.iter().enumerate().filter(|(index, _)| *index != 5) {
         fs.write(*ino, 0, &content(index)[..BLOCK as usize], Default::default(), Wait::Never)?;
         fs.fsync(*ino, false, Wait::Never)?;
@@ -384,14 +388,14 @@ fn a_device_that_hangs() -> FsResult<()> {
     Ok(())
 }
 
-/// Blocks that are promised to dirty pages are not taken.
+/// Spills do not take blocks of the space reservation for dirty pages.
 #[test]
-fn space_promised_to_dirty_pages_stays_theirs() -> FsResult<()> {
+fn spills_leave_the_space_reservation_of_dirty_pages() -> FsResult<()> {
     let options = MountOptions { home: Some(terrace_placement::Home::Block), ..still() };
     let (pool, fs, files) = overfull(120, options);
     let free = |fs: &Fs| (1..=2).map(|tier| used(fs, tier)).map(|(used, all)| all - used).sum::<u64>();
     let dirty = create(&fs, ROOT, "dirty");
-    // All but ten.
+    // The dirty pages reserve all free blocks but ten.
     let bytes = pattern(((free(&fs) - 10) * BLOCK) as usize, 77);
     write(&fs, dirty, 0, &bytes)?;
     assert_eq!(fs.status()?.dram.dirty_bytes, bytes.len() as u64);
@@ -407,9 +411,9 @@ fn space_promised_to_dirty_pages_stays_theirs() -> FsResult<()> {
     Ok(())
 }
 
-/// A policy that never demotes moves nothing here either; the marks are parameters.
+/// Under a policy that never demotes, no file spills either. The marks are mount parameters.
 #[test]
-fn when_it_is_not_wanted() -> FsResult<()> {
+fn spills_obey_policy_and_marks() -> FsResult<()> {
     let never = |options: MountOptions| {
         let (pool, fs, files) = overfull(1024, options);
         spill(&pool, &fs, 10);
@@ -432,8 +436,8 @@ fn when_it_is_not_wanted() -> FsResult<()> {
     Ok(())
 }
 
-/// The next tier is too full itself and cannot give anything away, because all of it is pinned there: what leaves the first
-/// goes past it, and that one says why it stays as it is.
+/// The next tier is above its own mark, and cannot spill because every block on it is pinned there. Files of
+/// the first tier go past it to the third, and its status gives the reason why it stays full.
 #[test]
 fn a_tier_above_its_own_mark_is_passed_over() -> FsResult<()> {
     let devices = [DeviceImage::zeroed(256), DeviceImage::zeroed(256)];
@@ -480,7 +484,7 @@ fn a_tier_above_its_own_mark_is_passed_over() -> FsResult<()> {
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A device that calls something from inside its next flush.
+/// A device that calls a hook before its next flush.
 struct Interposed {
     inner: Arc<SimulatedDevice>,
     hook: Mutex<Option<Hook>>,
@@ -511,19 +515,19 @@ impl BlockMedium for Interposed {
     }
 }
 
-/// What may happen to a file while a group of it is on its way.
+/// Changes of a file while a group of it is being relocated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Change {
     Pin,
-    /// Lines of a block, which come to lie over the cold copy.
+    /// A write of some lines, which makes a partial shadow over the cold copy.
     Lines,
-    /// Other content of some blocks at another place of the same tier.
+    /// New content of some blocks, demoted to another location of the same tier.
     Elsewhere,
     Truncate,
     Remove,
 }
 
-/// Moves by hand, driven to their end.
+/// Requests a movement and drives it to its end.
 fn by_hand(fs: &Fs, ino: Ino, action: HandMove) {
     let job = fs.move_by_hand(ino, action).unwrap();
     while !fs.hand_report(job).unwrap().state.has_ended() {
@@ -552,7 +556,7 @@ impl Change {
         }
     }
 
-    /// What the file has then.
+    /// The content of the file after the change.
     fn expected(self) -> Vec<u8> {
         let mut expected = content(0);
         match self {
@@ -567,9 +571,10 @@ impl Change {
     }
 }
 
-/// A file that changes while it is on its way: the pin holds, the newest content does, and space comes back.
+/// A file changes during its relocation: a new pin is obeyed, the newest content is kept, and the space of
+/// unused copies is given back.
 #[test]
-fn files_that_change_on_their_way() -> FsResult<()> {
+fn changes_during_a_spill_win() -> FsResult<()> {
     for change in [Change::Pin, Change::Lines, Change::Elsewhere, Change::Truncate, Change::Remove] {
         let (pool, fs, files) = overfull(1024, still());
         fs.unmount()?;
@@ -611,9 +616,9 @@ fn files_that_change_on_their_way() -> FsResult<()> {
     Ok(())
 }
 
-/// Power fails at any moment of it: every file has its content, on either tier, and the pool is sound.
+/// Power fails at any moment of a spill: every file has its content, on either tier, and the pool is sound.
 #[test]
-fn a_crash_amid_spilling_leaves_old_places_or_new_ones() {
+fn a_crash_amid_a_spill_leaves_old_or_new_locations() {
     let (base, names) = {
         let (pool, fs, files) = overfull(512, still());
         fs.unmount().unwrap();

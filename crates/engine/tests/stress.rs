@@ -1,5 +1,5 @@
-//! Threads that write, truncate, rename and remove files with verifiable content while migration runs on
-//! real media: nothing is lost, nothing leaks, the pool is clean afterwards.
+//! Threads that write, truncate, rename and remove files with verifiable content while migration runs on real
+//! media: no byte is lost, no block leaks, the pool is clean afterwards.
 
 mod common;
 
@@ -20,7 +20,7 @@ use terrace_runtime::SystemClock;
 
 const W: Wait = Wait::Allowed;
 const THREADS: u64 = 16;
-/// Rounds of each thread, unless TERRACE_ROUNDS says another number (sanitizers are slow).
+/// Rounds of each thread, unless TERRACE_ROUNDS gives another number (sanitizers are slow).
 const ROUNDS: usize = 1500;
 const MAX_SIZE: u64 = 4 << 20;
 

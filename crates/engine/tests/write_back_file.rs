@@ -1,4 +1,4 @@
-//! Write-back beside space that is free and still read.
+//! Write-back while the free space of the device is held by I/O pins of readers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const W: Wait = Wait::Allowed;
 
 const BLOCKS: u64 = 65;
 
-/// A pool whose writes go to DRAM, with one file of which ten blocks are dirty.
+/// A pool whose writes have their home in DRAM, with one file of ten dirty blocks.
 fn with_dirty() -> (Arc<Engine>, Arc<ManualClock>, Ino) {
     let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
     let options = FormatOptions {
@@ -64,7 +64,8 @@ fn pin_all(fs: &Engine) -> terrace_catalog::Pin {
     fs.store.devices.space().pin(DeviceRun { device: DeviceId(0), start: DeviceBlock(1), length: BLOCKS - 1 })
 }
 
-/// fsync failed for lack of space while what was promised waited for readers of its old content (I9).
+/// fsync failed for lack of space while the free blocks of its space reservation were held by readers of
+/// their old content (I9).
 #[test]
 fn fsync_beside_pinned_free_space_ends_in_pm() {
     let (fs, _, ino) = with_dirty();
@@ -77,7 +78,8 @@ fn fsync_beside_pinned_free_space_ends_in_pm() {
     drop(pin);
 }
 
-/// The same in the background was told to every descriptor as a failed write-back, by an fsync that lost nothing.
+/// In the background the same wait counted as a failed write-back: the next fsync reported it to every
+/// descriptor, although no byte was lost.
 #[test]
 fn waiting_for_pinned_space_is_no_failure() {
     let (fs, clock, ino) = with_dirty();

@@ -1,4 +1,4 @@
-//! The coarse clock, by which blocks and files get colder.
+//! The coarse clock, the source of the ticks that let blocks and files get colder.
 
 use crate::pace::POLL;
 use std::sync::{Arc, Weak};
@@ -6,7 +6,7 @@ use terrace_runtime::{Next, Step};
 use terrace_store::moving::victim::LEAVING;
 use terrace_store::store::Store;
 
-/// Background: the coarse clock, by which blocks and files get colder. Waits for nothing.
+/// Background step of the coarse clock. It waits for no device.
 pub struct ClockStep {
     store: Weak<Store>,
 }
@@ -29,7 +29,7 @@ impl Step for ClockStep {
         };
         let now = store.clock.monotonic_ns();
         let ticks = now.saturating_sub(store.steering.mounted_ns()) / POLL.as_nanos() as u64;
-        // It stands still after 497 days: what is touched then must not look as if it were leaving.
+        // The clock stands still after 497 days: a later tick would equal the mark of victims.
         store.steering.set_tick(1 + ticks.min(u64::from(LEAVING - 2)) as u32);
         store.steering.data_flows().tell_time(now);
         Next::After(POLL)

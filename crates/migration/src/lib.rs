@@ -1,4 +1,4 @@
-//! Decides what moves between tiers, and when.
+//! Migration: decides which blocks move between tiers, and when.
 #![forbid(unsafe_code)]
 
 pub mod clock;

@@ -1,4 +1,5 @@
-//! Demotion of metadata pages: when, how many, and which ones, by a clock hand over PM.
+//! Demotion of metadata pages. A clock hand over PM finds cold pages; pages are demoted when PM is short and
+//! data cannot make room.
 
 use crate::migration::Migration;
 use crate::planner::note_stuck;
@@ -11,21 +12,22 @@ use terrace_store::inode::numbers::scan_inode_page;
 use terrace_store::metadata::lower::{lower_pages, movable};
 use terrace_wal::Error;
 
-/// Pages moved by one write and one flush.
+/// Pages demoted with one flush.
 const BATCH: usize = 64;
 
-/// Blocks that the clock hand passes in a round in the background.
+/// Blocks that the clock hand passes in a background round.
 const STRIDE: u64 = 8192;
 
-/// Share of PM, in percent, above which metadata moves beside data.
+/// Share of metadata in PM, in percent, above which it is demoted beside data.
 const SHARE_PERCENT: u64 = 50;
 
-/// How long data could not leave PM before metadata does instead, in nanoseconds.
+/// The time without demotion of data, in nanoseconds, after which metadata is demoted instead.
 const STUCK_NS: u64 = 500_000_000;
 
-/// One round in the background: moves some cold metadata when PM is scarce and data cannot, or not alone, make
-/// room. `wanted` is what the policy wants, `data_moves` whether data leaves PM; one round in which it does not says
-/// little, all that was picked may have been in use. Returns pages moved.
+/// A background round: demotes some cold metadata pages when PM is short and data cannot make room, or not
+/// alone. `wanted` is the number of blocks that the policy wants, `data_moves` whether data is demoted. A
+/// single round without demoted data proves little: all its victims may have been in use. Returns the number
+/// of demoted pages.
 fn metadata_round(migration: &Migration, wanted: u64, data_moves: bool) -> FsResult<u64> {
     let metadata = migration.store.persistent.metadata_pages();
     if !metadata.allowed || migration.store.pressure.is_draining() {
@@ -42,7 +44,8 @@ fn metadata_round(migration: &Migration, wanted: u64, data_moves: bool) -> FsRes
     lower_metadata(migration, STRIDE)
 }
 
-/// As [`metadata_round`]; whether it moved any. A failure has its reason in status and backs off (M6).
+/// As [`metadata_round`]; gives whether a page was demoted. After a failure status shows the reason, and a
+/// pause follows (M6).
 pub(crate) fn lower_some(migration: &Migration, wanted: u64, data_moves: bool) -> bool {
     metadata_round(migration, wanted, data_moves).unwrap_or_else(|error| {
         note_stuck(migration, &error);
@@ -50,15 +53,15 @@ pub(crate) fn lower_some(migration: &Migration, wanted: u64, data_moves: bool) -
     }) > 0
 }
 
-/// Moves up to a batch of cold pages down, the clock hand passing at most `stride` blocks. Returns how many moved;
-/// 0 also when no tier has room for one.
+/// Demotes up to a batch of cold pages; the clock hand passes at most `stride` blocks. Returns the number of
+/// demoted pages, 0 also when no tier has room.
 pub fn lower_metadata(migration: &Migration, stride: u64) -> FsResult<u64> {
     let most = migration.store.persistent.metadata_pages().may_move();
     if most == 0 || migration.store.persistent.wal().is_stopped() {
         return Ok(0);
     }
     while migration.store.persistent.blocks().scan_step()? {}
-    // Inode pages move when their free slots are known.
+    // An inode page is demoted only when its free slots are known.
     while scan_inode_page(&migration.store, &mut migration.store.inodes.numbers().lock())? {}
     let (mut cold, mut left) = (Vec::new(), stride);
     while cold.is_empty() && left > 0 {
@@ -84,15 +87,15 @@ pub fn lower_metadata(migration: &Migration, stride: u64) -> FsResult<u64> {
     Ok(moved)
 }
 
-/// Moves down at once every metadata page that may move, however much room PM has. For tests and simulators.
-/// Returns how many moved.
+/// Demotes at once every metadata page that may be demoted, however much room PM has. For tests and
+/// simulators. Returns the number of demoted pages.
 ///
 /// # Errors
 /// The media's.
 pub fn lower_metadata_now(migration: &Migration) -> FsResult<u64> {
     let mut all = 0;
     loop {
-        // Twice around: what was used lately is cold the second time.
+        // The clock hand goes round twice: pages used lately count as cold the second time.
         match lower_metadata(migration, 2 * migration.store.persistent.blocks().end_block().0)? {
             0 => return Ok(all),
             moved => all += moved,
@@ -100,7 +103,8 @@ pub fn lower_metadata_now(migration: &Migration) -> FsResult<u64> {
     }
 }
 
-/// The next pages under the clock hand that were not used since it last came by; what it may still pass goes down.
+/// The next pages under the clock hand that were not used since its last visit. `left` counts down the blocks
+/// that the hand may still pass.
 fn pick_metadata(migration: &Migration, left: &mut u64) -> Vec<(PmBlock, PageKind, u32)> {
     let (first, end) = (
         migration.store.persistent.blocks().first_block().0,

@@ -10,20 +10,20 @@ use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrace_store::store::Store;
 
-/// When worker 0 has not come by for so long, the others do what it does for all: it may hang with a device.
+/// When worker 0 has not come by for this long, another worker leads: worker 0 may hang with a device.
 const LATE: Duration = Duration::from_secs(1);
 
 /// Migration's state.
 pub struct Migration {
     /// The store whose blocks move.
     pub store: Arc<Store>,
-    /// Victims picked and not yet taken.
+    /// Victims that no worker has taken yet.
     pub victims: VictimQueue,
     pub(crate) not_before_ns: AtomicU64,
-    /// Rounds in a row in which all that was picked stayed, and until when the policy rests after the last of them.
+    /// Rounds in a row in which all victims stayed, and the end of the pause after the last of them.
     pub(crate) stayed: AtomicU32,
     pub(crate) rest_until_ns: AtomicU64,
-    /// When worker 0 came by last.
+    /// The time at which worker 0 came by last.
     pub(crate) first_came_ns: AtomicU64,
     pub(crate) spilling: Spilling,
     pub(crate) pace: Mutex<Pace>,
@@ -48,7 +48,8 @@ impl Migration {
         }
     }
 
-    /// Whether a worker, which comes by now, does what one of them does for all.
+    /// Whether this worker, which comes by now, leads: the leading worker does the common work of all
+    /// workers.
     pub(crate) fn leads(&self, worker: usize, now_ns: u64) -> bool {
         if worker == 0 {
             self.first_came_ns.store(now_ns, Ordering::Relaxed);

@@ -1,15 +1,17 @@
-//! Migration between PM and the lower tiers (design 7).
+//! Rounds of demotion by policy (design 7).
 //!
-//! Demotion: [`plan`] and [`coldest`] pick victims, [`copy`] pins them with their versions and writes them in groups and
-//! flushes, [`commit`] installs the cold extents and drops the PM entries whose version is unchanged.
-//! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no
-//! inode lock is held while copying. M6: a move that cannot run has a reason and backs off.
-//! A partial shadow is completed first ([`complete`]); a few blocks of a large extent go over their cold copies
-//! ([`in_place`]).
-//! Between lower tiers: [`between`], asked for by hand ([`by_hand`]), by `sync --to` ([`drain`]) and by a tier that is nearly
-//! full ([`spill`]).
-//! Promotion: [`promote`] puts a clean copy of a cold block into PM; [`reverse`] asks for it while PM idles.
-//! The coarse clock has a step of its own, [`ClockStep`]: every worker may hang with a device.
+//! A round takes a group of victims (`demote::victims`, `demote::coldest`) and demotes it
+//! (`terrace_store::moving::demote`): the store gives the blocks I/O pins with their versions, writes and
+//! flushes the group, installs the cold extents, and drops the PM entries with unchanged versions.
+//!
+//! M1: a PM copy is dropped only after a flush that was issued after its write has succeeded. M3: no inode
+//! lock is held while copying. M6: a demotion that cannot run has a reason in status and pauses.
+//!
+//! A partial shadow is completed first; a few blocks of a large extent are written in place, over their cold
+//! copies. Relocation is requested (`requested::job`), part of `sync --to` (`requested::drain`), or a spill
+//! (`spill::step`). Promotion puts a clean copy of a cold block into PM (`promote::on_touch`);
+//! `promote::read_dominated` asks for it while PM idles. The coarse clock has a step of its own (`clock`),
+//! because every worker may hang with a device.
 
 use crate::demote::victims::{Victims, give_back_victims, take_victims};
 use crate::migration::Migration;
@@ -22,7 +24,7 @@ use terrace_store::moving::demote::demote;
 use terrace_store::moving::victim::Victim;
 use terrace_store::parts::pressure::WORKERS;
 
-/// How often the rest doubles after rounds in which everything stayed: to 1.28 s.
+/// How often the pause doubles after rounds without a freed block: to 1.28 s.
 const RESTS: u32 = 7;
 
 pub(crate) const NAMES: [&str; WORKERS] = [
@@ -34,24 +36,23 @@ pub(crate) const NAMES: [&str; WORKERS] = [
     "terrace-move-5",
 ];
 
-/// What one round of demotion did.
+/// The result of a demotion round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
     /// Freed PM blocks.
     Progress,
     /// Another worker has all victims.
     InFlight,
-    /// All that was picked stays where it is for now: in use, pinned, or changed meanwhile.
+    /// All victims stay in PM for now: in use, pinned, or changed meanwhile.
     Stayed,
-    /// Nothing can be demoted before operations under way have ended.
+    /// No block can be demoted before operations under way have ended.
     Claimed,
-    /// There is nothing that could be demoted.
+    /// No block can be demoted.
     Nothing,
 }
 
-/// One round: takes a group of victims and demotes it. `wanted` is how many blocks to pick when the
-/// queue is empty.
-/// Not while others have as many as `groups` in flight.
+/// A demotion round: takes a group of victims and demotes it, unless other threads have `groups` groups in
+/// flight. `wanted` is the number of victims to search for when the queue is empty.
 pub fn demotion_round(migration: &Migration, wanted: u64, groups: usize) -> FsResult<Round> {
     if migration.store.devices.list().is_empty() || migration.store.mode.read_only {
         return Ok(Round::Nothing);
@@ -105,8 +106,8 @@ pub(crate) fn note_stuck(migration: &Migration, error: &FsError) {
     migration.not_before_ns.store(until, Ordering::Relaxed);
 }
 
-/// Whether the policy picked only what stays, the last times: picking again at once would find the same (M6). Not while
-/// PM runs low or is emptied: then more may leave.
+/// Whether the last victims all stayed in PM: another search at once would find the same (M6). False while PM
+/// is short or is emptied, because more blocks may be demoted then.
 pub fn rests(migration: &Migration, now_ns: u64) -> bool {
     now_ns < migration.rest_until_ns.load(Ordering::Relaxed)
         && migration.stayed.load(Ordering::Relaxed) > 0
@@ -114,7 +115,8 @@ pub fn rests(migration: &Migration, now_ns: u64) -> bool {
         && migration.store.persistent.blocks().free_hint() >= migration.store.pressure.throttle_below()
 }
 
-/// After such a round: whether to rest. Not before all that was picked had its turn; then twice as long as the last time.
+/// Begins a pause after a round in which all victims stayed, twice as long as the last pause. Gives false
+/// while queued victims have not been tried yet.
 pub fn rest(migration: &Migration, now_ns: u64) -> bool {
     if !migration.victims.is_empty() {
         return false;

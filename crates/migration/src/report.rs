@@ -6,41 +6,41 @@ use std::time::Duration;
 use terrace_format::BLOCK_SIZE;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-/// How long after a move status speaks of it.
+/// The time for which status still shows a movement after its end.
 pub const LATELY: Duration = Duration::from_secs(1);
 
-/// What status shows.
+/// Migration in `terrace status`.
 #[derive(Debug, Clone, Serialize)]
 pub struct MigrationReport {
-    /// idle, demoting, promoting, spilling (also when it was so a moment ago), waiting.
+    /// idle, demoting, promoting, spilling (each also for a moment after its end), waiting.
     pub state: &'static str,
-    /// Why something is stuck.
+    /// The reason why demotion is stuck.
     pub reason: Option<String>,
-    /// Bytes written to lower tiers since mount.
+    /// Bytes demoted since mount.
     pub demoted_bytes: u64,
-    /// Of them, those that were written over their old copies.
+    /// Demoted bytes that were written in place, over their old cold copies.
     pub in_place_bytes: u64,
-    /// Bytes brought into PM since mount.
+    /// Bytes promoted since mount.
     pub promoted_bytes: u64,
-    /// Bytes moved from one lower tier to another since mount.
+    /// Bytes relocated from one lower tier to another since mount.
     pub moved_below_bytes: u64,
-    /// Of them, those that a tier gave away because it was nearly full.
+    /// Relocated bytes that a nearly full tier spilled.
     pub spilled_bytes: u64,
-    /// Attempts of that which moved nothing, or failed.
+    /// Attempts to spill that moved no block, or failed.
     pub spill_failures: u64,
-    /// Why a tier that is nearly full stays so.
+    /// The reason why a nearly full tier stays full.
     pub spill_reason: Option<String>,
-    /// Bytes of PM given up without a write, because the cold copy was still good.
+    /// Bytes of clean blocks dropped from PM without a write, because their cold copies were valid.
     pub clean_evicted_bytes: u64,
     /// Bytes copied in vain, because they changed meanwhile.
     pub skipped_bytes: u64,
-    /// Bytes of read-dominated files of which a copy stayed in DRAM when they went below PM.
+    /// Bytes of read-dominated files demoted with a clean page left in DRAM.
     pub to_dram_bytes: u64,
-    /// When it was first decided that some should, in seconds since mount.
+    /// The time of the first decision to promote into DRAM, in seconds since mount.
     pub to_dram_first_seconds: Option<f64>,
 }
 
-/// What is under way, queued, or was until a moment ago.
+/// The movement that is under way, queued, or was under way a moment ago.
 fn migration_state(migration: &Migration, now_ns: u64) -> &'static str {
     let moved = migration.store.pressure.moved();
     let lately = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
@@ -61,7 +61,7 @@ fn migration_state(migration: &Migration, now_ns: u64) -> &'static str {
     }
 }
 
-/// What migration does and did.
+/// The report of migration since mount.
 pub fn migration_report(migration: &Migration, now_ns: u64) -> MigrationReport {
     let reason = migration.store.pressure.reason().map(|error| error.to_string());
     let moved = migration.store.pressure.moved();

@@ -1,6 +1,8 @@
-//! PM blocks for an operation that found none: checkpoint, demotion, metadata, removal, shadowed places.
+//! PM blocks for an operation that found none: from the checkpoint, demotion of data and metadata, removal,
+//! and write-back over hidden cold copies.
 //!
-//! Called without locks. Every round frees blocks, waits for others that do, or counts towards giving up.
+//! Called without locks. Every round frees blocks, waits for other threads that free some, or counts towards
+//! giving up.
 
 use crate::demote::victims::{demotion_blocks, give_back_victims};
 use crate::metadata::lower_metadata;
@@ -21,17 +23,18 @@ use terrace_store::operation::op::Op;
 use terrace_store::types::Wait;
 use terrace_wal::Error;
 
-/// How often an operation waits for what others hold before metadata makes room.
+/// How often an operation waits for claims of other operations before metadata is demoted.
 const MOST_CLAIMED: u32 = 100;
 
-/// A writer without room takes a group itself only while fewer are in flight: not all writers shall hang with a device.
+/// A writer without room demotes a group itself only while fewer groups are in flight: a device that hangs
+/// must not hold all writers.
 const OF_WRITERS: usize = 3;
 
-/// Gets PM blocks for an operation that found none: the checkpoint frees what waits for it, else this
-/// thread demotes, or waits for those that do. Called without locks.
+/// Gets PM blocks for an operation that found none: the checkpoint frees the quarantine, else this thread
+/// demotes, or waits for threads that demote. Called without locks.
 ///
 /// # Errors
-/// ENOSPC when nothing can be moved down; `WouldBlock`.
+/// ENOSPC when no block can be demoted; `WouldBlock`.
 pub fn make_pm_space(migration: &Migration, op: &mut Op) -> FsResult<()> {
     let reclaimed = migration.store.inodes.removals().ended_so_far();
     match make_room(migration, op) {
@@ -42,11 +45,12 @@ pub fn make_pm_space(migration: &Migration, op: &mut Op) -> FsResult<()> {
     }
 }
 
-/// Nothing leaves PM any more. What was removed and is not yet free is waited for; and what may be an overwrite goes into a
-/// share of the reserve, which comes back when such blocks are written to the places below that they hide.
+/// The last resort when no block can be demoted: waits for removals under way, then lets a possible overwrite
+/// use a share of the reserve. That share comes back when such blocks are demoted over their hidden cold
+/// copies.
 ///
 /// # Errors
-/// Why there is no space.
+/// The error that tells why there is no space.
 fn last_resort(migration: &Migration, op: &mut Op, reclaimed: u64, error: FsError) -> FsResult<()> {
     if !matches!(op.purpose, Purpose::User | Purpose::Overwrite) {
         return Err(error);
@@ -66,7 +70,7 @@ fn last_resort(migration: &Migration, op: &mut Op, reclaimed: u64, error: FsErro
     Err(op.refused.take().unwrap_or(error))
 }
 
-/// As [`make_pm_space`], from the checkpoint and from demotion.
+/// As [`make_pm_space`], by checkpoint and demotion alone.
 fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     let (purpose, wait) = (op.purpose, op.wait);
     let before = migration.store.persistent.blocks().usage().free;
@@ -87,13 +91,14 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
         .store
         .pressure
         .pressed(|| demotion_round(migration, migration.store.mode.group_blocks, OF_WRITERS));
-    // What operations under way hold is free in a moment; unless it never is.
+    // Claims of operations under way are used or given back in a moment; after `MOST_CLAIMED` waits metadata
+    // is demoted instead.
     let no_data = match round {
         Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))) => true,
         Ok(Round::Claimed) => op.starved > MOST_CLAIMED,
         _ => false,
     };
-    // Twice around: what was used lately is cold the second time.
+    // The clock hand goes round twice: pages used lately count as cold the second time.
     if no_data && lower_metadata(migration, 2 * migration.store.persistent.blocks().end_block().0)? > 0 {
         return Ok(());
     }
@@ -112,7 +117,8 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
             Ok(())
         }
         Ok(round @ (Round::Nothing | Round::Claimed)) => {
-            // Another thread may just have finished the last round, and others have taken what it freed.
+            // Another thread may just have finished the last demotion, and other writers have taken the freed
+            // blocks.
             migration.store.persistent.wal().checkpoint()?;
             migration.store.persistent.blocks().drain_quarantine();
             let freed = migration.store.persistent.blocks().freed_so_far();
@@ -126,7 +132,7 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
             }
             Ok(())
         }
-        // Others may have claimed more below than they will use, or free PM in a moment.
+        // Other workers may have claimed more device blocks than they will use, or free PM in a moment.
         Err(FsError::Engine(Error::NoSpace(_)))
             if op.starved < MOST_STARVED && migration.store.pressure.in_flight() > 0 =>
         {
@@ -135,8 +141,8 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
             Ok(())
         }
         Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
-        // All of a group was damaged: it is young now, and the next one is another. Who writes to a sound file has
-        // nothing to do with it (I8).
+        // Every block of the group was damaged. These blocks count as young now, so the next group has other
+        // blocks. A writer of a sound file must not get the error of a damaged one (I8).
         Err(ref failed @ FsError::Engine(ref error))
             if failed.concerns_one_file() && !migration.store.persistent.wal().is_stopped() =>
         {
@@ -151,7 +157,7 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     }
 }
 
-/// ENOSPC, unless damage hides what could be freed.
+/// ENOSPC, or the damage that hides blocks from demotion.
 fn why_no_space(migration: &Migration, op: &mut Op) -> FsError {
     let picked = || migration.victims.hidden();
     let scanned = || migration.store.persistent.blocks().unreadable();
@@ -159,13 +165,13 @@ fn why_no_space(migration: &Migration, op: &mut Op) -> FsError {
     hides.map_or_else(final_no_space, FsError::SpaceHidden)
 }
 
-/// How often an operation looks for space again because others took or hold what there was.
+/// How often an operation searches for space again because other operations took or hold the free blocks.
 const MOST_STARVED: u32 = 1000;
 
-/// Writes PM blocks that hide a place below to there, whatever their age: the last room that a full pool has for what is
-/// written over. Whether PM got, or gets, free blocks by that.
+/// Demotes shadows over their hidden cold copies, whatever their age: the last source of room for overwrites
+/// on a full pool. Gives whether PM got free blocks, or will.
 pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool> {
-    // They may be among those that were picked before, behind many that cannot go.
+    // The queue may hold such blocks behind many victims that cannot be demoted.
     let queued: Vec<Victim> = migration.victims.take_all();
     give_back_victims(migration, &queued);
     let freed_before = migration.store.persistent.blocks().freed_so_far();
@@ -174,7 +180,7 @@ pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool>
     let mut freed = 0;
     if !victims.is_empty() {
         migration.store.pressure.begin_group(victims.len());
-        // Last blocks that are in use leave too.
+        // Last blocks in use are demoted too.
         let moved = migration.store.pressure.pressed(|| move_to_places(&migration.store, &victims));
         give_back_victims(migration, &victims);
         migration.store.pressure.end_group(victims.len());
@@ -187,11 +193,11 @@ pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool>
     }
     migration.store.persistent.wal().checkpoint()?;
     migration.store.persistent.blocks().drain_quarantine();
-    // Others count too: they may have moved what was to be picked here.
+    // Demotions of other threads count too: they may have taken the shadows of this round.
     Ok(freed > 0 || others || migration.store.persistent.blocks().freed_so_far() != freed_before)
 }
 
-/// Some PM blocks that have a place below, by file and block. Files that cannot be read now are left out.
+/// Some shadows, by file and block. Files that cannot be read now are left out.
 fn pick_shadows(migration: &Migration, most: usize) -> Vec<Victim> {
     let mut blocks = Vec::new();
     for pm in (migration.store.persistent.blocks().first_block().0

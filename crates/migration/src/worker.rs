@@ -16,10 +16,10 @@ use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step};
 use terrace_store::parts::pressure::WORKERS;
 
-/// When a worker that found all victims taken looks again.
+/// The pause of a worker that found all victims taken.
 const BUSY: Duration = Duration::from_millis(1);
 
-/// How often a worker looks that worker 0 wakes when there is something to do.
+/// The pause of a worker that worker 0 wakes when there is work.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Background: one round of promotion or demotion per step.
@@ -58,7 +58,8 @@ impl Step for MigrationStep {
         if leads && let Err(error) = promotion_round(&migration) {
             tracing::debug!("promotion: {error}");
         }
-        // Nobody does this instead of worker 0: they would hang with the same device one after the other.
+        // Other workers do not replace worker 0 here: they would hang with the same device one after the
+        // other.
         if self.worker == 0 {
             reverse_round(&migration);
             if now >= migration.not_before_ns.load(Ordering::Relaxed)
@@ -84,7 +85,8 @@ impl Step for MigrationStep {
             }
             return Next::After(if leads { POLL } else { IDLE });
         }
-        // Those who do its work while it hangs look by themselves: they would wake each other without end.
+        // Only worker 0 wakes the others. Workers that lead while it hangs would wake each other without end,
+        // and look by themselves anyway.
         if self.worker == 0 {
             migration.store.pressure.wake_others();
         }
@@ -92,7 +94,8 @@ impl Step for MigrationStep {
             let _turn = migration.store.pressure.permits().take();
             demotion_round(&migration, wanted, WORKERS)
         };
-        // Also when another worker has what there is to move, or somebody has it in hand.
+        // Data counts as moving also while another worker has the victims, or an operation holds claimed
+        // blocks.
         let data_moves = matches!(round, Ok(Round::Progress | Round::InFlight | Round::Claimed));
         if leads && lower_some(&migration, wanted, data_moves) {
             return Next::Again;

@@ -6,7 +6,7 @@ pub fn health(ok: bool) -> &'static str {
     if ok { "ok" } else { "degraded" }
 }
 
-/// What is wrong with PM.
+/// The trouble of PM in words; `None` when PM is healthy.
 pub(crate) fn pm_trouble(engine: &Engine) -> Option<String> {
     if engine.store.persistent.wal().is_stopped() {
         return Some("takes no more changes after an error".to_string());

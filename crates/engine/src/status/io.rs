@@ -8,30 +8,30 @@ use terrace_migration::report::migration_report;
 use terrace_store::error::FsResult;
 use terrace_store::parts::devices::io_count::{IoSums, TierIo};
 
-/// What passed since mount.
+/// Counts of I/O since the mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct IoReport {
     /// Monotonic time of the report, in nanoseconds.
     pub at_ns: u64,
     /// The same at mount.
     pub mounted_at_ns: u64,
-    /// Tier 0 first.
+    /// Counts of each tier, tier 0 first.
     pub tiers: Vec<TierIo>,
-    /// Blocks of lower tiers found in DRAM and put there.
+    /// Reads of cold blocks that DRAM served, and pages put into DRAM.
     pub dram: IoSums,
-    /// Bytes of DRAM in use for that.
+    /// Bytes of DRAM in use for these pages.
     pub dram_used_bytes: u64,
-    /// Bytes that migration wrote to lower tiers, from PM.
+    /// Bytes demoted since mount.
     pub demoted_bytes: u64,
-    /// Bytes that migration brought into PM.
+    /// Bytes promoted since mount.
     pub promoted_bytes: u64,
-    /// Bytes moved from one lower tier to another.
+    /// Bytes relocated from one lower tier to another since mount.
     pub moved_below_bytes: u64,
-    /// Of them, those that a tier gave away because it was nearly full.
+    /// Relocated bytes that a nearly full tier spilled.
     pub spilled_bytes: u64,
 }
 
-/// What passed since mount. Waits for the scan after mount: not for a request thread.
+/// Counts of I/O since the mount. Waits for the scan after mount: not for a request thread.
 ///
 /// # Errors
 /// EIO when the tiers' use cannot be read.
@@ -61,7 +61,8 @@ pub fn io_report(engine: &Engine) -> FsResult<IoReport> {
     })
 }
 
-/// When a lower device last answered, or was asked after a rest: monotonic nanoseconds. One that hangs changes nothing.
+/// When a device of a lower tier last answered, or was first asked after a rest, in monotonic nanoseconds. A
+/// device that hangs leaves the time unchanged.
 pub(crate) fn devices_answered_ns(engine: &Engine) -> u64 {
     engine.store.devices.io().answered_ns()
 }

@@ -1,4 +1,5 @@
-//! How much metadata lies below PM, for `terrace status`. Nothing is kept for it: what points to pages is in PM and is read.
+//! Metadata on lower tiers, for `terrace status`. No count is kept in memory: the words in PM that point to
+//! the pages are read.
 
 use crate::engine::Engine;
 use crate::status::tiers::TierStatus;
@@ -7,19 +8,19 @@ use terrace_format::below::{Below, is_below};
 use terrace_format::{BLOCK_SIZE, TierId};
 use terrace_runtime::sync::atomic::Ordering;
 
-/// Metadata pages below PM.
+/// Metadata pages on lower tiers.
 #[derive(Debug, Clone, Serialize)]
 pub struct MetadataStatus {
     /// Bytes of catalog leaves and inode pages that lie on lower tiers now.
     pub below_bytes: u64,
-    /// Pages moved down since mount.
+    /// Pages demoted since mount.
     pub lowered_pages: u64,
     /// Pages fetched since mount.
     pub fetched_pages: u64,
 }
 
-/// What status says of metadata; fills in the share of each device. Lower tiers follow PM in `tiers`.
-/// Pages that cannot be read are not counted: status has to speak of a failing medium, too.
+/// The metadata figures of status; fills in the share of each device. Lower tiers follow PM in `tiers`. Pages
+/// that cannot be read are not counted, because status must answer beside a failing medium too.
 pub(crate) fn metadata_status(engine: &Engine, tiers: &mut [TierStatus]) -> MetadataStatus {
     let below = metadata_below(engine);
     for tier in tiers.iter_mut().skip(1) {
@@ -35,7 +36,7 @@ pub(crate) fn metadata_status(engine: &Engine, tiers: &mut [TierStatus]) -> Meta
     }
 }
 
-/// Metadata pages on each device, in the order of their numbers. Reads what points to them: one word for each page.
+/// Metadata pages on each device, in the order of the devices. Reads one word in PM for each page.
 fn metadata_below(engine: &Engine) -> Vec<u64> {
     let mut pages = vec![0; engine.store.devices.list().len()];
     if !engine.store.persistent.superblock().has_metadata_below() {

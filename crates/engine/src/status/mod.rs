@@ -1,4 +1,4 @@
-//! What status tells, one file for each subject.
+//! Figures of `terrace status`, one file for each subject.
 
 pub mod health;
 pub mod io;

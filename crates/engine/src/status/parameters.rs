@@ -7,61 +7,61 @@ use terrace_migration::demote::victims::demotion_blocks;
 use terrace_placement::Parameters;
 use terrace_placement::threshold::{Dataflow, Utilisation};
 
-/// Parameters of predictors, thresholds and migration, and the limits of what is in DRAM. Each is a mount option; those
-/// that the policy does not ask for are shown as well.
+/// Parameters of predictors, thresholds and migration, and the limits of DRAM. Each is a mount option;
+/// parameters that the present policy does not use are shown as well.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ParametersStatus {
-    /// Fewer blocks written between two fsyncs: synchronous.
+    /// A file with fewer blocks written between two fsyncs is synchronous.
     pub sync_blocks: u32,
-    /// A write is large when its counter is above this,
+    /// A write is large when its counter is above this
     pub large_after: u8,
-    /// and it has so many bytes.
+    /// and it has at least this many bytes.
     pub large_min_bytes: u64,
-    /// While less of PM is used large writes go there too.
+    /// While less of PM is used, large writes have their home in PM too.
     pub large_pm_percent: u8,
-    /// Read more than so many times its size: read-dominated.
+    /// A file is read-dominated when the bytes read exceed its size times this.
     pub read_times: u32,
-    /// The read of a cold block that brings it into PM.
+    /// The number of the read of a cold block that promotes it.
     pub touches: u32,
-    /// A file not used for so long goes down whole.
+    /// A file not used for this long is demoted whole.
     pub whole_after_seconds: u32,
     /// `anticache`: PM use above which it demotes.
     pub threshold_percent: u8,
-    /// Equation (1): its value when as much is read as written,
+    /// Equation (1): the threshold while as many bytes are read as written,
     pub threshold_even_percent: u8,
-    /// what doubling the reads adds,
+    /// the points that doubling the read bytes adds,
     pub threshold_step_percent: u8,
-    /// its least
+    /// the lowest threshold
     pub threshold_min_percent: u8,
-    /// and its most.
+    /// and the highest threshold.
     pub threshold_max_percent: u8,
-    /// The part of the bytes of a second that is gone after another: one in so many.
+    /// Each second equation (1) forgets its old bytes divided by this number.
     pub threshold_decay: u32,
     /// Equation (2): DRAM idles above this ratio,
     pub dataflow_high: f64,
     /// PM below this one,
     pub dataflow_low: f64,
-    /// in each of so many seconds.
+    /// in each of this many seconds.
     pub dataflow_seconds: u8,
-    /// A lower tier gives blocks to slower ones above this use,
+    /// A lower tier spills above this use,
     pub spill_high_percent: u8,
-    /// down to this one.
+    /// until this use.
     pub spill_low_percent: u8,
-    /// Most bytes that leave PM at once: `group=`, a chunk, or a sixteenth of PM, whichever is least.
+    /// Most bytes of a demoted group: `group=`, a chunk, or a sixteenth of PM, whichever is least.
     pub group_bytes: u64,
-    /// Most bytes of clean pages, now.
+    /// Most bytes of clean pages at present.
     pub cache_bytes: u64,
-    /// It follows the memory of the machine.
+    /// The cache follows the memory of the machine.
     pub cache_follows_memory: bool,
     /// Most bytes of files in PM that the kernel caches while they are open,
     pub kernel_cache_bytes: u64,
-    /// and how many those are now.
+    /// and the bytes of files that it caches now.
     pub kernel_cached_bytes: u64,
     /// Most bytes of dirty pages.
     pub buffer_bytes: u64,
-    /// Bytes read at once around a missing block.
+    /// Bytes read at once around a cold block that DRAM lacks.
     pub prefetch_bytes: u64,
-    /// Lifetime of a neighbour that nobody asked for.
+    /// Lifetime of a page that was read ahead and not used.
     pub prefetch_seconds: f64,
 }
 

@@ -5,28 +5,29 @@ use serde::Serialize;
 use terrace_placement::{Idle, Parameters};
 use terrace_store::parts::steering::prediction_score::TallyReport;
 
-/// The predictors: their parameters, what they see and how good they are.
+/// The predictors: parameters, inputs, and predictions compared with outcomes.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlacementStatus {
-    /// Fewer blocks written between two fsyncs: synchronous.
+    /// A file with fewer blocks written between two fsyncs is synchronous.
     pub sync_blocks: u32,
-    /// A write is large when its counter is above this,
+    /// A write is large when its counter is above this
     pub large_after: u8,
-    /// and it has so many bytes.
+    /// and it has at least this many bytes.
     pub large_min_bytes: u64,
     /// Bytes read from PM, a decayed sum: equation (1).
     pub pm_read_bytes: u64,
     /// Bytes written to PM, a decayed sum: equation (1).
     pub pm_written_bytes: u64,
-    /// Bytes read from PM to bytes read from DRAM in the last seconds, four as a rule: equation (2).
+    /// The ratio of bytes read from PM to bytes read from DRAM in the last seconds, by default four: equation
+    /// (2).
     pub dataflow_ratio: Option<f64>,
-    /// The side that idled in each of them: dram, pm or none.
+    /// The medium that idled in every second of this time: dram, pm or none.
     pub dataflow_idle: &'static str,
     /// Writes that the predictors saw since mount.
     pub writes_seen: u64,
-    /// Bytes since mount whose home was a block tier.
+    /// Bytes written since mount with DRAM as their home.
     pub block_home_bytes: u64,
-    /// The synchronicity predictor's predictions and what happened, in bytes.
+    /// Predictions of the synchronicity predictor, and the outcomes, in bytes.
     pub confusion: TallyReport,
 }
 

@@ -1,4 +1,4 @@
-//! What `terrace status`, `terrace where` and statfs tell.
+//! The answers to `terrace status`, `terrace where` and statfs.
 
 use crate::engine::Engine;
 use crate::requests::hand_reports;
@@ -15,18 +15,18 @@ use terrace_placement::Observation;
 use terrace_store::error::FsResult;
 use terrace_store::steering::learn::with_flows;
 
-/// What the last mount found.
+/// The recovery of the last mount.
 #[derive(Debug, Clone, Serialize)]
 pub struct RecoveryStatus {
-    /// Time to replay.
+    /// Duration of the replay.
     pub duration_seconds: f64,
     /// Records replayed.
     pub records_replayed: u64,
-    /// Bytes they took in the log.
+    /// Bytes of these records in the lanes.
     pub bytes_replayed: u64,
-    /// The pool had been unmounted in order.
+    /// Whether the pool had been unmounted cleanly.
     pub clean: bool,
-    /// What was wrong and could be helped.
+    /// Troubles that the mount met and could work around.
     pub warnings: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ pub struct DramStatus {
     pub cache_bytes: u64,
     /// Most dirty bytes.
     pub buffer_bytes: u64,
-    /// Dirty bytes: only in DRAM.
+    /// Dirty bytes, which only DRAM has.
     pub dirty_bytes: u64,
 }
 
@@ -55,25 +55,25 @@ pub struct DramStatus {
 pub struct FsStatus {
     /// Label given at mkfs.
     pub label: String,
-    /// Tier 0 first.
+    /// The tiers, tier 0 first.
     pub tiers: Vec<TierStatus>,
-    /// File map.
+    /// Kind of file map.
     pub map: &'static str,
     /// Policy in force.
     pub policy: &'static str,
-    /// atomic or ordered.
+    /// Data mode: atomic or ordered.
     pub data_mode: &'static str,
     /// PM use in percent above which the policy demotes.
     pub threshold: Option<u8>,
-    /// What mount options set, as it is in force.
+    /// Parameters in force, as mount options set them.
     pub parameters: ParametersStatus,
     /// The predictors, when the policy has any.
     pub placement: Option<PlacementStatus>,
     /// Migration.
     pub migration: MigrationReport,
-    /// Metadata below PM.
+    /// Metadata on lower tiers.
     pub metadata: MetadataStatus,
-    /// Moves that users asked for: those that wait, are under way, or ended lately.
+    /// Requested movements that wait, are under way, or ended lately.
     pub moves: Vec<HandReport>,
     /// The last mount.
     pub recovery: RecoveryStatus,
@@ -85,9 +85,9 @@ pub struct FsStatus {
     pub bytes_not_yet_durable: u64,
     /// Medium of tier 0 and its page size.
     pub pm: String,
-    /// Mounted with -o ro.
+    /// Whether the pool is mounted with -o ro.
     pub read_only: bool,
-    /// Background steps that panicked since mount. Each starts again after a rest.
+    /// Background steps that panicked since mount. Each of them starts again after a rest.
     pub panics: Vec<StepPanics>,
     /// False when PM or a device had errors, or a background step panicked.
     pub healthy: bool,
@@ -98,7 +98,7 @@ pub struct FsStatus {
 pub struct StepPanics {
     /// Its name.
     pub step: &'static str,
-    /// How often.
+    /// Number of panics.
     pub count: u64,
 }
 

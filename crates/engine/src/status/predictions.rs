@@ -1,4 +1,4 @@
-//! What the predictors say of one file (`terrace where`).
+//! The predictions for a file (`terrace where`).
 
 use crate::engine::Engine;
 use terrace_placement::temperature;
@@ -6,7 +6,7 @@ use terrace_store::inode::slot::wall_now;
 use terrace_store::types::Predictions;
 use terrace_store::types::inode::Inode;
 
-/// What the predictors say of a file, and the times of its `times` (written, read) blocks in PM.
+/// The predictions for a file, and the average times of its (written, read) blocks in PM.
 pub fn predictions(
     engine: &Engine,
     inode: &Inode,

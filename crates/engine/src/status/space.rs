@@ -10,7 +10,7 @@ use terrace_store::error::FsResult;
 use terrace_store::pressure::pm_space::wait_for_scan;
 use terrace_store::types::{Space, Wait};
 
-/// Space of all tiers together, when the scan after mount has counted it.
+/// Space of all tiers together, once the scan after mount has counted it.
 ///
 /// # Errors
 /// `WouldBlock` when it has not and the caller may not wait; EIO.
@@ -35,13 +35,13 @@ pub fn statfs(engine: &Engine, wait: Wait) -> FsResult<Space> {
             None => totals.free,
         };
     }
-    // Promised to dirty pages.
+    // Blocks of the space reservation of dirty pages.
     let promised = engine.store.devices.space().reserved();
     space.free = space.free.saturating_sub(promised);
     let in_pm = (usage.free + usage.quarantined).saturating_sub(usage.reserve);
     let metadata = metadata_of(engine, in_pm, below);
     space.available = (in_pm + below).saturating_sub(promised + metadata).min(space.free);
-    // Inodes take PM blocks: as many more as pages fit.
+    // New inodes need inode pages in PM: as many more inodes as fit into free blocks.
     let pages = engine.store.inodes.numbers().lock().pages;
     let room = usage.free.saturating_sub(usage.reserve) * SLOTS_PER_PAGE;
     space.files_free = room.min(terrace_format::address::MAX_INO.0 - pages * SLOTS_PER_PAGE);
@@ -49,19 +49,19 @@ pub fn statfs(engine: &Engine, wait: Wait) -> FsResult<Space> {
     Ok(space)
 }
 
-/// Blocks of PM that metadata takes until so many free ones of PM and below hold data: a map node for 512 blocks in PM; below,
-/// extents and bitmaps of chunks in leaves that are half full, the first of each shard included; and some for what grows by a
-/// page or by a claim.
+/// PM blocks that metadata takes until the given numbers of free blocks in PM and on lower tiers hold data.
+/// In PM, a map node for 512 blocks. For lower tiers, cold extents and chunk bitmaps in half full leaves, the
+/// first leaf of each shard included. And a few for structures that grow by a page, and for claims.
 fn metadata_of(engine: &Engine, in_pm: u64, below: u64) -> u64 {
     const OF_PM: u64 = 256;
     const ALWAYS: u64 = 16;
-    // Bytes of a cell besides the bitmap.
+    // Bytes of a cell without its bitmap.
     const CELL: u64 = 48;
     let chunk_blocks = u64::from(engine.store.persistent.wal().geometry().chunk_blocks);
     let extents = below.div_ceil(chunk_blocks.min(MAX_EXTENT_BLOCKS.into()));
     let chunks = below.div_ceil(chunk_blocks);
     let bytes = extents * CELL + chunks * (CELL + chunk_blocks / 8);
-    // Chunks lie in the shards of their numbers, extents in that of their inode.
+    // A chunk lies in the shard of its number, an extent in the shard of its inode.
     let roots = u64::from(engine.store.persistent.catalog().empty_shards()).min(chunks + 1);
     in_pm / OF_PM + bytes * 2 / BLOCK_SIZE + roots + ALWAYS
 }

@@ -1,4 +1,4 @@
-//! Status of each tier and each of its devices.
+//! Status of tiers and devices.
 
 use crate::engine::Engine;
 use crate::status::health::{health, pm_trouble};
@@ -14,7 +14,7 @@ use terrace_store::parts::devices::speeds::{SpeedStatus, class_name, speed_statu
 use terrace_store::pressure::pm_space::wait_for_scan;
 use terrace_store::types::Wait;
 
-/// One device of a tier.
+/// A device of a tier.
 #[derive(Debug, Clone, Serialize)]
 pub struct DeviceStatus {
     /// Path or name.
@@ -23,30 +23,30 @@ pub struct DeviceStatus {
     pub capacity_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
-    /// ok or degraded.
+    /// Health: ok or degraded.
     pub health: &'static str,
-    /// Of them, those of metadata pages, counted by [`status`] alone.
+    /// Used bytes of metadata pages, counted by [`status`] alone.
     pub metadata_bytes: u64,
-    /// Why it is degraded.
+    /// The reason when the device is degraded.
     pub reason: Option<String>,
-    /// Errors that it answered with since mount.
+    /// I/O errors of the device since mount.
     pub errors: u64,
     /// Blocks read with a wrong checksum since mount; of PM, metadata pages.
     pub checksum_errors: u64,
     /// Class of its speed, or its kind.
     pub class: &'static str,
-    /// How fast it is, where that is known.
+    /// Its speed, if known.
     pub speed: Option<SpeedStatus>,
 }
 
-/// One tier.
+/// A tier.
 #[derive(Debug, Clone, Serialize)]
 pub struct TierStatus {
-    /// 0 is PM.
+    /// Number of the tier; 0 is PM.
     pub id: u8,
-    /// ram, else the class of the first device.
+    /// `ram` for PM, else the class of the first device.
     pub kind: &'static str,
-    /// What `persist` or `flush` survives.
+    /// The promise: the crashes that persisted or flushed data survives.
     pub promise: &'static str,
     /// Its devices.
     pub devices: Vec<DeviceStatus>,
@@ -101,7 +101,7 @@ pub(crate) fn tier_status(engine: &Engine) -> FsResult<Vec<TierStatus>> {
                 speed: row.and_then(speed_status),
             });
         }
-        // The weakest of its devices' promises.
+        // The promise of a tier is the weakest promise of its devices.
         let promises = engine
             .store
             .devices
@@ -124,14 +124,15 @@ pub(crate) fn tier_status(engine: &Engine) -> FsResult<Vec<TierStatus>> {
     Ok(tiers)
 }
 
-/// Free blocks of a device that is a file, as far as the file system that it lies on has room for them: what the file has
-/// of it beyond the used blocks needs none. `left_of_host`: blocks that each such file system has left for the devices to come.
+/// Free blocks of a device that is a file, as far as its host file system has room for them: blocks that the
+/// file has beyond its used ones need no room. `left_of_host`: room that each host file system has left for
+/// later devices.
 pub(crate) fn free_on_host(
     totals: &SpaceTotals,
     room: &HostRoom,
     left_of_host: &mut HashMap<u64, u64>,
 ) -> u64 {
-    // The header is used.
+    // The header block is in use too.
     let used = totals.total.saturating_sub(totals.free) + 1;
     let there = (room.allocated_bytes / BLOCK_SIZE).saturating_sub(used).min(totals.free);
     let left = left_of_host.entry(room.host).or_insert(room.free_bytes / BLOCK_SIZE);

@@ -1,4 +1,4 @@
-//! Where the bytes of a file are (`terrace where`).
+//! The locations of the bytes of a file (`terrace where`).
 
 use crate::engine::Engine;
 use crate::status::predictions::predictions;
@@ -13,7 +13,7 @@ use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::lookup::intents::intents_of;
 use terrace_store::types::{BlockRange, WHOLE_FILE, Wait, Whereabouts};
 
-/// Where a file's blocks are.
+/// The tiers that hold the blocks of a file.
 ///
 /// # Errors
 /// ESTALE, EIO.
@@ -21,7 +21,7 @@ pub fn whereabouts(engine: &Engine, ino: Ino) -> FsResult<Whereabouts> {
     whereabouts_in(engine, ino, WHOLE_FILE)
 }
 
-/// Where the blocks of a part of a file are.
+/// The tiers that hold the blocks of a part of a file.
 ///
 /// # Errors
 /// ESTALE, EIO.
@@ -76,7 +76,7 @@ fn whereabouts_on_media(engine: &Engine, ino: Ino, range: BlockRange) -> FsResul
     found.tiers = bytes.into_iter().enumerate().map(|(tier, bytes)| (tier as u8, bytes)).collect();
     found.dirty_bytes = engine.store.dram.cache().count_dirty(ino) * BLOCK_SIZE;
     found.dram_bytes = engine.store.dram.cache().count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
-    // Of directories and links nothing is predicted.
+    // Predictions exist for regular files only.
     if inode.slot.is_regular() {
         found.predictions = predictions(engine, &inode, written, read);
     }

@@ -1,4 +1,4 @@
-//! Worlds whose media share one sequence of events, and a model of files that are written into DRAM.
+//! Worlds of media with one common sequence of crash events, and a model of files written into DRAM.
 
 use super::{CALLER, ROOT, format_options};
 use rand::rngs::SmallRng;
@@ -19,7 +19,7 @@ use terrace_runtime::{Clock, ManualClock};
 
 const W: Wait = Wait::Allowed;
 
-/// Every write without O_SYNC goes to DRAM, of which there is so much.
+/// Options under which every write without O_SYNC has its home in DRAM, with a buffer of `buffer_bytes`.
 pub fn buffered(buffer_bytes: u64) -> MountOptions {
     MountOptions { home: Some(Home::Block), buffer_bytes, ..Default::default() }
 }
@@ -43,7 +43,7 @@ pub fn fill(length: usize, byte: u8) -> Vec<u8> {
     vec![byte; length]
 }
 
-/// A pool whose media share one sequence of events.
+/// A pool of media with one common sequence of crash events.
 pub struct World {
     pub pm: Arc<RecordedPm>,
     pub device: Arc<SimulatedDevice>,
@@ -85,19 +85,19 @@ impl World {
         World::of(pm, device, events)
     }
 
-    /// What a crash at this moment may leave.
+    /// A world as a crash at this moment may leave it.
     pub fn crash_now(&self, seed: u64) -> World {
         let (pm, device) = (self.pm.snapshot(), self.device.snapshot());
         World::from_images(pm.image_random(seed), device.image_random(seed))
     }
 
-    /// What a crash at the moment that was asked for may leave, if it has come.
+    /// A world as a crash at the event set before may leave it, once that event has come.
     pub fn crash_then(&self, seed: u64) -> Option<World> {
         let (pm, device) = (self.pm.take_snapshot()?, self.device.take_snapshot()?);
         Some(World::from_images(pm.image_random(seed), device.image_random(seed)))
     }
 
-    /// Ends a mount; the pool must be sound.
+    /// Unmounts; the pool must be sound.
     pub fn assert_clean_after(&self, fs: &Arc<Fs>) -> FsResult<()> {
         fs.run_background(10_000);
         fs.unmount()?;
@@ -110,14 +110,14 @@ impl World {
     }
 }
 
-/// What a file holds, and what a crash may leave of it.
+/// The content of a file, and the contents that a crash may leave of it.
 #[derive(Clone)]
 struct File {
     ino: Ino,
     now: Vec<u8>,
-    /// Values that a byte had since it was made durable last, a bit each; values are below 64.
+    /// All values that a byte has had since it was last durable, one bit for each value; values are below 64.
     had: Vec<u64>,
-    /// Sizes it had since then.
+    /// Smallest and largest size since then.
     sizes: (u64, u64),
 }
 
@@ -145,7 +145,7 @@ impl File {
 
     fn put(&mut self, offset: usize, data: &[u8]) {
         if self.now.len() < offset + data.len() {
-            // The gap alone reads as zeros.
+            // The gap before the written bytes reads as zeros.
             if self.now.len() < offset {
                 self.now.resize(offset, 0);
                 let had = self.had.len();
@@ -159,7 +159,8 @@ impl File {
         self.note();
     }
 
-    /// Data that is durable although what lies before it in DRAM is not: that may be zeros after a crash.
+    /// Data that is durable although earlier bytes of the file are still in DRAM: after a crash these may be
+    /// zeros.
     fn put_durable(&mut self, offset: usize, data: &[u8]) {
         self.put(offset, data);
         self.had[..offset].iter_mut().for_each(|had| *had |= 1);
@@ -176,7 +177,7 @@ impl File {
     }
 }
 
-/// Random operations.
+/// The source of random operations, and the expected files.
 pub struct Model {
     random: SmallRng,
     files: Vec<File>,
@@ -188,7 +189,7 @@ const FILES: usize = 3;
 const BYTES: usize = 24 * 4096;
 
 impl Model {
-    /// One run: operations until power fails, then a look at what is left.
+    /// A run: operations until power fails, then a comparison of the files that are left.
     pub fn run(seed: u64) -> FsResult<()> {
         let world = World::new(2 << 20, 512);
         let buffer = if seed.is_multiple_of(3) { 16 * 4096 } else { 4 << 20 };
@@ -214,7 +215,7 @@ impl Model {
             file.assert_allowed(&read_all(&after, file.ino)?, &format!("seed {seed}, file {index}"));
         }
         crashed.assert_clean_after(&after)?;
-        // And the one that went on has lost nothing.
+        // The mount that did not crash has lost no byte.
         fs.unmount()?;
         let fs = world.mount(buffered(4 << 20));
         for file in &model.files {
@@ -306,7 +307,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether power has failed: then nothing becomes durable any more.
+    /// Whether power has failed: later writes cannot become durable.
     fn has_crashed(&self, world: &World) -> bool {
         world.events.now() > self.crash_at
     }

@@ -21,7 +21,7 @@ use terrace_runtime::{Clock, ManualClock};
 
 /// Root directory.
 pub const ROOT: Ino = Ino(1);
-/// Who asks in tests.
+/// The user of all requests in tests.
 pub const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
 /// A pool on simulated media.
@@ -37,7 +37,7 @@ impl Pool {
         Pool::of(pm_bytes, blocks, &format_options(1))
     }
 
-    /// As [`Self::new`], made as told.
+    /// As [`Self::new`], with options of mkfs.
     pub fn of(pm_bytes: u64, blocks: u64, options: &FormatOptions) -> Pool {
         let pool = Pool {
             pm: Arc::new(RecordedPm::new(pm_bytes)),
@@ -58,7 +58,7 @@ impl Pool {
         self.mount_with(MountOptions::default())
     }
 
-    /// Who sets a threshold of PM use means the policy that has one.
+    /// A threshold of PM use selects `anticache`, the only policy with such a threshold.
     pub fn mount_with(&self, mut options: MountOptions) -> Arc<Fs> {
         if options.threshold_percent.is_some() {
             options.policy = options.policy.or(Some(PolicyKind::Anticache));
@@ -80,7 +80,7 @@ impl Pool {
     }
 }
 
-/// Makes the device block that holds `content` count as free: damage of what one file alone has.
+/// Marks the device block with `content` as free in its bitmap: damage that concerns one file alone.
 pub fn clear_used_bit(pm: &RecordedPm, device: &SimulatedDevice, id: u8, content: &[u8]) {
     let (superblock, _) = read_superblock(pm, false).unwrap();
     let chunk_blocks = u64::from(superblock.chunk_blocks.get());

@@ -1,4 +1,4 @@
-//! A pool with two lower tiers, whose media share a crash clock.
+//! A pool with two lower tiers, and one crash clock for all media.
 
 use super::{CALLER, ROOT, format_options};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Tiers {
     pub clock: Arc<ManualClock>,
 }
 
-/// What is on all media.
+/// The content of all media.
 #[derive(Clone)]
 pub struct Images {
     pub pm: PmImage,
@@ -73,7 +73,7 @@ impl Tiers {
         Fs::mount(self.media(), superblock, options, self.clock.clone()).unwrap()
     }
 
-    /// Everything as programs see it.
+    /// The media as programs see them, unflushed writes included.
     pub fn images(&self) -> Images {
         let [first, second] = &self.devices;
         Images { pm: self.pm.visible_image(), devices: [first.visible_image(), second.visible_image()] }
@@ -87,7 +87,7 @@ impl Tiers {
         assert!(report.is_clean(), "check: {:#?}", report.findings);
     }
 
-    /// Drives a move to its end. Time passes while it waits.
+    /// Drives a requested movement to its end, and lets time pass while it waits.
     #[track_caller]
     pub fn finish(&self, fs: &Fs, id: u64) -> HandReport {
         for _ in 0..10_000 {
@@ -107,7 +107,7 @@ impl Tiers {
         self.finish(fs, fs.move_by_hand(ino, HandMove::Migrate { to }).unwrap())
     }
 
-    /// As [`Self::migrate`], and nothing is left.
+    /// As [`Self::migrate`], and checks that every block has moved.
     #[track_caller]
     pub fn migrate_all(&self, fs: &Fs, ino: Ino, to: u8) {
         let report = self.migrate(fs, ino, to);
@@ -131,7 +131,7 @@ pub fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> FsResult<()> {
     fs.write(ino, offset, bytes, WriteFlags::default(), W).map(|_| ())
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that depend on their offset and on a seed.
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|index| (index / 512) as u8 ^ (index as u8).wrapping_mul(31) ^ seed).collect()
 }

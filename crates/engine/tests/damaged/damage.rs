@@ -1,4 +1,4 @@
-//! Damage: some at random, some to one structure with its checksum made right again.
+//! Damage of a pool: random bytes, or one structure with its checksum made right again.
 
 use super::sites::Sound;
 use rand::Rng;
@@ -17,17 +17,17 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub const BLOCK: usize = BLOCK_SIZE as usize;
 
-/// A pool that was damaged.
+/// A damaged pool.
 pub struct Damaged<'a> {
     pub sound: &'a Sound,
     pub random: RefCell<StdRng>,
     pub pm: PmImage,
     pub device: DeviceImage,
-    /// What was done, for the message of a failure.
+    /// The kinds of damage done, for the message of a failure.
     pub story: Vec<String>,
 }
 
-/// A kind of damage and its name.
+/// Name and function of a kind of damage.
 type Kind<'a> = (&'static str, fn(&mut Damaged<'a>));
 
 fn kinds<'a>() -> Vec<Kind<'a>> {
@@ -60,7 +60,7 @@ fn kinds<'a>() -> Vec<Kind<'a>> {
     ]
 }
 
-/// Damages a pool; the same numbers give the same damage.
+/// Damages a pool; equal random numbers give equal damage.
 pub fn damage(sound: &Sound, random: StdRng) -> Damaged<'_> {
     let (pm, device) = (sound.pm.clone(), sound.device.clone());
     let mut damaged = Damaged { sound, random: RefCell::new(random), pm, device, story: Vec::new() };
@@ -75,7 +75,8 @@ pub fn damage(sound: &Sound, random: StdRng) -> Damaged<'_> {
         damaged.story.push(name.to_string());
         kind(&mut damaged);
     }
-    // Else what reads damaged pages ends at their checksums.
+    // Without right checksum words every reader would stop at the checksum of a damaged page, and never meet
+    // the damage itself.
     if damaged.sound.geometry.checksummed && damaged.coin() {
         damaged.story.push("checksum words made right again".into());
         damaged.seal_pages();
@@ -178,7 +179,7 @@ impl<'a> Damaged<'a> {
         self.tell(format!(" {point:?}"));
     }
 
-    /// Stores a record at a place of a lane.
+    /// Stores a record at a position of a lane.
     fn put_record(&mut self, lane: u32, position: u64, bytes: &[u8]) {
         for (at, byte) in (position..).zip(bytes) {
             assert!(self.pm.write(self.sound.ring_place(lane, at).0, &[*byte]));
@@ -204,7 +205,7 @@ impl<'a> Damaged<'a> {
         self.put_record(place.lane, place.position, &bytes);
     }
 
-    /// A record that recovery will replay: words anywhere it may write, or may not.
+    /// A record that recovery replays, with stores to any word, allowed ones and forbidden ones.
     fn new_record(&mut self) {
         let lane = self.below(self.sound.heads.len());
         let position = self.sound.heads[lane];
@@ -249,7 +250,7 @@ impl<'a> Damaged<'a> {
         self.put(ROOTS_BLOCK.offset().0 + at as u64, &value.to_le_bytes());
     }
 
-    /// One field of an inode, or several, or another inode's slot.
+    /// Damages one or several fields of an inode, or copies the slot of another inode over it.
     fn slot(&mut self) {
         let page = PmBlock(self.of(&self.sound.inode_pages)).offset().0;
         let at = page + self.below(20) as u64 * SLOT_SIZE;
@@ -281,7 +282,8 @@ impl<'a> Damaged<'a> {
         }
     }
 
-    /// A tree whose nodes are all one node: as many entries as addresses, in one block.
+    /// A file map made of one node that names itself in every entry, so that one block stands for a huge
+    /// tree.
     fn bomb(&mut self) {
         let node = self.of(&self.sound.nodes);
         let child = if self.coin() { node } else { self.nasty() };
@@ -311,7 +313,7 @@ impl<'a> Damaged<'a> {
         self.put(at, &value[..length]);
     }
 
-    /// The offset of a cell, its lengths or its key.
+    /// Damages the offset of a cell, its lengths or its key.
     fn cell(&mut self) {
         let (block, page) = self.page();
         if page.count() == 0 || page.count() > 1000 {
@@ -330,7 +332,7 @@ impl<'a> Damaged<'a> {
         }
     }
 
-    /// The value of a cell: a child, a name's inode, an extent, an intent, a bitmap.
+    /// Damages the value of a cell: a child, the inode of a name, an extent, an intent or a bitmap.
     fn value(&mut self) {
         let (block, page) = self.page();
         if page.count() == 0 || page.count() > 1000 {

@@ -1,4 +1,4 @@
-//! What is done with a damaged pool: everything may fail, and must end.
+//! The operations done with a damaged pool: each may fail, and must end.
 
 use super::ROOT;
 use rand::Rng;
@@ -15,13 +15,13 @@ use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
-/// Inodes visited in a tree, and entries of one directory: more than a sound pool of this size has.
+/// Limits of inodes in a tree and entries of a directory: more than a sound pool of this size has.
 const INODES: usize = 60;
 const ENTRIES: usize = 50_000;
 
 type Media = (Arc<dyn PmMedium>, Arc<dyn BlockMedium>);
 
-/// What came of it.
+/// The result of the operations.
 #[derive(Default, Clone, Copy)]
 pub struct Outcome {
     pub clean: bool,
@@ -67,7 +67,7 @@ fn judge((pm, device): &Media) -> bool {
 
 fn mount((pm, device): &Media, options: MountOptions) -> Option<Arc<Fs>> {
     let (superblock, _) = read_superblock(&**pm, !options.read_only).ok()?;
-    // As the daemon does: a device for each row, or no mount.
+    // As in the daemon: one device for each row of the superblock, or no mount.
     if superblock.device_rows().len() != 1 {
         return None;
     }
@@ -115,7 +115,7 @@ impl User<'_> {
         self.count(result);
     }
 
-    /// Visits what can be reached, and some inodes that cannot.
+    /// Visits every reachable inode, and a few that no name leads to.
     fn walk(&mut self) {
         self.directories.clear();
         self.inodes.clear();

@@ -1,5 +1,5 @@
-//! Flipped bits in every structure, checksums left as they are; and checksum words made right again, so that other damage
-//! gets past them.
+//! Flipped bits in every structure, with checksums left unchanged; and right checksum words for damaged
+//! pages, so that readers meet the damage behind them.
 
 use super::damage::{BLOCK, Damaged};
 use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK};
@@ -7,7 +7,7 @@ use terrace_format::page_checksum::{ChecksumWord, page_checksum};
 use terrace_format::{BLOCK_SIZE, PmBlock};
 
 impl Damaged<'_> {
-    /// One bit of one structure, its checksum left as it is.
+    /// Flips a bit of a structure and leaves its checksum unchanged.
     pub fn flip(&mut self) {
         let (sound, geometry) = (self.sound, self.sound.geometry);
         let fixed = |from: u64, to: u64| (from..to).collect::<Vec<u64>>();
@@ -28,7 +28,7 @@ impl Damaged<'_> {
         self.flip_at(self.of(&blocks) * BLOCK_SIZE + self.below(BLOCK) as u64);
     }
 
-    /// One bit of a record that recovery replays, or of a lane without one.
+    /// Flips a bit of a record that recovery replays, or of a lane without records.
     fn flip_record(&mut self) {
         let geometry = self.sound.geometry;
         let lanes = geometry.lane_size as usize * geometry.lane_count as usize;
@@ -49,7 +49,7 @@ impl Damaged<'_> {
         self.put(offset, &[byte]);
     }
 
-    /// Makes the checksum word of every metadata page fit it.
+    /// Makes the checksum word of every metadata page right for its damaged content.
     pub fn seal_pages(&mut self) {
         let (sound, geometry) = (self.sound, self.sound.geometry);
         let table = geometry.table_offset().block().0..geometry.checksums_offset().block().0;

@@ -1,7 +1,8 @@
-//! Damaged pools (I11): the golden images, damaged at random and where it hurts, checksums made right again; then
-//! checked, mounted, walked, changed, unmounted and checked. Answers may be errors. A panic, a pool that takes
-//! longer than half a minute, or memory without bounds is a failure, which prints its seed and the command that
-//! repeats it. `TERRACE_DAMAGED=100000` judges so many pools, `TERRACE_SEED=7` begins with that seed.
+//! Damaged pools (I11): the golden images, with random and aimed damage, checksums made right again; then
+//! checked, mounted, walked, changed, unmounted and checked. Answers may be errors. A panic, a pool that
+//! takes longer than half a minute, or memory without bounds is a failure, which prints its seed and the
+//! command to repeat it. `TERRACE_DAMAGED=100000` judges 100,000 pools, and `TERRACE_SEED=7` begins with seed
+//! 7.
 
 #[path = "../golden/text.rs"]
 #[allow(dead_code)]
@@ -34,9 +35,9 @@ pub const ROOT: Ino = Ino(1);
 /// Pools of an ordinary run.
 const POOLS: u64 = 5000;
 const THREADS: u64 = 2;
-/// A pool takes milliseconds; only one that never ends takes this long.
+/// The time after which a pool counts as never ending; a normal one takes milliseconds.
 const HANG_S: u64 = 30;
-/// More than all pools under way ever need.
+/// The memory that counts as unbounded: more than all pools under way ever need.
 const MEMORY_KIB: u64 = 1 << 20;
 
 type Failures = Arc<Mutex<BTreeMap<String, (u64, u64)>>>;
@@ -68,13 +69,13 @@ fn one(sounds: &[Sound], seed: u64) -> Outcome {
     exercise::exercise(&(pm, device), &mut random)
 }
 
-/// What all threads know of each other.
+/// State shared by all threads.
 struct Shared {
     sounds: Vec<Sound>,
     next: AtomicU64,
     end: u64,
     clock: SystemClock,
-    /// Seed and start of what each thread does.
+    /// Seed and start time of the pool that each thread works on.
     now: Vec<(AtomicU64, AtomicU64)>,
     failures: Failures,
 }
@@ -104,7 +105,7 @@ fn worker(shared: &Shared, index: usize, tell: &mpsc::Sender<Vec<Outcome>>) {
 }
 
 thread_local! {
-    /// Where the last panic of this thread was, and what it said, numbers left out.
+    /// Location and message of the last panic of this thread, without numbers.
     static PANIC: std::cell::RefCell<Option<String>> = const { std::cell::RefCell::new(None) };
 }
 
@@ -187,7 +188,7 @@ fn damaged_pools_are_reported_and_do_no_harm() -> Result<(), Box<dyn std::error:
         sum(|outcome| outcome.calls),
         peak_kib() >> 10,
     );
-    // Else the damage would be too little, or too much for anything to be tried.
+    // With other shares, damage would be too rare to test anything, or so heavy that no pool mounts.
     if pools >= 1000 {
         assert!(count(|outcome| outcome.clean) * 4 < all.len());
         assert!(count(|outcome| outcome.mounted) * 2 > all.len());

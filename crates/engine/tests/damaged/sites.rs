@@ -1,4 +1,4 @@
-//! Where the structures of a sound pool lie, so that damage can hit them and fix their checksums.
+//! The locations of the structures of a sound pool, so that damage can hit them and fix their checksums.
 
 use super::text;
 use rand::Rng;
@@ -21,7 +21,7 @@ pub struct Place {
     pub length: usize,
 }
 
-/// A sound pool and what lies where.
+/// A sound pool and the locations of its structures.
 pub struct Sound {
     pub pm: PmImage,
     pub device: DeviceImage,
@@ -33,12 +33,12 @@ pub struct Sound {
     pub catalog_pages: Vec<u64>,
     pub data: Vec<u64>,
     pub records: Vec<Place>,
-    /// Where each lane's next record would go.
+    /// The position of the next record of each lane.
     pub heads: Vec<u64>,
 }
 
 impl Sound {
-    /// From a golden image.
+    /// Reads a golden image.
     pub fn from_text(image: &str) -> Result<Sound, String> {
         let media = text::decode(image)?;
         let [(_, pm), (_, device)] = media.as_slice() else { return Err("two media expected".into()) };
@@ -110,7 +110,7 @@ impl Sound {
         self.geometry.lane_offset(lane).plus(position % self.geometry.lane_size)
     }
 
-    /// Some block of PM, mostly one in use.
+    /// A random block of PM, mostly one in use.
     pub fn some_block(&self, random: &mut StdRng) -> u64 {
         let lists = [&self.inode_pages, &self.nodes, &self.catalog_pages, &self.data];
         match lists.get(random.random_range(0..6)) {
@@ -119,13 +119,13 @@ impl Sound {
         }
     }
 
-    /// Some written block of the device, or one beside it.
+    /// A random written block of the device, or a block beside it.
     pub fn some_device_block(&self, random: &mut StdRng) -> DeviceBlock {
         let limit = if random.random() { 120 } else { self.device.blocks() };
         DeviceBlock(random.random_range(0..limit))
     }
 
-    /// A value that is likely to be taken for something.
+    /// A random value that readers may take for a block, a length or an inode number.
     pub fn nasty(&self, random: &mut StdRng) -> u64 {
         let block = self.some_block(random);
         match random.random_range(0..16) {

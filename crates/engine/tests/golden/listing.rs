@@ -1,11 +1,11 @@
-//! A tree as text, one name a line: what a user sees of it, contents as checksums.
+//! A tree as text, one line for each name: the attributes that a user sees, and contents as checksums.
 
 use std::fmt::Write;
 use terrace_engine::{Fs, FsResult, Wait};
 use terrace_format::Ino;
 use terrace_format::checksum::crc32c;
 
-/// What the columns are.
+/// The names of the columns.
 const HEAD: &str = "# path inode.generation mode nlink uid:gid rdev size mtime crc32c(content or target) xattr=bytes:crc32c …\n";
 
 /// Lists the whole tree.

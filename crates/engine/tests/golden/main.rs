@@ -1,8 +1,10 @@
 //! Golden images: pools of every format version that this program reads, as text beside this file. Each is
-//! mounted, its tree compared with a listing, its leftovers finished, and judged clean before and after.
+//! mounted and compared with a listing, its orphans and intents are removed, and it is checked before and
+//! after.
 //!
 //! A change of the format brings a version row (crates/format/src/version.rs) and images of the new version:
-//! `cargo test -p terrace-engine --test golden write_images -- --ignored`. Images of released versions never change.
+//! `cargo test -p terrace-engine --test golden write_images -- --ignored`. Images of released versions never
+//! change.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -32,7 +34,7 @@ fn folder(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
 }
 
-/// A pool of an image, as its text has it.
+/// A pool with the media of an image.
 fn expand(image: &str) -> Result<Pool, String> {
     let media = text::decode(image)?;
     let [(first, pm), (second, device)] = media.as_slice() else { return Err("two media expected".into()) };
@@ -44,7 +46,7 @@ fn expand(image: &str) -> Result<Pool, String> {
     })
 }
 
-/// Group summaries on the device that decode.
+/// The number of valid group summaries on the device.
 fn summaries(pool: &Pool, key: &SealKey) -> usize {
     let device = pool.device.visible_image();
     let blocks = (0..pool.device.blocks()).map(DeviceBlock);
@@ -69,7 +71,8 @@ fn read_image(version: u32, name: &str) -> Outcome {
         if ["shadows", "checksummed", "data-checksums"].contains(&name) { 3 } else { 0 }
     );
     assert_eq!(summary.pm_blocks.checksums > 30, name == "data-checksums");
-    // Below PM: written blocks, and more that are preallocated or shadowed and not read for that.
+    // Written cold blocks, which check reads. Preallocated and shadowed cold blocks exist too, and check
+    // skips their content.
     assert!(summary.cold_blocks_read >= 40 && summary.cold_blocks >= 10 + summary.cold_blocks_read);
     let (superblock, _) = read_superblock(&*pool.pm, false)?;
     assert_eq!(superblock.seal_key().is_secret(), ["keyed", "checksummed", "data-checksums"].contains(&name));
@@ -89,9 +92,9 @@ fn read_image(version: u32, name: &str) -> Outcome {
     Ok(())
 }
 
-/// Each version that the table names has its images, and they read.
+/// Every version in the version table has golden images, and each image can be read.
 #[test]
-fn images_of_all_versions_read() -> Outcome {
+fn images_of_all_versions_are_readable() -> Outcome {
     for row in VERSIONS {
         for (name, _, _) in make::RECIPES {
             read_image(row.version, name)?;
@@ -100,7 +103,7 @@ fn images_of_all_versions_read() -> Outcome {
     Ok(())
 }
 
-/// A byte of an image that changed on its way here is noticed before anything is concluded from it.
+/// A changed byte of an image is noticed before the image is compared with anything.
 #[test]
 fn text_notices_damage() -> Outcome {
     let image = read_to_string(folder(1).join("clean.txt"))?;
@@ -113,7 +116,7 @@ fn text_notices_damage() -> Outcome {
     Ok(())
 }
 
-/// Damage to an image shows in its check, so the comparison above is not one of nothing with nothing.
+/// Check finds damage in an image, which proves that the comparison above compares content.
 #[test]
 fn a_changed_image_is_not_clean() -> Outcome {
     let pool = expand(&read_to_string(folder(1).join("clean.txt"))?)?;
@@ -123,7 +126,7 @@ fn a_changed_image_is_not_clean() -> Outcome {
     Ok(())
 }
 
-/// Writes the images of the present version that are not there. For a new version or feature only.
+/// Writes the missing images of the present version. For a new version or feature only.
 #[test]
 #[ignore = "writes files"]
 fn write_images() -> Outcome {

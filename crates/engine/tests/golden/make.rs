@@ -1,4 +1,5 @@
-//! The pools of the golden images: a bit of everything that the format has, with contents that take little text.
+//! The pools of the golden images: some of every structure of the format, with contents that take little
+//! text.
 
 use super::common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
@@ -16,10 +17,10 @@ const W: Wait = Wait::Allowed;
 const PM_BYTES: u64 = 2 << 20;
 const DEVICE_BLOCKS: u64 = 1025;
 
-/// What a golden image is named and holds, and how it is made.
+/// Name and description of a golden image, and the function that makes its pool.
 pub type Recipe = (&'static str, &'static str, fn() -> FsResult<Pool>);
 
-/// All of them.
+/// All golden images.
 pub const RECIPES: &[Recipe] = &[
     ("clean", "A small pool, unmounted in order; a crash before left an orphan and an intent.", clean),
     (
@@ -55,7 +56,7 @@ fn create(fs: &Fs, parent: Ino, name: &str) -> FsResult<Ino> {
     Ok(ino)
 }
 
-/// Blocks each of which holds one byte again and again.
+/// Writes blocks that each hold one repeated byte.
 fn fill(fs: &Fs, ino: Ino, first: u64, blocks: u64) -> FsResult<()> {
     for block in first..first + blocks {
         fs.write(ino, block * 4096, &[block as u8 + 1; 4096], WriteFlags::default(), W)?;
@@ -105,7 +106,7 @@ fn files(fs: &Fs) -> FsResult<()> {
     Ok(())
 }
 
-/// Blocks below PM: shadowed, partly punched, and all of a file.
+/// Cold blocks: shadowed, partly punched, and a whole file.
 fn cold(fs: &Arc<Fs>) -> FsResult<()> {
     let cold = create(fs, ROOT, "cold")?;
     fill(fs, cold, 0, 40)?;
@@ -123,14 +124,14 @@ fn populate(fs: &Arc<Fs>) -> FsResult<()> {
     names(fs)?;
     files(fs)?;
     fs.run_background(1000);
-    // The content of a file without a name is left to the next mount.
+    // The content of an orphan is left for the next mount to remove.
     let orphan = create(fs, ROOT, "orphan")?;
     fill(fs, orphan, 0, 12)?;
     fs.lookup(ROOT, b"orphan")?;
     fs.unlink(ROOT, b"orphan", W)
 }
 
-/// The pool on other media, as `pm` and `device` hold it.
+/// A pool on media made from images.
 fn on(pm: PmImage, device: DeviceImage, clock: Arc<dyn Clock>) -> Pool {
     let events = CrashClock::new();
     Pool {
@@ -144,7 +145,7 @@ fn killed_now(pool: Pool) -> Pool {
     on(pool.pm.visible_image(), pool.device.visible_image(), pool.clock)
 }
 
-/// Killed while a truncation removes blocks, so that its intent is left.
+/// The daemon dies while a truncation removes blocks, so the image has an intent.
 fn clean() -> FsResult<Pool> {
     clean_as(&format_options(1))
 }
@@ -184,7 +185,7 @@ fn shadows() -> FsResult<Pool> {
     shadows_over(clean()?)
 }
 
-/// Lines of cold blocks: of one write, of several, at both ends of a block.
+/// Partial shadows: lines of one write, of several, and at both ends of a block.
 fn shadows_over(pool: Pool) -> FsResult<Pool> {
     let fs = pool.mount();
     let (cold, shadowed) = (fs.lookup(ROOT, b"cold")?.ino, fs.lookup(ROOT, b"shadowed")?.ino);
@@ -197,7 +198,7 @@ fn shadows_over(pool: Pool) -> FsResult<Pool> {
     Ok(pool)
 }
 
-/// Metadata pages go down, beside the summaries of the groups that went before.
+/// Demoted metadata pages beside the group summaries of earlier demotions.
 fn keyed() -> FsResult<Pool> {
     let pool = clean()?;
     let fs = pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..Default::default() });

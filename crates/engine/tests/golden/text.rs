@@ -1,20 +1,20 @@
-//! Images of media as text: what is not zero, line by line, with a checksum of the whole.
+//! Images of media as text: the lines that are not zero, with a checksum of the whole medium.
 
 use std::fmt::Write;
 use terrace_format::checksum::crc32c;
 
 const LINE: usize = 64;
 
-/// How the file reads, at its head.
+/// The explanation at the head of each file.
 const HEAD: &str = "\
 # Every medium begins with its name, its bytes and the CRC32C of all of them. Then, of each 64-byte line that is not
 # zero: offset, how many equal lines stand there, bytes without the zeros at their end; numbers in hexadecimal.
 ";
 
-/// One medium: its name and its bytes.
+/// A medium: its name and its bytes.
 pub type Medium = (String, Vec<u8>);
 
-/// Writes media as text, after a sentence that says what they hold.
+/// Writes media as text, after a sentence that describes their content.
 pub fn encode(sentence: &str, media: &[(&str, &[u8])]) -> String {
     let mut text = format!("# {sentence}\n{HEAD}");
     for (name, bytes) in media {
@@ -38,7 +38,7 @@ pub fn encode(sentence: &str, media: &[(&str, &[u8])]) -> String {
 /// Reads media back.
 ///
 /// # Errors
-/// The line that does not read, or the medium whose checksum is another.
+/// A message with the line that cannot be read, or the medium with a wrong checksum.
 pub fn decode(text: &str) -> Result<Vec<Medium>, String> {
     let mut media: Vec<(Medium, u32)> = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -1,9 +1,10 @@
-//! Victims of `predictive` and `write-only`: the coldest files first ([TPFS] section 5.2), by the last use of their blocks
-//! or by the last write ([`VictimOrder::tick`]).
+//! Victims of `predictive` and `write-only`: the coldest files first ([TPFS] section 5.2), by the last use of
+//! their blocks or by the last write ([`VictimOrder::tick`]).
 //!
-//! A file not used for some time (`whole_after_s`, 30 s) goes whole; of the others what is older than the file's average. No list is kept: the
-//! block table is read twice, in its order, once for the files' averages and once for their blocks. That costs nothing
-//! while an operation runs, and what is found is exact (docs/placement.md).
+//! A file that was not used for `whole_after_s` (30 s) is demoted whole; of other files the blocks older than
+//! the average of the file. No list is kept: the block table is scanned twice, once for the averages of the
+//! files and once for their blocks. So an access costs nothing extra, and the result is exact
+//! (docs/placement.md).
 
 use crate::migration::Migration;
 use std::collections::{HashMap, VecDeque};
@@ -16,9 +17,8 @@ use terrace_store::parts::inodes::open_files::NumberHasher;
 
 type ByFile<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
 
-/// About `wanted` blocks of the coldest files, sorted by file and block; none when no file is cold and every file
-/// was used all at once.
-/// Blocks that `fits` says no to are left out.
+/// About `wanted` blocks of the coldest files, sorted by file and block; none when no file is cold and every
+/// file was used at one moment only. Blocks that `fits` refuses are left out.
 pub fn pick_coldest(
     migration: &Migration,
     wanted: u64,
@@ -26,7 +26,7 @@ pub fn pick_coldest(
     fits: &impl Fn(&Descriptor) -> bool,
 ) -> VecDeque<Victim> {
     let now = migration.store.steering.tick();
-    // Of one that was marked meanwhile the last write.
+    // For a block that was marked meanwhile this is the last write.
     let tick = |descriptor: &Descriptor| order.tick(descriptor.written(), descriptor.read());
     let mut files: ByFile<Times> = HashMap::default();
     migration.store.persistent.blocks().visit_files(&mut |_, descriptor, ino, _| {
@@ -55,7 +55,7 @@ pub fn pick_coldest(
     victims.into()
 }
 
-/// As many files as give about `wanted` blocks, the coldest first: their rank and what of them goes.
+/// The coldest files that together have about `wanted` blocks: rank and demoted portion of each.
 fn coldest_files(files: &ByFile<Times>, wanted: u64, now: (u32, u32)) -> ByFile<(u32, Portion)> {
     let order = coldest(files.iter().map(|(ino, times)| (*ino, times)), wanted, now);
     (0..).zip(order).map(|(rank, (ino, portion))| (ino, (rank, portion))).collect()

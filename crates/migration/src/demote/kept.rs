@@ -1,4 +1,4 @@
-//! Pinned PM blocks in the choice of victims: marked, left out, counted.
+//! Blocks pinned to PM in the search for victims: marked, left out, counted.
 
 use crate::migration::Migration;
 use terrace_blocks::{Descriptor, State};
@@ -6,8 +6,8 @@ use terrace_format::PmBlock;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_store::inode::tier_pin::{MOST_CLAIMED, REST};
 
-/// Whether victims may be blocks that are kept: while PM is emptied, and, when nothing else is left, while users find no
-/// space (I9).
+/// Whether pinned blocks may be victims: while PM is emptied; and, when there are no other victims, while
+/// users find no space (I9).
 pub(crate) fn takes_kept(migration: &Migration, nothing_else: bool) -> bool {
     if migration.store.pressure.is_draining() {
         return true;
@@ -21,13 +21,13 @@ pub(crate) fn takes_kept(migration: &Migration, nothing_else: bool) -> bool {
     nothing_else && marked && migration.store.persistent.blocks().free_hint() <= short
 }
 
-/// Whether the policy found nothing but kept blocks a moment ago: looking again at once would find the same (M6).
+/// Whether the policy found only pinned blocks a moment ago: another search at once would find the same (M6).
 pub(crate) fn rests_for_pins(migration: &Migration, now_ns: u64) -> bool {
     let draining = migration.store.pressure.is_draining();
     !draining && now_ns < migration.store.inodes.tier_pins().rest_until_ns.load(Ordering::Relaxed)
 }
 
-/// Notes that the policy found nothing to demote.
+/// Notes that the policy found no victim.
 pub(crate) fn rest_for_pins(migration: &Migration, now_ns: u64) {
     if migration.store.inodes.tier_pins().kept.load(Ordering::Relaxed) > 0 {
         migration
@@ -39,8 +39,8 @@ pub(crate) fn rest_for_pins(migration: &Migration, now_ns: u64) {
     }
 }
 
-/// Counts the kept blocks; gives what says whether a block may be a victim. Marks are found anew after a pin was
-/// changed.
+/// Counts the pinned blocks, and gives the filter that admits blocks as victims. After a change of a pin the
+/// marks are cleared, and found anew.
 pub(crate) fn count_kept(migration: &Migration, kept_too: bool) -> impl Fn(&Descriptor) -> bool + use<> {
     let changed = migration.store.inodes.tier_pins().changed.swap(false, Ordering::AcqRel);
     let mut kept = 0;

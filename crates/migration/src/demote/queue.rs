@@ -1,6 +1,6 @@
 //! Victims that wait for a worker.
 //!
-//! Lock order: the right to pick, then the queue.
+//! Lock order: the right to search for victims, then the queue.
 
 use std::collections::VecDeque;
 use terrace_runtime::sync::{Mutex, MutexGuard};
@@ -8,20 +8,21 @@ use terrace_store::moving::victim::Victim;
 use terrace_store::parts::pressure::Pressure;
 use terrace_wal::Error;
 
-/// Victims picked and not yet taken by a worker, sorted by file and block.
+/// Victims that no worker has taken yet, sorted by file and block.
 #[derive(Default)]
 pub struct VictimQueue {
     queue: Mutex<VecDeque<Victim>>,
-    /// Held by the thread that fills the queue; never waited for. Taken before the queue's.
+    /// Held by the thread that fills the queue; no thread waits for it. Taken before the lock of the queue.
     picking: Mutex<()>,
-    /// Why owners of blocks could not be read when victims were picked the last time. Damage for good is not told here: a
-    /// full PM is a full PM then, and writes go on into DRAM (I9).
+    /// The error that hid owners of blocks in the last search for victims. Lasting damage is left out: PM
+    /// counts as full then, and writes go to DRAM (I9).
     hidden: Mutex<Option<Error>>,
 }
 
 impl VictimQueue {
-    /// The next group of those that were picked; `None` while so many blocks are in flight. Judged under the lock: writers
-    /// that waited for it while others picked would all get one, and all be held by a device that hangs.
+    /// The next group of queued victims; `None` while too many blocks are in flight. That is decided under
+    /// the lock: otherwise every writer that waited for the lock during a search would get a group, and a
+    /// device that hangs would hold all writers.
     pub(crate) fn pop_group(&self, pressure: &Pressure, most: u64, in_flight: u64) -> Option<Vec<Victim>> {
         let mut queue = self.queue.lock();
         if pressure.in_flight() >= in_flight {
@@ -33,12 +34,12 @@ impl VictimQueue {
         Some(group)
     }
 
-    /// Whether no victim waits for a worker.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.queue.lock().is_empty()
     }
 
-    /// Takes all of them; the caller gives them back.
+    /// Takes all queued victims; the caller gives them back.
     pub fn take_all(&self) -> Vec<Victim> {
         self.queue.lock().drain(..).collect()
     }
@@ -48,12 +49,12 @@ impl VictimQueue {
         self.picking.try_lock()
     }
 
-    /// Puts what was picked there. The caller has the right to, and found the queue empty.
+    /// Fills the queue with new victims. The caller holds the right to search, and found the queue empty.
     pub fn fill(&self, picked: VecDeque<Victim>) {
         *self.queue.lock() = picked;
     }
 
-    /// Notes why owners of blocks could not be read.
+    /// Notes the error that hid owners of blocks.
     pub(crate) fn set_hidden(&self, hidden: Option<Error>) {
         *self.hidden.lock() = hidden;
     }

@@ -1,7 +1,8 @@
-//! Which blocks to demote: the least recently used, by the tick of their last use; or what [`super::coldest`] finds.
+//! The choice of victims: the least recently used blocks, by the tick of their last use, or the blocks that
+//! [`super::coldest`] finds.
 //!
-//! No list is kept: the ticks (4 bytes a block) are scanned when blocks are wanted. The result is that of
-//! an LRU list at a grain of 10 ms, without a lock or a store per access.
+//! No list is kept: the ticks (4 bytes a block) are scanned when victims are wanted. The result is that of an
+//! LRU list at a grain of 10 ms, without a lock or a store for each access.
 
 use crate::demote::coldest::pick_coldest;
 use crate::demote::kept::{count_kept, takes_kept};
@@ -17,36 +18,37 @@ use terrace_store::moving::victim::{LEAVING, Victim};
 use terrace_store::parts::pressure::WORKERS;
 use terrace_wal::Error;
 
-/// Tick of blocks that are no victims: metadata. A block that gets a new owner gets a new tick.
+/// The tick of blocks that are never victims: metadata. A block with a new owner gets a new tick.
 const NEVER: u32 = u32::MAX;
 
-/// At least so great a part of PM is picked at once, as far as a group takes it.
+/// A search finds at least PM divided by this number, as far as a group takes it.
 const LEAST_OF_PM: u64 = 32;
 
-/// A group is at most so great a part of PM, but not so small that a device is slower by it.
+/// A group is at most PM divided by this number, but large enough for the full speed of a device.
 const OF_PM: u64 = 16;
 
 const LEAST_GROUP: u64 = 256;
 
-/// Most blocks picked at once.
+/// Most victims of a search.
 const MOST: u64 = 1 << 16;
 
-/// What there is to demote.
+/// The result of a search for victims.
 pub enum Victims {
-    /// These.
+    /// A group of victims.
     Group(Vec<Victim>),
-    /// Others have them all.
+    /// Other threads hold all victims.
     InFlight,
-    /// None now; operations under way hold blocks that will have an owner, or be free, in a moment.
+    /// No victim now; operations under way hold blocks that will have an owner, or be free, in a moment.
     Claimed,
-    /// None.
+    /// No block can be demoted.
     None,
 }
 
-/// Takes the next group of victims, picking `wanted` new ones when none are queued; at most `groups` are in flight.
+/// Takes the next group of victims, and searches for `wanted` new ones when the queue is empty; at most
+/// `groups` groups are in flight.
 pub fn take_victims(migration: &Migration, wanted: u64, groups: usize) -> FsResult<Victims> {
-    // Writers that wait for space come here too: they must not each take a group and a copy buffer.
-    // What a device that hangs holds does not count, or all others would wait for it.
+    // Writers that wait for space come here too: they must not each take a group and a copy buffer. Groups on
+    // a device that hangs are not counted, because all other threads would wait for that device.
     let most = demotion_blocks(migration);
     let groups = groups as u64
         + WORKERS as u64 * migration.store.devices.io().silent(migration.store.clock.monotonic_ns());
@@ -56,10 +58,11 @@ pub fn take_victims(migration: &Migration, wanted: u64, groups: usize) -> FsResu
         Some(_) => {}
     }
     {
-        // A look at all of PM: whoever comes meanwhile does not wait for its end.
+        // The search reads the block table of all PM; other threads do not wait for its end.
         let Some(_picking) = migration.victims.try_pick() else { return Ok(Victims::InFlight) };
         if migration.victims.is_empty() {
-            // Before looking: what they give back or give up is seen, or they are.
+            // Read before the search: other threads then either have given their victims back, and the search
+            // sees the blocks, or count here.
             let others = migration.store.pressure.in_flight() > 0;
             let (mut picked, mut claimed) = (VecDeque::new(), false);
             if wanted > 0 {
@@ -84,22 +87,22 @@ pub fn take_victims(migration: &Migration, wanted: u64, groups: usize) -> FsResu
     Ok(group.filter(|group| !group.is_empty()).map_or(Victims::InFlight, Victims::Group))
 }
 
-/// Blocks to pick at least: to pick few costs as much as to pick many, a look at all of PM.
+/// The least number of victims of a search, because each search costs a scan of the whole PM.
 fn least_pick(migration: &Migration) -> u64 {
     let usable = migration.store.persistent.blocks().end_block().0
         - migration.store.persistent.blocks().first_block().0;
     (usable / LEAST_OF_PM).max(64).min(demotion_blocks(migration))
 }
 
-/// Blocks of a group that leaves PM: of a small PM a part only, or writers would wait for the whole of a group before
-/// any of it is free, and the device for them afterwards.
+/// Blocks of a demoted group. On a small PM it is only a part of PM: otherwise writers would wait for a whole
+/// group before any of its blocks is free, and the device would wait for writers afterwards.
 pub fn demotion_blocks(migration: &Migration) -> u64 {
     let usable = migration.store.persistent.blocks().end_block().0
         - migration.store.persistent.blocks().first_block().0;
     migration.store.mode.group_blocks.min((usable / OF_PM).max(LEAST_GROUP))
 }
 
-/// After a group: what stayed in PM is as old as its last write.
+/// After a group: a block that stayed in PM counts as used at its last write.
 pub(crate) fn give_back_victims(migration: &Migration, victims: &[Victim]) {
     for victim in victims {
         let descriptor = migration.store.persistent.blocks().descriptor(victim.pm);
@@ -109,10 +112,10 @@ pub(crate) fn give_back_victims(migration: &Migration, victims: &[Victim]) {
     }
 }
 
-/// The `wanted` blocks that the policy wants to go first, sorted by file and block. A drain takes all, whatever
-/// their age; and where too few files are cold or uneven enough, the least recently used go with them: a pick looks
-/// at all of PM, however little it gives.
-/// Blocks that a pin keeps in PM are left out unless `kept_too`.
+/// The `wanted` victims in the order of the policy, sorted by file and block. While PM is emptied every block
+/// is a victim, whatever its age. If too few files are cold, or used unevenly, the least recently used blocks
+/// are added, because a search costs a scan of all PM, however little it finds. Blocks pinned to PM are left
+/// out unless `kept_too`.
 fn pick(migration: &Migration, wanted: u64, kept_too: bool) -> FsResult<(VecDeque<Victim>, bool)> {
     let fits = count_kept(migration, kept_too);
     let draining = migration.store.pressure.is_draining();
@@ -127,16 +130,15 @@ fn pick(migration: &Migration, wanted: u64, kept_too: bool) -> FsResult<(VecDequ
             .inspect_err(|_| give_back_victims(migration, coldest.make_contiguous()))?;
         let mut all: Vec<Victim> = least_recent.drain(..).chain(coldest).collect();
         all.sort_unstable();
-        // What a reader used between the two looks was found by both.
+        // Both scans find a block that a reader used between them.
         all.dedup();
         return Ok((all.into(), claimed));
     }
     pick_least_recent(migration, wanted, &fits)
 }
 
-/// The `wanted` least recently used file blocks, sorted by file and block; whether somebody has blocks that no file
-/// owns yet.
-/// Blocks that `fits` says no to are left out.
+/// The `wanted` least recently used file blocks, sorted by file and block, and whether an operation has
+/// claimed blocks without owner. Blocks that `fits` refuses are left out.
 fn pick_least_recent(
     migration: &Migration,
     wanted: u64,
@@ -170,15 +172,16 @@ fn pick_least_recent(
             Ok(Owner::File { ino, block: file_block, .. }) => {
                 found.push((touched, Victim { ino, block: file_block, pm: block }));
             }
-            // Claimed and not yet owned blocks are young again when they are.
+            // A claimed block counts as young once it has an owner.
             Ok(Owner::Free) => claimed = true,
             Ok(Owner::Page { .. }) => descriptor.touch_read(NEVER),
-            // Damage of one entry must not keep the others in PM.
+            // A damaged entry must not keep other blocks in PM.
             Err(error @ Error::Corrupt(_)) => {
                 tracing::warn!("not demoted: {error}");
                 descriptor.touch_read(NEVER);
             }
-            // PM may answer the next time: never picked, the block would be waited for by `sync_to` for ever.
+            // PM may answer the next time. A block that is never a victim again would make `sync_to` wait for
+            // ever.
             Err(error) => {
                 tracing::debug!("not demoted now: {error}");
                 refuse(&migration.store, block);

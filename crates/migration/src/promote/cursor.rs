@@ -3,10 +3,10 @@
 use terrace_format::{FileBlock, Ino};
 use terrace_store::store::Store;
 
-/// Places of the table of files looked at in one step.
+/// Entries of the table of files looked at in a step.
 const PLACES: usize = 256;
 
-/// Where the last step stopped.
+/// The position at which the last step stopped.
 #[derive(Default)]
 pub(crate) struct Cursor {
     place: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Cursor {
     pub(crate) not_before_ns: u64,
 }
 
-/// The next read-dominated file, if one is among the next places of the table.
+/// The next read-dominated file, if the next entries of the table have one.
 pub(crate) fn next_read_dominated(store: &Store, cursor: &mut Cursor) -> Option<(Ino, u32, FileBlock)> {
     for _ in 0..PLACES.min(store.steering.file_histories().places()) {
         cursor.place = (cursor.place + 1) % store.steering.file_histories().places();

@@ -1,10 +1,10 @@
-//! Read migration into DRAM ([TPFS] sections 4 and 5.3): while DRAM bandwidth idles, blocks of read-dominated files go down
-//! to a block tier, and a copy of each stays in DRAM.
+//! Promotion into DRAM ([TPFS] sections 4 and 5.3): while DRAM bandwidth idles, PM blocks of read-dominated
+//! files are demoted, and a clean page of each stays in DRAM.
 //!
-//! The move is a demotion like any other (M1, M2). The copy is taken from PM under the inode lock in which the
-//! cold extent is installed, and kept only if it has the checksum that the extent names. One bounded piece per
-//! step, and only while less than half of the cache is in use (design 7): what is demoted must not push out what is read
-//! from below.
+//! The movement is a demotion like any other (M1, M2). The page is copied from PM under the inode lock that
+//! installs the cold extent, and stays only if it has the checksum of the extent. A step is one bounded
+//! piece, and runs only while less than half of the cache is used (design 7): new pages must not push out
+//! pages of cold blocks that are read.
 
 use crate::migration::Migration;
 use crate::planner::move_group;
@@ -21,7 +21,7 @@ use terrace_store::steering::read_dominated::belongs_in_dram;
 /// Most blocks moved in one step.
 const PIECE: u64 = 512;
 
-/// Moves a piece, if the policy and equation (2) ask for it and DRAM has room.
+/// Demotes a piece, if the policy and equation (2) ask for it and DRAM has room.
 pub(crate) fn to_dram_round(migration: &Migration) {
     let rule = read_rule(true, true, migration.store.steering.data_flows().idle());
     if !migration.store.steering.policy().follows_reads()
@@ -34,7 +34,7 @@ pub(crate) fn to_dram_round(migration: &Migration) {
     if migration.store.mode.read_only || room < LEAST {
         return;
     }
-    // Taken out: no lock is held while a device is written.
+    // The cursor is taken out, so that no lock is held while a device is written.
     let mut cursor = std::mem::take(&mut *migration.to_dram.lock());
     if let Some((ino, generation, from)) =
         cursor.file.take().or_else(|| next_read_dominated(&migration.store, &mut cursor))
@@ -47,7 +47,8 @@ pub(crate) fn to_dram_round(migration: &Migration) {
     *migration.to_dram.lock() = cursor;
 }
 
-/// Moves at most `most` of a file's PM blocks at or behind `from` that were read; where to go on.
+/// Demotes at most `most` PM blocks of a file, at or behind `from`, that were read. Gives the block to go on
+/// at.
 fn sink(
     migration: &Migration,
     ino: Ino,
@@ -60,7 +61,7 @@ fn sink(
         migration.store.dram.kept_copies().wanted(
             migration.store.clock.monotonic_ns().saturating_sub(migration.store.steering.mounted_ns()),
         );
-        // Not before all are found: after an error nobody would give the marked ones back.
+        // Blocks are marked only after all are found: after an error no code would take the marks away.
         victims
             .iter()
             .for_each(|victim| migration.store.persistent.blocks().descriptor(victim.pm).touch_read(LEAVING));

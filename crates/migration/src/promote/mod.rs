@@ -1,4 +1,4 @@
-//! Promotion by policy: which blocks come up.
+//! Promotion by policy: the choice of promoted blocks.
 
 pub mod cursor;
 pub mod into_dram;

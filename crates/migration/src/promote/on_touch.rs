@@ -1,4 +1,5 @@
-//! Promotion: a cold block that is read again comes into PM; its cold copy stays and is clean (S2).
+//! Promotion by touch: a cold block that is read again gets a clean copy in PM; its cold copy stays valid
+//! (S2).
 
 use crate::migration::Migration;
 use terrace_store::error::{FsError, FsResult};
@@ -7,10 +8,10 @@ use terrace_store::moving::promote::promote;
 /// Promotions done in one step.
 const BATCH: usize = 64;
 
-/// Does some of the queued promotions, as long as PM has room above the back-pressure mark.
+/// Does some of the queued promotions, as long as PM has room above the throttle mark.
 pub fn promotion_round(migration: &Migration) -> FsResult<()> {
     for _ in 0..BATCH {
-        // What comes up during a `sync --to` would hide a copy that it is to move.
+        // A block promoted during a `sync --to` would hide a cold copy that must be relocated.
         let draining = migration.store.pressure.drain_to().0 > 0;
         if draining
             || migration.store.persistent.blocks().free_hint() < 2 * migration.store.pressure.throttle_below()

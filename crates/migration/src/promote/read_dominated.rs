@@ -1,8 +1,9 @@
-//! Reverse migration ([TPFS] section 5.4): while PM bandwidth idles, cold blocks of read-dominated files come up.
+//! Promotion by policy ([TPFS] section 5.4, "reverse migration"): while PM bandwidth idles, cold blocks of
+//! read-dominated files are promoted.
 //!
-//! One bounded piece per step: some places of the table of files are looked at, and of one file some blocks are read
-//! from below and queued for promotion. Only as far as the utilisation threshold allows, so that it makes nothing go
-//! down. An error of a device makes it pause (M6).
+//! A step is one bounded piece: it looks at some entries of the table of files, reads some cold blocks of one
+//! file and queues them for promotion. It fills PM only up to the threshold, so that no block is demoted for
+//! it. After an error of a device it pauses (M6).
 
 use crate::migration::Migration;
 use crate::observe::observe;
@@ -14,7 +15,7 @@ use terrace_store::error::FsError;
 use terrace_store::moving::bring_up::{PIECE, bring_up};
 use terrace_store::types::Wait;
 
-/// Brings up a piece, if the policy and equation (2) ask for it and there is room below the threshold.
+/// Promotes a piece, if the policy and equation (2) ask for it and there is room below the threshold.
 pub(crate) fn reverse_round(migration: &Migration) {
     let idle = migration.store.steering.data_flows().idle();
     if !migration.store.steering.policy().follows_reads()
@@ -24,7 +25,7 @@ pub(crate) fn reverse_round(migration: &Migration) {
         return;
     }
     let now = migration.store.clock.monotonic_ns();
-    // Taken out: no lock is held while a device is read.
+    // The cursor is taken out, so that no lock is held while a device is read.
     let mut cursor = std::mem::take(&mut *migration.reverse.lock());
     reverse_piece(migration, &mut cursor, now);
     *migration.reverse.lock() = cursor;
@@ -54,7 +55,7 @@ fn reverse_piece(migration: &Migration, cursor: &mut Cursor, now: u64) {
     }
 }
 
-/// PM blocks that may be used before data has to go down again.
+/// PM blocks that may be used before demotion begins.
 fn room_below_threshold(migration: &Migration) -> u64 {
     let seen = observe(migration);
     let percent = u64::from(migration.store.steering.policy().threshold_percent(&seen).unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What `sync --to` needs besides demotion: everything that lies on lower tiers above the wanted one goes there too.
+//! The part of `sync --to` below PM: blocks of lower tiers above the wanted tier are relocated to it.
 
 use crate::migration::Migration;
 use crate::requested::survey::{Survey, survey};
@@ -15,11 +15,12 @@ use terrace_store::moving::relocate::{MovingGroup, collect_below, move_between};
 use terrace_store::pressure::ending::go_on;
 use terrace_store::types::Wait;
 
-/// How often all files are gone through, and how often all begins again because something came up into PM. What comes above
-/// the tier meanwhile goes there by itself (`tiers_for`), so twice is the rule.
+/// How often all files are visited, and how often `sync_to` begins again because blocks were promoted
+/// meanwhile. Blocks demoted meanwhile go to the wanted tier at once (`tiers_for`), so two passes are the
+/// rule.
 pub(crate) const MOST_PASSES: u32 = 8;
 
-/// Blocks in use on lower tiers above `tier`, stale copies included.
+/// Blocks in use on lower tiers above `tier`, hidden cold copies included.
 pub(crate) fn used_between(migration: &Migration, tier: u8) -> u64 {
     let above = migration.store.devices.tiers().into_iter().filter(|above| above.0 < tier);
     let totals = above
@@ -27,15 +28,15 @@ pub(crate) fn used_between(migration: &Migration, tier: u8) -> u64 {
     totals.map(|totals| totals.total - totals.free).sum()
 }
 
-/// Moves what lies on lower tiers above `tier` there. `progress` is told how many blocks are left at most.
+/// Relocates blocks of lower tiers above `tier` to `tier`. `progress` gets the most blocks that can be left.
 ///
 /// # Errors
-/// ENOSPC, EIO; EAGAIN when changes were faster again and again.
+/// ENOSPC, EIO; EAGAIN when files changed faster than blocks moved, again and again.
 pub(crate) fn drain_below(migration: &Migration, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<()> {
     if !migration.store.devices.tiers().iter().any(|above| above.0 < tier) {
         return Ok(());
     }
-    // Counting what is left needs all bitmaps.
+    // The count of blocks that are left needs all chunk bitmaps.
     while migration.store.devices.space().load_step()? {}
     for _ in 0..MOST_PASSES {
         let (found, trouble) = drain_pass(migration, tier, progress)?;
@@ -49,7 +50,7 @@ pub(crate) fn drain_below(migration: &Migration, tier: u8, progress: &mut dyn Fn
     Err(FsError::WouldBlock)
 }
 
-/// Goes through all files once; whether it found anything to move, and the first damage that it met.
+/// Visits all files once. Gives whether any block had to move, and the first damage.
 fn drain_pass(
     migration: &Migration,
     tier: u8,
@@ -106,7 +107,7 @@ pub(crate) fn survey_between(migration: &Migration, tier: u8) -> FsResult<Vec<(u
     trouble.map_or(Ok(by_tier.collect()), Err)
 }
 
-/// A file with blocks below PM. One that cannot be read is `trouble`.
+/// The file of an inode with cold extents. An inode that cannot be read becomes `trouble`.
 fn has_cold(migration: &Migration, ino: Ino, trouble: &mut Option<FsError>) -> FsResult<Option<FileId>> {
     let found = with_pages(&migration.store, Wait::Allowed, || {
         let _guard = migration.store.inodes.locks().read(ino);

@@ -1,9 +1,9 @@
-//! One move by hand, as a sequence of bounded pieces.
+//! A requested movement, as a sequence of bounded pieces.
 //!
-//! Order: the files below the path are found and counted; then, towards a lower tier, PM blocks are demoted there in
-//! groups that may span files, and what lies on another lower tier is moved through DRAM; towards PM blocks are brought
-//! up one piece after the other. Then everything is looked at again, and moved again a few times if something changed
-//! while it was moved. Each piece is one group at most, and leaves a state that may be the last.
+//! Order: the files below the path are found and counted. Towards a lower tier, PM blocks are demoted in
+//! groups that may span files, then blocks of other lower tiers are relocated. Towards PM, blocks are
+//! promoted piece by piece. Then all files are counted again, and moved again a few times if they changed
+//! meanwhile. Each piece is at most a group, and leaves a state in which the job may end.
 
 use crate::demote::victims::give_back_victims;
 use crate::migration::Migration;
@@ -37,37 +37,37 @@ use terrace_store::types::{Attributes, DirectoryEntry, FILE_END, Wait};
 /// Pause after a failure that may pass.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
-/// How often one piece is tried.
+/// How often a piece is tried.
 const MOST_FAILURES: u32 = 3;
 
-/// How often all files are gone through.
+/// How often all files are visited.
 const MOST_PASSES: u32 = 3;
 
-/// Files looked at in one piece when they hold nothing to move.
+/// Files without blocks to move that a piece visits.
 const MOST_FILES: usize = 256;
 
 const DIRECTORY_TYPE: u8 = 4;
 
 const REGULAR_TYPE: u8 = 8;
 
-/// Cookies up to this are "." and "..".
+/// The cookies up to this one are "." and "..".
 const DOTS: u64 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Files are found.
     Walk,
-    /// Their bytes are counted.
+    /// The bytes of the files are counted.
     Survey,
     /// Pins are set or taken away; files are found once more.
     Mark,
-    /// PM blocks go down.
+    /// PM blocks are demoted.
     Down,
-    /// Blocks on other lower tiers follow.
+    /// Blocks of other lower tiers are relocated.
     Between,
-    /// Blocks come into PM.
+    /// Blocks are promoted.
     Up,
-    /// What is left is counted.
+    /// The bytes that are left to move are counted.
     Verify,
 }
 
@@ -75,7 +75,7 @@ enum Phase {
 pub struct Job {
     action: HandMove,
     root: FileId,
-    /// Of the root, as st_mode >> 12.
+    /// File type of the root, as st_mode >> 12.
     file_type: u8,
     /// Whether the walk has dealt with the root itself.
     begun: bool,
@@ -83,14 +83,14 @@ pub struct Job {
     /// Directories to read, with the cookie after which to go on.
     directories: Vec<(FileId, u64)>,
     files: Vec<FileId>,
-    /// Files with several names, so that each is moved once.
+    /// Files with several names found so far: each of them is moved once.
     linked: HashSet<Ino>,
-    /// The file, by index, and the block at which to go on.
+    /// The index of the file, and the block, to go on at.
     at: (usize, FileBlock),
     survey: Survey,
-    /// Damage that was met; the first is told at the end.
+    /// The first damage; it is reported at the end.
     trouble: Option<FsError>,
-    /// What ends the job, while what is left is counted.
+    /// The error that ends the job after the bytes that are left are counted.
     fatal: Option<FsError>,
     failures: u32,
     passes: u32,
@@ -98,7 +98,7 @@ pub struct Job {
     progress: Arc<Mutex<Progress>>,
 }
 
-/// What a piece left to do.
+/// The work that is left after a piece.
 enum Piece {
     More,
     PhaseEnds,
@@ -140,7 +140,7 @@ impl Job {
         job.rooted_at((of.mode >> 12) as u8)
     }
 
-    /// Begins to walk at the root.
+    /// Sets the root of the walk.
     fn rooted_at(mut self, file_type: u8) -> Job {
         self.file_type = file_type;
         self.begin_walk();
@@ -158,7 +158,7 @@ impl Job {
         }
     }
 
-    /// Where its progress can be followed.
+    /// The progress of the job, for other threads.
     pub fn progress(&self) -> Arc<Mutex<Progress>> {
         Arc::clone(&self.progress)
     }
@@ -167,7 +167,7 @@ impl Job {
         self.action.tier().unwrap_or(0)
     }
 
-    /// Does a piece of finding and counting; false when all is counted.
+    /// Does a piece of the walk or the count; false when everything is counted.
     pub fn look(&mut self, migration: &Migration) -> FsResult<bool> {
         let piece = match self.phase {
             Phase::Walk => with_pages(&migration.store, Wait::Allowed, || self.walk(migration))?,
@@ -182,7 +182,7 @@ impl Job {
         Ok(true)
     }
 
-    /// What was found.
+    /// The plan, after all files are counted.
     ///
     /// # Errors
     /// EIO.
@@ -205,7 +205,7 @@ impl Job {
         if is_stopped(&migration.store) {
             return self.end(Err(FsError::NotDurable));
         }
-        // To take pins away nothing need be counted.
+        // Removing pins needs no count.
         if self.phase == Phase::Walk && self.action == HandMove::Unpin {
             self.phase = Phase::Mark;
         }
@@ -245,7 +245,7 @@ impl Job {
                 self.note(Some(error.to_string()));
                 Next::After(BACK_OFF)
             }
-            // What did move is counted before the end.
+            // The blocks that have moved are counted before the job ends.
             Err(error) if self.moves() => {
                 self.fatal = Some(error);
                 self.survey = Survey::default();
@@ -263,7 +263,7 @@ impl Job {
         matches!(self.phase, Phase::Down | Phase::Between | Phase::Up)
     }
 
-    /// Tells how far the job is; with a reason it waits.
+    /// Updates the report; with a reason the job waits.
     fn note(&mut self, reason: Option<String>) {
         let report = &mut self.progress.lock().report;
         report.state = match self.phase {
@@ -301,7 +301,7 @@ impl Job {
         };
     }
 
-    /// After everything was gone through and counted again.
+    /// The decision after all files were moved and counted again.
     fn verified(&mut self, migration: &Migration) -> Next {
         if !self.is_root_there(migration) {
             return self.end(Err(FsError::Stale));
@@ -316,7 +316,7 @@ impl Job {
             return self.end(Err(fatal));
         }
         self.passes += 1;
-        // Once more, if that may help: not against damage, and not without end against a busy writer.
+        // Another pass, if it may help: not against damage, and not without end against a busy writer.
         let again = left > 0 && self.trouble.is_none() && self.passes < MOST_PASSES && self.moved_in_pass > 0;
         self.moved_in_pass = 0;
         if again {
@@ -327,7 +327,7 @@ impl Job {
         self.end(trouble.map_or(Ok(()), Err))
     }
 
-    /// A file or directory that was removed while it was moved.
+    /// False when the root was removed during the movement.
     fn is_root_there(&self, migration: &Migration) -> bool {
         let found = getattr(&migration.store, self.root.ino);
         found.is_ok_and(|found| found.generation == self.root.generation && found.nlink > 0)
@@ -353,7 +353,8 @@ impl Job {
     fn moved(&mut self, blocks: u64) {
         self.moved_in_pass += blocks;
         let report = &mut self.progress.lock().report;
-        // A block whose clean copy lies on another tier leaves PM first and then goes on from there.
+        // A clean block is dropped from PM first, and then its cold copy is relocated: the block counts
+        // twice.
         report.done_bytes = (report.done_bytes + blocks * BLOCK_SIZE).min(report.total_bytes);
     }
 
@@ -364,10 +365,11 @@ impl Job {
             self.begun = true;
         }
         let Some((directory, after)) = self.directories.pop() else { return Ok(Piece::PhaseEnds) };
-        // With references, so that no number is used again before it was looked at.
+        // The walk takes lookup references, so that no inode number is reused before the walk has looked at
+        // it.
         let entries =
             match read_entries(&migration.store, directory.ino, Some(directory.generation), after, true) {
-                // Removed meanwhile; its number may be another's, anywhere.
+                // The directory was removed meanwhile; its inode number may belong to a file anywhere.
                 Err(FsError::Stale | FsError::NotDirectory) if directory != self.root => {
                     return Ok(Piece::More);
                 }
@@ -377,7 +379,8 @@ impl Job {
                 }
                 Ok(entries) => entries,
             };
-        // Below what is found in it. Where an error ends this part, the next goes on at the entry that met it.
+        // The directory stays in the list below its subdirectories. After an error the next piece goes on at
+        // the entry with the error.
         let place = self.directories.len();
         let (mut result, mut done) = (Ok(Piece::More), after);
         for entry in &entries {
@@ -399,7 +402,8 @@ impl Job {
         result
     }
 
-    /// The path itself: pinned elsewhere it stays, to be pinned it is before what is in it.
+    /// The root of the path: pinned to another tier it does not move. A pin is set on the root before its
+    /// entries.
     fn deal_with_root(&mut self, migration: &Migration) -> FsResult<()> {
         match (self.phase, self.action) {
             (Phase::Mark, action) => {
@@ -416,7 +420,7 @@ impl Job {
         Ok(pinned(&migration.store, ino)?.is_some_and(|tier| tier != to))
     }
 
-    /// An entry of a directory. It may have vanished. After an error nothing of it counts.
+    /// Handles an entry of a directory, which may have vanished. An entry with an error is not counted.
     fn found(&mut self, migration: &Migration, entry: &DirectoryEntry) -> FsResult<()> {
         let found = match getattr(&migration.store, entry.ino) {
             Err(FsError::Stale) => return Ok(()),
@@ -451,8 +455,8 @@ impl Job {
         Ok(())
     }
 
-    /// After counting, before anything is pinned: what is pinned to PM may take half of it.
-    /// Gives why it must not be.
+    /// The reason to refuse a pin to PM, after the count and before any pin is set: pinned files may take
+    /// half of PM.
     fn refusal(&self, migration: &Migration) -> FsResult<Option<String>> {
         if self.phase != Phase::Survey || self.action != (HandMove::Pin { tier: 0 }) {
             return Ok(None);
@@ -471,7 +475,7 @@ impl Job {
         Ok((pinned > most).then(text))
     }
 
-    /// Counts a part of a file, or of several that hold little.
+    /// Counts a part of a file, or several small files.
     fn count(&mut self, migration: &Migration) -> FsResult<Piece> {
         for _ in 0..MOST_FILES {
             let Some(file) = self.files.get(self.at.0) else { return Ok(Piece::PhaseEnds) };
@@ -479,7 +483,7 @@ impl Job {
                 && self.at.1.0 == 0
                 && migration.store.dram.volatile_sizes().get(file.ino).is_some()
             {
-                // Dirty pages have no place yet.
+                // Dirty pages lie on no tier yet.
                 write_back_noted(&migration.store, file.ino)?;
             }
             match survey(migration, *file, self.at.1, &mut self.survey) {
@@ -494,7 +498,7 @@ impl Job {
         Ok(Piece::More)
     }
 
-    /// Goes on behind a file that is damaged; other errors are the caller's.
+    /// Goes on after a damaged file; other errors are returned.
     fn pass_over(&mut self, error: FsError) -> FsResult<()> {
         if !error.concerns_one_file() {
             return Err(error);
@@ -537,7 +541,7 @@ impl Job {
         self.collect(most, &mut victims, Vec::len, |file, from, victims| {
             collect_pm(migration, file, from, most - victims.len(), victims)
         })?;
-        // Who asks for the whole file means its last block too, open or not.
+        // The movement of a whole file includes its last block, even of an open file.
         let moved = migration.store.pressure.pressed(|| move_down(migration, &victims, to));
         match moved {
             Ok(blocks) => self.moved(blocks),
@@ -546,7 +550,7 @@ impl Job {
         Ok(self.piece())
     }
 
-    /// Moves a group that lies on other lower tiers.
+    /// Relocates a group of blocks of other lower tiers.
     fn between(&mut self, migration: &Migration) -> FsResult<Piece> {
         let (most, to) = (migration.store.mode.group_blocks as usize, Destination::Only(TierId(self.to())));
         let (begin, mut group) = (self.at, MovingGroup::default());
@@ -563,7 +567,7 @@ impl Job {
         Ok(self.piece())
     }
 
-    /// Brings a few blocks into PM.
+    /// Promotes a few blocks.
     fn up(&mut self, migration: &Migration) -> FsResult<Piece> {
         for _ in 0..MOST_FILES {
             let Some(file) = self.files.get(self.at.0) else { break };
@@ -584,7 +588,7 @@ impl Job {
         Ok(self.piece())
     }
 
-    /// A group that failed is tried again, but for damage.
+    /// A failed group is tried again, except after damage.
     fn failed_at(&mut self, begin: (usize, FileBlock), error: FsError) -> FsResult<()> {
         if error.concerns_one_file() {
             self.trouble.get_or_insert(error);
@@ -595,8 +599,8 @@ impl Job {
     }
 }
 
-/// Adds PM blocks of a file from `from` on, at most `most`. Gives where to go on; `None` at the end of the file, or
-/// when it is gone.
+/// Adds PM blocks of a file from `from` on, at most `most`. Gives the block to go on at; `None` at the end of
+/// the file, or when the file is gone.
 fn collect_pm(
     migration: &Migration,
     file: FileId,
@@ -606,7 +610,7 @@ fn collect_pm(
 ) -> FsResult<Option<FileBlock>> {
     let _guard = migration.store.inodes.locks().read(file.ino);
     let inode = match load_file(&migration.store, file) {
-        // An inode with blocks in PM is there too.
+        // An inode with blocks in PM is in PM too, so an inode on a lower tier has none.
         Err(FsError::Engine(terrace_wal::Error::PageBelow(_))) => return Ok(None),
         inode => inode?,
     };
@@ -623,12 +627,12 @@ fn collect_pm(
     Ok(None)
 }
 
-/// Demotes a group that was not picked by the policy. Gives how many PM blocks became free.
+/// Demotes a group that the policy did not choose. Gives the number of freed PM blocks.
 pub(crate) fn move_down(migration: &Migration, victims: &[Victim], to: Destination) -> FsResult<u64> {
     if victims.is_empty() {
         return Ok(0);
     }
-    // Not picked by the policy meanwhile; who uses them makes them young again.
+    // The mark keeps the policy from choosing these blocks meanwhile; an access makes a block young again.
     victims
         .iter()
         .for_each(|victim| migration.store.persistent.blocks().descriptor(victim.pm).touch_read(LEAVING));
@@ -641,7 +645,7 @@ pub(crate) fn move_down(migration: &Migration, victims: &[Victim], to: Destinati
     Ok(freed)
 }
 
-/// Why a job failed, with what to do.
+/// The reason why a job failed, with advice.
 fn reason(error: &FsError, action: HandMove) -> String {
     let full = match action.tier() {
         Some(tier) if tier > 0 => format!("tier {tier} is full"),

@@ -1,4 +1,4 @@
-//! Moves that users ask for: `terrace migrate`, `sync --to`, tier pins.
+//! Requested movements: `terrace migrate`, `sync --to`, tier pins.
 
 pub mod drain;
 pub mod job;

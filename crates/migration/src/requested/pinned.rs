@@ -1,8 +1,9 @@
-//! Files that are pinned to a lower tier: what was written to them is in PM, and goes to their tier soon.
+//! Files pinned to a lower tier: new data of such a file goes to PM at first, and is demoted to its tier
+//! soon.
 //!
-//! Nothing is noted when such a file is written. Instead the block table is gone through once a second, in bounded
-//! pieces, in pools in which something was ever pinned below. M6: what cannot go now, because the tier is full or fails,
-//! stays in PM as any other block and is tried again the next time.
+//! A write to such a file leaves no note. Instead, in pools with any pin to a lower tier, the block table is
+//! searched once a second, in bounded pieces. M6: blocks that cannot be demoted now, because the tier is full
+//! or fails, stay in PM like other blocks and are tried again the next time.
 
 use crate::migration::Migration;
 use crate::pace::POLL;
@@ -17,24 +18,24 @@ use terrace_store::inode::tier_pin::{are_pins_below, pinned};
 use terrace_store::moving::destination::Destination;
 use terrace_store::moving::victim::{LEAVING, Victim};
 
-/// How often the table is gone through.
+/// The time between two searches.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// For how long a block must not have been used.
+/// The least time since the last use of a block.
 const AGE: Duration = Duration::from_secs(1);
 
-/// Blocks looked at in one piece.
+/// Blocks of the table read in a piece.
 const PIECE: u64 = 1 << 16;
 
-/// Where the sweep is.
+/// The position of the search in the block table.
 #[derive(Debug, Default)]
 pub struct Sweep {
-    /// Where to go on; `None`: at the begin, when it is due.
+    /// The block to go on at; `None` while the next search is not due.
     next: Option<PmBlock>,
     due_ns: u64,
 }
 
-/// Does a piece of the sweep; true when there is more to do now.
+/// Does a piece of the search; true when there is more to do now.
 pub(crate) fn sweep_step(migration: &Migration, sweep: &mut Sweep) -> bool {
     let now = migration.store.clock.monotonic_ns();
     if sweep.next.is_none() && (now < sweep.due_ns || !are_pins_below(&migration.store).unwrap_or(false)) {
@@ -45,7 +46,7 @@ pub(crate) fn sweep_step(migration: &Migration, sweep: &mut Sweep) -> bool {
     sweep.next = (end < migration.store.persistent.blocks().end_block()).then_some(end);
     sweep.due_ns = now + PERIOD.as_nanos() as u64;
     match sweep_piece(migration, first, end) {
-        // It may have found more than a group.
+        // The part may have more blocks than a group takes.
         Ok(full) if full => sweep.next = Some(first),
         Ok(_) => {}
         Err(error) => {
@@ -55,7 +56,7 @@ pub(crate) fn sweep_step(migration: &Migration, sweep: &mut Sweep) -> bool {
     sweep.next.is_some()
 }
 
-/// Moves what it finds in a part of the table, at most a group; whether there may be more.
+/// Demotes the pinned blocks of a part of the table, at most a group. Gives whether there may be more.
 fn sweep_piece(migration: &Migration, first: PmBlock, end: PmBlock) -> FsResult<bool> {
     let now = migration.store.steering.tick();
     let young = (AGE.as_nanos() / POLL.as_nanos()) as u32;
@@ -81,7 +82,7 @@ fn sweep_piece(migration: &Migration, first: PmBlock, end: PmBlock) -> FsResult<
     for of_tier in found.chunk_by(|a, b| a.0 == b.0) {
         let Some((tier, _)) = of_tier.first() else { continue };
         let victims: Vec<Victim> = of_tier.iter().take(most).map(|(_, victim)| *victim).collect();
-        // A full tier does not hold back the others.
+        // A full tier does not keep blocks from other tiers.
         match move_down(migration, &victims, Destination::Only(*tier)) {
             Ok(count) => freed += count,
             Err(error) => failed = Some(error),

@@ -8,7 +8,7 @@ use terrace_format::{BLOCK_SIZE, Ino, PmBlock};
 use terrace_store::error::FsResult;
 use terrace_store::inode::tier_pin::pinned;
 
-/// Bytes in PM of what is pinned there, without the inodes `besides`.
+/// Bytes in PM of files pinned to PM, without the inodes `besides`.
 ///
 /// # Errors
 /// EIO.

@@ -1,26 +1,26 @@
-//! Requests of users and how far they are.
+//! Requests of users and their progress.
 
 use serde::Serialize;
 
-/// What is to be done with a file or a directory with all below it.
+/// The movement of a file, or of a directory with everything in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandMove {
-    /// Every block to this tier.
+    /// Move every block to this tier.
     Migrate {
         /// 0 is PM.
         to: u8,
     },
-    /// Kept on this tier from now on, and every block there.
+    /// Pin to this tier, and move every block there.
     Pin {
         /// 0 is PM.
         tier: u8,
     },
-    /// Kept on no tier any more; nothing moves.
+    /// Remove the pin; no block moves.
     Unpin,
 }
 
 impl HandMove {
-    /// The tier it is about.
+    /// The tier of the movement or pin.
     pub fn tier(self) -> Option<u8> {
         match self {
             HandMove::Migrate { to } => Some(to),
@@ -29,7 +29,7 @@ impl HandMove {
         }
     }
 
-    /// As on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             HandMove::Migrate { .. } => "migrate",
@@ -39,11 +39,11 @@ impl HandMove {
     }
 }
 
-/// How far a job is.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HandState {
-    /// Others are before it.
+    /// The job waits for earlier jobs.
     Queued,
     /// Files are counted.
     Looking,
@@ -51,47 +51,47 @@ pub enum HandState {
     Pinning,
     /// Blocks are moved.
     Moving,
-    /// Something failed and is tried again in a moment; see the reason.
+    /// A step failed and is tried again in a moment; see the reason.
     Waiting,
     /// Ended; blocks that changed meanwhile may be left.
     Done,
-    /// Ended; the reason says why. What moved stays moved.
+    /// Ended early, for the reason given. Blocks moved so far stay moved.
     Failed,
 }
 
 impl HandState {
-    /// Whether nothing more will be done.
+    /// Whether the job has ended.
     pub fn has_ended(self) -> bool {
         matches!(self, HandState::Done | HandState::Failed)
     }
 }
 
-/// What is known of a job.
+/// The report of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HandReport {
     /// Its number since mount.
     pub id: u64,
     /// migrate, pin or unpin.
     pub action: &'static str,
-    /// To which tier.
+    /// The target tier.
     pub tier: Option<u8>,
     /// How far it is.
     pub state: HandState,
-    /// Why it waits or has failed, or what was left.
+    /// The reason why it waits or has failed, or why bytes are left.
     pub reason: Option<String>,
     /// Files and directories found.
     pub files: u64,
     /// Files left alone because they are pinned to another tier.
     pub pinned_files: u64,
-    /// Bytes that were elsewhere when it looked.
+    /// Bytes on other tiers when it counted them.
     pub total_bytes: u64,
     /// Bytes moved.
     pub done_bytes: u64,
-    /// Bytes still elsewhere when it ended: they changed while they were moved, or the job failed.
+    /// Bytes on other tiers when it ended: they changed during the movement, or the job failed.
     pub left_bytes: u64,
 }
 
-/// What a job would do.
+/// A dry run of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HandPlan {
     /// Files and directories found.
@@ -102,11 +102,11 @@ pub struct HandPlan {
     pub tiers: Vec<(u8, u64)>,
     /// Bytes that would move.
     pub move_bytes: u64,
-    /// Why it would be refused.
+    /// The reason why the job would be refused.
     pub refused: Option<String>,
 }
 
-/// What others may look at while a job runs.
+/// The part of a job that other threads read while it runs.
 #[derive(Debug)]
 pub struct Progress {
     pub(crate) report: HandReport,

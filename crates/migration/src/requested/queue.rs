@@ -1,11 +1,11 @@
-//! What a user asked for: a file or a directory with all below it moved to one tier (`terrace migrate`), kept there
-//! (`pin`), or no more (`unpin`).
+//! Requested movements: a file, or a directory with everything in it, is moved to a tier (`terrace migrate`),
+//! pinned to it (`pin`), or unpinned (`unpin`).
 //!
-//! A queue of jobs, one at a time, each in bounded pieces: [`ByHand::step`] does one, a thread calls it again and
-//! again, a test by hand. Nobody waits inside the file system: who wants to know asks for the [`HandReport`].
-//! M6: a job has a state, and a reason where it cannot run; what fails for a reason that may pass is tried again after
-//! a pause, a few times, then the job fails. What moved stays moved. Jobs are volatile: a crash or unmount ends them.
-//! The jobs themselves (walk, order of the pieces) are in [`super::job`].
+//! Jobs run one at a time, in bounded pieces: [`ByHand::step`] does a piece, and a thread or a test calls it
+//! again and again. No caller waits for a job inside the file system: the [`HandReport`] shows its progress.
+//! M6: a job has a state, and a reason while it cannot run. After a failure that may pass it tries again
+//! after a pause, a few times, then fails; blocks moved so far stay moved. Jobs are volatile: a crash or
+//! unmount ends them. Their work (walk, order of the pieces) is in [`super::job`].
 
 use crate::migration::Migration;
 use crate::requested::job::Job;
@@ -22,22 +22,22 @@ use terrace_runtime::thread::Waker;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::attributes::getattr;
 
-/// Jobs that may wait.
+/// Most jobs that may wait.
 const MOST_QUEUED: usize = 1024;
 
 /// Ended jobs whose reports are kept.
 const MOST_ENDED: usize = 64;
 
-/// How often the queue is looked at without being woken.
+/// The time between looks at the queue when no request wakes the step.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Where a job stands between two steps.
+/// The running job between two steps.
 enum Slot {
-    /// None is under way.
+    /// No job is under way.
     Empty,
-    /// Somebody does a step of it.
+    /// A thread does a step of the job.
     Busy,
-    /// It waits for its next step, not before this moment (monotonic nanoseconds).
+    /// The job waits for its next step, not before this moment (monotonic nanoseconds).
     Ready(Box<Job>, u64),
 }
 
@@ -52,7 +52,7 @@ struct State {
 /// The jobs of a mount.
 pub struct ByHand {
     state: Mutex<State>,
-    /// Wakes the thread that works requests off.
+    /// Wakes the thread of requested movements.
     pub waker: Waker,
 }
 
@@ -70,7 +70,7 @@ impl Default for ByHand {
 }
 
 impl ByHand {
-    /// The job to do a step of, or how long to wait.
+    /// The job that is due for a step, or the time to wait.
     fn take(&self, now_ns: u64) -> Result<Box<Job>, Duration> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut state.running, Slot::Busy) {
@@ -104,7 +104,8 @@ impl ByHand {
 }
 
 impl ByHand {
-    /// Asks for a move of a file, or of a directory with all below it, in the background. Gives its number.
+    /// Requests a movement of a file, or of a directory with everything in it, in the background. Gives the
+    /// number of the request.
     ///
     /// # Errors
     /// EINVAL when there is no such tier; EROFS; ESTALE; EAGAIN when too many wait already.
@@ -125,7 +126,8 @@ impl ByHand {
         Ok(id)
     }
 
-    /// What a move would do. Takes as long as it takes to look at all files.
+    /// The files and bytes that a requested movement would move, without moving them. Looks at all files
+    /// below the path first.
     ///
     /// # Errors
     /// As [`Self::request`]; EIO.
@@ -143,22 +145,23 @@ impl ByHand {
         if migration.store.mode.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
-    /// What is known of a move; `None` when it is not known (any more).
+    /// The report of a requested movement; `None` for an unknown number, or one that ended too long ago.
     pub fn report(&self, id: u64) -> Option<HandReport> {
         let progress = self.state.lock().reports.get(&id).cloned()?;
         let report = progress.lock().report.clone();
         Some(report)
     }
 
-    /// The moves that wait, are under way, or ended lately.
+    /// The requested movements that wait, are under way, or ended lately.
     pub fn reports(&self) -> Vec<HandReport> {
         let reports: Vec<Arc<Mutex<Progress>>> = self.state.lock().reports.values().cloned().collect();
         reports.iter().map(|progress| progress.lock().report.clone()).collect()
     }
 
-    /// Does one bounded piece of the moves that were asked for. Several threads may call it: one works.
+    /// Does one bounded part of the requested movements. Of several threads that call it only one works at a
+    /// time.
     pub fn step(&self, migration: &Migration) -> Next {
-        // Taken out, because others may run in the middle of a piece.
+        // Taken out of the lock, because other threads may run in the middle of a piece.
         let sweep = self.state.lock().sweep.take();
         let mut more = false;
         if let Some(mut sweep) = sweep {

@@ -1,5 +1,5 @@
-//! Bringing blocks into PM by hand: as a promotion does, but whoever asked decides what, and PM takes as much as the
-//! reserve and the policy's threshold leave.
+//! Requested promotion: like a promotion by policy, but the user chooses the file, and PM takes blocks until
+//! the reserve or the threshold of the policy is reached.
 
 use crate::migration::Migration;
 use crate::observe::observe;
@@ -20,32 +20,32 @@ use terrace_store::parts::dram::promotions::Promotion;
 use terrace_store::types::{MOST_BAD, WHOLE_FILE, Wait};
 use terrace_wal::NoSpace;
 
-/// Blocks read for one step.
+/// Blocks read in a step.
 const PIECE: u64 = 64;
 
 /// A read of a device with the versions of its blocks (S6).
 type Versioned<'a> = (DeviceRead<'a>, Vec<(FileBlock, u64)>);
 
-/// What one piece did.
+/// The result of a step.
 pub struct Raised {
-    /// Blocks that came into PM.
+    /// Blocks promoted into PM.
     pub blocks: u64,
-    /// Where to go on; `None` at the end of the file, or when it is gone.
+    /// The block to go on at; `None` at the end of the file, or when the file is gone.
     pub next: Option<FileBlock>,
 }
 
-/// Whether PM takes more: beyond back-pressure, and beyond what the policy would demote again at once.
+/// Whether PM has room above back-pressure, and the policy would not demote the promoted blocks at once.
 fn takes_more(migration: &Migration) -> bool {
     let low = 2 * migration.store.pressure.throttle_below();
     migration.store.persistent.blocks().free_hint() >= low
         && migration.store.steering.policy().blocks_to_demote(&observe(migration)) == 0
 }
 
-/// Brings some blocks of a file from `from` on into PM. Blocks that changed meanwhile are left out; damage of one
-/// goes to `trouble`.
+/// Promotes some blocks of a file from `from` on. Blocks that changed meanwhile are left out; damage of a
+/// block goes to `trouble`.
 ///
 /// # Errors
-/// ENOSPC when PM takes no more (what came before stays), EIO.
+/// ENOSPC when PM has no more room (blocks promoted before stay), EIO.
 pub fn raise(
     migration: &Migration,
     file: FileId,
@@ -59,7 +59,7 @@ pub fn raise(
     for (read, versions) in reads {
         let mut pages = Vec::new();
         if read_pages(&migration.store, file.ino, &read, WHOLE_FILE, &mut pages).is_err() {
-            // Damage of one block holds back no other.
+            // A damaged block does not keep its neighbours from being promoted.
             pages.clear();
             let mut failures = 0;
             for part in (0..read.blocks.len()).filter_map(|index| read.part(index..index + 1)) {
@@ -88,7 +88,7 @@ pub fn raise(
                     migration.store.dram.cache().remove(key);
                 }
                 Ok(false) | Err(FsError::Stale) => {}
-                // It would have to wait for space.
+                // The promotion would have to wait for space.
                 Err(FsError::WouldBlock) => return Err(NoSpace::Tier.into()),
                 Err(error) => return Err(error),
             }
@@ -127,7 +127,7 @@ fn plan_raise_in_pm(
             .catalog()
             .read(migration.store.persistent.catalog().shard_of(file.ino.0));
         cold_map::scan(shard.reader(), file.ino, from, end, |extent| {
-            // From the first that is found, and a piece from there.
+            // The window begins at the first cold block and has at most a piece.
             let first: &mut FileBlock = window.get_or_insert(extent.first.max(from));
             let until = end.min(FileBlock(((first.0 / PIECE) + 1) * PIECE));
             extents.extend(extent.slice(*first, until).filter(|extent| !extent.unwritten));

@@ -1,4 +1,5 @@
-//! How many bytes of a file lie on which tier, in bounded pieces: what a move has to do, and what it has left.
+//! Counts the bytes of a file on each tier, in bounded pieces: the work of a movement before it, and the rest
+//! after it.
 
 use crate::migration::Migration;
 use std::ops::ControlFlow;
@@ -15,10 +16,10 @@ use terrace_store::moving::relocate::tier_of;
 use terrace_store::types::inode::Inode;
 use terrace_store::types::{BlockRange, Wait};
 
-/// File blocks looked at in one piece.
+/// File blocks counted in a piece.
 const PIECE: u64 = 1 << 18;
 
-/// Bytes whose newest copy is on each tier; the index is the tier.
+/// Bytes by the tier of their newest copy; the index is the tier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Survey(pub Vec<u64>);
 
@@ -40,8 +41,8 @@ impl Survey {
     }
 }
 
-/// Adds what lies where of a file from `from` on. Gives where to go on; `None` at the end of the file, or when it
-/// is gone. Blocks that were never written count only while they take room in PM.
+/// Adds the bytes of a file from `from` on. Gives the block to go on at; `None` at the end of the file, or
+/// when the file is gone. Unwritten blocks count only in PM.
 ///
 /// # Errors
 /// EIO when the maps cannot be read.
@@ -54,7 +55,7 @@ pub(crate) fn survey(
     with_pages(&migration.store, Wait::Allowed, || survey_in_pm(migration, file, from, survey))
 }
 
-/// As [`survey`]; `PageBelow`, with nothing added, where extents lie below themselves.
+/// As [`survey`]; `PageBelow`, with no byte added, when the leaf of the cold extents lies on a lower tier.
 fn survey_in_pm(
     migration: &Migration,
     file: FileId,
@@ -90,7 +91,7 @@ fn survey_in_pm(
     Ok(next)
 }
 
-/// The first block of a range that PM or a lower tier holds: a file may be mostly hole.
+/// The first block of a range that PM or a lower tier holds, because most of a file may be a hole.
 fn next_held(migration: &Migration, inode: &Inode, range: BlockRange) -> FsResult<Option<FileBlock>> {
     let mapped = next_mapped(&migration.store, inode, range.first, range.end)?.map(|(block, _)| block);
     let until = mapped.unwrap_or(range.end);

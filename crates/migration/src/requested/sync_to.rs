@@ -1,4 +1,4 @@
-//! `sync --to`: everything dirty or above the wanted tier goes there or below.
+//! `sync --to`: all dirty pages and all blocks above the wanted tier go to it or below.
 
 use crate::migration::Migration;
 use crate::report::migration_report;
@@ -24,22 +24,22 @@ use terrace_store::moving::victim::Victim;
 use terrace_store::pressure::ending::go_on;
 use terrace_store::types::Wait;
 
-/// What `sync` or `sync_to` would do.
+/// A dry run of `sync` or `sync_to`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SyncPlan {
-    /// Bytes that would move, by the tier on which they are: (tier, bytes), tier 0 first.
+    /// Bytes that would move, by their present tier: (tier, bytes), tier 0 first.
     pub tiers: Vec<(u8, u64)>,
     /// Bytes of dirty pages, which would be written back first.
     pub dirty_bytes: u64,
 }
 
-/// Moves everything that is above `tier` now to `tier` or below, and waits. `progress` is told how many
-/// blocks are left. Gives the bytes of the blocks that were written meanwhile and are in PM: with what was written
-/// they stay there, also what they held before.
+/// Moves all blocks that are above `tier` now to `tier` or below, and waits. `progress` gets the number of
+/// blocks left. Gives the bytes of blocks in PM that were written meanwhile: such a block stays in PM whole,
+/// with its older bytes.
 ///
 /// # Errors
-/// EINVAL when there is no such tier, EROFS, ENOSPC when it cannot take all, EIO; EAGAIN when changes were faster again
-/// and again.
+/// EINVAL when there is no such tier, EROFS, ENOSPC when it cannot take all, EIO; EAGAIN when files changed
+/// faster than blocks moved, again and again.
 pub fn sync_to(migration: &Arc<Migration>, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<u64> {
     if tier == 0 {
         return sync(&migration.store).map(|()| 0);
@@ -66,7 +66,8 @@ pub fn sync_to(migration: &Arc<Migration>, tier: u8, progress: &mut dyn FnMut(u6
 }
 
 fn send_down(migration: &Arc<Migration>, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<()> {
-    // First what is dirty in DRAM: written back it lies where it should be, or in PM, and then goes with the rest.
+    // Dirty pages go first: written back, a page lies on a lower tier or in PM, and is then moved with all
+    // other blocks.
     if !migration.store.dram.volatile_sizes().files().is_empty() {
         sync(&migration.store)?;
     }
@@ -81,8 +82,8 @@ fn send_down(migration: &Arc<Migration>, tier: u8, progress: &mut dyn FnMut(u64)
     Err(FsError::WouldBlock)
 }
 
-/// A clean block in PM hides its cold copy, which no pass over the tiers moves then. Where that copy lies above `tier`
-/// the block counts as changed from now on, and goes down like any other. True when there was one.
+/// A clean block in PM hides its cold copy from relocation. If that copy lies above `tier`, the block counts
+/// as changed from now on, and is demoted like any other. Gives whether there was such a block.
 fn take_clean_above(migration: &Migration, tier: u8) -> FsResult<bool> {
     let mut taken = false;
     clean_above(migration, tier, |found| {
@@ -102,7 +103,7 @@ fn clean_above(migration: &Migration, tier: u8, mut visit: impl FnMut(&Descripto
         |found| found.is_clean(),
         |Victim { ino, block, pm }| {
             with_pages(&migration.store, Wait::Allowed, || {
-                // Clean is what it is under this lock (S2).
+                // A block is certainly clean only while this lock is held (S2).
                 let _guard = migration.store.inodes.locks().write(ino);
                 let shard = migration
                     .store
@@ -126,12 +127,12 @@ fn check_drain(migration: &Migration, tier: u8) -> FsResult<()> {
     if !migration.store.devices.tiers().iter().any(|found| found.0 >= tier) {
         return Err(FsError::Invalid);
     }
-    // Nothing moves there: waiting for it would never end.
+    // A read-only mount moves no block, so the wait would never end.
     if migration.store.mode.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
 }
 
-/// What [`sync_to`] would do now, or [`sync`] for tier 0. Takes as long as it takes to look at all files
-/// where tiers lie between.
+/// The bytes that [`sync_to`] would move now, or [`sync`] for tier 0. Looks at all files first if a lower
+/// tier lies above `tier`.
 ///
 /// # Errors
 /// As [`sync_to`]; EIO.
@@ -152,7 +153,7 @@ pub fn plan_sync_to(migration: &Migration, tier: u8) -> FsResult<SyncPlan> {
     Ok(plan)
 }
 
-/// Demotes until nothing that was written before the call is only in PM.
+/// Demotes until no block written before the call is only in PM.
 fn drain(migration: &Arc<Migration>, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<()> {
     // Blocks written after this version need not go.
     let before = migration.store.persistent.blocks().new_version();
@@ -175,7 +176,7 @@ fn drain(migration: &Arc<Migration>, tier: u8, progress: &mut dyn FnMut(u64)) ->
         }
         interleave::point("drain:between-rounds");
         let begun = migration_report(migration, migration.store.clock.monotonic_ns());
-        // Only what is done counts as progress: rounds that find other work do not make a failure pass.
+        // Only demoted blocks count as progress: a failure must not pass because rounds find other work.
         if left < fewest {
             (fewest, failures) = (left, 0);
         }
@@ -209,7 +210,7 @@ fn dirty_before(
     file_blocks(migration, |found| found.version() < before && !found.is_clean(), visit)
 }
 
-/// Visits the file blocks of the block table whose descriptor is as wanted.
+/// Visits the file blocks with a descriptor that passes the filter.
 fn file_blocks(
     migration: &Migration,
     wanted: impl Fn(&Descriptor) -> bool,
@@ -233,8 +234,8 @@ fn file_blocks(
     Ok(())
 }
 
-/// Whether any of those still holds bytes of a file. Those that an intent has taken away and the reclaimer
-/// has not yet removed do not: waiting for them would be waiting for the reclaimer.
+/// Whether any of these blocks still belongs to a file. Blocks under an intent do not, although the reclaimer
+/// has not removed them yet: a wait for them would be a wait for the reclaimer.
 fn is_any_left(migration: &Migration, before: u64) -> FsResult<bool> {
     let mut found = false;
     dirty_before(migration, before, |Victim { ino, block, pm }| {

@@ -1,4 +1,4 @@
-//! Spilling: a lower tier that is nearly full gives its coldest files to slower tiers.
+//! Spills: a nearly full lower tier relocates its coldest files to slower tiers.
 
 pub mod state;
 pub mod step;

@@ -1,4 +1,4 @@
-//! State of spilling between two pieces.
+//! State of spills between two pieces.
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use terrace_format::{FileBlock, Ino, TierId};
@@ -7,37 +7,38 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_store::error::FsError;
 use terrace_store::moving::file_id::FileId;
 
-/// When a file was last used, then which it is.
+/// Time of the last use of a file, inode number and generation.
 pub type Coldness = (i64, Ino, u32);
 
-/// What is under way.
+/// The phase of the spill.
 #[derive(Default)]
 pub(crate) enum Phase {
-    /// No tier has to give anything, or those that have wait.
+    /// No tier has to spill, or all full tiers pause.
     #[default]
     Rest,
-    /// A window is looked at: so many inodes are left of it, and the coldest files so far, the warmest on top.
+    /// A window of inodes is searched: the inodes left of it, and the coldest files so far, the warmest on
+    /// top.
     Look { tier: TierId, left: u64, coldest: BinaryHeap<Coldness> },
-    /// Files are moved, the coldest first, the first of them from a block on.
+    /// Files are relocated, the coldest first; the first file from a block on.
     Move { tier: TierId, files: VecDeque<FileId>, from: FileBlock },
 }
 
-/// What is remembered of a tier above its mark.
+/// The state of a tier above its mark.
 #[derive(Default)]
 pub(crate) struct OfTier {
-    /// Inodes looked at in this round, and blocks moved.
+    /// Inodes visited and blocks moved in this round.
     pub(crate) looked: u64,
     pub(crate) moved: u64,
-    /// Files used lately go too: a whole round without them found next to nothing.
+    /// Files used lately spill too, because a whole round without them moved next to nothing.
     pub(crate) warm_too: bool,
-    /// Damage that was met; the first.
+    /// The first damage.
     pub(crate) trouble: Option<FsError>,
     /// Failures in a row, and when the next attempt may begin.
     pub(crate) failures: u32,
     pub(crate) due_ns: u64,
 }
 
-/// What is known between two pieces.
+/// The state between two pieces.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) phase: Phase,
@@ -46,11 +47,11 @@ pub(crate) struct State {
     pub(crate) tiers: BTreeMap<TierId, OfTier>,
 }
 
-/// Spilling's part of migration's state.
+/// The part of the state of migration that concerns spills.
 pub struct Spilling {
-    /// Taken out while a piece is done.
+    /// Taken out while a piece is being done.
     pub(crate) state: Mutex<Option<Box<State>>>,
-    /// Why tiers above their marks stay so.
+    /// The reasons why tiers above their marks stay full.
     pub(crate) stuck: Mutex<BTreeMap<TierId, String>>,
     pub(crate) failures: AtomicU64,
 }
@@ -69,7 +70,7 @@ impl Spilling {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Why a tier above its mark stays so.
+    /// The reason why a tier above its mark stays full.
     pub(crate) fn reason(&self) -> Option<String> {
         let stuck = self.stuck.lock();
         let reasons: Vec<String> = stuck.iter().map(|(tier, text)| format!("tier {tier}: {text}")).collect();
@@ -89,5 +90,5 @@ impl State {
     }
 }
 
-/// Why an attempt ends without having done what it was for.
+/// The reason why an attempt ends without a relocated block.
 pub type Stuck = String;

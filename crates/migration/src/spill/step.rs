@@ -1,15 +1,19 @@
-//! Spilling: a lower tier that is nearly full gives its coldest files' blocks to the next ones by itself (design 7, "between
-//! any two tiers"; docs/placement.md says which files and why).
+//! Spills: a nearly full lower tier relocates blocks of its coldest files to the next tiers (design 7,
+//! "between any two tiers"; docs/placement.md explains the choice of files).
 //!
-//! A step of its own, so that a device that hangs under it holds back nothing else; each call is one bounded piece. Nothing is kept
-//! while no tier is above its high mark. Then windows of inodes are looked at, one after the other round the inode file;
-//! of each window the files used longest ago are moved in groups (`terrace_store::moving::relocate`) until the tier is at its low mark.
-//! Files that are pinned anywhere stay; so do blocks with newer copies in PM.
-//! Space that is promised to dirty pages is not claimed, and of what is free below at most half, so that who needs a block
-//! meanwhile finds one.
-//! M6: an attempt that moves nothing, or fails, has a reason, counts, and makes the tier wait, twice as long each time. A device
-//! that failed a moment ago or gives no answer is not tried.
-//! Yields: while writers wait for demotion, or a device concerned is being read, groups are short and a pause follows each.
+//! Spills have a step of their own, so that only spills wait for a device that hangs; each call is a bounded
+//! piece. While no tier is above its high mark, spills keep no state. Else windows of inodes are searched,
+//! one after the other round the inode file. The files of a window that were used longest ago are relocated
+//! in groups (`terrace_store::moving::relocate`) until the tier is at its low mark.
+//!
+//! Pinned files stay, and so do blocks with newer copies in PM. Spills claim no space reservation of dirty
+//! pages, and at most half of the free blocks below, so that other operations find blocks meanwhile.
+//!
+//! M6: an attempt that moves no block, or fails, has a reason, counts as a failure, and makes the tier pause,
+//! twice as long each time. A device that failed a moment ago or gives no answer is not tried.
+//!
+//! Spills yield: while writers wait for demotion, or a device concerned is being read, groups are short and a
+//! pause follows each.
 
 use crate::migration::Migration;
 use crate::pace::{BACK_OFF, POLL};
@@ -37,35 +41,36 @@ use terrace_store::steering::learn::with_flows;
 use terrace_store::types::Wait;
 use terrace_wal::{Error, NoSpace};
 
-/// How often the tiers are looked at.
+/// The time between two looks at the tiers.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// How often the pause after a failure doubles: to 128 s.
 const DOUBLINGS: u32 = 7;
 
-/// Inodes looked at in one piece, and in a window.
+/// Inodes visited in a piece, and in a window.
 const PIECE: u64 = 512;
 
 const WINDOW: u64 = 1 << 14;
 
-/// Files of a window that are remembered, the coldest.
+/// The coldest files of a window, of which this many are remembered.
 const REMEMBERED: usize = 1 << 11;
 
-/// Files looked at for one group.
+/// Files visited for a group.
 const OF_GROUP: usize = 256;
 
-/// Blocks looked at together, and how often, for one that can move: a file with more of them under newer copies is tried.
+/// Blocks examined together for one that can be relocated, and the number of tries. A file with more blocks
+/// under newer copies counts as movable.
 const AT_ONCE: usize = 8;
 
 const LOOKS: usize = 16;
 
-/// With fewer blocks that could be claimed below, below is full.
+/// With fewer free blocks, the tiers below count as full.
 const LEAST_ROOM: u64 = 16;
 
-/// Blocks of a group while others want the devices.
+/// Blocks of a group while other requests want the devices.
 const SHORT_GROUP: u64 = 256;
 
-/// What to say of an error.
+/// An error in the words of a reason.
 fn told(error: &FsError) -> Stuck {
     match error {
         FsError::Engine(Error::NoSpace(NoSpace::Tier)) => NO_ROOM.to_string(),
@@ -81,7 +86,7 @@ const SILENT: &str = "a device of it gives no answer";
 
 const NOTHING: &str = "what lies there is pinned or has newer copies in the fast tier";
 
-/// Does one bounded piece.
+/// Does a bounded piece.
 fn spill_step(migration: &Migration) -> Next {
     let Some(mut state) = migration.spilling.state.lock().take() else {
         return Next::After(PERIOD);
@@ -121,17 +126,17 @@ fn spill_piece(migration: &Migration, state: &mut State) -> Next {
     }
 }
 
-/// Blocks that a tier has above its low mark.
+/// The number of blocks that a tier has above its low mark.
 fn surplus(migration: &Migration, tier: TierId) -> u64 {
     let SpaceTotals { total, free } =
         migration.store.devices.space().totals_now(&migration.store.devices.of_tier(tier));
     migration.store.steering.parameters().spill.surplus(total, total.saturating_sub(free))
 }
 
-/// A tier that is to give something away now, the slowest first, so that the next one finds room there. What was known of
-/// those that are not above their marks is forgotten.
+/// A tier that must spill now; the slowest first, so that it makes room for the next. The state of tiers that
+/// are not above their marks is dropped.
 fn find_full(migration: &Migration, state: &mut State) -> Option<TierId> {
-    // A policy that never demotes moves nothing here either.
+    // Under a policy that never demotes, no file spills either.
     let observation = with_flows(&migration.store, Observation::default());
     let moves = migration.store.steering.policy().threshold_percent(&observation).is_some();
     let now_ns = migration.store.clock.monotonic_ns();
@@ -156,7 +161,7 @@ fn begin_window(migration: &Migration, tier: TierId) -> Phase {
     Phase::Look { tier, left, coldest: BinaryHeap::new() }
 }
 
-/// Looks at some inodes of a window; at its end its coldest files are moved.
+/// Visits some inodes of a window; at its end the coldest files of the window are relocated.
 fn look(
     migration: &Migration,
     state: &mut State,
@@ -168,7 +173,7 @@ fn look(
     let slots = inode_slots(migration);
     let fetched = migration.store.persistent.metadata_pages().fetched.load(Ordering::Relaxed);
     for _ in 0..PIECE {
-        // Pages of cold files are those that lie below: each that was fetched ends the piece.
+        // Inode pages of cold files lie on lower tiers, so the piece ends at each fetched page.
         if left == 0 || migration.store.persistent.metadata_pages().fetched.load(Ordering::Relaxed) != fetched
         {
             break;
@@ -180,7 +185,7 @@ fn look(
         match coldness(migration, ino, tier, of.warm_too) {
             Ok(found) => coldest.extend(found),
             Err(error) if migration.store.persistent.wal().is_stopped() => return Err(told(&error)),
-            // Damage of one file holds back no other.
+            // A damaged file does not keep other files from spilling.
             Err(error) => {
                 of.trouble.get_or_insert(error);
             }
@@ -200,9 +205,9 @@ fn look(
     }
 }
 
-/// After a window: the next one. After a whole round the tier rests if it is not above its high mark any more, and waits if
-/// the round moved next to nothing: what cannot leave may be more than the low mark, and what demotion brings
-/// would keep the hand going round for ever (M6).
+/// After a window comes the next one. After a whole round, a tier below its high mark rests. A tier pauses if
+/// the round moved next to nothing: blocks that cannot be relocated may exceed the low mark, and newly
+/// demoted blocks would keep the clock hand going round for ever (M6).
 fn next_window(migration: &Migration, of: &mut OfTier, tier: TierId) -> Result<Phase, Stuck> {
     if of.looked + 1 >= inode_slots(migration) {
         if !spills_from(&migration.store, tier) {
@@ -219,14 +224,14 @@ fn next_window(migration: &Migration, of: &mut OfTier, tier: TierId) -> Result<P
     Ok(begin_window(migration, tier))
 }
 
-/// Blocks for which a round is worth its look at all inodes.
+/// The number of moved blocks that makes a round worth its visit of all inodes.
 fn worth_a_round(migration: &Migration, tier: TierId) -> u64 {
     let total = migration.store.devices.space().totals_now(&migration.store.devices.of_tier(tier)).total;
     (total / 64).clamp(1, SHORT_GROUP)
 }
 
-/// When a file was last used of which a block lies on a tier and can leave it; `None` if it has none, is pinned, or was used
-/// lately and must not be.
+/// The last use of a file with a block that can leave the tier. `None` if it has no such block, is pinned, or
+/// was used lately and `warm_too` is false.
 fn coldness(migration: &Migration, ino: Ino, tier: TierId, warm_too: bool) -> FsResult<Option<Coldness>> {
     let loaded = with_pages(&migration.store, Wait::Allowed, || {
         let _guard = migration.store.inodes.locks().read(ino);
@@ -253,7 +258,8 @@ fn coldness(migration: &Migration, ino: Ino, tier: TierId, warm_too: bool) -> Fs
     Ok(movable.then_some((used, ino, generation)))
 }
 
-/// Whether a file has a block that can leave a tier. Without this the coldest files would be those that have left it.
+/// Whether a file has a block that can leave a tier. Without this check the coldest files found would be
+/// files that have left it already.
 fn has_movable(migration: &Migration, file: FileId, tier: TierId) -> FsResult<bool> {
     let mut from = FileBlock(0);
     for _ in 0..LOOKS {
@@ -269,7 +275,7 @@ fn has_movable(migration: &Migration, file: FileId, tier: TierId) -> FsResult<bo
     Ok(true)
 }
 
-/// How many blocks may be claimed below a tier now.
+/// The number of blocks that may be claimed below a tier now.
 fn room_below(migration: &Migration, tier: TierId) -> Result<u64, Stuck> {
     let now_ns = migration.store.clock.monotonic_ns();
     if migration
@@ -295,7 +301,7 @@ fn room_below(migration: &Migration, tier: TierId) -> Result<u64, Stuck> {
     }
 }
 
-/// Moves a group of what the coldest files have on a tier.
+/// Relocates a group of blocks of the coldest files on a tier.
 fn spill_group(
     migration: &Migration,
     state: &mut State,
@@ -352,8 +358,8 @@ fn note_spill_stuck(migration: &Migration, of: &mut OfTier, tier: TierId, reason
     *of = OfTier { failures, due_ns, ..OfTier::default() };
 }
 
-/// Whether somebody waits for what spilling uses: writers for demotion, readers for a device of the tier or below it. What
-/// is read for a move counts too, but not for longer than the pause that follows.
+/// Whether a request waits for something that spills use: writers for demotion, readers for a device of the
+/// tier or below it. The reads of a relocation count too, but for no longer than the pause that follows.
 fn spill_gives_way(migration: &Migration, tier: TierId) -> bool {
     let now_ns = migration.store.clock.monotonic_ns();
     let concerned = migration.store.devices.list().iter().zip(0..).filter(|(device, _)| device.tier >= tier);
@@ -363,7 +369,7 @@ fn spill_gives_way(migration: &Migration, tier: TierId) -> bool {
         || courtesies.any(|courtesy| courtesy.piece(now_ns).is_some())
 }
 
-/// Background: one piece per step.
+/// Background step: a piece of the spill.
 pub struct SpillStep {
     migration: Weak<Migration>,
 }
