@@ -31,7 +31,7 @@ struct Found {
 }
 
 impl Work<'_> {
-    /// Only where the catalog lost something: it reads the devices whole.
+    /// Runs only if the catalog lost cells, because it reads the devices whole.
     pub fn rebuild_extents(&mut self, sifted: &mut Sifted) {
         let files: BTreeSet<u32> =
             self.slots.iter().filter(|(_, s)| s.has(flag::HAS_COLD)).map(|(i, _)| *i).collect();
@@ -106,8 +106,9 @@ impl Work<'_> {
         }
     }
 
-    /// For a summary without a keyed seal in block `at`: whether the program can have written it there. Summary i of k
-    /// lies k + 167 i blocks before the blocks that it names, and only the last of a group has less than 168 entries.
+    /// For a summary without a keyed seal in block `at`: whether Terrace can have written it there. Summary i
+    /// of k lies k + 167 i blocks before the blocks that it names, and only the last of a group has less than
+    /// 168 entries.
     fn is_likely(&self, at: u64, first: DeviceBlock, entries: &[SummaryEntry]) -> bool {
         let most = u64::from(self.geometry.chunk_blocks).div_ceil(SUMMARY_ENTRIES as u64);
         let step = SUMMARY_ENTRIES as u64 - 1;
