@@ -38,8 +38,7 @@ pub(crate) fn flush(devices: &Devices, mended: &[Before]) -> Result<(), MediaErr
 }
 
 /// Rewrites headers that are damaged; [`flush`] makes it durable. Adds their old blocks to `mended`. Gives
-/// the devices for the rest of the repair: without each device whose header is foreign or whose content
-/// proves nothing.
+/// the devices for the rest of the repair, without devices of another pool and devices without any proof.
 pub(crate) fn mend(
     devices: &Devices,
     (superblock, given): (&Superblock, &[usize]),

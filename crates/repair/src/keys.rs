@@ -174,7 +174,7 @@ impl Work<'_> {
         for ino in lost {
             self.actions.lose(ino, "a symbolic link whose target is lost; removed".into());
             self.free_slot(ino);
-            // All other keys of the inode are dropped with it.
+            // The inode's attributes and other keys are dropped as well.
             let first = Key::new(ino.into(), terrace_format::keys::Kind::Dentry, &[]).0;
             let keys: Vec<Vec<u8>> = sifted.kept.range(first..).map(|(key, _)| key.clone()).collect();
             let own = |key: &&Vec<u8>| Key::split(key).is_some_and(|(owner, _, _)| owner == u64::from(ino));

@@ -338,7 +338,7 @@ fn forget_unreadable_roots(devices: &Devices, geometry: &Geometry, overlay: &mut
     forgotten
 }
 
-/// One round: reads the state found, computes the new state, and writes it to the overlay.
+/// A round of repair: reads the state found, computes the new state, and writes it to the overlay.
 fn settle(work: &mut Work<'_>, first: Option<&Log>) -> Result<(), Stuck> {
     work.salvage_inode_file();
     work.salvage_catalog();

@@ -499,8 +499,8 @@ fn a_block_of_a_user_is_not_taken_for_metadata() {
         let (_, _, leaves) = sample.catalog();
         let (_, _, pages) = sample.inode_file();
         let mut damaged = sample.copy();
-        // These device blocks stand for blocks of a user's file: their chunk bitmap marks them, and their
-        // extent is lost.
+        // Both device blocks stand for blocks of a user's file: marked in the chunk bitmap, with a lost
+        // extent.
         let public = SealKey::new([7; 16], None);
         let place = |word: u64| (word, Below::decode(word).unwrap().block.0 as usize * BLOCK);
         let (word, at) = place(leaves[3]);

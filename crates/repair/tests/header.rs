@@ -73,7 +73,7 @@ fn a_foreign_device_is_not_written() {
 
 #[test]
 fn a_header_is_mended_where_uuids_and_content_prove_it() {
-    // One damaged word beside the UUIDs: magic, version and place, blocks, checksum.
+    // A single damaged word beside the UUIDs: magic, version and place, blocks, checksum.
     for at in [0, 9, 50, 61] {
         let mut image = Image::full();
         image.device[at] ^= 0x40;

@@ -374,7 +374,8 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// One round; returns whether the check found errors and whether the repair mended all of them.
+/// Damages and repairs a pool once; returns whether the check found errors and whether the repair mended all
+/// of them.
 fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
     let site = format!("{target:?}, poison {poison}, TERRACE_SEED={seed} TERRACE_ROUNDS=1");
     let mut random = SmallRng::seed_from_u64(seed);
