@@ -7,8 +7,8 @@ use terrace_format::superblock::{Refused, Superblock};
 use terrace_media::PmMedium;
 use zerocopy::IntoBytes;
 
-/// The superblock that the check uses, or `None` when the pool cannot be judged: both copies are damaged, or
-/// a repair was interrupted.
+/// The superblock that the check uses, or `None` when the pool cannot be judged: no copy is usable, or a
+/// repair was interrupted.
 pub fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
     let superblock = read_repairing(pm, findings)?;
     if superblock.is_repairing() {
