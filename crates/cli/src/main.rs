@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         }
         Err(error) => (usage(&error, helper, words.get(1).map(OsString::as_os_str)), status::FAILED),
     };
-    // A report that did not arrive is no success.
+    // A command whose report could not be written has failed.
     match output::trouble() {
         Some(trouble) => {
             output::warn(trouble);
@@ -76,8 +76,8 @@ fn run(command: Command) -> ExitCode {
 /// A name that the binary is called with, and the command it stands for.
 type Helper = (&'static str, &'static str);
 
-/// mkfs.terrace, mount.terrace and fsck.terrace are commands. Of a mount that is there mount(8) knows the type
-/// `fuse.terrace`.
+/// mkfs.terrace, mount.terrace and fsck.terrace are commands. For an existing mount mount(8) calls the helper
+/// of type `fuse.terrace`.
 const HELPERS: [Helper; 4] = [
     ("mkfs.terrace", "mkfs"),
     ("mount.terrace", "mount"),
@@ -106,7 +106,7 @@ fn parse_helper(name: &'static str, command: &str, words: &[OsString]) -> Result
     })
 }
 
-/// Help and version go out as they are; of an error the first lines, without clap's advice and usage.
+/// Prints help and version unchanged; of an error only the first lines, without clap's advice and usage.
 fn usage(error: &clap::Error, helper: Option<Helper>, first: Option<&OsStr>) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         output::print_raw(error.render().to_string().trim_end());
@@ -127,7 +127,7 @@ fn usage(error: &clap::Error, helper: Option<Helper>, first: Option<&OsStr>) -> 
         None => ("terrace --help".to_string(), first),
     };
     let what = what.strip_prefix("error: ").unwrap_or(&what);
-    // The near ones: "tip: a similar subcommand exists: 'status'".
+    // Clap names similar words: "tip: a similar subcommand exists: 'status'".
     let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: ")?.split_once("similar "));
     let tip = tip.map(|(begin, rest)| format!("; {begin}similar {rest}")).unwrap_or_default();
     output::warn(format!("{what}{tip}; see '{help}'"));
