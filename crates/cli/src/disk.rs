@@ -168,7 +168,7 @@ mod tests {
 
     /// Two files of one disk once became two tiers.
     #[test]
-    fn files_partitions_and_mapped_devices_lie_on_their_disks() {
+    fn files_partitions_and_mapped_devices_are_found_on_disks() {
         let root = std::env::temp_dir().join(format!("terrace-disk-{}", std::process::id()));
         let make = |name: &str| fs::create_dir_all(root.join(name)).unwrap();
         for name in ["sda/sda1", "sdb", "dm-0/slaves", "md0/slaves", "loop0/loop"] {

@@ -13,7 +13,7 @@ pub const OUTPUT_VERSION: u32 = 1;
 /// The first error of standard output.
 static BROKEN: OnceLock<io::Error> = OnceLock::new();
 
-/// Writes a line to standard output, without what could command a terminal.
+/// Writes a line to standard output, with control characters escaped.
 pub fn print(text: impl AsRef<str>) {
     print_raw(escaped(text.as_ref()));
 }
@@ -56,7 +56,7 @@ pub fn trouble() -> Option<String> {
     Some(format!("standard output: {}", plain(error)))
 }
 
-/// Writes a line to standard error, without what could command a terminal.
+/// Writes a line to standard error, with control characters escaped.
 pub fn warn(text: impl AsRef<str>) {
     let _ = writeln!(io::stderr().lock(), "terrace: {}", escaped(text.as_ref()));
 }

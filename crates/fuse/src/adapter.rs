@@ -951,7 +951,7 @@ mod tests {
     /// A create once made its file, had to wait, and made the file again on another thread: EEXIST, with
     /// O_EXCL.
     #[test]
-    fn a_create_that_has_to_wait_keeps_its_file() {
+    fn a_waiting_create_keeps_its_file() {
         let fs = pool();
         let caller = Caller { uid: 0, gid: 0 };
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;

@@ -208,7 +208,7 @@ mod tests {
 
     /// A pool was once called unsound because another process had a device open.
     #[test]
-    fn a_pool_that_could_not_be_judged_is_not_called_unsound() {
+    fn an_unjudged_pool_is_not_called_unsound() {
         let found = [0, 4, 8, 12].map(|bits| verdict(bits, true));
         assert_eq!(
             found,

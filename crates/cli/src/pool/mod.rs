@@ -1,4 +1,4 @@
-//! Finding and opening the media of a pool.
+//! Finds and opens the media of a pool.
 
 use crate::control;
 use crate::daemon::names::PoolFile;
@@ -65,7 +65,7 @@ pub fn refusal(pool: &Path, refused: &Refused) -> Failure {
     }
 }
 
-/// Says what lies at a path without a superblock.
+/// Describes the file at a path that has no superblock.
 fn not_a_pool(path: &Path) -> String {
     match header(path) {
         Some(header) => format!(
@@ -81,12 +81,13 @@ pub fn canonical(path: &Path) -> Outcome<PathBuf> {
     fs::canonicalize(path).map_err(|error| Failure::at(path, plain(&error)))
 }
 
-/// The absolute path of a pool. A pool in memory that is not there says why that may be.
+/// The absolute path of a pool. The failure about a missing pool in memory says that a reboot may have
+/// removed it.
 pub fn canonical_pool(pool: &Path) -> Outcome<PathBuf> {
     fs::canonicalize(pool).map_err(|error| not_there(pool, &error))
 }
 
-/// A pool that cannot be found: files in memory go with the machine's last start.
+/// A pool that cannot be found: files in memory are lost with a reboot.
 fn not_there(pool: &Path, error: &io::Error) -> Failure {
     let text = plain(error);
     let was_in_memory = error.kind() == io::ErrorKind::NotFound
@@ -98,7 +99,7 @@ fn not_there(pool: &Path, error: &io::Error) -> Failure {
     Failure::at(pool, text)
 }
 
-/// Says of a path that was not found, as far as it may be a pool, why that may be.
+/// Adds the likely reason to the failure of a path that was not found and may have been a pool.
 pub fn explain(path: &Path, failure: Failure) -> Failure {
     let error = io::Error::from_raw_os_error(libc::ENOENT);
     if failure.text.ends_with(&plain(&error)) { not_there(path, &error) } else { failure }
@@ -112,7 +113,7 @@ fn is_memory(mount: Option<mounts::Mount>) -> bool {
     })
 }
 
-/// Opens a file of a pool to look into it: never one that waits, or does something when it is opened.
+/// Opens a file of a pool to look into it: refuses files whose open would wait or have an effect.
 pub fn open_to_read(path: &Path) -> io::Result<File> {
     terrace_media::found::open_to_read(path).map_err(|error| match error {
         OpenError::Io { source, .. } => source,
@@ -142,7 +143,7 @@ pub fn peek(pool: &Path) -> Outcome<Superblock> {
     }
 }
 
-/// What is wrong with the copies of the superblock of a pool that is not mounted.
+/// Warnings about damaged superblock copies of an unmounted pool.
 pub fn warnings(pool: &Path) -> Vec<String> {
     let Ok(file) = open_to_read(pool) else { return Vec::new() };
     let damage = |(index, copy): (usize, PmBlock)| {
@@ -172,8 +173,8 @@ pub fn checkpoint(pool: &Path, superblock: &Superblock) -> Option<Checkpoint> {
     CHECKPOINT_COPIES.into_iter().filter_map(read).max_by_key(|checkpoint| checkpoint.sequence)
 }
 
-/// Refuses a tier 0 that is an older copy: one of its devices was used by a later mount. What that mount wrote there is
-/// free space to the copy, which would write over it.
+/// Refuses a tier 0 that is an older copy: one of its devices was used by a later mount. The copy takes the
+/// blocks that the later mount wrote for free space, and would write over them.
 pub fn refuse_older(pool: &Path, superblock: &Superblock) -> Outcome<()> {
     let Some(epoch) = checkpoint(pool, superblock).map(|checkpoint| checkpoint.epoch) else { return Ok(()) };
     for row in superblock.device_rows() {
@@ -202,14 +203,14 @@ pub fn label(superblock: &Superblock) -> String {
     String::from_utf8_lossy(superblock.label.get(..end).unwrap_or(&[])).into_owned()
 }
 
-/// Why a mount would refuse tier 0 of a pool that is not mounted: its size.
+/// The reason why a mount would refuse tier 0 of an unmounted pool: its size.
 pub fn trouble_of_pm(pool: &Path, superblock: &Superblock) -> Option<String> {
     let was = superblock.pm_size.get();
     let is = open_to_read(pool).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()?;
     (is != was).then(|| format!("was {was} bytes, is {is}; bring back its size"))
 }
 
-/// Refuses a tier 0 whose size is not the one that it was made with.
+/// Refuses a tier 0 whose size has changed since mkfs.
 pub fn refuse_resized(pool: &Path, pm: &RamPm) -> Outcome<()> {
     match peek(pool) {
         Ok(superblock) if superblock.pm_size.get() != pm.size() => {
@@ -223,15 +224,15 @@ pub fn refuse_resized(pool: &Path, pm: &RamPm) -> Outcome<()> {
 
 /// An opened pool, its media locked.
 pub struct OpenPool {
-    /// What to give to the file system.
+    /// The media for the file system.
     pub media: PoolMedia,
     /// The superblock used.
     pub superblock: Superblock,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// The files of all tiers that are there, canonical, and who may use them.
+    /// The canonical paths of all tiers' existing files, with their owners and modes.
     pub files: Vec<(PathBuf, Access)>,
-    /// The files by which the pool is found again.
+    /// The files whose names the next mount needs.
     pub names: Vec<PoolFile>,
 }
 
