@@ -208,7 +208,8 @@ impl Scan<'_> {
         lane.records.push(record);
     }
 
-    /// The record that one wrong bit hides at the lane's end, unless its data shows that its write was cut off.
+    /// The record that one wrong bit hides at the lane's end, unless its data shows that its write was cut
+    /// off.
     fn one_bit_away(&self, lane: &Lane) -> Option<Record> {
         if self.point.clean || lane.end >= self.tail.saturating_add(self.geometry.lane_size) {
             return None;

@@ -50,7 +50,8 @@ pub struct Devices {
 pub struct Options<'a> {
     /// Read every cold block and compare its CRC32C.
     pub read_cold: bool,
-    /// Devices whose paths the user gave, not the superblock: `repair` writes a header there also when it is lost.
+    /// Devices whose paths the user gave: `repair` may write a header to them even if the old header is lost
+    /// whole.
     pub given: &'a [usize],
     /// Called with the units of work done and the units in all.
     pub progress: Option<&'a dyn Fn(u64, u64)>,

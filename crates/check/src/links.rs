@@ -33,7 +33,7 @@ impl Checker<'_> {
                 format!("inode {ino}: {} blocks, {} are mapped", record.blocks, record.mapped)
             });
         }
-        // An orphan's content, and what an intent covers, waits for removal.
+        // The content of an orphan, and the range of an intent, waits for removal.
         let end = blocks_of(record.size).max(record.intent_end);
         if record.is_regular() && !orphan && record.written_end > end {
             self.report(Code::MapBeyondSize, || {

@@ -30,7 +30,7 @@ pub struct Log {
     pub clear_lanes: bool,
 }
 
-/// Reads the log; `None` when a mount would be refused and nothing more can be judged.
+/// Reads the log; `None` when a mount would be refused and the rest of the pool cannot be judged.
 pub fn read(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findings: &mut Findings) -> Option<Log> {
     let point = newest(checkpoints(pm, uuid, geometry, findings));
     let point = point?;

@@ -1,4 +1,5 @@
-//! PM as it will be after recovery or repair: the medium, and the writes of valid records and of repair in memory.
+//! PM as it will be after recovery or repair: the medium, and the writes of valid records and of repair in
+//! memory.
 
 use std::collections::BTreeMap;
 use terrace_format::PmOffset;

@@ -56,7 +56,7 @@ pub struct PmBlocks {
     pub checksums: u64,
 }
 
-/// Counts of what the pool holds.
+/// Counts of the pool's content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Unmounted in order.

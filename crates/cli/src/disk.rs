@@ -1,7 +1,7 @@
 //! The disks below a medium, their class by the kernel's word, and the load that other programs put on them.
 //!
-//! /sys tells: a partition lies on its disk, a device of the device mapper or of md on its slaves, a loop device on the
-//! disk of its backing file, a file on that of its file system.
+//! /sys tells: a partition lies on its disk, a device of the device mapper or of md on its slaves, a loop
+//! device on the disk of its backing file, a file on the disk of its file system.
 
 use crate::mounts;
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! `terrace`: the command line of the file system (cli.md), and the daemon that serves a mount.
 //!
-//! The same binary is mkfs.terrace, mount.terrace (mount.fuse.terrace) and fsck.terrace by the name it is called with.
-//! Every failure is one or two lines on standard error and an exit status; see failure.rs.
+//! The same binary is mkfs.terrace, mount.terrace (mount.fuse.terrace) and fsck.terrace by the name it is
+//! called with. Every failure is one or two lines on standard error and an exit status; see failure.rs.
 #![forbid(unsafe_code)]
 
 mod args;

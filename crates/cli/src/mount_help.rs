@@ -1,4 +1,5 @@
-//! Mount options for `terrace mount --help` and mount.terrace(8), in groups. docs/operating.md says more of each.
+//! Mount options for `terrace mount --help` and mount.terrace(8), in groups. docs/operating.md says more of
+//! each.
 
 /// The text below the arguments in the help of `mount`.
 pub const MOUNT_OPTIONS: &str = "\

@@ -42,7 +42,7 @@ pub struct Mount {
     pub source: PathBuf,
     /// The user of a FUSE mount, by the kernel's word.
     pub owner: Option<u32>,
-    /// Flags of the mount, then those of its file system.
+    /// Flags of the mount, then flags of its file system.
     pub options: Vec<String>,
 }
 
@@ -245,7 +245,7 @@ pub fn process_name(pid: u32) -> String {
 /// A mount in another mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// A process there.
+    /// A process of that namespace.
     pub pid: u32,
     /// The mount point in that namespace.
     pub mountpoint: PathBuf,
@@ -257,7 +257,7 @@ impl Elsewhere {
         format!("{} in the mount namespace of {}", self.mountpoint.display(), process_name(self.pid))
     }
 
-    /// A path to it from here.
+    /// A path to the mount from this namespace.
     pub fn path(&self) -> PathBuf {
         let mut path = OsString::from(format!("/proc/{}/root", self.pid));
         path.push(&self.mountpoint);

@@ -70,7 +70,7 @@ const OPPOSITES: &[(&str, &str)] = &[
 ];
 /// Mount flags of the kernel.
 pub const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
-/// In cli.md or in mount(8), but not here yet.
+/// Words of cli.md or mount(8) that are not built yet.
 const LATER: &[&str] = &["lazytime", "metrics", "strictatime"];
 
 /// An hour.

@@ -223,8 +223,8 @@ impl Adapter {
         waiting.begin(Long::new(request.uid(), turn, move |result| answer(reply, result, accept)));
     }
 
-    /// As [`Self::attempt`], for writes. `written`: bytes of the payload that the first attempt has written, `None` when
-    /// the rest must not be cut.
+    /// As [`Self::attempt`], for writes. `written`: bytes of the payload that the first attempt has written,
+    /// `None` when the rest must not be cut.
     #[allow(clippy::too_many_arguments)]
     fn attempt_write<C, A>(
         &self,
@@ -326,7 +326,7 @@ impl Adapter {
     }
 
     /// Attributes of a file that may have set-id bits to lose; `None` when it has no such bits. The kernel
-    /// allows no change of the mode while it has the content changed.
+    /// allows no change of the mode during a change of the content.
     fn set_id_file(&self, node: INodeNo) -> Option<Result<Attributes, Errno>> {
         let found = self.direct("getattr", |fs| fs.try_getattr(ino(node), Wait::Never));
         // If the attributes cannot be read without waiting, the file may have set-id bits.

@@ -31,9 +31,9 @@ fn time(ns: i64) -> SystemTime {
     if ns >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
 }
 
-/// Nanoseconds since the epoch; `None` before 1677 and after 2262, which an inode cannot hold. `fuser` 0.18 turns the kernel's (seconds, nanoseconds) of a
-/// time before 1970 into `epoch - (-seconds + nanoseconds)` instead of `epoch - (-seconds) +
-/// nanoseconds`: undone here.
+/// Nanoseconds since the epoch; `None` before 1677 and after 2262, which an inode cannot hold. `fuser` 0.18
+/// turns the kernel's (seconds, nanoseconds) of a time before 1970 into `epoch - (-seconds + nanoseconds)`
+/// instead of `epoch - (-seconds) + nanoseconds`: undone here.
 fn nanoseconds(time: SystemTime) -> Option<i64> {
     const PER_SECOND: i128 = 1_000_000_000;
     let ns = match time.duration_since(UNIX_EPOCH) {

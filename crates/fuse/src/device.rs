@@ -1,11 +1,12 @@
-//! A server that exports one file, `device`, with the latency and bandwidth of a device class, so that Terrace and its
-//! peers can be measured on the same device (evaluation "Devices").
+//! A server that exports one file, `device`, with the latency and bandwidth of a device class, so that
+//! Terrace and its peers can be measured on the same device (evaluation "Devices").
 //!
-//! Invariants: a request is executed on the backing file when it arrives and answered when its time has come, so a
-//! read that starts after a write was answered finds what it wrote. No byte of the file is cached by the kernel
-//! above (every open is for direct I/O, no shared mappings) and all access to the backing file below goes through
-//! one descriptor and the page cache, whatever the alignment; it is locked against others. Its size never changes.
-//! Every request is answered once, at the latest when the session ends ([`crate::completions`]).
+//! Invariants: a request is executed on the backing file when it arrives and answered when its time has come,
+//! so a read that starts after the answer to a write finds the written bytes. No byte of the file is cached
+//! by the kernel above (every open is for direct I/O, no shared mappings) and all access to the backing file
+//! below goes through one descriptor and the page cache, whatever the alignment; it is locked against others.
+//! Its size never changes. Every request is answered once, at the latest when the session ends
+//! ([`crate::completions`]).
 
 use crate::adapter::VALID;
 use crate::completions::{Completions, Finish};

@@ -1,4 +1,5 @@
-//! Long requests, in turns: a request thread does one turn, the rest is queued, and users take turns (docs/decisions/0025).
+//! Long requests, in turns: a request thread does one turn, the rest is queued, and users take turns
+//! (docs/decisions/0025).
 //!
 //! Invariant: a long request is in one place at a time: in a thread, or in one queue. A turn that has to wait
 //! for a device runs on a waiting thread; the next turn is queued for turns again.

@@ -1,8 +1,8 @@
 //! Sessions: mounting, negotiation with the kernel, request threads, unmounting.
 //!
-//! Shared by the adapter and by the null server of the bench, so that both are measured with the same
-//! flags, threads and options. Mounting is done here and not by `fuser`, because only so the type shows as
-//! `fuse.terrace` for root too. Root mounts by itself; an ordinary user through fusermount3.
+//! Shared by the adapter and by the null server of the bench, so that both are measured with the same flags,
+//! threads and options. This module mounts by itself, without `fuser`, so that the type shows as
+//! `fuse.terrace` for root too. Root calls mount(2); an ordinary user mounts through fusermount3.
 
 use crate::adapter::VALID;
 use crate::connection::Connection;
@@ -147,8 +147,8 @@ pub(crate) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
         // File handles (open_by_handle_at, NFS) of inodes that the kernel has forgotten: it looks up "." and
         // "..".
         InitFlags::FUSE_EXPORT_SUPPORT,
-        // Not FUSE_ASYNC_DIO: the kernel drops pages before it sends an asynchronous direct write and not again after it. A
-        // reader that fills a page in between keeps the old content (xfstests generic/451).
+        // Not FUSE_ASYNC_DIO: the kernel drops pages before it sends an asynchronous direct write and not
+        // again after it. A reader that fills a page in between keeps the old content (xfstests generic/451).
         // Not FUSE_ATOMIC_O_TRUNC: the daemon would truncate before the kernel knows whether the open is
         // allowed (ETXTBSY is judged after it for O_RDONLY | O_TRUNC).
         InitFlags::FUSE_DO_READDIRPLUS,

@@ -26,7 +26,8 @@ use terrace_runtime::sync::Mutex;
 
 /// Number of CAP_FSETID.
 const CAP_FSETID: u32 = 4;
-/// The initial user namespace, in which the kernel asks for capabilities: its number is part of Linux's interface.
+/// The initial user namespace, in which the kernel asks for capabilities: its number is part of Linux's
+/// interface.
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 /// The kernel opens a file with this flag to run it, and keeps it in the flags of the open file.
 const TO_RUN: i32 = 0x20;

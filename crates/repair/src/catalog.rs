@@ -1,4 +1,5 @@
-//! Finds the cells of the catalog: by its trees, and on leaves that the block table names and no tree reaches.
+//! Finds the cells of the catalog: by its trees, and on leaves that the block table names and no tree
+//! reaches.
 
 use super::below::{Copy, LeafBelow};
 use super::work::{Cell, Shard, Work};
@@ -33,8 +34,8 @@ impl Work<'_> {
                     }
                 }
             }
-            // A root of zeros, and one that names a leaf, lead to a sound tree with fewer keys than the shard
-            // had. The shard's inner pages always lie in PM, so the table names them.
+            // A damaged root word may be zero or name a leaf: its tree looks sound, but has fewer keys than
+            // the shard had. The shard's inner pages always lie in PM, so the table names them.
             found.broken |= self.has_unreached(owner);
             let ordered = found.found.windows(2).all(|pair| match pair {
                 [(first, _), (second, _)] => first < second,

@@ -122,8 +122,9 @@ fn is_another(found: &[u8], wanted: &DeviceHeader) -> bool {
         .is_ok_and(|header| header.pool_uuid != wanted.pool_uuid || header.device_uuid != wanted.device_uuid)
 }
 
-/// Whether block 0 is what is left of this device's header: both UUIDs are in their places, and of the other words at
-/// most one is damaged. UUIDs alone are no proof: an image may name as its own what any 32 bytes of a foreign device are.
+/// Whether block 0 holds this device's header, perhaps with damage: both UUIDs are in their places, and at
+/// most one other word is damaged. UUIDs alone are no proof: a PM image may name any 32 bytes of a foreign
+/// device as its UUIDs.
 pub(crate) fn stands_there(found: &[u8], wanted: &DeviceHeader) -> bool {
     const WORD: usize = 8;
     const LAST: usize = 56;
@@ -148,7 +149,7 @@ pub(crate) fn stands_there(found: &[u8], wanted: &DeviceHeader) -> bool {
     })
 }
 
-/// Blocks of a device that are read at most to find one that fits.
+/// Most blocks of a device that are read in the search for a block that fits.
 const MOST_READ: usize = 4096;
 
 /// How the content of a device fits the catalog.

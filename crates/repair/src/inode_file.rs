@@ -19,7 +19,7 @@ pub(crate) struct Walk {
     pub entries: Vec<(u64, u64)>,
     /// Nodes that could be read: (block, level).
     pub nodes: Vec<(u64, u64)>,
-    /// A node is missing, twice there or not readable, or the root word is not possible.
+    /// A node is missing, reached twice or unreadable, or the root word is impossible.
     pub broken: bool,
     /// The block table says of a node that it is free, or does not say its owner.
     doubtful: bool,

@@ -69,8 +69,8 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// The bits of fsck(8): 1 repaired, 4 errors left or users' data not brought back, 8 the repair or a part of the
-    /// check could not be done.
+    /// The bits of fsck(8): 1 repaired, 4 errors left or users' data not brought back, 8 the repair or a part
+    /// of the check could not be done.
     pub fn exit_status(&self) -> i32 {
         let done = i32::from(self.written) | if self.lost.is_empty() { 0 } else { 4 };
         done | self.left.exit_status() | if self.failure.is_some() { 8 } else { 0 }
@@ -99,7 +99,7 @@ impl Serialize for Repair {
     }
 }
 
-/// Repairs a pool that nobody else uses. Never panics and always ends, whatever the media hold.
+/// Repairs a pool that is not in use. Never panics and always ends, whatever the media hold.
 pub fn repair(devices: &Devices, options: &Options<'_>) -> Repair {
     let mut actions = Actions::default();
     let mut result = Repair::default();

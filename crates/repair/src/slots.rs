@@ -8,7 +8,7 @@ use terrace_format::address::{MAX_FILE_SIZE, MAX_INO, ROOT_INO};
 use terrace_format::inode::{InodeSlot, SLOTS_PER_PAGE, flag};
 use terrace_format::keys::Key;
 
-/// Generation of an inode whose slot was lost: above all that were used before.
+/// Generation of an inode whose slot was lost: above all generations that were used before.
 const NEW_GENERATION: u32 = 1 << 30;
 
 pub(crate) const REGULAR: u32 = 0o10;

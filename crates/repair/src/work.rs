@@ -1,7 +1,7 @@
 //! The data of one round of repair: the state found, the new state, and the free blocks for new pages.
 //!
-//! Invariants: nothing here writes a medium, all changes go to the overlay. `new` says who will own each
-//! block; a block gets one owner only. A new page goes to a block that neither the old state nor a later
+//! Invariants: no function here writes a medium, all changes go to the overlay. `new` has the new owner of
+//! each block; a block gets one owner only. A new page goes to a block that neither the old state nor a later
 //! repair reads, so a crash after it was written changes nothing.
 
 use super::below::LeafBelow;
@@ -17,7 +17,7 @@ use terrace_format::{BLOCK_SIZE, Geometry, LineMask, Lsn, PmBlock, PmOffset};
 
 /// Owner word of a table entry that cannot be read or decoded.
 const UNKNOWN: u64 = u64::MAX;
-/// Actions that are told one by one.
+/// Actions that are listed one by one; the rest is counted.
 const LISTED: usize = 1000;
 
 /// A block of PM.
@@ -26,7 +26,7 @@ pub(crate) type Bytes = Box<[u8; BLOCK_SIZE as usize]>;
 /// Key and value of a catalog cell.
 pub(crate) type Cell = (Vec<u8>, Vec<u8>);
 
-/// Why repair cannot go on; nothing was changed.
+/// The reason why a repair cannot go on.
 #[derive(Debug)]
 pub(crate) struct Stuck(pub String);
 
@@ -124,7 +124,7 @@ pub(crate) struct Work<'a> {
     pub fresh: &'a mut Fresh,
     /// Owner words as found, `UNKNOWN` where unreadable or not decodable.
     pub table: Vec<u64>,
-    /// Blocks whose line mask is that of an owned block.
+    /// Blocks whose table entry has a full line mask or a checksum, as a whole owned block has.
     masked: Dense,
     /// Line masks of possible partial shadows, as found. A block whose mask is lost counts as whole.
     pub partial: BTreeMap<u64, LineMask>,
@@ -329,7 +329,7 @@ impl<'a> Work<'a> {
         Some(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
     }
 
-    /// Puts bytes into the overlay where they differ from what is there, a line at a time.
+    /// Puts bytes into the overlay, a line at a time, and only lines that change.
     pub fn put(&mut self, offset: PmOffset, bytes: &[u8]) {
         let mut at = offset;
         let mut rest = bytes;
@@ -361,7 +361,7 @@ impl<'a> Work<'a> {
         Err(Stuck("persistent memory has too few free blocks for the repair".into()))
     }
 
-    /// A block for the journal: as for a page, but nobody owns it.
+    /// A block for the journal: taken as for a page, but without an owner.
     pub fn allocate_unowned(&mut self) -> Result<u64, Stuck> {
         let block = self.allocate(Owner::Page { kind: PageKind::Fixed, datum: 0 })?;
         if let Some(place) = self.new.get_mut(block as usize) {

@@ -1,4 +1,5 @@
-//! Repair of pools whose metadata lies on a lower tier (decision 0014): what is intact there stays, wherever the damage is.
+//! Repair of pools with metadata on a lower tier (decision 0014): intact pages there stay, wherever the
+//! damage is.
 
 #![allow(clippy::unwrap_used)]
 
@@ -113,7 +114,7 @@ impl World {
     }
 }
 
-/// A pool most of whose metadata lies below.
+/// A pool with most of its metadata below.
 struct Sample {
     pm: Vec<u8>,
     device: Vec<u8>,
@@ -255,7 +256,8 @@ impl Sample {
     fn copy(&self) -> Sample {
         Sample { pm: self.pm.clone(), device: self.device.clone(), tree: self.tree.clone() }
     }
-    /// Repairs, and judges all but what is left of the files.
+    /// Repairs the pool, and asserts that it is sound, that no lower tier was written and that a second
+    /// repair has no work.
     #[track_caller]
     fn repaired(&self, site: &str) -> (World, Repair) {
         let world = self.world();
@@ -490,8 +492,9 @@ fn a_damaged_metadata_page_below_loses_only_its_own_keys_and_slots() {
     }
 }
 
-/// A user's block posed as a page of the catalog, since its seal was a CRC32C over the pool's UUID: when the leaf with the
-/// block's extent was lost, a repair gave the user's program a file capability, and took a page of set-uid inodes.
+/// A user's block posed as a page of the catalog, since its seal was a CRC32C over the pool's UUID: when the
+/// leaf with the block's extent was lost, a repair gave the user's program a file capability, and took a page
+/// of set-uid inodes.
 #[test]
 fn a_block_of_a_user_is_not_taken_for_metadata() {
     for secret in [None, Some([9; 16])] {
@@ -582,7 +585,7 @@ fn repaired_with_the_device_alone(sample: &Sample, damaged: &Sample) {
     assert!(world.tree() == sample.tree);
 }
 
-/// Any damage: the repair ends, what it leaves is sound, and a second one has nothing to do.
+/// Random damage: the repair ends and leaves a sound pool, and a second repair has no work.
 #[test]
 fn any_damage_is_repaired_once() {
     let sample = Sample::new();

@@ -1,5 +1,5 @@
-//! Repair of single damages: each damage of the registry's table, then clean, idempotent and mountable; crashes
-//! inside the repair lead to the same pool.
+//! Repair of single damages: each damage of the registry's table, then clean, idempotent and mountable;
+//! crashes inside the repair lead to the same pool.
 
 #[path = "../../check/tests/common/mod.rs"]
 mod common;
@@ -167,7 +167,7 @@ fn every_repairable_damage_is_repaired() {
 
 /// After a crash inside a repair, the next repair has to give the same pool as a repair without a crash;
 /// after a repair has returned, the next one has no work. Crash images keep no unordered store, all of them,
-/// or random ones. At some moments the daemon's process dies alone, and the next repair crashes as well. On
+/// or random ones. At some moments only the repair's process dies, and the next repair crashes as well. On
 /// this PM only `persist` makes stores durable; `change` alters one ordering point.
 fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Change)>) -> (u64, u64) {
     let undisturbed = World::of(image);
@@ -264,7 +264,8 @@ impl World {
 
     /// Repairs the image of a crash; `ended`: the crash came after the repair had returned.
     fn judge(&self, site: &str, expected: &[Seen], ended: bool) {
-        // A mark on copy B alone could outlive the repair and undo what mounts did since.
+        // A mark on copy B alone could outlive the repair, and a later repair would undo the changes of
+        // mounts since.
         let [first, second] = self.marks();
         assert!(second != Some(true) || first == Some(true), "{site}: only copy B is marked");
         let result = self.repair();
@@ -420,7 +421,7 @@ fn old_group_summaries_bring_no_block_back() {
     assert!(read_file(&fs, FILE) == Some(file_content()), "{:#?}", result.actions);
 }
 
-/// A size, mode or owner, which no other structure tells, stayed as a flipped bit had made it, without a word.
+/// A flipped bit in a size, mode or owner, which no second structure confirms, once stayed without a report.
 #[test]
 fn a_wrong_bit_of_a_page_is_turned_back() {
     let size = full().slot_place(FILE).0 as usize + std::mem::offset_of!(InodeSlot, size);
@@ -438,7 +439,7 @@ fn a_wrong_bit_of_a_page_is_turned_back() {
     }
 }
 
-/// Several wrong bits: all that lies on the page is told of, and no set-id bit is believed.
+/// Several wrong bits: all inodes on the page are reported, and their set-id bits are removed.
 #[test]
 fn a_changed_page_is_told_of_and_gives_no_privilege() {
     let mut image = full();
@@ -462,8 +463,8 @@ fn a_changed_page_is_told_of_and_gives_no_privilege() {
     assert!(result.exit_status() & 4 != 0 && !result.lost.is_empty(), "{result:#?}");
 }
 
-/// A repair that had changed a file's content exited with 1, as if all had been brought back: fsck(8) has 4 for that, and
-/// the user has to know which file it is.
+/// A repair that had changed a file's content exited with 1, as if all had been brought back: fsck(8) has 4
+/// for that, and the user has to know which file it is.
 #[test]
 fn a_loss_of_content_in_a_repair_exits_with_4_and_names_the_file() {
     let lost: [Named; 3] = [
@@ -491,9 +492,9 @@ fn a_loss_of_content_in_a_repair_exits_with_4_and_names_the_file() {
     assert_eq!(World::of(&image).repair().exit_status(), 1);
 }
 
-/// A block of a user's file posed as a summary: without a secret its CRC32C is no proof, and it gave another file's content
-/// to the victim. In an older pool a summary counts only directly before its group, with entries of the past; in a pool with a
-/// secret such a block is none.
+/// A block of a user's file once posed as a group summary, and the repair put foreign content into a file:
+/// without a secret the summary's CRC32C is no proof. In an older pool a summary counts only directly before
+/// its group, with entries of the past; in a pool with a secret such a block has no valid seal.
 #[test]
 fn a_block_of_a_user_is_not_taken_for_a_summary() {
     let public = SealKey::new(UUID, None);

@@ -1,5 +1,6 @@
-//! Which device a repair writes a header to. Paths, UUIDs and catalog are the image's, and somebody else may have made
-//! it: a repair wrote over block 0 of a foreign device whose first bytes the image named as its own UUIDs.
+//! The devices to which a repair writes a header. Paths, UUIDs and catalog come from the PM image, which an
+//! attacker may have made: a repair once overwrote block 0 of a foreign device, because the image named bytes
+//! of that block as its own UUIDs.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 #[path = "../../check/tests/common/mod.rs"]

@@ -17,8 +17,8 @@ use terrace_repair::repair;
 
 const EIO: i32 = 5;
 
-/// A line of the block table cannot be read. A repair that ends before its journal is published must not have put zeros
-/// there: a mount would take them for free blocks, and give the blocks of one file to another (I6).
+/// A line of the block table cannot be read. A repair that ends before its journal is published must not have
+/// put zeros there: a mount would take them for free blocks, and give the blocks of one file to another (I6).
 #[test]
 fn a_failed_repair_leaves_unreadable_table_lines_unwritten() {
     let image = Image::full();
@@ -36,8 +36,8 @@ fn a_failed_repair_leaves_unreadable_table_lines_unwritten() {
     );
 }
 
-/// The flush of a mended device header fails. The next repair finds the header sound in the device's cache: it must not
-/// return before the header is in the device.
+/// The flush of a mended device header fails. The next repair finds the header sound in the device's cache:
+/// it must not return before the header is in the device.
 #[test]
 fn a_header_with_a_failed_flush_is_flushed_by_the_next_repair() {
     let mut image = Image::full();

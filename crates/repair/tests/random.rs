@@ -4,10 +4,10 @@
 //!
 //! "Destroyed" is, for damage to
 //! - the block table, map nodes, the inode file's tree, inner catalog pages, roots, one copy of superblock or
-//!   checkpoint (one kind at a time): nothing, because each is known twice;
+//!   checkpoint (one kind at a time): no part of a file, because each of them is known twice;
 //! - an inode page: the attributes, size and content of inodes whose slot was hit;
 //! - a catalog leaf: every key in it, so names, attributes and cold blocks of the inodes it speaks of;
-//! - a mixture of all: anything.
+//! - a mixture of all kinds: each part of each file.
 //!
 //! A failing round prints its seed; repeat it with `TERRACE_SEED=<seed> cargo test -p terrace-repair --test
 //! random`; `TERRACE_ROUNDS` sets the number of rounds.
@@ -398,7 +398,8 @@ fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
     }
     let found = world.check().exit_status() & 4 != 0;
     let result = world.repair();
-    // Damage to an extent's checksum looks like damage to its data: such blocks are left, and reads give EIO.
+    // Damage to an extent's checksum looks like damage to its data: the repair leaves such blocks, and reads
+    // give EIO.
     let leaf = matches!(target, Target::Leaves | Target::Everything);
     let sound = |report: &Report| {
         report.is_clean() || leaf && report.findings.iter().all(|finding| finding.code == Code::ColdChecksum)

@@ -1,7 +1,7 @@
 //! `terrace iostat`: the traffic of each tier, in the form of `zpool iostat`.
 //!
-//! The first report covers the time since the mount (left out with -y), each later one the interval before it. Text
-//! shows rates per second; JSON the numbers of the interval, one object per line.
+//! The first report covers the time since the mount (left out with -y), each later one the interval before
+//! it. Text shows rates per second; JSON the numbers of the interval, one object per line.
 
 use crate::args::Iostat;
 use crate::control::{Daemon, Located, Request, locate};

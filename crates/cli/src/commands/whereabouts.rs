@@ -104,7 +104,8 @@ impl Sums {
         }
     }
 
-    /// Adds up all regular files below a directory. Links are not followed, and other file systems are left out.
+    /// Adds up all regular files below a directory. Links are not followed, and other file systems are left
+    /// out.
     fn walk(&mut self, daemon: &Daemon, top: &Path, about: &Metadata, complain: &mut impl FnMut(Failure)) {
         let progress = progress();
         let (mut waiting, mut linked) = (vec![top.to_path_buf()], HashSet::new());

@@ -347,8 +347,8 @@ impl Pending {
         }
     }
 
-    /// Reads a line, or the part of it that came before the end of the connection. The daemon may be another user's and
-    /// hostile: it may send without end, a byte now and then, or nothing.
+    /// Reads a line, or the part of it that came before the end of the connection. The daemon may be another
+    /// user's and hostile: it may send without end, a byte now and then, or nothing.
     fn line(&mut self) -> Outcome<Vec<u8>> {
         let mut line = Vec::new();
         loop {

@@ -78,7 +78,8 @@ pub enum Request {
         /// Its number.
         id: u64,
     },
-    /// Answers when the mount has ended: whether the pool is clean, and under `lost` which files of it have no name.
+    /// Answers when the mount has ended: whether the pool is clean, and under `lost` which files of it have
+    /// no name.
     End,
     /// Flush, unmount, end; users of the mount in all namespaces are cut off.
     Stop,

@@ -272,7 +272,7 @@ impl Server {
         Gate(Arc::clone(&self.shared))
     }
 
-    /// Tells the end to the requests that wait for it, and removes the socket.
+    /// Answers the requests that wait for the end, and removes the socket.
     pub fn end(self, result: Ended) {
         let _ = fs::remove_file(&self.path);
         self.shared.closing.store(true, Ordering::Relaxed);

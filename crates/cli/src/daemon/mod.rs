@@ -60,7 +60,8 @@ pub struct Plan {
     pub foreground: bool,
 }
 
-/// Serves until the mount ends. Returns an error only before the mount answers, or when the end was not clean.
+/// Serves until the mount ends. Returns an error only before the mount answers, or when the end was not
+/// clean.
 pub fn run(plan: &Plan) -> Outcome<()> {
     let failed = |failure: Failure| match failure.status {
         status::FAILED => failure.with_status(status::MOUNT_FAILED),
@@ -294,7 +295,8 @@ fn start_session(plan: &Plan, fs: &Arc<Fs>, contact: &Contact) -> Outcome<Runnin
     .map_err(|error| Failure::new(error.to_string()))
 }
 
-/// A pool whose files lie below the directory would hide behind its own mount, and so would its log.
+/// Refuses a mount over files of the pool or over the log, which it would hide, and a log that is a file of
+/// the pool.
 fn refuse_inside(plan: &Plan, opened: &OpenPool) -> Outcome<()> {
     for (file, _) in &opened.files {
         if is_inside(file, &plan.dir) {

@@ -122,7 +122,8 @@ pub fn open_to_read(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Reads the superblock without opening the pool (it may be in use), the second copy when the first is damaged.
+/// Reads the superblock without opening the pool (it may be in use), the second copy when the first is
+/// damaged.
 pub fn peek(pool: &Path) -> Outcome<Superblock> {
     if pool.is_dir() {
         return Err(Failure::at(pool, "is a directory and no Terrace mount"));

@@ -121,8 +121,8 @@ pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Op
     }
 }
 
-/// For check: opens a tier whose header is damaged, at the path that the user gave or else where the pool has
-/// it. A device of another pool is not opened.
+/// For check: opens a tier whose header is damaged, at the path that the user gave, or else at the device's
+/// known path. A device of another pool is not opened.
 pub fn open_damaged_tier(
     pool: &Path,
     superblock: &Superblock,

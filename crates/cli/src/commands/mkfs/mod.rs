@@ -99,8 +99,8 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
     })
 }
 
-/// Makes and opens the media, locked from here on, and writes the pool. Tier 0 of an old pool is wiped first
-/// (C25): no lower tier is changed while the old superblocks exist.
+/// Makes and opens the media, locked from here on, and writes the pool. Tier 0 of an old pool is emptied
+/// first (C25): no lower tier is changed while the old superblocks exist.
 fn make(
     pm: &Target,
     tiers: &[Target],
