@@ -1,5 +1,5 @@
-//! Metadata pages on lower tiers (format.md "Metadata pages below"): found by their tagged locations, read, judged by
-//! their own checksum.
+//! Metadata pages on lower tiers (format.md "Metadata pages below"): found by their tagged locations, read,
+//! and judged by their seals.
 
 use crate::Devices;
 use crate::checker::Checker;
@@ -14,15 +14,15 @@ use terrace_media::block::AlignedBlock;
 /// A page's bytes.
 pub type Bytes = Box<[u8; terrace_format::BLOCK_SIZE as usize]>;
 
-/// What stands where a location points to.
+/// The content of the device block to which a location points.
 pub enum Found {
-    /// The page, as it belongs in PM.
+    /// The page, in the form that it has in PM.
     Page(Bytes),
-    /// Something else.
+    /// No page with the seal that belongs there; the text says why.
     Other(String),
-    /// It cannot be read; nothing when its device is absent.
+    /// The block cannot be read; `None` when its device is absent.
     Unreadable(Option<String>),
-    /// No such place.
+    /// The location is not on a lower tier of this pool.
     Nowhere,
 }
 
@@ -56,8 +56,8 @@ pub fn read(devices: &Devices, superblock: &Superblock, word: u64, identity: Ide
 }
 
 impl Checker<'_> {
-    /// A page below, its device block counted for it. What is wrong is reported; then `None`, and nothing is said of
-    /// what it may have held.
+    /// Reads a page below and counts its device block as used. Reports damage and gives `None`; then keys and
+    /// slots that the page may have held are not judged.
     pub fn below(&mut self, word: u64, identity: Identity, site: &dyn Display) -> Option<Bytes> {
         self.summary.metadata_below += 1;
         if let Some(place) = place_of(&self.superblock, word)
@@ -83,7 +83,7 @@ impl Checker<'_> {
         None
     }
 
-    /// Whether nothing can be said of an inode, because its page below could not be read.
+    /// Whether an inode cannot be judged, because its inode page below could not be read.
     pub(crate) fn is_unread(&self, ino: u64) -> bool {
         self.unread_inodes.contains(&(ino / SLOTS_PER_PAGE))
     }

@@ -1,4 +1,4 @@
-//! The block table: who owns a block, and does its owner reach it (I6).
+//! The block table: each block's owner, and whether the owner reaches the block (I6).
 
 use crate::checker::Checker;
 use crate::code::Code;
@@ -130,7 +130,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The shadows of a written extent that stand alone: the cold copies of the others are needed, and are noted.
+    /// The whole shadows of a written extent. Partial shadows need their cold copies, and are noted.
     pub(crate) fn whole_shadows(&mut self, shadows: &Shadows) -> u128 {
         let mut whole = shadows.any;
         if !self.superblock.has_partial_shadows() {

@@ -1,5 +1,5 @@
-//! Catalog shards: pages, order and bounds of keys (format.md "Catalog pages"). What keys mean is judged
-//! in `keys`, which sees them in key order, shard by shard.
+//! Catalog shards: pages, order and bounds of keys (format.md "Catalog pages"). Module `keys` judges the
+//! meaning of the keys, in key order, shard by shard.
 
 use crate::checker::Checker;
 use crate::code::Code;
@@ -69,7 +69,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Only leaves lie below, without chunk keys: a fetch needs both to be in PM.
+    /// Only leaves without chunk keys may lie below: a fetch needs inner pages and chunk keys in PM.
     fn leaf_below(&mut self, page: &Page, site: &str) {
         let chunk = |index| {
             let (key, _) = page.cell(index).ok()?;
@@ -168,13 +168,13 @@ impl Checker<'_> {
     }
 }
 
-/// A page to visit, and what its parent says of it.
+/// A page to visit, with the level and key bounds that its parent gives.
 struct Place {
     block: u64,
     level: Option<u8>,
-    /// No key is below it.
+    /// No key of the page is less than this key.
     low: Vec<u8>,
-    /// All keys are below it.
+    /// Each key of the page is less than this key.
     high: Option<Vec<u8>>,
 }
 

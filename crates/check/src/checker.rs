@@ -1,4 +1,4 @@
-//! State shared by the phases, and PM reads that report what cannot be read.
+//! State shared by the phases, and reads of PM that report unreadable lines.
 
 use crate::bitmap::{Dense, Sparse};
 use crate::code::Code;
@@ -10,7 +10,7 @@ use terrace_format::inode::{DIRECT_BLOCKS, InodeSlot};
 use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, Geometry, PmOffset};
 
-/// What one lower-tier device holds, gathered from the catalog.
+/// The used blocks of a lower-tier device, gathered from the catalog.
 #[derive(Default)]
 pub(crate) struct DeviceState {
     /// Blocks of the device, as the superblock says.
@@ -23,7 +23,7 @@ pub(crate) struct DeviceState {
     pub(crate) marked: Sparse,
 }
 
-/// What is kept of an inode in use.
+/// The facts gathered about an inode in use.
 #[derive(Default, Clone)]
 pub(crate) struct InodeRecord {
     pub(crate) ino: u32,
@@ -40,17 +40,17 @@ pub(crate) struct InodeRecord {
     pub(crate) root: u64,
     /// Blocks mapped in PM or below, each once.
     pub(crate) mapped: u64,
-    /// One past the last written block, in PM or below.
+    /// End of the last written block, in PM or below.
     pub(crate) written_end: u64,
     /// Largest end of an intent.
     pub(crate) intent_end: u64,
-    /// Directory entries that name it.
+    /// Directory entries that name the inode.
     pub(crate) names: u32,
-    /// The directory that names it (the last one seen).
+    /// The directory that names the inode (the last directory, if several do).
     pub(crate) named_by: u32,
-    /// Directory entries in it that name directories.
+    /// Entries of this directory that name directories.
     pub(crate) subdirectories: u32,
-    /// Directory entries in it.
+    /// Entries of this directory.
     pub(crate) entries: u64,
     /// Bytes of the symlink target found in the catalog.
     pub(crate) target_bytes: u64,
@@ -122,9 +122,9 @@ pub(crate) struct Checker<'a> {
     /// Inodes in use, by number.
     pub(crate) inodes: Vec<InodeRecord>,
     pub(crate) cold: Vec<DeviceState>,
-    /// A metadata page below could not be read: what is missing may be there.
+    /// A metadata page below could not be read: missing keys and slots may be on it.
     pub(crate) unread: bool,
-    /// Such pages of the inode file.
+    /// Unreadable pages of the inode file below, by index.
     pub(crate) unread_inodes: BTreeSet<u64>,
     progress: (u64, u64),
 }
@@ -167,7 +167,7 @@ impl<'a> Checker<'a> {
         self.fixed_checksums();
         self.inode_file();
         self.catalog();
-        // Who counts what is missing would find too little of everything.
+        // With keys and slots unread, counts would be too low and give false errors.
         if !self.unread {
             self.links();
             self.orphans();
@@ -176,7 +176,7 @@ impl<'a> Checker<'a> {
         self.block_table();
     }
 
-    /// A unit of work is done.
+    /// Reports that a unit of work is done.
     pub(crate) fn step(&mut self) {
         self.progress.0 = (self.progress.0 + 1).min(self.progress.1);
         if let Some(tell) = self.options.progress {
@@ -188,7 +188,7 @@ impl<'a> Checker<'a> {
         self.findings.add(code, detail);
     }
 
-    /// Reads PM as it will be after recovery; reports what cannot be read.
+    /// Reads PM as it will be after recovery; reports unreadable lines.
     pub(crate) fn read(&mut self, offset: PmOffset, into: &mut [u8]) -> bool {
         match self.overlay.read(&*self.devices.pm, offset, into) {
             Ok(()) => true,
@@ -218,7 +218,7 @@ impl<'a> Checker<'a> {
         Some(words.map(|word| u64::from_le_bytes(*word)).collect())
     }
 
-    /// Where an inode in use stands in `inodes`.
+    /// The index of an inode in `inodes`.
     pub(crate) fn find(&self, ino: u64) -> Option<usize> {
         let ino = u32::try_from(ino).ok()?;
         self.inodes.binary_search_by_key(&ino, |record| record.ino).ok()

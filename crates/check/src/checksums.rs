@@ -10,7 +10,7 @@ use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
 use terrace_media::PmMedium;
 
-/// Opens the pages that a range touches, as recovery does with what it replays.
+/// Opens the checksum words of the pages that a range touches, as recovery does for replayed stores.
 pub fn open(overlay: &mut Overlay, geometry: &Geometry, offset: PmOffset, length: usize) {
     let last = offset.0.saturating_add((length as u64).saturating_sub(1)) / BLOCK_SIZE;
     for page in offset.0 / BLOCK_SIZE..=last.min(geometry.block_count().saturating_sub(1)) {
@@ -20,7 +20,7 @@ pub fn open(overlay: &mut Overlay, geometry: &Geometry, offset: PmOffset, length
     }
 }
 
-/// Why a page and its checksum word are not as they should be; `None` where it is, or where the page cannot be read.
+/// The fault of a page or its checksum word; `None` when the page matches, or cannot be read.
 pub fn fault(
     (pm, overlay): (&dyn PmMedium, &Overlay),
     geometry: &Geometry,
@@ -42,8 +42,9 @@ pub fn fault(
     }
 }
 
-/// The one bit of a page that explains why it does not match its checksum: byte and value. CRC32C tells any two bits of a
-/// page apart; damage of several bits looks like that of one in 1 of 130,000 cases.
+/// The one bit of a page that explains why it does not match its checksum: byte and value. Each single bit of
+/// a page changes the CRC32C in its own way; damage of several bits looks like one wrong bit in 1 of 130,000
+/// cases.
 pub fn wrong_bit(
     (pm, overlay): (&dyn PmMedium, &Overlay),
     geometry: &Geometry,
@@ -59,8 +60,8 @@ pub fn wrong_bit(
     Some((page.offset().plus(at), byte))
 }
 
-/// The bit of a page whose change changes its CRC32C by this much: byte and bit. Zeros behind a byte multiply the share of
-/// its bits by the same power of x, whatever the page holds.
+/// The bit of a page whose change changes its CRC32C by this much: byte and bit. Each byte behind the bit
+/// multiplies its share of the CRC by the same power of x, independent of the page's content.
 fn bit_of_syndrome(syndrome: u32) -> Option<(u64, u32)> {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let times_x8 = |share: u32| (0..8).fold(share, |s, _| s >> 1 ^ if s & 1 == 1 { POLYNOMIAL } else { 0 });
@@ -74,14 +75,14 @@ fn bit_of_syndrome(syndrome: u32) -> Option<(u64, u32)> {
     None
 }
 
-/// Whose a block is, as far as the block table can be read.
+/// The owner of a block, as far as the block table can be read.
 pub fn owner(pm: &dyn PmMedium, overlay: &Overlay, geometry: &Geometry, block: PmBlock) -> Option<Owner> {
     let mut word = [0; 8];
     overlay.read(pm, geometry.table_entry(block), &mut word).ok()?;
     Owner::decode(u64::from_le_bytes(word)).filter(|_| block >= geometry.first_pool_block())
 }
 
-/// A metadata page, for people.
+/// Describes a metadata page for the user.
 pub fn describe(geometry: &Geometry, page: PmBlock, owner: Option<Owner>) -> String {
     let what = match owner {
         _ if page == ROOTS_BLOCK => "the roots".into(),
@@ -101,7 +102,8 @@ pub fn describe(geometry: &Geometry, page: PmBlock, owner: Option<Owner>) -> Str
 }
 
 impl Checker<'_> {
-    /// The pages of the fixed area; those of the pool are judged with their entries of the block table.
+    /// Compares the pages of the fixed area. Pages of the pool are compared when their block table entries
+    /// are judged.
     pub(crate) fn fixed_checksums(&mut self) {
         let table =
             self.geometry.table_offset().0 / BLOCK_SIZE..self.geometry.table_end().0.div_ceil(BLOCK_SIZE);

@@ -3,11 +3,11 @@
 
 use serde::{Serialize, Serializer};
 
-/// What a finding says about the pool.
+/// The weight of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing; a crash may leave it and the next mount removes it. Does not change the exit status.
+    /// A state that a crash may leave and the next mount removes. Does not change the exit status.
     Note,
     /// The pool breaks its format or an invariant.
     Error,
@@ -26,9 +26,9 @@ pub struct CodeRow {
     pub name: &'static str,
     /// See [`Severity`].
     pub severity: Severity,
-    /// What it means.
+    /// The meaning of the code.
     pub sentence: &'static str,
-    /// What `check --repair` does about it.
+    /// The way in which `check --repair` mends it.
     pub repair: &'static str,
 }
 
@@ -52,7 +52,7 @@ macro_rules! codes {
         },)*];
 
         impl Code {
-            /// Its row of [`CODES`].
+            /// The code's row of [`CODES`].
             pub fn row(self) -> &'static CodeRow {
                 match self {
                     $(Code::$name => &CodeRow {

@@ -53,7 +53,7 @@ impl Checker<'_> {
             }
         };
         let ours = header.pool_uuid == self.superblock.uuid && header.device_uuid == row.uuid;
-        // The tier is the row's: a header has that of the last mount that wrote to it.
+        // The tier is the row's: the header may have an older tier, from the last mount that wrote it.
         let fields = (usize::from(header.index), header.role, header.blocks.get());
         if !ours || fields != (index, 1, blocks) {
             self.report(Code::DeviceHeader, || format!("{}: {header:?}", medium.name()));
@@ -61,8 +61,8 @@ impl Checker<'_> {
         if ours { readable } else { 0 }
     }
 
-    /// Notes an extent's device blocks; reads them when asked to. `shadows`: blocks that have a whole PM
-    /// copy, whose cold copy may be half written (M5) and is not judged.
+    /// Notes an extent's device blocks; reads them if the options say so. `shadows`: blocks with a whole
+    /// shadow. Their cold copies may be half written (M5), so they are not judged.
     pub(crate) fn cold_extent(&mut self, ino: u32, extent: &ColdExtent, shadows: u128) {
         let DeviceId(device) = extent.device;
         let (start, length) = (extent.start.0, u64::from(extent.length));
@@ -106,7 +106,7 @@ impl Checker<'_> {
             let place = extent.start.plus(at);
             let site =
                 || format!("{}, block {place}: inode {ino}, block {}", medium.name(), extent.first.0 + at);
-            // One bad block must not hide its neighbours.
+            // A bad block must not hide the damage of its neighbours.
             if !together && let Err(error) = medium.read(place, std::slice::from_mut(block)) {
                 self.report(Code::DeviceUnreadable, || format!("{}: {error}", site()));
                 continue;
@@ -136,7 +136,7 @@ impl Checker<'_> {
                 for bit in (0..8u64).filter(|bit| byte >> bit & 1 == 1) {
                     let within = index * 8 + bit;
                     let block = first + within;
-                    // Beyond the chunk it would be a block of the next one.
+                    // A bit beyond the chunk would mark a block of the next chunk.
                     if within < chunk_blocks && block < blocks {
                         state.marked.insert(block);
                     } else {

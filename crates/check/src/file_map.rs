@@ -1,4 +1,4 @@
-//! Radix trees: the inode file's and the files' (format.md "Radix nodes").
+//! Radix trees: of the inode file, and of each file's map (format.md "Radix nodes").
 
 use crate::checker::{Checker, InodeRecord, Node};
 use crate::code::Code;
@@ -11,7 +11,7 @@ use terrace_format::{FileBlock, Ino};
 /// Bit of a direct pointer: allocated but unwritten.
 const DIRECT_UNWRITTEN: u32 = 1 << 31;
 
-/// Whose tree it is.
+/// The owner of a radix tree.
 #[derive(Clone, Copy)]
 pub enum Tree {
     InodeFile,
@@ -42,9 +42,9 @@ impl fmt::Display for Tree {
 /// Blocks of an extent that have a PM mapping.
 #[derive(Default)]
 pub struct Shadows {
-    /// One bit for each.
+    /// A bit for each block of the extent that PM maps.
     pub any: u128,
-    /// Those that were written: bit and PM block.
+    /// Blocks with written content: bit and PM block.
     pub places: Vec<(usize, u64)>,
 }
 
@@ -105,7 +105,7 @@ impl<'a> Checker<'a> {
         });
     }
 
-    /// Direct pointers hold 31 bits; a larger PM does without them.
+    /// Direct pointers hold 31 bits; a larger PM has no direct pointers.
     fn has_direct(&self) -> bool {
         self.geometry.block_count() <= u64::from(DIRECT_UNWRITTEN)
     }
@@ -119,7 +119,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Which of the (at most 128) blocks from `first` on have a PM mapping.
+    /// The shadows among the (at most 128) blocks from `first` on.
     pub fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
         let mut shadows = Shadows::default();
         let mut leaf: Option<(u64, Node)> = None;
@@ -148,7 +148,7 @@ impl<'a> Checker<'a> {
         shadows
     }
 
-    /// The leaf node with the given number (index / 512). The walk has reported what is wrong on the way.
+    /// The leaf node with the given number (index / 512). The walk has reported damage on the path already.
     fn leaf(&mut self, root: u64, number: u64) -> Option<Node> {
         let (height, mut block) = unpack_root(root);
         let height = u64::from(height);

@@ -69,7 +69,7 @@ impl Checker<'_> {
         }
         // Without the feature a tag makes a number out of range.
         let Ok(datum) = u32::try_from(index) else {
-            return; // the height bounds it, but nothing rests on that
+            return; // cannot happen: the tree's height bounds the index
         };
         let owner = Owner::Page { kind: PageKind::InodePage, datum };
         if !self.claim(entry, owner, &format_args!("inode page {index}")) {

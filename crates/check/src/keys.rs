@@ -1,4 +1,4 @@
-//! What catalog keys mean, judged in key order (format.md "Keys and values").
+//! Judges the meaning of catalog keys, in key order (format.md "Keys and values").
 
 use crate::checker::{Checker, InodeRecord};
 use crate::code::Code;
@@ -23,7 +23,7 @@ struct XattrRun {
     seen: u64,
 }
 
-/// What is remembered between the keys of one inode.
+/// State kept between the keys of an inode.
 pub struct KeyRun {
     pub shard: u32,
     /// The previous key of the shard.

@@ -1,5 +1,5 @@
-//! One lane: its valid records, and whether it ends where a crash cut it off or where it was damaged (design T3), read
-//! independently of crates/wal.
+//! A lane: its valid records, and whether a crash or damage ended it (design T3), read independently of
+//! crates/wal.
 
 use crate::code::Code;
 use crate::report::Findings;
@@ -14,25 +14,25 @@ use terrace_format::table::{Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmBlock, PmOffset};
 use terrace_media::{MediaError, PmMedium};
 
-/// The search behind a lane's end reads so many times the lane at most.
+/// The search behind a lane's end reads at most this many times the lane's size.
 const SEARCH_FACTOR: u64 = 256;
-/// Inodes that are named one by one.
+/// Inodes that a finding names one by one.
 const NAMED: usize = 20;
 
-/// One lane as a mount will find it.
+/// A lane as a mount will find it.
 pub struct Lane {
     /// The records that count.
     pub records: Vec<Record>,
-    /// Position after them.
+    /// Position behind the last of these records.
     pub end: u64,
-    /// Valid records behind the first place where there is none.
+    /// Valid records behind the first invalid record.
     behind: Vec<Record>,
-    /// Position that the lane is known to have reached durably.
+    /// The furthest position that a witness says was durable.
     reached: u64,
     unreadable: bool,
 }
 
-/// Scans all lanes; all that is lost by damage is a finding.
+/// Scans all lanes; each loss by damage is a finding.
 pub(crate) fn scan_all(
     pm: &dyn PmMedium,
     uuid: &[u8; 16],
@@ -62,7 +62,7 @@ pub(crate) fn scan_all(
     lanes
 }
 
-/// The inodes that records change, as far as they and the block table tell, in words.
+/// A text that names the inodes that records change, as far as records and block table tell.
 fn touched(pm: &dyn PmMedium, geometry: &Geometry, records: &[Record]) -> String {
     let mut inodes = BTreeSet::new();
     for (offset, content) in records.iter().flat_map(Record::writes) {
@@ -76,7 +76,7 @@ fn touched(pm: &dyn PmMedium, geometry: &Geometry, records: &[Record]) -> String
     }
 }
 
-/// The inodes that bytes at an offset concern: as owners in the block table, as slots, or by the map node they lie in.
+/// The inodes that a store changes: owners in the block table, inode slots, or the owner of a map node.
 fn inodes_at(pm: &dyn PmMedium, geometry: &Geometry, offset: PmOffset, content: &[u8]) -> Vec<u64> {
     let table =
         geometry.table_offset()..geometry.table_offset().plus(geometry.block_count() * TABLE_ENTRY_SIZE);
@@ -139,13 +139,13 @@ impl Scan<'_> {
             position = position.saturating_add(record.ring_bytes);
             records.push(record);
         }
-        // Behind a line that cannot be read the lane is refused as it is.
+        // A lane with an unreadable line refuses the mount anyway, so no search follows.
         let behind = if unreadable { Vec::new() } else { self.behind(position, end, last) };
         Lane { records, end: position, behind, reached: 0, unreadable }
     }
 
-    /// Valid records behind a position where there is none: their lane was damaged, since a record is appended only
-    /// behind the fence of the one before it.
+    /// Valid records behind an invalid record. They prove that the lane was damaged, because a record is
+    /// appended only after the fence of its predecessor.
     fn behind(&self, from: u64, end: u64, mut last: Lsn) -> Vec<Record> {
         let mut records: Vec<Record> = Vec::new();
         let mut position = from;
@@ -191,7 +191,7 @@ impl Scan<'_> {
         findings.add(Code::LaneDamaged, || format!("lane {index}, position {position}: {lost}"));
     }
 
-    /// A last record with one wrong bit counts where all that it writes is in place.
+    /// A last record with one wrong bit counts if all its stores are in place.
     fn judge_one_bit(&self, lane: &mut Lane, record: Record, findings: &mut Findings) {
         let shows = |(offset, content): (PmOffset, &[u8])| {
             let mut found = vec![0; content.len()];
@@ -208,7 +208,8 @@ impl Scan<'_> {
         lane.records.push(record);
     }
 
-    /// The record that one wrong bit hides at the lane's end, unless its data shows that its write was cut off.
+    /// The record that one wrong bit hides at the lane's end, unless its data shows that its write was cut
+    /// off.
     fn one_bit_away(&self, lane: &Lane) -> Option<Record> {
         if self.point.clean || lane.end >= self.tail.saturating_add(self.geometry.lane_size) {
             return None;
@@ -250,9 +251,10 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// T4, as recovery judges it: on the medium before any replay; what cannot be read keeps its record.
+    /// T4, as recovery judges it: on the medium before any replay; unreadable data does not make its record
+    /// invalid.
     fn data_is_sound(&self, record: &Record) -> bool {
-        // No operation names more data than there is PM; a crafted record must not keep us busy.
+        // No operation names more data than there is PM; a crafted record must not make the check endless.
         let mut budget = self.geometry.pm_size;
         let mut piece = vec![0; 64 << 10];
         for check in &record.checks {

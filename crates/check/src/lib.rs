@@ -1,11 +1,11 @@
-//! Judges a pool from its format and media alone (design 2, I6, I11): no code of log, map, catalog or
-//! file system is used, so that a bug there is not believed here.
+//! Judges a pool from its format and media alone (design 2, I6, I11): it uses no code of log, map, catalog or
+//! file system, so a bug there cannot hide itself here.
 //!
-//! Invariants: no medium is written; valid records are replayed into a memory overlay;
-//! nothing in an image makes it panic or loop: every PM block is descended into at most once, depths are
-//! bounded by the format, memory is bitmaps, one record per used inode, the names of one directory and the
-//! lanes. Phases, in order: superblock, log, inode file with file maps, catalog, links, orphans, devices,
-//! block table. Called by `terrace check` and by crash tests.
+//! Invariants: no medium is written; valid records are replayed into a memory overlay; no image makes the
+//! check panic or loop: every PM block is descended into at most once, depths are bounded by the format,
+//! memory is bitmaps, one record per used inode, the names of one directory and the lanes. Phases, in order:
+//! superblock, log, inode file with file maps, catalog, links, orphans, devices, block table. Called by
+//! `terrace check` and by crash tests.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
@@ -45,14 +45,15 @@ pub struct Devices {
     pub block: Vec<Option<Arc<dyn BlockMedium>>>,
 }
 
-/// What to check.
+/// Choices of a check.
 #[derive(Default, Clone, Copy)]
 pub struct Options<'a> {
     /// Read every cold block and compare its CRC32C.
     pub read_cold: bool,
-    /// Devices whose paths the user gave, not the superblock: `repair` writes a header there also when it is lost.
+    /// Devices whose paths the user gave: `repair` may write a header to them even if the old header is lost
+    /// whole.
     pub given: &'a [usize],
-    /// Told now and then how many of how many units of work are done.
+    /// Called with the units of work done and the units in all.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
 }
 

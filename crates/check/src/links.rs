@@ -1,4 +1,4 @@
-//! Names, link counts, the tree of directories, orphan lists: judged when slots and keys were all seen.
+//! Names, link counts, the tree of directories, orphan lists: judged after all slots and keys were read.
 
 use crate::checker::{Checker, InodeRecord, Path};
 use crate::code::Code;
@@ -7,7 +7,7 @@ use terrace_format::address::ROOT_INO;
 use terrace_format::inode::{ORPHAN_LISTS, flag};
 
 impl Checker<'_> {
-    /// Compares every inode with what names and maps it.
+    /// Compares each inode with its directory entries and its file map.
     pub fn links(&mut self) {
         for at in 0..self.inodes.len() {
             let Some(record) = self.inodes.get(at).cloned() else {
@@ -33,7 +33,7 @@ impl Checker<'_> {
                 format!("inode {ino}: {} blocks, {} are mapped", record.blocks, record.mapped)
             });
         }
-        // An orphan's content, and what an intent covers, waits for removal.
+        // The content of an orphan, and the range of an intent, waits for removal.
         let end = blocks_of(record.size).max(record.intent_end);
         if record.is_regular() && !orphan && record.written_end > end {
             self.report(Code::MapBeyondSize, || {
@@ -83,13 +83,13 @@ impl Checker<'_> {
         }
     }
 
-    /// Follows the directories that name each other up to the root. Each is walked once in all.
+    /// Follows parent directories up to the root. Each directory is walked once in all.
     fn reaches_root(&mut self, start: usize) -> bool {
         let mut walked = Vec::new();
         let mut next = Some(start);
         let verdict = loop {
             let Some((at, record)) = next.and_then(|at| Some((at, self.inodes.get_mut(at)?))) else {
-                break Path::Bad; // named by nobody, or by something that is no inode
+                break Path::Bad; // without a name, or named by a free slot
             };
             if record.path != Path::Unknown {
                 break if record.path == Path::Good { Path::Good } else { Path::Bad };
@@ -113,7 +113,7 @@ impl Checker<'_> {
         verdict == Path::Good
     }
 
-    /// Follows the orphan lists; then looks for orphans on none.
+    /// Follows the orphan lists; then looks for orphans on no list.
     pub fn orphans(&mut self) {
         for list in 0..ORPHAN_LISTS {
             if let Some(head) = self.word(self.geometry.orphan_head(list)) {

@@ -19,17 +19,18 @@ pub struct Log {
     pub clean: bool,
     /// Valid records above the checkpoint.
     pub records: u64,
-    /// PM as it is after their replay.
+    /// PM after the replay of these records.
     pub overlay: Overlay,
     /// The checkpoint that makes the lanes empty, for repair.
     pub next: Checkpoint,
-    /// Data that last records name: its content decides whether they count, so repair leaves it alone.
+    /// Data that the last record of a lane names. The data decides whether the record counts (T4), so repair
+    /// must not overwrite it.
     pub named: Vec<(PmOffset, u64)>,
     /// The lanes have to be cleared before the next mount.
     pub clear_lanes: bool,
 }
 
-/// Reads the log; `None` when a mount would be refused and nothing more can be judged.
+/// Reads the log; `None` when a mount would be refused and the rest of the pool cannot be judged.
 pub fn read(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findings: &mut Findings) -> Option<Log> {
     let point = newest(checkpoints(pm, uuid, geometry, findings));
     let point = point?;
@@ -46,8 +47,9 @@ pub fn read(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findings: &
     Some(replay(pm, uuid, geometry, &point, findings))
 }
 
-/// What repair goes by: the newest checkpoint copy whose numbers are possible. Without one nothing in the lanes
-/// can be told from what is left over there (the seed of a record needs the epoch), so nothing is replayed.
+/// The log as repair reads it, from the newest checkpoint copy with possible numbers. Without such a copy
+/// valid records cannot be told from leftovers (the seed of a record needs the epoch), so no record is
+/// replayed.
 pub fn for_repair(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findings: &mut Findings) -> Log {
     let mut points = checkpoints(pm, uuid, geometry, &mut Findings::default());
     points.retain(|point| point.has_possible_numbers() && point.impossible_tail().is_none());
@@ -65,7 +67,7 @@ pub fn for_repair(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findi
     replay(pm, uuid, geometry, &point, findings)
 }
 
-/// The largest LSN in anything that looks like a record, or 0.
+/// The largest LSN of all bytes that look like a record header, or 0.
 fn highest_lsn(pm: &dyn PmMedium, geometry: &Geometry) -> u64 {
     let mut highest = 0;
     let end = geometry.table_offset();

@@ -1,11 +1,12 @@
-//! PM as it will be after recovery or repair: the medium, and the writes of valid records and of repair in memory.
+//! PM as it will be after recovery or repair: the medium, and the writes of valid records and of repair in
+//! memory.
 
 use std::collections::BTreeMap;
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
 use terrace_media::{MediaError, PmMedium};
 
-/// Bytes of one cache line that records (or repair) have written, and which of them.
+/// The bytes of a line, and a mask of the bytes that records (or repair) have written.
 #[derive(Clone)]
 struct Line {
     bytes: [u8; LINE_SIZE as usize],
@@ -51,7 +52,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// A range that the medium cannot give whole: lines that are written whole need no medium.
+    /// A range that the medium cannot give whole: lines written whole are read from memory alone.
     fn read_by_line(&self, pm: &dyn PmMedium, offset: PmOffset, into: &mut [u8]) -> Option<()> {
         let mut at = offset;
         let mut rest = &mut *into;

@@ -1,4 +1,4 @@
-//! What a check found.
+//! The findings of a check, and their output.
 
 use crate::code::{Code, Severity};
 use serde::ser::SerializeStruct;
@@ -10,12 +10,12 @@ pub const OUTPUT_VERSION: u32 = 1;
 /// Findings of one code that are listed; the rest is counted.
 const LISTED: u64 = 100;
 
-/// One thing that is not as it must be.
+/// A single fault of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind.
+    /// The kind of fault.
     pub code: Code,
-    /// Where, and what was found.
+    /// The location, and the bytes or numbers found there.
     pub detail: String,
 }
 
@@ -34,7 +34,7 @@ impl Serialize for Finding {
 /// PM blocks by owner, counted in the block table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PmBlocks {
-    /// Nobody's.
+    /// Blocks without an owner.
     pub free: u64,
     /// Superblock, checkpoint, roots, lanes, block table.
     pub fixed: u64,
@@ -56,7 +56,7 @@ pub struct PmBlocks {
     pub checksums: u64,
 }
 
-/// Counts of what the pool holds.
+/// Counts of the pool's content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Unmounted in order.
@@ -90,16 +90,16 @@ pub struct Summary {
 /// The outcome of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What was found, in the order in which it was found; at most 100 of each code.
+    /// Findings in the order of the check; at most 100 of each code.
     pub findings: Vec<Finding>,
-    /// How many findings of a code there were beyond those listed.
+    /// Count of the findings of a code that are not listed.
     pub unlisted: BTreeMap<Code, u64>,
     /// Counts.
     pub summary: Summary,
 }
 
 impl Report {
-    /// The bits of fsck(8): 0 clean, 4 errors, 8 something could not be judged; 12 is both.
+    /// The bits of fsck(8): 0 clean, 4 errors, 8 a part of the pool could not be judged; 12 is both.
     pub fn exit_status(&self) -> i32 {
         self.findings.iter().fold(0, |status, finding| {
             status
@@ -110,7 +110,7 @@ impl Report {
                 }
         })
     }
-    /// True when nothing but notes was found.
+    /// True when all findings are notes.
     pub fn is_clean(&self) -> bool {
         self.exit_status() == 0
     }

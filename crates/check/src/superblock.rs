@@ -7,7 +7,8 @@ use terrace_format::superblock::{Refused, Superblock};
 use terrace_media::PmMedium;
 use zerocopy::IntoBytes;
 
-/// The superblock to go by, or `None` when nothing else can be judged: also in the middle of a repair.
+/// The superblock that the check uses, or `None` when the pool cannot be judged: no copy is usable, or a
+/// repair was interrupted.
 pub fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
     let superblock = read_repairing(pm, findings)?;
     if superblock.is_repairing() {

@@ -19,7 +19,7 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmOffset};
 use terrace_runtime::sync::RwLock;
 
 #[test]
-fn single_damages_give_their_code() {
+fn each_single_damage_gives_its_code() {
     let sound = Image::full();
     let mut seen = vec![PmUnreadable, LaneUnreadable, DeviceAbsent, DeviceUnreadable, RecordUnfinished];
     for (table, damages) in ALL.into_iter().enumerate() {
@@ -49,7 +49,7 @@ fn shadowed_cold_blocks_are_not_judged() {
 
 /// Blocks beyond the end of file are fine under an intent, and when unwritten.
 #[test]
-fn intents_cover_what_is_beyond_the_end() {
+fn blocks_beyond_the_end_of_file_are_sound_under_an_intent() {
     let mut image = Image::full();
     image.slot(FILE, |slot| {
         slot.size = BLOCK_SIZE.into();
@@ -136,7 +136,7 @@ fn seed() -> u64 {
     std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_120)
 }
 
-/// A value that tends to break things.
+/// A value near a limit of the format, or a random one.
 fn nasty(random: &mut SmallRng, image: &Image) -> u64 {
     match random.random_range(0..7) {
         0 => 0,
@@ -161,7 +161,7 @@ fn random_damage_never_panics() {
     for round in 0..10_000 {
         let mut undo = Vec::new();
         for _ in 0..random.random_range(1..8) {
-            // Mostly where metadata lies.
+            // Mostly blocks with metadata.
             let block = match random.random_range(0..10) {
                 0 => random.random_range(0..8),
                 1 => random.random_range(8..pool),

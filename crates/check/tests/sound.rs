@@ -19,7 +19,7 @@ fn empty_pool() {
 }
 
 #[test]
-fn pool_with_everything() {
+fn a_pool_with_each_kind_of_structure_gives_no_finding() {
     let report = Image::full().check();
     assert_eq!(report.findings, []);
     let summary = &report.summary;
@@ -32,8 +32,8 @@ fn pool_with_everything() {
     assert_eq!(summary.bytes, 24 * BLOCK_SIZE);
 }
 
-/// Records of several lanes are replayed in LSN order, wrapped around the ring's end, and nothing is
-/// written (the media of these tests panic when written).
+/// Records of several lanes are replayed in LSN order, wrapped around the ring's end, and the check writes no
+/// medium (the media of these tests panic when written).
 #[test]
 fn records_are_replayed() {
     let mut image = Image::full();
@@ -60,7 +60,8 @@ fn records_are_replayed() {
     assert_eq!(report.summary.records_replayed, 4);
 }
 
-/// The data of a record that has a successor is not judged (T4), nor is one below the checkpoint (T5).
+/// The data of a record with a successor is not judged (T4), and a record below the checkpoint is not judged
+/// either (T5).
 #[test]
 fn only_the_last_record_is_judged() {
     let mut image = Image::full();

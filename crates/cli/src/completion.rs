@@ -1,7 +1,7 @@
-//! Completion of words in a shell: the shell's script asks this program, so that pools, tiers and mounts are those that are
-//! there.
+//! Completion of words in a shell: the shell's script asks this program, which names the pools, tiers and
+//! mounts of the moment.
 //!
-//! Nothing here waits for long, and nothing complains: what cannot be asked is left out.
+//! A completion never waits for long and prints no error: a mount that does not answer is left out.
 
 use crate::args::Cli;
 use clap::CommandFactory;
@@ -21,7 +21,7 @@ pub fn answer() {
     CompleteEnv::with_factory(Cli::command).var(VARIABLE).complete();
 }
 
-/// The script of a shell that makes it ask.
+/// The script that makes a shell ask this program.
 pub fn script(shell: clap_complete::Shell) -> Outcome<String> {
     let name = shell.to_string();
     let shells = Shells::builtins();
@@ -37,7 +37,7 @@ fn our_mounts() -> Vec<Mount> {
     mounts::all().unwrap_or_default().into_iter().filter(Mount::is_ours).collect()
 }
 
-/// Those that begin with what was typed, then names of files.
+/// The known words that begin with the typed text, then names of files.
 fn with_paths(
     known: impl Iterator<Item = (OsString, String)>,
     current: &OsStr,

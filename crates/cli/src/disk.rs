@@ -1,7 +1,7 @@
-//! Which disks a medium lies on, what the kernel says of them, and whether others use them meanwhile.
+//! The disks below a medium, their class by the kernel's word, and the load that other programs put on them.
 //!
-//! /sys tells: a partition lies on its disk, a device of the device mapper or of md on its slaves, a loop device on the
-//! disk of its backing file, a file on that of its file system.
+//! /sys tells: a partition lies on its disk, a device of the device mapper or of md on its slaves, a loop
+//! device on the disk of its backing file, a file on the disk of its file system.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,11 +11,11 @@ use terrace_daemon::mounts;
 use terrace_media::block::probe::Watch;
 use terrace_runtime::{Clock, SystemClock};
 
-/// The disks below a medium, by their names in /sys/class/block; `memory` for tmpfs, `MAJOR:MINOR` of the file system where
-/// nothing is known of what lies below it.
+/// The disks below a medium, by their names in /sys/class/block; `memory` for tmpfs, `MAJOR:MINOR` of the
+/// file system if its disks are not known.
 pub type Disks = BTreeSet<String>;
 
-/// Loop devices over files over loop devices end somewhere.
+/// Bound for loop devices over files on loop devices.
 const DEPTH: u32 = 16;
 
 /// The disks below the block device, or below the file system of the directory or file, at a path.
@@ -50,7 +50,7 @@ fn of_path(sys: &Path, path: &Path, depth: u32, disks: &mut Disks) {
     }
 }
 
-/// `directory`: a block device's in /sys/devices.
+/// `directory`: the directory of a block device in /sys/devices.
 fn of_device(sys: &Path, directory: &Path, depth: u32, disks: &mut Disks) {
     if directory.join("partition").exists()
         && let Some(disk) = directory.parent()
@@ -82,7 +82,8 @@ fn backing_file(directory: &Path) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// The device class that the kernel's words about disks stand for: `hdd` when one rotates, `nvme` when all are, else `ssd`.
+/// The device class by the kernel's description of the disks: `hdd` if a disk rotates, `nvme` if each disk is
+/// NVMe, else `ssd`.
 pub fn class_by_kernel(disks: &Disks) -> &'static str {
     let rotates = |disk: &String| {
         let told = fs::read_to_string(format!("/sys/class/block/{disk}/queue/rotational"));
@@ -99,7 +100,7 @@ fn class_of(disks: &Disks, rotates: impl Fn(&String) -> bool) -> &'static str {
     }
 }
 
-/// Whether something else keeps disks or processors busy while a probe runs.
+/// Watches whether other programs keep disks or processors busy while a probe runs.
 pub struct Load {
     disks: Disks,
     bytes: u64,
@@ -108,11 +109,11 @@ pub struct Load {
     began_ns: u64,
 }
 
-/// Others may transfer one byte beside so many of the probe's.
+/// Other programs may transfer 1/OTHERS of the bytes that the probe transfers.
 const OTHERS: u64 = 4;
-/// What others always do: a journal, a log.
+/// Bytes that other programs always write: a journal, a log.
 const BACKGROUND_BYTES: u64 = 2 << 20;
-/// Programs may have waited for a processor in one part of the time of so many.
+/// Programs may wait for a processor during 1/STALLED of the time.
 const STALLED: u64 = 4;
 
 impl Load {
@@ -137,7 +138,7 @@ fn sectors(text: &str) -> u64 {
     words.get(2).unwrap_or(&0) + words.get(6).unwrap_or(&0)
 }
 
-/// How long some program waited for a processor, of the text of /proc/pressure/cpu.
+/// The time during which some program waited for a processor, from the text of /proc/pressure/cpu.
 fn stalled_us(text: &str) -> Option<u64> {
     let some = text.lines().find(|line| line.starts_with("some "))?;
     some.split("total=").nth(1)?.trim().parse().ok()
@@ -165,9 +166,9 @@ impl Watch for Load {
 mod tests {
     use super::*;
 
-    /// Two files of one disk became two tiers.
+    /// Two files of one disk once became two tiers.
     #[test]
-    fn files_partitions_and_what_is_mapped_lie_on_their_disks() {
+    fn files_partitions_and_mapped_devices_are_found_on_disks() {
         let root = std::env::temp_dir().join(format!("terrace-disk-{}", std::process::id()));
         let make = |name: &str| fs::create_dir_all(root.join(name)).unwrap();
         for name in ["sda/sda1", "sdb", "dm-0/slaves", "md0/slaves", "loop0/loop"] {
@@ -185,7 +186,7 @@ mod tests {
         };
         assert_eq!(["sda", "sda/sda1", "dm-0"].map(found), ["sda", "sda", "sda"]);
         assert_eq!(["sdb", "md0"].map(found), ["sdb", "sda sdb"]);
-        // Its backing file is gone: itself.
+        // A loop device without its backing file counts as a disk itself.
         fs::write(root.join("loop0/loop/backing_file"), "/nowhere/else\n").unwrap();
         assert_eq!(found("loop0"), "loop0");
         fs::write(root.join("loop0/loop/backing_file"), format!("{}\n", root.join("sda").display())).unwrap();

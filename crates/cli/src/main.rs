@@ -1,7 +1,7 @@
 //! `terrace`: the command line of the file system (cli.md), and the daemon that serves a mount.
 //!
-//! The same binary is mkfs.terrace, mount.terrace (mount.fuse.terrace) and fsck.terrace by the name it is called with.
-//! Every failure is one or two lines on standard error and an exit status; see failure.rs.
+//! The same binary is mkfs.terrace, mount.terrace (mount.fuse.terrace) and fsck.terrace by the name it is
+//! called with. Every failure is one or two lines on standard error and an exit status; see failure.rs.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         }
         Err(error) => (usage(&error, helper, words.get(1).map(OsString::as_os_str)), status::FAILED),
     };
-    // A report that did not arrive is no success.
+    // A command whose report could not be written has failed.
     match output::trouble() {
         Some(trouble) => {
             output::warn(trouble);
@@ -74,7 +74,7 @@ fn parse_helper(name: &'static str, command: &str, words: &[OsString]) -> Result
     })
 }
 
-/// Help and version go out as they are; of an error the first lines, without clap's advice and usage.
+/// Prints help and version unchanged; of an error only the first lines, without clap's advice and usage.
 fn usage(error: &clap::Error, helper: Option<Helper>, first: Option<&OsStr>) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         output::print_raw(error.render().to_string().trim_end());
@@ -95,7 +95,7 @@ fn usage(error: &clap::Error, helper: Option<Helper>, first: Option<&OsStr>) -> 
         None => ("terrace --help".to_string(), first),
     };
     let what = what.strip_prefix("error: ").unwrap_or(&what);
-    // The near ones: "tip: a similar subcommand exists: 'status'".
+    // Clap names similar words: "tip: a similar subcommand exists: 'status'".
     let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: ")?.split_once("similar "));
     let tip = tip.map(|(begin, rest)| format!("; {begin}similar {rest}")).unwrap_or_default();
     output::warn(format!("{what}{tip}; see '{help}'"));

@@ -1,4 +1,4 @@
-//! Man pages, from what `--help` is made of.
+//! Man pages, made from the texts of `--help`.
 
 use crate::args::Cli;
 use crate::helpers::{HELPERS, helper_command};
@@ -12,7 +12,8 @@ use terrace_daemon::failure::{Failure, Outcome, plain};
 /// Section of the pages: system administration.
 const SECTION: &str = "8";
 
-/// Writes terrace(8), a page for each of its commands, and one for each name that mount(8), mkfs(8) and fsck(8) look for.
+/// Writes terrace(8), a page for each of its commands, and a page for each name that mount(8), mkfs(8) and
+/// fsck(8) look for.
 pub fn write(directory: &Path) -> Outcome<()> {
     fs::create_dir_all(directory).map_err(|error| Failure::at(directory, plain(&error)))?;
     let mut whole = Cli::command().disable_help_subcommand(true);
@@ -33,7 +34,7 @@ pub fn write(directory: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// One page. What stands below the options keeps its lines.
+/// A page of the manual. The text below the options keeps its line breaks.
 fn page(command: Command, name: &str) -> io::Result<Vec<u8>> {
     let below = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let has_commands = command.get_subcommands().any(|command| !command.is_hide_set());
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_hold_what_help_says() -> Result<(), Box<dyn std::error::Error>> {
+    fn man_pages_have_the_texts_of_the_help() -> Result<(), Box<dyn std::error::Error>> {
         let directory = std::env::temp_dir().join(format!("terrace-manual-{}", std::process::id()));
         write(&directory).map_err(|failure| failure.text)?;
         let page = |name: &str| fs::read_to_string(directory.join(name));

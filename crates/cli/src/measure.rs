@@ -1,7 +1,9 @@
-//! How fast the devices of a new pool are: as the user says, else measured, else as the kernel calls their disks.
+//! The speeds of a new pool's devices: given by the user, else measured, else by the kernel's class of their
+//! disks.
 //!
-//! Devices of one disk are measured together and share a tier: beside one another they are as slow as one another. A
-//! measurement beside other users of the disk, or of the processors, would decide tiers for ever, so it does not count.
+//! Devices of one disk are measured together and share a tier, because they slow each other down. A
+//! measurement decides the tiers for ever, so it does not count if other programs used the disk or the
+//! processors.
 
 use crate::disk::{self, Disks, Load};
 use std::collections::BTreeMap;
@@ -14,43 +16,43 @@ use terrace_media::block::probe::{Access, probe_together};
 use terrace_media::speed::{ClassedSpeed, FIGURES, tiers};
 use terrace_runtime::SystemClock;
 
-/// A device whose speed is wanted.
+/// A device whose speed is to be found.
 pub struct Subject<'a> {
-    /// What the user calls it.
+    /// The path that the user gave.
     pub path: &'a Path,
     /// A path on the same disks that exists.
     pub place: PathBuf,
-    /// What the user says of it.
+    /// The speed that the user gave.
     pub given: Option<ClassedSpeed>,
-    /// What to measure, and how; nothing where that is impossible.
+    /// The device to measure, and the way to measure it; `None` if it cannot be measured.
     pub device: Option<(&'a dyn BlockMedium, Access)>,
 }
 
-/// Where a speed is from.
+/// The source of a speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody asked: it is the only device.
+    /// The speed was not needed: the pool has only this device.
     Unknown,
     /// The user.
     Given,
     /// Measured.
     Measured,
-    /// What the kernel says of the disks.
+    /// The kernel's class of the disks.
     Kernel,
 }
 
 /// The speed of a device, and the tier that it makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Judged {
-    /// How fast it is.
+    /// The speed.
     pub speed: Option<ClassedSpeed>,
-    /// Who says so.
+    /// The source of the speed.
     pub source: Source,
     /// Its tier, 1 the fastest.
     pub tier: u8,
 }
 
-/// Judges the devices of a pool. A single one need not be known.
+/// Judges the devices of a pool. The speed of a single device is not needed.
 pub fn judge(subjects: &[Subject<'_>]) -> Outcome<Vec<Judged>> {
     judge_by(subjects, disk::below, of_disks)
 }
@@ -122,7 +124,8 @@ mod tests {
         Subject { path: Path::new(path), place: PathBuf::from(path), given, device: None }
     }
 
-    /// Two files of one disk became two tiers: each was measured by itself, one of them beside a busy program.
+    /// Two files of one disk became two tiers: each was measured alone, and a busy program slowed one
+    /// measurement.
     #[test]
     fn devices_of_one_disk_share_a_tier() {
         let subjects = [

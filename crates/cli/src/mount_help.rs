@@ -1,6 +1,7 @@
-//! Mount options for `terrace mount --help` and mount.terrace(8), in groups. docs/operating.md says more of each.
+//! Mount options for `terrace mount --help` and mount.terrace(8), in groups. docs/operating.md says more of
+//! each.
 
-/// What stands below the arguments of `mount`.
+/// The text below the arguments in the help of `mount`.
 pub const MOUNT_OPTIONS: &str = "\
 Options in general:
   ro                        refuse changes

@@ -1,4 +1,4 @@
-//! What a device or file already holds: known magic numbers, else anything but zeros at either end.
+//! Finds existing content of a device or file: known magic numbers, else bytes other than zero at either end.
 
 use std::fs::File;
 use std::io;
@@ -33,7 +33,7 @@ const KNOWN: &[(&str, u64, &[u8])] = &[
     ("a boot sector or partition table", 510, &[0x55, 0xaa]),
 ];
 
-/// What a medium of `size` bytes holds; `None` when both ends are zeros.
+/// The content of a medium of `size` bytes, in words; `None` when both ends are zeros.
 pub fn find(file: &File, size: u64) -> io::Result<Option<String>> {
     let head = read(file, 0, END_BYTES.min(size))?;
     for (name, offset, magic) in KNOWN {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_what_it_knows() -> io::Result<()> {
+    fn known_content_is_named() -> io::Result<()> {
         let file = File::options()
             .read(true)
             .write(true)

@@ -1,5 +1,5 @@
-//! Who uses a block device or the file behind a loop device, by the word of the kernel and without opening it: a system
-//! may answer the opening of a device in use with EPERM, or not let it be opened at all.
+//! The user of a block device or of the file behind a loop device, by the word of the kernel and without an
+//! open: a system may answer the open of a device in use with EPERM, or refuse it always.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use terrace_daemon::mounts;
 use terrace_media::Found;
 
-/// Who uses a block device: its mounts, swap, devices above it, and the same of its partitions.
+/// The user of a block device: a mount, swap, or a device above it or above its partitions.
 pub fn by(found: &Found) -> Option<String> {
     if !found.is_block_device() {
         return None;
@@ -25,7 +25,7 @@ pub fn by(found: &Found) -> Option<String> {
     })
 }
 
-/// Who uses the device of these numbers with this directory in /sys.
+/// The user of the device with these numbers and this directory in /sys.
 fn user_of(numbers: &str, directory: Option<&Path>) -> Option<String> {
     let all = mounts::all().unwrap_or_default();
     if let Some(mount) = all.iter().find(|mount| mount.device == numbers) {

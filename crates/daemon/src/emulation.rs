@@ -11,7 +11,7 @@ use terrace_media::pm::{EmulatedPm, PmFloor, PmSpeed};
 use terrace_media::speed::ClassedSpeed;
 use terrace_runtime::Clock;
 
-/// What is to be emulated.
+/// The emulations that mount options ask for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Emulation {
     pm: Option<PmSpeed>,
@@ -22,9 +22,9 @@ pub struct Emulation {
 pub struct Emulated {
     /// The media, emulated where an option asks for it.
     pub media: PoolMedia,
-    /// What is emulated, for status: one sentence each.
+    /// A sentence for each emulation, for status.
     pub said: Vec<String>,
-    /// What this machine is too slow for.
+    /// Warnings about speeds that this machine is too slow to emulate.
     pub warnings: Vec<String>,
 }
 

@@ -1,9 +1,10 @@
 //! The end of a pool, also beside a device that does not answer.
 //!
-//! ext4 and ZFS wait for such a device, for ever if need be. Here what waits for it in DRAM has another home: after a while
-//! without any answer it goes into persistent memory, and the daemon ends. The pool is then not marked clean, because
-//! threads that the device holds may still wake up: the next mount recovers it, as after `kill -9`, and nothing is lost.
-//! What persistent memory has no room for is waited for: dropping it would lose what an orderly unmount has to keep.
+//! ext4 and ZFS wait for such a device, for ever if need be. Terrace settles dirty pages that wait for the
+//! device: after a while without an answer they go to PM, and the daemon ends. The pool is then not marked
+//! clean, because threads that wait for the device may still wake up: the next mount recovers the pool
+//! without a loss, as after `kill -9`. If PM lacks room for the dirty pages, the daemon waits: an orderly
+//! unmount must not lose them.
 
 use crate::control::Server;
 use crate::failure::{Failure, Outcome};
@@ -16,12 +17,13 @@ use terrace_engine::{Background, Fs};
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
 
-/// How long no device may answer before the daemon ends without them. Linux gives a disk 30 s before it tries again.
+/// Time without an answer of any device before the daemon ends without them. Linux gives a disk 30 s before
+/// it tries again.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often that is looked at.
+/// Interval between two looks at the devices' answers.
 const STEP: Duration = Duration::from_millis(500);
 
-/// What is said of such an end.
+/// The message about an end without the devices.
 const WITHOUT: &str = "a device does not answer; what waited for it is in persistent memory, and the next mount recovers the pool";
 
 /// Tells whether devices have been silent for too long.
@@ -36,7 +38,7 @@ impl Silence {
         Silence { answered_ns: fs.devices_answered_ns(), since_ns: clock.monotonic_ns(), told: false }
     }
 
-    /// True when nothing was answered for long and all that waits could be put into persistent memory.
+    /// True when no device has answered for long and all dirty pages could be settled.
     fn can_leave(&mut self, fs: &Fs, clock: &dyn Clock) -> bool {
         let (answered, now) = (fs.devices_answered_ns(), clock.monotonic_ns());
         if answered != self.answered_ns {
@@ -94,7 +96,7 @@ pub(super) fn finish(fs: &Arc<Fs>, server: Server, background: Background, names
     result.map_err(|error| Failure::new(format!("unmount: {error}")))
 }
 
-/// Runs something in a thread of its own and waits for it, not longer than `limit`.
+/// Runs a call in a thread of its own and waits for its end for at most `limit`.
 pub(super) fn for_a_while(name: &str, limit: Duration, body: impl FnOnce() + Send + 'static) {
     let (tell, told) = channel();
     let thread = spawn(name, move || {

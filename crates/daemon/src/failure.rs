@@ -1,4 +1,4 @@
-//! What a command ends with when it cannot do what was asked.
+//! The failure of a command: its message and exit status.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub mod status {
     pub const FSCK_USAGE: u8 = 16;
 }
 
-/// One or two lines for the user, and the exit status. An empty text prints nothing.
+/// The message for the user, one or two lines, and the exit status. An empty text prints nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Exit status of the process.
@@ -34,7 +34,7 @@ pub struct Failure {
     pub text: String,
 }
 
-/// What commands return.
+/// The result of a command.
 pub type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
@@ -46,7 +46,7 @@ impl Failure {
     pub fn at(path: impl AsRef<Path>, what: impl Display) -> Failure {
         Failure::new(format!("{}: {what}", path.as_ref().display()))
     }
-    /// Something that cli.md names and this version lacks.
+    /// A feature of cli.md that this version lacks.
     pub fn not_built(name: impl Display) -> Failure {
         Failure::new(format!("{name}: not built yet"))
     }

@@ -1,8 +1,8 @@
-//! Starting the daemon in the background: this program once more, with a pipe as its standard output.
+//! Starts the daemon in the background: a second process of this program, with a pipe as its standard output.
 //!
-//! The child checks everything, mounts, writes "ready" into the pipe and only then lets go of standard
-//! error, so that its errors and warnings reach the user. Exec instead of a bare fork: the child starts
-//! without the threads and locks of its parent.
+//! The child does all checks, mounts, and writes "ready" into the pipe; only then it closes standard error,
+//! so that its errors and warnings reach the user. Exec instead of a bare fork: the child starts without the
+//! threads and locks of its parent.
 
 use crate::failure::{Failure, Outcome, plain, status};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -21,9 +21,10 @@ const READY: &str = "ready";
 /// Exit status of a Rust program that panicked: its message went to the log.
 const PANICKED: i32 = 101;
 
-/// How the C library's allocator keeps the daemon's memory, unless the user says otherwise. By default it learns to keep
-/// large pieces, with small ones between them, in many heaps: after a burst of large writes that waited the daemon kept
-/// 400 MiB of which it used 60. The threshold is the default one, no longer raised.
+/// Limits of the C library's allocator for the daemon's memory, unless the user sets others. By default the
+/// allocator learns to keep large pieces, with small ones between them, in many heaps: after a burst of large
+/// waiting writes the daemon kept 400 MiB and used 60 of them. The threshold has its default value, but set
+/// here it no longer grows.
 const ALLOCATOR: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.malloc.arena_max=4:glibc.malloc.mmap_threshold=131072:glibc.malloc.trim_threshold=2097152",
@@ -50,7 +51,7 @@ pub fn start(words: &[&OsStr]) -> Outcome<()> {
     if std::env::var_os(ALLOCATOR.0).is_none() {
         command.env(ALLOCATOR.0, ALLOCATOR.1);
     }
-    // Before there is anybody to pass them on to.
+    // Signals are caught before the child exists, so that none is lost.
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(system)?;
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(system)?;
     let interrupted = pass_on_interrupts(signals, &child).map_err(system)?;
@@ -64,7 +65,7 @@ pub fn start(words: &[&OsStr]) -> Outcome<()> {
     Err(died(&mut child, &interrupted))
 }
 
-/// The child has said on standard error why; its status is ours.
+/// The child has printed the reason on standard error; this command ends with the child's status.
 fn died(child: &mut Child, interrupted: &AtomicBool) -> Failure {
     let code = child.wait().ok().and_then(|ended| ended.code());
     let (status, text) = match code {
@@ -78,7 +79,7 @@ fn died(child: &mut Child, interrupted: &AtomicBool) -> Failure {
     Failure { status, text }
 }
 
-/// The child is a session of its own: what interrupts us must end it.
+/// The child is a session of its own: an interrupt of this process must be passed on to it.
 fn pass_on_interrupts(mut signals: Signals, child: &Child) -> std::io::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let (flag, pid) = (Arc::clone(&interrupted), rustix::process::Pid::from_child(child));
@@ -95,13 +96,14 @@ fn pass_on_interrupts(mut signals: Signals, child: &Child) -> std::io::Result<Ar
 pub fn detach() -> Outcome<()> {
     let system = |error: std::io::Error| Failure::new(plain(&error)).with_status(status::MOUNT_SYSTEM);
     rustix::process::setsid().map_err(|error| system(error.into()))?;
-    // Now, as later there may be no descriptor for it.
+    // /dev/null is opened now, because later all descriptors may be in use.
     let null = File::options().read(true).write(true).open("/dev/null").map_err(system)?;
     rustix::stdio::dup2_stdin(null.as_fd()).map_err(|error| system(error.into()))?;
     std::env::set_current_dir("/").map_err(system)
 }
 
-/// Last thing before serving: tells the parent, lets go of its terminal. [`detach`] has made standard input /dev/null.
+/// Last thing before serving: tells the parent, closes the parent's terminal. [`detach`] has made standard
+/// input /dev/null.
 pub fn ready() {
     let _ = writeln!(std::io::stdout(), "{READY}");
     let _ = std::io::stdout().flush();

@@ -1,4 +1,5 @@
-//! Where the daemon logs: standard error in the foreground, `log=PATH`, else syslog, else the state directory.
+//! The daemon's log: standard error in the foreground, `log=PATH`, else syslog, else a file in the state
+//! directory.
 
 use crate::failure::{Failure, Outcome, plain};
 use crate::output;
@@ -33,7 +34,7 @@ pub fn start(log: Option<&Path>, foreground: bool, state: &Path) -> Outcome<()> 
             let file = open(path)?;
             let line = format!("terrace {}, process {}\n", env!("CARGO_PKG_VERSION"), std::process::id());
             if let Err(error) = (&file).write_all(line.as_bytes()) {
-                // A full disk of the log's keeps nobody from the data.
+                // A full disk under the log must not prevent the mount.
                 output::warn(format!("{}: log: cannot be written: {}", path.display(), plain(&error)));
             }
             Sink::File(file)
@@ -54,8 +55,8 @@ pub fn start(log: Option<&Path>, foreground: bool, state: &Path) -> Outcome<()> 
     Ok(())
 }
 
-/// Opens or makes a log. A link is somebody's who may lead root to any file, a FIFO waits for a reader, a device does what it
-/// likes.
+/// Opens or makes a log. A link could lead root to a file of an attacker's choice, a FIFO waits for a reader,
+/// and an open of a device may have effects: all three are refused.
 fn open(path: &Path) -> Outcome<File> {
     let failed = |text: &str| Failure::at(path, format!("log: {text}"));
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;

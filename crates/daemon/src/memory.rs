@@ -1,4 +1,5 @@
-//! How much memory the daemon may count on: that of the machine, and what control groups with a limit leave of theirs.
+//! The memory on which the daemon may count: the memory of the machine, and the memory that limited control
+//! groups have left.
 
 use crate::mounts;
 use std::fs;
@@ -12,14 +13,14 @@ struct Hierarchy {
     files: &'static Files,
 }
 
-/// How a version of control groups calls what is asked here.
+/// The file names of a version of control groups.
 #[derive(Debug)]
 struct Files {
     limits: &'static [&'static str],
     used: &'static str,
-    /// Lines of memory.stat: what the kernel would drop.
+    /// Lines of memory.stat: memory that the kernel would drop.
     dropped: [&'static str; 2],
-    /// Of the line of /proc/self/cgroup: what lies between the number and the path.
+    /// Tests the field between the number and the path in a line of /proc/self/cgroup.
     controllers: fn(&str) -> bool,
 }
 
@@ -58,7 +59,7 @@ impl SystemMemory {
         SystemMemory { proc: PathBuf::from("/proc"), hierarchies: hierarchies.collect() }
     }
 
-    /// What is left of the groups of this process that have a limit, up to the root.
+    /// The memory left in each limited group of this process, up to the root.
     fn groups(&self, most_bytes: u64) -> Vec<Memory> {
         let Ok(mine) = fs::read_to_string(self.proc.join("self/cgroup")) else { return Vec::new() };
         let mut found = Vec::new();
@@ -69,7 +70,8 @@ impl SystemMemory {
                 (files.controllers)(names).then_some(path)
             });
             let Some(path) = path else { continue };
-            // In a container the path may be the one outside of it: then what is mounted is its own group.
+            // In a container the path may be the path outside of the container: then the mount's root is the
+            // container's own group.
             let inside = Path::new(path.trim_start_matches('/'));
             found.extend(inside.ancestors().filter_map(|group| files.left(&root.join(group), most_bytes)));
         }
@@ -78,7 +80,7 @@ impl SystemMemory {
 }
 
 impl Files {
-    /// What a group leaves, if its limit is below `most_bytes`.
+    /// The memory left in a group, if its limit is below `most_bytes`.
     fn left(&self, group: &Path, most_bytes: u64) -> Option<Memory> {
         let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
         let limit = self.limits.iter().filter_map(|name| number(name)).min()?;
@@ -117,12 +119,13 @@ fn machine(meminfo: &str) -> Option<Memory> {
     Some(Memory { total_bytes: bytes("MemTotal")?, available_bytes: bytes("MemAvailable")? })
 }
 
-/// Asks the kernel to end other processes before this one when memory runs out: what it caches makes it large, it gives that
-/// back by itself, and all that is open in the mount would be lost with it. Refused where the user may not.
+/// Asks the kernel to end other processes before this one when memory runs out: its cache makes the daemon
+/// large, but it shrinks by itself, and its death would break all open files of the mount. The kernel may
+/// refuse this to a user.
 pub fn spare_daemon() {
     const SPARED: &str = "-900";
     let path = "/proc/self/oom_score_adj";
-    // A wish of whoever started it stays.
+    // A value that was set before the start stays.
     if fs::read_to_string(path).is_ok_and(|now| now.trim() == "0")
         && let Err(error) = fs::write(path, SPARED)
     {
@@ -178,7 +181,7 @@ mod tests {
         );
         assert_eq!(looks(&source(root, &VERSION_2)), [(512, 512 - (400 - 150)), (8192, 4096)]);
         assert_eq!(looks(&source(root, &VERSION_1)), [(100, 0), (8192, 4096)]);
-        // A container that sees the path outside of it, and its own group as the root.
+        // A container that sees its group's outer path, and its own group as the root.
         put(
             root,
             &[

@@ -1,4 +1,4 @@
-//! /proc/self/mountinfo, and who uses a mount.
+//! Mounts from /proc/self/mountinfo, and the processes that use a mount.
 
 use crate::failure::{Failure, Outcome, plain};
 use rustix::fs::{Mode, OFlags};
@@ -14,34 +14,35 @@ use std::time::Duration;
 use terrace_fuse::Connection;
 use terrace_runtime::thread::spawn;
 
-/// Has the kernel write to the file system of a path what shared mappings have changed: its daemon cannot see it before.
+/// Has the kernel write the changed pages of shared mappings to the file system of a path: its daemon cannot
+/// see the changes before.
 pub fn write_kernel_pages(path: &Path) -> io::Result<()> {
-    // Not waiting for the other end of a FIFO.
+    // O_NONBLOCK: the open of a FIFO must not wait for its other end.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     Ok(rustix::fs::syncfs(&file)?)
 }
 
-/// File-system type of our mounts.
+/// File-system type of Terrace mounts.
 pub const FS_TYPE: &str = "fuse.terrace";
 
-/// One line of mountinfo.
+/// A line of mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// Identity of the mount.
     pub id: u32,
-    /// The mount it lies on.
+    /// Identity of the mount that it lies on.
     pub parent: u32,
     /// "major:minor" of the file system.
     pub device: String,
     /// Where.
     pub mountpoint: PathBuf,
-    /// "fuse.terrace" for ours.
+    /// "fuse.terrace" for Terrace.
     pub fs_type: String,
     /// The pool, by the word of the process that mounted it.
     pub source: PathBuf,
     /// The user of a FUSE mount, by the kernel's word.
     pub owner: Option<u32>,
-    /// Flags of the mount, then those of its file system.
+    /// Flags of the mount, then flags of its file system.
     pub options: Vec<String>,
 }
 
@@ -56,13 +57,13 @@ impl Mount {
         self.options.iter().any(|option| option == "ro")
     }
 
-    /// Whether it is of our type, by the word of the process that mounted it.
+    /// Whether the mount has Terrace's type, by the word of the process that mounted it.
     pub fn is_ours(&self) -> bool {
         self.fs_type == FS_TYPE
     }
 
-    /// Whether its user may say of the pool with this path that it is mounted there: any user can mount something of our
-    /// type with any pool's name.
+    /// Whether the mount's user is trusted to name this pool as its source: every user can mount a file
+    /// system of Terrace's type under the name of every pool.
     fn may_speak_for(&self, pool: &Path) -> bool {
         let trusted = [0, rustix::process::geteuid().as_raw()];
         let Some(owner) = self.owner else { return false };
@@ -129,15 +130,16 @@ pub fn of_pool(pool: &Path) -> Outcome<Option<Mount>> {
     Ok(all()?.into_iter().rev().find(|mount| mount.is_of(pool)))
 }
 
-/// Where the pool with this path is mounted.
+/// The mounts of the pool with this path.
 pub fn all_of_pool(pool: &Path) -> Outcome<Vec<Mount>> {
     Ok(all()?.into_iter().filter(|mount| mount.is_of(pool)).collect())
 }
 
-/// The mount that an absolute path lies in, ours or not; asks nobody, so that it may be dead.
+/// The mount that an absolute path lies in, of whatever type. The path is not opened, so the mount may be
+/// dead.
 pub fn around(path: &Path) -> Outcome<Option<Mount>> {
     let mounts = all()?.into_iter().filter(|mount| is_inside(path, &mount.mountpoint));
-    // Of those at the same place the last lies on top.
+    // Of several mounts at one directory the last lies on top.
     Ok(mounts.max_by_key(|mount| mount.mountpoint.as_os_str().len()))
 }
 
@@ -146,14 +148,14 @@ pub fn device_text(device: u64) -> String {
     format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
 }
 
-/// A mount of ours with this device number.
+/// A Terrace mount with this device number.
 pub fn of_device(device: u64) -> Outcome<Option<Mount>> {
     let device = device_text(device);
     Ok(all()?.into_iter().find(|mount| mount.fs_type == FS_TYPE && mount.device == device))
 }
 
-/// A path in a mount of ours for one that lies in it, or that is the pool mounted there. `None` for others, and where
-/// another mount lies over it.
+/// A path inside a Terrace mount: the given path if it lies in the mount, or the mount point if it is the
+/// mounted pool. `None` for other paths, and if another mount covers the mount point.
 pub fn within(path: &Path) -> Outcome<Option<PathBuf>> {
     let is_ours =
         |path: &Path| rustix::fs::getxattr(path, terrace_fuse::CONTROL_XATTR, &mut [0u8; 0][..]).is_ok();
@@ -177,19 +179,20 @@ pub fn means_dead(error: rustix::io::Errno) -> bool {
     error == rustix::io::Errno::NOTCONN || error == rustix::io::Errno::CONNABORTED
 }
 
-/// How long a mount may take to answer a command that looks for its daemon.
+/// Time that a mount has to answer a command that looks for its daemon.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs something that may ask the daemon of a mount. `None` when it takes too long: the daemon may be dead and its mount not.
+/// Runs a call that may ask the daemon of a mount. `None` when the call takes too long: the daemon may be
+/// dead although its mount still exists.
 pub fn patiently<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = channel();
-    // A thread that a dead daemon holds ends with its connection, or with this process.
+    // A thread that waits for a dead daemon ends with the connection, or with this process.
     spawn("terrace-look", move || drop(tell.send(look()))).ok()?;
     told.recv_timeout(PATIENCE).ok()
 }
 
-/// The absolute path of a file or directory, and the mount that it lies in, without a question to the daemon of a mount
-/// that the path names: that may be dead, or not answer.
+/// The absolute path of a file or directory, and the mount that it lies in, without a request to the daemon
+/// of a mount that the path names: the daemon may be dead, or not answer.
 pub fn look(path: &Path) -> Outcome<(PathBuf, Option<Mount>)> {
     let named = path.to_path_buf();
     let open = move || -> io::Result<(PathBuf, Option<u32>)> {
@@ -207,7 +210,7 @@ pub fn look(path: &Path) -> Outcome<(PathBuf, Option<Mount>)> {
         Some(Err(error)) if !rustix::io::Errno::from_io_error(&error).is_some_and(means_dead) => {
             return Err(Failure::at(path, plain(&error)));
         }
-        // It lies below such a mount.
+        // The path lies below such a mount.
         _ => {}
     }
     let absolute = std::path::absolute(path).map_err(|error| Failure::at(path, plain(&error)))?;
@@ -242,9 +245,9 @@ pub fn process_name(pid: u32) -> String {
 /// A mount in another mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// A process there.
+    /// A process of that namespace.
     pub pid: u32,
-    /// Where it is mounted there.
+    /// The mount point in that namespace.
     pub mountpoint: PathBuf,
 }
 
@@ -254,7 +257,7 @@ impl Elsewhere {
         format!("{} in the mount namespace of {}", self.mountpoint.display(), process_name(self.pid))
     }
 
-    /// A path to it from here.
+    /// A path to the mount from this namespace.
     pub fn path(&self) -> PathBuf {
         let mut path = OsString::from(format!("/proc/{}/root", self.pid));
         path.push(&self.mountpoint);
@@ -262,8 +265,8 @@ impl Elsewhere {
     }
 }
 
-/// Other mount namespaces that have such a mount of ours, as the oldest process of each: only if there is no other the
-/// `daemon` itself.
+/// Other mount namespaces with a Terrace mount that `is_meant` accepts, each by its oldest process. The
+/// `daemon` itself stands for its namespace only if no other process does.
 pub fn elsewhere(is_meant: impl Fn(&Mount) -> bool, daemon: Option<u32>) -> Vec<Elsewhere> {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let here = namespace("self");
@@ -286,15 +289,16 @@ pub fn elsewhere(is_meant: impl Fn(&Mount) -> bool, daemon: Option<u32>) -> Vec<
     found
 }
 
-/// Who keeps a mount busy: mounts below it, and processes as "name (pid): what". This process is not among them.
+/// The users that keep a mount busy: mounts below it, and processes as "name (pid): what", without this
+/// process.
 pub fn holders(mount: &Mount) -> Vec<String> {
     let below = all().unwrap_or_default().into_iter().filter(|below| below.parent == mount.id);
     let below = below.map(|below| format!("mount at {}", below.mountpoint.display()));
     below.chain(users(&mount.device)).collect()
 }
 
-/// The processes that use the mounts of a device, in whatever namespace, as "name (pid): what". This process is not among
-/// them.
+/// The processes that use the mounts of a device, in all namespaces, as "name (pid): what", without this
+/// process.
 pub fn users(device: &str) -> Vec<String> {
     let others = processes().into_iter().filter(|pid| *pid != std::process::id());
     let user = |pid: u32| {
@@ -304,12 +308,12 @@ pub fn users(device: &str) -> Vec<String> {
     others.filter_map(user).collect()
 }
 
-/// How this process itself keeps the mounts of a device busy: through a descriptor that it was started with.
+/// The way in which this process itself keeps the mounts of a device busy: through an inherited descriptor.
 pub fn own_use(device: &str) -> Option<String> {
     use_by(Path::new("/proc/self"), device)
 }
 
-/// How one process uses the mounts of a device.
+/// The way in which a process uses the mounts of a device.
 fn use_by(process: &Path, device: &str) -> Option<String> {
     let uses = |path: &Path| fs::metadata(path).is_ok_and(|found| device_text(found.dev()) == device);
     for (link, what) in

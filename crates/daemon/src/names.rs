@@ -1,7 +1,9 @@
-//! The names and sizes of a mounted pool's files: without them nobody finds the pool again, or not all of it.
+//! Watches the names and sizes of a mounted pool's files: a file without its name or size is missing at the
+//! next mount.
 //!
-//! A file that is removed while it is open goes on to work, and its content is gone with the mount. A thread of its own looks,
-//! because the file system of a tier's file may hang; it never looks through a mount, which may be the daemon's own.
+//! A removed file still works while it is open, and its content is lost when the mount ends. A thread of its
+//! own looks, because the file system of a tier's file may hang; it never looks through a mount, which may be
+//! the daemon's own.
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::io::Errno;
@@ -15,14 +17,14 @@ use std::time::Duration;
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::spawn;
 
-/// Between two looks that nobody asked for.
+/// Time between two looks, unless a caller asks for one.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How long an answer waits for a look.
+/// Longest wait of a caller for a look.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A file of the pool, and the directory that it was found in.
+/// A file of the pool, and the directory in which it was found.
 pub struct PoolFile {
-    /// As status shows it.
+    /// The path as status shows it.
     shown: String,
     path: PathBuf,
     file: OwnedFd,
@@ -33,7 +35,7 @@ pub struct PoolFile {
 }
 
 impl PoolFile {
-    /// The file at a path. `None` where there is nothing to look for: devices have no content that a name could keep.
+    /// The file at a path. `None` for a device: its content does not depend on a name.
     pub fn new(path: &Path, file: &File) -> Option<PoolFile> {
         let found = fstat(file).ok()?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
@@ -45,7 +47,7 @@ impl PoolFile {
             shown: path.display().to_string(),
             size: found.st_size as u64,
             was_shortened: AtomicBool::new(false),
-            // Another reference to the file, without its lock.
+            // A second reference to the file, without its lock.
             file: open(format!("/proc/self/fd/{}", file.as_raw_fd()), flags, Mode::empty()).ok()?,
             directory: open(canonical.parent()?, flags, Mode::empty()).ok()?,
             name: canonical.file_name()?.to_os_string(),
@@ -53,14 +55,14 @@ impl PoolFile {
         })
     }
 
-    /// Why the file will not be found again, as one word and as a sentence.
+    /// The reason why the next mount will not find the file, as a word and as a sentence.
     fn trouble(&self) -> Option<(&'static str, String)> {
         let ours = fstat(&self.file).ok()?;
         if ours.st_nlink == 0 {
             let text = "the file was removed while mounted: all that it holds is lost when the mount ends; copy it out before";
             return Some(("removed", text.to_string()));
         }
-        // Its size alone does not bring back what it held.
+        // A shortened file stays damaged even if its old size comes back.
         if (ours.st_size as u64) < self.size || self.was_shortened.load(Ordering::Relaxed) {
             self.was_shortened.store(true, Ordering::Relaxed);
             let text = "the file was shortened while mounted: what lay behind its end is lost; give it its size again after the unmount, then 'terrace check --data' says what is lost";
@@ -76,24 +78,24 @@ impl PoolFile {
                 "another file has its name now; give the file its name back before the next mount"
             }
             Err(Errno::NOENT) => "the file was renamed while mounted; the next mount needs its name",
-            // Not to be judged.
+            // The directory cannot be read, so the file is not judged.
             Err(_) => return None,
         };
         Some(("moved", text.to_string()))
     }
 }
 
-/// What was seen last.
+/// The result of the last look.
 #[derive(Default)]
 struct Seen {
-    /// For each file.
+    /// The trouble of each file.
     troubles: Vec<Option<(&'static str, String)>>,
-    /// Looks so far, and the number of the look that somebody waits for.
+    /// Looks so far, and the number of the look for which a caller waits.
     looks: u64,
     wanted: u64,
 }
 
-/// Looks after the names.
+/// Watches the names of a pool's files.
 pub struct Names {
     files: Vec<PoolFile>,
     seen: Mutex<Seen>,
@@ -101,7 +103,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Starts to look.
+    /// Starts the thread that looks.
     ///
     /// # Errors
     /// The operating system's, when no thread can be made.
@@ -137,10 +139,11 @@ impl Names {
         }
     }
 
-    /// The troubles of now, or, where a file system does not answer, those of the last look, each with its file.
+    /// The present troubles, each with its file. If a file system does not answer, the troubles of the last
+    /// look.
     fn troubles(&self) -> Vec<(&PoolFile, &'static str, String)> {
         let mut seen = self.seen.lock();
-        // The one that is under way may have looked before now.
+        // A look under way may have passed the file before this call, so the look after it counts.
         let wanted = seen.looks + 2;
         seen.wanted = seen.wanted.max(wanted);
         self.changed.notify_all();
@@ -151,13 +154,13 @@ impl Names {
             .collect()
     }
 
-    /// One line for each file that will not be found again.
+    /// A line for each file that the next mount will not find.
     pub fn lost(&self) -> Vec<String> {
         let line = |(file, _, text): (&PoolFile, &str, String)| format!("{}: {text}", file.path.display());
         self.troubles().into_iter().map(line).collect()
     }
 
-    /// Says it in a status.
+    /// Adds the troubles to a status.
     pub fn tell(&self, status: &mut serde_json::Value) {
         for (file, word, text) in self.troubles() {
             let tiers = status["tiers"].as_array_mut().into_iter().flatten();
@@ -176,7 +179,8 @@ impl Names {
 mod tests {
     use super::*;
 
-    /// A pool whose file was removed while it was mounted was healthy until its end, and then gone.
+    /// A pool whose file was removed while mounted was once shown as healthy until its end, and then it was
+    /// gone.
     #[test]
     fn a_file_without_its_name_is_told() -> Result<(), Box<dyn std::error::Error>> {
         let directory = std::env::temp_dir().join(format!("terrace-names-{}", std::process::id()));

@@ -1,10 +1,10 @@
-//! Telling systemd, when it started us (sd_notify(3)).
+//! Tells systemd the state of a daemon that systemd has started (sd_notify(3)).
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends a state such as `READY=1`. Nobody listening is not an error.
+/// Sends a state such as `READY=1`. Without a listener it does nothing.
 pub fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_bytes() {

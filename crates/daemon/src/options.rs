@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_engine::{Atime, MetadataMoves, MountOptions, PolicyKind};
 
-/// Options, sorted by who takes them.
+/// Mount options, sorted by their receiver.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// For the file system.
@@ -21,17 +21,17 @@ pub struct Options {
     cache_bytes: Option<u64>,
     /// For the kernel.
     pub flags: Vec<String>,
-    /// What to do about devices that are not where the pool has them.
+    /// The treatment of devices that are not at their paths.
     pub lenience: Lenience,
-    /// Other users may use the mount.
+    /// Whether other users may use the mount.
     pub allow_other: bool,
     /// Log file instead of syslog.
     pub log: Option<PathBuf>,
-    /// Media that are to be slower than they are.
+    /// Media that the mount makes slower than they are.
     pub emulation: Emulation,
 }
 
-/// For fstab, mount(8) and systemd; nothing to do here.
+/// Words for fstab, mount(8) and systemd, which Terrace ignores.
 pub const IGNORED: &[&str] = &[
     "defaults",
     "rw",
@@ -57,7 +57,7 @@ pub const IGNORED: &[&str] = &[
     "silent",
     "loud",
 ];
-/// Words that take back another.
+/// Words that undo an earlier word.
 const OPPOSITES: &[(&str, &str)] = &[
     ("rw", "ro"),
     ("suid", "nosuid"),
@@ -68,16 +68,16 @@ const OPPOSITES: &[(&str, &str)] = &[
     ("relatime", "noatime"),
     ("diratime", "nodiratime"),
 ];
-/// The kernel's.
+/// Mount flags of the kernel.
 pub const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
-/// In cli.md or in mount(8), but not here yet.
+/// Words of cli.md or mount(8) that are not built yet.
 const LATER: &[&str] = &["lazytime", "metrics", "strictatime"];
 
 /// An hour.
 const MAX_PREFETCH_MS: u64 = 3_600_000;
 
 impl Options {
-    /// Understands the words of all `-o`. `sloppy` ignores unknown ones, as mount -s asks.
+    /// Parses the words of all `-o`. `sloppy` ignores unknown words, as `mount -s` asks.
     pub fn parse(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
         let mut options = Options::parse_words(lists, root, sloppy)?;
         let misfit = |text| Failure::new(format!("mount options: {text}")).with_status(status::MOUNT_USAGE);
@@ -90,7 +90,7 @@ impl Options {
         Ok(options)
     }
 
-    /// As [`Self::parse`]; whether they fit one another is not asked.
+    /// As [`Self::parse`], but does not check that the options fit each other.
     pub fn parse_words(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
         let mut options = Options {
             fs: MountOptions { kernel_cache_bytes: memory_bytes() / 2, ..MountOptions::default() },
@@ -237,7 +237,7 @@ impl Options {
                     }
                 });
             }
-            // Not in the help: it makes a mount after a crash slow, to measure how slow.
+            // Not in the help: makes the mount after a crash slow, for a measurement of recovery.
             "checkpoint" => match value {
                 "full" => self.fs.checkpoint_when_full = true,
                 _ => return Err(wrong("must be full")),
@@ -266,7 +266,8 @@ fn memory_bytes() -> u64 {
     (info.totalram as u64).saturating_mul(u64::from(info.mem_unit).max(1))
 }
 
-/// DRAM that Terrace is to use has to be there: a cache of 100 TiB ended the daemon when its tables were made.
+/// Refuses sizes beyond the machine's memory: a cache of 100 TiB once ended the daemon when its tables were
+/// made.
 fn fits_in_memory(options: &MountOptions, memory_bytes: u64) -> Result<(), String> {
     let (cache, buffer) = (options.cache_bytes, options.buffer_bytes);
     if cache.saturating_add(buffer) <= memory_bytes {
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn sorts_options() {
+    fn options_are_sorted_by_receiver() {
         let options = parse(
             "defaults,nofail,x-systemd.automount,ro,noatime,nosuid,cache=1G,threshold=50,group,group=1M,log=/a b",
         );
@@ -336,7 +337,7 @@ mod tests {
         let three =
             Parameters { sync_blocks: 8, large_after: 0, large_min: 32 << 10, ..Parameters::PUBLISHED };
         assert_eq!(options.fs.parameters, three);
-        // Each alone would not fit the other's default.
+        // Each option alone would not fit the default of the other.
         let options =
             parse("threshold_min=95%,threshold_max=97,dataflow_high=0.25,dataflow_low=0.1,dataflow_s=1");
         let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_know() {
+    fn unknown_options_and_values_are_refused() {
         for (text, words) in [
             ("bogus", "unknown option"),
             ("bogus=1", "unknown option"),

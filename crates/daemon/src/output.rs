@@ -13,19 +13,19 @@ pub const OUTPUT_VERSION: u32 = 1;
 /// The first error of standard output.
 static BROKEN: OnceLock<io::Error> = OnceLock::new();
 
-/// Writes a line to standard output, without what could command a terminal.
+/// Writes a line to standard output, with control characters escaped.
 pub fn print(text: impl AsRef<str>) {
     print_raw(escaped(text.as_ref()));
 }
 
-/// Writes lines to standard output as they are. What goes wrong is kept for the end of the command.
+/// Writes lines to standard output unchanged. An error is kept for the end of the command.
 pub fn print_raw(text: impl AsRef<str>) {
     if let Err(error) = writeln!(io::stdout().lock(), "{}", text.as_ref()) {
         let _ = BROKEN.set(error);
     }
 }
 
-/// Control characters of names and labels, as escapes of Rust: they may be anybody's.
+/// Shows control characters as escapes of Rust: names and labels may come from an attacker.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);
@@ -50,13 +50,13 @@ pub fn is_whole() -> bool {
     BROKEN.get().is_none()
 }
 
-/// Why some of it could not be. Nobody reading it is not an error.
+/// The error of standard output. A closed pipe is no error.
 pub fn trouble() -> Option<String> {
     let error = BROKEN.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)?;
     Some(format!("standard output: {}", plain(error)))
 }
 
-/// Writes a line to standard error, without what could command a terminal.
+/// Writes a line to standard error, with control characters escaped.
 pub fn warn(text: impl AsRef<str>) {
     let _ = writeln!(io::stderr().lock(), "terrace: {}", escaped(text.as_ref()));
 }
@@ -93,7 +93,7 @@ pub fn human(bytes: u64) -> String {
     format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// Sizes for people that tell apart what differs: "33.6 MiB" and "32 MiB", else bytes.
+/// Sizes for people, with different texts for different sizes: "33.6 MiB" and "32 MiB", else bytes.
 pub fn distinct<const N: usize>(sizes: [u64; N]) -> [String; N] {
     let texts = sizes.map(human);
     let alike =
@@ -143,15 +143,15 @@ mod tests {
         assert_eq!([0, 1, 2].map(|number| count(number, "name", "names")), ["0 names", "1 name", "2 names"]);
     }
 
-    /// mkfs said of a tier that 32 MiB is below 32 MiB.
+    /// mkfs once said that a tier of 32 MiB is below 32 MiB.
     #[test]
-    fn sizes_that_differ_are_shown_as_different() {
+    fn different_sizes_are_shown_as_different() {
         assert_eq!(distinct([33 << 20, 32 << 20]), ["33 MiB", "32 MiB"]);
         assert_eq!(distinct([32 << 20, (32 << 20) + 4096]), ["33554432 bytes", "33558528 bytes"]);
         assert_eq!(distinct([7, 7]), ["7 B", "7 B"]);
     }
 
-    /// A file name could clear the screen of whoever asked where it is.
+    /// A file name could once clear the screen of a user of `terrace where`.
     #[test]
     fn control_characters_do_not_reach_a_terminal() {
         assert_eq!(escaped("a\u{1b}[2J\n\u{9b}1mb\u{7f}"), r"a\u{1b}[2J\n\u{9b}1mb\u{7f}");

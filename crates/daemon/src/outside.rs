@@ -1,7 +1,8 @@
-//! What may wait for an answer of the mount, done in a process of its own.
+//! Runs calls that may wait for an answer of the mount in a process of their own.
 //!
-//! A thread of the daemon that waited for the daemon's own mount could not be killed, and kept the kernel from ending the
-//! connection: its process has the device open as long as one of its threads lives. A process of its own has not.
+//! A thread of the daemon that waits for the daemon's own mount cannot be killed, and keeps the connection
+//! alive, because its process has the FUSE device open while one of its threads lives. A separate process
+//! does not have the device open.
 
 use crate::failure::{Failure, Outcome, plain};
 use crate::mounts;
@@ -13,12 +14,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use terrace_fuse::Unmount;
 
-/// This program, also when its file was replaced.
+/// This program, even if its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
 /// Exit status of an unmount that found the mount in use.
 const BUSY: u8 = 16;
 
-/// Has the kernel write what shared mappings have changed.
+/// Has the kernel write the changed pages of shared mappings.
 ///
 /// # Errors
 /// One line.
@@ -26,7 +27,7 @@ pub fn write_pages(device: &str) -> Result<(), String> {
     start(&[OsStr::new("pages"), OsStr::new(device)]).map(|_| ())
 }
 
-/// Unmounts what is mounted at a directory; false when it is in use.
+/// Unmounts the mount on top at a directory; false when it is in use.
 ///
 /// # Errors
 /// One line.
@@ -37,7 +38,7 @@ pub fn unmount(dir: &Path) -> Result<bool, String> {
 fn start(words: &[&OsStr]) -> Result<bool, String> {
     let mut command = Command::new(PROGRAM);
     command.arg("outside").args(words).stdin(Stdio::null()).stdout(Stdio::null());
-    // What interrupts a daemon in the foreground must not interrupt its end.
+    // Ctrl-C on a daemon in the foreground must not end this helper process as well.
     let output =
         command.process_group(0).output().map_err(|error| format!("no process for it: {}", plain(&error)))?;
     match output.status.code() {
@@ -59,7 +60,7 @@ pub fn unmount_here(dir: &Path) -> Outcome<u8> {
     }
 }
 
-/// Has the kernel write the pages of a mount, in whatever namespace it can be reached.
+/// Has the kernel write the pages of a mount, through this or another mount namespace.
 pub fn pages(device: &str) -> Outcome<()> {
     let here = mounts::all()?.into_iter().filter(|mount| mount.is_ours() && mount.device == device);
     let here = here.map(|mount| mount.mountpoint);
@@ -67,7 +68,7 @@ pub fn pages(device: &str) -> Outcome<()> {
         mounts::elsewhere(|mount| mount.device == device, None).into_iter().map(|mount| mount.path());
     let mut last = Failure::new("the mount is nowhere to be seen");
     for path in here.chain(elsewhere) {
-        // Something else may be mounted over it.
+        // Another file system may be mounted over it.
         let is_it = |found: std::fs::Metadata| mounts::device_text(found.dev()) == device;
         let write = || -> io::Result<bool> {
             Ok(is_it(std::fs::metadata(&path)?) && mounts::write_kernel_pages(&path).map(|()| true)?)

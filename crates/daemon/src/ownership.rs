@@ -1,23 +1,23 @@
-//! Who else may change or read the files of a pool.
+//! Other users who may change or read the files of a pool.
 //!
-//! Whoever may write to them decides what the pool holds: set-uid programs, device nodes, anybody's files. Root uses
-//! those of others only where a mount makes nothing of that (nosuid,nodev), as with a disk that somebody brings along.
+//! A user who may write to these files decides the pool's content: set-uid programs, device nodes, files of
+//! every owner. Root mounts such a pool only with nosuid,nodev, as a disk that a user brings along.
 
 use crate::failure::{Failure, Outcome};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use terrace_media::Access;
 
-/// What a mount does with files that others may change.
+/// The trust of a mount in files that other users may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Set-uid programs and device nodes mean what they say.
+    /// Set-uid programs and device nodes take effect.
     Full,
     /// nosuid,nodev: asked for, or the kernel's rule for mounts of ordinary users.
     Harmless,
 }
 
-/// Why the content of a file is not only its owner's and ours.
+/// The reason why a third user could change the content of a file.
 pub fn changeable(access: Access, user: u32) -> Option<String> {
     if let Some(owner) = access.foreign_owner(user) {
         return Some(format!("belongs to user {owner}, who may change what it holds"));
@@ -26,7 +26,7 @@ pub fn changeable(access: Access, user: u32) -> Option<String> {
     access.others_may_write().then(|| format!("other users may change what it holds (mode {mode:04o})"))
 }
 
-/// What swapon(8) says of a file that others may read.
+/// The warning, in the words of swapon(8), about a file that other users may read.
 pub fn readable(path: &Path, access: Access) -> Option<String> {
     let suggested = if access.block_device { "0660" } else { "0600" };
     let (path, mode) = (path.display(), access.mode & 0o777);
@@ -35,7 +35,7 @@ pub fn readable(path: &Path, access: Access) -> Option<String> {
     })
 }
 
-/// For mkfs: root takes no file that others may change.
+/// For mkfs: root accepts no file that other users may change.
 pub fn admit_existing(path: &Path, access: Access) -> Outcome<()> {
     let user = rustix::process::geteuid();
     match changeable(access, user.as_raw()).filter(|_| user.is_root()) {
@@ -44,8 +44,8 @@ pub fn admit_existing(path: &Path, access: Access) -> Outcome<()> {
     }
 }
 
-/// For mkfs: a link of another user leads to a file of that user's choice, which may be anybody's. Links among the
-/// directories of the path, and a link that is made after this look, are the business of whoever names such a path.
+/// For mkfs: refuses a link of another user, who could choose any file as its target. Links among the
+/// directories of the path, and a link that is made after this look, are the caller's own risk.
 pub fn admit_link(path: &Path) -> Outcome<()> {
     let user = rustix::process::geteuid().as_raw();
     match std::fs::symlink_metadata(path) {
@@ -57,7 +57,7 @@ pub fn admit_link(path: &Path) -> Outcome<()> {
     }
 }
 
-/// For mount: what the user should know of the pool's files.
+/// For mount: refuses or warns about files of the pool that other users may change or read.
 pub fn admit(files: &[(PathBuf, Access)], user: u32, trust: Trust) -> Outcome<Vec<String>> {
     let mut warnings = Vec::new();
     for (path, access) in files {
@@ -77,9 +77,9 @@ pub fn admit(files: &[(PathBuf, Access)], user: u32, trust: Trust) -> Outcome<Ve
 mod tests {
     use super::*;
 
-    /// Root mounted a pool that another user had made, with that user's set-uid programs in it.
+    /// Root once mounted another user's pool with that user's set-uid programs in it.
     #[test]
-    fn files_that_others_may_change_need_a_harmless_mount() {
+    fn files_writable_by_other_users_need_nosuid_and_nodev() {
         let file = |uid, mode| (PathBuf::from("/pool"), Access { uid, mode, block_device: false });
         let disk = (PathBuf::from("/dev/sda"), Access { uid: 0, mode: 0o660, block_device: true });
         let full = |files: &[_], user| admit(files, user, Trust::Full);

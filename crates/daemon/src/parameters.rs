@@ -1,4 +1,5 @@
-//! Mount options that are numbers of predictors, thresholds and migration: one table, from which the refusals come too.
+//! Mount options that set numbers of predictors, thresholds and migration: one table, which also gives the
+//! texts of refusals.
 
 use terrace_engine::{MOST_DATAFLOW_SECONDS, Parameters};
 
@@ -61,7 +62,7 @@ pub fn knows(name: &str) -> bool {
 /// Sets an option; `None` when it is in none of the tables.
 ///
 /// # Errors
-/// What its value must be, in words for a user.
+/// The allowed values of the option, in words for a user.
 pub fn take(parameters: &mut Parameters, name: &str, value: &str) -> Option<Result<(), String>> {
     if let Some(Number { range: (least, most), what, set, .. }) = NUMBERS.iter().find(|it| it.name == name) {
         let value = if *what == "a percentage" { value.trim_end_matches('%') } else { value };
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_option_sets_what_it_names_within_its_range() {
+    fn every_option_sets_its_parameter_within_its_range() {
         let with = |name: &str, value: &str| {
             let mut parameters = Parameters::PUBLISHED;
             take(&mut parameters, name, value).map(|done| done.map(|()| parameters))

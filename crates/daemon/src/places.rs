@@ -1,7 +1,7 @@
-//! Where the devices of a pool are.
+//! Finds the devices of a pool.
 //!
-//! A superblock names paths, and devices move: a header with both UUIDs is what tells a device. Nothing that may wait or act
-//! when it is opened is opened.
+//! A superblock names paths, but devices move: only a header with both UUIDs identifies a device. Files whose
+//! open may wait or have an effect are not opened.
 
 use crate::failure::{Failure, Outcome, plain};
 use crate::pool::read::{checkpoint, open_to_read};
@@ -14,9 +14,9 @@ use terrace_format::BLOCK_SIZE;
 use terrace_format::device::DeviceHeader;
 use terrace_format::superblock::{DeviceRow, Superblock};
 
-/// Where a tier device is. Its header tells: disks change their names with each boot, so that one that is not at its path is
-/// looked for at those of the pool's others, among the block devices of its size, and among the files beside the pool. Where
-/// it is not found, its path.
+/// The path of a tier device, found by its header. Disks change their names with each boot, so a device that
+/// is not at its path is looked for at the paths of the pool's other devices, among the block devices of its
+/// size, and among the files beside the pool. If it is not found, the path in the superblock.
 pub fn locate(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> PathBuf {
     let hint = at_or_beside(pool, row);
     let is_it = |path: &PathBuf| header(path).is_some_and(|header| is_ours(&header, superblock, row));
@@ -29,8 +29,8 @@ pub fn locate(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> PathBuf 
     found.or_else(|| file_beside(pool, superblock, row)).unwrap_or(hint)
 }
 
-/// The file beside a pool that is a tier device by its header, and that the pool's last mount has used: an older copy of it
-/// does not hold what the pool expects there.
+/// The file beside a pool that is a tier device by its header and that the pool's last mount has used: an
+/// older copy of the device lacks newer blocks.
 fn file_beside(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> Option<PathBuf> {
     let size = row.blocks.get() * BLOCK_SIZE;
     let mut sized = files_beside(pool, size).peekable();
@@ -48,7 +48,7 @@ fn file_beside(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> Option<
 /// Most files beside a pool that are looked at.
 const MOST_BESIDE: usize = 4096;
 
-/// The regular files of this size in the directory of a pool. Links are not followed: they may lead anywhere.
+/// The regular files of this size in the directory of a pool. Links are not followed.
 fn files_beside(pool: &Path, bytes: u64) -> impl Iterator<Item = PathBuf> {
     let names = pool.parent().and_then(|directory| fs::read_dir(directory).ok());
     let names = names.into_iter().flatten().take(MOST_BESIDE).flatten();
@@ -59,7 +59,7 @@ fn files_beside(pool: &Path, bytes: u64) -> impl Iterator<Item = PathBuf> {
     sized.map(|name| name.path())
 }
 
-/// The header of what is at a path, when it is one.
+/// The device header at a path, if a sound one is there.
 pub fn header(path: &Path) -> Option<DeviceHeader> {
     let mut first = [0; BLOCK_SIZE as usize];
     open_to_read(path).and_then(|file| file.read_exact_at(&mut first, 0)).ok()?;
@@ -71,7 +71,7 @@ pub fn is_ours(header: &DeviceHeader, superblock: &Superblock, row: &DeviceRow) 
     header.pool_uuid == superblock.uuid && header.device_uuid == row.uuid
 }
 
-/// The block devices of this machine that have so many bytes.
+/// The block devices of this machine with this size.
 fn block_devices(bytes: u64) -> impl Iterator<Item = PathBuf> {
     let sectors = (bytes / 512).to_string();
     let names = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
@@ -81,7 +81,8 @@ fn block_devices(bytes: u64) -> impl Iterator<Item = PathBuf> {
     sized.map(|name| Path::new("/dev").join(name.file_name()))
 }
 
-/// The path that a row names, or, for a pool that was moved with its files, the one beside it.
+/// The path that a row names, or, for a pool that was moved with its files, the path of that name beside the
+/// pool.
 pub fn at_or_beside(pool: &Path, row: &DeviceRow) -> PathBuf {
     let hint = Path::new(OsStr::from_bytes(row.path()));
     if fs::symlink_metadata(hint).is_err()
@@ -93,17 +94,17 @@ pub fn at_or_beside(pool: &Path, row: &DeviceRow) -> PathBuf {
     hint.to_path_buf()
 }
 
-/// What a mount does about tier devices that are not where the pool has them.
+/// The treatment of tier devices that are not at their paths.
 #[derive(Debug, Clone, Default)]
 pub struct Lenience {
-    /// Devices that are not there, or not what the pool means, are done without, with a warning.
+    /// Mount without missing and foreign devices, with a warning.
     pub degraded: bool,
-    /// Where devices are now, by the user's word; their headers tell which device each is.
+    /// Paths of devices by the user's word; the header at each path identifies the device.
     pub tiers: Vec<PathBuf>,
 }
 
 impl Lenience {
-    /// The paths of the pool's devices, where the user gave one, by index.
+    /// The paths that the user gave, by the index of the device.
     pub fn places(&self, superblock: &Superblock) -> Outcome<Vec<Option<PathBuf>>> {
         let rows = superblock.device_rows();
         let mut places = vec![None; rows.len()];
@@ -120,7 +121,7 @@ impl Lenience {
         Ok(places)
     }
 
-    /// What can be done about a device that cannot be opened.
+    /// Adds advice to the failure of a device that cannot be opened.
     pub fn advise(failure: Failure) -> Failure {
         let advice = match () {
             () if failure.text.starts_with("missing") => {

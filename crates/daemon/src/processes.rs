@@ -1,4 +1,4 @@
-//! Which process has a pool, and whether it is about to end.
+//! The process that has a pool, and whether this process is about to end.
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -10,8 +10,8 @@ use std::path::Path;
 /// Bit of SIGKILL in the signal masks of /proc.
 const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 
-/// The process that has the lock of a pool's file, as every daemon has as long as it lives. `None` also where the kernel does
-/// not show it: in another PID namespace.
+/// The process that has the lock of a pool's file, which each daemon has until its end. `None` also if the
+/// process is in another PID namespace, where the kernel does not show it.
 pub fn lock_owner(pool: &Path) -> Option<u32> {
     let found = fs::metadata(pool).ok()?;
     holder_in(&fs::read_to_string("/proc/locks").ok()?, (found.dev(), found.ino()))
@@ -22,9 +22,9 @@ fn holder_in(text: &str, file: (u64, u64)) -> Option<u32> {
     owner_in(text, file.1).find(|pid| may_have_open(*pid, file))
 }
 
-/// Whether a process has a file open, by device and inode; also where its descriptors are not shown.
+/// Whether a process has a file open, by device and inode; also if its descriptors are not shown.
 fn may_have_open(pid: u32, file: (u64, u64)) -> bool {
-    // Of descriptors in file systems whose server does not answer what the kernel knows.
+    // The kernel's cached answer is enough: a file system's server may not answer.
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
     let stats = entries.flatten().filter_map(|entry| statx(CWD, entry.path(), flags, StatxFlags::INO).ok());
@@ -39,7 +39,8 @@ pub fn has_lock(pid: u32, pool: &Path) -> bool {
     owner_in(&text, found.ino()).any(|owner| owner == pid) && may_have_open(pid, (found.dev(), found.ino()))
 }
 
-/// The owners of whole-file locks of an inode. The device is left out: file systems that lie over others show another.
+/// The owners of whole-file locks of an inode. The device is left out: stacked file systems show another
+/// device.
 fn owner_in(text: &str, inode: u64) -> impl Iterator<Item = u32> + '_ {
     text.lines().filter_map(move |line| {
         let mut words = line.split_whitespace().skip(1);
@@ -55,7 +56,7 @@ pub fn user_of(pid: u32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
 }
 
-/// Whether a process is gone, has ended, or was killed and ends as soon as nothing holds it.
+/// Whether a process is gone, has ended, or was killed and only has to leave a call of the kernel.
 pub fn is_ending(pid: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     let threads = threads.flatten();
@@ -73,7 +74,8 @@ fn end_or_will(threads: &[String]) -> bool {
         let pending = field(text, "SigPnd:").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
         pending.is_some_and(|mask| mask & KILLED != 0)
     };
-    // The first thread of a process that goes on may not have ended: ours waits for the session.
+    // A dead first thread alone is no end of the process, but a killed thread is: the daemon's main thread
+    // waits for the session.
     threads.iter().all(has_ended) || threads.iter().any(was_killed)
 }
 
@@ -85,7 +87,7 @@ pub fn is_stopped(pid: u32) -> bool {
     })
 }
 
-/// A handle of a process, which stays that of this process.
+/// A handle of a process, which a later process of the same number does not inherit.
 pub fn handle(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()
 }
@@ -105,7 +107,7 @@ mod tests {
         assert_eq!(found, [vec![1234], vec![99], vec![]]);
     }
 
-    /// Another file system has files of the same numbers.
+    /// Files of different file systems may have the same inode number.
     #[test]
     fn a_lock_of_another_file_of_the_same_number_is_not_the_pools() {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -119,12 +121,12 @@ mod tests {
         assert_eq!(holder_in(&text, (device + 1, inode)), None);
         let _ = child.kill();
         let _ = child.wait();
-        // Nothing is shown of who is gone.
+        // The descriptors of an ended process are not shown.
         assert_eq!(holder_in(&text, (device, inode)), Some(other));
     }
 
     #[test]
-    fn a_process_that_was_killed_is_ending_before_it_is_reaped() {
+    fn a_killed_process_is_ending_before_it_is_reaped() {
         assert!(!is_ending(std::process::id()));
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
         let pid = child.id();
@@ -137,9 +139,9 @@ mod tests {
         assert!(is_ending(pid), "reaped");
     }
 
-    /// A killed daemon that its own mount held was one to wait for.
+    /// A killed daemon that its own mount held up was once waited for.
     #[test]
-    fn a_process_that_was_killed_is_ending_while_something_holds_it() {
+    fn a_killed_process_is_ending_while_the_kernel_holds_it() {
         let thread = |state: &str, pending: &str| format!("Name:\tx\nState:\t{state}\nSigPnd:\t{pending}\n");
         let (none, kill) = ("0000000000000000", "0000000000000100");
         let (sleeps, held, ended) =

@@ -1,10 +1,10 @@
 //! The daemon: opens a pool, serves its mount, ends it in order.
 //!
-//! Order of the end: no more requests from the kernel (the session is over), none over the control socket
-//! (its gate is closed), background work stopped, then `Fs::unmount` marks the pool clean. Beside a device that does not
-//! answer see `ending`.
+//! Order of the end: the kernel sends no more requests (the session is over), the control socket takes no
+//! more (its gate is closed), background work stopped, then `Fs::unmount` marks the pool clean. Beside a
+//! device that does not answer see `ending`.
 //!
-//! Invariant: no thread of this process asks for anything in its own mount, see `outside`.
+//! Invariant: no thread of this process makes a call on its own mount, see `outside`.
 
 use crate::control::state::StateDirectory;
 use crate::control::{Contact, Server, Shared, state};
@@ -36,12 +36,12 @@ use terrace_media::PmMedium;
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
 
-/// How long SIGTERM waits for users of the mount before it cuts them off.
+/// Time for users of the mount to end after SIGTERM, before they are cut off.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a session takes to end after its last mount.
+/// Time for a session to end after its last mount.
 const SOON: Duration = Duration::from_millis(300);
 
-/// What to mount where; paths absolute.
+/// The pool to mount, and its mount point; paths are absolute.
 #[derive(Debug)]
 pub struct Plan {
     /// Tier 0.
@@ -54,7 +54,8 @@ pub struct Plan {
     pub foreground: bool,
 }
 
-/// Serves until the mount ends. Returns an error only before the mount answers, or when the end was not clean.
+/// Serves until the mount ends. Returns an error only before the mount answers, or when the end was not
+/// clean.
 pub fn run(plan: &Plan) -> Outcome<()> {
     let failed = |failure: Failure| match failure.status {
         status::FAILED => failure.with_status(status::MOUNT_FAILED),
@@ -82,7 +83,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     log_panics();
     warn(plan, &opened.warnings);
     warn(plan, &Vec::from_iter(short));
-    // Before any thread: threads inherit it.
+    // Set before the first thread, because threads inherit it.
     let flusher = terrace_fuse::become_io_flusher();
     spare_daemon();
     let result = serve(plan, opened, &uuid, &directory, flusher).map_err(failed);
@@ -95,20 +96,21 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     result
 }
 
-/// Descriptors that a daemon needs when much waits at once.
+/// Descriptors that a daemon needs when many requests wait at once.
 const DESCRIPTORS: u64 = 256;
-/// Descriptors without which it could not end in order.
+/// Descriptors without which the daemon could not end in order.
 const FEWEST_DESCRIPTORS: u64 = 64;
 
-/// Raises the limits of descriptors and of file sizes as far as they go. A warning when few descriptors are left.
+/// Raises the limits of descriptors and of file sizes as far as the system allows. A warning when few
+/// descriptors are left.
 fn raise_limits() -> Outcome<Option<String>> {
-    // A write to a tier beyond the size that the mounting shell may write would end the daemon.
+    // Otherwise a write to a tier beyond the file size limit of the mounting shell would end the daemon.
     let unlimited = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Fsize, unlimited).is_err() {
         let maximum = getrlimit(Resource::Fsize).maximum;
         let _ = setrlimit(Resource::Fsize, Rlimit { current: maximum, maximum });
     }
-    // Beyond a limit that cannot be raised a write fails, and ends nobody.
+    // If the limit cannot be raised, a write beyond it must fail instead of ending the process.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -154,7 +156,8 @@ fn serve(
     }
     warnings.extend(short);
     let socket = directory.socket();
-    // A mount that comes to nothing leaves the pool as it found it. Not once there is a session: its requests may go on.
+    // A failed mount leaves the pool clean. Not after a session has begun, because its requests may still be
+    // under way.
     let give_up = |failure: Failure| {
         if let Err(error) = fs.unmount() {
             tracing::warn!("the next mount recovers the pool: {error}");
@@ -163,7 +166,7 @@ fn serve(
     };
     readable(plan, &fs).map_err(give_up)?;
     let names = Names::start(names).map_err(|error| give_up(Failure::new(plain(&error))))?;
-    // All of this before the mount, which may lie over their places.
+    // Socket and contact are made before the mount, which may cover their directory.
     let listener = Server::listen(&socket).map_err(give_up)?;
     let contact = Contact { socket: socket.clone(), pid: std::process::id(), uuid: String::new() };
     let running = start_session(plan, &fs, &contact).map_err(give_up)?;
@@ -198,7 +201,7 @@ fn serve(
         }
     };
     let asked = stop.clone();
-    // Who asks has looked who uses the mount.
+    // A client that asks for the end has checked the users of the mount, so the end has no patience.
     let asked = move || asked(Duration::ZERO);
     let shared = Shared::new(Arc::clone(&fs), superblock, describe, asked, Arc::clone(&names));
     let started = Server::start(shared, listener, &socket).and_then(|server| {
@@ -220,14 +223,14 @@ fn serve(
     }
     if let Err(error) = running.join() {
         tracing::error!(%error, "session ended");
-        // Its device stays open until the end of this process.
+        // The FUSE device stays open until the end of this process, so the connection must be aborted.
         let _ = terrace_fuse::unmount(&plan.dir, Unmount::Abort);
     }
     session_over.store(true, Ordering::Relaxed);
     ending::finish(&fs, server, background, &names)
 }
 
-/// Into the log, and to whoever mounts.
+/// Writes warnings into the log, and to the user who mounts.
 fn warn(plan: &Plan, warnings: &[String]) {
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -237,7 +240,8 @@ fn warn(plan: &Plan, warnings: &[String]) {
     }
 }
 
-/// Every path begins at the root: a mount without it would answer nothing but EIO.
+/// Refuses a pool with an unreadable root directory: every path begins there, so a mount would only answer
+/// EIO.
 fn readable(plan: &Plan, fs: &Fs) -> Outcome<()> {
     let pool = plan.pool.display();
     fs.getattr(ROOT_INO).map(drop).map_err(|error| {
@@ -246,7 +250,7 @@ fn readable(plan: &Plan, fs: &Fs) -> Outcome<()> {
     })
 }
 
-/// A threshold that the policy does not ask for.
+/// The warning about a threshold that the policy does not use.
 fn unused_threshold(plan: &Plan, superblock: &Superblock) -> Option<String> {
     let percent = plan.options.fs.threshold_percent?;
     let policy = plan.options.fs.policy.map_or(superblock.policy, |kind| kind as u8);
@@ -285,8 +289,8 @@ fn start_session(plan: &Plan, fs: &Arc<Fs>, contact: &Contact) -> Outcome<Runnin
     .map_err(|error| Failure::new(error.to_string()))
 }
 
-/// A pool whose files lie below the directory would hide behind its own mount, and so would its log, which is none of
-/// the pool's files either.
+/// Refuses a mount over files of the pool or over the log, which it would hide, and a log that is a file of
+/// the pool.
 fn refuse_inside(plan: &Plan, opened: &OpenPool) -> Outcome<()> {
     for (file, _) in &opened.files {
         if is_inside(file, &plan.dir) {
@@ -324,7 +328,8 @@ struct Stopper {
 }
 
 impl Stopper {
-    /// Who still uses the mount may have changed pages of shared mappings that only the kernel knows of.
+    /// Has the kernel write changed pages of shared mappings: users of the mount may have made changes that
+    /// only the kernel knows.
     fn write_kernel_pages(&self) {
         let device = format!("0:{}", self.connection.number());
         ending::for_a_while("terrace-pages", PATIENCE, move || {
@@ -334,9 +339,9 @@ impl Stopper {
         });
     }
 
-    /// Whether what is mounted at the directory is this session's.
+    /// Whether the mount on top at the directory is this session's.
     fn is_there(&self) -> bool {
-        // Without a descriptor for the list it counts as there.
+        // If the list of mounts cannot be read, the mount counts as present.
         mounts::at(&self.dir)
             .map_or(true, |mount| mount.and_then(|mount| mount.connection()) == Some(self.connection))
     }
@@ -357,15 +362,15 @@ impl Stopper {
         true
     }
 
-    /// Ends the session. Who still uses the mount is cut off, at the directory and elsewhere, when that takes longer than
-    /// `patience`.
+    /// Ends the session. Users of the mount, at the directory and elsewhere, are cut off after `patience`.
     fn stop(&self, patience: Duration) {
         if self.is_over() {
             return;
         }
         self.write_kernel_pages();
         self.fs.begin_end();
-        // Not for ever beside a device that hangs: what it does not take goes into persistent memory at the end.
+        // The sync has a limit, because a device may hang: dirty pages that the device does not take are
+        // settled at the end.
         let fs = Arc::clone(&self.fs);
         ending::for_a_while("terrace-sync", PATIENCE, move || {
             if let Err(error) = fs.sync() {
@@ -373,7 +378,8 @@ impl Stopper {
             }
         });
         self.leave_directory(patience);
-        // Copies of the mount in other namespaces and at other directories, users of a detached one.
+        // The session lasts while copies of the mount in other namespaces or at other directories exist, or a
+        // detached mount is in use.
         if self.ends_within(patience.max(SOON)) {
             return;
         }
@@ -382,19 +388,19 @@ impl Stopper {
             return;
         }
         match self.connection.abort() {
-            // Asks for nothing any more.
+            // After the abort an unmount sends no request to this daemon, so this thread may call it.
             Ok(()) if self.is_there() => drop(terrace_fuse::unmount(&self.dir, Unmount::Detach)),
             Ok(()) => {}
             Err(error) => self.leave(&error),
         }
-        // Requests that a device holds are answered when it answers.
+        // Requests that wait for a device are answered when the device answers.
         ending::without_devices(&self.fs, &*self.clock, || self.is_over());
     }
 
     /// Unmounts the directory.
     fn leave_directory(&self, patience: Duration) {
         let begin = self.clock.monotonic_ns();
-        // Its own mount may be gone already, from here, and another file system lie there.
+        // The mount may be gone from this namespace already, and another file system may be mounted there.
         while self.is_there() {
             match outside::unmount(&self.dir) {
                 Ok(true) => return,
@@ -413,8 +419,9 @@ impl Stopper {
         }
     }
 
-    /// The end without an end of the session, which the kernel lets only root, or whom fusectl is mounted for, ask for. With
-    /// the process goes the session; the pool cannot be marked clean beside requests that are under way.
+    /// Ends the process when the session cannot be ended: the kernel allows an abort only to root, or if
+    /// fusectl is mounted. The session ends with the process; the pool cannot be marked clean while requests
+    /// are under way.
     fn leave(&self, error: &io::Error) {
         tracing::warn!(%error, "users elsewhere cannot be cut off without the end of this process");
         if self.fs.keep_without_devices().is_ok() && !self.is_over() {
@@ -431,7 +438,7 @@ fn handle_signals(
 ) -> io::Result<()> {
     spawn("terrace-signals", move || {
         for signal in signals.forever() {
-            // Without a terminal a hang-up means nothing.
+            // A hang-up counts only with a terminal.
             if signal != SIGHUP || foreground {
                 tracing::info!(signal, "ending");
                 stop();

@@ -1,15 +1,16 @@
 //! `fuser::Filesystem` over `Fs`: each handler turns arguments into a call and the result into a reply.
 //!
-//! Every call runs first in the request thread with `Wait::Never`; when it answers `WouldBlock` the
-//! request, its data copied, goes to a thread that may wait (design L2). See [`Adapter::attempt`]. Reads may wait in
-//! request threads too, as long as others are left ([`crate::waiting::Here`]). What may take long is done in turns
-//! ([`Adapter::in_turns`]).
+//! Every call runs first in the request thread with `Wait::Never`; when it answers `WouldBlock` the request,
+//! its data copied, goes to a thread that may wait (design L2). See [`Adapter::attempt`]. Reads may wait in
+//! request threads too, as long as enough free request threads are left ([`crate::waiting::Here`]). A long
+//! request is done in turns ([`Adapter::in_turns`]).
 //!
-//! Kernel caching. The daemon is the only writer, so names (absent ones too) and attributes are valid for
-//! a day; the kernel itself invalidates what its own requests change: size, blocks, mtime and ctime after
+//! Kernel caching. The daemon is the only writer, so names (absent ones too) and attributes are valid for a
+//! day; the kernel itself invalidates what its own requests change: size, blocks, mtime and ctime after
 //! writes, atime after reads that reach the daemon, a directory after a change in it. Migration changes
-//! none of them. Two cases are left: the mode of a file with set-id bits is not remembered ([`crate::set_id`]); and pages
-//! of a file that was open directly are dropped before the first open that has it cached is answered (decision 0020).
+//! neither names nor attributes. Two cases need more: the mode of a file with set-id bits is not remembered
+//! ([`crate::set_id`]); and if a file was open for direct I/O, the kernel's pages of it are dropped before
+//! the first cached open is answered (decision 0020).
 
 use crate::convert::{allocate, attributes, errno, file_type, ino, open_flags, set_time, xattr_mode};
 use crate::held::PACE;
@@ -38,11 +39,12 @@ use terrace_engine::{
 use terrace_format::Ino;
 use terrace_runtime::{Clock, SystemClock};
 
-/// Extended attribute, on every inode and listed nowhere, that says where the daemon's control socket is. Of names that begin
-/// so the kernel does not look at the inode first: it is answered also where the inode cannot be read.
+/// Extended attribute of every inode, in no listing, with the path of the daemon's control socket. For names
+/// that begin with `system.` the kernel does not read the inode first, so the answer comes even if the inode
+/// cannot be read.
 pub const CONTROL_XATTR: &str = "system.terrace_control";
 
-/// The name of it until 2026.
+/// The attribute's name until 2026.
 pub const EARLIER_CONTROL_XATTR: &str = "terrace.control";
 
 /// How long the kernel may believe names and attributes.
@@ -57,7 +59,7 @@ thread_local! {
 pub struct Adapter {
     fs: Arc<Fs>,
     waiting: Option<Waiting>,
-    /// Lives as long as the session; others only look whether it does.
+    /// Lives as long as the session; all other holders are weak references.
     _kernel: Arc<OnceLock<Notifier>>,
     changes: Arc<Changes>,
     control: Vec<u8>,
@@ -71,7 +73,7 @@ fn guarded<T>(operation: &'static str, body: impl FnOnce() -> Result<T, Errno>) 
     })
 }
 
-/// The result of a call, `None` when it would have to wait.
+/// The result of a call; `None` when the call would have to wait.
 fn unless_it_waits<T>(result: FsResult<T>) -> Result<Option<T>, Errno> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -88,7 +90,7 @@ fn generation(attributes: &Attributes) -> Generation {
     Generation(attributes.generation.into())
 }
 
-/// Replies that can say why not.
+/// Replies that can carry an error.
 trait Refuse {
     fn refuse(self, errno: Errno);
 }
@@ -146,12 +148,13 @@ fn done(reply: ReplyEmpty, (): ()) {
 }
 
 impl Adapter {
-    /// An adapter over `fs`. `control` is the value of [`CONTROL_XATTR`]; `kernel` is set once the session
-    /// is there.
+    /// An adapter over `fs`. `control` is the value of [`CONTROL_XATTR`]; `kernel` is set when the session
+    /// has begun.
     pub fn new(fs: Arc<Fs>, control: Vec<u8>, kernel: Arc<OnceLock<Notifier>>) -> Adapter {
-        // As long as the session is there: its device stays open with it.
+        // A weak reference: a strong one would keep the session's FUSE device open.
         let notifier = Arc::downgrade(&kernel);
-        // In a waiting thread, before the answer to the only one that has it open: no request holds a page of it.
+        // Runs in a waiting thread before the file's only open is answered, so no request holds a page of the
+        // file.
         fs.set_drop_pages(move |number| {
             let notifier = notifier.upgrade();
             let kernel = notifier.as_ref().and_then(|notifier| notifier.get());
@@ -182,7 +185,7 @@ impl Adapter {
             (Err(errno), _) => reply.refuse(errno),
             (Ok(None), None) => reply.refuse(Errno::EIO),
             (Ok(None), Some(waiting)) => {
-                // Never cut: a value or a name is short.
+                // The payload is never cut: a value or a name is short.
                 let (fs, payload) = (Arc::clone(&self.fs), waiting.hold(request.uid(), payload, usize::MAX));
                 let waits = move || {
                     let result = guarded(operation, || {
@@ -195,8 +198,8 @@ impl Adapter {
         }
     }
 
-    /// Runs what may take long, one turn of `call` after the other: the first in this thread, the others where users take
-    /// turns; replies from there.
+    /// Runs a long request, one turn of `call` after the other: the first in this thread, the later turns in
+    /// the pool in which users take turns; replies from there.
     fn in_turns<R, T, C, A>(
         &self,
         request: &Request,
@@ -220,8 +223,8 @@ impl Adapter {
         waiting.begin(Long::new(request.uid(), turn, move |result| answer(reply, result, accept)));
     }
 
-    /// As [`Self::attempt`], for writes. `written`: bytes of the payload that the first attempt has written, `None` when
-    /// the rest must not be cut.
+    /// As [`Self::attempt`], for writes. `written`: bytes of the payload that the first attempt has written,
+    /// `None` when the rest must not be cut.
     #[allow(clippy::too_many_arguments)]
     fn attempt_write<C, A>(
         &self,
@@ -236,7 +239,8 @@ impl Adapter {
         C: Fn(&Fs, &[u8], Wait) -> FsResult<usize> + Send + 'static,
         A: FnOnce(ReplyWrite, usize) + Send + 'static,
     {
-        // Behind those that wait: at the file's lock it would be in the way of whoever needs a request thread.
+        // A write goes behind the waiting writes of its file: in this thread it would block at the file's
+        // lock, and a request thread would be lost.
         let is_behind = self.waiting.as_ref().is_some_and(|waiting| waiting.writes.stand_in_line(node.0));
         let first = match is_behind {
             true => Ok(None),
@@ -269,7 +273,7 @@ impl Adapter {
         }
     }
 
-    /// Reads in this thread and replies; gives the reply back when it would have to wait.
+    /// Reads in this thread and replies; gives the reply back when the read would have to wait.
     fn read_here(
         &self,
         node: INodeNo,
@@ -288,8 +292,8 @@ impl Adapter {
         })
     }
 
-    /// As [`Self::attempt`], for listings: they are collected in the reply itself. One that would have to wait has
-    /// collected nothing.
+    /// As [`Self::attempt`], for listings: entries are collected in the reply itself. A listing that would
+    /// have to wait leaves the reply empty.
     fn list<R, C>(&self, request: &Request, operation: &'static str, mut reply: R, read: C)
     where
         R: Listing + Send + 'static,
@@ -316,20 +320,21 @@ impl Adapter {
         }
     }
 
-    /// Runs a call that has no form that waits.
+    /// Runs a call that never waits.
     fn direct<T>(&self, operation: &'static str, call: impl FnOnce(&Fs) -> FsResult<T>) -> Result<T, Errno> {
         guarded(operation, || call(&self.fs).map_err(|error| errno(&error)))
     }
 
-    /// Attributes of a file that may have set-id bits to lose; `None` when it has none. The kernel lets nobody change the
-    /// mode while it has content changed.
+    /// Attributes of a file that may have set-id bits to lose; `None` when it has no such bits. The kernel
+    /// allows no change of the mode during a change of the content.
     fn set_id_file(&self, node: INodeNo) -> Option<Result<Attributes, Errno>> {
         let found = self.direct("getattr", |fs| fs.try_getattr(ino(node), Wait::Never));
-        // What cannot be seen without waiting may have some.
+        // If the attributes cannot be read without waiting, the file may have set-id bits.
         if found.as_ref().is_ok_and(|found| !has_set_id(found)) { None } else { Some(found) }
     }
 
-    /// Of a caller that changes content: `None` when no set-id bits go, else whether it is in the file's group.
+    /// For a caller that changes content: `None` when no set-id bits are lost, else whether the caller is in
+    /// the file's group.
     fn takes_set_id(&self, request: &Request, node: INodeNo) -> Option<(bool, Changing)> {
         let found = self.set_id_file(node)?;
         let rights = Rights::of(request);
@@ -350,8 +355,8 @@ fn value_reply(reply: ReplyXattr, size: u32, value: &[u8]) {
     }
 }
 
-/// A create under way. What it made when it leaves the request thread is not made again: it would find its own file, which
-/// with O_EXCL is an error.
+/// A create under way. When a create leaves the request thread, the file that it made is not made again: with
+/// O_EXCL the create would find its own file and fail.
 struct Creation {
     parent: Ino,
     mode: u32,
@@ -380,8 +385,8 @@ impl Creation {
         Ok(*self.entry.get_or_init(|| entry))
     }
 
-    /// Makes the file or looks it up, and opens it. The lookup reference goes with an error, unless that is only that
-    /// it would have to wait.
+    /// Makes the file or looks it up, and opens it. After an error the lookup reference is given back, unless
+    /// the error is only that the open would have to wait.
     fn open(&self, fs: &Fs, name: &[u8], wait: Wait) -> FsResult<(Attributes, OpenMode)> {
         let (found, truncate) = self.entry(fs, name, wait)?;
         match fs.open(found.ino, truncate, wants_write(OpenFlags(self.flags)), wait) {
@@ -404,7 +409,7 @@ impl Filesystem for Adapter {
         session::negotiate(config)
     }
 
-    /// After the last request: waits for those that still wait.
+    /// After the last request: waits until the waiting threads have answered their requests.
     fn destroy(&mut self) {
         self.waiting = None;
     }
@@ -465,7 +470,7 @@ impl Filesystem for Adapter {
             size,
             atime,
             mtime,
-            // Without such bits it concerns capabilities, which everybody's truncation takes.
+            // Without set-id bits the flag removes file capabilities, which a truncation by any user removes.
             kill_set_id: size.is_some() && (loss.is_some() || !has_set_id),
         };
         let call =
@@ -610,7 +615,8 @@ impl Filesystem for Adapter {
             return;
         }
         let fs = Arc::clone(&self.fs);
-        // A buffer of its own: waiting threads are many, and what they keep would count against the daemon.
+        // A buffer for this read alone: waiting threads are many, and buffers that they kept would add to the
+        // daemon's memory.
         let waits = move || {
             let mut buffer = Vec::new();
             let result = guarded("read", || {
@@ -637,14 +643,15 @@ impl Filesystem for Adapter {
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let loses = kills && self.set_id_file(node).is_some();
         let changing = loses.then(|| self.changes.begin(&self.fs, node.0));
-        // Pages of a mapping: the kernel calls them all clean, whatever count it is told, unless it is told an error.
+        // Pages of a mapping: the kernel marks all of them clean after a short write too, so only an error
+        // keeps them dirty.
         let is_write_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let flags = terrace_engine::WriteFlags {
             sync: flags.0 & libc::O_DSYNC != 0, // O_SYNC contains it
             kill_set_id: kills,
             pages: is_write_back,
         };
-        // What was written when the request left the request thread is not written again.
+        // Bytes that the request thread has written are not written again by the waiting thread.
         let written = Arc::new(AtomicUsize::new(0));
         let before = Arc::clone(&written);
         let call = move |fs: &Fs, data: &[u8], wait| loop {
@@ -675,7 +682,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    /// Not asked for (FOPEN_NOFLUSH): there is nothing to do on close.
+    /// The kernel does not ask for it (FOPEN_NOFLUSH): a close needs no work.
     fn flush(
         &self,
         _request: &Request,
@@ -941,21 +948,22 @@ mod tests {
         Fs::mount(media, superblock, MountOptions::default(), Arc::new(ManualClock::new(1))).unwrap()
     }
 
-    /// A create that had made its file and then had to wait made it once more on another thread: EEXIST, with O_EXCL.
+    /// A create once made its file, had to wait, and made the file again on another thread: EEXIST, with
+    /// O_EXCL.
     #[test]
-    fn a_create_that_has_to_wait_keeps_what_it_made() {
+    fn a_waiting_create_keeps_its_file() {
         let fs = pool();
         let caller = Caller { uid: 0, gid: 0 };
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
         let creation = Creation::new(ROOT_INO, libc::S_IFREG | 0o600, flags, caller);
-        // Ends where an open that has to wait ends the first attempt.
+        // The first attempt ends here, as if the open had to wait.
         let (made, _) = creation.entry(&fs, b"file", Wait::Never).unwrap();
         let (found, _) = creation.open(&fs, b"file", Wait::Allowed).unwrap();
         assert_eq!((found.ino, found.generation), (made.ino, made.generation));
-        // Of another's file it is told all the same.
+        // A file of another create still gives EEXIST.
         let other = Creation::new(ROOT_INO, libc::S_IFREG | 0o600, flags, caller);
         assert!(matches!(other.open(&fs, b"file", Wait::Allowed), Err(FsError::Exists)));
-        // The reference was held all the time, once: the number is free when it is given back.
+        // The create held one lookup reference throughout: the inode number is free when it is given back.
         fs.unlink(ROOT_INO, b"file", Wait::Allowed).unwrap();
         fs.release(found.ino);
         fs.run_background(100);

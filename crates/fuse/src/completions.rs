@@ -1,8 +1,8 @@
-//! Replies of an emulated device, each at its time, from one thread.
+//! Sends the replies of an emulated device, each at its time, from one thread.
 //!
-//! Invariants: every job handed over is finished exactly once, also when the thread cannot be started, when it
-//! ends, and when jobs arrive after its end; ending waits for nothing but a job that is being finished, since what is
-//! not due yet is finished at once. Nothing is locked while a job is finished.
+//! Invariants: every job handed over is finished exactly once, also when the thread cannot be started, when
+//! it ends, and when jobs arrive after its end; the end waits only for a job that is being finished, because
+//! jobs that are not due yet are finished at once. No lock is held while a job is finished.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,9 +18,9 @@ use terrace_runtime::{Clock, thread};
 /// Sends a reply.
 pub(crate) type Finish = Box<dyn FnOnce() + Send>;
 
-/// What is nearer than this is waited for by spinning, in nanoseconds.
+/// A reply due within this many nanoseconds is awaited by spinning.
 const SPIN_NS: u64 = 20_000;
-/// Longest sleep, so that a wake-up that was lost would do little harm.
+/// Longest sleep, so that a lost wake-up does little harm.
 const NAP: Duration = Duration::from_millis(100);
 const NEVER: u64 = u64::MAX;
 
@@ -28,7 +28,7 @@ struct Job {
     at_ns: u64,
     /// Jobs of one time keep their order.
     number: u64,
-    /// While pieces are left to reserve.
+    /// `Some` while pieces are left to reserve.
     transfer: Option<Transfer>,
     finish: Finish,
 }
@@ -59,14 +59,14 @@ struct State {
 
 struct Shared {
     pace: Pace,
-    /// How long after a request its processor is kept from sleeping.
+    /// Nanoseconds after a request during which the processor is kept from sleeping.
     awake_ns: u64,
     /// When the last request came.
     last_ns: AtomicU64,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Time of the next job: what the spinning thread looks at.
+    /// Time of the next job, which the spinning thread reads.
     next_ns: AtomicU64,
 }
 
@@ -77,8 +77,8 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    /// Starts the thread. `awake`: how long after a request it keeps its processor from sleeping, so that the next one does
-    /// not wait until it is woken; for a processor that nobody else needs.
+    /// Starts the thread. `awake`: the time after a request during which the thread keeps its processor from
+    /// sleeping, so that the next reply does not wait for a wake-up; for a processor without other work.
     ///
     /// # Errors
     /// The operating system's, when no thread can be made.
@@ -186,7 +186,7 @@ impl Shared {
                 state = self.state.lock();
             } else if due - now_ns > SPIN_NS && self.is_awake(now_ns) {
                 drop(state);
-                // Whoever reads the next request comes first.
+                // The thread that reads the next request gets the processor first.
                 while self.is_awake(self.clock.monotonic_ns())
                     && self.clock.monotonic_ns() + SPIN_NS < self.next_ns.load(Ordering::Acquire)
                 {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_come_at_their_time_in_the_order_of_the_times() {
+    fn replies_are_sent_when_due_and_in_due_order() {
         let clock = Arc::new(ManualClock::new(0));
         let done: Arc<(Mutex<Vec<u64>>, Condvar)> = Arc::default();
         let device = completions(&clock);
@@ -246,7 +246,7 @@ mod tests {
         request(&device, Direction::Read, 3, &done);
         assert_eq!(*done.0.lock(), [], "nothing is due");
         clock.advance(Duration::from_millis(10));
-        // The thread naps for at most NAP of real time, whatever the clock says.
+        // The thread naps for at most NAP of real time, independent of the manual clock.
         let mut names = done.0.lock();
         for _ in 0..600 {
             if names.len() == 3 {
@@ -268,7 +268,7 @@ mod tests {
         let shared = Arc::clone(&device.shared);
         drop(device);
         assert_eq!(done.0.lock().len(), 100);
-        // One that comes later is finished by whoever brings it.
+        // A request after the end is finished by the thread that hands it over.
         let late = Completions { shared, thread: None };
         request(&late, Direction::Read, 100, &done);
         assert_eq!(done.0.lock().len(), 101);

@@ -1,7 +1,8 @@
 //! The kernel's side of a session: its number, and its end from outside.
 //!
-//! Nothing here asks the session's server: a process that serves a mount and waits for an answer of it cannot be killed. The
-//! thread that waits keeps the device open that the other threads served, so that nobody answers and nothing is aborted.
+//! This module sends no request to the session's server: a process that serves a mount and waits for an
+//! answer from it cannot be killed. The waiting thread keeps the FUSE device open while the threads that
+//! could answer are gone, so the kernel never aborts the connection.
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -10,7 +11,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Where connections are usually seen.
+/// The directory in which fusectl is usually mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// A session by its number in the kernel, which is the minor number of its mounts' device.
@@ -35,10 +36,11 @@ impl Connection {
         self.0
     }
 
-    /// Ends the session whoever still uses it: they get ENOTCONN. Root may always; others where fusectl is mounted.
+    /// Ends the session even while it is in use: its users get ENOTCONN. Root may always end it, another user
+    /// only if fusectl is mounted.
     ///
     /// # Errors
-    /// What the operating system says. A connection that is gone is none.
+    /// The operating system's. A connection that is gone already is no error.
     pub fn abort(self) -> io::Result<()> {
         let usual = File::options().write(true).open(format!("{CONNECTIONS}/{}/abort", self.0));
         let mut file = match usual {
@@ -52,7 +54,7 @@ impl Connection {
         file.write_all(b"1")
     }
 
-    /// Its switch in a fusectl that is mounted nowhere.
+    /// Opens the connection's `abort` file in a fusectl without a mount point.
     fn open_unmounted(self) -> rustix::io::Result<File> {
         let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&context)?;

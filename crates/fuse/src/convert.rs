@@ -1,4 +1,4 @@
-//! Between the types of the file system and those of `fuser`.
+//! Converts between types of the file system and types of `fuser`.
 
 use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,9 +31,9 @@ fn time(ns: i64) -> SystemTime {
     if ns >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
 }
 
-/// Nanoseconds since the epoch; `None` before 1677 and after 2262, which an inode cannot hold. `fuser` 0.18 turns the kernel's (seconds, nanoseconds) of a
-/// time before 1970 into `epoch - (-seconds + nanoseconds)` instead of `epoch - (-seconds) +
-/// nanoseconds`: undone here.
+/// Nanoseconds since the epoch; `None` before 1677 and after 2262, which an inode cannot hold. `fuser` 0.18
+/// turns the kernel's (seconds, nanoseconds) of a time before 1970 into `epoch - (-seconds + nanoseconds)`
+/// instead of `epoch - (-seconds) + nanoseconds`: undone here.
 fn nanoseconds(time: SystemTime) -> Option<i64> {
     const PER_SECOND: i128 = 1_000_000_000;
     let ns = match time.duration_since(UNIX_EPOCH) {
@@ -46,7 +46,8 @@ fn nanoseconds(time: SystemTime) -> Option<i64> {
     i64::try_from(ns).ok()
 }
 
-/// A time to set, where one is; `None` for one that an inode cannot hold, which POSIX has refused (EINVAL).
+/// A time to set, if the request has one; `None` for a time that no inode can hold, which POSIX has refused
+/// (EINVAL).
 pub(crate) fn set_time(time: Option<TimeOrNow>) -> Option<Option<SetTime>> {
     Some(match time {
         None => None,
@@ -75,9 +76,10 @@ pub(crate) fn attributes(from: &Attributes) -> FileAttr {
     }
 }
 
-/// What the kernel may do with an open file (design 6): nothing on close in both modes; direct I/O with
-/// parallel writes, or its page cache, kept from one open to the next; what was open directly has its pages dropped before
-/// (decision 0020). The file system never changes content behind the kernel, so kept pages stay right.
+/// Flags for an open file (design 6): no flush on close; direct I/O with parallel writes, or the kernel's
+/// page cache, kept from one open to the next. After direct I/O the kernel's pages are dropped before a
+/// cached open (decision 0020). The file system never changes content behind the kernel, so cached pages stay
+/// right.
 pub(crate) fn open_flags(mode: OpenMode) -> FopenFlags {
     FopenFlags::FOPEN_NOFLUSH
         | match mode {
@@ -86,7 +88,7 @@ pub(crate) fn open_flags(mode: OpenMode) -> FopenFlags {
         }
 }
 
-/// What a mode of fallocate(2) asks for; `None` for those not built.
+/// The operation that a mode of fallocate(2) asks for; `None` for a mode that is not built.
 pub(crate) fn allocate(mode: i32) -> Option<Allocate> {
     const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     match mode {
@@ -126,9 +128,9 @@ mod tests {
         }
     }
 
-    /// They were set to the nearest time that an inode holds, and the caller was told that all was well.
+    /// Such a time was once replaced by the nearest possible time, and the caller got no error.
     #[test]
-    fn times_that_no_inode_holds_are_refused() {
+    fn times_outside_the_range_of_an_inode_are_refused() {
         let set = |time| set_time(Some(TimeOrNow::SpecificTime(time)));
         let years = |count: u64| Duration::from_secs(count * 365 * 86_400);
         assert_eq!([set(UNIX_EPOCH + years(300)), set(UNIX_EPOCH - years(300))], [None; 2]);

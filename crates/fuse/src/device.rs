@@ -1,11 +1,12 @@
-//! A server that exports one file, `device`, with the latency and bandwidth of a device class, so that Terrace and its
-//! peers can be measured on the same device (evaluation "Devices").
+//! A server that exports one file, `device`, with the latency and bandwidth of a device class, so that
+//! Terrace and its peers can be measured on the same device (evaluation "Devices").
 //!
-//! Invariants: a request is executed on the backing file when it arrives and answered when its time has come, so a
-//! read that starts after a write was answered finds what it wrote. No byte of the file is cached by the kernel
-//! above (every open is for direct I/O, no shared mappings) and all access to the backing file below goes through
-//! one descriptor and the page cache, whatever the alignment; it is locked against others. Its size never changes.
-//! Every request is answered once, at the latest when the session ends ([`crate::completions`]).
+//! Invariants: a request is executed on the backing file when it arrives and answered when its time has come,
+//! so a read that starts after the answer to a write finds the written bytes. No byte of the file is cached
+//! by the kernel above (every open is for direct I/O, no shared mappings) and all access to the backing file
+//! below goes through one descriptor and the page cache, whatever the alignment; it is locked against others.
+//! Its size never changes. Every request is answered once, at the latest when the session ends
+//! ([`crate::completions`]).
 
 use crate::adapter::VALID;
 use crate::completions::{Completions, Finish};
@@ -32,14 +33,14 @@ pub const DEVICE_NAME: &str = "device";
 const DEVICE: INodeNo = INodeNo(2);
 const BLOCK: u32 = 4096;
 
-/// What a flush is.
+/// The meaning of a flush on the emulated device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flush {
-    /// The content is on the disk of the backing file: takes as long as that takes.
+    /// The backing file is flushed to its disk: the flush takes as long as that disk takes.
     Backing,
-    /// A write of no bytes of the class. The kernel lets nobody write to a file of a FUSE server while that works at a
-    /// flush, so a backing disk that takes 6 ms for one is a device that stands still so long, which no class does. The content
-    /// is lost with the machine.
+    /// The flush takes the class's time for a write of no bytes. The kernel blocks writes to a file of a FUSE
+    /// server during its flush, so with a backing disk that flushes in 6 ms the device would stand still for
+    /// 6 ms, which no class does. A power failure of the machine loses the content.
     Class,
 }
 
@@ -48,15 +49,16 @@ pub struct DeviceServer {
     backing: File,
     flush: Flush,
     size_bytes: u64,
-    /// Gone once the session has ended.
+    /// `None` after the session has ended.
     completions: Option<Completions>,
 }
 
 impl DeviceServer {
-    /// A server of `backing` at `speed`. `awake`: how long after a request it keeps its processor from sleeping.
+    /// A server of `backing` at `speed`. `awake`: the time after a request during which a thread keeps its
+    /// processor from sleeping.
     ///
     /// # Errors
-    /// `ResourceBusy` when somebody else has locked it; the operating system's.
+    /// `ResourceBusy` when another process has locked the file; the operating system's.
     pub fn open(
         backing: &Path,
         speed: Speed,
@@ -141,7 +143,7 @@ fn errno(error: &io::Error) -> Errno {
 
 impl Filesystem for DeviceServer {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Not those of a file system: no mappings of direct I/O, and nothing else that could cache.
+        // Fewer capabilities than a file system asks for: no mappings of direct I/O, and no cache.
         session::negotiate_only(config, &[InitFlags::FUSE_ASYNC_DIO])
     }
 
@@ -179,7 +181,7 @@ impl Filesystem for DeviceServer {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        // A device keeps its size; its other attributes are nobody's business.
+        // A device keeps its size; changes of other attributes are ignored.
         if size.is_some_and(|size| node != DEVICE || size != self.size_bytes) {
             return reply.error(Errno::EPERM);
         }

@@ -1,26 +1,28 @@
-//! How many bytes of users' data the requests that wait hold in memory.
+//! Bounds the bytes of users' data that waiting requests hold in memory.
 //!
-//! A user may hold as much as is free for everybody, so that who waits a lot leaves room to others (dynamic thresholds;
-//! Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). A write beyond that waits with its beginning
-//! alone, [`SHARE`] bytes, and is answered with their number: the rest stays with the caller, who writes it next. That
-//! is as much as the kernel's stack of the thread that waits, so what callers can make the daemon hold is bounded by what
-//! the system lets them have of threads. The kernel hands over all of such a request though a part is taken, so one of
-//! them is answered in each [`PACE`]: or request threads would do nothing else.
+//! A user may hold as many bytes as are still free for all users, so that a user with many waiting requests
+//! leaves room for other users (dynamic thresholds; Choudhury and Hahne, IEEE/ACM Transactions on Networking
+//! 6(2), 1998). A write beyond that bound waits with its first [`SHARE`] bytes only, and is answered with
+//! their number: the caller writes the rest next. [`SHARE`] is as much as the kernel's stack of the waiting
+//! thread, so the system's limit of threads bounds these bytes as well. The kernel hands over the whole
+//! request again although only a part is taken, so only one such write is answered in each [`PACE`]:
+//! otherwise these copies would keep all request threads busy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_runtime::sync::Mutex;
 
-/// Bytes held for all, but for what [`SHARE`] lets through: as many as `buffer=` says, within these bounds.
+/// Bytes held for all users, beside the [`SHARE`] of cut writes: as many as `buffer=` says, within these
+/// bounds.
 const MOST: (u64, u64) = (4 << 20, 32 << 20);
-/// A request of this size is always held whole: as large as any page of a database.
+/// A request of this size is always held whole: no page of a database is larger.
 pub(crate) const SHARE: usize = 16 << 10;
 
-/// Between the answers to two writes that were taken in part.
+/// Time between the answers to two writes that were taken in part.
 pub(crate) const PACE: Duration = Duration::from_millis(10);
 
-/// What all users' requests hold.
+/// The bytes that the requests of each user hold.
 pub(crate) struct Held {
     most: usize,
     users: Mutex<HashMap<u32, usize>>,
@@ -31,19 +33,19 @@ pub(crate) struct Holds {
     held: Arc<Held>,
     user: u32,
     bytes: Vec<u8>,
-    /// How many of them count.
+    /// Bytes that count towards the bound.
     counted: usize,
-    /// Not all were taken.
+    /// Whether only a part of the request was taken.
     is_cut: bool,
 }
 
 impl Held {
-    /// For `most` bytes, about.
+    /// For about `most` bytes.
     pub(crate) fn new(most: u64) -> Arc<Held> {
         Arc::new(Held { most: most.clamp(MOST.0, MOST.1) as usize, users: Mutex::default() })
     }
 
-    /// Copies a user's bytes, or the first `least` and [`SHARE`] more where there is no room for all.
+    /// Copies a user's bytes, or the first `least` and [`SHARE`] more if there is no room for all of them.
     pub(crate) fn hold(self: &Arc<Self>, user: u32, bytes: &[u8], least: usize) -> Holds {
         let whole = bytes.len();
         let (taken, counted) = {
@@ -52,8 +54,8 @@ impl Held {
             let own = users.entry(user).or_insert(0);
             let fits = *own + bytes.len() <= free;
             let taken = if fits { bytes.len() } else { bytes.len().min(least.saturating_add(SHARE)) };
-            // Of a request that does not fit no more is held than its thread costs anyway. If that counted, a user with
-            // enough threads would leave no room to others.
+            // A cut request holds no more than its thread costs anyway. If these bytes counted, a user with
+            // enough threads would leave no room for other users.
             let counted = if fits { taken } else { 0 };
             *own += counted;
             if *own == 0 {
@@ -73,7 +75,7 @@ impl Holds {
         &self.bytes
     }
 
-    /// Whether they are a part of the request.
+    /// Whether the bytes are only a part of the request.
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -97,9 +99,9 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// 350 threads of one process that waited had the daemon hold 1 MiB for each.
+    /// 350 waiting threads of one process once had the daemon hold 1 MiB for each.
     #[test]
-    fn what_waits_is_bounded_and_leaves_room_to_others() {
+    fn waiting_data_is_bounded_and_leaves_room_to_other_users() {
         let (held, data) = (Held::new(u64::MAX), vec![7; MIB]);
         let mut first: Vec<Holds> = (0..350).map(|_| held.hold(1, &data, 0)).collect();
         let sum = |of: &[Holds]| of.iter().map(|holds| holds.bytes().len()).sum::<usize>();
@@ -111,7 +113,7 @@ mod tests {
         let more: Vec<Holds> = (0..3000).map(|_| held.hold(1, &data, 0)).collect();
         assert_eq!(held.hold(2, &data, 0).bytes().len(), MIB, "however many threads the first has");
         drop(more);
-        // What was written already comes with it.
+        // Bytes that were written already are held with the rest.
         assert_eq!(held.hold(1, &data, 5 * SHARE).bytes().len(), 6 * SHARE);
         assert_eq!(held.hold(1, &data, usize::MAX).bytes().len(), MIB, "that cannot be cut");
         assert_eq!(held.hold(1, &data[..SHARE], 0).bytes(), &data[..SHARE]);

@@ -1,8 +1,8 @@
 //! Transport: requests from the kernel in, replies out; no file-system logic (design 2).
 //!
-//! The only crate that knows FUSE. A node id is an inode number (the root is 1 in both), so no table
-//! of nodes is kept. Called by the command line (mount, emulated device) and by the bench (null server); calls the
-//! `fs` crate, and for the emulated device `media`.
+//! Only this crate knows FUSE. A node id is an inode number (the root is 1 in both), so the crate needs no
+//! table of nodes. Called by the command line (mount, emulated device) and by the bench (null server); calls
+//! the `fs` crate, and for the emulated device `media`.
 //!
 //! Invariants: no request can end the daemon (every handler runs under `catch_unwind` and answers EIO
 //! when it panics); every request is answered exactly once; a request thread never waits for a lower

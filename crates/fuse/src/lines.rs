@@ -1,8 +1,8 @@
-//! Writes that wait, file by file: of each file so many run at the same time, the others stand in a line of its own and
-//! take no thread. Or as many threads as write to one file would queue for its lock, and who else needs that lock, request
-//! threads among them, would wait behind all of them.
+//! Waiting writes, file by file: a bounded number of writes to a file run at the same time, the rest stand in
+//! the file's line and take no thread. Without lines all writes to a file would queue for its lock in
+//! threads, and each request thread that needs the lock would wait behind them.
 //!
-//! Invariant: a file has an entry while jobs of it run or wait; whoever ends one begins the next.
+//! Invariant: a file has an entry while jobs of it run or wait; the thread that ends a job begins the next.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct Lines {
     count: AtomicUsize,
 }
 
-/// A job of a file that runs; whatever ends it, the next one begins.
+/// A running job of a file. When the job ends, even by a panic, the next job begins.
 struct Runs {
     lines: Arc<Lines>,
     file: u64,
@@ -70,7 +70,7 @@ impl Lines {
         self.queue.submit(user, Box::new(run));
     }
 
-    /// The next job of a file in the place of one that has ended; `None`: there is none, and the place is free.
+    /// The next job of a file, after a job has ended; `None`: the line is empty, and one more job may run.
     fn next(&self, file: u64) -> Option<(u32, Job)> {
         let mut files = self.files.lock();
         let line = files.get_mut(&file)?;
@@ -90,7 +90,8 @@ impl Lines {
 impl Drop for Runs {
     fn drop(&mut self) {
         while let Some((user, job)) = self.lines.next(self.file) {
-            // When the mount ends a pool has its jobs run by whoever brings them: here, one after the other.
+            // When the mount ends, a pool runs a submitted job in the submitting thread: a loop here avoids
+            // deep recursion.
             if !self.lines.queue.is_ending() {
                 return self.lines.start(user, self.file, job);
             }
@@ -105,9 +106,9 @@ mod tests {
     use std::sync::mpsc::channel;
     use terrace_runtime::thread::Pool;
 
-    /// Threads that wrote to one file took all threads that slow writers, and queued for the file's lock there.
+    /// Writes to one file once took all threads for slowed writes, and queued for the file's lock there.
     #[test]
-    fn of_one_file_two_run_and_another_file_has_its_turn() {
+    fn two_writes_of_a_file_run_and_another_file_has_its_turn() {
         let pool = Pool::new(4);
         let lines = Lines::new(pool.queue().clone(), 2);
         let (hold, held) = channel::<()>();
@@ -128,13 +129,13 @@ mod tests {
         assert_eq!(told.recv(), Ok("another"));
         drop((hold, tell));
         assert_eq!(told.iter().collect::<Vec<_>>(), ["one"; 40]);
-        // The last of them may still be about to leave.
+        // The last job may still be about to leave its line.
         drop(pool);
         assert!(!lines.is_full(7) && lines.files.lock().is_empty());
     }
 
     #[test]
-    fn at_the_end_all_that_stand_in_line_run() {
+    fn waiting_jobs_of_a_line_run_when_the_pool_ends() {
         let pool = Pool::new(1);
         let lines = Lines::new(pool.queue().clone(), 1);
         let (tell, told) = channel();

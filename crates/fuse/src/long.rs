@@ -1,23 +1,24 @@
-//! Long requests, in turns: a request thread does one turn, the rest is queued, and users take turns (docs/decisions/0025).
+//! Long requests, in turns: a request thread does one turn, the rest is queued, and users take turns
+//! (docs/decisions/0025).
 //!
-//! Invariant: a long request is in one place at a time: in a thread, or in one queue. A turn that has to wait for a device
-//! does so on a waiting thread, and the request comes back from there.
+//! Invariant: a long request is in one place at a time: in a thread, or in one queue. A turn that has to wait
+//! for a device runs on a waiting thread; the next turn is queued for turns again.
 
 use fuser::Errno;
 use terrace_engine::{FsError, FsResult, Wait};
 use terrace_runtime::thread::Queue;
 
-/// What became of a turn.
+/// The outcome of a turn.
 pub(crate) enum Turn<T> {
     Ended(T),
-    /// More of it is left.
+    /// The request needs more turns.
     Left,
-    /// It has to wait.
+    /// The turn has to wait for a device.
     Waits,
 }
 
 impl<T> Turn<T> {
-    /// What the file system says of a turn.
+    /// The outcome of a turn, from the file system's result.
     pub(crate) fn of(result: FsResult<T>, wait: Wait) -> Result<Turn<T>, FsError> {
         match result {
             Ok(value) => Ok(Turn::Ended(value)),
@@ -92,7 +93,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use terrace_runtime::thread::Pool;
 
-    /// Calls until `turns` are done, of which each third has to wait; tells which it does.
+    /// A request of `turns` turns, each third of which has to wait; `did` gets the number of each turn.
     fn long(
         user: u32,
         turns: usize,
@@ -111,9 +112,9 @@ mod tests {
         Long::new(user, call, end)
     }
 
-    /// A long request ran whole on the thread that took it: all requests behind it waited for its end.
+    /// A long request once ran whole on its request thread: all requests behind it waited for its end.
     #[test]
-    fn the_first_turn_alone_is_done_by_who_brings_it() {
+    fn only_the_first_turn_runs_in_the_request_thread() {
         let (turns, waits) = (Pool::busy(1), Pool::new(2));
         let queues = || LongQueues { turns: turns.queue().clone(), waits: waits.queue().clone() };
         let (tell, told) = channel();
@@ -132,7 +133,7 @@ mod tests {
         let all: Vec<(u32, usize, bool)> = told.iter().collect();
         assert_eq!(all.len(), 33);
         assert_eq!(all.iter().filter(|(_, turn, _)| *turn == 10).count(), 3, "all ended: {all:?}");
-        // Of the second request of user 1 none: another of the same user was queued already, or had ended.
+        // The second request of user 1 has its first turn here only if the user's first request has ended.
         let here = all.iter().filter(|(_, _, here)| *here).count();
         assert!((2..=3).contains(&here) && all.iter().all(|(_, turn, here)| !here || *turn == 0), "{all:?}");
     }

@@ -1,4 +1,5 @@
-//! A server that does nothing, with the same session as the adapter: what the kernel path itself costs.
+//! A server without work of its own, with the same session as the adapter: it shows the cost of the kernel
+//! path itself.
 //!
 //! Holds one file, `file`, that reads as zeros and takes every write; fsync is answered. Used by the bench.
 

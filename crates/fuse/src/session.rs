@@ -1,8 +1,8 @@
-//! Sessions: mounting, what is negotiated with the kernel, request threads, unmounting.
+//! Sessions: mounting, negotiation with the kernel, request threads, unmounting.
 //!
-//! Shared by the adapter and by the null server of the bench, so that both are measured with the same
-//! flags, threads and options. Mounting is done here and not by `fuser`, because only so the type shows as
-//! `fuse.terrace` for root too. Root mounts by itself; an ordinary user through fusermount3.
+//! Shared by the adapter and by the null server of the bench, so that both are measured with the same flags,
+//! threads and options. This module mounts by itself, without `fuser`, so that the type shows as
+//! `fuse.terrace` for root too. Root calls mount(2); an ordinary user mounts through fusermount3.
 
 use crate::adapter::VALID;
 use crate::connection::Connection;
@@ -28,12 +28,13 @@ use terrace_runtime::thread::{Urgency, spawn};
 
 /// Largest write request.
 const MAX_WRITE: u32 = 1 << 20;
-/// Largest read request. The kernel pins the caller's whole buffer, up to this much of it, before it asks: programs that
-/// read small files with a buffer of 1 MiB paid for 256 pages each time, a quarter of the time of a mail server's work.
-/// Reads of large files are not slower than with 1 MiB; with 128 KiB they are by a third.
+/// Largest read request. Before a request the kernel locks the caller's whole buffer, up to this size, in
+/// memory: programs that read small files with a buffer of 1 MiB paid for 256 pages each time, a quarter of
+/// the time of a mail server's work. Reads of large files are as fast as with 1 MiB; with 128 KiB they are
+/// slower by a third.
 const MAX_READ: u32 = 256 << 10;
-/// Requests that nobody waits for in person (read-ahead, write-back of mappings) under way at once. With so many on a device that
-/// hangs the kernel sends no more of them, for whatever file.
+/// Requests under way at once for which no thread waits (read-ahead, write-back of mappings). When so many
+/// wait for a hanging device, the kernel sends no further background request, whatever the file.
 const MAX_BACKGROUND: u16 = 4096;
 /// Program for users who may not mount.
 const FUSERMOUNT: &str = "fusermount3";
@@ -43,15 +44,15 @@ const FUSERMOUNT: &str = "fusermount3";
 pub struct SessionOptions {
     /// First column of /proc/mounts.
     pub source: PathBuf,
-    /// Where; must be a directory.
+    /// The mount point; must be a directory.
     pub mountpoint: PathBuf,
-    /// Other users than the one who mounts may use it.
+    /// Whether all users may use the mount, and not only the mounting user.
     pub allow_other: bool,
     /// Mount flags by their names in mount(8): ro, nosuid, nodev, noexec, noatime, …
     pub flags: Vec<String>,
-    /// One /dev/fuse descriptor per thread.
+    /// Whether each request thread has a /dev/fuse descriptor.
     pub clone_fd: bool,
-    /// The file system type shows as `fuse.` and this.
+    /// The file system type shows as `fuse.` and this subtype.
     pub subtype: &'static str,
 }
 
@@ -107,9 +108,9 @@ pub enum MountError {
 /// How to unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
-    /// Fails with EBUSY while in use.
+    /// Fails with EBUSY while the mount is in use.
     Plain,
-    /// Disappears at once, ends when the last user has gone.
+    /// The mount disappears at once; the session ends when its last file is closed.
     Detach,
     /// Aborts the connection: users get ENOTCONN.
     Abort,
@@ -124,8 +125,9 @@ pub struct Running {
     end: Receiver<io::Result<()>>,
 }
 
-/// Tells the kernel that this process writes back for others, so that its own allocations must not wait for
-/// itself. Inherited by threads started later. False without the privilege (CAP_SYS_RESOURCE).
+/// Tells the kernel that this process writes back pages of other processes: so the kernel never makes its
+/// allocations wait for a write-back that it serves itself. Inherited by threads started later. False without
+/// the privilege (CAP_SYS_RESOURCE).
 pub fn become_io_flusher() -> bool {
     rustix::process::configure_io_flusher_behavior(true).is_ok()
 }
@@ -138,23 +140,24 @@ pub fn keep_descriptors_private() {
     let _ = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
 }
 
-/// What every session asks of the kernel; capabilities that an older kernel lacks are left out.
+/// Negotiates the capabilities of each session; capabilities that an older kernel lacks are left out.
 pub(crate) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
     let wanted = [
         InitFlags::FUSE_PARALLEL_DIROPS,
-        // File handles (open_by_handle_at, NFS) of what the kernel has forgotten: it looks up "." and "..".
+        // File handles (open_by_handle_at, NFS) of inodes that the kernel has forgotten: it looks up "." and
+        // "..".
         InitFlags::FUSE_EXPORT_SUPPORT,
-        // Not FUSE_ASYNC_DIO: the kernel drops pages before it sends an asynchronous direct write and not again after it. A
-        // reader that fills a page in between keeps the old content (xfstests generic/451).
+        // Not FUSE_ASYNC_DIO: the kernel drops pages before it sends an asynchronous direct write and not
+        // again after it. A reader that fills a page in between keeps the old content (xfstests generic/451).
         // Not FUSE_ATOMIC_O_TRUNC: the daemon would truncate before the kernel knows whether the open is
         // allowed (ETXTBSY is judged after it for O_RDONLY | O_TRUNC).
         InitFlags::FUSE_DO_READDIRPLUS,
         InitFlags::FUSE_READDIRPLUS_AUTO,
         // Shared mappings of files opened for direct I/O (Linux 6.6).
         InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-        // The daemon removes set-id bits; without it buffered writes ask for security.capability each.
+        // The daemon removes set-id bits; without this flag each buffered write asks for security.capability.
         InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        // Nobody else writes: a changed mtime must not drop cached pages.
+        // All changes pass this kernel: a changed mtime must not drop cached pages.
         InitFlags::FUSE_EXPLICIT_INVAL_DATA,
         InitFlags::FUSE_CACHE_SYMLINKS,
     ];
@@ -179,7 +182,8 @@ pub(crate) fn negotiate_only(config: &mut KernelConfig, wanted: &[InitFlags]) ->
     Ok(())
 }
 
-/// Answers a lookup with "no such name", and lets the kernel remember it: names appear only through it.
+/// Answers a lookup with "no such name", and lets the kernel remember it: names appear only through this
+/// kernel.
 pub(crate) fn absent(reply: ReplyEntry) {
     let nothing = FileAttr {
         ino: INodeNo(0),
@@ -204,7 +208,7 @@ pub(crate) fn absent(reply: ReplyEntry) {
 /// Mounts and serves. `publish` gets the notifier before the first request is answered.
 ///
 /// # Errors
-/// [`MountError`]; nothing stays mounted.
+/// [`MountError`]; no mount is left behind.
 pub fn start<F: Filesystem>(
     filesystem: F,
     options: &SessionOptions,
@@ -215,17 +219,17 @@ pub fn start<F: Filesystem>(
     let mut config = Config::default();
     config.n_threads = Some(request_threads());
     config.clone_fd = options.clone_fd && has_room(&device, request_threads());
-    // Who may use the mount is the kernel's business (allow_other); fuser's own filter would refuse
-    // set-id programs of the owner.
+    // The kernel decides who may use the mount (allow_other); fuser's own filter would refuse set-id programs
+    // of the owner.
     let serve = || {
-        // The handshake: from here on the mount answers as soon as the threads below run.
+        // The handshake: after it the mount answers as soon as the threads below run.
         let session = Session::from_fd(filesystem, device, SessionACL::All, config)?;
         let connection = Connection::of(&options.mountpoint)?;
         let notifier = session.notifier();
         publish(session.notifier());
         let (tell, end) = channel();
         let thread = spawn("terrace-session", move || {
-            // The request threads come from this one.
+            // The request threads are started by this thread and inherit its urgency.
             Urgency::Requests.take();
             let _ = tell.send(session.run());
         })?;
@@ -242,7 +246,7 @@ pub fn start<F: Filesystem>(
     }
 }
 
-/// Whether this process may have so many descriptors more, and a few for its other work.
+/// Whether this process may open `count` further descriptors, and a few besides.
 fn has_room(device: &OwnedFd, count: usize) -> bool {
     const OTHERS: usize = 8;
     let copies = (0..count + OTHERS).map(|_| rustix::io::fcntl_dupfd_cloexec(device, 0));
@@ -258,7 +262,7 @@ impl Running {
     pub fn connection(&self) -> Connection {
         self.connection
     }
-    /// Where it was mounted.
+    /// The mount point.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
@@ -269,7 +273,7 @@ impl Running {
     /// Waits until the file system has been unmounted and all requests are answered.
     ///
     /// # Errors
-    /// What ended the session, when it was not an unmount.
+    /// The error that ended the session, if no unmount did.
     pub fn join(self) -> io::Result<()> {
         let panicked = || io::Error::other("session thread panicked");
         self.thread.join().map_err(|_| panicked())?;
@@ -367,7 +371,7 @@ fn mount_by_helper(options: &SessionOptions) -> Result<OwnedFd, MountError> {
     }
 }
 
-/// In an option a comma ends the value and a backslash keeps it.
+/// In a mount option a comma ends the value, and a backslash before it prevents that.
 fn escaped(source: &Path) -> OsString {
     let mut bytes = Vec::new();
     for &byte in source.as_os_str().as_bytes() {
@@ -409,7 +413,8 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::UnexpectedEof.into())
 }
 
-/// fusermount3 could not be run: its name must be in the message, or it reads as one about the mount point.
+/// fusermount3 could not be run: its name must be in the message, or the error seems to be about the mount
+/// point.
 fn no_helper(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::NotFound => {
@@ -420,10 +425,11 @@ fn no_helper(error: io::Error) -> io::Error {
     }
 }
 
-/// Unmounts what is mounted at `mountpoint`.
+/// Unmounts the mount on top at `mountpoint`.
 ///
 /// # Errors
-/// EBUSY when in use and `how` is plain; otherwise what the operating system or fusermount3 says.
+/// EBUSY when the mount is in use and `how` is plain; otherwise the operating system's or
+/// fusermount3's.
 pub fn unmount(mountpoint: &Path, how: Unmount) -> io::Result<()> {
     let flags = UnmountFlags::NOFOLLOW
         | match how {

@@ -1,17 +1,18 @@
-//! Set-id bits that a change of content takes away, for everybody who lacks CAP_FSETID.
+//! Set-id bits: a change of content by a caller without CAP_FSETID removes them.
 //!
-//! The kernel decides by attributes that it knows with whose rights a program runs. So it is not to remember the mode of
-//! a file with such bits: it asks again whenever it needs it, and after a write has returned it can only learn the new
-//! mode. A notification would come too late, or have to overtake answers that are under way.
+//! The kernel decides by a file's remembered mode with which rights a program runs. So the kernel must not
+//! remember the mode of a file with set-id bits: it asks each time, and after a write has returned it can
+//! only learn the new mode. A notification would come too late, or would have to overtake answers that are
+//! under way.
 //!
-//! That leaves a program that is being started while its file is changed: the kernel asks for the mode, opens the file, keeps
-//! writers away from then on, reads the file, and takes the rights from the mode that it was told, however long ago
-//! that was. [`Changes`] has such a start begin again (ESTALE, which the kernel answers by asking and opening once more) or
-//! fail (ETXTBSY, as with a writer that came first).
+//! One race is left: a program that is started while its file is changed. The kernel asks for the mode, opens
+//! the file, keeps writers away from then on, reads the file, and takes the rights from the mode of the first
+//! step, which may be old. [`Changes`] makes such a start begin again (ESTALE: the kernel asks for the mode
+//! and opens the file once more) or fail (ETXTBSY, as with a writer that came first).
 //!
-//! Whether a caller has CAP_FSETID the kernel says with a write. A setattr carries it as a flag that `fuser` 0.18 does not
-//! pass on, and fallocate has no such flag: then /proc tells, while the caller waits for its answer. In doubt a caller has no
-//! privilege.
+//! With a write the kernel says whether the caller has CAP_FSETID. A setattr has a flag for it that `fuser`
+//! 0.18 does not pass on, and fallocate has no such flag: for these two /proc tells, while the caller waits
+//! for its answer. In doubt a caller has no privilege.
 
 use crate::adapter::VALID;
 use fuser::{OpenFlags, Request};
@@ -25,7 +26,8 @@ use terrace_runtime::sync::Mutex;
 
 /// Number of CAP_FSETID.
 const CAP_FSETID: u32 = 4;
-/// The initial user namespace, in which the kernel asks for capabilities: its number is part of Linux's interface.
+/// The initial user namespace, in which the kernel asks for capabilities: its number is part of Linux's
+/// interface.
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 /// The kernel opens a file with this flag to run it, and keeps it in the flags of the open file.
 const TO_RUN: i32 = 0x20;
@@ -36,7 +38,7 @@ pub(crate) fn has_set_id(attributes: &Attributes) -> bool {
     is_regular && attributes.mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
-/// How long the kernel may believe these attributes.
+/// Time for which the kernel may remember these attributes.
 pub(crate) fn valid(attributes: &Attributes) -> Duration {
     if has_set_id(attributes) { Duration::ZERO } else { VALID }
 }
@@ -46,16 +48,16 @@ pub(crate) fn is_to_run(flags: OpenFlags) -> bool {
     flags.0 & TO_RUN != 0
 }
 
-/// A set-id program whose content was changed by somebody without the privilege.
+/// A set-id program whose content a caller without CAP_FSETID has changed.
 #[derive(Default)]
 struct Change {
-    /// Requests that are changing it.
+    /// Requests under way that change the content.
     under_way: u32,
-    /// Number of the handles at the end of the last.
+    /// The newest handle number at the end of the last change.
     ended: u64,
-    /// The kernel has asked for the mode since.
+    /// Whether the kernel has asked for the mode after the last change.
     is_known: bool,
-    /// Threads that were told to begin again.
+    /// Threads that got ESTALE and begin again.
     asked: Vec<u32>,
 }
 
@@ -66,7 +68,7 @@ pub(crate) struct Changes {
     any: AtomicBool,
 }
 
-/// A change under way; ended by dropping it, before it is answered.
+/// A change under way. It is dropped, and so ended, before the request is answered.
 pub(crate) struct Changing {
     fs: Arc<Fs>,
     changes: Arc<Changes>,
@@ -89,15 +91,16 @@ impl Changes {
         change.asked.clear();
     }
 
-    /// Whether a thread that opens a program to run it has to begin again, because it may have asked for the mode before
-    /// the last change. The second time it has asked since: from then on the kernel knows the mode.
+    /// Whether a thread that opens a program to run it has to begin again, because it may have asked for the
+    /// mode before the last change. When the thread comes back it has asked after the change, so from then on
+    /// the kernel knows the mode.
     pub fn restarts(&self, node: u64, thread: u32) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;
         }
         let mut changes = self.of.lock();
         let Some(change) = changes.get_mut(&node).filter(|change| !change.is_known) else { return false };
-        // One that is opened beside a change is found out by its handle.
+        // While a change is under way the open succeeds: `overtook` finds the start later by its handle.
         if change.under_way > 0 {
             return false;
         }
@@ -114,7 +117,7 @@ impl Changes {
             && self.of.lock().get(&node).is_some_and(|change| change.under_way > 0 || handle < change.ended)
     }
 
-    /// The kernel has no file open any more.
+    /// Forgets a file that the kernel has closed.
     pub fn forget(&self, node: u64) {
         if self.any.load(Ordering::Acquire) {
             let mut changes = self.of.lock();
@@ -132,12 +135,12 @@ impl Drop for Changing {
     }
 }
 
-/// What a caller may do to set-id bits.
+/// The rights of a caller that matter for set-id bits.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
-    /// It has CAP_FSETID: they stay.
+    /// The caller has CAP_FSETID: set-id bits stay.
     pub keeps_set_id: bool,
-    /// Its groups.
+    /// The caller's groups.
     groups: Vec<u32>,
 }
 
@@ -145,7 +148,7 @@ impl Rights {
     /// The rights of a caller that waits for the answer to its request.
     pub fn of(request: &Request) -> Rights {
         let fallback = Rights { keeps_set_id: false, groups: vec![request.gid()] };
-        // Zero: a caller in another PID namespace. And /proc has to be of the daemon's own.
+        // PID 0 means a caller in another PID namespace; and /proc must belong to the daemon's own namespace.
         let is_ours = fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == &*own_id());
         if request.pid() == 0 || !is_ours {
             return fallback;
@@ -158,8 +161,8 @@ impl Rights {
         read().unwrap_or(fallback)
     }
 
-    /// Of /proc/PID/status and the name of the user namespace. `None` when these are not the rights that the request was made
-    /// with: kernel threads and others act for somebody else.
+    /// The rights from /proc/PID/status and the name of the user namespace. `None` when they differ from the
+    /// rights of the request: kernel threads and some daemons act for another user.
     fn told(status: &str, user_namespace: &str, uid: u32, gid: u32) -> Option<Rights> {
         let words = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -177,7 +180,7 @@ impl Rights {
         Some(Rights { keeps_set_id, groups })
     }
 
-    /// Whether it belongs to a group.
+    /// Whether the caller belongs to a group.
     pub fn is_in(&self, group: u32) -> bool {
         self.groups.contains(&group)
     }
@@ -198,7 +201,8 @@ mod tests {
         )
     }
 
-    /// Root without CAP_FSETID kept set-id bits, and a user with it lost them: the user id decided.
+    /// The user id once decided: root without CAP_FSETID kept set-id bits, and a user with CAP_FSETID lost
+    /// them.
     #[test]
     fn the_capability_decides_and_not_the_user() {
         let told = |uid, capabilities| {
@@ -208,9 +212,9 @@ mod tests {
         assert!(!told(0, "000001ffffffffef") && !told(1000, "0000000000000000"));
     }
 
-    /// Everybody is root in a user namespace of their own.
+    /// A user has all capabilities in a user namespace of its own.
     #[test]
-    fn a_capability_in_another_user_namespace_is_none() {
+    fn a_capability_in_another_user_namespace_does_not_count() {
         let all = status(1000, 3, "000001ffffffffff");
         let told = Rights::told(&all, "user:[4026532193]", 1000, 3).unwrap();
         assert!(!told.keeps_set_id);
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_of_somebody_else_or_without_a_line_are_not_taken() {
+    fn rights_of_another_user_or_without_a_status_line_are_refused() {
         let all = status(0, 0, "000001ffffffffff");
         assert_eq!(Rights::told(&all, INITIAL_USER_NAMESPACE, 1000, 0), None);
         assert_eq!(Rights::told(&all, INITIAL_USER_NAMESPACE, 0, 1000), None);
@@ -229,7 +233,8 @@ mod tests {
         }
     }
 
-    /// The kernel remembered the mode of a set-id file for a day, until a notification that came after the answer.
+    /// The kernel once remembered the mode of a set-id file for a day, and the notification came after the
+    /// answer.
     #[test]
     fn the_mode_of_a_set_id_file_is_not_remembered() {
         let of = |mode| valid(&Attributes { mode, ..attributes() });
@@ -237,8 +242,8 @@ mod tests {
         assert_eq!([of(0o100_755), of(0o042_755), of(0o101_755)], [VALID; 3]);
     }
 
-    /// A program that was being started while it was written to had the rights of its old content: the kernel had asked
-    /// for the mode before.
+    /// A program that was started during a write once ran the new content with the set-id rights of the old:
+    /// the kernel had asked for the mode before the write.
     #[test]
     fn a_start_beside_a_change_begins_again_or_fails() {
         let changes = Changes::default();
@@ -251,11 +256,12 @@ mod tests {
         assert!(!changes.restarts(7, 1) && !changes.overtook(7, 1));
         change(10);
         assert!(changes.overtook(7, 9) && !changes.overtook(7, 11) && !changes.overtook(8, 9));
-        // Two threads begin again; the first that comes back has asked, for both.
+        // Two threads begin again; when the first comes back, the kernel has asked for the mode, which is
+        // enough for both.
         assert_eq!([1, 2].map(|thread| changes.restarts(7, thread)), [true; 2]);
         assert!(!changes.restarts(8, 3));
         assert_eq!([2, 1, 3].map(|thread| changes.restarts(7, thread)), [false; 3]);
-        // The next change is another matter.
+        // After the next change both have to begin again.
         change(20);
         assert_eq!([1, 1].map(|thread| changes.restarts(7, thread)), [true, false]);
         assert!(changes.overtook(7, 19));

@@ -1,9 +1,11 @@
-//! Threads for requests that a request thread has given up: those that wait (design L2), and long ones, which take turns.
+//! Threads for requests that have left their request thread: waiting requests (design L2), and long requests,
+//! which take turns.
 //!
-//! Invariants: what has a pool of its own never waits behind what a stuck tier holds for ever. So reads, writes, fsyncs and
-//! all else have theirs; and a write that is only slowed, because PM runs low, is slowed by threads that wait for no
-//! device (I10): those that need one go on from there. Half of the request threads never wait. Users take turns in each
-//! pool. What requests that wait hold of users' data is bounded (docs/decisions/0025).
+//! Invariants: a request never waits behind a request of another kind that a stuck tier holds for ever. So
+//! reads, writes, fsyncs and changes of metadata have a pool each; and a write that is only slowed, because
+//! PM runs low, runs in threads that wait for no device (I10): a write that needs a device is handed on to a
+//! second pool. Half of the request threads never wait. Users take turns in each pool. The bytes of users'
+//! data that waiting requests hold are bounded (docs/decisions/0025).
 
 use crate::held::{Held, Holds};
 use crate::lines::Lines;
@@ -15,24 +17,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_engine::Wait;
 use terrace_runtime::thread::{Pool, Queue, processors};
 
-/// Requests of one kind that wait at the same time; more queue.
+/// Requests of one kind that wait at the same time; further requests queue.
 const WAITING_THREADS: usize = 64;
-/// Writes that are slowed at the same time.
+/// Writes that run in the pool for slowed writes at the same time.
 const SLOWED_THREADS: usize = 16;
-/// Writes to one file that run there at the same time, and among those that wait for more.
+/// Writes to one file that run at the same time in the pool for slowed writes, and (below) in the pool for
+/// stuck writes.
 const SLOWED_OF_A_FILE: usize = 2;
 const STUCK_OF_A_FILE: usize = 4;
 
-/// All of them. Ends in the order of the fields, each when its last request is answered.
+/// All pools. They end in the order of the fields, each when its last request is answered.
 pub(crate) struct Waiting {
     pub(crate) writes: Writes,
-    /// Answers to writes that were taken in part, one after the other.
+    /// Delayed answers to writes that were taken in part, one after the other.
     paced: Pool,
-    /// Reads, in request threads.
+    /// Reads that wait in request threads.
     pub(crate) here: Here,
-    /// Reads beyond those.
+    /// Reads that wait when no more request threads may wait.
     pub(crate) reads: Pool,
-    /// Turns of long requests: as many at a time as leave half of the processors to all else.
+    /// Turns of long requests: at most as many at a time as half of the processors.
     turns: Pool,
     /// Names and attributes, and turns of long requests that have to wait.
     pub(crate) changes: Pool,
@@ -56,30 +59,31 @@ impl Waiting {
         }
     }
 
-    /// Where answers to writes wait that were taken in part.
+    /// The queue for answers to writes that were taken in part.
     pub(crate) fn paced(&self) -> Queue {
         self.paced.queue().clone()
     }
 
-    /// As much of a write as may wait.
+    /// Copies as much of a write as may wait.
     pub(crate) fn hold(&self, user: u32, bytes: &[u8], least: usize) -> Holds {
         self.held.hold(user, bytes, least)
     }
 
-    /// Begins a long request: its first turn in this thread, unless others of the same user wait for theirs.
+    /// Begins a long request: its first turn runs in this thread, unless long requests of the same user wait
+    /// for their turns.
     pub(crate) fn begin<T: 'static>(&self, long: Long<T>) {
         let queues = LongQueues { turns: self.turns.queue().clone(), waits: self.changes.queue().clone() };
         long.begin(queues);
     }
 }
 
-/// How many request threads may wait for a device themselves, which spares a hand-over: the others answer what does not
-/// have to wait, also while a device hangs.
+/// Counts the request threads that may wait for a device themselves, which spares a hand-over. The other
+/// request threads answer requests that need no wait, even while a device hangs.
 pub(crate) struct Here {
     free: AtomicUsize,
 }
 
-/// One of them, until it is dropped.
+/// A waiting request thread; when this is dropped, the thread no longer counts as waiting.
 pub(crate) struct WaitsHere<'a>(&'a Here);
 
 impl Here {
@@ -87,7 +91,7 @@ impl Here {
         Here { free: AtomicUsize::new(most) }
     }
 
-    /// Counts the caller in; `None` when as many wait as may.
+    /// Counts the caller as waiting; `None` when no more request threads may wait.
     pub(crate) fn enter(&self) -> Option<WaitsHere<'_>> {
         let one_less = |free: usize| free.checked_sub(1);
         let entered = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
@@ -105,7 +109,7 @@ impl Drop for WaitsHere<'_> {
 pub(crate) struct Writes {
     to_slowed: Arc<Lines>,
     to_stuck: Arc<Lines>,
-    /// Ends first: its jobs hand over to the other.
+    /// Ends before `_stuck`, because its jobs hand over to that pool.
     _slowed: Pool,
     _stuck: Pool,
 }
@@ -121,13 +125,13 @@ impl Writes {
         }
     }
 
-    /// Whether writes to a file stand in line: another one belongs behind them.
+    /// Whether writes to a file stand in line: then a further write has to queue behind them.
     pub(crate) fn stand_in_line(&self, file: u64) -> bool {
         self.to_slowed.is_full(file)
     }
 
-    /// Runs `call` with [`Wait::Briefly`] and, where it gives `None` because it would wait for more, with
-    /// [`Wait::Allowed`]; `end` gets the result.
+    /// Runs `call` with [`Wait::Briefly`] and, if that gives `None` because the write has to wait for a
+    /// device, with [`Wait::Allowed`]; `end` gets the result.
     pub(crate) fn submit<T: 'static>(
         &self,
         user: u32,
@@ -154,7 +158,7 @@ mod tests {
     use std::time::Duration;
     use terrace_runtime::sync::{Condvar, Mutex};
 
-    /// Longer than any machine takes.
+    /// Longer than the slowest machine takes.
     const LONG: Duration = Duration::from_secs(30);
 
     fn next_file() -> u64 {
@@ -162,10 +166,10 @@ mod tests {
         NEXT.fetch_add(1, Ordering::Relaxed) as u64
     }
 
-    /// Writers that waited for room in DRAM beside a device that hung took all threads; then writes to PM that were only
-    /// to be slowed waited for them, for ever.
+    /// Writers that waited for room in DRAM beside a device that hung once took all threads; then writes to
+    /// PM that were only slowed waited behind them for ever.
     #[test]
-    fn a_slowed_write_does_not_wait_behind_stuck_ones() {
+    fn a_slowed_write_does_not_wait_behind_stuck_writes() {
         let waiting = Waiting::new(1 << 20);
         let device: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (tell, told) = channel();
@@ -174,7 +178,7 @@ mod tests {
             let call = move |wait| {
                 let mut is_well = device.0.lock();
                 while wait == Wait::Allowed && !*is_well {
-                    // A test that fails ends as well.
+                    // The test ends even if it fails.
                     let timed_out = device.1.wait_for(&mut is_well, 2 * LONG).timed_out();
                     *is_well = *is_well || timed_out;
                 }
@@ -190,7 +194,7 @@ mod tests {
             slowed.send(result.map_err(Errno::code)).unwrap_or(())
         });
         assert_eq!(told.recv_timeout(LONG), Ok(Ok("slowed")));
-        // And it is tried once more only by those who may wait.
+        // A write is tried again only once, in the pool that may wait for a device.
         let never = tell.clone();
         let call = |_| -> Result<Option<&str>, Errno> { Ok(None) };
         waiting.writes.submit(0, next_file(), call, move |result| {
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_request_threads_wait_and_no_more() {
+    fn at_most_the_allowed_number_of_request_threads_wait() {
         let here = Here::new(2);
         let (one, two) = (here.enter(), here.enter());
         assert!(one.is_some() && two.is_some() && here.enter().is_none());

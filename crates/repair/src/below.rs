@@ -1,10 +1,11 @@
-//! Metadata pages on lower tiers in a repair (design C1, docs/decisions/0014): those that are intact stay where they are as
-//! long as nothing of them changes; one that has to change comes into PM; one that is damaged counts as lost. No lower tier
-//! is written.
+//! Metadata pages on lower tiers in a repair (design C1, docs/decisions/0014): an intact page stays at its
+//! location while its content stays the same; a page that has to change gets a block in PM; a damaged page
+//! counts as lost. This module writes no lower tier.
 //!
-//! Where the page that led to one is lost it is found again: its place is marked in a chunk bitmap, no extent has it, and
-//! its own seal says what it is. Without that bitmap it cannot be told from what lay there before. In a pool without keyed
-//! seals every user can write a block with such a seal: nothing that gives privilege is taken there.
+//! If the parent of a page is lost, a search finds the page again: a chunk bitmap marks its device block, no
+//! cold extent holds the block, and the seal proves which page it is. If the chunk bitmap is lost as well,
+//! the page cannot be told from an older page in the same block. In a pool without keyed seals every user can
+//! write a block with such a seal, so there the search takes no inode page and no key that gives privilege.
 
 use super::inode_file::known_type;
 use super::work::{Bytes, Cell, Work};
@@ -19,22 +20,22 @@ use terrace_format::table::{Owner, PageKind};
 use terrace_format::{DeviceBlock, DeviceId, PmBlock};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How often a page is read that its device does not give.
+/// Reads of a page before its device counts as not answering.
 const TRIES: usize = 3;
 
-/// A leaf below that is intact.
+/// An intact catalog leaf on a lower tier.
 pub(crate) struct LeafBelow {
     /// Its location.
     pub word: u64,
     pub cells: Vec<Cell>,
 }
 
-/// What a location leads to.
+/// The page on a lower tier to which a location leads.
 pub(crate) enum Copy {
     Intact(Bytes),
-    /// It is a place below, and the page is not there.
+    /// The location is on a lower tier, and its page is not there.
     Lost,
-    /// No place below.
+    /// The location is not on a lower tier.
     Elsewhere,
 }
 
@@ -51,11 +52,11 @@ impl Work<'_> {
             }
         }
         let why = match found {
-            // Of two that name it one is damaged.
+            // The first pointer to a page gets it; of two pointers to one page one is damaged.
             Found::Page(bytes) if self.places_below.insert((device.0, at.0)) => return Copy::Intact(bytes),
             Found::Page(_) | Found::Nowhere => "named twice".to_string(),
             Found::Other(what) => what,
-            // A device that gives nothing may be back tomorrow: one block that cannot be read will not.
+            // A device that answers no read may be back tomorrow; a single unreadable block stays unreadable.
             Found::Unreadable(Some(error)) if self.device_block(device.0.into(), 0).is_some() => error,
             Found::Unreadable(_) => {
                 self.absent.get_or_insert(device.0);
@@ -72,7 +73,8 @@ impl Work<'_> {
         self.inodes_below.get(&place).cloned().or_else(|| self.block(place))
     }
 
-    /// The cells of a leaf below; `None` when it is no leaf. It may stay there if what it says does not change.
+    /// The cells of a leaf below; `None` when the page is no leaf. The leaf may stay on its device if its
+    /// cells stay the same.
     pub fn take_leaf_below(&mut self, shard: u32, word: u64, bytes: Bytes) -> Option<Vec<Cell>> {
         let page = Page(bytes);
         if page.verify_header("").is_err() || page.level() != 0 {
@@ -85,7 +87,8 @@ impl Work<'_> {
         let cells: Vec<Cell> = cells.collect::<Option<_>>()?;
         let home = u64::from(shard);
         let shards = u64::from(self.geometry.catalog_shards);
-        // What may not lie below, or not in this tree, is written into PM with the rest.
+        // A leaf with a chunk key or with a key of another shard must not lie below: its cells go into PM
+        // with the rest.
         let stays = cells.iter().all(|(key, _)| {
             Key::split(key).is_some_and(|(ino, kind, _)| ino % shards == home && kind != Kind::Chunk as u8)
         });
@@ -96,9 +99,9 @@ impl Work<'_> {
         Some(cells)
     }
 
-    /// Looks for pages below that nothing leads to, when something that leads to such pages is lost.
+    /// Looks for metadata pages below without a parent, when a page that could be their parent is lost.
     pub fn find_unreached_below(&mut self) {
-        // A node of zeros is sound, and leads nowhere.
+        // A node overwritten with zeros looks sound and names no page: only the count of pages tells.
         let fewer = self.word(self.geometry.inode_pages()) != Some(self.pages.len() as u64);
         let lost = self.cells_lost || self.inode_tree_broken || fewer || !self.lost_pages.is_empty();
         if !lost || !self.superblock.has_metadata_below() || self.absent.is_some() {
@@ -110,7 +113,7 @@ impl Work<'_> {
         for (device, block) in self.unexplained() {
             let mut tries = (0..TRIES).map(|_| self.device_block(device.0.into(), block.0));
             let Some(bytes) = tries.find_map(|bytes| bytes) else {
-                // As where a pointer leads: what a device that gives nothing holds may be back tomorrow.
+                // As in `copy_below`: a device that answers no read may be back tomorrow.
                 if self.device_block(device.0.into(), 0).is_none() {
                     self.absent = Some(device.0);
                     return;
@@ -125,7 +128,8 @@ impl Work<'_> {
         self.inode_pages_found(&words, &pages);
     }
 
-    /// Device blocks that chunk bitmaps say are in use and nothing found names: lost metadata, and group summaries.
+    /// Device blocks that a chunk bitmap marks and no extent or location names: lost metadata pages, and
+    /// group summaries.
     fn unexplained(&self) -> BTreeSet<(DeviceId, DeviceBlock)> {
         let mut marked = BTreeSet::new();
         let mut named = BTreeSet::new();
@@ -192,13 +196,13 @@ impl Work<'_> {
         true
     }
 
-    /// Which pages of the inode file these are, among those that are lost.
+    /// Finds, for each device block in `pages`, the lost page of the inode file that it holds.
     fn inode_pages_found(&mut self, words: &Words, pages: &[(DeviceId, DeviceBlock, Bytes)]) {
         if pages.is_empty() {
             return;
         }
         let key = self.superblock.seal_key();
-        // As many as the count says, if there can be as many.
+        // Page numbers end at the inode file's count, if that count is possible.
         let near = self.pages.last_key_value().map_or(0, |(index, _)| index + 1) + pages.len() as u64 + 64;
         let count = self.word(self.geometry.inode_pages()).filter(|count| (1..=near).contains(count));
         let mut lost: BTreeSet<u64> =
@@ -250,14 +254,14 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Before a shard is walked again.
+    /// Forgets the leaves below of a shard, before the shard is walked again.
     pub fn forget_leaves_below(&mut self, shard: u32) {
         for leaf in self.take_leaves_below(shard).into_values() {
             self.forget_below(leaf.word);
         }
     }
 
-    /// Leaves a place to others.
+    /// Forgets that a metadata page lies at a location: other content may have the device block.
     pub fn forget_below(&mut self, word: u64) {
         if let Some(place) = Below::decode(word) {
             self.places_below.remove(&(place.device.0, place.block.0));
@@ -278,7 +282,8 @@ fn slots(bytes: &Bytes) -> impl Iterator<Item = InodeSlot> {
         .filter_map(|slot| InodeSlot::read_from_bytes(slot).ok())
 }
 
-/// A key that decides what somebody may do, or where others' blocks lie.
+/// Whether a key gives privilege: an attribute that grants rights, or a chunk bitmap, which guards blocks of
+/// other files.
 fn gives_privilege(key: &[u8]) -> bool {
     const SPACES: [&[u8]; 3] = [b"security.", b"trusted.", b"terrace."];
     Key::split(key).is_none_or(|(_, kind, sub)| {
@@ -291,7 +296,7 @@ fn has_free_slot(bytes: &Bytes) -> bool {
     slots(bytes).any(|slot| slot.is_free())
 }
 
-/// Slots that can be.
+/// Whether each slot is free or has a known type.
 fn is_inode_page(bytes: &Bytes) -> bool {
     slots(bytes).all(|slot| slot.is_free() || known_type(slot.mode.get()))
 }

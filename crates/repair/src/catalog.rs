@@ -1,4 +1,5 @@
-//! Finds the cells of the catalog: by its trees, and on leaves that the block table names and no tree reaches.
+//! Finds the cells of the catalog: by its trees, and on leaves that the block table names and no tree
+//! reaches.
 
 use super::below::{Copy, LeafBelow};
 use super::work::{Cell, Shard, Work};
@@ -12,7 +13,7 @@ use terrace_format::table::{Owner, PageKind};
 const MAX_LEVEL: u8 = 15;
 
 impl Work<'_> {
-    /// Collects cells. Where a key is found twice, the one that its own tree reaches counts.
+    /// Collects cells. If a key is found twice, the cell that its own shard's tree reaches counts.
     pub fn salvage_catalog(&mut self) {
         for shard in 0..self.geometry.catalog_shards {
             let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };
@@ -24,7 +25,8 @@ impl Work<'_> {
                     found.trusting = true;
                     self.subtree(shard, root, None, &mut found);
                     if found.doubtful && self.has_unreached(owner) {
-                        // Pages of the tree lie elsewhere: it is a pointer that is damaged, not the table.
+                        // The table names further pages of this tree: so a pointer is damaged, and not the
+                        // table.
                         found.pages.iter().for_each(|block| self.release(*block));
                         self.forget_leaves_below(shard);
                         found = Shard::default();
@@ -32,8 +34,8 @@ impl Work<'_> {
                     }
                 }
             }
-            // A root of zeros, and one that names a leaf, lead to a sound tree, which has less than the shard had: its
-            // inner pages never lie below, so the table knows them.
+            // A damaged root word may be zero or name a leaf: its tree looks sound, but has fewer keys than
+            // the shard had. The shard's inner pages always lie in PM, so the table names them.
             found.broken |= self.has_unreached(owner);
             let ordered = found.found.windows(2).all(|pair| match pair {
                 [(first, _), (second, _)] => first < second,
@@ -90,7 +92,8 @@ impl Work<'_> {
         };
         let mut page = if trusted && self.is_open(block) { self.block(block).map(Page) } else { None };
         if let Some(page) = page.as_mut().filter(|page| page.verify_header("").is_err()) {
-            // Tree and table agree on what it is: its cells count without magic number and version.
+            // Tree and table agree that it is a page of this shard: its cells count without magic number and
+            // version.
             found.broken = true;
             let new = Page::new(0);
             page.0.iter_mut().zip(&*new.0).take(3).for_each(|(place, byte)| *place = *byte);
@@ -131,8 +134,9 @@ impl Work<'_> {
         }
     }
 
-    /// Drops leaves below that came up since: a leaf in PM that no tree reaches has keys of their range, and their place
-    /// is free in its chunk bitmap. Where that bitmap is lost they stay.
+    /// Drops the old copies below of leaves that were fetched into PM: an unreached leaf in PM has keys of
+    /// their range, and the chunk bitmap marks their device block as free. If that bitmap is lost, the copies
+    /// below stay.
     fn drop_old_leaves(&mut self, unreached: &[(u32, Vec<Cell>)]) {
         let meets = |shard: u32, leaf: &LeafBelow| {
             let range = leaf.cells.first().zip(leaf.cells.last());
@@ -171,14 +175,14 @@ impl Work<'_> {
         }
     }
 
-    /// Cells of leaves that belong to the catalog and hang on no tree, leaf by leaf with their shards. A sound pool has
-    /// none.
+    /// Cells of catalog leaves in PM that no tree reaches, leaf by leaf with their shards. A sound pool has
+    /// no such leaf.
     fn unreached_leaves(&mut self) -> Vec<(u32, Vec<Cell>)> {
         let owned = self.owned().into_iter().filter_map(|(block, owner)| match owner {
             Owner::Page { kind: PageKind::CatalogPage, datum } => Some((block, datum)),
             _ => None,
         });
-        // Not blocks of which the table says nothing: free space is full of leaves of an older life.
+        // Only blocks that the table names: free space is full of leaves that were freed long ago.
         let blocks: Vec<(u64, u32)> = owned.collect();
         let mut leaves = Vec::new();
         for (block, shard) in blocks {

@@ -1,5 +1,5 @@
-//! Settles what lies on the lower tiers: extents, the group summaries of lost ones, chunk bitmaps, and the
-//! counts and sizes of files that follow from both maps.
+//! Decides the metadata of the lower tiers: cold extents, marks of group summaries, chunk bitmaps, and the
+//! block counts and sizes of files, which follow from file map and cold map.
 
 use super::keys::Sifted;
 use super::work::Work;
@@ -29,7 +29,7 @@ impl Work<'_> {
         content.pop().map(|block| Box::new(block.0))
     }
 
-    /// Drops what cannot be, so that each file block and each device block is in one extent.
+    /// Cuts and drops extents until each file block and each device block lies in at most one extent.
     pub fn settle_extents(&mut self, sifted: &mut Sifted) {
         let mut used: Vec<Sparse> = self.superblock.device_rows().iter().map(|_| Sparse::default()).collect();
         let mut shared: BTreeSet<(u8, u64)> = BTreeSet::new();
@@ -96,7 +96,8 @@ impl Work<'_> {
         }
     }
 
-    /// Cuts a device block that holds a page of metadata out of all extents: its checksum is longer than theirs.
+    /// Cuts a device block that holds a metadata page out of all extents: a seal is longer than an extent's
+    /// checksum, so it proves more.
     fn leave_to_metadata(&mut self, (device, block): (u8, u64), sifted: &mut Sifted) {
         for (ino, extents) in &mut sifted.extents {
             let holder = extents.iter().find(|extent| {
@@ -184,7 +185,8 @@ impl Work<'_> {
         }
     }
 
-    /// Chunk bitmaps that mark the blocks of extents, metadata pages and the summaries that were marked, nothing else.
+    /// Chunk bitmaps that mark exactly the blocks of extents, the metadata pages and the group summaries that
+    /// were marked.
     pub fn settle_chunks(&mut self, sifted: &mut Sifted) {
         let chunk_blocks = u64::from(self.geometry.chunk_blocks);
         let place = |block: u64| {
@@ -231,7 +233,7 @@ impl Work<'_> {
         }
     }
 
-    /// What cannot be read stays marked.
+    /// Whether a marked device block may hold a group summary. An unreadable block stays marked.
     fn may_be_summary(&self, device: usize, block: u64) -> bool {
         let Some(content) = self.device_block(device, block) else {
             return true;

@@ -1,5 +1,5 @@
-//! Writes the settled state into the overlay: trees that are sound and say what they should stay as they are,
-//! the others are built anew in free blocks.
+//! Writes the new state into the overlay: a tree that is sound and holds the right entries stays, every other
+//! tree is built anew in free blocks.
 
 use super::below::LeafBelow;
 use super::keys::Sifted;
@@ -189,7 +189,7 @@ impl Work<'_> {
         }
     }
 
-    /// The slot of an inode as it will be; `None` where there was nothing and will be nothing.
+    /// The slot of an inode after the repair; `None` where the slot was empty and stays empty.
     pub fn settled_slot(&self, ino: u32) -> Option<InodeSlot> {
         if let Some(slot) = self.slots.get(&ino) {
             return Some(*slot);
@@ -211,7 +211,7 @@ impl Work<'_> {
     }
 
     fn put_slot(&mut self, ino: u32, slot: &InodeSlot) {
-        // What is still below has not changed.
+        // A page that still lies below has no changed slot.
         if let Some(page) = self.pages.get(&Self::page_of(ino)).filter(|page| self.in_pool(**page)) {
             let place = slot_offset(PmBlock(*page).offset(), ino.into());
             self.put(place, slot.as_bytes());
@@ -251,7 +251,7 @@ impl Work<'_> {
         }
         let leaves = self.take_leaves_below(shard);
         let mut children = self.build_leaves(shard, cells, &leaves)?;
-        // A root does not lie below.
+        // A root must lie in PM.
         if let [(_, word)] = &children[..]
             && word.last().is_some_and(|device| *device != 0)
         {
@@ -266,7 +266,8 @@ impl Work<'_> {
         Ok(root.map_or(0, u64::from_le_bytes))
     }
 
-    /// Leaves, those that lie below and have not changed where they are; gives the cells of the next level.
+    /// Builds the leaves of a shard, and leaves unchanged leaves below at their locations; gives the cells of
+    /// the next level.
     fn build_leaves(
         &mut self,
         shard: u32,
@@ -321,9 +322,10 @@ impl Work<'_> {
         Ok(parents)
     }
 
-    /// Leaves in `partial` what stays so: written blocks of files with a written cold copy. Damage of such a mask alone
-    /// cannot be told from a mask. What lacks one because
-    /// keys were lost gets zeros for its other lines, which may be another file's; else it is the mask that was damaged.
+    /// Leaves in `partial` the blocks that stay partial shadows: written blocks over a written cold copy. A
+    /// damaged mask cannot be told from a sound one. If catalog keys were lost, the cold copy may have gone
+    /// with them: then the missing lines get zeros, because their bytes in PM may be those of another file.
+    /// Otherwise the mask was damaged, and the block counts as whole.
     fn settle_partial(&mut self, sifted: &Sifted) {
         for (block, lines) in std::mem::take(&mut self.partial) {
             let owner = self.new.get(block as usize).and_then(|word| Owner::decode(*word));

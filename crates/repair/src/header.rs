@@ -1,9 +1,10 @@
-//! Headers of lower-tier devices: written anew from the superblock's row, but only on a device that proves to be
-//! the one meant. Paths, UUIDs, catalog and secret come out of an image that somebody else may have made, to have a repair
-//! write to a device of his choice: what counts is what stands on the device.
+//! Headers of lower-tier devices: written anew from the superblock's row, but only on a device that proves to
+//! be a device of this pool. Paths, UUIDs, catalog and secret come out of a PM image that an attacker may
+//! have made to have a repair write to a device of his choice: only the bytes on the device itself are proof.
 //!
-//! A header is written where both UUIDs are in their places and at most one word beside them is damaged, or where the user gave the
-//! device's path; and, in both cases, a block on the device is what the catalog says of it.
+//! A header is written where both UUIDs are in their places and at most one word beside them is damaged, or
+//! where the user gave the device's path; and, in both cases, a block on the device matches the catalog's
+//! checksum of it, or is a metadata page that the pool names.
 
 use super::work::{Actions, Fresh, Stuck, Work};
 use std::collections::BTreeSet;
@@ -19,11 +20,11 @@ use terrace_media::MediaError;
 use terrace_media::block::AlignedBlock;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What a header that was mended held before: the device's index and its block 0.
+/// The state of a device before its header was mended: the device's index and its old block 0.
 pub(crate) type Before = (usize, [AlignedBlock; 1]);
 
-/// Flushes all devices, also for a repair that was killed. Where that fails the damage is put back: the header may be
-/// lost, and the next repair must see so.
+/// Flushes all devices, also for a repair that was killed. If a flush fails, the old damaged block 0 is
+/// written back: the new header may be lost, and the next repair must see the damage.
 pub(crate) fn flush(devices: &Devices, mended: &[Before]) -> Result<(), MediaError> {
     let mut result = Ok(());
     for (index, medium) in devices.block.iter().enumerate() {
@@ -36,8 +37,8 @@ pub(crate) fn flush(devices: &Devices, mended: &[Before]) -> Result<(), MediaErr
     result
 }
 
-/// Rewrites headers that are damaged; [`flush`] makes it durable. Adds what they held to `mended`. Gives the devices to go
-/// on with: without those that nothing proves to be the pool's.
+/// Rewrites headers that are damaged; [`flush`] makes it durable. Adds their old blocks to `mended`. Gives
+/// the devices for the rest of the repair, without devices of another pool and devices without any proof.
 pub(crate) fn mend(
     devices: &Devices,
     (superblock, given): (&Superblock, &[usize]),
@@ -60,7 +61,7 @@ pub(crate) fn mend(
             continue;
         }
         let [AlignedBlock(found)] = &mut block;
-        // Only the device knows it; what is damaged gets it at the next mount.
+        // Only the device knows the epoch; a damaged header gets it at the next mount.
         header.epoch = DeviceHeader::decode(found).map_or(0.into(), |found| found.epoch);
         let wanted = header.encode();
         if is_sound(found, &wanted, row.tier) {
@@ -106,7 +107,8 @@ pub(crate) fn highest_epoch(devices: &Devices, superblock: &Superblock) -> u64 {
     epochs.max().unwrap_or(0)
 }
 
-/// Whether a header is the one wanted. The tier of a sound one may be from before `terrace tier`: the row decides.
+/// Whether a header is the wanted header. The tier of a sound one may be from before `terrace tier`: the row
+/// decides.
 fn is_sound(found: &[u8], wanted: &[u8], tier: u8) -> bool {
     DeviceHeader::decode(found).is_ok_and(|found| {
         let now = DeviceHeader { tier, ..found };
@@ -120,8 +122,9 @@ fn is_another(found: &[u8], wanted: &DeviceHeader) -> bool {
         .is_ok_and(|header| header.pool_uuid != wanted.pool_uuid || header.device_uuid != wanted.device_uuid)
 }
 
-/// Whether block 0 is what is left of this device's header: both UUIDs are in their places, and of the other words at
-/// most one is damaged. UUIDs alone are no proof: an image may name as its own what any 32 bytes of a foreign device are.
+/// Whether block 0 holds this device's header, perhaps with damage: both UUIDs are in their places, and at
+/// most one other word is damaged. UUIDs alone are no proof: a PM image may name any 32 bytes of a foreign
+/// device as its UUIDs.
 pub(crate) fn stands_there(found: &[u8], wanted: &DeviceHeader) -> bool {
     const WORD: usize = 8;
     const LAST: usize = 56;
@@ -132,7 +135,7 @@ pub(crate) fn stands_there(found: &[u8], wanted: &DeviceHeader) -> bool {
     {
         return false;
     }
-    // Epoch and checksum are not known: with the others as they should be they may be damaged.
+    // Epoch and checksum are not known: if all other words are right, these two may be damaged.
     if found.get(..LAST) == expected.get(..LAST) || DeviceHeader::decode(found).is_ok() {
         return true;
     }
@@ -146,21 +149,21 @@ pub(crate) fn stands_there(found: &[u8], wanted: &DeviceHeader) -> bool {
     })
 }
 
-/// Blocks of a device that are read at most to find one that fits.
+/// Most blocks of a device that are read in the search for a block that fits.
 const MOST_READ: usize = 4096;
 
-/// What the catalog says of a device's content.
+/// How the content of a device fits the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
     /// A block has the checksum that its extent names, or is a metadata page.
     Fits,
-    /// None of those read has.
+    /// No block that was read has its checksum.
     Differs,
-    /// The catalog names no block there.
+    /// The catalog names no block of the device.
     Nothing,
 }
 
-/// What proves that a device is the one meant, beyond its header.
+/// Evidence, beside the header, that a device belongs to the pool.
 struct Proof {
     /// Written cold extents.
     extents: Vec<ColdExtent>,
@@ -188,7 +191,8 @@ impl Proof {
         }
     }
 
-    /// A block of zeros or of ones is on every device: it proves nothing.
+    /// Compares a device's blocks with the catalog. A block of only zeros or only ones is on every device, so
+    /// it is no proof.
     fn of(&self, devices: &Devices, index: usize) -> Content {
         if u8::try_from(index).is_ok_and(|device| self.pages.contains(&device)) {
             return Content::Fits;

@@ -12,18 +12,18 @@ use zerocopy::FromBytes;
 /// Height of the highest tree.
 pub(crate) const MAX_HEIGHT: u8 = 4;
 
-/// What a walk of a radix tree found.
+/// The result of a walk of a radix tree.
 #[derive(Default)]
 pub(crate) struct Walk {
     /// Leaf entries that are not 0, in order.
     pub entries: Vec<(u64, u64)>,
     /// Nodes that could be read: (block, level).
     pub nodes: Vec<(u64, u64)>,
-    /// A node is missing, twice there or not readable, or the root word is not possible.
+    /// A node is missing, reached twice or unreadable, or the root word is impossible.
     pub broken: bool,
-    /// A node is one that the table calls free or does not know.
+    /// The block table says of a node that it is free, or does not say its owner.
     doubtful: bool,
-    /// Follow such pointers.
+    /// Whether the walk follows pointers to such nodes.
     trusting: bool,
 }
 
@@ -45,7 +45,7 @@ impl Work<'_> {
         }
         self.walk_node(root, u64::from(height) - 1, 0, owner, &mut walk);
         if walk.doubtful && (0..u64::from(MAX_HEIGHT)).any(|level| self.has_unreached(owner(level))) {
-            // Nodes of the tree lie elsewhere: it is a pointer that is damaged, not the table.
+            // The table names further nodes of this tree: so a pointer is damaged, and not the table.
             walk.nodes.iter().for_each(|(block, _)| self.release(*block));
             walk = Walk::default();
             self.walk_node(root, u64::from(height) - 1, 0, owner, &mut walk);
@@ -53,7 +53,7 @@ impl Work<'_> {
         walk
     }
 
-    /// The table names pages of this owner that nothing reached.
+    /// Whether the block table names pages of this owner that no walk has reached.
     pub fn has_unreached(&self, owner: Owner) -> bool {
         let pages = self.pages_of.get(&owner.encode());
         pages.is_some_and(|blocks| blocks.iter().any(|block| self.is_open(*block)))
@@ -67,8 +67,8 @@ impl Work<'_> {
         owner: &dyn Fn(u64) -> Owner,
         walk: &mut Walk,
     ) {
-        // Where the table gives the block another use the pointer is taken for damaged: what the tree would have
-        // led to is in the table as well.
+        // If the table gives the block another owner, the pointer counts as damaged: the nodes that it should
+        // have led to are in the table as well.
         let trusted = match self.owner(block) {
             Some(found) if found == owner(level) => true,
             Some(Owner::Free) | None => {
@@ -124,7 +124,8 @@ impl Work<'_> {
                 claims.insert(*index, *block);
             }
         }
-        // What tree and table agree on, then what the table alone knows, then what the tree alone knows.
+        // First the pages on which tree and table agree, then the pages that only the table names, then the
+        // pages that only the tree names.
         for (index, block) in walk.entries.iter().filter(|(index, _)| *index <= most) {
             if self.owner(*block) == Some(page(*index)) && self.is_open(*block) && !claims.contains_key(index)
             {
@@ -140,7 +141,8 @@ impl Work<'_> {
             }
         }
         told.extend(walk.entries.iter().copied());
-        // Each page below the count needs a block: one far away would ask for all in between.
+        // Each page below the count needs a block: a page with a far too high number would ask for all pages
+        // in between.
         let near = agreed + told.len() as u64 + 64;
         let bound = count.filter(|count| *count > 0).unwrap_or(near).clamp(agreed, near);
         for (index, block) in told {
@@ -154,19 +156,19 @@ impl Work<'_> {
         self.read_pages();
     }
 
-    /// Pages that the table alone knows, by index. A page that comes up leaves its copy below intact; one that goes down
-    /// gives its block back, so where there are both the one in PM is the later, or the same.
+    /// Pages that only the block table names, by index. A fetch of a page leaves its copy below intact, and a
+    /// demotion gives the PM block back: if both copies are there, the copy in PM is newer or equal.
     fn raised_pages(&self, entries: &[(u64, u64)]) -> BTreeMap<u64, u64> {
         let named: BTreeSet<u64> = entries.iter().map(|(_, block)| *block).collect();
         let owned = self.owned().into_iter().filter_map(|(block, owner)| match owner {
             Owner::Page { kind: PageKind::InodePage, datum } => Some((u64::from(datum), block)),
             _ => None,
         });
-        // What the tree names as another page has a damaged entry.
+        // A block that the tree names as another page has a damaged table entry.
         owned.filter(|(_, block)| !named.contains(block)).collect()
     }
 
-    /// Whether a block can hold what became of a page: the generation of a slot never falls.
+    /// Whether a block can hold a newer state of a page: the generation of a slot never falls.
     fn follows(&self, block: u64, before: &Bytes) -> bool {
         let generations = |bytes: &Bytes| {
             let slots = bytes.as_chunks::<{ SLOT_SIZE as usize }>().0.iter();
@@ -182,7 +184,7 @@ impl Work<'_> {
         let mut last = self.pages.last_key_value().map_or(0, |(index, _)| *index);
         let count = self.word(self.geometry.inode_pages()).unwrap_or(0);
         if count > last && count <= last + 64 {
-            last = count - 1; // pages that neither tree nor table know any more
+            last = count - 1; // pages that neither tree nor table name
         }
         for index in 0..=last {
             let Some(bytes) = self.inode_page(index) else {

@@ -1,9 +1,10 @@
-//! The repair journal (docs/format.md "Repair journal"): all changes in place are in free blocks before the first of
-//! them is made, and the superblock says so, so that a crash at any point is finished by the next run.
+//! The repair journal (docs/format.md "Repair journal"): all in-place changes are first written to free
+//! blocks, and a mark in the superblock names them; so after a crash at any point the next repair finishes
+//! the work.
 //!
-//! Order: new pages and journal, `order`; superblock copy A marked, `order`; copy B marked, `order`; changes, copy B plain,
-//! `order`; copy A plain, `order`; who calls persists at the end. So copy B is marked only while copy A is, and one copy is
-//! sound at every instant.
+//! Order: new pages and journal, `order`; superblock copy A marked, `order`; copy B marked, `order`; changes,
+//! copy B plain, `order`; copy A plain, `order`; the caller persists at the end. So copy B is marked only
+//! while copy A is marked, and one copy is sound at every instant.
 
 use super::work::{Stuck, Work};
 use terrace_check::overlay::Overlay;
@@ -50,7 +51,8 @@ impl Changes {
         }
     }
 
-    /// What differs from the medium and lies in blocks that are in use and not new.
+    /// Collects the lines of the overlay that differ from PM and lie in used blocks. Lines of new pages need
+    /// no journal.
     pub fn collect(&mut self, work: &Work<'_>, overlay: &Overlay) -> Result<(), Stuck> {
         for (offset, bytes, written) in overlay.lines() {
             let block = offset.block().0;
@@ -126,14 +128,15 @@ fn zero(pm: &dyn PmMedium, offset: PmOffset, length: u64) -> Result<(), MediaErr
     Ok(())
 }
 
-/// A line can neither be read nor written; `healed`: others could, and hold zeros now.
+/// A line can neither be read nor written. `healed`: an unreadable line before it was written and holds zeros
+/// now.
 struct Unhealed {
     healed: bool,
     why: Stuck,
 }
 
-/// Puts zeros where a target cannot be read: there is nothing to lose, and what cannot be written either is
-/// found before anything else was changed.
+/// Puts zeros over unreadable target lines: their content is lost already, and a line that cannot be written
+/// either is found before the first change.
 fn heal(pm: &dyn PmMedium, content: &[u8]) -> Result<(), Unhealed> {
     let mut healed = false;
     for (offset, length, _) in entries(content).unwrap_or_default() {
@@ -163,8 +166,8 @@ pub(crate) fn plain(superblock: &Superblock) -> Superblock {
     plain
 }
 
-/// Writes a copy of the superblock; what comes after it follows it, and what came before, into the medium: the changes
-/// begin after both marks and end before the first that goes.
+/// Writes a copy of the superblock, then orders. So no in-place change is durable before both marks, and no
+/// mark is removed before all changes are durable.
 fn write_copy(pm: &dyn PmMedium, copy: usize, superblock: &Superblock) -> Result<(), MediaError> {
     if let Some(place) = SUPERBLOCK_COPIES.get(copy) {
         pm.write(place.offset(), superblock.as_bytes())?;
@@ -184,7 +187,7 @@ fn is_sound(pm: &dyn PmMedium, copy: usize) -> bool {
     read_copy(pm, copy).is_some_and(|bytes| Superblock::verify_repairing(&bytes, false).is_ok())
 }
 
-/// Makes both copies the plain superblock where they are not. A copy that is not sound goes first, else copy B.
+/// Makes both copies the plain superblock where they are not. A damaged copy is written first, else copy B.
 pub(crate) fn mend_superblocks(pm: &dyn PmMedium, superblock: &Superblock) -> Result<bool, MediaError> {
     let plain = plain(superblock);
     let order = if is_sound(pm, 0) { [1, 0] } else { [0, 1] };
@@ -224,15 +227,16 @@ pub(crate) fn commit(work: &mut Work<'_>, changes: &Changes) -> Result<(), Stuck
     marked.journal_bytes = (changes.content.len() as u64).into();
     marked.journal_crc = crc32c(&changes.content).into();
     marked.seal();
-    // A mark with a whole journal behind it is finished: the new pages, which no checksum covers, are there before it.
+    // The next repair finishes each marked journal that is whole. No checksum covers the new pages, so they
+    // are ordered before the mark.
     pm.order();
-    // Before copy A is written, copy B has to be one to fall back to.
+    // Before copy A is written, copy B must be sound: a crash may tear copy A.
     if is_sound(pm, 0) && read_copy(pm, 1).is_none_or(|bytes| bytes != plain.as_bytes()) {
         write_copy(pm, 1, &plain).map_err(broken)?;
     }
     write_copy(pm, 0, &marked).map_err(broken)?;
     write_copy(pm, 1, &marked).map_err(broken)?;
-    // Not without the marks: a mount would believe the zeros.
+    // Lines are healed only under the marks: without them a mount would take the zeros for free blocks.
     if let Err(Unhealed { healed, why }) = heal(pm, &changes.content) {
         if !healed {
             write_copy(pm, 1, &plain).map_err(broken)?;
@@ -245,14 +249,16 @@ pub(crate) fn commit(work: &mut Work<'_>, changes: &Changes) -> Result<(), Stuck
     write_copy(pm, 0, &plain).map_err(broken)
 }
 
-/// Finishes an interrupted repair. False when its journal is not whole: then the marks alone are taken away.
+/// Finishes an interrupted repair. False when its journal is not whole: then only the marks are removed.
 pub(crate) fn finish(pm: &dyn PmMedium, superblock: &Superblock) -> Result<bool, MediaError> {
     let content = read(pm, superblock);
-    // What a repair that was killed left may not be in the medium yet: the changes must not be there before it.
+    // Stores of a killed repair (new pages, marks) may not be durable yet: the changes must not be durable
+    // before them.
     pm.order();
     if let Some(content) = &content {
         apply(pm, content)?;
-        // Copy B may have no mark, and the one of copy A goes next.
+        // If copy B has no mark, the next store removes the mark of copy A: the changes must be durable
+        // before.
         pm.order();
     }
     mend_superblocks(pm, superblock)?;

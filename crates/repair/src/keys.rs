@@ -1,4 +1,5 @@
-//! Sifts the cells of the catalog: keeps what can be, mends what can be mended, and sorts it by kind.
+//! Sifts the cells of the catalog: keeps possible cells, mends the cells that can be mended, and sorts them
+//! by kind.
 
 use super::work::Work;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ type Attributes = BTreeMap<(u32, Vec<u8>), Vec<(u16, Vec<u8>)>>;
 const MAX_XATTR: usize = 64 << 10;
 const MAX_TARGET: usize = 4095;
 
-/// Cells by kind; what is settled already lies in `kept`.
+/// Cells by kind. Cells that stay are already in `kept`.
 #[derive(Default)]
 pub(crate) struct Sifted {
     pub kept: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -100,7 +101,8 @@ impl Work<'_> {
         };
         let same = u32::from_le_bytes([*g0, *g1, *g2, *g3]) == slot.generation.get();
         let intents = sifted.intents.entry(ino).or_default();
-        // One without the flag and of another generation is nobody's.
+        // An intent of another generation belongs to an earlier life of the inode, unless the slot's flag
+        // says that it has intents.
         let believed = (same || slot.has(flag::HAS_INTENT)) && intents.len() < MAX_INTENTS;
         if !believed || first >= end || end > MAX_FILE_BLOCK.0 + 1 {
             return false;
@@ -149,7 +151,7 @@ impl Work<'_> {
             let bytes: usize = parts.iter().map(|(_, value)| value.len()).sum();
             let in_order = (0u64..).zip(parts).all(|(at, (part, _))| at == *part);
             let full = parts.iter().rev().skip(1).all(|(_, value)| value.len() == MAX_VALUE);
-            // A size that differs is believed less than parts of the only possible lengths.
+            // Parts of the only possible lengths count more than a different size in the slot.
             let whole = in_order && full && (1..=MAX_TARGET).contains(&bytes);
             let cut = slot.size.get() > bytes as u64
                 && slot.size.get() <= MAX_TARGET as u64
@@ -172,7 +174,7 @@ impl Work<'_> {
         for ino in lost {
             self.actions.lose(ino, "a symbolic link whose target is lost; removed".into());
             self.free_slot(ino);
-            // What else it had goes with it.
+            // The inode's attributes and other keys are dropped as well.
             let first = Key::new(ino.into(), terrace_format::keys::Kind::Dentry, &[]).0;
             let keys: Vec<Vec<u8>> = sifted.kept.range(first..).map(|(key, _)| key.clone()).collect();
             let own = |key: &&Vec<u8>| Key::split(key).is_some_and(|(owner, _, _)| owner == u64::from(ino));

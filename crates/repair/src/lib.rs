@@ -1,12 +1,13 @@
-//! `check --repair`: computes a sound pool from all that survives, then makes it so at once.
+//! `check --repair`: computes a sound pool from all surviving structures, then commits the whole new state at
+//! once.
 //!
-//! Invariants: the media are changed only when the whole new state is durable beside the old one (`journal`), so a
-//! crash at any point leads to the same pool; a pool without errors is not written; a pool that was repaired has no
-//! errors that a second run would mend. Everything is computed in an overlay, judged there by the same code
-//! that judges media, and computed again from there while something is left (a few rounds).
+//! Invariants: the media are changed only when the whole new state is durable beside the old one (`journal`),
+//! so a crash at any point leads to the same pool; a pool without errors is not written; a second repair of a
+//! repaired pool finds no error. The new state is computed in an overlay and judged there by the code that
+//! judges media; while errors are left, another round computes again from the overlay.
 //!
-//! One round: inode file, catalog, maps (what was found: `inode_file`, `catalog`, `maps`) → inodes (`slots`) → keys
-//! (`keys`, `names`, `cold`, `summaries`) → pages and words (`emit`). docs/decisions/0006 says why.
+//! One round: inode file, catalog, maps (the state found: `inode_file`, `catalog`, `maps`) → inodes (`slots`)
+//! → keys (`keys`, `names`, `cold`, `summaries`) → pages and words (`emit`). docs/decisions/0006 says why.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
@@ -47,29 +48,29 @@ pub(crate) use work::Work;
 use work::{Actions, Fresh, Stuck};
 use zerocopy::IntoBytes;
 
-/// Rounds at most: what one drops may leave something for the next.
+/// Rounds at most. A second round is needed when one structure is dropped and another still names it.
 const ROUNDS: usize = 4;
 
 /// The outcome of a repair.
 #[derive(Debug, Clone, Default)]
 pub struct Repair {
-    /// What was found before.
+    /// Findings before the repair.
     pub found: Report,
-    /// What is left.
+    /// Findings after the repair.
     pub left: Report,
-    /// What was done, in sentences.
+    /// The changes made, in sentences.
     pub actions: Vec<String>,
-    /// What is not as it was, or may not be: files by path, with what became of them.
+    /// Files that are changed or may be changed: path, and the loss of each.
     pub lost: Vec<String>,
-    /// Whether anything was written.
+    /// Whether the repair wrote to a medium.
     pub written: bool,
     /// Why the repair could not be done.
     pub failure: Option<String>,
 }
 
 impl Repair {
-    /// The bits of fsck(8): 1 repaired, 4 errors left or users' data not brought back, 8 the repair or a part of the
-    /// check could not be done.
+    /// The bits of fsck(8): 1 repaired, 4 errors left or users' data not brought back, 8 the repair or a part
+    /// of the check could not be done.
     pub fn exit_status(&self) -> i32 {
         let done = i32::from(self.written) | if self.lost.is_empty() { 0 } else { 4 };
         done | self.left.exit_status() | if self.failure.is_some() { 8 } else { 0 }
@@ -98,7 +99,7 @@ impl Serialize for Repair {
     }
 }
 
-/// Repairs a pool that nobody else uses. Never panics and always ends, whatever the media hold.
+/// Repairs a pool that is not in use. Never panics and always ends, whatever the media hold.
 pub fn repair(devices: &Devices, options: &Options<'_>) -> Repair {
     let mut actions = Actions::default();
     let mut result = Repair::default();
@@ -107,7 +108,7 @@ pub fn repair(devices: &Devices, options: &Options<'_>) -> Repair {
         result.left = result.found.clone();
         result.failure = Some(why);
     }
-    // Also what a repair that was killed has left, and this one found to be whole.
+    // Persists also the stores of a killed repair, which this repair found to be in place.
     devices.pm.persist();
     if let Err(error) = header::flush(devices, &mended) {
         result.failure.get_or_insert_with(|| format!("{error}; run the repair again"));
@@ -161,7 +162,7 @@ fn run(
     Ok(())
 }
 
-/// Codes that only a new checkpoint makes go away.
+/// Codes of damage that only a new checkpoint mends.
 const OF_THE_LOG: [Code; 10] = [
     Code::CheckpointLost,
     Code::CheckpointsDiffer,
@@ -202,7 +203,7 @@ fn rebuild(
     loop {
         let mut work = Work::new(devices, superblock, (overlay, log.next.lsn), actions, &mut fresh);
         settle(&mut work, (round == 0).then_some(&log))?;
-        // By the new block table: a page may have been found that the old one did not know.
+        // By the new block table: the old table may lack pages that this round found.
         work.changed |= open_faulty_pages(devices, &superblock, &mut work.overlay, work.actions);
         changed |= work.changed;
         round += 1;
@@ -226,7 +227,8 @@ fn rebuild(
     }
 }
 
-/// Opens the pages that do not match their checksums: from here on their structure alone tells what in them is sound.
+/// Opens the checksum words of pages that do not match their checksums. From here on only a page's structure
+/// tells which of its parts are sound.
 fn open_faulty_pages(
     devices: &Devices,
     superblock: &Superblock,
@@ -257,7 +259,8 @@ fn open_faulty_pages(
             }
             note_changed(devices, overlay, actions, (page, owner), &name);
         }
-        // A line that cannot be read is written whole: its other pages are open then too.
+        // An unreadable line of checksum words is written whole, so the other pages of the line are open then
+        // as well.
         let (place, length) =
             if code == Code::PmUnreadable { (PmOffset(word.0 & !63), 64) } else { (word, 8) };
         overlay.write(place, [0; 64].split_at(length).0);
@@ -270,8 +273,8 @@ fn open_faulty_pages(
     opened
 }
 
-/// Tells of whatever may not be what it was, because it lies on a page whose bytes were changed. A set-id bit there is not
-/// believed: no other structure has it.
+/// Lists all inodes on a page whose bytes were changed: their metadata may be wrong. Set-id bits on such a
+/// page are removed, because no second structure confirms them.
 fn note_changed(
     devices: &Devices,
     overlay: &mut Overlay,
@@ -321,7 +324,7 @@ fn note_changed(
     }
 }
 
-/// Roots that cannot be read count as zeros: the block table knows what they led to.
+/// Unreadable root words count as zeros: the block table still names the pages of their trees.
 fn forget_unreadable_roots(devices: &Devices, geometry: &Geometry, overlay: &mut Overlay) -> bool {
     let mut forgotten = false;
     let lines = (0..terrace_format::BLOCK_SIZE).step_by(64);
@@ -335,7 +338,7 @@ fn forget_unreadable_roots(devices: &Devices, geometry: &Geometry, overlay: &mut
     forgotten
 }
 
-/// One round: from what was found to what will be.
+/// A round of repair: reads the state found, computes the new state, and writes it to the overlay.
 fn settle(work: &mut Work<'_>, first: Option<&Log>) -> Result<(), Stuck> {
     work.salvage_inode_file();
     work.salvage_catalog();
@@ -379,7 +382,8 @@ fn commit(work: &mut Work<'_>, log: &Log) -> Result<(), Stuck> {
     if log.clear_lanes {
         next.tails.iter_mut().for_each(|tail| *tail = 0);
     }
-    // A lower one than a device has seen would make this an older copy of tier 0, which no mount takes.
+    // With a lower epoch than a device has seen, PM would count as an older copy of tier 0, and each mount
+    // would refuse it.
     next.epoch = next.epoch.max(header::highest_epoch(work.devices, &work.superblock) + 1);
     let mut point = next.encode(&work.superblock.uuid);
     point.resize(terrace_format::BLOCK_SIZE as usize, 0);

@@ -1,4 +1,4 @@
-//! What a repair could not bring back, by the names that users know: fsck(8) calls such errors uncorrected.
+//! The losses of a repair, listed by path for the user: fsck(8) calls such errors uncorrected.
 
 use super::slots::split_dentry;
 use super::work::{Actions, Fresh, Work};
@@ -12,7 +12,7 @@ const ROOT: u32 = 1;
 /// Directories above a file at most.
 const MOST_ABOVE: usize = 4096;
 
-/// What was lost of inodes, each under a path that it has after the repair.
+/// The losses of each inode, under a path that the inode has after the repair.
 pub(crate) fn by_path(devices: &Devices, superblock: &Superblock, actions: &mut Actions) -> Vec<String> {
     let lost = actions.take_lost();
     if lost.is_empty() {

@@ -1,5 +1,5 @@
-//! Decides which PM block holds which block of which file: map and block table both say so, and where they
-//! differ one of them is damaged.
+//! Decides the owner of each PM block that holds a file block. File map and block table both name the owner;
+//! if they differ, one is damaged.
 
 use super::work::{Mapped, Work};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,9 +12,9 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 type Place = (u32, u64);
 
 impl Work<'_> {
-    /// Settles all claims. In this order: what map and table agree on; what only the table knows and no map
-    /// points to; what only a map knows, unless the table gives the block to a file whose own map is damaged;
-    /// the rest of what the table knows.
+    /// Gives each PM block to one file block, in this order: blocks on which map and table agree; blocks that
+    /// only the table names and no map points to; blocks that only a map names, unless the table gives the
+    /// block to a file with a damaged map; the other blocks that the table names.
     pub fn settle_blocks(&mut self) {
         self.confirm();
         let pointed = self.pointed();
@@ -39,9 +39,10 @@ impl Work<'_> {
         }
     }
 
-    /// Whether a pointer counts against the table. Where the table says that the block is free, one of them is
-    /// damaged: the inode's block count tells which, and a block that would show what is free to somebody does
-    /// not count. Over a cold block the count says nothing, and the PM copy is the newer one (S1).
+    /// Whether a pointer of a file map counts although the table does not confirm it. If the table says that
+    /// the block is free, pointer or table is damaged, and the inode's block count decides: a pointer beyond
+    /// the count would show free space as file content. For a cold block the count does not decide, and the
+    /// PM copy counts because it is newer (S1).
     fn believes(&self, block: u64, (ino, file_block): Place) -> bool {
         let slot = self.slots.get(&ino).filter(|_| self.owner(block) == Some(Owner::Free));
         let Some(slot) = slot else {
@@ -84,7 +85,7 @@ impl Work<'_> {
                     unwritten,
                 };
                 let found = self.owner(mapped.block);
-                // The map says whether it was written: it is what reads go by.
+                // The map decides whether the block is unwritten, because reads use the map.
                 let agrees = found == Some(owner(false)) || found == Some(owner(true));
                 if agrees && self.own(mapped.block, owner(mapped.unwritten)) {
                     map.entries.insert(*file_block, *mapped);
@@ -94,11 +95,11 @@ impl Work<'_> {
         self.maps = maps;
     }
 
-    /// Blocks that maps point to and nobody has yet; the first pointer counts.
+    /// Blocks that maps point to and no file block has yet; the first pointer counts.
     fn pointed(&self) -> BTreeMap<u64, (Place, bool)> {
         let mut pointed = BTreeMap::new();
         for (ino, map) in &self.maps {
-            // What the table does not confirm is not believed beyond the end of file.
+            // A pointer beyond the end of file does not count without the table.
             let slot = self.slots.get(ino).filter(|slot| slot.is_regular());
             let end = slot.map_or(u64::MAX, |slot| slot.size.get().div_ceil(BLOCK_SIZE));
             for (file_block, mapped) in &map.found {
@@ -118,7 +119,7 @@ impl Work<'_> {
             let Some(owner @ Owner::File { ino, block: place, unwritten: false }) = self.owner(*block) else {
                 continue;
             };
-            // The extent that begins at it or before it.
+            // The last extent that begins at or before the file block.
             let first = Key::cold(ino, FileBlock(0)).0;
             let end = Key::cold(ino, place.plus(1)).0;
             let below = self.cells.range(first..end).next_back();
@@ -130,7 +131,7 @@ impl Work<'_> {
         shadows
     }
 
-    /// What the table says of blocks that nobody has yet, where a file could have it.
+    /// Table entries of blocks that no file block has yet, if the file can hold such a block.
     fn told(&self) -> Vec<(Place, u64, bool)> {
         let mut told = Vec::new();
         for (block, owner) in self.owned().into_iter().chain(self.shadows()) {
@@ -164,7 +165,7 @@ impl Work<'_> {
         }
     }
 
-    /// Gives back blocks and nodes of what is no file in use after all.
+    /// Gives back the blocks and map nodes of inodes that are no file in use.
     pub fn drop_maps(&mut self, keep: &BTreeSet<u32>) {
         let gone: Vec<u32> = self.maps.keys().filter(|ino| !keep.contains(ino)).copied().collect();
         for ino in gone {

@@ -1,5 +1,5 @@
-//! Settles names, the tree of directories, link counts and orphans; what has content and no name gets one in
-//! `/lost+found`.
+//! Settles names, the tree of directories, link counts and orphans; an inode with content and without a name
+//! gets a name in `/lost+found`.
 
 use super::keys::Sifted;
 use super::slots::split_dentry;
@@ -32,7 +32,7 @@ struct Names {
 }
 
 impl Work<'_> {
-    /// From the entries found to the entries to be; then counts.
+    /// Decides the directory entries from the entries found, then counts links.
     pub fn settle_names(&mut self, sifted: &mut Sifted) {
         let mut names = self.sound_entries(std::mem::take(&mut sifted.dentries));
         let named: BTreeSet<u32> = names.entries.iter().map(|entry| entry.target).collect();
@@ -61,7 +61,7 @@ impl Work<'_> {
     fn sound_entries(&mut self, found: Vec<(u32, u64, Vec<u8>)>) -> Names {
         let mut names = Names::default();
         let mut parents: BTreeMap<u32, u32> = BTreeMap::new();
-        // A directory has one name: in its parent, if that names it.
+        // A directory has one name: the name in its parent, if the parent has one.
         for (directory, _, value) in &found {
             if let Some((target, _, _)) = split_dentry(value)
                 && let Some(slot) = self.slots.get(&target).filter(|slot| slot.is_directory())
@@ -105,7 +105,7 @@ impl Work<'_> {
         names
     }
 
-    /// Inodes in use that nothing names and that are no orphans. What holds nothing is freed.
+    /// Inodes in use without a name that are no orphans. An inode without content is freed.
     fn nameless(&mut self, named: &BTreeSet<u32>, names: &Names, sifted: &Sifted) -> Vec<u32> {
         let filled: BTreeSet<u32> = names.entries.iter().map(|entry| entry.directory).collect();
         let mut adopted = Vec::new();

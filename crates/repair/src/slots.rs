@@ -1,5 +1,5 @@
-//! Decides which inodes there are, and of which type: by their slots, and by names, keys and blocks where the
-//! slot is damaged or gone.
+//! Decides which inodes exist, and their types: by their slots, and by names, keys and blocks if a slot is
+//! damaged or lost.
 
 use super::inode_file::known_type;
 use super::work::Work;
@@ -8,14 +8,14 @@ use terrace_format::address::{MAX_FILE_SIZE, MAX_INO, ROOT_INO};
 use terrace_format::inode::{InodeSlot, SLOTS_PER_PAGE, flag};
 use terrace_format::keys::Key;
 
-/// Generation of an inode whose slot was lost: above all that were used before.
+/// Generation of an inode whose slot was lost: above all generations that were used before.
 const NEW_GENERATION: u32 = 1 << 30;
 
 pub(crate) const REGULAR: u32 = 0o10;
 pub(crate) const DIRECTORY: u32 = 0o04;
 pub(crate) const SYMLINK: u32 = 0o12;
 
-/// What others say of an inode.
+/// Evidence of an inode's type outside its slot.
 #[derive(Default)]
 struct Evidence {
     /// Types that its keys and blocks speak for.
@@ -70,7 +70,7 @@ impl Work<'_> {
         all
     }
 
-    /// Settles slots; gives the inodes whose slot was made anew.
+    /// Decides all slots; gives the inodes whose slot was made anew.
     pub fn settle_slots(&mut self) -> BTreeSet<u32> {
         let evidence = self.evidence();
         let none = Evidence::default();
@@ -145,7 +145,7 @@ impl Work<'_> {
         }
     }
 
-    /// The slot of an inode that others speak of and that has none.
+    /// A new slot for an inode that names, keys or blocks mention but whose slot is lost.
     fn revived(&self, ino: u32, evidence: &Evidence, blank: &BTreeSet<u64>) -> Option<InodeSlot> {
         let page = Self::page_of(ino);
         let gone = self.lost_pages.contains(&page) || blank.contains(&page);

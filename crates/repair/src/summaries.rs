@@ -1,13 +1,13 @@
 //! Rebuilds cold extents whose catalog pages are lost from the group summaries on the devices.
 //!
-//! A summary's entry counts only if the content of its device block matches its checksum, no extent that is left
-//! holds that device block, the file is there with that generation and lacks the block, and either the chunk's
-//! bitmap still marks the device block or, where the bitmap is lost as well, the file's block count says that
-//! blocks are missing. Of several entries for one block the newest counts.
+//! An entry of a summary counts only if the device block matches the entry's checksum, no surviving extent
+//! holds the device block, the file exists with the entry's generation and lacks the file block, and either
+//! the chunk bitmap still marks the device block or, if the bitmap is lost as well, the file's block count
+//! says that blocks are missing. Of several entries for one file block the newest counts.
 //!
-//! A summary proves itself by its keyed seal. In an older pool every user can write a block that looks like a summary:
-//! there it counts only directly before its own group, in a block that no extent holds, and with entries older than the log's
-//! end (docs/decisions/0022).
+//! A summary proves itself by its keyed seal. In an older pool every user can write a block that looks like a
+//! summary: there it counts only directly before its own group, in a block that no extent holds, and with
+//! entries older than the log's end (docs/decisions/0022).
 
 use super::keys::Sifted;
 use super::work::Work;
@@ -31,7 +31,7 @@ struct Found {
 }
 
 impl Work<'_> {
-    /// Only where the catalog lost something: it reads the devices whole.
+    /// Runs only if the catalog lost cells, because it reads the devices whole.
     pub fn rebuild_extents(&mut self, sifted: &mut Sifted) {
         let files: BTreeSet<u32> =
             self.slots.iter().filter(|(_, s)| s.has(flag::HAS_COLD)).map(|(i, _)| *i).collect();
@@ -106,8 +106,9 @@ impl Work<'_> {
         }
     }
 
-    /// For a summary without a keyed seal in block `at`: whether the program can have written it there. Summary i of k
-    /// lies k + 167 i blocks before the blocks that it names, and only the last of a group has less than 168 entries.
+    /// For a summary without a keyed seal in block `at`: whether Terrace can have written it there. Summary i
+    /// of k lies k + 167 i blocks before the blocks that it names, and only the last of a group has less than
+    /// 168 entries.
     fn is_likely(&self, at: u64, first: DeviceBlock, entries: &[SummaryEntry]) -> bool {
         let most = u64::from(self.geometry.chunk_blocks).div_ceil(SUMMARY_ENTRIES as u64);
         let step = SUMMARY_ENTRIES as u64 - 1;

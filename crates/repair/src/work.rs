@@ -1,8 +1,8 @@
-//! What a round of repair works on: the state found, the state to come, and where new pages may go.
+//! The data of one round of repair: the state found, the new state, and the free blocks for new pages.
 //!
-//! Invariants: nothing here writes a medium, all changes go to the overlay. `new` says who will own each block;
-//! a block gets one owner only. New pages go to blocks whose content neither the old state nor another run of
-//! repair looks at, so that writing them early spoils nothing.
+//! Invariants: no function here writes a medium, all changes go to the overlay. `new` has the new owner of
+//! each block; a block gets one owner only. A new page goes to a block that neither the old state nor a later
+//! repair reads, so a crash after it was written changes nothing.
 
 use super::below::LeafBelow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use terrace_format::{BLOCK_SIZE, Geometry, LineMask, Lsn, PmBlock, PmOffset};
 
 /// Owner word of a table entry that cannot be read or decoded.
 const UNKNOWN: u64 = u64::MAX;
-/// Actions that are told one by one.
+/// Actions that are listed one by one; the rest is counted.
 const LISTED: usize = 1000;
 
 /// A block of PM.
@@ -26,11 +26,11 @@ pub(crate) type Bytes = Box<[u8; BLOCK_SIZE as usize]>;
 /// Key and value of a catalog cell.
 pub(crate) type Cell = (Vec<u8>, Vec<u8>);
 
-/// Why repair cannot go on; nothing was changed.
+/// The reason why a repair cannot go on.
 #[derive(Debug)]
 pub(crate) struct Stuck(pub String);
 
-/// What repair did, in sentences.
+/// The changes that the repair made, in sentences.
 #[derive(Default)]
 pub(crate) struct Actions {
     listed: Vec<String>,
@@ -46,7 +46,7 @@ impl Actions {
             self.more += 1;
         }
     }
-    /// As [`Self::add`], of an inode whose content, name or attributes are not what they were, or may not be.
+    /// As [`Self::add`], for an inode whose content, name or attributes are changed or may be changed.
     pub fn lose(&mut self, ino: u32, text: String) {
         self.add(format!("inode {ino}: {text}"));
         self.note_lost(Some(ino), text);
@@ -93,24 +93,24 @@ pub(crate) struct Mapped {
 pub(crate) struct FileMap {
     /// As the walk found it; where two entries name one file block the first.
     pub found: BTreeMap<u64, Mapped>,
-    /// As it will be.
+    /// After the repair.
     pub entries: BTreeMap<u64, Mapped>,
     /// Radix nodes of the walk.
     pub nodes: Vec<u64>,
-    /// The tree cannot stay as it is.
+    /// The tree has to be built anew.
     pub broken: bool,
 }
 
-/// What is known of a shard's tree.
+/// The tree of a shard, as the walk found it.
 #[derive(Default)]
 pub(crate) struct Shard {
     pub pages: Vec<u64>,
     /// Cells in the order of the walk.
     pub found: Vec<Cell>,
     pub broken: bool,
-    /// A page is one that the table calls free or does not know.
+    /// The block table says of a page that it is free, or does not say its owner.
     pub doubtful: bool,
-    /// Follow such pointers.
+    /// Whether the walk follows pointers to such pages.
     pub trusting: bool,
 }
 
@@ -124,23 +124,23 @@ pub(crate) struct Work<'a> {
     pub fresh: &'a mut Fresh,
     /// Owner words as found, `UNKNOWN` where unreadable or not decodable.
     pub table: Vec<u64>,
-    /// Blocks whose line mask is that of an owned block.
+    /// Blocks whose table entry has a full line mask or a checksum, as a whole owned block has.
     masked: Dense,
-    /// Line masks of what may be partial shadows, as found. A block whose mask is lost counts as whole.
+    /// Line masks of possible partial shadows, as found. A block whose mask is lost counts as whole.
     pub partial: BTreeMap<u64, LineMask>,
     /// Metadata pages by owner word, as found.
     pub pages_of: BTreeMap<u64, Vec<u64>>,
-    /// Owner words to be.
+    /// Owner words after the repair.
     pub new: Vec<u64>,
-    /// Blocks that anything found points to.
+    /// Blocks to which a found structure points.
     pub seen: Dense,
-    /// Pages of the inode file: found by its tree, to be, lost.
+    /// Pages of the inode file: found by its tree; after the repair; lost.
     pub pages_found: BTreeMap<u64, u64>,
     pub pages: BTreeMap<u64, u64>,
     pub lost_pages: BTreeSet<u64>,
     pub inode_nodes: Vec<(u64, u64)>,
     pub inode_tree_broken: bool,
-    /// Inodes in use, and what else is in slots of mode 0.
+    /// Slots of inodes in use, and slots of mode 0 with other bytes in them.
     pub slots: BTreeMap<u32, InodeSlot>,
     pub residues: BTreeMap<u32, InodeSlot>,
     pub maps: BTreeMap<u32, FileMap>,
@@ -148,13 +148,13 @@ pub(crate) struct Work<'a> {
     pub cells: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Cells or pages of the catalog are gone.
     pub cells_lost: bool,
-    /// Places of intact metadata pages below PM: device and block.
+    /// Locations of intact metadata pages below: device and block.
     pub places_below: BTreeSet<(u8, u64)>,
-    /// Those of the inode file, by location.
+    /// Intact pages of the inode file below, by location.
     pub inodes_below: BTreeMap<u64, Bytes>,
     /// Leaves of each shard, by their first key.
     pub leaves_below: BTreeMap<u32, BTreeMap<Vec<u8>, LeafBelow>>,
-    /// A device that metadata lies on and that cannot be asked.
+    /// A device that holds metadata and does not answer.
     pub absent: Option<u8>,
     /// Past the LSN of every record.
     pub log_end: Lsn,
@@ -221,7 +221,7 @@ impl<'a> Work<'a> {
         let entries_per_line = 4;
         let mut block = 0;
         let mut table = std::mem::take(&mut self.table);
-        // A line at a time: one that cannot be read must not hide its neighbours.
+        // Reads a line at a time: an unreadable line must not hide the entries of its neighbours.
         for line in table.chunks_mut(entries_per_line) {
             let mut bytes = [0; 64];
             let (into, _) = bytes.split_at_mut(line.len() * 16);
@@ -252,7 +252,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether this pool can have such an owner: most of what is no owner word decodes to an inode far away.
+    /// Whether this pool can have such an owner: a damaged word mostly decodes to a far too high inode
+    /// number.
     fn is_possible(&self, owner: Owner, inodes: u64) -> bool {
         match owner {
             Owner::Free => true,
@@ -271,13 +272,13 @@ impl<'a> Work<'a> {
         block >= self.geometry.first_pool_block().0 && block < self.geometry.block_count()
     }
 
-    /// Who owns a block as found; `None` when that is not known.
+    /// The owner of a block, as found; `None` when the table does not say it.
     pub fn owner(&self, block: u64) -> Option<Owner> {
         self.table.get(block as usize).copied().filter(|word| *word != UNKNOWN).and_then(Owner::decode)
     }
 
-    /// Owned pool blocks as found, in order: those whose mask says so too, since a free entry needs little damage
-    /// to look like another inode's.
+    /// Owned pool blocks as found, in order: only blocks whose line mask confirms it, since little damage
+    /// makes a free entry look owned.
     pub fn owned(&self) -> Vec<(u64, Owner)> {
         let first = self.geometry.first_pool_block().0;
         let pool = (0u64..).zip(&self.table).skip(first as usize);
@@ -286,7 +287,7 @@ impl<'a> Work<'a> {
         known.filter_map(|(block, word)| Some((block, Owner::decode(*word)?))).collect()
     }
 
-    /// True while nobody was given the block.
+    /// True while the block has no new owner.
     pub fn is_open(&self, block: u64) -> bool {
         self.in_pool(block) && self.new.get(block as usize) == Some(&0)
     }
@@ -302,7 +303,7 @@ impl<'a> Work<'a> {
         true
     }
 
-    /// Notes that something points here. False when it is no block of the pool.
+    /// Notes that a found structure points to the block. False when it is no block of the pool.
     pub fn see(&mut self, block: u64) -> bool {
         self.seen.insert(block);
         self.in_pool(block)
@@ -328,7 +329,7 @@ impl<'a> Work<'a> {
         Some(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
     }
 
-    /// Puts bytes into the overlay where they differ from what is there, a line at a time.
+    /// Puts bytes into the overlay, a line at a time, and only lines that change.
     pub fn put(&mut self, offset: PmOffset, bytes: &[u8]) {
         let mut at = offset;
         let mut rest = bytes;
@@ -360,7 +361,7 @@ impl<'a> Work<'a> {
         Err(Stuck("persistent memory has too few free blocks for the repair".into()))
     }
 
-    /// A block for the journal: as for a page, but nobody owns it.
+    /// A block for the journal: taken as for a page, but without an owner.
     pub fn allocate_unowned(&mut self) -> Result<u64, Stuck> {
         let block = self.allocate(Owner::Page { kind: PageKind::Fixed, datum: 0 })?;
         if let Some(place) = self.new.get_mut(block as usize) {
@@ -369,8 +370,8 @@ impl<'a> Work<'a> {
         Ok(block)
     }
 
-    /// Blocks whose content is looked at neither now nor when the repair is begun again. Called once, when
-    /// everything found was walked. `named`: data that decides whether a record counts.
+    /// Finds the blocks whose content neither this repair nor a repeated one reads. Called once, after all
+    /// found structures were walked. `named`: data that decides whether a record counts.
     pub fn find_fresh(&mut self, named: &[(PmOffset, u64)]) {
         let named = |block: u64| {
             let (start, end) = (block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE);

@@ -1,4 +1,5 @@
-//! Repair of pools whose metadata lies on a lower tier (decision 0014): what is intact there stays, wherever the damage is.
+//! Repair of pools with metadata on a lower tier (decision 0014): intact pages there stay, wherever the
+//! damage is.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,7 +40,7 @@ const DEVICE_BLOCKS: u64 = 4096;
 const DIRECTORIES: u32 = 12;
 const FILES: u32 = 2400;
 
-/// Path, inode, mode, size, content and attribute of everything.
+/// Inode, mode, size, content and attribute of each file, by path.
 type Tree = BTreeMap<String, (u64, u32, u64, Vec<u8>, Option<Vec<u8>>)>;
 
 struct World {
@@ -80,7 +81,7 @@ impl World {
         let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
         Fs::mount(PoolMedia { pm, block: vec![device] }, self.superblock(), options, clock).unwrap()
     }
-    /// Everything that can be reached.
+    /// All files that the root directory reaches.
     fn tree(&self) -> Tree {
         let fs = self.mount(MetadataMoves::WhenScarce);
         let mut tree = Tree::new();
@@ -113,7 +114,7 @@ impl World {
     }
 }
 
-/// A pool most of whose metadata lies below.
+/// A pool with most of its metadata below.
 struct Sample {
     pm: Vec<u8>,
     device: Vec<u8>,
@@ -255,7 +256,8 @@ impl Sample {
     fn copy(&self) -> Sample {
         Sample { pm: self.pm.clone(), device: self.device.clone(), tree: self.tree.clone() }
     }
-    /// Repairs, and judges all but what is left of the files.
+    /// Repairs the pool, and asserts that it is sound, that no lower tier was written and that a second
+    /// repair has no work.
     #[track_caller]
     fn repaired(&self, site: &str) -> (World, Repair) {
         let world = self.world();
@@ -283,10 +285,10 @@ fn a_sound_pool_with_metadata_below_is_not_written() {
     assert!(!done.written && done.failure.is_none() && done.left.is_clean(), "{done:#?}");
 }
 
-/// Each of these led to "does nothing". What lies below is intact, so nothing of it may be lost, wherever PM is damaged:
-/// also where the pages that lead to it are gone.
+/// Repair once refused each of these damages. The metadata pages below are intact, so no key or slot on them
+/// may be lost, even if their parents in PM are gone.
 #[test]
-fn damage_in_pm_loses_nothing_below() {
+fn damage_in_pm_loses_no_metadata_page_below() {
     let sample = Sample::new();
     let (inner, leaves, _) = sample.catalog();
     let (nodes, here, _) = sample.inode_file();
@@ -307,7 +309,7 @@ fn damage_in_pm_loses_nothing_below() {
         damaged.pm[entry..entry + 16].fill(0);
         damages.push((format!("table entry of {block}"), damaged));
     }
-    // An entry that says of a page in PM that it is one of those below.
+    // The table entry of a page in PM names the index of a page below.
     let lowered = (0..512).find(|at| is_below(sample.word(PmBlock(nodes[0]).offset().plus(at * 8)))).unwrap();
     let owner = Owner::Page { kind: PageKind::InodePage, datum: lowered as u32 };
     for block in &here {
@@ -316,7 +318,8 @@ fn damage_in_pm_loses_nothing_below() {
         damaged.pm[entry..entry + 8].copy_from_slice(&owner.encode().to_le_bytes());
         damages.push((format!("table entry of {block} becomes that of page {lowered}"), damaged));
     }
-    // A root word of zeros is that of an empty shard, one that names a leaf that of a small one: both trees are sound.
+    // A root word of zeros stands for an empty shard, a root word that names a leaf stands for a small shard:
+    // both trees look sound.
     let roots = (0..geometry.catalog_shards).map(|shard| geometry.shard_root(shard));
     for at in roots.filter(|root| inner.contains(&sample.word(*root))) {
         let mut words = vec![0];
@@ -347,9 +350,9 @@ fn damage_in_pm_loses_nothing_below() {
     }
 }
 
-/// A line of root words that cannot be read: what these trees hold below is found again.
+/// A line of root words cannot be read: the pages of these trees below are found again.
 #[test]
-fn an_unreadable_line_of_roots_loses_nothing_below() {
+fn an_unreadable_line_of_roots_loses_no_metadata_page_below() {
     let sample = Sample::new();
     let geometry = sample.geometry();
     let (first, last) = (geometry.shard_root(0).0, geometry.shard_root(geometry.catalog_shards - 1).0);
@@ -363,13 +366,14 @@ fn an_unreadable_line_of_roots_loses_nothing_below() {
     }
 }
 
-/// A slot in a page below that has to change brings its page into PM; the others stay.
+/// If a slot on a page below has to change, its page gets a block in PM; the other pages stay below.
 #[test]
-fn a_page_below_that_changes_comes_up() {
+fn a_changed_metadata_page_below_gets_a_block_in_pm() {
     let sample = Sample::new();
     let (_, _, below) = sample.inode_file();
     let mut damaged = sample.copy();
-    // A block that the table gives to an inode of a page below: its map, and so its slot, has to take it.
+    // The table gives a block to an inode whose slot is on a page below: the file map, and so the slot, has
+    // to change.
     let geometry = sample.geometry();
     let (index, ino) = sample
         .tree
@@ -399,9 +403,10 @@ fn a_page_below_that_changes_comes_up() {
     }
 }
 
-/// A page that came up leaves its old copy on the device, intact: a pointer that still leads there brings nothing back.
+/// A page that was fetched into PM leaves an intact old copy on the device: a stale pointer to it must not
+/// bring old keys or slots back.
 #[test]
-fn a_page_that_came_up_counts_more_than_its_old_copy() {
+fn a_fetched_metadata_page_counts_more_than_its_old_copy_below() {
     let sample = Sample::new();
     let world = sample.world();
     let fs = world.mount(MetadataMoves::Never);
@@ -425,7 +430,7 @@ fn a_page_that_came_up_counts_more_than_its_old_copy() {
     for copy in terrace_format::geometry::CHECKPOINT_COPIES {
         now.wipe(copy.0);
     }
-    // Places of words in nodes and inner pages that led to the device, and no longer do.
+    // Pointers in nodes and inner pages that led to the device before the fetch.
     let (inner, nodes) = (sample.catalog().0, sample.inode_file().0);
     let of_nodes = nodes.iter().flat_map(|node| (0..512).map(|at| *node as usize * BLOCK + at * 8));
     let of_inner = inner.iter().flat_map(|block| {
@@ -453,9 +458,10 @@ fn a_page_that_came_up_counts_more_than_its_old_copy() {
     }
 }
 
-/// A leaf below that is damaged takes its names along, and nothing else; a page of the inode file its attributes.
+/// A damaged leaf below loses only its own names, and a damaged page of the inode file loses only the slots
+/// on it.
 #[test]
-fn damage_below_loses_what_it_held_and_no_more() {
+fn a_damaged_metadata_page_below_loses_only_its_own_keys_and_slots() {
     let sample = Sample::new();
     let (_, _, leaves) = sample.catalog();
     let (inner, _, _) = sample.catalog();
@@ -474,7 +480,7 @@ fn damage_below_loses_what_it_held_and_no_more() {
         let (world, _) = damaged.repaired(&site);
         let found = world.tree();
         let numbers: BTreeSet<u64> = found.values().map(|(ino, ..)| *ino).collect();
-        // No more than a leaf holds have no name any more; all of them are in lost+found.
+        // At most the names of one leaf are lost, and their inodes are in lost+found.
         let nameless = sample.tree.keys().filter(|path| !found.contains_key(*path)).count();
         assert!(nameless < 200, "{site}: {nameless}");
         let gone: Vec<u64> =
@@ -486,8 +492,9 @@ fn damage_below_loses_what_it_held_and_no_more() {
     }
 }
 
-/// A user's block posed as a page of the catalog, since its seal was a CRC32C over the pool's UUID: when the leaf with the
-/// block's extent was lost, a repair gave the user's program a file capability, and took a page of set-uid inodes.
+/// A user's block posed as a page of the catalog, since its seal was a CRC32C over the pool's UUID: when the
+/// leaf with the block's extent was lost, a repair gave the user's program a file capability, and took a page
+/// of set-uid inodes.
 #[test]
 fn a_block_of_a_user_is_not_taken_for_metadata() {
     for secret in [None, Some([9; 16])] {
@@ -495,7 +502,8 @@ fn a_block_of_a_user_is_not_taken_for_metadata() {
         let (_, _, leaves) = sample.catalog();
         let (_, _, pages) = sample.inode_file();
         let mut damaged = sample.copy();
-        // The places stand for blocks of a user's file: marked, and in no extent that is left.
+        // Both device blocks stand for blocks of a user's file: marked in the chunk bitmap, with a lost
+        // extent.
         let public = SealKey::new([7; 16], None);
         let place = |word: u64| (word, Below::decode(word).unwrap().block.0 as usize * BLOCK);
         let (word, at) = place(leaves[3]);
@@ -520,11 +528,11 @@ fn a_block_of_a_user_is_not_taken_for_metadata() {
             slot[..4].copy_from_slice(&0o104_755u32.to_le_bytes());
             slot[4] = 1;
         }
-        // Whichever of the lost pages it says it is.
+        // The forged page claims to be the lost page that lay in this device block.
         let lost = sample.inode_index_of(word);
         assert!(seal(&mut inodes, &public, Identity::Inodes { index: lost }, word));
         damaged.device[at..at + BLOCK].copy_from_slice(&inodes);
-        // What led to them is lost as well: only what the blocks say of themselves is left.
+        // The parents of both pages are lost as well: the only evidence left is the seal in the blocks.
         let (inner, _, _) = sample.catalog();
         let (nodes, _, _) = sample.inode_file();
         inner.iter().chain(&nodes).for_each(|block| damaged.wipe(*block));
@@ -535,7 +543,8 @@ fn a_block_of_a_user_is_not_taken_for_metadata() {
             let found = fs.getxattr(Ino(victim), name).ok();
             assert_eq!(found, None, "{site}: {} {:#?}", String::from_utf8_lossy(name), done.actions);
         }
-        // In an older pool the page itself is taken, or this would show nothing.
+        // In an older pool the forged page itself is taken; without this check the test could pass because no
+        // page was found.
         assert_eq!(fs.getxattr(Ino(victim), b"user.x").is_ok(), secret.is_none(), "{site}");
         fs.unmount().unwrap();
         drop(fs);
@@ -543,9 +552,10 @@ fn a_block_of_a_user_is_not_taken_for_metadata() {
     }
 }
 
-/// What lies on a device that is missing may come back: nothing is repaired without it, and all with it.
+/// A missing device may come back with its metadata pages: without the device a repair changes no byte, with
+/// it the pool is whole again.
 #[test]
-fn nothing_is_repaired_without_the_device() {
+fn a_repair_without_the_metadata_device_changes_no_byte() {
     let sample = Sample::new();
     let (inner, _, _) = sample.catalog();
     let (nodes, _, _) = sample.inode_file();
@@ -553,7 +563,7 @@ fn nothing_is_repaired_without_the_device() {
     let mut one = sample.copy();
     one.wipe(inner[0]);
     one.pm[geometry.orphan_head(3).0 as usize] = 9;
-    // No pointer is left that names the device.
+    // All pointers that name the device are lost.
     let mut all = sample.copy();
     inner.iter().chain(&nodes).for_each(|block| all.wipe(*block));
     for damaged in [one, all] {
@@ -575,7 +585,7 @@ fn repaired_with_the_device_alone(sample: &Sample, damaged: &Sample) {
     assert!(world.tree() == sample.tree);
 }
 
-/// Any damage: the repair ends, what it leaves is sound, and a second one has nothing to do.
+/// Random damage: the repair ends and leaves a sound pool, and a second repair has no work.
 #[test]
 fn any_damage_is_repaired_once() {
     let sample = Sample::new();

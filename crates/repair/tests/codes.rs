@@ -1,5 +1,5 @@
-//! Repair of single damages: each damage of the registry's table, then clean, idempotent and mountable; crashes
-//! inside the repair lead to the same pool.
+//! Repair of single damages: each damage of the registry's table, then clean, idempotent and mountable;
+//! crashes inside the repair lead to the same pool.
 
 #[path = "../../check/tests/common/mod.rs"]
 mod common;
@@ -100,7 +100,7 @@ fn file_content() -> Vec<u8> {
     content
 }
 
-/// What the damage of a row takes away from the file itself; anything else has to survive.
+/// Codes whose damage destroys file content; for each other code the files have to survive.
 fn may_differ(code: Code) -> bool {
     matches!(code, Code::ColdChecksum | Code::DataChecksum)
 }
@@ -165,10 +165,10 @@ fn every_repairable_damage_is_repaired() {
     println!("{} codes repaired", repaired.len());
 }
 
-/// What a repair makes of the state that a crash left has to be what it makes without a crash, and once a repair has
-/// returned nothing is left to do. States: nothing of what was undecided, all of it, and random choices. Also, at some
-/// moments, the death of the repair alone, and a crash inside the next one. PM is one on which only `persist` makes
-/// durable; `change` is done to an ordering point.
+/// After a crash inside a repair, the next repair has to give the same pool as a repair without a crash;
+/// after a repair has returned, the next one has no work. Crash images keep no unordered store, all of them,
+/// or random ones. At some moments only the repair's process dies, and the next repair crashes as well. On
+/// this PM only `persist` makes stores durable; `change` alters one ordering point.
 fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Change)>) -> (u64, u64) {
     let undisturbed = World::of(image);
     undisturbed.repair();
@@ -189,7 +189,7 @@ fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Ch
         };
         let site = format!("{site}, event {event} of {events}");
         states += judge(&pm, &device, &site, event == events, false);
-        // Also where the mark of copy A is under way.
+        // Also while the mark of copy A is not ordered yet.
         let first = SUPERBLOCK_COPIES[0];
         let amid_mark = !marked && pm.pending.iter().any(|line| line.offset().block() == first);
         if event % 12 != 8 && !amid_mark {
@@ -215,7 +215,7 @@ fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Ch
     (events, states)
 }
 
-/// Images that a crash at a moment may leave.
+/// Media images that a crash at this moment may leave.
 fn crash_images(
     pm: &CrashSnapshot,
     device: &DeviceSnapshot,
@@ -230,8 +230,8 @@ fn crash_images(
         (newest.image_random(seed), device.image_random(seed)),
         (newest.image_random(seed + 1000), device.image_none()),
     ];
-    // Stores that no fence has parted reach the medium in any order: all is there but one block, in a second crash one of
-    // the superblock copies.
+    // Stores without a fence between them become durable in any order: here all blocks are durable except
+    // one; in a second crash the lost block is one of the superblock copies.
     let block_of = |line: &PendingLine| line.offset().block().0;
     let mut blocks: BTreeSet<u64> = newest.pending.iter().map(block_of).collect();
     blocks.retain(|block| !second || *block < 2 * SUPERBLOCK_BLOCKS);
@@ -252,7 +252,8 @@ impl World {
         self.pm.set_persist_only(true);
     }
 
-    /// Repairs; what the media may keep before an event, or when the repair has returned before it.
+    /// Repairs; gives snapshots of the media before an event, or after the repair if it returned before the
+    /// event.
     fn repaired_until(&self, event: u64) -> (CrashSnapshot, DeviceSnapshot) {
         self.clock.set_crash_at(Some(event));
         self.repair();
@@ -261,9 +262,10 @@ impl World {
         (taken.0.unwrap_or_else(|| self.pm.snapshot()), taken.1.unwrap_or_else(|| self.device.snapshot()))
     }
 
-    /// Repairs what a crash left; `ended`: after the repair had returned.
+    /// Repairs the image of a crash; `ended`: the crash came after the repair had returned.
     fn judge(&self, site: &str, expected: &[Seen], ended: bool) {
-        // A mark on copy B alone could outlive the repair and undo what mounts did since.
+        // A mark on copy B alone could outlive the repair, and a later repair would undo the changes of
+        // mounts since.
         let [first, second] = self.marks();
         assert!(second != Some(true) || first == Some(true), "{site}: only copy B is marked");
         let result = self.repair();
@@ -293,7 +295,7 @@ impl World {
         })
     }
 
-    /// What a mount shows of the inodes.
+    /// The inodes as a mount shows them.
     fn mounted_state(&self, site: &str) -> Vec<Seen> {
         let fs = self.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}"));
         let mut state = Vec::new();
@@ -308,7 +310,7 @@ impl World {
     }
 }
 
-/// Damages whose repair changes many kinds of things.
+/// Damages whose repair changes many kinds of structures.
 fn many_kinds() -> impl Iterator<Item = (&'static str, Image)> {
     let chosen: [Named; 8] = [
         ("the second superblock copy", |i| {
@@ -341,22 +343,22 @@ fn many_kinds() -> impl Iterator<Item = (&'static str, Image)> {
 }
 
 #[test]
-fn a_crash_inside_the_repair_changes_nothing() {
+fn a_crash_inside_a_repair_leads_to_the_same_pool() {
     for (name, image) in many_kinds() {
         let (events, states) = crash_everywhere(name, &image, None);
         println!("{name}: {events} events, {states} states");
     }
 }
 
-/// Each fence and flush of the repair, left out or a `persist` weakened to `order`: some crash above is then not
-/// survived.
+/// Each fence and flush of the repair is left out, or a `persist` weakened to `order`: then at least one
+/// crash of the test above is not survived.
 #[test]
 fn every_ordering_point_of_the_repair_is_needed() {
     let images: Vec<_> = many_kinds().collect();
     let mut points = BTreeSet::new();
     for (_, image) in &images {
         let world = World::of(image);
-        // Its end, and the next one from a moment in its middle: that finishes it.
+        // A repair up to its middle, and the next repair, which finishes it.
         let (pm, device) = world.repaired_until(12);
         points.extend(world.clock.ordering().points().into_iter().map(|(point, _)| point));
         let next = World::with_images(pm.image_newest(), device.image_all());
@@ -383,10 +385,10 @@ fn every_ordering_point_of_the_repair_is_needed() {
     assert!(not_needed.is_empty(), "nothing needs {not_needed:?}");
 }
 
-/// A rebuild takes no block that was freed, whose content is another's by now, that belongs to another generation
-/// of the inode, or for which a newer summary speaks.
+/// A rebuild of cold extents skips a device block that was freed, was overwritten, belongs to another
+/// generation of the inode, or has an older summary entry than the block that counts.
 #[test]
-fn old_summaries_bring_nothing_back() {
+fn old_group_summaries_bring_no_block_back() {
     let entry = |block: u64, generation: u32, byte: u8, lsn: u64| SummaryEntry {
         ino: Ino(FILE),
         generation,
@@ -404,7 +406,7 @@ fn old_summaries_bring_nothing_back() {
         entry(5, 0, 10, 9),  // freed
         entry(6, 0, 99, 9),  // overwritten
         entry(7, 1, 12, 9),  // another generation
-        entry(20, 0, 13, 0), // older than the one in the sound image
+        entry(20, 0, 13, 0), // older than the entry in the sound image
         entry(40, 0, 14, 9), // beyond the end of file
     ];
     image.put_device(
@@ -419,7 +421,7 @@ fn old_summaries_bring_nothing_back() {
     assert!(read_file(&fs, FILE) == Some(file_content()), "{:#?}", result.actions);
 }
 
-/// A size, mode or owner, which no other structure tells, stayed as a flipped bit had made it, without a word.
+/// A flipped bit in a size, mode or owner, which no second structure confirms, once stayed without a report.
 #[test]
 fn a_wrong_bit_of_a_page_is_turned_back() {
     let size = full().slot_place(FILE).0 as usize + std::mem::offset_of!(InodeSlot, size);
@@ -437,7 +439,7 @@ fn a_wrong_bit_of_a_page_is_turned_back() {
     }
 }
 
-/// Several wrong bits: all that lies on the page is told of, and no set-id bit is believed.
+/// Several wrong bits: all inodes on the page are reported, and their set-id bits are removed.
 #[test]
 fn a_changed_page_is_told_of_and_gives_no_privilege() {
     let mut image = full();
@@ -461,10 +463,10 @@ fn a_changed_page_is_told_of_and_gives_no_privilege() {
     assert!(result.exit_status() & 4 != 0 && !result.lost.is_empty(), "{result:#?}");
 }
 
-/// A repair that had changed a file's content exited with 1, as if all had been brought back: fsck(8) has 4 for that, and
-/// the user has to know which file it is.
+/// A repair that had changed a file's content exited with 1, as if all had been brought back: fsck(8) has 4
+/// for that, and the user has to know which file it is.
 #[test]
-fn a_repair_that_loses_content_exits_with_4_and_names_the_file() {
+fn a_loss_of_content_in_a_repair_exits_with_4_and_names_the_file() {
     let lost: [Named; 3] = [
         ("cold extents without a summary", |i| {
             i.put_device(7, &[0; 4096]);
@@ -484,15 +486,15 @@ fn a_repair_that_loses_content_exits_with_4_and_names_the_file() {
         let again = world.repair();
         assert_eq!((again.exit_status(), again.lost.len()), (0, 0), "{site}: {again:#?}");
     }
-    // All of it is brought back.
+    // This damage is mended without a loss.
     let mut image = full();
     image.slot(CHILD, |slot| slot.nlink = 3.into());
     assert_eq!(World::of(&image).repair().exit_status(), 1);
 }
 
-/// A block of a user's file posed as a summary: without a secret its CRC32C is no proof, and it gave another file's content
-/// to the victim. In an older pool a summary counts only directly before its group, with entries of the past; in a pool with a
-/// secret such a block is none.
+/// A block of a user's file once posed as a group summary, and the repair put foreign content into a file:
+/// without a secret the summary's CRC32C is no proof. In an older pool a summary counts only directly before
+/// its group, with entries of the past; in a pool with a secret such a block has no valid seal.
 #[test]
 fn a_block_of_a_user_is_not_taken_for_a_summary() {
     let public = SealKey::new(UUID, None);
@@ -531,10 +533,10 @@ fn a_block_of_a_user_is_not_taken_for_a_summary() {
     }
 }
 
-/// Words and pages of anything anywhere, also in superblock, checkpoint and lanes: the repair never panics and ends,
-/// tells what is left, and has nothing more to write the second time.
+/// Random words and pages anywhere, also in checkpoint and lanes: the repair never panics, always ends and
+/// reports the findings left, and a second repair writes no byte.
 #[test]
-fn repair_of_anything_ends() {
+fn repair_of_random_damage_always_ends() {
     let text = std::env::var("TERRACE_SEED").ok();
     let seed = text.and_then(|text| text.parse().ok()).unwrap_or(20_261_121u64);
     let sound = full();

@@ -1,5 +1,6 @@
-//! Which device a repair writes a header to. Paths, UUIDs and catalog are the image's, and somebody else may have made
-//! it: a repair wrote over block 0 of a foreign device whose first bytes the image named as its own UUIDs.
+//! The devices to which a repair writes a header. Paths, UUIDs and catalog come from the PM image, which an
+//! attacker may have made: a repair once overwrote block 0 of a foreign device, because the image named bytes
+//! of that block as its own UUIDs.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 #[path = "../../check/tests/common/mod.rs"]
@@ -26,7 +27,8 @@ fn repaired(image: &Image, given: &[usize]) -> (Repair, bool) {
     (result, now[..4096] != image.device[..4096])
 }
 
-/// Block 0 of a foreign device. An image that is made for it has as its UUIDs what stands in their places.
+/// Block 0 of a foreign device. An attacker's image takes as its UUIDs the bytes that stand at the UUIDs'
+/// offsets on that device.
 fn foreign(image: &mut Image) {
     let mut block: Vec<u8> = (0..4096u32).map(|at| (at * 7 + 3) as u8).collect();
     block[16..32].copy_from_slice(&UUID);
@@ -55,13 +57,13 @@ fn a_foreign_device_is_not_written() {
     image.put_device(0, &[0; 4096]);
     let (result, written) = repaired(&image, &[]);
     assert!(!written && says_how(&result), "zeros: {result:#?}");
-    // What is left of a header, without any block that fits.
+    // The rest of a header, on a device without a block that fits the catalog.
     let mut image = Image::full();
     image.put_device(0, b"x");
     other_content(&mut image);
     let (result, written) = repaired(&image, &[]);
     assert!(!written && says_how(&result), "no block fits: {result:#?}");
-    // One UUID of two.
+    // Only one of the two UUIDs is right.
     let mut image = Image::full();
     image.put_device(20, &[0; 1]);
     image.put_device(0, b"x");
@@ -72,7 +74,7 @@ fn a_foreign_device_is_not_written() {
 
 #[test]
 fn a_header_is_mended_where_uuids_and_content_prove_it() {
-    // One word beside the UUIDs: magic, version and place, blocks, checksum.
+    // A single damaged word beside the UUIDs: magic, version and place, blocks, checksum.
     for at in [0, 9, 50, 61] {
         let mut image = Image::full();
         image.device[at] ^= 0x40;
@@ -80,15 +82,15 @@ fn a_header_is_mended_where_uuids_and_content_prove_it() {
         assert!(written && result.left.is_clean(), "byte {at}: {result:#?}");
         assert_eq!(result.exit_status(), 1, "byte {at}");
     }
-    // More of it is gone: it could be anything.
+    // Two words are damaged: the block could be anything.
     let mut image = Image::full();
     (image.device[0], image.device[50]) = (0x40, 0x40);
     assert!(!repaired(&image, &[]).1);
 }
 
-/// Its header is lost whole: the user says which device it is, and the catalog has to agree.
+/// The header is lost whole: the user names the device, and the device's content has to match the catalog.
 #[test]
-fn a_device_that_the_user_names_gets_its_header_back() {
+fn a_device_named_by_the_user_gets_its_header_back() {
     let mut image = Image::full();
     image.put_device(0, &[0; 4096]);
     let (result, written) = repaired(&image, &[0]);

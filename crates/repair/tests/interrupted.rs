@@ -1,5 +1,5 @@
-//! Repairs that an error of a medium ends half way: what the pool shows afterwards is what it showed before, or what the
-//! repair makes of it.
+//! An error of a medium ends a repair half way: afterwards the pool is as before the repair, or as the repair
+//! makes it.
 
 #[path = "../../check/tests/common/mod.rs"]
 mod common;
@@ -17,10 +17,10 @@ use terrace_repair::repair;
 
 const EIO: i32 = 5;
 
-/// A line of the block table cannot be read. A repair that ends before its journal is published must not have put zeros
-/// there: a mount would take them for free blocks, and give the blocks of one file to another (I6).
+/// A line of the block table cannot be read. A repair that ends before its journal is published must not have
+/// put zeros there: a mount would take them for free blocks, and give the blocks of one file to another (I6).
 #[test]
-fn a_repair_that_fails_early_heals_nothing() {
+fn a_failed_repair_leaves_unreadable_table_lines_unwritten() {
     let image = Image::full();
     let line = image.geometry.table_entry(PmBlock(image.data[0])).0 / 64;
     let pm = Arc::new(Healing::new(&image.pm, line, true));
@@ -36,10 +36,10 @@ fn a_repair_that_fails_early_heals_nothing() {
     );
 }
 
-/// The flush of a mended device header fails. The next repair finds the header sound in the device's cache: it must not
-/// return before the header is in the device.
+/// The flush of a mended device header fails. The next repair finds the header sound in the device's cache:
+/// it must not return before the header is in the device.
 #[test]
-fn a_header_whose_flush_failed_is_flushed_by_the_next_repair() {
+fn a_header_with_a_failed_flush_is_flushed_by_the_next_repair() {
     let mut image = Image::full();
     image.device_header(|header| header.index = 1);
     let clock = CrashClock::new();

@@ -1,5 +1,5 @@
-//! Lines of PM that cannot be read until they are written whole, as on media that heal: whatever line of metadata it
-//! is, the repair leaves a sound pool, and a second one writes nothing.
+//! Lines of PM that cannot be read until they are written whole, as on media that heal: for each such line of
+//! metadata the repair leaves a sound pool, and a second repair writes no byte.
 
 #[path = "../../check/tests/common/mod.rs"]
 mod common;
@@ -14,13 +14,13 @@ use terrace_repair::repair;
 #[test]
 fn every_unreadable_line_of_metadata_is_repaired() {
     let mut image = Image::full();
-    // Something in the lanes, so that their lines are read.
+    // A record in a lane, so that the lines of the lane are read.
     let at = image.slot_place(CHILD).plus(terrace_format::inode::InodeSlot::MTIME);
     image.record(0, 0, 20, &[], &[(at, &7u64.to_le_bytes())]);
     let blocks = image.devices().block;
     let (mut found, mut tried) = (0, 0);
     for line in 0..image.next * BLOCK_SIZE / 64 {
-        // Every line of the first page of each kind, then some of each.
+        // The first lines of each page, then every seventh line.
         if line % 64 > 8 && line % 7 != 0 {
             continue;
         }

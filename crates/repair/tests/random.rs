@@ -1,12 +1,13 @@
-//! Repair of random damage to a pool that the engine made (I11): it never panics and ends, what is left is said,
-//! the rest mounts, a second repair writes nothing, and no file loses anything that was not itself destroyed.
+//! Repair of random damage to a pool that the engine made (I11): it never panics and always ends, its report
+//! names the findings left, the pool mounts, a second repair writes no byte, and a file loses only parts that
+//! were themselves destroyed.
 //!
 //! "Destroyed" is, for damage to
 //! - the block table, map nodes, the inode file's tree, inner catalog pages, roots, one copy of superblock or
-//!   checkpoint (one kind at a time): nothing, because each is known twice;
+//!   checkpoint (one kind at a time): no part of a file, because each of them is known twice;
 //! - an inode page: the attributes, size and content of inodes whose slot was hit;
 //! - a catalog leaf: every key in it, so names, attributes and cold blocks of the inodes it speaks of;
-//! - a mixture of all: anything.
+//! - a mixture of all kinds: each part of each file.
 //!
 //! A failing round prints its seed; repeat it with `TERRACE_SEED=<seed> cargo test -p terrace-repair --test
 //! random`; `TERRACE_ROUNDS` sets the number of rounds.
@@ -78,12 +79,12 @@ impl World {
     }
 }
 
-/// A pool with a bit of everything that the engine makes, and where what lies in it.
+/// A pool with each kind of structure that the engine makes, and the owner of each block.
 struct Base {
     pm: Vec<u8>,
     device: DeviceImage,
     geometry: Geometry,
-    /// What a mount shows.
+    /// The inodes as a mount of the sound pool shows them.
     expected: BTreeMap<u64, Inode>,
     /// Owned pool blocks.
     blocks: Vec<(u64, Owner)>,
@@ -121,7 +122,7 @@ fn fresh_pool() -> World {
         devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [1; 16], path: "/tier0".into() }],
     };
     let superblock = format(&world.media(), &options).unwrap();
-    // What is free holds old pages and data: nothing of it may come back.
+    // Free blocks hold old pages and data, and a repair must not bring any of these back.
     let (mut pm, mut device) = (world.pm.visible_image(), world.device.visible_image());
     old_content::fill(&superblock.geometry(), &mut pm, std::slice::from_mut(&mut device));
     World::new(pm, device)
@@ -258,7 +259,7 @@ fn dump(fs: &Fs) -> BTreeMap<u64, Inode> {
     inodes
 }
 
-/// What is damaged in a round, and which inodes may lose something by it.
+/// The structure that a round damages. It decides which inodes may lose content.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Table,
@@ -373,7 +374,8 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// One round; returns whether something was found and whether all was repaired.
+/// Damages and repairs a pool once; returns whether the check found errors and whether the repair mended all
+/// of them.
 fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
     let site = format!("{target:?}, poison {poison}, TERRACE_SEED={seed} TERRACE_ROUNDS=1");
     let mut random = SmallRng::seed_from_u64(seed);
@@ -396,7 +398,8 @@ fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
     }
     let found = world.check().exit_status() & 4 != 0;
     let result = world.repair();
-    // Damage to an extent's checksum looks like damage to its data: such blocks are left, and reads give EIO.
+    // Damage to an extent's checksum looks like damage to its data: the repair leaves such blocks, and reads
+    // give EIO.
     let leaf = matches!(target, Target::Leaves | Target::Everything);
     let sound = |report: &Report| {
         report.is_clean() || leaf && report.findings.iter().all(|finding| finding.code == Code::ColdChecksum)
@@ -489,8 +492,8 @@ fn random_poison() {
     }
 }
 
-/// Every leaf with cold extents is lost: what comes back from the group summaries is the file's content, never
-/// anything else, and what does not come back reads as zeros and is told.
+/// All leaves with cold extents are lost: each block rebuilt from group summaries has the file's content, and
+/// each lost block reads as zeros and is reported.
 #[test]
 fn a_lost_cold_map_is_rebuilt() {
     let base = Base::new(true);
@@ -532,10 +535,10 @@ fn a_lost_cold_map_is_rebuilt() {
     }
 }
 
-/// Where there is no room for journal and new pages, or a fixed structure can neither be read nor written, the
-/// repair says so and changes nothing.
+/// Without room for journal and new pages, or with a fixed structure that can neither be read nor written,
+/// the repair reports the reason and changes no byte.
 #[test]
-fn a_repair_that_cannot_be_done_changes_nothing() {
+fn an_impossible_repair_changes_no_byte() {
     let base = Base::new(true);
     let free_from = base.blocks.last().unwrap().0 + 1;
     let full = World::new(base.pm.clone(), base.device.clone());
@@ -550,7 +553,7 @@ fn a_repair_that_cannot_be_done_changes_nothing() {
     let roots = World::new(base.pm.clone(), base.device.clone());
     roots.pm.poison(ROOTS_BLOCK.0 * 4096..ROOTS_BLOCK.0 * 4096 + 64);
     let in_use: Vec<u64> = (0..base.geometry.first_pool_block().0).chain(owned).collect();
-    // Where there was room new pages and the journal are in free blocks.
+    // Only used blocks are compared: new pages and journal go to free blocks.
     let content = |world: &World| -> Vec<u8> {
         let (image, mut block) = (world.pm.visible_image(), [0; 4096]);
         let mut bytes = Vec::new();

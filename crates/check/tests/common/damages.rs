@@ -92,14 +92,14 @@ pub const LOG: &[Damage] = &[
         i.record(0, 0, 20, &[], &[]);
         i.record(1, 0, 20, &[], &[]);
     }),
-    // A flipped bit ended the lane without a word, and all behind it was lost.
+    // A flipped bit once ended the lane without a finding, and all records behind it were lost.
     (LaneDamaged, |i| {
         let second = i.record(0, 0, 20, &[], &[]);
         i.record(0, second, 21, &[], &[(ROOTS_BLOCK.offset().plus(4088), &[0; 8])]);
         flip_record(i, 0, 0, 9);
     }),
     (RecordInDoubt, |i| {
-        // What it writes is not in place.
+        // The stores of the damaged record are not in place.
         i.record(0, 0, 20, &[], &[(ROOTS_BLOCK.offset().plus(4088), &[7; 8])]);
         flip_record(i, 0, 0, 42);
     }),
@@ -302,7 +302,7 @@ pub const COLD: &[Damage] = &[
         i.superblock(|s| s.incompatible |= METADATA_BELOW);
         i.entry(i.inode_node, 1, 1 << 56 | 12);
     }),
-    // The bitmap is whole words, but the chunk has 16 blocks only.
+    // A bitmap has whole words, but this chunk has only 16 blocks.
     (ChunkRange, |i| i.change_value(i.leaves[0], 0, |bitmap| bitmap[2] = 1)),
     (ChunkRange, |i| i.add_key(i.leaves[0], &Key::chunk(4, DeviceId(0)), &[1])),
     (ChunkRange, |i| i.add_key(i.leaves[0], &Key::chunk(0, DeviceId(7)), &[1])),

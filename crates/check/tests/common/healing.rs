@@ -1,4 +1,4 @@
-//! PM on which a line that cannot be read can be again once it is written whole.
+//! PM on which an unreadable line becomes readable again when it is written whole.
 
 use std::collections::BTreeSet;
 use terrace_format::PmOffset;
@@ -15,7 +15,7 @@ pub struct Healing {
 }
 
 impl Healing {
-    /// An image with one such line.
+    /// An image with an unreadable line.
     pub fn new(image: &[u8], line: u64, refuses: bool) -> Healing {
         Healing {
             bytes: Mutex::new(image.to_vec()),

@@ -117,7 +117,7 @@ pub fn cookie(name: &[u8]) -> u64 {
     (hash & ((1 << 55) - 1)).max(1) << 8
 }
 
-/// The bytes of a pool with one device, and where things lie in it.
+/// The bytes of a pool with one device, and the locations of its structures.
 #[derive(Clone)]
 pub struct Image {
     pub pm: Vec<u8>,
@@ -145,7 +145,7 @@ pub fn file(ino: u64, block: u64, unwritten: bool) -> Owner {
 }
 
 impl Image {
-    /// An empty pool: a root directory and nothing else, as mkfs makes it.
+    /// An empty pool: the root directory alone, as mkfs makes it.
     pub fn empty() -> Image {
         let geometry = Geometry::choose(2 << 20, 16).unwrap();
         let mut image = Image {
@@ -175,7 +175,7 @@ impl Image {
         image
     }
 
-    /// A pool with a bit of everything.
+    /// A pool with each kind of structure.
     pub fn full() -> Image {
         let mut image = Image::empty();
         image.add_inode_page();
@@ -380,7 +380,7 @@ impl Image {
         self.pm[at..at + 4096].copy_from_slice(&*page.0);
     }
 
-    /// Where the entry of a name stands in a leaf.
+    /// The index of a name's entry in a leaf.
     pub fn find_name(&mut self, block: u64, name: &[u8]) -> usize {
         let mut found = None;
         self.catalog_page(block, |page| {
@@ -471,7 +471,7 @@ impl Image {
         position + (record.len() as u64).next_multiple_of(64)
     }
 
-    /// Covers a metadata page as it is now.
+    /// Sets the checksum word of a metadata page to the page's current content.
     pub fn cover(&mut self, page: u64) {
         let bytes: [u8; BLOCK_SIZE as usize] =
             self.pm[(page * BLOCK_SIZE) as usize..][..4096].try_into().unwrap();

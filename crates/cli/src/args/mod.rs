@@ -24,7 +24,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The version, and that of the format.
+/// The version of the program and the version of the format.
 pub fn version() -> &'static str {
     use std::sync::OnceLock;
     static TEXT: OnceLock<String> = OnceLock::new();

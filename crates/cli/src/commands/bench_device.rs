@@ -1,6 +1,7 @@
 //! `terrace bench device`: exports a file with the speed of a device class.
 //!
-//! The server ends when its directory is unmounted, by umount(8) or by a signal; then every request was answered.
+//! The server ends when its directory is unmounted, by umount(8) or by a signal; by then every request has
+//! its answer.
 
 use crate::args::BenchDevice;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -44,7 +45,7 @@ pub fn run(args: &BenchDevice) -> Outcome<u8> {
     Ok(0)
 }
 
-/// How long `--awake` is.
+/// The time that `--awake` stands for.
 const AWAKE: Duration = Duration::from_millis(2);
 
 fn serve(
@@ -59,7 +60,7 @@ fn serve(
         Some(libc::EWOULDBLOCK) => Failure::at(backing, "in use by another process"),
         _ => Failure::at(backing, plain(&error)),
     })?;
-    // Before any request can be under way.
+    // Signals are caught before the first request can be under way.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new(plain(&error)))?;
     terrace_fuse::become_io_flusher();
     let mut options = SessionOptions::new(backing, dir);
@@ -75,7 +76,7 @@ fn serve(
     running.join().map_err(|error| Failure::at(dir, plain(&error)))
 }
 
-/// A signal unmounts; who still uses the device gets ENOTCONN.
+/// A signal unmounts; processes that still use the device get ENOTCONN.
 fn end_on_signal(mut signals: Signals, dir: &Path, connection: Connection) -> Outcome<()> {
     let dir = dir.to_path_buf();
     let wait = move || {

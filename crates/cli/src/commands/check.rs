@@ -50,7 +50,8 @@ pub fn run(args: &Check) -> Outcome<u8> {
     Ok(report.exit_status() as u8)
 }
 
-/// Opens what there is; the check reports what is missing. With the devices whose paths the user gave.
+/// Opens the media that exist; the check reports missing ones. Also gives the devices whose paths the user
+/// named.
 fn open(args: &Check, repair: bool) -> Outcome<(Devices, Vec<usize>)> {
     let path = mounts::absolute(&args.pool)?;
     refuse_directory(&path)?;
@@ -105,7 +106,7 @@ fn is_open(block: &[Option<Arc<dyn BlockMedium>>], path: &Path) -> bool {
     block.iter().flatten().any(|device| std::fs::canonicalize(device.name()).is_ok_and(|found| found == path))
 }
 
-/// Whoever gives the place where a pool is mounted means the pool.
+/// A mount point given in place of the pool is refused, and the text names the pool.
 fn refuse_directory(path: &Path) -> Outcome<()> {
     match mounts::at(path)? {
         Some(mount) if mount.fs_type == mounts::FS_TYPE => {
@@ -118,8 +119,8 @@ fn refuse_directory(path: &Path) -> Outcome<()> {
     }
 }
 
-/// Of a tier 0 whose size is not the superblock's nothing is judged, and nothing repaired: a mount refuses it, and with
-/// its size back it may be sound. Also of a pool half repaired.
+/// Refuses a tier 0 whose size differs from the superblock's, also of a pool half repaired: a mount refuses
+/// it too, and with its old size it may be sound, so a repair could only do harm.
 fn resized(path: &Path) -> Option<Failure> {
     let file = pool::open_to_read(path).ok()?;
     let mut copies = SUPERBLOCK_COPIES.iter().filter_map(|copy| {
@@ -131,7 +132,7 @@ fn resized(path: &Path) -> Option<Failure> {
     Some(Failure::at(path, format!("resized tier 0: {reason}")))
 }
 
-/// The superblock in use and a warning about the other copy; also that of a pool half repaired.
+/// The superblock in use, and a warning about the other copy. Accepts a pool half repaired as well.
 fn superblock(pm: &RamPm) -> Result<(Superblock, Option<String>), Refused> {
     let refused = match terrace_engine::read_superblock(pm, false) {
         Err(Refused::Repairing) => Refused::Repairing,
@@ -164,7 +165,7 @@ fn show_repair(args: &Check, result: &Repair, read_cold: bool) {
 
 fn show(args: &Check, report: &Report, read_cold: bool) {
     for finding in &report.findings {
-        // It may be there and in use: why it could not be opened was said.
+        // The device may exist and be in use; the reason was printed when the open failed.
         let name = match finding.code {
             Code::DeviceAbsent => "could not be judged",
             code => code.row().name,
@@ -187,7 +188,7 @@ fn show(args: &Check, report: &Report, read_cold: bool) {
     ));
 }
 
-/// What the bits of fsck(8) say of a pool. What could not be judged may be sound.
+/// The verdict that the bits of fsck(8) stand for. A pool that could not be judged may be sound.
 fn verdict(bits: u8, clean_unmount: bool) -> String {
     let found = match (bits & status::FSCK_ERRORS != 0, bits & status::FSCK_OPERATIONAL != 0) {
         (false, false) if clean_unmount => "clean",
@@ -205,9 +206,9 @@ fn verdict(bits: u8, clean_unmount: bool) -> String {
 mod tests {
     use super::*;
 
-    /// A pool was called unsound because of a device that somebody else had open.
+    /// A pool was once called unsound because another process had a device open.
     #[test]
-    fn what_could_not_be_judged_is_not_unsound() {
+    fn an_unjudged_pool_is_not_called_unsound() {
         let found = [0, 4, 8, 12].map(|bits| verdict(bits, true));
         assert_eq!(
             found,

@@ -1,7 +1,7 @@
-//! `terrace iostat`: what passes through each tier, in the form of `zpool iostat`.
+//! `terrace iostat`: the traffic of each tier, in the form of `zpool iostat`.
 //!
-//! The first report covers the time since the mount (left out with -y), each later one the interval before it. Text
-//! shows rates per second; JSON the numbers of the interval, one object per line.
+//! The first report covers the time since the mount (left out with -y), each later one the interval before
+//! it. Text shows rates per second; JSON the numbers of the interval, one object per line.
 
 use crate::args::Iostat;
 use serde_json::{Value, json};
@@ -11,10 +11,10 @@ use terrace_daemon::failure::{Failure, Outcome};
 use terrace_daemon::output::{self, OUTPUT_VERSION};
 use terrace_runtime::{Clock, SystemClock};
 
-/// What is subtracted of each report's predecessor.
+/// Counters that only grow: a report shows the difference to its predecessor.
 const SUMS: [&str; 8] =
     ["reads", "read_bytes", "read_ns", "writes", "write_bytes", "write_ns", "flushes", "flush_ns"];
-/// What migration moved.
+/// Counters of bytes that migration has moved, and their column names.
 const MOVED: [(&str, &str); 4] = [
     ("demoted_bytes", "demoted"),
     ("promoted_bytes", "promoted"),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_what_passed_since_the_one_before() {
+    fn a_report_counts_from_the_previous_report() {
         let report = |at_ns: u64, reads: u64| json!({ "at_ns": at_ns, "mounted_at_ns": 0, "reads": reads });
         let (before, now) = (report(1_000_000_000, 5), report(3_000_000_000, 9));
         assert_eq!(since(&now, Some(&before), "reads"), 4);

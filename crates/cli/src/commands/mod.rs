@@ -1,4 +1,4 @@
-//! One file per command. A new command is a row in `args::Command`, a file here and a line in `run`.
+//! Commands, a file for each. A new command is a row in `args::Command`, a file here and a line in `run`.
 
 mod bench;
 mod bench_device;

@@ -84,7 +84,7 @@ fn directory(path: &Path) -> Outcome<PathBuf> {
 
 /// Removes the mount that a killed daemon left at the directory.
 fn clear_dead(path: &Path) -> Outcome<()> {
-    // That there is no such directory is said later.
+    // A missing directory is reported later, by the mount itself.
     let Ok((dir, mount)) = mounts::look(path) else { return Ok(()) };
     let Some(mount) = mount.filter(mounts::Mount::is_ours) else { return Ok(()) };
     match control::behind(&mount, path) {

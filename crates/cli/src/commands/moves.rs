@@ -1,6 +1,8 @@
-//! What migrate, pin and unpin have in common: the daemon is asked for a move, and its report followed.
+//! The common part of migrate, pin and unpin: asks the daemon for a requested movement and follows its
+//! report.
 //!
-//! The daemon works on its own: whoever waits asks again and again, so that Ctrl-C ends the waiting and not the move.
+//! The daemon moves by itself; a command that waits asks for the report again and again. So Ctrl-C ends the
+//! wait and not the movement.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -16,7 +18,7 @@ use terrace_runtime::{Clock, SystemClock};
 /// Pause between two looks at a report.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What was asked on the command line.
+/// The movement that the command line asks for.
 pub struct Asked<'a> {
     pub path: &'a Path,
     /// migrate, pin, unpin.
@@ -46,7 +48,7 @@ pub fn run(asked: &Asked<'_>) -> Outcome<u8> {
     let answer = daemon.ask(&request, |_| {}).map_err(at)?;
     if asked.dry_run {
         show_plan(asked, &answer);
-        // As the move itself would end.
+        // The exit status that the movement itself would give.
         return Ok(if answer["refused"].is_null() { 0 } else { status::FAILED });
     }
     let Some(id) = answer.as_u64() else {
@@ -73,7 +75,7 @@ fn look(daemon: &Daemon, id: u64) -> Outcome<Value> {
     daemon.ask(&Request::Moved { id }, |_| {})
 }
 
-/// Waits for the end of a move; a bar on a terminal. Without `wait`, of a pin until it is set.
+/// Waits for the end of a move; a bar on a terminal. Without `wait`, only until a pin is set.
 fn follow(asked: &Asked<'_>, daemon: &Daemon, id: u64) -> Outcome<Value> {
     let clock = SystemClock::default();
     let bar = ProgressBar::new(0);
@@ -84,7 +86,7 @@ fn follow(asked: &Asked<'_>, daemon: &Daemon, id: u64) -> Outcome<Value> {
         let enough = match text(&report["state"]) {
             "done" | "failed" => true,
             "moving" => !asked.wait,
-            // Before the pin is set a failure says that it is not.
+            // A pin can fail until it is set, so the command waits for that.
             _ => !asked.wait && asked.action != "pin",
         };
         if enough {
@@ -102,7 +104,7 @@ fn tier_name(report: &Value) -> String {
     report["tier"].as_u64().map(|tier| format!(" to tier {tier}")).unwrap_or_default()
 }
 
-/// What did not move, for the end of a line.
+/// The bytes that did not move, as the end of a line.
 fn left(report: &Value) -> String {
     match bytes(report, "left_bytes") {
         0 => String::new(),
@@ -133,7 +135,7 @@ fn show(asked: &Asked<'_>, report: &Value) {
     let moved = format!("{} moved{}", human(bytes(report, "done_bytes")), tier_name(report));
     let moved = match (asked.action, report["tier"].as_u64()) {
         ("pin", Some(tier)) => format!("{files} pinned to tier {tier}; {moved}"),
-        // The report does not say how many had one.
+        // The report does not tell the number of files that had a pin before.
         ("unpin", _) => format!("{files} without a pin now"),
         _ => moved,
     };

@@ -21,7 +21,7 @@ pub fn unpin(args: &Unpin) -> Outcome<u8> {
         path: &args.path,
         action: "unpin",
         tier: None,
-        // There is nothing to move.
+        // An unpin moves no bytes, so it ends at once.
         wait: true,
         dry_run: args.dry_run,
         json: args.json,

@@ -1,8 +1,9 @@
-//! `mount -o remount,…`: what can change in a mount that is there.
+//! `mount -o remount,…`: changes the flags of an existing mount.
 //!
-//! Whether a mount takes changes is the kernel's to say, whatever its daemon could do; so `ro`, and `rw` where the daemon has
-//! the pool for writing, are one call of mount(2). Options of the daemon stay what they were until the next mount. mount(8)
-//! gives all options that the mount has and those of fstab too, so that the last word of each kind counts.
+//! The kernel decides whether a mount takes changes, even if the daemon could write; so `ro`, and `rw` if the
+//! daemon has the pool open for writing, are one call of mount(2). Options of the daemon do not change before
+//! the next mount. mount(8) passes all options of the mount and of fstab too, so the last word of each kind
+//! counts.
 
 use crate::args::Mount as Asked;
 use std::ffi::OsString;
@@ -24,15 +25,15 @@ pub fn is_asked(lists: &[OsString]) -> bool {
 
 fn words(lists: &[OsString]) -> impl Iterator<Item = &str> {
     let all = lists.iter().flat_map(|list| list.as_bytes().split(|&byte| byte == b','));
-    // Words that are no text are paths of the daemon's options.
+    // Words that are not UTF-8 can only be paths of options for the daemon.
     all.map(|word| std::str::from_utf8(word).unwrap_or("log=")).filter(|word| !word.is_empty())
 }
 
-/// What a remount is to change.
+/// The changes that a remount asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Change {
     read_only: bool,
-    /// Only this lets changes in again: other words leave a mount read-only as it is. mount(8) always says one of the two.
+    /// Only `rw` makes a read-only mount writable again. mount(8) always passes `ro` or `rw`.
     writable: bool,
     noatime: Option<bool>,
     flags: Vec<String>,
@@ -90,7 +91,8 @@ fn apply(args: &Asked, mount: &Mount, mut change: Change) -> Outcome<()> {
             _ => return Err(Failure::at(&args.dir, "its daemon has ended; unmount it and mount it again")),
         }
     }
-    // A flag that is there stays: of pools that others may change nosuid and nodev are a condition.
+    // Flags of the mount stay: for a pool that other users may change, nosuid and nodev are a condition of
+    // the mount.
     let kept = FLAGS.iter().chain(&["noatime"]).filter(|flag| has(flag)).map(ToString::to_string);
     let mut flags: Vec<String> = kept.chain(change.flags).collect();
     if change.read_only {
@@ -117,7 +119,7 @@ fn apply(args: &Asked, mount: &Mount, mut change: Change) -> Outcome<()> {
 mod tests {
     use super::*;
 
-    /// mount(8) gives what /proc/mounts and fstab say before what the user does.
+    /// mount(8) passes the words of /proc/mounts and fstab before the words of the user.
     #[test]
     fn the_last_word_of_each_kind_counts() {
         let parse = |text: &str| Change::parse(&[OsString::from(text)], false);

@@ -13,7 +13,7 @@ use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;
 use terrace_media::speed::Speed;
 
-/// Moves that have ended and are shown.
+/// Ended movements that are shown.
 const ENDED_MOVES: usize = 3;
 
 pub fn run(args: &Status) -> Outcome<u8> {
@@ -45,19 +45,19 @@ pub fn run(args: &Status) -> Outcome<u8> {
     Ok(if degraded { status::FAILED } else { 0 })
 }
 
-/// Adds what the mounts of the daemon in this mount namespace say: whether there are any, and refuse changes.
+/// Adds whether this mount namespace has mounts of the daemon, and whether all of them are read-only.
 fn add_mounts(found: &mut Value) -> Outcome<()> {
     let number = found["connection"].as_u64();
     let serves = |mount: &Mount| mount.connection().map(|connection| connection.number().into()) == number;
     let here: Vec<Mount> =
         mounts::all()?.into_iter().filter(|mount| mount.is_ours() && serves(mount)).collect();
     found["mounted_here"] = (number.is_none() || !here.is_empty()).into();
-    // The directory that it was mounted at first may be no mount any more, and another one still is.
+    // The first mount point may be unmounted while the pool is still mounted at another directory.
     let places: Vec<Value> = here.iter().map(|mount| output::path_text(&mount.mountpoint).into()).collect();
     if let Some(first) = places.first().filter(|_| !places.contains(&found["mountpoint"])) {
         found["mountpoint"] = first.clone();
     }
-    // After `mount -o remount,ro` the daemon could, and the kernel does not let anybody.
+    // After `mount -o remount,ro` the daemon could still write, but the kernel refuses all changes.
     if number.is_some() && !here.is_empty() && here.iter().all(Mount::is_read_only) {
         found["read_only"] = true.into();
     }
@@ -71,9 +71,9 @@ fn is_degraded(found: &Value) -> bool {
     found["healthy"] == false || !found["tiers"].as_array().is_none_or(|tiers| tiers.iter().all(devices))
 }
 
-/// What the superblock says of a pool that is not mounted.
+/// The status of an unmounted pool, from its superblock.
 fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
-    // As a mount counts them: blocks that may hold something.
+    // Only blocks behind the fixed area count, as in the status of a mounted pool.
     let geometry = superblock.geometry();
     let size = (geometry.block_count() - geometry.first_pool_block().0) * BLOCK_SIZE;
     let reason = pool::trouble_of_pm(pool, superblock);
@@ -180,7 +180,7 @@ fn show(found: &Value, verbose: bool) {
     show_live(found, verbose);
 }
 
-/// How fast the devices are of which that is known, and what is emulated.
+/// The known speeds of devices, and the emulations.
 fn show_speeds(found: &Value) {
     let none = Vec::new();
     for tier in found["tiers"].as_array().unwrap_or(&none) {
@@ -209,7 +209,7 @@ fn show_speeds(found: &Value) {
     }
 }
 
-/// The predictors, where the policy has any.
+/// The predictors, if the policy has them.
 fn show_placement(placement: &Value) {
     if placement.is_null() {
         return;
@@ -232,7 +232,7 @@ fn show_placement(placement: &Value) {
     output::print(format!("predicted, of it synced/not/not known yet: {}", rows.join("  ")));
 }
 
-/// How far the moves are that users asked for, and how the last ones ended.
+/// The progress of requested movements, and the outcome of the last ended ones.
 fn show_moves(moves: &Value) {
     let none = Vec::new();
     let moves = moves.as_array().unwrap_or(&none);
@@ -253,7 +253,7 @@ fn show_moves(moves: &Value) {
     }
 }
 
-/// What mount options set.
+/// The parameters that mount options set.
 fn show_parameters(found: &Value) {
     let parameters = &found["parameters"];
     if parameters.is_null() {
@@ -303,7 +303,7 @@ fn show_parameters(found: &Value) {
     ));
 }
 
-/// What nearly full tiers gave to slower ones, and why one gives nothing.
+/// The bytes that spills have relocated from nearly full tiers, and the reason if a spill waits.
 fn show_spilling(migration: &Value) {
     let reason = migration["spill_reason"].as_str();
     if reason.is_some() || migration["spilled_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
@@ -312,7 +312,7 @@ fn show_spilling(migration: &Value) {
     }
 }
 
-/// What only a mounted pool has: in words of a user, and with `verbose` all that the policy goes by.
+/// The part of a status that only a mounted pool has; with `verbose` also predictors, thresholds and limits.
 fn show_live(found: &Value, verbose: bool) {
     let migration = &found["migration"];
     if !migration.is_null() {

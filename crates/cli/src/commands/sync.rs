@@ -17,7 +17,8 @@ pub fn run(args: &Sync) -> Outcome<u8> {
         }
         Located::NotMounted => return Err(Failure::at(&args.dir, "not a mounted pool")),
     };
-    // Without a tier it is a barrier, which may be named by any of its files, as for sync(1). The pool itself is a file too.
+    // Without a tier the sync covers the whole mount, which any of its files may name, as for sync(1). The
+    // pool's own path is a file too.
     if args.to.is_some()
         && mounts::look(&args.dir)?.1.is_some_and(|mount| mount.is_ours())
         && args.dir.is_file()
@@ -31,7 +32,7 @@ pub fn run(args: &Sync) -> Outcome<u8> {
         show_plan(args, &plan);
         return Ok(0);
     }
-    // Of a pool by its own path: those of its mount.
+    // A pool's own path stands for a path in its mount.
     let place = mounts::within(&args.dir)?.ok_or_else(|| {
         let what = "mounted where it cannot be seen from here; name the directory of its mount";
         Failure::at(&args.dir, what)
@@ -80,7 +81,7 @@ fn show_plan(args: &Sync, plan: &Value) {
     output::print(format!("{}: {line}", args.dir.display()));
 }
 
-/// Nothing off a terminal: indicatif draws on terminals only.
+/// A bar for terminals; elsewhere indicatif draws nothing.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
     let template = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
@@ -89,7 +90,7 @@ fn bar() -> ProgressBar {
 
 fn show(bar: &ProgressBar, left_blocks: u64) {
     let left = left_blocks * BLOCK_SIZE;
-    // New writes are not waited for, but the first figure may not be the largest.
+    // New writes are not waited for, but a later count of bytes left may still exceed the first.
     let length = bar.length().unwrap_or(0).max(bar.position() + left);
     bar.set_length(length);
     bar.set_position(length - left);

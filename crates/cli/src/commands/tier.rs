@@ -9,7 +9,7 @@ use terrace_media::pm::RamPm;
 
 pub fn run(args: &Tier) -> Outcome<u8> {
     let path = pool::canonical(&args.pool)?;
-    // A file that is no pool is refused as such, before its size is.
+    // A file that is no pool is refused for that reason, before its size is looked at.
     pool::peek(&path)?;
     let pm = RamPm::open(&path, args.dry_run).map_err(|error| pool::open_failure(&error))?;
     pool::refuse_resized(&path, &pm)?;
@@ -24,7 +24,7 @@ pub fn run(args: &Tier) -> Outcome<u8> {
     let index = (0..superblock.device_rows().len()).find(is_it).ok_or_else(|| {
         Failure::at(&device, format!("no device of {}; see 'terrace status'", path.display()))
     })?;
-    // A device that is not the pool's any more stays what it was.
+    // The device must still be the pool's: a path may meanwhile lead to a foreign device.
     let opened = pool::open_tier(&path, &superblock, index, true)?;
     let mut changed = superblock;
     changed.devices[index].tier = args.to;

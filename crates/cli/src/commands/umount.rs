@@ -1,7 +1,8 @@
 //! `terrace umount`
 //!
-//! A directory is unmounted as by umount(8), and the pool ends with its last mount. A pool named by its path ends wherever it
-//! is mounted: mounts that can be seen from here are unmounted, and the daemon ends the session for the rest.
+//! A directory is unmounted as by umount(8), and the pool ends with its last mount. A pool named by its path
+//! ends wherever it is mounted: the command unmounts the mounts of its own mount namespace, and the daemon
+//! ends the session for mounts elsewhere.
 
 use crate::args::Umount;
 use std::io;
@@ -14,13 +15,13 @@ use terrace_daemon::outside;
 use terrace_daemon::{output, pool, processes};
 use terrace_fuse::Unmount;
 
-/// How long the end of a mount that somebody still uses is waited for.
+/// Longest wait for the end of a mount that is still in use.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the process may take to end after the pool has.
+/// Longest wait for the end of the process after the end of the pool.
 const LONG: Duration = Duration::from_secs(60);
-/// How long an ordinary end takes.
+/// Time that an ordinary end takes.
 const SOON: Duration = Duration::from_millis(300);
-/// How long it takes at most where nobody can be seen who uses the mount.
+/// Longest time of an end when no process is seen that uses the mount.
 const LATE: Duration = Duration::from_secs(2);
 
 pub fn run(args: &Umount) -> Outcome<u8> {
@@ -31,7 +32,7 @@ pub fn run(args: &Umount) -> Outcome<u8> {
 
 fn end(args: &Umount) -> Outcome<()> {
     let absolute = mounts::absolute(&args.dir)?;
-    // Our own working directory must not keep it busy.
+    // This process's working directory must not keep the mount busy.
     let _ = std::env::set_current_dir("/");
     match mounts::at(&absolute)? {
         Some(mount) if mount.is_ours() => end_directory(args, &mount),
@@ -46,7 +47,7 @@ fn end_directory(args: &Umount, mount: &Mount) -> Outcome<()> {
     match control::behind(mount, &mount.mountpoint) {
         Behind::Daemon(daemon) if args.force => end_everywhere(args, &daemon, &of_device(&mount.device)?),
         Behind::Daemon(daemon) => {
-            // Asked before, answered when the pool is marked clean.
+            // The request is sent before the unmount; its answer comes when the pool is marked clean.
             let mut end = daemon.begin(&Request::End)?;
             unmount(shown, mount, Unmount::Plain)?;
             let others = of_device(&mount.device)?;
@@ -70,7 +71,8 @@ fn end_directory(args: &Umount, mount: &Mount) -> Outcome<()> {
             if is_stopped && !args.force {
                 return Err(failure);
             }
-            // It cannot be asked: its socket is gone, or it is stopped. Its end is what is left to wait for.
+            // The daemon cannot be asked: its socket is gone, or it is stopped. So the command waits for the
+            // end of its process.
             let process = process.and_then(processes::handle);
             unmount(shown, mount, if args.force { Unmount::Abort } else { Unmount::Plain })?;
             if is_stopped {
@@ -89,7 +91,7 @@ fn end_pool(args: &Umount, absolute: &Path) -> Outcome<()> {
     let (mut served, mut others) = (Vec::new(), Vec::new());
     let mut found = None;
     for mount in mounts::all_of_pool(absolute)? {
-        // By its directory something else would go.
+        // An unmount by directory would hit the mount on top of it.
         if mounts::at(&mount.mountpoint)?.is_some_and(|top| top != mount) {
             let dir = mount.mountpoint.display();
             let text = format!("mounted at {dir}, beneath another mount; unmount that first");
@@ -124,7 +126,8 @@ fn end_pool(args: &Umount, absolute: &Path) -> Outcome<()> {
     }
 }
 
-/// Ends the pool of a daemon: `here` are its mounts that can be seen from here. Who uses it is cut off, or not, as asked.
+/// Ends the pool of a daemon: `here` are the pool's mounts in this mount namespace. Users of the mounts are
+/// cut off only with --force.
 fn end_everywhere(args: &Umount, daemon: &Daemon, here: &[Mount]) -> Outcome<()> {
     let shown = &args.dir;
     let device = match here.first() {
@@ -136,7 +139,8 @@ fn end_everywhere(args: &Umount, daemon: &Daemon, here: &[Mount]) -> Outcome<()>
         if !users.is_empty() && !args.force {
             return Err(busy(shown, &users));
         }
-        // What shared mappings have changed; where nothing is to be seen from here the daemon looks itself.
+        // Has the kernel write changed pages of shared mappings. Without a mount in this namespace the daemon
+        // does so.
         let _ = outside::pages(device);
     }
     let source = here.first().map_or_else(|| shown.clone(), |mount| mount.source.clone());
@@ -158,8 +162,8 @@ fn end_everywhere(args: &Umount, daemon: &Daemon, here: &[Mount]) -> Outcome<()>
     result
 }
 
-/// Removes mounts that a session left behind. A daemon may say that its session is over and go on serving: with --force
-/// its mount is cut off.
+/// Removes mounts that a session left behind. A daemon may say that its session is over and still serve: with
+/// --force its mount is cut off.
 fn clear(args: &Umount, here: &[Mount]) -> Outcome<()> {
     for mount in here {
         let is_there = mounts::at(&mount.mountpoint)?.as_ref() == Some(mount);
@@ -174,7 +178,7 @@ fn clear(args: &Umount, here: &[Mount]) -> Outcome<()> {
     Ok(())
 }
 
-/// Our mounts of a device in this namespace.
+/// Terrace mounts of a device in this namespace.
 fn of_device(device: &str) -> Outcome<Vec<Mount>> {
     Ok(mounts::all()?.into_iter().filter(|mount| mount.is_ours() && mount.device == device).collect())
 }
@@ -205,8 +209,8 @@ fn finish(shown: &Path, source: &Path, end: &mut Pending) -> Outcome<()> {
     }
 }
 
-/// After an end without an answer: a daemon may be gone before it has taken up the request, and what counts is how it left
-/// the pool.
+/// The verdict after an end without an answer: the daemon may have ended before it read the request, so the
+/// state of the pool counts.
 fn judge(shown: &Path, source: &Path, has_ended: bool, silent: &Failure) -> Outcome<()> {
     if !has_ended {
         let text = format!(
@@ -220,7 +224,7 @@ fn judge(shown: &Path, source: &Path, has_ended: bool, silent: &Failure) -> Outc
         Ok(_) => {
             Err(Failure::at(shown, "not clean: its daemon ended early; the next mount recovers the pool"))
         }
-        // Not to be seen from here.
+        // The pool's file cannot be read from here.
         Err(_) => Err(Failure::at(
             shown,
             format!("unmounted; whether its pool is clean is not known: {}", silent.text),
@@ -228,8 +232,9 @@ fn judge(shown: &Path, source: &Path, has_ended: bool, silent: &Failure) -> Outc
     }
 }
 
-/// Waits while the daemon ends the pool, however long it flushes, but not for ever for who still uses it. A copy of the mount
-/// in another mount namespace is not cut off: only the directory was named, and its files may be in use there.
+/// Waits until the daemon ends the pool, without a limit while it flushes, but with a limit while the mount
+/// is in use. A copy of the mount in another mount namespace is not cut off: the user named only this
+/// directory, and files may be in use there.
 fn wait_for_end(shown: &Path, mount: &Mount, daemon: &Daemon, end: &Pending) -> Outcome<()> {
     if end.wait(SOON) || is_ending(daemon) {
         return Ok(());
@@ -242,7 +247,7 @@ fn wait_for_end(shown: &Path, mount: &Mount, daemon: &Daemon, end: &Pending) -> 
     };
     if copies().is_empty() {
         let wait = PATIENCE.as_secs();
-        // On a busy machine it is only late.
+        // On a busy machine the end may only be late.
         if mounts::users(&mount.device).is_empty() && (end.wait(LATE) || is_ending(daemon)) {
             return Ok(());
         }
@@ -277,7 +282,7 @@ fn is_ending(daemon: &Daemon) -> bool {
     }
 }
 
-/// Names with commas, not too many.
+/// At most eight names, with commas.
 fn list(mut names: Vec<String>) -> String {
     let more = names.len().saturating_sub(8);
     names.truncate(8);
@@ -306,7 +311,7 @@ fn unmount(shown: &Path, mount: &Mount, how: Unmount) -> Outcome<()> {
             }
             Err(busy(shown, &holders))
         }
-        // It went with the daemon meanwhile.
+        // The mount has ended with the daemon meanwhile.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput && how != Unmount::Plain => Ok(()),
         Err(error) => Err(Failure::at(shown, plain(&error))),
     }

@@ -1,6 +1,7 @@
 //! `terrace where`
 //!
-//! A directory is shown with the sums of all regular files below it, each counted once whatever its links are called.
+//! A directory is shown with the sums of all regular files below it, each counted once even if it has several
+//! names.
 
 use crate::args::Where;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -38,7 +39,7 @@ pub fn run(args: &Where) -> Outcome<u8> {
     Ok(exit)
 }
 
-/// What is known of a path, for `--json`.
+/// The report on a path, for `--json`.
 fn report(path: &Path, complain: &mut impl FnMut(Failure)) -> Outcome<Value> {
     let daemon = match locate(path)? {
         Located::Mounted(daemon) if daemon.contact.pid != 0 => daemon,
@@ -47,7 +48,7 @@ fn report(path: &Path, complain: &mut impl FnMut(Failure)) -> Outcome<Value> {
     let attributes = fs::metadata(path).map_err(|error| Failure::at(path, plain(&error)))?;
     let found = ask(&daemon, path, attributes.ino())?;
     let mut sums = Sums::default();
-    // Also those that hold nothing.
+    // Tiers without a byte of the file are listed too.
     let ids = found["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier[0].as_u64());
     sums.tiers.extend(ids.map(|id| (id, 0)));
     if attributes.is_dir() {
@@ -103,7 +104,8 @@ impl Sums {
         }
     }
 
-    /// Adds up all regular files below a directory. Links are not followed, and other file systems are left out.
+    /// Adds up all regular files below a directory. Links are not followed, and other file systems are left
+    /// out.
     fn walk(&mut self, daemon: &Daemon, top: &Path, about: &Metadata, complain: &mut impl FnMut(Failure)) {
         let progress = progress();
         let (mut waiting, mut linked) = (vec![top.to_path_buf()], HashSet::new());
@@ -128,7 +130,7 @@ impl Sums {
         progress.finish_and_clear();
     }
 
-    /// Adds a file; a directory is given back. What was removed meanwhile is nothing.
+    /// Adds a file; a directory is given back. A file that was removed meanwhile is skipped.
     fn visit(
         &mut self,
         daemon: &Daemon,
@@ -166,7 +168,7 @@ fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound
 }
 
-/// Counts files on a terminal; how many there are nobody knows before.
+/// Counts files on a terminal; their number is not known before the walk.
 fn progress() -> ProgressBar {
     let progress = ProgressBar::new_spinner();
     let style = ProgressStyle::with_template("{spinner} {pos} files, {per_sec}");
@@ -189,12 +191,12 @@ fn show(found: &Value) {
         parts.push(format!("{name} {}", human(tier["bytes"].as_u64().unwrap_or(0))));
     }
     parts.push(format!("DRAM {}", human(found["dram_bytes"].as_u64().unwrap_or(0))));
-    // Written, and lost with the machine.
+    // Dirty pages: lost if the machine loses power.
     if let Some(dirty) = found["dirty_bytes"].as_u64().filter(|bytes| *bytes > 0) {
         parts.push(format!("only in DRAM {}", human(dirty)));
     }
     parts.extend(found["temperature"].as_str().map(str::to_string));
-    // A policy without the predictor says neither.
+    // Without the predictor the policy gives neither word.
     let says = [
         ("sync_predicted", "synchronous", "asynchronous"),
         ("large_predicted", "large", "not large"),

@@ -1,8 +1,8 @@
-//! Commands' side of the control socket: finding the daemon behind a path, and asking it.
+//! The commands' side of the control socket: finds the daemon behind a path, and asks it.
 //!
-//! Anybody can mount something that calls itself a Terrace mount, and listen at a socket: a daemon is believed by the user
-//! that its socket's peer has, which the kernel tells (SO_PEERCRED). Nothing here waits for a mount without a bound: its
-//! daemon may be dead, or stopped.
+//! Every user can mount a file system that calls itself Terrace, and listen at a socket: a daemon is trusted
+//! by the user of its socket's peer, which the kernel tells (SO_PEERCRED). Each wait for a mount has a bound:
+//! its daemon may be dead, or stopped.
 
 use super::{Answer, Contact, Request, state};
 use crate::failure::{Failure, Outcome, plain};
@@ -20,13 +20,13 @@ use std::time::Duration;
 use terrace_fuse::{Connection, Unmount};
 use terrace_runtime::{Clock, SystemClock};
 
-/// How long a daemon may take to say which connection it serves.
+/// Time for a daemon to say which connection it serves.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the daemon of another user may take for what takes no time.
+/// Time for the daemon of another user to answer a quick request.
 const QUICK: Duration = Duration::from_secs(10);
-/// How long it may take to end.
+/// Time for the daemon of another user to end.
 const SLOW: Duration = Duration::from_secs(60);
-/// Bytes of the longest answer.
+/// Longest answer in bytes.
 const LONGEST: usize = 16 << 20;
 
 /// A daemon that can be asked.
@@ -35,29 +35,29 @@ pub struct Daemon {
     socket: PathBuf,
     /// Its user.
     uid: u32,
-    /// What it said of itself.
+    /// The contact that it gave.
     pub contact: Contact,
 }
 
-/// What a path leads to.
+/// The daemon, if any, behind a path.
 pub enum Located {
     /// A file or directory of a mount that is served.
     Mounted(Daemon),
     /// A mount whose daemon has died.
     Dead,
-    /// Anything else; a pool perhaps.
+    /// No file of a mount; perhaps the path of a pool.
     NotMounted,
 }
 
-/// What stands behind a mount of our type.
+/// The daemon, if any, behind a mount of Terrace's type.
 pub enum Behind {
     /// A daemon that answers.
     Daemon(Daemon),
-    /// Nobody any more: its daemon has died.
+    /// The daemon of the mount has died.
     Dead,
-    /// A daemon, which cannot be asked: its process, where that is known, and the reason.
+    /// A daemon that cannot be asked: its process, if known, and the reason.
     Unreachable(Option<u32>, Failure),
-    /// No daemon of the user who mounted it: it only calls itself one of ours.
+    /// No daemon of the mounting user: the mount only calls itself Terrace.
     Nobody,
 }
 
@@ -89,15 +89,15 @@ pub fn locate(path: &Path) -> Outcome<Located> {
     }
 }
 
-/// What is said of a mount that only calls itself one of ours.
+/// The failure text about a mount that only calls itself Terrace.
 pub const NOBODY: &str =
     "calls itself a Terrace mount, but no daemon of its user stands behind it; unmount it with umount(8)";
 
-/// What stands behind a mount of our type, asked through a path in it.
+/// Finds the daemon behind a mount of Terrace's type, through a path in the mount.
 pub fn behind(mount: &Mount, path: &Path) -> Behind {
     let mut asked = contact_of(path);
     let is_on_top = || mounts::at(&mount.mountpoint).is_ok_and(|top| top.as_ref() == Some(mount));
-    // A file that we may not read can still be told from its mount.
+    // If this user may not read the file, the mount point itself may still answer.
     if matches!(asked, Some(Err(Errno::ACCESS | Errno::PERM))) && is_on_top() {
         asked = contact_of(&mount.mountpoint);
     }
@@ -121,12 +121,13 @@ pub fn behind(mount: &Mount, path: &Path) -> Behind {
         },
         Some(Err(_)) => Behind::Nobody,
         None => match (process(), by_its_pool()) {
-            // What it holds open keeps the kernel from ending the connection, and users of the mount from ending.
+            // A daemon that is ending still holds the FUSE device open, so neither the connection nor the
+            // users of the mount can end: abort it.
             (Some(pid), _) if processes::is_ending(pid) => {
                 let _ = mount.connection().map(Connection::abort);
                 Behind::Dead
             }
-            // One that is stopped takes callers, and says nothing.
+            // Even a stopped daemon's socket accepts callers, so only an answer proves a live daemon.
             (_, Some(daemon)) if daemon.connection().is_some() => Behind::Daemon(daemon),
             (process, _) => {
                 let who = process.map_or_else(|| "its daemon".to_string(), mounts::process_name);
@@ -140,10 +141,11 @@ pub fn behind(mount: &Mount, path: &Path) -> Behind {
     }
 }
 
-/// Removes the mount of a dead daemon, and waits for the end of its process: what holds that has ended with the connection.
+/// Removes the mount of a dead daemon, and waits for the end of its process, which can end now that its
+/// connection is gone.
 ///
 /// # Errors
-/// What the operating system says.
+/// The operating system's.
 pub fn clear(mount: &Mount) -> io::Result<()> {
     let process = processes::lock_owner(&mount.source).filter(|pid| processes::is_ending(*pid));
     terrace_fuse::unmount(&mount.mountpoint, Unmount::Detach)?;
@@ -153,7 +155,7 @@ pub fn clear(mount: &Mount) -> io::Result<()> {
     Ok(())
 }
 
-/// The daemon that has the pool with this path and UUID mounted, wherever that is.
+/// The daemon that has the pool with this path and UUID mounted, in whatever mount namespace.
 pub fn of_pool(pool: &Path, uuid: &str) -> Option<Daemon> {
     let daemon = |socket: PathBuf, uid| {
         let contact = Contact { socket: socket.clone(), pid: 0, uuid: uuid.to_string() };
@@ -165,7 +167,8 @@ pub fn of_pool(pool: &Path, uuid: &str) -> Option<Daemon> {
             return Some(daemon(socket, own));
         }
     }
-    // Another user's, or in another mount namespace: the process that has the pool is the one to ask.
+    // A daemon of another user, or in another mount namespace, is found by the process that has the pool's
+    // lock.
     if let Some(pid) = processes::lock_owner(pool)
         && let Some(uid) = processes::user_of(pid)
     {
@@ -183,7 +186,7 @@ pub fn of_pool(pool: &Path, uuid: &str) -> Option<Daemon> {
     }
 }
 
-/// The process that has the pool with this path and UUID mounted, wherever that is.
+/// The process that has the pool with this path and UUID mounted, in whatever mount namespace.
 pub fn owner(pool: &Path, uuid: &str) -> Option<u32> {
     processes::lock_owner(pool).or_else(|| {
         let daemon = of_pool(pool, uuid)?;
@@ -197,13 +200,13 @@ pub fn ends_within(process: &OwnedFd, time: Duration) -> bool {
     ready(process, time)
 }
 
-/// What the daemon of a mount says of itself; `None` when nothing comes.
+/// The contact that the daemon of a mount gives; `None` when no answer comes in time.
 fn contact_of(path: &Path) -> Option<rustix::io::Result<Vec<u8>>> {
     let path = path.to_path_buf();
     patiently(move || {
         let mut value = vec![0; 4096];
         let length = match rustix::fs::getxattr(&path, terrace_fuse::CONTROL_XATTR, &mut value[..]) {
-            // A daemon of before this name, of a program that was replaced meanwhile.
+            // A daemon of an earlier version knows the attribute under its earlier name only.
             Err(Errno::OPNOTSUPP | Errno::NODATA) => {
                 rustix::fs::getxattr(&path, terrace_fuse::EARLIER_CONTROL_XATTR, &mut value[..])?
             }
@@ -224,10 +227,11 @@ fn connect(socket: &Path, uid: u32) -> io::Result<(UnixStream, UnixCredentials)>
     Ok((stream, peer))
 }
 
-/// The daemon of a mount by what the mount says.
+/// Connects to the daemon that a mount's contact names.
 fn reach(contact: Contact, mount: &Mount) -> Behind {
     let Some(uid) = mount.owner else { return Behind::Nobody };
-    // A process that has no pool is no daemon. Of root's mounts, and our own, the user is enough.
+    // A process that has no pool is no daemon. For mounts of root and of this user the peer's user is proof
+    // enough.
     let trusted = [0, rustix::process::geteuid().as_raw()].contains(&uid);
     let is_daemon = |pid: u32| trusted || processes::has_lock(pid, &mount.source);
     let mut through = OsString::from(format!("/proc/{}/root", contact.pid));
@@ -248,7 +252,7 @@ fn reach(contact: Contact, mount: &Mount) -> Behind {
         _ => plain(&last),
     };
     let failure = Failure::new(format!("control socket {}: {what}", contact.socket.display()));
-    // Its process is all that is left to believe.
+    // Without a connection only the named process can prove a daemon.
     let process = (processes::user_of(contact.pid) == Some(uid)).then_some(contact.pid);
     match process {
         Some(pid) if is_daemon(pid) => Behind::Unreachable(Some(pid), failure),
@@ -258,20 +262,21 @@ fn reach(contact: Contact, mount: &Mount) -> Behind {
 }
 
 impl Daemon {
-    /// Its process, where that can be seen from here.
+    /// The daemon's process, if it is in this PID namespace.
     fn process(&self) -> Option<u32> {
         let (_, peer) = connect(&self.socket, self.uid).ok()?;
         u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0)
     }
 
-    /// The connection that it serves. `None` when it does not say so in time, or is of an earlier version.
+    /// The connection that the daemon serves. `None` when it does not say so in time, or is of an earlier
+    /// version.
     pub fn connection(&self) -> Option<Connection> {
         let mut pending = self.begin(&Request::Ping).ok()?;
         let answer = pending.wait(PATIENCE).then(|| pending.answer(|_| {}).ok()?.ok()).flatten()?;
         answer["connection"].as_u64()?.try_into().ok().map(Connection::new)
     }
 
-    /// Whether it serves this mount. One that does not say is believed.
+    /// Whether the daemon serves this mount. A daemon that does not answer counts as serving it.
     fn serves(&self, mount: &Mount) -> bool {
         self.connection().is_none_or(|connection| Some(connection) == mount.connection())
     }
@@ -288,7 +293,7 @@ impl Daemon {
         let mut line = serde_json::to_vec(request).map_err(|error| Failure::new(error.to_string()))?;
         line.push(b'\n');
         stream.write_all(&line).map_err(broken)?;
-        // Zero where it is in another PID namespace.
+        // PID 0 stands for a process in another PID namespace.
         let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0);
         let process = pid.and_then(processes::handle);
         let trusted = [0, rustix::process::geteuid().as_raw()].contains(&self.uid);
@@ -298,7 +303,7 @@ impl Daemon {
                 Some(QUICK)
             }
             Request::End => Some(SLOW),
-            // However long it moves; whoever asks can break it off.
+            // A movement may take long, and the user can interrupt the command.
             _ => None,
         };
         let clock = SystemClock::default();
@@ -313,9 +318,9 @@ pub struct Pending {
     process: Option<OwnedFd>,
     /// The daemon's process.
     pub pid: Option<u32>,
-    /// Whether it is root's daemon, or ours.
+    /// Whether the daemon belongs to root or to this user.
     trusted: bool,
-    /// How long the answer may take by the clock, from the beginning of the request.
+    /// Time for the answer, from the beginning of the request.
     patience: Option<Duration>,
     clock: SystemClock,
     begun_ns: u64,
@@ -327,8 +332,8 @@ impl Pending {
         self.answer(progress).and_then(|answer| answer.map_err(Failure::new))
     }
 
-    /// Waits for what the daemon says: the result, or why there is none. Fails when it says nothing: it has ended, or the
-    /// connection broke.
+    /// Waits for the daemon's answer: the result, or the reason for a refusal. Fails without an answer, when
+    /// the daemon has ended or the connection broke.
     pub fn answer(&mut self, mut progress: impl FnMut(u64)) -> Outcome<Result<serde_json::Value, String>> {
         loop {
             let line = self.line()?;
@@ -342,8 +347,8 @@ impl Pending {
         }
     }
 
-    /// Reads a line, or the part of it that came before the end of the connection. The daemon may be another user's and
-    /// hostile: it may send without end, a byte now and then, or nothing.
+    /// Reads a line, or the part of it that came before the end of the connection. The daemon may be another
+    /// user's and hostile: it may send without end, a byte now and then, or nothing.
     fn line(&mut self) -> Outcome<Vec<u8>> {
         let mut line = Vec::new();
         loop {
@@ -363,7 +368,7 @@ impl Pending {
         }
     }
 
-    /// Waits for something to read, however long the daemon works; but not for one that does nothing.
+    /// Waits for bytes to read, without a limit while a trusted daemon works, but not for a stopped daemon.
     fn expect_bytes(&self) -> Outcome<()> {
         let is_late = || {
             self.patience.is_some_and(|patience| {
@@ -383,7 +388,8 @@ impl Pending {
         ready(self.reader.get_ref(), time)
     }
 
-    /// Waits until the daemon's process has ended; false when it takes longer, or is another user's, who may let it live.
+    /// Waits until the daemon's process has ended; false when it takes longer. Another user could keep its
+    /// daemon alive, so the wait for it is short.
     pub fn wait_for_exit(&self, time: Duration) -> bool {
         let time = if self.trusted { time } else { time.min(QUICK) };
         self.process.as_ref().is_none_or(|process| ready(process, time))
@@ -406,10 +412,11 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use terrace_runtime::thread::spawn;
 
-    /// `terrace umount` took the reset of a connection that a daemon had not taken up for an answer: "not clean".
+    /// A daemon that ended before it accepted the connection reset it, and `terrace umount` took that for the
+    /// answer "not clean".
     #[test]
     #[allow(clippy::unwrap_used)]
-    fn a_daemon_that_ends_without_an_answer_has_not_said_no() {
+    fn an_end_of_the_daemon_without_an_answer_is_no_refusal() {
         let path = std::env::temp_dir().join(format!("terrace-client-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let contact = Contact { socket: path.clone(), pid: 0, uuid: String::new() };

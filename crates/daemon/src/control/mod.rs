@@ -1,4 +1,4 @@
-//! How commands reach the daemon: JSON lines over a Unix socket of mode 0600.
+//! The control protocol between commands and daemon: JSON lines over a Unix socket of mode 0600.
 //!
 //! One request per connection. Answers: any number of `{"progress": …}`, then `{"ok": …}` or
 //! `{"error": "…"}`. The socket is found by an extended attribute of any file of the mount
@@ -27,11 +27,12 @@ pub struct Contact {
     pub socket: PathBuf,
     /// The daemon, in its own PID namespace.
     pub pid: u32,
-    /// Empty, for earlier commands that want it: every user can read this, and the UUID is not for everybody.
+    /// Empty; commands of earlier versions need the field. Every user can read the attribute, and the UUID is
+    /// secret.
     pub uuid: String,
 }
 
-/// What a command asks.
+/// The request of a command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
@@ -44,19 +45,19 @@ pub enum Request {
         /// Inode number.
         ino: u64,
     },
-    /// Everything written so far durable.
+    /// Make all writes so far durable.
     Sync,
-    /// Everything written so far on a tier or below.
+    /// Bring all writes so far to a tier or below it.
     SyncTo {
         /// Number or class.
         tier: String,
     },
-    /// What `Sync` (no tier) or `SyncTo` would do.
+    /// Report the effect that `Sync` (no tier) or `SyncTo` would have.
     SyncPlan {
         /// Number or class.
         tier: Option<String>,
     },
-    /// What passed through the tiers since mount.
+    /// The traffic of the tiers since the mount.
     Iostat,
     /// Move a file or a directory with all below it. Answers a number to ask for with `Moved`.
     Move {
@@ -66,24 +67,25 @@ pub enum Request {
         action: String,
         /// Number or class.
         tier: Option<String>,
-        /// Only say what would move.
+        /// Report the movement without doing it.
         dry_run: bool,
-        /// What the user calls it, for status.
+        /// The path that the user gave, for status.
         #[serde(default)]
         path: Option<String>,
     },
-    /// How far a move is.
+    /// The progress of a movement.
     Moved {
         /// Its number.
         id: u64,
     },
-    /// Answers when the mount has ended: whether the pool is clean, and under `lost` which files of it have no name.
+    /// Answers when the mount has ended: whether the pool is clean, and under `lost` which files of it have
+    /// no name.
     End,
-    /// Flush, unmount, end; who still uses the mount, in whatever namespace, is cut off.
+    /// Flush, unmount, end; users of the mount in all namespaces are cut off.
     Stop,
 }
 
-/// What the daemon answers.
+/// An answer of the daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -91,7 +93,7 @@ pub enum Answer {
     Progress(u64),
     /// The result.
     Ok(serde_json::Value),
-    /// One line.
+    /// The reason for a refusal, in a line.
     Error(String),
 }
 

@@ -25,29 +25,29 @@ use terrace_runtime::sync::{Condvar, Mutex, RwLock};
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
 
-/// How long a client that does not read is waited for with its answer.
+/// Time for a slow client to read its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a caller waits that there is no descriptor for, before it is tried again.
+/// Pause before the next try to accept a caller, when no descriptor was free.
 const PRESSURE: Duration = Duration::from_millis(50);
-/// More than the file system lists moves.
+/// More paths than the file system lists movements.
 const MOST_PATHS: usize = 2048;
 /// Longest request in bytes.
 const LONGEST_REQUEST: u64 = 1 << 16;
 
-/// Says how much is left, unless the client has not read what was said before: a stopped one would hold the request, and
-/// with it the gate, for as long as it is stopped.
+/// Sends the number of blocks left, unless the client has not read earlier messages: a stopped client would
+/// otherwise hold the request, and so the gate, until it runs again.
 fn tell_progress(stream: &UnixStream, left: u64) {
     if let Ok(mut line) = serde_json::to_vec(&Answer::Progress(left)) {
         line.push(b'\n');
-        // So short a message is taken whole or not at all.
+        // A message as short as this is sent whole or not at all.
         let _ = send(stream, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }
 
-/// How a pool ended: with the troubles of its files' names, or not clean.
+/// How a pool ended: clean, with the pool files that lost their names; or not clean, with the reason.
 pub type Ended = Result<Vec<String>, String>;
 
-/// What requests work on.
+/// The state that all requests share.
 pub struct Shared {
     fs: RwLock<Option<Arc<Fs>>>,
     superblock: Superblock,
@@ -55,10 +55,10 @@ pub struct Shared {
     stop: Box<dyn Fn() + Send + Sync>,
     names: Arc<Names>,
     closing: AtomicBool,
-    /// How the pool ended; requests that have not been answered yet.
+    /// The pool's end, and the number of requests that still wait for it.
     end: Mutex<(Option<Ended>, usize)>,
     changed: Condvar,
-    /// What users call what they move, by the number of the move.
+    /// The paths of requested movements as users gave them, by the number of the movement.
     move_paths: Mutex<BTreeMap<u64, String>>,
 }
 
@@ -167,7 +167,8 @@ impl Shared {
         }
     }
 
-    /// Says of each move what is moved, and forgets what is listed no more. A move that begins meanwhile has a higher number.
+    /// Adds the path to each movement, and forgets the paths of movements that are no longer listed. A
+    /// movement that begins meanwhile has a higher number.
     fn name_moves(&self, status: &mut serde_json::Value) {
         let Some(moves) = status["moves"].as_array_mut() else { return };
         let mut paths = self.move_paths.lock();
@@ -179,7 +180,7 @@ impl Shared {
         }
     }
 
-    /// Begins a move, or says what it would do.
+    /// Begins a requested movement, or reports the effect that it would have.
     fn begin_move(
         &self,
         fs: &Fs,
@@ -200,7 +201,7 @@ impl Shared {
             return fs.move_by_hand(ino, action).map(Into::into).map_err(text);
         }
         let plan = fs.plan_by_hand(ino, action).map_err(|error| match error {
-            // As the move itself says it.
+            // The same text as the movement itself would give.
             terrace_engine::FsError::NotPermitted => "pinned to another tier; unpin it first".to_string(),
             other => text(other),
         })?;
@@ -244,8 +245,8 @@ impl Shared {
 }
 
 impl Server {
-    /// Makes the socket: before the mount, which may lie over the directory of the socket. One left by a killed daemon is
-    /// replaced: the lock of the directory says that it is dead.
+    /// Makes the socket: before the mount, which may cover the directory of the socket. The socket of a
+    /// killed daemon is replaced: the caller has the lock of the directory, so that daemon is dead.
     pub fn listen(path: &Path) -> Outcome<UnixListener> {
         let failed = |error: io::Error| Failure::at(path, format!("control socket: {}", plain(&error)));
         if let Err(error) = fs::remove_file(path)
@@ -258,7 +259,7 @@ impl Server {
         Ok(listener)
     }
 
-    /// Answers who connects to the socket at `path`.
+    /// Answers clients of the socket at `path`.
     pub fn start(shared: Arc<Shared>, listener: UnixListener, path: &Path) -> Outcome<Server> {
         let failed = |error: io::Error| Failure::at(path, format!("control socket: {}", plain(&error)));
         let server = Arc::clone(&shared);
@@ -271,7 +272,7 @@ impl Server {
         Gate(Arc::clone(&self.shared))
     }
 
-    /// Tells those who wait for the end, removes the socket.
+    /// Answers the requests that wait for the end, and removes the socket.
     pub fn end(self, result: Ended) {
         let _ = fs::remove_file(&self.path);
         self.shared.closing.store(true, Ordering::Relaxed);
@@ -286,17 +287,17 @@ impl Server {
     }
 }
 
-/// What requests have to pass.
+/// The gate that each request has to pass.
 pub struct Gate(Arc<Shared>);
 
 impl Gate {
-    /// Takes no more requests for the file system and waits for those under way.
+    /// Refuses further requests to the file system, and waits for requests under way.
     pub fn close(&self) {
         *self.0.fs.write() = None;
     }
 }
 
-/// A descriptor that is given up for a caller when there are no others.
+/// A descriptor that is closed to make room for a caller when no other is free.
 struct Spare(Option<File>);
 
 impl Spare {
@@ -304,8 +305,8 @@ impl Spare {
         Spare(File::open("/dev/null").ok())
     }
 
-    /// Waits for a caller. Without a descriptor for it the spare one is given up; without that it waits: a caller that
-    /// cannot be taken is there all the time, and would keep a processor busy.
+    /// Waits for a caller. If no descriptor is free for the caller, the spare is closed; without a spare the
+    /// thread sleeps, because a caller that cannot be accepted would keep the poll busy.
     fn accept(&mut self, listener: &UnixListener) -> Option<UnixStream> {
         let mut set = [PollFd::new(listener, PollFlags::IN)];
         let _ = poll(&mut set, None);
@@ -358,11 +359,11 @@ impl Shared {
 mod tests {
     use super::*;
 
-    /// A client that was stopped while `sync --to` told it of its progress held the daemon's request, and unmount waited for
-    /// it.
+    /// A client that was stopped during `sync --to` once blocked the daemon's progress messages, and unmount
+    /// waited for it.
     #[test]
     #[allow(clippy::unwrap_used)]
-    fn progress_does_not_wait_for_a_client_that_does_not_read() {
+    fn progress_does_not_wait_for_a_stopped_client() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let thread = spawn("test", move || {
@@ -371,7 +372,7 @@ mod tests {
         });
         assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(()));
         thread.unwrap().join().unwrap();
-        // What did arrive is whole.
+        // Each message that arrived is whole.
         let lines = BufReader::new(&theirs).lines().map(Result::unwrap);
         let count = lines.inspect(|line| assert!(serde_json::from_str::<Answer>(line).is_ok())).count();
         assert!(count > 10, "{count}");

@@ -1,12 +1,13 @@
 //! The state directory of a mounted pool: `/run/terrace/<uuid>` for root, else below `$XDG_RUNTIME_DIR` or
-//! `/tmp/terrace-<uid>`. Holds the control socket, and the log where there is no syslog.
+//! `/tmp/terrace-<uid>`. It holds the control socket, and the log if the machine has no syslog.
 //!
-//! Anybody can make any name in /tmp: root never looks there, and nothing is believed in a directory that another user owns
-//! or can write.
+//! Every user can make every name in /tmp: root never looks there, and no socket counts in a directory that
+//! another user owns or can write.
 //!
-//! A daemon has a lock on its own as long as it lives, and removes it at its end; that of a killed one goes with the next
-//! mount or unmount. Invariant: a directory is made and locked, and a dead one removed, under the lock of the base above it;
-//! so a daemon that starts loses nothing, however long it takes until it listens.
+//! A daemon has a lock on its state directory until it ends, and removes the directory then; the next mount
+//! or unmount removes the directory of a killed daemon. Invariant: a directory is made and locked, and a dead
+//! one removed, under the lock of the base above it; so a starting daemon keeps its directory, even if it
+//! needs long until it listens.
 
 use crate::failure::{Failure, Outcome, plain};
 use rustix::fs::{FlockOperation, flock};
@@ -23,13 +24,13 @@ const SOCKET: &str = "control";
 /// The state directory of this daemon, locked.
 #[derive(Debug)]
 pub struct StateDirectory {
-    /// Where it is.
+    /// The path of the directory.
     pub path: PathBuf,
     _lock: File,
 }
 
 impl StateDirectory {
-    /// Where the control socket is to be.
+    /// The path of the control socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
@@ -39,13 +40,13 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Directories in which our state directories may lie, best first.
+/// The bases in which state directories of this user may lie, best first.
 fn bases() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     bases_of(own_uid(), runtime.as_deref())
 }
 
-/// Those of a user with this XDG_RUNTIME_DIR.
+/// The bases of a user with this XDG_RUNTIME_DIR.
 fn bases_of(uid: u32, runtime: Option<&Path>) -> Vec<PathBuf> {
     if uid == 0 {
         return vec![PathBuf::from("/run/terrace")];
@@ -54,13 +55,13 @@ fn bases_of(uid: u32, runtime: Option<&Path>) -> Vec<PathBuf> {
     runtime.into_iter().chain([PathBuf::from(format!("/tmp/terrace-{uid}"))]).collect()
 }
 
-/// Whether a path is of this type, belongs to a user, and is safe from others: nobody else may write there.
+/// Whether a path is of this type, belongs to a user, and is not writable for other users.
 fn belongs(path: &Path, uid: u32, is_type: impl Fn(&fs::FileType) -> bool) -> bool {
     fs::symlink_metadata(path)
         .is_ok_and(|found| is_type(&found.file_type()) && found.uid() == uid && found.mode() & 0o022 == 0)
 }
 
-/// Makes a directory that only we can use, or accepts one that is ours.
+/// Makes a directory that only this user can use, or accepts an existing one of this user.
 fn private(path: &Path) -> Outcome<()> {
     let made = DirBuilder::new().mode(0o700).create(path);
     if let Err(error) = made
@@ -77,7 +78,8 @@ fn private(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// The name of a pool's state directory: every user can ask a mount where its socket is, and is not to learn the UUID.
+/// The name of a pool's state directory: every user can ask a mount for the path of its socket, but must not
+/// learn the UUID.
 fn public_name(uuid: &str) -> String {
     let name = |uuid: uuid::Uuid| uuid::Uuid::from_bytes(terrace_format::seal::public_name(uuid.as_bytes()));
     uuid::Uuid::try_parse(uuid).map_or_else(|_| uuid.to_string(), |uuid| name(uuid).to_string())
@@ -88,9 +90,9 @@ pub fn directory_of(uuid: &str) -> Option<PathBuf> {
     bases().first().map(|base| base.join(public_name(uuid)))
 }
 
-/// Makes the state directory of a pool, which the caller has locked: a socket there is that of a killed daemon. `None` when
-/// a daemon has it: what the caller has locked is a copy of a mounted pool, and commands that ask for the one would reach the
-/// other.
+/// Makes the state directory of a pool that the caller has locked: an old socket there belongs to a killed
+/// daemon. `None` when a live daemon has the directory: then the caller's pool is a copy of a mounted pool,
+/// and commands for one of them would reach the other.
 pub fn make(uuid: &str) -> Outcome<Option<StateDirectory>> {
     let mut last = Failure::new("no directory for the control socket");
     if sockets(uuid).iter().any(|socket| !refuses(socket)) {
@@ -106,7 +108,8 @@ pub fn make(uuid: &str) -> Outcome<Option<StateDirectory>> {
     Err(last)
 }
 
-/// Makes a base, and locks it. Whoever found it empty may remove it in between: then it is made once more.
+/// Makes a base, and locks it. Another process may remove the empty base between the two steps: then it is
+/// made again.
 fn lock_base(base: &Path) -> Outcome<File> {
     loop {
         private(base)?;
@@ -137,7 +140,7 @@ fn make_in(base: &Path, name: &str) -> Outcome<Option<StateDirectory>> {
     };
     let made = StateDirectory { path, _lock: lock };
     let socket = made.socket();
-    // A daemon of a version without the lock.
+    // A live daemon of an earlier version has no lock.
     if is_socket(&socket) && !refuses(&socket) {
         return Ok(None);
     }
@@ -151,15 +154,15 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// Held while the result lives.
+/// Locks a directory while the result lives.
 fn lock(directory: &Path, operation: FlockOperation) -> io::Result<File> {
     let directory = File::open(directory)?;
     flock(&directory, operation)?;
     Ok(directory)
 }
 
-/// Removes the state directories of killed daemons. One that holds a log stays, and so does what cannot be judged: that a
-/// directory stays harms nobody.
+/// Removes the state directories of killed daemons. A directory with a log stays, and so does a directory
+/// that cannot be judged, because a leftover does no harm.
 pub fn remove_dead() {
     for base in bases() {
         if belongs(&base, own_uid(), fs::FileType::is_dir) {
@@ -182,7 +185,7 @@ fn remove_dead_in(base: &Path) -> io::Result<()> {
             let _ = fs::remove_dir(&path);
         }
     }
-    // Without a daemon, and without a log, nothing of ours stays: a directory that holds something is not removed.
+    // The base goes as well if it is empty: rmdir refuses a base that still holds a state directory.
     let _ = fs::remove_dir(base);
     Ok(())
 }
@@ -195,7 +198,8 @@ fn is_dead(path: &Path) -> bool {
     names.is_empty() || (names == [OsStr::new(SOCKET)] && is_socket(&socket) && refuses(&socket))
 }
 
-/// Whether nobody listens. A daemon that is stopped may have more callers than it takes, and is not waited for.
+/// Whether no process listens at a socket. A stopped daemon's queue of callers may be full, so the connect
+/// does not wait.
 fn refuses(socket: &Path) -> bool {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let caller = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -203,13 +207,14 @@ fn refuses(socket: &Path) -> bool {
     connect(&caller, &address) == Err(rustix::io::Errno::CONNREFUSED)
 }
 
-/// Control sockets that are there, may belong to a daemon of ours with this pool, and to nobody else.
+/// Existing control sockets that may belong to a daemon of this user with this pool, and that no other user
+/// can have put there.
 pub fn sockets(uuid: &str) -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     sockets_in(Path::new("/"), bases_of(own_uid(), runtime.as_deref()), &public_name(uuid), own_uid())
 }
 
-/// The same of another user, below the root directory of another process.
+/// As [`sockets`], for a daemon of another user, below the root directory of another process.
 pub fn sockets_of(root: &Path, uuid: &str, uid: u32) -> Vec<PathBuf> {
     let runtime = PathBuf::from(format!("/run/user/{uid}"));
     sockets_in(root, bases_of(uid, Some(&runtime)), &public_name(uuid), uid)
@@ -231,10 +236,10 @@ mod tests {
     use std::time::Duration;
     use terrace_runtime::{Clock, SystemClock};
 
-    /// The directories of killed daemons stayed for ever; then those without a socket did, of daemons killed before they
-    /// listened.
+    /// Directories of killed daemons once stayed for ever; later only directories without a socket did, when
+    /// a daemon was killed before it listened.
     #[test]
-    fn only_what_a_killed_daemon_left_is_removed() -> Result<(), Box<dyn std::error::Error>> {
+    fn only_state_directories_of_killed_daemons_are_removed() -> Result<(), Box<dyn std::error::Error>> {
         let base = std::env::temp_dir().join(format!("terrace-state-{}", std::process::id()));
         private(&base).map_err(|failure| failure.text)?;
         let path = |number: u8| base.join(uuid::Uuid::from_bytes([number; 16]).to_string());
@@ -257,23 +262,23 @@ mod tests {
         let stays = [1, 2, 4, 5, 6].map(|number| fs::read_dir(path(number)).map(Iterator::count).ok());
         assert_eq!(stays, [Some(2), Some(1), Some(1), Some(1), Some(1)]);
         assert!(base.join("something").join(SOCKET).exists());
-        // Of one pool one daemon.
+        // A pool has at most one daemon.
         let uuid = |number: u8| uuid::Uuid::from_bytes([number; 16]).to_string();
         assert!(make_in(&base, &uuid(6)).map_err(|failure| failure.text)?.is_none());
         drop(starts);
-        // A daemon that starts where one was killed has a directory that nobody takes for dead.
+        // A daemon that starts after a killed one has a directory that does not count as dead.
         let made = make_in(&base, &uuid(6)).map_err(|failure| failure.text)?;
         assert_eq!(made.as_ref().map(|made| made.path.clone()), Some(path(6)));
         assert!(!path(6).join(SOCKET).exists());
         remove_dead_in(&base)?;
         assert!(path(6).exists());
-        // What is served keeps its socket.
+        // A served pool keeps its socket.
         assert!(make_in(&base, &uuid(2)).map_err(|failure| failure.text)?.is_none());
         assert!(path(2).join(SOCKET).exists());
         Ok(fs::remove_dir_all(&base)?)
     }
 
-    /// The directory /tmp/terrace-UID stayed when the last mount of its user had ended.
+    /// The directory /tmp/terrace-UID once stayed after the last mount of its user had ended.
     #[test]
     fn an_empty_base_is_removed_and_made_again() -> Result<(), Box<dyn std::error::Error>> {
         let base = std::env::temp_dir().join(format!("terrace-base-{}", std::process::id()));
@@ -291,10 +296,9 @@ mod tests {
         Ok(fs::remove_dir_all(&base)?)
     }
 
-    /// Who waits for the lock of a base that goes meanwhile makes it again.
+    /// A process that waits for the lock of a base makes the base again if it was removed meanwhile.
     #[test]
-    fn a_base_that_was_removed_while_somebody_waited_for_it_is_made_again()
-    -> Result<(), Box<dyn std::error::Error>> {
+    fn a_base_removed_during_a_wait_for_its_lock_is_made_again() -> Result<(), Box<dyn std::error::Error>> {
         let base = std::env::temp_dir().join(format!("terrace-waited-{}", std::process::id()));
         private(&base).map_err(|failure| failure.text)?;
         let ours = lock(&base, FlockOperation::LockExclusive)?;
@@ -304,7 +308,8 @@ mod tests {
             let made = make_in(&waits, "pool").map(|made| made.map(|made| made.path.exists()));
             let _ = tell.send(made.map_err(|failure| failure.text));
         })?;
-        // Seen waiting, or after a time taken for it: who comes later finds no base, and makes it.
+        // Waits until the thread is seen waiting for the lock, for at most a second. A thread that comes
+        // later finds no base, and makes it.
         for _ in 0..1000 {
             let locks = fs::read_to_string("/proc/locks")?;
             let is_it = |line: &str| line.contains("-> FLOCK") && line.contains(&format!(":{inode} "));
@@ -320,10 +325,10 @@ mod tests {
         Ok(fs::remove_dir_all(&base)?)
     }
 
-    /// A socket that anybody made in /tmp was taken for that of root's daemon: it stopped root's mount, and answered root's
-    /// commands.
+    /// A socket of an ordinary user in /tmp was once taken for the socket of root's daemon: it stopped root's
+    /// mount, and answered root's commands.
     #[test]
-    fn sockets_count_only_where_nobody_else_can_put_them() -> Result<(), Box<dyn std::error::Error>> {
+    fn sockets_count_only_in_directories_without_other_writers() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(bases_of(0, Some(Path::new("/tmp/evil"))), [PathBuf::from("/run/terrace")]);
         let base = std::env::temp_dir().join(format!("terrace-sockets-{}", std::process::id()));
         let uid = own_uid();

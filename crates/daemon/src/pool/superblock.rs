@@ -74,12 +74,13 @@ pub fn canonical(path: &Path) -> Outcome<PathBuf> {
     fs::canonicalize(path).map_err(|error| Failure::at(path, plain(&error)))
 }
 
-/// The absolute path of a pool. A pool in memory that is not there says why that may be.
+/// The absolute path of a pool. The failure about a missing pool in memory says that a reboot may have
+/// removed it.
 pub fn canonical_pool(pool: &Path) -> Outcome<PathBuf> {
     fs::canonicalize(pool).map_err(|error| not_there(pool, &error))
 }
 
-/// A pool that cannot be found: files in memory go with the machine's last start.
+/// A pool that cannot be found: files in memory are lost with a reboot.
 fn not_there(pool: &Path, error: &io::Error) -> Failure {
     let text = plain(error);
     let was_in_memory = error.kind() == io::ErrorKind::NotFound
@@ -91,7 +92,7 @@ fn not_there(pool: &Path, error: &io::Error) -> Failure {
     Failure::at(pool, text)
 }
 
-/// Says of a path that was not found, as far as it may be a pool, why that may be.
+/// Adds the likely reason to the failure of a path that was not found and may have been a pool.
 pub fn explain(path: &Path, failure: Failure) -> Failure {
     let error = io::Error::from_raw_os_error(libc::ENOENT);
     if failure.text.ends_with(&plain(&error)) { not_there(path, &error) } else { failure }
@@ -126,7 +127,7 @@ pub fn peek(pool: &Path) -> Outcome<Superblock> {
     }
 }
 
-/// What is wrong with the copies of the superblock of a pool that is not mounted.
+/// Warnings about damaged superblock copies of an unmounted pool.
 pub fn warnings(pool: &Path) -> Vec<String> {
     let Ok(file) = open_to_read(pool) else { return Vec::new() };
     let damage = |(index, copy): (usize, PmBlock)| {
@@ -175,14 +176,14 @@ pub fn label(superblock: &Superblock) -> String {
     String::from_utf8_lossy(superblock.label.get(..end).unwrap_or(&[])).into_owned()
 }
 
-/// Why a mount would refuse tier 0 of a pool that is not mounted: its size.
+/// The reason why a mount would refuse tier 0 of an unmounted pool: its size.
 pub fn trouble_of_pm(pool: &Path, superblock: &Superblock) -> Option<String> {
     let was = superblock.pm_size.get();
     let is = open_to_read(pool).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()?;
     (is != was).then(|| format!("was {was} bytes, is {is}; bring back its size"))
 }
 
-/// Refuses a tier 0 whose size is not the one that it was made with.
+/// Refuses a tier 0 whose size has changed since mkfs.
 pub fn refuse_resized(pool: &Path, pm: &RamPm) -> Outcome<()> {
     match peek(pool) {
         Ok(superblock) if superblock.pm_size.get() != pm.size() => {

@@ -1,4 +1,4 @@
-//! The devices below tier 0 of a pool: which is meant, and what is wrong with one.
+//! The lower-tier devices of a pool: finds the device that the user means, and the fault of a device.
 
 use super::read::open_to_read;
 use super::superblock::open_failure;
@@ -37,7 +37,7 @@ pub fn tier_named(rows: &[DeviceRow], name: &str) -> Result<u8, String> {
     }
 }
 
-/// Opens a tier device and makes sure that it is the one the pool means.
+/// Opens a tier device and verifies that it is the pool's device of this index.
 pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: bool) -> Outcome<FileDevice> {
     let Some(row) = superblock.device_rows().get(index) else {
         return Err(Failure::at(pool, format!("no device {index}")));
@@ -45,7 +45,7 @@ pub fn open_tier(pool: &Path, superblock: &Superblock, index: usize, read_only: 
     open_tier_at(superblock, index, locate(pool, superblock, row), read_only)
 }
 
-/// Opens a tier device at a path, and makes sure that it is the one the pool means.
+/// Opens a tier device at a path and verifies that it is the pool's device of this index.
 pub fn open_tier_at(
     superblock: &Superblock,
     index: usize,
@@ -54,7 +54,8 @@ pub fn open_tier_at(
 ) -> Outcome<FileDevice> {
     let row = &superblock.device_rows()[index];
     let tier = row.tier;
-    // Another device of the pool that lies there is in use, which is not what is wrong.
+    // Another device of the pool at this path would fail as busy, which hides the real fault: so the header
+    // is judged before the open.
     if let Some(found) = header(&path).filter(|found| !is_ours(found, superblock, row)) {
         is_meant(superblock, index, &path, &found.encode(), row.blocks.get())?;
     }
@@ -72,7 +73,7 @@ pub fn open_tier_at(
     Ok(device)
 }
 
-/// Whether a device of so many blocks, with this first block, is the one of a row.
+/// Whether a device with this number of blocks and this first block is the device of a row.
 fn is_meant(superblock: &Superblock, index: usize, path: &Path, first: &[u8], blocks: u64) -> Outcome<()> {
     let row = &superblock.device_rows()[index];
     let tier = row.tier;
@@ -82,7 +83,7 @@ fn is_meant(superblock: &Superblock, index: usize, path: &Path, first: &[u8], bl
         let text = format!("foreign tier {tier}: {}: belongs to another pool", path.display());
         return Err(Failure::new(text));
     }
-    // The tier is the row's: a header has that of the last mount that wrote to it.
+    // The tier is the row's: the header may have an older tier, from the last mount that wrote it.
     if header.device_uuid != row.uuid || usize::from(header.index) != index {
         let found = format!("is device {} (tier {})", header.index, header.tier);
         return Err(Failure::new(format!("foreign tier {tier}: {}: {found} of this pool", path.display())));
@@ -93,8 +94,8 @@ fn is_meant(superblock: &Superblock, index: usize, path: &Path, first: &[u8], bl
     Ok(())
 }
 
-/// Why a mount would refuse a tier of a pool that is not mounted, its device first: seen without taking anything, so that
-/// it may be asked beside a check. `None` where nothing is wrong, or the caller may not read the device.
+/// The health word and reason with which a mount would refuse a tier of an unmounted pool. It takes no lock,
+/// so it may run beside a check. `None` when the tier is sound, or the caller may not read the device.
 pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Option<(&'static str, String)> {
     let path = locate(pool, superblock, superblock.device_rows().get(index)?);
     let look = || -> io::Result<([u8; BLOCK_SIZE as usize], u64)> {
@@ -105,12 +106,12 @@ pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Op
     };
     match look() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Some(("missing", plain(&error))),
-        // Shorter than a block: no header of anything.
+        // Shorter than a block: the file cannot have a header.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             Some(("foreign", "no Terrace device".into()))
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Some(("foreign", plain(&error))),
-        // Who may not read it does not know; the mount is root's.
+        // A user without the right to read the device cannot judge it; root's mount can.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
         Err(error) => Some(("failed", plain(&error))),
         Ok((first, size)) => {
@@ -121,8 +122,8 @@ pub fn trouble_of_tier(pool: &Path, superblock: &Superblock, index: usize) -> Op
     }
 }
 
-/// For check: opens a tier whose header is damaged, at the path that the user gave or else where the pool has it. One that
-/// is another pool's is not given away.
+/// For check: opens a tier whose header is damaged, at the path that the user gave, or else at the device's
+/// known path. A device of another pool is not opened.
 pub fn open_damaged_tier(
     pool: &Path,
     superblock: &Superblock,
@@ -139,7 +140,8 @@ pub fn open_damaged_tier(
     (possible && device.blocks() == row.blocks.get()).then_some(device)
 }
 
-/// Of the paths that the user gave the one of a device whose header is damaged: where the pool has it, else one of its size.
+/// The path, of the paths that the user gave, of a device with a damaged header: the device's known path if
+/// it is among them, else a path with a device of its size.
 pub fn given_tier(pool: &Path, superblock: &Superblock, index: usize, given: &[PathBuf]) -> Option<PathBuf> {
     let row = superblock.device_rows().get(index)?;
     let there = fs::canonicalize(locate(pool, superblock, row)).ok();
@@ -165,7 +167,7 @@ mod tests {
     use terrace_format::Geometry;
 
     #[test]
-    fn tiers_are_named_by_number_or_by_a_class_of_their_own() -> Result<(), String> {
+    fn tiers_are_named_by_number_or_by_an_unambiguous_class() -> Result<(), String> {
         let mut rows = Superblock::new(&Geometry::choose(16 << 20, 4096)?).devices;
         // The devices of a tier need not lie side by side.
         for (row, (tier, class)) in rows.iter_mut().zip([(2, 6), (1, 5), (2, 1), (3, 7), (4, 7)]) {

@@ -1,6 +1,6 @@
 //! `terrace mkfs`, mkfs.terrace
 //!
-//! Everything is checked before anything is changed; files made by a run that fails are removed.
+//! All checks come before the first change; a failed run removes the files that it made.
 
 use crate::args::{Data, Map, Mkfs, Policy, Switch};
 use crate::measure::{self, Source, Subject};
@@ -98,8 +98,8 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
     })
 }
 
-/// Makes and opens the media, locked from here on, and writes the pool. Of an old pool tier 0 goes first (C25): as long as
-/// its superblocks are there, nothing of its other tiers is changed.
+/// Makes and opens the media, locked from here on, and writes the pool. Tier 0 of an old pool is emptied
+/// first (C25): no lower tier is changed while the old superblocks exist.
 fn make(
     pm: &Target,
     tiers: &[Target],
@@ -142,7 +142,7 @@ fn make(
         }
         block.push(Arc::new(device));
     }
-    // Last of all, because it writes.
+    // The measurement comes last, because it writes to the devices.
     let subjects: Vec<Subject<'_>> = tiers
         .iter()
         .zip(&block)
@@ -166,11 +166,11 @@ fn make(
     terrace_engine::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
 }
 
-/// Most bytes of a file that stands in for a device to make: what a measurement uses.
+/// Bytes that a measurement uses: the size of a file that stands in for a device that does not exist yet.
 const STAND_IN_BYTES: u64 = 65 << 20;
 
-/// Shows the tiers that the devices would make, and changes nothing: a block device is only read, and a file without a
-/// name stands in for one that is to be made anew.
+/// Shows the tiers that the devices would make, and changes nothing: a block device is only read, and a
+/// nameless file stands in for a file that a real run would make.
 fn dry_run(pm: &Target, tiers: &[Target]) -> Outcome<u8> {
     let devices: Vec<Option<(FileDevice, Access)>> = tiers.iter().map(stand_in).collect();
     let subjects: Vec<Subject<'_>> = tiers
@@ -209,7 +209,7 @@ fn dry_run(pm: &Target, tiers: &[Target]) -> Outcome<u8> {
     Ok(0)
 }
 
-/// What is measured in place of a device that nobody may write to yet.
+/// The device or file that is measured in place of a device that must not be written yet.
 fn stand_in(target: &Target) -> Option<(FileDevice, Access)> {
     match &target.existing {
         Some(existing) if existing.found.is_block_device() => {
@@ -222,7 +222,7 @@ fn stand_in(target: &Target) -> Option<(FileDevice, Access)> {
     }
 }
 
-/// So that nothing recognises what was there before.
+/// Overwrites both ends, so that no program recognises the old content.
 fn wipe(device: &FileDevice) -> Result<(), terrace_media::MediaError> {
     let ends = (signature::END_BYTES / BLOCK_SIZE).min(device.blocks());
     let zeros = vec![AlignedBlock::zeroed(); ends as usize];

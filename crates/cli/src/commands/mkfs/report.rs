@@ -1,4 +1,4 @@
-//! What was made, and what the user should know of it.
+//! Reports the new pool, with warnings for its user.
 
 use super::target::{CHUNK_BLOCKS, Target};
 use std::path::Path;
@@ -83,7 +83,7 @@ fn is_memory(path: &Path) -> bool {
     dax || is_in_memory(path)
 }
 
-/// Persistent memory in a page cache.
+/// The warning for persistent memory in a page cache.
 fn ordinary(path: &Path) -> String {
     let what = "not on tmpfs, hugetlbfs or DAX: its file system writes pages back in an order of its own";
     format!(
@@ -92,7 +92,7 @@ fn ordinary(path: &Path) -> String {
     )
 }
 
-/// What other programs see of a device.
+/// The warning about other programs, to which a device looks empty.
 fn disguise(path: &Path) -> String {
     let path = path.display();
     format!(

@@ -1,4 +1,5 @@
-//! The paths of a new pool: what is there, and why it cannot be used. Nothing is changed here.
+//! The paths of a new pool: looks at existing files and devices, and refuses unusable ones. This module
+//! changes no file.
 
 use crate::{signature, taken};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -22,20 +23,20 @@ pub const CHUNK_BLOCKS: u32 = 4096;
 /// Smallest tier: the header and two chunks.
 const MIN_TIER: u64 = (1 + 2 * CHUNK_BLOCKS as u64) * BLOCK_SIZE;
 
-/// What the format has no numbers for.
+/// From this size on the format has no block numbers.
 const TOO_LARGE_PM: u64 = 16 << 40;
 
 /// A path that becomes a medium.
 #[derive(Debug)]
 pub struct Target {
     pub path: PathBuf,
-    /// `None`: the file is made.
+    /// `None`: mkfs makes the file.
     pub existing: Option<Existing>,
-    /// Bytes it will have, whole blocks.
+    /// Bytes of the medium, whole blocks.
     pub size: u64,
     /// Bytes given, or found.
     given: u64,
-    /// As the user says.
+    /// The speed that the user gave.
     pub speed: Option<ClassedSpeed>,
 }
 
@@ -52,7 +53,7 @@ impl Target {
 }
 
 impl Existing {
-    /// Whether it is used as it is. Another file is emptied and made anew.
+    /// Whether the file or device is used as it is. A file of another size is emptied and made anew.
     pub fn keeps_size(&self, target: &Target) -> bool {
         self.found.is_block_device() || self.size / BLOCK_SIZE * BLOCK_SIZE == target.size
     }
@@ -133,7 +134,7 @@ fn examine(path: &Path) -> Outcome<Option<Existing>> {
     Ok(Some(Existing { found, size }))
 }
 
-/// EPERM of a device says that the system does not let anybody open it.
+/// EPERM of a device means that the system refuses the device to all users.
 fn cannot_open(found: &Found, error: &OpenError) -> Failure {
     match error {
         OpenError::Io { path, source, .. }
@@ -146,7 +147,7 @@ fn cannot_open(found: &Found, error: &OpenError) -> Failure {
     }
 }
 
-/// Sizes, number, and every medium once.
+/// Checks the sizes and number of the media, and that no medium is named twice.
 pub fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
     if pm.existing.as_ref().is_some_and(|existing| existing.found.is_block_device()) {
         let what = "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system, and give devices with --tier";
@@ -191,7 +192,7 @@ fn check_minimum(target: &Target, what: &str, minimum: u64) -> Outcome<()> {
     Err(Failure::at(&target.path, text))
 }
 
-/// Nobody uses it, and it holds nothing.
+/// Checks that the target is not in use and has no content.
 pub fn check_content(target: &Target, force: bool) -> Outcome<()> {
     let Some(existing) = &target.existing else { return Ok(()) };
     let path = &target.path;
