@@ -1,4 +1,5 @@
-//! The daemon as a library: it owns a mount and its control socket. Any front end can start it and ask it.
+//! The daemon as a library: it owns a mount and its control socket. A front end starts the daemon and asks it over the
+//! socket.
 //!
 //! `serve` opens a pool, serves its mount and ends it in order; `control` is the socket, with the side of the server and
 //! of the client; `pool` finds and opens the media of a pool; `mounts` reads the kernel's table of mounts.

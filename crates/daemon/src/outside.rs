@@ -22,7 +22,7 @@ const BUSY: u8 = 16;
 /// Has the kernel write the changed pages of shared mappings.
 ///
 /// # Errors
-/// One line.
+/// A failure as a line of text.
 pub fn write_pages(device: &str) -> Result<(), String> {
     start(&[OsStr::new("pages"), OsStr::new(device)]).map(|_| ())
 }
@@ -30,7 +30,7 @@ pub fn write_pages(device: &str) -> Result<(), String> {
 /// Unmounts the mount on top at a directory; false when it is in use.
 ///
 /// # Errors
-/// One line.
+/// A failure as a line of text.
 pub fn unmount(dir: &Path) -> Result<bool, String> {
     start(&[OsStr::new("unmount"), OsStr::new("--"), dir.as_os_str()])
 }

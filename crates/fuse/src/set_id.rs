@@ -5,7 +5,7 @@
 //! only learn the new mode. A notification would come too late, or would have to overtake answers that are
 //! under way.
 //!
-//! One race is left: a program that is started while its file is changed. The kernel asks for the mode, opens
+//! A race is left: a program that is started while its file is changed. The kernel asks for the mode, opens
 //! the file, keeps writers away from then on, reads the file, and takes the rights from the mode of the first
 //! step, which may be old. [`Changes`] makes such a start begin again (ESTALE: the kernel asks for the mode
 //! and opens the file once more) or fail (ETXTBSY, as with a writer that came first).

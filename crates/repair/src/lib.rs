@@ -6,7 +6,7 @@
 //! repaired pool finds no error. The new state is computed in an overlay and judged there by the code that
 //! judges media; while errors are left, another round computes again from the overlay.
 //!
-//! One round: inode file, catalog, maps (the state found: `inode_file`, `catalog`, `maps`) → inodes (`slots`)
+//! A round: inode file, catalog, maps (the state found: `inode_file`, `catalog`, `maps`) → inodes (`slots`)
 //! → keys (`keys`, `names`, `cold`, `summaries`) → pages and words (`emit`). docs/decisions/0006 says why.
 #![forbid(unsafe_code)]
 #![cfg_attr(

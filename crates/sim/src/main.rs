@@ -2,6 +2,7 @@
 //! media until time is up or a rule is violated. The failing history is shortened and printed with its seed
 //! and the command that repeats it; the last line sums up; the exit status is 1 after a violation, 2 after a
 //! wrong argument.
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use clap::Parser;

@@ -1,6 +1,6 @@
 //! The control protocol between commands and daemon: JSON lines over a Unix socket of mode 0600.
 //!
-//! One request per connection. Answers: any number of `{"progress": …}`, then `{"ok": …}` or
+//! A connection carries a single request. Answers: any number of `{"progress": …}`, then `{"ok": …}` or
 //! `{"error": "…"}`. The socket is found by an extended attribute of any file of the mount
 //! (`terrace_fuse::CONTROL_XATTR`), so that neither the pool's path nor the state directory need be visible;
 //! in another mount namespace it is reached through /proc/PID/root.

@@ -16,13 +16,13 @@ use super::tier;
 
 /// An opened pool, its media locked.
 pub struct OpenPool {
-    /// What to give to the file system.
+    /// The media for the file system.
     pub media: PoolMedia,
     /// The superblock used.
     pub superblock: Superblock,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// The files of all tiers that are there, canonical, and who may use them.
+    /// The canonical paths of all tiers' existing files, with their owners and modes.
     pub files: Vec<(PathBuf, Access)>,
     /// The files by which the pool is found again.
     pub names: Vec<PoolFile>,

@@ -10,7 +10,7 @@ use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, PmBlock};
 use terrace_media::OpenError;
 
-/// Opens a file of a pool to look into it: never one that waits, or does something when it is opened.
+/// Opens a file of a pool to look into it: refuses files whose open would wait or have an effect.
 pub fn open_to_read(path: &Path) -> io::Result<File> {
     terrace_media::found::open_to_read(path).map_err(|error| match error {
         OpenError::Io { source, .. } => source,

@@ -146,8 +146,8 @@ pub fn is_clean(pool: &Path, superblock: &Superblock) -> Option<bool> {
     checkpoint(pool, superblock).map(|checkpoint| checkpoint.clean)
 }
 
-/// Refuses a tier 0 that is an older copy: one of its devices was used by a later mount. What that mount wrote there is
-/// free space to the copy, which would write over it.
+/// Refuses a tier 0 that is an older copy: one of its devices was used by a later mount. The copy takes the
+/// blocks that the later mount wrote for free space, and would write over them.
 pub fn refuse_older(pool: &Path, superblock: &Superblock) -> Outcome<()> {
     let Some(epoch) = checkpoint(pool, superblock).map(|checkpoint| checkpoint.epoch) else { return Ok(()) };
     for row in superblock.device_rows() {

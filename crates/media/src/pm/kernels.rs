@@ -248,6 +248,8 @@ unsafe fn load_word(at: *const u8) -> u64 {
     unsafe { (*at.cast::<AtomicU64>()).load(Ordering::Relaxed) }
 }
 
+/// # Safety
+/// `from` and `to` have `lines` cache lines each; `from` is aligned to words.
 unsafe fn portable_load(from: *const u8, to: *mut u8, lines: usize) {
     for word in 0..lines * 8 {
         // SAFETY: the caller gives `lines` lines on both sides; `from` is aligned to words.
@@ -258,6 +260,8 @@ unsafe fn portable_load(from: *const u8, to: *mut u8, lines: usize) {
     }
 }
 
+/// # Safety
+/// `from` and `to` have `lines` cache lines each; `to` is aligned to words.
 unsafe fn portable_store(from: *const u8, to: *mut u8, lines: usize) {
     for word in 0..lines * 8 {
         // SAFETY: the caller gives `lines` lines on both sides; `to` is aligned to words.
