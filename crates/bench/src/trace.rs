@@ -1,4 +1,4 @@
-//! Recorded streams of file operations at the interface of `Fs`, and their replay.
+//! Recorded streams of file operations at the interface of `Engine`, and their replay.
 //!
 //! A trace file is 16 bytes of header (magic, version, bytes of a record; little endian) and records of 32
 //! bytes: time in ns since the recording began (8), offset (8), length in bytes (4), inode (4), operation

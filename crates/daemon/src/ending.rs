@@ -13,7 +13,7 @@ use crate::notify;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
-use terrace_engine::{Background, Fs};
+use terrace_engine::{Background, Engine};
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
 
@@ -34,12 +34,12 @@ struct Silence {
 }
 
 impl Silence {
-    fn new(fs: &Fs, clock: &dyn Clock) -> Silence {
+    fn new(fs: &Engine, clock: &dyn Clock) -> Silence {
         Silence { answered_ns: fs.devices_answered_ns(), since_ns: clock.monotonic_ns(), told: false }
     }
 
     /// True when no device has answered for long and all dirty pages could be settled.
-    fn can_leave(&mut self, fs: &Fs, clock: &dyn Clock) -> bool {
+    fn can_leave(&mut self, fs: &Engine, clock: &dyn Clock) -> bool {
         let (answered, now) = (fs.devices_answered_ns(), clock.monotonic_ns());
         if answered != self.answered_ns {
             (self.answered_ns, self.since_ns) = (answered, now);
@@ -58,7 +58,7 @@ impl Silence {
 }
 
 /// Ends the pool after the session.
-pub(super) fn finish(fs: &Arc<Fs>, server: Server, background: Background, names: &Names) -> Outcome<()> {
+pub(super) fn finish(fs: &Arc<Engine>, server: Server, background: Background, names: &Names) -> Outcome<()> {
     notify::notify("STOPPING=1");
     fs.begin_end();
     let (tell, told) = channel();
@@ -110,7 +110,7 @@ pub(super) fn for_a_while(name: &str, limit: Duration, body: impl FnOnce() + Sen
 }
 
 /// Waits until `is_over`; ends the process when requests wait for a device that does not answer.
-pub(super) fn without_devices(fs: &Fs, clock: &dyn Clock, is_over: impl Fn() -> bool) {
+pub(super) fn without_devices(fs: &Engine, clock: &dyn Clock, is_over: impl Fn() -> bool) {
     let mut silence = Silence::new(fs, clock);
     while !is_over() {
         if silence.can_leave(fs, clock) {

@@ -1,7 +1,7 @@
 //! The daemon: opens a pool, serves its mount, ends it in order.
 //!
 //! Order of the end: the kernel sends no more requests (the session is over), the control socket takes no
-//! more (its gate is closed), background work stopped, then `Fs::unmount` marks the pool clean. Beside a
+//! more (its gate is closed), background work stopped, then `Engine::unmount` marks the pool clean. Beside a
 //! device that does not answer see `ending`.
 //!
 //! Invariant: no thread of this process makes a call on its own mount, see `outside`.
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use terrace_engine::{Fs, PolicyKind};
+use terrace_engine::{Engine, PolicyKind};
 use terrace_format::address::ROOT_INO;
 use terrace_format::superblock::Superblock;
 use terrace_fuse::{Adapter, Connection, Running, SessionOptions, Unmount};
@@ -144,7 +144,7 @@ fn serve(
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new(plain(&error)))?;
     let medium = media.pm.describe();
     warn(plan, &short);
-    let fs = Fs::mount(media, superblock, plan.options.fs.clone(), Arc::clone(&clock))
+    let fs = Engine::mount(media, superblock, plan.options.fs.clone(), Arc::clone(&clock))
         .map_err(|error| Failure::at(&plan.pool, error))?;
     if !warnings.is_empty() && !plan.options.fs.read_only {
         warnings.extend(mend(&*pm, &superblock));
@@ -242,7 +242,7 @@ fn warn(plan: &Plan, warnings: &[String]) {
 
 /// Refuses a pool with an unreadable root directory: every path begins there, so a mount would only answer
 /// EIO.
-fn readable(plan: &Plan, fs: &Fs) -> Outcome<()> {
+fn readable(plan: &Plan, fs: &Engine) -> Outcome<()> {
     let pool = plan.pool.display();
     fs.getattr(ROOT_INO).map(drop).map_err(|error| {
         let advice = format!("'terrace check {pool}' says more, and with --repair brings back what can be");
@@ -276,7 +276,7 @@ fn mend(pm: &dyn PmMedium, superblock: &Superblock) -> Option<String> {
     Some(said)
 }
 
-fn start_session(plan: &Plan, fs: &Arc<Fs>, contact: &Contact) -> Outcome<Running> {
+fn start_session(plan: &Plan, fs: &Arc<Engine>, contact: &Contact) -> Outcome<Running> {
     let control = serde_json::to_vec(contact).map_err(|error| Failure::new(error.to_string()))?;
     let kernel = Arc::new(OnceLock::new());
     let adapter = Adapter::new(Arc::clone(fs), control, Arc::clone(&kernel));
@@ -322,7 +322,7 @@ fn log_panics() {
 struct Stopper {
     dir: PathBuf,
     connection: Connection,
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     clock: Arc<dyn Clock>,
     session_over: Arc<AtomicBool>,
 }

@@ -9,8 +9,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
-    format, read_superblock,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, Movements, NewDevice, PolicyKind, PoolMedia,
+    Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::{DeviceBlock, Ino, PmOffset};
 use terrace_media::block::{AlignedBlock, SimulatedDevice};
@@ -51,7 +51,7 @@ impl BlockMedium for Slow {
 
 /// A mounted pool with a file to overwrite and files to append to, cold ones and ones in PM.
 struct World {
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     cold: Ino,
     cold_tails: Vec<Ino>,
     warm: Ino,
@@ -83,7 +83,7 @@ impl World {
         let (superblock, _) = read_superblock(&*pm, true).unwrap();
         // Each read of the device is one block: blocks read ahead would be in DRAM for the next write.
         let options = MountOptions { read_first, prefetch_bytes: 0, ..Default::default() };
-        let fs = Fs::mount(media(), superblock, options, clock.clone()).unwrap();
+        let fs = Engine::mount(media(), superblock, options, clock.clone()).unwrap();
         let (cold, cold_tails) = make(&fs, "cold");
         fs.sync_to(1, &mut |_| {}).unwrap();
         let (warm, warm_tails) = make(&fs, "warm");
@@ -100,7 +100,7 @@ impl World {
     }
 }
 
-fn make(fs: &Fs, name: &str) -> (Ino, Vec<Ino>) {
+fn make(fs: &Engine, name: &str) -> (Ino, Vec<Ino>) {
     let caller = Caller { uid: 0, gid: 0 };
     let root = Ino(1);
     let create = |name: String| fs.mknod(root, name.as_bytes(), 0o100644, 0, caller, W).unwrap().ino;

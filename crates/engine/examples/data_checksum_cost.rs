@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, SetAttributes,
-    Wait, WriteFlags, format, read_superblock,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia,
+    SetAttributes, Simulation, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::Ino;
 use terrace_media::block::SimulatedDevice;
@@ -27,7 +27,7 @@ const W: Wait = Wait::Allowed;
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
 struct Pool {
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     overwritten: Ino,
     read: Ino,
     appended: Ino,
@@ -52,7 +52,7 @@ fn make(path: &std::path::Path, data_checksums: bool, clock: &Arc<dyn Clock>) ->
     };
     format(&media, &options).unwrap();
     let (superblock, _) = read_superblock(&*pm, true).unwrap();
-    let fs = Fs::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap();
+    let fs = Engine::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap();
     let file = |name: &str, blocks: u64| {
         let ino = fs.mknod(Ino(1), name.as_bytes(), 0o100644, 0, CALLER, W).unwrap().ino;
         for block in 0..blocks {

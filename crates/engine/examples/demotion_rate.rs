@@ -8,8 +8,8 @@
 use std::panic::Location;
 use std::sync::Arc;
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
-    format, read_superblock,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait,
+    WriteFlags, format, read_superblock,
 };
 use terrace_format::{DeviceBlock, Ino, PmOffset};
 use terrace_media::block::{AlignedBlock, EmulatedBlock};
@@ -88,7 +88,7 @@ fn run(name: &str, seconds: u64, mib: u64, threads: u64, clock: &Arc<SystemClock
     };
     format(&media(), &options).unwrap();
     let (superblock, _) = read_superblock(&*pm, true).unwrap();
-    let fs = Fs::mount(media(), superblock, MountOptions::default(), clock.clone()).unwrap();
+    let fs = Engine::mount(media(), superblock, MountOptions::default(), clock.clone()).unwrap();
     let _background = fs.start_background().unwrap();
     let blocks = (mib << 8) / threads;
     let files: Vec<Ino> = (0..threads)

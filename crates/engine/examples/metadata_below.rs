@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, format,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, format,
     read_superblock,
 };
 use terrace_format::Ino;
@@ -26,10 +26,10 @@ fn name(index: u64) -> Vec<u8> {
     format!("file-{index:07}").into_bytes()
 }
 
-fn mount(media: &PoolMedia, clock: &Arc<dyn Clock>) -> Arc<Fs> {
+fn mount(media: &PoolMedia, clock: &Arc<dyn Clock>) -> Arc<Engine> {
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let media = PoolMedia { pm: media.pm.clone(), block: media.block.clone() };
-    Fs::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap()
+    Engine::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap()
 }
 
 fn make_pool(shm: &Path, below: &Path, pm_bytes: u64) -> PoolMedia {
@@ -55,7 +55,7 @@ fn make_pool(shm: &Path, below: &Path, pm_bytes: u64) -> PoolMedia {
 }
 
 /// Prints the metadata figures of `terrace status`.
-fn tell(fs: &Fs, when: &str) {
+fn tell(fs: &Engine, when: &str) {
     let status = fs.status().unwrap();
     let metadata = &status.metadata;
     println!(
@@ -70,7 +70,7 @@ fn tell(fs: &Fs, when: &str) {
 
 /// Median, 99th percentile and mean of lookups with attributes, in microseconds, and fetched pages for each
 /// lookup.
-fn look_up(fs: &Fs, directory: Ino, picks: impl Iterator<Item = u64>, clock: &dyn Clock) -> String {
+fn look_up(fs: &Engine, directory: Ino, picks: impl Iterator<Item = u64>, clock: &dyn Clock) -> String {
     let before = fs.status().unwrap().metadata.fetched_pages;
     let mut times: Vec<u64> = picks
         .map(|index| {

@@ -14,8 +14,8 @@
 
 use std::sync::Arc;
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
-    format, read_superblock,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Simulation,
+    Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::Ino;
 use terrace_media::block::SimulatedDevice;
@@ -27,7 +27,7 @@ const BLOCKS: u64 = 1024;
 const MAILS: u64 = 1000;
 const PM_BYTES: u64 = 96 << 20;
 
-fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> (Arc<Fs>, Ino) {
+fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> (Arc<Engine>, Ino) {
     let pm = Arc::new(RamPm::create(path, PM_BYTES).unwrap());
     let media = PoolMedia { pm: pm.clone(), block: vec![Arc::new(SimulatedDevice::new(4096))] };
     let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
@@ -46,7 +46,7 @@ fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> 
     };
     format(&media, &options).unwrap();
     let (superblock, _) = read_superblock(&*pm, true).unwrap();
-    let fs = Fs::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap();
+    let fs = Engine::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap();
     let caller = Caller { uid: 0, gid: 0 };
     let ino = fs.mknod(Ino(1), b"a", 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
     fs.write(ino, 0, &vec![1; (BLOCKS * 4096) as usize], WriteFlags::default(), Wait::Allowed).unwrap();
@@ -74,7 +74,7 @@ const OPERATIONS: [(&str, Operation); 5] = [
 ];
 
 /// Opens, writes 8 KiB, syncs, reads them, closes.
-fn mail(fs: &Fs, ino: Ino, offset: u64) {
+fn mail(fs: &Engine, ino: Ino, offset: u64) {
     let mut content = [5; 8192];
     fs.open(ino, false, true, Wait::Allowed).unwrap();
     fs.write(ino, offset, &content, WriteFlags::default(), Wait::Allowed).unwrap();
@@ -85,7 +85,7 @@ fn mail(fs: &Fs, ino: Ino, offset: u64) {
 
 /// A mail is removed and another one made, written and synced; it is read, longer by as much again and
 /// synced.
-fn turn(fs: &Fs, pick: u64) {
+fn turn(fs: &Engine, pick: u64) {
     let name = format!("mail{}", pick % MAILS);
     let caller = Caller { uid: 0, gid: 0 };
     let mut content = [7; 16384];
@@ -107,7 +107,7 @@ fn turn(fs: &Fs, pick: u64) {
 }
 
 /// Repeats an operation on 4 KiB.
-fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) {
+fn repeat(fs: &Engine, ino: Ino, operation: Operation, picks: &mut u64, times: u64) {
     let mut block = [5; 4096];
     let flags = WriteFlags::default();
     for _ in 0..times {
@@ -127,7 +127,7 @@ fn repeat(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, times: u64) 
 }
 
 /// Nanoseconds per operation of a batch.
-fn batch(fs: &Fs, ino: Ino, operation: Operation, picks: &mut u64, clock: &dyn Clock) -> f64 {
+fn batch(fs: &Engine, ino: Ino, operation: Operation, picks: &mut u64, clock: &dyn Clock) -> f64 {
     let begin = clock.monotonic_ns();
     repeat(fs, ino, operation, picks, BATCH);
     (clock.monotonic_ns() - begin) as f64 / BATCH as f64

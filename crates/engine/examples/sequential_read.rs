@@ -7,8 +7,8 @@
 use std::panic::Location;
 use std::sync::Arc;
 use terrace_engine::{
-    Background, Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait,
-    WriteFlags, format, read_superblock,
+    Background, Caller, DeviceClass, Engine, FormatOptions, MountOptions, Movements, NewDevice, PolicyKind,
+    PoolMedia, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::{DeviceBlock, Ino, PmOffset};
 use terrace_media::block::{AlignedBlock, EmulatedBlock};
@@ -48,7 +48,7 @@ impl BlockMedium for Memory {
 
 /// A mounted pool over a device with the reads of a class.
 struct World {
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     file: Ino,
     _background: Background,
 }
@@ -81,7 +81,7 @@ impl World {
         format(&media(), &options).unwrap();
         let mount = || {
             let (superblock, _) = read_superblock(&*pm, true).unwrap();
-            Fs::mount(media(), superblock, MountOptions::default(), clock.clone()).unwrap()
+            Engine::mount(media(), superblock, MountOptions::default(), clock.clone()).unwrap()
         };
         let fs = mount();
         let file = fs.mknod(Ino(1), b"file", 0o100644, 0, CALLER, W).unwrap().ino;

@@ -24,9 +24,9 @@ mod superblock;
 mod unmount;
 
 pub use accounts::Accounts;
+pub use api::{Movements, Simulation};
 pub use background::Background;
 pub use engine::Engine;
-pub use engine::Engine as Fs;
 pub use memory_source::{Memory, MemorySource};
 pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
 pub use options::{MountOptions, PolicyKind, PoolMedia};

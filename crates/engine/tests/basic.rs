@@ -4,17 +4,18 @@ mod common;
 
 use common::{CALLER, Pool, ROOT};
 use terrace_engine::{
-    Allocate, Fs, FsResult, MountOptions, PolicyKind, Seek, SetAttributes, Wait, WriteFlags, XattrMode,
+    Allocate, Engine, FsResult, MountOptions, Movements, PolicyKind, Seek, SetAttributes, Simulation, Wait,
+    WriteFlags, XattrMode,
 };
 use terrace_format::Ino;
 
 const W: Wait = Wait::Allowed;
 
-fn create(fs: &Fs, name: &str) -> FsResult<Ino> {
+fn create(fs: &Engine, name: &str) -> FsResult<Ino> {
     Ok(fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino)
 }
 
-fn read_all(fs: &Fs, ino: Ino) -> FsResult<Vec<u8>> {
+fn read_all(fs: &Engine, ino: Ino) -> FsResult<Vec<u8>> {
     let mut content = vec![0; fs.getattr(ino)?.size as usize];
     let count = fs.read(ino, 0, &mut content, W)?;
     assert_eq!(count, content.len());

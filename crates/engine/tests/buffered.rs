@@ -6,7 +6,9 @@ mod common;
 use common::buffered::{Model, World, buffered, create, fill, pattern, read_all};
 use common::{Pool, ROOT};
 use std::time::Duration;
-use terrace_engine::{Allocate, FsResult, MountOptions, Seek, SetAttributes, Wait, WriteFlags};
+use terrace_engine::{
+    Allocate, FsResult, MountOptions, Movements, Seek, SetAttributes, Simulation, Wait, WriteFlags,
+};
 use terrace_media::block::{Operation, Times};
 
 const W: Wait = Wait::Allowed;

@@ -9,7 +9,8 @@ use common::ROOT;
 use common::tiers::*;
 use std::collections::BTreeSet;
 use terrace_engine::{
-    Allocate, Fs, FsResult, HandMove, HandState, MountOptions, PolicyKind, SetAttributes, Wait,
+    Allocate, Engine, FsResult, HandMove, HandState, MountOptions, Movements, PolicyKind, SetAttributes,
+    Simulation, Wait,
 };
 use terrace_format::Ino;
 use terrace_media::block::{Operation, SimulatedDevice, Times};
@@ -80,7 +81,7 @@ fn holes_are_not_counted_piece_by_piece() -> FsResult<()> {
     // block counts once, not twice.
     for to in [2, 1, 0, 2] {
         let job = fs.move_by_hand(file, HandMove::Migrate { to })?;
-        let ended = |fs: &Fs| fs.hand_report(job).is_some_and(|report| report.state.has_ended());
+        let ended = |fs: &Engine| fs.hand_report(job).is_some_and(|report| report.state.has_ended());
         let steps = (0..100).take_while(|_| !ended(&fs) && fs.hand_step() == Next::Again).count();
         let report = fs.hand_report(job).unwrap();
         assert_eq!((report.state, report.left_bytes), (HandState::Done, 0));
@@ -152,7 +153,7 @@ fn an_impossible_movement_fails_with_a_reason() -> FsResult<()> {
     let fs = pool.mount();
     let file = create(&fs, ROOT, "a");
     write(&fs, file, 0, &pattern(5000, 1))?;
-    let errno = |fs: &Fs, ino, to| fs.move_by_hand(ino, HandMove::Migrate { to }).map_err(|e| e.errno());
+    let errno = |fs: &Engine, ino, to| fs.move_by_hand(ino, HandMove::Migrate { to }).map_err(|e| e.errno());
     assert_eq!(errno(&fs, file, 3), Err(libc::EINVAL));
     assert_eq!(errno(&fs, Ino(77), 1), Err(libc::ESTALE));
     let id = fs.move_by_hand(file, HandMove::Migrate { to: 1 })?;

@@ -10,8 +10,8 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use terrace_check::Code;
 use terrace_engine::{
-    Allocate, FormatOptions, Fs, FsResult, InPlace, MountOptions, PolicyKind, SetAttributes, Wait,
-    WriteFlags, format, read_superblock,
+    Allocate, Engine, FormatOptions, FsResult, InPlace, MountOptions, Movements, PolicyKind, SetAttributes,
+    Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::table::{Entry, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock, PmOffset};
@@ -44,7 +44,7 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
 /// A pool with checksums, one file, and the content expected of the file.
 struct World {
     pool: Pool,
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     ino: Ino,
     expected: Vec<u8>,
 }
@@ -380,7 +380,7 @@ fn the_feature_is_asked_for_and_excludes_data_ordered() -> FsResult<()> {
     world.fs.unmount()?;
     let (superblock, _) = read_superblock(&*world.pool.pm, true).unwrap();
     let ordered = MountOptions { data_ordered: Some(true), ..options() };
-    let refused = Fs::mount(world.pool.media(), superblock, ordered, Arc::clone(&world.pool.clock));
+    let refused = Engine::mount(world.pool.media(), superblock, ordered, Arc::clone(&world.pool.clock));
     assert!(refused.err().unwrap().to_string().contains("data=atomic"));
     assert!(world.pool.check().summary.clean_unmount, "the refused mount changed nothing");
     Ok(())

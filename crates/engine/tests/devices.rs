@@ -6,7 +6,10 @@ mod common;
 
 use common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
-use terrace_engine::{Fs, FsResult, MountOptions, PoolMedia, Wait, WriteFlags, format, read_superblock};
+use terrace_engine::{
+    Engine, FsResult, MountOptions, Movements, PoolMedia, Simulation, Wait, WriteFlags, format,
+    read_superblock,
+};
 use terrace_format::device::DeviceHeader;
 use terrace_format::{DeviceBlock, Ino};
 use terrace_media::BlockMedium;
@@ -26,7 +29,7 @@ fn each_of_two_devices_is_flushed() -> FsResult<()> {
         block: vec![first, second],
     };
     let superblock = format(&media(pool.device.clone(), second.clone()), &format_options(2))?;
-    let mount = |media| Fs::mount(media, superblock, MountOptions::default(), Arc::clone(&pool.clock));
+    let mount = |media| Engine::mount(media, superblock, MountOptions::default(), Arc::clone(&pool.clock));
     let fs = mount(media(pool.device.clone(), second.clone()))?;
     // The scan after the mount makes the free space of both devices known.
     fs.run_background(1000);
@@ -56,23 +59,23 @@ fn two_devices(
     pool: &Pool,
     first: &Arc<SimulatedDevice>,
     second: &Arc<SimulatedDevice>,
-) -> FsResult<Arc<Fs>> {
+) -> FsResult<Arc<Engine>> {
     let media = || PoolMedia { pm: pool.pm.clone(), block: vec![first.clone(), second.clone()] };
     let superblock = format(&media(), &format_options(2))?;
-    let fs = Fs::mount(media(), superblock, MountOptions::default(), Arc::clone(&pool.clock))?;
+    let fs = Engine::mount(media(), superblock, MountOptions::default(), Arc::clone(&pool.clock))?;
     fs.run_background(1000);
     Ok(fs)
 }
 
 /// Writes a file and demotes it.
-fn put_down(fs: &Arc<Fs>, name: u8, bytes: usize) -> FsResult<Ino> {
+fn put_down(fs: &Arc<Engine>, name: u8, bytes: usize) -> FsResult<Ino> {
     let ino = fs.mknod(ROOT, &[name], 0o100644, 0, CALLER, W)?.ino;
     assert_eq!(fs.write(ino, 0, &vec![name; bytes], WriteFlags::default(), W)?, bytes);
     fs.sync_to(1, &mut |_| {})?;
     Ok(ino)
 }
 
-fn assert_holds(fs: &Fs, ino: Ino, name: u8, bytes: usize) -> FsResult<()> {
+fn assert_holds(fs: &Engine, ino: Ino, name: u8, bytes: usize) -> FsResult<()> {
     let mut content = vec![0; bytes];
     assert_eq!(fs.read(ino, 0, &mut content, W)?, bytes);
     assert!(content.iter().all(|byte| *byte == name));
@@ -136,7 +139,7 @@ fn devices_of_a_tier_fill_alike() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 64);
     let (small, large) = (Arc::new(SimulatedDevice::new(257)), Arc::new(SimulatedDevice::new(1025)));
     let fs = two_devices(&pool, &small, &large)?;
-    let share = |fs: &Fs| -> FsResult<[u64; 2]> {
+    let share = |fs: &Engine| -> FsResult<[u64; 2]> {
         let devices = fs.status()?.tiers.remove(1).devices;
         Ok([0, 1].map(|index: usize| devices[index].used_bytes * 100 / devices[index].capacity_bytes))
     };
@@ -166,7 +169,7 @@ fn write_back_passes_over_a_failed_device() -> FsResult<()> {
     let media = || PoolMedia { pm: pool.pm.clone(), block: vec![first.clone(), second.clone()] };
     let superblock = format(&media(), &format_options(2))?;
     let options = MountOptions { home: Some(Home::Block), ..MountOptions::default() };
-    let fs = Fs::mount(media(), superblock, options, Arc::clone(&pool.clock))?;
+    let fs = Engine::mount(media(), superblock, options, Arc::clone(&pool.clock))?;
     fs.run_background(1000);
     first.fail_next(Operation::Write, 0..2048, libc::EIO, Times::Forever);
     let mut errors = 0;
@@ -198,7 +201,7 @@ fn a_promoted_block_stays_in_pm_when_its_cold_device_fails() -> FsResult<()> {
         prefetch_bytes: 0,
         ..MountOptions::default()
     };
-    let fs = Fs::mount(media(), superblock, options, Arc::clone(&pool.clock))?;
+    let fs = Engine::mount(media(), superblock, options, Arc::clone(&pool.clock))?;
     fs.run_background(1000);
     let written = first.counters().blocks_written;
     let a = put_down(&fs, b'a', BYTES)?;
@@ -233,7 +236,7 @@ fn a_pool_works_without_a_device_and_with_it_again() -> FsResult<()> {
     let pool = Pool::new(4 << 20, 64);
     let (first, second) = (Arc::new(SimulatedDevice::new(1024)), Arc::new(SimulatedDevice::new(1024)));
     let fs = two_devices(&pool, &first, &second)?;
-    let sound = |fs: &Fs| -> FsResult<_> { Ok(fs.status()?.tiers.remove(1).devices.remove(1)) };
+    let sound = |fs: &Engine| -> FsResult<_> { Ok(fs.status()?.tiers.remove(1).devices.remove(1)) };
     // Devices fill alike: consecutive files lie on alternate devices.
     let files: Vec<(u8, Ino)> =
         (b'a'..=b'h').map(|name| Ok((name, put_down(&fs, name, 32_768)?))).collect::<FsResult<_>>()?;
@@ -245,12 +248,12 @@ fn a_pool_works_without_a_device_and_with_it_again() -> FsResult<()> {
         let block: Vec<Arc<dyn BlockMedium>> = vec![one, second.clone()];
         let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
         let media = PoolMedia { pm: pool.pm.clone(), block };
-        let fs = Fs::mount(media, superblock, MountOptions::default(), Arc::clone(&pool.clock))?;
+        let fs = Engine::mount(media, superblock, MountOptions::default(), Arc::clone(&pool.clock))?;
         fs.run_background(1000);
         FsResult::Ok(fs)
     };
     let fs = mount(true)?;
-    let is_lost = |fs: &Fs, ino: Ino| match fs.read(ino, 0, &mut [0; 32_768], W) {
+    let is_lost = |fs: &Engine, ino: Ino| match fs.read(ino, 0, &mut [0; 32_768], W) {
         Ok(_) => false,
         Err(error) => {
             assert_eq!(error.errno(), libc::EIO);
@@ -310,7 +313,7 @@ fn without_its_only_device_a_pool_is_its_persistent_memory() -> FsResult<()> {
     };
     let block: Vec<Arc<dyn BlockMedium>> = vec![Arc::new(MissingDevice::new("lost".into(), 1024))];
     let media = PoolMedia { pm: pool.pm.clone(), block };
-    let fs = Fs::mount(media, superblock, MountOptions::default(), Arc::clone(&pool.clock))?;
+    let fs = Engine::mount(media, superblock, MountOptions::default(), Arc::clone(&pool.clock))?;
     fs.run_background(1000);
     let space = fs.statfs(W)?;
     assert!(space.free * 4096 < 4 << 20);
@@ -355,7 +358,7 @@ fn device_headers_name_the_last_writable_mount() -> FsResult<()> {
         let media = PoolMedia { pm: pool.pm.clone(), block: vec![devices[0].clone(), second] };
         let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
         let options = MountOptions { read_only, ..MountOptions::default() };
-        Fs::mount(media, superblock, options, Arc::clone(&pool.clock))
+        Engine::mount(media, superblock, options, Arc::clone(&pool.clock))
     };
     let before = [header(&devices[0]), header(&devices[1])];
     assert_eq!(before.map(|header| header.epoch.get()), [0, 0], "nobody said so");

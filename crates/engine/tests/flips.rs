@@ -22,7 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
-use terrace_engine::{Atime, Fs, FsResult, MountOptions, PoolMedia, Wait, WriteFlags, read_superblock};
+use terrace_engine::{
+    Atime, Engine, FsResult, MountOptions, PoolMedia, Simulation, Wait, WriteFlags, read_superblock,
+};
 use terrace_format::checksum::crc32c;
 use terrace_format::geometry::{LANES_BLOCK, ROOTS_BLOCK};
 use terrace_format::page_checksum::ChecksumWord;
@@ -135,15 +137,15 @@ fn places(pm: &RecordedPm, device_blocks: u64) -> BTreeMap<Structure, Vec<u64>> 
     places
 }
 
-fn mount(pool: &Pool) -> FsResult<Arc<Fs>> {
+fn mount(pool: &Pool) -> FsResult<Arc<Engine>> {
     let refused = |_| terrace_engine::FsError::NotFound;
     let (superblock, _) = read_superblock(&*pool.pm, true).map_err(refused)?;
     let media = PoolMedia { pm: pool.pm.clone(), block: vec![pool.device.clone() as Arc<dyn BlockMedium>] };
     let options = MountOptions { atime: Atime::Never, ..Default::default() };
-    Fs::mount(media, superblock, options, Arc::clone(&pool.clock))
+    Engine::mount(media, superblock, options, Arc::clone(&pool.clock))
 }
 
-fn line(fs: &Fs, ino: Ino) -> FsResult<String> {
+fn line(fs: &Engine, ino: Ino) -> FsResult<String> {
     let a = fs.getattr(ino)?;
     let mut content = Vec::new();
     match a.mode & 0o170000 {
@@ -167,13 +169,13 @@ fn line(fs: &Fs, ino: Ino) -> FsResult<String> {
     Ok(line)
 }
 
-fn tree(fs: &Fs) -> Tree {
+fn tree(fs: &Engine) -> Tree {
     let mut found = Tree::new();
     walk(fs, ROOT, "/".into(), &mut found, 0);
     found
 }
 
-fn walk(fs: &Fs, ino: Ino, path: String, found: &mut Tree, depth: usize) {
+fn walk(fs: &Engine, ino: Ino, path: String, found: &mut Tree, depth: usize) {
     let shown = line(fs, ino);
     let is_directory = fs.getattr(ino).is_ok_and(|a| a.mode & 0o170000 == 0o040000);
     let mut names = BTreeSet::new();
@@ -255,7 +257,7 @@ fn damage(pool: &Pool, structure: Structure, block: u64, kind: Damage, random: &
 
 /// Uses the pool: new files, an overwrite, a removal, metadata of all kinds. Each call may succeed or give an
 /// error.
-fn use_it(fs: &Arc<Fs>) {
+fn use_it(fs: &Arc<Engine>) {
     for index in 0..12u8 {
         let name = format!("new{index}");
         if let Ok(made) = fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W) {

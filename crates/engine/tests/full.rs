@@ -9,8 +9,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Allocate, Fs, FsError, FsResult, MetadataMoves, MountOptions, PoolMedia, Seek, Wait, WriteFlags,
-    XattrMode, format, read_superblock,
+    Allocate, Engine, FsError, FsResult, MetadataMoves, MountOptions, Movements, PoolMedia, Seek, Simulation,
+    Wait, WriteFlags, XattrMode, format, read_superblock,
 };
 use terrace_format::DeviceBlock;
 use terrace_format::{BLOCK_SIZE, Ino, PmOffset};
@@ -24,14 +24,14 @@ fn name(index: u32) -> Vec<u8> {
     format!("a-rather-long-name-of-file-{index:06}").into_bytes()
 }
 
-fn create(fs: &Fs, directory: Ino, name: &[u8]) -> Ino {
+fn create(fs: &Engine, directory: Ino, name: &[u8]) -> Ino {
     let found = fs.mknod(directory, name, 0o100644, 0, CALLER, W).unwrap();
     fs.forget(found.ino, 1);
     found.ino
 }
 
 /// Files with content, attributes and links; all blocks and all demotable metadata lie on the lower tier.
-fn tree_below(fs: &Arc<Fs>) -> Ino {
+fn tree_below(fs: &Arc<Engine>) -> Ino {
     let directory = fs.mkdir(ROOT, b"directory", 0o755, CALLER, W).unwrap().ino;
     for index in 0..FILES {
         let file = create(fs, directory, &name(index));
@@ -53,7 +53,7 @@ fn tree_below(fs: &Arc<Fs>) -> Ino {
 
 /// Writes block after block until neither PM nor the lower tier has room, and then a little into another
 /// file.
-fn fill_up(fs: &Fs, file: Ino) -> u64 {
+fn fill_up(fs: &Engine, file: Ino) -> u64 {
     let mut end = fs.getattr(file).unwrap().size;
     loop {
         match fs.write(file, end, &[7; 4096], WriteFlags::default(), W) {
@@ -68,7 +68,7 @@ fn fill_up(fs: &Fs, file: Ino) -> u64 {
 
 /// Reads names, attributes, links and content of the whole tree, and compares.
 #[track_caller]
-fn assert_readable(fs: &Fs, directory: Ino) {
+fn assert_readable(fs: &Engine, directory: Ino) {
     let mut listed = 0;
     let mut next = 0;
     loop {
@@ -120,7 +120,7 @@ fn eager() -> MountOptions {
 
 /// A pool with full PM and a full lower tier, and a tree whose metadata lies on the lower tier. The filler
 /// stays open.
-fn full_pool() -> (Pool, Arc<Fs>, Ino, Ino) {
+fn full_pool() -> (Pool, Arc<Engine>, Ino, Ino) {
     let pool = Pool::new(4 << 20, 1200);
     let fs = pool.mount_with(eager());
     let directory = tree_below(&fs);
@@ -216,12 +216,12 @@ fn media(pool: &Pool, has_tier: bool) -> PoolMedia {
     media
 }
 
-fn mount(pool: &Pool, has_tier: bool, options: MountOptions) -> Arc<Fs> {
+fn mount(pool: &Pool, has_tier: bool, options: MountOptions) -> Arc<Engine> {
     let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
-    Fs::mount(media(pool, has_tier), superblock, options, Arc::clone(&pool.clock)).unwrap()
+    Engine::mount(media(pool, has_tier), superblock, options, Arc::clone(&pool.clock)).unwrap()
 }
 
-fn write(fs: &Fs, file: Ino, from: u64, blocks: u64, byte: u8) -> FsResult<()> {
+fn write(fs: &Engine, file: Ino, from: u64, blocks: u64, byte: u8) -> FsResult<()> {
     let content = vec![byte; (blocks * BLOCK_SIZE) as usize];
     let done = fs.write(file, from * BLOCK_SIZE, &content, WriteFlags::default(), W)?;
     assert_eq!(done, content.len());
@@ -229,7 +229,7 @@ fn write(fs: &Fs, file: Ino, from: u64, blocks: u64, byte: u8) -> FsResult<()> {
 }
 
 #[track_caller]
-fn assert_holds(fs: &Fs, file: Ino, blocks: u64, byte: u8) {
+fn assert_holds(fs: &Engine, file: Ino, blocks: u64, byte: u8) {
     let mut found = vec![0; (blocks * BLOCK_SIZE) as usize];
     assert_eq!(fs.read(file, 0, &mut found, W).unwrap(), found.len());
     let wrong = found.iter().position(|found| *found != byte);
@@ -283,7 +283,7 @@ fn a_full_pool_can_be_written_over() {
             let again = fill_up(&fs, filler);
             assert!(again <= full + 16 * BLOCK_SIZE, "{full} and then {again}");
         }
-        let all = |fs: &Fs| {
+        let all = |fs: &Engine| {
             [(old, 5), (laid_out, 15), (in_pm, 25)]
                 .into_iter()
                 .for_each(|(file, byte)| assert_holds(fs, file, BLOCKS, byte));
@@ -433,7 +433,7 @@ fn df_counts_the_room_of_the_host_file_system() {
         }
         let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
         let options = MountOptions { read_only: true, ..Default::default() };
-        let fs = Fs::mount(media, superblock, options, Arc::clone(&pool.clock)).unwrap();
+        let fs = Engine::mount(media, superblock, options, Arc::clone(&pool.clock)).unwrap();
         fs.statfs(W).unwrap().available
     };
     let room = |free: u64, allocated: u64| {

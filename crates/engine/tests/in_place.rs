@@ -6,7 +6,9 @@ mod common;
 
 use common::{CALLER, Pool, ROOT};
 use std::sync::Arc;
-use terrace_engine::{Fs, FsResult, InPlace, MigrationReport, MountOptions, PolicyKind, Wait, WriteFlags};
+use terrace_engine::{
+    Engine, FsResult, InPlace, MigrationReport, MountOptions, Movements, PolicyKind, Wait, WriteFlags,
+};
 use terrace_format::{DeviceBlock, Ino};
 use terrace_media::block::{AlignedBlock, Operation, Times};
 
@@ -24,7 +26,7 @@ fn options() -> MountOptions {
 /// A pool with a demoted file, and the content expected of the file.
 struct World {
     pool: Pool,
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     ino: Ino,
     expected: Vec<u8>,
 }

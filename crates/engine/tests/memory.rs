@@ -8,7 +8,7 @@ mod common;
 use common::buffered::{World, buffered, create, pattern, read_all};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_engine::{Fs, FsResult, Memory, MemorySource, MountOptions, Wait, WriteFlags};
+use terrace_engine::{Engine, FsResult, Memory, MemorySource, MountOptions, Simulation, Wait, WriteFlags};
 
 const W: Wait = Wait::Allowed;
 const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false, pages: false };
@@ -27,14 +27,14 @@ impl MemorySource for Machine {
     }
 }
 
-fn mount(world: &World, available_bytes: u64) -> (Arc<Fs>, Arc<Machine>) {
+fn mount(world: &World, available_bytes: u64) -> (Arc<Engine>, Arc<Machine>) {
     let machine = Arc::new(Machine { available_bytes: AtomicU64::new(available_bytes) });
     let memory: Arc<dyn MemorySource> = machine.clone();
     let options = MountOptions { cache_bytes: MIB, memory: Some(memory), ..buffered(8 * MIB) };
     (world.mount(options), machine)
 }
 
-fn cached(fs: &Fs) -> FsResult<u64> {
+fn cached(fs: &Engine) -> FsResult<u64> {
     Ok(fs.status()?.dram.cache_bytes)
 }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrace_check::{Code, Devices, Options, check};
 use terrace_engine::{
-    FormatOptions, Fs, FsError, MetadataMoves, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags,
-    XattrMode, format, read_superblock,
+    Engine, FormatOptions, FsError, MetadataMoves, MountOptions, Movements, PoolMedia, SetAttributes,
+    Simulation, Wait, WriteFlags, XattrMode, format, read_superblock,
 };
 use terrace_format::Ino;
 use terrace_format::geometry::SUPERBLOCK_COPIES;
@@ -31,7 +31,7 @@ fn eager() -> MountOptions {
 }
 
 /// Demotes every metadata page that may be demoted.
-fn lower(fs: &Arc<Fs>) {
+fn lower(fs: &Arc<Engine>) {
     for _ in 0..4 {
         fs.run_background(1000);
     }
@@ -42,7 +42,7 @@ fn name(index: u32) -> Vec<u8> {
 }
 
 /// Makes files in a directory; gives name and inode of each.
-fn fill(fs: &Fs, directory: Ino, count: u32) -> BTreeMap<Vec<u8>, Ino> {
+fn fill(fs: &Engine, directory: Ino, count: u32) -> BTreeMap<Vec<u8>, Ino> {
     let make = |index| {
         let found = fs.mknod(directory, &name(index), 0o100644, 0, CALLER, W).unwrap();
         fs.forget(found.ino, 1);
@@ -51,12 +51,12 @@ fn fill(fs: &Fs, directory: Ino, count: u32) -> BTreeMap<Vec<u8>, Ino> {
     (0..count).map(make).collect()
 }
 
-fn directory(fs: &Fs) -> Ino {
+fn directory(fs: &Engine) -> Ino {
     fs.mkdir(ROOT, b"directory", 0o755, CALLER, W).unwrap().ino
 }
 
 #[track_caller]
-fn assert_same(fs: &Fs, directory: Ino, files: &BTreeMap<Vec<u8>, Ino>) {
+fn assert_same(fs: &Engine, directory: Ino, files: &BTreeMap<Vec<u8>, Ino>) {
     let mut listed = BTreeMap::new();
     fs.readdir(directory, 0, &mut |entry| {
         listed.insert(entry.name.clone(), entry.ino);
@@ -226,7 +226,7 @@ fn inode_pages_of_open_files_stay_in_pm() {
 }
 
 /// A closed file whose blocks and catalog leaves lie on the lower tier.
-fn file_below(fs: &Arc<Fs>) -> Ino {
+fn file_below(fs: &Arc<Engine>) -> Ino {
     let file = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W).unwrap().ino;
     // Each block is an extent of its own, so the extents fill more leaves than the root has.
     for block in 0..300 {
@@ -463,7 +463,7 @@ fn device_errors_reach_only_names_with_metadata_on_the_device() {
     lower(&fs);
     assert!(below(&pool) > 10);
     pool.device.fail_next(Operation::Read, 0..u64::MAX, libc::EIO, Times::Forever);
-    let failed = |fs: &Fs| files.values().filter(|ino| fs.getattr(**ino).is_err()).count();
+    let failed = |fs: &Engine| files.values().filter(|ino| fs.getattr(**ino).is_err()).count();
     assert!(failed(&fs) > 400);
     let errors = files.values().filter_map(|ino| fs.getattr(*ino).err());
     assert!(errors.map(|error| error.errno()).all(|errno| errno == libc::EIO));
@@ -498,7 +498,7 @@ fn crash(
     base: (&PmImage, &DeviceImage),
     directory: Ino,
     files: &BTreeMap<Vec<u8>, Ino>,
-    act: &dyn Fn(&Arc<Fs>),
+    act: &dyn Fn(&Arc<Engine>),
 ) {
     const MOMENTS: u64 = 60;
     let whole = |target: Option<u64>| {
@@ -583,14 +583,14 @@ impl Large {
         PoolMedia { pm: self.pm.clone(), block: vec![self.device.clone()] }
     }
 
-    fn mount(&self) -> Arc<Fs> {
+    fn mount(&self) -> Arc<Engine> {
         self.mount_with(MetadataMoves::WhenScarce)
     }
 
-    fn mount_with(&self, metadata_moves: MetadataMoves) -> Arc<Fs> {
+    fn mount_with(&self, metadata_moves: MetadataMoves) -> Arc<Engine> {
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
         let options = MountOptions { metadata_moves, ..Default::default() };
-        Fs::mount(self.media(), superblock, options, Arc::clone(&self.clock)).unwrap()
+        Engine::mount(self.media(), superblock, options, Arc::clone(&self.clock)).unwrap()
     }
 
     /// Metadata pages on the lower tier, as `check` counts them; the pool is sound.

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use terrace_blocks::BlockPool;
 use terrace_check::Code;
 use terrace_engine::{
-    Allocate, Fs, FsError, FsResult, MountOptions, PolicyKind, SetAttributes, Wait, WriteFlags,
+    Allocate, Engine, FsError, FsResult, MountOptions, Movements, PolicyKind, SetAttributes, Simulation,
+    Wait, WriteFlags,
 };
 use terrace_format::table::Owner;
 use terrace_format::{Ino, PmBlock};
@@ -30,7 +31,7 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
 /// A pool with one cold file, and the content expected of the file.
 struct World {
     pool: Pool,
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     ino: Ino,
     expected: Vec<u8>,
     of_checks: Cell<u64>,
@@ -124,7 +125,7 @@ impl World {
 }
 
 #[track_caller]
-fn compare(fs: &Fs, ino: Ino, expected: &[u8]) {
+fn compare(fs: &Engine, ino: Ino, expected: &[u8]) {
     let mut content = vec![0xaa; fs.getattr(ino).unwrap().size as usize];
     assert_eq!(content.len(), expected.len(), "size");
     assert_eq!(fs.read(ino, 0, &mut content, W).unwrap(), content.len());

@@ -9,7 +9,9 @@ mod common;
 use common::tiers::*;
 use common::{CALLER, ROOT};
 use std::time::Duration;
-use terrace_engine::{Fs, FsResult, HandMove, HandState, MountOptions, PolicyKind, Wait, XattrMode};
+use terrace_engine::{
+    Engine, FsResult, HandMove, HandState, MountOptions, Movements, PolicyKind, Simulation, Wait, XattrMode,
+};
 use terrace_format::Ino;
 use terrace_runtime::Next;
 
@@ -25,14 +27,14 @@ fn anticache() -> MountOptions {
 }
 
 #[track_caller]
-fn pin(pool: &Tiers, fs: &Fs, ino: Ino, tier: u8) {
+fn pin(pool: &Tiers, fs: &Engine, ino: Ino, tier: u8) {
     let report = pool.finish(fs, fs.move_by_hand(ino, HandMove::Pin { tier }).unwrap());
     assert_eq!((report.state, &report.reason), (HandState::Done, &None), "{report:?}");
 }
 
 /// Lets time pass and does all background work, the search for files that are pinned to a lower tier
 /// included.
-fn later(pool: &Tiers, fs: &std::sync::Arc<Fs>) {
+fn later(pool: &Tiers, fs: &std::sync::Arc<Engine>) {
     let mut steps = fs.background_steps();
     for _ in 0..15 {
         pool.clock.advance(Duration::from_millis(200));

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_engine::{
-    Fs, FsError, FsResult, MountOptions, OpenMode, Parameters, PolicyKind, Wait, Whereabouts, WriteFlags,
+    Engine, FsError, FsResult, MountOptions, Movements, OpenMode, Parameters, PolicyKind, Simulation, Wait,
+    Whereabouts, WriteFlags,
 };
 use terrace_format::Ino;
 use terrace_placement::Home;
@@ -15,22 +16,22 @@ use terrace_placement::Home;
 const W: Wait = Wait::Allowed;
 const BLOCK: u64 = 4096;
 
-fn create(fs: &Fs, name: &str) -> FsResult<Ino> {
+fn create(fs: &Engine, name: &str) -> FsResult<Ino> {
     Ok(fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino)
 }
 
-fn write(fs: &Fs, ino: Ino, block: u64, blocks: u64) -> FsResult<()> {
+fn write(fs: &Engine, ino: Ino, block: u64, blocks: u64) -> FsResult<()> {
     let data = vec![block as u8 ^ ino.0 as u8; (blocks * BLOCK) as usize];
     fs.write(ino, block * BLOCK, &data, WriteFlags::default(), W)?;
     Ok(())
 }
 
-fn read(fs: &Fs, ino: Ino, block: u64, blocks: u64) -> FsResult<()> {
+fn read(fs: &Engine, ino: Ino, block: u64, blocks: u64) -> FsResult<()> {
     fs.read(ino, block * BLOCK, &mut vec![0; (blocks * BLOCK) as usize], W)?;
     Ok(())
 }
 
-fn mount(pool: &Pool, parameters: Parameters) -> Arc<Fs> {
+fn mount(pool: &Pool, parameters: Parameters) -> Arc<Engine> {
     pool.mount_with(MountOptions {
         policy: Some(PolicyKind::Predictive),
         parameters,
@@ -39,7 +40,7 @@ fn mount(pool: &Pool, parameters: Parameters) -> Arc<Fs> {
 }
 
 /// As [`mount`], but every write has its home in PM.
-fn mount_pm_only(pool: &Pool) -> Arc<Fs> {
+fn mount_pm_only(pool: &Pool) -> Arc<Engine> {
     pool.mount_with(MountOptions {
         policy: Some(PolicyKind::Predictive),
         home: Some(Home::Pm),
@@ -48,7 +49,7 @@ fn mount_pm_only(pool: &Pool) -> Arc<Fs> {
 }
 
 /// Lets the coarse clock see that the given time has passed, and does a little background work.
-fn pass(pool: &Pool, fs: &Arc<Fs>, time: Duration) {
+fn pass(pool: &Pool, fs: &Arc<Engine>, time: Duration) {
     pool.clock.sleep(time);
     fs.run_background(3);
 }
@@ -441,7 +442,7 @@ fn resting_predictors_note_no_access() -> FsResult<()> {
     let fs = mount(&pool, Parameters::default());
     let ino = create(&fs, "a")?;
     // Writes and reads of one block, of several, and a write of a part in place.
-    let use_all = |fs: &Fs| -> FsResult<()> {
+    let use_all = |fs: &Engine| -> FsResult<()> {
         write(fs, ino, 0, 1)?;
         write(fs, ino, 1, 3)?;
         fs.write(ino, 100, &[7; 64], WriteFlags::default(), W)?;
@@ -449,11 +450,11 @@ fn resting_predictors_note_no_access() -> FsResult<()> {
         read(fs, ino, 0, 4)
     };
     // Wall times, without the seconds that passed meanwhile.
-    let times = |fs: &Fs| -> FsResult<_> {
+    let times = |fs: &Engine| -> FsResult<_> {
         let says = fs.whereabouts(ino)?.predictions;
         Ok((says.average_mtime.map(f64::round), says.average_rtime.map(f64::round)))
     };
-    let seen = |fs: &Fs| fs.status().map(|status| status.placement.map_or(0, |found| found.writes_seen));
+    let seen = |fs: &Engine| fs.status().map(|status| status.placement.map_or(0, |found| found.writes_seen));
     use_all(&fs)?;
     let (before, writes) = (times(&fs)?, seen(&fs)?);
     assert!(writes == 3 && before.0.is_some() && before.1.is_some());
@@ -567,7 +568,7 @@ fn other_parameters_decide_otherwise() -> FsResult<()> {
     let options = MountOptions { parameters, ..MountOptions::default() };
     let superblock =
         terrace_engine::read_superblock(&*pool.pm, true).map_err(|_| terrace_engine::FsError::Invalid)?.0;
-    let refused = Fs::mount(pool.media(), superblock, options, Arc::clone(&pool.clock)).err();
+    let refused = Engine::mount(pool.media(), superblock, options, Arc::clone(&pool.clock)).err();
     assert!(
         refused.is_some_and(|error| error.to_string().contains("threshold_min=30 is above threshold_max=20"))
     );

@@ -6,7 +6,7 @@ mod common;
 use common::buffered::World;
 use common::tiers::{create, write};
 use common::{Pool, ROOT};
-use terrace_engine::{FsResult, MountOptions, Wait};
+use terrace_engine::{FsResult, MountOptions, Simulation, Wait};
 
 const W: Wait = Wait::Allowed;
 const FILES: usize = 100;

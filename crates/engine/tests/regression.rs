@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use terrace_engine::{
-    Allocate, FormatOptions, Fs, FsError, FsResult, MetadataMoves, MountOptions, PolicyKind, PoolMedia,
-    RootDirectory, SetAttributes, Wait, WriteFlags, format, read_superblock,
+    Allocate, Engine, FormatOptions, FsError, FsResult, MetadataMoves, MountOptions, Movements, PolicyKind,
+    PoolMedia, RootDirectory, SetAttributes, Simulation, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::inode::{SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::table::{Owner, PageKind};
@@ -22,11 +22,11 @@ use terrace_media::pm::Access;
 
 const W: Wait = Wait::Allowed;
 
-fn create(fs: &Fs, name: &str) -> FsResult<Ino> {
+fn create(fs: &Engine, name: &str) -> FsResult<Ino> {
     Ok(fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino)
 }
 
-fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> FsResult<()> {
+fn write(fs: &Engine, ino: Ino, offset: u64, bytes: &[u8]) -> FsResult<()> {
     fs.write(ino, offset, bytes, WriteFlags::default(), W).map(|_| ())
 }
 
@@ -243,7 +243,7 @@ fn failed_removal_of_a_cut_range_is_tried_again() -> FsResult<()> {
     Ok(())
 }
 
-fn fallocate(fs: &Fs, ino: Ino, blocks: u64) -> FsResult<()> {
+fn fallocate(fs: &Engine, ino: Ino, blocks: u64) -> FsResult<()> {
     fs.fallocate(ino, 0, blocks * 4096, Allocate::Extend, W)
 }
 
@@ -472,7 +472,7 @@ fn sync_to_returns_the_error_of_the_device() -> FsResult<()> {
 /// applied. The record may still be valid at the next mount, with its data blocks, map nodes and inode pages.
 #[test]
 fn blocks_of_a_failed_record_are_not_handed_out_again() -> FsResult<()> {
-    type Change = fn(&Fs, Ino) -> FsResult<()>;
+    type Change = fn(&Engine, Ino) -> FsResult<()>;
     let pool = Pool::new(2 << 20, 4096);
     let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
     let table = geometry.table_offset().0..geometry.first_pool_block().offset().0;
@@ -748,7 +748,7 @@ fn an_unreadable_inode_page_ends_no_search_for_numbers() -> FsResult<()> {
         let fs = pool.mount();
         let page_of = |ino: Ino| ino.0 / SLOTS_PER_PAGE;
         // Makes 64 files; gives the inode page of each.
-        let make = |fs: &Fs, name: &str| -> FsResult<Vec<u64>> {
+        let make = |fs: &Engine, name: &str| -> FsResult<Vec<u64>> {
             (0..64).map(|index| Ok(page_of(create(fs, &format!("{name}{index}"))?))).collect()
         };
         let count = |pages: &[u64], page: u64| pages.iter().filter(|found| **found == page).count() as u64;
@@ -823,7 +823,7 @@ fn a_stale_extent_tail_in_the_next_region_is_not_cached() -> FsResult<()> {
     let options =
         MountOptions { policy, threshold_percent: Some(1), prefetch_bytes: 0, ..MountOptions::default() };
     let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
-    let fs = Fs::mount(media(), superblock, options, Arc::clone(&pool.clock)).unwrap();
+    let fs = Engine::mount(media(), superblock, options, Arc::clone(&pool.clock)).unwrap();
     let ino = create(&fs, "a")?;
     write(&fs, ino, 508 * 4096, &[1; 8 * 4096])?;
     fs.sync_to(1, &mut |_| {})?;

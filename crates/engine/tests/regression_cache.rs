@@ -6,7 +6,9 @@ mod common;
 use common::buffered::{World, buffered, create, fill, read_all};
 use common::{Pool, ROOT};
 use std::time::Duration;
-use terrace_engine::{Allocate, Fs, FsResult, SetAttributes, Wait, WriteFlags, read_superblock};
+use terrace_engine::{
+    Allocate, Engine, FsResult, SetAttributes, Simulation, Wait, WriteFlags, read_superblock,
+};
 use terrace_format::PmBlock;
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE};
 use terrace_format::table::{Owner, PageKind};
@@ -19,7 +21,7 @@ const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false, pages: f
 const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
 const EIO: i32 = 5;
 
-fn dirty(fs: &Fs) -> u64 {
+fn dirty(fs: &Engine) -> u64 {
     fs.status().unwrap().dram.dirty_bytes
 }
 
@@ -256,7 +258,7 @@ fn a_failed_write_back_is_reported_once_and_tried_again() -> FsResult<()> {
 /// Writes back one group in the background; `act` runs while the device has its write.
 fn while_on_the_way(
     world: &World,
-    fs: &std::sync::Arc<Fs>,
+    fs: &std::sync::Arc<Engine>,
     act: impl FnOnce() -> FsResult<()>,
 ) -> FsResult<()> {
     world.clock.advance(Duration::from_secs(31));

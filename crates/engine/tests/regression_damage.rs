@@ -6,7 +6,10 @@ mod common;
 use common::{CALLER, Pool, ROOT};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use terrace_engine::{Allocate, Fs, FsError, FsResult, MountOptions, Wait, WriteFlags, read_superblock};
+use terrace_engine::{
+    Allocate, Engine, FsError, FsResult, MountOptions, Movements, Simulation, Wait, WriteFlags,
+    read_superblock,
+};
 use terrace_format::geometry::Geometry;
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, pack_root};
 use terrace_format::keys::Key;
@@ -20,7 +23,7 @@ use terrace_media::pm::RecordedPm;
 
 const W: Wait = Wait::Allowed;
 
-fn filled(fs: &Fs, name: &str, blocks: u64) -> FsResult<Ino> {
+fn filled(fs: &Engine, name: &str, blocks: u64) -> FsResult<Ino> {
     let ino = fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino;
     for block in 0..blocks {
         fs.write(ino, block * 4096, &[block as u8; 4096], WriteFlags::default(), W)?;

@@ -14,8 +14,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_engine::{
-    BlockRange, Fs, FsResult, HandMove, HandState, MetadataMoves, MountOptions, PolicyKind, PoolMedia, Seek,
-    Wait, WriteFlags, read_superblock,
+    BlockRange, Engine, FsResult, HandMove, HandState, MetadataMoves, MountOptions, Movements, PolicyKind,
+    PoolMedia, Seek, Simulation, Wait, WriteFlags, read_superblock,
 };
 use terrace_format::{DeviceBlock, FileBlock, Ino};
 use terrace_media::block::{AlignedBlock, Operation, SimulatedDevice, Times};
@@ -75,11 +75,11 @@ impl BlockMedium for Interposed {
     }
 }
 
-fn mount_over(pool: &Pool, device: &Arc<Interposed>, options: MountOptions) -> Arc<Fs> {
+fn mount_over(pool: &Pool, device: &Arc<Interposed>, options: MountOptions) -> Arc<Engine> {
     let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
     let pm: Arc<dyn PmMedium> = pool.pm.clone();
     let media = PoolMedia { pm, block: vec![device.clone()] };
-    Fs::mount(media, superblock, options, Arc::clone(&pool.clock)).unwrap()
+    Engine::mount(media, superblock, options, Arc::clone(&pool.clock)).unwrap()
 }
 
 /// A pool with media as a crash at this moment may leave them.
@@ -91,11 +91,11 @@ fn crashed(pool: &Pool, seed: u64) -> Pool {
     }
 }
 
-fn create(fs: &Fs, name: &str) -> Ino {
+fn create(fs: &Engine, name: &str) -> Ino {
     fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W).unwrap().ino
 }
 
-fn write(fs: &Fs, ino: Ino, offset: u64, data: &[u8]) {
+fn write(fs: &Engine, ino: Ino, offset: u64, data: &[u8]) {
     assert_eq!(fs.write(ino, offset, data, WriteFlags::default(), W).unwrap(), data.len());
 }
 
@@ -593,7 +593,7 @@ fn a_reader_does_not_wait_for_read_ahead_from_a_hanging_device() {
     // first device, and blocks of the second.
     let first = end.checked_sub(97 + 20).unwrap();
     assert!((end..300).all(|block| !on_first(block)));
-    let read = move |fs: &Fs, block: u64| {
+    let read = move |fs: &Engine, block: u64| {
         let mut found = vec![0; BLOCK as usize];
         assert_eq!(fs.read(ino, block * BLOCK, &mut found, W).unwrap(), found.len());
         found

@@ -10,8 +10,8 @@ use common::{Pool, ROOT};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_engine::{
-    Allocate, Fs, FsError, FsResult, HandMove, HandState, MountOptions, PolicyKind, PoolMedia, SetAttributes,
-    Wait, WriteFlags, XattrMode, read_superblock,
+    Allocate, Engine, FsError, FsResult, HandMove, HandState, MountOptions, Movements, PolicyKind, PoolMedia,
+    SetAttributes, Wait, WriteFlags, XattrMode, read_superblock,
 };
 use terrace_format::{DeviceBlock, Ino};
 use terrace_media::block::{AlignedBlock, Operation, SimulatedDevice, Times};
@@ -22,7 +22,7 @@ const ASYNC: WriteFlags = WriteFlags { sync: false, kill_set_id: false, pages: f
 const BLOCK: u64 = 4096;
 const EIO: i32 = 5;
 
-fn dirty(fs: &Fs) -> u64 {
+fn dirty(fs: &Engine) -> u64 {
     fs.status().unwrap().dram.dirty_bytes
 }
 
@@ -182,7 +182,7 @@ fn a_reader_beside_a_busy_neighbour_ends() -> FsResult<()> {
     let device = Arc::new(device);
     let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
     let media = PoolMedia { pm: pool.pm.clone(), block: vec![device.clone()] };
-    let fs = Fs::mount(media, superblock, quiet(), Arc::clone(&pool.clock))?;
+    let fs = Engine::mount(media, superblock, quiet(), Arc::clone(&pool.clock))?;
     let ino = find(&fs, "a");
     let other = Arc::downgrade(&fs);
     *device.meanwhile.lock() = Some(Box::new(move || {
@@ -278,18 +278,19 @@ fn file_capabilities_end_with_an_unprivileged_change() -> FsResult<()> {
     const CAPABILITY: &[u8] = b"security.capability";
     let killing = WriteFlags { sync: false, kill_set_id: true, pages: false };
     let write =
-        |offset, length| move |fs: &Fs, ino, wait| fs.write(ino, offset, &vec![7; length], killing, wait);
-    let change = |change: SetAttributes| move |fs: &Fs, ino, wait| fs.setattr(ino, &change, wait).map(|_| 0);
+        |offset, length| move |fs: &Engine, ino, wait| fs.write(ino, offset, &vec![7; length], killing, wait);
+    let change =
+        |change: SetAttributes| move |fs: &Engine, ino, wait| fs.setattr(ino, &change, wait).map(|_| 0);
     let cut = SetAttributes { size: Some(10), kill_set_id: true, ..Default::default() };
     let chown = SetAttributes { uid: Some(1000), ..Default::default() };
-    type Change = Box<dyn Fn(&Fs, Ino, Wait) -> FsResult<usize>>;
+    type Change = Box<dyn Fn(&Engine, Ino, Wait) -> FsResult<usize>>;
     let changes: [(&str, Change); 6] = [
         ("a whole block", Box::new(write(BLOCK, BLOCK as usize))),
         ("a part of a block", Box::new(write(100, 50))),
         ("several blocks", Box::new(write(3 * BLOCK + 1, 5 * BLOCK as usize))),
         ("a new size", Box::new(change(cut))),
         ("a new owner", Box::new(change(chown))),
-        ("O_TRUNC", Box::new(|fs: &Fs, ino, wait| fs.open(ino, true, true, wait).map(|_| 0))),
+        ("O_TRUNC", Box::new(|fs: &Engine, ino, wait| fs.open(ino, true, true, wait).map(|_| 0))),
     ];
     for options in [quiet(), buffered(8 << 20)] {
         let world = World::new(8 << 20, 1024);

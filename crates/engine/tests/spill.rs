@@ -14,8 +14,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_engine::{
-    Atime, DeviceClass, Fs, FsResult, HandMove, MigrationReport, MountOptions, NewDevice, Parameters,
-    PolicyKind, PoolMedia, SetAttributes, Wait, format, read_superblock,
+    Atime, DeviceClass, Engine, FsResult, HandMove, MigrationReport, MountOptions, Movements, NewDevice,
+    Parameters, PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, format, read_superblock,
 };
 use terrace_format::{DeviceBlock, Ino};
 use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
@@ -43,7 +43,7 @@ fn content(index: usize) -> Vec<u8> {
 }
 
 /// Does all background work, then lets 100 ms pass, `rounds` times.
-fn pass(pool: &Tiers, fs: &Arc<Fs>, rounds: u32) {
+fn pass(pool: &Tiers, fs: &Arc<Engine>, rounds: u32) {
     for _ in 0..rounds {
         fs.run_background(1000);
         pool.clock.advance(Duration::from_millis(100));
@@ -51,14 +51,14 @@ fn pass(pool: &Tiers, fs: &Arc<Fs>, rounds: u32) {
 }
 
 /// The background step of spills.
-fn step_of(fs: &Arc<Fs>) -> Box<dyn Step> {
+fn step_of(fs: &Arc<Engine>) -> Box<dyn Step> {
     let mut steps = fs.background_steps().into_iter().map(|(step, _)| step);
     steps.find(|step| step.name() == "terrace-spill").unwrap()
 }
 
 /// Drives the step of spills for `for_s` seconds, and fails if it spins.
 #[track_caller]
-fn spill(pool: &Tiers, fs: &Arc<Fs>, for_s: u64) {
+fn spill(pool: &Tiers, fs: &Arc<Engine>, for_s: u64) {
     let mut step = step_of(fs);
     for _ in 0..for_s * 10 {
         assert!((0..200).any(|_| step.step() != Next::Again), "it spins");
@@ -66,23 +66,23 @@ fn spill(pool: &Tiers, fs: &Arc<Fs>, for_s: u64) {
     }
 }
 
-fn report(fs: &Fs) -> MigrationReport {
+fn report(fs: &Engine) -> MigrationReport {
     fs.status().unwrap().migration
 }
 
 /// Blocks in use on a tier, and its capacity.
-fn used(fs: &Fs, tier: usize) -> (u64, u64) {
+fn used(fs: &Engine, tier: usize) -> (u64, u64) {
     let found = &fs.status().unwrap().tiers[tier];
     (found.used_bytes / BLOCK, found.capacity_bytes / BLOCK)
 }
 
-fn over_the_mark(fs: &Fs) -> bool {
+fn over_the_mark(fs: &Engine) -> bool {
     let (used, all) = used(fs, 1);
     used * 100 > all * 95
 }
 
 /// Makes the files of `range`, each of [`SIZE`] blocks, a minute apart.
-fn make(pool: &Tiers, fs: &Arc<Fs>, range: Range<usize>) -> Vec<Ino> {
+fn make(pool: &Tiers, fs: &Arc<Engine>, range: Range<usize>) -> Vec<Ino> {
     range
         .map(|index| {
             let ino = create(fs, ROOT, &format!("f{index}"));
@@ -95,7 +95,7 @@ fn make(pool: &Tiers, fs: &Arc<Fs>, range: Range<usize>) -> Vec<Ino> {
 
 /// A pool with tier 1, of 255 blocks, above its mark: twelve files and a shorter one lie there, and no file
 /// has spilled yet.
-fn overfull(second: u64, options: MountOptions) -> (Tiers, Arc<Fs>, Vec<Ino>) {
+fn overfull(second: u64, options: MountOptions) -> (Tiers, Arc<Engine>, Vec<Ino>) {
     let pool = Tiers::new(4 << 20, 256, second);
     let fs = pool.mount_with(options);
     if second < 100 {
@@ -114,7 +114,7 @@ fn overfull(second: u64, options: MountOptions) -> (Tiers, Arc<Fs>, Vec<Ino>) {
 }
 
 #[track_caller]
-fn assert_contents(fs: &Fs, files: &[Ino]) {
+fn assert_contents(fs: &Engine, files: &[Ino]) {
     for (index, ino) in files.iter().enumerate() {
         let expected = if index == 12 { content(12)[..8 * BLOCK as usize].to_vec() } else { content(index) };
         assert_content(fs, *ino, &expected);
@@ -122,7 +122,7 @@ fn assert_contents(fs: &Fs, files: &[Ino]) {
 }
 
 /// Unmounts, checks, mounts again and compares.
-fn assert_sound(pool: &Tiers, fs: Arc<Fs>, files: &[Ino]) {
+fn assert_sound(pool: &Tiers, fs: Arc<Engine>, files: &[Ino]) {
     fs.unmount().unwrap();
     drop(fs);
     pool.assert_clean();
@@ -255,7 +255,7 @@ fn files_read_lately_spill_last() -> FsResult<()> {
 }
 
 /// Lets the mount see the time.
-fn tell_time(fs: &Arc<Fs>) {
+fn tell_time(fs: &Arc<Engine>) {
     let steps = fs.background_steps();
     steps.into_iter().filter(|(step, _)| step.name() == "terrace-clock").for_each(|(mut step, _)| {
         step.step();
@@ -393,7 +393,7 @@ fn a_hanging_device_holds_up_no_foreground_request() -> FsResult<()> {
 fn spills_leave_the_space_reservation_of_dirty_pages() -> FsResult<()> {
     let options = MountOptions { home: Some(terrace_placement::Home::Block), ..still() };
     let (pool, fs, files) = overfull(120, options);
-    let free = |fs: &Fs| (1..=2).map(|tier| used(fs, tier)).map(|(used, all)| all - used).sum::<u64>();
+    let free = |fs: &Engine| (1..=2).map(|tier| used(fs, tier)).map(|(used, all)| all - used).sum::<u64>();
     let dirty = create(&fs, ROOT, "dirty");
     // The dirty pages reserve all free blocks but ten.
     let bytes = pattern(((free(&fs) - 10) * BLOCK) as usize, 77);
@@ -455,7 +455,7 @@ fn a_tier_above_its_own_mark_is_passed_over() -> FsResult<()> {
     }));
     format(&media(), &options).unwrap();
     let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
-    let fs = Fs::mount(media(), superblock, still(), pool.clock.clone())?;
+    let fs = Engine::mount(media(), superblock, still(), pool.clock.clone())?;
     let kept = create(&fs, ROOT, "kept");
     let bytes = pattern((248 * BLOCK) as usize, 99);
     write(&fs, kept, 0, &bytes)?;
@@ -528,7 +528,7 @@ enum Change {
 }
 
 /// Requests a movement and drives it to its end.
-fn by_hand(fs: &Fs, ino: Ino, action: HandMove) {
+fn by_hand(fs: &Engine, ino: Ino, action: HandMove) {
     let job = fs.move_by_hand(ino, action).unwrap();
     while !fs.hand_report(job).unwrap().state.has_ended() {
         fs.hand_step();
@@ -536,7 +536,7 @@ fn by_hand(fs: &Fs, ino: Ino, action: HandMove) {
 }
 
 impl Change {
-    fn happens(self, fs: &Fs, ino: Ino) {
+    fn happens(self, fs: &Engine, ino: Ino) {
         match self {
             Change::Pin => by_hand(fs, ino, HandMove::Pin { tier: 1 }),
             Change::Lines => write(fs, ino, 0, b"newer").unwrap(),
@@ -582,7 +582,7 @@ fn changes_during_a_spill_win() -> FsResult<()> {
         let device = Arc::new(Interposed { inner: pool.devices[1].clone(), hook: Mutex::new(None) });
         let media = PoolMedia { pm: pool.pm.clone(), block: vec![pool.devices[0].clone(), device.clone()] };
         let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
-        let fs = Fs::mount(media, superblock, still(), pool.clock.clone())?;
+        let fs = Engine::mount(media, superblock, still(), pool.clock.clone())?;
         fs.run_background(2);
         assert!(over_the_mark(&fs));
         let (changer, first) = (Arc::clone(&fs), files[0]);
@@ -593,7 +593,7 @@ fn changes_during_a_spill_win() -> FsResult<()> {
             device.hook.lock().is_none()
         });
         assert!(flushed, "nothing was flushed");
-        let compare = |fs: &Fs| {
+        let compare = |fs: &Engine| {
             if change != Change::Remove {
                 assert_content(fs, first, &change.expected());
             }
@@ -624,7 +624,7 @@ fn a_crash_amid_a_spill_leaves_old_or_new_locations() {
         fs.unmount().unwrap();
         (pool.images(), files.len())
     };
-    let find_all = |fs: &Fs| {
+    let find_all = |fs: &Engine| {
         let mut files: Vec<Ino> = (0..names - 1).map(|index| find(fs, &format!("f{index}"))).collect();
         files.push(find(fs, "last"));
         files

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Allocate, Fs, FsResult, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags, format, read_superblock,
+    Allocate, Engine, FsResult, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags, format,
+    read_superblock,
 };
 use terrace_format::Ino;
 use terrace_media::block::FileDevice;
@@ -33,7 +34,7 @@ struct File {
     content: Vec<u8>,
 }
 
-fn change(fs: &Fs, rng: &mut StdRng, file: &mut File) -> FsResult<()> {
+fn change(fs: &Engine, rng: &mut StdRng, file: &mut File) -> FsResult<()> {
     match rng.random_range(0..10) {
         0..6 => {
             let offset = rng.random_range(0..MAX_SIZE);
@@ -73,7 +74,7 @@ fn change(fs: &Fs, rng: &mut StdRng, file: &mut File) -> FsResult<()> {
     Ok(())
 }
 
-fn worker(fs: &Fs, seed: u64) -> FsResult<()> {
+fn worker(fs: &Engine, seed: u64) -> FsResult<()> {
     let mut rng = StdRng::seed_from_u64(seed);
     let directory = fs.mkdir(ROOT, format!("thread{seed}").as_bytes(), 0o755, CALLER, W)?.ino;
     let mut files: BTreeMap<String, File> = BTreeMap::new();
@@ -128,7 +129,7 @@ fn threads_with_migration() -> Result<(), Box<dyn std::error::Error>> {
     let media = || PoolMedia { pm: Arc::clone(&pm), block: vec![Arc::clone(&device)] };
     format(&media(), &format_options(1))?;
     let (superblock, _) = read_superblock(&*pm, true)?;
-    let fs = Fs::mount(media(), superblock, MountOptions::default(), Arc::new(SystemClock::default()))?;
+    let fs = Engine::mount(media(), superblock, MountOptions::default(), Arc::new(SystemClock::default()))?;
     let background = fs.start_background()?;
     let mut threads = Vec::new();
     for index in 0..THREADS {

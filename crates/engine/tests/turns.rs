@@ -7,7 +7,8 @@ use common::buffered::buffered;
 use common::tiers::{create, write};
 use common::{Pool, ROOT};
 use terrace_engine::{
-    Allocate, Fs, FsError, FsResult, Progress, Seek, SetAttributes, Wait, WriteFlags, XattrMode,
+    Allocate, Engine, FsError, FsResult, Progress, Seek, SetAttributes, Simulation, Wait, WriteFlags,
+    XattrMode,
 };
 
 const W: Wait = Wait::Allowed;
@@ -28,7 +29,7 @@ fn count_turns<T>(mut turn: impl FnMut(&mut Progress) -> FsResult<T>) -> FsResul
     unreachable!()
 }
 
-fn allocate(fs: &Fs, ino: terrace_format::Ino, how: Allocate) -> FsResult<usize> {
+fn allocate(fs: &Engine, ino: terrace_format::Ino, how: Allocate) -> FsResult<usize> {
     let range = (0, LONG * BLOCK);
     Ok(count_turns(|progress| fs.fallocate_turn(ino, range, how, progress, Wait::Never))?.1)
 }
@@ -206,7 +207,7 @@ fn a_tier_too_large_for_the_memory_of_its_accounts_is_refused() {
         let pool = Pool::new(2 << 20, blocks);
         let (superblock, _) = terrace_engine::read_superblock(&*pool.pm, true).unwrap();
         let mounted =
-            Fs::mount(pool.media(), superblock, Default::default(), std::sync::Arc::clone(&pool.clock));
+            Engine::mount(pool.media(), superblock, Default::default(), std::sync::Arc::clone(&pool.clock));
         let refused = mounted.map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("a lower tier says") || refused.contains("bytes of memory"), "{refused}");
     }

@@ -10,6 +10,7 @@ use terrace_engine::MountOptions;
 use terrace_engine::NewDevice;
 use terrace_engine::PolicyKind;
 use terrace_engine::PoolMedia;
+use terrace_engine::Simulation;
 use terrace_engine::format;
 use terrace_engine::read_superblock;
 use terrace_format::DeviceBlock;

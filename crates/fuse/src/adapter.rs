@@ -1,4 +1,4 @@
-//! `fuser::Filesystem` over `Fs`: each handler turns arguments into a call and the result into a reply.
+//! `fuser::Filesystem` over `Engine`: each handler turns arguments into a call and the result into a reply.
 //!
 //! Every call runs first in the request thread with `Wait::Never`; when it answers `WouldBlock` the request,
 //! its data copied, goes to a thread that may wait (design L2). See [`Adapter::attempt`]. Reads may wait in
@@ -34,7 +34,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use terrace_engine::{
-    Attributes, Caller, Fs, FsError, FsResult, OpenMode, Progress, Seek, SetAttributes, Space, Wait,
+    Attributes, Caller, Engine, FsError, FsResult, OpenMode, Progress, Seek, SetAttributes, Simulation,
+    Space, Wait,
 };
 use terrace_format::Ino;
 use terrace_runtime::{Clock, SystemClock};
@@ -57,7 +58,7 @@ thread_local! {
 
 /// The kernel's requests, answered by a file system.
 pub struct Adapter {
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     waiting: Option<Waiting>,
     /// Lives as long as the session; all other holders are weak references.
     _kernel: Arc<OnceLock<Notifier>>,
@@ -150,7 +151,7 @@ fn done(reply: ReplyEmpty, (): ()) {
 impl Adapter {
     /// An adapter over `fs`. `control` is the value of [`CONTROL_XATTR`]; `kernel` is set when the session
     /// has begun.
-    pub fn new(fs: Arc<Fs>, control: Vec<u8>, kernel: Arc<OnceLock<Notifier>>) -> Adapter {
+    pub fn new(fs: Arc<Engine>, control: Vec<u8>, kernel: Arc<OnceLock<Notifier>>) -> Adapter {
         // A weak reference: a strong one would keep the session's FUSE device open.
         let notifier = Arc::downgrade(&kernel);
         // Runs in a waiting thread before the file's only open is answered, so no request holds a page of the
@@ -176,7 +177,7 @@ impl Adapter {
         accept: A,
     ) where
         R: Refuse + Send + 'static,
-        C: Fn(&Fs, &[u8], Wait) -> FsResult<T> + Send + 'static,
+        C: Fn(&Engine, &[u8], Wait) -> FsResult<T> + Send + 'static,
         A: FnOnce(R, T) + Send + 'static,
     {
         let first = guarded(operation, || unless_it_waits(call(&self.fs, payload, Wait::Never)));
@@ -210,7 +211,7 @@ impl Adapter {
     ) where
         R: Refuse + Send + 'static,
         T: 'static,
-        C: FnMut(&Fs, &mut Progress, Wait) -> FsResult<T> + Send + 'static,
+        C: FnMut(&Engine, &mut Progress, Wait) -> FsResult<T> + Send + 'static,
         A: FnOnce(R, T) + Send + 'static,
     {
         let Some(waiting) = &self.waiting else { return reply.refuse(Errno::EIO) };
@@ -236,7 +237,7 @@ impl Adapter {
         written: impl FnOnce() -> Option<usize>,
         accept: A,
     ) where
-        C: Fn(&Fs, &[u8], Wait) -> FsResult<usize> + Send + 'static,
+        C: Fn(&Engine, &[u8], Wait) -> FsResult<usize> + Send + 'static,
         A: FnOnce(ReplyWrite, usize) + Send + 'static,
     {
         // A write goes behind the waiting writes of its file: in this thread it would block at the file's
@@ -297,7 +298,7 @@ impl Adapter {
     fn list<R, C>(&self, request: &Request, operation: &'static str, mut reply: R, read: C)
     where
         R: Listing + Send + 'static,
-        C: Fn(&Fs, Wait, &mut R) -> FsResult<()> + Send + 'static,
+        C: Fn(&Engine, Wait, &mut R) -> FsResult<()> + Send + 'static,
     {
         let first = guarded(operation, || match read(&self.fs, Wait::Never, &mut reply) {
             Ok(()) => Ok(true),
@@ -321,7 +322,11 @@ impl Adapter {
     }
 
     /// Runs a call that never waits.
-    fn direct<T>(&self, operation: &'static str, call: impl FnOnce(&Fs) -> FsResult<T>) -> Result<T, Errno> {
+    fn direct<T>(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(&Engine) -> FsResult<T>,
+    ) -> Result<T, Errno> {
         guarded(operation, || call(&self.fs).map_err(|error| errno(&error)))
     }
 
@@ -372,7 +377,7 @@ impl Creation {
     }
 
     /// Makes the file or looks it up.
-    fn entry(&self, fs: &Fs, name: &[u8], wait: Wait) -> FsResult<(Attributes, bool)> {
+    fn entry(&self, fs: &Engine, name: &[u8], wait: Wait) -> FsResult<(Attributes, bool)> {
         if let Some(entry) = self.entry.get() {
             return Ok(*entry);
         }
@@ -387,7 +392,7 @@ impl Creation {
 
     /// Makes the file or looks it up, and opens it. After an error the lookup reference is given back, unless
     /// the error is only that the open would have to wait.
-    fn open(&self, fs: &Fs, name: &[u8], wait: Wait) -> FsResult<(Attributes, OpenMode)> {
+    fn open(&self, fs: &Engine, name: &[u8], wait: Wait) -> FsResult<(Attributes, OpenMode)> {
         let (found, truncate) = self.entry(fs, name, wait)?;
         match fs.open(found.ino, truncate, wants_write(OpenFlags(self.flags)), wait) {
             Ok(open_mode) => Ok((found, open_mode)),
@@ -415,7 +420,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let call = move |fs: &Fs, name: &[u8], wait| match fs.try_lookup(ino(parent), name, wait) {
+        let call = move |fs: &Engine, name: &[u8], wait| match fs.try_lookup(ino(parent), name, wait) {
             Err(FsError::NotFound) => Ok(None),
             found => found.map(Some),
         };
@@ -434,7 +439,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let call = move |fs: &Fs, _: &[u8], wait| fs.try_getattr(ino(node), wait);
+        let call = move |fs: &Engine, _: &[u8], wait| fs.try_getattr(ino(node), wait);
         self.attempt(request, "getattr", &[], reply, call, |reply, found| {
             reply.attr(&valid(&found), &attributes(&found));
         });
@@ -473,8 +478,9 @@ impl Filesystem for Adapter {
             // Without set-id bits the flag removes file capabilities, which a truncation by any user removes.
             kill_set_id: size.is_some() && (loss.is_some() || !has_set_id),
         };
-        let call =
-            move |fs: &Fs, progress: &mut Progress, wait| fs.setattr_turn(ino(node), &change, progress, wait);
+        let call = move |fs: &Engine, progress: &mut Progress, wait| {
+            fs.setattr_turn(ino(node), &change, progress, wait)
+        };
         self.in_turns(request, "setattr", reply, call, |reply: ReplyAttr, found: Attributes| {
             drop(loss);
             reply.attr(&valid(&found), &attributes(&found));
@@ -482,7 +488,7 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
-        let call = move |fs: &Fs, _: &[u8], wait| fs.try_readlink(ino(node), wait);
+        let call = move |fs: &Engine, _: &[u8], wait| fs.try_readlink(ino(node), wait);
         self.attempt(request, "readlink", &[], reply, call, |reply, target: Vec<u8>| reply.data(&target));
     }
 
@@ -497,7 +503,8 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request);
-        let call = move |fs: &Fs, name: &[u8], wait| fs.mknod(ino(parent), name, mode, rdev, caller, wait);
+        let call =
+            move |fs: &Engine, name: &[u8], wait| fs.mknod(ino(parent), name, mode, rdev, caller, wait);
         self.attempt(request, "mknod", name.as_bytes(), reply, call, entry);
     }
 
@@ -511,23 +518,24 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request);
-        let call = move |fs: &Fs, name: &[u8], wait| fs.mkdir(ino(parent), name, mode & 0o7777, caller, wait);
+        let call =
+            move |fs: &Engine, name: &[u8], wait| fs.mkdir(ino(parent), name, mode & 0o7777, caller, wait);
         self.attempt(request, "mkdir", name.as_bytes(), reply, call, entry);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let call = move |fs: &Fs, name: &[u8], wait| fs.unlink(ino(parent), name, wait);
+        let call = move |fs: &Engine, name: &[u8], wait| fs.unlink(ino(parent), name, wait);
         self.attempt(request, "unlink", name.as_bytes(), reply, call, done);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let call = move |fs: &Fs, name: &[u8], wait| fs.rmdir(ino(parent), name, wait);
+        let call = move |fs: &Engine, name: &[u8], wait| fs.rmdir(ino(parent), name, wait);
         self.attempt(request, "rmdir", name.as_bytes(), reply, call, done);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, target) = (caller(request), target.as_os_str().as_bytes().to_vec());
-        let call = move |fs: &Fs, name: &[u8], wait| fs.symlink(ino(parent), name, &target, caller, wait);
+        let call = move |fs: &Engine, name: &[u8], wait| fs.symlink(ino(parent), name, &target, caller, wait);
         self.attempt(request, "symlink", name.as_bytes(), reply, call, entry);
     }
 
@@ -545,14 +553,14 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         }
         let (new_name, no_replace) = (new_name.as_bytes().to_vec(), !flags.is_empty());
-        let call = move |fs: &Fs, name: &[u8], wait| {
+        let call = move |fs: &Engine, name: &[u8], wait| {
             fs.rename(ino(parent), name, ino(new_parent), &new_name, no_replace, wait)
         };
         self.attempt(request, "rename", name.as_bytes(), reply, call, done);
     }
 
     fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let call = move |fs: &Fs, name: &[u8], wait| fs.link(ino(node), ino(parent), name, wait);
+        let call = move |fs: &Engine, name: &[u8], wait| fs.link(ino(node), ino(parent), name, wait);
         self.attempt(request, "link", name.as_bytes(), reply, call, entry);
     }
 
@@ -562,7 +570,7 @@ impl Filesystem for Adapter {
         if is_to_run(flags) && self.changes.restarts(node.0, request.pid()) {
             return reply.error(Errno::ESTALE);
         }
-        let call = move |fs: &Fs, _: &[u8], wait| fs.open(ino(node), false, wants_write(flags), wait);
+        let call = move |fs: &Engine, _: &[u8], wait| fs.open(ino(node), false, wants_write(flags), wait);
         self.attempt(request, "open", &[], reply, call, move |reply, mode| {
             reply.opened(FileHandle(handle), open_flags(mode));
         });
@@ -580,7 +588,7 @@ impl Filesystem for Adapter {
     ) {
         let mode = libc::S_IFREG | (mode & 0o7777);
         let creation = Creation::new(ino(parent), mode, flags, caller(request));
-        let call = move |fs: &Fs, name: &[u8], wait| creation.open(fs, name, wait);
+        let call = move |fs: &Engine, name: &[u8], wait| creation.open(fs, name, wait);
         let handle = self.fs.new_handle();
         let accept = move |reply: ReplyCreate, (found, open_mode): (Attributes, OpenMode)| {
             let flags = open_flags(open_mode);
@@ -654,7 +662,7 @@ impl Filesystem for Adapter {
         // Bytes that the request thread has written are not written again by the waiting thread.
         let written = Arc::new(AtomicUsize::new(0));
         let before = Arc::clone(&written);
-        let call = move |fs: &Fs, data: &[u8], wait| loop {
+        let call = move |fs: &Engine, data: &[u8], wait| loop {
             let before = written.load(Ordering::Relaxed);
             let rest = data.get(before..).unwrap_or_default();
             let done = match fs.write(ino(node), offset + before as u64, rest, flags, wait) {
@@ -789,7 +797,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, request: &Request, _node: INodeNo, reply: ReplyStatfs) {
-        let call = |fs: &Fs, _: &[u8], wait| fs.statfs(wait);
+        let call = |fs: &Engine, _: &[u8], wait| fs.statfs(wait);
         self.attempt(request, "statfs", &[], reply, call, |reply, space: Space| {
             let (blocks, free, available) = (space.blocks, space.free, space.available);
             reply.statfs(blocks, free, available, space.files, space.files_free, 4096, 255, 4096);
@@ -810,7 +818,7 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         };
         let name = name.as_bytes().to_vec();
-        let call = move |fs: &Fs, value: &[u8], wait| fs.setxattr(ino(node), &name, value, mode, wait);
+        let call = move |fs: &Engine, value: &[u8], wait| fs.setxattr(ino(node), &name, value, mode, wait);
         self.attempt(request, "setxattr", value, reply, call, done);
     }
 
@@ -818,19 +826,20 @@ impl Filesystem for Adapter {
         if name.as_bytes() == CONTROL_XATTR.as_bytes() {
             return value_reply(reply, size, &self.control);
         }
-        let call = move |fs: &Fs, name: &[u8], wait| fs.try_getxattr(ino(node), name, wait);
+        let call = move |fs: &Engine, name: &[u8], wait| fs.try_getxattr(ino(node), name, wait);
         let accept = move |reply, value: Vec<u8>| value_reply(reply, size, &value);
         self.attempt(request, "getxattr", name.as_bytes(), reply, call, accept);
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        let call = move |fs: &Fs, progress: &mut Progress, wait| fs.listxattr_turn(ino(node), progress, wait);
+        let call =
+            move |fs: &Engine, progress: &mut Progress, wait| fs.listxattr_turn(ino(node), progress, wait);
         let accept = move |reply, names: Vec<u8>| value_reply(reply, size, &names);
         self.in_turns(request, "listxattr", reply, call, accept);
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let call = move |fs: &Fs, name: &[u8], wait| fs.removexattr(ino(node), name, wait);
+        let call = move |fs: &Engine, name: &[u8], wait| fs.removexattr(ino(node), name, wait);
         self.attempt(request, "removexattr", name.as_bytes(), reply, call, done);
     }
 
@@ -862,7 +871,7 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EOPNOTSUPP);
         };
         let (mut in_group, changing) = self.takes_set_id(request, node).unzip();
-        let call = move |fs: &Fs, progress: &mut Progress, wait| {
+        let call = move |fs: &Engine, progress: &mut Progress, wait| {
             if let Some(group) = in_group {
                 fs.lose_set_id(ino(node), group, wait)?;
                 in_group = None;
@@ -892,7 +901,7 @@ impl Filesystem for Adapter {
         let Ok(offset) = u64::try_from(offset) else {
             return reply.error(Errno::ENXIO);
         };
-        let call = move |fs: &Fs, progress: &mut Progress, wait| {
+        let call = move |fs: &Engine, progress: &mut Progress, wait| {
             fs.seek_turn(ino(node), offset, what, progress, wait)
         };
         self.in_turns(request, "lseek", reply, call, |reply: ReplyLseek, found: u64| {
@@ -927,7 +936,7 @@ mod tests {
     use terrace_media::pm::RecordedPm;
     use terrace_runtime::ManualClock;
 
-    fn pool() -> Arc<Fs> {
+    fn pool() -> Arc<Engine> {
         let pm = Arc::new(RecordedPm::new(2 << 20));
         let media = PoolMedia { pm: pm.clone(), block: Vec::new() };
         let options = FormatOptions {
@@ -945,7 +954,7 @@ mod tests {
         };
         format(&media, &options).unwrap();
         let (superblock, _) = read_superblock(&*pm, true).unwrap();
-        Fs::mount(media, superblock, MountOptions::default(), Arc::new(ManualClock::new(1))).unwrap()
+        Engine::mount(media, superblock, MountOptions::default(), Arc::new(ManualClock::new(1))).unwrap()
     }
 
     /// A create once made its file, had to wait, and made the file again on another thread: EEXIST, with

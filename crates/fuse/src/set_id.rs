@@ -21,7 +21,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use terrace_engine::{Attributes, Fs};
+use terrace_engine::{Attributes, Engine};
 use terrace_runtime::sync::Mutex;
 
 /// Number of CAP_FSETID.
@@ -70,14 +70,14 @@ pub(crate) struct Changes {
 
 /// A change under way. It is dropped, and so ended, before the request is answered.
 pub(crate) struct Changing {
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     changes: Arc<Changes>,
     node: u64,
 }
 
 impl Changes {
     /// A change begins.
-    pub fn begin(self: &Arc<Self>, fs: &Arc<Fs>, node: u64) -> Changing {
+    pub fn begin(self: &Arc<Self>, fs: &Arc<Engine>, node: u64) -> Changing {
         self.of.lock().entry(node).or_default().under_way += 1;
         self.any.store(true, Ordering::Release);
         Changing { fs: Arc::clone(fs), changes: Arc::clone(self), node }

@@ -16,7 +16,7 @@ use terrace_bench::workload::local::LocalTarget;
 use terrace_bench::workload::personality::{Order, Personality};
 use terrace_bench::workload::target::FileTarget;
 use terrace_engine::{
-    DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, Parameters, PolicyKind, PoolMedia,
+    DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, Parameters, PolicyKind, PoolMedia,
 };
 use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::RamPm;
@@ -32,11 +32,11 @@ fn clock() -> Arc<dyn Clock> {
 }
 
 /// A small pool in memory that never migrates.
-fn pool(directory: &Path) -> Arc<Fs> {
+fn pool(directory: &Path) -> Arc<Engine> {
     mount_with(directory, MountOptions::default())
 }
 
-fn mount_with(directory: &Path, mounted: MountOptions) -> Arc<Fs> {
+fn mount_with(directory: &Path, mounted: MountOptions) -> Arc<Engine> {
     let media = PoolMedia {
         pm: Arc::new(RamPm::create(directory.join("pm"), 48 << 20).unwrap()),
         block: vec![Arc::new(SimulatedDevice::new(4096))],
@@ -57,7 +57,7 @@ fn mount_with(directory: &Path, mounted: MountOptions) -> Arc<Fs> {
     };
     terrace_engine::format(&media, &options).unwrap();
     let (superblock, _) = terrace_engine::read_superblock(&*media.pm, true).unwrap();
-    Fs::mount(media, superblock, mounted, clock()).unwrap()
+    Engine::mount(media, superblock, mounted, clock()).unwrap()
 }
 
 fn loads() -> Vec<Load> {

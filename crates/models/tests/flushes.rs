@@ -10,8 +10,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
-    format, read_superblock,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait,
+    WriteFlags, format, read_superblock,
 };
 use terrace_format::address::ROOT_INO;
 use terrace_format::{DeviceBlock, Ino};
@@ -91,7 +91,7 @@ fn media(pm: &Arc<RecordedPm>, device: &Arc<SimulatedDevice>) -> PoolMedia {
     PoolMedia { pm: Arc::clone(pm) as _, block: vec![Arc::new(slow) as _] }
 }
 
-fn mount(media: PoolMedia, home: Option<Home>) -> Arc<Fs> {
+fn mount(media: PoolMedia, home: Option<Home>) -> Arc<Engine> {
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let options = MountOptions {
         // Demotes all blocks, in at least as many groups as workers.
@@ -103,7 +103,7 @@ fn mount(media: PoolMedia, home: Option<Home>) -> Arc<Fs> {
         home,
         ..MountOptions::default()
     };
-    Fs::mount(media, superblock, options, Arc::new(ManualClock::new(1 << 60))).unwrap()
+    Engine::mount(media, superblock, options, Arc::new(ManualClock::new(1 << 60))).unwrap()
 }
 
 fn content(file: usize, block: usize) -> Vec<u8> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Allocate, Caller, DeviceClass, FormatOptions, Fs, HandMove, MountOptions, NewDevice, PolicyKind,
+    Allocate, Caller, DeviceClass, Engine, FormatOptions, HandMove, MountOptions, NewDevice, PolicyKind,
     PoolMedia, SetAttributes, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::Ino;
@@ -63,7 +63,7 @@ fn media(pm: &Arc<RecordedPm>, device: &Arc<SimulatedDevice>) -> PoolMedia {
     PoolMedia { pm: Arc::clone(pm) as _, block: vec![Arc::clone(device) as _] }
 }
 
-fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Fs> {
+fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Engine> {
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let options = MountOptions {
         policy: Some(policy),
@@ -83,7 +83,7 @@ fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Fs> {
         promote_first_touch: true,
         ..MountOptions::default()
     };
-    Fs::mount(media, superblock, options, Arc::new(ManualClock::new(1 << 60))).unwrap()
+    Engine::mount(media, superblock, options, Arc::new(ManualClock::new(1 << 60))).unwrap()
 }
 
 fn images() -> Images {
@@ -120,7 +120,7 @@ fn bytes(tag: u64, units: usize) -> Vec<u8> {
 }
 
 impl File {
-    fn change(&self, fs: &Fs) {
+    fn change(&self, fs: &Engine) {
         let mut states = self.states.lock();
         let mut content = states.last().unwrap().clone();
         let tag = tag(self.index, states.len());
@@ -152,7 +152,7 @@ impl File {
         self.complete.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn read(&self, fs: &Fs) {
+    fn read(&self, fs: &Engine) {
         let from = self.complete.load(Ordering::Relaxed);
         let mut data = vec![0; UNITS * UNIT];
         let count = fs.read(self.ino, 0, &mut data, W).unwrap();

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_check::{Code, Devices, Options, Report, check};
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MetadataMoves, MountOptions, NewDevice, PolicyKind, PoolMedia,
-    SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
+    Caller, DeviceClass, Engine, FormatOptions, MetadataMoves, MountOptions, Movements, NewDevice,
+    PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags, XattrMode, format, read_superblock,
 };
 use terrace_format::below::{Below, Identity, is_below, seal};
 use terrace_format::inode::{SLOTS_PER_PAGE, unpack_root};
@@ -74,12 +74,12 @@ impl World {
     fn superblock(&self) -> Superblock {
         read_superblock(&*self.pm, true).unwrap().0
     }
-    fn mount(&self, metadata_moves: MetadataMoves) -> Arc<Fs> {
+    fn mount(&self, metadata_moves: MetadataMoves) -> Arc<Engine> {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
         let options = MountOptions { metadata_moves, ..MountOptions::default() };
         let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
-        Fs::mount(PoolMedia { pm, block: vec![device] }, self.superblock(), options, clock).unwrap()
+        Engine::mount(PoolMedia { pm, block: vec![device] }, self.superblock(), options, clock).unwrap()
     }
     /// All files that the root directory reaches.
     fn tree(&self) -> Tree {

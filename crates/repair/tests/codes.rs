@@ -70,12 +70,12 @@ impl World {
         assert!(self.pm.visible_image().read(0, &mut pm));
         (pm, self.device.visible_image().to_bytes())
     }
-    fn mount(&self) -> FsResult<Arc<terrace_engine::Fs>> {
+    fn mount(&self) -> FsResult<Arc<terrace_engine::Engine>> {
         let (superblock, _) = terrace_engine::read_superblock(&*self.pm, true).unwrap();
         let device: Arc<dyn BlockMedium> = self.device.clone();
         let media = PoolMedia { pm: self.pm.clone(), block: vec![device] };
         let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
-        terrace_engine::Fs::mount(media, superblock, MountOptions::default(), clock)
+        terrace_engine::Engine::mount(media, superblock, MountOptions::default(), clock)
     }
 }
 
@@ -105,7 +105,7 @@ fn may_differ(code: Code) -> bool {
     matches!(code, Code::ColdChecksum | Code::DataChecksum)
 }
 
-fn read_file(fs: &terrace_engine::Fs, ino: u64) -> Option<Vec<u8>> {
+fn read_file(fs: &terrace_engine::Engine, ino: u64) -> Option<Vec<u8>> {
     let a = fs.getattr(Ino(ino)).ok()?;
     let mut content = vec![0; a.size as usize];
     let mut done = 0;

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_check::{Code, Devices, Options, Report, check};
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
-    XattrMode, format, read_superblock,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, Movements, NewDevice, PolicyKind, PoolMedia,
+    Wait, WriteFlags, XattrMode, format, read_superblock,
 };
 use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK, SUPERBLOCK_COPIES};
 use terrace_format::keys::Key;
@@ -69,10 +69,10 @@ impl World {
     fn repair(&self) -> Repair {
         repair(&self.devices(), &OPTIONS)
     }
-    fn mount(&self) -> Arc<Fs> {
+    fn mount(&self) -> Arc<Engine> {
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
         let options = MountOptions { atime: terrace_engine::Atime::Never, ..MountOptions::default() };
-        Fs::mount(self.media(), superblock, options, Arc::new(ManualClock::new(9_000_000_000))).unwrap()
+        Engine::mount(self.media(), superblock, options, Arc::new(ManualClock::new(9_000_000_000))).unwrap()
     }
     fn hash(&self) -> (Vec<u8>, u64) {
         (self.pm.visible_image().to_vec(), self.device.visible_image().hash())
@@ -128,7 +128,7 @@ fn fresh_pool() -> World {
     World::new(pm, device)
 }
 
-fn populate(fs: &Arc<Fs>) {
+fn populate(fs: &Arc<Engine>) {
     let mut directories = vec![ROOT];
     for index in 0..5u64 {
         let parent = directories[index as usize / 2];
@@ -223,7 +223,7 @@ impl Base {
     }
 }
 
-fn dump(fs: &Fs) -> BTreeMap<u64, Inode> {
+fn dump(fs: &Engine) -> BTreeMap<u64, Inode> {
     let mut inodes = BTreeMap::new();
     for ino in 1..INODES {
         let Ok(a) = fs.getattr(Ino(ino)) else {

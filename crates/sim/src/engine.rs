@@ -2,7 +2,7 @@
 //! interleaving points other operations run in its middle.
 
 use std::collections::BTreeMap;
-use terrace_engine::{Attributes, Caller, DirectoryEntry, Fs, FsError, SetAttributes, Wait, WriteFlags};
+use terrace_engine::{Attributes, Caller, DirectoryEntry, Engine, FsError, SetAttributes, Wait, WriteFlags};
 use terrace_format::Ino;
 use terrace_reference as reference;
 use terrace_reference::{Change, Id, New, Op, data};
@@ -61,7 +61,7 @@ impl Call {
     }
 
     /// Runs the operation.
-    pub fn run(&self, fs: &Fs, wait: Wait) -> Result<Seen, FsError> {
+    pub fn run(&self, fs: &Engine, wait: Wait) -> Result<Seen, FsError> {
         let done = |()| Seen::Done;
         match &self.op {
             Op::Make { .. } | Op::Link { .. } | Op::Remove { .. } | Op::Rename { .. } | Op::Lookup { .. } => {
@@ -143,7 +143,7 @@ impl Call {
         }
     }
 
-    fn names(&self, fs: &Fs, wait: Wait) -> Result<Seen, FsError> {
+    fn names(&self, fs: &Engine, wait: Wait) -> Result<Seen, FsError> {
         let ino = |id: &Id| self.ino(id);
         match &self.op {
             Op::Make { directory, name, new, owner, .. } => {
@@ -174,7 +174,7 @@ impl Call {
     }
 
     /// Reads a directory whole, and the requested part of it.
-    fn directory(&self, fs: &Fs, id: Id, limit: usize, plus: bool) -> Result<Seen, FsError> {
+    fn directory(&self, fs: &Engine, id: Id, limit: usize, plus: bool) -> Result<Seen, FsError> {
         let ino = self.ino(&id);
         let (mut all, mut taken) = (Vec::new(), Vec::<Attributes>::new());
         let mut part: Vec<DirectoryEntry> = Vec::new();

@@ -25,7 +25,9 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
-use terrace_engine::{Atime, Fs, FsError, MountOptions, Wait, WriteFlags, read_superblock};
+use terrace_engine::{
+    Atime, Engine, FsError, MountOptions, Movements, Simulation, Wait, WriteFlags, read_superblock,
+};
 use terrace_media::block::{Begins, Operation, SimulatedDevice, Times};
 use terrace_media::pm::Access;
 use terrace_media::{BlockMedium, PmMedium};
@@ -410,7 +412,7 @@ fn end_fault(world: &World) {
 
 /// Writes, syncs and reads data in PM at once in the middle of a stalled operation of the device (I10).
 /// Answers the operations done.
-fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
+fn amid_stalls(world: &World, fs: &Arc<Engine>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
     let done: Rc<RefCell<Vec<(Op, Stamp)>>> = Rc::default();
     let (amid, fs, device, ino) = (Rc::clone(&done), Arc::clone(fs), device(world), world.ino(WITNESS));
     let clock = Arc::clone(&world.clock);
@@ -449,7 +451,7 @@ fn amid_stalls(world: &World, fs: &Arc<Fs>) -> Rc<RefCell<Vec<(Op, Stamp)>>> {
 }
 
 /// Whether PM has only its reserve left: then a write has to wait (I10).
-fn is_pm_full(fs: &Fs) -> bool {
+fn is_pm_full(fs: &Engine) -> bool {
     let tiers = fs.status().unwrap().tiers;
     tiers[0].capacity_bytes - tiers[0].used_bytes <= 32 * 4096
 }
@@ -488,7 +490,7 @@ fn assert_errno(kind: Kind, error: &FsError) {
 }
 
 /// Status shows the failed medium, and no other.
-fn assert_shown(fs: &Fs, kind: Kind) {
+fn assert_shown(fs: &Engine, kind: Kind) {
     let status = fs.status().unwrap();
     let (pm, below) = (&status.tiers[0].devices[0], &status.tiers[1].devices[0]);
     let degraded = |bad: bool| if bad { "degraded" } else { "ok" };
@@ -516,7 +518,7 @@ fn files(states: &[CrashState]) -> Vec<(Id, Vec<Vec<u8>>)> {
 }
 
 /// Reads all files: each read gives the right bytes or EIO. Answers the number of EIOs.
-fn assert_no_wrong_bytes(world: &World, fs: &Fs, states: &[CrashState], kind: Kind) -> u64 {
+fn assert_no_wrong_bytes(world: &World, fs: &Engine, states: &[CrashState], kind: Kind) -> u64 {
     let mut failed = 0;
     for (id, contents) in files(states) {
         let ino = world.ino(id);
@@ -550,7 +552,7 @@ fn assert_no_wrong_bytes(world: &World, fs: &Fs, states: &[CrashState], kind: Ki
 
 /// Calls fsync twice for each file, as two descriptors do. After a success the file's data counts as durable.
 /// Answers the number of files whose fsync failed because a write-back failed.
-fn assert_fsync(world: &World, fs: &Fs, states: &mut [CrashState]) -> u64 {
+fn assert_fsync(world: &World, fs: &Engine, states: &mut [CrashState]) -> u64 {
     let mut failed = 0;
     for (id, _) in files(states) {
         let both =
@@ -632,7 +634,7 @@ fn run_mount(known: &Shared, kind: Kind, after: u64, setup: &Setup) -> Option<Tr
     let options = MountOptions { atime: Atime::Never, ..MountOptions::default() };
     let mounted = read_superblock(&*world.media.pm, true).map_err(|error| error.to_string());
     let mounted = mounted.and_then(|(superblock, _)| {
-        let mounted = Fs::mount(world.media.pool(), superblock, options, clock);
+        let mounted = Engine::mount(world.media.pool(), superblock, options, clock);
         mounted.map_err(|error| error.to_string())
     });
     let struck = has_struck(&world, kind);

@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
-use terrace_engine::{Caller, Fs, FsResult, Seek, Wait, WriteFlags, read_superblock};
+use terrace_engine::{Caller, Engine, FsResult, Seek, Simulation, Wait, WriteFlags, read_superblock};
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::checksum::crc32c;
 use terrace_format::geometry::{CHECKPOINT_COPIES, LANES_BLOCK, ROOTS_BLOCK};
@@ -120,7 +120,7 @@ impl World {
         for again in [false, true] {
             let clock: Arc<dyn Clock> = self.clock.clone();
             let fs = read_superblock(&*media.pm, true).map_err(|_| ()).and_then(|(superblock, _)| {
-                Fs::mount(media.pool(), superblock, self.mount_options(), clock).map_err(|_| ())
+                Engine::mount(media.pool(), superblock, self.mount_options(), clock).map_err(|_| ())
             });
             let Ok(fs) = fs else {
                 assert!(!judged || seen, "{text}: refused, and check finds nothing");
@@ -225,7 +225,7 @@ fn damage(pm: &dyn PmMedium, at: PmOffset, line: Option<u64>, bit: u32) -> bool 
 }
 
 /// Uses the pool: new files, their removal, background work. Errors are allowed.
-fn use_it(fs: &Arc<Fs>) {
+fn use_it(fs: &Arc<Engine>) {
     for index in 0..6u8 {
         let name = format!("flip{index}");
         if let Ok(made) = fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, ROOT_USER, W) {
@@ -240,13 +240,13 @@ fn use_it(fs: &Arc<Fs>) {
     fs.run_background(100);
 }
 
-fn tree(fs: &Fs) -> Tree {
+fn tree(fs: &Engine) -> Tree {
     let mut found = Tree::new();
     walk(fs, ROOT, "/".into(), &mut found, 0);
     found
 }
 
-fn walk(fs: &Fs, ino: Ino, path: String, found: &mut Tree, depth: usize) {
+fn walk(fs: &Engine, ino: Ino, path: String, found: &mut Tree, depth: usize) {
     let shown = line(fs, ino);
     let is_directory = fs.getattr(ino).is_ok_and(|a| a.mode & 0o170000 == 0o040000);
     let mut names = BTreeSet::new();
@@ -274,7 +274,7 @@ fn walk(fs: &Fs, ino: Ino, path: String, found: &mut Tree, depth: usize) {
     }
 }
 
-fn line(fs: &Fs, ino: Ino) -> FsResult<String> {
+fn line(fs: &Engine, ino: Ino) -> FsResult<String> {
     let a = fs.getattr(ino)?;
     let mut line = format!("{ino}.{} {:o} {} {}:{} ", a.generation, a.mode, a.nlink, a.uid, a.gid);
     let _ = write!(line, "{} {} {} {}", a.rdev, a.size, a.mtime_ns, a.ctime_ns);
@@ -293,7 +293,7 @@ fn line(fs: &Fs, ino: Ino) -> FsResult<String> {
 }
 
 /// Adds a checksum of the file's non-zero blocks to the line.
-fn content(fs: &Fs, ino: Ino, size: u64, line: &mut String) -> FsResult<()> {
+fn content(fs: &Engine, ino: Ino, size: u64, line: &mut String) -> FsResult<()> {
     let (mut at, mut sum) = (0, 0);
     for _ in 0..MOST_BLOCKS {
         at = match fs.seek(ino, at, Seek::Data) {

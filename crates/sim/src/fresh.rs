@@ -11,7 +11,7 @@ use crate::world::{World, format_options};
 use std::collections::HashSet;
 use std::sync::Arc;
 use terrace_check::Code;
-use terrace_engine::{Fs, MountOptions, Wait, format, read_superblock};
+use terrace_engine::{Engine, MountOptions, Simulation, Wait, format, read_superblock};
 use terrace_format::{DeviceBlock, Ino};
 use terrace_media::block::DeviceImage;
 use terrace_media::pm::PmImage;
@@ -102,7 +102,7 @@ fn judge(pm: PmImage, device: Option<DeviceImage>, old_header: bool, done: bool,
         assert!(report.is_clean() || one_copy, "{what}: check: {:#?}", report.findings);
     }
     let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
-    let fs = Fs::mount(media.pool(), superblock, MountOptions::default(), clock);
+    let fs = Engine::mount(media.pool(), superblock, MountOptions::default(), clock);
     let fs = fs.unwrap_or_else(|error| panic!("{what}: mount: {error}"));
     let found = fs.lookup(Ino(1), b"old").is_ok();
     assert_eq!(found, old, "{what}: the file of the old pool");

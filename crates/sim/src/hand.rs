@@ -10,7 +10,7 @@ use crate::operate::operate;
 use crate::world::{Nesting, Shared, World};
 use rand::Rng;
 use std::time::Duration;
-use terrace_engine::{HandMove, HandReport, HandState};
+use terrace_engine::{HandMove, HandReport, HandState, Movements, Simulation};
 use terrace_reference::{BLOCK, Id, Kind, Op};
 use terrace_runtime::Next;
 

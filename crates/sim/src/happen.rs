@@ -19,6 +19,8 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
+use terrace_engine::Movements;
+use terrace_engine::Simulation;
 use terrace_engine::Wait;
 use terrace_reference::{Allocate, Change, Id, New, Op, ROOT, Stamp};
 use terrace_runtime::{Next, interleave, thread};

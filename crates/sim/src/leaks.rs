@@ -10,7 +10,7 @@
 
 use crate::world::World;
 use std::collections::BTreeMap;
-use terrace_engine::{Accounts, Referenced};
+use terrace_engine::{Accounts, Referenced, Simulation};
 use terrace_format::Ino;
 
 /// Actions from one judgement to the next: each judgement reads the block table and all chunk bitmaps.

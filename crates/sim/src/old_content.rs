@@ -4,8 +4,8 @@
 
 use std::sync::{Arc, OnceLock};
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, WriteFlags,
-    XattrMode, format,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, Movements, NewDevice, PolicyKind, PoolMedia,
+    Wait, WriteFlags, XattrMode, format,
 };
 use terrace_format::inode::{InodeSlot, SLOT_SIZE};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, Ino};
@@ -83,7 +83,7 @@ fn older_life() -> Old {
     };
     let superblock = format(&media(), &options).unwrap();
     let clock = Arc::new(ManualClock::new(1));
-    let fs = Fs::mount(media(), superblock, MountOptions::default(), clock).unwrap();
+    let fs = Engine::mount(media(), superblock, MountOptions::default(), clock).unwrap();
     let (root, caller) = (Ino(1), Caller { uid: 0, gid: 0 });
     for index in 0..100u8 {
         let name = format!("{index:03}-an-older-file-{}", "x".repeat(usize::from(index)));

@@ -12,7 +12,7 @@ use crate::world::{Nesting, Shared, World};
 use rand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrace_engine::{Attributes, BlockRange, DirectoryEntry, Fs, FsError, Wait};
+use terrace_engine::{Attributes, BlockRange, DirectoryEntry, Engine, FsError, Wait};
 use terrace_format::{FileBlock, Ino};
 use terrace_reference::{
     After, Allocate, Answer, BLOCK, Change, CrashRules, CrashState, Id, Node, Op, Outcome, Reference, Stamp,
@@ -52,7 +52,7 @@ pub fn operate(world: &Shared, op: Op, waits: bool) {
     world.borrow_mut().finish(begun, answer);
 }
 
-fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Fs>, Begun, Wait)> {
+fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Engine>, Begun, Wait)> {
     let mut world = world.borrow_mut();
     if world.crash.is_taken() || !world.can_do(&op) {
         return None;

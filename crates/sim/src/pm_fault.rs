@@ -10,7 +10,7 @@ use crate::action::Action;
 use crate::world::Shared;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_engine::{Fs, FsError, Wait};
+use terrace_engine::{Engine, FsError, Movements, Simulation, Wait};
 use terrace_media::PmMedium;
 use terrace_media::block::Times;
 use terrace_media::pm::Access;
@@ -32,7 +32,7 @@ pub fn poisoned(world: &Shared, seed: u64, fails: (Access, Times), action: &Acti
 fn amid_poison<R>(
     world: &Shared,
     (access, times): (Access, Times),
-    run: impl FnOnce(&Arc<Fs>) -> R,
+    run: impl FnOnce(&Arc<Engine>) -> R,
 ) -> (R, bool) {
     let (fs, pm) = {
         let world = world.borrow();

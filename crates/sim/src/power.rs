@@ -6,6 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use terrace_engine::Simulation;
 use terrace_reference::{CrashState, Op};
 
 /// The state of the simulated power supply.

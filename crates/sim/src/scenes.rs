@@ -8,7 +8,7 @@ use crate::world::{Shared, World};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use terrace_engine::{Allocate, Caller, Fs, MetadataMoves, Wait, WriteFlags};
+use terrace_engine::{Allocate, Caller, Engine, MetadataMoves, Movements, Simulation, Wait, WriteFlags};
 use terrace_format::Ino;
 use terrace_reference::{BLOCK, data};
 use terrace_runtime::interleave;
@@ -32,20 +32,20 @@ const ROOT: Ino = Ino(1);
 const W: Wait = Wait::Allowed;
 const B: u64 = BLOCK as u64;
 
-fn mounted(config: Config) -> (Shared, Arc<Fs>) {
+fn mounted(config: Config) -> (Shared, Arc<Engine>) {
     let world = World::new(config, 1, Setup::default());
     let fs = Arc::clone(world.borrow().fs());
     (world, fs)
 }
 
 /// An empty file without references.
-fn create(fs: &Fs, name: &str) -> Ino {
+fn create(fs: &Engine, name: &str) -> Ino {
     let made = fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, Caller { uid: 0, gid: 0 }, W).unwrap();
     fs.forget(made.ino, 1);
     made.ino
 }
 
-fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) {
+fn write(fs: &Engine, ino: Ino, offset: u64, bytes: &[u8]) {
     assert_eq!(fs.write(ino, offset, bytes, WriteFlags::default(), W).unwrap(), bytes.len());
 }
 

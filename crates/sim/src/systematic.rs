@@ -14,6 +14,7 @@ use crate::world::{Shared, World};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use terrace_engine::HandMove;
+use terrace_engine::Movements;
 use terrace_media::block::{DeviceImage, DeviceSnapshot};
 use terrace_media::ordering::OrderingPoint;
 use terrace_media::pm::CrashSnapshot;

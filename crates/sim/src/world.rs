@@ -17,8 +17,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use terrace_check::{Code, Severity};
 use terrace_engine::{
-    Atime, DeviceClass, FormatOptions, Fs, FsError, InPlace, MountOptions, NewDevice, Wait, format,
-    read_superblock,
+    Atime, DeviceClass, Engine, FormatOptions, FsError, InPlace, MountOptions, NewDevice, Simulation, Wait,
+    format, read_superblock,
 };
 use terrace_format::Ino;
 use terrace_reference::{CrashState, Id, Limits, Op, ROOT, Reference, Stamp, Torn};
@@ -41,7 +41,7 @@ pub struct World {
     pub rng: SmallRng,
     pub media: Media,
     pub clock: Arc<ManualClock>,
-    pub fs: Option<Arc<Fs>>,
+    pub fs: Option<Arc<Engine>>,
     pub model: Reference,
     /// The engine's number and generation of each inode.
     pub numbers: BTreeMap<Id, (Ino, u32)>,
@@ -212,7 +212,7 @@ impl World {
         }))
     }
 
-    pub fn fs(&self) -> &Arc<Fs> {
+    pub fn fs(&self) -> &Arc<Engine> {
         self.fs.as_ref().expect("mounted")
     }
 
@@ -243,14 +243,14 @@ impl World {
         self.faulty() || self.media.devices.iter().any(|device| device.has_loss_to_tell())
     }
 
-    pub fn mount(&self, media: &Media) -> Arc<Fs> {
+    pub fn mount(&self, media: &Media) -> Arc<Engine> {
         bounds::begin();
         narrow::set_name_hash_bits(self.config.hash_bits);
         let (superblock, warning) = read_superblock(&*media.pm, true).unwrap();
         assert_eq!(warning, None);
         let clock: Arc<dyn Clock> = self.clock.clone();
         let before = media.pm.bytes_read();
-        let fs = Fs::mount(media.pool(), superblock, self.mount_options(), clock);
+        let fs = Engine::mount(media.pool(), superblock, self.mount_options(), clock);
         let fs = fs.unwrap_or_else(|error| panic!("mount: {error}"));
         self.mount_read.set(media.pm.bytes_read() - before);
         fs

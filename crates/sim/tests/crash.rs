@@ -13,11 +13,11 @@ mod crash_support;
 use crash_support::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use terrace_engine::{Allocate, Fs, SetAttributes, SetTime, WriteFlags};
+use terrace_engine::{Allocate, Engine, Movements, SetAttributes, SetTime, Simulation, WriteFlags};
 use terrace_runtime::sync::Mutex;
 
 /// A tree with a file of each kind; records of two lanes are above the checkpoint.
-fn populate(world: &World, fs: &std::sync::Arc<terrace_engine::Fs>) {
+fn populate(world: &World, fs: &std::sync::Arc<terrace_engine::Engine>) {
     let d = mkdir(fs, ROOT, "d");
     mkdir(fs, ROOT, "empty");
     mkdir(fs, d, "sub");
@@ -40,13 +40,13 @@ fn populate(world: &World, fs: &std::sync::Arc<terrace_engine::Fs>) {
 
 fn case(
     name: &'static str,
-    act: impl Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static,
+    act: impl Fn(&std::sync::Arc<terrace_engine::Engine>) + Send + Sync + 'static,
 ) -> Case {
     Case::new(name, populate, move |_, fs| act(fs))
 }
 
 /// A cold block under a partial shadow.
-fn shadowed(world: &World, fs: &std::sync::Arc<terrace_engine::Fs>) {
+fn shadowed(world: &World, fs: &std::sync::Arc<terrace_engine::Engine>) {
     populate(world, fs);
     if world.shape.tier {
         write(fs, find(fs, "cold"), 4096 + 512, &pattern(512, 5));
@@ -55,7 +55,7 @@ fn shadowed(world: &World, fs: &std::sync::Arc<terrace_engine::Fs>) {
 
 fn shadow_case(
     name: &'static str,
-    act: impl Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static,
+    act: impl Fn(&std::sync::Arc<terrace_engine::Engine>) + Send + Sync + 'static,
 ) -> Case {
     Case::new(name, shadowed, move |_, fs| act(fs))
 }
@@ -176,7 +176,7 @@ fn changes_of_attributes_are_atomic() {
 
 fn writes() -> Vec<Case> {
     let large = |pieces: usize| {
-        move |fs: &std::sync::Arc<terrace_engine::Fs>| {
+        move |fs: &std::sync::Arc<terrace_engine::Engine>| {
             // A record of a quarter of a 16 KiB lane holds 56 blocks.
             let ino = find(fs, "f");
             write(fs, ino, 0, &pattern(140 * 4096, 9)[..pieces * 56 * 4096]);
@@ -226,7 +226,7 @@ fn each_piece_of_a_write_is_atomic() {
 
 fn sizes() -> Vec<Case> {
     let filled = |blocks: usize| {
-        move |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
+        move |w: &World, fs: &std::sync::Arc<terrace_engine::Engine>| {
             populate(w, fs);
             let big = create(fs, ROOT, "big");
             write(fs, big, 0, &pattern(blocks * 4096 + 10, 4));
@@ -292,14 +292,14 @@ fn changes_of_size_are_atomic() {
 }
 
 fn moves() -> Vec<Case> {
-    let promoted = |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
+    let promoted = |w: &World, fs: &std::sync::Arc<terrace_engine::Engine>| {
         populate(w, fs);
         let cold = find(fs, "cold");
         for _ in 0..3 {
             read(fs, cold);
         }
     };
-    let in_pm = move |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
+    let in_pm = move |w: &World, fs: &std::sync::Arc<terrace_engine::Engine>| {
         promoted(w, fs);
         fs.run_background(50);
         assert!(fs.status().unwrap().migration.promoted_bytes > 0);
@@ -459,17 +459,17 @@ fn growth_is_invisible() {
     run(growth(), 1.0);
 }
 
-type Step = std::sync::Arc<dyn Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync>;
+type Step = std::sync::Arc<dyn Fn(&std::sync::Arc<terrace_engine::Engine>) + Send + Sync>;
 
 /// A case of several steps; a crash may leave any number of them.
 fn steps(
     name: &'static str,
-    setup: impl Fn(&World, &std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static,
+    setup: impl Fn(&World, &std::sync::Arc<terrace_engine::Engine>) + Send + Sync + 'static,
     steps: Vec<Step>,
 ) -> Case {
     let first = |count: usize| {
         let steps = steps[..count].to_vec();
-        move |_: &World, fs: &std::sync::Arc<terrace_engine::Fs>| steps.iter().for_each(|step| step(fs))
+        move |_: &World, fs: &std::sync::Arc<terrace_engine::Engine>| steps.iter().for_each(|step| step(fs))
     };
     (1..steps.len()).fold(Case::new(name, setup, first(steps.len())), |case, count| case.or(first(count)))
 }
@@ -477,7 +477,7 @@ fn steps(
 /// Blocks that are freed and at once claimed for another file (T6): a block that older records above the
 /// checkpoint name or write must not be in use for new content.
 fn reuse() -> Vec<Case> {
-    fn step(act: impl Fn(&std::sync::Arc<terrace_engine::Fs>) + Send + Sync + 'static) -> Step {
+    fn step(act: impl Fn(&std::sync::Arc<terrace_engine::Engine>) + Send + Sync + 'static) -> Step {
         std::sync::Arc::new(act)
     }
     // A write of a single block takes the lowest free block, which is the one just freed.
@@ -495,7 +495,7 @@ fn reuse() -> Vec<Case> {
     };
     let far = step(|fs| write(fs, find(fs, "f"), 600 * 4096, &pattern(4096, 8)));
     let cut = step(|fs| set_size(fs, find(fs, "f"), 100));
-    let single = |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
+    let single = |w: &World, fs: &std::sync::Arc<terrace_engine::Engine>| {
         populate(w, fs);
         // A name in a shard of its own.
         let other = mkdir(fs, ROOT, "other");
@@ -520,7 +520,7 @@ fn freed_blocks_are_not_reused_early() {
 fn without_a_tier() {
     let bare = Shape { tier: false, ..SMALL };
     let over = |name: &'static str, offset: u64, data: Vec<u8>| {
-        let allocated = |w: &World, fs: &std::sync::Arc<terrace_engine::Fs>| {
+        let allocated = |w: &World, fs: &std::sync::Arc<terrace_engine::Engine>| {
             populate(w, fs);
             fs.fallocate(find(fs, "f"), 8192, 40_000, Allocate::Extend, W).unwrap();
         };
@@ -552,7 +552,7 @@ fn without_a_tier() {
 #[test]
 fn overwrites_on_a_full_pool() {
     const LAID_OUT: u64 = 48 * 4096;
-    fn full(_: &World, fs: &Arc<Fs>) {
+    fn full(_: &World, fs: &Arc<Engine>) {
         let (old, filler) = (create(fs, ROOT, "old"), create(fs, ROOT, "filler"));
         write(fs, old, 0, &pattern(40 * 4096, 3));
         fs.sync_to(1, &mut |_| {}).unwrap();
@@ -567,7 +567,7 @@ fn overwrites_on_a_full_pool() {
     }
     let shape = Shape { device_blocks: 257, ..SMALL };
     let over = |name, offset: u64, length: usize| {
-        let act = move |_: &World, fs: &Arc<Fs>| write(fs, find(fs, "old"), offset, &pattern(length, 9));
+        let act = move |_: &World, fs: &Arc<Engine>| write(fs, find(fs, "old"), offset, &pattern(length, 9));
         Case::new(name, full, act).shape(shape)
     };
     run(

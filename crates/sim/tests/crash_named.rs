@@ -8,7 +8,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_engine::{
-    Allocate, Fs, MountOptions, SetAttributes, Wait, WriteFlags, XattrMode, format, read_superblock,
+    Allocate, Engine, MountOptions, Movements, SetAttributes, Simulation, Wait, WriteFlags, XattrMode,
+    format, read_superblock,
 };
 use terrace_format::{DeviceBlock, PmBlock};
 use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
@@ -66,11 +67,12 @@ impl BlockMedium for Interposed {
     }
 }
 
-fn mount_interposed(world: &World, ordered: bool) -> (Arc<Fs>, Arc<Interposed>) {
+fn mount_interposed(world: &World, ordered: bool) -> (Arc<Engine>, Arc<Interposed>) {
     let device = Interposed::new(&world.device);
     let (superblock, _) = read_superblock(&*world.pm, true).unwrap();
     let options = MountOptions { data_ordered: Some(ordered), ..options() };
-    let fs = Fs::mount(world.media_with(device.clone()), superblock, options, world.time.clone()).unwrap();
+    let fs =
+        Engine::mount(world.media_with(device.clone()), superblock, options, world.time.clone()).unwrap();
     (fs, device)
 }
 
@@ -763,7 +765,7 @@ fn s5_preallocated_blocks_past_the_end_without_a_tier() {
     bare.devices.clear();
     let superblock = format(&media(), &bare).unwrap();
     let time = Arc::new(terrace_runtime::ManualClock::new(1));
-    let fs = Fs::mount(media(), superblock, options(), time).unwrap();
+    let fs = Engine::mount(media(), superblock, options(), time).unwrap();
     let f = create(&fs, ROOT, "f");
     write(&fs, f, 0, &[7; 3000]);
     set_size(&fs, f, 100);
@@ -989,7 +991,7 @@ fn an_interrupted_mkfs_leaves_the_old_pool_the_new_pool_or_no_pool() {
         for image in snapshot.images(6, 30, index as u64 * 100).take(80) {
             let left = World::from_images(SMALL, image, world.device.snapshot().image_none());
             let Ok((superblock, _)) = read_superblock(&*left.pm, true) else { continue };
-            let Ok(fs) = Fs::mount(left.media(), superblock, crash_support::options(), left.time.clone())
+            let Ok(fs) = Engine::mount(left.media(), superblock, crash_support::options(), left.time.clone())
             else {
                 continue;
             };

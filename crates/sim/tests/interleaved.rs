@@ -8,7 +8,7 @@ use crash_support::*;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use terrace_engine::{Allocate, Fs, MountOptions};
+use terrace_engine::{Allocate, Engine, MountOptions, Movements};
 use terrace_format::Ino;
 use terrace_media::BlockMedium;
 use terrace_media::block::{Operation, Times};
@@ -17,7 +17,7 @@ use terrace_runtime::interleave;
 use terrace_sim::scenes::SCENES;
 
 /// A pool whose writes go to DRAM, with an empty file.
-fn buffered() -> (World, Arc<Fs>, Ino) {
+fn buffered() -> (World, Arc<Engine>, Ino) {
     let world = World::new(SMALL);
     let fs = world.mount_with(MountOptions { home: Some(Home::Block), ..options() }).unwrap();
     let f = create(&fs, ROOT, "f");

@@ -29,7 +29,7 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrace_engine::{Ablation, Background, Fs, MountOptions, PolicyKind, PoolMedia};
+use terrace_engine::{Ablation, Background, Engine, MountOptions, PolicyKind, PoolMedia};
 use terrace_media::PmMedium;
 use terrace_media::block::FileDevice;
 use terrace_media::pm::{EmulatedPm, PmSpeed, RamPm};
@@ -191,7 +191,7 @@ pub enum Place {
     /// In this process, with the threads that migrate.
     Local {
         target: Arc<LocalTarget>,
-        fs: Arc<Fs>,
+        fs: Arc<Engine>,
         background: Option<Background>,
     },
 }
@@ -391,7 +391,7 @@ impl Site {
             None => pm,
         };
         let media = PoolMedia { pm, block: vec![Arc::new(block)] };
-        let fs = Fs::mount(media, superblock, options, self.scratch.clock.clone())?;
+        let fs = Engine::mount(media, superblock, options, self.scratch.clock.clone())?;
         let background = Some(fs.start_background()?);
         let target = Arc::new(LocalTarget::new(fs.clone(), recorder));
         Ok(Mounted {

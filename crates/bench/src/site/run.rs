@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use terrace_engine::Movements;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Clock, SystemClock};
 

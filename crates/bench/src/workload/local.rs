@@ -1,4 +1,4 @@
-//! A workload's files in a file system of this process: `Fs` without the kernel. Each call sends the requests
+//! A workload's files in a file system of this process: `Engine` without the kernel. Each call sends the requests
 //! that the kernel would send for the system call with empty name caches: lookups, open, operations, release,
 //! forget.
 //!
@@ -9,7 +9,7 @@ use crate::trace::{Event, Kind, Recorder};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use terrace_engine::{Caller, Fs, FsError, SetAttributes, Wait, WriteFlags};
+use terrace_engine::{Caller, Engine, FsError, SetAttributes, Wait, WriteFlags};
 use terrace_format::Ino;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
 /// Files of a mounted file system, with a recorder of the operations.
 pub struct LocalTarget {
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     /// Directories already looked up; each holds one lookup.
     directories: Mutex<HashMap<String, Ino>>,
     recorder: Option<Arc<Recorder>>,
@@ -31,7 +31,7 @@ fn told(error: FsError) -> io::Error {
 }
 
 impl LocalTarget {
-    pub fn new(fs: Arc<Fs>, recorder: Option<Arc<Recorder>>) -> LocalTarget {
+    pub fn new(fs: Arc<Engine>, recorder: Option<Arc<Recorder>>) -> LocalTarget {
         LocalTarget { fs, directories: Mutex::new(HashMap::new()), recorder, requests: Arc::default() }
     }
 
@@ -41,7 +41,7 @@ impl LocalTarget {
     }
 
     /// The file system, after counting `requests` requests.
-    fn ask(&self, requests: u64) -> &Fs {
+    fn ask(&self, requests: u64) -> &Engine {
         self.requests.fetch_add(requests, Ordering::Relaxed);
         &self.fs
     }
@@ -185,14 +185,14 @@ impl FileTarget for LocalTarget {
 }
 
 struct LocalFile {
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     ino: Ino,
     recorder: Option<Arc<Recorder>>,
     requests: Arc<AtomicU64>,
 }
 
 impl LocalFile {
-    fn ask(&self) -> &Fs {
+    fn ask(&self) -> &Engine {
         self.requests.fetch_add(1, Ordering::Relaxed);
         &self.fs
     }

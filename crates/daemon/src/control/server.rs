@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use terrace_engine::{Fs, HandMove};
+use terrace_engine::{Engine, HandMove, Movements};
 use terrace_format::Ino;
 use terrace_format::superblock::Superblock;
 use terrace_runtime::sync::{Condvar, Mutex, RwLock};
@@ -49,7 +49,7 @@ pub type Ended = Result<Vec<String>, String>;
 
 /// The state that all requests share.
 pub struct Shared {
-    fs: RwLock<Option<Arc<Fs>>>,
+    fs: RwLock<Option<Arc<Engine>>>,
     superblock: Superblock,
     describe: serde_json::Value,
     stop: Box<dyn Fn() + Send + Sync>,
@@ -71,7 +71,7 @@ pub struct Server {
 impl Shared {
     /// `describe` is merged into the status; `stop` asks the daemon to end.
     pub fn new(
-        fs: Arc<Fs>,
+        fs: Arc<Engine>,
         superblock: Superblock,
         describe: serde_json::Value,
         stop: impl Fn() + Send + Sync + 'static,
@@ -183,7 +183,7 @@ impl Shared {
     /// Begins a requested movement, or reports the effect that it would have.
     fn begin_move(
         &self,
-        fs: &Fs,
+        fs: &Engine,
         ino: Ino,
         action: &str,
         tier: Option<&str>,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Allocate, Fs, FsResult, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags, format, read_superblock,
+    Allocate, Engine, FsResult, MountOptions, Movements, PoolMedia, SetAttributes, Simulation, Wait,
+    WriteFlags, format, read_superblock,
 };
 use terrace_format::Ino;
 use terrace_media::block::{DeviceImage, SimulatedDevice};
@@ -24,11 +25,11 @@ pub fn buffered(buffer_bytes: u64) -> MountOptions {
     MountOptions { home: Some(Home::Block), buffer_bytes, ..Default::default() }
 }
 
-pub fn create(fs: &Fs, name: &str) -> FsResult<Ino> {
+pub fn create(fs: &Engine, name: &str) -> FsResult<Ino> {
     Ok(fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino)
 }
 
-pub fn read_all(fs: &Fs, ino: Ino) -> FsResult<Vec<u8>> {
+pub fn read_all(fs: &Engine, ino: Ino) -> FsResult<Vec<u8>> {
     let mut content = vec![0; fs.getattr(ino)?.size as usize];
     let count = fs.read(ino, 0, &mut content, W)?;
     assert_eq!(count, content.len());
@@ -72,10 +73,10 @@ impl World {
         PoolMedia { pm, block: vec![device] }
     }
 
-    pub fn mount(&self, options: MountOptions) -> Arc<Fs> {
+    pub fn mount(&self, options: MountOptions) -> Arc<Engine> {
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
         let clock: Arc<dyn Clock> = self.clock.clone();
-        Fs::mount(self.media(), superblock, options, clock).unwrap()
+        Engine::mount(self.media(), superblock, options, clock).unwrap()
     }
 
     fn from_images(pm: terrace_media::pm::PmImage, device: DeviceImage) -> World {
@@ -98,7 +99,7 @@ impl World {
     }
 
     /// Unmounts; the pool must be sound.
-    pub fn assert_clean_after(&self, fs: &Arc<Fs>) -> FsResult<()> {
+    pub fn assert_clean_after(&self, fs: &Arc<Engine>) -> FsResult<()> {
         fs.run_background(10_000);
         fs.unmount()?;
         let pm: Arc<dyn PmMedium> = self.pm.clone();
@@ -244,7 +245,7 @@ impl Model {
         (offset.min(BYTES), length)
     }
 
-    fn step(&mut self, fs: &Arc<Fs>, world: &World) -> FsResult<()> {
+    fn step(&mut self, fs: &Arc<Engine>, world: &World) -> FsResult<()> {
         let index = self.random.random_range(0..FILES);
         let ino = self.files[index].ino;
         let (offset, length) = self.place(index);

@@ -7,7 +7,7 @@ pub mod tiers;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, Report, check};
 use terrace_engine::{
-    Caller, DeviceClass, FormatOptions, Fs, MountOptions, NewDevice, PolicyKind, PoolMedia, format,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, format,
     read_superblock,
 };
 use terrace_format::device::FIRST_CHUNK_BLOCK;
@@ -54,17 +54,17 @@ impl Pool {
         PoolMedia { pm, block: vec![device] }
     }
 
-    pub fn mount(&self) -> Arc<Fs> {
+    pub fn mount(&self) -> Arc<Engine> {
         self.mount_with(MountOptions::default())
     }
 
     /// A threshold of PM use selects `anticache`, the only policy with such a threshold.
-    pub fn mount_with(&self, mut options: MountOptions) -> Arc<Fs> {
+    pub fn mount_with(&self, mut options: MountOptions) -> Arc<Engine> {
         if options.threshold_percent.is_some() {
             options.policy = options.policy.or(Some(PolicyKind::Anticache));
         }
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
-        Fs::mount(self.media(), superblock, options, Arc::clone(&self.clock)).unwrap()
+        Engine::mount(self.media(), superblock, options, Arc::clone(&self.clock)).unwrap()
     }
 
     pub fn check(&self) -> Report {

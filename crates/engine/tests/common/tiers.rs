@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    DeviceClass, Fs, FsResult, HandMove, HandReport, HandState, MountOptions, NewDevice, PolicyKind,
-    PoolMedia, Wait, WriteFlags, format, read_superblock,
+    DeviceClass, Engine, FsResult, HandMove, HandReport, HandState, MountOptions, Movements, NewDevice,
+    PolicyKind, PoolMedia, Simulation, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::Ino;
 use terrace_media::block::{DeviceImage, SimulatedDevice};
@@ -64,13 +64,13 @@ impl Tiers {
         PoolMedia { pm: self.pm.clone(), block: block.collect() }
     }
 
-    pub fn mount(&self) -> Arc<Fs> {
+    pub fn mount(&self) -> Arc<Engine> {
         self.mount_with(MountOptions::default())
     }
 
-    pub fn mount_with(&self, options: MountOptions) -> Arc<Fs> {
+    pub fn mount_with(&self, options: MountOptions) -> Arc<Engine> {
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
-        Fs::mount(self.media(), superblock, options, self.clock.clone()).unwrap()
+        Engine::mount(self.media(), superblock, options, self.clock.clone()).unwrap()
     }
 
     /// The media as programs see them, unflushed writes included.
@@ -89,7 +89,7 @@ impl Tiers {
 
     /// Drives a requested movement to its end, and lets time pass while it waits.
     #[track_caller]
-    pub fn finish(&self, fs: &Fs, id: u64) -> HandReport {
+    pub fn finish(&self, fs: &Engine, id: u64) -> HandReport {
         for _ in 0..10_000 {
             let report = fs.hand_report(id).unwrap();
             if report.state.has_ended() {
@@ -103,13 +103,13 @@ impl Tiers {
     }
 
     #[track_caller]
-    pub fn migrate(&self, fs: &Fs, ino: Ino, to: u8) -> HandReport {
+    pub fn migrate(&self, fs: &Engine, ino: Ino, to: u8) -> HandReport {
         self.finish(fs, fs.move_by_hand(ino, HandMove::Migrate { to }).unwrap())
     }
 
     /// As [`Self::migrate`], and checks that every block has moved.
     #[track_caller]
-    pub fn migrate_all(&self, fs: &Fs, ino: Ino, to: u8) {
+    pub fn migrate_all(&self, fs: &Engine, ino: Ino, to: u8) {
         let report = self.migrate(fs, ino, to);
         assert_eq!(
             (report.state, &report.reason, report.left_bytes),
@@ -119,15 +119,15 @@ impl Tiers {
     }
 }
 
-pub fn create(fs: &Fs, parent: Ino, name: &str) -> Ino {
+pub fn create(fs: &Engine, parent: Ino, name: &str) -> Ino {
     fs.mknod(parent, name.as_bytes(), 0o100644, 0, CALLER, W).unwrap().ino
 }
 
-pub fn mkdir(fs: &Fs, parent: Ino, name: &str) -> Ino {
+pub fn mkdir(fs: &Engine, parent: Ino, name: &str) -> Ino {
     fs.mkdir(parent, name.as_bytes(), 0o755, CALLER, W).unwrap().ino
 }
 
-pub fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> FsResult<()> {
+pub fn write(fs: &Engine, ino: Ino, offset: u64, bytes: &[u8]) -> FsResult<()> {
     fs.write(ino, offset, bytes, WriteFlags::default(), W).map(|_| ())
 }
 
@@ -137,19 +137,19 @@ pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
 }
 
 #[track_caller]
-pub fn assert_content(fs: &Fs, ino: Ino, expected: &[u8]) {
+pub fn assert_content(fs: &Engine, ino: Ino, expected: &[u8]) {
     let mut found = vec![0xee; expected.len() + 10];
     let count = fs.read(ino, 0, &mut found, W).unwrap();
     assert!(found[..count] == *expected, "content of inode {ino}");
 }
 
 /// Bytes of a file on PM, tier 1 and tier 2.
-pub fn bytes_on(fs: &Fs, ino: Ino) -> [u64; 3] {
+pub fn bytes_on(fs: &Engine, ino: Ino) -> [u64; 3] {
     let found = fs.whereabouts(ino).unwrap().tiers;
     [0, 1, 2].map(|tier| found.get(tier).map_or(0, |(_, bytes)| *bytes))
 }
 
-pub fn find(fs: &Fs, name: &str) -> Ino {
+pub fn find(fs: &Engine, name: &str) -> Ino {
     let ino = fs.lookup(ROOT, name.as_bytes()).unwrap().ino;
     fs.forget(ino, 1);
     ino

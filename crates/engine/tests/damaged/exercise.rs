@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Allocate, Caller, Fs, MountOptions, PoolMedia, Seek, SetAttributes, Wait, WriteFlags, XattrMode,
-    read_superblock,
+    Allocate, Caller, Engine, MountOptions, Movements, PoolMedia, Seek, SetAttributes, Simulation, Wait,
+    WriteFlags, XattrMode, read_superblock,
 };
 use terrace_format::Ino;
 use terrace_media::{BlockMedium, PmMedium};
@@ -65,18 +65,18 @@ fn judge((pm, device): &Media) -> bool {
     check(&devices, &Options { read_cold: true, progress: None, given: &[] }).is_clean()
 }
 
-fn mount((pm, device): &Media, options: MountOptions) -> Option<Arc<Fs>> {
+fn mount((pm, device): &Media, options: MountOptions) -> Option<Arc<Engine>> {
     let (superblock, _) = read_superblock(&**pm, !options.read_only).ok()?;
     // As in the daemon: one device for each row of the superblock, or no mount.
     if superblock.device_rows().len() != 1 {
         return None;
     }
     let media = PoolMedia { pm: Arc::clone(pm), block: vec![Arc::clone(device)] };
-    Fs::mount(media, superblock, options, Arc::new(ManualClock::new(1_800_000_000_000_000_000))).ok()
+    Engine::mount(media, superblock, options, Arc::new(ManualClock::new(1_800_000_000_000_000_000))).ok()
 }
 
 struct User<'a> {
-    fs: &'a Arc<Fs>,
+    fs: &'a Arc<Engine>,
     random: &'a mut StdRng,
     outcome: Outcome,
     directories: Vec<(Ino, Vec<Vec<u8>>)>,

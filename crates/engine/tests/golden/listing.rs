@@ -1,7 +1,7 @@
 //! A tree as text, one line for each name: the attributes that a user sees, and contents as checksums.
 
 use std::fmt::Write;
-use terrace_engine::{Fs, FsResult, Wait};
+use terrace_engine::{Engine, FsResult, Wait};
 use terrace_format::Ino;
 use terrace_format::checksum::crc32c;
 
@@ -12,14 +12,14 @@ const HEAD: &str = "# path inode.generation mode nlink uid:gid rdev size mtime c
 ///
 /// # Errors
 /// The file system's.
-pub fn listing(fs: &Fs) -> FsResult<String> {
+pub fn listing(fs: &Engine) -> FsResult<String> {
     let mut lines = Vec::new();
     walk(fs, Ino(1), "/", &mut lines)?;
     lines.sort();
     Ok(format!("{HEAD}{}", lines.concat()))
 }
 
-fn walk(fs: &Fs, ino: Ino, path: &str, lines: &mut Vec<String>) -> FsResult<()> {
+fn walk(fs: &Engine, ino: Ino, path: &str, lines: &mut Vec<String>) -> FsResult<()> {
     let a = fs.getattr(ino)?;
     let mut content = Vec::new();
     match a.mode & 0o170000 {

@@ -18,7 +18,7 @@ use std::fs::{create_dir_all, read_to_string, write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_check::Code;
-use terrace_engine::{Atime, Fs, MountOptions, read_superblock};
+use terrace_engine::{Atime, Engine, MountOptions, Simulation, read_superblock};
 use terrace_format::device::decode_summary;
 use terrace_format::seal::SealKey;
 use terrace_format::version::{FORMAT_VERSION, VERSIONS};
@@ -54,7 +54,7 @@ fn summaries(pool: &Pool, key: &SealKey) -> usize {
     decoded.filter(Result::is_ok).count()
 }
 
-fn mount(pool: &Pool) -> Arc<Fs> {
+fn mount(pool: &Pool) -> Arc<Engine> {
     pool.mount_with(MountOptions { atime: Atime::Never, ..Default::default() })
 }
 

@@ -4,8 +4,8 @@
 use super::common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
 use terrace_engine::{
-    Allocate, FormatOptions, Fs, FsResult, MetadataMoves, MountOptions, SetAttributes, Wait, WriteFlags,
-    XattrMode,
+    Allocate, Engine, FormatOptions, FsResult, MetadataMoves, MountOptions, Movements, SetAttributes,
+    Simulation, Wait, WriteFlags, XattrMode,
 };
 use terrace_format::Ino;
 use terrace_media::block::{DeviceImage, SimulatedDevice};
@@ -50,26 +50,26 @@ pub const RECIPES: &[Recipe] = &[
     ),
 ];
 
-fn create(fs: &Fs, parent: Ino, name: &str) -> FsResult<Ino> {
+fn create(fs: &Engine, parent: Ino, name: &str) -> FsResult<Ino> {
     let ino = fs.mknod(parent, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino;
     fs.forget(ino, 1);
     Ok(ino)
 }
 
 /// Writes blocks that each hold one repeated byte.
-fn fill(fs: &Fs, ino: Ino, first: u64, blocks: u64) -> FsResult<()> {
+fn fill(fs: &Engine, ino: Ino, first: u64, blocks: u64) -> FsResult<()> {
     for block in first..first + blocks {
         fs.write(ino, block * 4096, &[block as u8 + 1; 4096], WriteFlags::default(), W)?;
     }
     Ok(())
 }
 
-fn set_size(fs: &Fs, ino: Ino, size: u64) -> FsResult<()> {
+fn set_size(fs: &Engine, ino: Ino, size: u64) -> FsResult<()> {
     fs.setattr(ino, &SetAttributes { size: Some(size), ..Default::default() }, W)?;
     Ok(())
 }
 
-fn names(fs: &Fs) -> FsResult<()> {
+fn names(fs: &Engine) -> FsResult<()> {
     let many = fs.mkdir(ROOT, b"many", 0o755, CALLER, W)?.ino;
     let linked = create(fs, many, "linked")?;
     for index in 0..120 {
@@ -83,7 +83,7 @@ fn names(fs: &Fs) -> FsResult<()> {
     fs.rename(nested, b"fifo", ROOT, b"pipe", false, W)
 }
 
-fn files(fs: &Fs) -> FsResult<()> {
+fn files(fs: &Engine) -> FsResult<()> {
     let direct = create(fs, ROOT, "direct")?;
     fs.write(direct, 0, b"a few bytes", WriteFlags::default(), W)?;
     fs.link(direct, ROOT, b"hard", W)?;
@@ -107,7 +107,7 @@ fn files(fs: &Fs) -> FsResult<()> {
 }
 
 /// Cold blocks: shadowed, partly punched, and a whole file.
-fn cold(fs: &Arc<Fs>) -> FsResult<()> {
+fn cold(fs: &Arc<Engine>) -> FsResult<()> {
     let cold = create(fs, ROOT, "cold")?;
     fill(fs, cold, 0, 40)?;
     let shadowed = create(fs, ROOT, "shadowed")?;
@@ -119,7 +119,7 @@ fn cold(fs: &Arc<Fs>) -> FsResult<()> {
     fs.fallocate(cold, 10 * 4096, 5 * 4096, Allocate::PunchHole, W)
 }
 
-fn populate(fs: &Arc<Fs>) -> FsResult<()> {
+fn populate(fs: &Arc<Engine>) -> FsResult<()> {
     cold(fs)?;
     names(fs)?;
     files(fs)?;

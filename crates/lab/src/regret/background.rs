@@ -201,7 +201,7 @@ impl Machine<'_> {
         !self.places[id as usize].leaving && !self.kept[Memory::Pm as usize].holds(id)
     }
 
-    /// The victims that the engine would choose (`Fs::pick_coldest`).
+    /// The victims that the engine would choose (`Engine::pick_coldest`).
     fn coldest(&self, wanted: usize, order: VictimOrder) -> Vec<u32> {
         let now = self.tick();
         let mut files = vec![Times::default(); self.steps.files.len()];

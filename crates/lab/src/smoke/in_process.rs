@@ -1,4 +1,4 @@
-//! Rows a and b: operations through `Fs`, in this process, on one thread, PM on /dev/shm. hot: a file of 4
+//! Rows a and b: operations through `Engine`, in this process, on one thread, PM on /dev/shm. hot: a file of 4
 //! MiB to overwrite, a second file of 1 MiB to read (streaming stores drop the written lines from the
 //! processor's cache), a directory of a hundred entries. cold: random blocks of a file of 2 GiB, files and
 //! directories picked at random among a million. A sample is the mean of one batch; batches of the operations
@@ -11,7 +11,7 @@ use super::series::Series;
 use std::sync::Arc;
 use terrace_bench::failure::Outcome;
 use terrace_bench::scratch::Scratch;
-use terrace_engine::{Caller, Fs, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags};
+use terrace_engine::{Caller, Engine, MountOptions, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags};
 use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_media::PmMedium;
 use terrace_media::block::FileDevice;
@@ -27,7 +27,7 @@ const BATCHES: usize = 60;
 
 /// A pool mounted in this process.
 pub(crate) struct Local {
-    pub fs: Arc<Fs>,
+    pub fs: Arc<Engine>,
     pm: Arc<RamPm>,
 }
 
@@ -39,7 +39,7 @@ impl Local {
         pm.prepare(terrace_format::PmOffset(0), pm.size());
         let (superblock, _) = terrace_engine::read_superblock(&*pm, true)?;
         let media = PoolMedia { pm: pm.clone(), block: vec![Arc::new(device)] };
-        let fs = Fs::mount(media, superblock, MountOptions::default(), scratch.clock.clone())?;
+        let fs = Engine::mount(media, superblock, MountOptions::default(), scratch.clock.clone())?;
         fs.run_background(1 << 20);
         Ok(Local { fs, pm })
     }

@@ -1,7 +1,7 @@
 //! Short forms of the engine's calls, for the cases.
 
 use super::{CALLER, ROOT, W};
-use terrace_engine::{Allocate, Fs, SetAttributes, WriteFlags, XattrMode};
+use terrace_engine::{Allocate, Engine, SetAttributes, WriteFlags, XattrMode};
 use terrace_format::Ino;
 
 /// Runs a closure on a thread whose index picks the lane.
@@ -22,19 +22,19 @@ pub fn in_lane<R: Send>(lane: usize, lanes: usize, run: impl FnOnce() -> R + Sen
     }
 }
 
-pub fn create(fs: &Fs, parent: Ino, name: &str) -> Ino {
+pub fn create(fs: &Engine, parent: Ino, name: &str) -> Ino {
     let ino = fs.mknod(parent, name.as_bytes(), 0o100644, 0, CALLER, W).unwrap().ino;
     fs.forget(ino, 1);
     ino
 }
 
-pub fn mkdir(fs: &Fs, parent: Ino, name: &str) -> Ino {
+pub fn mkdir(fs: &Engine, parent: Ino, name: &str) -> Ino {
     let ino = fs.mkdir(parent, name.as_bytes(), 0o755, CALLER, W).unwrap().ino;
     fs.forget(ino, 1);
     ino
 }
 
-pub fn find(fs: &Fs, path: &str) -> Ino {
+pub fn find(fs: &Engine, path: &str) -> Ino {
     let mut at = ROOT;
     for name in path.split('/').filter(|name| !name.is_empty()) {
         at = fs.lookup(at, name.as_bytes()).unwrap().ino;
@@ -43,26 +43,26 @@ pub fn find(fs: &Fs, path: &str) -> Ino {
     at
 }
 
-pub fn write(fs: &Fs, ino: Ino, offset: u64, data: &[u8]) {
+pub fn write(fs: &Engine, ino: Ino, offset: u64, data: &[u8]) {
     fs.write(ino, offset, data, WriteFlags::default(), W).unwrap();
 }
 
-pub fn read(fs: &Fs, ino: Ino) -> Vec<u8> {
+pub fn read(fs: &Engine, ino: Ino) -> Vec<u8> {
     let mut content = vec![0; fs.getattr(ino).unwrap().size as usize];
     let count = fs.read(ino, 0, &mut content, W).unwrap();
     assert_eq!(count, content.len());
     content
 }
 
-pub fn set_size(fs: &Fs, ino: Ino, size: u64) {
+pub fn set_size(fs: &Engine, ino: Ino, size: u64) {
     fs.setattr(ino, &SetAttributes { size: Some(size), ..Default::default() }, W).unwrap();
 }
 
-pub fn punch(fs: &Fs, ino: Ino, offset: u64, length: u64) {
+pub fn punch(fs: &Engine, ino: Ino, offset: u64, length: u64) {
     fs.fallocate(ino, offset, length, Allocate::PunchHole, W).unwrap();
 }
 
-pub fn set_xattr(fs: &Fs, ino: Ino, name: &str, value: &[u8]) {
+pub fn set_xattr(fs: &Engine, ino: Ino, name: &str, value: &[u8]) {
     fs.setxattr(ino, name.as_bytes(), value, XattrMode::Any, W).unwrap();
 }
 

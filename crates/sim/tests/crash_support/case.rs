@@ -2,13 +2,13 @@
 
 use super::{Allowed, Counts, Dump, Effort, Explorer, Moment, SMALL, Shape, World, options};
 use std::sync::Arc;
-use terrace_engine::Fs;
+use terrace_engine::Engine;
 use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_media::PmMedium;
 use terrace_media::pm::{CrashSnapshot, PmImage};
 use terrace_runtime::sync::Mutex;
 
-type Act = Box<dyn Fn(&World, &Arc<Fs>) + Send + Sync>;
+type Act = Box<dyn Fn(&World, &Arc<Engine>) + Send + Sync>;
 
 /// An operation, and the states that a crash inside it may leave.
 pub struct Case {
@@ -28,8 +28,8 @@ pub struct Case {
 impl Case {
     pub fn new(
         name: &'static str,
-        setup: impl Fn(&World, &Arc<Fs>) + Send + Sync + 'static,
-        act: impl Fn(&World, &Arc<Fs>) + Send + Sync + 'static,
+        setup: impl Fn(&World, &Arc<Engine>) + Send + Sync + 'static,
+        act: impl Fn(&World, &Arc<Engine>) + Send + Sync + 'static,
     ) -> Case {
         Case {
             name,
@@ -47,7 +47,7 @@ impl Case {
         self
     }
     #[must_use]
-    pub fn or(mut self, act: impl Fn(&World, &Arc<Fs>) + Send + Sync + 'static) -> Case {
+    pub fn or(mut self, act: impl Fn(&World, &Arc<Engine>) + Send + Sync + 'static) -> Case {
         self.prefixes.push(Box::new(act));
         self
     }
@@ -65,7 +65,7 @@ impl Case {
     /// The pool before the operation. A quiet pool is mounted anew, so that no line of an older record is
     /// undecided and nearly all moments are small enough for all subsets. A busy pool is in use: the last
     /// record of each lane is above the checkpoint, and its in-place stores are not written back.
-    fn prepared(&self, quiet: bool) -> (World, Arc<Fs>) {
+    fn prepared(&self, quiet: bool) -> (World, Arc<Engine>) {
         let world = World::new(self.shape);
         let mut fs = world.mount();
         (self.setup)(&world, &fs);

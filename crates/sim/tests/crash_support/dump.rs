@@ -3,7 +3,7 @@
 use super::{ROOT, W};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrace_engine::Fs;
+use terrace_engine::Engine;
 use terrace_format::Ino;
 
 /// Every visible property of a tree except atime, by path.
@@ -26,7 +26,7 @@ pub struct Entry {
 
 impl Dump {
     /// Walks the whole tree.
-    pub fn of(fs: &Fs) -> Dump {
+    pub fn of(fs: &Engine) -> Dump {
         let mut dump = Dump::default();
         walk(fs, ROOT, "", &mut dump);
         dump
@@ -86,7 +86,7 @@ impl Entry {
     }
 }
 
-fn walk(fs: &Fs, ino: Ino, path: &str, dump: &mut Dump) {
+fn walk(fs: &Engine, ino: Ino, path: &str, dump: &mut Dump) {
     let a = fs.getattr(ino).unwrap();
     let mut content = Vec::new();
     match a.mode & 0o170000 {

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::fmt::{Display, Formatter};
 use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use terrace_engine::Simulation;
 use terrace_media::block::{DeviceImage, DeviceSnapshot};
 use terrace_media::pm::{CrashSnapshot, PmImage};
 use terrace_sim::subsets::{Choice, Random, all_subsets, any_states, some_subsets};

@@ -4,8 +4,8 @@ use super::old_content;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Atime, DeviceClass, FormatOptions, Fs, FsResult, InPlace, MountOptions, NewDevice, PolicyKind, PoolMedia,
-    format, read_superblock,
+    Atime, DeviceClass, Engine, FormatOptions, FsResult, InPlace, MountOptions, NewDevice, PolicyKind,
+    PoolMedia, format, read_superblock,
 };
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::crash::CrashClock;
@@ -76,13 +76,13 @@ impl World {
         PoolMedia { pm, block: if self.shape.tier { vec![device] } else { Vec::new() } }
     }
 
-    pub fn mount(&self) -> Arc<Fs> {
+    pub fn mount(&self) -> Arc<Engine> {
         self.mount_with(options()).unwrap()
     }
 
-    pub fn mount_with(&self, options: MountOptions) -> FsResult<Arc<Fs>> {
+    pub fn mount_with(&self, options: MountOptions) -> FsResult<Arc<Engine>> {
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
-        Fs::mount(self.media(), superblock, options, self.time.clone())
+        Engine::mount(self.media(), superblock, options, self.time.clone())
     }
 
     /// Findings of a check that reads cold blocks; empty for a sound pool.

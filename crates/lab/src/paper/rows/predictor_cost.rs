@@ -22,6 +22,7 @@ use terrace_bench::site::run::Act;
 use terrace_bench::stats::Difference;
 use terrace_bench::workload::load::Load;
 use terrace_bench::workload::personality::Personality;
+use terrace_engine::Simulation;
 
 /// The largest difference that the row allows.
 const MOST_NS: f64 = 40.0;

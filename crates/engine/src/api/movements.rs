@@ -1,0 +1,73 @@
+//! Movements that a user requests: `terrace migrate`, `pin`, `unpin` and `sync --to`.
+use crate::engine::Engine;
+use terrace_format::Ino;
+use terrace_migration::requested::progress::HandMove;
+use terrace_migration::requested::progress::HandPlan;
+use terrace_migration::requested::progress::HandReport;
+use terrace_migration::requested::sync_to::SyncPlan;
+use terrace_store::error::FsResult;
+
+/// Movements that a user requests: `terrace migrate`, `pin`, `unpin` and `sync --to`.
+pub trait Movements {
+    /// Requests a movement of a file, or of a directory with everything in it, in the background. Gives the
+    /// number of the request.
+    ///
+    /// # Errors
+    /// EINVAL when there is no such tier; EROFS; ESTALE; EAGAIN when too many wait already.
+    fn move_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<u64>;
+
+    /// The files and bytes that a requested movement would move, without moving them. Looks at all files
+    /// below the path first.
+    ///
+    /// # Errors
+    /// As [`Self::move_by_hand`]; EIO.
+    fn plan_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<HandPlan>;
+
+    /// The report of a requested movement; `None` for an unknown number, or one that ended too long ago.
+    fn hand_report(&self, id: u64) -> Option<HandReport>;
+
+    /// The requested movements that wait, are under way, or ended lately.
+    fn hand_reports(&self) -> Vec<HandReport>;
+
+    /// Moves all blocks that are above `tier` now to `tier` or below, and waits. `progress` gets the number
+    /// of blocks left. Gives the bytes of blocks in PM that were written meanwhile: such a block stays in PM
+    /// whole, with its older bytes.
+    ///
+    /// # Errors
+    /// EINVAL when there is no such tier, EROFS, ENOSPC when it cannot take all, EIO; EAGAIN when files
+    /// changed faster than blocks moved, again and again.
+    fn sync_to(&self, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<u64>;
+
+    /// The bytes that [`Self::sync_to`] would move now, or [`Self::sync`] for tier 0. Looks at all files
+    /// first if a lower tier lies above `tier`.
+    ///
+    /// # Errors
+    /// As [`Self::sync_to`]; EIO.
+    fn plan_sync_to(&self, tier: u8) -> FsResult<SyncPlan>;
+}
+
+impl Movements for Engine {
+    fn move_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<u64> {
+        crate::requests::move_by_hand(self, ino, action)
+    }
+
+    fn plan_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<HandPlan> {
+        crate::requests::plan_by_hand(self, ino, action)
+    }
+
+    fn hand_report(&self, id: u64) -> Option<HandReport> {
+        crate::requests::hand_report(self, id)
+    }
+
+    fn hand_reports(&self) -> Vec<HandReport> {
+        crate::requests::hand_reports(self)
+    }
+
+    fn sync_to(&self, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<u64> {
+        terrace_migration::requested::sync_to::sync_to(&self.migration, tier, progress)
+    }
+
+    fn plan_sync_to(&self, tier: u8) -> FsResult<SyncPlan> {
+        terrace_migration::requested::sync_to::plan_sync_to(&self.migration, tier)
+    }
+}
