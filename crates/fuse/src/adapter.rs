@@ -34,8 +34,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use terrace_engine::{
-    Attributes, Caller, Engine, FsError, FsResult, OpenMode, Progress, Seek, SetAttributes, Simulation,
-    Space, Wait,
+    Attributes, Caller, Engine, FsError, FsResult, OpenMode, Progress, Seek, SetAttributes, Space, Wait,
 };
 use terrace_format::Ino;
 use terrace_runtime::{Clock, SystemClock};
@@ -931,7 +930,9 @@ impl Filesystem for Adapter {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use terrace_engine::{FormatOptions, MountOptions, PolicyKind, PoolMedia, format, read_superblock};
+    use terrace_engine::{
+        FormatOptions, MountOptions, PolicyKind, PoolMedia, Simulation, format, read_superblock,
+    };
     use terrace_format::address::ROOT_INO;
     use terrace_media::pm::RecordedPm;
     use terrace_runtime::ManualClock;

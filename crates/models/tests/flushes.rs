@@ -10,8 +10,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait,
-    WriteFlags, format, read_superblock,
+    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Simulation,
+    Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::address::ROOT_INO;
 use terrace_format::{DeviceBlock, Ino};

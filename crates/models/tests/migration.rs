@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_check::{Devices, Options, check};
 use terrace_engine::{
-    Allocate, Caller, DeviceClass, Engine, FormatOptions, HandMove, MountOptions, NewDevice, PolicyKind,
-    PoolMedia, SetAttributes, Wait, WriteFlags, format, read_superblock,
+    Allocate, Caller, DeviceClass, Engine, FormatOptions, HandMove, MountOptions, Movements, NewDevice,
+    PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::Ino;
 use terrace_format::address::ROOT_INO;
