@@ -20,7 +20,7 @@ use crate::{MediaError, Promise};
 use std::panic::Location;
 use terrace_format::DeviceBlock;
 
-/// One 4 KiB block, aligned for O_DIRECT.
+/// A 4 KiB block, aligned for O_DIRECT.
 #[derive(Clone)]
 #[repr(C, align(4096))]
 pub struct AlignedBlock(pub [u8; 4096]);
@@ -35,7 +35,7 @@ impl AlignedBlock {
 /// A buffer of blocks aligned for O_DIRECT.
 pub type Buffer = Vec<AlignedBlock>;
 
-/// One of several reads.
+/// A read of one run, among the reads that [`BlockMedium::read_all`] issues together.
 pub struct BlockRead<'a> {
     /// First block.
     pub first: DeviceBlock,
@@ -91,8 +91,8 @@ pub trait BlockMedium: Send + Sync {
     /// # Errors
     /// [`MediaError::Device`]; any part may have been written.
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError>;
-    /// Writes several runs that do not overlap, in flight together where the medium can do so: many short ones then take
-    /// little longer than their bytes.
+    /// Writes several runs that do not overlap. A medium with a queue has them in flight together, so many
+    /// short runs take little longer than the transfer of their bytes.
     ///
     /// # Errors
     /// As [`Self::write`], the first of any of them.
@@ -118,11 +118,12 @@ pub trait BlockMedium: Send + Sync {
     fn last_error(&self) -> Option<MediaError> {
         None
     }
-    /// What the file system that the medium lies on has for it, where the medium is a file.
+    /// Free space of the file system below, if the medium is a file.
     fn host_room(&self) -> Option<HostRoom> {
         None
     }
-    /// Whether it stands for a device that is not there: nothing new is to go to it.
+    /// Whether the medium stands for the missing device of a degraded mount. No new block goes to such a
+    /// device.
     fn is_missing(&self) -> bool {
         false
     }

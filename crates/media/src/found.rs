@@ -1,4 +1,4 @@
-//! What lies at a path, looked at before it is opened.
+//! A look at the file or device of a path before it is opened.
 //!
 //! A path may come out of an image that somebody made: opening a FIFO waits for its other end, opening a tape rewinds it,
 //! reading /proc/kmsg takes messages from others. So the path is looked at without opening it (O_PATH). Invariants: only
@@ -148,7 +148,7 @@ impl Found {
         (major(device), minor(device))
     }
 
-    /// Bytes that its file system has allocated for it.
+    /// Bytes that the file system has allocated to this file.
     pub fn allocated_bytes(&self) -> u64 {
         u64::try_from(self.stat.st_blocks).unwrap_or(0) * 512
     }

@@ -25,9 +25,9 @@ pub enum OpenError {
     NoSpace {
         /// The medium.
         path: PathBuf,
-        /// What was asked for.
+        /// The size that the medium needs.
         size_bytes: u64,
-        /// What ran out.
+        /// The resource that ran out.
         reason: String,
     },
     /// The size is zero or not a multiple of 4096 bytes.
@@ -35,7 +35,7 @@ pub enum OpenError {
     InvalidSize {
         /// The medium.
         path: PathBuf,
-        /// What was asked for or found.
+        /// The size that was asked for or found.
         size_bytes: u64,
     },
     /// A kind of file that this medium cannot use.

@@ -29,7 +29,7 @@ struct Slots {
     ready: Vec<Slot>,
     /// Free, without memory.
     bare: Vec<Slot>,
-    /// Of the last mapping: the next slot that was never taken, and how many there are.
+    /// Slots of the last mapping that were never taken: the first of them, and their count.
     fresh: Option<(Slot, usize)>,
 }
 
@@ -93,13 +93,13 @@ impl PageMemory {
         (self.slots.lock().ready.len() * size_of::<AlignedBlock>()) as u64
     }
 
-    /// Gives the memory of free slots back to the system, but for so many bytes, at most 64 MiB in one call. True when there
-    /// is more.
+    /// Gives the memory of free slots back to the system, except `keep_bytes` of it; at most 64 MiB in one
+    /// call. True if more is left to give back.
     pub fn release(&self, keep_bytes: u64) -> bool {
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX) / size_of::<AlignedBlock>();
         let mut free = {
             let mut slots = self.slots.lock();
-            // Those that came first: the others are taken next.
+            // The slots freed longest ago; the slots freed last are taken next.
             let surplus = slots.ready.len().saturating_sub(keep).min(RELEASED);
             slots.ready.drain(..surplus).collect::<Vec<Slot>>()
         };
@@ -127,8 +127,8 @@ impl PageMemory {
     }
 }
 
-/// Gives memory that the general allocator keeps, of what was freed, back to the system. It takes some milliseconds for 100 MiB,
-/// in which others wait for memory.
+/// Gives freed memory that the general allocator still holds back to the system. Other threads wait for
+/// memory meanwhile, a few milliseconds for 100 MiB.
 pub fn trim_allocator() {
     // SAFETY: it moves nothing that is in use.
     #[cfg(target_env = "gnu")]
@@ -148,7 +148,7 @@ fn map() -> Slot {
     let layout = Layout::new::<[AlignedBlock; MAPPED]>();
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a new mapping, nothing of this process lies there.
+    // SAFETY: the kernel chooses an unused address, so the new mapping covers no memory of this process.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), layout.size(), protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         // As the general allocator, without address space.
@@ -212,7 +212,7 @@ mod tests {
     /// Pages came from the general allocator: 1 GiB of them took 2 GiB, and none of it went back to the system when the pages
     /// were dropped, but for the last.
     #[test]
-    fn pages_take_their_size_and_what_is_released_goes_back_to_the_system() {
+    fn a_page_takes_4_kib_and_released_pages_return_to_the_system() {
         const COUNT: usize = 3 * MAPPED;
         let memory = memory();
         let mut pages: Vec<OwnPage> = (0..COUNT).map(|at| memory.copy(&[at as u8; 4096])).collect();
@@ -231,7 +231,7 @@ mod tests {
         assert!(!memory.release(100 * 4096));
         assert_eq!(resident(&places), (COUNT / 2 + 100) * 4096);
         assert!(pages.iter().enumerate().all(|(at, page)| page.bytes() == &[(2 * at + 1) as u8; 4096]));
-        // What is taken again is taken from those, and zeros are zeros.
+        // Slots taken again are the freed slots, and `zeroed` clears their old content.
         let more: Vec<OwnPage> = (0..COUNT / 2).map(|_| memory.zeroed()).collect();
         assert!(more.iter().all(|page| places.binary_search(&(page.bytes().as_ptr() as usize)).is_ok()));
         assert!(more.iter().all(|page| page.bytes() == &[0; 4096]));
@@ -240,7 +240,7 @@ mod tests {
     /// The tables of a cache that had been large, 60 MiB of one of 1 GiB, stayed with the allocator.
     #[test]
     #[cfg(target_env = "gnu")]
-    fn what_the_allocator_keeps_goes_back_to_the_system() {
+    fn trimming_returns_freed_memory_to_the_system() {
         if std::env::var_os("ASAN_OPTIONS").is_some() {
             return; // the sanitizer's allocator is another
         }

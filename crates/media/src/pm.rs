@@ -20,7 +20,7 @@ use crate::MediaError;
 use std::panic::Location;
 use terrace_format::PmOffset;
 
-/// What a medium promises about what `persist` or `flush` covered.
+/// The crashes that stores or writes survive once `persist` or `flush` has covered them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     /// Survives loss of power.
@@ -53,14 +53,14 @@ pub enum Fence {
 
 /// A persistent-memory medium: reads, explicit writes, ordering.
 ///
-/// Aligned 8-byte words are read and stored atomically by all methods. Stores become durable only
-/// through write-back (`write`, `write_streaming` and `write_back` issue it) *and* a later `order` or
-/// `persist` by a thread that happens after. `order` makes everything before it durable before
-/// anything after it; `persist` makes it durable now.
+/// Aligned 8-byte words are read and stored atomically by all methods. Stores become durable only through
+/// write-back (`write`, `write_streaming` and `write_back` issue it) *and* a later `order` or `persist` by a
+/// thread that happens after. `order`: no store after it is durable before the stores in front of it are.
+/// `persist`: the stores in front of it are durable now.
 pub trait PmMedium: Send + Sync {
     /// Bytes.
     fn size(&self) -> u64;
-    /// What it survives.
+    /// The crashes that persisted stores survive.
     fn promise(&self) -> Promise;
     /// Kind and page size, for status ("ram, 2 MiB pages").
     fn describe(&self) -> String;

@@ -1,4 +1,4 @@
-//! What a simulated device can be told to do wrong.
+//! The faults of a simulated device, injected by tests.
 //!
 //! Invariants: an operation that fails because the device is stalled or gone is no event of the clock and changes
 //! nothing. A loss that a device can notice is reported once, by the next flush (design M1); one that it cannot
@@ -27,19 +27,19 @@ pub enum Operation {
 /// How often an injected failure occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Times {
-    /// So many times.
+    /// This number of times.
     Count(u64),
     /// Until it is ended.
     Forever,
-    /// Once, after so many operations that it lets pass.
+    /// Once, after this number of operations has passed.
     After(u64),
-    /// All that follow so many that it lets pass.
+    /// Every operation after this number of operations has passed.
     From(u64),
-    /// As `After`, and from then on whenever the place is touched that was touched then: one that has worn out.
+    /// As `After`; then the block that failed keeps failing, like a worn-out sector.
     Stays(u64),
 }
 
-/// What becomes of an operation that a failure meets.
+/// The effect of an injected failure on one operation.
 pub(crate) struct Strike {
     /// It fails.
     pub fails: bool,
@@ -73,7 +73,7 @@ impl Times {
     }
 }
 
-/// What begins with an operation.
+/// A state of the whole device that begins with an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begins {
     /// The device is gone.
@@ -89,7 +89,7 @@ struct Failure {
     times: Times,
 }
 
-/// What begins with the operation after so many of its kind.
+/// A state of the device that begins with a later operation of one kind.
 struct Beginning {
     operation: Operation,
     left: u64,
@@ -168,7 +168,7 @@ impl SimulatedDevice {
         self.shared.state.lock().faults.failures.push(Failure { operation, blocks, errno, times });
     }
 
-    /// Lets something begin with the operation after so many of its kind.
+    /// Lets `begins` begin with the operation of this kind that follows the next `after`.
     pub fn begin_after(&self, operation: Operation, after: u64, begins: Begins) {
         self.shared.state.lock().faults.beginnings.push(Beginning { operation, left: after, begins });
     }

@@ -231,7 +231,7 @@ fn device_size(file: &File, path: &Path) -> Result<u64, OpenError> {
     Ok(bytes)
 }
 
-/// What a read fills.
+/// The span of bytes that a read of `into` fills.
 fn span(first: DeviceBlock, into: &mut [AlignedBlock]) -> Span {
     let buffer = into.as_mut_ptr().cast::<u8>();
     Span { buffer, length: size_of_val(into), offset: first.byte_offset() }

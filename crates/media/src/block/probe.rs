@@ -1,8 +1,9 @@
 //! How fast a new device is, measured before it becomes part of a pool (design 7).
 //!
-//! Invariants: writes and reads only the blocks it is given, whose content is lost, and discards them afterwards; a
-//! measurement ends within about 200 ms, or one request after it on a device that takes longer for one. Load makes a
-//! device look slower, never faster: so the fastest measurement counts, and only when another one confirms it.
+//! Invariants: writes and reads only the blocks it is given, whose content is lost, and discards them
+//! afterwards; a measurement ends within about 200 ms, or with its first request if that takes longer. Load
+//! makes a device look slower, never faster. So the fastest measurement counts, as soon as a second
+//! measurement confirms it.
 
 use super::{AlignedBlock, BlockMedium};
 use crate::speed::Speed;
@@ -94,7 +95,7 @@ pub fn probe(
     sample(device, blocks, Access::Writing, clock).map(|(speed, _)| speed)
 }
 
-/// One measurement: the speed, and the bytes transferred for it.
+/// A single measurement: the speed, and the bytes transferred for it.
 fn sample(
     device: &dyn BlockMedium,
     blocks: Range<DeviceBlock>,
@@ -269,8 +270,8 @@ mod tests {
         EmulatedBlock::new(Arc::new(SimulatedDevice::new(BLOCKS)), speed, clock.clone())
     }
 
-    /// One measurement beside a busy program decided the tier of a device for ever: a loop device was called slower than
-    /// a hard disk.
+    /// A single measurement beside a busy program used to decide the tier of a device for ever: a loop device
+    /// counted as slower than a hard disk.
     #[test]
     fn a_measurement_counts_when_another_one_confirms_it() -> Result<(), MediaError> {
         let [fast, slow] =
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_alone_changes_nothing() -> Result<(), MediaError> {
+    fn a_read_only_probe_leaves_the_device_unchanged() -> Result<(), MediaError> {
         let clock = Arc::new(ManualClock::new(0));
         let below = Arc::new(SimulatedDevice::new(BLOCKS));
         below.write(DeviceBlock(1), &vec![AlignedBlock([7; 4096]); 600])?;

@@ -26,7 +26,7 @@ const SHARDS: usize = 64;
 /// Samples of the calibration, and writes of each.
 const SAMPLES: usize = 101;
 const BATCH: u64 = 16;
-/// What it emulates.
+/// The speed that the calibration emulates.
 const CALIBRATION: PmSpeed =
     PmSpeed { model: PmModel::Line, write_ns: 500, bytes_per_s: 1 << 40, read_ns: 0 };
 /// Most that is taken off: more is a machine that was disturbed.
@@ -38,7 +38,7 @@ const READ: u64 = 4096;
 /// By how much a time may be off, in percent.
 const ACCURACY_PERCENT: u64 = 10;
 
-/// What a write's latency is counted by.
+/// The unit that pays the latency of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PmModel {
     /// Each flushed cache line [HiNFS].
@@ -112,7 +112,8 @@ pub struct PmFloor {
 }
 
 impl PmSpeed {
-    /// What a floor does not allow to be within 10 % of what was asked for: sentences for a user.
+    /// The requested times that a machine with this floor misses by more than 10 %: a sentence for the user
+    /// on each.
     fn shortfalls(&self, floor: &PmFloor) -> Vec<String> {
         let transfer = transfer_ns(LINE, self.bytes_per_s);
         let write_ns = match self.model {
@@ -163,7 +164,7 @@ impl EmulatedPm {
         let shards = Box::new(std::array::from_fn(shard));
         let (bus, floor) = (Bus::default(), PmFloor::default());
         let mut pm = EmulatedPm { below, speed: CALIBRATION, clock, bus, off_ns: 0, floor, shards };
-        // What spinning, clock and fence add.
+        // The overhead of spin loop, clock and fence.
         let over = median_write_ns(&pm).map_or(0, |ns| ns.saturating_sub(CALIBRATION.write_ns));
         pm.off_ns = over.min(MOST_OFF_NS);
         pm.speed = PmSpeed { write_ns: 0, read_ns: 1, ..CALIBRATION };
@@ -180,7 +181,7 @@ impl EmulatedPm {
         self.floor
     }
 
-    /// What cannot be within 10 % of what was asked for, one sentence each.
+    /// The requested times that this machine misses by more than 10 %: a sentence for the user on each.
     pub fn shortfalls(&self) -> Vec<String> {
         self.speed.shortfalls(&self.floor)
     }
@@ -237,7 +238,7 @@ fn median(mut samples: Vec<u64>) -> Option<u64> {
 }
 
 /// How long a write of a line with its fence takes, in nanoseconds; `None` where the memory cannot be used.
-/// Writes what is there already, so nothing changes, whenever it is interrupted.
+/// Writes the bytes just read, so an interruption at any moment leaves PM unchanged.
 fn median_write_ns(pm: &EmulatedPm) -> Option<u64> {
     let mut line = [0; LINE as usize];
     pm.below.read(PmOffset(0), &mut line).ok()?;
@@ -349,7 +350,7 @@ impl PmMedium for EmulatedPm {
 
     fn fence(&self, kind: Fence, at: &'static Location<'static>) {
         self.below.fence(kind, at);
-        // What follows is a run of its own.
+        // A fence ends the current run: the next store begins a new run.
         self.shard().written.store(NOWHERE, Ordering::Relaxed);
     }
 
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_is_too_slow_for_is_said() {
+    fn shortfalls_name_each_time_below_the_floor_of_the_machine() {
         let missed = |text: &str, write_ns, read_ns| {
             let speed = PmSpeed::parse(text).unwrap_or_else(|error| unreachable!("{error}"));
             speed.shortfalls(&PmFloor { write_ns, read_ns }).len()

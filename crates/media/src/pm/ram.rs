@@ -206,7 +206,7 @@ fn fill(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
     lock_exclusive(file, path)?;
     let resize = |bytes| file.set_len(bytes).map_err(|error| OpenError::io(path, "set the size", error));
     resize(0)?;
-    // What was there is gone for good before anybody changes something that belongs to it.
+    // The old content is durably gone before the caller changes any medium that belonged to the old pool.
     let emptied = file.sync_all().map_err(|error| OpenError::io(path, "sync", error));
     emptied.and_then(|()| resize(size)).and_then(|()| allocate(file, path, size)).inspect_err(|_| {
         // give back what was allocated; the first error is the one to report
