@@ -387,7 +387,8 @@ impl ChunkSpace {
         Pin { space: Arc::clone(self), id }
     }
 
-    /// As [`Self::pin`], for blocks that are to be overwritten in place; `None` when anybody else has one of them pinned.
+    /// As [`Self::pin`], for a run that is to be overwritten in place; `None` while another I/O pin holds a
+    /// block of the run.
     pub fn pin_alone(self: &Arc<Self>, run: DeviceRun) -> Option<Pin> {
         let mut space = self.space.lock();
         let end = run.start.0 + run.length;
@@ -617,7 +618,7 @@ impl Device {
         let mut taken = 0;
         for (bit, length) in holes(&open) {
             let (begin, end) = (bit.max(from), bit + length);
-            // What the claim before left of its last hole is taken however short it is.
+            // The rest of the hole that the previous claim left is taken even if it is short.
             let is_rest = from > 0 && begin == from;
             if end <= begin || (!is_rest && (end - begin) >> grain == 0) {
                 continue;
@@ -862,7 +863,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_beside_bits_and_what_is_used() {
+    fn holes_and_used_bits_are_counted_around_word_borders() {
         let mut words = vec![u64::MAX; 4];
         change(&mut words, 60, 70, false);
         for at in [60, 63, 64, 65, 128, 129, 130] {
@@ -916,7 +917,7 @@ mod tests {
     }
 
     #[test]
-    fn long_holes_first_and_none_that_is_pinned() {
+    fn claims_take_long_holes_first_and_no_pinned_block() {
         let part = |holes: &[(u64, u64)]| {
             let mut words = vec![u64::MAX; 4];
             holes.iter().for_each(|(bit, length)| change(&mut words, *bit, *length, false));

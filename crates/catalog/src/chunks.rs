@@ -106,7 +106,8 @@ fn mark_piece(
         return Err(wrong(run, "a chunk number of 32 bits", piece.chunk).into());
     }
     let key = Key::chunk(piece.chunk, run.device);
-    // Who locked the shards went by the inode's flags and found less: they are damaged.
+    // The caller locked the shards of the extents that the inode's flags announce. An extent in another shard
+    // means that the flags are damaged.
     if !guard.holds(guard.catalog().shard_of(piece.chunk)) {
         return Err(wrong(run, "an extent that its inode's flags announce", "no such flag").into());
     }

@@ -261,7 +261,7 @@ impl ShardsWrite<'_> {
         Ok(())
     }
 
-    /// Frees a page of this tree. One that the block table says is something else is damage: it stays.
+    /// Frees a page of this tree. A page to which the block table gives another owner is damaged and stays.
     pub(crate) fn release(
         &mut self,
         tx: &mut Tx,

@@ -33,7 +33,8 @@ pub struct Catalog {
     aside: Aside,
 }
 
-/// Leaves that are remembered as sparse; others are when they lose half of what they have left.
+/// Most leaves that are remembered as sparse at a time. A leaf beyond this limit is remembered later, when it
+/// has lost half of its remaining bytes.
 const MOST_SPARSE: usize = 4096;
 
 impl Catalog {
@@ -172,7 +173,7 @@ const MANY_WRITES: u16 = 12;
 /// A page that a transaction writes.
 pub(crate) struct Touched {
     block: PmBlock,
-    /// As it will be, once it was read so.
+    /// The page with the stores of this transaction; made by the first read of the page.
     page: OnceCell<Box<[u8; PAGE_SIZE]>>,
 }
 
@@ -454,7 +455,8 @@ impl<'a> Reader<'a> {
         };
         cursor.index = place.map_or_else(|after| after, |at| at + 1);
         while cursor.index == 0 {
-            // What starts with the prefix is not below it: the leaf before need not be in PM.
+            // A leaf whose lower bound is at most the prefix begins before all keys of the prefix. The
+            // previous leaf, which may lie on a lower tier, is not needed then.
             if self.low_of(&cursor.path)?.as_slice() <= prefix || !self.previous_leaf(&mut cursor)? {
                 return self.scan(from, prefix, visit);
             }
@@ -522,7 +524,7 @@ impl<'a> Reader<'a> {
         };
         cursor.index = place.map_or_else(|after| after, |at| at + 1);
         while cursor.index == 0 {
-            // What starts with the prefix is not below it: the leaf before need not be in PM.
+            // As in `scan_around`: the previous leaf has no key with the prefix, and may lie on a lower tier.
             if self.low_of(&cursor.path)?.as_slice() <= prefix || !self.previous_leaf(&mut cursor)? {
                 return Ok(None);
             }

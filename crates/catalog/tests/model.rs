@@ -161,7 +161,7 @@ fn a_deep_tree_shrinks_level_by_level() {
     format(&pm);
     let catalog = mount(&pm).unwrap();
     let shard = catalog.shard_of(1);
-    // Keys that differ late have long separators, so that inner pages hold few.
+    // Keys with a long common prefix need long separators, so an inner page holds few of them.
     let key = |number: u32| {
         let mut sub = vec![b'x'; 240];
         sub.extend_from_slice(&number.to_be_bytes());

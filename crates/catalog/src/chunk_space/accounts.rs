@@ -21,8 +21,8 @@ pub struct ChunkAccounts {
 }
 
 impl ChunkSpace {
-    /// Compares what is known of each chunk that is loaded with its bitmap. Reads all of these: call it without locks, and
-    /// while nobody claims or frees.
+    /// Compares each loaded chunk in DRAM with its bitmap in the catalog. Reads the bitmaps of all loaded
+    /// chunks: call it without locks, and while nobody claims or frees.
     pub fn accounts(&self) -> ChunkAccounts {
         let loaded: Vec<_> = {
             let space = self.space.lock();
@@ -79,7 +79,7 @@ mod tests {
     use terrace_wal::Wal;
 
     #[test]
-    fn accounts_tell_counts_that_differ_once_all_chunks_are_known() {
+    fn accounts_list_wrong_counts_once_all_chunks_are_loaded() {
         let size = 4 << 20;
         let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::new(size));
         let geometry = Geometry::choose(size, 16).unwrap();
