@@ -3,7 +3,7 @@
 //! Invariant: no run of at least `LENGTHS[i]` members begins in a word below `cursors[i]`. What is taken low leaves holes there
 //! of one or two members; a search that met them all again was a tenth of what a mail server's turn takes.
 
-/// Lengths of runs of which is known below which word there is none.
+/// The run lengths that have a cursor: no run of that length begins in a word below its cursor.
 const LENGTHS: [u64; 11] = [2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32];
 /// Words with members that one search looks at. Bounded: a badly fragmented pool must not make a write scan all of it.
 const MOST_WORDS: usize = 64;
@@ -307,7 +307,7 @@ mod tests {
         assert!(expected.is_empty());
     }
 
-    /// Few members, far apart, put in and taken out in every way: the summary and its hint lose none of them.
+    /// A few members far apart are inserted and removed in every way: summary and hint lose no member.
     #[test]
     fn sparse_sets_lose_no_member() {
         let bits = 1 << 18;
@@ -338,9 +338,9 @@ mod tests {
         assert!(expected.len() > 1000, "more is put in than taken out");
     }
 
-    /// Only what is asked for decides, and then which run comes first: not which is the longest.
+    /// The first run of the requested length wins, not the longest run.
     #[test]
-    fn the_first_run_that_is_long_enough_is_taken() {
+    fn the_first_run_of_enough_members_is_taken() {
         let taken = |members: &[std::ops::Range<u64>], most, enough| {
             let mut set = Bitmap::new(256);
             members.iter().cloned().flatten().for_each(|bit| set.insert(bit));

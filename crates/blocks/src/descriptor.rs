@@ -24,7 +24,7 @@ const CONFIRMED: u8 = 16;
 /// Times of use from here on are no times but marks of the caller's.
 pub const MARKS: u32 = u32::MAX - 1;
 
-/// One block's volatile state.
+/// The volatile state of a PM block.
 #[derive(Debug, Default)]
 pub struct Descriptor {
     version: AtomicU64,
@@ -244,7 +244,7 @@ mod tests {
 
     /// Each flag is changed from every combination of all; the others stay as they are.
     #[test]
-    fn flags_change_on_their_own() {
+    fn a_flag_changes_without_the_other_flags() {
         let with = |flags: u8| {
             let block = Descriptor::default();
             block.set_clean(flags & CLEAN != 0);

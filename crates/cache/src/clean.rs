@@ -1,6 +1,7 @@
-//! Clean pages: copies of cold blocks, in two segments: a few that came lately, and those that stay, which only what is
-//! asked for more often displaces ([TinyLFU], `frequency.rs`), so that neither a scan nor a loop does; and pages read ahead,
-//! with a lifetime ([AC-BPFS] section 3.2).
+//! Clean pages: copies of cold blocks, in three lists. New pages enter the short list [`List::Late`]. Only a
+//! page that was asked for more often displaces a page of [`List::Stays`] ([TinyLFU], `frequency.rs`), so
+//! neither a scan nor a loop empties that list. Pages read ahead have a list of their own, and a lifetime
+//! ([AC-BPFS] section 3.2).
 
 use crate::header::{Header, List, PageKey};
 use crate::page::Page;
@@ -35,8 +36,9 @@ impl Shard {
         CLEAN.iter().map(|list| self.length(*list)).sum()
     }
 
-    /// What is dropped next. Pages that came lately ([`List::Late`]) are few; the oldest of them goes, or, if it was asked
-    /// for more often, takes the place of the oldest of those that stay ([`List::Stays`]).
+    /// The page to drop next. [`List::Late`] is short. Its oldest page is dropped, unless it was asked for
+    /// more often than the oldest page of [`List::Stays`]: then it takes the place of that page, which is
+    /// dropped.
     fn victim(&mut self, most: usize, now_ns: u64) -> Option<u32> {
         let ahead = self.oldest(List::Ahead);
         if let Some(expired) = ahead.filter(|at| self.header(*at).time_ns <= now_ns) {
@@ -101,7 +103,7 @@ impl BlockCache {
         if self.most_pages() == 0 {
             return;
         }
-        // Of its own: of a buffer of many pages one would keep all the others.
+        // The page gets memory of its own: a page that shares a buffer would keep the whole buffer in memory.
         let page = page.alone();
         let mut shard = self.shard(&key).lock();
         match shard.find(key) {
@@ -161,7 +163,7 @@ impl BlockCache {
         }
         let mut first = from.0;
         while first < to.0 {
-            // One lock for those that stay together.
+            // Blocks of the same shard are dropped under one lock.
             let end = (first / TOGETHER + 1).saturating_mul(TOGETHER).min(to.0);
             let key = |block| PageKey { ino, generation, block: FileBlock(block) };
             let mut shard = self.shard(&key(first)).lock();
@@ -209,7 +211,8 @@ impl BlockCache {
         if compacted {
             trim_allocator();
         }
-        // What is left of it goes with the next call: whether there is more is of this cache alone, and others share that memory.
+        // Surplus memory that is left now is released by the next call. The result speaks of this cache
+        // alone, because other caches share the page memory.
         PageMemory::of_process().release(KEPT_BYTES);
         more
     }

@@ -80,7 +80,7 @@ pub struct DirtyPage {
     pub in_flight: bool,
 }
 
-/// What became of a dirty page whose copy was installed.
+/// The state of a dirty page after its copy was installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Installed {
     /// It is clean.
@@ -198,7 +198,8 @@ impl BlockCache {
                     header.set_in_flight(false);
                 }
                 drop(shard);
-                // What it holds beyond the copy came after that.
+                // Bytes that the copy lacks were written after it was taken, so the page's age as a dirty
+                // page begins anew.
                 if let Some(file) = self.files.shard(copy.key.ino).lock().get_mut(&copy.key.ino) {
                     file.blocks.insert(copy.key.block, now_ns);
                 }

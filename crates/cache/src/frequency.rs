@@ -32,7 +32,7 @@ impl Frequency {
         Frequency { counters, period: (pages * PERIOD).max(1), counted: 0 }
     }
 
-    /// As many counters as so many pages need, if there are fewer.
+    /// Adds counters until they suffice for `pages` pages.
     pub fn grow_to(&mut self, pages: usize) {
         if pages * PERIOD <= self.period {
             return;
@@ -43,7 +43,8 @@ impl Frequency {
         self.period = self.counters.len() / PER_PAGE * PERIOD;
     }
 
-    /// No more counters than so many pages need. One that stands for two says what the larger said.
+    /// Removes the counters that `pages` pages do not need. Two counters that become one keep the larger
+    /// count.
     pub fn shrink_to(&mut self, pages: usize) {
         let length = (pages * PER_PAGE).next_power_of_two();
         while self.counters.len() > length {
@@ -94,7 +95,7 @@ mod tests {
     use terrace_format::{FileBlock, Ino};
 
     #[test]
-    fn what_was_asked_for_often_is_known_and_forgotten() {
+    fn frequent_pages_are_known_and_forgotten_in_time() {
         let key = |block| PageKey { ino: Ino(7), generation: 3, block: FileBlock(block) };
         let mut frequency = Frequency::new(100);
         (0..100).for_each(|block| frequency.count(&key(block)));
@@ -110,7 +111,7 @@ mod tests {
     /// Counters were made for the budget, and each touched block has four somewhere among them: of a cache that may have
     /// 10 GiB they took 128 MiB as soon as it had one.
     #[test]
-    fn there_are_as_many_counters_as_pages_need_and_none_forgets() {
+    fn counters_grow_and_shrink_with_the_pages_and_keep_counts() {
         let key = |block| PageKey { ino: Ino(7), generation: 3, block: FileBlock(block) };
         let mut frequency = Frequency::new(100);
         (0..5).for_each(|_| frequency.count(&key(40)));

@@ -1,4 +1,4 @@
-//! What DRAM knows of one block: 64 bytes, with a page or without one.
+//! The header of a block in DRAM: 64 bytes, with or without a page.
 //!
 //! Invariants: a header is in exactly one list; `dirty` is not empty exactly in the list [`List::Dirty`]; lines that are
 //! dirty are valid.
@@ -87,7 +87,8 @@ pub(crate) const ALL: [List; LISTS] = [List::Ahead, List::Late, List::Stays, Lis
 pub(crate) struct Header {
     /// Of a clean page: the version of its block when it was read. Of a dirty one: rises with every write.
     pub version: u64,
-    /// Of a dirty page: since when it is this page. Whoever copied it knows by it that it was not dropped meanwhile.
+    /// Birth of a dirty page. Write-back, which copied the page, knows by an unchanged birth that the page
+    /// was not dropped meanwhile.
     pub birth: u64,
     /// Lines not yet written back.
     pub dirty: Lines,

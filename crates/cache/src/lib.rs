@@ -41,7 +41,8 @@ const LEAST_PAGES: usize = 32 * TOGETHER as usize;
 /// From this budget on a cache has all its shards, and can be given any larger one as if it had been made with it.
 pub const LEAST_ADJUSTABLE_BYTES: u64 = (SHARDS * LEAST_PAGES) as u64 * BLOCK_SIZE;
 
-/// Blocks of a file that lie in one shard, so that a prefetch takes few locks.
+/// Consecutive blocks of a file that lie in the same shard. The more they are, the fewer locks a prefetch
+/// takes.
 const TOGETHER: u64 = 32;
 
 /// The block cache.
@@ -57,8 +58,8 @@ pub struct BlockCache {
 }
 
 impl BlockCache {
-    /// A cache of at most `budget_bytes` of clean pages; pages nobody asked for live `lifetime_ns`. Dirty pages are
-    /// limited by those who make them.
+    /// A cache of at most `budget_bytes` of clean pages; pages read ahead live `lifetime_ns` unless they are
+    /// asked for. The limit of dirty pages is the writers' business.
     pub fn new(budget_bytes: u64, lifetime_ns: u64) -> BlockCache {
         let pages = (budget_bytes / BLOCK_SIZE) as usize;
         let shards = (pages / LEAST_PAGES).clamp(1, SHARDS);

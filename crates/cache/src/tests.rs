@@ -34,7 +34,7 @@ fn versions_touches_lifetime_and_budget() {
 }
 
 #[test]
-fn a_scan_does_not_drop_what_was_touched_twice() {
+fn a_scan_leaves_pages_touched_twice_in_the_cache() {
     let cache = BlockCache::new(4096 * 8, 100);
     // Blocks 0..32 are of one shard.
     cache.insert(key(0), 1, page(9), true, 0);
@@ -63,7 +63,7 @@ fn of_a_loop_longer_than_the_cache_a_part_stays() {
         let hits = round();
         assert!((10..=16).contains(&hits), "round {turn}: {hits} of 16 that fit");
     }
-    // What is asked for more often takes their place.
+    // Pages asked for more often displace them.
     for block in (0..8).flat_map(|_| 20..32) {
         ask(block);
     }
@@ -166,7 +166,7 @@ fn a_lower_budget_drops_clean_pages_by_pieces_and_no_dirty_page() {
         (before, pieces) = (cache.bytes(), pieces + 1);
     }
     assert!(pieces > 2 && cache.bytes() <= LEAST_ADJUSTABLE_BYTES && cache.bytes() > 0);
-    // Not even all of it touches what is nowhere else.
+    // Even a budget of zero leaves dirty pages alone: no other copy has their bytes.
     cache.set_budget(0);
     while cache.give_back(0) {}
     assert_eq!((cache.bytes(), cache.dirty_pages()), (0, 5000));
@@ -182,9 +182,10 @@ fn a_lower_budget_drops_clean_pages_by_pieces_and_no_dirty_page() {
     assert!(before - cache.bytes() <= 32 * 4096);
 }
 
-/// Headers, index and counters kept the size that they once had: a thirtieth of a cache that had been large.
+/// Headers, index and counters used to keep their largest size: a thirtieth of the memory of a formerly large
+/// cache.
 #[test]
-fn a_shard_that_was_large_gives_back_its_places() {
+fn compaction_shrinks_a_formerly_large_shard() {
     let mut shard = Shard::new(8);
     for block in 0..10_000 {
         let list = if block % 2 == 0 { List::Late } else { List::Stays };

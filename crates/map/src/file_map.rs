@@ -43,7 +43,7 @@ impl Mapping {
     }
 }
 
-/// What a map needs of an inode.
+/// The inode as a file map sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapInode {
     /// Its number.
@@ -54,7 +54,7 @@ pub struct MapInode {
 
 impl MapInode {
     /// The slot of an inode whose page lies below PM and is read from a copy: such an inode maps no block of PM, and its map
-    /// is read only. Outside of every medium, so that a store there fails.
+    /// is read only. The address lies outside of every medium, so a store to it fails.
     pub const NOWHERE: PmOffset = PmOffset(1 << 62);
 
     /// Whether it is known without a look that nothing is mapped.
