@@ -89,7 +89,7 @@ impl DeviceHeader {
     }
 }
 
-/// What a summary says of one block of its group.
+/// The entry of a group summary for a single block of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SummaryEntry {
     /// The file.
@@ -133,7 +133,8 @@ struct RawSummary {
 pub const SUMMARY_ENTRIES: usize = 168;
 const _: () = assert!(size_of::<RawSummary>() == 4096);
 
-/// Version and last eight bytes of a summary that lies in a block of a device. With a secret they bind it to that place.
+/// Version and last eight bytes of a summary in a block of a device. With a secret they bind the summary to
+/// this block.
 fn summary_seal(raw: &RawSummary, key: &SealKey, device: DeviceId, at: DeviceBlock) -> (u32, u64) {
     match &key.secret {
         Some(secret) => {

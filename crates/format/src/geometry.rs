@@ -131,7 +131,7 @@ impl Geometry {
     pub fn table_entry(&self, block: PmBlock) -> PmOffset {
         self.table_offset().plus(block.0 * TABLE_ENTRY_SIZE)
     }
-    /// One past the last byte of the block table.
+    /// The address behind the last byte of the block table.
     pub fn table_end(&self) -> PmOffset {
         self.table_offset().plus(self.block_count() * TABLE_ENTRY_SIZE)
     }

@@ -37,8 +37,8 @@ impl ChecksumWord {
     }
 }
 
-/// Checksum of a page in its place: the CRC32C of pool UUID, block number and bytes. A sound page in another's place
-/// has another one.
+/// Checksum of a metadata page: the CRC32C of pool UUID, block number and bytes. A sound page that was
+/// written to a wrong block fails it.
 pub fn page_checksum(pool_uuid: &[u8; 16], page: PmBlock, bytes: &[u8]) -> u32 {
     let mut place = [0; 24];
     let (uuid, number) = place.split_at_mut(16);

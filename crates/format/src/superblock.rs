@@ -18,7 +18,7 @@ pub const MAX_DEVICES: usize = 24;
 /// Longest device path kept as a hint.
 pub const MAX_PATH: usize = 255;
 
-/// One lower-tier device. `tier` 0 means the row is empty.
+/// A device of a lower tier. `tier` 0 means the row is empty.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DeviceRow {
@@ -185,7 +185,7 @@ impl Superblock {
         self.incompatible.get() & DATA_CHECKSUMS != 0
     }
 
-    /// What metadata pages and group summaries on lower tiers are sealed with.
+    /// The key that seals metadata pages and group summaries on lower tiers.
     pub fn seal_key(&self) -> SealKey {
         let is_keyed = self.incompatible.get() & KEYED_SEALS != 0;
         SealKey::new(self.uuid, is_keyed.then_some(self.seal_secret))

@@ -1,11 +1,10 @@
 //! Block table: 16 bytes per PM block, the truth about allocation (design 4.2).
 //!
-//! Entry: owner word (8 bytes), mask of valid cache lines (8 bytes): all ones unless the
-//! block is a partial shadow (lines.rs).
-//! Owner word, from the top: 31 bits inode or metadata kind, 32 bits file block or kind's datum,
-//! 1 bit unwritten. 0 is free.
-//! With the feature data-checksums the second word of a whole written block may be the checksum of its data instead of
-//! the mask: the unwritten bit is set then, which beside any other word than all ones means nothing else.
+//! Entry: owner word (8 bytes), mask of valid cache lines (8 bytes): all ones unless the block is a partial
+//! shadow (lines.rs). Owner word, from the top: 31 bits inode or metadata kind, 32 bits file block or kind's
+//! datum, 1 bit unwritten. 0 is free. With the feature data-checksums the second word of a whole written
+//! block may be the checksum of its data instead of the mask. The unwritten bit is set then. No other entry
+//! has this bit beside a second word that is not all ones.
 
 use crate::address::{BLOCK_SIZE, FileBlock, Ino, MAX_INO};
 use crate::checksum::{crc32c, crc32c_append};
@@ -40,14 +39,14 @@ impl PageKind {
     }
 }
 
-/// Who owns a PM block.
+/// The owner of a PM block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// Nobody.
     Free,
     /// A metadata page.
     Page {
-        /// What it holds.
+        /// The kind of metadata.
         kind: PageKind,
         /// See [`PageKind`].
         datum: u32,
@@ -137,7 +136,7 @@ impl DataChecksum {
 /// An entry of the block table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Who owns the block.
+    /// The owner of the block.
     pub owner: Owner,
     /// The lines that it holds.
     pub lines: LineMask,

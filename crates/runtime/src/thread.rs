@@ -160,8 +160,8 @@ impl Panics {
 const FIRST_REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// Runs a step; one that panics is called again after a rest, as a request that panics is answered and the next one served.
-/// What it had locked and claimed was given back as its values were dropped.
+/// Runs a step. A step that panics is called again after a rest, just as a panic of one request does not end
+/// the serving of requests. Its locks and claims were given back as its values were dropped.
 fn run_step(step: &mut dyn Step, rest: &mut Duration, panics: &Panics) -> Next {
     // A scheduler's own panics are to reach it.
     if cfg!(feature = "shuttle") {
@@ -446,7 +446,7 @@ impl Drop for Pool {
         for handle in started {
             let _ = handle.join();
         }
-        // Those that were added later.
+        // Threads that were added after the handles were taken.
         let mut state = shared.state.lock();
         while state.threads > 0 {
             shared.changed.wait(&mut state);
@@ -529,15 +529,15 @@ mod tests {
             well.recv().unwrap();
             begin.elapsed()
         });
-        // One of twenty on a busy machine may be slow by itself.
+        // On a busy machine a few of the twenty may be slow for other reasons.
         let slow = slowest.filter(|took| *took > Duration::from_millis(90)).count();
         assert!(slow < 5, "{slow} of 20 waited");
     }
 
-    /// A background step that panicked took its thread with it: the pool went on without demotion or reclaiming, and nothing
-    /// told of it.
+    /// A panic of a background step used to end its thread: the pool went on without demotion or reclaiming,
+    /// and status did not show it.
     #[test]
-    fn a_step_that_panics_starts_again_and_is_counted() {
+    fn a_panicking_step_starts_again_and_is_counted() {
         struct Sometimes(u32, std::sync::mpsc::Sender<u32>);
         impl Step for Sometimes {
             fn name(&self) -> &'static str {
@@ -561,9 +561,10 @@ mod tests {
         drop(driver);
     }
 
-    /// As many readers of a device that hung as there are threads held back the reads of all other devices, for ever.
+    /// Readers of a hung device used to fill all threads, and held back the reads of all other devices for
+    /// ever.
     #[test]
-    fn jobs_that_hang_do_not_hold_back_others() {
+    fn hanging_jobs_do_not_delay_other_jobs() {
         let pool = Pool::new(4);
         let (hold, held) = channel::<()>();
         let held = Arc::new(Mutex::new(held));

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_anywhere_are_noted_and_few_of_them_twice() {
+    fn dirty_lines_at_any_address_are_noted_once() {
         let mut dirty = DirtyLines::default();
         let mut taken = Vec::new();
         for _ in 0..3 {

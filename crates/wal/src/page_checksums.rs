@@ -110,7 +110,7 @@ impl PageChecksums {
                 Ok(ChecksumWord::Covers(crc)) => match self.crc_of(page) {
                     Ok(found) if found == crc => COVERED,
                     Ok(_) => DAMAGED,
-                    // One line that cannot be read takes no other with it.
+                    // A page with an unreadable line counts as open, so its other lines stay usable.
                     Err(_) => self.write_open(page).map_or(WITHOUT, |()| CHANGED),
                 },
             };
@@ -135,8 +135,8 @@ impl PageChecksums {
         Ok(page_checksum(&self.pool_uuid, page, &bytes))
     }
 
-    /// Opens a block that is about to become a metadata page: call after its claim and before the commit that gives it
-    /// its owner. Volatile until that commit's fence.
+    /// Opens the checksum word of a block that becomes a metadata page: call between the claim of the block
+    /// and the commit of its owner. The open word is durable with the fence of that commit.
     pub fn open(&self, page: PmBlock) {
         if let Some(state) = self.states.get(page.0 as usize) {
             let known_open = matches!(state.load(Ordering::Acquire), CHANGED | QUIET);

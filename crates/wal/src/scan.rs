@@ -64,7 +64,8 @@ pub fn find_records(
     Ok(ValidRecords { records, ends, warnings })
 }
 
-/// One lane: its valid records from the tail on, and all that tells how far it reached before it was cut or damaged.
+/// The scan of a lane: the valid records from the tail on, and the evidence of the position that the lane had
+/// reached before it was cut or damaged.
 struct Scan {
     records: Vec<Record>,
     /// Position after the last of them.
@@ -75,7 +76,7 @@ struct Scan {
     reached: u64,
 }
 
-/// Lets each lane know what the records of all lanes witness of it.
+/// Gives each lane the witnesses about it in the records of all lanes.
 fn scans_with_known_ends(mut scans: Vec<Scan>) -> Vec<Scan> {
     let records = scans.iter().flat_map(|scan| scan.records.iter().chain(&scan.behind));
     let witnesses: Vec<Witness> = records.filter_map(|record| record.witness).collect();
@@ -111,7 +112,7 @@ fn verify_record(geometry: &Geometry, record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// What a scan goes by.
+/// The input of a scan.
 struct Lanes<'a> {
     pm: &'a dyn PmMedium,
     pool_uuid: &'a [u8; 16],

@@ -44,7 +44,7 @@ fn write(rng: &mut StdRng, tx: &mut Tx, memory: &mut [u8], long: bool) -> (u16, 
 }
 
 #[test]
-fn a_transaction_reads_what_it_will_have_written() {
+fn a_transaction_reads_its_own_stores() {
     let mut rng = StdRng::seed_from_u64(4);
     let pm = formatted();
     let mut wal = open(&pm);
@@ -112,7 +112,7 @@ fn store(wal: &Wal, value: u64) -> Lsn {
 }
 
 #[test]
-fn records_count_until_the_checkpoint_has_passed_them() {
+fn a_record_uses_lane_space_until_the_checkpoint_passes() {
     let pm = formatted();
     let wal = open(&pm);
     assert_eq!(wal.used_bytes(), 0);
@@ -171,7 +171,7 @@ fn a_checkpoint_may_wait_until_all_lanes_are_full() {
 }
 
 #[test]
-fn every_lane_can_be_taken_by_each_thread_and_nothing_stays_reserved() {
+fn each_thread_can_take_every_lane_and_leaves_no_reservation() {
     let pm = formatted();
     let wal = Arc::new(open(&pm));
     let lanes = geometry().lane_count;
