@@ -1,10 +1,12 @@
 //! Block table: 16 bytes per PM block, the truth about allocation (design 4.2).
 //!
 //! Entry: owner word (8 bytes), mask of valid cache lines (8 bytes): all ones unless the block is a partial
-//! shadow (lines.rs). Owner word, from the top: 31 bits inode or metadata kind, 32 bits file block or kind's
-//! datum, 1 bit unwritten. 0 is free. With the feature data-checksums the second word of a whole written
-//! block may be the checksum of its data instead of the mask. The unwritten bit is set then. No other entry
-//! has this bit beside a second word that is not all ones.
+//! shadow (lines.rs).
+//! Owner word, from the top: 31 bits inode or metadata kind, 32 bits file block or kind's datum, 1 bit
+//! unwritten. 0 is free.
+//! With the feature data-checksums the second word of a whole written block may be the checksum of its data
+//! instead of the mask. The unwritten bit is set then. Unwritten blocks have this bit, too, but always beside
+//! a full mask.
 
 use crate::address::{BLOCK_SIZE, FileBlock, Ino, MAX_INO};
 use crate::checksum::{crc32c, crc32c_append};

@@ -1,4 +1,4 @@
-//! The decision trees of [TPFS] figure 3: where a write goes, and what becomes of what is read.
+//! The decision trees of [TPFS] figure 3: the home of a write, and the movements that reads cause.
 
 use crate::Home;
 use crate::Parameters;
@@ -30,7 +30,7 @@ impl Room {
     }
 }
 
-/// What the write tree asks.
+/// The input of the write tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteSeen {
     /// Opened with O_SYNC or O_DSYNC.
@@ -39,7 +39,7 @@ pub struct WriteSeen {
     pub synchronicity: Synchronicity,
     /// The entry that the write will leave.
     pub entry: Entry,
-    /// What PM has left.
+    /// The free room of PM.
     pub room: Room,
 }
 
@@ -56,14 +56,14 @@ pub fn write_home(seen: &WriteSeen, parameters: &Parameters) -> Home {
     }
 }
 
-/// What becomes of data that is read.
+/// The movement that a read causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadRule {
     /// Read where it lies.
     InPlace,
-    /// PM data of a read-dominated file while DRAM bandwidth idles: to a block tier and into DRAM.
+    /// PM data of a read-dominated file while DRAM bandwidth idles: demoted, with a clean page in DRAM.
     ToDram,
-    /// Data below PM of a read-dominated file while PM bandwidth idles: into PM.
+    /// Cold data of a read-dominated file while PM bandwidth idles: promoted.
     ToPm,
 }
 

@@ -2,7 +2,8 @@
 
 use crate::decision::Idle;
 
-/// Both sides of a ratio count as at least so many bytes: an idle system has the threshold of an even one.
+/// Least bytes that each side of a ratio counts as: an idle system has the threshold of equal reads and
+/// writes.
 const FLOOR: u64 = 1 << 20;
 /// Most seconds in a row that equation (2) can ask for.
 pub const MOST_SECONDS: usize = 16;
@@ -10,15 +11,15 @@ pub const MOST_SECONDS: usize = 16;
 /// The numbers of equation (1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Utilisation {
-    /// PM use above which data goes down when as much is read as written, in percent.
+    /// PM use, in percent, above which blocks are demoted when reads and writes are equal.
     pub even_percent: u8,
-    /// By how much it rises when twice as much is read.
+    /// The rise of the threshold, in percent, when the reads double.
     pub step_percent: u8,
     /// Least and most.
     pub least_percent: u8,
     /// See [`Self::least_percent`].
     pub most_percent: u8,
-    /// A second's bytes lose one part in so many with each second.
+    /// With each second the bytes of earlier seconds lose a part of 1 / `decay`.
     pub decay: u32,
 }
 
@@ -29,7 +30,7 @@ pub struct Dataflow {
     pub high_percent: u32,
     /// PM when it is below this,
     pub low_percent: u32,
-    /// in each of so many seconds, from 1 to [`MOST_SECONDS`].
+    /// in each of the last `seconds` seconds, from 1 to [`MOST_SECONDS`].
     pub seconds: u8,
 }
 
@@ -45,7 +46,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// What has been added since `before`, of counters that only rise.
+    /// The growth of the counters since `before`.
     pub fn since(&self, before: &Flow) -> Flow {
         Flow {
             pm_read: self.pm_read.saturating_sub(before.pm_read),
@@ -99,7 +100,7 @@ impl Dataflow {
     /// Above 2 or below 0.5 in each of four seconds.
     pub const PUBLISHED: Dataflow = Dataflow { high_percent: 200, low_percent: 50, seconds: 4 };
 
-    /// Equation (2) of one second: which side idles. A second in which nothing to speak of was read says nothing.
+    /// Equation (2) of one second: the side that idles. A second with few reads counts for neither side.
     fn idle_in(&self, flow: &Flow) -> Idle {
         let (pm, dram) = (flow.pm_read, flow.dram_read);
         let times = |bytes: u64, percent: u32| bytes.saturating_mul(percent.into());
@@ -152,7 +153,7 @@ impl Window {
         }
     }
 
-    /// One second passed in which `flow` moved.
+    /// A second has passed, in which `flow` moved.
     pub fn second(&mut self, flow: Flow) {
         let decay = |sum: u64, new: u64| (sum - sum / self.decay).saturating_add(new);
         self.decayed = Flow {
@@ -164,7 +165,7 @@ impl Window {
         self.last[MOST_SECONDS - 1] = flow;
     }
 
-    /// What equation (1) divides.
+    /// The bytes that equation (1) divides.
     pub fn decayed(&self) -> Flow {
         self.decayed
     }
@@ -174,7 +175,7 @@ impl Window {
         &self.last[MOST_SECONDS.saturating_sub(self.dataflow.seconds.into())..]
     }
 
-    /// The side that idled in each of the last seconds, four if nothing else was said.
+    /// The side that idled in each of the last seconds (four by default).
     pub fn idle(&self) -> Idle {
         let mut sides = self.last().iter().map(|flow| self.dataflow.idle_in(flow));
         let first = sides.next().unwrap_or_default();
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn impossible_thresholds_are_refused() {
         let utilisation = |least_percent, most_percent, decay| {
             Utilisation { least_percent, most_percent, decay, ..Utilisation::PUBLISHED }.check().is_ok()
         };
