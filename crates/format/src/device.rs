@@ -73,7 +73,7 @@ impl DeviceHeader {
     /// Accepts block 0 of a device.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the header.
     pub fn decode(block: &[u8]) -> Result<DeviceHeader, Corrupt> {
         let (header, _) = DeviceHeader::read_from_prefix(block)
             .map_err(|_| Corrupt::new("device header", "64 bytes", block.len().to_string()))?;
@@ -174,7 +174,7 @@ pub fn encode_summary(
 /// Decodes a summary in block `at` of a device: the first device block it covers, and its entries.
 ///
 /// # Errors
-/// What is wrong with it; a summary is only a hint.
+/// The damage of the summary; a summary is only a hint.
 pub fn decode_summary(
     block: &[u8],
     key: &SealKey,

@@ -21,7 +21,7 @@ const CRC_FIELD: Range<usize> = 16..20;
 /// place, `read` gives as many bytes from there as it is asked for.
 ///
 /// # Errors
-/// Those of `read`.
+/// Errors of `read`.
 pub fn one_bit_away<E>(
     header: &[u8; HEADER_SIZE],
     (max_record, pm_size): (u64, u64),

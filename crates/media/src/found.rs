@@ -102,10 +102,10 @@ impl Found {
         Ok(Found { handle, path: path.to_path_buf(), stat })
     }
 
-    /// Opens what was looked at.
+    /// Opens the file or device that was looked at, whatever the path names by now.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Errors of the operating system.
     pub fn open(&self, writable: bool, flags: OFlags) -> Result<File, OpenError> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -185,7 +185,7 @@ pub(crate) fn create_new(path: &Path) -> Result<File, OpenError> {
 /// A file of mode 0600 in a directory, without a name.
 ///
 /// # Errors
-/// What the operating system says.
+/// Errors of the operating system.
 pub(crate) fn create_unnamed(directory: &Path) -> Result<File, OpenError> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;

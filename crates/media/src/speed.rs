@@ -103,7 +103,7 @@ impl ClassedSpeed {
     /// (base 1024).
     ///
     /// # Errors
-    /// What is wrong with the text, in words for a user.
+    /// The mistake in the text, in words for a user.
     pub fn parse(text: &str) -> Result<ClassedSpeed, String> {
         if let Some(row) = named(text) {
             return Ok(ClassedSpeed { number: row.number, speed: row.speed });

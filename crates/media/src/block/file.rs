@@ -112,7 +112,7 @@ impl FileDevice {
     /// A sparse file of `size` zero bytes in a directory, without a name: it goes away with the device. For trials.
     ///
     /// # Errors
-    /// What the operating system says; not all file systems have such files.
+    /// Errors of the operating system; some file systems have no such files.
     pub fn unnamed(directory: impl AsRef<Path>, size: u64) -> Result<FileDevice, OpenError> {
         let path = directory.as_ref();
         check_size(path, size)?;

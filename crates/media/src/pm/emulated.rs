@@ -65,7 +65,7 @@ impl PmSpeed {
     /// `line`.
     ///
     /// # Errors
-    /// What is wrong with the text, in words for a user.
+    /// The mistake in the text, in words for a user.
     pub fn parse(text: &str) -> Result<PmSpeed, String> {
         let wrong = || {
             format!("'{text}': write [run:]WRITE_NS:BYTES_PER_S[:READ_NS], as in 200:1G or run:300:2G:300")
