@@ -63,7 +63,7 @@ impl Bitmap {
         }
     }
 
-    /// Takes out one member; false when it is none.
+    /// Takes a given member out; false when the bit is no member.
     pub fn take(&mut self, bit: u64) -> bool {
         let member = self.words[(bit / 64) as usize] & 1 << (bit % 64) != 0;
         if member {
@@ -89,7 +89,7 @@ impl Bitmap {
         let enough = enough.min(most);
         let known = LENGTHS.partition_point(|length| *length <= enough);
         let shorter = LENGTHS[..known].iter().copied().enumerate().rev();
-        // First what is asked for, then what comes next to it.
+        // The requested length first, then the next shorter lengths.
         let asked = known.checked_sub(1).map(|index| (index, enough));
         for (index, wanted) in asked.into_iter().chain(shorter.filter(|(_, length)| *length < enough)) {
             if let Some((start, length)) = self.find_run(index, most, wanted) {
@@ -159,7 +159,8 @@ impl Bitmap {
         best
     }
 
-    /// How many members follow one another from the first bit of a word on; at least `enough` where there are so many.
+    /// Counts the members that follow each other from the first bit of a word on. The count may stop at
+    /// `enough`.
     fn leading_in(&self, mut word: usize, enough: u64) -> u64 {
         let mut run = 0;
         while run < enough
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(set.count(), 0);
     }
 
-    /// Runs of members: where each begins and how long it is.
+    /// The runs of members: first member and length.
     fn runs(members: &std::collections::BTreeSet<u64>) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for bit in members {
@@ -260,7 +261,7 @@ mod tests {
     /// Against sets of numbers, with holes everywhere.
     #[test]
     fn runs_are_of_members_and_as_long_as_can_be() {
-        // All words are looked at in one search; and not nearly all.
+        // A small set, whose words fit into one search; a large set, whose words do not.
         against_sets(4096, 20_000, true);
         against_sets(1 << 16, 1500, false);
     }

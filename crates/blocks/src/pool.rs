@@ -24,13 +24,13 @@ const REGION: u64 = 8192;
 pub enum Purpose {
     /// File data and new metadata of user operations: leaves the whole reserve.
     User,
-    /// Data that takes the place of other data on a full pool: in time it gives back a block of PM. Leaves demotion's share
-    /// and the reclaimers' half.
+    /// An overwrite on a full pool: in time it gives the old block back. Leaves the shares of demotion and of
+    /// removal.
     Overwrite,
-    /// Demotion: leaves the reclaimers' half.
+    /// Demotion: leaves half of the reserve for removal.
     Demotion,
-    /// Metadata pages that come back for a reader or for what gives space back: leaves the reclaimers' half and some
-    /// of demotion's, with which others move down in their place.
+    /// Fetches of metadata pages, for a reader or for removal: leaves the half for removal and a part of
+    /// demotion's share, so that demotion can make room for them.
     Fetch,
     /// Unlink, truncate, punch, intents: may take everything.
     Reclaim,
@@ -43,11 +43,11 @@ pub struct Usage {
     pub total: u64,
     /// Free now.
     pub free: u64,
-    /// Freed, waiting for the checkpoint or pins.
+    /// Freed, waiting for the checkpoint or for I/O pins.
     pub quarantined: u64,
-    /// Not yet scanned.
+    /// Not reached by the scan of the block table.
     pub unknown: u64,
-    /// Kept back for reclaiming and demotion.
+    /// The reserve: kept back for removal and demotion.
     pub reserve: u64,
 }
 

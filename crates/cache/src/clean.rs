@@ -12,20 +12,20 @@ use terrace_media::PageMemory;
 use terrace_media::page_memory::trim_allocator;
 use terrace_runtime::sync::atomic::Ordering;
 
-/// Pages that one insertion drops at most, under a lock that others wait for. One would do to keep to the budget; more come up
-/// to a lower one, and drop what was read ahead for nobody.
+/// Most pages that an insertion drops, under a lock for which other threads wait. One page would do to keep
+/// to the budget. A lowered budget needs more, and so do expired pages read ahead.
 const DROPPED_BY_INSERTION: usize = 32;
 /// Pages of a shard that [`BlockCache::give_back`] drops at most: a millisecond.
 const DROPPED_AT_ONCE: usize = 1024;
-/// Memory of dropped pages that is kept for the next ones.
+/// Memory of dropped pages that is kept for new pages.
 const KEPT_BYTES: u64 = 4 << 20;
 
-/// The part of the pages that came lately: one in so many.
+/// [`List::Late`] has 1 / `LATELY` of the pages.
 const LATELY: usize = 8;
-/// How much more often a page that came lately must have been asked for. Of pages that are asked for alike, in turns, those
-/// that stay should not change: counts of one lead may be of the moment.
+/// The lead in uses that a late page needs to displace a page of [`List::Stays`]. Pages that are asked for in
+/// turns have nearly equal counts; without a lead they would displace each other all the time.
 const LEAD: u8 = 1;
-/// Pages read ahead that make pages go which are to stay: one in so many.
+/// Pages read ahead may displace pages of [`List::Stays`] up to 1 / `AHEAD` of all pages.
 const AHEAD: usize = 4;
 
 /// The lists of clean pages.
@@ -89,7 +89,8 @@ impl BlockCache {
         Some(Found { page: shard.page(at)?.clone(), touches })
     }
 
-    /// Whether there is a clean page of this version that somebody asked for, not one that was read ahead; not a touch.
+    /// Whether the cache has a clean page of this version that was asked for. A page read ahead does not
+    /// count. This look is no touch.
     pub fn holds(&self, key: PageKey, version: u64) -> bool {
         let shard = self.shard(&key).lock();
         shard.find(key).map(|at| shard.header(at)).is_some_and(|header| {
@@ -176,7 +177,7 @@ impl BlockCache {
         }
     }
 
-    /// Gives a clean page the content that its block has from `version` on; not a touch. Where there is none, nothing.
+    /// Replaces a clean page, if there is one, by the content that its block has from `version` on; no touch.
     pub fn renew(&self, key: PageKey, version: u64, page: Page) {
         let mut shard = self.shard(&key).lock();
         let Some(at) = shard.find(key).filter(|at| shard.header(*at).list != List::Dirty) else { return };
@@ -186,7 +187,7 @@ impl BlockCache {
         }
     }
 
-    /// Takes a clean page of version `from` over into version `to`, of which the content is the same; not a touch.
+    /// Raises a clean page from version `from` to version `to`, whose content is equal; no touch.
     pub fn carry(&self, key: PageKey, from: u64, to: u64) {
         let mut shard = self.shard(&key).lock();
         let Some(at) = shard.find(key) else { return };

@@ -3,10 +3,11 @@
 //! Invariants: a header is in exactly one list; `dirty` is not empty exactly in the list [`List::Dirty`]; lines that are
 //! dirty are valid.
 //!
-//! It is made for the write buffer of [HiNFS] too, which is not there yet: a dirty page says where its home is, and a header
-//! need have no page (a ghost). Today every dirty page has its home on a block tier, every header a page, and every page
-//! all of its lines. The buffer adds a list for ghosts, pages of which some lines are missing (`valid` says which), and a
-//! write-back into PM by dirty lines; counters of lines that an fsync found dirty fit where a ghost has no `birth`.
+//! The header also suits the write buffer of [HiNFS], which is not built: a dirty page names its home, and a
+//! header may have no page (a ghost). Today the home of every dirty page is a lower tier, every header has a
+//! page, and every page is whole. The write buffer adds a list of ghosts, pages with missing lines (`valid`),
+//! and write-back to PM by dirty lines. A ghost has no `birth`: the field can count the lines that an fsync
+//! found dirty.
 
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 
@@ -15,7 +16,7 @@ const LINE: usize = 64;
 /// No header.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Which block of which file, in which life of the inode number.
+/// The key of a page: block, inode and generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageKey {
     /// The file.
@@ -43,7 +44,7 @@ impl Lines {
         }
     }
 
-    /// Both together.
+    /// The lines of both sets.
     pub fn union(self, other: Lines) -> Lines {
         Lines(self.0 | other.0)
     }
@@ -101,7 +102,7 @@ pub(crate) struct Header {
     pub block: u32,
     pub next: u32,
     pub previous: u32,
-    /// How often it was asked for.
+    /// Uses of the page.
     pub touches: u16,
     pub list: List,
     /// [`IN_FLIGHT`], [`HOME_PM`].

@@ -8,7 +8,7 @@ use terrace_media::page_memory::OwnPage;
 
 const SIZE: usize = BLOCK_SIZE as usize;
 
-/// A page: part of the buffer that one device read filled, or one of its own.
+/// A page: a part of the buffer that a device read filled, or memory of its own.
 #[derive(Clone)]
 pub struct Page(Memory);
 

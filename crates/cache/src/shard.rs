@@ -32,7 +32,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// For so many clean pages.
+    /// A shard for `pages` clean pages.
     pub fn new(pages: usize) -> Shard {
         Shard {
             index: HashMap::new(),
@@ -110,7 +110,7 @@ impl Shard {
         self.spare.push(at);
     }
 
-    /// How many blocks it has places for.
+    /// The number of blocks for which there is room in the tables.
     #[cfg(test)]
     pub fn places(&self) -> usize {
         self.headers.len()

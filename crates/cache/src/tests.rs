@@ -173,7 +173,7 @@ fn a_lower_budget_drops_clean_pages_by_pieces_and_no_dirty_page() {
     let content = |block| cache.dirty(key(block)).map(|dirty| dirty.page.bytes()[9]);
     assert!((PAGES..PAGES + 5000).all(|block| content(block) == Some(7)));
     assert_eq!(cache.least_recently_written(|_| true), Some(key(PAGES)));
-    // An insertion does not do all of it, under its lock, while others wait.
+    // An insertion drops only a few pages under its lock, for which other threads wait.
     cache.set_budget(4 * LEAST_ADJUSTABLE_BYTES);
     (0..1000).for_each(|block| cache.insert(key(block), 1, page(0), true, 0));
     cache.set_budget(LEAST_ADJUSTABLE_BYTES / 256);
@@ -201,7 +201,7 @@ fn compaction_shrinks_a_formerly_large_shard() {
     shard.compact();
     assert!(shard.places() <= 100 && before >= 10_000);
     assert!(shard.frequency.of(&key(9_990)) >= 3);
-    // Which is where, and in which order.
+    // Index, headers and pages agree, and each list has kept its order.
     for (list, first) in [(List::Late, 9_900), (List::Stays, 9_901)] {
         assert_eq!(shard.length(list), 50);
         let mut at = shard.oldest(list);
@@ -242,7 +242,7 @@ fn a_header_needs_no_page() {
     shard.compact();
     assert_eq!(shard.younger(with), Some(without));
     shard.remove(without);
-    // Its place is taken again, and not by a ghost.
+    // The place of the ghost is taken again, by a header with a page.
     let next = shard.add(Header::new(key(3), List::Stays, 1, 0), Some(page(3)));
     assert_eq!((next, shard.page(next).map(|page| page.bytes()[0])), (without, Some(3)));
     assert_eq!((shard.find(key(2)), shard.length(List::Late), shard.length(List::Stays)), (None, 1, 1));

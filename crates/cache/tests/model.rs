@@ -60,7 +60,7 @@ impl World {
         key(ino, self.next(100))
     }
 
-    /// Birth and version of a page that has just been written: nothing had this version before.
+    /// Birth and version of a page that has just been written. Asserts that the version is new.
     fn written(&mut self, key: PageKey) -> (u64, u64) {
         let (birth, version) = self.cache.state_of(key).unwrap();
         assert!(version > self.newest);

@@ -1,10 +1,10 @@
-//! The choice of the clean page that goes when there is one too many: by the shares of pages read ahead, of those that came lately and of
-//! those that stay, and by how often they were asked for.
+//! The choice of the clean page to drop when the budget is exceeded: by the shares of pages read ahead, of
+//! the late list and of the list of pages that stay, and by the uses of pages.
 
 use terrace_cache::{BlockCache, Page, PageKey};
 use terrace_format::{FileBlock, Ino};
 
-/// Pages of the cache, all in one shard: an eighth for those that came lately, a quarter at most for those read ahead.
+/// Pages of the cache, all in one shard: an eighth for the late list, at most a quarter for pages read ahead.
 const PAGES: u64 = 64;
 const LATELY: u64 = PAGES / 8;
 const AHEAD: u64 = PAGES / 4;
@@ -15,7 +15,7 @@ fn key(block: u64) -> PageKey {
     PageKey { ino: Ino(2), generation: 1, block: FileBlock(block) }
 }
 
-/// A cache with this many pages read ahead and then with pages 0 and on that somebody asked for, until it is full.
+/// A full cache: first `ahead` pages read ahead, then pages 0 and on, asked for.
 fn full(ahead: u64) -> BlockCache {
     let cache = BlockCache::new(PAGES * 4096, 1 << 40);
     (0..ahead).for_each(|number| read_ahead(&cache, number));
