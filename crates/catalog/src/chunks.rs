@@ -2,8 +2,8 @@
 //!
 //! Chunk `c` of a device covers device blocks from `1 + c · chunk_blocks` (block 0 is the header); the
 //! last chunk may be short. An absent key is a wholly free chunk. Chunk keys lie in the shard of the
-//! chunk number (L1); who marks blocks holds those shards.
-//! Invariant: a block is marked used once and free once; anything else is damage.
+//! chunk number (L1); the caller of a mark holds these shards.
+//! Invariant: used and free marks of a block alternate; a repeated mark means damage.
 
 use crate::edit::Edit;
 use crate::tree::{Catalog, ShardsWrite};

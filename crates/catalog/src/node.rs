@@ -109,7 +109,7 @@ impl DerefMut for NodeBuffer {
 impl Drop for NodeBuffer {
     fn drop(&mut self) {
         if let Some(node) = self.0.take() {
-            // A thread that ends may have dropped its spare ones already.
+            // A thread that ends may have dropped its spare nodes already.
             let _ = SPARE.try_with(|spare| {
                 let mut spare = spare.borrow_mut();
                 if spare.len() < MOST_SPARE {
@@ -127,7 +127,7 @@ impl Node {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         NodeBuffer(Some(match spare {
             Some(mut node) => {
-                // Nothing of the page before is found through it.
+                // An empty header keeps the cells of the previous page from being found.
                 node.bytes[..PAGE_HEADER].fill(0);
                 node.block = PmBlock(0);
                 node
@@ -225,14 +225,14 @@ impl Node {
         Ok(if found { Ok(place) } else { Err(place) })
     }
 
-    /// Which child of an inner page covers `key`.
+    /// The index of the child of an inner page that covers `key`.
     #[inline]
     pub fn child_index(&self, key: &[u8]) -> Result<usize> {
         Ok(self.partition(1, key, true)?.saturating_sub(1))
     }
 }
 
-/// Checks the header of a page that was read; `level` is what its parent demands.
+/// Checks the header of a page that was read; `level` is the level that its parent demands.
 #[inline]
 fn verify_header(node: &Node, level: Option<u8>) -> Result<()> {
     let block = node.block;
@@ -259,7 +259,7 @@ fn verify_header(node: &Node, level: Option<u8>) -> Result<()> {
 }
 
 impl Reader<'_> {
-    /// Reads a page; `level` is what its parent demands.
+    /// Reads a page; `level` is the level that its parent demands.
     pub(crate) fn node(&self, block: PmBlock, level: Option<u8>) -> Result<NodeBuffer> {
         let mut node = Node::empty();
         self.node_into(block, level, &mut node)?;

@@ -1,8 +1,8 @@
 //! Making room: compaction and splits, each a transaction of its own (design T7).
 //!
 //! Pages are copied, never changed by halves: new contents are streamed to claimed blocks and fenced
-//! before the record that links them. A split is planned over the cells that are there *and* the cells
-//! to come, so that many puts into one place find leaves for all of them.
+//! before the record that links them. A split is planned over the present cells *and* the cells
+//! to come, so that many puts near each other all find room.
 
 use crate::edit::{Freed, Shortage};
 use crate::node::{CAPACITY, MAX_LEVEL, Node, damaged};
@@ -27,9 +27,9 @@ struct Want {
 
 #[derive(Debug, Clone, Copy)]
 enum Need {
-    /// A put of so many value bytes.
+    /// A put with a value of this many bytes.
     Put(usize),
-    /// So many bytes in all.
+    /// This many bytes in all.
     Room(usize),
 }
 

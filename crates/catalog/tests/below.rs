@@ -322,7 +322,7 @@ fn keys_beside_a_leaf_below_are_read_without_it() {
     // An absent key behind the range of the leaf: the search for a key before it finds no key of the prefix.
     assert_eq!(reader.previous(&key(end), &key(end).0).unwrap(), None);
     assert_eq!(around(end, &key(end).0).unwrap(), Vec::<Vec<u8>>::new());
-    // Others may lie in it.
+    // Other keys may lie in the range of the leaf.
     let leaf = |error: Error| match error {
         Error::PageBelow(page) => match *page {
             PageBelow::Leaf { shard: found, key } => (found == shard).then_some(key),

@@ -32,7 +32,7 @@ fn bits(set: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// The words of a refused mark's error: what was expected, what found.
+/// The text of a refused mark's error, with the expected and the found value.
 fn refused(result: Result<(), Edit>) -> String {
     match result {
         Err(Edit::Failed(Error::Corrupt(corrupt))) => corrupt.to_string(),

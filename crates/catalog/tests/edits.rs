@@ -155,7 +155,7 @@ fn a_value_of_equal_or_less_length_is_replaced_in_place_and_only_changed_words_a
 fn a_value_grows_into_a_gap_of_exactly_its_size() {
     let (catalog, shard) = filled(55);
     let before = root(&catalog, shard);
-    // Its slot is there already: 6 + 9 bytes and the value take two less.
+    // The key has a slot already: 6 + 9 bytes and the value take two bytes less.
     let shortage = tried(&catalog, shard, &key(1, 50), &[6; 43]).unwrap_err();
     assert_eq!(shortage, Shortage { shard, key: key(1, 50), room: 56 });
     assert!(tried(&catalog, shard, &key(1, 50), &[6; 42]).is_ok());

@@ -78,7 +78,7 @@ fn names_of_one_hash_are_at_most_256() {
     let error = insert(&catalog, shard, "one too many", 70);
     assert!(matches!(error, Err(Edit::Failed(Error::NoSpace(NoSpace::Numbers)))));
     assert!(matches!(insert(&catalog, shard, "n255", 70), Err(Edit::Exists)));
-    // Read from any of them on, each once.
+    // A read from any cookie on gives each later cookie once.
     for after in [0, cookies[0] - 1, cookies[100], cookies[255], u64::MAX] {
         let mut seen = Vec::new();
         dentry::read_from(catalog.read(shard).reader(), DIRECTORY, after, |entry, _| {

@@ -139,7 +139,7 @@ fn room_made_for_many_puts_suffices_for_all_puts() {
                 let most = largest.entry(key).or_default();
                 *most = (*most).max(*length);
             }
-            // A record holds so many.
+            // A record holds at most eight of these puts.
             for part in largest.into_iter().collect::<Vec<_>>().chunks(8) {
                 commit(&catalog, &shards, |guard, tx| {
                     for (key, length) in part {

@@ -14,9 +14,9 @@ pub struct ChunkAccounts {
     pub given: Vec<DeviceRun>,
     /// Pinned runs.
     pub pins: Vec<DeviceRun>,
-    /// Blocks promised to content in DRAM.
+    /// Blocks of space reservations for dirty pages.
     pub reserved: i64,
-    /// The number of free blocks that each device tells, and that of its chunks, where they differ.
+    /// The free count of each device beside the sum over its chunks, where the two differ.
     pub miscounted: Vec<(u64, u64)>,
 }
 

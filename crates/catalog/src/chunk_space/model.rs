@@ -44,7 +44,7 @@ fn words_of(used: &[bool]) -> Vec<u64> {
     used.chunks(64).map(word).collect()
 }
 
-/// Blocks in runs of some length, so that holes lie within words, across them, and over whole ones.
+/// Used blocks in random runs, so that holes lie within words, across words, and over whole words.
 fn random_blocks(numbers: &mut Numbers, count: usize) -> Vec<bool> {
     let most = [2, 9, 70, 200][numbers.below(4) as usize];
     let mut used = Vec::new();

@@ -288,7 +288,7 @@ impl World {
         self.model = post;
     }
 
-    /// Everything the map holds.
+    /// The whole content of the maps.
     pub fn content(&self) -> terrace_wal::Result<Model> {
         let mut content = Model::new();
         for ino in 1..=INODES {
