@@ -24,8 +24,8 @@ const REGION: u64 = 8192;
 pub enum Purpose {
     /// File data and new metadata of user operations: leaves the whole reserve.
     User,
-    /// An overwrite on a full pool: in time it gives the old block back. Leaves the shares of demotion and of
-    /// removal.
+    /// An overwrite on a full pool: in time it gives the old block back. Leaves half of the reserve for
+    /// removal and an eighth for demotion.
     Overwrite,
     /// Demotion: leaves half of the reserve for removal.
     Demotion,

@@ -41,7 +41,7 @@ pub struct BlockRead<'a> {
     pub first: DeviceBlock,
     /// As many blocks as it has.
     pub into: &'a mut [AlignedBlock],
-    /// How it ended.
+    /// The outcome.
     pub result: Result<(), MediaError>,
 }
 
@@ -58,11 +58,11 @@ pub type Run<'a> = (DeviceBlock, &'a [AlignedBlock]);
 /// Room on the file system that a medium's file lies on: a sparse file needs more of it as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostRoom {
-    /// Which file system that is: files with the same number share its room.
+    /// Number of the file system: files with the same number share its room.
     pub host: u64,
-    /// Bytes that it has free.
+    /// Free bytes of the file system.
     pub free_bytes: u64,
-    /// Bytes that the file has of it.
+    /// Bytes allocated to the file.
     pub allocated_bytes: u64,
 }
 
@@ -80,7 +80,7 @@ pub trait BlockMedium: Send + Sync {
     /// # Errors
     /// [`MediaError::Device`].
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError>;
-    /// Does several reads, in flight together where the medium can; each gets its result.
+    /// Does several reads, in flight together if the medium has a queue; the outcome is in each read.
     fn read_all(&self, reads: &mut [BlockRead<'_>]) {
         for read in reads {
             read.result = self.read(read.first, read.into);

@@ -82,7 +82,7 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// How long an opener waits for a holder that is going away.
+/// Time that an opener waits for a holder of the lock that is just closing.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -90,7 +90,7 @@ impl OrderingPlan {
         self.state.lock().change = change;
     }
 
-    /// How often a changed point was passed.
+    /// The number of passes of a changed point.
     pub fn changed_count(&self) -> u64 {
         self.state.lock().changed
     }

@@ -10,7 +10,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 /// Bytes reserved at once.
 const PIECE: u64 = 128 << 10;
 
-/// Which way bytes move.
+/// The direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the device.
@@ -59,7 +59,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// That of a device of this speed, idle.
+    /// The pace of an idle device of this speed.
     pub fn new(speed: Speed) -> Pace {
         Pace { speed, bus: Bus::default() }
     }

@@ -1,12 +1,12 @@
 //! Memory for pages of 4 KiB that goes back to the system page by page.
 //!
-//! The general allocator keeps a header before each block, so that an aligned page takes twice its size, and it keeps most
-//! of what is freed: a cache that shrinks would leave the process as large as it was. Here a page is a slot of a mapping. A
-//! slot that was freed is taken again first, while it still has memory; [`PageMemory::release`] gives the memory of those
-//! that nobody took back to the system. The address space stays.
+//! The general allocator keeps a header before each block, so that an aligned page takes twice its size, and
+//! it keeps most of the freed memory: a cache that shrinks would leave the process as large as before. Here a
+//! page is a slot of a mapping. A freed slot is taken again first, while it still has memory;
+//! [`PageMemory::release`] gives the memory of free slots back to the system. The address space stays.
 //!
 //! Invariants: a slot is held by one [`OwnPage`], or is in `ready` (it has memory), or in `bare` (it has none, and reads as
-//! zeros), or was never taken; `release` alone has slots that are nowhere, for as long as it runs.
+//! zeros), or was never taken. Only while `release` runs it holds slots outside of these places.
 //! Lock order: innermost.
 
 use crate::block::AlignedBlock;
@@ -36,7 +36,7 @@ struct Slots {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Slot(NonNull<AlignedBlock>);
 
-// SAFETY: a slot is memory of this process that belongs to whoever holds its number, on whatever thread.
+// SAFETY: a slot is memory of this process and belongs to the holder of its number, on every thread.
 unsafe impl Send for Slot {}
 // SAFETY: as above; what it points to is reached through `OwnPage` alone.
 unsafe impl Sync for Slot {}
@@ -50,7 +50,7 @@ impl PageMemory {
         PageMemory { slots: OutsideMutex::new(Slots { ready: Vec::new(), bare: Vec::new(), fresh: None }) }
     }
 
-    /// That of all pages of this process.
+    /// The memory of all pages of this process.
     pub fn of_process() -> &'static PageMemory {
         &OF_PROCESS
     }
@@ -116,7 +116,7 @@ impl PageMemory {
             // SAFETY: these slots are ours, nobody holds them, and they lie side by side in private anonymous mappings: what
             // is read there next are zeros.
             let result = unsafe { libc::madvise(run[0].0.as_ptr().cast(), length, libc::MADV_DONTNEED) };
-            // Refused for locked memory alone: the slots keep what they have.
+            // The kernel refuses this for locked memory alone: such slots keep their memory.
             if result == 0 { &mut bare } else { &mut kept }.extend_from_slice(run);
         }
         let all_kept = bare.is_empty();
@@ -244,7 +244,7 @@ mod tests {
         if std::env::var_os("ASAN_OPTIONS").is_some() {
             return; // the sanitizer's allocator is another
         }
-        // Too small to be mappings of their own, with one behind them that stays.
+        // Blocks too small for mappings of their own, in front of a block that stays allocated.
         let blocks: Vec<Vec<u8>> = (0..8192).map(|_| vec![1; 8 << 10]).collect();
         let last = vec![1u8; 8 << 10];
         let mut places: Vec<usize> = blocks.iter().map(|block| block.as_ptr() as usize & !4095).collect();

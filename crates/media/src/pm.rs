@@ -45,9 +45,9 @@ impl Promise {
 /// The two fences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fence {
-    /// Everything written back before is durable before anything after.
+    /// No store after the fence survives a crash without the lines written back before it.
     Order,
-    /// Everything written back before is durable when the fence returns.
+    /// All lines written back before are durable when the fence returns.
     Persist,
 }
 
@@ -128,13 +128,13 @@ pub trait PmMedium: Send + Sync {
 macro_rules! fences {
     ($($medium:ty),*) => {$(
         impl $medium {
-            /// Everything written back before is durable before anything after.
+            /// [`Fence::Order`]: no store after it survives a crash without the lines written back before it.
             #[inline]
             #[track_caller]
             pub fn order(&self) {
                 self.fence(Fence::Order, Location::caller());
             }
-            /// Everything written back before is durable when this returns.
+            /// [`Fence::Persist`]: all lines written back before are durable when this returns.
             #[inline]
             #[track_caller]
             pub fn persist(&self) {

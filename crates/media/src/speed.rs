@@ -1,4 +1,4 @@
-//! How fast devices are: the registry of device classes, and what counts as similar.
+//! The speed of devices: the registry of device classes, and the measure of similarity.
 //!
 //! The figures of the named classes are those of [TPFS] table 1; `ssd` and `hdd`, the kinds that mkfs has always
 //! known, stand for the slowest of their kind. Used by emulated media, by mkfs to form tiers, and by status.

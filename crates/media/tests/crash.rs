@@ -179,7 +179,7 @@ fn too_many_lines_are_sampled() {
     let snapshot = pm.snapshot();
     assert!(snapshot.images_exhaustive(8).is_none());
     assert_eq!(snapshot.images(8, 10, 0).count(), 12);
-    // every line is an independent decision: all of them occur both ways
+    // every line is decided independently: over the images each line occurs in both states
     let images: Vec<_> = (0..64).map(|seed| snapshot.image_random(seed)).collect();
     for line in 0..100 {
         let states: HashSet<u64> = images.iter().map(|i| word(i, line * 64)).collect();

@@ -95,7 +95,7 @@ fn a_missing_page_is_an_error_for_its_range_only() {
     assert!(ranges.contains(&(2 * MIB..2 * MIB + 4096)), "{ranges:?}");
     assert!(ranges.iter().all(|r| r.start >= MIB), "{ranges:?}");
 
-    // more pages than can be remembered: everything is an error, nothing dies
+    // more missing pages than can be remembered: every access is an error, but the process lives
     for page_number in 0..400 {
         let offset = PmOffset(2 * MIB + page_number * 4096);
         assert!(pm.read(offset, &mut page).is_err());

@@ -112,7 +112,7 @@ pub(crate) struct Unflushed {
     pub(crate) abandoned: bool,
 }
 
-/// Everything that a crash at one moment can leave on a device.
+/// All contents of a device that a crash at this moment may leave.
 #[derive(Clone)]
 pub struct DeviceSnapshot {
     /// Events of the clock that had begun.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_runtime::Clock;
 
-/// How far ahead a large request may reserve its pieces.
+/// Time for which a large request may reserve its pieces in advance.
 const AHEAD_NS: u64 = 200_000;
 
 /// A block medium with another speed.

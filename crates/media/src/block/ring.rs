@@ -1,5 +1,5 @@
-//! Transfers between memory and a file: what one request can carry by preadv or pwritev in the calling thread, what takes
-//! several through io_uring, all of them in flight together.
+//! Transfers between memory and a file. A transfer of a single request runs by preadv or pwritev in the
+//! calling thread. The requests of a larger transfer go through io_uring, all in flight together.
 //!
 //! Invariants: a transfer returns only when the kernel has finished with every piece of its buffer,
 //! errors included. A ring is used by one transfer at a time and goes back to the pool only when nothing is
@@ -18,7 +18,7 @@ const PIECE: usize = 512 * 1024;
 const KEPT: usize = 64;
 const BLOCK: usize = 4096;
 
-/// Which way bytes move.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     Read,

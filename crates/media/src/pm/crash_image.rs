@@ -151,7 +151,7 @@ impl CrashSnapshot {
         self.in_epoch(0).image_here(&|_| 0)
     }
 
-    /// Everything that was stored.
+    /// The image with all stores.
     pub fn image_newest(&self) -> PmImage {
         self.image(&|_| usize::MAX)
     }
@@ -181,9 +181,9 @@ impl CrashSnapshot {
         narrow.image_here(&|index| states.get(index).copied().unwrap_or(0))
     }
 
-    /// All images in which each line is durable or newest, when no epoch has more than `max_pending` lines
-    /// undecided; where the number of all states of all lines is at most `2^max_pending`, all of them.
-    /// `None` when there are more: then choose by seed.
+    /// All images of an epoch, if their number is at most `2^max_pending`. Else, if at most `max_pending`
+    /// lines are undecided, the images in which each line is durable or newest. `None` if an epoch has more
+    /// undecided lines: then choose by seed.
     pub fn images_exhaustive(&self, max_pending: u32) -> Option<impl Iterator<Item = PmImage> + use<>> {
         let bound = 1u64 << max_pending.min(20);
         let mut plans = Vec::new();
@@ -217,8 +217,8 @@ impl CrashSnapshot {
         Some(images)
     }
 
-    /// All images when they are few (see `images_exhaustive`), else the oldest, the newest and `samples`
-    /// random ones by seeds from `seed` on.
+    /// All images if they are few (see `images_exhaustive`), else the oldest, the newest and `samples` random
+    /// images by seeds from `seed` on.
     pub fn images(&self, max_pending: u32, samples: u64, seed: u64) -> Box<dyn Iterator<Item = PmImage>> {
         if let Some(all) = self.images_exhaustive(max_pending) {
             return Box::new(all);

@@ -101,8 +101,8 @@ impl fmt::Display for PmSpeed {
     }
 }
 
-/// How fast the memory below is, with what the emulation itself takes: nothing shorter can be emulated. Measured, so
-/// larger on a machine that was busy then.
+/// The shortest times that can be emulated: the time of the memory below plus the overhead of the emulation.
+/// They are measured, so they are larger if the machine was busy at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PmFloor {
     /// A line written and its fence, in nanoseconds.
@@ -176,7 +176,7 @@ impl EmulatedPm {
         pm
     }
 
-    /// How fast it could be at most.
+    /// The shortest times that this medium can emulate.
     pub fn floor(&self) -> PmFloor {
         self.floor
     }
@@ -237,7 +237,7 @@ fn median(mut samples: Vec<u64>) -> Option<u64> {
     samples.get(samples.len() / 2).copied()
 }
 
-/// How long a write of a line with its fence takes, in nanoseconds; `None` where the memory cannot be used.
+/// Nanoseconds that a write of a line with its fence takes; `None` if the memory cannot be used.
 /// Writes the bytes just read, so an interruption at any moment leaves PM unchanged.
 fn median_write_ns(pm: &EmulatedPm) -> Option<u64> {
     let mut line = [0; LINE as usize];
@@ -254,8 +254,8 @@ fn median_write_ns(pm: &EmulatedPm) -> Option<u64> {
     median(samples)
 }
 
-/// How long a read of 4 KiB takes, in nanoseconds: of places all over the memory, each once, so that they are hardly in
-/// the processor's caches.
+/// Nanoseconds that a read of 4 KiB takes. The reads are scattered over the memory, each place once, so that
+/// the processor's caches hardly help.
 fn median_read_ns(pm: &EmulatedPm) -> Option<u64> {
     let pages = pm.size() / READ;
     let reads = READS.min(pages);
@@ -385,7 +385,7 @@ mod tests {
         (pm, clock)
     }
 
-    /// How long something takes by the clock.
+    /// The time that `act` takes by the clock.
     fn time(clock: &ManualClock, act: impl FnOnce() -> Result<(), MediaError>) -> Result<u64, MediaError> {
         let begin = clock.monotonic_ns();
         act()?;

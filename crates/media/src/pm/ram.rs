@@ -82,7 +82,7 @@ impl RamPm {
         Self::map(file, path, access, true)
     }
 
-    /// Makes a PM file that exists anew: `size` zero bytes, fully allocated, opened. What it held before is lost.
+    /// Makes an existing PM file anew: `size` zero bytes, fully allocated, opened. Its old content is lost.
     ///
     /// # Errors
     /// [`OpenError::Busy`] when somebody has it open, else as [`Self::create`].
@@ -94,8 +94,8 @@ impl RamPm {
         Self::map(file, found.path(), found.access(), true)
     }
 
-    /// Opens a PM file. Quick: maps it and touches nothing; see [`PmMedium::prepare`]. Takes the exclusive lock
-    /// whether read-only or not.
+    /// Opens a PM file. Quick: the file is mapped, but no page is touched; see [`PmMedium::prepare`]. Takes
+    /// the exclusive lock, for a read-only medium too.
     ///
     /// # Errors
     /// [`OpenError::Busy`] when somebody else has it open, and what the operating system says.
@@ -141,7 +141,7 @@ impl RamPm {
         self
     }
 
-    /// The file, which may have another name by now, or none.
+    /// The open file. Its name may have changed, or be removed, since it was opened.
     pub fn file(&self) -> &File {
         &self.file
     }

@@ -73,7 +73,7 @@ struct State {
     condemned: Vec<Range<u64>>,
     /// Accesses that failed.
     errors: u64,
-    /// All accesses, while somebody wants to know.
+    /// All accesses, while a test traces them.
     trace: Option<Vec<(Access, Range<u64>)>>,
     counters: PmCounters,
     bytes_read: u64,
@@ -108,8 +108,8 @@ impl RecordedPm {
         Self::resumed(&CrashSnapshot { event: 0, durable, pending: Vec::new(), epochs: 0..=0 }, clock)
     }
 
-    /// The medium as it is at a moment for whoever opens it after the process that stored has died and the machine has
-    /// not: everything is there, and what was not durable still is not.
+    /// The medium after the daemon alone has died at a moment: all stores are visible, but the stores that
+    /// were not durable are still not durable, and a later loss of power may lose them.
     pub fn resumed(moment: &CrashSnapshot, clock: &Arc<CrashClock>) -> RecordedPm {
         let pending = moment.pending.iter().map(|line| (line.line, line.stores.clone()));
         let fenced = |line: &&PendingLine| line.stores.iter().any(|store| store.written_back != NEVER);
