@@ -229,7 +229,7 @@ pub fn seal(page: &mut Bytes, key: &SealKey, identity: Identity, word: u64) -> b
 /// Checks a copy read from a lower tier and makes it the page that belongs in PM.
 ///
 /// # Errors
-/// A copy that is not this page in this place.
+/// `Corrupt` when the copy is not this page, sealed for this location.
 pub fn unseal(page: &mut Bytes, key: &SealKey, identity: Identity, word: u64) -> Result<(), Corrupt> {
     let layout = Layout::of(key, identity, word);
     let found = layout.take_sum(page);

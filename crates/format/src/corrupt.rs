@@ -12,7 +12,7 @@ pub struct Corrupt(Box<Finding>);
 /// The content of a [`Corrupt`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which structure, with its address.
+    /// The damaged structure, with its address.
     pub site: String,
     /// The value of a sound structure.
     pub expected: String,

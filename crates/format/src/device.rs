@@ -96,7 +96,7 @@ pub struct SummaryEntry {
     pub ino: Ino,
     /// Its generation.
     pub generation: u32,
-    /// Which block of it.
+    /// The file block.
     pub block: FileBlock,
     /// CRC32C of the content.
     pub crc: u32,

@@ -88,7 +88,7 @@ pub struct Superblock {
     pub journal_block: U64,
     /// Bytes of the journal's content, else 0.
     pub journal_bytes: U64,
-    /// CRC32C of them, else 0.
+    /// CRC32C of the journal's content, else 0.
     pub journal_crc: U32,
     /// Zero.
     pub spare3: U32,
@@ -296,7 +296,7 @@ impl RowSpeed {
             code(self.write_bytes_per_s),
         ]
     }
-    /// From what is stored, whatever it is.
+    /// Decodes the stored bytes; every value is valid.
     pub fn decode(bytes: [u8; 4]) -> RowSpeed {
         let [read_latency_ns, write_latency_ns, read_bytes_per_s, write_bytes_per_s] =
             bytes.map(|code| 10f64.powf(f64::from(code) / 16.0).round() as u64);

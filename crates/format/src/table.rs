@@ -57,7 +57,7 @@ pub enum Owner {
     File {
         /// The file.
         ino: Ino,
-        /// Which block of it.
+        /// The file block.
         block: FileBlock,
         /// Allocated, but reads as zeros.
         unwritten: bool,

@@ -1,4 +1,4 @@
-//! Format versions and feature flags: one table each, with stable ids.
+//! The tables of format versions and of feature flags, with stable ids.
 
 /// The version this program writes, and the only one it reads.
 pub const FORMAT_VERSION: u32 = 1;

@@ -5,12 +5,12 @@ use crate::Parameters;
 use crate::synchronicity::Synchronicity;
 use crate::write_size::Entry;
 
-/// How much of PM is free.
+/// The free room of PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// Hardly a block.
+    /// Hardly a free block.
     Hardly,
-    /// Some.
+    /// Some free blocks.
     Some,
     /// Less is used than [`Parameters::large_pm_percent`].
     Plenty,
@@ -67,10 +67,10 @@ pub enum ReadRule {
     ToPm,
 }
 
-/// Which bandwidth lies idle by equation (2).
+/// The medium whose bandwidth idles by equation (2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Idle {
-    /// Neither.
+    /// Neither medium.
     #[default]
     Neither,
     /// Reads come from PM more than twice as much as from DRAM.

@@ -54,7 +54,7 @@ fn begin(bucket: usize) -> f32 {
     (1u64 << (bucket / 4)) as f32 * (1.0 + (bucket % 4) as f32 / 4.0)
 }
 
-/// How a class ages.
+/// The lives of the blocks of a class, by age.
 #[derive(Debug, Clone, Copy)]
 struct Ages {
     /// Uses by age: `reads`, and `ends` (a write, or the removal of the block).

@@ -83,13 +83,13 @@ impl Observation {
 pub trait Policy: Send + Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
-    /// How many blocks to demote now, the least recently used first.
+    /// The number of blocks to demote now.
     fn blocks_to_demote(&self, seen: &Observation) -> u64;
     /// Whether a cold block that was read for the `touches`-th time is promoted.
     fn promotes(&self, touches: u32) -> bool;
     /// PM use in percent above which it demotes; `None` when it never does.
     fn threshold_percent(&self, seen: &Observation) -> Option<u8>;
-    /// Which blocks it demotes first.
+    /// The order of victims.
     fn victims(&self) -> VictimOrder {
         VictimOrder::LeastRecentlyUsed
     }

@@ -52,7 +52,7 @@ impl Parameters {
         self.whole_after_s.saturating_mul(TICKS_PER_SECOND)
     }
 
-    /// Whether they fit one another.
+    /// Checks that the values fit together.
     ///
     /// # Errors
     /// The conflicting values, by the names of the mount options.

@@ -22,7 +22,7 @@ pub struct Score(i8);
 /// some PM: of files half of which are synced, synchronicity is expected.
 const SYNCED: i8 = 2;
 const NOT_SYNCED: i8 = -1;
-/// How far the score of a directory above has to lean.
+/// Least score, to either side, by which a directory above decides.
 const FIRM: i8 = 3;
 /// Furthest to either side.
 const MOST: i8 = 6;

@@ -26,11 +26,11 @@ pub struct Utilisation {
 /// The numbers of equation (2), in hundredths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dataflow {
-    /// DRAM idles when the ratio is above this,
+    /// DRAM idles when the ratio was above this in each of the last `seconds` seconds.
     pub high_percent: u32,
-    /// PM when it is below this,
+    /// PM idles when the ratio was below this in each of the last `seconds` seconds.
     pub low_percent: u32,
-    /// in each of the last `seconds` seconds, from 1 to [`MOST_SECONDS`].
+    /// Seconds that are looked at, from 1 to [`MOST_SECONDS`].
     pub seconds: u8,
 }
 
@@ -126,7 +126,7 @@ impl Dataflow {
     }
 }
 
-/// Both thresholds' memory: a decayed sum and the last seconds.
+/// The memory of both thresholds: a decayed sum for equation (1), the last seconds for equation (2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     decay: u64,
@@ -143,7 +143,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// In which nothing has moved yet.
+    /// A window without any flow yet.
     pub fn new(utilisation: &Utilisation, dataflow: &Dataflow) -> Window {
         Window {
             decay: u64::from(utilisation.decay).max(1),

@@ -12,7 +12,7 @@ use crate::Parameters;
 pub struct Entry {
     /// Length of the run in bytes.
     pub bytes: u64,
-    /// How often in a row a write here was large compared with the one before.
+    /// The number of writes in a row that were large compared with the previous entry.
     pub counter: u8,
 }
 
@@ -23,7 +23,7 @@ pub enum Before {
     Replaces(Entry),
     /// It replaces no entry and begins at the end of this run.
     Continues(Entry),
-    /// Nothing is known.
+    /// No entry is known.
     Nothing,
 }
 

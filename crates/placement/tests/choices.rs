@@ -11,7 +11,7 @@ fn times(at: &[u32]) -> Times {
     times
 }
 
-/// Files by number, with the times of their blocks; the chosen ones in their order.
+/// The chosen files in order. `files` are files by number, with the times of their blocks.
 fn chosen(files: &[(u64, &[u32])], wanted: u64, now: u32, whole_after: u32) -> Vec<(u64, Portion)> {
     let files: Vec<(u64, Times)> = files.iter().map(|(file, at)| (*file, times(at))).collect();
     coldest(files.iter().map(|(file, times)| (*file, times)), wanted, (now, whole_after))

@@ -161,7 +161,7 @@ fn old_uses_count_less_after_each_call_of_learn() {
     }
     (0..1000).for_each(|_| density.used(class, 1, false));
     density.learn(std::iter::empty(), 1.0);
-    // All were used at age 1: half of a unit of time each, of a bucket that is a quarter wide.
+    // All blocks were used at age 1: half a unit of time each, in a bucket of a quarter unit.
     let spent = (kept + 1000.0) * 0.5;
     let expected = kept / spent * weight(1);
     let found = f64::from(density.of(class, 1));

@@ -131,7 +131,7 @@ fn long_writes_are_followed_by_long_ones_and_short_ones_by_short_ones() {
     let outcome = replay(MIX);
     assert!(outcome.large.0 > 8 << 20, "{outcome:?}");
     assert!(percent(outcome.large) >= 95, "{outcome:?}");
-    // Nothing of what only appends a little is taken for large.
+    // No write of a file with small appends is judged large.
     let outcome = replay(PERSONALITIES);
     assert_eq!(outcome.large.1, 0, "{outcome:?}");
 }

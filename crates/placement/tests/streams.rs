@@ -216,8 +216,8 @@ fn recall(all: &[Judged], class: bool) -> u64 {
 
 #[test]
 fn recall_on_a_mix_weighted_by_bytes() {
-    // As much of each class: 200 mails and logs, and four copies of 128 MiB. The first four megabytes of each copy
-    // cannot be known.
+    // Equal shares of each class: 200 mails and logs, and four copies of 128 MiB. The first four megabytes of
+    // each copy cannot be predicted.
     let mut all = Vec::new();
     for _ in 0..200 {
         all.extend([VARMAIL, ROCKSDB_WAL, SQLITE].into_iter().flat_map(replay));

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The wish of a step for its next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// There is more to do; call again at once.
+    /// More work is left; call again at once.
     Again,
     /// Nothing to do; call again after this time or when woken.
     After(Duration),

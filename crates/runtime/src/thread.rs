@@ -150,13 +150,13 @@ impl Panics {
     fn note(&self, name: &'static str) {
         *self.0.lock().entry(name).or_default() += 1;
     }
-    /// Steps that panicked, and how often.
+    /// The panics of each step that panicked.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.0.lock().iter().map(|(name, count)| (*name, *count)).collect()
     }
 }
 
-/// How long a step rests after a panic: twice as long after each more in a row, up to the last.
+/// Rest of a step after a panic. It doubles with each further panic in a row, up to the longest rest.
 const FIRST_REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
@@ -252,19 +252,20 @@ struct PoolShared {
     state: Mutex<PoolState>,
     changed: Condvar,
     limit: usize,
-    /// With those that are added while jobs wait for too long.
+    /// Most threads, including the threads added while jobs wait too long.
     most: usize,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// How long a job waits for one of the usual threads.
+/// Time that a job waits for one of the usual threads before more threads are added.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Threads at most, in multiples of the usual number.
 const MOST: usize = 8;
 
-/// Threads for work that may wait for a slow device. Jobs beyond the limit queue, and the users whose they are take turns
-/// ([`Turns`]); the caller never waits. When the first in the queue has waited for long, more threads are added, some at a
-/// time: jobs that a device which hangs holds must not hold back those of others.
+/// Threads for work that may wait for a slow device. Jobs beyond the limit queue, and the users of queued
+/// jobs take turns ([`Turns`]); the caller never waits. When the first job of the queue has waited too long,
+/// more threads are added, a few at a time: the jobs of a hung device must not hold back the jobs of other
+/// devices.
 pub struct Pool(Queue);
 
 /// Where jobs of a [`Pool`] queue. Jobs may have it, to queue others: it does not keep the pool from ending.
@@ -357,7 +358,7 @@ impl Queue {
         }
     }
 
-    /// Starts a thread that adds others while jobs wait for too long; without it they only wait.
+    /// Starts a thread that adds threads while jobs wait too long. If it cannot start, jobs only wait longer.
     fn watch(&self) {
         let shared = Arc::clone(&self.0);
         if spawn("terrace-watch", move || {
@@ -393,7 +394,8 @@ fn watch(shared: &Arc<PoolShared>) {
 struct Counted<'a>(&'a PoolShared);
 
 impl Counted<'_> {
-    /// It counts no more. Under the lock under which that was decided: of several that are too many, no more go than are.
+    /// Stops counting this thread. The lock is still held since the decision to leave, so no more threads
+    /// leave than decided to.
     fn leave(self, mut state: MutexGuard<'_, PoolState>) {
         state.threads -= 1;
         drop(state);

@@ -107,7 +107,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Takes a job that took so long; gives whose it was.
+    /// Takes and runs a job for its time; gives its user.
     fn one(turns: &mut Turns<Duration>) -> u32 {
         let Some((user, took)) = turns.pop() else { unreachable!("a job waits") };
         turns.ran(user, took);

@@ -49,8 +49,8 @@ impl Wal {
         if self.due_above.load(Ordering::Relaxed) == u64::MAX { Ok(()) } else { self.checkpoint_if_idle() }
     }
 
-    /// The last checkpoint of an orderly unmount: all records passed, the pool marked clean, and all of it durable
-    /// when this returns. No transaction may follow.
+    /// The last checkpoint of an orderly unmount: it passes all records and marks the pool clean, and is
+    /// durable when this returns. No transaction may follow.
     ///
     /// # Errors
     /// The medium's.
@@ -64,7 +64,7 @@ impl Wal {
         }
         self.advance(&mut state, true)?;
         self.stopped.store(true, Ordering::SeqCst);
-        // Whoever unmounts may turn the machine off.
+        // After an unmount the user may turn the machine off.
         self.pm.persist();
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Wal {
             state.dirty.take(lines);
             (state.tail, state.head, state.last_lsn)
         };
-        // Before anything that can fail: nobody else knows these lines any more.
+        // No error may come before these lines are written back: they are in no other list any more.
         lines.iter().for_each(|line| self.pm.write_back(*line, LINE));
         lines.iter().for_each(|line| self.checksums.changed(*line));
         if last_lsn < lsn {

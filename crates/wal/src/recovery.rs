@@ -1,7 +1,7 @@
 //! Recovery: find the valid records, replay them in LSN order, raise checkpoint and epoch (design T8).
 //!
-//! Its cost depends on the size of the lanes only. The set of valid records is fixed before the first
-//! write, so a crash inside recovery changes nothing.
+//! The cost of a recovery depends on the size of the lanes only. The set of valid records is fixed before the
+//! first write, so a crash inside recovery changes nothing.
 
 use crate::checkpoint::CheckpointState;
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! Which metadata pages the background step covers with a checksum, and when.
+//! The choice of metadata pages that the background step covers with a checksum.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn is_covered(pm: &RecordedPm, index: u64) -> bool {
     matches!(ChecksumWord::decode(word), ChecksumWord::Covers(_))
 }
 
-/// Steps until all pages have had their turn; how many they were.
+/// Steps until all pages have had their turn; gives the number of steps.
 fn round(wal: &Wal) -> usize {
     (1..).find(|_| wal.cover_some()).unwrap()
 }

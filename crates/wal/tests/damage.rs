@@ -41,7 +41,7 @@ fn killed(changes: u64, lanes: u64) -> PmImage {
     wal.checkpoint_only_when_full();
     let mut held = None;
     for index in 0..changes {
-        // A reservation takes the calling thread's lane while it can: a lane that is full sends it to the next one.
+        // A reservation takes the calling thread's lane, and goes to the next lane only if that lane is full.
         if lanes == 2 && index % 2 == 1 {
             held = Some(wal.reserve(wal.max_record()).unwrap());
         }

@@ -74,7 +74,7 @@ fn witnessing(
     (bytes.len() as u64).next_multiple_of(64)
 }
 
-/// Broke: a tail near the end of the numbers overflowed the scan's position, and later the lane's head.
+/// Broke: a tail near the largest 64-bit number overflowed the scan's position, and later the lane's head.
 #[test]
 fn checkpoint_numbers_out_of_reach_of_any_pool_are_refused() {
     let far = [1 << 62, u64::MAX - 63, u64::MAX];

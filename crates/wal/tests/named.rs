@@ -91,7 +91,7 @@ fn data_committed_with_a_record_is_in_place_after_the_commit() {
     let pieces = [(data(), Cow::from(vec![1; 64])), (data().plus(512), Cow::from(vec![2; 64]))];
     wal.commit_with_data(wal.reserve(512).unwrap(), &tx, &pieces).unwrap();
     assert_eq!([0, 512].map(|at| pm.load_u64(data().plus(at)).unwrap() & 0xff), [1, 2]);
-    // Nothing is confirmed where no record names data.
+    // No confirming record is written if no record names data.
     let before = wal.next_lsn();
     wal.confirm_named(data(), 4096).unwrap();
     assert_eq!(wal.next_lsn(), before);

@@ -1,8 +1,8 @@
 //! Checksums of metadata pages: every damage of a covered page is told, and no crash makes a sound page look damaged
 //! (docs/format.md "Checksum words").
 //!
-//! Broke: metadata in PM had no checksum of its own; in 700 pools with one damaged place a third of the damage was seen by
-//! nobody, and some of it spread to other files.
+//! Broke: metadata in PM had no checksum of its own. In 700 pools with one damaged place each, a third of the
+//! damage stayed unnoticed, and a part of it spread to other files.
 #![allow(clippy::unwrap_used)]
 
 use rand::rngs::StdRng;

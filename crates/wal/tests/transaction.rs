@@ -98,7 +98,7 @@ fn a_long_write_is_split_and_a_record_beyond_the_largest_refused() {
     assert!(matches!(wal.reserve(limit + 1), Err(Error::RecordTooLarge { .. })));
     assert!(wal.try_begin(limit).unwrap().is_some());
     assert!(wal.try_begin(limit + 1).unwrap().is_none());
-    // Larger than what was reserved for it: nothing of it is there.
+    // A transaction larger than its reservation is refused and leaves no trace.
     assert!(matches!(wal.commit(wal.reserve(64).unwrap(), &tx), Err(Error::RecordTooLarge { .. })));
     pm.read(area(), &mut seen).unwrap();
     assert!(seen.iter().all(|byte| *byte == 0) && !wal.is_stopped());
@@ -126,7 +126,7 @@ fn a_record_uses_lane_space_until_the_checkpoint_passes() {
     assert!(wal.checkpoint_lsn() < last);
     wal.checkpoint_at_leisure().unwrap();
     assert_eq!((wal.used_bytes(), wal.checkpoint_lsn()), (0, last));
-    // A transaction under way holds back what came after it.
+    // A transaction under way holds the checkpoint back.
     let open = wal.try_begin(64).unwrap().unwrap();
     wal.checkpoint_if_idle().unwrap();
     assert_eq!(wal.checkpoint_lsn(), last);

@@ -181,7 +181,7 @@ impl CrashSnapshot {
         narrow.image_here(&|index| states.get(index).copied().unwrap_or(0))
     }
 
-    /// All images of an epoch, if their number is at most `2^max_pending`. Else, if at most `max_pending`
+    /// For each epoch all images, if their number is at most `2^max_pending`. Else, if at most `max_pending`
     /// lines are undecided, the images in which each line is durable or newest. `None` if an epoch has more
     /// undecided lines: then choose by seed.
     pub fn images_exhaustive(&self, max_pending: u32) -> Option<impl Iterator<Item = PmImage> + use<>> {

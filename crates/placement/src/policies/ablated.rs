@@ -8,7 +8,7 @@ use crate::{Observation, Parameters, Policy, VictimOrder};
 /// The part that is left out of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ablation {
-    /// Nothing.
+    /// No part: the policy is whole.
     #[default]
     Nothing,
     /// The synchronicity predictor: every file counts as asynchronous, so that the write size alone decides.
