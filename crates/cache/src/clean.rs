@@ -23,7 +23,7 @@ const KEPT_BYTES: u64 = 4 << 20;
 /// [`List::Late`] has 1 / `LATELY` of the pages.
 const LATELY: usize = 8;
 /// The lead in uses that a late page needs to displace a page of [`List::Stays`]. Pages that are asked for in
-/// turns have nearly equal counts; without a lead they would displace each other all the time.
+/// turns have nearly equal counts; without a lead such pages displace each other without end.
 const LEAD: u8 = 1;
 /// Pages read ahead may displace pages of [`List::Stays`] up to 1 / `AHEAD` of all pages.
 const AHEAD: usize = 4;

@@ -125,7 +125,7 @@ fn random_edits_match_a_map() {
 }
 
 #[test]
-fn one_large_shard_matches_a_map() {
+fn a_large_shard_matches_a_map() {
     for seed in 10..12 {
         run(seed, 1, 5000, 12_000);
     }

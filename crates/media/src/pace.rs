@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_takes_latency_and_transfer() {
+    fn a_request_takes_latency_and_transfer() {
         let pace = Pace::new(SPEED);
         assert_eq!(whole(&pace, 100, Direction::Read, 4096), 100 + 4096 + 1000);
         assert_eq!(whole(&pace, 1_000_000, Direction::Write, 4096), 1_000_000 + 8192 + 5000);

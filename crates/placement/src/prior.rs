@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_file_leans_and_a_few_turn() {
+    fn a_file_leans_the_score_and_a_few_files_turn_it() {
         let once = Score::default().told(false);
         assert_eq!(
             (Score::default().expects(0), once.expects(1), once.expects(2)),

@@ -181,7 +181,7 @@ impl EmulatedPm {
         self.floor
     }
 
-    /// The requested times that this machine misses by more than 10 %: a sentence for the user on each.
+    /// A sentence for the user on each requested time that this machine misses by more than 10 %.
     pub fn shortfalls(&self) -> Vec<String> {
         self.speed.shortfalls(&self.floor)
     }
