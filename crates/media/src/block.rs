@@ -118,7 +118,7 @@ pub trait BlockMedium: Send + Sync {
     fn last_error(&self) -> Option<MediaError> {
         None
     }
-    /// Free space of the file system below, if the medium is a file.
+    /// The room that the file system below has for the medium, if the medium is a file.
     fn host_room(&self) -> Option<HostRoom> {
         None
     }

@@ -12,8 +12,8 @@
 use crate::Parameters;
 use crate::temperature::TICKS_PER_SECOND;
 
-/// The age at which write-back writes a dirty page. An fsync after that comes too late to make a file
-/// synchronous.
+/// The age at which write-back writes a dirty page. A file whose unsynced bytes reach it counts as not
+/// synced in the directory history.
 pub const WRITE_BACK_TICKS: u32 = 30 * TICKS_PER_SECOND;
 
 /// The judgement of a file.
